@@ -1,0 +1,1 @@
+//! The in-memory store of Leasehold: the executable specification, with virtual time for tests

@@ -1,0 +1,1 @@
+//! Private real servers on free ports and a fault proxy; development only

@@ -1,0 +1,1 @@
+//! The ZooKeeper store of Leasehold
