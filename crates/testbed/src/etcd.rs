@@ -186,7 +186,7 @@ pub(crate) async fn probe(addr: &str, name: &str) -> Result<()> {
     if !health.contains(r#""health":"true""#) {
         return Err(Error::answer("GET /health", health));
     }
-    let members = http::post(addr, "/v3/cluster/member_list", "{}").await?;
+    let members = http::post(addr, "/v3/cluster/member/list", "{}").await?;
     if members.contains(name) { Ok(()) } else { Err(Error::answer("etcd member list", members)) }
 }
 

@@ -1,5 +1,7 @@
 //! The proxy's faults, against a small server that answers each line with the same line.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests, and their helpers")]
+
 use std::{
     io::{Error, ErrorKind, Result},
     sync::{Arc, Mutex},

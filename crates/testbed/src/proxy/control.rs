@@ -116,7 +116,9 @@ impl Shared {
     }
 
     pub(super) fn arm(&self, trap: Trap) -> Trap {
-        self.traps().push(trap.clone());
+        let mut traps = self.traps();
+        traps.retain(|trap| !trap.is_over());
+        traps.push(trap.clone());
         trap
     }
 
