@@ -10,7 +10,7 @@ use std::{
 use crate::{Outcome, run};
 
 /// A file that must be there and the Debian package that brings it. A name without a folder is looked for in `PATH`.
-const NEEDED: [(&str, &str); 7] = [
+const NEEDED: [(&str, &str); 8] = [
     ("redis-server", "redis-server"),
     ("redis-sentinel", "redis-sentinel"),
     ("etcd", "etcd-server"),
@@ -18,7 +18,11 @@ const NEEDED: [(&str, &str); 7] = [
     ("/usr/share/java/zookeeper.jar", "zookeeper"),
     ("java", "default-jre-headless"),
     ("protoc", "protobuf-compiler"),
+    (WELL_KNOWN_TYPES, "libprotobuf-dev"),
 ];
+
+/// What `protoc` imports from the `include` folder beside its own. Its package only recommends the one that brings it.
+const WELL_KNOWN_TYPES: &str = "include/google/protobuf/descriptor.proto";
 
 /// Installs what is missing. The tests start servers of their own on free ports: whether the packages start theirs does
 /// not matter.
@@ -51,9 +55,17 @@ pub(crate) fn protoc() -> Option<PathBuf> {
 fn missing() -> Vec<&'static str> {
     let missing = NEEDED.into_iter().filter(|(file, _)| match *file {
         "protoc" => protoc().is_none(),
+        WELL_KNOWN_TYPES => !protoc().is_some_and(|protoc| has_well_known_types(&protoc)),
         file => find(file).is_none(),
     });
     missing.map(|(_, package)| package).collect()
+}
+
+fn has_well_known_types(protoc: &Path) -> bool {
+    // A link in `PATH` may point to where the compiler really lives.
+    let real = protoc.canonicalize().unwrap_or_else(|_| protoc.into());
+    let beside = |protoc: &Path| Some(protoc.parent()?.parent()?.join(WELL_KNOWN_TYPES).is_file());
+    [protoc, &real].into_iter().any(|protoc| beside(protoc).unwrap_or(false))
 }
 
 fn find(file: &str) -> Option<PathBuf> {
