@@ -81,7 +81,7 @@ fn stream(mut command: Command) -> io::Result<(Count, Option<String>)> {
 impl Count {
     /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; …`.
     fn add(&mut self, line: &str) {
-        let Some((_, result)) = line.split_once("test result: ") else { return };
+        let Some(result) = line.strip_prefix("test result: ") else { return };
         let words: Vec<&str> = result.split_whitespace().collect();
         for pair in words.windows(2) {
             let number = pair[0].parse::<u64>().unwrap_or_default();
