@@ -1,0 +1,116 @@
+//! THE SEAM: what a store must do, as numbered clauses. Core drives; a store answers.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::bells::Bells;
+use crate::claim::{Claim, Place, Tenure};
+use crate::clock::Clock;
+use crate::error::Result;
+use crate::grant::{Claimed, Renewal};
+use crate::guarantees::Guarantees;
+use crate::line::Line;
+use crate::name::Name;
+use crate::token::FencingToken;
+
+/// A store of leases. Three verbs that never wait for another client, bells that only hint, one honest description.
+///
+/// A store knows only its server. Waiting, deadlines, retries, renewal cadence, validity, loss, cancellation and re-entry
+/// are core's. Core bounds each call and may **drop a call's future at any await**: the request may then still arrive, and
+/// clause S6 holds all the same.
+///
+/// | # | Clause |
+/// |---|---|
+/// | S1 | `claim` is one step and **idempotent per [`ClaimId`](crate::seam::ClaimId)**: a lost reply, a retry and a re-check are all *claim again*. Claiming again while granted answers the same grant (same token) and stores the new label. |
+/// | S2 | A grant's `since` lies before the send of a request that surely extended the lease. A repeat that did not extend counts from the attempt that did; a session's grant counts from its last proven renewal. |
+/// | S3 | For one name, the token of a later conflicting grant is strictly greater; equal within one hold, however often it is claimed again. |
+/// | S4 | A waiting place is a lease: it, and a grant that grows from it, end TTL after the last claim or renewal that the store saw. A dead waiter is skipped. |
+/// | S5 | `Fair` places are granted in the order in which the store took them. `Fast` never passes a live `Fair` place. `Try` leaves nothing behind. |
+/// | S6 | After `release` no trace of the id is left, granted or waiting, and a late request of the same id (of which an attempt stayed unanswered) leaves nothing that outlives one TTL. It is idempotent and frees nobody else. The next waiter is rung. |
+/// | S7 | `renew` extends exactly what is still there. A missing answer is `Unknown`, never `Lost`; `Lost` is said only when the store says so. |
+/// | S8 | Names are encoded injectively: two names never interact. |
+/// | S9 | Errors are honest: not executed = `Unavailable`, perhaps executed = `Ambiguous`, and neither a credential nor a claim's id is shown. Each call ends in bounded time (a few seconds). |
+#[async_trait]
+pub trait Backend: Send + Sync + Debug + 'static {
+    /// Takes or keeps a place, in one step (S1–S5). Never waits for another holder.
+    async fn claim(&self, claim: &Claim) -> Result<Claimed>;
+
+    /// Renews granted and waiting places alike (S7), in as few requests as the store allows. Answers in the same order and
+    /// number. `Err` means that all are unknown.
+    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>>;
+
+    /// Withdraws a claim (S6). `place` is what the store last answered, `None` if it never did.
+    async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()>;
+
+    /// Who holds and who waits.
+    async fn inspect(&self, name: &Name) -> Result<Line>;
+
+    /// Names under `prefix` that are held or waited for, in byte order, after `after`, at most `limit`.
+    async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>>;
+
+    /// Ends the hold with this token (any of its turns), and only that one; says whether there was one. The evicted holder
+    /// is rung `lost` with [`Loss::Evicted`](crate::Loss::Evicted) where the store can.
+    async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool>;
+
+    /// What this store, configured like this, really gives.
+    fn guarantees(&self) -> Guarantees;
+
+    /// The registry that this store rings. Without one, core asks again by itself.
+    fn bells(&self) -> Option<&Bells> {
+        None
+    }
+
+    /// The clock that this store's leases are compared with.
+    fn clock(&self) -> Clock {
+        Clock::boot()
+    }
+
+    /// Ends the client: sessions are closed, so whatever is still held is free.
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+macro_rules! forward {
+    ($pointer:ty) => {
+        #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
+        impl<B: Backend + ?Sized> Backend for $pointer {
+            async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+                (**self).claim(claim).await
+            }
+            async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+                (**self).renew(tenures).await
+            }
+            async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {
+                (**self).release(claim, place).await
+            }
+            async fn inspect(&self, name: &Name) -> Result<Line> {
+                (**self).inspect(name).await
+            }
+            async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+                (**self).list(prefix, after, limit).await
+            }
+            async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
+                (**self).evict(name, token).await
+            }
+            fn guarantees(&self) -> Guarantees {
+                (**self).guarantees()
+            }
+            fn bells(&self) -> Option<&Bells> {
+                (**self).bells()
+            }
+            fn clock(&self) -> Clock {
+                (**self).clock()
+            }
+            async fn close(&self) -> Result<()> {
+                (**self).close().await
+            }
+        }
+    };
+}
+
+forward!(Arc<B>);
+forward!(Box<B>);

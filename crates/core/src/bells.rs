@@ -1,0 +1,102 @@
+//! The bells that a store rings: hints to whoever waits for, or holds, a claim.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::broadcast;
+
+use crate::claim::ClaimId;
+use crate::grant::Grant;
+use crate::loss::Loss;
+use crate::name::Name;
+
+/// Core's registry of ears. A store owns one, gives it to core by [`Backend::bells`](crate::seam::Backend::bells), and
+/// rings it from its one source of events.
+///
+/// A ring may be false, late, doubled or missing: correctness never rests on it. A ring for an id that nobody listens to is
+/// dropped. Core opens the ear before it sends the claim, so no ring comes too early. Ringing never blocks.
+#[derive(Clone)]
+pub struct Bells(Arc<Inner>);
+
+struct Inner {
+    ears: Mutex<HashMap<ClaimId, Arc<dyn Ear>>>,
+    stirred: broadcast::Sender<Name>,
+}
+
+/// What a bell says.
+pub(crate) enum Ring {
+    ClaimAgain,
+    Granted(Grant),
+    Lost(Loss),
+}
+
+/// Who listens for one claim.
+pub(crate) trait Ear: Send + Sync {
+    fn hear(&self, ring: Ring);
+}
+
+impl Bells {
+    /// A registry with no ears.
+    pub fn new() -> Bells {
+        Bells(Arc::new(Inner { ears: Mutex::default(), stirred: broadcast::Sender::new(64) }))
+    }
+
+    /// Something changed for this claim: claim again and see.
+    pub fn claim_again(&self, id: ClaimId) {
+        self.ring(id, Ring::ClaimAgain);
+    }
+
+    /// This claim had its turn. The grant's validity must name its instant ([`Validity::since`](crate::seam::Validity)):
+    /// the send of exactly the attempt that it grew from. A grant without one is taken as [`Bells::claim_again`].
+    pub fn granted(&self, id: ClaimId, grant: Grant) {
+        self.ring(id, Ring::Granted(grant));
+    }
+
+    /// This claim's entry is surely gone, granted or waiting.
+    pub fn lost(&self, id: ClaimId, loss: Loss) {
+        self.ring(id, Ring::Lost(loss));
+    }
+
+    /// The holder of this name, or its label, changed: observers look.
+    pub fn stirred(&self, name: &Name) {
+        let _ = self.0.stirred.send(name.clone());
+    }
+
+    /// Everybody claims again: after a reconnect, when rings may have been missed.
+    pub fn everyone(&self) {
+        let ears: Vec<_> = self.ears().values().cloned().collect();
+        ears.iter().for_each(|ear| ear.hear(Ring::ClaimAgain));
+    }
+
+    pub(crate) fn listen(&self, id: ClaimId, ear: Arc<dyn Ear>) {
+        self.ears().insert(id, ear);
+    }
+
+    pub(crate) fn unlisten(&self, id: ClaimId) {
+        self.ears().remove(&id);
+    }
+
+    fn ring(&self, id: ClaimId, ring: Ring) {
+        let ear = self.ears().get(&id).cloned();
+        if let Some(ear) = ear {
+            ear.hear(ring);
+        }
+    }
+
+    fn ears(&self) -> std::sync::MutexGuard<'_, HashMap<ClaimId, Arc<dyn Ear>>> {
+        self.0.ears.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Bells {
+    fn default() -> Bells {
+        Bells::new()
+    }
+}
+
+impl fmt::Debug for Bells {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bells({} ears)", self.ears().len())
+    }
+}

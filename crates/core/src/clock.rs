@@ -1,0 +1,162 @@
+//! Time that counts suspend: the only clock that validity may be computed from, and its virtual twin for tests.
+
+use std::fmt;
+use std::ops::Add;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+/// Tokio's timers run on CLOCK_MONOTONIC, which stops while the machine is suspended. Sleeping in slices bounds how
+/// late a timer can fire after a resume.
+const SLICE: Duration = Duration::from_millis(250);
+
+/// An instant on the clock that counts suspend (CLOCK_BOOTTIME on Linux), in nanoseconds.
+///
+/// The only instant that crosses the seam. `std::time::Instant` stops during suspend and would keep a lost lock valid.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Now, on this machine's clock that counts suspend. A store that takes an injected clock asks [`Clock::now`].
+    pub fn now() -> Moment {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let id = rustix::time::ClockId::Boottime;
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let id = rustix::time::ClockId::Monotonic;
+        let t = rustix::time::clock_gettime(id);
+        Moment((t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64))
+    }
+
+    /// The moment so many nanoseconds after the clock's zero. With [`Moment::as_nanos`] a store can let a server echo
+    /// the instant at which it sent a request.
+    pub const fn from_nanos(nanos: u64) -> Moment {
+        Moment(nanos)
+    }
+
+    /// Nanoseconds since the clock's zero.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The time from `earlier` to this moment, zero if it is not earlier.
+    pub const fn since(self, earlier: Moment) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Moment;
+
+    fn add(self, d: Duration) -> Moment {
+        Moment(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl fmt::Debug for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Moment({:?})", Duration::from_nanos(self.0))
+    }
+}
+
+/// The clock that core reads: the machine's, or a [`VirtualClock`]'s.
+#[derive(Clone, Default)]
+pub struct Clock(Option<Arc<watch::Sender<Moment>>>);
+
+impl Clock {
+    /// The machine's clock.
+    pub const fn boot() -> Clock {
+        Clock(None)
+    }
+
+    /// Now on this clock.
+    pub fn now(&self) -> Moment {
+        match &self.0 {
+            None => Moment::now(),
+            Some(time) => *time.borrow(),
+        }
+    }
+
+    /// Completes when this clock has reached `at`. Cancel-safe. On the machine's clock it needs a tokio runtime with
+    /// time enabled, and after a suspend it is late by at most a quarter of a second.
+    pub async fn sleep_until(&self, at: Moment) {
+        match &self.0 {
+            None => loop {
+                let left = at.since(Moment::now());
+                if left.is_zero() {
+                    return;
+                }
+                tokio::time::sleep(left.min(SLICE)).await;
+            },
+            // The sender is ours, so the wait cannot fail.
+            Some(time) => drop(time.subscribe().wait_for(|now| *now >= at).await),
+        }
+    }
+
+    /// Completes after `d` on this clock. Cancel-safe.
+    pub async fn sleep(&self, d: Duration) {
+        self.sleep_until(self.now() + d).await;
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            None => f.write_str("Clock(boot)"),
+            Some(time) => write!(f, "Clock(virtual, {:?})", *time.borrow()),
+        }
+    }
+}
+
+/// A clock that stands still until a test advances it.
+#[derive(Clone, Debug)]
+pub struct VirtualClock(Arc<watch::Sender<Moment>>);
+
+impl VirtualClock {
+    /// A clock that stands at one hour.
+    pub fn new() -> VirtualClock {
+        VirtualClock(Arc::new(watch::Sender::new(Moment(3_600_000_000_000))))
+    }
+
+    /// The clock to give to a store.
+    pub fn clock(&self) -> Clock {
+        Clock(Some(self.0.clone()))
+    }
+
+    /// Lets `d` pass; whoever sleeps until then or earlier wakes.
+    pub fn advance(&self, d: Duration) {
+        self.0.send_modify(|now| *now = *now + d);
+    }
+}
+
+impl Default for VirtualClock {
+    fn default() -> VirtualClock {
+        VirtualClock::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_virtual_sleep_ends_only_by_advance() {
+        let time = VirtualClock::new();
+        let clock = time.clock();
+        let asleep = tokio::spawn({
+            let at = clock.now() + Duration::from_secs(10);
+            async move { clock.sleep_until(at).await }
+        });
+        time.advance(Duration::from_secs(9));
+        tokio::task::yield_now().await;
+        assert!(!asleep.is_finished());
+        time.advance(Duration::from_secs(1));
+        asleep.await.unwrap();
+    }
+
+    #[test]
+    fn moments_saturate() {
+        assert_eq!(Moment(u64::MAX) + Duration::MAX, Moment(u64::MAX));
+        assert_eq!(Moment(1).since(Moment(2)), Duration::ZERO);
+    }
+}

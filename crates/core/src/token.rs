@@ -1,0 +1,58 @@
+//! The fencing token: the number that lets a resource refuse a stale holder.
+
+use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
+
+/// A number that a resource compares: for one name, a later conflicting grant has a strictly greater token.
+///
+/// Hand it to the resource with each write; the resource keeps the greatest it has seen and refuses a smaller one.
+/// This is what protects data from a holder that was paused past its lease (Burrows, *The Chubby lock service*, OSDI
+/// 2006: "sequencer"). Tokens never exceed `i64::MAX`, so they fit an SQL `BIGINT`. Tokens of different names or of
+/// different stores are not comparable.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    /// A token with this number. A number above `i64::MAX` is cut to it.
+    pub const fn new(number: u64) -> FencingToken {
+        if number > i64::MAX as u64 { FencingToken(i64::MAX as u64) } else { FencingToken(number) }
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The number for SQL `BIGINT` and other signed columns.
+    pub const fn as_i64(self) -> i64 {
+        self.0 as i64
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for FencingToken {
+    type Err = ParseIntError;
+
+    fn from_str(s: &str) -> Result<FencingToken, ParseIntError> {
+        s.parse::<i64>().and_then(|_| s.parse()).map(FencingToken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_what_it_prints_and_refuses_the_rest() {
+        assert_eq!("17".parse::<FencingToken>().unwrap(), FencingToken::new(17));
+        assert!("-1".parse::<FencingToken>().is_err());
+        assert!(u64::MAX.to_string().parse::<FencingToken>().is_err());
+        assert_eq!(FencingToken::new(u64::MAX).as_i64(), i64::MAX);
+    }
+}
