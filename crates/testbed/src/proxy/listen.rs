@@ -1,0 +1,57 @@
+//! Accepting connections, and refusing them while the proxy is cut.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener as StdListener},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+    time,
+};
+
+use super::{connection, control::Shared};
+
+/// How long to wait before a port is asked for again that somebody else has at the moment.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// Serves until it is aborted, and every connection with it.
+pub(super) async fn accept(listener: StdListener, addr: SocketAddr, shared: Arc<Shared>) {
+    let mut control = shared.control.subscribe();
+    let mut connections = JoinSet::new();
+    let mut listener = TcpListener::from_std(listener).ok();
+    loop {
+        let cut = control.borrow_and_update().cut;
+        if cut {
+            listener = None;
+        } else if listener.is_none() {
+            listener = TcpListener::bind(addr).await.ok();
+        }
+        shared.listening.send_replace(listener.is_some());
+        tokio::select! {
+            biased;
+            changed = control.changed() => if changed.is_err() { return },
+            Some(_) = connections.join_next() => {}
+            () = time::sleep(AGAIN), if listener.is_none() && !cut => {}
+            accepted = next(listener.as_ref()), if listener.is_some() => match accepted {
+                Ok((client, _)) => {
+                    shared.connections.fetch_add(1, Ordering::Relaxed);
+                    let open = connection::Open::count(&shared);
+                    let generation = shared.control.borrow().generation;
+                    connections.spawn(connection::serve(client, generation, open));
+                }
+                Err(_) => time::sleep(AGAIN).await,
+            },
+        }
+    }
+}
+
+async fn next(listener: Option<&TcpListener>) -> io::Result<(TcpStream, SocketAddr)> {
+    match listener {
+        Some(listener) => listener.accept().await,
+        None => std::future::pending().await,
+    }
+}
