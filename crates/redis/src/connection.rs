@@ -6,7 +6,7 @@
 //! at once.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use leasehold_core::seam::Bells;
 use leasehold_core::{Error, ErrorKind, Result};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, Value};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
@@ -27,7 +28,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_
 pub(crate) struct Connection {
     link: Arc<Link>,
     address: String,
-    repair: AbortHandle,
+    dialer: Arc<Dialer>,
+    repair: Mutex<AbortHandle>,
 }
 
 /// What requests and the repairing task share.
@@ -37,6 +39,8 @@ struct Link {
     trouble: Notify,
     /// The server did something for us since the last repair.
     useful: AtomicBool,
+    /// How many connections there were.
+    dialled: AtomicU64,
 }
 
 enum State {
@@ -53,16 +57,24 @@ impl Connection {
         channel: &str,
         bells: &Bells,
     ) -> Result<Connection> {
+        let runtime = Handle::try_current()
+            .map_err(|_| Error::new(ErrorKind::Unsupported, "the Redis store connects only inside a tokio runtime"))?;
         let address = info.addr().to_string();
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let tcp = info.tcp_settings().clone().set_nodelay(true);
         let client = Client::open(info.set_redis_settings(redis).set_tcp_settings(tcp)).map_err(|e| of_connect(&e))?;
         let down = State::Down(Error::new(ErrorKind::Unavailable, "not connected yet"));
-        let link = Arc::new(Link { state: Mutex::new(down), trouble: Notify::new(), useful: AtomicBool::new(true) });
-        let dialer = Dialer { client, timeout, channel: channel.to_owned(), bells: bells.clone(), link: link.clone() };
-        link.set(State::Up { wire: dialer.dial(0).await?, nth: 0 });
-        let repair = tokio::spawn(dialer.repair()).abort_handle();
-        Ok(Connection { link, address, repair })
+        let link = Arc::new(Link {
+            state: Mutex::new(down),
+            trouble: Notify::new(),
+            useful: AtomicBool::new(true),
+            dialled: AtomicU64::new(0),
+        });
+        let (channel, bells) = (channel.to_owned(), bells.clone());
+        let dialer = Arc::new(Dialer { client, timeout, channel, bells, link: link.clone() });
+        dialer.dial().await?;
+        let repair = Mutex::new(runtime.spawn(repair(dialer.clone())).abort_handle());
+        Ok(Connection { link, address, dialer, repair })
     }
 
     /// The server's address, for people.
@@ -72,7 +84,7 @@ impl Connection {
 
     /// Sends one request. A refusal by the server is a [`Value::ServerError`].
     pub(crate) async fn send(&self, request: &Cmd) -> Result<Value> {
-        let (mut wire, nth) = self.link.wire()?;
+        let (mut wire, nth) = self.wire()?;
         let doubt = Doubt(&self.link);
         let answer = wire.send_packed_command(request).await;
         self.link.judge(nth, doubt, answer.as_ref().map(std::slice::from_ref));
@@ -89,7 +101,7 @@ impl Connection {
 
     /// Sends several requests in one flight. Refusals are among the answers.
     pub(crate) async fn send_all(&self, requests: &Pipeline) -> Result<Vec<Value>> {
-        let (mut wire, nth) = self.link.wire()?;
+        let (mut wire, nth) = self.wire()?;
         let doubt = Doubt(&self.link);
         let answers = wire.send_packed_commands(requests, 0, requests.len()).await;
         self.link.judge(nth, doubt, answers.as_deref());
@@ -98,8 +110,22 @@ impl Connection {
 
     /// Ends the connection for good.
     pub(crate) fn close(&self) {
-        self.repair.abort();
         *self.link.state() = State::Closed;
+        locked(&self.repair).abort();
+    }
+
+    /// The connection, and a task that repairs it: where the runtime of the last one ended, the caller's takes over.
+    fn wire(&self) -> Result<(MultiplexedConnection, u64)> {
+        let wire = self.link.wire();
+        let mut task = locked(&self.repair);
+        if task.is_finished()
+            && !matches!(&wire, Err(e) if e.kind() == ErrorKind::Closed)
+            && let Ok(runtime) = Handle::try_current()
+        {
+            self.link.trouble.notify_one();
+            *task = runtime.spawn(repair(self.dialer.clone())).abort_handle();
+        }
+        wire
     }
 }
 
@@ -176,8 +202,12 @@ impl Link {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes connections.
@@ -190,8 +220,9 @@ struct Dialer {
 }
 
 impl Dialer {
-    /// A connection that hears its channel: within two timeouts, or why not.
-    async fn dial(&self, nth: u64) -> Result<MultiplexedConnection> {
+    /// Makes a connection that hears its channel: within two timeouts, or why not.
+    async fn dial(&self) -> Result<()> {
+        let nth = self.link.dialled.fetch_add(1, Ordering::Relaxed);
         let (bells, link) = (self.bells.clone(), Arc::downgrade(&self.link));
         let hear = move |push: PushInfo| {
             match push.kind {
@@ -211,29 +242,8 @@ impl Dialer {
         let wire = self.client.get_multiplexed_async_connection_with_config(&config).await;
         let mut wire = wire.map_err(|e| of_connect(&e))?;
         wire.subscribe(&self.channel).await.map_err(|e| of_connect(&e))?;
-        Ok(wire)
-    }
-
-    /// Waits for trouble and makes a new connection, for ever. A server that does nothing for us (a replica, one that
-    /// loads) is asked ever more rarely, as one that is not there.
-    async fn repair(self) {
-        let mut pause = PAUSES.0;
-        for nth in 1.. {
-            self.until_down().await;
-            if self.link.useful.swap(false, Ordering::Relaxed) {
-                pause = PAUSES.0;
-            }
-            loop {
-                tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-                pause = (pause * 2).min(PAUSES.1);
-                match self.dial(nth).await {
-                    Ok(wire) => break self.link.set(State::Up { wire, nth }),
-                    Err(e) => self.link.set(State::Down(e)),
-                }
-            }
-            // Pushes may have been missed.
-            self.bells.everyone();
-        }
+        self.link.set(State::Up { wire, nth });
+        Ok(())
     }
 
     /// Completes when the connection is down. One that is doubted has to answer.
@@ -246,5 +256,27 @@ impl Dialer {
                 return;
             }
         }
+    }
+}
+
+/// Waits for trouble and makes a new connection, for ever. A server that does nothing for us (a replica, one that loads)
+/// is asked ever more rarely, as one that is not there.
+async fn repair(dialer: Arc<Dialer>) {
+    let mut pause = PAUSES.0;
+    loop {
+        dialer.until_down().await;
+        if dialer.link.useful.swap(false, Ordering::Relaxed) {
+            pause = PAUSES.0;
+        }
+        loop {
+            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+            pause = (pause * 2).min(PAUSES.1);
+            match dialer.dial().await {
+                Ok(()) => break,
+                Err(e) => dialer.link.set(State::Down(e)),
+            }
+        }
+        // Pushes may have been missed.
+        dialer.bells.everyone();
     }
 }
