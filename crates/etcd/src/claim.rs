@@ -12,8 +12,9 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use crate::error::Failure;
 use crate::line::Count;
-use crate::store::{Store, by_age, contention, reads, revision, shorten};
+use crate::store::{Store, by_age, contention, reads, revision};
 use crate::table::Entry;
+use crate::value::{self, shorten};
 
 /// How often a claim starts over within one call: after an epoch that had passed, a session that had ended.
 const TRIES: usize = 12;
@@ -33,7 +34,10 @@ impl Store {
             self.open()?;
             let known = self.state().claims.get(&claim.id).cloned();
             let entry = match known {
-                Some(entry) => entry,
+                Some(entry) => {
+                    self.change(claim, |entry| entry.leaving = false);
+                    entry
+                }
                 None => {
                     let session = self.session(claim.ttl).await?;
                     let line = self.keys.line(&claim.name);
@@ -66,7 +70,7 @@ impl Store {
             Compare::create_revision(key, CompareOp::Equal, 0)
         };
         let head = || TxnOp::get(&*entry.line, Some(by_age(1)));
-        let put = TxnOp::put(key, label, Some(PutOptions::new().with_lease(session.lease)));
+        let put = TxnOp::put(key, value::write(label, entry.since), Some(PutOptions::new().with_lease(session.lease)));
         let then = if tries { vec![put] } else { vec![head(), put] };
         let txn = Txn::new()
             .when([empty, Compare::version(&*session.key, CompareOp::Equal, epoch)])
@@ -108,7 +112,7 @@ impl Store {
             self.change(claim, |entry| entry.created = mine.create_revision());
         } else if tries && line.count() > 0 {
             // Its own late attempt could still find the line empty.
-            self.release(claim).await?;
+            self.release(claim.id).await?;
             return Ok(Some(Claimed::Busy(contention(&entry.line, line.kvs().first(), line.count() - 1))));
         }
         Ok(None)
@@ -121,7 +125,8 @@ impl Store {
         let mut then = vec![TxnOp::get(&*entry.line, Some(before)), TxnOp::get(&*entry.line, Some(by_age(1)))];
         if entry.label.as_deref() != Some(label) {
             // A put on a key that exists changes neither its create_revision nor its place.
-            then.push(TxnOp::put(key, label, Some(PutOptions::new().with_lease(entry.session.lease))));
+            let lease = PutOptions::new().with_lease(entry.session.lease);
+            then.push(TxnOp::put(key, value::write(label, entry.since), Some(lease)));
         }
         let mine = Compare::create_revision(key, CompareOp::Equal, entry.created);
         let response = match self.txn(Txn::new().when([mine]).and_then(then)).await.outcome {
@@ -141,11 +146,8 @@ impl Store {
             return Err(Error::new(ErrorKind::Internal, "etcd answered a claim in a form that is unknown"));
         };
         self.change(claim, |entry| entry.label = Some(label.into()));
-        let below = match before.kvs().last() {
-            Some(last) if before.more() => last.create_revision() + 1,
-            _ => entry.created,
-        };
-        let count = Count { at: revision(response.header()), ahead: before.kvs().len() as u64, below };
+        let oldest: Vec<i64> = before.kvs().iter().map(etcd_client::KeyValue::create_revision).collect();
+        let count = Count::of(revision(response.header()), &oldest, !before.more(), entry.created);
         let who = contention(&entry.line, line.kvs().first(), line.count() - 2);
         Ok(self.stand(claim, entry, entry.created, count, who))
     }
@@ -161,7 +163,7 @@ impl Store {
     ) -> Option<Claimed> {
         let rings = {
             let mut state = self.state();
-            if count.ahead == 0 {
+            if count.ahead == 0 && count.below == created {
                 state.claims.get_mut(&claim.id)?.granted = true;
                 if let Some(watched) = state.lines.get_mut(&entry.line) {
                     watched.line.hold(claim.id, created);

@@ -12,7 +12,7 @@
 //! key with the smallest create_revision holds. `etcdctl lock`, `etcdctl elect`, Go's `concurrency.Mutex` and `Election`
 //! stand in the same line if they are given `prod/orders%2F42` as their name: in a name `/` is written `%2F` and `%` is
 //! written `%25`, because every key below `a/` belongs to the line of `a` for them, `a/b/…` too. The value of a key is the
-//! holder's label, so an observer of an election sees what was proclaimed. For the same reason a namespace must not lie
+//! holder's label and, in a last line, when it entered the line. For the same reason a namespace must not lie
 //! inside a lock: do not use `prod` as a namespace and as the name of a lock without one.
 //!
 //! The fencing token of a hold is `create_revision << 8`, and the 255 numbers behind it. An etcd transaction can check it
@@ -34,6 +34,7 @@ mod release;
 mod session;
 mod store;
 mod table;
+mod value;
 mod watch;
 
 use std::fmt;
@@ -93,7 +94,7 @@ impl Etcd {
         let store = Arc::new(Store::new(config, orders));
         // Any read shows that there is a leader and that we may.
         let probe = store.keys.session(0);
-        let probe = store.get(&probe, GetOptions::new().with_count_only());
+        let probe = store.get(probe, GetOptions::new().with_count_only());
         match timeout(CONNECT, probe).await {
             Ok(answer) => answer?,
             Err(_) => return Err(Error::new(ErrorKind::Unavailable, "etcd did not answer within three seconds")),
@@ -126,7 +127,7 @@ impl Backend for Etcd {
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
-        self.store.release(claim).await
+        self.store.release(claim.id).await
     }
 
     async fn inspect(&self, name: &Name) -> Result<Line> {

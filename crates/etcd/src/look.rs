@@ -6,8 +6,9 @@ use etcd_client::{GetOptions, KeyValue};
 use leasehold_core::{Entry, Line, Name, Result};
 
 use crate::names::{after_prefix, is_ours};
-use crate::store::{Store, by_age, label};
+use crate::store::{Store, by_age};
 use crate::table::token;
+use crate::value;
 
 /// How much of a line is shown.
 const SHOWN: i64 = 1000;
@@ -20,7 +21,11 @@ impl Store {
         let line = self.keys.line(name);
         let read = self.get(&*line, by_age(SHOWN)).await?;
         let entry = |entry: &KeyValue| {
-            if is_ours(&line, entry.key()) { Entry::new(label(entry)) } else { Entry::foreign() }
+            if !is_ours(&line, entry.key()) {
+                return Entry::foreign();
+            }
+            let shown = Entry::new(value::label(entry.value()));
+            value::since(entry.value()).into_iter().fold(shown, Entry::since)
         };
         let Some((head, others)) = read.kvs().split_first() else { return Ok(Line::default()) };
         let holder = entry(head).token(token(head.create_revision()));

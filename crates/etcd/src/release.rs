@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
-use leasehold_core::seam::Claim;
+use leasehold_core::seam::ClaimId;
 use leasehold_core::{Error, ErrorKind, FencingToken, Name, Result};
 use tokio::time::timeout;
 
@@ -17,10 +17,12 @@ use crate::table::{Entry, created_of};
 const TRIES: usize = 12;
 
 impl Store {
-    pub(crate) async fn release(&self, claim: &Claim) -> Result<()> {
+    pub(crate) async fn release(&self, id: ClaimId) -> Result<()> {
         let entry = {
             let mut state = self.state();
-            let Some(entry) = state.claims.get(&claim.id).cloned() else { return Ok(()) };
+            let Some(entry) = state.claims.get_mut(&id) else { return Ok(()) };
+            entry.leaving = true;
+            let entry = entry.clone();
             // Its end is no news from now on.
             state.unwatch(&entry);
             entry
@@ -33,8 +35,8 @@ impl Store {
             let txn = Txn::new().when([mine]).and_then([TxnOp::delete(&*entry.key, None)]);
             self.txn(txn).await.outcome?;
         }
-        self.state().strike(claim.id);
-        self.bells.stirred(&claim.name);
+        self.state().strike(id);
+        self.bells.stirred(&entry.name);
         Ok(())
     }
 

@@ -35,6 +35,8 @@ pub(crate) struct Session {
     /// The number of its watch.
     pub(crate) watch: i64,
     pub(crate) epoch: AtomicI64,
+    /// The version of the key up to which its watch has told all.
+    pub(crate) heard: AtomicI64,
     proven: AtomicU64,
     gone: AtomicBool,
     renewing: Mutex<()>,
@@ -107,6 +109,7 @@ impl Store {
             key: self.keys.session(granted.id()),
             watch: state.number_watch(),
             epoch: AtomicI64::new(0),
+            heard: AtomicI64::new(0),
             proven: AtomicU64::new(sent.as_nanos()),
             gone: AtomicBool::new(false),
             renewing: Mutex::default(),
@@ -117,9 +120,10 @@ impl Store {
         Ok(session)
     }
 
-    /// Renews the lease, unless somebody did since `wanted`.
+    /// Renews the lease, unless somebody did since `wanted`. One attempt takes less than a sixth of the TTL, after which
+    /// core begins anew: so the next attempt goes to the next endpoint.
     pub(crate) async fn refresh(&self, session: &Session, wanted: Moment) -> Result<(), Failure> {
-        let limit = (session.ttl / 6).min(self.cluster.limit);
+        let limit = (session.ttl / 8).min(self.cluster.limit);
         let Ok(_turn) = timeout(limit * 3, session.renewing.lock()).await else { return Err(Failure::silent()) };
         if session.is_gone() {
             return Err(Failure::LeaseGone);
@@ -146,6 +150,14 @@ impl Store {
         }
     }
 
+    /// A lease that is renewed keeps the places alive that nobody wants any more: they are released until it is confirmed.
+    fn press(self: &Arc<Self>, session: &Session) {
+        for id in self.state().leaving(session) {
+            let store = self.clone();
+            tokio::spawn(async move { store.release(id).await });
+        }
+    }
+
     /// The store says that this lease is no more: so are all places under it.
     pub(crate) fn lose(&self, session: &Session) {
         if session.gone.swap(true, SeqCst) {
@@ -155,11 +167,14 @@ impl Store {
         ended.into_iter().for_each(|id| self.bells.lost(id, Loss::Gone));
     }
 
-    pub(crate) async fn renew(&self, tenures: &[Tenure]) -> Vec<Renewal> {
+    pub(crate) async fn renew(self: &Arc<Self>, tenures: &[Tenure]) -> Vec<Renewal> {
         let wanted = Moment::now();
         let sessions = self.state().sessions_of(tenures);
         let renewals = sessions.into_iter().map(|session| async move {
             let outcome = self.refresh(&session, wanted).await;
+            if outcome.is_ok() {
+                self.press(&session);
+            }
             (session.lease, outcome)
         });
         let outcomes = futures_util::future::join_all(renewals).await;

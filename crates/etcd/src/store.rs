@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::error::Failure;
 use crate::names::{self, Keys};
 use crate::table::{State, token};
+use crate::value;
 
 pub(crate) struct Store {
     pub(crate) keys: Keys,
@@ -105,18 +106,12 @@ pub(crate) fn revision(header: Option<&etcd_client::ResponseHeader>) -> i64 {
 /// Who holds, from the head of the line.
 pub(crate) fn contention(line: &str, head: Option<&KeyValue>, others: i64) -> Contention {
     let Some(head) = head else { return Contention::unknown() };
-    let who = if names::is_ours(line, head.key()) { Contention::by(label(head)) } else { Contention::foreign() };
+    let who = if names::is_ours(line, head.key()) {
+        Contention::by(value::label(head.value()))
+    } else {
+        Contention::foreign()
+    };
     who.token(token(head.create_revision())).waiters(usize::try_from(others).unwrap_or(0))
-}
-
-pub(crate) fn label(entry: &KeyValue) -> String {
-    shorten(&String::from_utf8_lossy(entry.value())).to_owned()
-}
-
-/// At most as much of a label as an entry holds.
-pub(crate) fn shorten(label: &str) -> &str {
-    const LABEL_BYTES: usize = 256;
-    &label[..label.floor_char_boundary(LABEL_BYTES)]
 }
 
 /// How long a spawned repair waits between two attempts.

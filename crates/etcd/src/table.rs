@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::{Claim, ClaimId, Grant, Moment, Place, Tenure};
 use leasehold_core::{FencingToken, Name};
@@ -37,10 +37,14 @@ pub(crate) struct Entry {
     /// The key's create_revision, 0 while none is known.
     pub(crate) created: i64,
     pub(crate) granted: bool,
+    /// When it entered the line, for people.
+    pub(crate) since: SystemTime,
     /// The label that the store surely has.
     pub(crate) label: Option<Arc<str>>,
     /// A request that may create the key was sent and not answered.
     pub(crate) doubt: bool,
+    /// Its release was asked for, and is not confirmed.
+    pub(crate) leaving: bool,
 }
 
 impl Entry {
@@ -115,8 +119,10 @@ impl State {
             slot,
             created: 0,
             granted: false,
+            since: SystemTime::now(),
             label: None,
             doubt: false,
+            leaving: false,
         };
         self.claims.insert(claim.id, entry.clone());
         entry
@@ -172,6 +178,18 @@ impl State {
         let mut seen = HashSet::new();
         let entries = tenures.iter().filter_map(|tenure| self.claims.get(&tenure.claim.id));
         entries.filter(|entry| seen.insert(entry.session.lease)).map(|entry| entry.session.clone()).collect()
+    }
+
+    /// The claims in this session whose release is not confirmed.
+    pub(crate) fn leaving(&self, session: &Session) -> Vec<ClaimId> {
+        let leaving = |entry: &Entry| entry.leaving && entry.session.lease == session.lease;
+        self.claims.iter().filter(|(_, entry)| leaving(entry)).map(|(id, _)| *id).collect()
+    }
+
+    /// The holds in this session.
+    pub(crate) fn holds(&self, session: &Session) -> Vec<(ClaimId, Entry)> {
+        let holds = |entry: &Entry| entry.granted && entry.session.lease == session.lease;
+        self.claims.iter().filter(|(_, entry)| holds(entry)).map(|(id, entry)| (*id, entry.clone())).collect()
     }
 
     pub(crate) fn number_watch(&mut self) -> i64 {

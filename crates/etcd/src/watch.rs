@@ -5,15 +5,17 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use etcd_client::{EventType, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse};
+use etcd_client::{EventType, GetOptions, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse};
 use leasehold_core::Loss;
 use leasehold_core::seam::{ClaimId, Grant};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::claim::READ;
+use crate::session::Session;
 use crate::store::{BREATH, Store, by_age, revision};
 use crate::table::{State, Wanted};
 
@@ -55,9 +57,9 @@ impl Store {
         }
     }
 
-    /// One stream from its opening to its end. `again`: after another one broke.
-    async fn stream(self: &Arc<Self>, orders: &mut UnboundedReceiver<i64>, mut again: bool) -> Result<(), Broken> {
-        let limit = self.cluster.limit;
+    /// One stream from its opening to its end. `reopened`: after another one broke.
+    async fn stream(self: &Arc<Self>, orders: &mut UnboundedReceiver<i64>, reopened: bool) -> Result<(), Broken> {
+        let (limit, mut again) = (self.cluster.limit, reopened);
         let mut moved = self.cluster.moved();
         let mut first: Vec<i64> = self.state().wanted.keys().copied().collect();
         let Some((key, options)) = first.first().and_then(|watch| self.request(*watch)) else { return Ok(()) };
@@ -81,7 +83,7 @@ impl Store {
                             self.bells.everyone();
                         }
                     }
-                    let more = self.hear(&message)?;
+                    let more = self.hear(&message, reopened)?;
                     if !more.is_empty() {
                         verdict = Instant::now() + VERDICT;
                         deleted.extend(more);
@@ -126,7 +128,7 @@ impl Store {
     }
 
     /// Takes in one message. Answers which holds were deleted: (claim, create_revision).
-    fn hear(self: &Arc<Self>, message: &WatchResponse) -> Result<Vec<(ClaimId, i64)>, Broken> {
+    fn hear(self: &Arc<Self>, message: &WatchResponse, reopened: bool) -> Result<Vec<(ClaimId, i64)>, Broken> {
         let mut rings = Vec::new();
         let mut holds = Vec::new();
         {
@@ -140,8 +142,12 @@ impl Store {
             }
             match wanted {
                 Wanted::Session(session) => {
+                    if message.created() && reopened {
+                        tokio::spawn(self.clone().catch_up(session.clone()));
+                    }
                     for event in message.events().iter().filter_map(etcd_client::Event::kv) {
-                        session.epoch.fetch_max(event.version(), std::sync::atomic::Ordering::SeqCst);
+                        session.epoch.fetch_max(event.version(), SeqCst);
+                        session.heard.fetch_max(event.version(), SeqCst);
                         let evicted = event.value_str().ok().and_then(|value| value.parse::<i64>().ok());
                         let of = |entry: &crate::table::Entry| {
                             entry.session.lease == session.lease && Some(entry.created) == evicted
@@ -178,6 +184,22 @@ impl Store {
         }
         self.ring(rings);
         Ok(holds)
+    }
+
+    /// Looks whether there was an eviction while this session's key was not watched, and who was evicted.
+    async fn catch_up(self: Arc<Self>, session: Arc<Session>) {
+        let Ok(current) = self.get(&*session.key, GetOptions::new()).await else { return };
+        let Some(current) = current.kvs().first() else { return };
+        if session.heard.fetch_max(current.version(), SeqCst) >= current.version() {
+            return;
+        }
+        let holds = self.state().holds(&session);
+        for (id, entry) in holds {
+            let Ok(read) = self.get(&*entry.key, GetOptions::new().with_keys_only()).await else { continue };
+            if read.kvs().first().is_none_or(|key| key.create_revision() != entry.created) {
+                self.condemn(&mut vec![(id, entry.created)]);
+            }
+        }
     }
 
     /// No word of an eviction came: somebody deleted these holds by hand.
