@@ -121,11 +121,12 @@ impl<I: Copy> Line<I> {
         }
     }
 
-    /// A read at `revision`: the create_revisions of the oldest entries, ascending; `all` unless it was cut off.
-    pub(crate) fn read(&mut self, revision: i64, oldest: &[i64], all: bool) -> Vec<I> {
+    /// A read at `revision` of the entries up to `youngest`: the create_revisions of the oldest, ascending; `all` unless it
+    /// was cut off. It says nothing of a waiter that came in while it was on its way.
+    pub(crate) fn read(&mut self, revision: i64, youngest: i64, oldest: &[i64], all: bool) -> Vec<I> {
         let last = oldest.last().copied().unwrap_or(0);
         let (mut gone, mut stands) = (Vec::new(), Vec::new());
-        for (created, wait) in self.waiting.iter().filter(|(created, _)| **created <= revision) {
+        for (created, wait) in self.waiting.range(..=youngest.min(revision)) {
             let place = oldest.partition_point(|other| other < created);
             let known = all || *created <= last;
             if known && oldest.get(place) != Some(created) {
@@ -236,8 +237,19 @@ mod tests {
         assert!(!line.news().read, "nothing to do before the watch stands");
         line.opened(10);
         assert!(line.news().read);
-        assert_eq!(line.read(11, &[9], true), [1], "1 is gone");
+        assert_eq!(line.read(11, 9, &[9], true), [1], "1 is gone");
         assert_eq!(granted(&mut line), [2]);
+    }
+
+    #[test]
+    fn a_read_says_nothing_of_whoever_came_in_while_it_was_on_its_way() {
+        let mut line = Line::new();
+        line.wait(1, 8, whole(8, 1));
+        line.opened(10);
+        // The read asks for entries up to 8; then the reply of a claim from before the watch comes; then the read's answer.
+        line.wait(2, 9, whole(9, 2));
+        assert!(line.read(11, 8, &[7, 8], true).is_empty());
+        assert!(line.news().read, "the newcomer is settled by another read");
     }
 
     #[test]
@@ -245,7 +257,7 @@ mod tests {
         let mut line = Line::new();
         line.opened(10);
         line.wait(1, 9, whole(9, 3));
-        assert!(line.read(12, &[5, 6], false).is_empty());
+        assert!(line.read(12, 9, &[5, 6], false).is_empty());
         line.deleted(13, Some(5));
         line.deleted(14, Some(6));
         let news = line.news();
@@ -259,7 +271,7 @@ mod tests {
         line.wait(1, 14, whole(14, 1));
         line.deleted(15, None);
         assert!(line.news().read);
-        assert!(line.read(15, &[14], true).is_empty());
+        assert!(line.read(15, 14, &[14], true).is_empty());
         assert_eq!(granted(&mut line), [1]);
     }
 
@@ -360,7 +372,7 @@ mod tests {
             while news.read {
                 let oldest: Vec<i64> = self.live.iter().copied().take(2).collect();
                 let (revision, all) = (self.revision, self.live.len() <= 2);
-                let gone = self.line().read(revision, &oldest, all);
+                let gone = self.line().read(revision, revision, &oldest, all);
                 assert!(gone.iter().all(|id| !self.live.contains(id)));
                 self.check(&news.granted);
                 news = self.line().news();

@@ -261,7 +261,7 @@ impl Store {
             {
                 let mut state = self.state();
                 let Some(watched) = state.lines.get_mut(&key) else { return };
-                for id in watched.line.read(revision(read.header()), &oldest, !read.more()) {
+                for id in watched.line.read(revision(read.header()), youngest, &oldest, !read.more()) {
                     state.vanished(id);
                     rings.push(Ring::Lost(id, Loss::Gone));
                 }
