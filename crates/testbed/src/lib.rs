@@ -1,1 +1,43 @@
-//! Private real servers on free ports and a fault proxy; development only
+//! Real servers of a test's own, and a proxy that breaks their connections on purpose.
+//!
+//! - [`Redis`], [`Etcd`] and [`ZooKeeper`] start private servers on free loopback ports, with their data in a temporary
+//!   folder. What can be done to every one of them (kill, pause, restart with or without data) is at [`Server`].
+//! - [`EtcdCluster`] and [`ZooKeeperEnsemble`] are several that belong together.
+//! - [`Proxy`] stands between a client and a server and cuts, holds, delays or loses what passes.
+//! - [`Store::external_url`] names the server somebody wants to use in place of a private one.
+//!
+//! No store's client crate is used here, and no store protocol is spoken beyond readiness, counters and footprints: what
+//! a test learns about a server must not come through the code under test.
+//!
+//! The servers are found where Debian's packages put them. A missing one is [`Error::Missing`], never a skipped test.
+
+mod background;
+mod error;
+mod external;
+mod find;
+mod http;
+mod ports;
+mod process;
+mod proxy;
+mod resp;
+mod server;
+
+mod etcd;
+mod etcd_cluster;
+mod zookeeper;
+mod zookeeper_ensemble;
+mod zookeeper_links;
+
+mod redis;
+
+pub use error::{Error, Result};
+pub use etcd::{Etcd, EtcdOptions};
+pub use etcd_cluster::EtcdCluster;
+pub use external::Store;
+pub use find::Program;
+pub use proxy::{Counters, Proxy, Trap};
+pub use redis::{Redis, RedisOptions};
+pub use resp::Reply;
+pub use server::Server;
+pub use zookeeper::{ZooKeeper, ZooKeeperOptions};
+pub use zookeeper_ensemble::ZooKeeperEnsemble;

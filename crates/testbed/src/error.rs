@@ -1,0 +1,82 @@
+//! What can go wrong with a server of the test's own.
+
+use std::io;
+
+/// A result whose error says what the testbed could not do.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a server could not be started, controlled or asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A program is not installed.
+    #[error("{program} was not found; install it with `apt-get install {package}` or name its path in {variable}")]
+    Missing {
+        /// What was looked for.
+        program: &'static str,
+        /// The Debian package that holds it.
+        package: &'static str,
+        /// The environment variable that can name its path.
+        variable: &'static str,
+    },
+
+    /// The operating system refused something.
+    #[error("{doing}: {source}")]
+    Io {
+        /// What was tried.
+        doing: String,
+        /// What the system answered.
+        source: io::Error,
+    },
+
+    /// The server ended before it was ready.
+    #[error("{server} ended before it was ready; its log ends with:\n{log}")]
+    Ended {
+        /// Which server.
+        server: String,
+        /// The last lines of its log.
+        log: String,
+    },
+
+    /// The server did not get ready in time.
+    #[error("{server} was not ready within {seconds} s ({last}); its log ends with:\n{log}")]
+    NotReady {
+        /// Which server.
+        server: String,
+        /// How long it was waited for.
+        seconds: u64,
+        /// What it last answered.
+        last: String,
+        /// The last lines of its log.
+        log: String,
+    },
+
+    /// The server answered something else than was asked for.
+    #[error("{asked}: unexpected answer: {answer}")]
+    Answer {
+        /// The request.
+        asked: String,
+        /// The answer, or as much of it as helps.
+        answer: String,
+    },
+
+    /// The server is not running.
+    #[error("{0} is not running")]
+    NotRunning(String),
+}
+
+impl Error {
+    pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let doing = doing.into();
+        move |source| Self::Io { doing, source }
+    }
+
+    pub(crate) fn answer(asked: impl Into<String>, answer: impl Into<String>) -> Self {
+        Self::Answer { asked: asked.into(), answer: answer.into() }
+    }
+
+    /// Whether another start with other ports may succeed: somebody took a port between the choice and the start.
+    pub(crate) fn is_port_taken(&self) -> bool {
+        matches!(self, Self::Ended { log, .. } if log.to_ascii_lowercase().contains("address already in use"))
+    }
+}

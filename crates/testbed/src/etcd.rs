@@ -1,0 +1,211 @@
+//! Private etcd servers.
+
+use std::{
+    collections::BTreeMap,
+    hash::{BuildHasher, Hasher, RandomState},
+    ops::Deref,
+    time::Duration,
+};
+
+use crate::{
+    error::{Error, Result},
+    find::Program,
+    http, ports,
+    server::{self, Launch, Probe, Server},
+};
+
+/// The whole key space, for the JSON gateway: from the key NUL to the end, in base64.
+const ALL_KEYS: &str = r#"{"key":"AA==","range_end":"AA==","count_only":true}"#;
+
+/// How a private etcd is set up. The default elects a leader within a fraction of a second.
+#[derive(Clone, Debug)]
+pub struct EtcdOptions {
+    /// How often a leader shows that it lives.
+    pub heartbeat: Duration,
+    /// How long members wait for a leader before they elect another; at least five heartbeats.
+    pub election: Duration,
+    /// More arguments for `etcd`, such as `["--quota-backend-bytes=16000000"]`.
+    pub extra: Vec<String>,
+}
+
+impl Default for EtcdOptions {
+    fn default() -> Self {
+        Self { heartbeat: Duration::from_millis(20), election: Duration::from_millis(200), extra: Vec::new() }
+    }
+}
+
+/// A private etcd server; see [`Server`] for what can be done to its process.
+#[derive(Debug)]
+pub struct Etcd {
+    server: Server,
+}
+
+impl Etcd {
+    /// Starts a server of one member and waits until it has a leader.
+    pub async fn start() -> Result<Self> {
+        Self::start_with(&EtcdOptions::default()).await
+    }
+
+    /// Starts a server of one member and waits until it has a leader.
+    pub async fn start_with(options: &EtcdOptions) -> Result<Self> {
+        let mut attempt = 1;
+        loop {
+            let plan = [Member::plan()?];
+            let etcd = plan[0].launch(&plan, options)?;
+            match etcd.until_ready().await {
+                Err(error) if error.is_port_taken() && attempt < server::ATTEMPTS => attempt += 1,
+                outcome => return outcome.map(|()| etcd),
+            }
+        }
+    }
+
+    /// The URL clients use.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr())
+    }
+
+    /// Sends a JSON document to the server's gateway, such as `{"key":"Zm9v"}` to `/v3/kv/range`, and returns the answer.
+    pub async fn post(&self, path: &str, json: &str) -> Result<String> {
+        http::post(self.addr(), path, json).await
+    }
+
+    /// The server's own counters as it prints them: the name with its labels, and the value.
+    ///
+    /// What a client cost is in `grpc_server_handled_total{…}`: see [`Etcd::handled`]. The gateway this testbed asks
+    /// through makes such calls too.
+    pub async fn metrics(&self) -> Result<BTreeMap<String, f64>> {
+        let text = http::get(self.addr(), "/metrics").await?;
+        let parsed = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+            let (name, value) = line.rsplit_once(' ')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        });
+        Ok(parsed.collect())
+    }
+
+    /// How many calls of each gRPC method the server finished, whatever their outcome, by method: `Txn`, `LeaseGrant`, and
+    /// so on. A stream counts once, when it ends; [`Etcd::received`] counts its messages.
+    pub async fn handled(&self) -> Result<BTreeMap<String, u64>> {
+        self.by_method("grpc_server_handled_total{").await
+    }
+
+    /// How many messages of each gRPC method the server received; for a stream such as `Watch` or `LeaseKeepAlive` every
+    /// message counts.
+    pub async fn received(&self) -> Result<BTreeMap<String, u64>> {
+        self.by_method("grpc_server_msg_received_total{").await
+    }
+
+    /// How many keys there are.
+    pub async fn key_count(&self) -> Result<u64> {
+        let answer = self.post("/v3/kv/range", ALL_KEYS).await?;
+        // The gateway leaves a zero out.
+        Ok(json_number(&answer, "count").unwrap_or_default())
+    }
+
+    /// How many leases there are.
+    pub async fn lease_count(&self) -> Result<usize> {
+        let answer = self.post("/v3/lease/leases", "{}").await?;
+        Ok(answer.matches("\"ID\"").count())
+    }
+
+    /// Whether this member leads its cluster.
+    pub async fn is_leader(&self) -> Result<bool> {
+        Ok(self.metrics().await?.get("etcd_server_is_leader").is_some_and(|value| *value > 0.0))
+    }
+
+    async fn by_method(&self, metric: &str) -> Result<BTreeMap<String, u64>> {
+        let mut calls = BTreeMap::new();
+        for (name, value) in self.metrics().await? {
+            let Some(labels) = name.strip_prefix(metric) else { continue };
+            let method = labels.split_once("grpc_method=\"").and_then(|(_, rest)| rest.split('"').next());
+            if let Some(method) = method {
+                *calls.entry(method.to_owned()).or_default() += value as u64;
+            }
+        }
+        Ok(calls)
+    }
+}
+
+impl Deref for Etcd {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+/// What the members of a cluster must know of each other before the first of them starts.
+#[derive(Debug)]
+pub(crate) struct Member {
+    name: String,
+    client: u16,
+    peer: u16,
+}
+
+impl Member {
+    pub(crate) fn plan() -> Result<Self> {
+        let [client, peer] = ports::free()?;
+        // Nobody else's member has this name, so an answer that has it comes from ours.
+        let name = format!("m{:016x}", RandomState::new().build_hasher().finish());
+        Ok(Self { name, client, peer })
+    }
+
+    pub(crate) fn launch(&self, members: &[Self], options: &EtcdOptions) -> Result<Etcd> {
+        let folder = server::folder("etcd")?;
+        let data = folder.path().join("data");
+        let client_url = format!("http://127.0.0.1:{}", self.client);
+        let peer_url = |member: &Self| format!("http://127.0.0.1:{}", member.peer);
+        let cluster: Vec<String> =
+            members.iter().map(|member| format!("{}={}", member.name, peer_url(member))).collect();
+        let flags = [
+            ("--name", self.name.clone()),
+            ("--data-dir", data.join("etcd").display().to_string()),
+            ("--listen-client-urls", client_url.clone()),
+            ("--advertise-client-urls", client_url),
+            ("--listen-peer-urls", peer_url(self)),
+            ("--initial-advertise-peer-urls", peer_url(self)),
+            ("--initial-cluster", cluster.join(",")),
+            ("--initial-cluster-state", "new".into()),
+            ("--heartbeat-interval", options.heartbeat.as_millis().to_string()),
+            ("--election-timeout", options.election.as_millis().to_string()),
+            ("--logger", "zap".into()),
+            ("--log-level", "error".into()),
+        ];
+        let mut args: Vec<String> = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
+        args.extend(options.extra.iter().cloned());
+        let probe = Probe::Etcd { name: self.name.clone() };
+        let (program, port) = (Program::Etcd.find()?, self.client);
+        let launch = Launch { name: "etcd", program, args, port, folder, data, seed: Vec::new(), probe };
+        Ok(Etcd { server: Server::launch(launch)? })
+    }
+}
+
+/// Ready: it has a leader, and it is the member that was started.
+pub(crate) async fn probe(addr: &str, name: &str) -> Result<()> {
+    let health = http::get(addr, "/health").await?;
+    if !health.contains(r#""health":"true""#) {
+        return Err(Error::answer("GET /health", health));
+    }
+    let members = http::post(addr, "/v3/cluster/member/list", "{}").await?;
+    if members.contains(name) { Ok(()) } else { Err(Error::answer("etcd member list", members)) }
+}
+
+/// A number of the gateway's JSON, which writes 64-bit ones as strings.
+pub(crate) fn json_number(json: &str, field: &str) -> Option<u64> {
+    let (_, rest) = json.split_once(&format!("\"{field}\":"))?;
+    let digits = rest.trim_start_matches('"');
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    digits[..end].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found_with_and_without_quotes() {
+        assert_eq!(json_number(r#"{"header":{},"count":"17"}"#, "count"), Some(17));
+        assert_eq!(json_number(r#"{"count":3}"#, "count"), Some(3));
+        assert_eq!(json_number(r#"{"header":{}}"#, "count"), None);
+    }
+}

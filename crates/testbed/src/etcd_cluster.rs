@@ -1,0 +1,79 @@
+//! Several etcd servers that are one store.
+
+use std::time::Duration;
+
+use crate::{
+    error::Result,
+    etcd::{Etcd, EtcdOptions, Member},
+    server,
+};
+
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// A private etcd cluster. Its members are ordinary [`Etcd`] servers: kill, pause or restart (with data) any of them.
+#[derive(Debug)]
+pub struct EtcdCluster {
+    members: Vec<Etcd>,
+}
+
+impl Etcd {
+    /// Starts a cluster of so many members and waits until all of them see a leader.
+    pub async fn cluster(members: usize) -> Result<EtcdCluster> {
+        Self::cluster_with(members, &EtcdOptions::default()).await
+    }
+
+    /// Starts a cluster whose members share the options.
+    pub async fn cluster_with(members: usize, options: &EtcdOptions) -> Result<EtcdCluster> {
+        let mut attempt = 1;
+        loop {
+            let cluster = EtcdCluster::launch(members, options)?;
+            match cluster.until_ready().await {
+                Err(error) if error.is_port_taken() && attempt < server::ATTEMPTS => attempt += 1,
+                outcome => return outcome.map(|()| cluster),
+            }
+        }
+    }
+}
+
+impl EtcdCluster {
+    /// The members, in the order of their indices.
+    #[must_use]
+    pub fn members(&self) -> &[Etcd] {
+        &self.members
+    }
+
+    /// The URLs of all members, as clients take them.
+    #[must_use]
+    pub fn urls(&self) -> Vec<String> {
+        self.members.iter().map(Etcd::url).collect()
+    }
+
+    /// The index of the member that leads; waits until one says so.
+    ///
+    /// A paused or cut-off member says nothing, and two can believe it for a moment while leadership changes: the answer
+    /// is from the first that does.
+    pub async fn leader(&self) -> usize {
+        loop {
+            for (index, member) in self.members.iter().enumerate() {
+                let asked = tokio::time::timeout(Duration::from_millis(500), member.is_leader()).await;
+                if matches!(asked, Ok(Ok(true))) {
+                    return index;
+                }
+            }
+            tokio::time::sleep(GLANCE).await;
+        }
+    }
+
+    fn launch(count: usize, options: &EtcdOptions) -> Result<Self> {
+        let plan: Vec<Member> = (0..count).map(|_| Member::plan()).collect::<Result<_>>()?;
+        let members = plan.iter().map(|member| member.launch(&plan, options)).collect::<Result<_>>()?;
+        Ok(Self { members })
+    }
+
+    async fn until_ready(&self) -> Result<()> {
+        for member in &self.members {
+            member.until_ready().await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! Where the servers are: an environment variable, then `PATH`, then where Debian puts them.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+use crate::error::{Error, Result};
+
+/// A program or library of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Program {
+    /// `redis-server`.
+    RedisServer,
+    /// `redis-sentinel`.
+    RedisSentinel,
+    /// `etcd`.
+    Etcd,
+    /// `java`, for ZooKeeper.
+    Java,
+    /// `zookeeper.jar`; its manifest names the other jars it needs.
+    ZooKeeperJar,
+}
+
+impl Program {
+    /// The file's name, its Debian package and the variable that may name another path.
+    fn facts(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::RedisServer => ("redis-server", "redis-server", "LEASEHOLD_REDIS_SERVER"),
+            Self::RedisSentinel => ("redis-sentinel", "redis-sentinel", "LEASEHOLD_REDIS_SENTINEL"),
+            Self::Etcd => ("etcd", "etcd-server", "LEASEHOLD_ETCD"),
+            Self::Java => ("java", "default-jre-headless", "LEASEHOLD_JAVA"),
+            Self::ZooKeeperJar => ("zookeeper.jar", "zookeeper", "LEASEHOLD_ZOOKEEPER_JAR"),
+        }
+    }
+
+    /// The path of this program.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Missing`] names the Debian package to install.
+    pub fn find(self) -> Result<PathBuf> {
+        let (program, package, variable) = self.facts();
+        if let Some(named) = env::var_os(variable).map(PathBuf::from).filter(|path| path.is_file()) {
+            return Ok(named);
+        }
+        self.folders()
+            .into_iter()
+            .map(|folder| folder.join(program))
+            .find(|path| path.is_file())
+            .ok_or(Error::Missing { program, package, variable })
+    }
+
+    fn folders(self) -> Vec<PathBuf> {
+        if self == Self::ZooKeeperJar {
+            return vec!["/usr/share/java".into(), "/usr/share/zookeeper".into()];
+        }
+        let path = env::var_os("PATH").unwrap_or_default();
+        let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();
+        folders.extend(["/usr/bin", "/usr/sbin", "/usr/local/bin"].map(PathBuf::from));
+        if self == Self::Java {
+            folders.extend(env::var_os("JAVA_HOME").map(|home| Path::new(&home).join("bin")));
+        }
+        folders
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_names_its_package() {
+        for program in
+            [Program::RedisServer, Program::RedisSentinel, Program::Etcd, Program::Java, Program::ZooKeeperJar]
+        {
+            let (name, package, variable) = program.facts();
+            assert!(!name.is_empty() && !package.is_empty() && variable.starts_with("LEASEHOLD_"));
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Ports nobody else uses.
+//!
+//! `bind(0)` would hand out ports of the system's ephemeral range. While a server of ours is down, any outgoing connection
+//! could take such a port, and a client that keeps dialling it can even connect to itself. So ports are chosen at random
+//! below that range and tried with `bind`. Somebody can still be faster: a start that fails for it is repeated.
+
+use std::{
+    collections::HashSet,
+    fs,
+    hash::{BuildHasher, Hasher, RandomState},
+    net::{Ipv4Addr, TcpListener},
+    sync::{Mutex, PoisonError},
+};
+
+use crate::error::{Error, Result};
+
+const LOWEST: u16 = 12_000;
+const EPHEMERAL_UNLESS_TOLD: u16 = 32_768;
+
+/// What this process has handed out: two servers of one test must not get the same port.
+static TAKEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
+
+/// Several free ports, all different.
+pub(crate) fn free<const N: usize>() -> Result<[u16; N]> {
+    let mut ports = [0; N];
+    for port in &mut ports {
+        *port = one()?;
+    }
+    Ok(ports)
+}
+
+fn one() -> Result<u16> {
+    let span = ephemeral_begin().saturating_sub(LOWEST).max(1_000);
+    let mut guard = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let taken = guard.get_or_insert_default();
+    for _ in 0..10_000 {
+        let port = LOWEST + u16::try_from(random() % u64::from(span)).unwrap_or_default();
+        if !taken.contains(&port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            taken.insert(port);
+            return Ok(port);
+        }
+    }
+    Err(Error::answer("choosing a free port", "none was found"))
+}
+
+fn ephemeral_begin() -> u16 {
+    fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
+        .ok()
+        .and_then(|range| range.split_whitespace().next()?.parse().ok())
+        .unwrap_or(EPHEMERAL_UNLESS_TOLD)
+}
+
+/// Every `RandomState` is seeded differently, which is all the randomness a port needs.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_differ() {
+        let ports: HashSet<u16> = free::<50>().unwrap().into();
+        assert_eq!(ports.len(), 50);
+    }
+}

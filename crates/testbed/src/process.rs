@@ -1,0 +1,144 @@
+//! A child process that ends with the test, and the signals it can be sent.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Mutex, PoisonError, mpsc},
+    thread,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How often a state that the system does not announce is looked at.
+const GLANCE: Duration = Duration::from_millis(2);
+
+/// A running child process. Dropping it kills it.
+#[derive(Debug)]
+pub(crate) struct Process(Option<Child>);
+
+impl Process {
+    /// Starts `program`, its output appended to `log`.
+    pub(crate) fn spawn(program: &Path, args: &[String], log: &Path) -> io::Result<Self> {
+        let mut command = bound_to_us(program);
+        let output = File::options().create(true).append(true).open(log)?;
+        command.args(args).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        if let Some(folder) = log.parent() {
+            command.current_dir(folder);
+        }
+        spawn_from_lasting_thread(command).map(|child| Self(Some(child)))
+    }
+
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.0.as_ref().map(Child::id)
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.0.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
+        let pid = self.0.as_ref().map(Pid::from_child).ok_or(io::ErrorKind::NotFound)?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    /// Asks it to end, and kills it when it has not after `grace`.
+    pub(crate) async fn terminate(mut self, grace: Duration) -> io::Result<()> {
+        if self.has_ended() {
+            return Ok(());
+        }
+        self.signal(Signal::CONT)?;
+        self.signal(Signal::TERM)?;
+        let ended = async {
+            while !self.has_ended() {
+                tokio::time::sleep(GLANCE).await;
+            }
+        };
+        // The grace period may well pass: what remains is killed below.
+        let _ = tokio::time::timeout(grace, ended).await;
+        self.kill().await
+    }
+
+    /// Kills it and waits until it is gone.
+    pub(crate) async fn kill(mut self) -> io::Result<()> {
+        let child = self.0.take();
+        let gone = tokio::task::spawn_blocking(move || child.map_or(Ok(()), end));
+        gone.await.map_err(io::Error::other)?
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(child) = self.0.take() {
+            // There is nobody to tell. A process that is gone already is what was wanted.
+            let _ = end(child);
+        }
+    }
+}
+
+fn end(mut child: Child) -> io::Result<()> {
+    child.kill()?;
+    child.wait().map(drop)
+}
+
+/// Waits until every thread of a stopped process has really stopped: the signal alone only asks for it.
+pub(crate) async fn until_stopped(pid: u32) {
+    while !is_stopped(pid).unwrap_or(true) {
+        tokio::time::sleep(GLANCE).await;
+    }
+}
+
+fn is_stopped(pid: u32) -> io::Result<bool> {
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let stat = fs::read_to_string(thread?.path().join("stat")).unwrap_or_default();
+        // "pid (name) state …", and the name may hold anything.
+        let state = stat.rsplit_once(") ").map_or("T", |(_, rest)| rest);
+        if !state.starts_with(['T', 't', 'Z', 'X']) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// A command whose process dies when we do, also when we are killed, where `setpriv` of util-linux is there to arrange it.
+fn bound_to_us(program: &Path) -> Command {
+    let setpriv = ["/usr/bin/setpriv", "/bin/setpriv"].map(PathBuf::from).into_iter().find(|path| path.is_file());
+    match setpriv {
+        Some(setpriv) => {
+            let mut command = Command::new(setpriv);
+            command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+            command
+        }
+        None => Command::new(program),
+    }
+}
+
+type Order = (Command, mpsc::Sender<io::Result<Child>>);
+
+static SPAWNER: Mutex<Option<mpsc::Sender<Order>>> = Mutex::new(None);
+
+/// The kernel counts the death of the *thread* that started a child as the death of its parent, and threads of a runtime
+/// come and go with each test. So one thread that lasts as long as the process starts them all.
+fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
+    let (answer, child) = mpsc::channel();
+    spawner()?.send((command, answer)).map_err(io::Error::other)?;
+    child.recv().map_err(io::Error::other)?
+}
+
+fn spawner() -> io::Result<mpsc::Sender<Order>> {
+    let mut spawner = SPAWNER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(orders) = spawner.as_ref() {
+        return Ok(orders.clone());
+    }
+    let (orders, inbox) = mpsc::channel::<Order>();
+    thread::Builder::new().name("testbed-spawner".into()).spawn(move || {
+        for (mut command, answer) in inbox {
+            // Whoever ordered it waits for the answer.
+            let _ = answer.send(command.spawn());
+        }
+    })?;
+    *spawner = Some(orders.clone());
+    Ok(orders)
+}

@@ -1,0 +1,125 @@
+//! One connection through the proxy.
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    io,
+    net::{
+        TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::mpsc,
+    time,
+};
+
+use super::{
+    control::{Flow, Shared, Side},
+    lane::{self, Chunk, Ended},
+    trap::Trap,
+};
+
+/// Chunks kept in memory for one direction while they are held or late; beyond that the sender feels it.
+const QUEUE: usize = 1024;
+/// A reply counts as complete when nothing followed for so long. Protocols answer a request with more than its reply:
+/// HTTP/2 acknowledges at once what it has only begun to work on.
+const QUIET: Duration = Duration::from_millis(50);
+
+/// Keeps count of the open connections.
+pub(super) struct Open(Arc<Shared>);
+
+impl Open {
+    pub(super) fn count(shared: &Arc<Shared>) -> Self {
+        shared.open.send_modify(|open| *open += 1);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.send_modify(|open| *open -= 1);
+    }
+}
+
+/// Carries a connection until both sides have closed it, or the proxy is cut.
+pub(super) async fn serve(client: TcpStream, generation: u64, open: Open) {
+    let mut control = open.0.control.subscribe();
+    tokio::select! {
+        biased;
+        _ = control.wait_for(|control| control.generation != generation) => {}
+        () = carry(client, &open.0) => {}
+    }
+}
+
+async fn carry(client: TcpStream, shared: &Shared) {
+    // Chunks must pass as they came.
+    let _ = client.set_nodelay(true);
+    let (mut from_client, mut to_client) = client.into_split();
+    let (requests, queue) = mpsc::channel(QUEUE);
+    let gone = AtomicBool::new(false);
+    // Requests are read from the start and kept here: what a client wrote outlives the client.
+    let reading = async {
+        lane::read(&mut from_client, requests, shared, Side::Requests).await;
+        gone.store(true, Ordering::Relaxed);
+        std::future::pending::<()>().await;
+    };
+    let lost = tokio::select! {
+        () = reading => None,
+        lost = answer(&mut to_client, queue, &gone, shared) => lost,
+    };
+    if let Some((trap, from_server, _to_server)) = lost {
+        drop((from_client, to_client));
+        trap.finish();
+        discard(from_server).await;
+    }
+}
+
+/// Dials the server and forwards both ways. Gives back the server's side when the client's is to be closed before it.
+async fn answer(
+    to_client: &mut OwnedWriteHalf,
+    queue: mpsc::Receiver<Chunk>,
+    gone: &AtomicBool,
+    shared: &Shared,
+) -> Option<(Trap, OwnedReadHalf, OwnedWriteHalf)> {
+    let mut control = shared.control.subscribe();
+    if control.borrow().requests.flow == Flow::Hold {
+        // A connection whose first packet never arrived does not come to be after its client gave up.
+        control.wait_for(|control| control.requests.flow != Flow::Hold).await.ok()?;
+        if gone.load(Ordering::Relaxed) {
+            return None;
+        }
+    }
+    let server = TcpStream::connect(&shared.upstream).await.ok()?;
+    let _ = server.set_nodelay(true);
+    let (mut from_server, mut to_server) = server.into_split();
+    let (replies, reply_queue) = mpsc::channel(QUEUE);
+    let doom = OnceLock::new();
+    let outcome = tokio::try_join!(
+        lane::write_requests(&mut to_server, queue, shared, &doom),
+        lane::write_replies(to_client, reply_queue, shared, &doom),
+        async {
+            lane::read(&mut from_server, replies, shared, Side::Replies).await;
+            Ok(())
+        },
+    );
+    match outcome {
+        Err(Ended::ReplyLost(trap)) => Some((trap, from_server, to_server)),
+        Ok(_) | Err(Ended::Tainted) => None,
+    }
+}
+
+/// Reads to the end, for a server that still works for somebody who is gone.
+async fn discard(mut from_server: OwnedReadHalf) {
+    // However it ends, it has ended.
+    let _ = io::copy(&mut from_server, &mut io::sink()).await;
+}
+
+/// Throws replies away until nothing came for a while.
+pub(super) async fn until_quiet(queue: &mut mpsc::Receiver<Chunk>) {
+    while let Ok(Some(_)) = time::timeout(QUIET, queue.recv()).await {}
+}

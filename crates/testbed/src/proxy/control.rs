@@ -1,0 +1,150 @@
+//! What the test wants of a proxy at the moment, and what has passed.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    time::Duration,
+};
+
+use tokio::sync::watch;
+
+use super::trap::Trap;
+
+/// What has passed through a [`Proxy`](super::Proxy) since its start. What was held back or thrown away is counted when it
+/// arrived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Connections accepted.
+    pub connections: u64,
+    /// Bytes from clients.
+    pub request_bytes: u64,
+    /// Chunks from clients.
+    pub request_chunks: u64,
+    /// Bytes from the server.
+    pub reply_bytes: u64,
+    /// Chunks from the server.
+    pub reply_chunks: u64,
+}
+
+/// What happens to the chunks of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Flow {
+    #[default]
+    Pass,
+    Hold,
+    Drop,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lane {
+    pub(super) flow: Flow,
+    pub(super) delay: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Requests,
+    Replies,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Control {
+    pub(super) cut: bool,
+    /// Connections of an earlier generation close.
+    pub(super) generation: u64,
+    pub(super) requests: Lane,
+    pub(super) replies: Lane,
+}
+
+impl Control {
+    pub(super) fn sever(&mut self, cut: bool) {
+        self.cut = cut;
+        self.generation += 1;
+    }
+
+    pub(super) fn lane(&self, side: Side) -> Lane {
+        match side {
+            Side::Requests => self.requests,
+            Side::Replies => self.replies,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Passed {
+    pub(super) bytes: AtomicU64,
+    pub(super) chunks: AtomicU64,
+}
+
+/// What all tasks of a proxy see.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) upstream: String,
+    pub(super) control: watch::Sender<Control>,
+    pub(super) listening: watch::Sender<bool>,
+    pub(super) open: watch::Sender<usize>,
+    pub(super) connections: AtomicU64,
+    pub(super) requests: Passed,
+    pub(super) replies: Passed,
+    traps: Mutex<Vec<Trap>>,
+    rewrites: Mutex<Vec<(Vec<u8>, Vec<u8>)>>,
+}
+
+impl Shared {
+    pub(super) fn new(upstream: String) -> Self {
+        Self {
+            upstream,
+            control: watch::Sender::default(),
+            listening: watch::Sender::new(true),
+            open: watch::Sender::default(),
+            connections: AtomicU64::new(0),
+            requests: Passed::default(),
+            replies: Passed::default(),
+            traps: Mutex::default(),
+            rewrites: Mutex::default(),
+        }
+    }
+
+    pub(super) fn set(&self, change: impl FnOnce(&mut Control)) {
+        self.control.send_modify(change);
+    }
+
+    pub(super) fn passed(&self, side: Side) -> &Passed {
+        match side {
+            Side::Requests => &self.requests,
+            Side::Replies => &self.replies,
+        }
+    }
+
+    pub(super) fn arm(&self, trap: Trap) -> Trap {
+        let mut traps = self.traps();
+        traps.retain(|trap| !trap.is_over());
+        traps.push(trap.clone());
+        trap
+    }
+
+    /// The first trap that this request chunk springs.
+    pub(super) fn spring(&self, chunk: &[u8]) -> Option<Trap> {
+        self.traps().iter().find(|trap| trap.meets(chunk)).cloned()
+    }
+
+    pub(super) fn traps(&self) -> MutexGuard<'_, Vec<Trap>> {
+        self.traps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn rewrite(&self, from: &str, to: &str) {
+        self.rewrites().push((from.into(), to.into()));
+    }
+
+    pub(super) fn rewritten(&self, chunk: &mut [u8]) {
+        for (from, to) in self.rewrites().iter() {
+            let found = chunk.windows(from.len()).position(|window| window == from);
+            if let Some(place) = found.and_then(|at| chunk.get_mut(at..at + to.len())) {
+                place.copy_from_slice(to);
+            }
+        }
+    }
+
+    fn rewrites(&self) -> MutexGuard<'_, Vec<(Vec<u8>, Vec<u8>)>> {
+        self.rewrites.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,168 @@
+//! One direction of a connection: read a chunk, keep it as long as the test wants, write it.
+
+use std::sync::{OnceLock, atomic::Ordering};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::tcp::{OwnedReadHalf, OwnedWriteHalf},
+    sync::{mpsc, watch},
+    time::{self, Instant},
+};
+
+use super::{
+    connection::until_quiet,
+    control::{Control, Flow, Shared, Side},
+    trap::{Action, Trap},
+};
+
+const READ_AT_ONCE: usize = 64 * 1024;
+
+/// What one read brought.
+pub(super) struct Chunk {
+    bytes: Vec<u8>,
+    came: Instant,
+}
+
+/// Why a connection is closed by us.
+pub(super) enum Ended {
+    /// The reply a trap waited for was thrown away.
+    ReplyLost(Trap),
+    /// Bytes of it were dropped, and the test wants working connections again.
+    Tainted,
+}
+
+/// Reads until the sender has closed or broken the connection, which closes the queue.
+pub(super) async fn read(from: &mut OwnedReadHalf, queue: mpsc::Sender<Chunk>, shared: &Shared, side: Side) {
+    let mut buffer = vec![0; READ_AT_ONCE];
+    loop {
+        match from.read(&mut buffer).await {
+            Ok(0) | Err(_) => return,
+            Ok(length) => {
+                let passed = shared.passed(side);
+                passed.bytes.fetch_add(length as u64, Ordering::Relaxed);
+                passed.chunks.fetch_add(1, Ordering::Relaxed);
+                let chunk = Chunk { bytes: buffer[..length].to_vec(), came: Instant::now() };
+                if queue.send(chunk).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Forwards requests. One that springs a trap is kept back, or dooms the replies.
+pub(super) async fn write_requests(
+    to: &mut OwnedWriteHalf,
+    mut queue: mpsc::Receiver<Chunk>,
+    shared: &Shared,
+    doom: &OnceLock<Trap>,
+) -> Result<(), Ended> {
+    let mut gate = Gate::new(shared, Side::Requests);
+    while let Some(mut chunk) = gate.next(&mut queue).await? {
+        if !gate.admits(&chunk).await {
+            continue;
+        }
+        shared.rewritten(&mut chunk.bytes);
+        let trap = shared.spring(&chunk.bytes);
+        match &trap {
+            Some(trap) if trap.action() == Action::Hold => trap.released().await,
+            // Doomed before it is sent: the server may answer at once.
+            Some(trap) => drop(doom.set(trap.clone())),
+            None => {}
+        }
+        if to.write_all(&chunk.bytes).await.is_err() {
+            // The server is gone. What it said before, and that it is gone, the other direction tells.
+            return Ok(());
+        }
+        if let Some(trap) = trap.filter(|trap| trap.action() == Action::Hold) {
+            trap.finish();
+        }
+    }
+    // It may be gone already, which is what it is told here.
+    let _ = to.shutdown().await;
+    Ok(())
+}
+
+/// Forwards replies, unless they are doomed.
+pub(super) async fn write_replies(
+    to: &mut OwnedWriteHalf,
+    mut queue: mpsc::Receiver<Chunk>,
+    shared: &Shared,
+    doom: &OnceLock<Trap>,
+) -> Result<(), Ended> {
+    let mut gate = Gate::new(shared, Side::Replies);
+    let mut gone = false;
+    while let Some(chunk) = gate.next(&mut queue).await? {
+        if let Some(trap) = doom.get() {
+            until_quiet(&mut queue).await;
+            return Err(Ended::ReplyLost(trap.clone()));
+        }
+        // A client that is gone does not end the connection: its requests may be held back and still be delivered.
+        if !gone && gate.admits(&chunk).await {
+            gone = to.write_all(&chunk.bytes).await.is_err();
+        }
+    }
+    if let Some(trap) = doom.get() {
+        return Err(Ended::ReplyLost(trap.clone()));
+    }
+    // It may be gone already, which is what it is told here.
+    let _ = to.shutdown().await;
+    Ok(())
+}
+
+/// Where chunks of one direction wait for what the test wants.
+struct Gate {
+    control: watch::Receiver<Control>,
+    side: Side,
+    /// Whether bytes of this direction were thrown away.
+    tainted: bool,
+}
+
+impl Gate {
+    fn new(shared: &Shared, side: Side) -> Self {
+        Self { control: shared.control.subscribe(), side, tainted: false }
+    }
+
+    /// The next chunk, or none at the end of the direction, which is held like a chunk.
+    async fn next(&mut self, queue: &mut mpsc::Receiver<Chunk>) -> Result<Option<Chunk>, Ended> {
+        let side = self.side;
+        let next = tokio::select! {
+            biased;
+            _ = self.control.wait_for(|control| control.lane(side).flow == Flow::Pass), if self.tainted => None,
+            next = queue.recv() => next,
+        };
+        if next.is_none() {
+            // The sender outlives every connection.
+            let _ = self.control.wait_for(|control| control.lane(side).flow == Flow::Pass).await;
+            if self.tainted {
+                return Err(Ended::Tainted);
+            }
+        }
+        Ok(next)
+    }
+
+    /// Waits until a chunk may go on; false when it is to be thrown away.
+    async fn admits(&mut self, chunk: &Chunk) -> bool {
+        self.linger(chunk).await;
+        let side = self.side;
+        let flow = match self.control.wait_for(|control| control.lane(side).flow != Flow::Hold).await {
+            Ok(control) => control.lane(side).flow,
+            Err(_) => Flow::Drop,
+        };
+        // Bytes after a gap are not worth more than the gap.
+        self.tainted |= flow == Flow::Drop;
+        !self.tainted
+    }
+
+    async fn linger(&mut self, chunk: &Chunk) {
+        loop {
+            let delay = self.control.borrow_and_update().lane(self.side).delay;
+            tokio::select! {
+                biased;
+                changed = self.control.changed(), if !delay.is_zero() => if changed.is_err() { return },
+                () = time::sleep_until(chunk.came + delay), if !delay.is_zero() => return,
+                else => return,
+            }
+        }
+    }
+}

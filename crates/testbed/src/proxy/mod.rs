@@ -1,0 +1,213 @@
+//! A TCP proxy that breaks connections on purpose.
+//!
+//! - `mod` is what a test holds: the controls.
+//! - `control` is what the test wants at the moment, seen by every task of the proxy.
+//! - `trap` waits for one particular request.
+//! - `listen` accepts; `connection` carries one connection; `lane` carries one direction of it.
+
+mod connection;
+mod control;
+mod lane;
+mod listen;
+mod trap;
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::{sync::watch, task::AbortHandle};
+
+pub use self::{control::Counters, trap::Trap};
+use self::{
+    control::{Control, Flow, Shared},
+    trap::Action,
+};
+use crate::{background, error::Result};
+
+/// A proxy in front of one server.
+///
+/// What a client sends are *requests*, what the server sends are *replies*. A *chunk* is what one read brought: usually
+/// what the other side wrote at once, but TCP may join writes or tear them.
+///
+/// A control that returned is in force for every byte sent after it returned. Dropping the proxy closes everything.
+/// Proxies run on threads of their own, so they go on when a test stops its own runtime.
+#[derive(Debug)]
+pub struct Proxy {
+    addr: String,
+    shared: Arc<Shared>,
+    accepting: AbortHandle,
+}
+
+impl Proxy {
+    /// Starts a proxy to `upstream` (`host:port`), which need not be there yet.
+    pub async fn to(upstream: impl Into<String>) -> Result<Self> {
+        let shared = Arc::new(Shared::new(upstream.into()));
+        let listener = listen::bind()?;
+        let addr: SocketAddr = listener.addr();
+        let accepting = background::handle()?.spawn(listener.accept(Arc::clone(&shared))).abort_handle();
+        Ok(Self { addr: addr.to_string(), shared, accepting })
+    }
+
+    /// Where clients connect: `host:port`. It stays the same, whatever is done to the proxy.
+    #[must_use]
+    pub fn addr(&self) -> &str {
+        &self.addr
+    }
+
+    /// The port clients connect to, on `127.0.0.1`.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.addr.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or_default()
+    }
+
+    /// Closes all connections and refuses new ones until [`heal`](Self::heal). Returns when all are closed.
+    pub async fn cut(&self) {
+        self.shared.set(|control| control.sever(true));
+        Shared::reaches(&self.shared.listening, |listening| !listening).await;
+        Shared::reaches(&self.shared.open, |open| *open == 0).await;
+    }
+
+    /// Closes all connections; new ones are served. Returns when all that were there are closed.
+    pub async fn disconnect(&self) {
+        self.cut().await;
+        self.shared.set(|control| control.cut = false);
+        Shared::reaches(&self.shared.listening, |listening| *listening).await;
+    }
+
+    /// A black hole: connections stay open and new ones are accepted, nothing arrives in either direction. What was sent
+    /// meanwhile, also the end of a connection, is delivered after [`heal`](Self::heal), unless the client has given up a
+    /// connection that was new.
+    pub fn hold(&self) {
+        self.shared.set(|control| {
+            control.requests.flow = Flow::Hold;
+            control.replies.flow = Flow::Hold;
+        });
+    }
+
+    /// As [`hold`](Self::hold), for requests alone: replies to what was sent before still arrive.
+    pub fn hold_requests(&self) {
+        self.shared.set(|control| control.requests.flow = Flow::Hold);
+    }
+
+    /// As [`hold`](Self::hold), for replies alone: the server still does what it is asked.
+    pub fn hold_replies(&self) {
+        self.shared.set(|control| control.replies.flow = Flow::Hold);
+    }
+
+    /// Throws requests away. A connection that lost some is closed by [`heal`](Self::heal).
+    pub fn drop_requests(&self) {
+        self.shared.set(|control| control.requests.flow = Flow::Drop);
+    }
+
+    /// Throws replies away. A connection that lost some is closed by [`heal`](Self::heal).
+    pub fn drop_replies(&self) {
+        self.shared.set(|control| control.replies.flow = Flow::Drop);
+    }
+
+    /// Delays every chunk in both directions. Order is kept, and many may be under way at once.
+    pub fn delay(&self, delay: Duration) {
+        self.shared.set(|control| {
+            control.requests.delay = delay;
+            control.replies.delay = delay;
+        });
+    }
+
+    /// Delays requests.
+    pub fn delay_requests(&self, delay: Duration) {
+        self.shared.set(|control| control.requests.delay = delay);
+    }
+
+    /// Delays replies.
+    pub fn delay_replies(&self, delay: Duration) {
+        self.shared.set(|control| control.replies.delay = delay);
+    }
+
+    /// Ends every cut, hold, drop and delay. Returns when new connections are accepted again.
+    ///
+    /// Traps stay: what a trap holds back waits for [`deliver_held`](Self::deliver_held).
+    pub async fn heal(&self) {
+        self.shared.set(|control| *control = Control { generation: control.generation, ..Control::default() });
+        Shared::reaches(&self.shared.listening, |listening| *listening).await;
+    }
+
+    /// *Request applied, reply lost*: the n-th request chunk from now (1 is the next one, over whatever connection) is
+    /// forwarded, what comes back on its connection is thrown away, and the client's connection is closed once the server
+    /// has answered.
+    ///
+    /// The server's side stays open, so that it does not abandon the request. Where requests are pipelined, replies to
+    /// earlier ones may be lost with it.
+    pub fn lose_reply_to(&self, n: usize) -> Trap {
+        self.shared.arm(Trap::counting(n, Action::LoseReply))
+    }
+
+    /// As [`lose_reply_to`](Self::lose_reply_to), for the next request chunk that contains `pattern`.
+    pub fn lose_reply_matching(&self, pattern: impl AsRef<[u8]>) -> Trap {
+        self.shared.arm(Trap::matching(pattern.as_ref(), Action::LoseReply))
+    }
+
+    /// Keeps back the next request chunk that contains `pattern`, and whatever its connection sends after it, until
+    /// [`deliver_held`](Self::deliver_held): also when the client closes the connection meanwhile. Replies pass.
+    pub fn hold_matching(&self, pattern: impl AsRef<[u8]>) -> Trap {
+        self.shared.arm(Trap::matching(pattern.as_ref(), Action::Hold))
+    }
+
+    /// Delivers what [`hold_matching`](Self::hold_matching) has kept back. Where a client has closed such a connection,
+    /// the server sees it close after what was kept back.
+    pub fn deliver_held(&self) {
+        self.shared.traps().retain(|trap| !trap.release());
+    }
+
+    /// Forgets the traps that have not sprung.
+    pub fn disarm(&self) {
+        self.shared.traps().retain(Trap::has_sprung);
+    }
+
+    /// What has passed so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.shared.counters()
+    }
+
+    /// How many connections are open.
+    #[must_use]
+    pub fn open_connections(&self) -> usize {
+        *self.shared.open.borrow()
+    }
+
+    /// Waits until so many connections are open.
+    pub async fn until_open(&self, connections: usize) {
+        Shared::reaches(&self.shared.open, |open| *open == connections).await;
+    }
+
+    /// Replaces `from` by `to`, of the same length, in every request chunk.
+    pub(crate) fn rewrite_requests(&self, from: &str, to: &str) {
+        debug_assert_eq!(from.len(), to.len(), "lengths may be part of the protocol");
+        self.shared.rewrite(from, to);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Shared {
+    async fn reaches<T>(state: &watch::Sender<T>, wanted: impl FnMut(&T) -> bool) {
+        // The sender is ours: it cannot be gone.
+        let _ = state.subscribe().wait_for(wanted).await;
+    }
+
+    fn counters(&self) -> Counters {
+        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            connections: read(&self.connections),
+            request_bytes: read(&self.requests.bytes),
+            request_chunks: read(&self.requests.chunks),
+            reply_bytes: read(&self.replies.bytes),
+            reply_chunks: read(&self.replies.chunks),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A fault that waits for one particular request.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use tokio::sync::watch;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    LoseReply,
+    Hold,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Armed,
+    Sprung,
+    Released,
+    Done,
+}
+
+enum Bait {
+    /// The chunk that brings this to zero.
+    Count(AtomicUsize),
+    /// A chunk that contains this.
+    Pattern(Vec<u8>),
+}
+
+struct Inner {
+    bait: Bait,
+    action: Action,
+    stage: watch::Sender<Stage>,
+}
+
+/// A fault set with [`Proxy::lose_reply_to`](super::Proxy::lose_reply_to) and its like: tells when it has happened.
+///
+/// It springs once. Dropping this does not disarm it.
+#[derive(Clone)]
+pub struct Trap(Arc<Inner>);
+
+impl Trap {
+    pub(super) fn counting(n: usize, action: Action) -> Self {
+        Self::new(Bait::Count(AtomicUsize::new(n.max(1))), action)
+    }
+
+    pub(super) fn matching(pattern: &[u8], action: Action) -> Self {
+        Self::new(Bait::Pattern(pattern.into()), action)
+    }
+
+    fn new(bait: Bait, action: Action) -> Self {
+        Self(Arc::new(Inner { bait, action, stage: watch::Sender::new(Stage::Armed) }))
+    }
+
+    /// Whether the request has come.
+    #[must_use]
+    pub fn has_sprung(&self) -> bool {
+        self.stage() >= Stage::Sprung
+    }
+
+    /// Waits until the request has come: it is held back, or on its way to the server with its reply doomed.
+    pub async fn sprung(&self) {
+        self.reaches(Stage::Sprung).await;
+    }
+
+    /// Waits until it is over: the reply was thrown away and the client's connection closed, or what was held back was
+    /// written to the server.
+    pub async fn done(&self) {
+        self.reaches(Stage::Done).await;
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.stage() == Stage::Done
+    }
+
+    pub(super) fn action(&self) -> Action {
+        self.0.action
+    }
+
+    /// Looks at a request chunk; true once, for the one that was waited for.
+    pub(super) fn meets(&self, chunk: &[u8]) -> bool {
+        if self.stage() != Stage::Armed {
+            return false;
+        }
+        let met = match &self.0.bait {
+            Bait::Count(left) => left.fetch_sub(1, Ordering::Relaxed) == 1,
+            Bait::Pattern(pattern) => pattern.is_empty() || chunk.windows(pattern.len()).any(|part| part == pattern),
+        };
+        if met {
+            self.0.stage.send_replace(Stage::Sprung);
+        }
+        met
+    }
+
+    /// Lets go what is held back; false when nothing is.
+    pub(super) fn release(&self) -> bool {
+        let held = self.action() == Action::Hold && self.stage() == Stage::Sprung;
+        if held {
+            self.0.stage.send_replace(Stage::Released);
+        }
+        held
+    }
+
+    pub(super) async fn released(&self) {
+        self.reaches(Stage::Released).await;
+    }
+
+    pub(super) fn finish(&self) {
+        self.0.stage.send_replace(Stage::Done);
+    }
+
+    fn stage(&self) -> Stage {
+        *self.0.stage.borrow()
+    }
+
+    async fn reaches(&self, stage: Stage) {
+        // The sender lives in here: it cannot be gone.
+        let _ = self.0.stage.subscribe().wait_for(|now| *now >= stage).await;
+    }
+}
+
+impl fmt::Debug for Trap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trap").field("action", &self.action()).field("stage", &self.stage()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,167 @@
+//! Private Redis servers.
+
+use std::{collections::BTreeMap, ops::Deref};
+
+use crate::{
+    error::{Error, Result},
+    find::Program,
+    ports,
+    resp::{Connection, Reply},
+    server::{self, Launch, Probe, Server},
+};
+
+/// How a private Redis is set up. The default keeps nothing on disk and asks for no password.
+#[derive(Clone, Debug, Default)]
+pub struct RedisOptions {
+    /// Every write reaches the disk before it is answered, so that a restart with data forgets nothing acknowledged.
+    pub persistent: bool,
+    /// The password clients must give.
+    pub password: Option<String>,
+    /// More arguments for `redis-server`, such as `["--maxmemory", "3mb"]`.
+    pub extra: Vec<String>,
+}
+
+/// A private Redis server; see [`Server`] for what can be done to its process.
+#[derive(Debug)]
+pub struct Redis {
+    server: Server,
+    password: Option<String>,
+}
+
+impl Redis {
+    /// Starts a server that keeps nothing on disk and waits until it answers.
+    pub async fn start() -> Result<Self> {
+        Self::start_with(&RedisOptions::default()).await
+    }
+
+    /// Starts a server and waits until it answers.
+    pub async fn start_with(options: &RedisOptions) -> Result<Self> {
+        let mut attempt = 1;
+        loop {
+            let redis = Self::launch(options)?;
+            match redis.until_ready().await {
+                Err(error) if error.is_port_taken() && attempt < server::ATTEMPTS => attempt += 1,
+                outcome => return outcome.map(|()| redis),
+            }
+        }
+    }
+
+    /// Starts several servers that know nothing of each other, as Redlock wants them.
+    pub async fn start_many(count: usize) -> Result<Vec<Self>> {
+        Self::start_many_with(count, &RedisOptions::default()).await
+    }
+
+    /// Starts several servers with the same options.
+    pub async fn start_many_with(count: usize, options: &RedisOptions) -> Result<Vec<Self>> {
+        let mut servers = Vec::with_capacity(count);
+        for _ in 0..count {
+            servers.push(Self::start_with(options).await?);
+        }
+        Ok(servers)
+    }
+
+    /// The URL clients use, with the password when there is one.
+    #[must_use]
+    pub fn url(&self) -> String {
+        match &self.password {
+            Some(password) => format!("redis://:{password}@{}", self.addr()),
+            None => format!("redis://{}", self.addr()),
+        }
+    }
+
+    /// Sends one command over a connection of its own, after authenticating where a password is set.
+    ///
+    /// # Errors
+    ///
+    /// A refusal (`-ERR …`) is [`Error::Answer`].
+    pub async fn command(&self, words: &[&str]) -> Result<Reply> {
+        Connection::open(self.addr(), self.password.as_deref()).await?.command(words).await
+    }
+
+    /// How often each command was called since the start or the last [`Redis::reset_commandstats`], by lower-case name.
+    ///
+    /// The testbed's own questions (`info`, `auth`, `ping`, `config|resetstat`) are counted too; what a script calls is
+    /// counted beside the `eval` or `evalsha` that called it.
+    pub async fn commandstats(&self) -> Result<BTreeMap<String, u64>> {
+        let stats = self.info("commandstats").await?;
+        let parsed = stats.lines().filter_map(|line| {
+            let (command, facts) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+            let calls = facts.strip_prefix("calls=")?.split(',').next()?.parse().ok()?;
+            Some((command.to_owned(), calls))
+        });
+        Ok(parsed.collect())
+    }
+
+    /// Counts calls from zero again.
+    pub async fn reset_commandstats(&self) -> Result<()> {
+        self.command(&["CONFIG", "RESETSTAT"]).await.map(drop)
+    }
+
+    /// One section of `INFO`.
+    pub async fn info(&self, section: &str) -> Result<String> {
+        let reply = self.command(&["INFO", section]).await?;
+        Ok(reply.text().unwrap_or_default())
+    }
+
+    /// How many keys there are. Keys that expired but were not yet removed are among them.
+    pub async fn dbsize(&self) -> Result<u64> {
+        let reply = self.command(&["DBSIZE"]).await?;
+        let count = reply.integer().and_then(|count| u64::try_from(count).ok());
+        count.ok_or_else(|| Error::answer("redis DBSIZE", format!("{reply:?}")))
+    }
+
+    /// The keys that match a pattern (`*` for all), sorted.
+    pub async fn keys(&self, pattern: &str) -> Result<Vec<String>> {
+        match self.command(&["KEYS", pattern]).await? {
+            Reply::Array(keys) => {
+                let mut keys: Vec<String> = keys.iter().filter_map(Reply::text).collect();
+                keys.sort();
+                Ok(keys)
+            }
+            other => Err(Error::answer("redis KEYS", format!("{other:?}"))),
+        }
+    }
+
+    fn launch(options: &RedisOptions) -> Result<Self> {
+        let folder = server::folder("redis")?;
+        let [port] = ports::free()?;
+        let data = folder.path().join("data");
+        let mut args: Vec<String> =
+            ["--bind", "127.0.0.1", "--protected-mode", "no", "--daemonize", "no", "--save", ""]
+                .map(String::from)
+                .into();
+        args.extend(["--port".into(), port.to_string(), "--dir".into(), data.display().to_string()]);
+        let persistence: &[&str] = match options.persistent {
+            true => &["--appendonly", "yes", "--appendfsync", "always"],
+            false => &["--appendonly", "no"],
+        };
+        args.extend(persistence.iter().map(|&word| word.to_owned()));
+        if let Some(password) = &options.password {
+            args.extend(["--requirepass".into(), password.clone()]);
+        }
+        args.extend(options.extra.iter().cloned());
+        let probe = Probe::Redis { password: options.password.clone() };
+        let program = Program::RedisServer.find()?;
+        let launch = Launch { name: "redis-server", program, args, port, folder, data, seed: Vec::new(), probe };
+        Ok(Self { server: Server::launch(launch)?, password: options.password.clone() })
+    }
+}
+
+impl Deref for Redis {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+/// Ready: it answers, it is the process that was started, and it has loaded its data.
+pub(crate) async fn probe(addr: &str, password: Option<&str>, pid: u32) -> Result<()> {
+    let mut connection = Connection::open(addr, password).await?;
+    connection.command(&["PING"]).await?;
+    let info = connection.command(&["INFO", "server"]).await?.text().unwrap_or_default();
+    match info.lines().find_map(|line| line.strip_prefix("process_id:")) {
+        Some(id) if id.trim() == pid.to_string() => Ok(()),
+        other => Err(Error::answer("redis INFO server", format!("process {other:?}, not {pid}"))),
+    }
+}

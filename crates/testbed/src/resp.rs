@@ -1,0 +1,122 @@
+//! The Redis protocol, as far as one command over one connection needs it.
+
+use std::io;
+
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+};
+
+use crate::error::{Error, Result};
+
+/// What Redis answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// A status such as `OK`.
+    Simple(String),
+    /// A number.
+    Integer(i64),
+    /// A string of bytes.
+    Bulk(Vec<u8>),
+    /// Nothing.
+    Nil,
+    /// Several answers.
+    Array(Vec<Reply>),
+    /// A refusal. [`Redis::command`](crate::Redis::command) reports one at the top as an error.
+    Refused(String),
+}
+
+impl Reply {
+    /// The answer as text, when it is a status, a number or a string.
+    #[must_use]
+    pub fn text(&self) -> Option<String> {
+        match self {
+            Self::Simple(text) | Self::Refused(text) => Some(text.clone()),
+            Self::Integer(number) => Some(number.to_string()),
+            Self::Bulk(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+            Self::Nil | Self::Array(_) => None,
+        }
+    }
+
+    /// The answer as a number, when it is one.
+    #[must_use]
+    pub fn integer(&self) -> Option<i64> {
+        match self {
+            Self::Integer(number) => Some(*number),
+            other => other.text()?.parse().ok(),
+        }
+    }
+}
+
+/// A connection to one Redis server.
+pub(crate) struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    /// Connects and, with a password, authenticates.
+    pub(crate) async fn open(addr: &str, password: Option<&str>) -> Result<Self> {
+        let stream = TcpStream::connect(addr).await.map_err(Error::io(format!("connecting to redis at {addr}")))?;
+        let mut connection = Self(BufReader::new(stream));
+        if let Some(password) = password {
+            connection.command(&["AUTH", password]).await?;
+        }
+        Ok(connection)
+    }
+
+    /// Sends one command and reads its answer. A refusal is an error.
+    pub(crate) async fn command(&mut self, words: &[&str]) -> Result<Reply> {
+        let asked = || format!("redis {}", words.join(" "));
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        self.0.get_mut().write_all(request.as_bytes()).await.map_err(Error::io(asked()))?;
+        match self.reply().await.map_err(Error::io(asked()))? {
+            Reply::Refused(answer) => Err(Error::answer(asked(), answer)),
+            reply => Ok(reply),
+        }
+    }
+
+    async fn reply(&mut self) -> io::Result<Reply> {
+        let line = self.line().await?;
+        let (kind, rest) = line.split_at_checked(1).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(match kind {
+            "+" => Reply::Simple(rest.to_owned()),
+            "-" => Reply::Refused(rest.to_owned()),
+            ":" => Reply::Integer(number(rest)?),
+            "$" => match usize::try_from(number(rest)?) {
+                Ok(length) => Reply::Bulk(self.bytes(length).await?),
+                Err(_) => Reply::Nil,
+            },
+            "*" => match number(rest)? {
+                -1 => Reply::Nil,
+                count => {
+                    let mut replies = Vec::new();
+                    for _ in 0..count {
+                        replies.push(Box::pin(self.reply()).await?);
+                    }
+                    Reply::Array(replies)
+                }
+            },
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, line)),
+        })
+    }
+
+    async fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        if self.0.read_line(&mut line).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line.trim_end().to_owned())
+    }
+
+    async fn bytes(&mut self, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length + 2];
+        self.0.read_exact(&mut bytes).await?;
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+}
+
+fn number(text: &str) -> io::Result<i64> {
+    text.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, text))
+}

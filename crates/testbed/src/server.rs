@@ -1,0 +1,277 @@
+//! One server process: what can be done to it whatever it is.
+
+use std::{
+    collections::VecDeque,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::{
+    error::{Error, Result},
+    etcd, process,
+    process::Process,
+    redis, zookeeper,
+};
+
+/// How long a server may take to get ready. A JVM on a busy machine takes seconds.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How long one question to a server may take: it may be somebody else's, or stopped.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+const GLANCE: Duration = Duration::from_millis(5);
+const GRACE: Duration = Duration::from_secs(5);
+const LOG_LINES: usize = 30;
+/// How many choices of ports are tried.
+pub(crate) const ATTEMPTS: usize = 5;
+
+/// How a server is asked whether it is ready, and whether it is the one that was started.
+#[derive(Debug)]
+pub(crate) enum Probe {
+    Redis { password: Option<String> },
+    Etcd { name: String },
+    ZooKeeper { data: PathBuf },
+}
+
+impl Probe {
+    async fn ask(&self, addr: &str, pid: u32) -> Result<()> {
+        match self {
+            Self::Redis { password } => redis::probe(addr, password.as_deref(), pid).await,
+            Self::Etcd { name } => etcd::probe(addr, name).await,
+            Self::ZooKeeper { data } => zookeeper::probe(addr, data).await,
+        }
+    }
+}
+
+/// How to start a server.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    pub(crate) name: &'static str,
+    pub(crate) program: PathBuf,
+    pub(crate) args: Vec<String>,
+    pub(crate) port: u16,
+    /// Removed with the server.
+    pub(crate) folder: TempDir,
+    /// What a restart without data empties, inside `folder`.
+    pub(crate) data: PathBuf,
+    /// Files that belong into `data` from the start.
+    pub(crate) seed: Vec<(&'static str, String)>,
+    pub(crate) probe: Probe,
+}
+
+/// One private server process. It is killed, and its data removed, when this is dropped.
+///
+/// Addresses and ports stay the same over restarts.
+#[derive(Debug)]
+pub struct Server {
+    launch: Launch,
+    addr: String,
+    process: Mutex<Option<Process>>,
+}
+
+impl Server {
+    /// Starts the process without waiting for it.
+    pub(crate) fn launch(launch: Launch) -> Result<Self> {
+        let addr = format!("127.0.0.1:{}", launch.port);
+        let server = Self { launch, addr, process: Mutex::new(None) };
+        server.empty_data()?;
+        server.spawn()?;
+        Ok(server)
+    }
+
+    /// Where clients connect: `host:port`.
+    #[must_use]
+    pub fn addr(&self) -> &str {
+        &self.addr
+    }
+
+    /// The port clients connect to, on `127.0.0.1`.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.launch.port
+    }
+
+    /// The id of the process, while there is one.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.process().as_ref().and_then(Process::id)
+    }
+
+    /// Whether the process is there (it may be paused).
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.process().as_mut().is_some_and(|process| !process.has_ended())
+    }
+
+    /// Ends the server as its operator would (SIGTERM), and kills it when it takes longer than 5 s.
+    ///
+    /// A server that is not running stays so. [`Server::start_again`] brings it back.
+    pub async fn stop(&self) -> Result<()> {
+        match self.take() {
+            Some(process) => process.terminate(GRACE).await.map_err(self.doing("stopping")),
+            None => Ok(()),
+        }
+    }
+
+    /// Kills the server (SIGKILL) and returns when it is gone.
+    pub async fn kill(&self) -> Result<()> {
+        match self.take() {
+            Some(process) => process.kill().await.map_err(self.doing("killing")),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts a server that was stopped or killed, with the data it left, and waits until it is ready.
+    pub async fn start_again(&self) -> Result<()> {
+        if !self.is_running() {
+            self.spawn()?;
+        }
+        self.until_ready().await
+    }
+
+    /// Kills the server and starts it with the data it left on disk.
+    ///
+    /// Redis leaves data only when started with [`RedisOptions::persistent`](crate::RedisOptions::persistent).
+    pub async fn restart_with_data(&self) -> Result<()> {
+        self.kill().await?;
+        self.start_again().await
+    }
+
+    /// Kills the server, removes its data and starts it.
+    ///
+    /// A member of an etcd cluster does not get ready again this way: it has forgotten what it promised to the others.
+    pub async fn restart_without_data(&self) -> Result<()> {
+        self.kill().await?;
+        self.empty_data()?;
+        self.start_again().await
+    }
+
+    /// Stops the process in its tracks (SIGSTOP): connections stay open, nothing is answered. Returns when all its threads
+    /// stand still.
+    pub async fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)?;
+        if let Some(pid) = self.pid() {
+            process::until_stopped(pid).await;
+        }
+        Ok(())
+    }
+
+    /// Lets a paused process go on (SIGCONT).
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// The folder that holds the server's data.
+    #[must_use]
+    pub fn data(&self) -> &Path {
+        &self.launch.data
+    }
+
+    /// The last lines the server wrote to its log.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        let log = fs::read(self.log()).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let mut tail = VecDeque::new();
+        for line in log.lines() {
+            tail.push_back(line);
+            if tail.len() > LOG_LINES {
+                tail.pop_front();
+            }
+        }
+        tail.make_contiguous().join("\n")
+    }
+
+    /// Waits until the server answers as the one that was started here.
+    pub(crate) async fn until_ready(&self) -> Result<()> {
+        let mut last = String::from("not asked");
+        let ready = async {
+            loop {
+                let pid = match self.pid() {
+                    Some(pid) if self.is_running() => pid,
+                    _ => return Err(Error::Ended { server: self.to_string(), log: self.log_tail() }),
+                };
+                match tokio::time::timeout(ANSWER_WITHIN, self.launch.probe.ask(&self.addr, pid)).await {
+                    Ok(Ok(())) => return Ok(()),
+                    Ok(Err(error)) => last = error.to_string(),
+                    Err(_) => last = "no answer".into(),
+                }
+                tokio::time::sleep(GLANCE).await;
+            }
+        };
+        match tokio::time::timeout(READY_WITHIN, ready).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Error::NotReady {
+                server: self.to_string(),
+                seconds: READY_WITHIN.as_secs(),
+                last,
+                log: self.log_tail(),
+            }),
+        }
+    }
+
+    fn spawn(&self) -> Result<()> {
+        let Launch { program, args, .. } = &self.launch;
+        let process = Process::spawn(program, args, &self.log()).map_err(self.doing("starting"))?;
+        *self.process() = Some(process);
+        Ok(())
+    }
+
+    fn empty_data(&self) -> Result<()> {
+        let data = &self.launch.data;
+        let emptied = match fs::remove_dir_all(data) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => fs::create_dir_all(data),
+        };
+        emptied.map_err(self.doing("emptying the data of"))?;
+        for (name, content) in &self.launch.seed {
+            fs::write(data.join(name), content).map_err(self.doing("writing the data of"))?;
+        }
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        match self.process().as_ref() {
+            Some(process) => process.signal(signal).map_err(self.doing("signalling")),
+            None => Err(Error::NotRunning(self.to_string())),
+        }
+    }
+
+    fn log(&self) -> PathBuf {
+        self.launch.folder.path().join("server.log")
+    }
+
+    fn take(&self) -> Option<Process> {
+        self.process().take()
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn doing(&self, what: &str) -> impl FnOnce(io::Error) -> Error {
+        Error::io(format!("{what} {self}"))
+    }
+}
+
+impl std::fmt::Display for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} at {}", self.launch.name, self.addr)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Before the folder goes, so that the server does not write into a folder that is being removed.
+        drop(self.take());
+    }
+}
+
+/// A folder that is removed when dropped.
+pub(crate) fn folder(name: &str) -> Result<TempDir> {
+    let made = tempfile::Builder::new().prefix(&format!("leasehold-{name}-")).tempdir();
+    made.map_err(Error::io("making a temporary folder"))
+}

@@ -1,0 +1,203 @@
+//! Private ZooKeeper servers.
+
+use std::{collections::BTreeMap, ops::Deref, path::Path, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::{
+    error::{Error, Result},
+    find::Program,
+    ports,
+    server::{self, Launch, Probe, Server},
+};
+
+/// How a private ZooKeeper is set up.
+#[derive(Clone, Debug)]
+pub struct ZooKeeperOptions {
+    /// The server's unit of time. Sessions are expired at multiples of it.
+    pub tick: Duration,
+    /// The shortest session timeout a client can get.
+    pub min_session: Duration,
+    /// The longest session timeout a client can get.
+    pub max_session: Duration,
+    /// How many ticks a follower may take to join its leader.
+    pub init_limit: u32,
+    /// How many ticks a follower may go without its leader before it gives up: until then it goes on answering reads.
+    pub sync_limit: u32,
+    /// More lines for `zoo.cfg`.
+    pub extra: Vec<String>,
+    /// Whether the members of an ensemble talk to each other through proxies, so that one can be isolated:
+    /// [`ZooKeeperEnsemble::isolate`](crate::ZooKeeperEnsemble::isolate). A single server has no use for it.
+    pub peer_proxies: bool,
+}
+
+impl Default for ZooKeeperOptions {
+    /// Ticks of 200 ms, so that a session of 400 ms is possible and an expiry does not take seconds.
+    fn default() -> Self {
+        Self {
+            tick: Duration::from_millis(200),
+            min_session: Duration::from_millis(400),
+            max_session: Duration::from_secs(60),
+            init_limit: 50,
+            sync_limit: 25,
+            extra: Vec::new(),
+            peer_proxies: false,
+        }
+    }
+}
+
+/// A private ZooKeeper server; see [`Server`] for what can be done to its process.
+#[derive(Debug)]
+pub struct ZooKeeper {
+    server: Server,
+}
+
+impl ZooKeeper {
+    /// Starts a standalone server and waits until it serves.
+    pub async fn start() -> Result<Self> {
+        Self::start_with(&ZooKeeperOptions::default()).await
+    }
+
+    /// Starts a standalone server and waits until it serves.
+    pub async fn start_with(options: &ZooKeeperOptions) -> Result<Self> {
+        let mut attempt = 1;
+        loop {
+            let [port] = ports::free()?;
+            let zookeeper = Self::launch(options, port, None)?;
+            match zookeeper.until_ready().await {
+                Err(error) if error.is_port_taken() && attempt < server::ATTEMPTS => attempt += 1,
+                outcome => return outcome.map(|()| zookeeper),
+            }
+        }
+    }
+
+    /// Sends a four-letter word, such as `srvr` or `cons`, and returns the answer.
+    pub async fn four_letter_word(&self, word: &str) -> Result<String> {
+        four_letter_word(self.addr(), word).await
+    }
+
+    /// The server's own counters, by name (`zk_…`).
+    pub async fn mntr(&self) -> Result<BTreeMap<String, String>> {
+        let answer = self.four_letter_word("mntr").await?;
+        let parsed = answer.lines().filter_map(|line| line.split_once('\t'));
+        Ok(parsed.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
+    }
+
+    /// How many packets the server received from clients.
+    ///
+    /// Everything counts: connect requests, each session's pings, and every four-letter word, this one included. Two
+    /// calls in a row over an idle server therefore differ by one, and a test that counts requests subtracts that and
+    /// keeps its session's pings out by being quicker than a third of the session timeout.
+    pub async fn packets_received(&self) -> Result<u64> {
+        self.mntr_number("zk_packets_received").await
+    }
+
+    /// How many nodes there are. A server without any user's node has five.
+    pub async fn znode_count(&self) -> Result<u64> {
+        self.mntr_number("zk_znode_count").await
+    }
+
+    /// How many ephemeral nodes there are.
+    pub async fn ephemerals_count(&self) -> Result<u64> {
+        self.mntr_number("zk_ephemerals_count").await
+    }
+
+    /// How many watches are set.
+    pub async fn watch_count(&self) -> Result<u64> {
+        self.mntr_number("zk_watch_count").await
+    }
+
+    /// How many clients are connected. The connection that asks is not among them.
+    pub async fn connection_count(&self) -> Result<u64> {
+        self.mntr_number("zk_num_alive_connections").await.map(|count| count.saturating_sub(1))
+    }
+
+    /// `standalone`, `leader` or `follower`.
+    pub async fn mode(&self) -> Result<String> {
+        mode(self.addr()).await
+    }
+
+    async fn mntr_number(&self, name: &str) -> Result<u64> {
+        let mntr = self.mntr().await?;
+        let value = mntr.get(name).and_then(|value| value.parse().ok());
+        value.ok_or_else(|| Error::answer(format!("mntr {name}"), format!("{mntr:?}")))
+    }
+
+    /// Starts a server without waiting for it; a member of an ensemble is given its number and its view of the members.
+    pub(crate) fn launch(options: &ZooKeeperOptions, port: u16, member: Option<(usize, &[String])>) -> Result<Self> {
+        let folder = server::folder("zookeeper")?;
+        let data = folder.path().join("data");
+        let config = folder.path().join("zoo.cfg");
+        let mut lines = vec![
+            format!("dataDir={}", data.display()),
+            format!("clientPort={port}"),
+            "clientPortAddress=127.0.0.1".into(),
+            format!("tickTime={}", options.tick.as_millis()),
+            format!("initLimit={}", options.init_limit),
+            format!("syncLimit={}", options.sync_limit),
+            format!("minSessionTimeout={}", options.min_session.as_millis()),
+            format!("maxSessionTimeout={}", options.max_session.as_millis()),
+            "maxClientCnxns=0".into(),
+            "admin.enableServer=false".into(),
+            "4lw.commands.whitelist=*".into(),
+            "extendedTypesEnabled=true".into(),
+        ];
+        let mut seed = Vec::new();
+        if let Some((id, view)) = member {
+            lines.extend(view.iter().cloned());
+            seed.push(("myid", id.to_string()));
+        }
+        lines.extend(options.extra.iter().cloned());
+        std::fs::write(&config, lines.join("\n")).map_err(Error::io("writing zoo.cfg"))?;
+        let jar = Program::ZooKeeperJar.find()?;
+        let args = vec![
+            "-Xmx256m".into(),
+            "-XX:+UseSerialGC".into(),
+            "-XX:TieredStopAtLevel=1".into(),
+            "-Dzookeeper.extendedTypesEnabled=true".into(),
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn".into(),
+            "-cp".into(),
+            format!("{}:{}", jar.display(), jar.with_file_name("slf4j-simple.jar").display()),
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain".into(),
+            config.display().to_string(),
+        ];
+        let probe = Probe::ZooKeeper { data: data.clone() };
+        let launch =
+            Launch { name: "zookeeper", program: Program::Java.find()?, args, port, folder, data, seed, probe };
+        Ok(Self { server: Server::launch(launch)? })
+    }
+}
+
+impl Deref for ZooKeeper {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+/// Ready: it serves, and its data are where ours are.
+pub(crate) async fn probe(addr: &str, data: &Path) -> Result<()> {
+    mode(addr).await?;
+    let conf = four_letter_word(addr, "conf").await?;
+    let ours = conf.lines().any(|line| line.starts_with("dataDir=") && line.contains(&*data.to_string_lossy()));
+    if ours { Ok(()) } else { Err(Error::answer("conf", conf)) }
+}
+
+async fn mode(addr: &str) -> Result<String> {
+    let answer = four_letter_word(addr, "srvr").await?;
+    let mode = answer.lines().find_map(|line| line.strip_prefix("Mode: "));
+    mode.map(str::to_owned).ok_or_else(|| Error::answer("srvr", answer.clone()))
+}
+
+async fn four_letter_word(addr: &str, word: &str) -> Result<String> {
+    let what = || Error::io(format!("asking zookeeper at {addr} for {word}"));
+    let mut stream = TcpStream::connect(addr).await.map_err(what())?;
+    stream.write_all(word.as_bytes()).await.map_err(what())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.map_err(what())?;
+    Ok(answer)
+}

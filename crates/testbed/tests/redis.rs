@@ -1,0 +1,96 @@
+//! Private Redis servers: start, stop, restart, pause, counters.
+
+use std::time::Duration;
+
+use leasehold_testbed::{Error, Redis, RedisOptions, Reply};
+use tokio::time::timeout;
+
+const NEVER: Duration = Duration::from_millis(150);
+
+#[tokio::test]
+async fn answers_and_counts() {
+    let redis = Redis::start().await.unwrap();
+    redis.reset_commandstats().await.unwrap();
+    redis.command(&["SET", "a", "1"]).await.unwrap();
+    redis.command(&["SET", "b", "2"]).await.unwrap();
+    assert_eq!(redis.command(&["GET", "a"]).await.unwrap(), Reply::Bulk(b"1".into()));
+    let stats = redis.commandstats().await.unwrap();
+    assert_eq!((stats.get("set"), stats.get("get"), stats.get("del")), (Some(&2), Some(&1), None));
+    assert_eq!(redis.dbsize().await.unwrap(), 2);
+    assert_eq!(redis.keys("*").await.unwrap(), ["a", "b"]);
+    assert!(matches!(redis.command(&["NONSENSE"]).await, Err(Error::Answer { .. })));
+}
+
+#[tokio::test]
+async fn forgets_without_persistence_and_keeps_with_it() {
+    for persistent in [false, true] {
+        let redis = Redis::start_with(&RedisOptions { persistent, ..RedisOptions::default() }).await.unwrap();
+        let addr = redis.addr().to_owned();
+        redis.command(&["SET", "a", "1"]).await.unwrap();
+        redis.restart_with_data().await.unwrap();
+        assert_eq!(redis.dbsize().await.unwrap(), u64::from(persistent));
+        redis.command(&["SET", "b", "1"]).await.unwrap();
+        redis.restart_without_data().await.unwrap();
+        assert_eq!(redis.dbsize().await.unwrap(), 0);
+        assert_eq!(redis.addr(), addr);
+    }
+}
+
+#[tokio::test]
+async fn asks_for_the_password() {
+    let options = RedisOptions { password: Some("secret".into()), ..RedisOptions::default() };
+    let redis = Redis::start_with(&options).await.unwrap();
+    assert_eq!(redis.command(&["PING"]).await.unwrap(), Reply::Simple("PONG".into()));
+    assert!(redis.url().starts_with("redis://:secret@127.0.0.1:"));
+    redis.restart_with_data().await.unwrap();
+}
+
+#[tokio::test]
+async fn takes_extra_arguments_and_reports_bad_ones() {
+    let with = |extra: &[&str]| RedisOptions {
+        extra: extra.iter().map(ToString::to_string).collect(),
+        ..RedisOptions::default()
+    };
+    let redis = Redis::start_with(&with(&["--maxmemory", "3mb"])).await.unwrap();
+    assert!(redis.info("memory").await.unwrap().contains("maxmemory:3145728"));
+    let refused = Redis::start_with(&with(&["--no-such-option", "1"])).await.unwrap_err();
+    assert!(refused.to_string().contains("no-such-option"), "{refused}");
+}
+
+#[tokio::test]
+async fn pauses_resumes_stops_and_starts_again() {
+    let redis = Redis::start().await.unwrap();
+    redis.pause().await.unwrap();
+    assert!(timeout(NEVER, redis.command(&["PING"])).await.is_err());
+    assert!(redis.is_running());
+    redis.resume().unwrap();
+    redis.command(&["PING"]).await.unwrap();
+    redis.stop().await.unwrap();
+    assert!(!redis.is_running());
+    assert!(redis.command(&["PING"]).await.is_err());
+    assert!(matches!(redis.pause().await, Err(Error::NotRunning(_))));
+    redis.start_again().await.unwrap();
+    redis.pause().await.unwrap();
+    redis.kill().await.unwrap();
+    assert!(!redis.is_running());
+}
+
+#[tokio::test]
+async fn a_paused_server_and_its_data_go_when_dropped() {
+    let redis = Redis::start().await.unwrap();
+    redis.pause().await.unwrap();
+    let (pid, data) = (redis.pid().unwrap(), redis.data().to_owned());
+    drop(redis);
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists() && !data.exists());
+}
+
+#[tokio::test]
+async fn many_know_nothing_of_each_other() {
+    let servers = Redis::start_many(5).await.unwrap();
+    servers[0].command(&["SET", "a", "1"]).await.unwrap();
+    let mut sizes = Vec::new();
+    for server in &servers {
+        sizes.push(server.dbsize().await.unwrap());
+    }
+    assert_eq!(sizes, [1, 0, 0, 0, 0]);
+}
