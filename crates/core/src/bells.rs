@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::broadcast;
 
@@ -10,6 +10,7 @@ use crate::claim::ClaimId;
 use crate::grant::Grant;
 use crate::loss::Loss;
 use crate::name::Name;
+use crate::sync::locked;
 
 /// Core's registry of ears. A store owns one, gives it to core by [`Backend::bells`](crate::seam::Backend::bells), and
 /// rings it from its one source of events.
@@ -84,8 +85,8 @@ impl Bells {
         }
     }
 
-    fn ears(&self) -> std::sync::MutexGuard<'_, HashMap<ClaimId, Arc<dyn Ear>>> {
-        self.0.ears.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ears(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<dyn Ear>>> {
+        locked(&self.0.ears)
     }
 }
 

@@ -35,6 +35,19 @@ pub enum ErrorKind {
     Internal,
 }
 
+impl ErrorKind {
+    /// Whether a request that ended so may have had an effect.
+    pub(crate) fn may_have_been_executed(self) -> bool {
+        use ErrorKind::{Closed, Denied, Invalid, Unavailable, Unsupported};
+        !matches!(self, Invalid | Unsupported | Denied | Unavailable | Closed)
+    }
+
+    /// Whether repeating a release that ended so is pointless.
+    pub(crate) fn is_final(self) -> bool {
+        matches!(self, ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::Denied | ErrorKind::Closed)
+    }
+}
+
 /// An error of Leasehold. Neither `Display` nor `Debug` ever shows a URL's credentials or a claim's id.
 pub struct Error(Box<Inner>);
 
@@ -120,9 +133,8 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let e = &*self.0;
-        match &e.name {
-            Some(name) => write!(f, "lock {name:?}: ")?,
-            None => {}
+        if let Some(name) = &e.name {
+            write!(f, "lock {name:?}: ")?;
         }
         match (e.kind, &e.contention, e.loss) {
             (ErrorKind::Contended, Some(who), _) => write!(f, "{who}"),

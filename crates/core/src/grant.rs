@@ -105,9 +105,9 @@ impl Validity {
         self.since.map_or(stamp, |sent| sent.min(stamp))
     }
 
-    /// The same with the instant filled in.
-    pub(crate) fn counted_from(self, stamp: Moment) -> Validity {
-        Validity { since: Some(self.start(stamp)), ttl: self.ttl }
+    /// Whether it names its instant; a pushed grant must.
+    pub(crate) fn is_anchored(&self) -> bool {
+        self.since.is_some()
     }
 
     /// Until when a holder may say *valid*. The margin of 1 % + 2 ms covers the rate errors of the client's and the

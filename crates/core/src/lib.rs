@@ -1,24 +1,50 @@
 //! Everything that is true of every Leasehold lock. Core knows no store and no network: a store implements
 //! [`seam::Backend`], and core does the rest.
+//!
+//! In reading order: a [`Store`] makes a [`Lock`]; its acquire loop (`acquire`) sends a claim through the seam and waits
+//! beside the bells; where the claim stands is one shared truth (`standing`), from which validity is computed; the `keeper`
+//! renews it and says when it has run out; a [`Guard`] is its one owner, [`Held`] a look at it, [`Lost`] its end.
 
+mod acquire;
 mod admission;
 mod backend;
+mod backoff;
 mod bells;
 mod claim;
+mod client;
 mod clock;
 mod error;
+mod events;
 mod grant;
 mod guarantees;
+mod guard;
+mod hold;
+mod keeper;
+mod lease;
 mod line;
+mod lock;
 mod loss;
 mod name;
+mod options;
+mod owner;
+mod standing;
+mod store;
+mod sync;
 mod token;
 
+pub use acquire::Acquire;
 pub use error::{Error, ErrorKind, Result};
 pub use guarantees::{Fairness, Fencing, Guarantees};
+pub use guard::Guard;
+pub use hold::Held;
+pub use lease::{Fenced, Lease};
 pub use line::{Contention, Entry, Line};
+pub use lock::{DistributedLock, Lock, Ran};
 pub use loss::{Loss, Lost};
 pub use name::{MAX_NAME_BYTES, Name};
+pub use options::{DEFAULT_TTL, MAX_LABEL_BYTES, MAX_TTL, Options};
+pub use owner::Owner;
+pub use store::Store;
 pub use token::FencingToken;
 
 /// For authors of stores: the trait, what crosses it, and the rules they share.

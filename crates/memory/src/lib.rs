@@ -1,1 +1,201 @@
-//! The in-memory store of Leasehold: the executable specification, with virtual time for tests
+//! The in-memory store of Leasehold: locks among the tasks of one process, the executable specification of what a store
+//! does, and a store with virtual time for users' own tests.
+
+mod line;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Clock, Place, Renewal, Tenure, VirtualClock, async_trait};
+use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
+
+use line::{Mint, Queue};
+
+/// A client of an in-memory store.
+///
+/// Clones are the same client; [`another_client`](Memory::another_client) is a second one of the same store, as another
+/// process would be. Each [`Memory::new`] is a world of its own.
+///
+/// For tests, a store may live on virtual time, and a client may be cut off:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold_core::Result<()> {
+/// use std::time::Duration;
+/// use leasehold_core::{Loss, Store};
+/// use leasehold_memory::Memory;
+///
+/// let (memory, time) = Memory::with_virtual_time();
+/// let store = Store::new(memory.clone());
+/// let guard = store.lock("a").ttl(Duration::from_secs(10)).acquire().await?;
+/// memory.cut_off();
+/// time.advance(Duration::from_secs(10)); // no wait: the lease is over
+/// assert_eq!(guard.lost().await, Loss::Expired);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Memory(Arc<Client>);
+
+struct Client {
+    world: Arc<World>,
+    bells: Bells,
+    cut_off: AtomicBool,
+}
+
+struct World {
+    clock: Clock,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    lines: BTreeMap<Name, Queue>,
+    mint: Mint,
+}
+
+impl Memory {
+    /// A client of a new, empty store on the machine's clock.
+    pub fn new() -> Memory {
+        Memory::on(Clock::boot())
+    }
+
+    /// A client of a new, empty store whose time stands still until the test advances it.
+    pub fn with_virtual_time() -> (Memory, VirtualClock) {
+        let time = VirtualClock::new();
+        (Memory::on(time.clock()), time)
+    }
+
+    fn on(clock: Clock) -> Memory {
+        Memory::of(Arc::new(World { clock, state: Mutex::default() }))
+    }
+
+    fn of(world: Arc<World>) -> Memory {
+        Memory(Arc::new(Client { world, bells: Bells::new(), cut_off: AtomicBool::new(false) }))
+    }
+
+    /// Another client of the same store, as another process would be.
+    pub fn another_client(&self) -> Memory {
+        Memory::of(self.0.world.clone())
+    }
+
+    /// From now on no request of this client arrives, and no bell reaches it, until [`reconnect`](Memory::reconnect).
+    pub fn cut_off(&self) {
+        self.0.cut_off.store(true, Ordering::Release);
+    }
+
+    /// Ends a [`cut_off`](Memory::cut_off).
+    pub fn reconnect(&self) {
+        self.0.cut_off.store(false, Ordering::Release);
+        self.0.bells.everyone();
+    }
+
+    /// Ends the lease of whoever holds `name`, now, and tells it; says whether anybody did. The next waiter is served.
+    pub fn expire(&self, name: impl Into<Name>) -> bool {
+        self.end(&name.into(), Loss::Expired, |_| true)
+    }
+
+    /// How many holders and waiters there are, over all names.
+    pub fn entries(&self) -> usize {
+        self.state().lines.values().map(Queue::len).sum()
+    }
+
+    fn end(&self, name: &Name, loss: Loss, which: impl Fn(&line::Entry) -> bool) -> bool {
+        self.with_line(name, |line, _| line.end(loss, which))
+    }
+
+    /// Works on one line, serves whoever is next, and leaves nothing behind of an empty line.
+    fn with_line<T>(&self, name: &Name, work: impl FnOnce(&mut Queue, &mut Mint) -> T) -> T {
+        let now = self.0.world.clock.now();
+        let mut state = self.state();
+        let State { lines, mint } = &mut *state;
+        let line = lines.entry(name.clone()).or_default();
+        line.settle(now, mint);
+        let outcome = work(line, mint);
+        line.settle(now, mint);
+        if line.len() == 0 {
+            lines.remove(name);
+        }
+        outcome
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.world.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reachable(&self) -> Result<()> {
+        if self.0.cut_off.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Unavailable, "this client was cut off"));
+        }
+        Ok(())
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        Memory::new()
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({} names)", self.state().lines.len())
+    }
+}
+
+#[async_trait]
+impl Backend for Memory {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+        self.reachable()?;
+        let now = self.0.world.clock.now();
+        Ok(self.with_line(&claim.name, |line, mint| line.claim(claim, &self.0.bells, now, mint)))
+    }
+
+    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+        self.reachable()?;
+        let now = self.0.world.clock.now();
+        Ok(tenures.iter().map(|t| self.with_line(&t.claim.name, |line, _| line.renew(t, now))).collect())
+    }
+
+    async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
+        self.reachable()?;
+        self.with_line(&claim.name, |line, _| line.remove(claim.id));
+        Ok(())
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<Line> {
+        self.reachable()?;
+        Ok(self.with_line(name, |line, _| line.inspect()))
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+        self.reachable()?;
+        let state = self.state();
+        let wanted = |name: &&Name| name.as_str().starts_with(prefix) && after.is_none_or(|after| *name > after);
+        Ok(state.lines.keys().filter(wanted).take(limit).cloned().collect())
+    }
+
+    async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        self.reachable()?;
+        Ok(self.end(name, Loss::Evicted, |entry| entry.owns(token)))
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees::none("memory")
+            .fencing(Fencing::WhileDataLives)
+            .fairness(Fairness::Strict)
+            .pushed_wake(true)
+            .ttl(Duration::from_millis(10), Duration::from_nanos(1))
+            .recovery(Duration::from_millis(5))
+            .notes("one process; lives and dies with it")
+    }
+
+    fn bells(&self) -> Option<&Bells> {
+        Some(&self.0.bells)
+    }
+
+    fn clock(&self) -> Clock {
+        self.0.world.clock.clone()
+    }
+}

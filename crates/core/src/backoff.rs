@@ -1,0 +1,47 @@
+//! How long to wait before asking again. Pure arithmetic with injected randomness.
+
+use std::time::Duration;
+
+/// Exponential backoff with full jitter between half and the whole of each step.
+pub(crate) struct Backoff {
+    step: Duration,
+    cap: Duration,
+    random: fastrand::Rng,
+}
+
+impl Backoff {
+    pub(crate) fn new(first: Duration, cap: Duration, random: fastrand::Rng) -> Backoff {
+        Backoff { step: first.min(cap), cap, random }
+    }
+
+    /// The usual one for requests that failed.
+    pub(crate) fn for_retries(random: fastrand::Rng) -> Backoff {
+        Backoff::new(Duration::from_millis(20), Duration::from_secs(1), random)
+    }
+
+    pub(crate) fn next(&mut self) -> Duration {
+        let step = self.step;
+        self.step = (step * 2).min(self.cap);
+        jittered(step, &mut self.random)
+    }
+}
+
+/// Between half of `d` and `d`.
+pub(crate) fn jittered(d: Duration, random: &mut fastrand::Rng) -> Duration {
+    d.mul_f64(0.5 + random.f64() / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubles_up_to_the_cap_and_stays_within_the_jitter() {
+        let ms = Duration::from_millis;
+        let mut backoff = Backoff::new(ms(20), ms(100), fastrand::Rng::with_seed(7));
+        for step in [20, 40, 80, 100, 100] {
+            let nap = backoff.next();
+            assert!(ms(step / 2) <= nap && nap <= ms(step), "{nap:?} for a step of {step} ms");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! One client of one store, shared by every lock and guard made of it: the backend, its bells, the keeper.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::backend::Backend;
+use crate::bells::Bells;
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::events;
+use crate::guarantees::Guarantees;
+use crate::keeper::{self, Keeper, Release};
+use crate::standing::Standing;
+use crate::sync::locked;
+
+/// How long core waits for a verb that has no lease to bound it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) struct Client {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) bells: Bells,
+    pub(crate) clock: Clock,
+    pub(crate) guarantees: Guarantees,
+    keeper: Arc<Keeper>,
+    closed: AtomicBool,
+    /// The runtime of the latest use: where the keeper runs, also for a guard that is dropped outside of any.
+    runtime: Mutex<Option<Handle>>,
+    random: Mutex<fastrand::Rng>,
+}
+
+impl Client {
+    pub(crate) fn new(backend: Arc<dyn Backend>, random: fastrand::Rng) -> Client {
+        Client {
+            bells: backend.bells().cloned().unwrap_or_default(),
+            clock: backend.clock(),
+            guarantees: backend.guarantees(),
+            keeper: Arc::new(Keeper::new(backend.clock())),
+            backend,
+            closed: AtomicBool::new(false),
+            runtime: Mutex::default(),
+            random: Mutex::new(random),
+        }
+    }
+
+    /// Refuses work that could not be done: after `close`, and outside of a tokio runtime.
+    pub(crate) fn ready(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "the store was closed"));
+        }
+        match Handle::try_current() {
+            Ok(handle) => *locked(&self.runtime) = Some(handle),
+            Err(_) => return Err(Error::new(ErrorKind::Closed, "no tokio runtime is running here")),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn random(&self) -> fastrand::Rng {
+        locked(&self.random).fork()
+    }
+
+    /// Bounds a request that no lease bounds.
+    pub(crate) async fn ask<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        self.ready()?;
+        let unanswered = || Error::new(ErrorKind::Ambiguous, "the store did not answer in time");
+        self.within(PATIENCE, request).await.unwrap_or_else(|| Err(unanswered()))
+    }
+
+    /// `None` if the request took longer than `limit`. It is dropped then.
+    pub(crate) async fn within<T>(&self, limit: Duration, request: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            answer = request => Some(answer),
+            () = self.clock.sleep(limit) => None,
+        }
+    }
+
+    /// Renews this standing from now on, until it is forgotten or lost.
+    pub(crate) fn keep(&self, standing: &Arc<Standing>) {
+        if self.keeper.keep(standing) {
+            self.wake_keeper();
+        }
+    }
+
+    /// Stops renewing and listening.
+    pub(crate) fn forget(&self, standing: &Standing) {
+        self.bells.unlisten(standing.claim.id);
+        self.keeper.forget(standing.claim.id);
+    }
+
+    /// Withdraws in the background, retried until done or the lease has run out.
+    pub(crate) fn release(&self, release: Release) {
+        self.keeper.queue(release);
+        self.wake_keeper();
+    }
+
+    /// Keeps renewing until `at`, and releases then.
+    pub(crate) fn release_at(&self, standing: &Arc<Standing>, at: crate::clock::Moment) {
+        self.keeper.release_at(standing, at);
+        self.wake_keeper();
+    }
+
+    /// One withdrawal, waited for; the rest is done in the background if it fails or its future is dropped.
+    pub(crate) async fn release_now(self: &Arc<Self>, standing: &Arc<Standing>) -> Result<()> {
+        self.forget(standing);
+        let mut pending = Pending { client: self, release: Some(Release::of(standing)) };
+        let place = standing.place();
+        match self.ask(self.backend.release(&standing.claim, place.as_ref())).await {
+            Ok(()) => {
+                pending.release = None;
+                events::released(&standing.claim);
+                Ok(())
+            }
+            Err(e) => {
+                events::release_unknown(&standing.claim, &e);
+                Err(e)
+            }
+        }
+    }
+
+    /// Waits until the background releases are done, at most `limit`, and ends the store's client.
+    pub(crate) async fn close(&self, limit: Duration) -> Result<()> {
+        self.ready()?;
+        self.closed.store(true, Ordering::Release);
+        let drained = self.within(limit, self.keeper.drained()).await.is_some();
+        self.within(PATIENCE, self.backend.close()).await.unwrap_or(Ok(()))?;
+        if drained {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::Ambiguous, "closed before every background release was answered"))
+        }
+    }
+
+    fn wake_keeper(&self) {
+        let Some(running) = self.keeper.start() else { return };
+        let handle = Handle::try_current().ok().or_else(|| locked(&self.runtime).clone());
+        if let Some(handle) = handle {
+            handle.spawn(keeper::run(running, self.backend.clone()));
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.keeper.no_more_work();
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.backend.fmt(f)
+    }
+}
+
+/// A withdrawal that goes on in the background if it is dropped.
+struct Pending<'a> {
+    client: &'a Arc<Client>,
+    release: Option<Release>,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if let Some(release) = self.release.take() {
+            self.client.release(release);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Every event that Leasehold tells `tracing`, in one place: target `leasehold`, with the lock's name and never a secret.
+
+use std::time::Duration;
+
+use crate::claim::Claim;
+use crate::error::Error;
+use crate::grant::Waiting;
+use crate::loss::Loss;
+use crate::token::FencingToken;
+
+pub(crate) fn waiting(claim: &Claim, at: &Waiting) {
+    tracing::debug!(target: "leasehold", lock = %claim.name, behind = %at.who, "waiting");
+}
+
+pub(crate) fn acquired(claim: &Claim, token: FencingToken, waited: Duration) {
+    tracing::debug!(target: "leasehold", lock = %claim.name, %token, ?waited, "acquired");
+}
+
+pub(crate) fn claim_failed(claim: &Claim, error: &Error) {
+    tracing::debug!(target: "leasehold", lock = %claim.name, %error, "claim failed, will be repeated");
+}
+
+pub(crate) fn renewal_unknown(claim: &Claim, error: &Error) {
+    tracing::warn!(target: "leasehold", lock = %claim.name, %error, "renewal unanswered, will be repeated");
+}
+
+pub(crate) fn lost(claim: &Claim, loss: Loss) {
+    tracing::warn!(target: "leasehold", lock = %claim.name, reason = %loss, "lock lost");
+}
+
+pub(crate) fn released(claim: &Claim) {
+    tracing::debug!(target: "leasehold", lock = %claim.name, "released");
+}
+
+pub(crate) fn release_unknown(claim: &Claim, error: &Error) {
+    tracing::debug!(target: "leasehold", lock = %claim.name, %error, "release unanswered, will be repeated");
+}
+
+pub(crate) fn release_given_up(claim: &Claim) {
+    tracing::warn!(target: "leasehold", lock = %claim.name, "release unanswered until its lease had run out");
+}
+
+pub(crate) fn release_refused(claim: &Claim, error: &Error) {
+    tracing::warn!(target: "leasehold", lock = %claim.name, %error, "release refused, the lease will run out");
+}

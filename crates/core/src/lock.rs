@@ -1,0 +1,219 @@
+//! The exclusive lock: recipe and lock in one. Cheap to make and to clone; nothing is sent before an acquire is polled.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::acquire::{Acquire, Wait, acquire};
+use crate::claim::{Claim, Mode};
+use crate::error::{Error, Result};
+use crate::guard::Guard;
+use crate::hold::{Held, Hold};
+use crate::line::{Contention, Line};
+use crate::name::Name;
+use crate::options::{Options, words};
+use crate::owner::Owner;
+use crate::store::Store;
+
+/// A lock of one name on one store, with the words by which to take it.
+///
+/// ```no_run
+/// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+/// use std::time::Duration;
+/// let lock = store.lock("orders/42").ttl(Duration::from_secs(5)).fair();
+/// let guard = lock.acquire().await?;
+/// println!("token {}", guard.fencing_token());
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a lock does nothing until it is acquired"]
+pub struct Lock {
+    store: Store,
+    name: Name,
+    mode: Mode,
+    options: Options,
+    owner: Option<Owner>,
+}
+
+words!(Lock, options);
+
+impl Lock {
+    pub(crate) fn new(store: Store, name: Name, mode: Mode, options: Options) -> Lock {
+        Lock { store, name, mode, options, owner: None }
+    }
+
+    /// Re-entry: whoever acquires with the same owner while the owner holds this name shares the hold, with one token; the
+    /// last guard releases it. The first entry's words count. Without an owner, a second acquire waits like anybody else.
+    pub fn owner(mut self, owner: &Owner) -> Lock {
+        self.owner = Some(owner.clone());
+        self
+    }
+
+    /// The name, as it was written.
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// Waits until the lock is held.
+    ///
+    /// It waits for other holders as long as it takes. A store that cannot be reached is asked again for at most one lease;
+    /// then its error is returned.
+    pub fn acquire(&self) -> Acquire {
+        self.start(Wait::Forever)
+    }
+
+    /// Takes the lock now or not at all. Held by somebody else is an error of kind
+    /// [`Contended`](crate::ErrorKind::Contended), which says who; [`Error::into_contention`] makes it a value.
+    pub fn try_acquire(&self) -> Acquire {
+        self.start(Wait::Try)
+    }
+
+    /// Waits at most `wait`; then [`TimedOut`](crate::ErrorKind::TimedOut), which says who was before us, or the store's own
+    /// error if that was the reason.
+    ///
+    /// Unlike a timeout around [`acquire`](Lock::acquire) it takes one last look, and may be longer by up to 40 ms for it.
+    pub fn acquire_timeout(&self, wait: Duration) -> Acquire {
+        self.start(Wait::For(wait))
+    }
+
+    /// Acquires, runs `body`, releases: see [`Guard::run`] for what happens on loss and cancellation.
+    ///
+    /// A body that can fail reads `.run(…).await??`; annotate it as `async |held| -> anyhow::Result<_> { … }`.
+    pub fn run<T, F, B>(&self, body: B) -> impl Future<Output = Result<T>> + use<T, F, B>
+    where
+        B: FnOnce(Held) -> F,
+        F: Future<Output = T>,
+    {
+        let acquire = self.acquire();
+        async move { acquire.await?.run(body).await }
+    }
+
+    /// Runs `body` if the lock is free now, and says if it was skipped.
+    pub fn try_run<T, F, B>(&self, body: B) -> impl Future<Output = Result<Ran<T>>> + use<T, F, B>
+    where
+        B: FnOnce(Held) -> F,
+        F: Future<Output = T>,
+    {
+        let acquire = self.try_acquire();
+        async move {
+            match acquire.await {
+                Ok(guard) => guard.run(body).await.map(Ran::Done),
+                Err(e) => e.into_contention().map(Ran::Skipped),
+            }
+        }
+    }
+
+    /// Who holds it and who waits.
+    pub async fn inspect(&self) -> Result<Line> {
+        self.store.inspect(&self.name).await
+    }
+
+    fn start(&self, wait: Wait) -> Acquire {
+        let lock = self.clone();
+        Acquire::new(async move {
+            let entered = match &lock.owner {
+                Some(owner) => owner.clone().enter(&lock, wait).await,
+                None => lock.enter(wait).await,
+            };
+            entered.map_err(|e: Error| e.with_name(&lock.name))
+        })
+    }
+
+    /// Takes the lock without looking for an owner's hold.
+    pub(crate) async fn enter(&self, wait: Wait) -> Result<Guard> {
+        self.name.check()?;
+        let client = self.store.client();
+        let words = self.options.settle(&client.guarantees)?;
+        let claim = Claim::new(self.store.full_name(&self.name), self.mode, words.queue, words.ttl, &words.label);
+        let (standing, granted) = acquire(client, claim, wait, words.max_hold).await?;
+        let not_before = words.min_hold.map(|min| client.clock.now() + min);
+        Ok(Guard::new(Hold::new(client.clone(), standing, self.name.clone(), granted.token, not_before)))
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+}
+
+/// Whether a body ran.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use = "a skipped body is easily mistaken for one that ran"]
+pub enum Ran<T> {
+    /// It ran, and returned this.
+    Done(T),
+    /// Somebody else holds the lock.
+    Skipped(Contention),
+}
+
+/// What a library that needs a lock accepts, as `Arc<dyn DistributedLock>`: object-safe, the same for every store, open to
+/// decorators. The futures are cancel-safe as [`Acquire`] is.
+#[async_trait]
+pub trait DistributedLock: Send + Sync + Debug {
+    /// The lock's name.
+    fn name(&self) -> &Name;
+
+    /// Waits until the lock is held: [`Lock::acquire`].
+    async fn acquire(&self) -> Result<Guard>;
+
+    /// Takes the lock now or not at all: [`Lock::try_acquire`].
+    async fn try_acquire(&self) -> Result<Guard>;
+
+    /// Waits at most `wait`: [`Lock::acquire_timeout`].
+    async fn acquire_timeout(&self, wait: Duration) -> Result<Guard>;
+}
+
+impl dyn DistributedLock + '_ {
+    /// Acquires, runs `body`, releases: see [`Guard::run`].
+    pub async fn run<T, F: Future<Output = T>>(&self, body: impl FnOnce(Held) -> F) -> Result<T> {
+        self.acquire().await?.run(body).await
+    }
+}
+
+#[async_trait]
+impl DistributedLock for Lock {
+    fn name(&self) -> &Name {
+        Lock::name(self)
+    }
+    async fn acquire(&self) -> Result<Guard> {
+        Lock::acquire(self).await
+    }
+    async fn try_acquire(&self) -> Result<Guard> {
+        Lock::try_acquire(self).await
+    }
+    async fn acquire_timeout(&self, wait: Duration) -> Result<Guard> {
+        Lock::acquire_timeout(self, wait).await
+    }
+}
+
+macro_rules! forward {
+    ($pointer:ty) => {
+        #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
+        impl<L: DistributedLock + ?Sized> DistributedLock for $pointer {
+            fn name(&self) -> &Name {
+                (**self).name()
+            }
+            async fn acquire(&self) -> Result<Guard> {
+                (**self).acquire().await
+            }
+            async fn try_acquire(&self) -> Result<Guard> {
+                (**self).try_acquire().await
+            }
+            async fn acquire_timeout(&self, wait: Duration) -> Result<Guard> {
+                (**self).acquire_timeout(wait).await
+            }
+        }
+    };
+}
+
+forward!(&L);
+forward!(Box<L>);
+forward!(Arc<L>);

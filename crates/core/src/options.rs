@@ -1,0 +1,193 @@
+//! The words by which a lock is configured, the same on every primitive, and what they mean together.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use crate::claim::Queue;
+use crate::error::{Error, ErrorKind, Result};
+use crate::guarantees::Guarantees;
+
+/// The lease that is asked for when nothing else is said.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
+
+/// The longest lease. Guards renew themselves, so a longer one would only make recovery from a crash slower.
+pub const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The longest label, in bytes of UTF-8.
+pub const MAX_LABEL_BYTES: usize = 256;
+
+/// How a lock is taken and kept: a bag of the same words that every primitive has.
+///
+/// Words that are not said keep what the store's defaults say. A bad word is reported by the first acquire
+/// ([`ErrorKind::Invalid`]), never by a panic.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold_core::Options;
+/// let nightly = Options::default().ttl(Duration::from_secs(30)).max_hold(Duration::from_secs(3600)).label("nightly");
+/// ```
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Options {
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
+    pub(crate) queue: Option<Queue>,
+    pub(crate) label: Option<Arc<str>>,
+}
+
+/// Implements the words on a type, given where its [`Options`] are.
+macro_rules! words {
+    ($type:ty, $($options:tt)+) => {
+        impl $type {
+            /// The lease: if this process dies, the lock is free so long after its last renewal. The guard renews it every
+            /// third of that. Default 10 s. Shorter recovers faster and suffers less patience with a slow store.
+            #[must_use = "a word is said by value: use what it returns"]
+            pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
+                self.$($options)+.ttl = Some(ttl);
+                self
+            }
+
+            /// The longest hold: after it the lock is given back and the guard is lost
+            /// ([`Loss::MaxHold`](crate::Loss::MaxHold)). Default: none.
+            #[must_use = "a word is said by value: use what it returns"]
+            pub fn max_hold(mut self, d: std::time::Duration) -> Self {
+                self.$($options)+.max_hold = Some(d);
+                self
+            }
+
+            /// The shortest hold: a release before it takes effect only then. For jobs that end in a moment and must not run
+            /// again on another machine whose clock lags. If this process dies first, the lease ends it. Default: none.
+            #[must_use = "a word is said by value: use what it returns"]
+            pub fn min_hold(mut self, d: std::time::Duration) -> Self {
+                self.$($options)+.min_hold = Some(d);
+                self
+            }
+
+            /// Waiters are served strictly in the order in which the store took their places. The default.
+            #[must_use = "a word is said by value: use what it returns"]
+            pub fn fair(mut self) -> Self {
+                self.$($options)+.queue = Some(crate::claim::Queue::Fair);
+                self
+            }
+
+            /// Least latency and most throughput: a newcomer may take a free lock before older `fast` waiters, and tasks of
+            /// one process may hand the lock to each other without the network.
+            #[must_use = "a word is said by value: use what it returns"]
+            pub fn fast(mut self) -> Self {
+                self.$($options)+.queue = Some(crate::claim::Queue::Fast);
+                self
+            }
+
+            /// Who we are, for people who look at the store and for errors of those who wait. At most 256 bytes. Default:
+            /// host name and process id.
+            #[must_use = "a word is said by value: use what it returns"]
+            pub fn label(mut self, label: impl Into<String>) -> Self {
+                self.$($options)+.label = Some(label.into().into());
+                self
+            }
+
+            /// Takes over every word that `options` says.
+            #[must_use = "a word is said by value: use what it returns"]
+            pub fn with(mut self, options: &crate::Options) -> Self {
+                self.$($options)+.take_over(options);
+                self
+            }
+        }
+    };
+}
+pub(crate) use words;
+
+/// Options with every word said and checked against a store.
+#[derive(Clone)]
+pub(crate) struct Settled {
+    pub(crate) ttl: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
+    pub(crate) queue: Queue,
+    pub(crate) label: Arc<str>,
+}
+
+impl Options {
+    pub(crate) fn take_over(&mut self, other: &Options) {
+        let Options { ttl, max_hold, min_hold, queue, label } = other.clone();
+        *self = Options {
+            ttl: ttl.or(self.ttl),
+            max_hold: max_hold.or(self.max_hold),
+            min_hold: min_hold.or(self.min_hold),
+            queue: queue.or(self.queue),
+            label: label.or_else(|| self.label.take()),
+        };
+    }
+
+    pub(crate) fn settle(&self, store: &Guarantees) -> Result<Settled> {
+        let ttl = self.ttl.unwrap_or(DEFAULT_TTL.max(store.min_ttl));
+        let settled = Settled {
+            ttl,
+            max_hold: self.max_hold,
+            min_hold: self.min_hold,
+            queue: self.queue.unwrap_or(Queue::Fair),
+            label: self.label.clone().unwrap_or_else(|| HOST_AND_PID.clone()),
+        };
+        let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, text));
+        if ttl < store.min_ttl {
+            return invalid(format!(
+                "a ttl of {ttl:?} is below the shortest that {} keeps, {:?}",
+                store.store, store.min_ttl
+            ));
+        }
+        if ttl > MAX_TTL {
+            return invalid(format!("a ttl of {ttl:?} is above the longest, {MAX_TTL:?}; guards renew themselves"));
+        }
+        if settled.max_hold.is_some_and(|max| max.is_zero() || settled.min_hold.is_some_and(|min| min > max)) {
+            return invalid("max_hold may neither be zero nor below min_hold".into());
+        }
+        if settled.label.len() > MAX_LABEL_BYTES {
+            return invalid(format!("a label may have at most {MAX_LABEL_BYTES} bytes"));
+        }
+        Ok(settled)
+    }
+}
+
+words!(Options, self_mut());
+
+impl Options {
+    /// Lets the words be implemented on `Options` itself by the same macro.
+    fn self_mut(&mut self) -> &mut Options {
+        self
+    }
+}
+
+static HOST_AND_PID: LazyLock<Arc<str>> = LazyLock::new(|| {
+    let uname = rustix::system::uname();
+    let host: String = uname.nodename().to_string_lossy().chars().take(200).collect();
+    format!("{host}/{}", std::process::id()).into()
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn said_words_win_over_defaults() {
+        let defaults = Options::default().ttl(Duration::from_secs(5)).fast().label("a");
+        let recipe = defaults.with(&Options::default().label("b"));
+        let settled = recipe.settle(&Guarantees::none("x")).unwrap();
+        assert_eq!((settled.ttl, settled.queue, &*settled.label), (Duration::from_secs(5), Queue::Fast, "b"));
+    }
+
+    #[test]
+    fn bad_words_are_invalid() {
+        let store = Guarantees::none("x");
+        for bad in [
+            Options::default().ttl(Duration::ZERO),
+            Options::default().ttl(Duration::from_nanos(1)),
+            Options::default().ttl(Duration::MAX),
+            Options::default().max_hold(Duration::ZERO),
+            Options::default().max_hold(Duration::from_secs(1)).min_hold(Duration::from_secs(2)),
+            Options::default().label("x".repeat(257)),
+        ] {
+            assert_eq!(bad.settle(&store).err().map(|e| e.kind()), Some(ErrorKind::Invalid), "{bad:?}");
+        }
+    }
+}

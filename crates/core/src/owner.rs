@@ -1,0 +1,72 @@
+//! Re-entry by an explicit owner: stores never hear of it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
+
+use crate::acquire::Wait;
+use crate::claim::Mode;
+use crate::error::{Error, ErrorKind, Result};
+use crate::guard::{Guard, Share};
+use crate::line::Contention;
+use crate::lock::Lock;
+use crate::name::Name;
+use crate::sync::locked;
+
+/// Who re-enters. Tasks have no identity that survives a `spawn`, so re-entry is by an explicit value: clones are the same
+/// owner. Two tasks with one owner do not exclude each other.
+#[derive(Clone, Default)]
+pub struct Owner(Arc<Mutex<HashMap<Key, Entry>>>);
+
+/// A name on a store's client.
+type Key = (usize, Name);
+/// The hold that the owner has there, if any; locked while somebody enters.
+type Entry = Arc<tokio::sync::Mutex<Weak<Share>>>;
+
+impl Owner {
+    /// A new owner, different from every other.
+    pub fn new() -> Owner {
+        Owner::default()
+    }
+
+    pub(crate) async fn enter(self, lock: &Lock, wait: Wait) -> Result<Guard> {
+        let client = lock.store().client();
+        client.ready()?;
+        let entry = self.entry((Arc::as_ptr(client) as usize, lock.store().full_name(lock.name())));
+        let started = client.clock.now();
+        let someone = || Error::contended(ErrorKind::Contended, Contention::by("another task of the same owner"));
+        let mut hold = match wait {
+            Wait::Forever => entry.lock().await,
+            Wait::Try => entry.try_lock().map_err(|_| someone())?,
+            Wait::For(d) => client.within(d, entry.lock()).await.ok_or_else(someone)?,
+        };
+        if let Some(share) = hold.upgrade().filter(|share| share.held.is_valid()) {
+            let held = share.held.0.standing.claim.mode;
+            if held != lock.mode() && held != Mode::Exclusive {
+                let text = format!("this owner holds it as {held:?} and cannot enter as {:?}", lock.mode());
+                return Err(Error::new(ErrorKind::Invalid, text));
+            }
+            return Ok(Guard::of(share));
+        }
+        let left = match wait {
+            Wait::For(d) => Wait::For(d.saturating_sub(client.clock.now().since(started))),
+            other => other,
+        };
+        let guard = lock.enter(left).await?;
+        *hold = Arc::downgrade(guard.share());
+        Ok(guard)
+    }
+
+    fn entry(&self, key: Key) -> Entry {
+        let mut entries = locked(&self.0);
+        let in_use = |e: &Entry| Arc::strong_count(e) > 1 || e.try_lock().is_ok_and(|hold| hold.strong_count() > 0);
+        entries.retain(|_, e| in_use(e));
+        entries.entry(key).or_default().clone()
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({:p})", Arc::as_ptr(&self.0))
+    }
+}

@@ -1,0 +1,297 @@
+//! Where one claim stands: nowhere, waiting, granted, ended. The single truth that the acquire loop, the keeper, the bells
+//! and the guard share; validity is computed from it whenever somebody asks.
+
+use std::cmp::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::bells::{Ear, Ring};
+use crate::claim::{Claim, Place, Tenure};
+use crate::clock::{Clock, Moment};
+use crate::grant::{Grant, Validity};
+use crate::loss::Loss;
+use crate::sync::locked;
+use crate::token::FencingToken;
+
+pub(crate) struct Standing {
+    pub(crate) claim: Arc<Claim>,
+    clock: Clock,
+    state: Mutex<State>,
+    /// Somebody should look again: a bell rang, a grant came, the hold ended.
+    pub(crate) changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    place: Option<Place>,
+    grant: Option<Granted>,
+    /// A guard was made of the grant: from now on an end of validity is a loss.
+    taken: bool,
+    /// The end of `max_hold`, if there is one.
+    max_until: Option<Moment>,
+    loss: Option<Loss>,
+    rung: bool,
+}
+
+#[derive(Clone)]
+pub(crate) struct Granted {
+    pub(crate) token: FencingToken,
+    pub(crate) turns: u32,
+    pub(crate) ttl: Duration,
+    until: Moment,
+}
+
+impl Standing {
+    pub(crate) fn new(claim: Arc<Claim>, clock: Clock) -> Standing {
+        Standing { claim, clock, state: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// The store granted. Ignored once the hold has ended; a grant with another token than the guard's means that the
+    /// guard's own is gone.
+    pub(crate) fn grant(&self, grant: Grant, stamp: Moment) {
+        let now = self.clock.now();
+        let state = &mut *locked(&self.state);
+        state.expire(now);
+        if state.loss.is_some() {
+            return;
+        }
+        let until = grant.validity.until(stamp);
+        let known = state.grant.as_ref().map(|g| g.token.cmp(&grant.token));
+        match (&mut state.grant, known) {
+            (Some(mine), Some(Ordering::Equal)) => mine.until = mine.until.max(until),
+            (Some(_), _) if state.taken => state.loss = Some(Loss::Gone),
+            (Some(_), Some(Ordering::Greater)) => return, // a late push of an older grant
+            _ => {
+                let Grant { place, token, turns, validity } = grant;
+                state.place = Some(place);
+                state.grant = Some(Granted { token, turns, ttl: validity.ttl(), until });
+            }
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// The store says that the claim waits there.
+    pub(crate) fn wait_at(&self, place: Place) {
+        let mut state = locked(&self.state);
+        state.place = Some(place);
+    }
+
+    /// A renewal that surely counted.
+    pub(crate) fn extend(&self, validity: Validity, stamp: Moment) {
+        let now = self.clock.now();
+        let mut state = locked(&self.state);
+        state.expire(now);
+        if state.loss.is_none()
+            && let Some(mine) = &mut state.grant
+        {
+            mine.until = mine.until.max(validity.until(stamp));
+            mine.ttl = validity.ttl();
+        }
+    }
+
+    /// The hold ended, or the store says that nothing of it is left. A waiting claim has no hold to lose: it claims again.
+    pub(crate) fn lose(&self, loss: Loss) {
+        let mut state = locked(&self.state);
+        if state.taken {
+            state.loss.get_or_insert(loss);
+        } else {
+            state.grant = None;
+            state.rung = true;
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Makes the grant a guard's, if there is one that is still good.
+    pub(crate) fn take(&self, max_hold: Option<Duration>) -> Option<Granted> {
+        let now = self.clock.now();
+        let mut state = locked(&self.state);
+        let good = state.grant.take_if(|g| g.until <= now).is_none();
+        debug_assert!(!state.taken, "a grant is taken once");
+        let granted = state.grant.clone().filter(|_| good)?;
+        state.taken = true;
+        state.max_until = max_hold.map(|max| now + max);
+        Some(granted)
+    }
+
+    /// Gives the standing to the next local turn: its `max_hold` counts from now.
+    pub(crate) fn next_turn(&self, max_hold: Option<Duration>) {
+        let now = self.clock.now();
+        locked(&self.state).max_until = max_hold.map(|max| now + max);
+    }
+
+    /// Why the hold ended, computed now: `None` means that it is valid at this instant.
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        let now = self.clock.now();
+        let mut state = locked(&self.state);
+        let known = state.loss;
+        state.expire(now);
+        let loss = state.loss;
+        drop(state);
+        if known != loss {
+            self.changed.notify_waiters();
+        }
+        loss
+    }
+
+    /// For how much longer the hold is surely good; zero once it ended.
+    pub(crate) fn remaining(&self) -> Duration {
+        if self.loss().is_some() {
+            return Duration::ZERO;
+        }
+        let now = self.clock.now();
+        locked(&self.state).ends().map_or(Duration::ZERO, |end| end.since(now))
+    }
+
+    /// When the hold ends if nothing renews it; `None` while it is not a guard's.
+    pub(crate) fn ends(&self) -> Option<Moment> {
+        let state = locked(&self.state);
+        if state.taken { state.ends() } else { None }
+    }
+
+    /// The lease: granted, or asked for.
+    pub(crate) fn ttl(&self) -> Duration {
+        locked(&self.state).grant.as_ref().map_or(self.claim.ttl, |g| g.ttl)
+    }
+
+    pub(crate) fn place(&self) -> Option<Place> {
+        locked(&self.state).place.clone()
+    }
+
+    /// What to ask the store to renew.
+    pub(crate) fn tenure(&self) -> Option<Tenure> {
+        let state = locked(&self.state);
+        let token = state.grant.as_ref().map(|g| g.token);
+        state.place.clone().map(|place| Tenure { claim: self.claim.clone(), place, token })
+    }
+
+    /// Whether there is something new for the acquire loop; clears the bell.
+    pub(crate) fn look(&self) -> Look {
+        let mut state = locked(&self.state);
+        let rung = std::mem::take(&mut state.rung);
+        match (&state.grant, rung) {
+            (Some(_), _) => Look::Granted,
+            (None, true) => Look::Rung,
+            (None, false) => Look::Nothing,
+        }
+    }
+}
+
+/// What the acquire loop sees when it looks.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Look {
+    Granted,
+    Rung,
+    Nothing,
+}
+
+impl State {
+    /// Loss is terminal, and it is decided by time alone as soon as anybody looks.
+    fn expire(&mut self, now: Moment) {
+        let Some(grant) = self.grant.as_ref().filter(|_| self.taken && self.loss.is_none()) else { return };
+        if self.max_until.is_some_and(|max| max <= now && max <= grant.until) {
+            self.loss = Some(Loss::MaxHold);
+        } else if grant.until <= now {
+            self.loss = Some(Loss::Expired);
+        }
+    }
+
+    fn ends(&self) -> Option<Moment> {
+        let until = self.grant.as_ref()?.until;
+        Some(self.max_until.map_or(until, |max| max.min(until)))
+    }
+}
+
+impl Ear for Standing {
+    fn hear(&self, ring: Ring) {
+        match ring {
+            Ring::Granted(grant) if grant.validity.is_anchored() => self.grant(grant, self.clock.now()),
+            Ring::Lost(loss) => self.lose(loss),
+            Ring::Granted(_) | Ring::ClaimAgain => {
+                locked(&self.state).rung = true;
+                self.changed.notify_waiters();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claim::{Mode, Queue};
+    use crate::clock::VirtualClock;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn standing() -> (VirtualClock, Standing) {
+        let time = VirtualClock::new();
+        let claim = Claim::new("a", Mode::Exclusive, Queue::Fair, TTL, "me");
+        let standing = Standing::new(Arc::new(claim), time.clock());
+        (time, standing)
+    }
+
+    fn grant(token: u64, since: Moment) -> Grant {
+        Grant::new(Place::new("p"), FencingToken::new(token), Validity::since(since, TTL))
+    }
+
+    #[test]
+    fn loss_is_terminal_even_when_a_renewal_comes_after_all() {
+        let (time, s) = standing();
+        s.grant(grant(1, time.clock().now()), time.clock().now());
+        assert!(s.take(None).is_some());
+        time.advance(TTL);
+        s.extend(Validity::from(TTL), time.clock().now());
+        assert_eq!(s.loss(), Some(Loss::Expired));
+        s.grant(grant(1, time.clock().now()), time.clock().now());
+        assert_eq!((s.loss(), s.remaining()), (Some(Loss::Expired), Duration::ZERO));
+    }
+
+    #[test]
+    fn an_end_of_validity_before_anybody_took_the_grant_is_no_loss() {
+        let (time, s) = standing();
+        s.grant(grant(1, time.clock().now()), time.clock().now());
+        time.advance(TTL);
+        assert!(s.take(None).is_none());
+        assert_eq!(s.loss(), None);
+        s.grant(grant(2, time.clock().now()), time.clock().now());
+        assert_eq!(s.take(None).map(|g| g.token.get()), Some(2));
+    }
+
+    #[test]
+    fn another_token_under_a_guard_means_that_its_own_is_gone() {
+        let (time, s) = standing();
+        s.grant(grant(1, time.clock().now()), time.clock().now());
+        s.take(None);
+        s.grant(grant(2, time.clock().now()), time.clock().now());
+        assert_eq!(s.loss(), Some(Loss::Gone));
+    }
+
+    #[test]
+    fn a_late_push_of_an_older_grant_changes_nothing() {
+        let (time, s) = standing();
+        s.grant(grant(5, time.clock().now()), time.clock().now());
+        s.hear(Ring::Granted(grant(4, time.clock().now())));
+        assert_eq!(s.take(None).map(|g| g.token.get()), Some(5));
+    }
+
+    #[test]
+    fn a_push_without_an_instant_is_only_a_bell() {
+        let (_time, s) = standing();
+        s.hear(Ring::Granted(Grant::new(Place::new("p"), FencingToken::new(1), TTL)));
+        assert_eq!(s.look(), Look::Rung);
+        assert_eq!(s.look(), Look::Nothing);
+    }
+
+    #[test]
+    fn max_hold_ends_it_whatever_is_renewed() {
+        let (time, s) = standing();
+        s.grant(grant(1, time.clock().now()), time.clock().now());
+        s.take(Some(Duration::from_secs(3)));
+        assert_eq!(s.remaining(), Duration::from_secs(3));
+        time.advance(Duration::from_secs(3));
+        s.extend(Validity::from(TTL), time.clock().now());
+        assert_eq!(s.loss(), Some(Loss::MaxHold));
+    }
+}

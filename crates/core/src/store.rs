@@ -1,0 +1,113 @@
+//! The front door: one concrete type for every store.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::Backend;
+use crate::claim::Mode;
+use crate::client::Client;
+use crate::error::Result;
+use crate::guarantees::Guarantees;
+use crate::line::Line;
+use crate::lock::Lock;
+use crate::name::Name;
+use crate::options::{Options, words};
+use crate::token::FencingToken;
+
+/// A store of locks: Redis, etcd, ZooKeeper, memory, or one of your own. Clones share one client.
+///
+/// Making one does no I/O and needs no runtime. What runs in the background belongs to the tokio runtime of the latest
+/// acquire. When the last clone and the last guard are gone, so is the client.
+#[derive(Clone)]
+pub struct Store {
+    client: Arc<Client>,
+    namespace: Arc<str>,
+    defaults: Options,
+}
+
+words!(Store, defaults);
+
+impl Store {
+    /// A store over this backend.
+    pub fn new(backend: impl Backend) -> Store {
+        Store::with_random(backend, fastrand::Rng::new())
+    }
+
+    /// The same with injected randomness, from which every jitter is drawn.
+    pub fn with_random_seed(backend: impl Backend, seed: u64) -> Store {
+        Store::with_random(backend, fastrand::Rng::with_seed(seed))
+    }
+
+    fn with_random(backend: impl Backend, random: fastrand::Rng) -> Store {
+        let client = Arc::new(Client::new(Arc::new(backend), random));
+        Store { client, namespace: "".into(), defaults: Options::default() }
+    }
+
+    /// The same store, with every name inside `prefix/`. Namespaces nest; errors and lists show names without them.
+    #[must_use]
+    pub fn namespace(mut self, prefix: &str) -> Store {
+        if !prefix.is_empty() {
+            let inner = Name::new(prefix).within(&self.namespace);
+            self.namespace = inner.as_str().into();
+        }
+        self
+    }
+
+    /// The exclusive lock of this name.
+    pub fn lock(&self, name: impl Into<Name>) -> Lock {
+        Lock::new(self.clone(), name.into(), Mode::Exclusive, self.defaults.clone())
+    }
+
+    /// Names under `prefix` that are held or waited for, in byte order, after `after`, at most `limit`. The cost depends on
+    /// the store: see its guarantees.
+    pub async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+        let after = after.map(|name| name.within(&self.namespace));
+        let inside = if self.namespace.is_empty() { String::new() } else { format!("{}/", self.namespace) };
+        let full = format!("{inside}{prefix}");
+        let names = self.client.ask(self.client.backend.list(&full, after.as_ref(), limit)).await?;
+        Ok(names.iter().filter_map(|name| name.as_str().strip_prefix(&inside).map(Name::new)).collect())
+    }
+
+    /// Who holds this name and who waits for it.
+    pub(crate) async fn inspect(&self, name: &Name) -> Result<Line> {
+        name.check()?;
+        let full = self.full_name(name);
+        self.client.ask(self.client.backend.inspect(&full)).await.map_err(|e| e.with_name(name))
+    }
+
+    /// Ends the hold with this token, and no other; says whether there was one. The next waiter gets the lock at once. The
+    /// evicted holder learns it when the store can tell it, and its writes are stale from now on: only a resource that
+    /// checks tokens is protected.
+    pub async fn evict(&self, name: impl Into<Name>, token: FencingToken) -> Result<bool> {
+        let name = name.into();
+        name.check()?;
+        let full = self.full_name(&name);
+        self.client.ask(self.client.backend.evict(&full, token)).await.map_err(|e| e.with_name(&name))
+    }
+
+    /// What this store, configured like this, really gives.
+    pub fn guarantees(&self) -> Guarantees {
+        self.client.guarantees.clone()
+    }
+
+    /// Waits until the background releases are answered, at most `limit`, and ends the client: whatever it still held is
+    /// given up. Later calls are [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    pub async fn close(&self, limit: Duration) -> Result<()> {
+        self.client.close(limit).await
+    }
+
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
+    pub(crate) fn full_name(&self, name: &Name) -> Name {
+        name.within(&self.namespace)
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("backend", &self.client).field("namespace", &self.namespace).finish()
+    }
+}

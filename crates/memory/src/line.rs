@@ -1,0 +1,152 @@
+//! One name's line: who holds, who waits, and who is next. Synchronous and without a clock of its own.
+
+use std::time::{Duration, SystemTime};
+
+use leasehold_core::seam::{
+    Admission, Bells, Claim, ClaimId, Claimed, Grant, Mode, Moment, Place, Queue as Kind, Renewal, Tenure, Validity,
+    Waiting, admit,
+};
+use leasehold_core::{Contention, FencingToken, Line, Loss};
+
+/// How many tokens a `fast` grant reserves for turns among the tasks of its process.
+const TURNS: u32 = 64;
+
+/// Tokens are minted from one counter for all names.
+#[derive(Default)]
+pub(crate) struct Mint(u64);
+
+impl Mint {
+    fn reserve(&mut self, turns: u32) -> FencingToken {
+        let first = self.0 + 1;
+        self.0 += u64::from(turns);
+        FencingToken::new(first)
+    }
+}
+
+/// The line of one name, in the order in which places were taken.
+#[derive(Default)]
+pub(crate) struct Queue(Vec<Entry>);
+
+pub(crate) struct Entry {
+    claim: Claim,
+    bells: Bells,
+    /// When the latest claim or renewal that the store saw was sent: what a grant's validity counts from.
+    sent: Moment,
+    grant: Option<(FencingToken, u32)>,
+    since: SystemTime,
+    began: Moment,
+}
+
+impl Entry {
+    fn deadline(&self) -> Moment {
+        self.sent + self.claim.ttl
+    }
+
+    fn place(&self) -> Place {
+        Place::new(self.claim.id.to_string())
+    }
+
+    fn granted(&self) -> Option<Grant> {
+        let (token, turns) = self.grant?;
+        Some(Grant::new(self.place(), token, Validity::since(self.sent, self.claim.ttl)).turns(turns))
+    }
+
+    /// Whether this token is one of this hold's turns.
+    pub(crate) fn owns(&self, token: FencingToken) -> bool {
+        self.grant.is_some_and(|(first, turns)| (first.get()..first.get() + u64::from(turns)).contains(&token.get()))
+    }
+}
+
+impl Queue {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Drops the dead and grants to whoever is admitted now.
+    pub(crate) fn settle(&mut self, now: Moment, mint: &mut Mint) {
+        self.0.retain(|entry| entry.deadline() > now);
+        let modes: Vec<Mode> = self.0.iter().map(|entry| entry.claim.mode).collect();
+        for (i, entry) in self.0.iter_mut().enumerate().filter(|(_, entry)| entry.grant.is_none()) {
+            if admit(&modes[..i], entry.claim.mode) == Admission::In {
+                let turns = if entry.claim.queue == Kind::Fast { TURNS } else { 1 };
+                entry.grant = Some((mint.reserve(turns), turns));
+                (entry.since, entry.began) = (SystemTime::now(), now);
+                if let Some(grant) = entry.granted() {
+                    entry.bells.granted(entry.claim.id, grant);
+                }
+            }
+        }
+    }
+
+    /// Takes or keeps a place.
+    pub(crate) fn claim(&mut self, claim: &Claim, bells: &Bells, now: Moment, mint: &mut Mint) -> Claimed {
+        let known = self.0.iter().position(|entry| entry.claim.id == claim.id);
+        let at = known.unwrap_or(self.0.len());
+        if known.is_none() {
+            let modes: Vec<Mode> = self.0.iter().map(|entry| entry.claim.mode).collect();
+            if claim.queue == Kind::Try && admit(&modes, claim.mode) != Admission::In {
+                return Claimed::Busy(self.contention(at, now));
+            }
+            let (claim, bells) = (claim.clone(), bells.clone());
+            self.0.push(Entry { claim, bells, sent: now, grant: None, since: SystemTime::now(), began: now });
+            self.settle(now, mint);
+        }
+        let entry = &mut self.0[at];
+        entry.sent = now;
+        entry.claim.label = claim.label.clone();
+        if let Some(grant) = entry.granted() {
+            return Claimed::Granted(grant);
+        }
+        let place = entry.place();
+        // When a holder's lease ends, whoever looks first serves the line.
+        let free = self.0[..at].iter().filter(|e| e.grant.is_some()).map(Entry::deadline).min();
+        let look = free.map_or(claim.ttl, |at| at.since(now)) + Duration::from_millis(1);
+        Claimed::Waiting(Waiting::new(place, self.contention(at, now)).look_again(look))
+    }
+
+    pub(crate) fn renew(&mut self, tenure: &Tenure, now: Moment) -> Renewal {
+        let Some(entry) = self.0.iter_mut().find(|entry| entry.claim.id == tenure.claim.id) else {
+            return Renewal::Lost(Loss::Gone);
+        };
+        entry.sent = now;
+        match entry.granted() {
+            Some(grant) if tenure.token != Some(grant.token) => Renewal::Granted(grant),
+            _ => Renewal::Renewed(Validity::since(now, entry.claim.ttl)),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: ClaimId) {
+        self.0.retain(|entry| entry.claim.id != id);
+    }
+
+    /// Ends the holds that `which` names, and tells them.
+    pub(crate) fn end(&mut self, loss: Loss, which: impl Fn(&Entry) -> bool) -> bool {
+        let before = self.0.len();
+        self.0.retain(|entry| {
+            let ends = entry.grant.is_some() && which(entry);
+            if ends {
+                entry.bells.lost(entry.claim.id, loss);
+            }
+            !ends
+        });
+        self.0.len() < before
+    }
+
+    pub(crate) fn inspect(&self) -> Line {
+        let entry = |e: &Entry| {
+            let shown = leasehold_core::Entry::new(&*e.claim.label).since(e.since);
+            e.grant.map_or(shown.clone(), |(token, _)| shown.token(token))
+        };
+        let (holders, waiters): (Vec<_>, Vec<_>) = self.0.iter().partition(|e| e.grant.is_some());
+        Line::new(holders.into_iter().map(entry).collect(), waiters.into_iter().map(entry).collect())
+    }
+
+    /// Who stands in the way of the entry at `at`.
+    fn contention(&self, at: usize, now: Moment) -> Contention {
+        let waiting = self.0.iter().enumerate().filter(|(i, e)| *i != at && e.grant.is_none()).count();
+        let Some((first, token)) = self.0.iter().find_map(|e| e.grant.map(|(token, _)| (e, token))) else {
+            return Contention::unknown().waiters(waiting);
+        };
+        Contention::by(&*first.claim.label).token(token).held_for(now.since(first.began)).waiters(waiting)
+    }
+}
