@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     hash::{BuildHasher, Hasher, RandomState},
+    net::{Ipv4Addr, SocketAddr},
     ops::Deref,
     time::Duration,
 };
@@ -26,11 +27,19 @@ pub struct EtcdOptions {
     pub election: Duration,
     /// More arguments for `etcd`, such as `["--quota-backend-bytes=16000000"]`.
     pub extra: Vec<String>,
+    /// Whether the members of a cluster talk to each other through proxies, so that one can be isolated:
+    /// [`EtcdCluster::isolate`](crate::EtcdCluster::isolate). A single server has no use for it.
+    pub peer_proxies: bool,
 }
 
 impl Default for EtcdOptions {
     fn default() -> Self {
-        Self { heartbeat: Duration::from_millis(20), election: Duration::from_millis(200), extra: Vec::new() }
+        Self {
+            heartbeat: Duration::from_millis(20),
+            election: Duration::from_millis(200),
+            extra: Vec::new(),
+            peer_proxies: false,
+        }
     }
 }
 
@@ -113,6 +122,13 @@ impl Etcd {
         Ok(self.metrics().await?.get("etcd_server_is_leader").is_some_and(|value| *value > 0.0))
     }
 
+    /// The member's id in its cluster, as raft's requests are signed with it.
+    pub(crate) async fn signature(&self) -> Result<String> {
+        let status = self.post("/v3/maintenance/status", "{}").await?;
+        let id = json_number(&status, "member_id").ok_or_else(|| Error::answer("etcd status", status))?;
+        Ok(format!("{id:x}"))
+    }
+
     async fn by_method(&self, metric: &str) -> Result<BTreeMap<String, u64>> {
         let mut calls = BTreeMap::new();
         for (name, value) in self.metrics().await? {
@@ -139,7 +155,10 @@ impl Deref for Etcd {
 pub(crate) struct Member {
     name: String,
     client: u16,
-    peer: u16,
+    /// Where it listens for the others.
+    pub(crate) peer: SocketAddr,
+    /// Where the others find it.
+    pub(crate) advertised: SocketAddr,
 }
 
 impl Member {
@@ -147,23 +166,23 @@ impl Member {
         let [client, peer] = ports::free()?;
         // Nobody else's member has this name, so an answer that has it comes from ours.
         let name = format!("m{:016x}", RandomState::new().build_hasher().finish());
-        Ok(Self { name, client, peer })
+        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, peer));
+        Ok(Self { name, client, peer, advertised: peer })
     }
 
     pub(crate) fn launch(&self, members: &[Self], options: &EtcdOptions) -> Result<Etcd> {
         let folder = server::folder("etcd")?;
         let data = folder.path().join("data");
         let client_url = format!("http://127.0.0.1:{}", self.client);
-        let peer_url = |member: &Self| format!("http://127.0.0.1:{}", member.peer);
         let cluster: Vec<String> =
-            members.iter().map(|member| format!("{}={}", member.name, peer_url(member))).collect();
+            members.iter().map(|member| format!("{}=http://{}", member.name, member.advertised)).collect();
         let flags = [
             ("--name", self.name.clone()),
             ("--data-dir", data.join("etcd").display().to_string()),
             ("--listen-client-urls", client_url.clone()),
             ("--advertise-client-urls", client_url),
-            ("--listen-peer-urls", peer_url(self)),
-            ("--initial-advertise-peer-urls", peer_url(self)),
+            ("--listen-peer-urls", format!("http://{}", self.peer)),
+            ("--initial-advertise-peer-urls", format!("http://{}", self.advertised)),
             ("--initial-cluster", cluster.join(",")),
             ("--initial-cluster-state", "new".into()),
             ("--heartbeat-interval", options.heartbeat.as_millis().to_string()),

@@ -1,10 +1,11 @@
 //! Several etcd servers that are one store.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use crate::{
     error::Result,
     etcd::{Etcd, EtcdOptions, Member},
+    etcd_links::Links,
     server,
 };
 
@@ -14,6 +15,7 @@ const GLANCE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct EtcdCluster {
     members: Vec<Etcd>,
+    links: Links,
 }
 
 impl Etcd {
@@ -26,7 +28,7 @@ impl Etcd {
     pub async fn cluster_with(members: usize, options: &EtcdOptions) -> Result<EtcdCluster> {
         let mut attempt = 1;
         loop {
-            let cluster = EtcdCluster::launch(members, options)?;
+            let cluster = EtcdCluster::launch(members, options).await?;
             match cluster.until_ready().await {
                 Err(error) if error.is_port_taken() && attempt < server::ATTEMPTS => attempt += 1,
                 outcome => return outcome.map(|()| cluster),
@@ -64,13 +66,46 @@ impl EtcdCluster {
         }
     }
 
-    fn launch(count: usize, options: &EtcdOptions) -> Result<Self> {
-        let plan: Vec<Member> = (0..count).map(|_| Member::plan()).collect::<Result<_>>()?;
+    /// Silently stops everything between one member and the others, both ways. Clients still reach the member.
+    ///
+    /// Without [`EtcdOptions::peer_proxies`] this does nothing and says so by returning `false`.
+    pub fn isolate(&self, member: usize) -> bool {
+        self.links.of(member).map(|link| link.hold()).count() > 0
+    }
+
+    /// Joins an isolated member to the others again. The connections of before are closed, and the members make new ones.
+    pub async fn rejoin(&self, member: usize) {
+        for link in self.links.of(member) {
+            link.cut().await;
+            link.heal().await;
+        }
+    }
+
+    async fn launch(count: usize, options: &EtcdOptions) -> Result<Self> {
+        let mut plan: Vec<Member> = (0..count).map(|_| Member::plan()).collect::<Result<_>>()?;
+        let mut links = Links::default();
+        if options.peer_proxies {
+            let peers: Vec<SocketAddr> = plan.iter().map(|member| member.peer).collect();
+            links = Links::between(&peers).await?;
+        }
+        for (index, member) in plan.iter_mut().enumerate() {
+            member.advertised = links.advertised(index).unwrap_or(member.peer);
+        }
         let members = plan.iter().map(|member| member.launch(&plan, options)).collect::<Result<_>>()?;
-        Ok(Self { members })
+        Ok(Self { members, links })
     }
 
     async fn until_ready(&self) -> Result<()> {
+        self.all_ready().await?;
+        let mut signatures = Vec::with_capacity(self.members.len());
+        for member in &self.members {
+            signatures.push(member.signature().await?);
+        }
+        self.links.learn(signatures);
+        self.all_ready().await
+    }
+
+    async fn all_ready(&self) -> Result<()> {
         for member in &self.members {
             member.until_ready().await?;
         }

@@ -24,6 +24,7 @@ mod server;
 
 mod etcd;
 mod etcd_cluster;
+mod etcd_links;
 mod zookeeper;
 mod zookeeper_ensemble;
 mod zookeeper_links;

@@ -8,13 +8,14 @@ use std::{
     collections::HashSet,
     fs,
     hash::{BuildHasher, Hasher, RandomState},
-    net::{Ipv4Addr, TcpListener},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     sync::{Mutex, PoisonError},
 };
 
 use crate::error::{Error, Result};
 
 const LOWEST: u16 = 12_000;
+const ATTEMPTS: usize = 5;
 const EPHEMERAL_UNLESS_TOLD: u16 = 32_768;
 
 /// What this process has handed out: two servers of one test must not get the same port.
@@ -27,6 +28,20 @@ pub(crate) fn free<const N: usize>() -> Result<[u16; N]> {
         *port = one()?;
     }
     Ok(ports)
+}
+
+/// A port that is listened on at once, so that it stays ours.
+pub(crate) fn listen() -> Result<(TcpListener, SocketAddr)> {
+    let mut attempt = 1;
+    loop {
+        let [port] = free()?;
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        match TcpListener::bind(addr).and_then(|listener| listener.set_nonblocking(true).map(|()| listener)) {
+            Ok(listener) => return Ok((listener, addr)),
+            Err(_) if attempt < ATTEMPTS => attempt += 1,
+            Err(error) => return Err(Error::io(format!("listening at {addr}"))(error)),
+        }
+    }
 }
 
 fn one() -> Result<u16> {

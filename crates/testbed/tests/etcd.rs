@@ -1,9 +1,11 @@
-//! Private etcd servers and clusters: start, stop, restart, pause, counters.
+//! Private etcd servers and clusters: start, stop, restart, pause, counters, isolation.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests, and their helpers")]
 
 use std::time::Duration;
 
-use leasehold_testbed::Etcd;
-use tokio::time::timeout;
+use leasehold_testbed::{Etcd, EtcdCluster, EtcdOptions};
+use tokio::time::{sleep, timeout};
 
 const NEVER: Duration = Duration::from_millis(150);
 const SOON: Duration = Duration::from_secs(30);
@@ -53,4 +55,53 @@ async fn a_cluster_replaces_a_dead_leader_and_takes_it_back() {
     assert_eq!(cluster.members()[next].key_count().await.unwrap(), 1);
     cluster.members()[leader].start_again().await.unwrap();
     assert_eq!(cluster.members()[leader].key_count().await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_member_is_isolated_from_the_others_and_not_from_clients() {
+    let options = EtcdOptions { peer_proxies: true, ..EtcdOptions::default() };
+    let cluster = Etcd::cluster_with(3, &options).await.unwrap();
+    for _ in 0..2 {
+        let old = timeout(SOON, cluster.leader()).await.unwrap();
+        assert!(cluster.isolate(old));
+        until_healthy(&cluster, old, false).await;
+        let new = timeout(SOON, another_leader(&cluster, old)).await.unwrap();
+        cluster.members()[new].post("/v3/kv/put", PUT).await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+        assert!(!is_healthy(&cluster, old).await, "no way around the proxies");
+        cluster.rejoin(old).await;
+        until_healthy(&cluster, old, true).await;
+        assert_eq!(cluster.members()[old].key_count().await.unwrap(), 1);
+    }
+    let leader = timeout(SOON, cluster.leader()).await.unwrap();
+    let follower = (leader + 1) % 3;
+    cluster.isolate(follower);
+    until_healthy(&cluster, follower, false).await;
+    assert!(is_healthy(&cluster, leader).await);
+}
+
+/// The member that leads in the place of one that may still believe it does.
+async fn another_leader(cluster: &EtcdCluster, old: usize) -> usize {
+    loop {
+        let leader = cluster.leader().await;
+        if leader != old {
+            return leader;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Whether a member can read what a majority agrees on.
+async fn is_healthy(cluster: &EtcdCluster, member: usize) -> bool {
+    let read = cluster.members()[member].post("/v3/kv/range", GET);
+    matches!(timeout(Duration::from_millis(500), read).await, Ok(Ok(_)))
+}
+
+async fn until_healthy(cluster: &EtcdCluster, member: usize, wanted: bool) {
+    let becomes = async {
+        while is_healthy(cluster, member).await != wanted {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(SOON, becomes).await.unwrap_or_else(|_| panic!("member {member} is not healthy: {wanted}"));
 }

@@ -1,6 +1,10 @@
 //! Private Redis servers: start, stop, restart, pause, counters.
 
-use std::time::Duration;
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use leasehold_testbed::{Error, Redis, RedisOptions, Reply};
 use tokio::time::timeout;
@@ -93,4 +97,35 @@ async fn many_know_nothing_of_each_other() {
         sizes.push(server.dbsize().await.unwrap());
     }
     assert_eq!(sizes, [1, 0, 0, 0, 0]);
+}
+
+/// Tells the process id of a server and waits to be killed.
+#[tokio::test]
+#[ignore = "a_server_ends_when_its_test_is_killed runs this"]
+async fn start_and_wait_to_be_killed() {
+    let redis = Redis::start().await.unwrap();
+    println!("\nserver {}", redis.pid().unwrap());
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test]
+async fn a_server_ends_when_its_test_is_killed() {
+    // Nobody is left to remove the server's folder.
+    let folder = tempfile::tempdir().unwrap();
+    let mut test = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "--nocapture", "start_and_wait_to_be_killed"])
+        .env("TMPDIR", folder.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(test.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let pid = lines.find_map(|line| Some(line.strip_prefix("server ")?.to_owned())).unwrap();
+    test.kill().unwrap();
+    test.wait().unwrap();
+    let ended = async {
+        while std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("redis")) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), ended).await.unwrap();
 }

@@ -29,6 +29,8 @@ const QUEUE: usize = 1024;
 /// A reply counts as complete when nothing followed for so long. Protocols answer a request with more than its reply:
 /// HTTP/2 acknowledges at once what it has only begun to work on.
 const QUIET: Duration = Duration::from_millis(50);
+/// A server that never falls silent has answered by then.
+const ANSWERED: Duration = Duration::from_secs(1);
 
 /// Keeps count of the open connections.
 pub(super) struct Open(Arc<Shared>);
@@ -121,5 +123,7 @@ async fn discard(mut from_server: OwnedReadHalf) {
 
 /// Throws replies away until nothing came for a while.
 pub(super) async fn until_quiet(queue: &mut mpsc::Receiver<Chunk>) {
-    while let Ok(Some(_)) = time::timeout(QUIET, queue.recv()).await {}
+    let quiet = async { while let Ok(Some(_)) = time::timeout(QUIET, queue.recv()).await {} };
+    // Either way it has answered.
+    let _ = time::timeout(ANSWERED, quiet).await;
 }

@@ -12,7 +12,6 @@ mod listen;
 mod trap;
 
 use std::{
-    net::SocketAddr,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -24,7 +23,7 @@ use self::{
     control::{Control, Flow, Shared},
     trap::Action,
 };
-use crate::{background, error::Result};
+use crate::{background, error::Result, ports};
 
 /// A proxy in front of one server.
 ///
@@ -44,9 +43,8 @@ impl Proxy {
     /// Starts a proxy to `upstream` (`host:port`), which need not be there yet.
     pub async fn to(upstream: impl Into<String>) -> Result<Self> {
         let shared = Arc::new(Shared::new(upstream.into()));
-        let listener = listen::bind()?;
-        let addr: SocketAddr = listener.addr();
-        let accepting = background::handle()?.spawn(listener.accept(Arc::clone(&shared))).abort_handle();
+        let (listener, addr) = ports::listen()?;
+        let accepting = background::handle()?.spawn(listen::accept(listener, addr, Arc::clone(&shared))).abort_handle();
         Ok(Self { addr: addr.to_string(), shared, accepting })
     }
 

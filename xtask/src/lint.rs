@@ -1,0 +1,53 @@
+//! Everything that can be said about the code without running it.
+
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
+
+use crate::{
+    Outcome, bans,
+    run::{cargo, run},
+    setup, tidy,
+};
+
+/// The features of the facade that must build alone.
+const FEATURES: [&str; 5] = ["", "memory", "redis", "etcd", "zookeeper"];
+
+/// Runs every check, cheapest first, and stops at the first that fails.
+pub(crate) fn lint() -> Outcome {
+    run(cargo(&["fmt", "--all", "--check"]))?;
+    tidy::tidy()?;
+    setup::setup()?;
+    bans::bans()?;
+    deny()?;
+    run(cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]))?;
+    let mut doc = cargo(&["doc", "--workspace", "--all-features", "--no-deps"]);
+    doc.env("RUSTDOCFLAGS", "-D warnings");
+    run(doc)?;
+    for feature in FEATURES {
+        run(cargo(&["check", "-p", "leasehold", "--no-default-features", "--features", feature]))?;
+    }
+    each_library_alone()
+}
+
+/// A library that forgets a feature of a dependency builds beside others that have it, and not alone.
+fn each_library_alone() -> Outcome {
+    let crates = fs::read_dir("crates").map_err(|error| format!("reading crates: {error}"))?;
+    let mut names: Vec<String> =
+        crates.flatten().map(|entry| format!("leasehold-{}", entry.file_name().display())).collect();
+    names.sort();
+    names.iter().try_for_each(|name| run(cargo(&["check", "-p", name])))
+}
+
+/// Licences, sources and bans of `deny.toml`, where cargo-deny is installed.
+fn deny() -> Outcome {
+    let mut ask = cargo(&["deny", "--version"]);
+    let installed = ask.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+    if !installed {
+        println!("cargo-deny is not installed: licences and sources are not checked");
+        return Ok(());
+    }
+    let command: Command = cargo(&["deny", "--all-features", "check", "bans", "licenses", "sources"]);
+    run(command)
+}

@@ -1,0 +1,86 @@
+//! What the tests need on the machine, and how it gets there.
+
+use std::{
+    env, fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use crate::{Outcome, run};
+
+/// A file that must be there and the Debian package that brings it. A name without a folder is looked for in `PATH`.
+const NEEDED: [(&str, &str); 8] = [
+    ("redis-server", "redis-server"),
+    ("redis-sentinel", "redis-sentinel"),
+    ("etcd", "etcd-server"),
+    ("etcdctl", "etcd-client"),
+    ("/usr/share/java/zookeeper.jar", "zookeeper"),
+    ("java", "default-jre-headless"),
+    ("protoc", "protobuf-compiler"),
+    (WELL_KNOWN_TYPES, "libprotobuf-dev"),
+];
+
+/// What `protoc` imports from the `include` folder beside its own. Its package only recommends the one that brings it.
+const WELL_KNOWN_TYPES: &str = "include/google/protobuf/descriptor.proto";
+
+/// Installs what is missing. The tests start servers of their own on free ports: whether the packages start theirs does
+/// not matter.
+pub(crate) fn setup() -> Outcome {
+    let missing = missing();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let install: Vec<&str> = ["install", "-y", "--no-install-recommends"].into_iter().chain(missing).collect();
+    let by_hand = format!("apt-get update && apt-get {}", install.join(" "));
+    let root = is_root().map_err(|error| format!("finding out who runs this: {error}"))?;
+    if !root {
+        return Err(format!("the tests need more packages; as root, run: {by_hand}"));
+    }
+    println!("setup: {by_hand}");
+    run::run(apt(&["update"])).and_then(|()| run::run(apt(&install))).map_err(|error| {
+        format!("{error}; where apt-get is not available, install the servers by other means and put them in PATH")
+    })?;
+    match self::missing() {
+        still if still.is_empty() => Ok(()),
+        still => Err(format!("still missing after the installation: {}", still.join(" "))),
+    }
+}
+
+/// The protocol compiler that building etcd's client takes: `PROTOC`, or the one in `PATH`.
+pub(crate) fn protoc() -> Option<PathBuf> {
+    env::var_os("PROTOC").map(PathBuf::from).filter(|path| path.is_file()).or_else(|| find("protoc"))
+}
+
+fn missing() -> Vec<&'static str> {
+    let missing = NEEDED.into_iter().filter(|(file, _)| match *file {
+        "protoc" => protoc().is_none(),
+        WELL_KNOWN_TYPES => !protoc().is_some_and(|protoc| has_well_known_types(&protoc)),
+        file => find(file).is_none(),
+    });
+    missing.map(|(_, package)| package).collect()
+}
+
+fn has_well_known_types(protoc: &Path) -> bool {
+    // A link in `PATH` may point to where the compiler really lives.
+    let real = protoc.canonicalize().unwrap_or_else(|_| protoc.into());
+    let beside = |protoc: &Path| Some(protoc.parent()?.parent()?.join(WELL_KNOWN_TYPES).is_file());
+    [protoc, &real].into_iter().any(|protoc| beside(protoc).unwrap_or(false))
+}
+
+fn find(file: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&path).chain(["/usr/bin", "/usr/sbin"].map(PathBuf::from));
+    folders.map(|folder| folder.join(file)).find(|path| path.is_file())
+}
+
+fn is_root() -> io::Result<bool> {
+    Ok(fs::metadata(Path::new("/proc/self"))?.uid() == 0)
+}
+
+fn apt(args: &[&str]) -> Command {
+    let mut command = Command::new("apt-get");
+    command.args(["-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3"]).args(args);
+    command.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    command
+}

@@ -1,0 +1,55 @@
+//! Which tests there are. A test target that is not named here is found by `tidy`; one that is named and does not exist
+//! fails in `test`.
+
+/// Something `cargo test` or `cargo run` is asked to do.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    /// The heading.
+    pub(crate) name: &'static str,
+    /// The words after `cargo`.
+    pub(crate) args: &'static [&'static str],
+}
+
+const fn suite(name: &'static str, args: &'static [&'static str]) -> Suite {
+    Suite { name, args }
+}
+
+/// Everything that is tested, in order: what fails soonest and explains most comes first.
+pub(crate) const SUITES: &[Suite] = &[
+    suite("unit tests", &["test", "--workspace", "--all-features", "--lib", "--bins"]),
+    suite("documentation tests", &["test", "--workspace", "--all-features", "--doc"]),
+    suite("what a plain `cargo test` runs", &["test"]),
+    suite("testbed: the fault proxy", &["test", "-p", "leasehold-testbed", "--test", "proxy"]),
+    suite("testbed: private Redis", &["test", "-p", "leasehold-testbed", "--test", "redis"]),
+    suite("testbed: private etcd", &["test", "-p", "leasehold-testbed", "--test", "etcd"]),
+    suite("testbed: private ZooKeeper", &["test", "-p", "leasehold-testbed", "--test", "zookeeper"]),
+    suite("memory", &["test", "--test", "memory"]),
+    suite("redis", &["test", "--test", "redis", "--features", "redis"]),
+    suite("etcd", &["test", "--test", "etcd", "--features", "etcd"]),
+    suite("zookeeper", &["test", "--test", "zookeeper", "--features", "zookeeper"]),
+];
+
+/// Examples that run to their end without a server.
+pub(crate) const EXAMPLES: &[&str] = &[];
+
+/// Examples that need a server somebody started, and are only built.
+pub(crate) const EXAMPLES_WITH_SERVER: &[&str] = &[];
+
+/// Whether some suite runs this test target by name.
+pub(crate) fn runs(package: &str, target: &str) -> bool {
+    SUITES.iter().any(|suite| {
+        let value = |flag: &str| suite.args.windows(2).filter(|pair| pair[0] == flag).map(|pair| pair[1]).next_back();
+        value("-p").unwrap_or("leasehold") == package && suite.args.windows(2).any(|pair| *pair == ["--test", target])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_belongs_to_its_package() {
+        assert!(runs("leasehold", "redis") && runs("leasehold-testbed", "proxy"));
+        assert!(!runs("leasehold", "proxy") && !runs("leasehold-core", "redis"));
+    }
+}

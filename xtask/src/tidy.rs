@@ -1,0 +1,172 @@
+//! The rules of the house that no compiler checks.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    Outcome,
+    manifest::Manifest,
+    suites::{self, EXAMPLES, EXAMPLES_WITH_SERVER},
+};
+
+const MAX_LINES: usize = 500;
+/// How many lines of code a store may take, tests not counted.
+const MAX_STORE_CODE: usize = 600;
+const STORES: [&str; 4] = ["memory", "redis", "etcd", "zookeeper"];
+/// Folders at the root of somebody's machine, which nothing in here may mention.
+const MACHINE: [&str; 4] = ["work", "tmp", "root", "home"];
+/// Where a path of a machine would do harm.
+const TEXTS: [&str; 7] = ["rs", "toml", "md", "yml", "yaml", "sh", "lua"];
+
+/// Checks all rules and reports everything that breaks one.
+pub(crate) fn tidy() -> Outcome {
+    let files = files(Path::new("."))?;
+    let mut complaints = Vec::new();
+    for path in &files {
+        let extension = path.extension().unwrap_or_default().to_string_lossy();
+        if !TEXTS.contains(&&*extension) && !path.starts_with("./.ci") {
+            continue;
+        }
+        let text = fs::read_to_string(path).map_err(|error| format!("reading {}: {error}", path.display()))?;
+        let mut complain = |what: String| complaints.push(format!("{}: {what}", path.display()));
+        if extension == "rs" {
+            source(&text).into_iter().for_each(&mut complain);
+        }
+        for path in machine_paths(&text) {
+            complain(format!("a path of a machine: {path}"));
+        }
+        if path.ends_with("Cargo.toml") {
+            targets(path, &Manifest::parse(&text), &files).into_iter().for_each(&mut complain);
+        }
+    }
+    complaints.extend(stores(&files)?);
+    complaints.extend(examples(&files));
+    if complaints.is_empty() {
+        println!("tidy: {} files keep the rules of the house", files.len());
+        return Ok(());
+    }
+    Err(format!("{} rules broken:\n{}", complaints.len(), complaints.join("\n")))
+}
+
+fn source(text: &str) -> Vec<String> {
+    let mut complaints = Vec::new();
+    if !text.starts_with("//!") {
+        complaints.push("does not open with `//!` and what belongs there".into());
+    }
+    let lines = text.lines().count();
+    if lines > MAX_LINES {
+        complaints.push(format!("{lines} lines, more than {MAX_LINES}"));
+    }
+    complaints
+}
+
+/// Absolute paths that exist on one machine only.
+fn machine_paths(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices('/') {
+        let before = text[..at].chars().next_back();
+        let inside =
+            before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '}' | ')' | '>'));
+        let rest = &text[at + 1..];
+        if !inside && MACHINE.iter().any(|folder| rest.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))) {
+            let end = rest.find(|c: char| c.is_whitespace() || c == '"').unwrap_or(rest.len());
+            found.push(&text[at..=at + end.min(rest.len())]);
+        }
+    }
+    found.into_iter().map(str::trim_end).collect()
+}
+
+/// Every file of `tests` is a target, and every target is run by a suite.
+fn targets(manifest_path: &Path, manifest: &Manifest, files: &[PathBuf]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let folder = manifest_path.with_file_name("tests");
+    for file in
+        files.iter().filter(|file| file.parent() == Some(&folder) && file.extension().is_some_and(|e| e == "rs"))
+    {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy();
+        if manifest.finds_tests_itself {
+            complaints.push("has tests and not `autotests = false`".into());
+        }
+        if !manifest.tests.iter().any(|test| *test == name) {
+            complaints.push(format!("has no [[test]] for {}", file.display()));
+        }
+    }
+    for test in manifest.tests.iter().filter(|test| !suites::runs(&manifest.package, test)) {
+        complaints.push(format!("no suite of `cargo xtask test` runs the test target {test}"));
+    }
+    complaints
+}
+
+fn stores(files: &[PathBuf]) -> Result<Vec<String>, String> {
+    let mut complaints = Vec::new();
+    for store in STORES {
+        let folder = PathBuf::from(format!("./crates/{store}/src"));
+        let mut code = 0;
+        for file in files.iter().filter(|file| file.starts_with(&folder) && !file.ends_with("tests.rs")) {
+            code += code_lines(&fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?);
+        }
+        if code > MAX_STORE_CODE {
+            complaints.push(format!("{}: {code} lines of code, more than {MAX_STORE_CODE}", folder.display()));
+        }
+    }
+    Ok(complaints)
+}
+
+/// Lines that are neither blank nor comment, up to the tests at the end.
+fn code_lines(text: &str) -> usize {
+    let code = text.lines().map(str::trim).take_while(|line| *line != "#[cfg(test)]");
+    code.filter(|line| !line.is_empty() && !line.starts_with("//") && !line.starts_with("--")).count()
+}
+
+/// Every example is run, or known to need a server.
+fn examples(files: &[PathBuf]) -> Vec<String> {
+    let examples = files.iter().filter(|file| file.parent() == Some(Path::new("./examples")));
+    let names = examples.filter_map(|file| file.file_stem()).map(|name| name.to_string_lossy());
+    let unknown = names.filter(|name| !EXAMPLES.contains(&&**name) && !EXAMPLES_WITH_SERVER.contains(&&**name));
+    unknown.map(|name| format!("examples/{name}.rs: in neither list of xtask's suites")).collect()
+}
+
+/// All files below a folder, except what is built or belongs to git.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut found = Vec::new();
+    let entries = fs::read_dir(folder).map_err(|error| format!("reading {}: {error}", folder.display()))?;
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        if name == "target" || name == ".git" {
+            continue;
+        }
+        if path.is_dir() {
+            found.extend(files(&path)?);
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_a_machine_are_found() {
+        let here =
+            ["let a = \"/", "tmp/x\"; // see https://a.org/", "home/b and src/", "work/c and (/", "root/d)"].concat();
+        assert_eq!(machine_paths(&here), [["/", "tmp/x"].concat(), ["/", "root/d)"].concat()]);
+    }
+
+    #[test]
+    fn comments_and_tests_are_no_code() {
+        assert_eq!(code_lines("//! a\n\nfn a() {}\n  // b\n#[cfg(test)]\nmod tests {}\n"), 1);
+    }
+
+    #[test]
+    fn a_source_opens_with_its_purpose() {
+        assert!(source("//! What belongs here.\n").is_empty());
+        assert_eq!(source("use std::fs;\n").len(), 1);
+    }
+}
