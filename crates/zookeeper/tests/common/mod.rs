@@ -1,5 +1,5 @@
 //! What the tests of this store share: a private server, clients of it, and a limit on every test.
-#![allow(dead_code)] // each test binary uses its own part
+#![allow(dead_code, unreachable_pub, missing_docs)] // each test binary uses its own part
 
 use std::future::Future;
 use std::time::Duration;
