@@ -1,1 +1,52 @@
-//! Leasehold.
+//! Distributed locks for Rust: one API over Redis, etcd, ZooKeeper and memory.
+//!
+//! ```
+//! # #[tokio::main] async fn main() -> leasehold::Result<()> {
+//! let store = leasehold::connect("memory://").await?;    // or redis:// etcd:// zookeeper://
+//! let guard = store.lock("orders/42").acquire().await?;  // waits; cancel it anywhere
+//! println!("token {}", guard.fencing_token());           // the resource rejects a smaller token
+//! guard.release().await?;                                // drop also releases, in the background
+//! # Ok(()) }
+//! ```
+//!
+//! Every guard carries a [fencing token](FencingToken), renews itself, and says *before* anyone else can hold the lock that
+//! it is no longer safe ([`Guard::lost`], [`Guard::is_valid`]). No lock can stop a paused holder's packet: the token at the
+//! resource can. What each store really gives is data ([`Store::guarantees`]) and a table (`docs/guarantees.md`).
+//!
+//! # Errors
+//!
+//! One small [`Error`] with a [kind](ErrorKind), documented there. A bad name, word or URL is
+//! [`Invalid`](ErrorKind::Invalid), reported by the first request that meets it; builders never fail.
+//!
+//! # Features
+//!
+//! One per store: `memory` (default), `redis`, `etcd`, `zookeeper`. Features only add a store and its URL scheme.
+//! `etcd` needs `protoc` to build (Debian: `protobuf-compiler`).
+
+mod connect;
+
+pub use connect::connect;
+pub use leasehold_core::{
+    Acquire, Contention, DEFAULT_TTL, DistributedLock, Entry, Error, ErrorKind, Fairness, Fenced, Fencing,
+    FencingToken, Guarantees, Guard, Held, Lease, Line, Lock, Loss, Lost, MAX_LABEL_BYTES, MAX_NAME_BYTES, MAX_TTL,
+    Name, Options, Owner, Ran, Result, Store,
+};
+
+/// For authors of stores: the trait, what crosses it, and the rules they share.
+pub use leasehold_core::seam;
+
+/// Locks among the tasks of one process, with virtual time for tests.
+#[cfg(feature = "memory")]
+pub use leasehold_memory as memory;
+
+/// Locks in a Redis server.
+#[cfg(feature = "redis")]
+pub use leasehold_redis as redis;
+
+/// Locks in an etcd cluster.
+#[cfg(feature = "etcd")]
+pub use leasehold_etcd as etcd;
+
+/// Locks in a ZooKeeper ensemble.
+#[cfg(feature = "zookeeper")]
+pub use leasehold_zookeeper as zookeeper;

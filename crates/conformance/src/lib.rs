@@ -1,1 +1,23 @@
-//! The conformance suite of Leasehold: one table of named cases that judges every store
+//! The conformance suite of Leasehold: one table of named cases, each citing the promise that it judges, for every store,
+//! ours or yours.
+//!
+//! A store's test is a [`Harness`] (how to get a client, and what can be done to the server) and one call of [`main`]. A
+//! store cannot pick its cases: what a case [needs](Need) and a harness cannot do is reported as ignored, with the reason,
+//! and counted. Each case runs bare and behind a decorator that loses replies, fails and delays ([`faulty`]).
+//!
+//! The promises P1–P10 are those of `docs/guarantees.md`, the clauses S1–S9 those of [`leasehold_core::seam::Backend`].
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a suite judges by panicking")]
+#![allow(clippy::print_stdout, reason = "the matrix of what was proved is printed")]
+
+pub mod arena;
+pub mod case;
+mod cases;
+pub mod faulty;
+pub mod harness;
+mod run;
+
+pub use arena::Arena;
+pub use case::{CASES, Case};
+pub use harness::{Harness, Link, Need, Powers};
+pub use run::{Dressing, judge, main};

@@ -110,9 +110,9 @@ impl Validity {
         self.since.is_some()
     }
 
-    /// Until when a holder may say *valid*. The margin of 1 % + 2 ms covers the rate errors of the client's and the
-    /// store's clock together (Redlock's drift term).
-    pub(crate) fn until(&self, stamp: Moment) -> Moment {
+    /// Until when a holder may say *valid*, given an instant before the call that this answers. The margin of 1 % + 2 ms
+    /// covers the rate errors of the client's and the store's clock together (Redlock's drift term).
+    pub fn until(&self, stamp: Moment) -> Moment {
         let margin = self.ttl / 100 + Duration::from_millis(2);
         self.start(stamp) + self.ttl.saturating_sub(margin)
     }

@@ -96,6 +96,12 @@ impl Memory {
         self.end(&name.into(), Loss::Expired, |_| true)
     }
 
+    /// Deletes the holder's entry of `name` without a word to anybody, as an operator's careless command would; says whether
+    /// there was one.
+    pub fn delete(&self, name: impl Into<Name>) -> bool {
+        self.with_line(&name.into(), |line, _| line.forget_holders())
+    }
+
     /// How many holders and waiters there are, over all names.
     pub fn entries(&self) -> usize {
         self.state().lines.values().map(Queue::len).sum()

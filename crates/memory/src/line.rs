@@ -132,6 +132,13 @@ impl Queue {
         self.0.len() < before
     }
 
+    /// Drops the holds without a ring.
+    pub(crate) fn forget_holders(&mut self) -> bool {
+        let before = self.0.len();
+        self.0.retain(|entry| entry.grant.is_none());
+        self.0.len() < before
+    }
+
     pub(crate) fn inspect(&self) -> Line {
         let entry = |e: &Entry| {
             let shown = leasehold_core::Entry::new(&*e.claim.label).since(e.since);

@@ -1,0 +1,165 @@
+//! Where one case happens: its own namespace, clients on demand, and the judgements that cases share.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Queue, Waiting};
+use leasehold_core::{ErrorKind, Guard, Name, Store};
+
+use crate::faulty::{Faulty, Weather};
+use crate::harness::Harness;
+use crate::run::Dressing;
+
+/// One case's place.
+#[derive(Clone)]
+pub struct Arena {
+    harness: Arc<dyn Harness>,
+    dressing: Dressing,
+    namespace: String,
+    seed: u64,
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Arena({:?} on {})", self.namespace, self.harness.store())
+    }
+}
+
+impl Arena {
+    pub(crate) fn new(harness: Arc<dyn Harness>, dressing: Dressing, case: &str, seed: u64) -> Arena {
+        let namespace = format!("suite {seed:x} {}", case.replace('/', " "));
+        Arena { harness, dressing, namespace, seed }
+    }
+
+    /// The same case in a world of its own.
+    pub async fn private(&self) -> Arena {
+        Arena { harness: self.harness.private().await, ..self.clone() }
+    }
+
+    /// The store's test.
+    pub fn harness(&self) -> &dyn Harness {
+        &*self.harness
+    }
+
+    /// The lease that cases use.
+    pub fn ttl(&self) -> Duration {
+        self.harness.ttl()
+    }
+
+    /// A new client's backend, without dressing: for cases that talk to the seam.
+    pub async fn backend(&self) -> Arc<dyn Backend> {
+        self.harness.client().await
+    }
+
+    /// A store over a new client, dressed as this run wants it.
+    pub async fn store(&self) -> Store {
+        let client = self.harness.client().await;
+        match self.dressing {
+            Dressing::Bare => self.over(client),
+            Dressing::Boxed => self.over(Arc::new(Box::new(client) as Box<dyn Backend>)),
+            Dressing::Faulty => self.over(Arc::new(Faulty::new(client, Weather::bad(), self.seed))),
+        }
+    }
+
+    /// A store over a new client in weather that the case controls.
+    pub async fn store_in(&self, weather: &Weather) -> Store {
+        self.over(Arc::new(Faulty::new(self.harness.client().await, weather.clone(), self.seed)))
+    }
+
+    /// A store over this client.
+    pub fn over(&self, client: Arc<dyn Backend>) -> Store {
+        let seed = self.seed;
+        Store::with_random_seed(client, seed).namespace(&self.namespace).ttl(self.ttl())
+    }
+
+    /// The name as the store sees it.
+    pub fn full(&self, name: &str) -> Name {
+        Name::new(format!("{}/{name}", self.namespace))
+    }
+
+    /// A claim for cases that talk to the seam.
+    pub fn claim(&self, name: &str, queue: Queue) -> Claim {
+        Claim::new(self.full(name), Mode::Exclusive, queue, self.ttl(), "suite")
+    }
+
+    /// Waits until nobody holds and nobody waits for `name`, at most one lease and the store's lateness.
+    pub async fn becomes_empty(&self, name: &str) {
+        let store = self.over(self.backend().await);
+        let limit = self.ttl() + store.guarantees().recovery + Duration::from_secs(1);
+        let what = format!("{name:?} to be free of traces");
+        within(limit, &what, async {
+            loop {
+                let line = store.lock(name).inspect().await.unwrap();
+                if line.holders.is_empty() && line.waiters.is_empty() {
+                    return;
+                }
+                nap().await;
+            }
+        })
+        .await;
+    }
+
+    /// Waits until `n` stand in line for `name`.
+    pub async fn queue_reaches(&self, store: &Store, name: &str, n: usize) {
+        let what = format!("{n} waiters for {name:?}");
+        within(Duration::from_secs(20), &what, async {
+            while store.lock(name).inspect().await.map_or(0, |line| line.waiters.len()) != n {
+                nap().await;
+            }
+        })
+        .await;
+    }
+
+    /// Takes the lock with tries, as often as it needs within `limit`.
+    pub async fn soon(&self, store: &Store, name: &str, limit: Duration) -> Guard {
+        within(limit, &format!("{name:?} to come free"), async {
+            loop {
+                match store.lock(name).try_acquire().await {
+                    Ok(guard) => return guard,
+                    Err(e) if e.is_retryable() => nap().await,
+                    Err(e) => panic!("{e:?}"),
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// The nap of a judge that polls.
+pub async fn nap() {
+    tokio::time::sleep(Duration::from_millis(10)).await;
+}
+
+/// Fails if `what` takes longer than `limit`.
+pub async fn within<T>(limit: Duration, what: &str, work: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(limit, work).await {
+        Ok(done) => done,
+        Err(_) => panic!("waited {limit:?} for {what}"),
+    }
+}
+
+/// The grant in an answer, or a failure.
+pub fn granted(answer: leasehold_core::Result<Claimed>) -> Grant {
+    match answer {
+        Ok(Claimed::Granted(grant)) => grant,
+        other => panic!("expected a grant, got {other:?}"),
+    }
+}
+
+/// The place in line in an answer, or a failure.
+pub fn waiting(answer: leasehold_core::Result<Claimed>) -> Waiting {
+    match answer {
+        Ok(Claimed::Waiting(waiting)) => waiting,
+        other => panic!("expected a place in line, got {other:?}"),
+    }
+}
+
+/// Fails unless the answer is this kind of error.
+pub fn expect_kind<T: fmt::Debug>(answer: leasehold_core::Result<T>, kind: ErrorKind) -> leasehold_core::Error {
+    match answer {
+        Err(e) if e.kind() == kind => e,
+        other => panic!("expected {kind:?}, got {other:?}"),
+    }
+}

@@ -1,0 +1,103 @@
+//! The table of cases.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use crate::arena::Arena;
+use crate::cases::{cancel, exclusion, holding, hygiene, input, loss, names, token, waiting};
+use crate::harness::Need;
+
+/// One named case.
+#[derive(Debug)]
+pub struct Case {
+    /// Group and name.
+    pub name: &'static str,
+    /// The promises (P) and clauses of the seam (S) that it judges.
+    pub clauses: &'static str,
+    /// What the harness must be able to do.
+    pub needs: &'static [Need],
+    /// Whether it also runs behind the faulty decorator.
+    pub in_bad_weather: bool,
+    pub(crate) run: fn(Arena) -> Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+/// `group::case: clauses, [needs], weather;` one line a case.
+macro_rules! table {
+    ($($group:ident::$case:ident: $clauses:literal, [$($need:ident),*], $weather:ident;)*) => {
+        /// Every case. A store cannot pick.
+        pub const CASES: &[Case] = &[$(Case {
+            name: concat!(stringify!($group), "/", stringify!($case)),
+            clauses: $clauses,
+            needs: &[$(Need::$need),*],
+            in_bad_weather: table!(@$weather),
+            run: |arena| Box::pin($group::$case(arena)),
+        },)*];
+    };
+    (@any) => { true };
+    (@fair) => { false };
+}
+
+// `any`: in bad weather too. `fair`: only in fair weather, because the case counts, times, or makes its own weather.
+table! {
+    exclusion::contenders: "P1 P2", [], any;
+    exclusion::two_of_one_client: "P1 S1", [], any;
+    exclusion::try_says_who: "P8 S5", [], any;
+    exclusion::claiming_again_is_idempotent: "S1 S3", [], fair;
+    exclusion::fast_and_fair_together: "P1 P6", [], any;
+    exclusion::another_tool_is_waited_for: "P1 P8", [AnotherTool], fair;
+
+    token::rises_across_release_and_eviction: "P2 S3", [], any;
+    token::rises_across_expiry: "P2 S3", [], fair;
+    token::rises_across_restart: "P2", [Private, Restart], fair;
+    token::rises_across_data_loss: "P2", [Private, Wipe], fair;
+    token::is_equal_within_a_hold: "P2 S1", [], any;
+
+    waiting::is_woken_by_a_release: "P5", [PushedWake], fair;
+    waiting::is_in_order: "P6 S5", [], fair;
+    waiting::turns_do_not_starve_others: "P5 P6", [], fair;
+    waiting::gets_it_without_a_bell: "P5", [], fair;
+    waiting::skips_the_dead: "P5 P6 S4", [], fair;
+    waiting::survives_a_dead_holder: "P5", [], fair;
+    waiting::ends_at_its_deadline: "P8", [], any;
+    waiting::that_gives_up_harms_nobody: "P4 P5", [], any;
+
+    holding::outlives_its_ttl: "P3 S7", [], any;
+    holding::is_confirmed_by_the_store: "P3", [], any;
+    holding::ends_at_max_hold: "P3", [], any;
+    holding::lasts_for_min_hold: "P4", [], any;
+    holding::is_shared_by_its_owner: "P2", [], any;
+    holding::runs_a_body: "P3 P4", [], any;
+    holding::skips_a_body: "P8", [], any;
+
+    loss::comes_before_another_grant_when_renewals_hang: "P1 P3", [], fair;
+    loss::comes_before_another_grant_behind_a_black_hole: "P1 P3", [Link], fair;
+    loss::comes_when_only_replies_are_lost: "P3", [Link], fair;
+    loss::does_not_come_from_one_failed_renewal: "P3 S7", [], fair;
+    loss::by_eviction_frees_the_next: "P3 P5", [], fair;
+    loss::by_deletion_is_noticed: "P3 S7", [DeleteHolder], fair;
+    loss::leaves_the_successor_alone: "P3 S6", [], fair;
+    loss::is_followed_by_a_new_hold: "P3", [], fair;
+    loss::grant_under_an_aged_session: "P1 S2", [], fair;
+    loss::repeated_claim_counts_from_what_extended: "P1 S2", [], fair;
+
+    cancel::at_every_await_when_free: "P4 S6", [], any;
+    cancel::at_every_await_when_held: "P4 S6", [], any;
+    cancel::after_a_lost_reply: "P4 S1 S6", [], fair;
+    cancel::a_lost_release_reply: "P4 S6", [], fair;
+    cancel::behind_a_cut_link: "P4 S9", [Link], fair;
+    cancel::a_guard_frees_by_drop: "P4", [], any;
+    cancel::many_guards_at_once: "P4 P9", [], any;
+    cancel::outside_of_any_runtime: "P4", [], fair;
+
+    names::do_not_interact: "P10 S8", [], fair;
+    names::are_listed: "P10", [], fair;
+    names::nest_in_namespaces: "P10", [], fair;
+    names::show_who_holds_and_waits: "P8", [], fair;
+
+    input::bad_names_and_words: "P8", [], fair;
+    input::junk_in_the_store: "P8 S9", [Junk], fair;
+    input::a_closed_store: "P8", [], fair;
+
+    hygiene::after_many_names: "P9", [Private, Footprint], fair;
+    hygiene::after_many_failed_tries: "P9 S5", [Private, Footprint], fair;
+}

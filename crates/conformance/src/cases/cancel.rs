@@ -1,0 +1,168 @@
+//! Does leaving at any moment leave anything behind?
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use leasehold_core::{Acquire, ErrorKind};
+
+use crate::arena::{Arena, expect_kind, within};
+use crate::faulty::Weather;
+
+/// Polls an acquisition until it has been woken `polls` times, and drops it there; says whether it was done before.
+struct DroppedAt {
+    acquire: Option<Acquire>,
+    polls: usize,
+}
+
+impl Future for DroppedAt {
+    type Output = bool;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
+        if self.polls == 0 {
+            self.acquire = None;
+            return Poll::Ready(false);
+        }
+        self.polls -= 1;
+        let Some(acquire) = &mut self.acquire else { return Poll::Ready(false) };
+        match Pin::new(acquire).poll(cx) {
+            Poll::Ready(guard) => Poll::Ready(guard.is_ok()),
+            Poll::Pending if self.polls == 0 => {
+                self.acquire = None;
+                Poll::Ready(false)
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+/// CASES 16: the future is dropped after 0, 1, 2, … polls, until it is done before that; each time the lock is free soon.
+pub(crate) async fn at_every_await_when_free(arena: Arena) {
+    let store = arena.store().await;
+    for polls in 0..50 {
+        let acquire = Some(store.lock("a").acquire());
+        let done = within(arena.ttl() * 3, "an acquisition", DroppedAt { acquire, polls }).await;
+        arena.becomes_empty("a").await;
+        if done {
+            assert!(polls > 0);
+            return;
+        }
+    }
+}
+
+/// CASES 16, P4: the same behind a holder; the waiter behind the one that leaves is served.
+pub(crate) async fn at_every_await_when_held(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    for polls in [0, 1, 2, 3, 4, 6] {
+        let guard = one.lock("a").acquire().await.unwrap();
+        let leaver = DroppedAt { acquire: Some(two.lock("a").acquire()), polls };
+        // Whoever is never woken again is dropped where it waits.
+        let _ = tokio::time::timeout(arena.ttl() / 4, leaver).await;
+        let next = tokio::spawn(two.lock("a").acquire());
+        drop(guard);
+        let next = within(arena.ttl() * 4, "the waiter behind", next).await.unwrap().unwrap();
+        drop(next);
+        arena.becomes_empty("a").await;
+    }
+}
+
+/// CASES 17 (go-zookeeper#229, kazoo#732): the reply is lost after the store has acted; the claim adopts its own entry.
+pub(crate) async fn after_a_lost_reply(arena: Arena) {
+    let weather = Weather::default();
+    let store = arena.store_in(&weather).await;
+    weather.lose_claim_replies(2);
+    let guard = within(arena.ttl() * 2, "the claim to find itself", store.lock("a").acquire()).await.unwrap();
+    let line = store.lock("a").inspect().await.unwrap();
+    assert_eq!((line.holders.len(), line.waiters.len()), (1, 0));
+    guard.release().await.unwrap();
+    arena.becomes_empty("a").await;
+    // And one that leaves after a lost reply leaves nothing.
+    weather.lose_claim_replies(1000);
+    match store.lock("a").acquire_timeout(Duration::from_millis(200)).await {
+        Ok(guard) => drop(guard), // a bell may have told what the replies did not
+        Err(e) => assert_eq!(e.kind(), ErrorKind::Ambiguous),
+    }
+    weather.lose_claim_replies(0);
+    arena.becomes_empty("a").await;
+}
+
+/// CASES 19 (curator#1193, etcd#22123): the reply of a release is lost; it is repeated in the background, and frees nobody
+/// else.
+pub(crate) async fn a_lost_release_reply(arena: Arena) {
+    let weather = Weather::default();
+    let (one, two) = (arena.store_in(&weather).await, arena.store().await);
+    weather.lose_release_replies(3);
+    let guard = one.lock("a").acquire().await.unwrap();
+    let waiter = tokio::spawn(two.lock("a").acquire());
+    arena.queue_reaches(&two, "a", 1).await;
+    expect_kind(guard.release().await, ErrorKind::Ambiguous);
+    let next = within(arena.ttl(), "the next holder", waiter).await.unwrap().unwrap();
+    one.close(Duration::from_secs(5)).await.unwrap();
+    assert!(next.confirm().await.is_ok());
+}
+
+/// CASES 11 (peers): the store goes away; a bounded wait ends in time with the store's error, and nothing is left.
+pub(crate) async fn behind_a_cut_link(arena: Arena) {
+    let (client, link) = arena.harness().linked_client().await;
+    let (one, two) = (arena.over(client), arena.store().await);
+    link.black_hole().await;
+    let wait = Duration::from_millis(400);
+    let answer = within(wait + Duration::from_millis(400), "a bounded wait", one.lock("a").acquire_timeout(wait)).await;
+    assert!(answer.is_err_and(|e| e.is_retryable()));
+    link.heal().await;
+    arena.becomes_empty("a").await;
+    link.cut().await;
+    let answer = within(wait + Duration::from_millis(400), "a bounded wait", one.lock("b").acquire_timeout(wait)).await;
+    assert!(answer.is_err_and(|e| e.is_retryable()));
+    link.heal().await;
+    // The same client recovers by itself.
+    let limit = arena.ttl() * 3 + Duration::from_secs(10);
+    let guard = arena.soon(&one, "b", limit).await;
+    assert!(two.lock("b").try_acquire().await.is_err());
+    drop(guard);
+    arena.becomes_empty("b").await;
+}
+
+/// A guard frees by drop, without anybody waiting for it.
+pub(crate) async fn a_guard_frees_by_drop(arena: Arena) {
+    let store = arena.store().await;
+    for _ in 0..3 {
+        drop(store.lock("a").acquire().await.unwrap());
+        drop(arena.soon(&store, "a", Duration::from_secs(10)).await);
+    }
+    arena.becomes_empty("a").await;
+}
+
+/// Many guards dropped at once are all free soon (rlock's bug).
+pub(crate) async fn many_guards_at_once(arena: Arena) {
+    let store = arena.store().await;
+    let mut guards = Vec::new();
+    for i in 0..200 {
+        guards.push(store.lock(("many", i)).acquire().await.unwrap());
+    }
+    assert!(guards.iter().all(|guard| guard.is_valid()));
+    drop(guards);
+    within(arena.ttl() + Duration::from_secs(20), "200 locks to come free", async {
+        for i in 0..200 {
+            arena.becomes_empty(&format!("many/{i}")).await;
+        }
+    })
+    .await;
+}
+
+/// CASES 20, P13 of the peers: a guard outlives its runtime: no panic, no hang; the lease ends it.
+pub(crate) async fn outside_of_any_runtime(arena: Arena) {
+    let (arena_there, outer) = (arena.clone(), tokio::runtime::Handle::current());
+    let gone = std::thread::spawn(move || {
+        let store = outer.block_on(arena_there.store());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let guard = runtime.block_on(store.lock("a").acquire()).unwrap();
+        runtime.shutdown_background();
+        assert!(guard.is_valid());
+        assert!(guard.remaining() > Duration::ZERO);
+        drop(guard);
+    });
+    within(arena.ttl(), "the other thread", tokio::task::spawn_blocking(move || gone.join().unwrap())).await.unwrap();
+    arena.becomes_empty("a").await;
+}

@@ -1,0 +1,133 @@
+//! Do two holders ever both say *valid*?
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_core::seam::Queue;
+use leasehold_core::{DistributedLock, ErrorKind, Store};
+
+use crate::arena::{Arena, expect_kind, granted, waiting, within};
+
+/// What the lock protects: a counter that is read, and written a moment later.
+#[derive(Default)]
+struct Unprotected {
+    value: AtomicU64,
+    inside: AtomicU64,
+    greatest_token: AtomicU64,
+}
+
+impl Unprotected {
+    async fn increment(&self, token: u64) {
+        assert_eq!(self.inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+        let before = self.greatest_token.swap(token, Ordering::SeqCst);
+        assert!(before < token, "token {token} came after {before}");
+        let value = self.value.load(Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        self.value.store(value + 1, Ordering::SeqCst);
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Every one of `locks` increments the counter `each` times; the sum must be exact and tokens must rise.
+async fn count(locks: Vec<Arc<dyn DistributedLock>>, each: u64) {
+    let counter = Arc::new(Unprotected::default());
+    let total = locks.len() as u64 * each;
+    let tasks: Vec<_> = locks
+        .into_iter()
+        .map(|lock| {
+            let counter = counter.clone();
+            tokio::spawn(async move {
+                for _ in 0..each {
+                    let guard = lock.acquire().await.unwrap();
+                    counter.increment(guard.fencing_token().get()).await;
+                    assert!(guard.is_valid());
+                    drop(guard.release().await);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(counter.value.load(Ordering::SeqCst), total);
+}
+
+fn dynamic(store: &Store) -> Arc<dyn DistributedLock> {
+    Arc::new(store.lock("counter"))
+}
+
+/// CASES 1: tasks of four clients increment an unprotected counter; the sum is exact and each token greater.
+pub(crate) async fn contenders(arena: Arena) {
+    let mut locks = Vec::new();
+    for _ in 0..4 {
+        let store = arena.store().await;
+        locks.extend([dynamic(&store), dynamic(&store)]);
+    }
+    count(locks, 10).await;
+}
+
+/// CASES 5 (etcd's mutex is the same owner twice within one session): two handles of one client exclude each other.
+pub(crate) async fn two_of_one_client(arena: Arena) {
+    let store = arena.store().await;
+    let first = store.lock("a").acquire().await.unwrap();
+    expect_kind(store.lock("a").try_acquire().await, ErrorKind::Contended);
+    drop(first.release().await);
+    drop(arena.soon(&store, "a", Duration::from_secs(10)).await);
+}
+
+/// A failed try says who holds it.
+pub(crate) async fn try_says_who(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let guard = one.lock("a").label("the holder").acquire().await.unwrap();
+    let error = expect_kind(two.lock("a").try_acquire().await, ErrorKind::Contended);
+    assert_eq!(error.name().map(|name| name.as_str()), Some("a"));
+    let who = error.into_contention().unwrap();
+    assert_eq!(who.label.as_deref(), Some("the holder"));
+    assert_eq!(who.token, Some(guard.fencing_token()));
+}
+
+/// S1: a repeated claim answers the same grant, and a repeated wait the same place in line.
+pub(crate) async fn claiming_again_is_idempotent(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let (holder, waiter) = (arena.claim("a", Queue::Fair), arena.claim("a", Queue::Fair));
+    let first = granted(one.claim(&holder).await);
+    let again = granted(one.claim(&holder.clone().with_label("another")).await);
+    assert_eq!(first.token, again.token);
+    let place = waiting(two.claim(&waiter).await).place;
+    assert_eq!(place, waiting(two.claim(&waiter).await).place);
+    let line = two.inspect(&arena.full("a")).await.unwrap();
+    assert_eq!((line.holders.len(), line.waiters.len()), (1, 1));
+    assert_eq!(line.holders[0].label.as_deref(), Some("another"));
+    one.release(&holder, Some(&again.place)).await.unwrap();
+    two.release(&waiter, Some(&place)).await.unwrap();
+    arena.becomes_empty("a").await;
+}
+
+/// Fair and fast claims share one line (PROTOCOLS 14), and tokens rise across both.
+pub(crate) async fn fast_and_fair_together(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let locks: Vec<Arc<dyn DistributedLock>> = vec![
+        Arc::new(one.lock("counter").fast()),
+        Arc::new(one.lock("counter").fast()),
+        Arc::new(one.lock("counter").fair()),
+        Arc::new(two.lock("counter").fast()),
+        Arc::new(two.lock("counter").fast()),
+        Arc::new(two.lock("counter").fair()),
+    ];
+    count(locks, 10).await;
+}
+
+/// CASES 38: another tool's entry in the plain layout is waited for, and reported as such.
+pub(crate) async fn another_tool_is_waited_for(arena: Arena) {
+    let store = arena.store().await;
+    let foreign = arena.harness().hold_as_another_tool(arena.full("a").as_str()).await;
+    let who = expect_kind(store.lock("a").try_acquire().await, ErrorKind::Contended).into_contention().unwrap();
+    assert!(who.foreign, "{who:?}");
+    let waiter = store.lock("a").acquire();
+    let waiter = tokio::spawn(waiter);
+    arena.queue_reaches(&store, "a", 1).await;
+    foreign.release().await;
+    let guard = within(arena.ttl() * 2, "the lock after the other tool", waiter).await.unwrap().unwrap();
+    guard.release().await.unwrap();
+}

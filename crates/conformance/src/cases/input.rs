@@ -1,0 +1,58 @@
+//! Does bad input get a clear error, and leave nothing?
+
+use std::time::Duration;
+
+use leasehold_core::{ErrorKind, MAX_TTL, Options};
+
+use crate::arena::{Arena, expect_kind, within};
+
+/// CASES 34 and the peers' 10: bad names and words are refused at once, with a text that says what to do.
+pub(crate) async fn bad_names_and_words(arena: Arena) {
+    let store = arena.store().await;
+    let long = "x".repeat(513);
+    for bad in ["", "a\0b", &long] {
+        expect_kind(store.lock(bad).acquire().await, ErrorKind::Invalid);
+        expect_kind(store.lock(bad).try_acquire().await, ErrorKind::Invalid);
+        expect_kind(store.lock(bad).inspect().await, ErrorKind::Invalid);
+    }
+    let words = Options::default();
+    for bad in [
+        words.clone().ttl(Duration::ZERO),
+        words.clone().ttl(Duration::from_nanos(1)),
+        words.clone().ttl(MAX_TTL + Duration::from_nanos(1)),
+        words.clone().ttl(Duration::MAX),
+        words.clone().max_hold(Duration::ZERO),
+        words.clone().label("x".repeat(257)),
+    ] {
+        let error = expect_kind(store.lock("a").with(&bad).acquire().await, ErrorKind::Invalid);
+        assert!(error.to_string().len() > 20, "{error}");
+    }
+    arena.becomes_empty("a").await;
+    // Absurd waits neither panic nor overflow, and short ones are short.
+    let _guard = store.lock("a").acquire().await.unwrap();
+    expect_kind(store.lock("a").acquire_timeout(Duration::from_millis(100)).await, ErrorKind::TimedOut);
+    let forever =
+        tokio::time::timeout(Duration::from_millis(200), store.lock("a").acquire_timeout(Duration::MAX)).await;
+    assert!(forever.is_err());
+}
+
+/// A key of another kind at the lock's place: a typed error, no endless wait.
+pub(crate) async fn junk_in_the_store(arena: Arena) {
+    let store = arena.store().await;
+    arena.harness().put_junk(arena.full("a").as_str()).await;
+    let limit = Duration::from_secs(5);
+    let error = expect_kind(within(limit, "an error", store.lock("a").acquire()).await, ErrorKind::Internal);
+    assert!(error.to_string().contains("\"a\""), "{error}");
+    expect_kind(within(limit, "an error", store.lock("a").try_acquire()).await, ErrorKind::Internal);
+}
+
+/// A closed store says so.
+pub(crate) async fn a_closed_store(arena: Arena) {
+    let store = arena.store().await;
+    let guard = store.lock("a").acquire().await.unwrap();
+    drop(guard);
+    store.close(Duration::from_secs(5)).await.unwrap();
+    expect_kind(store.lock("a").acquire().await, ErrorKind::Closed);
+    expect_kind(store.lock("a").try_acquire().await, ErrorKind::Closed);
+    arena.becomes_empty("a").await;
+}

@@ -1,0 +1,181 @@
+//! Does a holder learn that it is one no longer, before anybody else can be?
+
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Claimed, Moment, Queue};
+use leasehold_core::{ErrorKind, Guard, Loss, Store};
+
+use crate::arena::{Arena, expect_kind, granted, within};
+use crate::faulty::Weather;
+
+/// Fails if `rival` gets the lock before the guard has said that it lost it; returns the rival's guard.
+async fn lost_before_granted(arena: &Arena, guard: &Guard, rival: &Store) -> Guard {
+    let limit = arena.ttl() * 2 + rival.guarantees().recovery + Duration::from_secs(2);
+    let (mut lost, waiting) = (guard.lost(), rival.lock("a").acquire());
+    tokio::pin!(waiting);
+    let loss = within(limit, "the loss", async {
+        tokio::select! {
+            biased;
+            loss = &mut lost => loss,
+            other = &mut waiting => {
+                let other = other.unwrap();
+                panic!("granted {other:?} while {guard:?} said valid for another {:?}", guard.remaining())
+            }
+        }
+    })
+    .await;
+    assert_eq!(loss, Loss::Expired);
+    assert!(!guard.is_valid());
+    within(limit, "the next holder", waiting).await.unwrap()
+}
+
+/// CASES 8, 10: renewals hang for ever; `lost()` fires at the end of validity, before the next is granted.
+pub(crate) async fn comes_before_another_grant_when_renewals_hang(arena: Arena) {
+    let weather = Weather::default();
+    let (one, two) = (arena.store_in(&weather).await, arena.store().await);
+    weather.hang_renewals(true);
+    let guard = one.lock("a").acquire().await.unwrap();
+    let next = lost_before_granted(&arena, &guard, &two).await;
+    assert!(next.fencing_token() > guard.fencing_token());
+}
+
+/// CASES 6, 8: the network swallows everything, without a word.
+pub(crate) async fn comes_before_another_grant_behind_a_black_hole(arena: Arena) {
+    let (client, link) = arena.harness().linked_client().await;
+    let (one, two) = (arena.over(client), arena.store().await);
+    let guard = one.lock("a").acquire().await.unwrap();
+    link.black_hole().await;
+    let next = lost_before_granted(&arena, &guard, &two).await;
+    link.heal().await;
+    // The old guard's release cannot free the successor.
+    expect_kind(guard.release().await, ErrorKind::Lost);
+    tokio::time::sleep(arena.ttl()).await;
+    assert!(next.is_valid(), "{:?}", next.check());
+}
+
+/// FAILURES N3: requests arrive, so the store goes on renewing, but no reply does: unknown is not renewed.
+pub(crate) async fn comes_when_only_replies_are_lost(arena: Arena) {
+    let (client, link) = arena.harness().linked_client().await;
+    let one = arena.over(client);
+    let guard = one.lock("a").acquire().await.unwrap();
+    link.lose_replies().await;
+    let limit = arena.ttl() + Duration::from_millis(500);
+    assert_eq!(within(limit, "the loss", guard.lost()).await, Loss::Expired);
+    link.heal().await;
+}
+
+/// CASES 11: errors are not loss; renewals go on.
+pub(crate) async fn does_not_come_from_one_failed_renewal(arena: Arena) {
+    let weather = Weather::default();
+    let one = arena.store_in(&weather).await;
+    let guard = one.lock("a").acquire().await.unwrap();
+    for _ in 0..3 {
+        weather.fail_renewals(1);
+        tokio::time::sleep(arena.ttl()).await;
+        assert!(guard.is_valid(), "{:?}", guard.check());
+    }
+}
+
+/// An operator evicts the holder: the next gets the lock at once, and the evicted hears of it.
+pub(crate) async fn by_eviction_frees_the_next(arena: Arena) {
+    let (one, two, operator) = (arena.store().await, arena.store().await, arena.store().await);
+    let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
+    let guard = one.lock("a").with(&words).acquire().await.unwrap();
+    let waiter = tokio::spawn(two.lock("a").with(&words).acquire());
+    arena.queue_reaches(&operator, "a", 1).await;
+    assert!(operator.evict("a", guard.fencing_token()).await.unwrap());
+    let next = within(Duration::from_secs(4), "the next holder", waiter).await.unwrap().unwrap();
+    assert!(next.fencing_token() > guard.fencing_token());
+    let loss = within(Duration::from_secs(8), "the evicted to hear of it", guard.lost()).await;
+    assert!(matches!(loss, Loss::Evicted | Loss::Gone), "{loss:?}");
+    expect_kind(guard.release().await, ErrorKind::Lost);
+    assert!(next.confirm().await.is_ok());
+}
+
+/// CASES 7: the entry is deleted behind everybody's back; the holder learns it at the latest when it asks.
+pub(crate) async fn by_deletion_is_noticed(arena: Arena) {
+    let store = arena.store().await;
+    let guard = store.lock("a").acquire().await.unwrap();
+    arena.harness().delete_holder(arena.full("a").as_str()).await;
+    expect_kind(guard.confirm().await, ErrorKind::Lost);
+    assert!(!guard.is_valid());
+    drop(guard);
+    arena.becomes_empty("a").await;
+}
+
+/// CASES 14 (ShedLock and etcd's Unlock free by key): the release of a lost guard cannot free the successor, also within
+/// one client.
+pub(crate) async fn leaves_the_successor_alone(arena: Arena) {
+    let weather = Weather::default();
+    let (one, two) = (arena.store_in(&weather).await, arena.store().await);
+    weather.hang_renewals(true);
+    let guard = one.lock("a").acquire().await.unwrap();
+    let next = lost_before_granted(&arena, &guard, &two).await;
+    drop(guard);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(next.confirm().await.is_ok());
+    next.release().await.unwrap();
+    // The same at the seam, within one client: an old claim's release frees nobody else.
+    let client = arena.backend().await;
+    let (old, new) = (arena.claim("b", Queue::Fair), arena.claim("b", Queue::Fair));
+    let first = granted(client.claim(&old).await);
+    client.release(&old, Some(&first.place)).await.unwrap();
+    let second = granted(client.claim(&new).await);
+    client.release(&old, Some(&first.place)).await.unwrap();
+    client.release(&old, None).await.unwrap();
+    assert_eq!(granted(client.claim(&new).await).token, second.token);
+    client.release(&new, Some(&second.place)).await.unwrap();
+}
+
+/// CASES 15: after a loss the same client acquires again, and renews.
+pub(crate) async fn is_followed_by_a_new_hold(arena: Arena) {
+    let weather = Weather::default();
+    let store = arena.store_in(&weather).await;
+    weather.hang_renewals(true);
+    let guard = store.lock("a").acquire().await.unwrap();
+    assert_eq!(within(arena.ttl() * 2, "the loss", guard.lost()).await, Loss::Expired);
+    weather.hang_renewals(false);
+    drop(guard);
+    let limit = arena.ttl() * 2 + store.guarantees().recovery + Duration::from_secs(2);
+    let again = arena.soon(&store, "a", limit).await;
+    tokio::time::sleep(arena.ttl() * 2).await;
+    assert!(again.is_valid(), "{:?}", again.check());
+}
+
+/// Fails if another client is granted `name` before the validity that `since` claims has ended.
+async fn nobody_before(arena: &Arena, rival: &dyn Backend, name: &str, valid_until: Moment) {
+    let limit = arena.ttl() * 2 + rival.guarantees().recovery + Duration::from_secs(2);
+    within(limit, "the rival to be granted", async {
+        let claim = arena.claim(name, Queue::Fair);
+        loop {
+            if let Ok(Claimed::Granted(grant)) = rival.claim(&claim).await {
+                let now = Moment::now();
+                assert!(now >= valid_until, "granted {:?} too early", valid_until.since(now));
+                return rival.release(&claim, Some(&grant.place)).await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+/// PROTOCOLS 2b: a grant under a session that was last renewed a while ago does not count from the claim.
+pub(crate) async fn grant_under_an_aged_session(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    granted(one.claim(&arena.claim("first", Queue::Fair)).await);
+    tokio::time::sleep(arena.ttl() * 2 / 5).await;
+    let stamp = Moment::now();
+    let grant = granted(one.claim(&arena.claim("second", Queue::Fair)).await);
+    nobody_before(&arena, &*two, "second", grant.validity.until(stamp)).await;
+}
+
+/// PROTOCOLS 2a: a repeated claim that is answered *granted* either extended the lease or does not count from the repeat.
+pub(crate) async fn repeated_claim_counts_from_what_extended(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let claim = arena.claim("a", Queue::Fair);
+    granted(one.claim(&claim).await);
+    tokio::time::sleep(arena.ttl() * 3 / 5).await;
+    let stamp = Moment::now();
+    let again = granted(one.claim(&claim).await);
+    nobody_before(&arena, &*two, "a", again.validity.until(stamp)).await;
+}

@@ -1,0 +1,11 @@
+//! The cases, grouped by what they ask. Where a case falls out of a real bug, it names it.
+
+pub(crate) mod cancel;
+pub(crate) mod exclusion;
+pub(crate) mod holding;
+pub(crate) mod hygiene;
+pub(crate) mod input;
+pub(crate) mod loss;
+pub(crate) mod names;
+pub(crate) mod token;
+pub(crate) mod waiting;

@@ -1,0 +1,132 @@
+//! Do names stay apart, and can one see what is there?
+
+use std::time::Duration;
+
+use leasehold_core::Name;
+
+use crate::arena::Arena;
+
+/// CASES 34: names that would collide under a careless encoding are all held at once, and all free again.
+pub(crate) async fn do_not_interact(arena: Arena) {
+    let store = arena.store().await;
+    let longest = "x".repeat(400);
+    let mut odd = vec![
+        "a",
+        "a/",
+        "/a",
+        "a/b",
+        "a/b/c",
+        "a%2Fb",
+        "a%252Fb",
+        "A",
+        "{a}",
+        "{a",
+        "a}",
+        "a{b}c",
+        "{}",
+        "a:q",
+        "a:f",
+        "{a}:q",
+        "a b",
+        " a",
+        "a\n",
+        "a\"b",
+        "a'b",
+        "a\\b",
+        "]]",
+        "lock-a",
+        "block-a",
+        "job",
+        "job-2",
+        "..",
+        ".",
+        "é",
+        "e\u{301}",
+        "漢字",
+        "\u{1F512}",
+        "*",
+        "?",
+        "[a]",
+        "a\u{1}b",
+        "%",
+        "%%",
+        "_c_",
+        "a-lock-0000000000",
+        "zookeeper",
+    ];
+    odd.push(&longest);
+    let mut guards = Vec::new();
+    for name in &odd {
+        let guard = store.lock(*name).acquire_timeout(Duration::from_secs(5)).await;
+        guards.push(guard.unwrap_or_else(|e| panic!("{name:?}: {e:?}")));
+    }
+    for name in &odd {
+        assert!(store.lock(*name).try_acquire().await.is_err(), "{name:?} is not excluded");
+        let line = store.lock(*name).inspect().await.unwrap();
+        assert_eq!((line.holders.len(), line.waiters.len()), (1, 0), "{name:?}");
+    }
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+}
+
+/// Lists are in byte order, by prefix, in pages, and decode what was encoded.
+pub(crate) async fn are_listed(arena: Arena) {
+    let store = arena.store().await;
+    let mut names: Vec<Name> = ["l/b", "l/a", "l/ü", "l/a/x", "l/a%2Fx", "l/{z}", "m/a"].map(Name::new).to_vec();
+    let mut guards = Vec::new();
+    for name in &names {
+        guards.push(store.lock(name).acquire().await.unwrap());
+    }
+    names.sort();
+    let below: Vec<Name> = names.iter().filter(|name| name.as_str().starts_with("l/")).cloned().collect();
+    assert_eq!(store.list("l/", None, 100).await.unwrap(), below);
+    assert_eq!(store.list("", None, 100).await.unwrap(), names);
+    let mut pages = Vec::new();
+    loop {
+        let page = store.list("l/", pages.last(), 2).await.unwrap();
+        if page.is_empty() {
+            break;
+        }
+        assert!(page.len() <= 2);
+        pages.extend(page);
+    }
+    assert_eq!(pages, below);
+    drop(guards);
+}
+
+/// The same name in two namespaces is two locks.
+pub(crate) async fn nest_in_namespaces(arena: Arena) {
+    let store = arena.store().await;
+    let (one, two) = (store.clone().namespace("one"), store.clone().namespace("two"));
+    let first = one.lock("a").acquire().await.unwrap();
+    let second = two.lock("a").acquire_timeout(Duration::from_secs(5)).await.unwrap();
+    assert!(one.lock("a").try_acquire().await.is_err());
+    assert_eq!(one.list("", None, 10).await.unwrap(), [Name::new("a")]);
+    assert_eq!(first.name().as_str(), "a");
+    assert_eq!(second.name().as_str(), "a");
+}
+
+/// P8: labels, tokens and times of the holder and of those who wait, in order.
+pub(crate) async fn show_who_holds_and_waits(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let lock = one.lock("a");
+    let empty = lock.inspect().await.unwrap();
+    assert!(empty.holders.is_empty() && empty.waiters.is_empty());
+    let guard = one.lock("a").label("holder é").acquire().await.unwrap();
+    let mut waiters = Vec::new();
+    for (i, label) in ["first", "second"].into_iter().enumerate() {
+        waiters.push(tokio::spawn(two.lock("a").label(label).acquire()));
+        arena.queue_reaches(&one, "a", i + 1).await;
+    }
+    let line = lock.inspect().await.unwrap();
+    let labels: Vec<_> =
+        line.holders.iter().chain(&line.waiters).map(|e| e.label.clone().unwrap_or_default()).collect();
+    assert_eq!(labels, ["holder é", "first", "second"]);
+    assert_eq!(line.holders[0].token, Some(guard.fencing_token()));
+    let since = line.holders[0].since.expect("since when it is held");
+    let age = std::time::SystemTime::now().duration_since(since).unwrap_or_default();
+    assert!(age < Duration::from_secs(30), "{age:?}");
+    assert!(line.waiters.iter().all(|e| e.token.is_none() && !e.foreign));
+    waiters.iter().for_each(|waiter| waiter.abort());
+}

@@ -1,0 +1,89 @@
+//! Do tokens rise, whatever happens in between?
+
+use std::time::Duration;
+
+use leasehold_core::seam::Queue;
+use leasehold_core::{Fencing, FencingToken, Owner};
+
+use crate::arena::{Arena, granted, waiting, within};
+
+async fn next(arena: &Arena) -> FencingToken {
+    let store = arena.store().await;
+    let guard = arena.soon(&store, "a", Duration::from_secs(30)).await;
+    let token = guard.fencing_token();
+    drop(guard.release().await);
+    token
+}
+
+/// CASES 2: across release and eviction, and with fast claims between.
+pub(crate) async fn rises_across_release_and_eviction(arena: Arena) {
+    let mut last = next(&arena).await;
+    let store = arena.store().await;
+    for round in 0..4 {
+        let lock = if round % 2 == 0 { store.lock("a").fair() } else { store.lock("a").fast() };
+        let guard = lock.acquire().await.unwrap();
+        assert!(guard.fencing_token() > last);
+        last = guard.fencing_token();
+        assert!(store.evict("a", last).await.unwrap(), "the holder is evicted by its token");
+        assert!(!store.evict("a", last).await.unwrap(), "nobody holds it by that token any more");
+    }
+    assert!(next(&arena).await > last);
+}
+
+/// CASES 2: across the death of a holder.
+pub(crate) async fn rises_across_expiry(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let (dead, heir) = (arena.claim("a", Queue::Fair), arena.claim("a", Queue::Fair));
+    let first = granted(one.claim(&dead).await);
+    let limit = arena.ttl() * 2 + two.guarantees().recovery + Duration::from_secs(1);
+    waiting(two.claim(&heir).await);
+    let second = within(limit, "the lease of a dead holder to end", async {
+        loop {
+            match two.claim(&heir).await.unwrap() {
+                leasehold_core::seam::Claimed::Granted(grant) => return grant,
+                _ => tokio::time::sleep(arena.ttl() / 10).await,
+            }
+        }
+    })
+    .await;
+    assert!(second.token > first.token);
+    two.release(&heir, Some(&second.place)).await.unwrap();
+}
+
+/// Across a restart of the server that keeps its data.
+pub(crate) async fn rises_across_restart(arena: Arena) {
+    let arena = arena.private().await;
+    let before = next(&arena).await;
+    arena.harness().restart().await;
+    assert!(next(&arena).await > before);
+}
+
+/// CASES 4: across the loss of all data, for stores that promise it (FAILURES 0.3: a counter that restarts turns the fence
+/// upside down).
+pub(crate) async fn rises_across_data_loss(arena: Arena) {
+    let arena = arena.private().await;
+    assert_eq!(arena.store().await.guarantees().fencing, Fencing::SurvivesDataLoss);
+    let mut last = next(&arena).await;
+    for _ in 0..5 {
+        arena.harness().wipe().await;
+        let token = next(&arena).await;
+        assert!(token > last);
+        last = token;
+    }
+}
+
+/// CASES 3: renewal, confirmation and re-entry keep the token.
+pub(crate) async fn is_equal_within_a_hold(arena: Arena) {
+    let store = arena.store().await;
+    let owner = Owner::new();
+    let lock = store.lock("a").owner(&owner);
+    let guard = lock.acquire().await.unwrap();
+    let token = guard.fencing_token();
+    for _ in 0..3 {
+        tokio::time::sleep(arena.ttl() / 3).await;
+        let _ = guard.confirm().await;
+        assert_eq!(lock.acquire().await.unwrap().fencing_token(), token);
+        assert_eq!(store.lock("a").inspect().await.unwrap().holders[0].token, Some(token));
+    }
+    drop(guard.release().await);
+}

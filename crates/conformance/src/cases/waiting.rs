@@ -1,0 +1,162 @@
+//! Does everybody who waits get the lock, in order and in time?
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold_core::seam::{Claimed, Moment, Queue};
+use leasehold_core::{ErrorKind, Store};
+
+use crate::arena::{Arena, expect_kind, granted, waiting, within};
+use crate::faulty::Weather;
+
+/// A clean release wakes the next at once, not at the next nap.
+pub(crate) async fn is_woken_by_a_release(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    // A lease so long that neither a nap nor a renewal can do the work of the bell.
+    let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
+    let guard = one.lock("a").with(&words).acquire().await.unwrap();
+    let waiter = tokio::spawn(two.lock("a").with(&words).acquire());
+    arena.queue_reaches(&one, "a", 1).await;
+    guard.release().await.unwrap();
+    let guard = within(Duration::from_secs(3), "the push of a release", waiter).await.unwrap().unwrap();
+    guard.release().await.unwrap();
+}
+
+/// P6: fair waiters are served in the order in which their places were taken, over several clients.
+pub(crate) async fn is_in_order(arena: Arena) {
+    let stores: Vec<Store> = vec![arena.store().await, arena.store().await, arena.store().await];
+    let guard = stores[0].lock("a").acquire().await.unwrap();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for i in 0..9 {
+        let (lock, served) = (stores[i % 3].lock("a").fair(), served.clone());
+        tasks.push(tokio::spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            served.lock().unwrap().push(i);
+            guard.release().await.unwrap();
+        }));
+        arena.queue_reaches(&stores[0], "a", i + 1).await;
+    }
+    guard.release().await.unwrap();
+    for task in tasks {
+        within(Duration::from_secs(30), "the line to be served", task).await.unwrap();
+    }
+    assert_eq!(*served.lock().unwrap(), (0..9).collect::<Vec<_>>());
+}
+
+/// CASES 39: a waiter that hears no bell gets the lock within its nap, once per lease.
+pub(crate) async fn gets_it_without_a_bell(arena: Arena) {
+    let weather = Weather::default();
+    weather.deaf();
+    let (one, deaf) = (arena.store().await, arena.store_in(&weather).await);
+    let guard = one.lock("a").acquire().await.unwrap();
+    let waiter = tokio::spawn(deaf.lock("a").acquire());
+    arena.queue_reaches(&one, "a", 1).await;
+    guard.release().await.unwrap();
+    let limit = arena.ttl() + Duration::from_secs(2);
+    within(limit, "the nap of a deaf waiter", waiter).await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// CASES 22 (Redisson's fair lock stalls behind dead waiters): the head and a middle waiter die; the living one behind them
+/// is served once their places have run out, and nobody is granted in their stead before.
+pub(crate) async fn skips_the_dead(arena: Arena) {
+    let (holder, dead, alive) = (arena.store().await, arena.backend().await, arena.store().await);
+    let guard = holder.lock("a").acquire().await.unwrap();
+    for _ in 0..2 {
+        waiting(dead.claim(&arena.claim("a", Queue::Fair)).await);
+    }
+    let waiter = tokio::spawn(alive.lock("a").acquire());
+    arena.queue_reaches(&holder, "a", 3).await;
+    waiting(dead.claim(&arena.claim("a", Queue::Fair)).await);
+    guard.release().await.unwrap();
+    // Both dead ones may be granted in turn before their leases end; no longer than a lease and the store's lateness.
+    let limit = arena.ttl() * 2 + holder.guarantees().recovery * 2 + Duration::from_secs(1);
+    within(limit, "the living waiter behind dead ones", waiter).await.unwrap().unwrap().release().await.unwrap();
+    arena.becomes_empty("a").await;
+}
+
+/// P5: the holder dies without a word; the waiter gets the lock after its lease, not long after, and not before.
+pub(crate) async fn survives_a_dead_holder(arena: Arena) {
+    let (dead, alive) = (arena.backend().await, arena.store().await);
+    let before = Moment::now();
+    let validity = granted(dead.claim(&arena.claim("a", Queue::Fair)).await).validity;
+    let waiter = tokio::spawn(alive.lock("a").acquire());
+    let limit = arena.ttl() + alive.guarantees().recovery + Duration::from_secs(2);
+    let guard = within(limit, "a dead holder's lock", waiter).await.unwrap().unwrap();
+    assert!(Moment::now() >= validity.until(before), "granted while the dead holder could still say valid");
+    guard.release().await.unwrap();
+}
+
+/// CASES 24: a bounded wait ends in time, not before, and says who was before us.
+pub(crate) async fn ends_at_its_deadline(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let _guard = one.lock("a").label("the holder").acquire().await.unwrap();
+    let (start, wait) = (Moment::now(), Duration::from_millis(700));
+    let answer = two.lock("a").acquire_timeout(wait).await;
+    let took = Moment::now().since(start);
+    assert!(took >= wait && took < wait + Duration::from_millis(500), "took {took:?} for {wait:?}");
+    match answer {
+        // In bad weather the store's own trouble may be the honest reason.
+        Err(e) if e.kind() == ErrorKind::TimedOut => {
+            assert_eq!(e.into_contention().unwrap().label.as_deref(), Some("the holder"));
+        }
+        Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+/// CASES 26: a waiter in the middle gives up; those behind it are served as if it had never been there.
+pub(crate) async fn that_gives_up_harms_nobody(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let guard = one.lock("a").acquire().await.unwrap();
+    let middle = tokio::spawn(two.lock("a").acquire());
+    arena.queue_reaches(&one, "a", 1).await;
+    let last = tokio::spawn(two.lock("a").acquire());
+    arena.queue_reaches(&one, "a", 2).await;
+    middle.abort();
+    arena.queue_reaches(&one, "a", 1).await;
+    drop(guard);
+    drop(within(arena.ttl() * 3, "the waiter behind", last).await.unwrap().unwrap());
+    arena.becomes_empty("a").await;
+    // And the same at the seam: a place that is given back is gone.
+    let (here, there) = (arena.backend().await, arena.backend().await);
+    let (first, second) = (arena.claim("b", Queue::Fair), arena.claim("b", Queue::Fair));
+    let grant = granted(here.claim(&first).await);
+    let place = waiting(there.claim(&second).await).place;
+    there.release(&second, Some(&place)).await.unwrap();
+    here.release(&first, Some(&grant.place)).await.unwrap();
+    let busy = here.claim(&arena.claim("b", Queue::Try)).await;
+    assert!(matches!(busy, Ok(Claimed::Granted(_))), "{busy:?}");
+    expect_kind(two.lock("b").try_acquire().await, ErrorKind::Contended);
+}
+
+/// Fast tasks of one client hand the lock to each other without the network, each turn with its own token, and a fair
+/// waiter of another client is still served in between (lock cohorting is bounded).
+pub(crate) async fn turns_do_not_starve_others(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let last = Arc::new(Mutex::new(0));
+    let mut busy = Vec::new();
+    for _ in 0..4 {
+        let (lock, stop, last) = (one.lock("a").fast(), stop.clone(), last.clone());
+        busy.push(tokio::spawn(async move {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let guard = lock.acquire().await.unwrap();
+                let token = guard.fencing_token().get();
+                assert!(token > std::mem::replace(&mut *last.lock().unwrap(), token), "tokens rise over turns");
+                drop(guard.release().await);
+            }
+        }));
+    }
+    for _ in 0..3 {
+        let guard = within(arena.ttl() * 4, "a fair waiter behind busy turns", two.lock("a").acquire()).await.unwrap();
+        let token = guard.fencing_token().get();
+        assert!(token > std::mem::replace(&mut *last.lock().unwrap(), token));
+        guard.release().await.unwrap();
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    for task in busy {
+        within(arena.ttl() * 4, "the busy tasks to end", task).await.unwrap();
+    }
+    arena.becomes_empty("a").await;
+}

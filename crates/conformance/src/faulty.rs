@@ -1,0 +1,167 @@
+//! Decorators of a backend that misbehave on purpose, between core and the store.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Clock, Place, Renewal, Tenure, async_trait};
+use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, Line, Name, Result};
+
+/// The weather between core and a store. Shared by its clones.
+#[derive(Clone, Debug, Default)]
+pub struct Weather(Arc<Settings>);
+
+#[derive(Debug, Default)]
+struct Settings {
+    /// In a thousand requests, how many are lost before, and after, the store has seen them.
+    lost: AtomicU32,
+    unanswered: AtomicU32,
+    /// The longest delay, in milliseconds.
+    delay: AtomicU32,
+    hang_renewals: AtomicBool,
+    fail_renewals: AtomicU32,
+    lose_claim_replies: AtomicU32,
+    lose_release_replies: AtomicU32,
+    deaf: AtomicBool,
+}
+
+impl Weather {
+    /// The usual bad weather: one request in twenty is lost, one in ten unanswered, all are delayed by up to 3 ms.
+    pub fn bad() -> Weather {
+        let weather = Weather::default();
+        weather.0.lost.store(50, Ordering::Relaxed);
+        weather.0.unanswered.store(100, Ordering::Relaxed);
+        weather.0.delay.store(3, Ordering::Relaxed);
+        weather
+    }
+
+    /// No renewal is answered, and none arrives, while this is set.
+    pub fn hang_renewals(&self, on: bool) {
+        self.0.hang_renewals.store(on, Ordering::Relaxed);
+    }
+
+    /// The next `n` renewals fail.
+    pub fn fail_renewals(&self, n: u32) {
+        self.0.fail_renewals.store(n, Ordering::Relaxed);
+    }
+
+    /// The replies to the next `n` claims are lost after the store has acted.
+    pub fn lose_claim_replies(&self, n: u32) {
+        self.0.lose_claim_replies.store(n, Ordering::Relaxed);
+    }
+
+    /// The replies to the next `n` releases are lost after the store has acted.
+    pub fn lose_release_replies(&self, n: u32) {
+        self.0.lose_release_replies.store(n, Ordering::Relaxed);
+    }
+
+    /// No bell is heard. Must be said before a store is made of the backend.
+    pub fn deaf(&self) {
+        self.0.deaf.store(true, Ordering::Relaxed);
+    }
+}
+
+fn take(counter: &AtomicU32) -> bool {
+    counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+}
+
+/// A backend in some [`Weather`].
+pub struct Faulty {
+    inner: Arc<dyn Backend>,
+    weather: Weather,
+    random: Mutex<fastrand::Rng>,
+}
+
+impl Faulty {
+    /// `inner` in this weather; its accidents follow from `seed`.
+    pub fn new(inner: Arc<dyn Backend>, weather: Weather, seed: u64) -> Faulty {
+        Faulty { inner, weather, random: Mutex::new(fastrand::Rng::with_seed(seed)) }
+    }
+
+    fn roll(&self, in_a_thousand: &AtomicU32) -> bool {
+        let n = in_a_thousand.load(Ordering::Relaxed);
+        n > 0 && self.random.lock().unwrap_or_else(PoisonError::into_inner).u32(0..1000) < n
+    }
+
+    async fn before(&self) -> Result<()> {
+        let most = self.weather.0.delay.load(Ordering::Relaxed);
+        if most > 0 {
+            let delay = self.random.lock().unwrap_or_else(PoisonError::into_inner).u32(0..=most);
+            tokio::time::sleep(Duration::from_millis(delay.into())).await;
+        }
+        if self.roll(&self.weather.0.lost) {
+            return Err(Error::new(ErrorKind::Unavailable, "lost on the way, by the suite"));
+        }
+        Ok(())
+    }
+
+    fn after<T>(&self, answer: Result<T>, lose: bool) -> Result<T> {
+        if lose || self.roll(&self.weather.0.unanswered) {
+            return Err(Error::new(ErrorKind::Ambiguous, "answer lost, by the suite"));
+        }
+        answer
+    }
+}
+
+impl fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Faulty({:?})", self.inner)
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl Backend for Faulty {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+        self.before().await?;
+        let answer = self.inner.claim(claim).await;
+        self.after(answer, take(&self.weather.0.lose_claim_replies))
+    }
+
+    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+        if self.weather.0.hang_renewals.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        if take(&self.weather.0.fail_renewals) {
+            return Err(Error::new(ErrorKind::Unavailable, "refused, by the suite"));
+        }
+        self.before().await?;
+        let answer = self.inner.renew(tenures).await;
+        self.after(answer, false)
+    }
+
+    async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {
+        self.before().await?;
+        let answer = self.inner.release(claim, place).await;
+        self.after(answer, take(&self.weather.0.lose_release_replies))
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<Line> {
+        self.inner.inspect(name).await
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+        self.inner.list(prefix, after, limit).await
+    }
+
+    async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        self.inner.evict(name, token).await
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        self.inner.guarantees()
+    }
+
+    fn bells(&self) -> Option<&Bells> {
+        self.inner.bells().filter(|_| !self.weather.0.deaf.load(Ordering::Relaxed))
+    }
+
+    fn clock(&self) -> Clock {
+        self.inner.clock()
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.inner.close().await
+    }
+}

@@ -1,0 +1,126 @@
+//! What a store's test tells the suite: how to get a client, how long its leases are, and what can be done to its server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, async_trait};
+
+/// A running store, and power over it. Methods beyond `client` are called only if [`powers`](Harness::powers) names them.
+#[async_trait]
+pub trait Harness: Send + Sync + 'static {
+    /// The store's name in reports.
+    fn store(&self) -> &'static str;
+
+    /// A new client, as another process would have: its own connection, session and bells.
+    async fn client(&self) -> Arc<dyn Backend>;
+
+    /// The lease that cases use: the shortest that is comfortable on a busy machine.
+    fn ttl(&self) -> Duration;
+
+    /// What this harness can do.
+    fn powers(&self) -> Powers;
+
+    /// A world of its own, for cases that disturb everybody.
+    async fn private(&self) -> Arc<dyn Harness> {
+        unreachable!("not among the powers")
+    }
+
+    /// A client whose network the case controls.
+    async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
+        unreachable!("not among the powers")
+    }
+
+    /// Deletes, behind everybody's back, the holder's entry of a lock.
+    async fn delete_holder(&self, _full_name: &str) {
+        unreachable!("not among the powers")
+    }
+
+    /// Takes the lock as another tool would, in the store's plain layout, until the answer is dropped or released.
+    async fn hold_as_another_tool(&self, _full_name: &str) -> Box<dyn ForeignHold> {
+        unreachable!("not among the powers")
+    }
+
+    /// Puts something at the lock's place that can be nobody's lock.
+    async fn put_junk(&self, _full_name: &str) {
+        unreachable!("not among the powers")
+    }
+
+    /// Restarts the server with its data.
+    async fn restart(&self) {
+        unreachable!("not among the powers")
+    }
+
+    /// Deletes all data of the server.
+    async fn wipe(&self) {
+        unreachable!("not among the powers")
+    }
+
+    /// How many keys, nodes, leases and sessions the server has, without those that end by themselves.
+    async fn footprint(&self) -> u64 {
+        unreachable!("not among the powers")
+    }
+}
+
+/// A lock held by another tool.
+#[async_trait]
+pub trait ForeignHold: Send + Sync {
+    /// Gives it back as that tool would.
+    async fn release(self: Box<Self>);
+}
+
+/// The network between one client and its server.
+#[async_trait]
+pub trait Link: Send + Sync {
+    /// Nothing arrives any more in either direction, and nobody is told.
+    async fn black_hole(&self);
+    /// Requests arrive, replies do not.
+    async fn lose_replies(&self);
+    /// Connections are closed, and refused.
+    async fn cut(&self);
+    /// Everything works again.
+    async fn heal(&self);
+}
+
+/// What a case needs beyond clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// [`Harness::private`].
+    Private,
+    /// [`Harness::linked_client`].
+    Link,
+    /// [`Harness::delete_holder`].
+    DeleteHolder,
+    /// [`Harness::hold_as_another_tool`].
+    AnotherTool,
+    /// [`Harness::put_junk`].
+    Junk,
+    /// [`Harness::restart`], on a private world.
+    Restart,
+    /// [`Harness::wipe`], on a private world, and tokens that survive it.
+    Wipe,
+    /// [`Harness::footprint`], on a private world.
+    Footprint,
+    /// A release wakes the next waiter by a push.
+    PushedWake,
+}
+
+/// What a harness can do; the rest is reported as ignored with this reason.
+#[derive(Clone, Debug)]
+pub struct Powers {
+    able: Vec<Need>,
+    why_not: &'static str,
+}
+
+impl Powers {
+    /// Able to do these; `why_not` is the reason why the rest cannot be done.
+    pub fn new(able: &[Need], why_not: &'static str) -> Powers {
+        Powers { able: able.to_vec(), why_not }
+    }
+
+    /// The reason why a case cannot run, if there is one.
+    pub(crate) fn lack(&self, needs: &[Need]) -> Option<String> {
+        let missing: Vec<String> =
+            needs.iter().filter(|need| !self.able.contains(need)).map(|need| format!("{need:?}")).collect();
+        (!missing.is_empty()).then(|| format!("needs {}: {}", missing.join(", "), self.why_not))
+    }
+}

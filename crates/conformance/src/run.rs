@@ -1,0 +1,120 @@
+//! Runs the table against a harness, as a test binary: every case is a named test, filtered openly.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::arena::Arena;
+use crate::case::{CASES, Case};
+use crate::harness::Harness;
+
+/// No case may take longer.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What stands between core and the store while a case runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dressing {
+    /// Nothing: the client as `Arc<dyn Backend>`.
+    Bare,
+    /// The client in a `Box<dyn Backend>`.
+    Boxed,
+    /// A decorator that loses requests and replies and delays ([`Weather::bad`](crate::faulty::Weather::bad)).
+    Faulty,
+}
+
+impl Dressing {
+    const ALL: [Dressing; 3] = [Dressing::Bare, Dressing::Boxed, Dressing::Faulty];
+
+    fn suffix(self) -> &'static str {
+        match self {
+            Dressing::Bare => "",
+            Dressing::Boxed => " (boxed)",
+            Dressing::Faulty => " (faulty)",
+        }
+    }
+
+    fn fits(self, case: &Case) -> bool {
+        match self {
+            Dressing::Bare => true,
+            Dressing::Boxed => case.name == "exclusion/contenders",
+            Dressing::Faulty => case.in_bad_weather,
+        }
+    }
+}
+
+/// One case against one harness: `Err` says why it failed.
+pub async fn judge(case: &'static Case, harness: Arc<dyn Harness>, dressing: Dressing) -> Result<(), String> {
+    let seed = fastrand::u64(..);
+    let arena = Arena::new(harness, dressing, case.name, seed);
+    let work = tokio::spawn(async move { (case.run)(arena).await });
+    let abort = work.abort_handle();
+    match tokio::time::timeout(LIMIT, work).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(e)) => Err(format!("seed {seed:x}: {}", panic_text(e))),
+        Err(_) => {
+            abort.abort();
+            Err(format!("seed {seed:x}: not done within {LIMIT:?}"))
+        }
+    }
+}
+
+fn panic_text(e: tokio::task::JoinError) -> String {
+    match e.try_into_panic() {
+        Ok(panic) => match (panic.downcast_ref::<String>(), panic.downcast_ref::<&str>()) {
+            (Some(text), _) => text.clone(),
+            (_, Some(text)) => (*text).to_owned(),
+            _ => "it panicked".to_owned(),
+        },
+        Err(e) => e.to_string(),
+    }
+}
+
+/// The whole of a store's test binary: makes the harness, runs every case in every fitting dressing, prints the count.
+///
+/// Understands the usual arguments of a Rust test binary. Cases that the harness has no power for are listed as ignored.
+pub fn main<F: Future<Output = Arc<dyn Harness>>>(harness: impl FnOnce() -> F) -> ExitCode {
+    let mut args = Arguments::from_args();
+    // Cases mostly wait for leases: let several wait at once, on a machine of two cores as well.
+    args.test_threads.get_or_insert(6);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => Arc::new(runtime),
+        Err(e) => {
+            println!("no runtime: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let made = std::panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(harness())));
+    let Ok(harness) = made else {
+        println!("the harness could not be made, so nothing was judged: this is a failure");
+        return ExitCode::FAILURE;
+    };
+    let store = harness.store();
+    let mut trials = Vec::new();
+    let mut lacking = Vec::new();
+    for case in CASES {
+        let lack = harness.powers().lack(case.needs);
+        if let Some(lack) = &lack {
+            lacking.push(format!("  {}: {lack}", case.name));
+        }
+        for dressing in Dressing::ALL.into_iter().filter(|dressing| dressing.fits(case)) {
+            let (harness, runtime) = (harness.clone(), runtime.clone());
+            let trial = Trial::test(format!("{}{}", case.name, dressing.suffix()), move || {
+                runtime.block_on(judge(case, harness, dressing)).map_err(Failed::from)
+            });
+            trials.push(trial.with_kind(format!("{store} {}", case.clauses)).with_ignored_flag(lack.is_some()));
+        }
+    }
+    let listing = args.list;
+    let conclusion = libtest_mimic::run(&args, trials);
+    if !listing {
+        let counts = (conclusion.num_passed, conclusion.num_failed, conclusion.num_ignored);
+        println!("{store}: {} cases; {} runs passed, {} failed, {} ignored", CASES.len(), counts.0, counts.1, counts.2);
+        lacking.iter().for_each(|line| println!("{line}"));
+    }
+    drop(harness);
+    conclusion.exit_code()
+}

@@ -1,0 +1,89 @@
+//! From a URL to a store: one arm per scheme, and honest words for the rest.
+
+use leasehold_core::{Error, ErrorKind, Result, Store};
+
+/// Connects to the store that `url` names.
+///
+/// | URL | feature |
+/// |---|---|
+/// | `memory://` (a world of its own each time: share it by cloning the store) | `memory` |
+/// | `redis://[user:password@]host:port[/db]` | `redis` |
+/// | `etcd://[user:password@]host:port,host:port[/namespace]` | `etcd` |
+/// | `zookeeper://host:port,host:port[/chroot]` | `zookeeper` |
+///
+/// Each store's crate documents its parameters.
+///
+/// # Errors
+///
+/// [`Invalid`](ErrorKind::Invalid) for text that is no URL of a known scheme; [`Unsupported`](ErrorKind::Unsupported) for a
+/// known scheme whose feature is off, which it names; otherwise what the store says, in bounded time:
+/// [`Unavailable`](ErrorKind::Unavailable), [`Denied`](ErrorKind::Denied). No error shows the URL's credentials.
+pub async fn connect(url: impl AsRef<str>) -> Result<Store> {
+    let url = url.as_ref().trim();
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            "a store's URL begins with its scheme, as in redis://localhost:6379",
+        ));
+    };
+    match scheme {
+        "memory" => memory(rest),
+        "redis" | "rediss" => redis(url).await,
+        "etcd" | "etcds" => etcd(url).await,
+        "zookeeper" => zookeeper(url).await,
+        "redlock" | "sqlite" => Err(Error::new(ErrorKind::Unsupported, format!("{scheme}:// is not built yet"))),
+        _ => {
+            let known = "memory, redis, etcd, zookeeper";
+            Err(Error::new(ErrorKind::Invalid, format!("unknown scheme {scheme:?}; the known ones are {known}")))
+        }
+    }
+}
+
+#[allow(dead_code, reason = "used by whichever stores are off")]
+fn feature_is_off(scheme: &str) -> Error {
+    let text = format!("{scheme}:// needs the feature {scheme:?} of the crate leasehold, which is off in this build");
+    Error::new(ErrorKind::Unsupported, text)
+}
+
+#[cfg(feature = "memory")]
+fn memory(rest: &str) -> Result<Store> {
+    if !rest.is_empty() {
+        return Err(Error::new(ErrorKind::Invalid, "memory:// takes neither host nor path"));
+    }
+    Ok(Store::new(leasehold_memory::Memory::new()))
+}
+
+#[cfg(feature = "redis")]
+async fn redis(url: &str) -> Result<Store> {
+    Ok(Store::new(leasehold_redis::Redis::connect(url).await?))
+}
+
+#[cfg(feature = "etcd")]
+async fn etcd(url: &str) -> Result<Store> {
+    Ok(Store::new(leasehold_etcd::Etcd::connect(url).await?))
+}
+
+#[cfg(feature = "zookeeper")]
+async fn zookeeper(url: &str) -> Result<Store> {
+    Ok(Store::new(leasehold_zookeeper::ZooKeeper::connect(url).await?))
+}
+
+#[cfg(not(feature = "memory"))]
+fn memory(_rest: &str) -> Result<Store> {
+    Err(feature_is_off("memory"))
+}
+
+#[cfg(not(feature = "redis"))]
+async fn redis(_url: &str) -> Result<Store> {
+    Err(feature_is_off("redis"))
+}
+
+#[cfg(not(feature = "etcd"))]
+async fn etcd(_url: &str) -> Result<Store> {
+    Err(feature_is_off("etcd"))
+}
+
+#[cfg(not(feature = "zookeeper"))]
+async fn zookeeper(_url: &str) -> Result<Store> {
+    Err(feature_is_off("zookeeper"))
+}

@@ -1,0 +1,70 @@
+//! The suite against the reference store.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::memory::Memory;
+use leasehold::seam::{Backend, async_trait};
+use leasehold_conformance::{Harness, Link, Need, Powers};
+
+struct World(Memory);
+
+#[async_trait]
+impl Harness for World {
+    fn store(&self) -> &'static str {
+        "memory"
+    }
+
+    async fn client(&self) -> Arc<dyn Backend> {
+        Arc::new(self.0.another_client())
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_millis(600)
+    }
+
+    fn powers(&self) -> Powers {
+        let able = [Need::Private, Need::Link, Need::DeleteHolder, Need::Footprint, Need::PushedWake];
+        Powers::new(&able, "a store in memory has no server, no other tools and nothing that survives it")
+    }
+
+    async fn private(&self) -> Arc<dyn Harness> {
+        Arc::new(World(Memory::new()))
+    }
+
+    async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
+        let client = self.0.another_client();
+        (Arc::new(client.clone()), Arc::new(Cable(client)))
+    }
+
+    async fn delete_holder(&self, full_name: &str) {
+        assert!(self.0.delete(full_name));
+    }
+
+    async fn footprint(&self) -> u64 {
+        self.0.entries() as u64
+    }
+}
+
+struct Cable(Memory);
+
+#[async_trait]
+impl Link for Cable {
+    async fn black_hole(&self) {
+        self.0.cut_off();
+    }
+    async fn lose_replies(&self) {
+        self.0.cut_off();
+    }
+    async fn cut(&self) {
+        self.0.cut_off();
+    }
+    async fn heal(&self) {
+        self.0.reconnect();
+    }
+}
+
+fn main() -> ExitCode {
+    leasehold_conformance::main(|| async { Arc::new(World(Memory::new())) as Arc<dyn Harness> })
+}
