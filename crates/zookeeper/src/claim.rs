@@ -48,7 +48,11 @@ pub(crate) async fn claim(session: &Arc<Session>, claim: &Claim) -> Result<Claim
     let client = session.connected().await?;
     let seat = Seat::of(session, claim);
     let trying = claim.queue == Queue::Try;
-    let known = session.places().find(claim.id);
+    let known = {
+        let mut places = session.places();
+        places.renew(claim.id, session.lease_end(claim));
+        places.find(claim.id)
+    };
     let mut found = None;
     if known.is_some() || trying {
         let seen = session.connection();
@@ -132,7 +136,7 @@ async fn take(session: &Session, client: &Client, claim: &Claim, seat: &Seat) ->
     let options = session.config.make(CreateMode::EphemeralSequential);
     for _ in 0..3 {
         let seen = session.connection();
-        session.places().unsure(claim.id, &claim.name);
+        session.places().unsure(claim, session.lease_end(claim));
         let both = join(client.create(&prefix, &data, &options), client.list_children(&seat.parent));
         let both = timeout(session.config.timeout, both).await;
         match both.unwrap_or((Err(ZkError::ConnectionLoss), Ok(Vec::new()))) {

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::Loss;
-use leasehold_core::seam::Moment;
-use tokio::time::{Instant, MissedTickBehavior};
+use leasehold_core::seam::{Clock, Moment};
 use zookeeper_client::{Error as ZkError, EventType, OneshotWatcher, SessionState};
 
 use crate::session::Session;
@@ -33,9 +32,7 @@ async fn live(session: &Arc<Session>, bell: OneshotWatcher) -> Loss {
     let Some(mut states) = session.current().map(|client| client.state_watcher()) else { return Loss::Gone };
     let mut hearing = pin!(hear(session, bell));
     let mut beats = FuturesUnordered::new();
-    let every = session.timeout / 6;
-    let mut next = tokio::time::interval_at(Instant::now() + every, every);
-    next.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (clock, mut last) = (Clock::boot(), Moment::now());
     loop {
         // Also what changed before there was a watcher.
         match session.current().map(|client| client.state()) {
@@ -43,6 +40,7 @@ async fn live(session: &Arc<Session>, bell: OneshotWatcher) -> Loss {
             Some(state) if !state.is_terminated() => {}
             _ => return Loss::Gone,
         }
+        let due = session.proof().next(last);
         tokio::select! {
             state = states.changed() => match state {
                 SessionState::SyncConnected => session.reconnected(),
@@ -50,12 +48,14 @@ async fn live(session: &Arc<Session>, bell: OneshotWatcher) -> Loss {
                 state if state.is_terminated() => return Loss::Gone,
                 _ => {}
             },
-            _ = next.tick() => {
-                if session.places().retire(IDLE, Moment::now()) {
+            () = clock.sleep_until(due) => {
+                last = Moment::now();
+                session.lapse();
+                if session.places().retire(IDLE, last) {
                     return Loss::Gone;
                 }
                 if beats.len() < UNANSWERED && let Some(client) = session.current() {
-                    let sent = Moment::now();
+                    let sent = last;
                     // A write: it needs the leader and a quorum, which a read does not.
                     let answer = client.set_data(&session.config.root.beat(session.id), b"", None);
                     beats.push(async move { (sent, answer.await) });

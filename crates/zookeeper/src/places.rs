@@ -6,24 +6,29 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Shared};
 use leasehold_core::Name;
-use leasehold_core::seam::{ClaimId, Moment};
+use leasehold_core::seam::{Claim, ClaimId, Moment};
 use tokio::task::AbortHandle;
 
 /// How a withdrawal ended.
 pub(crate) type Withdrawn = Result<(), zookeeper_client::Error>;
 
+/// A withdrawal that goes on whoever listens.
+pub(crate) type Leaving = Shared<BoxFuture<'static, Withdrawn>>;
+
 /// The claims of one session.
 #[derive(Default)]
 pub(crate) struct Places {
     kept: HashMap<ClaimId, Kept>,
-    leaving: HashMap<ClaimId, Shared<BoxFuture<'static, Withdrawn>>>,
+    leaving: HashMap<ClaimId, Leaving>,
     used: Option<Moment>,
     closed: bool,
 }
 
 /// What is known of one claim.
 pub(crate) struct Kept {
-    name: Name,
+    claim: Claim,
+    /// When its lease ends unless it is claimed again or renewed.
+    ends: Moment,
     node: Option<Node>,
     waiter: Option<AbortHandle>,
     held: bool,
@@ -60,9 +65,21 @@ impl Places {
     }
 
     /// A request that may make a node for this claim is about to be sent.
-    pub(crate) fn unsure(&mut self, id: ClaimId, name: &Name) {
-        let kept = Kept { name: name.clone(), node: None, waiter: None, held: false };
-        self.kept.insert(id, kept);
+    pub(crate) fn unsure(&mut self, claim: &Claim, ends: Moment) {
+        let kept = Kept { claim: claim.clone(), ends, node: None, waiter: None, held: false };
+        self.kept.insert(claim.id, kept);
+    }
+
+    /// The claim is still wanted.
+    pub(crate) fn renew(&mut self, id: ClaimId, ends: Moment) {
+        if let Some(kept) = self.kept.get_mut(&id) {
+            kept.ends = ends;
+        }
+    }
+
+    /// The claims whose leases have ended.
+    pub(crate) fn lapsed(&self, now: Moment) -> Vec<Claim> {
+        self.kept.values().filter(|kept| kept.ends <= now).map(|kept| kept.claim.clone()).collect()
     }
 
     /// The claim's node is known.
@@ -122,7 +139,7 @@ impl Places {
         let mut gone = Vec::new();
         for (id, path) in missing {
             if self.kept.get(id).is_some_and(|kept| kept.is_at(path)) {
-                gone.extend(self.forget(*id).map(|kept| (*id, kept.name.clone())));
+                gone.extend(self.forget(*id).map(|kept| (*id, kept.claim.name.clone())));
             }
         }
         gone
@@ -131,15 +148,15 @@ impl Places {
     /// Forgets everything: the session has ended.
     pub(crate) fn end(&mut self) -> Vec<(ClaimId, Name)> {
         self.closed = true;
-        self.kept.drain().map(|(id, kept)| (id, kept.name.clone())).collect()
+        self.kept.drain().map(|(id, kept)| (id, kept.claim.name.clone())).collect()
     }
 
     /// The withdrawal of this claim: the one that is under way, or a new one.
     pub(crate) fn leave(
         &mut self,
         id: ClaimId,
-        withdraw: impl FnOnce(Option<Kept>) -> Option<Shared<BoxFuture<'static, Withdrawn>>>,
-    ) -> Option<Shared<BoxFuture<'static, Withdrawn>>> {
+        withdraw: impl FnOnce(Option<Kept>) -> Option<Leaving>,
+    ) -> Option<Leaving> {
         if let Some(leaving) = self.leaving.get(&id) {
             return Some(leaving.clone());
         }
@@ -174,5 +191,44 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         self.stop_waiting(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::seam::{Mode, Queue};
+
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(60);
+
+    fn at(s: u64) -> Moment {
+        Moment::from_nanos(s * 1_000_000_000)
+    }
+
+    #[test]
+    fn a_session_retires_once_nobody_needs_it() {
+        let mut places = Places::default();
+        let claim = Claim::new("a", Mode::Exclusive, Queue::Fair, IDLE, "");
+        assert!(places.touch(at(10)));
+        assert!(!places.retire(IDLE, at(69)));
+        places.unsure(&claim, at(30));
+        assert!(!places.retire(IDLE, at(500)));
+        places.forget(claim.id);
+        assert!(places.touch(at(490)));
+        assert!(!places.retire(IDLE, at(500)));
+        assert!(places.retire(IDLE, at(550)));
+        assert!(!places.touch(at(551)));
+    }
+
+    #[test]
+    fn a_claim_lapses_unless_it_is_renewed() {
+        let mut places = Places::default();
+        let claim = Claim::new("a", Mode::Exclusive, Queue::Fair, IDLE, "");
+        places.unsure(&claim, at(30));
+        assert!(places.lapsed(at(29)).is_empty());
+        places.renew(claim.id, at(40));
+        assert!(places.lapsed(at(30)).is_empty());
+        assert_eq!(places.lapsed(at(40))[0].id, claim.id);
     }
 }

@@ -38,6 +38,17 @@ impl Proof {
         self.pending.push_back((sent, now));
     }
 
+    /// When to send the next heartbeat, after one at `last`. Two are always on their way to be proven, each by the next but one,
+    /// which leaves as soon as it can prove it: so a lease counts from no more than three eighths of it and three round trips ago,
+    /// for eight writes a lease, however long the round trip is.
+    pub(crate) fn next(&self, last: Moment) -> Moment {
+        let soon = last + self.timeout / 8;
+        match self.pending.front() {
+            Some(&(_, heard)) if self.pending.len() > 1 => soon.max(heard + self.timeout / 4),
+            _ => soon,
+        }
+    }
+
     /// Counts from the latest proven touch; 1 % of the timeout is given up for the leader's own lateness in pinging, on top
     /// of the margin that every lease has.
     pub(crate) fn validity(&self) -> Validity {
@@ -82,6 +93,29 @@ mod tests {
             assert_eq!(proof.since, at(proven), "after the one of {sent}");
         }
         assert!(proof.pending.len() <= 3);
+    }
+
+    #[test]
+    fn the_cadence_keeps_the_proof_young_whatever_the_round_trip() {
+        for rtt in [1, 20, 100, 250] {
+            let mut proof = proof();
+            let (mut last, mut oldest, mut sent) = (1000, Duration::ZERO, Vec::new());
+            for now in 1000..13_000 {
+                oldest = oldest.max(at(now).since(proof.since));
+                sent.retain(|&beat| {
+                    let answered = beat + rtt <= now;
+                    if answered {
+                        proof.answered(at(beat), at(now));
+                    }
+                    !answered
+                });
+                if proof.next(at(last)) <= at(now) {
+                    sent.push(now);
+                    last = now;
+                }
+            }
+            assert!(oldest <= Duration::from_millis(452 + 3 * rtt), "{oldest:?} at a round trip of {rtt} ms");
+        }
     }
 
     #[test]

@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{join, join3};
-use leasehold_core::seam::{Bells, Moment, Validity};
+use leasehold_core::seam::{Bells, Claim, Moment, Validity};
 use leasehold_core::{Loss, Result};
 use tokio::time::timeout;
 use zookeeper_client::{Client, CreateMode, Error as ZkError, OneshotWatcher, SessionState};
 
 use crate::config::Config;
 use crate::error::{reading, unavailable};
-use crate::heart;
 use crate::places::Places;
 use crate::proof::Proof;
+use crate::{heart, withdraw};
 
 /// How long making a session may take.
 const CONNECT: Duration = Duration::from_millis(2500);
@@ -138,6 +138,20 @@ impl Session {
     pub(crate) fn validity(&self) -> Option<Validity> {
         let proof = self.proof();
         (!proof.is_over(Moment::now())).then(|| proof.validity())
+    }
+
+    /// When a claim that was just heard of ends unless it is heard of again.
+    pub(crate) fn lease_end(&self, claim: &Claim) -> Moment {
+        Moment::now() + self.timeout.max(claim.ttl)
+    }
+
+    /// Withdraws the claims that nobody has claimed again or renewed for a whole lease. The session goes on without them.
+    pub(crate) fn lapse(self: &Arc<Session>) {
+        let lapsed = self.places().lapsed(Moment::now());
+        for claim in lapsed {
+            withdraw::start(self, &claim, None);
+            self.bells.lost(claim.id, Loss::Expired);
+        }
     }
 
     pub(crate) fn proof(&self) -> MutexGuard<'_, Proof> {

@@ -145,7 +145,8 @@ impl Drop for Sessions {
 fn renewal(session: Option<&Session>, tenure: &Tenure) -> Renewal {
     let Some(session) = session else { return Renewal::Lost(Loss::Expired) };
     let (known, held) = {
-        let places = session.places();
+        let mut places = session.places();
+        places.renew(tenure.claim.id, session.lease_end(&tenure.claim));
         (places.find(tenure.claim.id), places.held(tenure.claim.id))
     };
     match known {

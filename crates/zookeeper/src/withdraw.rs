@@ -11,25 +11,15 @@ use zookeeper_client::{Client, Error as ZkError};
 
 use crate::claim::Seat;
 use crate::error::writing;
-use crate::places::Withdrawn;
+use crate::places::{Leaving, Withdrawn};
 use crate::session::Session;
 
 /// How long to wait before trying again what has failed.
 const BREATHE: Duration = Duration::from_millis(100);
 
-/// Removes whatever the claim has left. A session outlives its claims, so an entry that was forgotten would block its line for
-/// as long as the session lives: the withdrawal goes on in the background until it is done or the session has ended.
+/// Removes whatever the claim has left, and waits for it as long as for any request.
 pub(crate) async fn withdraw(session: &Arc<Session>, claim: &Claim, place: Option<&Place>) -> Result<()> {
-    let leaving = session.places().leave(claim.id, |kept| {
-        let path = match kept {
-            Some(kept) => kept.path().map(str::to_owned),
-            // Nothing was sent through this session; through an earlier one perhaps.
-            None => Some(place?.as_str().to_owned()),
-        };
-        let task = tokio::spawn(carry_through(session.clone(), claim.id, Seat::of(session, claim), path));
-        Some(task.map(|done| done.unwrap_or(Err(ZkError::ClientClosed))).boxed().shared())
-    });
-    let Some(leaving) = leaving else { return Ok(()) };
+    let Some(leaving) = start(session, claim, place) else { return Ok(()) };
     match timeout(session.config.timeout, leaving).await {
         Ok(done) => {
             session.bells.stirred(&claim.name);
@@ -39,6 +29,22 @@ pub(crate) async fn withdraw(session: &Arc<Session>, claim: &Claim, place: Optio
             Err(Error::new(ErrorKind::Ambiguous, "ZooKeeper has not answered yet; the release goes on by itself"))
         }
     }
+}
+
+/// Begins to remove whatever the claim has left; `None` if that is nothing.
+///
+/// A session outlives its claims, so an entry that was forgotten would block its line for as long as the session lives: the
+/// withdrawal goes on in the background until it is done or the session has ended.
+pub(crate) fn start(session: &Arc<Session>, claim: &Claim, place: Option<&Place>) -> Option<Leaving> {
+    session.places().leave(claim.id, |kept| {
+        let path = match kept {
+            Some(kept) => kept.path().map(str::to_owned),
+            // Nothing was sent through this session; through an earlier one perhaps.
+            None => Some(place?.as_str().to_owned()),
+        };
+        let task = tokio::spawn(carry_through(session.clone(), claim.id, Seat::of(session, claim), path));
+        Some(task.map(|done| done.unwrap_or(Err(ZkError::ClientClosed))).boxed().shared())
+    })
 }
 
 async fn carry_through(session: Arc<Session>, id: ClaimId, seat: Seat, path: Option<String>) -> Withdrawn {
