@@ -44,7 +44,8 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// since no lock is free while somebody live waits; what it adds is a block of 64 tokens, for tasks of one process that
 /// pass the lock on among themselves.
 ///
-/// **Rights.** An ACL user needs `+@scripting +@read +@write +@pubsub +@connection +time`, its keys, and channels `leasehold:*`.
+/// **Rights.** An ACL user needs `+@scripting +@read +@write +@pubsub +@connection +time`, the channels `&leasehold:*`, and
+/// its keys twice: `~prefix*` and `~{prefix*`.
 ///
 /// [`Queue::Fast`]: leasehold_core::seam::Queue::Fast
 pub struct Redis {

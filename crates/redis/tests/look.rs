@@ -1,5 +1,7 @@
 //! Inspect, list and evict; names that try to collide; keys that are not ours.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
 mod support;
 
 use std::time::{Duration, SystemTime};
