@@ -39,7 +39,7 @@ impl Names {
     pub(crate) fn pattern(&self, prefix: &str) -> String {
         let mut pattern = String::from("{");
         for c in self.prefix.chars().chain(encode(prefix).chars()) {
-            if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
+            if matches!(c, '*' | '?' | '[' | '\\') {
                 pattern.push('\\');
             }
             pattern.push(c);
@@ -116,6 +116,6 @@ mod tests {
 
     #[test]
     fn a_pattern_is_literal_but_for_its_end() {
-        assert_eq!(names().pattern("a*[x]%"), "{app:a\\*\\[x\\]%25*}:[hq]");
+        assert_eq!(names().pattern("a*[x]%"), "{app:a\\*\\[x]%25*}:[hq]");
     }
 }
