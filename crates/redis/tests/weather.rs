@@ -75,7 +75,7 @@ async fn a_server_that_is_down_is_unavailable_at_once_and_used_again_when_it_is_
         assert_eq!(kind(store.inspect(&"x".into()).await), ErrorKind::Unavailable);
         let renewal = store.renew(&[tenure(&holder, Some(token))]).await.unwrap().remove(0);
         assert!(matches!(renewal, Renewal::Unknown(e) if e.kind() == ErrorKind::Unavailable));
-        assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_millis(600), "{:?}", start.elapsed());
         server.start_again().await.unwrap();
         let Claimed::Granted(grant) = until_served(&store, &fair("x")).await else { panic!("not granted") };
         assert!(grant.token > token);
@@ -95,18 +95,18 @@ async fn a_silent_link_is_ambiguous_first_and_replaced_soon() {
         proxy.hold();
         let start = clock();
         assert_eq!(kind(store.claim(&fair("x")).await), ErrorKind::Ambiguous);
-        assert!(start.elapsed() < Duration::from_millis(600));
+        assert!(start.elapsed() < Duration::from_millis(900));
         // The doubt is a second request's time; then nobody waits any more.
-        sleep(400).await;
+        sleep(700).await;
         let start = clock();
         assert_eq!(kind(store.claim(&fair("x")).await), ErrorKind::Unavailable);
-        assert!(start.elapsed() < Duration::from_millis(50));
+        assert!(start.elapsed() < Duration::from_millis(250));
         proxy.heal().await;
         until_served(&store, &fair("y")).await;
         // Also when the caller is more impatient than we are.
         proxy.hold();
         let _ = tokio::time::timeout(Duration::from_millis(50), store.claim(&fair("z"))).await;
-        sleep(500).await;
+        sleep(900).await;
         assert_eq!(kind(store.claim(&fair("z")).await), ErrorKind::Unavailable);
     })
     .await;
