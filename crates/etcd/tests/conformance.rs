@@ -1,4 +1,5 @@
 //! The suite against real etcd.
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
