@@ -56,7 +56,7 @@ impl Harness for World {
     async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
         let proxy = Proxy::to(self.0.addr()).await.expect("a proxy");
         let client = ZooKeeper::connect(&format!("zookeeper://{}", proxy.addr())).await.expect("a client");
-        (Arc::new(client), Arc::new(Cable(proxy)))
+        (Arc::new(client), Arc::new(proxy))
     }
 
     async fn delete_holder(&self, full_name: &str) {
@@ -101,24 +101,6 @@ struct Foreign(OwnedLockClient);
 impl ForeignHold for Foreign {
     async fn release(self: Box<Self>) {
         self.0.client().delete(self.0.lock_path(), None).await.expect("the other tool's unlock");
-    }
-}
-
-struct Cable(Proxy);
-
-#[async_trait]
-impl Link for Cable {
-    async fn black_hole(&self) {
-        self.0.hold();
-    }
-    async fn lose_replies(&self) {
-        self.0.drop_replies();
-    }
-    async fn cut(&self) {
-        self.0.cut().await;
-    }
-    async fn heal(&self) {
-        self.0.heal().await;
     }
 }
 

@@ -1,16 +1,13 @@
 //! The suite against a private Redis server, or the one of `LEASEHOLD_REDIS_URL`.
 
-mod common;
-
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::Cable;
-use leasehold::redis::Redis as RedisStore;
-use leasehold::seam::{Backend, async_trait};
+use leasehold_core::seam::{Backend, async_trait};
 use leasehold_conformance::harness::ForeignHold;
 use leasehold_conformance::{Budget, Harness, Link, Need, Powers};
+use leasehold_redis::Redis as RedisStore;
 use leasehold_testbed::{Proxy, Redis, RedisOptions, Store};
 
 /// A server of ours, or somebody else's.
@@ -70,7 +67,7 @@ impl Harness for World {
     async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
         let proxy = Proxy::to(self.server().addr()).await.expect("a proxy");
         let client = RedisStore::connect(&format!("redis://{}", proxy.addr())).await.expect("a client");
-        (Arc::new(client), Arc::new(Cable(proxy)))
+        (Arc::new(client), Arc::new(proxy))
     }
 
     async fn delete_holder(&self, full_name: &str) {
