@@ -10,6 +10,7 @@ use std::env;
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use leasehold::{FencingToken, Lock, Result};
 use tokio::task::{JoinSet, yield_now};
@@ -19,22 +20,20 @@ use tokio::time::Instant;
 async fn main() -> std::result::Result<(), Box<dyn Error>> {
     let mut args = env::args().skip(1);
     let url = args.next().unwrap_or_else(|| "memory://".to_owned());
-    let tasks: u64 = args.next().map_or(Ok(10), |n| n.parse())?;
+    let tasks: usize = args.next().map_or(Ok(10), |n| n.parse())?;
     let increments: u64 = args.next().map_or(Ok(100), |n| n.parse())?;
 
-    let first = leasehold::connect(&url).await?;
-    let mut locks = vec![first.lock("examples/counter")];
-    while (locks.len() as u64) < tasks {
-        // Each memory:// is a world of its own: there all tasks share one.
-        let store = if url.starts_with("memory:") { first.clone() } else { leasehold::connect(&url).await? };
-        locks.push(store.lock("examples/counter"));
+    let mut stores = vec![leasehold::connect(&url).await?];
+    // Each memory:// is a world of its own: there all tasks share one.
+    while stores.len() < tasks && !url.starts_with("memory:") {
+        stores.push(leasehold::connect(&url).await?);
     }
 
     let counter = Arc::new(AtomicU64::new(0));
     let begin = Instant::now();
     let mut working = JoinSet::new();
-    for lock in locks.into_iter().take(usize::try_from(tasks)?) {
-        working.spawn(count(lock, counter.clone(), increments));
+    for store in stores.iter().cycle().take(tasks) {
+        working.spawn(count(store.lock("examples/counter"), counter.clone(), increments));
     }
     let mut greatest = FencingToken::new(0);
     while let Some(done) = working.join_next().await {
@@ -42,9 +41,12 @@ async fn main() -> std::result::Result<(), Box<dyn Error>> {
     }
     let took = begin.elapsed();
 
-    let (sum, expected) = (counter.load(Relaxed), tasks * increments);
-    println!("on {}: {tasks} tasks, {increments} increments each", first.guarantees().store);
+    let (sum, expected) = (counter.load(Relaxed), tasks as u64 * increments);
+    println!("on {}: {tasks} tasks, {increments} increments each", stores[0].guarantees().store);
     println!("sum {sum} of {expected}, in {:.3} s, greatest token {greatest}", took.as_secs_f64());
+    for store in stores {
+        store.close(Duration::from_secs(1)).await?;
+    }
     if sum == expected { Ok(()) } else { Err("increments were lost".into()) }
 }
 
