@@ -51,7 +51,7 @@ pub use leasehold_etcd as etcd;
 #[cfg(feature = "zookeeper")]
 pub use leasehold_zookeeper as zookeeper;
 
-/// Compiles and runs the code of the pages that users read.
+/// Compiles and runs the code of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
