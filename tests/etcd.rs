@@ -12,7 +12,7 @@ use common::Cable;
 use leasehold::etcd::Etcd as EtcdStore;
 use leasehold::seam::{Backend, async_trait};
 use leasehold_conformance::harness::ForeignHold;
-use leasehold_conformance::{Harness, Link, Need, Powers};
+use leasehold_conformance::{Budget, Harness, Link, Need, Powers};
 use leasehold_testbed::{Etcd, Proxy, Store};
 
 /// A server of ours, or somebody else's.
@@ -58,10 +58,10 @@ impl Harness for World {
     }
 
     fn powers(&self) -> Powers {
-        use Need::{AnotherTool, DeleteHolder, Footprint, Link, Private, PushedWake, Restart};
+        use Need::{AnotherTool, DeleteHolder, Footprint, Link, Private, PushedWake, Requests, Restart};
         match self {
             World::Private(_) => Powers::new(
-                &[Private, Link, DeleteHolder, AnotherTool, Restart, Footprint, PushedWake],
+                &[Private, Link, DeleteHolder, AnotherTool, Restart, Footprint, Requests, PushedWake],
                 "etcd keys have no types, so no key is junk; revisions restart with the data, as its guarantees say",
             ),
             World::External(_) => Powers::new(&[PushedWake], "the server of LEASEHOLD_ETCD_URL is not ours to disturb"),
@@ -96,6 +96,14 @@ impl Harness for World {
 
     async fn restart(&self) {
         self.server().restart_with_data().await.expect("a restart");
+    }
+
+    async fn requests(&self) -> u64 {
+        self.server().handled().await.expect("metrics").values().sum()
+    }
+
+    fn budget(&self) -> Budget {
+        Budget { cycle: 2.0, hand_over: 2.1 }
     }
 
     async fn footprint(&self) -> u64 {
