@@ -50,3 +50,8 @@ pub use leasehold_etcd as etcd;
 /// Locks in a ZooKeeper ensemble.
 #[cfg(feature = "zookeeper")]
 pub use leasehold_zookeeper as zookeeper;
+
+/// Compiles and runs the code of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -41,7 +41,7 @@ pub(crate) const SUITES: &[Suite] = &[
 ];
 
 /// Examples that run to their end without a server.
-pub(crate) const EXAMPLES: &[&str] = &[];
+pub(crate) const EXAMPLES: &[&str] = &["quickstart", "swap_stores", "fencing", "counter"];
 
 /// Examples that need a server somebody started, and are only built.
 pub(crate) const EXAMPLES_WITH_SERVER: &[&str] = &[];
