@@ -1,14 +1,16 @@
 //! The suite against a private etcd server, or the one of `LEASEHOLD_ETCD_URL`.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "a harness that cannot do its part has failed")]
+
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use leasehold_core::seam::{Backend, async_trait};
 use leasehold_conformance::harness::ForeignHold;
 use leasehold_conformance::{Budget, Harness, Link, Need, Powers};
+use leasehold_core::seam::{Backend, async_trait};
 use leasehold_etcd::Etcd as EtcdStore;
 use leasehold_testbed::{Etcd, Proxy, Store};
 

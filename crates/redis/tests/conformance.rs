@@ -1,12 +1,14 @@
 //! The suite against a private Redis server, or the one of `LEASEHOLD_REDIS_URL`.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "a harness that cannot do its part has failed")]
+
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, async_trait};
 use leasehold_conformance::harness::ForeignHold;
 use leasehold_conformance::{Budget, Harness, Link, Need, Powers};
+use leasehold_core::seam::{Backend, async_trait};
 use leasehold_redis::Redis as RedisStore;
 use leasehold_testbed::{Proxy, Redis, RedisOptions, Store};
 
