@@ -157,7 +157,7 @@ pub fn waiting(answer: leasehold_core::Result<Claimed>) -> Waiting {
 }
 
 /// Fails unless the answer is this kind of error.
-pub fn expect_kind<T: std::fmt::Debug>(answer: leasehold_core::Result<T>, kind: ErrorKind) -> leasehold_core::Error {
+pub fn expect_kind<T: fmt::Debug>(answer: leasehold_core::Result<T>, kind: ErrorKind) -> leasehold_core::Error {
     match answer {
         Err(e) if e.kind() == kind => e,
         other => panic!("expected {kind:?}, got {other:?}"),

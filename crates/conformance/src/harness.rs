@@ -69,15 +69,16 @@ pub trait ForeignHold: Send + Sync {
 }
 
 /// The network between one client and its server.
+#[async_trait]
 pub trait Link: Send + Sync {
     /// Nothing arrives any more in either direction, and nobody is told.
-    fn black_hole(&self);
+    async fn black_hole(&self);
     /// Requests arrive, replies do not.
-    fn lose_replies(&self);
+    async fn lose_replies(&self);
     /// Connections are closed, and refused.
-    fn cut(&self);
+    async fn cut(&self);
     /// Everything works again.
-    fn heal(&self);
+    async fn heal(&self);
 }
 
 /// What a case needs beyond clients.

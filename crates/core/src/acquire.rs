@@ -60,6 +60,16 @@ pub(crate) enum Wait {
     Forever,
 }
 
+impl Wait {
+    /// What is left of it since `started`.
+    pub(crate) fn left(self, started: Moment, client: &Client) -> Wait {
+        match self {
+            Wait::For(d) => Wait::For(d.saturating_sub(client.clock.now().since(started))),
+            other => other,
+        }
+    }
+}
+
 /// Takes the lock. The caller holds what comes back: renewed, listened for, and not yet given to a guard.
 pub(crate) async fn acquire(
     client: &Arc<Client>,

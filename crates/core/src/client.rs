@@ -13,6 +13,7 @@ use crate::bells::Bells;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events;
+use crate::gate::Gates;
 use crate::guarantees::Guarantees;
 use crate::keeper::{self, Keeper, Release};
 use crate::standing::Standing;
@@ -26,6 +27,7 @@ pub(crate) struct Client {
     pub(crate) bells: Bells,
     pub(crate) clock: Clock,
     pub(crate) guarantees: Guarantees,
+    pub(crate) gates: Gates,
     keeper: Arc<Keeper>,
     closed: AtomicBool,
     /// The runtime of the latest use: where the keeper runs, also for a guard that is dropped outside of any.
@@ -39,6 +41,7 @@ impl Client {
             bells: backend.bells().cloned().unwrap_or_default(),
             clock: backend.clock(),
             guarantees: backend.guarantees(),
+            gates: Gates::default(),
             keeper: Arc::new(Keeper::new(backend.clock())),
             backend,
             closed: AtomicBool::new(false),

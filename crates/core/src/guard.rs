@@ -8,6 +8,7 @@ use crate::claim::Queue;
 use crate::error::{Error, Result};
 use crate::grant::Claimed;
 use crate::hold::{Held, Hold, looks};
+use crate::keeper::Release;
 use crate::loss::Loss;
 
 /// A held lock. While it lives it renews itself; [`release`](Guard::release) or drop gives the lock back.
@@ -76,8 +77,14 @@ impl Guard {
         let ended = held.0.end();
         let later = not_before.filter(|at| *at > client.clock.now());
         match (ended, later) {
-            (Loss::Released, Some(at)) => client.release_at(standing, at),
-            (Loss::Released, None) => client.release_now(standing).await.map_err(|e| e.with_name(name))?,
+            (Loss::Released, Some(_)) => give_back(&held.0),
+            (Loss::Released, None) => {
+                if let Some(turn) = held.0.take_turn() {
+                    // A task of this process gets it, or whoever waits here goes to the store.
+                    let Some(_leaves) = turn.pass(client, standing) else { return Ok(()) };
+                }
+                client.release_now(standing).await.map_err(|e| e.with_name(name))?;
+            }
             (loss, _) => {
                 give_back(&held.0);
                 return Err(Error::lost(loss).with_name(name));
@@ -120,15 +127,15 @@ impl Drop for Share {
     }
 }
 
-/// Releases in the background: at once, or after `min_hold`.
+/// Gives the lock to the next task of this process, or back to the store in the background: at once, or after `min_hold`.
 fn give_back(hold: &Hold) {
     let Hold { client, standing, not_before, .. } = hold;
-    match not_before.filter(|at| *at > client.clock.now() && standing.loss().is_none()) {
-        Some(at) => client.release_at(standing, at),
-        None => {
-            client.forget(standing);
-            client.release(crate::keeper::Release::of(standing));
-        }
+    let turn = hold.take_turn();
+    if let Some(at) = not_before.filter(|at| *at > client.clock.now() && standing.loss().is_none()) {
+        client.release_at(standing, at);
+    } else if turn.is_none_or(|turn| turn.pass(client, standing).is_some()) {
+        client.forget(standing);
+        client.release(Release::of(standing));
     }
 }
 

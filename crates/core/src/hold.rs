@@ -1,15 +1,17 @@
 //! A hold and the looks at it: what a guard, its views and its loss signal share.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, Result};
+use crate::gate::Turn;
 use crate::loss::{Loss, Lost};
 use crate::name::Name;
 use crate::standing::Standing;
+use crate::sync::locked;
 use crate::token::FencingToken;
 
 /// One turn of one granted claim. It ends when its guard is released, or with the claim.
@@ -22,6 +24,8 @@ pub(crate) struct Hold {
     /// Before this instant a release takes no effect in the store.
     pub(crate) not_before: Option<Moment>,
     ended: OnceLock<Loss>,
+    /// Its place behind the gate of a `fast` lock.
+    turn: Mutex<Option<Turn>>,
 }
 
 impl Hold {
@@ -32,7 +36,15 @@ impl Hold {
         token: FencingToken,
         not_before: Option<Moment>,
     ) -> Hold {
-        Hold { client, standing, name, token, not_before, ended: OnceLock::new() }
+        Hold { client, standing, name, token, not_before, ended: OnceLock::new(), turn: Mutex::default() }
+    }
+
+    pub(crate) fn in_turn(self, turn: Turn) -> Hold {
+        Hold { turn: Mutex::new(Some(turn)), ..self }
+    }
+
+    pub(crate) fn take_turn(&self) -> Option<Turn> {
+        locked(&self.turn).take()
     }
 
     pub(crate) fn loss(&self) -> Option<Loss> {

@@ -15,6 +15,7 @@ mod client;
 mod clock;
 mod error;
 mod events;
+mod gate;
 mod grant;
 mod guarantees;
 mod guard;

@@ -8,8 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::acquire::{Acquire, Wait, acquire};
-use crate::claim::{Claim, Mode};
+use crate::claim::{Claim, Mode, Queue};
 use crate::error::{Error, Result};
+use crate::gate::{Entry, Gates, TurnWords};
 use crate::guard::Guard;
 use crate::hold::{Held, Hold};
 use crate::line::{Contention, Line};
@@ -127,11 +128,28 @@ impl Lock {
     pub(crate) async fn enter(&self, wait: Wait) -> Result<Guard> {
         self.name.check()?;
         let client = self.store.client();
+        client.ready()?;
         let words = self.options.settle(&client.guarantees)?;
-        let claim = Claim::new(self.store.full_name(&self.name), self.mode, words.queue, words.ttl, &words.label);
-        let (standing, granted) = acquire(client, claim, wait, words.max_hold).await?;
-        let not_before = words.min_hold.map(|min| client.clock.now() + min);
-        Ok(Guard::new(Hold::new(client.clone(), standing, self.name.clone(), granted.token, not_before)))
+        let started = client.clock.now();
+        let full_name = self.store.full_name(&self.name);
+        let lead = if words.queue == Queue::Fast {
+            let turn = TurnWords { name: self.name.clone(), max_hold: words.max_hold, min_hold: words.min_hold };
+            match Gates::enter(client, (full_name.clone(), self.mode, words.ttl), turn, wait).await? {
+                Entry::Turn(guard) => return Ok(guard),
+                Entry::Lead(lead) => Some(lead),
+            }
+        } else {
+            None
+        };
+        let claim = Claim::new(full_name, self.mode, words.queue, words.ttl, &words.label);
+        let (standing, granted) = acquire(client, claim, wait.left(started, client), words.max_hold).await?;
+        let now = client.clock.now();
+        let not_before = words.min_hold.map(|min| now + min);
+        let hold = Hold::new(client.clone(), standing, self.name.clone(), granted.token, not_before);
+        Ok(Guard::new(match lead {
+            Some(lead) => hold.in_turn(lead.first_turn(&granted, now)),
+            None => hold,
+        }))
     }
 
     pub(crate) fn store(&self) -> &Store {

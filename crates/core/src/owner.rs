@@ -48,11 +48,7 @@ impl Owner {
             }
             return Ok(Guard::of(share));
         }
-        let left = match wait {
-            Wait::For(d) => Wait::For(d.saturating_sub(client.clock.now().since(started))),
-            other => other,
-        };
-        let guard = lock.enter(left).await?;
+        let guard = lock.enter(wait.left(started, client)).await?;
         *hold = Arc::downgrade(guard.share());
         Ok(guard)
     }

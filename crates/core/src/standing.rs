@@ -145,6 +145,12 @@ impl Standing {
         locked(&self.state).ends().map_or(Duration::ZERO, |end| end.since(now))
     }
 
+    /// For how much longer the lease itself is surely good, whatever `max_hold` says.
+    pub(crate) fn lease_left(&self) -> Duration {
+        let now = self.clock.now();
+        locked(&self.state).grant.as_ref().map_or(Duration::ZERO, |g| g.until.since(now))
+    }
+
     /// When the hold ends if nothing renews it; `None` while it is not a guard's.
     pub(crate) fn ends(&self) -> Option<Moment> {
         let state = locked(&self.state);

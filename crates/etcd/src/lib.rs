@@ -1,1 +1,167 @@
-//! The etcd store of Leasehold
+//! The etcd store of Leasehold: locks as keys under a session's lease, in the layout of Go's `concurrency.Mutex`.
+//!
+//! ```no_run
+//! # async fn example() -> leasehold_core::Result<()> {
+//! let etcd = leasehold_etcd::Etcd::connect("etcd://10.0.0.1:2379,10.0.0.2:2379/prod").await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # Layout, for operators and for other tools
+//!
+//! A lock named `orders/42` in the namespace `prod` is the line of all keys that begin with `prod/orders%2F42/`, and the
+//! key with the smallest create_revision holds. `etcdctl lock`, `etcdctl elect`, Go's `concurrency.Mutex` and `Election`
+//! stand in the same line if they are given `prod/orders%2F42` as their name: in a name `/` is written `%2F` and `%` is
+//! written `%25`, because every key below `a/` belongs to the line of `a` for them, `a/b/…` too. The value of a key is the
+//! holder's label and, in a last line, when it entered the line. For the same reason a namespace must not lie
+//! inside a lock: do not use `prod` as a namespace and as the name of a lock without one.
+//!
+//! The fencing token of a hold is `create_revision << 8`, and the 255 numbers behind it. An etcd transaction can check it
+//! by itself: `create_revision(key) = token >> 8`.
+//!
+//! # Cost
+//!
+//! With a live session a claim is one request and a release is one, however many wait; a hand-over is pushed and needs
+//! no other. A session is one lease for each TTL in use, renewed by one request for all that is held and waited for.
+
+mod claim;
+mod cluster;
+mod config;
+mod error;
+mod line;
+mod look;
+mod names;
+mod release;
+mod session;
+mod store;
+mod table;
+mod value;
+mod watch;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{ConnectOptions, GetOptions};
+use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Place, Renewal, Tenure, async_trait};
+use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use crate::config::Config;
+use crate::store::Store;
+
+/// How long `connect` may take.
+const CONNECT: Duration = Duration::from_secs(3);
+
+/// An etcd cluster as a store of locks.
+///
+/// Needs a tokio runtime, and the one in which it was connected must live as long as it does. Dropping it leaves its
+/// leases to run out; [`Backend::close`] ends them at once.
+pub struct Etcd {
+    store: Arc<Store>,
+    described: String,
+    watcher: AbortHandle,
+}
+
+impl Etcd {
+    /// Connects to `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms]`.
+    ///
+    /// The port is 2379 unless given, the user and the password are percent-encoded, and `timeout` (1000 unless given,
+    /// from 10 to 10000) is how long one request to one endpoint may take. All keys begin with the namespace and `/`.
+    ///
+    /// Fails within three seconds: `Invalid` for a bad URL, `Unavailable` when no endpoint answers, `Denied` for a user
+    /// that etcd does not let in.
+    pub async fn connect(url: &str) -> Result<Etcd> {
+        Etcd::open(Config::parse(url)?).await
+    }
+
+    /// Connects with options of [`etcd_client`], for what a URL cannot say: TLS, for instance, with that crate's features.
+    ///
+    /// One client is made for each endpoint. Require-leader, the connect timeout and the keep-alive pings are set here.
+    pub async fn with_options<E: Into<String>>(
+        endpoints: impl IntoIterator<Item = E>,
+        namespace: &str,
+        options: ConnectOptions,
+    ) -> Result<Etcd> {
+        let endpoints = endpoints.into_iter().map(Into::into).collect();
+        Etcd::open(Config::new(endpoints, namespace, options, None)?).await
+    }
+
+    async fn open(config: Config) -> Result<Etcd> {
+        let described = format!("{config:?}");
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let store = Arc::new(Store::new(config, orders));
+        // Any read shows that there is a leader and that we may.
+        let probe = store.keys.session(0);
+        let probe = store.get(probe, GetOptions::new().with_count_only());
+        match timeout(CONNECT, probe).await {
+            Ok(answer) => answer?,
+            Err(_) => return Err(Error::new(ErrorKind::Unavailable, "etcd did not answer within three seconds")),
+        };
+        let watcher = tokio::spawn(store.clone().watch(inbox)).abort_handle();
+        Ok(Etcd { store, described, watcher })
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.watcher.abort();
+    }
+}
+
+impl fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Etcd({})", self.described)
+    }
+}
+
+#[async_trait]
+impl Backend for Etcd {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+        self.store.claim(claim).await
+    }
+
+    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+        Ok(self.store.renew(tenures).await)
+    }
+
+    async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
+        self.store.release(claim.id).await
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<Line> {
+        self.store.inspect(name).await
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+        self.store.list(prefix, after, limit).await
+    }
+
+    async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        self.store.evict(name, token).await
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees::none("etcd")
+            .fencing(Fencing::WhileDataLives)
+            .fairness(Fairness::Strict)
+            .pushed_wake(true)
+            .ttl(Duration::from_secs(2), Duration::from_secs(1))
+            .recovery(Duration::from_secs(2))
+            .notes(
+                "A restore from a backup may turn revisions, and so tokens, back. The server raises a TTL to 1.5 times its \
+                 election timeout; a new leader extends every lease by its TTL. All locks of one client and TTL share one \
+                 lease, and are lost with it. Servers before 3.4.30 and 3.5.12 may revoke live leases when a stopped \
+                 leader wakes (etcd#15247).",
+            )
+    }
+
+    fn bells(&self) -> Option<&Bells> {
+        Some(&self.store.bells)
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.store.close().await
+    }
+}

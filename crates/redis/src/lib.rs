@@ -1,1 +1,144 @@
-//! The Redis store of Leasehold
+//! The Redis store of Leasehold: the public type, and the seam's verbs delegated to the files that know them.
+//!
+//! `config` reads URLs, `names` makes keys, `script` runs what `scripts/` holds, `connection` keeps one connection alive,
+//! `inbox` turns its pushes into bells, `line` claims, renews and releases, `look` inspects and evicts, `record` reads what
+//! the scripts write, `error` says honestly what went wrong.
+
+mod config;
+mod connection;
+mod error;
+mod inbox;
+mod line;
+mod look;
+mod names;
+mod record;
+mod script;
+
+use std::fmt;
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Place, Renewal, Tenure, async_trait};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+pub use redis as client;
+
+pub use crate::config::Options;
+use crate::connection::Connection;
+use crate::names::Names;
+
+/// The shortest lease; a shorter one is granted as this.
+const MIN_TTL: Duration = Duration::from_millis(100);
+
+/// A store on one Redis server (6 or newer), or on whatever is the primary behind its address.
+///
+/// One multiplexed connection carries every request and every push, and is made again for as long as the store lives.
+/// While it is down, requests fail at once with [`Unavailable`](leasehold_core::ErrorKind::Unavailable) and the reason.
+///
+/// **The lock is the key.** A lock's name, with `%`, `{` and `}` percent-encoded, is a Redis string that holds a random
+/// value and expires: what `SET name value NX PX ttl` makes. So every client that locks this way excludes Leasehold, and is
+/// excluded by it; Leasehold waits for such a holder and reports it as foreign, but is not told of its release, and looks
+/// every quarter of a second. What else Leasehold keeps of a name lies beside it, in keys that begin with `{name}`; all
+/// expire by themselves, and after a release only the last token stays, for two hours.
+///
+/// **Waiting.** Places are ordered by ticket, alive by the server's clock, and each is a lease of its own. A release hands
+/// the lock to the first live place and tells exactly its client, in the same script. [`Queue::Fast`] keeps the same order,
+/// since no lock is free while somebody live waits; what it adds is a block of 64 tokens, for tasks of one process that
+/// pass the lock on among themselves.
+///
+/// **Rights.** An ACL user needs `+@scripting +@read +@write +@pubsub +@connection +time`, its keys, and channels `leasehold:*`.
+///
+/// [`Queue::Fast`]: leasehold_core::seam::Queue::Fast
+pub struct Redis {
+    connection: Connection,
+    names: Names,
+    /// Where this client's pushes arrive.
+    channel: String,
+    bells: Bells,
+}
+
+impl Redis {
+    /// Connects to `redis://[:password@|user:password@]host[:port][/db][?timeout=ms][&prefix=text]`.
+    ///
+    /// `timeout` limits each request and each step of connecting (default 1000). `prefix` stands before every key.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for a URL that is anything else (the message names the part), `Unsupported` for TLS and for servers
+    /// before Redis 6, `Denied` for a refused password, `Unavailable` if nobody answers within two timeouts.
+    pub async fn connect(url: &str) -> Result<Redis> {
+        let (info, options) = config::parse(url)?;
+        Redis::connect_with(info, options).await
+    }
+
+    /// Connects with the client crate's own configuration: Unix sockets, or TLS if its features are on.
+    ///
+    /// The protocol (RESP3) and TCP_NODELAY are set here, whatever the configuration says.
+    pub async fn connect_with(info: client::ConnectionInfo, options: Options) -> Result<Redis> {
+        let names = Names::new(&options.prefix)?;
+        let (bells, channel) = (Bells::new(), inbox::channel());
+        let connection = Connection::open(info, options.timeout, &channel, &bells).await?;
+        Ok(Redis { connection, names, channel, bells })
+    }
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Redis({}, {:?}, {:?})", self.connection.address(), self.names, self.connection)
+    }
+}
+
+#[async_trait]
+impl Backend for Redis {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+        self.take(claim).await
+    }
+
+    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+        self.keep(tenures).await
+    }
+
+    async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
+        self.withdraw(claim).await
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<Line> {
+        self.look(name).await
+    }
+
+    /// Walks all keys of the database with `SCAN`, so it costs O(keys) and is meant for people and tools. A hold whose lock
+    /// was deleted by hand is listed until its lease ends.
+    async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+        self.scan(prefix, after, limit).await
+    }
+
+    async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        self.end(name, token).await
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees::none("redis")
+            .fencing(Fencing::SurvivesDataLoss)
+            .fairness(Fairness::Strict)
+            .pushed_wake(true)
+            .ttl(MIN_TTL, Duration::from_millis(1))
+            .recovery(Duration::from_millis(200))
+            .notes(NOTES)
+    }
+
+    fn bells(&self) -> Option<&Bells> {
+        Some(&self.bells)
+    }
+
+    /// Closes the connection. Redis has no sessions: what is still held ends with its lease.
+    async fn close(&self) -> Result<()> {
+        self.connection.close();
+        Ok(())
+    }
+}
+
+const NOTES: &str = "\
+Exclusion holds while the server keeps its data and its clock: after an asynchronous failover, a restart without \
+persistence, an eviction (use maxmemory-policy noeviction) or a step of its clock, two may hold at once, and only the \
+token tells them apart. Tokens are never below the server's clock: they rise after any loss of data, unless that clock \
+steps back past the loss; with the data kept, they rise through steps back of up to two hours. SET-NX-PX clients are \
+excluded, but stand in no line and take a lock that expired before those who wait. A holder that dies before its first \
+renewal may be noticed late by up to a third of the waiter's TTL.";

@@ -123,16 +123,16 @@ pub(crate) async fn a_lost_release_reply(arena: Arena) {
 pub(crate) async fn behind_a_cut_link(arena: Arena) {
     let (client, link) = arena.harness().linked_client().await;
     let (one, two) = (arena.over(client), arena.store().await);
-    link.black_hole();
+    link.black_hole().await;
     let wait = Duration::from_millis(400);
     let answer = within(wait + Duration::from_millis(400), "a bounded wait", one.lock("a").acquire_timeout(wait)).await;
     assert!(answer.is_err_and(|e| e.is_retryable()));
-    link.heal();
+    link.heal().await;
     arena.becomes_empty("a").await;
-    link.cut();
+    link.cut().await;
     let answer = within(wait + Duration::from_millis(400), "a bounded wait", one.lock("b").acquire_timeout(wait)).await;
     assert!(answer.is_err_and(|e| e.is_retryable()));
-    link.heal();
+    link.heal().await;
     // The same client recovers by itself.
     let limit = arena.ttl() * 3 + Duration::from_secs(10);
     let guard = arena.soon(&one, "b", limit).await;

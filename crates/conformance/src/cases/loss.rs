@@ -61,9 +61,9 @@ pub(crate) async fn comes_before_another_grant_behind_a_black_hole(arena: Arena)
     let (client, link) = arena.harness().linked_client().await;
     let (one, two) = (arena.over(client), arena.store().await);
     let guard = one.lock("a").acquire().await.unwrap();
-    link.black_hole();
+    link.black_hole().await;
     let next = lost_before_granted(&arena, &guard, &two).await;
-    link.heal();
+    link.heal().await;
     // The old guard's release cannot free the successor.
     expect_kind(guard.release().await, ErrorKind::Lost);
     tokio::time::sleep(arena.ttl()).await;
@@ -75,10 +75,10 @@ pub(crate) async fn comes_when_only_replies_are_lost(arena: Arena) {
     let (client, link) = arena.harness().linked_client().await;
     let one = arena.over(client);
     let guard = one.lock("a").acquire().await.unwrap();
-    link.lose_replies();
+    link.lose_replies().await;
     let limit = arena.ttl() + Duration::from_millis(500);
     assert_eq!(within(limit, "the loss", guard.lost()).await, Loss::Expired);
-    link.heal();
+    link.heal().await;
 }
 
 /// CASES 11: errors are not loss; renewals go on.

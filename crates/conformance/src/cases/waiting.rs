@@ -186,3 +186,34 @@ pub(crate) async fn that_gives_up_harms_nobody(arena: Arena) {
     assert!(matches!(busy, Ok(Claimed::Granted(_))), "{busy:?}");
     expect_kind(two.lock("b").try_acquire().await, ErrorKind::Contended);
 }
+
+/// Fast tasks of one client hand the lock to each other without the network, each turn with its own token, and a fair
+/// waiter of another client is still served in between (lock cohorting is bounded).
+pub(crate) async fn turns_do_not_starve_others(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let last = Arc::new(Mutex::new(0));
+    let mut busy = Vec::new();
+    for _ in 0..4 {
+        let (lock, stop, last) = (one.lock("a").fast(), stop.clone(), last.clone());
+        busy.push(tokio::spawn(async move {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let guard = lock.acquire().await.unwrap();
+                let token = guard.fencing_token().get();
+                assert!(token > std::mem::replace(&mut *last.lock().unwrap(), token), "tokens rise over turns");
+                drop(guard.release().await);
+            }
+        }));
+    }
+    for _ in 0..3 {
+        let guard = within(arena.ttl() * 4, "a fair waiter behind busy turns", two.lock("a").acquire()).await.unwrap();
+        let token = guard.fencing_token().get();
+        assert!(token > std::mem::replace(&mut *last.lock().unwrap(), token));
+        guard.release().await.unwrap();
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    for task in busy {
+        within(arena.ttl() * 4, "the busy tasks to end", task).await.unwrap();
+    }
+    arena.becomes_empty("a").await;
+}

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::memory::Memory;
+use leasehold::seam::{Backend, async_trait};
 use leasehold_conformance::{Harness, Link, Need, Powers};
-use leasehold_core::seam::{Backend, async_trait};
-use leasehold_memory::Memory;
 
 struct World(Memory);
 
@@ -49,17 +49,18 @@ impl Harness for World {
 
 struct Cable(Memory);
 
+#[async_trait]
 impl Link for Cable {
-    fn black_hole(&self) {
+    async fn black_hole(&self) {
         self.0.cut_off();
     }
-    fn lose_replies(&self) {
+    async fn lose_replies(&self) {
         self.0.cut_off();
     }
-    fn cut(&self) {
+    async fn cut(&self) {
         self.0.cut_off();
     }
-    fn heal(&self) {
+    async fn heal(&self) {
         self.0.reconnect();
     }
 }

@@ -1,0 +1,169 @@
+//! Local hand-over: tasks of one client that want the same `fast` lock stand behind one claim, and the lease passes from
+//! task to task in memory, for a bounded number of turns and a bounded time (lock cohorting: Dice, Marathe and Shavit 2012).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::acquire::Wait;
+use crate::claim::Mode;
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::guard::Guard;
+use crate::hold::Hold;
+use crate::line::Contention;
+use crate::name::Name;
+use crate::standing::{Granted, Standing};
+use crate::sync::locked;
+use crate::token::FencingToken;
+
+/// Only claims that are equal in these may share one.
+type Key = (Name, Mode, Duration);
+
+/// The gates of one client, one per lock that somebody leads to.
+#[derive(Default)]
+pub(crate) struct Gates(Mutex<HashMap<Key, VecDeque<Waiter>>>);
+
+/// A task that waits for a turn.
+struct Waiter {
+    tell: oneshot::Sender<Word>,
+    turn: TurnWords,
+}
+
+/// What a turn takes over from the words of whoever waits for it.
+pub(crate) struct TurnWords {
+    pub(crate) name: Name,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
+}
+
+/// What a waiting task is told.
+enum Word {
+    /// Go to the store yourself.
+    Lead(Lead),
+    /// It is your turn.
+    Turn(Guard),
+}
+
+/// How a task comes in.
+pub(crate) enum Entry {
+    Lead(Lead),
+    Turn(Guard),
+}
+
+/// The right to claim in the store for everybody behind the gate. Dropped, it goes to the next.
+pub(crate) struct Lead {
+    client: Weak<Client>,
+    key: Key,
+}
+
+/// One turn under a leader's claim.
+pub(crate) struct Turn {
+    lead: Lead,
+    first: FencingToken,
+    /// How many came before.
+    taken: u32,
+    turns: u32,
+    began: Moment,
+}
+
+impl Gates {
+    /// Waits for a turn, or for the lead.
+    pub(crate) async fn enter(client: &Arc<Client>, key: Key, turn: TurnWords, wait: Wait) -> Result<Entry> {
+        let line = {
+            let mut gates = locked(&client.gates.0);
+            match gates.get_mut(&key) {
+                None => {
+                    gates.insert(key.clone(), VecDeque::new());
+                    None
+                }
+                Some(_) if matches!(wait, Wait::Try) => return Err(neighbour(ErrorKind::Contended)),
+                Some(line) => {
+                    line.retain(|waiter| !waiter.tell.is_closed());
+                    let (tell, told) = oneshot::channel();
+                    line.push_back(Waiter { tell, turn });
+                    Some(told)
+                }
+            }
+        };
+        let Some(told) = line else { return Ok(Entry::Lead(Lead { client: Arc::downgrade(client), key })) };
+        let word = match wait {
+            Wait::For(limit) => client.within(limit, told).await.ok_or_else(|| neighbour(ErrorKind::TimedOut))?,
+            Wait::Forever | Wait::Try => told.await,
+        };
+        match word {
+            Ok(Word::Lead(lead)) => Ok(Entry::Lead(lead)),
+            Ok(Word::Turn(guard)) => Ok(Entry::Turn(guard)),
+            Err(_) => Err(Error::new(ErrorKind::Closed, "the store was closed")),
+        }
+    }
+}
+
+fn neighbour(kind: ErrorKind) -> Error {
+    Error::contended(kind, Contention::by("another task of this process"))
+}
+
+impl Lead {
+    /// The first turn of what the store granted.
+    pub(crate) fn first_turn(self, granted: &Granted, now: Moment) -> Turn {
+        Turn { lead: self, first: granted.token, taken: 0, turns: granted.turns, began: now }
+    }
+
+    /// The next task that still waits. Without one the gate stays, or is taken away with the lead, in the same breath: a
+    /// newcomer either is seen here or finds no gate and leads.
+    fn next_waiter(&self, and_close: bool) -> Option<Waiter> {
+        let client = self.client.upgrade()?;
+        let mut gates = locked(&client.gates.0);
+        let line = gates.get_mut(&self.key)?;
+        while let Some(waiter) = line.pop_front() {
+            if !waiter.tell.is_closed() {
+                return Some(waiter);
+            }
+        }
+        if and_close {
+            gates.remove(&self.key);
+        }
+        None
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        if let Some(waiter) = self.next_waiter(true) {
+            let lead = Lead { client: self.client.clone(), key: self.key.clone() };
+            // A word that is not heard any more is dropped here, and so goes on to the one behind.
+            drop(waiter.tell.send(Word::Lead(lead)));
+        }
+    }
+}
+
+impl Turn {
+    pub(crate) fn token(&self) -> FencingToken {
+        FencingToken::new(self.first.get() + u64::from(self.taken))
+    }
+
+    /// Passes the claim to the next local task; gives the turn back if it must go to the store instead: nobody waits here,
+    /// others have waited long enough, or too little of the lease is left.
+    pub(crate) fn pass(self, client: &Arc<Client>, standing: &Arc<Standing>) -> Option<Turn> {
+        let now = client.clock.now();
+        let ttl = standing.ttl();
+        let may_pass = self.taken + 1 < self.turns
+            && now.since(self.began) < ttl
+            && standing.loss().is_none()
+            && standing.lease_left() > ttl / 3;
+        if !may_pass {
+            return Some(self);
+        }
+        let Some(Waiter { tell, turn: words }) = self.lead.next_waiter(false) else { return Some(self) };
+        standing.next_turn(words.max_hold);
+        let turn = Turn { taken: self.taken + 1, ..self };
+        let not_before = words.min_hold.map(|min| now + min);
+        let hold = Hold::new(client.clone(), standing.clone(), words.name, turn.token(), not_before).in_turn(turn);
+        // A guard that nobody takes any more is dropped here, and so ends its turn.
+        drop(tell.send(Word::Turn(Guard::new(hold))));
+        None
+    }
+}

@@ -1,0 +1,125 @@
+//! The servers: one client for each endpoint, one of them in use, the next one when it fails.
+//!
+//! etcd-client's own balancing knows neither health nor failover: with one of three members down, a third of all requests
+//! fail; and nothing in it ends a request that is never answered. All that this crate sends may be sent twice.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use etcd_client::{Client, ConnectOptions, Error as ClientError};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::config::Config;
+use crate::error::Failure;
+
+/// How many endpoints one call asks at most, so that it ends in bounded time.
+const ATTEMPTS: usize = 3;
+/// So many silences in a row, and the connection itself is taken for dead.
+const SILENCES: u32 = 2;
+
+pub(crate) struct Cluster {
+    endpoints: Vec<Endpoint>,
+    active: AtomicUsize,
+    moved: watch::Sender<()>,
+    options: ConnectOptions,
+    pub(crate) limit: Duration,
+}
+
+struct Endpoint {
+    url: String,
+    client: Mutex<Option<Client>>,
+    silences: AtomicU32,
+}
+
+/// What came of a call.
+pub(crate) struct Answer<T> {
+    pub(crate) outcome: Result<T, Failure>,
+    /// An attempt stayed unanswered, even if another one was answered: it may still arrive.
+    pub(crate) doubt: bool,
+}
+
+impl Cluster {
+    pub(crate) fn new(config: Config) -> Cluster {
+        let endpoint = |url| Endpoint { url, client: Mutex::default(), silences: AtomicU32::new(0) };
+        Cluster {
+            endpoints: config.endpoints.into_iter().map(endpoint).collect(),
+            active: AtomicUsize::new(0),
+            moved: watch::Sender::new(()),
+            options: config.options,
+            limit: config.limit,
+        }
+    }
+
+    /// Tells when another connection came into use.
+    pub(crate) fn moved(&self) -> watch::Receiver<()> {
+        self.moved.subscribe()
+    }
+
+    /// The client in use.
+    pub(crate) async fn client(&self) -> Result<Client, ClientError> {
+        self.endpoints[self.active.load(Relaxed)].client(&self.options).await
+    }
+
+    /// Sends a request, at most `limit` to each endpoint. It must not matter if it is executed twice.
+    pub(crate) async fn ask<T, F>(&self, limit: Duration, request: impl Fn(Client) -> F) -> Answer<T>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
+        let mut doubt = false;
+        let mut attempts = self.endpoints.len().min(ATTEMPTS);
+        loop {
+            let at = self.active.load(Relaxed);
+            let endpoint = &self.endpoints[at];
+            let attempt = async { request(endpoint.client(&self.options).await?).await };
+            let answer = timeout(limit, attempt).await;
+            let silent = answer.is_err();
+            let outcome = answer.map_or_else(|_| Err(Failure::silent()), |answer| answer.map_err(Failure::from));
+            doubt |= matches!(outcome, Err(Failure::Unanswered(_)));
+            if !silent {
+                endpoint.silences.store(0, Relaxed);
+            }
+            if !matches!(outcome, Err(Failure::Unanswered(_) | Failure::NotExecuted(_))) {
+                return Answer { outcome, doubt };
+            }
+            self.leave(at, silent);
+            attempts -= 1;
+            if attempts == 0 {
+                let outcome = outcome.map_err(|failure| if doubt { failure.after_doubt() } else { failure });
+                return Answer { outcome, doubt };
+            }
+        }
+    }
+
+    /// Turns to the next endpoint; a connection that says nothing is given up.
+    fn leave(&self, at: usize, silent: bool) {
+        let next = (at + 1) % self.endpoints.len();
+        let turned = next != at && self.active.compare_exchange(at, next, Relaxed, Relaxed).is_ok();
+        let dead = silent && self.endpoints[at].silences.fetch_add(1, Relaxed) + 1 >= SILENCES;
+        if dead {
+            self.endpoints[at].silences.store(0, Relaxed);
+            *self.endpoints[at].slot() = None;
+        }
+        if turned || dead {
+            self.moved.send_replace(());
+        }
+    }
+}
+
+impl Endpoint {
+    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Client>> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Connects at the first use: with a user, that asks the server.
+    async fn client(&self, options: &ConnectOptions) -> Result<Client, ClientError> {
+        let known = self.slot().clone();
+        if let Some(client) = known {
+            return Ok(client);
+        }
+        let client = Client::connect([&self.url], Some(options.clone())).await?;
+        Ok(self.slot().get_or_insert(client).clone())
+    }
+}

@@ -1,0 +1,405 @@
+//! The part of a lock's line that this client waits in, kept true by counting. Pure: no clock, no network.
+//!
+//! A waiter holds when no live entry has a smaller `create_revision` than its own. It knows how many there were at the
+//! revision of its read, and none can be added: a later entry has a greater one. So it counts the deletions that the
+//! watch reports behind that revision, each with the `create_revision` of what was deleted. Whoever dies in the middle is
+//! counted like everybody else, and no request is needed however long the line is.
+//!
+//! What makes the count right (each is a case of the model test below):
+//! * a deletion counts only if it is later than the read and what it deleted is older than the waiter: keys are reused;
+//! * the watch must have stood before the read. A waiter whose read is older is not settled, and another read settles it;
+//! * a deletion that the watch reports before the claim's own reply is kept and counted when the waiter takes its stand;
+//! * the deletions of one revision count together, and the waiter's own is looked at first: a lease that ends deletes all
+//!   its keys at once.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// How many deletions are kept for claims whose reply is on its way.
+const KEPT: usize = 256;
+
+/// One lock's line as one client sees it. `I` identifies a claim.
+#[derive(Debug)]
+pub(crate) struct Line<I> {
+    /// Every deletion behind this revision has been seen; `i64::MAX` while no watch stands.
+    known_from: i64,
+    /// Deletions behind `known_from`: (revision, create_revision of the deleted), oldest first.
+    recent: VecDeque<(i64, i64)>,
+    /// By create_revision.
+    waiting: BTreeMap<i64, Wait<I>>,
+    /// What was granted while the line was watched, by create_revision.
+    granted: BTreeMap<i64, I>,
+}
+
+#[derive(Clone, Debug)]
+struct Wait<I> {
+    id: I,
+    count: Count,
+    settled: bool,
+}
+
+/// How many stood before an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Count {
+    /// The revision of the read.
+    pub(crate) at: i64,
+    /// Live entries with a create_revision below `below`.
+    pub(crate) ahead: u64,
+    /// The entry's own create_revision; less if the read was cut off, so that `ahead` is not all.
+    pub(crate) below: i64,
+}
+
+/// What came of a look at the line.
+#[derive(Debug)]
+pub(crate) struct News<I> {
+    /// These hold: (claim, create_revision).
+    pub(crate) granted: Vec<(I, i64)>,
+    /// These waited, and their entries are gone.
+    pub(crate) gone: Vec<I>,
+    /// These held, and their entries were deleted by somebody else: (claim, create_revision).
+    pub(crate) deleted: Vec<(I, i64)>,
+    /// A read must settle somebody.
+    pub(crate) read: bool,
+}
+
+impl<I: Copy> Line<I> {
+    pub(crate) fn new() -> Line<I> {
+        Line { known_from: i64::MAX, recent: VecDeque::new(), waiting: BTreeMap::new(), granted: BTreeMap::new() }
+    }
+
+    /// A watch stands since this revision: it reports every later deletion.
+    pub(crate) fn opened(&mut self, revision: i64) {
+        self.known_from = revision;
+        self.recent.clear();
+        self.unsettle();
+    }
+
+    /// The watch is gone.
+    pub(crate) fn closed(&mut self) {
+        self.opened(i64::MAX);
+    }
+
+    fn unsettle(&mut self) {
+        self.waiting.values_mut().for_each(|wait| wait.settled = false);
+    }
+
+    /// An entry waits. Whatever was known of it is forgotten.
+    pub(crate) fn wait(&mut self, id: I, created: i64, count: Count) {
+        let mut wait = Wait { id, count, settled: count.at >= self.known_from };
+        // Its own deletion is kept for `news`, which looks there first.
+        if wait.settled {
+            for (revision, deleted) in &self.recent {
+                wait.count.deleted(*revision, *deleted);
+            }
+        }
+        self.waiting.insert(created, wait);
+    }
+
+    /// An entry holds: its deletion is worth telling.
+    pub(crate) fn hold(&mut self, id: I, created: i64) {
+        self.waiting.remove(&created);
+        self.granted.insert(created, id);
+    }
+
+    /// The entry is none of this line's business any more.
+    pub(crate) fn forget(&mut self, created: i64) {
+        self.waiting.remove(&created);
+        self.granted.remove(&created);
+    }
+
+    /// The watch reports that at `revision` the entry `created` was deleted; `None` if it cannot say which.
+    pub(crate) fn deleted(&mut self, revision: i64, created: Option<i64>) {
+        if revision <= self.known_from {
+            return;
+        }
+        let Some(created) = created else {
+            return self.opened(revision);
+        };
+        self.waiting.values_mut().filter(|wait| wait.settled).for_each(|wait| wait.count.deleted(revision, created));
+        self.recent.push_back((revision, created));
+        if self.recent.len() > KEPT {
+            self.known_from = self.recent.pop_front().map_or(self.known_from, |(oldest, _)| oldest);
+        }
+    }
+
+    /// A read at `revision`: the create_revisions of the oldest entries, ascending; `all` unless it was cut off.
+    pub(crate) fn read(&mut self, revision: i64, oldest: &[i64], all: bool) -> Vec<I> {
+        let last = oldest.last().copied().unwrap_or(0);
+        let (mut gone, mut stands) = (Vec::new(), Vec::new());
+        for (created, wait) in self.waiting.iter().filter(|(created, _)| **created <= revision) {
+            let place = oldest.partition_point(|other| other < created);
+            let known = all || *created <= last;
+            if known && oldest.get(place) != Some(created) {
+                gone.push((*created, wait.id));
+            } else if !wait.settled || wait.count.at < revision {
+                let count = Count::of(revision, oldest, all, *created);
+                stands.push((*created, wait.id, count));
+            }
+        }
+        gone.iter().for_each(|(created, _)| self.forget(*created));
+        stands.into_iter().for_each(|(created, id, count)| self.wait(id, created, count));
+        gone.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Takes stock after all deletions of one revision, a read, or a new waiter.
+    pub(crate) fn news(&mut self) -> News<I> {
+        let mut news = News { granted: Vec::new(), gone: Vec::new(), deleted: Vec::new(), read: false };
+        // A create_revision names one entry for ever, so no revision needs comparing.
+        for (_, created) in &self.recent {
+            news.gone.extend(self.waiting.remove(created).map(|wait| wait.id));
+            news.deleted.extend(self.granted.remove(created).map(|id| (id, *created)));
+        }
+        let in_turn =
+            |created: &i64, wait: &Wait<I>| wait.settled && wait.count.ahead == 0 && wait.count.below == *created;
+        let due: Vec<_> = self.waiting.iter().filter(|(c, w)| in_turn(c, w)).map(|(c, w)| (w.id, *c)).collect();
+        due.iter().for_each(|(id, created)| self.hold(*id, *created));
+        news.granted = due;
+        let open = self.known_from != i64::MAX;
+        news.read = open && self.waiting.values().any(|wait| !wait.settled || wait.count.ahead == 0);
+        news
+    }
+
+    /// The greatest create_revision that waits.
+    pub(crate) fn youngest(&self) -> Option<i64> {
+        self.waiting.last_key_value().map(|(created, _)| *created)
+    }
+}
+
+impl Count {
+    /// What a read at `revision` tells about the entry `created`. Of a read that was cut off only what stands before the
+    /// last one read is counted, so that `below` can never be taken for the entry's own number.
+    pub(crate) fn of(revision: i64, oldest: &[i64], all: bool, created: i64) -> Count {
+        let below = oldest.last().copied().filter(|last| !all && *last < created).unwrap_or(created);
+        Count { at: revision, ahead: oldest.partition_point(|other| *other < below) as u64, below }
+    }
+
+    fn deleted(&mut self, revision: i64, created: i64) {
+        if revision > self.at && created < self.below {
+            self.ahead = self.ahead.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(created: i64, ahead: u64) -> Count {
+        Count { at: created, ahead, below: created }
+    }
+
+    fn granted(line: &mut Line<u8>) -> Vec<u8> {
+        line.news().granted.into_iter().map(|(id, _)| id).collect()
+    }
+
+    #[test]
+    fn a_waiter_holds_when_all_before_it_are_gone_whatever_the_order() {
+        let mut line = Line::new();
+        line.opened(10);
+        line.wait(1, 14, whole(14, 3));
+        line.deleted(15, Some(12)); // died in the middle
+        line.deleted(16, Some(11));
+        line.deleted(17, Some(20)); // behind us
+        assert!(granted(&mut line).is_empty());
+        line.deleted(18, Some(13));
+        assert_eq!(granted(&mut line), [1]);
+    }
+
+    #[test]
+    fn a_deletion_that_the_read_has_seen_does_not_count_and_one_before_the_reply_does() {
+        let mut line = Line::new();
+        line.opened(10);
+        line.deleted(12, Some(9)); // a reused key: the entry before us is another one of the same key
+        line.deleted(16, Some(13)); // reported before our reply came
+        line.wait(1, 14, whole(14, 2));
+        assert!(granted(&mut line).is_empty());
+        line.deleted(17, Some(11));
+        assert_eq!(granted(&mut line), [1]);
+    }
+
+    #[test]
+    fn a_lease_that_ends_takes_the_waiter_with_its_predecessor() {
+        let mut line = Line::new();
+        line.opened(10);
+        line.wait(1, 14, whole(14, 1));
+        line.deleted(15, Some(11));
+        line.deleted(15, Some(14));
+        let news = line.news();
+        assert!(news.granted.is_empty());
+        assert_eq!(news.gone, [1]);
+    }
+
+    #[test]
+    fn a_read_settles_who_came_before_the_watch() {
+        let mut line = Line::new();
+        line.wait(1, 8, whole(8, 1));
+        line.wait(2, 9, whole(9, 2));
+        assert!(!line.news().read, "nothing to do before the watch stands");
+        line.opened(10);
+        assert!(line.news().read);
+        assert_eq!(line.read(11, &[9], true), [1], "1 is gone");
+        assert_eq!(granted(&mut line), [2]);
+    }
+
+    #[test]
+    fn a_read_that_was_cut_off_grants_nobody_it_did_not_see() {
+        let mut line = Line::new();
+        line.opened(10);
+        line.wait(1, 9, whole(9, 3));
+        assert!(line.read(12, &[5, 6], false).is_empty());
+        line.deleted(13, Some(5));
+        line.deleted(14, Some(6));
+        let news = line.news();
+        assert!(news.granted.is_empty() && news.read);
+    }
+
+    #[test]
+    fn an_event_that_names_nobody_unsettles_all() {
+        let mut line = Line::new();
+        line.opened(10);
+        line.wait(1, 14, whole(14, 1));
+        line.deleted(15, None);
+        assert!(line.news().read);
+        assert!(line.read(15, &[14], true).is_empty());
+        assert_eq!(granted(&mut line), [1]);
+    }
+
+    /// A store with reused keys and entries that die anywhere, a watch that lags and breaks, replies that lag, reads cut
+    /// off at two: nobody is granted before its turn or after its own death, and everybody in the end.
+    #[test]
+    fn no_grant_is_early_and_none_is_missed() {
+        for seed in 0..4000 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut world = World::default();
+            for _ in 0..60 {
+                world.step(&mut random);
+            }
+            world.come_to_rest();
+        }
+    }
+
+    #[derive(Default)]
+    struct World {
+        revision: i64,
+        live: Vec<i64>,
+        /// Deletions that the watch has not reported yet; `None` while there is no watch.
+        events: Option<VecDeque<(i64, i64)>>,
+        /// Claims of ours whose reply is on its way.
+        replies: Vec<(i64, Count)>,
+        line: Option<Line<i64>>,
+        told: Vec<i64>,
+    }
+
+    impl World {
+        fn line(&mut self) -> &mut Line<i64> {
+            self.line.get_or_insert_with(Line::new)
+        }
+
+        fn step(&mut self, random: &mut fastrand::Rng) {
+            match random.u8(..10) {
+                0..3 => {
+                    self.revision += 1;
+                    let created = self.revision;
+                    let count = Count { at: created, ahead: self.live.len() as u64, below: created };
+                    self.live.push(created);
+                    if random.bool() {
+                        self.replies.push((created, count));
+                    }
+                }
+                3..5 if !self.live.is_empty() => {
+                    let (first, second) = (random.usize(..self.live.len()), random.u8(..4) == 0);
+                    let mut dead = vec![self.live.remove(first)];
+                    if second && !self.live.is_empty() {
+                        dead.push(self.live.remove(0));
+                    }
+                    self.revision += 1;
+                    let revision = self.revision;
+                    if let Some(events) = &mut self.events {
+                        events.extend(dead.into_iter().map(|created| (revision, created)));
+                    }
+                }
+                5..7 if !self.replies.is_empty() => {
+                    let (created, count) = self.replies.remove(random.usize(..self.replies.len()));
+                    self.line().wait(created, created, count);
+                    self.look();
+                }
+                7..9 => self.report(random.usize(..3)),
+                9 => match (self.events.is_some(), random.u8(..4)) {
+                    (true, 0) => {
+                        self.events = None;
+                        self.line().closed();
+                    }
+                    (false, _) => self.open(),
+                    _ => {}
+                },
+                _ => {}
+            }
+        }
+
+        fn open(&mut self) {
+            self.events = Some(VecDeque::new());
+            let revision = self.revision;
+            self.line().opened(revision);
+            self.look();
+        }
+
+        /// The watch reports the events of that many revisions.
+        fn report(&mut self, revisions: usize) {
+            for _ in 0..revisions {
+                let Some(revision) = self.events.as_ref().and_then(|events| events.front()).map(|event| event.0) else {
+                    return;
+                };
+                while let Some(event) = self.events.as_mut().and_then(|e| e.pop_front_if(|event| event.0 == revision)) {
+                    self.line().deleted(event.0, Some(event.1));
+                }
+                self.look();
+            }
+        }
+
+        fn look(&mut self) {
+            let mut news = self.line().news();
+            while news.read {
+                let oldest: Vec<i64> = self.live.iter().copied().take(2).collect();
+                let (revision, all) = (self.revision, self.live.len() <= 2);
+                let gone = self.line().read(revision, &oldest, all);
+                assert!(gone.iter().all(|id| !self.live.contains(id)));
+                self.check(&news.granted);
+                news = self.line().news();
+            }
+            self.check(&news.granted);
+        }
+
+        fn check(&mut self, granted: &[(i64, i64)]) {
+            for (id, _) in granted {
+                let older = self.live.iter().filter(|other| *other < id).count();
+                assert_eq!(older, 0, "early");
+                // It may be dead already, but the watch has not said so: that is what validity is for.
+                let told = self.events.iter().flatten().any(|event| event.1 == *id);
+                assert!(self.live.contains(id) || told, "granted after its own death was known");
+                assert!(!self.told.contains(id), "granted twice");
+                self.told.push(*id);
+            }
+        }
+
+        fn come_to_rest(&mut self) {
+            for (created, count) in std::mem::take(&mut self.replies) {
+                self.line().wait(created, created, count);
+            }
+            if self.events.is_none() {
+                self.open();
+            }
+            // One after the other gives up its place: each of ours is told in its turn, and of the dead nobody is left.
+            loop {
+                self.report(usize::MAX);
+                self.look();
+                let head = self.live.first().copied();
+                assert!(head.is_none_or(|head| !self.line().waiting.contains_key(&head)), "the head was not told");
+                let Some(head) = head else { break };
+                self.revision += 1;
+                let revision = self.revision;
+                self.live.remove(0);
+                self.events.get_or_insert_default().push_back((revision, head));
+            }
+            assert!(self.line().waiting.is_empty(), "the dead are not told");
+        }
+    }
+}

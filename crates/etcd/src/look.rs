@@ -1,0 +1,70 @@
+//! Looking without touching: who stands in a line, and which names have one.
+
+use std::collections::BTreeSet;
+
+use etcd_client::{GetOptions, KeyValue};
+use leasehold_core::{Entry, Line, Name, Result};
+
+use crate::names::{after_prefix, is_ours};
+use crate::store::{Store, by_age};
+use crate::table::token;
+use crate::value;
+
+/// How much of a line is shown.
+const SHOWN: i64 = 1000;
+/// How many keys one request brings while names are listed.
+const PAGE: i64 = 500;
+
+impl Store {
+    pub(crate) async fn inspect(&self, name: &Name) -> Result<Line> {
+        self.open()?;
+        let line = self.keys.line(name);
+        let read = self.get(&*line, by_age(SHOWN)).await?;
+        let entry = |entry: &KeyValue| {
+            if !is_ours(&line, entry.key()) {
+                return Entry::foreign();
+            }
+            let shown = Entry::new(value::label(entry.value()));
+            value::since(entry.value()).into_iter().fold(shown, Entry::since)
+        };
+        let Some((head, others)) = read.kvs().split_first() else { return Ok(Line::default()) };
+        let holder = entry(head).token(token(head.create_revision()));
+        Ok(Line::new(vec![holder], others.iter().map(entry).collect()))
+    }
+
+    /// Reads all keys under the prefix, at most one page of each name: the keys are not in the order of the names (`a!/`
+    /// comes before `a/`), so the first names cannot be told before the last key was seen.
+    pub(crate) async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+        self.open()?;
+        let start = self.keys.names(prefix);
+        // An empty prefix in no namespace is the whole key space.
+        let end = if start.is_empty() { vec![0] } else { after_prefix(&start) };
+        let mut from = if start.is_empty() { vec![0] } else { start.into_bytes() };
+        let mut names = BTreeSet::new();
+        loop {
+            let page = GetOptions::new().with_range(end.clone()).with_limit(PAGE).with_keys_only();
+            let page = self.get(from, page).await?;
+            let mut last = None;
+            for key in page.kvs().iter().filter_map(|entry| entry.key_str().ok()) {
+                last = self.keys.line_of(key);
+                let name = last.as_ref().and_then(|(_, name)| name.clone());
+                if let Some(name) =
+                    name.filter(|name| name.as_str().starts_with(prefix) && after.is_none_or(|a| name > a))
+                {
+                    names.insert(name);
+                }
+                if names.len() > limit {
+                    names.pop_last();
+                }
+            }
+            let Some(end_of_page) = page.kvs().last().filter(|_| page.more()) else {
+                return Ok(names.into_iter().collect());
+            };
+            // On behind the last key, or behind all keys of its name.
+            from = match last {
+                Some((line, _)) if end_of_page.key().starts_with(line.as_bytes()) => after_prefix(line),
+                _ => [end_of_page.key(), &[0]].concat(),
+            };
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Where things lie in etcd: the keys of a namespace, and how a lock's name becomes a part of a key.
+//!
+//! ```text
+//! <namespace>/<name>/<lease>-<slot>   one place in the line of a lock; the value is the label
+//! <namespace>/%session/<lease>        one session: see `session`
+//! ```
+//!
+//! In a name `/` is written `%2F` and `%` is written `%25`, the rest stays as it is. So the prefix `a/` holds the line of
+//! `a` and nothing of `a/b` (`a%2Fb/`), and no name is written `%session`. `<lease>` is hexadecimal and `<slot>` decimal;
+//! a place of another mode than exclusive will carry a letter behind the slot.
+
+use std::sync::Arc;
+
+use leasehold_core::Name;
+
+/// The keys of one namespace.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    /// Empty, or ends in `/`.
+    root: String,
+}
+
+impl Keys {
+    pub(crate) fn new(namespace: &str) -> Keys {
+        let root = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+        Keys { root }
+    }
+
+    /// What all keys of this lock's line begin with.
+    pub(crate) fn line(&self, name: &Name) -> Arc<str> {
+        format!("{}{}/", self.root, encode(name.as_str())).into()
+    }
+
+    /// What the keys of all locks begin with whose name begins with `prefix`.
+    pub(crate) fn names(&self, prefix: &str) -> String {
+        format!("{}{}", self.root, encode(prefix))
+    }
+
+    /// The session's own key.
+    pub(crate) fn session(&self, lease: i64) -> String {
+        format!("{}%session/{lease:x}", self.root)
+    }
+
+    /// The beginning of the lock's line that `key` lies in, and the lock's name unless the key cannot be ours or another
+    /// tool's on one of our names.
+    pub(crate) fn line_of<'k>(&self, key: &'k str) -> Option<(&'k str, Option<Name>)> {
+        let rest = key.strip_prefix(&self.root)?;
+        let (name, _) = rest.split_once('/')?;
+        Some((&key[..self.root.len() + name.len() + 1], decode(name).map(Name::from)))
+    }
+}
+
+/// The key of a place.
+pub(crate) fn place(line: &str, lease: i64, slot: u32) -> String {
+    format!("{line}{lease:x}-{slot}")
+}
+
+/// Whether a key in `line` is a place of this library; other tools write the lease alone.
+pub(crate) fn is_ours(line: &str, key: &[u8]) -> bool {
+    let leaf = key.strip_prefix(line.as_bytes()).and_then(|leaf| str::from_utf8(leaf).ok());
+    let Some((lease, slot)) = leaf.and_then(|leaf| leaf.split_once('-')) else { return false };
+    let digits = slot.trim_end_matches(|c: char| c.is_ascii_lowercase());
+    i64::from_str_radix(lease, 16).is_ok() && digits.parse::<u32>().is_ok()
+}
+
+/// The first key behind all that begin with `prefix`, which is not empty and not all 0xFF (it is UTF-8).
+pub(crate) fn after_prefix(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
+
+fn encode(name: &str) -> String {
+    name.replace('%', "%25").replace('/', "%2F")
+}
+
+fn decode(encoded: &str) -> Option<String> {
+    let name = encoded.replace("%2F", "/").replace("%25", "%");
+    (!name.is_empty() && encode(&name) == encoded).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back_and_never_interact() {
+        let names =
+            ["a", "a/b", "a%2Fb", "a%252Fb", "%", "%25", "%session", "{a}", "\"", " ", "é漢\u{1F512}", "a/", "/"];
+        let keys = Keys::new("prod");
+        let lines: Vec<_> = names.iter().map(|n| keys.line(&Name::from(*n))).collect();
+        for (i, line) in lines.iter().enumerate() {
+            let key = place(line, 0x1234, 7);
+            assert_eq!(keys.line_of(&key), Some((&**line, Some(Name::from(names[i])))));
+            assert!(is_ours(line, key.as_bytes()));
+            assert!(lines.iter().filter(|other| key.starts_with(&***other)).count() == 1, "{key}");
+            assert!(!keys.session(0x1234).starts_with(&**line));
+        }
+        assert_eq!(&*lines[0], "prod/a/");
+        assert_eq!(&*Keys::new("").line(&"orders/42".into()), "orders%2F42/");
+    }
+
+    #[test]
+    fn what_is_not_ours_is_told_apart() {
+        assert!(is_ours("a/", b"a/694d7-0"));
+        assert!(is_ours("a/", b"a/694d7-12r"));
+        for foreign in ["a/694d7", "a/x-0", "a/694d7-", "a/694d7-r", "b/694d7-0", "a/"] {
+            assert!(!is_ours("a/", foreign.as_bytes()), "{foreign}");
+        }
+        let keys = Keys::new("");
+        assert_eq!(keys.line_of("%session/1"), Some(("%session/", None)));
+        assert_eq!(keys.line_of("/registry/pods"), Some(("/", None)));
+        assert_eq!(keys.line_of("plain"), None);
+    }
+
+    #[test]
+    fn a_prefix_ends_before_its_successor() {
+        assert_eq!(after_prefix("a/"), b"a0");
+    }
+}

@@ -1,0 +1,95 @@
+//! Giving a place up: of a claim that is known well, of one in doubt, and of somebody else's hold.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
+use leasehold_core::seam::ClaimId;
+use leasehold_core::{Error, ErrorKind, FencingToken, Name, Result};
+use tokio::time::timeout;
+
+use crate::claim::get_bare;
+use crate::error::Failure;
+use crate::names;
+use crate::store::{Store, by_age, reads};
+use crate::table::{Entry, created_of};
+
+/// How often a withdrawal that finds another epoch starts over within one call.
+const TRIES: usize = 12;
+
+impl Store {
+    pub(crate) async fn release(&self, id: ClaimId) -> Result<()> {
+        let entry = {
+            let mut state = self.state();
+            let Some(entry) = state.claims.get_mut(&id) else { return Ok(()) };
+            entry.leaving = true;
+            let entry = entry.clone();
+            // Its end is no news from now on.
+            state.unwatch(&entry);
+            entry
+        };
+        if entry.doubt {
+            self.withdraw(&entry).await?;
+        } else if entry.created != 0 && !entry.session.is_gone() {
+            // The create_revision names this very entry: a late duplicate of this request can harm nobody.
+            let mine = Compare::create_revision(&*entry.key, CompareOp::Equal, entry.created);
+            let txn = Txn::new().when([mine]).and_then([TxnOp::delete(&*entry.key, None)]);
+            self.txn(txn).await.outcome?;
+        }
+        self.state().strike(id);
+        self.bells.stirred(&entry.name);
+        Ok(())
+    }
+
+    /// Deletes the key, whatever it is by now, and begins an epoch: every request of the claim that is still on its way
+    /// comes too late.
+    async fn withdraw(&self, entry: &Entry) -> Result<()> {
+        let session = &entry.session;
+        let _turn = timeout(self.cluster.limit, session.withdrawing.lock()).await;
+        for _ in 0..TRIES {
+            if session.is_gone() {
+                return Ok(());
+            }
+            let epoch = session.epoch.load(SeqCst);
+            let next = TxnOp::put(&*session.key, "", Some(PutOptions::new().with_lease(session.lease)));
+            let txn = Txn::new()
+                .when([Compare::version(&*session.key, CompareOp::Equal, epoch)])
+                .and_then([TxnOp::delete(&*entry.key, None), next])
+                .or_else([get_bare(&session.key)]);
+            let response = match self.txn(txn).await.outcome {
+                Ok(response) => response,
+                Err(Failure::LeaseGone) => {
+                    self.lose(session);
+                    return Ok(());
+                }
+                Err(failure) => return Err(failure.into()),
+            };
+            if response.succeeded() {
+                session.epoch.fetch_max(epoch + 1, SeqCst);
+                return Ok(());
+            }
+            let current = reads(&response);
+            let current = current.first().and_then(|read| read.kvs().first());
+            session.epoch.store(current.map_or(0, etcd_client::KeyValue::version), SeqCst);
+        }
+        Err(Error::new(ErrorKind::Unavailable, "the etcd session changed again and again; release again"))
+    }
+
+    /// Ends the hold with this token, and writes into its session's key that it did.
+    pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        self.open()?;
+        let (line, created) = (self.keys.line(name), created_of(token));
+        let head = self.get(&*line, by_age(1).with_keys_only()).await?;
+        let Some(head) = head.kvs().first().filter(|head| head.create_revision() == created) else { return Ok(false) };
+        let mut then = vec![TxnOp::delete(head.key(), None)];
+        if names::is_ours(&line, head.key()) {
+            let lease = PutOptions::new().with_lease(head.lease());
+            then.push(TxnOp::put(self.keys.session(head.lease()), created.to_string(), Some(lease)));
+        }
+        let mine = Compare::create_revision(head.key(), CompareOp::Equal, created);
+        match self.txn(Txn::new().when([mine]).and_then(then)).await.outcome {
+            Ok(response) => Ok(response.succeeded()),
+            Err(Failure::LeaseGone) => Ok(false),
+            Err(failure) => Err(failure.into()),
+        }
+    }
+}

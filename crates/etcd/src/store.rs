@@ -1,0 +1,118 @@
+//! What all parts of the store share, and how they ask etcd.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use etcd_client::{Client, GetOptions, GetResponse, KeyValue, SortOrder, SortTarget, Txn, TxnOpResponse, TxnResponse};
+use leasehold_core::seam::Bells;
+use leasehold_core::{Contention, Error, ErrorKind, Result};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::cluster::{Answer, Cluster};
+use crate::config::Config;
+use crate::error::Failure;
+use crate::names::{self, Keys};
+use crate::table::{State, token};
+use crate::value;
+
+pub(crate) struct Store {
+    pub(crate) keys: Keys,
+    pub(crate) cluster: Cluster,
+    pub(crate) bells: Bells,
+    /// Leases are granted one by one.
+    pub(crate) granting: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+    closed: AtomicBool,
+}
+
+impl Store {
+    pub(crate) fn new(config: Config, orders: UnboundedSender<i64>) -> Store {
+        Store {
+            keys: Keys::new(&config.namespace),
+            cluster: Cluster::new(config),
+            bells: Bells::new(),
+            granting: tokio::sync::Mutex::default(),
+            state: Mutex::new(State::new(orders)),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn open(&self) -> Result<()> {
+        if self.closed.load(SeqCst) {
+            Err(Error::new(ErrorKind::Closed, "this etcd client was closed"))
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) async fn txn(&self, txn: Txn) -> Answer<TxnResponse> {
+        let request = |client: Client| {
+            let txn = txn.clone();
+            async move { client.kv_client().txn(txn).await }
+        };
+        self.cluster.ask(self.cluster.limit, request).await
+    }
+
+    /// A read; an unanswered one was as good as not executed.
+    pub(crate) async fn get(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, Failure> {
+        let key = key.into();
+        let request = |client: Client| {
+            let (key, options) = (key.clone(), options.clone());
+            async move { client.kv_client().get(key, Some(options)).await }
+        };
+        self.cluster.ask(self.cluster.limit, request).await.outcome.map_err(Failure::of_a_read)
+    }
+
+    /// Ends all sessions, and all that is held in them.
+    pub(crate) async fn close(&self) -> Result<()> {
+        self.closed.store(true, SeqCst);
+        // Whoever is about to be granted a lease comes first, and is closed too.
+        let _turn = tokio::time::timeout(self.cluster.limit * 3, self.granting.lock()).await;
+        let sessions: Vec<_> = self.state().sessions.values().cloned().collect();
+        let revocations = sessions.iter().map(|session| async move {
+            let request = |client: Client| async move { client.lease_client().revoke(session.lease).await };
+            match self.cluster.ask(self.cluster.limit, request).await.outcome {
+                Ok(_) | Err(Failure::LeaseGone) => {
+                    self.lose(session);
+                    Ok(())
+                }
+                Err(failure) => Err(Error::from(failure)),
+            }
+        });
+        futures_util::future::join_all(revocations).await.into_iter().collect()
+    }
+}
+
+/// A lock's line, oldest first. The server sorts all of it before it cuts it off.
+pub(crate) fn by_age(limit: i64) -> GetOptions {
+    GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(limit)
+}
+
+/// The reads in a transaction's answer, in order.
+pub(crate) fn reads(response: &TxnResponse) -> Vec<GetResponse> {
+    let read = |op| if let TxnOpResponse::Get(read) = op { Some(read) } else { None };
+    response.op_responses().into_iter().filter_map(read).collect()
+}
+
+pub(crate) fn revision(header: Option<&etcd_client::ResponseHeader>) -> i64 {
+    header.map_or(0, etcd_client::ResponseHeader::revision)
+}
+
+/// Who holds, from the head of the line.
+pub(crate) fn contention(line: &str, head: Option<&KeyValue>, others: i64) -> Contention {
+    let Some(head) = head else { return Contention::unknown() };
+    let who = if names::is_ours(line, head.key()) {
+        Contention::by(value::label(head.value()))
+    } else {
+        Contention::foreign()
+    };
+    who.token(token(head.create_revision())).waiters(usize::try_from(others).unwrap_or(0))
+}
+
+/// How long a spawned repair waits between two attempts.
+pub(crate) const BREATH: Duration = Duration::from_millis(200);

@@ -1,0 +1,282 @@
+//! One connection that is made again for as long as the store lives.
+//!
+//! The client crate reconnects never (`MultiplexedConnection`) or gives up (`ConnectionManager`), and neither notices a
+//! link that is dead but open. Here one task per store waits for trouble: a broken socket, a server that may not write, or
+//! a request that stayed unanswered, which it answers with a `PING` of its own. The rest sees a connection, or an error
+//! at once.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::seam::Bells;
+use leasehold_core::{Error, ErrorKind, Result};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, Value};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::error::{again, ends_connection, of_connect, of_request};
+use crate::inbox;
+
+/// The pause before the first attempt to connect again, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+/// The store's connection: a handle to the state, and to the task that repairs it.
+pub(crate) struct Connection {
+    link: Arc<Link>,
+    address: String,
+    dialer: Arc<Dialer>,
+    repair: Mutex<AbortHandle>,
+}
+
+/// What requests and the repairing task share.
+struct Link {
+    state: Mutex<State>,
+    /// The state went down, or should be doubted.
+    trouble: Notify,
+    /// The server did something for us since the last repair.
+    useful: AtomicBool,
+    /// How many connections there were.
+    dialled: AtomicU64,
+}
+
+enum State {
+    Up { wire: MultiplexedConnection, nth: u64 },
+    Down(Error),
+    Closed,
+}
+
+impl Connection {
+    /// Connects and subscribes; later connections are made in the background.
+    pub(crate) async fn open(
+        info: ConnectionInfo,
+        timeout: Duration,
+        channel: &str,
+        bells: &Bells,
+    ) -> Result<Connection> {
+        let runtime = Handle::try_current()
+            .map_err(|_| Error::new(ErrorKind::Unsupported, "the Redis store connects only inside a tokio runtime"))?;
+        let address = info.addr().to_string();
+        let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        let client = Client::open(info.set_redis_settings(redis).set_tcp_settings(tcp)).map_err(|e| of_connect(&e))?;
+        let down = State::Down(Error::new(ErrorKind::Unavailable, "not connected yet"));
+        let link = Arc::new(Link {
+            state: Mutex::new(down),
+            trouble: Notify::new(),
+            useful: AtomicBool::new(true),
+            dialled: AtomicU64::new(0),
+        });
+        let (channel, bells) = (channel.to_owned(), bells.clone());
+        let dialer = Arc::new(Dialer { client, timeout, channel, bells, link: link.clone() });
+        dialer.dial().await?;
+        let repair = Mutex::new(runtime.spawn(repair(dialer.clone())).abort_handle());
+        Ok(Connection { link, address, dialer, repair })
+    }
+
+    /// The server's address, for people.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Sends one request. A refusal by the server is a [`Value::ServerError`].
+    pub(crate) async fn send(&self, request: &Cmd) -> Result<Value> {
+        let (mut wire, nth) = self.wire()?;
+        let doubt = Doubt(&self.link);
+        let answer = wire.send_packed_command(request).await;
+        self.link.judge(nth, doubt, answer.as_ref().map(std::slice::from_ref));
+        answer.map_err(|e| of_request(&e))
+    }
+
+    /// As [`send`](Self::send), with a refusal as an error.
+    pub(crate) async fn send_checked(&self, request: &Cmd) -> Result<Value> {
+        match self.send(request).await? {
+            Value::ServerError(e) => Err(of_request(&e.into())),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Sends several requests in one flight. Refusals are among the answers.
+    pub(crate) async fn send_all(&self, requests: &Pipeline) -> Result<Vec<Value>> {
+        let (mut wire, nth) = self.wire()?;
+        let doubt = Doubt(&self.link);
+        let answers = wire.send_packed_commands(requests, 0, requests.len()).await;
+        self.link.judge(nth, doubt, answers.as_deref());
+        answers.map_err(|e| of_request(&e))
+    }
+
+    /// Ends the connection for good.
+    pub(crate) fn close(&self) {
+        *self.link.state() = State::Closed;
+        locked(&self.repair).abort();
+    }
+
+    /// The connection, and a task that repairs it: where the runtime of the last one ended, the caller's takes over.
+    fn wire(&self) -> Result<(MultiplexedConnection, u64)> {
+        let wire = self.link.wire();
+        let mut task = locked(&self.repair);
+        if task.is_finished()
+            && !matches!(&wire, Err(e) if e.kind() == ErrorKind::Closed)
+            && let Ok(runtime) = Handle::try_current()
+        {
+            self.link.trouble.notify_one();
+            *task = runtime.spawn(repair(self.dialer.clone())).abort_handle();
+        }
+        wire
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.link.state() {
+            State::Up { .. } => f.write_str("connected"),
+            State::Down(e) => write!(f, "not connected: {e}"),
+            State::Closed => f.write_str("closed"),
+        }
+    }
+}
+
+/// A request that is under way. If it is dropped before its answer came, by a limit of ours or by the caller, the
+/// connection is doubted.
+struct Doubt<'a>(&'a Link);
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        self.0.trouble.notify_one();
+    }
+}
+
+impl Link {
+    /// The connection and its number, or why there is none.
+    fn wire(&self) -> Result<(MultiplexedConnection, u64)> {
+        match &*self.state() {
+            State::Up { wire, nth } => Ok((wire.clone(), *nth)),
+            State::Down(e) => Err(again(e)),
+            State::Closed => Err(Error::new(ErrorKind::Closed, "the store was closed")),
+        }
+    }
+
+    /// What the answers to a request say of the connection.
+    fn judge(&self, nth: u64, doubt: Doubt<'_>, answers: Result<&[Value], &redis::RedisError>) {
+        match answers {
+            Ok(answers) => {
+                std::mem::forget(doubt);
+                let refusals = answers.iter().filter_map(|a| match a {
+                    Value::ServerError(e) => Some(e.clone().into()),
+                    _ => None,
+                });
+                match refusals.into_iter().find(ends_connection) {
+                    Some(e) => self.fail(nth, of_connect(&e)),
+                    None => self.useful.store(true, Ordering::Relaxed),
+                }
+            }
+            Err(e) if ends_connection(e) => self.fail(nth, of_connect(e)),
+            // Silence: the doubt stands.
+            Err(_) => {}
+        }
+    }
+
+    /// The connection of this number is of no more use.
+    fn fail(&self, nth: u64, why: Error) {
+        let mut state = self.state();
+        if matches!(&*state, State::Up { nth: now, .. } if *now == nth) {
+            *state = State::Down(why);
+            self.trouble.notify_one();
+        }
+    }
+
+    fn set(&self, new: State) {
+        let mut state = self.state();
+        if !matches!(*state, State::Closed) {
+            *state = new;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        locked(&self.state)
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes connections.
+struct Dialer {
+    client: Client,
+    timeout: Duration,
+    channel: String,
+    bells: Bells,
+    link: Arc<Link>,
+}
+
+impl Dialer {
+    /// Makes a connection that hears its channel: within two timeouts, or why not.
+    async fn dial(&self) -> Result<()> {
+        let nth = self.link.dialled.fetch_add(1, Ordering::Relaxed);
+        let (bells, link) = (self.bells.clone(), Arc::downgrade(&self.link));
+        let hear = move |push: PushInfo| {
+            match push.kind {
+                PushKind::Message => inbox::ring(&bells, &push.data),
+                PushKind::Disconnection => {
+                    let why = Error::new(ErrorKind::Unavailable, "the connection to Redis broke");
+                    link.upgrade().inspect(|link| link.fail(nth, why));
+                }
+                _ => {}
+            }
+            Ok::<(), redis::aio::SendError>(())
+        };
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeout))
+            .set_response_timeout(Some(self.timeout))
+            .set_push_sender(hear);
+        let wire = self.client.get_multiplexed_async_connection_with_config(&config).await;
+        let mut wire = wire.map_err(|e| of_connect(&e))?;
+        wire.subscribe(&self.channel).await.map_err(|e| of_connect(&e))?;
+        self.link.set(State::Up { wire, nth });
+        Ok(())
+    }
+
+    /// Completes when the connection is down. One that is doubted has to answer.
+    async fn until_down(&self) {
+        loop {
+            self.link.trouble.notified().await;
+            let Ok((mut wire, nth)) = self.link.wire() else { return };
+            if let Err(e) = wire.send_packed_command(&redis::cmd("PING")).await {
+                self.link.fail(nth, of_connect(&e));
+                return;
+            }
+        }
+    }
+}
+
+/// Waits for trouble and makes a new connection, for ever. A server that does nothing for us (a replica, one that loads)
+/// is asked ever more rarely, as one that is not there.
+async fn repair(dialer: Arc<Dialer>) {
+    let mut pause = PAUSES.0;
+    loop {
+        dialer.until_down().await;
+        if dialer.link.useful.swap(false, Ordering::Relaxed) {
+            pause = PAUSES.0;
+        }
+        loop {
+            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+            pause = (pause * 2).min(PAUSES.1);
+            match dialer.dial().await {
+                Ok(()) => break,
+                Err(e) => dialer.link.set(State::Down(e)),
+            }
+        }
+        // Pushes may have been missed.
+        dialer.bells.everyone();
+    }
+}

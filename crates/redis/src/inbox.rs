@@ -1,0 +1,79 @@
+//! One channel per client: what the scripts publish there becomes a ring.
+
+use std::time::Duration;
+
+use leasehold_core::seam::{Bells, ClaimId, Grant, Moment, Place, Validity};
+use leasehold_core::{Loss, Result};
+use redis::Value;
+
+use crate::error::junk;
+use crate::record::Fields;
+
+/// A channel's name that nobody else has. It holds no blank, since records carry it.
+pub(crate) fn channel() -> String {
+    format!("leasehold:{}", ClaimId::fresh())
+}
+
+/// Rings what a push says: `[channel, record]`. What cannot be read is nobody's ring.
+pub(crate) fn ring(bells: &Bells, push: &[Value]) {
+    if let [_, Value::BulkString(record)] = push
+        && let Ok(record) = str::from_utf8(record)
+    {
+        let _ = understand(bells, record);
+    }
+}
+
+/// `granted id token turns attempt ttl lock` or `evicted id`.
+fn understand(bells: &Bells, record: &str) -> Result<()> {
+    let mut fields = Fields::of(record);
+    let verb = fields.word();
+    let id = ClaimId::parse(fields.word()).ok_or_else(|| junk("a push"))?;
+    match verb {
+        "granted" => {
+            let (token, turns) = (fields.token()?, fields.value()?);
+            // The place's lease began when the server saw this attempt, and the grant ends with it: however late this
+            // push is, counting from the attempt's send is early.
+            let sent = moment(fields.value()?);
+            let validity = Validity::since(sent, fields.value().map(Duration::from_millis)?);
+            bells.granted(id, Grant::new(Place::new(fields.text()), token, validity).turns(turns));
+        }
+        "evicted" => bells.lost(id, Loss::Evicted),
+        _ => return Err(junk("a push")),
+    }
+    Ok(())
+}
+
+/// The number by which the server knows an attempt: the microsecond in which it was sent, exact in Lua.
+pub(crate) fn attempt(sent: Moment) -> u64 {
+    sent.as_nanos() / 1000
+}
+
+/// The start of the microsecond in which an attempt was sent.
+fn moment(attempt: u64) -> Moment {
+    Moment::from_nanos(attempt.saturating_mul(1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_comes_back_no_later_than_it_was_sent() {
+        let sent = Moment::now();
+        let back = moment(attempt(sent));
+        assert!(back <= sent && sent.since(back) < Duration::from_micros(1));
+    }
+
+    #[test]
+    fn junk_rings_nothing() {
+        let bells = Bells::new();
+        let id = ClaimId::fresh();
+        for junk in
+            ["", "granted", "granted x", &format!("granted {id} 1 1 x 1 k"), &format!("fired {id}"), "evicted me"]
+        {
+            assert!(understand(&bells, junk).is_err(), "{junk}");
+        }
+        assert!(understand(&bells, &format!("granted {id} 1 1 5 1000 a key")).is_ok());
+        assert!(understand(&bells, &format!("evicted {id}")).is_ok());
+    }
+}

@@ -1,0 +1,223 @@
+//! The three verbs: claim, renew, release.
+
+use std::time::Duration;
+
+use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Moment, Place, Queue, Renewal, Tenure, Validity, Waiting};
+use leasehold_core::{Contention, Error, ErrorKind, Loss, Result};
+
+use crate::error::{again, junk};
+use crate::inbox::attempt;
+use crate::record::Fields;
+use crate::script::{CLAIM, Call, RELEASE, RENEW, record};
+use crate::{MIN_TTL, Redis};
+
+/// Tokens that a fast claim reserves for turns.
+const TURNS: u32 = 64;
+/// The longest label that is stored, in bytes.
+const LABEL: usize = 256;
+/// The longest lease: far beyond use, and exact in a double.
+const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 86_400);
+/// How often the first in line looks at another tool's lock, whose release tells nobody.
+const FOREIGN: Duration = Duration::from_millis(250);
+/// How far apart those in line look when a holder died, by their place.
+const SPREAD: Duration = Duration::from_millis(2);
+/// How many renewals travel together: a flight of these takes the server a few milliseconds.
+const FLIGHT: usize = 1000;
+
+impl Redis {
+    pub(crate) async fn take(&self, claim: &Claim) -> Result<Claimed> {
+        let (mode, ttl) = (mode(claim.mode)?, lease(claim)?);
+        let waits = if claim.queue == Queue::Try { "0" } else { "1" };
+        let turns = if claim.queue == Queue::Fast { TURNS } else { 1 };
+        let sent = Moment::now();
+        let args = vec![
+            claim.id.to_string(),
+            waits.to_owned(),
+            ttl.as_millis().to_string(),
+            turns.to_string(),
+            attempt(sent).to_string(),
+            mode.to_owned(),
+            self.channel.clone(),
+            clip(&claim.label).to_owned(),
+        ];
+        let answer = CLAIM.run(&self.connection, &Call { keys: self.names.keys(&claim.name), args }).await?;
+        let answer = record(&answer)?;
+        let mut fields = Fields::of(&answer);
+        match fields.word() {
+            "granted" => Ok(Claimed::Granted(self.grant(claim, fields, sent, ttl)?)),
+            "busy" => Ok(Claimed::Busy(who(fields)?.0)),
+            "waiting" => {
+                let (who, holder) = who(fields)?;
+                let nap = nap(&who, &holder, ttl);
+                Ok(Claimed::Waiting(Waiting::new(self.place(claim), who).look_again(nap)))
+            }
+            _ => Err(junk("the answer to a claim")),
+        }
+    }
+
+    pub(crate) async fn keep(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+        let mut renewals = Vec::with_capacity(tenures.len());
+        let mut failed: Option<Error> = None;
+        for flight in tenures.chunks(FLIGHT) {
+            match &failed {
+                None => match self.keep_flight(flight).await {
+                    Ok(answers) => renewals.extend(answers),
+                    Err(e) => {
+                        renewals.extend(flight.iter().map(|_| Renewal::Unknown(again(&e))));
+                        failed = Some(e);
+                    }
+                },
+                Some(e) => renewals.extend(flight.iter().map(|_| Renewal::Unknown(again(e)))),
+            }
+        }
+        Ok(renewals)
+    }
+
+    async fn keep_flight(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+        let sent = Moment::now();
+        let call = |tenure: &Tenure| -> Result<Call> {
+            let (claim, ttl) = (&tenure.claim, lease(&tenure.claim)?);
+            let token = tenure.token.map(|t| t.to_string()).unwrap_or_default();
+            let args = vec![claim.id.to_string(), ttl.as_millis().to_string(), attempt(sent).to_string(), token];
+            Ok(Call { keys: self.names.keys(&claim.name), args })
+        };
+        let calls = tenures.iter().map(call).collect::<Result<Vec<_>>>()?;
+        let answers = RENEW.run_all(&self.connection, &calls).await?;
+        let renewal = |(tenure, answer): (&Tenure, Result<_>)| {
+            let renewed = answer.and_then(|a| self.renewal(tenure, &record(&a)?, sent));
+            renewed.unwrap_or_else(Renewal::Unknown)
+        };
+        Ok(tenures.iter().zip(answers).map(renewal).collect())
+    }
+
+    fn renewal(&self, tenure: &Tenure, answer: &str, sent: Moment) -> Result<Renewal> {
+        let ttl = lease(&tenure.claim)?;
+        let mut fields = Fields::of(answer);
+        match (fields.word(), tenure.token) {
+            ("granted", None) => Ok(Renewal::Granted(self.grant(&tenure.claim, fields, sent, ttl)?)),
+            ("granted" | "waiting", _) => Ok(Renewal::Renewed(Validity::since(sent, ttl))),
+            ("gone", _) => Ok(Renewal::Lost(Loss::Gone)),
+            _ => Err(junk("the answer to a renewal")),
+        }
+    }
+
+    pub(crate) async fn withdraw(&self, claim: &Claim) -> Result<()> {
+        let call = Call { keys: self.names.keys(&claim.name), args: vec![claim.id.to_string()] };
+        RELEASE.run(&self.connection, &call).await.map(drop)
+    }
+
+    fn place(&self, claim: &Claim) -> Place {
+        Place::new(self.names.lock(&claim.name))
+    }
+
+    /// `token turns`. The script extended the lease, so it counts from this very request.
+    fn grant(&self, claim: &Claim, mut fields: Fields<'_>, sent: Moment, ttl: Duration) -> Result<Grant> {
+        let (token, turns) = (fields.token()?, fields.value()?);
+        Ok(Grant::new(self.place(claim), token, Validity::since(sent, ttl)).turns(turns))
+    }
+}
+
+/// What the server says of a holder's lease and of this claim's rank, besides [`Contention`].
+struct Ahead {
+    /// What is left of the holder's lease; `None` if it has no end.
+    left: Option<Duration>,
+    /// How many stand before this claim.
+    rank: u32,
+}
+
+/// `ours token held_for others pttl rank label`.
+fn who(mut fields: Fields<'_>) -> Result<(Contention, Ahead)> {
+    let ours = fields.word() == "1";
+    let (token, held) = (fields.token()?, fields.millis()?);
+    let others: usize = fields.value()?;
+    let left: i64 = fields.value()?;
+    let ahead = Ahead { left: u64::try_from(left).ok().map(Duration::from_millis), rank: fields.value()? };
+    let who = match ours {
+        true => Contention::by(fields.text()).token(token).held_for(held),
+        false => Contention::foreign(),
+    };
+    Ok((who.waiters(others), ahead))
+}
+
+/// When claiming again may help without a bell: just after the holder's lease ends, one after another. Another tool's
+/// release tells nobody, so the first in line looks often. Only a hint: renewals notice a dead holder too.
+fn nap(who: &Contention, holder: &Ahead, ttl: Duration) -> Duration {
+    let end = holder.left.map(|left| left + Duration::from_millis(1));
+    let nap = match (end, who.foreign && holder.rank == 0) {
+        (end, true) => end.map_or(FOREIGN, |end| end.min(FOREIGN)),
+        (end, false) => end.unwrap_or(ttl / 3),
+    };
+    nap + (SPREAD * holder.rank).min(ttl / 3)
+}
+
+/// How a mode is written. Every record has one, so that others can join the same line.
+fn mode(mode: Mode) -> Result<&'static str> {
+    let other = match mode {
+        Mode::Exclusive => return Ok("exclusive"),
+        Mode::Shared => "shared",
+        Mode::Permits { .. } => "permits",
+    };
+    Err(Error::new(ErrorKind::Unsupported, format!("the Redis store has no {other} locks yet")))
+}
+
+/// The lease in whole milliseconds, rounded up.
+fn lease(claim: &Claim) -> Result<Duration> {
+    if claim.ttl > MAX_TTL {
+        return Err(Error::new(ErrorKind::Invalid, "a TTL may be at most 100 years"));
+    }
+    let ttl = claim.ttl.max(MIN_TTL);
+    let whole = Duration::from_millis(ttl.as_millis() as u64);
+    Ok(if whole < ttl { whole + Duration::from_millis(1) } else { whole })
+}
+
+/// The label, or as much of it as is stored.
+fn clip(label: &str) -> &str {
+    let end = (0..=LABEL.min(label.len())).rev().find(|end| label.is_char_boundary(*end));
+    &label[..end.unwrap_or_default()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(9);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn an_answer_says_who_is_ahead() {
+        let (ours, ahead) = who(Fields::of("1 77 1500 3 8000 2 web 1")).unwrap();
+        let expected =
+            Contention::by("web 1").token(leasehold_core::FencingToken::new(77)).held_for(ms(1500)).waiters(3);
+        assert_eq!(ours, expected);
+        assert_eq!(nap(&ours, &ahead, TTL), ms(8005));
+        let (foreign, ahead) = who(Fields::of("0 0 0 0 -1 0 ")).unwrap();
+        assert_eq!(foreign, Contention::foreign().waiters(0));
+        assert_eq!(nap(&foreign, &ahead, TTL), FOREIGN);
+        assert!(who(Fields::of("1 77 1500")).is_err());
+    }
+
+    #[test]
+    fn naps_end_with_the_holder_and_never_all_at_once() {
+        let foreign = Contention::foreign();
+        let ours = Contention::by("x");
+        let at = |who, left, rank| nap(who, &Ahead { left, rank }, TTL);
+        assert_eq!(at(&foreign, Some(ms(40)), 0), ms(41));
+        assert_eq!(at(&foreign, Some(ms(9_999_999)), 0), FOREIGN);
+        assert_eq!(at(&foreign, None, 1), ms(3002));
+        assert_eq!(at(&ours, Some(ms(500)), 0), ms(501));
+        assert_eq!(at(&ours, Some(ms(500)), u32::MAX), ms(501) + TTL / 3);
+    }
+
+    #[test]
+    fn leases_are_rounded_up_and_labels_cut_between_letters() {
+        let of = |ttl| lease(&Claim::new("a", Mode::Exclusive, Queue::Fair, ttl, ""));
+        assert_eq!(of(Duration::from_nanos(1)).unwrap(), MIN_TTL);
+        assert_eq!(of(Duration::from_micros(100_001)).unwrap(), ms(101));
+        assert_eq!(of(Duration::MAX).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(clip(&"\u{1F512}".repeat(100)).len(), 256);
+        assert_eq!(clip(&format!("a{}", "\u{1F512}".repeat(100))).len(), 253);
+    }
+}

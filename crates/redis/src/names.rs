@@ -1,0 +1,147 @@
+//! Names to keys: the lock's key is the name itself, everything else of the name lies beside it in the same slot.
+
+use std::fmt;
+
+use leasehold_core::{Error, ErrorKind, Name, Result};
+
+/// How many keys a name has.
+pub(crate) const KEYS: usize = 5;
+
+/// The keys of one name, in the order in which the scripts take them. The first is the lock.
+pub(crate) type Keys = [String; KEYS];
+
+/// Makes keys. Injective, since in a lock's key `%`, `{` and `}` of the name are percent-encoded: two names never share a
+/// lock, and no lock's key looks like `{lock}:x`.
+pub(crate) struct Names {
+    prefix: String,
+}
+
+impl Names {
+    pub(crate) fn new(prefix: &str) -> Result<Names> {
+        if prefix.contains(['{', '}', '\0']) {
+            return Err(Error::new(ErrorKind::Invalid, "the prefix of keys may not contain `{`, `}` or NUL"));
+        }
+        Ok(Names { prefix: prefix.to_owned() })
+    }
+
+    pub(crate) fn lock(&self, name: &Name) -> String {
+        let mut key = self.prefix.clone();
+        encode(name.as_str(), &mut key);
+        key
+    }
+
+    pub(crate) fn keys(&self, name: &Name) -> Keys {
+        let lock = self.lock(name);
+        let beside = ["h", "f", "q", "w"].map(|kind| format!("{{{lock}}}:{kind}"));
+        let [hold, fence, line, places] = beside;
+        [lock, hold, fence, line, places]
+    }
+
+    /// A pattern for `SCAN` that matches the holds and the lines of names that begin with `prefix`, and perhaps more.
+    pub(crate) fn pattern(&self, prefix: &str) -> String {
+        let mut key = self.prefix.clone();
+        encode(prefix, &mut key);
+        let mut pattern = String::from("{");
+        for c in key.chars() {
+            if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
+                pattern.push('\\');
+            }
+            pattern.push(c);
+        }
+        pattern + "*}:[hq]"
+    }
+
+    /// The name whose hold or line lies in this key.
+    pub(crate) fn name(&self, key: &[u8]) -> Option<Name> {
+        let key = str::from_utf8(key).ok()?.strip_prefix('{')?;
+        let lock = key.strip_suffix("}:h").or_else(|| key.strip_suffix("}:q"))?;
+        decode(lock.strip_prefix(self.prefix.as_str())?).map(Name::from)
+    }
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "prefix {:?}", self.prefix)
+    }
+}
+
+fn encode(name: &str, key: &mut String) {
+    for c in name.chars() {
+        match c {
+            '%' => key.push_str("%25"),
+            '{' => key.push_str("%7B"),
+            '}' => key.push_str("%7D"),
+            c => key.push(c),
+        }
+    }
+}
+
+/// The only text that [`encode`] makes this of; `None` if there is none.
+fn decode(key: &str) -> Option<String> {
+    if key.is_empty() || key.contains(['{', '}']) {
+        return None;
+    }
+    let mut name = String::with_capacity(key.len());
+    let mut parts = key.split('%');
+    name.push_str(parts.next()?);
+    for part in parts {
+        let (code, rest) = part.split_at_checked(2)?;
+        name.push(match code {
+            "25" => '%',
+            "7B" => '{',
+            "7D" => '}',
+            _ => return None,
+        });
+        name.push_str(rest);
+    }
+    Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Names {
+        Names::new("app:").unwrap()
+    }
+
+    #[test]
+    fn ordinary_names_are_their_own_keys() {
+        assert_eq!(Names::new("").unwrap().lock(&"orders/42 \u{1F512}".into()), "orders/42 \u{1F512}");
+        assert_eq!(names().keys(&"a".into()), ["app:a", "{app:a}:h", "{app:a}:f", "{app:a}:q", "{app:a}:w"]);
+        assert!(Names::new("a{b").is_err());
+    }
+
+    #[test]
+    fn names_that_try_to_collide_do_not() {
+        let tricky =
+            ["a", "a/b", "{a}", "{a}:h", "{a}:w", "a%", "%7Ba%7D", "%2F", "/", "a%25", "", " a", "a ", "\"a'", "*"];
+        let long = "x".repeat(512);
+        let mut keys: Vec<String> = Vec::new();
+        for name in tricky.iter().copied().chain([long.as_str()]).filter(|n| !n.is_empty()) {
+            keys.extend(names().keys(&name.into()));
+            let [_, hold, _, line, _] = names().keys(&name.into());
+            assert_eq!(names().name(hold.as_bytes()), Some(name.into()));
+            assert_eq!(names().name(line.as_bytes()), Some(name.into()));
+        }
+        let all = keys.len();
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), all);
+    }
+
+    #[test]
+    fn other_keys_have_no_name() {
+        for key in
+            ["a", "{app:a}:f", "{app:a}:w", "{other:a}:h", "{app:}:h", "{app:a%2Fb}:h", "{app:a%}:h", "{app:{}:h"]
+        {
+            assert_eq!(names().name(key.as_bytes()), None, "{key}");
+        }
+        assert_eq!(names().name(b"{app:\xff}:h"), None);
+    }
+
+    #[test]
+    fn a_pattern_is_literal_but_for_its_end() {
+        assert_eq!(names().pattern("a*[x]%"), "{app:a\\*\\[x\\]%25*}:[hq]");
+    }
+}

@@ -1,0 +1,67 @@
+//! The scripts' one notation: fields separated by single blanks, the free text last.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use leasehold_core::{FencingToken, Result};
+
+use crate::error::junk;
+
+/// Reads one record from left to right.
+pub(crate) struct Fields<'a> {
+    whole: &'a str,
+    rest: &'a str,
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) fn of(record: &'a str) -> Fields<'a> {
+        Fields { whole: record, rest: record }
+    }
+
+    /// The next word.
+    pub(crate) fn word(&mut self) -> &'a str {
+        let (word, rest) = self.rest.split_once(' ').unwrap_or((self.rest, ""));
+        self.rest = rest;
+        word
+    }
+
+    /// The next word as what it stands for.
+    pub(crate) fn value<T: FromStr>(&mut self) -> Result<T> {
+        // The record may hold an id, so only its first word is shown.
+        let kind = || self.whole.split(' ').next().unwrap_or_default();
+        self.rest.split(' ').next().unwrap_or_default().parse().map_err(|_| junk(kind())).inspect(|_| {
+            self.rest = self.rest.split_once(' ').map_or("", |(_, rest)| rest);
+        })
+    }
+
+    /// The next word as a token.
+    pub(crate) fn token(&mut self) -> Result<FencingToken> {
+        self.value()
+    }
+
+    /// The next word as milliseconds.
+    pub(crate) fn millis(&mut self) -> Result<Duration> {
+        self.value().map(Duration::from_millis)
+    }
+
+    /// Whatever is left.
+    pub(crate) fn text(self) -> &'a str {
+        self.rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_words_and_keeps_the_text_whole() {
+        let mut record = Fields::of("granted 17 250 a label  with blanks\n");
+        assert_eq!(record.word(), "granted");
+        assert_eq!(record.token().unwrap().get(), 17);
+        assert_eq!(record.millis().unwrap(), Duration::from_millis(250));
+        assert_eq!(record.text(), "a label  with blanks\n");
+        assert_eq!(Fields::of("").word(), "");
+        assert!(Fields::of("x").token().is_err());
+    }
+}

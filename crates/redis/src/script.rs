@@ -1,0 +1,104 @@
+//! The server's side of the store: the Lua scripts, and how they are called.
+
+use std::sync::LazyLock;
+
+use leasehold_core::{Error, Result};
+use redis::{Cmd, Pipeline, ServerErrorKind, Value};
+
+use crate::connection::Connection;
+use crate::error;
+use crate::names::{KEYS, Keys};
+
+macro_rules! script {
+    ($name:ident, $file:literal, $what:literal) => {
+        #[doc = $what]
+        pub(crate) static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(concat!(include_str!("scripts/common.lua"), include_str!($file))));
+    };
+}
+
+script!(CLAIM, "scripts/claim.lua", "Takes or keeps a place.");
+script!(RENEW, "scripts/renew.lua", "Extends what is still there.");
+script!(RELEASE, "scripts/release.lua", "Removes every trace of an id.");
+script!(EVICT, "scripts/evict.lua", "Ends the hold with a token.");
+script!(INSPECT, "scripts/inspect.lua", "Who holds and who waits.");
+
+/// A script, known to the server by its hash once it ran there.
+pub(crate) struct Script {
+    source: &'static str,
+    hash: String,
+}
+
+/// One run of a script for one name.
+pub(crate) struct Call {
+    pub(crate) keys: Keys,
+    pub(crate) args: Vec<String>,
+}
+
+impl Script {
+    fn new(source: &'static str) -> Script {
+        Script { source, hash: redis::Script::new(source).get_hash().to_owned() }
+    }
+
+    /// Runs it once: one request, two if the server did not know the script.
+    pub(crate) async fn run(&self, connection: &Connection, call: &Call) -> Result<Value> {
+        let answer = connection.send(&self.by_hash(call)).await?;
+        if is_unknown_script(&answer) { connection.send(&self.by_source(call)).await } else { Ok(answer) }
+            .and_then(refusal)
+    }
+
+    /// Runs it for every call, in one flight (two if the server did not know the script). `Err`: all are unknown.
+    pub(crate) async fn run_all(&self, connection: &Connection, calls: &[Call]) -> Result<Vec<Result<Value>>> {
+        let mut flight = Pipeline::with_capacity(calls.len());
+        for call in calls {
+            flight.add_command(self.by_hash(call));
+        }
+        let mut answers = connection.send_all(&flight).await?;
+        let missed: Vec<usize> = (0..answers.len()).filter(|i| is_unknown_script(&answers[*i])).collect();
+        if !missed.is_empty() {
+            let mut flight = Pipeline::with_capacity(missed.len());
+            for (nth, i) in missed.iter().enumerate() {
+                // The first one teaches the server the script; the others follow it on the same connection.
+                let call = &calls[*i];
+                flight.add_command(if nth == 0 { self.by_source(call) } else { self.by_hash(call) });
+            }
+            for (i, answer) in missed.into_iter().zip(connection.send_all(&flight).await?) {
+                answers[i] = answer;
+            }
+        }
+        Ok(answers.into_iter().map(refusal).collect())
+    }
+
+    fn by_hash(&self, call: &Call) -> Cmd {
+        command("EVALSHA", &self.hash, call)
+    }
+
+    fn by_source(&self, call: &Call) -> Cmd {
+        command("EVAL", self.source, call)
+    }
+}
+
+fn command(verb: &str, body: &str, call: &Call) -> Cmd {
+    let mut cmd = redis::cmd(verb);
+    cmd.arg(body).arg(KEYS).arg(&call.keys).arg(&call.args);
+    cmd
+}
+
+fn is_unknown_script(answer: &Value) -> bool {
+    matches!(answer, Value::ServerError(e) if e.kind() == Some(ServerErrorKind::NoScript))
+}
+
+fn refusal(answer: Value) -> Result<Value> {
+    match answer {
+        Value::ServerError(e) => Err(error::of_request(&e.into())),
+        answer => Ok(answer),
+    }
+}
+
+/// The record in an answer. What is no UTF-8 in it was written by others, and is only shown.
+pub(crate) fn record(answer: &Value) -> Result<String, Error> {
+    match answer {
+        Value::BulkString(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
+        _ => Err(error::junk("an answer")),
+    }
+}

@@ -1,0 +1,199 @@
+//! Inspect, list and evict; names that try to collide; keys that are not ours.
+
+mod support;
+
+use std::time::{Duration, SystemTime};
+
+use leasehold_core::seam::{Backend, Queue};
+use leasehold_core::{ErrorKind, FencingToken, Name};
+use leasehold_redis::Redis;
+use support::*;
+
+#[tokio::test]
+async fn inspect_shows_the_holder_and_the_line_but_no_id() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let name = Name::from("x");
+        assert_eq!(store.inspect(&name).await.unwrap(), leasehold_core::Line::default());
+        let all = ["holder \u{1F512} \"'\n%", "", "third"].map(|label| claim("x", Queue::Fair, TTL, label));
+        let token = granted(&store, &all[0]).await.token;
+        waiting(&store, &all[1]).await;
+        waiting(&store, &all[2]).await;
+        let dead = claim("x", Queue::Fair, Duration::from_millis(100), "dead");
+        waiting(&store, &dead).await;
+        sleep(150).await;
+        let line = store.inspect(&name).await.unwrap();
+        let labels =
+            |entries: &[leasehold_core::Entry]| entries.iter().map(|e| e.label.clone().unwrap()).collect::<Vec<_>>();
+        assert_eq!(
+            (labels(&line.holders), labels(&line.waiters)),
+            (vec![all[0].label.to_string()], vec!["".into(), "third".into()])
+        );
+        assert_eq!(line.holders[0].token, Some(token));
+        for entry in line.holders.iter().chain(&line.waiters) {
+            let age = SystemTime::now().duration_since(entry.since.unwrap()).unwrap();
+            assert!(age >= Duration::from_millis(100) && age < Duration::from_secs(20), "{age:?}");
+        }
+        assert!(!format!("{line:?}").contains(&all[0].id.to_string()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn list_pages_in_byte_order_and_shows_only_ours() {
+    bounded(async {
+        let server = server().await;
+        let plain = client(&server).await;
+        let prefixed = Redis::connect(&format!("{}?prefix=app:", server.url())).await.unwrap();
+        let names = ["b", "a/2", "a/10", "a*", "a{1}", "a%7B", "\u{fc}", "ab"];
+        for name in names {
+            granted(&prefixed, &fair(name)).await;
+        }
+        server.command(&["SET", "app:foreign", "1"]).await.unwrap();
+        let idle = fair("a/idle");
+        granted(&prefixed, &idle).await;
+        prefixed.release(&idle, None).await.unwrap();
+        // Foreign, but we wait for it.
+        waiting(&prefixed, &fair("foreign")).await;
+        let mut sorted: Vec<Name> = names.iter().chain(&["foreign"]).map(Name::new).collect();
+        sorted.sort();
+        assert_eq!(prefixed.list("", None, 100).await.unwrap(), sorted);
+        let mut paged = Vec::new();
+        while let Some(page) = Some(prefixed.list("", paged.last(), 2).await.unwrap()).filter(|p| !p.is_empty()) {
+            assert!(page.len() <= 2);
+            paged.extend(page);
+        }
+        assert_eq!(paged, sorted);
+        assert_eq!(prefixed.list("a/", None, 9).await.unwrap(), ["a/10", "a/2"].map(Name::from));
+        assert_eq!(prefixed.list("a*", None, 9).await.unwrap(), ["a*"].map(Name::from));
+        assert_eq!(prefixed.list("a{", None, 9).await.unwrap(), ["a{1}"].map(Name::from));
+        assert!(prefixed.list("zz", None, 9).await.unwrap().is_empty());
+        assert!(prefixed.list("", None, 0).await.unwrap().is_empty());
+        assert_eq!(plain.list("app:a/", None, 9).await.unwrap(), ["app:a/10", "app:a/2"].map(Name::from));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn evict_ends_exactly_the_hold_of_its_token() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let name = Name::from("x");
+        assert!(!store.evict(&name, FencingToken::new(1)).await.unwrap());
+        let [holder, next] = [claim("x", Queue::Fast, TTL, ""), fair("x")];
+        let token = granted(&store, &holder).await.token.get();
+        waiting(&store, &next).await;
+        for wrong in [token - 1, token + 64, u64::MAX] {
+            assert!(!store.evict(&name, FencingToken::new(wrong)).await.unwrap());
+        }
+        let count = Count::from_here(&server).await;
+        // Any of its turns; its client and the next one's are told.
+        assert!(store.evict(&name, FencingToken::new(token + 63)).await.unwrap());
+        assert_eq!((count.requests().await, count.of("publish").await), (1, 2));
+        assert!(!store.evict(&name, FencingToken::new(token)).await.unwrap());
+        store.release(&holder, None).await.unwrap();
+        assert!(granted(&store, &next).await.token.get() > token + 63);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn names_that_try_to_collide_are_different_locks() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let long = "\u{1F512}".repeat(128);
+        let names =
+            ["a", "a/b", "{a}", "{a}:h", "{a}:q", "a:h", "%7Ba%7D", "%2F", "/", " ", "a b", "\"'\n\\", "*", &long];
+        let claims = names.map(fair);
+        for claim in &claims {
+            granted(&store, claim).await;
+            // In line too.
+            waiting(&store, &fair(claim.name.as_str())).await;
+        }
+        let mut sorted = names.map(Name::from).to_vec();
+        sorted.sort();
+        assert_eq!(store.list("", None, 100).await.unwrap(), sorted);
+        for claim in &claims {
+            let line = store.inspect(&claim.name).await.unwrap();
+            assert_eq!((line.holders.len(), line.waiters.len()), (1, 1), "{:?}", claim.name);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn another_tools_lock_is_waited_for_and_reported() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let (waiter, second) = (fair("x"), fair("x"));
+        for lease in [Some("400"), None] {
+            let set = ["SET", "x", "\u{0}junk \u{ff} value", "NX"];
+            let set = [&set[..], &lease.map_or(vec![], |ms| vec!["PX", ms])].concat();
+            assert_eq!(text(&server, &set).await.as_deref(), Some("OK"));
+            let who = busy(&store, &claim("x", Queue::Try, TTL, "")).await;
+            assert!(who.foreign && who.label.is_none() && who.token.is_none(), "{who:?}");
+            let place = waiting(&store, &waiter).await;
+            assert!(place.who.foreign && place.look_again.unwrap() <= Duration::from_millis(250), "{place:?}");
+            // Those behind it do not hurry.
+            assert!(waiting(&store, &second).await.look_again.unwrap() > Duration::from_millis(250));
+            let line = store.inspect(&"x".into()).await.unwrap();
+            assert!(line.holders[0].foreign && line.waiters.len() == 2);
+            assert!(!store.evict(&"x".into(), FencingToken::new(1)).await.unwrap());
+            store.release(&fair("x"), None).await.unwrap();
+            assert!(text(&server, &["GET", "x"]).await.is_some(), "another tool's lock was released");
+            server.command(&["DEL", "x"]).await.unwrap();
+            granted(&store, &waiter).await;
+            store.release(&second, None).await.unwrap();
+            store.release(&waiter, None).await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn keys_of_another_type_are_an_error_that_says_what_to_do() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        for (n, suffix) in ["", ":h", ":f", ":q", ":w"].iter().enumerate() {
+            let name = format!("wrong{n}");
+            let key = if suffix.is_empty() { name.clone() } else { format!("{{{name}}}{suffix}") };
+            let kind: &[&str] =
+                if *suffix == ":w" || *suffix == ":q" { &["SET", &key, "1"] } else { &["RPUSH", &key, "1"] };
+            let holder = fair(&name);
+            if n > 0 && *suffix != ":f" {
+                granted(&store, &holder).await;
+                server.command(&["DEL", &key]).await.unwrap();
+            }
+            server.command(kind).await.unwrap();
+            let error = store.claim(&fair(&name)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Internal, "{suffix}: {error}");
+            assert!(error.to_string().contains("delete it"), "{suffix}: {error}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn junk_in_our_own_keys_never_blocks_a_name() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        server.command(&["SET", "{x}:h", "junk"]).await.unwrap();
+        server.command(&["SET", "{x}:f", "junk"]).await.unwrap();
+        server.command(&["ZADD", "{x}:q", "1", "junk"]).await.unwrap();
+        server.command(&["HSET", "{x}:w", "junk", "junk"]).await.unwrap();
+        let (holder, next) = (fair("x"), fair("x"));
+        granted(&store, &holder).await;
+        waiting(&store, &next).await;
+        store.release(&holder, None).await.unwrap();
+        granted(&store, &next).await;
+        store.release(&next, None).await.unwrap();
+        assert_eq!(traces(&server).await, [""; 0]);
+    })
+    .await;
+}

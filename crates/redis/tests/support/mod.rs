@@ -1,0 +1,122 @@
+//! What the tests of this store share: a private server, clients, and short words for claims.
+
+#![allow(dead_code, missing_docs, unreachable_pub)]
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Moment, Place, Queue, Renewal, Tenure, Waiting};
+use leasehold_core::{Contention, FencingToken};
+use leasehold_redis::Redis;
+pub use leasehold_testbed::Redis as Server;
+use leasehold_testbed::Reply;
+
+/// Long enough that nothing expires by accident.
+pub const TTL: Duration = Duration::from_secs(10);
+
+/// No test runs longer.
+pub async fn bounded(test: impl Future<Output = ()>) {
+    tokio::time::timeout(Duration::from_secs(40), Box::pin(test)).await.expect("the test hangs");
+}
+
+pub async fn server() -> Server {
+    Server::start().await.unwrap()
+}
+
+pub async fn client(server: &Server) -> Redis {
+    Redis::connect(&server.url()).await.unwrap()
+}
+
+pub fn claim(name: &str, queue: Queue, ttl: Duration, label: &str) -> Claim {
+    Claim::new(name, Mode::Exclusive, queue, ttl, label)
+}
+
+pub fn fair(name: &str) -> Claim {
+    claim(name, Queue::Fair, TTL, "fair")
+}
+
+pub fn tenure(claim: &Claim, token: Option<FencingToken>) -> Tenure {
+    Tenure::new(Arc::new(claim.clone()), Place::new("unused"), token)
+}
+
+pub async fn granted(store: &Redis, claim: &Claim) -> Grant {
+    match store.claim(claim).await.unwrap() {
+        Claimed::Granted(grant) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+pub async fn waiting(store: &Redis, claim: &Claim) -> Waiting {
+    match store.claim(claim).await.unwrap() {
+        Claimed::Waiting(waiting) => waiting,
+        other => panic!("not waiting: {other:?}"),
+    }
+}
+
+pub async fn busy(store: &Redis, claim: &Claim) -> Contention {
+    match store.claim(claim).await.unwrap() {
+        Claimed::Busy(who) => who,
+        other => panic!("not busy: {other:?}"),
+    }
+}
+
+pub async fn renewed(store: &Redis, claim: &Claim, token: Option<FencingToken>) -> Renewal {
+    store.renew(&[tenure(claim, token)]).await.unwrap().remove(0)
+}
+
+/// The instant from which a validity counts; only its `Debug` shows it.
+pub fn since(grant: &Grant) -> Duration {
+    seconds(&format!("{:?}", grant.validity), "Moment(")
+}
+
+pub fn now() -> Duration {
+    seconds(&format!("{:?}", Moment::now()), "Moment(")
+}
+
+fn seconds(text: &str, before: &str) -> Duration {
+    let number = text.split_once(before).unwrap().1.split_once("s)").unwrap().0;
+    Duration::from_secs_f64(number.parse().unwrap())
+}
+
+/// How many requests a client sent meanwhile, by the server's count of scripts; and how much was published.
+pub struct Count<'a>(&'a Server);
+
+impl<'a> Count<'a> {
+    pub async fn from_here(server: &'a Server) -> Count<'a> {
+        server.reset_commandstats().await.unwrap();
+        Count(server)
+    }
+
+    pub async fn of(&self, command: &str) -> u64 {
+        self.0.commandstats().await.unwrap().get(command).copied().unwrap_or_default()
+    }
+
+    /// Requests: whatever is not called by a script.
+    pub async fn requests(&self) -> u64 {
+        let stats = self.0.commandstats().await.unwrap();
+        let own = ["eval", "evalsha", "scan", "ping", "subscribe", "hello", "script|load"];
+        own.iter().filter_map(|c| stats.get(*c)).sum()
+    }
+}
+
+pub async fn number(server: &Server, words: &[&str]) -> i64 {
+    server.command(words).await.unwrap().integer().unwrap()
+}
+
+pub async fn text(server: &Server, words: &[&str]) -> Option<String> {
+    match server.command(words).await.unwrap() {
+        Reply::Nil => None,
+        reply => reply.text(),
+    }
+}
+
+/// The keys that are not the last tokens of idle names.
+pub async fn traces(server: &Server) -> Vec<String> {
+    let all = server.keys("*").await.unwrap();
+    all.into_iter().filter(|key| !key.ends_with("}:f")).collect()
+}
+
+pub async fn sleep(ms: u64) {
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+}

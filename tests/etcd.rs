@@ -1,0 +1,133 @@
+//! The suite against a private etcd server, or the one of `LEASEHOLD_ETCD_URL`.
+
+mod common;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use common::Cable;
+use leasehold::etcd::Etcd as EtcdStore;
+use leasehold::seam::{Backend, async_trait};
+use leasehold_conformance::harness::ForeignHold;
+use leasehold_conformance::{Harness, Link, Need, Powers};
+use leasehold_testbed::{Etcd, Proxy, Store};
+
+/// A server of ours, or somebody else's.
+enum World {
+    Private(Arc<Etcd>),
+    External(String),
+}
+
+impl World {
+    async fn private_one() -> Arc<dyn Harness> {
+        Arc::new(World::Private(Arc::new(Etcd::start().await.expect("a private etcd"))))
+    }
+
+    fn server(&self) -> &Arc<Etcd> {
+        match self {
+            World::Private(server) => server,
+            World::External(_) => unreachable!("not among the powers"),
+        }
+    }
+}
+
+/// The name as other tools must be given it: see the store's documentation.
+fn plain(full_name: &str) -> String {
+    full_name.replace('%', "%25").replace('/', "%2F")
+}
+
+#[async_trait]
+impl Harness for World {
+    fn store(&self) -> &'static str {
+        "etcd"
+    }
+
+    async fn client(&self) -> Arc<dyn Backend> {
+        let url = match self {
+            World::Private(server) => format!("etcd://{}", server.addr()),
+            World::External(url) => url.clone(),
+        };
+        Arc::new(EtcdStore::connect(&url).await.expect("a client"))
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
+    fn powers(&self) -> Powers {
+        use Need::{AnotherTool, DeleteHolder, Footprint, Link, Private, PushedWake, Restart};
+        match self {
+            World::Private(_) => Powers::new(
+                &[Private, Link, DeleteHolder, AnotherTool, Restart, Footprint, PushedWake],
+                "etcd keys have no types, so no key is junk; revisions restart with the data, as its guarantees say",
+            ),
+            World::External(_) => Powers::new(&[PushedWake], "the server of LEASEHOLD_ETCD_URL is not ours to disturb"),
+        }
+    }
+
+    async fn private(&self) -> Arc<dyn Harness> {
+        World::private_one().await
+    }
+
+    async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
+        let proxy = Proxy::to(self.server().addr()).await.expect("a proxy");
+        let client = EtcdStore::connect(&format!("etcd://{}", proxy.addr())).await.expect("a client");
+        (Arc::new(client), Arc::new(Cable(proxy)))
+    }
+
+    async fn delete_holder(&self, full_name: &str) {
+        let (from, to) = (format!("{}/", plain(full_name)), format!("{}0", plain(full_name)));
+        let range = format!(r#"{{"key":"{}","range_end":"{}"}}"#, BASE64.encode(from), BASE64.encode(to));
+        let answer = self.server().post("/v3/kv/deleterange", &range).await.expect("a deletion");
+        assert!(answer.contains(r#""deleted":"1""#), "{answer}");
+    }
+
+    async fn hold_as_another_tool(&self, full_name: &str) -> Box<dyn ForeignHold> {
+        // The server's own lock service, which is Go's `concurrency.Mutex`: what `etcdctl lock` is made of.
+        let server = self.server().clone();
+        let lease = field(&server.post("/v3/lease/grant", r#"{"TTL":"30"}"#).await.expect("a lease"), "ID");
+        let lock = format!(r#"{{"name":"{}","lease":"{lease}"}}"#, BASE64.encode(plain(full_name)));
+        let key = field(&server.post("/v3/lock/lock", &lock).await.expect("the other tool's lock"), "key");
+        Box::new(Foreign { server, key })
+    }
+
+    async fn restart(&self) {
+        self.server().restart_with_data().await.expect("a restart");
+    }
+
+    async fn footprint(&self) -> u64 {
+        let (keys, leases) = (self.server().key_count().await, self.server().lease_count().await);
+        keys.expect("a count of keys") + leases.expect("a count of leases") as u64
+    }
+}
+
+/// The text of one field of a flat JSON answer.
+fn field(json: &str, name: &str) -> String {
+    let (_, rest) = json.split_once(&format!(r#""{name}":""#)).unwrap_or_else(|| panic!("no {name} in {json}"));
+    rest.split('"').next().unwrap_or_default().to_owned()
+}
+
+struct Foreign {
+    server: Arc<Etcd>,
+    key: String,
+}
+
+#[async_trait]
+impl ForeignHold for Foreign {
+    async fn release(self: Box<Self>) {
+        let unlock = format!(r#"{{"key":"{}"}}"#, self.key);
+        self.server.post("/v3/lock/unlock", &unlock).await.expect("the other tool's unlock");
+    }
+}
+
+fn main() -> ExitCode {
+    leasehold_conformance::main(|| async {
+        match Store::Etcd.external_url() {
+            Some(url) => Arc::new(World::External(url)) as Arc<dyn Harness>,
+            None => World::private_one().await,
+        }
+    })
+}

@@ -1,0 +1,126 @@
+//! The suite against a private Redis server, or the one of `LEASEHOLD_REDIS_URL`.
+
+mod common;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::Cable;
+use leasehold::redis::Redis as RedisStore;
+use leasehold::seam::{Backend, async_trait};
+use leasehold_conformance::harness::ForeignHold;
+use leasehold_conformance::{Harness, Link, Need, Powers};
+use leasehold_testbed::{Proxy, Redis, RedisOptions, Store};
+
+/// A server of ours, or somebody else's.
+enum World {
+    Private(Arc<Redis>),
+    External(String),
+}
+
+impl World {
+    async fn private_one() -> Arc<dyn Harness> {
+        let options = RedisOptions { persistent: true, ..RedisOptions::default() };
+        let server = Redis::start_with(&options).await.expect("a private redis-server");
+        Arc::new(World::Private(Arc::new(server)))
+    }
+
+    fn server(&self) -> &Arc<Redis> {
+        match self {
+            World::Private(server) => server,
+            World::External(_) => unreachable!("not among the powers"),
+        }
+    }
+}
+
+#[async_trait]
+impl Harness for World {
+    fn store(&self) -> &'static str {
+        "redis"
+    }
+
+    async fn client(&self) -> Arc<dyn Backend> {
+        let url = match self {
+            World::Private(server) => server.url(),
+            World::External(url) => url.clone(),
+        };
+        Arc::new(RedisStore::connect(&url).await.expect("a client"))
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn powers(&self) -> Powers {
+        use Need::{AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Restart, Wipe};
+        let all = [Private, Link, DeleteHolder, AnotherTool, Junk, Restart, Wipe, Footprint, PushedWake];
+        match self {
+            World::Private(_) => Powers::new(&all, ""),
+            World::External(_) => {
+                Powers::new(&[PushedWake], "the server of LEASEHOLD_REDIS_URL is not ours to disturb")
+            }
+        }
+    }
+
+    async fn private(&self) -> Arc<dyn Harness> {
+        World::private_one().await
+    }
+
+    async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
+        let proxy = Proxy::to(self.server().addr()).await.expect("a proxy");
+        let client = RedisStore::connect(&format!("redis://{}", proxy.addr())).await.expect("a client");
+        (Arc::new(client), Arc::new(Cable(proxy)))
+    }
+
+    async fn delete_holder(&self, full_name: &str) {
+        let gone = self.server().command(&["DEL", full_name]).await.expect("DEL");
+        assert_eq!(gone.integer(), Some(1));
+    }
+
+    async fn hold_as_another_tool(&self, full_name: &str) -> Box<dyn ForeignHold> {
+        // What every client of the Redlock family does.
+        let set = ["SET", full_name, "somebody-else", "NX", "PX", "30000"];
+        assert_eq!(self.server().command(&set).await.expect("SET").text().as_deref(), Some("OK"));
+        Box::new(Foreign(self.server().clone(), full_name.to_owned()))
+    }
+
+    async fn put_junk(&self, full_name: &str) {
+        self.server().command(&["RPUSH", full_name, "junk"]).await.expect("RPUSH");
+    }
+
+    async fn restart(&self) {
+        self.server().restart_with_data().await.expect("a restart");
+    }
+
+    async fn wipe(&self) {
+        self.server().command(&["FLUSHALL"]).await.expect("FLUSHALL");
+    }
+
+    async fn footprint(&self) -> u64 {
+        let mut lasting = 0;
+        for key in self.server().keys("*").await.expect("KEYS") {
+            let ttl = self.server().command(&["PTTL", &key]).await.expect("PTTL");
+            lasting += u64::from(ttl.integer() == Some(-1));
+        }
+        lasting
+    }
+}
+
+struct Foreign(Arc<Redis>, String);
+
+#[async_trait]
+impl ForeignHold for Foreign {
+    async fn release(self: Box<Self>) {
+        self.0.command(&["DEL", &self.1]).await.expect("DEL");
+    }
+}
+
+fn main() -> ExitCode {
+    leasehold_conformance::main(|| async {
+        match Store::Redis.external_url() {
+            Some(url) => Arc::new(World::External(url)) as Arc<dyn Harness>,
+            None => World::private_one().await,
+        }
+    })
+}

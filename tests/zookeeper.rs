@@ -1,0 +1,3 @@
+//! The suite against zookeeper.
+
+fn main() {}
