@@ -71,14 +71,14 @@ impl Keeper {
         Keeper { clock, registry: Mutex::default(), wake: Notify::new(), quiet: Notify::new() }
     }
 
-    /// Renews `standing` a third of its lease from now. Says whether the keeper must be woken.
+    /// Renews `standing` a third of its lease from now; one that is kept already stays in its batch. Says whether the keeper
+    /// must be woken.
     pub(crate) fn keep(&self, standing: &Arc<Standing>) -> bool {
         let renew_at = Some(self.clock.now() + standing.ttl() / 3);
+        let fresh = || Kept { standing: standing.clone(), renew_at, release_at: None, at: None };
         let mut registry = locked(&self.registry);
         let id = standing.claim.id;
-        let kept = Kept { standing: standing.clone(), renew_at, release_at: None, at: None };
-        registry.remove(id);
-        registry.kept.insert(id, kept);
+        registry.kept.entry(id).or_insert_with(fresh);
         let at = registry.schedule(id);
         !registry.running || registry.next_wake.is_none_or(|planned| at < planned)
     }
