@@ -235,7 +235,9 @@ impl Registry {
 
     /// Everything that is due, and what would be soon: so that the renewals of one client fall together.
     fn take_batch(&mut self, now: Moment) -> Vec<Arc<Standing>> {
-        let soon = |kept: &Kept| kept.renew_at.is_some_and(|at| at <= now + kept.standing.ttl() / 6);
+        let due = |kept: &Kept| kept.renew_at.is_some_and(|at| at <= now + kept.standing.ttl() / 6);
+        // After a loss no renewal is sent.
+        let soon = |kept: &Kept| due(kept) && kept.standing.loss().is_none();
         let ids: Vec<ClaimId> = self.kept.iter().filter(|(_, kept)| soon(kept)).map(|(id, _)| *id).collect();
         let mut batch = Vec::with_capacity(ids.len());
         for id in ids {
