@@ -37,12 +37,13 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(backend: Arc<dyn Backend>, random: fastrand::Rng) -> Client {
+        let bells = backend.bells().cloned().unwrap_or_default();
         Client {
-            bells: backend.bells().cloned().unwrap_or_default(),
+            bells: bells.clone(),
             clock: backend.clock(),
             guarantees: backend.guarantees(),
             gates: Gates::default(),
-            keeper: Arc::new(Keeper::new(backend.clock())),
+            keeper: Arc::new(Keeper::new(backend.clock(), bells)),
             backend,
             closed: AtomicBool::new(false),
             runtime: Mutex::default(),

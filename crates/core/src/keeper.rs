@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use crate::backend::Backend;
 use crate::backoff::Backoff;
+use crate::bells::Bells;
 use crate::claim::{Claim, ClaimId, Place, Tenure};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
@@ -23,6 +24,7 @@ use crate::sync::locked;
 
 pub(crate) struct Keeper {
     clock: Clock,
+    bells: Bells,
     registry: Mutex<Registry>,
     wake: Notify,
     quiet: Notify,
@@ -67,8 +69,8 @@ impl Release {
 }
 
 impl Keeper {
-    pub(crate) fn new(clock: Clock) -> Keeper {
-        Keeper { clock, registry: Mutex::default(), wake: Notify::new(), quiet: Notify::new() }
+    pub(crate) fn new(clock: Clock, bells: Bells) -> Keeper {
+        Keeper { clock, bells, registry: Mutex::default(), wake: Notify::new(), quiet: Notify::new() }
     }
 
     /// Renews `standing` a third of its lease from now; one that is kept already stays in its batch. Says whether the keeper
@@ -139,6 +141,7 @@ impl Keeper {
             if let Some(loss) = loss.or(kept.release_at.filter(|at| *at <= now).map(|_| Loss::Released)) {
                 given_up.push((kept.standing.clone(), loss));
                 registry.remove(id);
+                self.bells.unlisten(id);
             } else {
                 due |= kept.renew_at.is_some_and(|at| at <= now);
                 // Whatever is due now goes into the batch below, which plans it anew.
