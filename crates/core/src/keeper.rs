@@ -163,7 +163,8 @@ impl Keeper {
             batch,
             releases: std::mem::take(&mut registry.queued),
             next: registry.next_wake,
-            stop: registry.no_more_work && registry.releasing == 0,
+            // What is still kept when every guard has gone is within its min_hold.
+            stop: registry.no_more_work && registry.releasing == 0 && registry.kept.is_empty(),
         }
     }
 
