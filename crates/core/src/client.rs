@@ -90,6 +90,11 @@ impl Client {
         }
     }
 
+    /// The end of this standing has changed.
+    pub(crate) fn reschedule(&self, standing: &Standing) {
+        self.keeper.reschedule(standing);
+    }
+
     /// Stops renewing and listening.
     pub(crate) fn forget(&self, standing: &Standing) {
         self.bells.unlisten(standing.claim.id);

@@ -85,6 +85,12 @@ impl Keeper {
         !registry.running || registry.next_wake.is_none_or(|planned| at < planned)
     }
 
+    /// Looks again at when `standing` comes up: its end has changed.
+    pub(crate) fn reschedule(&self, standing: &Standing) {
+        locked(&self.registry).schedule(standing.claim.id);
+        self.wake.notify_one();
+    }
+
     pub(crate) fn forget(&self, id: ClaimId) {
         locked(&self.registry).remove(id);
     }
