@@ -144,6 +144,13 @@ impl Client {
         }
     }
 
+    /// Starts the keeper here if the runtime that it ran in has gone.
+    pub(crate) fn rouse(&self) {
+        if !self.keeper.is_running() && Handle::try_current().is_ok() {
+            self.wake_keeper();
+        }
+    }
+
     fn wake_keeper(&self) {
         let Some(running) = self.keeper.start() else { return };
         let handle = Handle::try_current().ok().or_else(|| locked(&self.runtime).clone());

@@ -117,6 +117,10 @@ impl Keeper {
         (!was_running).then(|| Running(self.clone()))
     }
 
+    pub(crate) fn is_running(&self) -> bool {
+        locked(&self.registry).running
+    }
+
     pub(crate) fn no_more_work(&self) {
         locked(&self.registry).no_more_work = true;
         self.wake.notify_one();
@@ -268,15 +272,20 @@ impl Drop for Running {
     fn drop(&mut self) {
         let mut registry = locked(&self.0.registry);
         registry.running = false;
-        // Renewals that were in flight went with the task.
+        // What was in flight went with the task: renewals are repeated as after any failure, releases are left to the lease.
+        registry.releasing = registry.queued.len();
         let now = self.0.clock.now();
-        let ids: Vec<ClaimId> = registry.kept.keys().copied().collect();
-        for id in ids {
-            if let Some(kept) = registry.kept.get_mut(&id) {
-                kept.renew_at.get_or_insert(now);
+        let all: Vec<Arc<Standing>> = registry.kept.values().map(|kept| kept.standing.clone()).collect();
+        for standing in &all {
+            if let Some(kept) = registry.kept.get_mut(&standing.claim.id) {
+                kept.renew_at.get_or_insert(now + standing.ttl() / 6);
             }
-            registry.schedule(id);
+            registry.schedule(standing.claim.id);
         }
+        drop(registry);
+        self.0.quiet.notify_waiters();
+        // Whoever listens in another runtime starts the keeper there.
+        all.iter().for_each(|standing| standing.changed.notify_waiters());
     }
 }
 
