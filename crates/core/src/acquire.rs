@@ -95,7 +95,9 @@ pub(crate) async fn acquire(
     loop {
         let mut nap = None;
         match candidate.claim(deadline).await {
-            Answer::Landed(Ok(Claimed::Granted(grant))) if grant.validity.until(candidate.stamp) <= client.clock.now() => {
+            Answer::Landed(Ok(Claimed::Granted(grant)))
+                if grant.validity.until(candidate.stamp) <= client.clock.now() =>
+            {
                 // It took longer to hear of the grant than it lasts.
                 candidate.standing.wait_at(grant.place);
                 let slow = Error::new(ErrorKind::Unavailable, "the store answers more slowly than the lease lasts");
