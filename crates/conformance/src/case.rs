@@ -43,6 +43,7 @@ table! {
     exclusion::two_of_one_client: "P1 S1", [], any;
     exclusion::try_says_who: "P8 S5", [], any;
     exclusion::claiming_again_is_idempotent: "S1 S3", [], fair;
+    exclusion::a_failed_try_leaves_nothing: "S5 P9", [], fair;
     exclusion::fast_and_fair_together: "P1 P6", [], any;
     exclusion::another_tool_is_waited_for: "P1 P8", [AnotherTool], fair;
 
@@ -57,6 +58,8 @@ table! {
     waiting::turns_do_not_starve_others: "P5 P6", [], fair;
     waiting::gets_it_without_a_bell: "P5", [], fair;
     waiting::skips_the_dead: "P5 P6 S4", [], fair;
+    waiting::a_dead_place_is_not_granted: "P1 P5 S4", [], fair;
+    waiting::fast_never_passes_fair: "P6 S5", [], fair;
     waiting::survives_a_dead_holder: "P5", [], fair;
     waiting::ends_at_its_deadline: "P8", [], any;
     waiting::that_gives_up_harms_nobody: "P4 P5", [], any;
@@ -70,11 +73,14 @@ table! {
     holding::skips_a_body: "P8", [], any;
 
     loss::comes_before_another_grant_when_renewals_hang: "P1 P3", [], fair;
+    loss::of_a_pushed_grant_comes_before_another_grant: "P1 P3 S2 S4", [], fair;
     loss::comes_before_another_grant_behind_a_black_hole: "P1 P3", [Link], fair;
     loss::comes_when_only_replies_are_lost: "P3", [Link], fair;
     loss::does_not_come_from_one_failed_renewal: "P3 S7", [], fair;
     loss::by_eviction_frees_the_next: "P3 P5", [], fair;
+    loss::eviction_by_an_old_token_harms_nobody: "P2 S6", [], fair;
     loss::by_deletion_is_noticed: "P3 S7", [DeleteHolder], fair;
+    loss::is_not_undone_by_a_renewal: "P3 S7", [], fair;
     loss::leaves_the_successor_alone: "P3 S6", [], fair;
     loss::is_followed_by_a_new_hold: "P3", [], fair;
     loss::grant_under_an_aged_session: "P1 S2", [], fair;
@@ -83,6 +89,7 @@ table! {
     cancel::at_every_await_when_free: "P4 S6", [], any;
     cancel::at_every_await_when_held: "P4 S6", [], any;
     cancel::after_a_lost_reply: "P4 S1 S6", [], fair;
+    cancel::withdraws_what_it_was_never_told: "P4 S6", [], fair;
     cancel::a_lost_release_reply: "P4 S6", [], fair;
     cancel::behind_a_cut_link: "P4 S9", [Link], fair;
     cancel::a_guard_frees_by_drop: "P4", [], any;

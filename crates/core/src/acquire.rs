@@ -95,14 +95,15 @@ pub(crate) async fn acquire(
     loop {
         let mut nap = None;
         match candidate.claim(deadline).await {
-            Answer::Landed(Ok(Claimed::Granted(grant))) => {
-                if grant.validity.until(candidate.stamp) <= client.clock.now() {
-                    // It took longer to hear of the grant than it lasts.
-                    let slow = Error::new(ErrorKind::Unavailable, "the store answers more slowly than the lease lasts");
-                    trouble.met(slow, client.clock.now(), patience, &mut backoff)?;
-                }
-                candidate.standing.grant(grant, candidate.stamp);
+            Answer::Landed(Ok(Claimed::Granted(grant)))
+                if grant.validity.until(candidate.stamp) <= client.clock.now() =>
+            {
+                // It took longer to hear of the grant than it lasts.
+                candidate.standing.wait_at(grant.place);
+                let slow = Error::new(ErrorKind::Unavailable, "the store answers more slowly than the lease lasts");
+                nap = Some(trouble.met(slow, client.clock.now(), patience, &mut backoff)?);
             }
+            Answer::Landed(Ok(Claimed::Granted(grant))) => candidate.standing.grant(grant, candidate.stamp),
             Answer::Landed(Ok(Claimed::Busy(by))) => {
                 candidate.left_nothing();
                 return Err(Error::contended(ErrorKind::Contended, by));

@@ -37,12 +37,13 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(backend: Arc<dyn Backend>, random: fastrand::Rng) -> Client {
+        let bells = backend.bells().cloned().unwrap_or_default();
         Client {
-            bells: backend.bells().cloned().unwrap_or_default(),
+            bells: bells.clone(),
             clock: backend.clock(),
             guarantees: backend.guarantees(),
             gates: Gates::default(),
-            keeper: Arc::new(Keeper::new(backend.clock())),
+            keeper: Arc::new(Keeper::new(backend.clock(), bells)),
             backend,
             closed: AtomicBool::new(false),
             runtime: Mutex::default(),
@@ -87,6 +88,11 @@ impl Client {
         if self.keeper.keep(standing) {
             self.wake_keeper();
         }
+    }
+
+    /// The end of this standing has changed.
+    pub(crate) fn reschedule(&self, standing: &Standing) {
+        self.keeper.reschedule(standing);
     }
 
     /// Stops renewing and listening.
@@ -135,6 +141,13 @@ impl Client {
             Ok(())
         } else {
             Err(Error::new(ErrorKind::Ambiguous, "closed before every background release was answered"))
+        }
+    }
+
+    /// Starts the keeper here if the runtime that it ran in has gone.
+    pub(crate) fn rouse(&self) {
+        if !self.keeper.is_running() && Handle::try_current().is_ok() {
+            self.wake_keeper();
         }
     }
 

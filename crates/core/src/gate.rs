@@ -159,6 +159,7 @@ impl Turn {
         }
         let Some(Waiter { tell, turn: words }) = self.lead.next_waiter(false) else { return Some(self) };
         standing.next_turn(words.max_hold);
+        client.reschedule(standing);
         let turn = Turn { taken: self.taken + 1, ..self };
         let not_before = words.min_hold.map(|min| now + min);
         let hold = Hold::new(client.clone(), standing.clone(), words.name, turn.token(), not_before).in_turn(turn);

@@ -163,6 +163,7 @@ impl Held {
                 if let Some(loss) = hold.loss() {
                     return loss;
                 }
+                hold.client.rouse();
                 changed.await;
             }
         })

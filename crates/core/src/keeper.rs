@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use crate::backend::Backend;
 use crate::backoff::Backoff;
+use crate::bells::Bells;
 use crate::claim::{Claim, ClaimId, Place, Tenure};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
@@ -23,6 +24,7 @@ use crate::sync::locked;
 
 pub(crate) struct Keeper {
     clock: Clock,
+    bells: Bells,
     registry: Mutex<Registry>,
     wake: Notify,
     quiet: Notify,
@@ -67,20 +69,26 @@ impl Release {
 }
 
 impl Keeper {
-    pub(crate) fn new(clock: Clock) -> Keeper {
-        Keeper { clock, registry: Mutex::default(), wake: Notify::new(), quiet: Notify::new() }
+    pub(crate) fn new(clock: Clock, bells: Bells) -> Keeper {
+        Keeper { clock, bells, registry: Mutex::default(), wake: Notify::new(), quiet: Notify::new() }
     }
 
-    /// Renews `standing` a third of its lease from now. Says whether the keeper must be woken.
+    /// Renews `standing` a third of its lease from now; one that is kept already stays in its batch. Says whether the keeper
+    /// must be woken.
     pub(crate) fn keep(&self, standing: &Arc<Standing>) -> bool {
         let renew_at = Some(self.clock.now() + standing.ttl() / 3);
+        let fresh = || Kept { standing: standing.clone(), renew_at, release_at: None, at: None };
         let mut registry = locked(&self.registry);
         let id = standing.claim.id;
-        let kept = Kept { standing: standing.clone(), renew_at, release_at: None, at: None };
-        registry.remove(id);
-        registry.kept.insert(id, kept);
+        registry.kept.entry(id).or_insert_with(fresh);
         let at = registry.schedule(id);
         !registry.running || registry.next_wake.is_none_or(|planned| at < planned)
+    }
+
+    /// Looks again at when `standing` comes up: its end has changed.
+    pub(crate) fn reschedule(&self, standing: &Standing) {
+        locked(&self.registry).schedule(standing.claim.id);
+        self.wake.notify_one();
     }
 
     pub(crate) fn forget(&self, id: ClaimId) {
@@ -107,6 +115,10 @@ impl Keeper {
         let was_running = std::mem::replace(&mut locked(&self.registry).running, true);
         self.wake.notify_one();
         (!was_running).then(|| Running(self.clone()))
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        locked(&self.registry).running
     }
 
     pub(crate) fn no_more_work(&self) {
@@ -139,6 +151,7 @@ impl Keeper {
             if let Some(loss) = loss.or(kept.release_at.filter(|at| *at <= now).map(|_| Loss::Released)) {
                 given_up.push((kept.standing.clone(), loss));
                 registry.remove(id);
+                self.bells.unlisten(id);
             } else {
                 due |= kept.renew_at.is_some_and(|at| at <= now);
                 // Whatever is due now goes into the batch below, which plans it anew.
@@ -160,7 +173,8 @@ impl Keeper {
             batch,
             releases: std::mem::take(&mut registry.queued),
             next: registry.next_wake,
-            stop: registry.no_more_work && registry.releasing == 0,
+            // What is still kept when every guard has gone is within its min_hold.
+            stop: registry.no_more_work && registry.releasing == 0 && registry.kept.is_empty(),
         }
     }
 
@@ -235,7 +249,9 @@ impl Registry {
 
     /// Everything that is due, and what would be soon: so that the renewals of one client fall together.
     fn take_batch(&mut self, now: Moment) -> Vec<Arc<Standing>> {
-        let soon = |kept: &Kept| kept.renew_at.is_some_and(|at| at <= now + kept.standing.ttl() / 6);
+        let due = |kept: &Kept| kept.renew_at.is_some_and(|at| at <= now + kept.standing.ttl() / 6);
+        // After a loss no renewal is sent.
+        let soon = |kept: &Kept| due(kept) && kept.standing.loss().is_none();
         let ids: Vec<ClaimId> = self.kept.iter().filter(|(_, kept)| soon(kept)).map(|(id, _)| *id).collect();
         let mut batch = Vec::with_capacity(ids.len());
         for id in ids {
@@ -256,15 +272,20 @@ impl Drop for Running {
     fn drop(&mut self) {
         let mut registry = locked(&self.0.registry);
         registry.running = false;
-        // Renewals that were in flight went with the task.
+        // What was in flight went with the task: renewals are repeated as after any failure, releases are left to the lease.
+        registry.releasing = registry.queued.len();
         let now = self.0.clock.now();
-        let ids: Vec<ClaimId> = registry.kept.keys().copied().collect();
-        for id in ids {
-            if let Some(kept) = registry.kept.get_mut(&id) {
-                kept.renew_at.get_or_insert(now);
+        let all: Vec<Arc<Standing>> = registry.kept.values().map(|kept| kept.standing.clone()).collect();
+        for standing in &all {
+            if let Some(kept) = registry.kept.get_mut(&standing.claim.id) {
+                kept.renew_at.get_or_insert(now + standing.ttl() / 6);
             }
-            registry.schedule(id);
+            registry.schedule(standing.claim.id);
         }
+        drop(registry);
+        self.0.quiet.notify_waiters();
+        // Whoever listens in another runtime starts the keeper there.
+        all.iter().for_each(|standing| standing.changed.notify_waiters());
     }
 }
 

@@ -87,6 +87,23 @@ pub(crate) async fn after_a_lost_reply(arena: Arena) {
     arena.becomes_empty("a").await;
 }
 
+/// P4: no reply and no bell ever told that the claim has a place, and its lease is long: it is withdrawn by its id, at once.
+pub(crate) async fn withdraws_what_it_was_never_told(arena: Arena) {
+    let weather = Weather::default();
+    weather.deaf();
+    let (one, two) = (arena.store_in(&weather).await, arena.store().await);
+    let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
+    let wait = Duration::from_millis(200);
+    weather.lose_claim_replies(1000);
+    expect_kind(one.lock("free").with(&words).acquire_timeout(wait).await, ErrorKind::Ambiguous);
+    let guard = two.lock("held").with(&words).acquire().await.unwrap();
+    expect_kind(one.lock("held").with(&words).acquire_timeout(wait).await, ErrorKind::Ambiguous);
+    guard.release().await.unwrap();
+    for name in ["free", "held"] {
+        arena.becomes_empty(name).await;
+    }
+}
+
 /// CASES 19 (curator#1193, etcd#22123): the reply of a release is lost; it is repeated in the background, and frees nobody
 /// else.
 pub(crate) async fn a_lost_release_reply(arena: Arena) {

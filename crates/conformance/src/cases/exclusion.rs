@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::Queue;
+use leasehold_core::seam::{Claimed, Queue};
 use leasehold_core::{DistributedLock, ErrorKind, Store};
 
 use crate::arena::{Arena, expect_kind, granted, waiting, within};
@@ -102,6 +102,23 @@ pub(crate) async fn claiming_again_is_idempotent(arena: Arena) {
     one.release(&holder, Some(&again.place)).await.unwrap();
     two.release(&waiter, Some(&place)).await.unwrap();
     arena.becomes_empty("a").await;
+}
+
+/// S5: a try that failed is nowhere in the line, at once and not only after a lease, and delays nobody.
+pub(crate) async fn a_failed_try_leaves_nothing(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let holder = arena.claim("a", Queue::Fair);
+    let grant = granted(one.claim(&holder).await);
+    for _ in 0..3 {
+        let answer = two.claim(&arena.claim("a", Queue::Try)).await;
+        assert!(matches!(answer, Ok(Claimed::Busy(_))), "{answer:?}");
+    }
+    let line = one.inspect(&arena.full("a")).await.unwrap();
+    assert!(line.waiters.is_empty(), "a failed try left a place: {line:?}");
+    one.release(&holder, Some(&grant.place)).await.unwrap();
+    let next = arena.claim("a", Queue::Try);
+    let grant = granted(two.claim(&next).await);
+    two.release(&next, Some(&grant.place)).await.unwrap();
 }
 
 /// Fair and fast claims share one line (PROTOCOLS 14), and tokens rise across both.

@@ -1,8 +1,9 @@
 //! Does a holder learn that it is one no longer, before anybody else can be?
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claimed, Moment, Queue};
+use leasehold_core::seam::{Backend, Claimed, Moment, Queue, Tenure};
 use leasehold_core::{ErrorKind, Guard, Loss, Store};
 
 use crate::arena::{Arena, expect_kind, granted, within};
@@ -35,6 +36,22 @@ pub(crate) async fn comes_before_another_grant_when_renewals_hang(arena: Arena) 
     let (one, two) = (arena.store_in(&weather).await, arena.store().await);
     weather.hang_renewals(true);
     let guard = one.lock("a").acquire().await.unwrap();
+    let next = lost_before_granted(&arena, &guard, &two).await;
+    assert!(next.fencing_token() > guard.fencing_token());
+}
+
+/// PROTOCOLS 3 and 10: a grant that grows from a place in line counts from the last attempt of that place, not from the push:
+/// the place is two thirds through its lease when its turn comes, and nothing renews it.
+pub(crate) async fn of_a_pushed_grant_comes_before_another_grant(arena: Arena) {
+    let weather = Weather::default();
+    let (holder, one, two) = (arena.store().await, arena.store_in(&weather).await, arena.store().await);
+    weather.hang_renewals(true);
+    let before = holder.lock("a").acquire().await.unwrap();
+    let waiter = tokio::spawn(one.lock("a").acquire());
+    arena.queue_reaches(&holder, "a", 1).await;
+    tokio::time::sleep(arena.ttl() * 2 / 3).await;
+    before.release().await.unwrap();
+    let guard = within(arena.ttl() * 3, "the waiter's turn", waiter).await.unwrap().unwrap();
     let next = lost_before_granted(&arena, &guard, &two).await;
     assert!(next.fencing_token() > guard.fencing_token());
 }
@@ -92,6 +109,23 @@ pub(crate) async fn by_eviction_frees_the_next(arena: Arena) {
     assert!(next.confirm().await.is_ok());
 }
 
+/// An operator who is late evicts nobody: the token names a hold, not the name's next holder.
+pub(crate) async fn eviction_by_an_old_token_harms_nobody(arena: Arena) {
+    let (one, two, operator) = (arena.store().await, arena.store().await, arena.store().await);
+    let old = one.lock("a").acquire().await.unwrap();
+    let token = old.fencing_token();
+    old.release().await.unwrap();
+    let guard = two.lock("a").acquire().await.unwrap();
+    assert!(!operator.evict("a", token).await.unwrap(), "somebody else was evicted");
+    assert!(guard.confirm().await.is_ok(), "somebody else was evicted");
+    let waiter = tokio::spawn(one.lock("a").acquire());
+    arena.queue_reaches(&operator, "a", 1).await;
+    assert!(!operator.evict("a", token).await.unwrap(), "somebody else was evicted");
+    assert!(guard.confirm().await.is_ok(), "somebody else was evicted");
+    guard.release().await.unwrap();
+    within(arena.ttl() * 2, "the waiter", waiter).await.unwrap().unwrap().release().await.unwrap();
+}
+
 /// CASES 7: the entry is deleted behind everybody's back; the holder learns it at the latest when it asks.
 pub(crate) async fn by_deletion_is_noticed(arena: Arena) {
     let store = arena.store().await;
@@ -101,6 +135,20 @@ pub(crate) async fn by_deletion_is_noticed(arena: Arena) {
     assert!(!guard.is_valid());
     drop(guard);
     arena.becomes_empty("a").await;
+}
+
+/// S7: a renewal that comes after the hold was ended extends nothing and takes nothing anew.
+pub(crate) async fn is_not_undone_by_a_renewal(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let claim = arena.claim("a", Queue::Fair);
+    let grant = granted(one.claim(&claim).await);
+    assert!(two.evict(&claim.name, grant.token).await.unwrap());
+    let tenure = Tenure::new(Arc::new(claim.clone()), grant.place.clone(), Some(grant.token));
+    // What it answers depends on how the store hears of evictions; what it does is the same everywhere.
+    drop(one.renew(&[tenure]).await);
+    let line = two.inspect(&claim.name).await.unwrap();
+    assert!(line.holders.is_empty() && line.waiters.is_empty(), "the evicted came back: {line:?}");
+    one.release(&claim, Some(&grant.place)).await.unwrap();
 }
 
 /// CASES 14 (ShedLock and etcd's Unlock free by key): the release of a lost guard cannot free the successor, also within

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Claimed, Moment, Queue};
-use leasehold_core::{ErrorKind, Store};
+use leasehold_core::seam::{Backend, Claim, Claimed, Moment, Queue, Tenure};
+use leasehold_core::{ErrorKind, Result, Store};
 
-use crate::arena::{Arena, expect_kind, granted, waiting, within};
+use crate::arena::{Arena, expect_kind, granted, nap, waiting, within};
 use crate::faulty::Weather;
 
 /// A clean release wakes the next at once, not at the next nap.
@@ -73,6 +73,63 @@ pub(crate) async fn skips_the_dead(arena: Arena) {
     let limit = arena.ttl() * 2 + holder.guarantees().recovery * 2 + Duration::from_secs(1);
     within(limit, "the living waiter behind dead ones", waiter).await.unwrap().unwrap().release().await.unwrap();
     arena.becomes_empty("a").await;
+}
+
+/// P5 (etcd's and Go's mutex do not re-check their own lease): a waiter's place has died while the holder lived on. When the
+/// holder leaves, the lock goes to the living one, and the dead one that comes back stands behind it.
+pub(crate) async fn a_dead_place_is_not_granted(arena: Arena) {
+    let (one, two, three) = (arena.backend().await, arena.backend().await, arena.backend().await);
+    let (holder, sleeper, heir) =
+        (arena.claim("a", Queue::Fair), arena.claim("a", Queue::Fair), arena.claim("a", Queue::Fair));
+    let grant = granted(one.claim(&holder).await);
+    waiting(two.claim(&sleeper).await);
+    // The holder keeps its own lease by claiming again and by renewing, until the sleeper's place has run out.
+    let tenure = Tenure::new(Arc::new(holder.clone()), grant.place.clone(), Some(grant.token));
+    let limit = arena.ttl() * 4 + one.guarantees().recovery * 2 + Duration::from_secs(2);
+    within(limit, "the place of a sleeper to end", async {
+        while !one.inspect(&arena.full("a")).await.unwrap().waiters.is_empty() {
+            granted(one.claim(&holder).await);
+            one.renew(std::slice::from_ref(&tenure)).await.unwrap();
+            tokio::time::sleep(arena.ttl() / 10).await;
+        }
+    })
+    .await;
+    waiting(three.claim(&heir).await);
+    one.release(&holder, Some(&grant.place)).await.unwrap();
+    let place = waiting(awake(&arena, &*two, &sleeper).await).place;
+    let heirs = granted(three.claim(&heir).await);
+    assert!(heirs.token > grant.token);
+    two.release(&sleeper, Some(&place)).await.unwrap();
+    three.release(&heir, Some(&heirs.place)).await.unwrap();
+}
+
+/// Claims until the store answers: a client that slept past its session needs a moment for a new one.
+async fn awake(arena: &Arena, client: &dyn Backend, claim: &Claim) -> Result<Claimed> {
+    within(arena.ttl() * 2 + Duration::from_secs(5), "a client that slept to be answered", async {
+        loop {
+            match client.claim(claim).await {
+                Err(e) if e.is_retryable() => nap().await,
+                answer => return answer,
+            }
+        }
+    })
+    .await
+}
+
+/// PROTOCOLS 14: a fast claim that asks in the very moment of a release does not get before a live fair place.
+pub(crate) async fn fast_never_passes_fair(arena: Arena) {
+    let (one, two, three) = (arena.backend().await, arena.backend().await, arena.backend().await);
+    let (holder, fair, fast) =
+        (arena.claim("a", Queue::Fair), arena.claim("a", Queue::Fair), arena.claim("a", Queue::Fast));
+    let grant = granted(one.claim(&holder).await);
+    waiting(two.claim(&fair).await);
+    waiting(three.claim(&fast).await);
+    one.release(&holder, Some(&grant.place)).await.unwrap();
+    let answer = three.claim(&fast).await;
+    assert!(matches!(answer, Ok(Claimed::Waiting(_))), "a fast claim passed a fair place: {answer:?}");
+    let turn = granted(two.claim(&fair).await);
+    two.release(&fair, Some(&turn.place)).await.unwrap();
+    three.release(&fast, None).await.unwrap();
 }
 
 /// P5: the holder dies without a word; the waiter gets the lock after its lease, not long after, and not before.

@@ -1,0 +1,109 @@
+//! The mistakes: what is broken, where the idea comes from, which case must notice, and by which words.
+
+/// One mistake that a store's author could make.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Defect {
+    CountsFromTheRepeat,
+    CountsFromTheClaim,
+    PushCountsFromNow,
+    GrantsLessThanItSays,
+    ReleasesByName,
+    ReleasesOnlyWithAPlace,
+    ForgetsToWithdraw,
+    EvictsByName,
+    GrantsToTheDead,
+    SwallowsItsBells,
+    RestsOnItsBells,
+    NeverSaysLost,
+    RevivesTheLost,
+    CriesWolf,
+    PretendsToRenew,
+    RestartsItsCounter,
+    OneTokenForAll,
+    NewTokenEachTime,
+    NewIdEachTime,
+    LosesTheLabel,
+    EverybodyWatchesTheHead,
+    ServesTheLastFirst,
+    FastPassesFair,
+    TryLeavesAPlace,
+    WaitsForTheDead,
+    FoldsNames,
+    ListsBackwards,
+}
+
+/// A mistake and its judge.
+pub(crate) struct Sentence {
+    pub(crate) defect: Defect,
+    /// In words, with the place in our research that it comes from.
+    pub(crate) what: &'static str,
+    /// The case that must fail.
+    pub(crate) case: &'static str,
+    /// What its failure must say, so that it does not fail for another reason; `|` between alternatives.
+    pub(crate) says: &'static str,
+}
+
+macro_rules! sentences {
+    ($($defect:ident: $what:literal => $case:literal, $says:literal;)*) => {
+        pub(crate) const SENTENCES: &[Sentence] = &[$(Sentence {
+            defect: Defect::$defect, what: $what, case: $case, says: $says,
+        },)*];
+    };
+}
+
+sentences! {
+    CountsFromTheRepeat: "a repeated claim is answered from memory, extends nothing, and counts from the repeat"
+        => "loss/repeated_claim_counts_from_what_extended", "too early";
+    CountsFromTheClaim: "a grant under a session counts from the claim, not from the session's last renewal"
+        => "loss/grant_under_an_aged_session", "too early";
+    PushCountsFromNow: "a pushed grant counts from the push, not from the attempt that it grew from"
+        => "loss/of_a_pushed_grant_comes_before_another_grant", "said valid";
+    GrantsLessThanItSays: "the server rounds the lease down, the answer says what was asked for"
+        => "loss/comes_before_another_grant_when_renewals_hang", "said valid";
+    ReleasesByName: "release deletes whatever is at the name, without comparing the owner"
+        => "loss/leaves_the_successor_alone", "next.confirm()";
+    ReleasesOnlyWithAPlace: "a claim whose answer was lost has no place, so its withdrawal does nothing"
+        => "cancel/withdraws_what_it_was_never_told", "free of traces";
+    ForgetsToWithdraw: "a waiter that leaves is not taken out of the line"
+        => "waiting/that_gives_up_harms_nobody", "Busy";
+    EvictsByName: "evict frees whoever holds the name, whatever the token"
+        => "loss/eviction_by_an_old_token_harms_nobody", "somebody else was evicted";
+    GrantsToTheDead: "the predecessor is gone, so it is my turn: no look at whether my own place still lives"
+        => "waiting/a_dead_place_is_not_granted", "expected a place in line";
+    SwallowsItsBells: "a release wakes nobody, although the store says that it does"
+        => "waiting/is_woken_by_a_release", "the push of a release";
+    RestsOnItsBells: "no bell, no renewal and no early second look tells a waiter of its turn"
+        => "waiting/gets_it_without_a_bell", "the nap of a deaf waiter";
+    NeverSaysLost: "renewals are answered as good after the entry is gone, and no bell tells of the eviction"
+        => "loss/by_eviction_frees_the_next", "the evicted to hear of it";
+    RevivesTheLost: "a renewal of something that is gone takes the lock anew"
+        => "loss/is_not_undone_by_a_renewal", "came back";
+    CriesWolf: "every second renewal says lost although the entry is there"
+        => "holding/outlives_its_ttl", "lost:";
+    PretendsToRenew: "a renewal is answered as good without a request"
+        => "holding/outlives_its_ttl", "is_err()";
+    RestartsItsCounter: "the token is a counter that the server loses with its data"
+        => "token/rises_across_data_loss", "token > last";
+    OneTokenForAll: "every holder gets the same token"
+        => "token/rises_across_release_and_eviction", "> last";
+    NewTokenEachTime: "each answer mints a token, also within one hold"
+        => "token/is_equal_within_a_hold", "left == right";
+    NewIdEachTime: "a repeated claim is created anew, without the id of the first"
+        => "exclusion/claiming_again_is_idempotent", "expected a grant";
+    LosesTheLabel: "claiming again while granted does not store the new label"
+        => "exclusion/claiming_again_is_idempotent", "left == right";
+    EverybodyWatchesTheHead: "when the head leaves, every waiter believes that it is next"
+        => "exclusion/contenders", "two are inside|came after";
+    ServesTheLastFirst: "the newest waiter is served first"
+        => "waiting/is_in_order", "left == right";
+    FastPassesFair: "a fast newcomer takes the lock before a live fair waiter"
+        => "waiting/fast_never_passes_fair", "passed a fair place";
+    TryLeavesAPlace: "a failed try stays in line"
+        => "exclusion/a_failed_try_leaves_nothing", "left a place";
+    WaitsForTheDead: "the place of a dead waiter never ends"
+        => "waiting/skips_the_dead", "behind dead ones";
+    FoldsNames: "names are encoded without regard to case"
+        => "names/do_not_interact", "\"A\"";
+    ListsBackwards: "lists come in no order"
+        => "names/are_listed", "left == right";
+}

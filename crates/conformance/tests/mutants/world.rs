@@ -1,0 +1,104 @@
+//! A broken world: one in-memory store, and clients that all make the same mistake.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use leasehold_conformance::{Harness, Need, Powers};
+use leasehold_core::seam::{Backend, Bells, Claim, Grant, Moment, async_trait};
+use leasehold_memory::Memory;
+
+use crate::broken::Broken;
+use crate::defect::Defect;
+
+/// What the clients of one store share.
+pub(crate) struct World {
+    pub(crate) defect: Option<Defect>,
+    memory: Mutex<Memory>,
+    known: Mutex<Vec<Known>>,
+    wipes: AtomicU64,
+    pub(crate) answers: AtomicU64,
+}
+
+/// What a client remembers of a claim.
+pub(crate) struct Known {
+    pub(crate) claim: Claim,
+    /// The claim as the store has it.
+    pub(crate) asked: Claim,
+    pub(crate) bells: Bells,
+    pub(crate) sent: Moment,
+    pub(crate) waits: bool,
+    pub(crate) grant: Option<Grant>,
+    /// The holder's token when it took its place.
+    pub(crate) behind: Option<u64>,
+}
+
+impl World {
+    pub(crate) fn new(defect: Option<Defect>) -> Arc<World> {
+        Arc::new(World {
+            defect,
+            memory: Mutex::new(Memory::new()),
+            known: Mutex::default(),
+            wipes: AtomicU64::new(0),
+            answers: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn is(&self, defect: Defect) -> bool {
+        self.defect == Some(defect)
+    }
+
+    pub(crate) fn memory(&self) -> Memory {
+        self.memory.lock().unwrap().clone()
+    }
+
+    pub(crate) fn known(&self) -> MutexGuard<'_, Vec<Known>> {
+        self.known.lock().unwrap()
+    }
+
+    /// What a sound store adds to the counter so that tokens rise after its data is gone.
+    pub(crate) fn floor(&self) -> u64 {
+        if self.is(Defect::RestartsItsCounter) { 0 } else { self.wipes.load(Ordering::Relaxed) * 1_000_000 }
+    }
+}
+
+/// The suite's view of a [`World`].
+pub(crate) struct Harnessed(pub(crate) Arc<World>);
+
+#[async_trait]
+impl Harness for Harnessed {
+    fn store(&self) -> &'static str {
+        "broken"
+    }
+
+    async fn client(&self) -> Arc<dyn Backend> {
+        Arc::new(Broken::new(self.0.clone()))
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_millis(600)
+    }
+
+    fn powers(&self) -> Powers {
+        let able = [Need::Private, Need::DeleteHolder, Need::Footprint, Need::Wipe, Need::PushedWake];
+        Powers::new(&able, "not needed to judge mistakes")
+    }
+
+    async fn private(&self) -> Arc<dyn Harness> {
+        Arc::new(Harnessed(World::new(self.0.defect)))
+    }
+
+    async fn delete_holder(&self, full_name: &str) {
+        assert!(self.0.memory().delete(full_name));
+    }
+
+    async fn wipe(&self) {
+        *self.0.memory.lock().unwrap() = Memory::new();
+        self.0.known().clear();
+        self.0.wipes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    async fn footprint(&self) -> u64 {
+        self.0.memory().entries() as u64
+    }
+}

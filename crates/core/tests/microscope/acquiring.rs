@@ -1,0 +1,214 @@
+//! The acquire loop against stores that fail, hang and answer too late.
+
+use leasehold_core::seam::{Clock, Moment};
+use leasehold_core::{Error, ErrorKind, Guard};
+
+use crate::script::{Call, Script, TTL, driven, error, granted, granted_since, in_time, ms, pass, settle, waiting};
+
+fn ids(calls: &[Call]) -> std::collections::HashSet<leasehold_core::seam::ClaimId> {
+    calls.iter().filter_map(|c| if let Call::Claim(id) = c { Some(*id) } else { None }).collect()
+}
+
+fn failed(answer: Result<Guard, Error>) -> Error {
+    answer.map(|guard| panic!("{guard:?}")).unwrap_err()
+}
+
+#[tokio::test]
+async fn is_lazy() {
+    in_time(async {
+        let (script, _time, log) = Script::new();
+        let store = script.store();
+        let (acquire, held) = (store.lock("a").acquire(), store.lock("a").run(|_| async {}));
+        settle().await;
+        drop((acquire, held, store));
+        settle().await;
+        assert_eq!(log.calls(), [Call::Dropped]);
+    })
+    .await;
+}
+
+/// Five failures of either kind and then an answer: every attempt carries one id, and the guard counts from the last.
+#[tokio::test]
+async fn asks_again_after_failures() {
+    for kind in [ErrorKind::Unavailable, ErrorKind::Ambiguous] {
+        in_time(async {
+            let (script, time, log) = Script::new();
+            let script =
+                script.claims(move |claim, n| async move { if n < 5 { error(kind) } else { Ok(granted(&claim, 1)) } });
+            let store = script.store();
+            let guard = driven(&time, store.lock("a").acquire()).await.unwrap();
+            assert_eq!((log.claims(), ids(&log.calls()).len()), (6, 1));
+            assert!(guard.is_valid());
+            guard.release().await.unwrap();
+            assert_eq!(log.releases(), 1);
+        })
+        .await;
+    }
+}
+
+/// A store that only fails is asked for one lease (a *try*: a third of it), then its own error is the answer. What may have
+/// been executed is withdrawn, what was not is not.
+#[tokio::test]
+async fn patience_ends() {
+    for (kind, releases) in [(ErrorKind::Unavailable, 0), (ErrorKind::Ambiguous, 1)] {
+        in_time(async {
+            let (script, time, log) = Script::new();
+            let store = script.claims(move |_, _| async move { error(kind) }).store();
+            let start = time.clock().now();
+            let answer = failed(driven(&time, store.lock("a").acquire()).await);
+            let took = time.clock().now().since(start);
+            assert_eq!(answer.kind(), kind);
+            assert!(took >= TTL && took < TTL + ms(1100), "{took:?}");
+            assert!(log.claims() < 30, "{} claims in one lease", log.claims());
+            settle().await;
+            assert_eq!(log.releases(), releases);
+
+            let start = time.clock().now();
+            assert_eq!(failed(driven(&time, store.lock("a").try_acquire()).await).kind(), kind);
+            let took = time.clock().now().since(start);
+            assert!(took >= TTL / 3 && took < TTL / 3 + ms(1100), "{took:?}");
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_final_error_is_final() {
+    for kind in [ErrorKind::Denied, ErrorKind::Unsupported, ErrorKind::Internal] {
+        in_time(async {
+            let (script, _time, log) = Script::new();
+            let store = script.claims(move |_, _| async move { error(kind) }).store();
+            let error = failed(store.lock("a").acquire().await);
+            assert_eq!((error.kind(), log.claims()), (kind, 1));
+            assert_eq!(error.name().map(|name| name.as_str()), Some("a"));
+        })
+        .await;
+    }
+}
+
+/// I14, in virtual time: the store never answers, or answers once and never again.
+#[tokio::test]
+async fn a_bounded_wait_ends_in_time() {
+    for answers in 0..2 {
+        in_time(async {
+            let (script, time, _log) = Script::new();
+            let store = script
+                .claims(move |claim, n| async move {
+                    if n >= answers {
+                        std::future::pending::<()>().await;
+                    }
+                    Ok(waiting(&claim))
+                })
+                .store();
+            let start = time.clock().now();
+            let error = failed(driven(&time, store.lock("a").acquire_timeout(ms(700))).await);
+            let took = time.clock().now().since(start);
+            assert!(took >= ms(700) && took <= ms(750), "{took:?}");
+            let kind = if answers == 0 { ErrorKind::Unavailable } else { ErrorKind::TimedOut };
+            assert_eq!(error.kind(), kind);
+            assert_eq!(error.contention().and_then(|who| who.label.as_deref()).is_some(), answers == 1);
+        })
+        .await;
+    }
+}
+
+/// The same once on the machine's own clock, which virtual time cannot stand in for.
+#[tokio::test]
+async fn a_bounded_wait_ends_in_time_on_the_real_clock() {
+    in_time(async {
+        let store = Script::on(Clock::boot()).claims(async |_, _| std::future::pending().await).store();
+        let start = Moment::now();
+        failed(store.lock("a").acquire_timeout(ms(300)).await);
+        let took = Moment::now().since(start);
+        // 50 ms are the promise; the rest is for a machine that is busy with other tests.
+        assert!(took >= ms(300) && took < ms(550), "{took:?}");
+    })
+    .await;
+}
+
+/// A lock that comes free just before the deadline is not missed.
+#[tokio::test]
+async fn takes_one_last_look() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let store =
+            script.claims(async |claim, n| Ok(if n == 0 { waiting(&claim) } else { granted(&claim, 1) })).store();
+        let guard = driven(&time, store.lock("a").acquire_timeout(ms(700))).await.unwrap();
+        assert_eq!(log.claims(), 2);
+        drop(guard);
+    })
+    .await;
+}
+
+/// A grant that is over before it is heard of never becomes a guard, and the store is not flooded with questions.
+#[tokio::test]
+async fn a_grant_that_is_over_is_none() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let clock = time.clock();
+        let store = script
+            .claims(move |claim, n| {
+                let long_ago = Moment::from_nanos(clock.now().as_nanos() - TTL.as_nanos() as u64);
+                async move {
+                    tokio::task::yield_now().await;
+                    Ok(granted_since(&claim, n as u64 + 1, long_ago))
+                }
+            })
+            .store();
+        let start = time.clock().now();
+        let error = failed(driven(&time, store.lock("a").acquire()).await);
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(time.clock().now().since(start) < TTL + ms(1100));
+        assert!(log.claims() < 50, "{} claims in one lease", log.claims());
+        log.until_released(1).await;
+
+        let start = time.clock().now();
+        failed(driven(&time, store.lock("a").acquire_timeout(ms(700))).await);
+        let took = time.clock().now().since(start);
+        assert!(took >= ms(700) && took <= ms(750), "{took:?}");
+        log.until_released(2).await;
+
+        let start = time.clock().now();
+        failed(driven(&time, store.lock("a").try_acquire()).await);
+        assert!(time.clock().now().since(start) < TTL / 3 + ms(1100));
+        log.until_released(3).await;
+    })
+    .await;
+}
+
+/// A store whose answer takes longer than the lease is asked again, under the same id, and nothing of it is believed.
+#[tokio::test]
+async fn an_answer_after_the_lease_is_none() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let clock = time.clock();
+        let store = script
+            .claims(move |claim, n| {
+                let clock = clock.clone();
+                async move {
+                    if n == 0 {
+                        clock.sleep(TTL * 2).await;
+                    }
+                    Ok(granted(&claim, n as u64 + 1))
+                }
+            })
+            .store();
+        let guard = driven(&time, store.lock("a").acquire()).await.unwrap();
+        assert_eq!((guard.fencing_token().get(), ids(&log.calls()).len()), (2, 1));
+    })
+    .await;
+}
+
+/// No bell, no word of the store about when to look: it looks by itself at least once per lease.
+#[tokio::test]
+async fn looks_again_once_per_lease() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let store = script.claims(async |claim, _| Ok(waiting(&claim))).store();
+        let waiter = tokio::spawn(store.lock("a").acquire());
+        pass(&time, TTL * 10, ms(100)).await;
+        assert!((11..=21).contains(&log.claims()), "{} claims in ten leases", log.claims());
+        waiter.abort();
+    })
+    .await;
+}

@@ -1,0 +1,248 @@
+//! What happens when a caller leaves: withdrawals and releases in the background.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::ErrorKind;
+use tokio::sync::Notify;
+
+use crate::script::{Call, Script, TTL, driven, error, granted, in_time, ms, pass, place, settle, waiting};
+
+/// P4: the caller has gone while its claim is in flight; the release waits for the claim to land, and names its place.
+#[tokio::test]
+async fn a_release_never_overtakes_its_claim() {
+    in_time(async {
+        let (script, _time, log) = Script::new();
+        let land = Arc::new(Notify::new());
+        let script = script.claims({
+            let land = land.clone();
+            move |claim, _| {
+                let land = land.clone();
+                async move {
+                    land.notified().await;
+                    Ok(granted(&claim, 1))
+                }
+            }
+        });
+        let store = script.store();
+        let acquire = tokio::spawn(store.lock("a").acquire());
+        log.until_claimed(1).await;
+        acquire.abort();
+        settle().await;
+        assert_eq!(log.releases(), 0);
+        land.notify_one();
+        log.until_released(1).await;
+        let calls = log.calls();
+        let Call::Claim(id) = calls[0] else { panic!("{calls:?}") };
+        let there = leasehold_core::seam::Place::new("at a");
+        assert_eq!(calls, [Call::Claim(id), Call::Answered(id), Call::Release(id, Some(there))]);
+    })
+    .await;
+}
+
+/// A claim that never lands is withdrawn when its lease has run out: by then it is worth nothing.
+#[tokio::test]
+async fn a_claim_that_never_lands_is_withdrawn_after_its_lease() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let store = script.claims(async |_, _| std::future::pending().await).store();
+        let acquire = tokio::spawn(store.lock("a").acquire());
+        log.until_claimed(1).await;
+        acquire.abort();
+        settle().await;
+        pass(&time, TTL - ms(1), ms(100)).await;
+        assert_eq!(log.releases(), 0);
+        pass(&time, ms(1), ms(1)).await;
+        assert_eq!(log.releases(), 1);
+    })
+    .await;
+}
+
+/// A deadline leaves the claim in flight too.
+#[tokio::test]
+async fn a_timeout_lets_its_claim_land() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let clock = time.clock();
+        let script = script.claims(move |claim, _| {
+            let clock = clock.clone();
+            async move {
+                clock.sleep(TTL / 2).await;
+                Ok(granted(&claim, 1))
+            }
+        });
+        let store = script.store();
+        driven(&time, store.lock("a").acquire_timeout(ms(500))).await.unwrap_err();
+        settle().await;
+        assert_eq!(log.releases(), 0);
+        pass(&time, TTL / 2, ms(100)).await;
+        assert_eq!((log.claims(), log.releases()), (1, 1));
+    })
+    .await;
+}
+
+/// Retried until the store has said yes, and not once more.
+#[tokio::test]
+async fn a_release_is_retried_until_done() {
+    for kind in [ErrorKind::Unavailable, ErrorKind::Ambiguous] {
+        in_time(async {
+            let (script, time, log) = Script::new();
+            let script = script.releases(move |_, n| async move { if n < 3 { error(kind) } else { Ok(()) } });
+            let store = script.store();
+            drop(store.lock("a").acquire().await.unwrap());
+            driven(&time, log.until_released(4)).await;
+            pass(&time, TTL * 2, ms(100)).await;
+            assert_eq!(log.releases(), 4);
+
+            // One that was waited for says what happened, and is retried too.
+            let guard = store.lock("b").acquire().await.unwrap();
+            assert!(guard.release().await.is_ok());
+            assert_eq!(log.releases(), 5);
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_release_that_failed_goes_on_in_the_background() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let script = script.releases(async |_, n| if n < 2 { error(ErrorKind::Ambiguous) } else { Ok(()) });
+        let store = script.store();
+        let guard = store.lock("a").acquire().await.unwrap();
+        assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Ambiguous);
+        driven(&time, log.until_released(3)).await;
+        driven(&time, store.close(TTL)).await.unwrap();
+        assert_eq!(log.releases(), 3);
+    })
+    .await;
+}
+
+/// Given up when the lease has run out, also if the store hangs; a refusal is final at once.
+#[tokio::test]
+async fn a_release_is_given_up_after_the_lease() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let store = script.releases(async |_, _| error(ErrorKind::Unavailable)).store();
+        drop(store.lock("a").acquire().await.unwrap());
+        pass(&time, TTL + ms(1000), ms(50)).await;
+        let tries = log.releases();
+        assert!((4..30).contains(&tries), "{tries} tries in one lease");
+        pass(&time, TTL, ms(100)).await;
+        assert_eq!(log.releases(), tries);
+    })
+    .await;
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let store = script.releases(async |_, _| std::future::pending().await).store();
+        drop(store.lock("a").acquire().await.unwrap());
+        driven(&time, store.close(TTL * 2)).await.unwrap();
+        assert_eq!(log.releases(), 1);
+    })
+    .await;
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let store = script.releases(async |_, _| error(ErrorKind::Denied)).store();
+        drop(store.lock("a").acquire().await.unwrap());
+        pass(&time, TTL, ms(100)).await;
+        assert_eq!(log.releases(), 1);
+    })
+    .await;
+}
+
+/// `release()` dropped midway.
+#[tokio::test]
+async fn a_release_that_is_cancelled_goes_on() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let script = script.releases(async |_, n| if n == 0 { std::future::pending().await } else { Ok(()) });
+        let store = script.store();
+        let guard = store.lock("a").acquire().await.unwrap();
+        let release = tokio::spawn(guard.release());
+        log.until_released(1).await;
+        release.abort();
+        log.until_released(2).await;
+        pass(&time, TTL, ms(100)).await;
+        assert_eq!((log.releases(), log.renewals()), (2, 0));
+    })
+    .await;
+}
+
+/// A guard is dropped on a thread of no runtime: the runtime of the latest acquire releases it.
+#[tokio::test]
+async fn a_drop_outside_of_a_runtime_releases_inside() {
+    in_time(async {
+        let (script, _time, log) = Script::new();
+        let store = script.store();
+        let guard = store.lock("a").acquire().await.unwrap();
+        std::thread::spawn(move || drop(guard)).join().unwrap();
+        log.until_released(1).await;
+    })
+    .await;
+}
+
+/// No runtime is left at all: no panic, and nothing is kept alive by it.
+#[test]
+fn a_drop_after_every_runtime_harms_nobody() {
+    let (script, _time, log) = Script::new();
+    let store = script.store();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let guard = runtime.block_on(store.lock("a").acquire()).unwrap();
+    let mut waiting = Box::pin(store.lock("a").acquire());
+    drop(runtime);
+    assert!(guard.is_valid());
+    drop(guard);
+    let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
+    let std::task::Poll::Ready(Err(error)) = Future::poll(waiting.as_mut(), context) else { panic!("no runtime here") };
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    drop((waiting, store));
+    assert_eq!((log.releases(), log.dropped()), (0, 1));
+}
+
+/// A waiter that leaves gives its place back, named, and at once.
+#[tokio::test]
+async fn a_waiter_gives_its_place_back() {
+    in_time(async {
+        let (script, _time, log) = Script::new();
+        let store = script.claims(async |claim, _| Ok(waiting(&claim))).store();
+        let waiter = tokio::spawn(store.lock("a").acquire());
+        log.until_claimed(1).await;
+        settle().await;
+        waiter.abort();
+        log.until_released(1).await;
+        let Some(Call::Release(_, at)) = log.calls().pop() else { panic!("{:?}", log.calls()) };
+        let claim = leasehold_core::seam::Claim::new(
+            "a",
+            leasehold_core::seam::Mode::Exclusive,
+            leasehold_core::seam::Queue::Fair,
+            TTL,
+            "",
+        );
+        assert_eq!(at, Some(place(&claim)));
+    })
+    .await;
+}
+
+/// `close` waits for what goes on in the background, no longer than it was told.
+#[tokio::test]
+async fn close_waits_for_the_background() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let clock = time.clock();
+        let script = script.releases(move |_, _| {
+            let clock = clock.clone();
+            async move {
+                clock.sleep(Duration::from_secs(1)).await;
+                Ok(())
+            }
+        });
+        let store = script.store();
+        drop(store.lock("a").acquire().await.unwrap());
+        let start = time.clock().now();
+        driven(&time, store.close(TTL)).await.unwrap();
+        assert!(time.clock().now().since(start) >= Duration::from_secs(1));
+        assert_eq!(log.calls().pop(), Some(Call::Close));
+        assert_eq!(store.lock("a").acquire().await.unwrap_err().kind(), ErrorKind::Closed);
+    })
+    .await;
+}

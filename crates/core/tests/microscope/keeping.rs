@@ -1,0 +1,148 @@
+//! The keeper: how many renewals, and when.
+
+use std::collections::HashSet;
+
+use leasehold_core::ErrorKind;
+use leasehold_core::seam::Renewal;
+
+use crate::script::{Script, TTL, error, granted, in_time, ms, pass, settle, waiting};
+
+/// A thousand locks and two hundred waiters of one client: one request for all of them every third of the lease, and no
+/// waiter claims again in the meantime.
+#[tokio::test]
+async fn one_batch_renews_everything() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let script = script.claims(async |claim, n| {
+            Ok(if claim.name.as_str().starts_with('w') { waiting(&claim) } else { granted(&claim, n as u64 + 1) })
+        });
+        let store = script.store();
+        let mut guards = Vec::new();
+        for i in 0..1000 {
+            guards.push(store.lock(("held", i)).acquire().await.unwrap());
+        }
+        let waiters: Vec<_> = (0..200).map(|i| tokio::spawn(store.lock(("waiting", i)).acquire())).collect();
+        log.until_claimed(1200).await;
+        settle().await;
+        assert_eq!(log.renewals(), 0);
+        pass(&time, TTL / 3, TTL / 12).await;
+        assert_eq!((log.renewals(), log.claims()), (1, 1200));
+        let all: HashSet<_> = log.batches().remove(0).1.into_iter().collect();
+        assert_eq!(all.len(), 1200);
+
+        // A waiter asks again by itself once or twice a lease; that does not scatter the batches.
+        pass(&time, TTL * 10, TTL / 60).await;
+        let (batches, claims) = (log.renewals(), log.claims());
+        assert!((30..=32).contains(&batches), "{batches} batches in ten leases and a third");
+        assert!(claims <= 1200 + 200 * 2 * 11, "{claims} claims");
+        assert!(guards.iter().all(|guard| guard.is_valid()));
+        waiters.iter().for_each(|waiter| waiter.abort());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn renewals_fall_at_a_third_and_after_a_failure_at_a_sixth() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let script = script.renewals(async |all, n| match n {
+            1 => error(ErrorKind::Unavailable),
+            3 => Ok(all.iter().map(|_| Renewal::Unknown(error::<()>(ErrorKind::Ambiguous).unwrap_err())).collect()),
+            _ => Ok(all.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect()),
+        });
+        let store = script.store();
+        let guard = store.lock("a").acquire().await.unwrap();
+        let start = time.clock().now();
+        pass(&time, TTL * 2, ms(100)).await;
+        let at: Vec<_> = log.batches().iter().map(|(at, _)| at.since(start).as_millis() / 1000).collect();
+        // After 2 and 4 s; that one fails: 5 s; after 7 s; that one is unknown: 8 s; then as usual.
+        assert_eq!(at, [2, 4, 5, 7, 8, 10, 12]);
+        assert!(guard.is_valid());
+    })
+    .await;
+}
+
+/// A renewal that never answers is given up after a sixth of the lease, so that another one fits before the end.
+#[tokio::test]
+async fn a_hung_renewal_leaves_time_for_another() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let script = script.renewals(async |all, n| {
+            if n == 0 {
+                std::future::pending::<()>().await;
+            }
+            Ok(all.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect())
+        });
+        let store = script.store();
+        let guard = store.lock("a").acquire().await.unwrap();
+        let start = time.clock().now();
+        pass(&time, TTL, ms(100)).await;
+        let at: Vec<_> = log.batches().iter().map(|(at, _)| at.since(start).as_millis() / 1000).collect();
+        assert_eq!(at, [2, 4, 6]);
+        assert!(guard.is_valid());
+    })
+    .await;
+}
+
+/// A lease of another length does not tear the batch apart, and gets its own cadence.
+#[tokio::test]
+async fn leases_of_two_lengths_are_both_renewed_in_time() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let store = script.store();
+        let short = store.lock("short").ttl(TTL / 2).acquire().await.unwrap();
+        let long = store.lock("long").acquire().await.unwrap();
+        pass(&time, TTL * 3, ms(100)).await;
+        assert!(short.is_valid() && long.is_valid());
+        assert_eq!(log.renewals(), 18, "batches for 18 thirds of the short lease");
+        let both = log.batches().iter().filter(|(_, ids)| ids.len() == 2).count();
+        assert!((9..=18).contains(&both), "the long one was renewed {both} times in nine thirds");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_is_renewed_that_was_given_back() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let script = script.claims(async |claim, n| {
+            Ok(if claim.name.as_str() == "busy" { waiting(&claim) } else { granted(&claim, n as u64 + 1) })
+        });
+        let store = script.store();
+        store.lock("a").acquire().await.unwrap().release().await.unwrap();
+        drop(store.lock("b").acquire().await.unwrap());
+        let waiter = tokio::spawn(store.lock("busy").acquire());
+        log.until_claimed(3).await;
+        waiter.abort();
+        log.until_released(3).await;
+        pass(&time, TTL, ms(100)).await;
+        assert_eq!((log.renewals(), log.releases()), (0, 3));
+    })
+    .await;
+}
+
+/// FAILURES I7: after a loss no renewal is sent, also not in a batch that others are due for.
+#[tokio::test]
+async fn nothing_is_renewed_that_was_lost() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let bells = script.bells();
+        let store = script.store();
+        let mut ids = Vec::new();
+        let (first, second) = (store.lock("a").acquire().await.unwrap(), {
+            time.advance(ms(500));
+            store.lock("b").acquire().await.unwrap()
+        });
+        for call in log.calls() {
+            if let crate::script::Call::Claim(id) = call {
+                ids.push(id);
+            }
+        }
+        bells.lost(ids[1], leasehold_core::Loss::Evicted);
+        assert!(first.is_valid() && !second.is_valid());
+        pass(&time, TTL, ms(100)).await;
+        assert!(log.renewals() >= 2);
+        assert!(log.batches().iter().all(|(_, batch)| !batch.contains(&ids[1])), "a lost hold was renewed");
+    })
+    .await;
+}

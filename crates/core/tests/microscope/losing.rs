@@ -1,0 +1,199 @@
+//! Loss: on time, for ever, and from no rumour.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use leasehold_core::seam::{Grant, Place, Renewal, Validity};
+use leasehold_core::{ErrorKind, FencingToken, Loss};
+
+use crate::script::{Call, GOOD, Script, TTL, error, granted_since, in_time, ms, pass, settle, waiting};
+
+/// P3: the end of validity is the moment of loss, not a timer's luck, whatever the renewals do.
+#[tokio::test]
+async fn comes_exactly_at_the_end_of_validity() {
+    for hang in [false, true] {
+        in_time(async {
+            let (script, time, _log) = Script::new();
+            let script = script.renewals(move |_, _| async move {
+                if hang {
+                    std::future::pending::<()>().await;
+                }
+                error(ErrorKind::Unavailable)
+            });
+            let store = script.store();
+            let guard = store.lock("a").acquire().await.unwrap();
+            let lost = tokio::spawn(guard.lost());
+            pass(&time, GOOD - ms(1), ms(100)).await;
+            assert!(guard.is_valid() && !lost.is_finished());
+            assert_eq!(guard.remaining(), ms(1));
+            time.advance(ms(1));
+            assert!(!guard.is_valid(), "computed when asked, before any task has run");
+            assert_eq!(lost.await.unwrap(), Loss::Expired);
+            let error = guard.release().await.unwrap_err();
+            assert_eq!((error.kind(), error.loss()), (ErrorKind::Lost, Some(Loss::Expired)));
+        })
+        .await;
+    }
+}
+
+/// The renewal that hung is answered after all, and so is a confirmation: the loss stands.
+#[tokio::test]
+async fn is_terminal() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let script = script.renewals(async |_, _| error(ErrorKind::Unavailable));
+        let store = script.store();
+        let guard = store.lock("a").acquire().await.unwrap();
+        time.advance(GOOD);
+        assert_eq!(guard.lost().await, Loss::Expired);
+        let claims = log.claims();
+        assert_eq!(guard.confirm().await.unwrap_err().kind(), ErrorKind::Lost);
+        assert_eq!(log.claims(), claims, "a lost guard asks for nothing");
+        assert_eq!(guard.remaining(), Duration::ZERO);
+    })
+    .await;
+}
+
+/// A long pause of the whole process: the first look afterwards tells the truth, although nobody could have said so.
+#[tokio::test]
+async fn is_seen_after_a_pause_without_any_timer() {
+    in_time(async {
+        let (script, time, _log) = Script::new();
+        let store = script.store();
+        let guard = store.lock("a").acquire().await.unwrap();
+        time.advance(TTL * 10);
+        assert_eq!((guard.is_valid(), guard.remaining()), (false, Duration::ZERO));
+        assert_eq!(guard.view().lost().now_or_never(), Some(Loss::Expired));
+        assert!(guard.check().is_err());
+    })
+    .await;
+}
+
+/// P1: validity counts from the send, not from the reply.
+#[tokio::test]
+async fn counts_from_the_send() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let clock = time.clock();
+        let script = script.claims(move |claim, n| {
+            let clock = clock.clone();
+            async move {
+                clock.sleep(TTL / 2).await;
+                Ok(granted_since(&claim, n as u64 + 1, clock.now()))
+            }
+        });
+        let store = script.store();
+        let acquire = tokio::spawn(store.lock("a").acquire());
+        log.until_claimed(1).await;
+        time.advance(TTL / 2);
+        let guard = acquire.await.unwrap().unwrap();
+        assert_eq!(guard.remaining(), GOOD - TTL / 2);
+    })
+    .await;
+}
+
+/// The same for renewals.
+#[tokio::test]
+async fn a_slow_renewal_counts_from_its_send() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let clock = time.clock();
+        let script = script.renewals(move |all, _| {
+            let clock = clock.clone();
+            async move {
+                clock.sleep(TTL / 12).await;
+                Ok(all.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect())
+            }
+        });
+        let store = script.store();
+        let guard = store.lock("a").acquire().await.unwrap();
+        pass(&time, TTL / 3 + TTL / 12, ms(100)).await;
+        assert_eq!(log.renewals(), 1);
+        assert_eq!(guard.remaining(), GOOD - TTL / 12);
+    })
+    .await;
+}
+
+/// PROTOCOLS 3: a push that comes when the place that it grew from is over is no grant; the next claim decides.
+#[tokio::test]
+async fn a_stale_push_is_not_believed() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let bells = script.bells();
+        let script = script.claims(async |claim, _| Ok(waiting(&claim)));
+        let store = script.store();
+        let sent = time.clock().now();
+        let acquire = tokio::spawn(store.lock("a").acquire());
+        log.until_claimed(1).await;
+        let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
+        pass(&time, TTL * 2, ms(100)).await;
+        let claims = log.claims();
+        bells.granted(id, Grant::new(Place::new("p"), FencingToken::new(1), Validity::since(sent, TTL)));
+        settle().await;
+        assert!(!acquire.is_finished());
+        assert!(log.claims() > claims, "the push is at least a bell");
+        // One that grew from a living attempt is believed, and counts from that attempt.
+        let recent = time.clock().now();
+        time.advance(ms(500));
+        bells.granted(id, Grant::new(Place::new("p"), FencingToken::new(2), Validity::since(recent, TTL)));
+        let guard = acquire.await.unwrap().unwrap();
+        assert_eq!((guard.fencing_token().get(), guard.remaining()), (2, GOOD - ms(500)));
+        // And an older or doubled one changes nothing any more.
+        bells.granted(id, Grant::new(Place::new("p"), FencingToken::new(2), Validity::since(sent, TTL)));
+        assert_eq!((guard.fencing_token().get(), guard.remaining()), (2, GOOD - ms(500)));
+    })
+    .await;
+}
+
+/// The bell says that it is gone: at once, and the claim is withdrawn without a word from the user.
+#[tokio::test]
+async fn a_bell_ends_a_hold() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let bells = script.bells();
+        let store = script.store();
+        let guard = store.lock("a").acquire().await.unwrap();
+        let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
+        bells.lost(id, Loss::Evicted);
+        assert_eq!(guard.lost().now_or_never(), Some(Loss::Evicted));
+        pass(&time, TTL, ms(100)).await;
+        assert!(log.releases() >= 1);
+        assert_eq!(log.renewals(), 0);
+    })
+    .await;
+}
+
+/// P3 for a hold whose runtime is gone while the process lives on: whoever listens elsewhere hears of the loss.
+#[test]
+fn is_heard_in_another_runtime() {
+    let (script, time, _log) = Script::new();
+    let store = script.store();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let guard = first.block_on(store.lock("a").acquire()).unwrap();
+    drop(first);
+    second.block_on(in_time(async {
+        let lost = tokio::spawn(guard.lost());
+        settle().await;
+        time.advance(TTL * 2);
+        assert_eq!(lost.await.unwrap(), Loss::Expired);
+    }));
+}
+
+/// And if the runtime goes away while somebody already listens elsewhere.
+#[test]
+fn is_heard_although_the_keeper_dies_meanwhile() {
+    let (script, time, _log) = Script::new();
+    let store = script.store();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let guard = first.block_on(store.lock("a").acquire()).unwrap();
+    second.block_on(in_time(async {
+        let lost = tokio::spawn(guard.lost());
+        settle().await;
+        tokio::task::spawn_blocking(move || drop(first)).await.unwrap();
+        settle().await;
+        time.advance(TTL * 2);
+        assert_eq!(lost.await.unwrap(), Loss::Expired);
+    }));
+}

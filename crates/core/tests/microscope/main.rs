@@ -1,0 +1,11 @@
+//! Core under a microscope: scripted stores and virtual time. Nothing here waits for real time, except where a test says why.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test binary of its own")]
+
+mod acquiring;
+mod cancelling;
+mod keeping;
+mod leaving;
+mod losing;
+mod script;
+mod surface;

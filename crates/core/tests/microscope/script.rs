@@ -1,0 +1,281 @@
+//! A store that answers what a test tells it to, and writes down what it was asked.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
+use leasehold_core::seam::{
+    Backend, Bells, Claim, ClaimId, Claimed, Clock, Grant, Moment, Place, Renewal, Tenure, Validity, VirtualClock,
+    Waiting, async_trait,
+};
+use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Guarantees, Line, Name, Result, Store};
+use tokio::sync::watch;
+
+/// The lease of these tests; a third and a sixth of it are whole.
+pub(crate) const TTL: Duration = Duration::from_secs(6);
+/// How long a grant of it may be believed: the lease without 1 % and 2 ms.
+pub(crate) const GOOD: Duration = Duration::from_millis(6000 - 60 - 2);
+
+pub(crate) const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// What a store was asked, and when.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Call {
+    Claim(ClaimId),
+    /// The claim's answer was made.
+    Answered(ClaimId),
+    Renew(Vec<ClaimId>),
+    Release(ClaimId, Option<Place>),
+    Close,
+    /// The last owner of the backend has gone.
+    Dropped,
+}
+
+/// The diary of a store, which outlives it.
+#[derive(Clone)]
+pub(crate) struct Log(watch::Sender<Vec<(Moment, Call)>>);
+
+impl Log {
+    pub(crate) fn count(&self, which: impl Fn(&Call) -> bool) -> usize {
+        self.0.borrow().iter().filter(|(_, call)| which(call)).count()
+    }
+
+    pub(crate) fn claims(&self) -> usize {
+        self.count(|call| matches!(call, Call::Claim(_)))
+    }
+
+    pub(crate) fn renewals(&self) -> usize {
+        self.count(|call| matches!(call, Call::Renew(_)))
+    }
+
+    pub(crate) fn releases(&self) -> usize {
+        self.count(|call| matches!(call, Call::Release(..)))
+    }
+
+    pub(crate) fn dropped(&self) -> usize {
+        self.count(|call| *call == Call::Dropped)
+    }
+
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        self.0.borrow().iter().map(|(_, call)| call.clone()).collect()
+    }
+
+    /// When each batch of renewals was sent, and what was in it.
+    pub(crate) fn batches(&self) -> Vec<(Moment, Vec<ClaimId>)> {
+        let all = self.0.borrow();
+        all.iter()
+            .filter_map(|(at, c)| if let Call::Renew(ids) = c { Some((*at, ids.clone())) } else { None })
+            .collect()
+    }
+
+    /// Waits until so many of these were written.
+    pub(crate) async fn until(&self, n: usize, which: impl Fn(&Call) -> bool) {
+        let enough = |all: &Vec<(Moment, Call)>| all.iter().filter(|(_, call)| which(call)).count() >= n;
+        drop(self.0.subscribe().wait_for(enough).await.unwrap());
+    }
+
+    pub(crate) async fn until_released(&self, n: usize) {
+        self.until(n, |call| matches!(call, Call::Release(..))).await;
+    }
+
+    pub(crate) async fn until_claimed(&self, n: usize) {
+        self.until(n, |call| matches!(call, Call::Claim(_))).await;
+    }
+}
+
+type Hook<A, T> = Box<dyn Fn(A, usize) -> BoxFuture<'static, Result<T>> + Send + Sync>;
+
+/// A scripted store. Each hook gets what was asked and how often it was asked before.
+pub(crate) struct Script {
+    clock: Clock,
+    bells: Option<Bells>,
+    log: Log,
+    claim: Hook<Claim, Claimed>,
+    renew: Hook<Vec<Tenure>, Vec<Renewal>>,
+    release: Hook<Claim, ()>,
+}
+
+impl Script {
+    /// Grants everything, renews everything.
+    pub(crate) fn new() -> (Script, VirtualClock, Log) {
+        let time = VirtualClock::new();
+        let script = Script::on(time.clock());
+        let log = script.log.clone();
+        (script, time, log)
+    }
+
+    pub(crate) fn on(clock: Clock) -> Script {
+        Script {
+            clock,
+            bells: Some(Bells::new()),
+            log: Log(watch::Sender::new(Vec::new())),
+            claim: Box::new(|claim, n| ready(Ok(granted(&claim, n as u64 + 1))).boxed()),
+            renew: Box::new(|all, _| {
+                ready(Ok(all.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect())).boxed()
+            }),
+            release: Box::new(|_, _| ready(Ok(())).boxed()),
+        }
+    }
+
+    pub(crate) fn bells(&self) -> Bells {
+        self.bells.clone().unwrap()
+    }
+
+    pub(crate) fn claims<F>(self, hook: impl Fn(Claim, usize) -> F + Send + Sync + 'static) -> Script
+    where
+        F: Future<Output = Result<Claimed>> + Send + 'static,
+    {
+        Script { claim: Box::new(move |claim, n| hook(claim, n).boxed()), ..self }
+    }
+
+    pub(crate) fn renewals<F>(self, hook: impl Fn(Vec<Tenure>, usize) -> F + Send + Sync + 'static) -> Script
+    where
+        F: Future<Output = Result<Vec<Renewal>>> + Send + 'static,
+    {
+        Script { renew: Box::new(move |all, n| hook(all, n).boxed()), ..self }
+    }
+
+    pub(crate) fn releases<F>(self, hook: impl Fn(Claim, usize) -> F + Send + Sync + 'static) -> Script
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        Script { release: Box::new(move |claim, n| hook(claim, n).boxed()), ..self }
+    }
+
+    pub(crate) fn store(self) -> Store {
+        Store::with_random_seed(Watched(self), 1).ttl(TTL)
+    }
+
+    fn write(&self, call: Call) {
+        self.log.0.send_modify(|all| all.push((self.clock.now(), call)));
+    }
+}
+
+/// The script as a backend, which writes its own end down.
+struct Watched(Script);
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.0.write(Call::Dropped);
+    }
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Script")
+    }
+}
+
+#[async_trait]
+impl Backend for Watched {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+        let n = self.0.log.claims();
+        self.0.write(Call::Claim(claim.id));
+        let answer = (self.0.claim)(claim.clone(), n).await;
+        self.0.write(Call::Answered(claim.id));
+        answer
+    }
+
+    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+        let n = self.0.log.renewals();
+        self.0.write(Call::Renew(tenures.iter().map(|t| t.claim.id).collect()));
+        (self.0.renew)(tenures.to_vec(), n).await
+    }
+
+    async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {
+        let n = self.0.log.releases();
+        self.0.write(Call::Release(claim.id, place.cloned()));
+        (self.0.release)(claim.clone(), n).await
+    }
+
+    async fn inspect(&self, _: &Name) -> Result<Line> {
+        Ok(Line::default())
+    }
+
+    async fn list(&self, _: &str, _: Option<&Name>, _: usize) -> Result<Vec<Name>> {
+        Ok(Vec::new())
+    }
+
+    async fn evict(&self, _: &Name, _: FencingToken) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees::none("script")
+    }
+
+    fn bells(&self) -> Option<&Bells> {
+        self.0.bells.as_ref()
+    }
+
+    fn clock(&self) -> Clock {
+        self.0.clock.clone()
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.0.write(Call::Close);
+        Ok(())
+    }
+}
+
+pub(crate) fn place(claim: &Claim) -> Place {
+    Place::new(format!("at {}", claim.name))
+}
+
+pub(crate) fn granted(claim: &Claim, token: u64) -> Claimed {
+    Claimed::Granted(Grant::new(place(claim), FencingToken::new(token), claim.ttl))
+}
+
+pub(crate) fn granted_since(claim: &Claim, token: u64, since: Moment) -> Claimed {
+    let validity = Validity::since(since, claim.ttl);
+    Claimed::Granted(Grant::new(place(claim), FencingToken::new(token), validity))
+}
+
+pub(crate) fn waiting(claim: &Claim) -> Claimed {
+    Claimed::Waiting(Waiting::new(place(claim), Contention::by("the holder")))
+}
+
+pub(crate) fn error<T>(kind: ErrorKind) -> Result<T> {
+    Err(Error::new(kind, "says the script"))
+}
+
+/// Lets every task run until all of them wait.
+pub(crate) async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Lets `d` pass in small steps, so that whatever sleeps wakes at its instant.
+pub(crate) async fn pass(time: &VirtualClock, d: Duration, step: Duration) {
+    let mut left = d;
+    while !left.is_zero() {
+        let now = left.min(step);
+        time.advance(now);
+        settle().await;
+        left -= now;
+    }
+}
+
+/// Fails if a test hangs.
+pub(crate) async fn in_time<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), work).await.expect("the test hangs")
+}
+
+/// Drives virtual time until the work is done.
+pub(crate) async fn driven<T>(time: &VirtualClock, work: impl Future<Output = T>) -> T {
+    let passing = async {
+        loop {
+            settle().await;
+            time.advance(ms(10));
+        }
+    };
+    tokio::select! {
+        done = work => done,
+        () = passing => unreachable!("time passes for ever"),
+    }
+}

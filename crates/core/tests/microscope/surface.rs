@@ -1,0 +1,91 @@
+//! What the compiler promises users about our types, and what it must refuse.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+
+use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Clock, Renewal, Tenure, VirtualClock};
+use leasehold_core::{
+    Acquire, Contention, DistributedLock, Error, Fenced, FencingToken, Guarantees, Guard, Held, Lease, Line, Lock,
+    Loss, Lost, Name, Options, Owner, Ran, Store,
+};
+
+fn everywhere<T: Send + Sync + Unpin + Debug + 'static>() {}
+fn anywhere<T: Send + Unpin + Debug + 'static>() {}
+fn future<T: Future + Send + Unpin + 'static>() {}
+
+#[test]
+fn types_go_everywhere() {
+    everywhere::<Store>();
+    everywhere::<Lock>();
+    everywhere::<Guard>();
+    everywhere::<Held>();
+    everywhere::<Lost>();
+    everywhere::<Loss>();
+    everywhere::<Owner>();
+    everywhere::<Options>();
+    everywhere::<Name>();
+    everywhere::<FencingToken>();
+    everywhere::<Error>();
+    everywhere::<Contention>();
+    everywhere::<Line>();
+    everywhere::<Guarantees>();
+    everywhere::<Ran<()>>();
+    everywhere::<Bells>();
+    everywhere::<Clock>();
+    everywhere::<VirtualClock>();
+    everywhere::<Claim>();
+    everywhere::<Claimed>();
+    everywhere::<Renewal>();
+    everywhere::<Tenure>();
+    anywhere::<Acquire>();
+    future::<Acquire>();
+    future::<Lost>();
+}
+
+/// The object-safe ones are objects, and the futures that they give can be spawned.
+#[test]
+fn traits_are_objects() {
+    fn sized<T: ?Sized + Send + Sync>() {}
+    sized::<dyn DistributedLock>();
+    sized::<dyn Lease>();
+    sized::<dyn Fenced>();
+    sized::<dyn Backend>();
+    fn spawned(lock: &Lock, guard: Guard) {
+        fn spawn(_: impl Future + Send + 'static) {}
+        spawn(lock.acquire());
+        spawn(lock.acquire_timeout(std::time::Duration::ZERO));
+        spawn(lock.run(|held| async move { held.is_valid() }));
+        spawn(lock.try_run(|_| async {}));
+        spawn(guard.lost());
+        spawn(guard.release());
+    }
+    let _ = spawned;
+}
+
+/// A guard is one owner: whatever else changes, it must not become `Clone`, and neither must an `Acquire`.
+#[test]
+fn a_guard_has_no_twin() {
+    trait IsClone {
+        const CLONE: bool = false;
+    }
+    impl<T: ?Sized> IsClone for T {}
+    struct Probe<T>(std::marker::PhantomData<T>);
+    impl<T: Clone> Probe<T> {
+        const CLONE: bool = true;
+    }
+    let twins = (Probe::<Guard>::CLONE, Probe::<Acquire>::CLONE, Probe::<Lost>::CLONE);
+    assert_eq!(twins, (false, false, false));
+    let (views, stores) = (Probe::<Held>::CLONE, Probe::<Store>::CLONE);
+    assert!(views && stores);
+}
+
+/// A panic of the user's own code does not make these unusable for the compiler.
+#[test]
+fn errors_cross_panics() {
+    fn safe<T: UnwindSafe + RefUnwindSafe>() {}
+    safe::<Name>();
+    safe::<Loss>();
+    safe::<FencingToken>();
+    safe::<Contention>();
+}
