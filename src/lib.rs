@@ -25,7 +25,7 @@
 
 mod connect;
 
-pub use connect::connect;
+pub use connect::{connect, connect_on_own_thread};
 pub use leasehold_core::{
     Acquire, Contention, DEFAULT_TTL, DistributedLock, Entry, Error, ErrorKind, Fairness, Fenced, Fencing,
     FencingToken, Guarantees, Guard, Held, Lease, Line, Lock, Loss, Lost, MAX_LABEL_BYTES, MAX_NAME_BYTES, MAX_TTL,
