@@ -6,6 +6,7 @@
 //! renews it and says when it has run out; a [`Guard`] is its one owner, [`Held`] a look at it, [`Lost`] its end.
 
 mod acquire;
+mod address;
 mod admission;
 mod backend;
 mod backoff;
@@ -51,6 +52,7 @@ pub use token::FencingToken;
 
 /// For authors of stores: the trait, what crosses it, and the rules they share.
 pub mod seam {
+    pub use crate::address::{Address, Host, escape, unescape};
     pub use crate::admission::{Admission, admit};
     pub use crate::backend::Backend;
     pub use crate::bells::Bells;

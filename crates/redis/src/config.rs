@@ -1,11 +1,10 @@
 //! URL to configuration, strictly: what is not understood is refused, and no message shows a credential.
 
-use std::fmt;
 use std::time::Duration;
 
+use leasehold_core::seam::Address;
 use leasehold_core::{Error, ErrorKind, Result};
-use redis::{ConnectionInfo, IntoConnectionInfo};
-use url::{ParseError, Url};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 /// How the store uses its server.
 #[derive(Clone, Debug)]
@@ -45,58 +44,34 @@ impl Default for Options {
     }
 }
 
-fn invalid(what: impl fmt::Display) -> Error {
-    Error::new(ErrorKind::Invalid, format!("redis URL: {what}"))
-}
-
 /// Reads `redis://[:password@|user:password@]host[:port][/db][?timeout=ms][&prefix=text]`.
-pub(crate) fn parse(text: &str) -> Result<(ConnectionInfo, Options)> {
-    let mut url = Url::parse(text).map_err(|e| match e {
-        ParseError::InvalidPort => invalid("the port is not a number up to 65535"),
-        ParseError::EmptyHost => invalid("the host is missing"),
-        other => invalid(other),
-    })?;
-    match url.scheme() {
-        "redis" => {}
-        "rediss" => {
-            let what =
-                "TLS is not built in: connect with a `redis::ConnectionInfo` of your own, or through a local tunnel";
-            return Err(Error::new(ErrorKind::Unsupported, what));
-        }
-        _ => return Err(invalid("the scheme is not `redis`")),
+pub(crate) fn parse(url: &str) -> Result<(ConnectionInfo, Options)> {
+    if url.starts_with("rediss://") {
+        let what = "TLS is not built in: connect with a `redis::ConnectionInfo` of your own, or through a local tunnel";
+        return Err(Error::new(ErrorKind::Unsupported, what));
     }
-    if url.host_str().is_none_or(str::is_empty) {
-        return Err(invalid("the host is missing"));
+    let invalid = |what| Err(Error::new(ErrorKind::Invalid, what));
+    let mut address = Address::parse(url, "redis", 6379)?;
+    let options = Options::new().timeout(address.timeout()?).prefix(address.take("prefix").unwrap_or_default());
+    address.done()?;
+    let [host] = &address.hosts[..] else { return invalid("redis:// names one server") };
+    let mut settings = RedisConnectionInfo::default();
+    if !address.path.is_empty() {
+        let Ok(db @ 0..) = address.path.parse() else {
+            return invalid("redis://host/db: db is the number of a database");
+        };
+        settings = settings.set_db(db);
     }
-    if url.port() == Some(0) {
-        return Err(invalid("the port may not be 0"));
+    if let Some(user) = &address.user {
+        settings = settings.set_username(user);
     }
-    if !url.username().is_empty() && url.password().is_none() {
-        return Err(invalid("there is a user without a password (a password alone is written `:password@`)"));
+    if let Some(password) = &address.password {
+        settings = settings.set_password(password);
     }
-    if url.fragment().is_some() {
-        return Err(invalid("a fragment (`#…`) means nothing here; `#` in a password is written `%23`"));
-    }
-    let db = url.path().strip_prefix('/').unwrap_or_default();
-    if !db.is_empty() && !db.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(invalid("what follows the host is not the number of a database"));
-    }
-    let mut options = Options::new();
-    for (key, value) in url.query_pairs() {
-        match &*key {
-            "timeout" => {
-                let limit = value.parse().ok().filter(|ms| (1..=60_000).contains(ms));
-                let limit =
-                    limit.ok_or_else(|| invalid("`timeout` is not a number of milliseconds from 1 to 60000"))?;
-                options = options.timeout(Duration::from_millis(limit));
-            }
-            "prefix" => options = options.prefix(value),
-            other => return Err(invalid(format_args!("unknown parameter {other:?}"))),
-        }
-    }
-    url.set_query(None);
-    let info = url.into_connection_info().map_err(|e| invalid(e.category()))?;
-    Ok((info, options))
+    let info = ConnectionAddr::Tcp(host.name.clone(), host.port)
+        .into_connection_info()
+        .map_err(|e| Error::new(ErrorKind::Invalid, format!("redis: {}", e.category())))?;
+    Ok((info.set_redis_settings(settings), options))
 }
 
 #[cfg(test)]
@@ -129,12 +104,13 @@ mod tests {
             ("redis://s3ntinel@h", "user"),
             ("redis://:s3ntinel@h/one", "database"),
             ("redis://:s3ntinel@h/1/2", "database"),
-            ("redis://:s3ntinel@h/99999999999999999999", ""),
+            ("redis://:s3ntinel@h/99999999999999999999", "database"),
+            ("redis://a,b", "one server"),
             ("redis://:s3ntinel@h?timeout=soon", "timeout"),
             ("redis://:s3ntinel@h?timeout=0", "timeout"),
             ("redis://:s3ntinel@h?tls=1", "tls"),
             ("redis://:s3ntinel@h#x", "fragment"),
-            ("http://:s3ntinel@h", "scheme"),
+            ("http://:s3ntinel@h", "redis://"),
             ("s3ntinel", ""),
         ] {
             let error = parse(url).unwrap_err();

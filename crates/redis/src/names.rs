@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use leasehold_core::seam::{escape, unescape};
 use leasehold_core::{Error, ErrorKind, Name, Result};
 
 /// How many keys a name has.
@@ -62,13 +63,15 @@ impl fmt::Debug for Names {
 }
 
 fn encode(name: &str) -> String {
-    name.replace('%', "%25").replace('{', "%7B").replace('}', "%7D")
+    escape(name, special)
 }
 
-/// The name that [`encode`] makes this of, if there is one.
 fn decode(key: &str) -> Option<String> {
-    let name = key.replace("%7B", "{").replace("%7D", "}").replace("%25", "%");
-    (!name.is_empty() && encode(&name) == key).then_some(name)
+    unescape(key, special).filter(|name| !name.is_empty())
+}
+
+fn special(c: char) -> bool {
+    matches!(c, '{' | '}')
 }
 
 #[cfg(test)]
