@@ -1,5 +1,6 @@
 //! From a URL to a store: one arm per scheme, and honest words for the rest.
 
+use leasehold_core::seam::Backend;
 use leasehold_core::{Error, ErrorKind, Result, Store};
 
 /// Connects to the store that `url` names.
@@ -19,7 +20,17 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// known scheme whose feature is off, which it names; otherwise what the store says, in bounded time:
 /// [`Unavailable`](ErrorKind::Unavailable), [`Denied`](ErrorKind::Denied). No error shows the URL's credentials.
 pub async fn connect(url: impl AsRef<str>) -> Result<Store> {
-    let url = url.as_ref().trim();
+    Ok(Store::new(backend(url.as_ref().trim()).await?))
+}
+
+/// The same, with the store's client and its keeper on a thread of their own ([`Store::on_own_thread`]): for programs whose
+/// runtime may be blocked for longer than a lease.
+pub async fn connect_on_own_thread(url: impl AsRef<str>) -> Result<Store> {
+    let url = url.as_ref().trim().to_owned();
+    Store::on_own_thread(async move { backend(&url).await }).await
+}
+
+async fn backend(url: &str) -> Result<Box<dyn Backend>> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err(Error::new(
             ErrorKind::Invalid,
@@ -46,44 +57,44 @@ fn feature_is_off(scheme: &str) -> Error {
 }
 
 #[cfg(feature = "memory")]
-fn memory(rest: &str) -> Result<Store> {
+fn memory(rest: &str) -> Result<Box<dyn Backend>> {
     if !rest.is_empty() {
         return Err(Error::new(ErrorKind::Invalid, "memory:// takes neither host nor path"));
     }
-    Ok(Store::new(leasehold_memory::Memory::new()))
+    Ok(Box::new(leasehold_memory::Memory::new()))
 }
 
 #[cfg(feature = "redis")]
-async fn redis(url: &str) -> Result<Store> {
-    Ok(Store::new(leasehold_redis::Redis::connect(url).await?))
+async fn redis(url: &str) -> Result<Box<dyn Backend>> {
+    Ok(Box::new(leasehold_redis::Redis::connect(url).await?))
 }
 
 #[cfg(feature = "etcd")]
-async fn etcd(url: &str) -> Result<Store> {
-    Ok(Store::new(leasehold_etcd::Etcd::connect(url).await?))
+async fn etcd(url: &str) -> Result<Box<dyn Backend>> {
+    Ok(Box::new(leasehold_etcd::Etcd::connect(url).await?))
 }
 
 #[cfg(feature = "zookeeper")]
-async fn zookeeper(url: &str) -> Result<Store> {
-    Ok(Store::new(leasehold_zookeeper::ZooKeeper::connect(url).await?))
+async fn zookeeper(url: &str) -> Result<Box<dyn Backend>> {
+    Ok(Box::new(leasehold_zookeeper::ZooKeeper::connect(url).await?))
 }
 
 #[cfg(not(feature = "memory"))]
-fn memory(_rest: &str) -> Result<Store> {
+fn memory(_rest: &str) -> Result<Box<dyn Backend>> {
     Err(feature_is_off("memory"))
 }
 
 #[cfg(not(feature = "redis"))]
-async fn redis(_url: &str) -> Result<Store> {
+async fn redis(_url: &str) -> Result<Box<dyn Backend>> {
     Err(feature_is_off("redis"))
 }
 
 #[cfg(not(feature = "etcd"))]
-async fn etcd(_url: &str) -> Result<Store> {
+async fn etcd(_url: &str) -> Result<Box<dyn Backend>> {
     Err(feature_is_off("etcd"))
 }
 
 #[cfg(not(feature = "zookeeper"))]
-async fn zookeeper(_url: &str) -> Result<Store> {
+async fn zookeeper(_url: &str) -> Result<Box<dyn Backend>> {
     Err(feature_is_off("zookeeper"))
 }

@@ -25,7 +25,7 @@
 
 mod connect;
 
-pub use connect::connect;
+pub use connect::{connect, connect_on_own_thread};
 pub use leasehold_core::{
     Acquire, Contention, DEFAULT_TTL, DistributedLock, Entry, Error, ErrorKind, Fairness, Fenced, Fencing,
     FencingToken, Guarantees, Guard, Held, Lease, Line, Lock, Loss, Lost, MAX_LABEL_BYTES, MAX_NAME_BYTES, MAX_TTL,
@@ -50,3 +50,8 @@ pub use leasehold_etcd as etcd;
 /// Locks in a ZooKeeper ensemble.
 #[cfg(feature = "zookeeper")]
 pub use leasehold_zookeeper as zookeeper;
+
+/// Compiles and runs the code of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

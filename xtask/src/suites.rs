@@ -19,18 +19,34 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("unit tests", &["test", "--workspace", "--all-features", "--lib", "--bins"]),
     suite("documentation tests", &["test", "--workspace", "--all-features", "--doc"]),
     suite("what a plain `cargo test` runs", &["test"]),
+    suite("memory", &["test", "--test", "memory"]),
+    suite("connect", &["test", "--test", "connect"]),
+    suite("core: events", &["test", "-p", "leasehold-core", "--test", "events"]),
+    suite("core: under a microscope", &["test", "-p", "leasehold-core", "--test", "microscope"]),
+    suite("conformance: seeded mistakes", &["test", "-p", "leasehold-conformance", "--test", "mutants"]),
     suite("testbed: the fault proxy", &["test", "-p", "leasehold-testbed", "--test", "proxy"]),
     suite("testbed: private Redis", &["test", "-p", "leasehold-testbed", "--test", "redis"]),
     suite("testbed: private etcd", &["test", "-p", "leasehold-testbed", "--test", "etcd"]),
     suite("testbed: private ZooKeeper", &["test", "-p", "leasehold-testbed", "--test", "zookeeper"]),
-    suite("memory", &["test", "--test", "memory"]),
-    suite("redis", &["test", "--test", "redis", "--features", "redis"]),
-    suite("etcd", &["test", "--test", "etcd", "--features", "etcd"]),
-    suite("zookeeper", &["test", "--test", "zookeeper", "--features", "zookeeper"]),
+    suite("redis: conformance", &["test", "-p", "leasehold-redis", "--test", "conformance"]),
+    suite("redis: verbs", &["test", "-p", "leasehold-redis", "--test", "verbs"]),
+    suite("redis: tokens", &["test", "-p", "leasehold-redis", "--test", "tokens"]),
+    suite("redis: look", &["test", "-p", "leasehold-redis", "--test", "look"]),
+    suite("redis: layout", &["test", "-p", "leasehold-redis", "--test", "layout"]),
+    suite("redis: together", &["test", "-p", "leasehold-redis", "--test", "together"]),
+    suite("redis: weather", &["test", "-p", "leasehold-redis", "--test", "weather"]),
+    suite("redis: storm", &["test", "-p", "leasehold-redis", "--test", "storm"]),
+    suite("etcd: conformance", &["test", "-p", "leasehold-etcd", "--test", "conformance"]),
+    suite("etcd: seam", &["test", "-p", "leasehold-etcd", "--test", "seam"]),
+    suite("zookeeper: conformance", &["test", "-p", "leasehold-zookeeper", "--test", "conformance"]),
+    suite("zookeeper: verbs", &["test", "-p", "leasehold-zookeeper", "--test", "verbs"]),
+    suite("zookeeper: bells", &["test", "-p", "leasehold-zookeeper", "--test", "bells"]),
+    suite("zookeeper: counts", &["test", "-p", "leasehold-zookeeper", "--test", "counts"]),
+    suite("zookeeper: weather", &["test", "-p", "leasehold-zookeeper", "--test", "weather"]),
 ];
 
 /// Examples that run to their end without a server.
-pub(crate) const EXAMPLES: &[&str] = &[];
+pub(crate) const EXAMPLES: &[&str] = &["quickstart", "swap_stores", "fencing", "counter"];
 
 /// Examples that need a server somebody started, and are only built.
 pub(crate) const EXAMPLES_WITH_SERVER: &[&str] = &[];
@@ -49,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_target_belongs_to_its_package() {
-        assert!(runs("leasehold", "redis") && runs("leasehold-testbed", "proxy"));
+        assert!(runs("leasehold-redis", "verbs") && runs("leasehold-testbed", "proxy"));
         assert!(!runs("leasehold", "proxy") && !runs("leasehold-core", "redis"));
     }
 }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use crate::arena::Arena;
-use crate::cases::{cancel, exclusion, holding, hygiene, input, loss, names, token, waiting};
+use crate::cases::{cancel, cost, exclusion, holding, hygiene, input, loss, names, token, waiting};
 use crate::harness::Need;
 
 /// One named case.
@@ -104,6 +104,10 @@ table! {
     input::bad_names_and_words: "P8", [], fair;
     input::junk_in_the_store: "P8 S9", [Junk], fair;
     input::a_closed_store: "P8", [], fair;
+
+    cost::of_an_uncontended_cycle: "P7", [Private, Requests], fair;
+    cost::of_a_hand_over: "P7", [Private, Requests, PushedWake], fair;
+    cost::of_renewals: "P7", [Private, Requests], fair;
 
     hygiene::after_many_names: "P9", [Private, Footprint], fair;
     hygiene::after_many_failed_tries: "P9 S5", [Private, Footprint], fair;

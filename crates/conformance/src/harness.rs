@@ -55,10 +55,29 @@ pub trait Harness: Send + Sync + 'static {
         unreachable!("not among the powers")
     }
 
+    /// How many requests clients have sent to the server so far, from the server's own counters.
+    async fn requests(&self) -> u64 {
+        unreachable!("not among the powers")
+    }
+
+    /// How many requests an uncontended cycle, and a hand-over under contention, may cost.
+    fn budget(&self) -> Budget {
+        unreachable!("not among the powers")
+    }
+
     /// How many keys, nodes, leases and sessions the server has, without those that end by themselves.
     async fn footprint(&self) -> u64 {
         unreachable!("not among the powers")
     }
+}
+
+/// What a store may spend, in requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// For acquire and release while nobody else wants the lock: exactly.
+    pub cycle: f64,
+    /// For acquire and release while others wait: at most, however many they are.
+    pub hand_over: f64,
 }
 
 /// A lock held by another tool.
@@ -100,6 +119,8 @@ pub enum Need {
     Wipe,
     /// [`Harness::footprint`], on a private world.
     Footprint,
+    /// [`Harness::requests`] and [`Harness::budget`], on a private world.
+    Requests,
     /// A release wakes the next waiter by a push.
     PushedWake,
 }

@@ -19,5 +19,10 @@ mod run;
 
 pub use arena::Arena;
 pub use case::{CASES, Case};
-pub use harness::{Harness, Link, Need, Powers};
+pub use harness::{Budget, Harness, Link, Need, Powers};
 pub use run::{Dressing, judge, main};
+
+/// Compiles the code of the recipe for a new store.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/adding-a-store.md")]
+struct Recipe;

@@ -18,6 +18,7 @@ use crate::guarantees::Guarantees;
 use crate::keeper::{self, Keeper, Release};
 use crate::standing::Standing;
 use crate::sync::locked;
+use crate::thread::OwnThread;
 
 /// How long core waits for a verb that has no lease to bound it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,11 +33,12 @@ pub(crate) struct Client {
     closed: AtomicBool,
     /// The runtime of the latest use: where the keeper runs, also for a guard that is dropped outside of any.
     runtime: Mutex<Option<Handle>>,
+    thread: Option<OwnThread>,
     random: Mutex<fastrand::Rng>,
 }
 
 impl Client {
-    pub(crate) fn new(backend: Arc<dyn Backend>, random: fastrand::Rng) -> Client {
+    pub(crate) fn new(backend: Arc<dyn Backend>, random: fastrand::Rng, thread: Option<OwnThread>) -> Client {
         let bells = backend.bells().cloned().unwrap_or_default();
         Client {
             bells: bells.clone(),
@@ -47,6 +49,7 @@ impl Client {
             backend,
             closed: AtomicBool::new(false),
             runtime: Mutex::default(),
+            thread,
             random: Mutex::new(random),
         }
     }
@@ -153,7 +156,8 @@ impl Client {
 
     fn wake_keeper(&self) {
         let Some(running) = self.keeper.start() else { return };
-        let handle = Handle::try_current().ok().or_else(|| locked(&self.runtime).clone());
+        let own = self.thread.as_ref().map(|thread| thread.handle.clone());
+        let handle = own.or_else(|| Handle::try_current().ok()).or_else(|| locked(&self.runtime).clone());
         if let Some(handle) = handle {
             handle.spawn(keeper::run(running, self.backend.clone()));
         }
@@ -163,6 +167,10 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         self.keeper.no_more_work();
+        let keeper = self.keeper.clone();
+        if let Some(thread) = &mut self.thread {
+            thread.outlive(async move { keeper.drained().await });
+        }
     }
 }
 

@@ -31,6 +31,7 @@ mod owner;
 mod standing;
 mod store;
 mod sync;
+mod thread;
 mod token;
 
 pub use acquire::Acquire;

@@ -1,6 +1,7 @@
 //! The front door: one concrete type for every store.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use crate::line::Line;
 use crate::lock::Lock;
 use crate::name::Name;
 use crate::options::{Options, words};
+use crate::thread::OwnThread;
 use crate::token::FencingToken;
 
 /// A store of locks: Redis, etcd, ZooKeeper, memory, or one of your own. Clones share one client.
@@ -31,16 +33,25 @@ words!(Store, defaults);
 impl Store {
     /// A store over this backend.
     pub fn new(backend: impl Backend) -> Store {
-        Store::with_random(backend, fastrand::Rng::new())
+        Store::make(backend, fastrand::Rng::new(), None)
+    }
+
+    /// A store whose client and keeper live on a thread and a runtime of their own, where `make` is run: renewals go on
+    /// while the program's own runtime is blocked. Without it a blocked runtime loses its locks, on time and visibly.
+    ///
+    /// The thread ends when the last clone and the last guard are gone and the background releases are done.
+    pub async fn on_own_thread<B: Backend>(make: impl Future<Output = Result<B>> + Send + 'static) -> Result<Store> {
+        let (thread, backend) = OwnThread::start(make).await?;
+        Ok(Store::make(backend, fastrand::Rng::new(), Some(thread)))
     }
 
     /// The same with injected randomness, from which every jitter is drawn.
     pub fn with_random_seed(backend: impl Backend, seed: u64) -> Store {
-        Store::with_random(backend, fastrand::Rng::with_seed(seed))
+        Store::make(backend, fastrand::Rng::with_seed(seed), None)
     }
 
-    fn with_random(backend: impl Backend, random: fastrand::Rng) -> Store {
-        let client = Arc::new(Client::new(Arc::new(backend), random));
+    fn make(backend: impl Backend, random: fastrand::Rng, thread: Option<OwnThread>) -> Store {
+        let client = Arc::new(Client::new(Arc::new(backend), random, thread));
         Store { client, namespace: "".into(), defaults: Options::default() }
     }
 

@@ -35,7 +35,7 @@ impl Store {
             let known = self.state().claims.get(&claim.id).cloned();
             let entry = match known {
                 Some(entry) => {
-                    self.change(claim, |entry| entry.leaving = false);
+                    self.change(claim, |entry| entry.leaving = None);
                     entry
                 }
                 None => {

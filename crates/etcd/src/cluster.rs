@@ -58,9 +58,20 @@ impl Cluster {
         self.moved.subscribe()
     }
 
-    /// The client in use.
-    pub(crate) async fn client(&self) -> Result<Client, ClientError> {
-        self.endpoints[self.active.load(Relaxed)].client(&self.options).await
+    /// Opens a stream on the connection in use, or turns to another.
+    pub(crate) async fn open<T, F>(&self, stream: impl FnOnce(Client) -> F) -> Option<T>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
+        let at = self.active.load(Relaxed);
+        let attempt = async { stream(self.endpoints[at].client(&self.options).await?).await };
+        let opened = timeout(self.limit, attempt).await;
+        let silent = opened.is_err();
+        let stream = opened.ok().and_then(Result::ok);
+        if stream.is_none() {
+            self.leave(at, silent);
+        }
+        stream
     }
 
     /// Sends a request, at most `limit` to each endpoint. It must not matter if it is executed twice.

@@ -106,6 +106,7 @@ impl Etcd {
 
 impl Drop for Etcd {
     fn drop(&mut self) {
+        self.store.shut();
         self.watcher.abort();
     }
 }
@@ -162,6 +163,7 @@ impl Backend for Etcd {
     }
 
     async fn close(&self) -> Result<()> {
+        self.watcher.abort();
         self.store.close().await
     }
 }

@@ -121,11 +121,12 @@ impl<I: Copy> Line<I> {
         }
     }
 
-    /// A read at `revision`: the create_revisions of the oldest entries, ascending; `all` unless it was cut off.
-    pub(crate) fn read(&mut self, revision: i64, oldest: &[i64], all: bool) -> Vec<I> {
+    /// A read at `revision` of the entries up to `youngest`: the create_revisions of the oldest, ascending; `all` unless it
+    /// was cut off. Answers whose entries are gone.
+    pub(crate) fn read(&mut self, revision: i64, youngest: i64, oldest: &[i64], all: bool) -> Vec<I> {
         let last = oldest.last().copied().unwrap_or(0);
         let (mut gone, mut stands) = (Vec::new(), Vec::new());
-        for (created, wait) in self.waiting.iter().filter(|(created, _)| **created <= revision) {
+        for (created, wait) in self.waiting.range(..=youngest) {
             let place = oldest.partition_point(|other| other < created);
             let known = all || *created <= last;
             if known && oldest.get(place) != Some(created) {
@@ -236,7 +237,7 @@ mod tests {
         assert!(!line.news().read, "nothing to do before the watch stands");
         line.opened(10);
         assert!(line.news().read);
-        assert_eq!(line.read(11, &[9], true), [1], "1 is gone");
+        assert_eq!(line.read(11, 9, &[9], true), [1], "1 is gone");
         assert_eq!(granted(&mut line), [2]);
     }
 
@@ -245,7 +246,7 @@ mod tests {
         let mut line = Line::new();
         line.opened(10);
         line.wait(1, 9, whole(9, 3));
-        assert!(line.read(12, &[5, 6], false).is_empty());
+        assert!(line.read(12, 9, &[5, 6], false).is_empty());
         line.deleted(13, Some(5));
         line.deleted(14, Some(6));
         let news = line.news();
@@ -259,7 +260,7 @@ mod tests {
         line.wait(1, 14, whole(14, 1));
         line.deleted(15, None);
         assert!(line.news().read);
-        assert!(line.read(15, &[14], true).is_empty());
+        assert!(line.read(15, 14, &[14], true).is_empty());
         assert_eq!(granted(&mut line), [1]);
     }
 
@@ -287,6 +288,8 @@ mod tests {
         replies: Vec<(i64, Count)>,
         line: Option<Line<i64>>,
         told: Vec<i64>,
+        /// A read whose answer is on its way: revision, youngest, oldest, all.
+        reading: Option<(i64, i64, Vec<i64>, bool)>,
     }
 
     impl World {
@@ -295,7 +298,8 @@ mod tests {
         }
 
         fn step(&mut self, random: &mut fastrand::Rng) {
-            match random.u8(..10) {
+            match random.u8(..11) {
+                10 => self.answer_the_read(),
                 0..3 => {
                     self.revision += 1;
                     let created = self.revision;
@@ -356,16 +360,22 @@ mod tests {
         }
 
         fn look(&mut self) {
-            let mut news = self.line().news();
-            while news.read {
-                let oldest: Vec<i64> = self.live.iter().copied().take(2).collect();
-                let (revision, all) = (self.revision, self.live.len() <= 2);
-                let gone = self.line().read(revision, &oldest, all);
-                assert!(gone.iter().all(|id| !self.live.contains(id)));
-                self.check(&news.granted);
-                news = self.line().news();
-            }
+            let news = self.line().news();
             self.check(&news.granted);
+            if news.read && self.reading.is_none() {
+                let youngest = self.line().youngest().unwrap();
+                let mut oldest: Vec<i64> = self.live.iter().copied().filter(|created| *created <= youngest).collect();
+                let all = oldest.len() <= 2;
+                oldest.truncate(2);
+                self.reading = Some((self.revision, youngest, oldest, all));
+            }
+        }
+
+        fn answer_the_read(&mut self) {
+            let Some((revision, youngest, oldest, all)) = self.reading.take() else { return };
+            let gone = self.line().read(revision, youngest, &oldest, all);
+            assert!(gone.iter().all(|id| !self.live.contains(id)), "the living are told that they are gone");
+            self.look();
         }
 
         fn check(&mut self, granted: &[(i64, i64)]) {
@@ -391,6 +401,9 @@ mod tests {
             loop {
                 self.report(usize::MAX);
                 self.look();
+                while self.reading.is_some() {
+                    self.answer_the_read();
+                }
                 let head = self.live.first().copied();
                 assert!(head.is_none_or(|head| !self.line().waiting.contains_key(&head)), "the head was not told");
                 let Some(head) = head else { break };

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
-use leasehold_core::seam::ClaimId;
+use leasehold_core::seam::{ClaimId, Moment};
 use leasehold_core::{Error, ErrorKind, FencingToken, Name, Result};
 use tokio::time::timeout;
 
@@ -21,7 +21,7 @@ impl Store {
         let entry = {
             let mut state = self.state();
             let Some(entry) = state.claims.get_mut(&id) else { return Ok(()) };
-            entry.leaving = true;
+            entry.leaving.get_or_insert_with(Moment::now);
             let entry = entry.clone();
             // Its end is no news from now on.
             state.unwatch(&entry);

@@ -62,23 +62,34 @@ impl Session {
     }
 }
 
+fn young(session: &Arc<Session>) -> bool {
+    session.age() <= session.ttl / 2
+}
+
 impl Store {
     /// The session for this TTL, with at least half of its lease before it.
-    pub(crate) async fn session(&self, ttl: Duration) -> Result<Arc<Session>> {
-        let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+    pub(crate) async fn session(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Session>> {
+        let seconds = ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0));
         if seconds > LONGEST {
             return Err(Error::new(ErrorKind::Invalid, "etcd grants no lease longer than 9000000000 s"));
         }
-        let young = |session: &Arc<Session>| session.age() <= session.ttl / 2;
         let known = self.state().sessions.get(&seconds).cloned();
         if let Some(session) = known.filter(young) {
             return Ok(session);
         }
+        // In a task of its own: a lease must not be forgotten because the claim that asked for it was dropped.
+        let store = self.clone();
+        let renewed = tokio::spawn(async move { store.young_session(seconds).await }).await;
+        renewed.unwrap_or_else(|_| Err(Failure::NotExecuted("the runtime ends".into()).into()))
+    }
+
+    async fn young_session(&self, seconds: u64) -> Result<Arc<Session>> {
         // The longest that whoever is before us may take.
         let patience = self.cluster.limit * 3;
         let Ok(_turn) = timeout(patience, self.granting.lock()).await else {
             return Err(Failure::NotExecuted("no session in time".into()).into());
         };
+        self.open()?;
         let known = self.state().sessions.get(&seconds).cloned();
         if let Some(session) = known {
             if young(&session) {
@@ -150,9 +161,10 @@ impl Store {
         }
     }
 
-    /// A lease that is renewed keeps the places alive that nobody wants any more: they are released until it is confirmed.
+    /// A lease that is renewed keeps alive what nobody wants any more: whose release was given up is released here.
     fn press(self: &Arc<Self>, session: &Session) {
-        for id in self.state().leaving(session) {
+        let given_up = self.state().leaving(session, self.cluster.limit * 3);
+        for id in given_up {
             let store = self.clone();
             tokio::spawn(async move { store.release(id).await });
         }

@@ -68,9 +68,14 @@ impl Store {
         self.cluster.ask(self.cluster.limit, request).await.outcome.map_err(Failure::of_a_read)
     }
 
+    /// Nothing new begins from here on.
+    pub(crate) fn shut(&self) {
+        self.closed.store(true, SeqCst);
+    }
+
     /// Ends all sessions, and all that is held in them.
     pub(crate) async fn close(&self) -> Result<()> {
-        self.closed.store(true, SeqCst);
+        self.shut();
         // Whoever is about to be granted a lease comes first, and is closed too.
         let _turn = tokio::time::timeout(self.cluster.limit * 3, self.granting.lock()).await;
         let sessions: Vec<_> = self.state().sessions.values().cloned().collect();

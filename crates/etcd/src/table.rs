@@ -43,8 +43,8 @@ pub(crate) struct Entry {
     pub(crate) label: Option<Arc<str>>,
     /// A request that may create the key was sent and not answered.
     pub(crate) doubt: bool,
-    /// Its release was asked for, and is not confirmed.
-    pub(crate) leaving: bool,
+    /// Since when its release is asked for and not confirmed.
+    pub(crate) leaving: Option<Moment>,
 }
 
 impl Entry {
@@ -122,7 +122,7 @@ impl State {
             since: SystemTime::now(),
             label: None,
             doubt: false,
-            leaving: false,
+            leaving: None,
         };
         self.claims.insert(claim.id, entry.clone());
         entry
@@ -180,9 +180,11 @@ impl State {
         entries.filter(|entry| seen.insert(entry.session.lease)).map(|entry| entry.session.clone()).collect()
     }
 
-    /// The claims in this session whose release is not confirmed.
-    pub(crate) fn leaving(&self, session: &Session) -> Vec<ClaimId> {
-        let leaving = |entry: &Entry| entry.leaving && entry.session.lease == session.lease;
+    /// The claims in this session whose release has not been confirmed for so long.
+    pub(crate) fn leaving(&self, session: &Session, for_long: Duration) -> Vec<ClaimId> {
+        let now = Moment::now();
+        let late = |entry: &Entry| entry.leaving.is_some_and(|since| now.since(since) > for_long);
+        let leaving = |entry: &Entry| entry.session.lease == session.lease && late(entry);
         self.claims.iter().filter(|(_, entry)| leaving(entry)).map(|(id, _)| *id).collect()
     }
 
@@ -215,7 +217,12 @@ impl State {
             self.want(watch, Wanted::Line(entry.line.clone()));
         }
         let (watch, name) = (self.last_watch, entry.name.clone());
-        let new = || Watched { watch, name, line: Line::new(), reading: false, idle: None, lingers: Duration::ZERO };
+        let new = || {
+            let mut line = Line::new();
+            let holds = self.claims.iter().filter(|(_, other)| other.granted && other.line == entry.line);
+            holds.for_each(|(id, hold)| line.hold(*id, hold.created));
+            Watched { watch, name, line, reading: false, idle: None, lingers: Duration::ZERO }
+        };
         let watched = self.lines.entry(entry.line.clone()).or_insert_with(new);
         (watched.idle, watched.lingers) = (None, watched.lingers.max(entry.session.ttl));
         watched

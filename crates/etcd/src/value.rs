@@ -9,7 +9,8 @@ const LABEL_BYTES: usize = 256;
 
 /// At most as much of a label as a value holds.
 pub(crate) fn shorten(label: &str) -> &str {
-    &label[..label.floor_char_boundary(LABEL_BYTES)]
+    let end = (0..=LABEL_BYTES.min(label.len())).rev().find(|end| label.is_char_boundary(*end));
+    &label[..end.unwrap_or(0)]
 }
 
 pub(crate) fn write(label: &str, since: SystemTime) -> String {

@@ -59,12 +59,12 @@ impl Store {
 
     /// One stream from its opening to its end. `reopened`: after another one broke.
     async fn stream(self: &Arc<Self>, orders: &mut UnboundedReceiver<i64>, reopened: bool) -> Result<(), Broken> {
-        let (limit, mut again) = (self.cluster.limit, reopened);
-        let mut moved = self.cluster.moved();
+        let mut again = reopened;
         let mut first: Vec<i64> = self.state().wanted.keys().copied().collect();
         let Some((key, options)) = first.first().and_then(|watch| self.request(*watch)) else { return Ok(()) };
-        let open = async { self.cluster.client().await?.watch_client().watch(key, Some(options)).await };
-        let (mut sender, mut stream) = timeout(limit, open).await??.split();
+        let open = |client: etcd_client::Client| async move { client.watch_client().watch(key, Some(options)).await };
+        let (mut sender, mut stream) = self.cluster.open(open).await.ok_or(Broken)?.split();
+        let mut moved = self.cluster.moved();
         let mut sent = HashSet::from([first.swap_remove(0)]);
         let mut standing = HashSet::new();
         for watch in first {
@@ -246,7 +246,7 @@ impl Store {
 
     /// Reads a line until all who wait in it are settled.
     async fn settle(self: Arc<Self>, key: Arc<str>) {
-        loop {
+        while self.open().is_ok() {
             let Some(youngest) = self.state().lines.get(&key).and_then(|watched| watched.line.youngest()) else {
                 break;
             };
@@ -261,7 +261,7 @@ impl Store {
             {
                 let mut state = self.state();
                 let Some(watched) = state.lines.get_mut(&key) else { return };
-                for id in watched.line.read(revision(read.header()), &oldest, !read.more()) {
+                for id in watched.line.read(revision(read.header()), youngest, &oldest, !read.more()) {
                     state.vanished(id);
                     rings.push(Ring::Lost(id, Loss::Gone));
                 }

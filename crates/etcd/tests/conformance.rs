@@ -1,36 +1,41 @@
-//! The suite against real etcd.
+//! The suite against a private etcd server, or the one of `LEASEHOLD_ETCD_URL`.
 
-use std::process::{ExitCode, Stdio};
+#![allow(clippy::expect_used, clippy::panic, reason = "a harness that cannot do its part has failed")]
+
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, DeleteOptions, GetOptions, SortOrder, SortTarget};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use leasehold_conformance::harness::ForeignHold;
-use leasehold_conformance::{Harness, Link, Need, Powers};
+use leasehold_conformance::{Budget, Harness, Link, Need, Powers};
 use leasehold_core::seam::{Backend, async_trait};
-use leasehold_etcd::Etcd;
-use leasehold_testbed as testbed;
-use tokio::process::{Child, Command};
+use leasehold_etcd::Etcd as EtcdStore;
+use leasehold_testbed::{Etcd, Proxy, Store};
 
-struct World(testbed::Etcd);
+/// A server of ours, or somebody else's.
+enum World {
+    Private(Arc<Etcd>),
+    External(String),
+}
 
 impl World {
-    async fn start() -> World {
-        World(testbed::Etcd::start().await.unwrap())
+    async fn private_one() -> Arc<dyn Harness> {
+        Arc::new(World::Private(Arc::new(Etcd::start().await.expect("a private etcd"))))
     }
 
-    fn url(addr: &str) -> String {
-        format!("etcd://{addr}/suite")
+    fn server(&self) -> &Arc<Etcd> {
+        match self {
+            World::Private(server) => server,
+            World::External(_) => unreachable!("not among the powers"),
+        }
     }
+}
 
-    /// The documented layout, written down once more: the tests must not learn it from the code.
-    fn line(full_name: &str) -> String {
-        format!("suite/{}", full_name.replace('%', "%25").replace('/', "%2F"))
-    }
-
-    async fn raw(&self) -> Client {
-        Client::connect([self.0.url()], None).await.unwrap()
-    }
+/// The name as other tools must be given it: see the store's documentation.
+fn plain(full_name: &str) -> String {
+    full_name.replace('%', "%25").replace('/', "%2F")
 }
 
 #[async_trait]
@@ -40,7 +45,11 @@ impl Harness for World {
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
-        Arc::new(Etcd::connect(&World::url(self.0.addr())).await.unwrap())
+        let url = match self {
+            World::Private(server) => format!("etcd://{}", server.addr()),
+            World::External(url) => url.clone(),
+        };
+        Arc::new(EtcdStore::connect(&url).await.expect("a client"))
     }
 
     fn ttl(&self) -> Duration {
@@ -48,81 +57,84 @@ impl Harness for World {
     }
 
     fn powers(&self) -> Powers {
-        use Need::{AnotherTool, DeleteHolder, Footprint, Link, Private, PushedWake, Restart};
-        let able = [AnotherTool, DeleteHolder, Footprint, Link, Private, PushedWake, Restart];
-        Powers::new(&able, "etcd's keys have no types, and its tokens do not survive the loss of its data")
+        use Need::{AnotherTool, DeleteHolder, Footprint, Link, Private, PushedWake, Requests, Restart};
+        match self {
+            World::Private(_) => Powers::new(
+                &[Private, Link, DeleteHolder, AnotherTool, Restart, Footprint, Requests, PushedWake],
+                "etcd keys have no types, so no key is junk; revisions restart with the data, as its guarantees say",
+            ),
+            World::External(_) => Powers::new(&[PushedWake], "the server of LEASEHOLD_ETCD_URL is not ours to disturb"),
+        }
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
-        Arc::new(World::start().await)
+        World::private_one().await
     }
 
     async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
-        let proxy = Arc::new(testbed::Proxy::to(self.0.addr()).await.unwrap());
-        let client = Etcd::connect(&World::url(proxy.addr())).await.unwrap();
-        (Arc::new(client), Arc::new(Cable(proxy)))
+        let proxy = Proxy::to(self.server().addr()).await.expect("a proxy");
+        let client = EtcdStore::connect(&format!("etcd://{}", proxy.addr())).await.expect("a client");
+        (Arc::new(client), Arc::new(proxy))
     }
 
     async fn delete_holder(&self, full_name: &str) {
-        let mut raw = self.raw().await;
-        let oldest = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(1);
-        let read = raw.get(format!("{}/", World::line(full_name)), Some(oldest)).await.unwrap();
-        let key = read.kvs()[0].key();
-        assert_eq!(raw.delete(key, Some(DeleteOptions::new())).await.unwrap().deleted(), 1);
+        let (from, to) = (format!("{}/", plain(full_name)), format!("{}0", plain(full_name)));
+        let range = format!(r#"{{"key":"{}","range_end":"{}"}}"#, BASE64.encode(from), BASE64.encode(to));
+        let answer = self.server().post("/v3/kv/deleterange", &range).await.expect("a deletion");
+        assert!(answer.contains(r#""deleted":"1""#), "{answer}");
     }
 
     async fn hold_as_another_tool(&self, full_name: &str) -> Box<dyn ForeignHold> {
-        let line = World::line(full_name);
-        let mut command = Command::new("etcdctl");
-        command.env("ETCDCTL_API", "3").args(["--endpoints", &self.0.url(), "lock", &line]);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true).spawn().unwrap();
-        let mut raw = self.raw().await;
-        while raw.get(format!("{line}/"), Some(GetOptions::new().with_prefix())).await.unwrap().kvs().is_empty() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        Box::new(Etcdctl(child))
+        // The server's own lock service, which is Go's `concurrency.Mutex`: what `etcdctl lock` is made of.
+        let server = self.server().clone();
+        let lease = field(&server.post("/v3/lease/grant", r#"{"TTL":"30"}"#).await.expect("a lease"), "ID");
+        let lock = format!(r#"{{"name":"{}","lease":"{lease}"}}"#, BASE64.encode(plain(full_name)));
+        let key = field(&server.post("/v3/lock/lock", &lock).await.expect("the other tool's lock"), "key");
+        Box::new(Foreign { server, key })
     }
 
     async fn restart(&self) {
-        self.0.restart_with_data().await.unwrap();
+        self.server().restart_with_data().await.expect("a restart");
+    }
+
+    async fn requests(&self) -> u64 {
+        self.server().handled().await.expect("metrics").values().sum()
+    }
+
+    fn budget(&self) -> Budget {
+        Budget { cycle: 2.0, hand_over: 2.1 }
     }
 
     async fn footprint(&self) -> u64 {
-        self.0.key_count().await.unwrap() + self.0.lease_count().await.unwrap() as u64
+        let (keys, leases) = (self.server().key_count().await, self.server().lease_count().await);
+        keys.expect("a count of keys") + leases.expect("a count of leases") as u64
     }
 }
 
-struct Etcdctl(Child);
+/// The text of one field of a flat JSON answer.
+fn field(json: &str, name: &str) -> String {
+    let (_, rest) = json.split_once(&format!(r#""{name}":""#)).unwrap_or_else(|| panic!("no {name} in {json}"));
+    rest.split('"').next().unwrap_or_default().to_owned()
+}
+
+struct Foreign {
+    server: Arc<Etcd>,
+    key: String,
+}
 
 #[async_trait]
-impl ForeignHold for Etcdctl {
-    async fn release(mut self: Box<Self>) {
-        let pid = self.0.id().unwrap().to_string();
-        // It unlocks when it is interrupted.
-        Command::new("kill").args(["-INT", &pid]).status().await.unwrap();
-        self.0.wait().await.unwrap();
-    }
-}
-
-struct Cable(Arc<testbed::Proxy>);
-
-impl Link for Cable {
-    fn black_hole(&self) {
-        self.0.hold();
-    }
-    fn lose_replies(&self) {
-        self.0.drop_replies();
-    }
-    fn cut(&self) {
-        let proxy = self.0.clone();
-        tokio::spawn(async move { proxy.cut().await });
-    }
-    fn heal(&self) {
-        let proxy = self.0.clone();
-        tokio::spawn(async move { proxy.heal().await });
+impl ForeignHold for Foreign {
+    async fn release(self: Box<Self>) {
+        let unlock = format!(r#"{{"key":"{}"}}"#, self.key);
+        self.server.post("/v3/lock/unlock", &unlock).await.expect("the other tool's unlock");
     }
 }
 
 fn main() -> ExitCode {
-    leasehold_conformance::main(|| async { Arc::new(World::start().await) as Arc<dyn Harness> })
+    leasehold_conformance::main(|| async {
+        match Store::Etcd.external_url() {
+            Some(url) => Arc::new(World::External(url)) as Arc<dyn Harness>,
+            None => World::private_one().await,
+        }
+    })
 }

@@ -8,7 +8,7 @@ use redis::{ConnectionInfo, IntoConnectionInfo};
 use url::{ParseError, Url};
 
 /// How the store uses its server.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
     /// The limit of one request.
@@ -42,12 +42,6 @@ impl Options {
 impl Default for Options {
     fn default() -> Options {
         Options::new()
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Options(timeout {:?}, prefix {:?})", self.timeout, self.prefix)
     }
 }
 
@@ -116,7 +110,7 @@ mod tests {
         assert_eq!(info.redis_settings().username(), Some("me"));
         assert_eq!(info.redis_settings().password(), Some("s@cret"));
         assert_eq!(info.redis_settings().db(), 3);
-        assert_eq!(format!("{options:?}"), "Options(timeout 250ms, prefix \"app:\")");
+        assert_eq!(format!("{options:?}"), "Options { timeout: 250ms, prefix: \"app:\" }");
         let (info, _) = parse("redis://:pw@localhost").unwrap();
         assert_eq!(
             (info.addr().to_string().as_str(), info.redis_settings().password()),

@@ -13,7 +13,9 @@ use std::time::Duration;
 use leasehold_core::seam::Bells;
 use leasehold_core::{Error, ErrorKind, Result};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, Value};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisResult, Value,
+};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -82,29 +84,12 @@ impl Connection {
         &self.address
     }
 
-    /// Sends one request. A refusal by the server is a [`Value::ServerError`].
-    pub(crate) async fn send(&self, request: &Cmd) -> Result<Value> {
-        let (mut wire, nth) = self.wire()?;
-        let doubt = Doubt(&self.link);
-        let answer = wire.send_packed_command(request).await;
-        self.link.judge(nth, doubt, answer.as_ref().map(std::slice::from_ref));
-        answer.map_err(|e| of_request(&e))
-    }
-
-    /// As [`send`](Self::send), with a refusal as an error.
-    pub(crate) async fn send_checked(&self, request: &Cmd) -> Result<Value> {
-        match self.send(request).await? {
-            Value::ServerError(e) => Err(of_request(&e.into())),
-            answer => Ok(answer),
-        }
-    }
-
-    /// Sends several requests in one flight. Refusals are among the answers.
-    pub(crate) async fn send_all(&self, requests: &Pipeline) -> Result<Vec<Value>> {
+    /// Sends several requests in one flight. A refusal by the server is a [`Value::ServerError`] among the answers.
+    pub(crate) async fn send(&self, requests: &Pipeline) -> Result<Vec<Value>> {
         let (mut wire, nth) = self.wire()?;
         let doubt = Doubt(&self.link);
         let answers = wire.send_packed_commands(requests, 0, requests.len()).await;
-        self.link.judge(nth, doubt, answers.as_deref());
+        self.link.judge(nth, doubt, &answers);
         answers.map_err(|e| of_request(&e))
     }
 
@@ -165,12 +150,12 @@ impl Link {
         }
     }
 
-    /// What the answers to a request say of the connection.
-    fn judge(&self, nth: u64, doubt: Doubt<'_>, answers: Result<&[Value], &redis::RedisError>) {
+    /// What the answers to requests say of the connection.
+    fn judge(&self, nth: u64, doubt: Doubt<'_>, answers: &RedisResult<Vec<Value>>) {
         match answers {
             Ok(answers) => {
                 std::mem::forget(doubt);
-                let refusals = answers.iter().filter_map(|a| match a {
+                let refusals = answers.iter().filter_map(|answer| match answer {
                     Value::ServerError(e) => Some(e.clone().into()),
                     _ => None,
                 });

@@ -33,6 +33,17 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// One multiplexed connection carries every request and every push, and is made again for as long as the store lives.
 /// While it is down, requests fail at once with [`Unavailable`](leasehold_core::ErrorKind::Unavailable) and the reason.
 ///
+/// ```no_run
+/// # async fn example() -> leasehold_core::Result<()> {
+/// use leasehold_core::Store;
+/// use leasehold_redis::Redis;
+///
+/// let store = Store::new(Redis::connect("redis://127.0.0.1/?timeout=500").await?);
+/// let guard = store.lock("orders/42").acquire().await?;
+/// # drop(guard);
+/// # Ok(()) }
+/// ```
+///
 /// **The lock is the key.** A lock's name, with `%`, `{` and `}` percent-encoded, is a Redis string that holds a random
 /// value and expires: what `SET name value NX PX ttl` makes. So every client that locks this way excludes Leasehold, and is
 /// excluded by it; Leasehold waits for such a holder and reports it as foreign, but is not told of its release, and looks
@@ -44,7 +55,8 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// since no lock is free while somebody live waits; what it adds is a block of 64 tokens, for tasks of one process that
 /// pass the lock on among themselves.
 ///
-/// **Rights.** An ACL user needs `+@scripting +@read +@write +@pubsub +@connection +time`, its keys, and channels `leasehold:*`.
+/// **Rights.** An ACL user needs `+@scripting +@read +@write +@pubsub +@connection +time`, the channels `&leasehold:*`, and
+/// its keys twice: `~prefix*` and `~{prefix*`.
 ///
 /// [`Queue::Fast`]: leasehold_core::seam::Queue::Fast
 pub struct Redis {

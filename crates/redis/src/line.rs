@@ -40,7 +40,7 @@ impl Redis {
             self.channel.clone(),
             clip(&claim.label).to_owned(),
         ];
-        let answer = CLAIM.run(&self.connection, &Call { keys: self.names.keys(&claim.name), args }).await?;
+        let answer = CLAIM.run(&self.connection, Call { keys: self.names.keys(&claim.name), args }).await?;
         let answer = record(&answer)?;
         let mut fields = Fields::of(&answer);
         match fields.word() {
@@ -103,7 +103,7 @@ impl Redis {
 
     pub(crate) async fn withdraw(&self, claim: &Claim) -> Result<()> {
         let call = Call { keys: self.names.keys(&claim.name), args: vec![claim.id.to_string()] };
-        RELEASE.run(&self.connection, &call).await.map(drop)
+        RELEASE.run(&self.connection, call).await.map(drop)
     }
 
     fn place(&self, claim: &Claim) -> Place {

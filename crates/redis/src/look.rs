@@ -7,7 +7,7 @@ use leasehold_core::{Entry, FencingToken, Line, Name, Result};
 use redis::Value;
 
 use crate::Redis;
-use crate::error::junk;
+use crate::error::{junk, of_request};
 use crate::record::Fields;
 use crate::script::{Call, EVICT, INSPECT, record};
 
@@ -17,7 +17,7 @@ const STEP: u32 = 1000;
 impl Redis {
     pub(crate) async fn look(&self, name: &Name) -> Result<Line> {
         let call = Call { keys: self.names.keys(name), args: Vec::new() };
-        let Value::Array(records) = INSPECT.run(&self.connection, &call).await? else {
+        let Value::Array(records) = INSPECT.run(&self.connection, call).await? else {
             return Err(junk("the answer to an inspection"));
         };
         let mut line = Line::default();
@@ -45,9 +45,12 @@ impl Redis {
         let mut found = BTreeSet::new();
         let mut cursor = String::from("0");
         loop {
-            let mut step = redis::cmd("SCAN");
-            step.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP);
-            let Value::Array(answer) = self.connection.send_checked(&step).await? else { return Err(junk("a walk")) };
+            let mut step = redis::pipe();
+            step.cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP);
+            let answer = self.connection.send(&step).await?.pop().unwrap_or_default();
+            let Value::Array(answer) = answer.extract_error().map_err(|e| of_request(&e))? else {
+                return Err(junk("a walk"));
+            };
             let [next, Value::Array(keys)] = answer.as_slice() else { return Err(junk("a walk")) };
             for key in keys {
                 let Value::BulkString(key) = key else { continue };
@@ -68,7 +71,7 @@ impl Redis {
 
     pub(crate) async fn end(&self, name: &Name, token: FencingToken) -> Result<bool> {
         let call = Call { keys: self.names.keys(name), args: vec![token.to_string()] };
-        let answer = EVICT.run(&self.connection, &call).await?;
+        let answer = EVICT.run(&self.connection, call).await?;
         match record(&answer)?.as_str() {
             "evicted" => Ok(true),
             "none" => Ok(false),

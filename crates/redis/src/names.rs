@@ -25,9 +25,7 @@ impl Names {
     }
 
     pub(crate) fn lock(&self, name: &Name) -> String {
-        let mut key = self.prefix.clone();
-        encode(name.as_str(), &mut key);
-        key
+        format!("{}{}", self.prefix, encode(name.as_str()))
     }
 
     pub(crate) fn keys(&self, name: &Name) -> Keys {
@@ -39,11 +37,9 @@ impl Names {
 
     /// A pattern for `SCAN` that matches the holds and the lines of names that begin with `prefix`, and perhaps more.
     pub(crate) fn pattern(&self, prefix: &str) -> String {
-        let mut key = self.prefix.clone();
-        encode(prefix, &mut key);
         let mut pattern = String::from("{");
-        for c in key.chars() {
-            if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
+        for c in self.prefix.chars().chain(encode(prefix).chars()) {
+            if matches!(c, '*' | '?' | '[' | '\\') {
                 pattern.push('\\');
             }
             pattern.push(c);
@@ -65,36 +61,14 @@ impl fmt::Debug for Names {
     }
 }
 
-fn encode(name: &str, key: &mut String) {
-    for c in name.chars() {
-        match c {
-            '%' => key.push_str("%25"),
-            '{' => key.push_str("%7B"),
-            '}' => key.push_str("%7D"),
-            c => key.push(c),
-        }
-    }
+fn encode(name: &str) -> String {
+    name.replace('%', "%25").replace('{', "%7B").replace('}', "%7D")
 }
 
-/// The only text that [`encode`] makes this of; `None` if there is none.
+/// The name that [`encode`] makes this of, if there is one.
 fn decode(key: &str) -> Option<String> {
-    if key.is_empty() || key.contains(['{', '}']) {
-        return None;
-    }
-    let mut name = String::with_capacity(key.len());
-    let mut parts = key.split('%');
-    name.push_str(parts.next()?);
-    for part in parts {
-        let (code, rest) = part.split_at_checked(2)?;
-        name.push(match code {
-            "25" => '%',
-            "7B" => '{',
-            "7D" => '}',
-            _ => return None,
-        });
-        name.push_str(rest);
-    }
-    Some(name)
+    let name = key.replace("%7B", "{").replace("%7D", "}").replace("%25", "%");
+    (!name.is_empty() && encode(&name) == key).then_some(name)
 }
 
 #[cfg(test)]
@@ -142,6 +116,6 @@ mod tests {
 
     #[test]
     fn a_pattern_is_literal_but_for_its_end() {
-        assert_eq!(names().pattern("a*[x]%"), "{app:a\\*\\[x\\]%25*}:[hq]");
+        assert_eq!(names().pattern("a*[x]%"), "{app:a\\*\\[x]%25*}:[hq]");
     }
 }

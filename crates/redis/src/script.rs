@@ -40,11 +40,9 @@ impl Script {
         Script { source, hash: redis::Script::new(source).get_hash().to_owned() }
     }
 
-    /// Runs it once: one request, two if the server did not know the script.
-    pub(crate) async fn run(&self, connection: &Connection, call: &Call) -> Result<Value> {
-        let answer = connection.send(&self.by_hash(call)).await?;
-        if is_unknown_script(&answer) { connection.send(&self.by_source(call)).await } else { Ok(answer) }
-            .and_then(refusal)
+    /// Runs it for one name: one request, two if the server did not know the script.
+    pub(crate) async fn run(&self, connection: &Connection, call: Call) -> Result<Value> {
+        self.run_all(connection, &[call]).await?.pop().unwrap_or_else(|| Err(error::junk("no answer")))
     }
 
     /// Runs it for every call, in one flight (two if the server did not know the script). `Err`: all are unknown.
@@ -53,7 +51,7 @@ impl Script {
         for call in calls {
             flight.add_command(self.by_hash(call));
         }
-        let mut answers = connection.send_all(&flight).await?;
+        let mut answers = connection.send(&flight).await?;
         let missed: Vec<usize> = (0..answers.len()).filter(|i| is_unknown_script(&answers[*i])).collect();
         if !missed.is_empty() {
             let mut flight = Pipeline::with_capacity(missed.len());
@@ -62,11 +60,11 @@ impl Script {
                 let call = &calls[*i];
                 flight.add_command(if nth == 0 { self.by_source(call) } else { self.by_hash(call) });
             }
-            for (i, answer) in missed.into_iter().zip(connection.send_all(&flight).await?) {
+            for (i, answer) in missed.into_iter().zip(connection.send(&flight).await?) {
                 answers[i] = answer;
             }
         }
-        Ok(answers.into_iter().map(refusal).collect())
+        Ok(answers.into_iter().map(|answer| answer.extract_error().map_err(|e| error::of_request(&e))).collect())
     }
 
     fn by_hash(&self, call: &Call) -> Cmd {
@@ -86,13 +84,6 @@ fn command(verb: &str, body: &str, call: &Call) -> Cmd {
 
 fn is_unknown_script(answer: &Value) -> bool {
     matches!(answer, Value::ServerError(e) if e.kind() == Some(ServerErrorKind::NoScript))
-}
-
-fn refusal(answer: Value) -> Result<Value> {
-    match answer {
-        Value::ServerError(e) => Err(error::of_request(&e.into())),
-        answer => Ok(answer),
-    }
 }
 
 /// The record in an answer. What is no UTF-8 in it was written by others, and is only shown.

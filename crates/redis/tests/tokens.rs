@@ -1,5 +1,7 @@
 //! The fencing token rises, whatever happens to the lock, its keys and its server.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
 mod support;
 
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Claim, renew, release, one clause after another, against a private server.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
 mod support;
 
 use std::time::Duration;

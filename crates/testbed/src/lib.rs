@@ -16,6 +16,7 @@ mod error;
 mod external;
 mod find;
 mod http;
+mod link;
 mod ports;
 mod process;
 mod proxy;

@@ -1,6 +1,7 @@
 //! The cases, grouped by what they ask. Where a case falls out of a real bug, it names it.
 
 pub(crate) mod cancel;
+pub(crate) mod cost;
 pub(crate) mod exclusion;
 pub(crate) mod holding;
 pub(crate) mod hygiene;

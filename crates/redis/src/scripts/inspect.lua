@@ -1,11 +1,10 @@
 -- Who holds and who waits; writes nothing and shows no id.
 -- Answers a list: first `free`, `foreign`, or `held token since label`; then `since label` of each live place in line.
-local holder = redis.call('GET', LOCK)
-local h = hold_of(holder)
+local h = hold()
 local answer = { not holder and 'free' or 'foreign' }
-if h then answer[1] = table.concat({ 'held', int(h.token), int(h.since), h.label }, ' ') end
+if h then answer[1] = table.concat({ 'held', h.token, h.since, h.label }, ' ') end
 for _, id in ipairs(redis.call('ZRANGE', LINE, 0, -1)) do
   local p = place_of(id)
-  if p then answer[#answer + 1] = int(p.since) .. ' ' .. p.label end
+  if p then answer[#answer + 1] = p.since .. ' ' .. p.label end
 end
 return answer

@@ -1,7 +1,6 @@
 -- Removes every trace of an id, granted or waiting, and never leaves a free lock beside a live waiter.
 -- ARGV: id
 local id = ARGV[1]
-local holder = redis.call('GET', LOCK)
 if holder == id then
   redis.call('DEL', LOCK, HOLD)
   holder = false

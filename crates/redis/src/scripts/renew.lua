@@ -1,14 +1,13 @@
 -- Extends what is still there, granted or waiting.
 -- ARGV: id, ttl, attempt, token (empty while waiting)
 -- Answers `granted token turns`, `waiting`, or `gone`.
-local id, ttl, attempt, token = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local id, ttl, attempt, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local holder = redis.call('GET', LOCK)
 if holder == id then
-  local h = hold_of(holder)
-  if h and token ~= '' and token ~= int(h.token) then return 'gone' end
-  redis.call('PEXPIRE', LOCK, int(ttl))
-  redis.call('PEXPIRE', HOLD, int(ttl))
+  local h = hold()
+  if h and token ~= '' and token ~= h.token then return 'gone' end
+  redis.call('PEXPIRE', LOCK, ttl)
+  redis.call('PEXPIRE', HOLD, ttl)
   -- Without the hold its token is unknown here; the holder knows it, and a waiter learns it by claiming again.
   if not h then return 'waiting' end
   return granted(h)

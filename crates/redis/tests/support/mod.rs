@@ -1,6 +1,7 @@
 //! What the tests of this store share: a private server, clients, and short words for claims.
 
-#![allow(dead_code, missing_docs, unreachable_pub)]
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test uses a part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::future::Future;
 use std::sync::Arc;

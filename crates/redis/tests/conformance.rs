@@ -1,16 +1,15 @@
 //! The suite against a private Redis server, or the one of `LEASEHOLD_REDIS_URL`.
 
-mod common;
+#![allow(clippy::expect_used, clippy::panic, reason = "a harness that cannot do its part has failed")]
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::Cable;
-use leasehold::redis::Redis as RedisStore;
-use leasehold::seam::{Backend, async_trait};
 use leasehold_conformance::harness::ForeignHold;
-use leasehold_conformance::{Harness, Link, Need, Powers};
+use leasehold_conformance::{Budget, Harness, Link, Need, Powers};
+use leasehold_core::seam::{Backend, async_trait};
+use leasehold_redis::Redis as RedisStore;
 use leasehold_testbed::{Proxy, Redis, RedisOptions, Store};
 
 /// A server of ours, or somebody else's.
@@ -53,8 +52,8 @@ impl Harness for World {
     }
 
     fn powers(&self) -> Powers {
-        use Need::{AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Restart, Wipe};
-        let all = [Private, Link, DeleteHolder, AnotherTool, Junk, Restart, Wipe, Footprint, PushedWake];
+        use Need::{AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart, Wipe};
+        let all = [Private, Link, DeleteHolder, AnotherTool, Junk, Restart, Wipe, Footprint, Requests, PushedWake];
         match self {
             World::Private(_) => Powers::new(&all, ""),
             World::External(_) => {
@@ -70,7 +69,7 @@ impl Harness for World {
     async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
         let proxy = Proxy::to(self.server().addr()).await.expect("a proxy");
         let client = RedisStore::connect(&format!("redis://{}", proxy.addr())).await.expect("a client");
-        (Arc::new(client), Arc::new(Cable(proxy)))
+        (Arc::new(client), Arc::new(proxy))
     }
 
     async fn delete_holder(&self, full_name: &str) {
@@ -95,6 +94,16 @@ impl Harness for World {
 
     async fn wipe(&self) {
         self.server().command(&["FLUSHALL"]).await.expect("FLUSHALL");
+    }
+
+    async fn requests(&self) -> u64 {
+        let stats = self.server().commandstats().await.expect("INFO commandstats");
+        // What scripts call inside is counted too, under its own name.
+        ["evalsha", "eval", "script|load", "ping"].iter().filter_map(|command| stats.get(*command)).sum()
+    }
+
+    fn budget(&self) -> Budget {
+        Budget { cycle: 2.0, hand_over: 2.1 }
     }
 
     async fn footprint(&self) -> u64 {

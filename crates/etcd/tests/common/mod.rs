@@ -1,0 +1,77 @@
+//! What the tests of this store share: a server of their own, short words for the seam, and counts of requests.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::Duration;
+
+use leasehold_core::Result;
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Queue, Waiting};
+use leasehold_etcd::Etcd;
+use leasehold_testbed as testbed;
+
+pub const TTL: Duration = Duration::from_secs(20);
+
+/// Ends a test that hangs.
+pub async fn within<T>(seconds: u64, work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(seconds), work).await.expect("the test hangs")
+}
+
+pub async fn server() -> testbed::Etcd {
+    testbed::Etcd::start().await.unwrap()
+}
+
+pub async fn client(addr: &str) -> Etcd {
+    Etcd::connect(&format!("etcd://{addr}/test")).await.unwrap()
+}
+
+pub fn claim(name: &str, queue: Queue, ttl: Duration) -> Claim {
+    Claim::new(name, Mode::Exclusive, queue, ttl, "test")
+}
+
+pub fn fair(name: &str) -> Claim {
+    claim(name, Queue::Fair, TTL)
+}
+
+pub fn granted(answer: Result<Claimed>) -> Grant {
+    match answer {
+        Ok(Claimed::Granted(grant)) => grant,
+        other => panic!("expected a grant, got {other:?}"),
+    }
+}
+
+pub fn waiting(answer: Result<Claimed>) -> Waiting {
+    match answer {
+        Ok(Claimed::Waiting(waiting)) => waiting,
+        other => panic!("expected a place in line, got {other:?}"),
+    }
+}
+
+/// Claims again until it is granted: what core does at the bell.
+pub async fn becomes_granted(etcd: &Etcd, claim: &Claim) -> Grant {
+    loop {
+        match etcd.claim(claim).await {
+            Ok(Claimed::Granted(grant)) => return grant,
+            _ => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+/// The requests that the server has answered, by method, without those of the test itself.
+pub async fn requests(server: &testbed::Etcd) -> BTreeMap<String, u64> {
+    let mut counts = server.handled().await.unwrap();
+    counts.retain(|_, count| *count > 0);
+    counts
+}
+
+/// The requests from `before` until now.
+pub async fn requests_since(server: &testbed::Etcd, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let mut counts = requests(server).await;
+    counts.iter_mut().for_each(|(method, count)| *count -= before.get(method).copied().unwrap_or(0));
+    counts.retain(|_, count| *count > 0);
+    counts
+}
+
+pub fn counts(all: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    all.iter().map(|(method, count)| ((*method).to_owned(), *count)).collect()
+}

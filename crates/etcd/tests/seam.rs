@@ -1,0 +1,502 @@
+//! The clauses of the seam that the suite cannot see from outside: requests, keys and leases, late requests, foreign tools.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test judges by panicking")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use etcd_client::{Client, Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp};
+use leasehold_core::seam::{Backend, Claimed, Mode, Moment, Queue, Renewal, Tenure};
+use leasehold_core::{ErrorKind, FencingToken, Loss, Name, Store};
+use leasehold_etcd::Etcd;
+use leasehold_testbed as testbed;
+
+async fn raw(server: &testbed::Etcd) -> Client {
+    Client::connect([server.url()], None).await.unwrap()
+}
+
+/// The keys under a prefix, without the sessions' own.
+async fn keys(server: &testbed::Etcd, prefix: &str) -> Vec<String> {
+    let read = raw(server).await.get(prefix, Some(GetOptions::new().with_prefix())).await.unwrap();
+    let keys = read.kvs().iter().map(|kv| kv.key_str().unwrap().to_owned());
+    keys.filter(|key| !key.contains("%session")).collect()
+}
+
+async fn release(etcd: &Etcd, claim: &leasehold_core::seam::Claim) {
+    etcd.release(claim, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_uncontended_cycle_is_two_requests_and_a_busy_try_is_one() {
+    within(30, async {
+        let server = server().await;
+        let (etcd, rival) = (client(server.addr()).await, client(server.addr()).await);
+        for etcd in [&etcd, &rival] {
+            let first = fair("warm");
+            granted(etcd.claim(&first).await);
+            release(etcd, &first).await;
+        }
+        let before = requests(&server).await;
+        for i in 0..10 {
+            let claim = fair(&format!("name {i}"));
+            granted(etcd.claim(&claim).await);
+            release(&etcd, &claim).await;
+        }
+        assert_eq!(requests_since(&server, &before).await, counts(&[("Txn", 20)]));
+
+        let tried = claim("a", Queue::Try, TTL);
+        granted(etcd.claim(&tried).await);
+        let before = requests(&server).await;
+        let busy = claim("a", Queue::Try, TTL);
+        let Claimed::Busy(who) = rival.claim(&busy).await.unwrap() else { panic!("not busy") };
+        assert_eq!((who.label.as_deref(), who.waiters, who.foreign), (Some("test"), Some(0), false));
+        release(&rival, &busy).await;
+        assert_eq!(requests_since(&server, &before).await, counts(&[("Txn", 1)]));
+        assert_eq!(keys(&server, "test/a/").await.len(), 1);
+        // Keys are used again, so that they leave one tombstone each and not one for every hold.
+        let key = keys(&server, "test/a/").await;
+        release(&etcd, &tried).await;
+        granted(etcd.claim(&claim("a", Queue::Try, TTL)).await);
+        assert_eq!(keys(&server, "test/a/").await, key);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_request_renews_all_that_is_held_and_waited_for() {
+    within(30, async {
+        let server = server().await;
+        let (etcd, rival) = (client(server.addr()).await, client(server.addr()).await);
+        let mut tenures = Vec::new();
+        for i in 0..100 {
+            let claim = Arc::new(fair(&format!("{i}")));
+            let grant = granted(etcd.claim(&claim).await);
+            tenures.push(Tenure::new(claim, grant.place, Some(grant.token)));
+        }
+        granted(rival.claim(&fair("other")).await);
+        let waiter = Arc::new(fair("other"));
+        tenures.push(Tenure::new(waiter.clone(), waiting(etcd.claim(&waiter).await).place, None));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let before = requests(&server).await;
+        let stamp = Moment::now();
+        for renewal in etcd.renew(&tenures).await.unwrap() {
+            let Renewal::Renewed(validity) = renewal else { panic!("{renewal:?}") };
+            assert!(validity.ttl() >= TTL);
+            // It counts from the keep-alive that was just sent, not from the grant of the lease.
+            assert!(validity.until(Moment::now()) >= validity.until(stamp));
+            assert!(validity.until(Moment::now()).since(stamp) > TTL - Duration::from_millis(210));
+        }
+        // The stream is counted when the server has noticed its end.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(requests_since(&server, &before).await, counts(&[("LeaseKeepAlive", 1)]));
+        // What the store does not have is lost, and only that.
+        let gone = Tenure::new(Arc::new(fair("gone")), tenures[0].place.clone(), Some(FencingToken::new(1)));
+        let stale = Tenure::new(tenures[1].claim.clone(), tenures[1].place.clone(), Some(FencingToken::new(256)));
+        let answers = etcd.renew(&[gone, stale, tenures[0].clone()]).await.unwrap();
+        assert!(matches!(answers[..], [Renewal::Lost(Loss::Gone), Renewal::Lost(Loss::Gone), Renewal::Renewed(_)]));
+    })
+    .await;
+}
+
+/// Requests per hand-over among `workers` in three clients.
+async fn per_hand_over(workers: usize, rounds: usize) -> f64 {
+    let server = server().await;
+    let mut stores = Vec::new();
+    for _ in 0..3 {
+        stores.push(Store::new(client(server.addr()).await).ttl(Duration::from_secs(60)));
+    }
+    let work = |rounds: usize| {
+        let tasks: Vec<_> = (0..workers)
+            .map(|i| {
+                let lock = stores[i % stores.len()].lock("hot");
+                tokio::spawn(async move {
+                    for _ in 0..rounds {
+                        lock.acquire().await.unwrap().release().await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        async move {
+            for task in tasks {
+                task.await.unwrap();
+            }
+        }
+    };
+    work(1).await;
+    println!("warm");
+    let before = requests(&server).await;
+    work(rounds).await;
+    let after = requests_since(&server, &before).await;
+    println!("{workers} workers: {after:?}");
+    after.values().sum::<u64>() as f64 / (workers * rounds) as f64
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_is_two_requests_whatever_the_number_of_waiters() {
+    within(90, async {
+        for (workers, rounds) in [(3, 100), (12, 40), (90, 8)] {
+            let each = per_hand_over(workers, rounds).await;
+            assert!(each <= 2.1, "{each} requests for a hand-over among {workers}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn claiming_again_keeps_the_token_and_stores_the_label() {
+    within(30, async {
+        let server = server().await;
+        let (etcd, rival) = (client(server.addr()).await, client(server.addr()).await);
+        let first = fair("a");
+        let grant = granted(etcd.claim(&first).await);
+        assert_eq!(grant.turns, 256);
+        assert_eq!(grant.token.get() % 256, 0);
+        let again = granted(etcd.claim(&first.clone().with_label("löwe")).await);
+        assert_eq!((again.token, again.place), (grant.token, grant.place));
+        assert_eq!(again.validity.until(Moment::now()), grant.validity.until(Moment::now()), "a claim extends nothing");
+        let line = rival.inspect(&"a".into()).await.unwrap();
+        assert_eq!(line.holders[0].label.as_deref(), Some("löwe"));
+        let waiter = fair("a");
+        let stood = waiting(rival.claim(&waiter).await);
+        assert_eq!((stood.who.label.as_deref(), stood.who.token), (Some("löwe"), Some(grant.token)));
+        assert_eq!(waiting(rival.claim(&waiter).await).place, stood.place);
+        assert_eq!(keys(&server, "test/a/").await.len(), 2);
+        // A release frees nobody else, however often it comes.
+        release(&etcd, &fair("a")).await;
+        release(&rival, &first).await;
+        assert_eq!(granted(etcd.claim(&first).await).token, grant.token);
+        release(&etcd, &first).await;
+        release(&etcd, &first).await;
+        let next = becomes_granted(&rival, &waiter).await;
+        assert!(next.token.get() >= grant.token.get() + 256);
+        release(&rival, &waiter).await;
+        assert!(keys(&server, "").await.is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_claims_of_one_client_stand_in_line() {
+    within(30, async {
+        let server = server().await;
+        let etcd = client(server.addr()).await;
+        let (one, two, three) = (fair("a"), fair("a"), fair("a"));
+        let first = granted(etcd.claim(&one).await);
+        waiting(etcd.claim(&two).await);
+        waiting(etcd.claim(&three).await);
+        release(&etcd, &two).await;
+        assert!(matches!(etcd.claim(&three).await.unwrap(), Claimed::Waiting(_)));
+        release(&etcd, &one).await;
+        assert!(becomes_granted(&etcd, &three).await.token > first.token);
+        release(&etcd, &three).await;
+        assert!(keys(&server, "").await.is_empty());
+    })
+    .await;
+}
+
+/// Case 36: a put that is held up in the network and arrives after the withdrawal of its claim.
+#[tokio::test]
+async fn a_late_claim_leaves_nothing() {
+    within(60, async {
+        let server = server().await;
+        for queue in [Queue::Fair, Queue::Try] {
+            let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
+            let url = format!("etcd://{}/test?timeout=300", proxy.addr());
+            let etcd = Etcd::connect(&url).await.unwrap();
+            let warm = fair("warm");
+            granted(etcd.claim(&warm).await);
+            // Everything that the client sends from here on is held up until it is delivered.
+            proxy.hold_requests();
+            let late = claim("a", queue, TTL);
+            let error = etcd.claim(&late).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error:?}");
+            // The next attempts and the withdrawal use connections that are not held up.
+            let held = proxy;
+            let error = etcd.claim(&late).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error:?}");
+            held.heal().await;
+            etcd.release(&late, None).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            assert!(keys(&server, "test/a/").await.is_empty(), "{queue:?}");
+            // The session lives on, and the slot can be used again.
+            let next = fair("a");
+            granted(etcd.claim(&next).await);
+            release(&etcd, &next).await;
+            release(&etcd, &warm).await;
+            etcd.close().await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_claim_that_is_dropped_anywhere_leaves_nothing_after_its_release() {
+    within(60, async {
+        let server = server().await;
+        let (etcd, rival) = (client(server.addr()).await, client(server.addr()).await);
+        let holder = fair("held");
+        granted(rival.claim(&holder).await);
+        for (name, queue) in [("a", Queue::Fair), ("a", Queue::Try), ("held", Queue::Fair), ("held", Queue::Try)] {
+            let mut done = false;
+            let mut polls = 0;
+            while !done {
+                polls += 1;
+                let claim = claim(name, queue, TTL);
+                {
+                    let mut future = etcd.claim(&claim);
+                    for _ in 0..polls {
+                        done = futures_util::poll!(&mut future).is_ready();
+                        if done {
+                            break;
+                        }
+                        tokio::time::sleep(Duration::from_micros(300)).await;
+                    }
+                }
+                release(&etcd, &claim).await;
+            }
+            assert!(polls > 1);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(keys(&server, "test/a/").await.is_empty());
+        assert_eq!(keys(&server, "test/held/").await.len(), 1);
+        release(&rival, &holder).await;
+        assert!(keys(&server, "").await.is_empty());
+        etcd.close().await.unwrap();
+        rival.close().await.unwrap();
+        assert_eq!((server.key_count().await.unwrap(), server.lease_count().await.unwrap()), (0, 0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_eviction_names_the_holder_and_nobody_else() {
+    within(60, async {
+        let server = server().await;
+        let (etcd, operator) = (client(server.addr()).await, client(server.addr()).await);
+        let (one, two) = (fair("a"), fair("a"));
+        let first = granted(etcd.claim(&one).await);
+        let _second = waiting(etcd.claim(&two).await);
+        let name = Name::from("a");
+        for nobody in [FencingToken::new(first.token.get() - 256), FencingToken::new(first.token.get() + 256)] {
+            assert!(!operator.evict(&name, nobody).await.unwrap());
+        }
+        // Any of its turns stands for the hold.
+        assert!(operator.evict(&name, FencingToken::new(first.token.get() + 7)).await.unwrap());
+        assert!(!operator.evict(&name, first.token).await.unwrap());
+        let next = becomes_granted(&etcd, &two).await;
+        assert!(next.token > first.token);
+        // The evicted one learns it from its next renewal, and a new claim of it is a new place.
+        let tenure = Tenure::new(Arc::new(one.clone()), first.place, Some(first.token));
+        while !matches!(etcd.renew(&[tenure.clone()]).await.unwrap()[..], [Renewal::Lost(_)]) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        waiting(etcd.claim(&one).await);
+        release(&etcd, &two).await;
+        assert!(becomes_granted(&etcd, &one).await.token > next.token);
+        release(&etcd, &one).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_guard_hears_that_it_was_evicted() {
+    within(60, async {
+        let server = server().await;
+        let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
+        let holder = Store::new(client(proxy.addr()).await).ttl(Duration::from_secs(60));
+        let operator = Store::new(client(server.addr()).await);
+        let guard = holder.lock("a").acquire().await.unwrap();
+        assert!(operator.evict("a", guard.fencing_token()).await.unwrap());
+        assert_eq!(within(2, guard.lost()).await, Loss::Evicted);
+        // The same while the line is watched, where the deletion is heard too.
+        let guard = holder.lock("b").acquire().await.unwrap();
+        let waiter = tokio::spawn(holder.lock("b").acquire());
+        while operator.lock("b").inspect().await.unwrap().waiters.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(operator.evict("b", guard.fencing_token()).await.unwrap());
+        assert_eq!(within(2, guard.lost()).await, Loss::Evicted);
+        // An eviction while the watch is down is found when it stands again.
+        let guard = within(2, waiter).await.unwrap().unwrap();
+        proxy.cut().await;
+        assert!(operator.evict("b", guard.fencing_token()).await.unwrap());
+        proxy.heal().await;
+        within(10, guard.lost()).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hold_deleted_by_hand_is_heard_where_the_line_is_watched() {
+    within(60, async {
+        let server = server().await;
+        let store = Store::new(client(server.addr()).await).ttl(Duration::from_secs(60));
+        let guard = store.lock("a").acquire().await.unwrap();
+        let waiter = tokio::spawn(store.lock("a").acquire());
+        while store.lock("a").inspect().await.unwrap().waiters.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let mut all = keys(&server, "test/a/").await;
+        all.sort();
+        raw(&server).await.delete(all[0].as_str(), None).await.unwrap();
+        assert_eq!(within(2, guard.lost()).await, Loss::Gone);
+        within(2, waiter).await.unwrap().unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_revoked_lease_ends_all_under_it_and_a_new_session_begins() {
+    within(60, async {
+        let server = server().await;
+        let etcd = client(server.addr()).await;
+        let (held, other) = (Arc::new(fair("a")), fair("a"));
+        let grant = granted(etcd.claim(&held).await);
+        waiting(etcd.claim(&other).await);
+        let mut raw = raw(&server).await;
+        let leases = raw.leases().await.unwrap();
+        raw.lease_revoke(leases.leases()[0].id()).await.unwrap();
+        let tenure = Tenure::new(held.clone(), grant.place, Some(grant.token));
+        let answers = etcd.renew(&[tenure]).await.unwrap();
+        assert!(matches!(answers[..], [Renewal::Lost(Loss::Gone)]), "{answers:?}");
+        let again = granted(etcd.claim(&other).await);
+        assert!(again.token > grant.token);
+        release(&etcd, &held).await;
+        release(&etcd, &other).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_line_is_told_to_a_waiter_that_came_before_its_watch_and_in_a_line_longer_than_one_read() {
+    within(90, async {
+        let server = server().await;
+        let (crowd, etcd) = (client(server.addr()).await, client(server.addr()).await);
+        let mut before = Vec::new();
+        for _ in 0..520 {
+            let claim = fair("a");
+            let _ = crowd.claim(&claim).await.unwrap();
+            before.push(claim);
+        }
+        let last = Store::new(etcd).ttl(Duration::from_secs(60));
+        let waiter = tokio::spawn(last.lock("a").acquire());
+        let operator = client(server.addr()).await;
+        while operator.inspect(&"a".into()).await.unwrap().waiters.len() < 520 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // From the head, and from the middle.
+        for claim in before.iter().take(300).chain(before.iter().skip(300).rev()) {
+            assert!(!waiter.is_finished());
+            release(&crowd, claim).await;
+        }
+        within(5, waiter).await.unwrap().unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn names_are_listed_over_many_pages_and_long_lines() {
+    within(90, async {
+        let server = server().await;
+        let mut raw = raw(&server).await;
+        // A crowd in one line, many names, another tool's names, and what is nobody's.
+        let mut puts: Vec<String> = (0..900).map(|i| format!("test/crowd/{:x}-{i}", 0x1000 + i)).collect();
+        puts.extend((0..700).map(|i| format!("test/n{i:04}/1-0")));
+        puts.extend(["test/a!/1-0", "test/a/1-0", "test/a%2Fb/1-0", "test/a./1-0"].map(String::from));
+        puts.extend(["test/%session/1", "test/stray", "test/%2f/1", "tes", "other/x/1-0"].map(String::from));
+        for chunk in puts.chunks(100) {
+            let puts: Vec<TxnOp> = chunk.iter().map(|key| TxnOp::put(key.as_str(), "", None)).collect();
+            raw.txn(Txn::new().and_then(puts)).await.unwrap();
+        }
+        let etcd = client(server.addr()).await;
+        let mut expected: Vec<Name> = (0..700).map(|i| Name::from(format!("n{i:04}"))).collect();
+        expected.extend(["crowd", "a!", "a", "a/b", "a."].map(Name::from));
+        expected.sort();
+        assert_eq!(etcd.list("", None, 10_000).await.unwrap(), expected);
+        assert_eq!(etcd.list("", None, 3).await.unwrap(), ["a", "a!", "a."].map(Name::from));
+        assert_eq!(etcd.list("a/", None, 3).await.unwrap(), ["a/b"].map(Name::from));
+        assert_eq!(etcd.list("n069", Some(&"n0697".into()), 9).await.unwrap(), ["n0698", "n0699"].map(Name::from));
+        assert!(etcd.list("zzz", None, 9).await.unwrap().is_empty());
+        let bare = Etcd::connect(&format!("etcd://{}", server.addr())).await.unwrap();
+        assert_eq!(bare.list("", None, 9).await.unwrap(), ["other", "test"].map(Name::from));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn other_tools_wait_for_us_and_a_key_of_nobody_blocks_visibly() {
+    within(60, async {
+        let server = server().await;
+        let etcd = client(server.addr()).await;
+        let held = fair("jobs/1");
+        granted(etcd.claim(&held).await);
+        let mut ctl = tokio::process::Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &server.url(), "lock", "test/jobs%2F1", "true"])
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let name = Name::from("jobs/1");
+        while etcd.inspect(&name).await.unwrap().waiters.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(etcd.inspect(&name).await.unwrap().waiters[0].foreign);
+        assert!(ctl.try_wait().unwrap().is_none());
+        release(&etcd, &held).await;
+        assert!(within(5, ctl.wait()).await.unwrap().success());
+        assert!(keys(&server, "").await.is_empty());
+
+        raw(&server).await.put("test/junk/\u{0}odd", "x".repeat(1000), None).await.unwrap();
+        let Claimed::Busy(who) = etcd.claim(&claim("junk", Queue::Try, TTL)).await.unwrap() else { panic!() };
+        assert!(who.foreign && who.label.is_none());
+        let line = etcd.inspect(&"junk".into()).await.unwrap();
+        // It can be removed like any holder.
+        assert!(etcd.evict(&"junk".into(), line.holders[0].token.unwrap()).await.unwrap());
+        granted(etcd.claim(&fair("junk")).await);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_token_can_be_checked_by_etcd_itself() {
+    within(30, async {
+        let server = server().await;
+        let etcd = client(server.addr()).await;
+        let held = fair("a");
+        let grant = granted(etcd.claim(&held).await);
+        let key = grant.place.as_str().to_owned();
+        let write = || {
+            let holds = Compare::create_revision(key.as_str(), CompareOp::Equal, grant.token.as_i64() >> 8);
+            Txn::new().when([holds]).and_then([TxnOp::put("data", "x", Some(PutOptions::new()))])
+        };
+        let mut raw = raw(&server).await;
+        assert!(raw.txn(write()).await.unwrap().succeeded());
+        release(&etcd, &held).await;
+        granted(etcd.claim(&fair("a")).await);
+        assert!(!raw.txn(write()).await.unwrap().succeeded(), "the next hold has another number");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_is_said() {
+    within(30, async {
+        let server = server().await;
+        let etcd = client(server.addr()).await;
+        let shared = leasehold_core::seam::Claim::new("a", Mode::Shared, Queue::Fair, TTL, "");
+        let error = etcd.claim(&shared).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("Shared"));
+        let forever = claim("a", Queue::Fair, Duration::MAX);
+        assert_eq!(etcd.claim(&forever).await.unwrap_err().kind(), ErrorKind::Invalid);
+        let short = granted(etcd.claim(&claim("a", Queue::Fair, Duration::from_millis(1))).await);
+        assert!(short.validity.ttl() >= Duration::from_secs(1), "the server's minimum, told honestly");
+        etcd.close().await.unwrap();
+        assert_eq!(etcd.claim(&fair("b")).await.unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(server.lease_count().await.unwrap(), 0);
+    })
+    .await;
+}

@@ -1,0 +1,99 @@
+//! What others see: the slots of the keys, and the pushes word by word.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Moment, Queue};
+use leasehold_redis::Redis;
+use leasehold_redis::client::{AsyncConnectionConfig, Client, PushInfo, PushKind, Value};
+use leasehold_testbed::RedisOptions;
+use support::*;
+use tokio::sync::mpsc;
+
+#[tokio::test]
+async fn every_script_stays_within_one_slot() {
+    bounded(async {
+        let extra = vec!["--cluster-enabled".into(), "yes".into()];
+        let server = Server::start_with(&RedisOptions { extra, ..RedisOptions::default() }).await.unwrap();
+        server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await.unwrap();
+        while !text(&server, &["CLUSTER", "INFO"]).await.unwrap().contains("cluster_state:ok") {
+            sleep(20).await;
+        }
+        let store = Redis::connect(&format!("{}?prefix=app:", server.url())).await.unwrap();
+        for name in ["a", "{a}", "a}b", "{}", "}{", "\u{1F512} x"] {
+            let [holder, next] = [fair(name), fair(name)];
+            let token = granted(&store, &holder).await.token;
+            waiting(&store, &next).await;
+            renewed(&store, &holder, Some(token)).await;
+            store.inspect(&holder.name).await.unwrap();
+            assert!(store.evict(&holder.name, token).await.unwrap());
+            granted(&store, &next).await;
+            store.release(&next, None).await.unwrap();
+        }
+        assert_eq!(traces(&server).await, [""; 0]);
+    })
+    .await;
+}
+
+/// Everything that is published to any client of the store.
+async fn pushes(
+    server: &Server,
+) -> (leasehold_redis::client::aio::MultiplexedConnection, mpsc::UnboundedReceiver<PushInfo>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let client = Client::open(format!("{}?protocol=resp3", server.url())).unwrap();
+    let config = AsyncConnectionConfig::new().set_push_sender(sender);
+    let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
+    connection.psubscribe("leasehold:*").await.unwrap();
+    (connection, receiver)
+}
+
+async fn next_push(pushes: &mut mpsc::UnboundedReceiver<PushInfo>) -> String {
+    loop {
+        let push = pushes.recv().await.unwrap();
+        if let (PushKind::PMessage, [_, _, Value::BulkString(text)]) = (push.kind, &push.data[..]) {
+            return String::from_utf8(text.clone()).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_push_carries_the_latest_attempt_that_the_place_grew_from() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let (_connection, mut pushes) = pushes(&server).await;
+        let [holder, next] = [fair("a name"), claim("a name", Queue::Fast, Duration::from_millis(5000), "")];
+        let token = granted(&store, &holder).await.token;
+        waiting(&store, &next).await;
+        let micros = || Moment::now().as_nanos() / 1000;
+        for by in ["renewal", "claim"] {
+            let before = micros();
+            match by {
+                "renewal" => drop(renewed(&store, &next, None).await),
+                _ => drop(waiting(&store, &next).await),
+            }
+            let after = micros();
+            let record = text(&server, &["HGET", "{a name}:w", &next.id.to_string()]).await.unwrap();
+            let attempt: u64 = record.split(' ').nth(3).unwrap().parse().unwrap();
+            assert!((before..=after).contains(&attempt), "{by}: {before} {attempt} {after}");
+        }
+        let before = micros();
+        waiting(&store, &next).await;
+        let after = micros();
+        sleep(50).await;
+        store.release(&holder, None).await.unwrap();
+        let push = next_push(&mut pushes).await;
+        let fields: Vec<&str> = push.splitn(7, ' ').collect();
+        let [verb, id, new, turns, attempt, ttl, key] = fields[..] else { panic!("{push}") };
+        assert_eq!((verb, id, turns, ttl, key), ("granted", next.id.to_string().as_str(), "64", "5000", "a name"));
+        assert!((before..=after).contains(&attempt.parse().unwrap()));
+        let grant = granted(&store, &next).await;
+        assert!(grant.token > token && grant.token.to_string() == new);
+        store.evict(&"a name".into(), grant.token).await.unwrap();
+        assert_eq!(next_push(&mut pushes).await, format!("evicted {}", next.id));
+    })
+    .await;
+}

@@ -1,0 +1,182 @@
+//! With core on top: pushes, bells, naps and losses as a user meets them.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use leasehold_core::{Loss, Store};
+use leasehold_testbed::Proxy;
+use support::*;
+
+async fn store(server: &Server) -> Store {
+    Store::new(client(server).await)
+}
+
+#[allow(clippy::disallowed_methods)]
+fn clock() -> Instant {
+    Instant::now()
+}
+
+#[tokio::test]
+async fn a_push_hands_over_between_clients_without_a_request_of_the_waiter() {
+    bounded(async {
+        let server = server().await;
+        let (one, two) = (store(&server).await, store(&server).await);
+        for round in 0..20 {
+            let held = one.lock("x").ttl(TTL).acquire().await.unwrap();
+            let waiter = tokio::spawn(two.lock("x").ttl(TTL).acquire());
+            while number(&server, &["ZCARD", "{x}:q"]).await == 0 {
+                sleep(1).await;
+            }
+            let count = Count::from_here(&server).await;
+            let (token, start) = (held.fencing_token(), clock());
+            held.release().await.unwrap();
+            let next = waiter.await.unwrap().unwrap();
+            assert!(start.elapsed() < Duration::from_millis(2000), "{:?}", start.elapsed());
+            assert!(next.fencing_token() > token && next.is_valid());
+            if round > 0 {
+                assert_eq!((count.requests().await, count.of("publish").await), (1, 1));
+            }
+            next.release().await.unwrap();
+        }
+        assert_eq!(traces(&server).await, [""; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_waiters_of_several_clients_are_served_in_order_for_two_requests_each() {
+    bounded(async {
+        let server = server().await;
+        let stores = [store(&server).await, store(&server).await, store(&server).await];
+        let first = stores[0].lock("x").ttl(TTL).acquire().await.unwrap();
+        first.release().await.unwrap();
+        let count = Count::from_here(&server).await;
+        let gate = stores[0].lock("x").ttl(TTL).acquire().await.unwrap();
+        let mut waiters = Vec::new();
+        for n in 0..60_i64 {
+            let lock = stores[n as usize % 3].lock("x").ttl(TTL);
+            waiters.push(tokio::spawn(async move {
+                let guard = lock.acquire().await.unwrap();
+                let token = guard.fencing_token();
+                guard.release().await.unwrap();
+                token
+            }));
+            while number(&server, &["ZCARD", "{x}:q"]).await <= n {
+                sleep(1).await;
+            }
+        }
+        gate.release().await.unwrap();
+        let mut last = None;
+        for waiter in waiters {
+            let token = Some(waiter.await.unwrap());
+            assert!(token > last, "out of order");
+            last = token;
+        }
+        // A claim and a release for each, and nothing else.
+        assert_eq!(count.requests().await, 61 * 2);
+        assert_eq!(count.of("publish").await, 60);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dead_holders_lock_is_taken_soon_after_its_lease() {
+    bounded(async {
+        let server = server().await;
+        let (one, two) = (store(&server).await, store(&server).await);
+        let held = one.lock("x").ttl(Duration::from_millis(500)).acquire().await.unwrap();
+        let start = clock();
+        std::mem::forget(held);
+        one.close(Duration::ZERO).await.unwrap();
+        let next = two.lock("x").ttl(TTL).acquire().await.unwrap();
+        assert!(start.elapsed() < Duration::from_millis(900), "{:?}", start.elapsed());
+        next.release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_evicted_holder_hears_it_and_the_next_one_has_the_lock() {
+    bounded(async {
+        let server = server().await;
+        let (one, two) = (store(&server).await, store(&server).await);
+        let held = one.lock("x").ttl(TTL).acquire().await.unwrap();
+        let waiter = tokio::spawn(two.lock("x").ttl(TTL).acquire());
+        while number(&server, &["ZCARD", "{x}:q"]).await == 0 {
+            sleep(1).await;
+        }
+        assert!(two.evict("x", held.fencing_token()).await.unwrap());
+        let lost = tokio::time::timeout(Duration::from_millis(2000), held.lost()).await;
+        assert_eq!(lost.unwrap(), Loss::Evicted);
+        let next = tokio::time::timeout(Duration::from_millis(2000), waiter).await.unwrap().unwrap().unwrap();
+        assert!(held.release().await.is_err());
+        assert!(next.is_valid());
+        assert_eq!(two.lock("x").inspect().await.unwrap().holders[0].token, Some(next.fencing_token()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_push_lost_with_its_connection_is_made_up_for_after_the_reconnect() {
+    bounded(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let one = store(&server).await;
+        let two = Store::new(leasehold_redis::Redis::connect(&format!("redis://{}", proxy.addr())).await.unwrap());
+        let held = one.lock("x").ttl(TTL).acquire().await.unwrap();
+        let waiter = tokio::spawn(two.lock("x").ttl(TTL).acquire());
+        while number(&server, &["ZCARD", "{x}:q"]).await == 0 {
+            sleep(1).await;
+        }
+        proxy.cut().await;
+        held.release().await.unwrap();
+        sleep(100).await;
+        let start = clock();
+        proxy.heal().await;
+        // Long before its nap (10 s) and its renewal (3.3 s).
+        let next = waiter.await.unwrap().unwrap();
+        assert!(start.elapsed() < Duration::from_millis(2000), "{:?}", start.elapsed());
+        next.release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hold_survives_a_short_break_and_is_lost_in_a_long_one() {
+    bounded(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let store = Store::new(leasehold_redis::Redis::connect(&format!("redis://{}", proxy.addr())).await.unwrap());
+        let held = store.lock("x").ttl(Duration::from_millis(1500)).acquire().await.unwrap();
+        proxy.disconnect().await;
+        sleep(2000).await;
+        assert!(held.is_valid());
+        proxy.hold();
+        let start = clock();
+        assert_eq!(held.lost().await, Loss::Expired);
+        assert!(start.elapsed() <= Duration::from_millis(1500), "{:?}", start.elapsed());
+        proxy.heal().await;
+        let again = store.lock("x").ttl(TTL).acquire().await.unwrap();
+        assert!(again.fencing_token() > held.fencing_token());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn waiting_for_another_tools_release_takes_a_quarter_of_a_second() {
+    bounded(async {
+        let server = server().await;
+        let store = store(&server).await;
+        server.command(&["SET", "x", "theirs", "NX", "PX", "60000"]).await.unwrap();
+        let waiter = tokio::spawn(store.lock("x").ttl(TTL).acquire());
+        sleep(300).await;
+        server.command(&["DEL", "x"]).await.unwrap();
+        let start = clock();
+        let _guard = waiter.await.unwrap().unwrap();
+        assert!(start.elapsed() < Duration::from_millis(1000), "{:?}", start.elapsed());
+    })
+    .await;
+}

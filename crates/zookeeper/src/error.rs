@@ -1,0 +1,45 @@
+//! What went wrong at ZooKeeper, said in core's words.
+
+use leasehold_core::{Error, ErrorKind};
+use zookeeper_client::Error as ZkError;
+
+/// An error of a request that only reads: nothing was changed, whatever happened to it.
+pub(crate) fn reading(e: ZkError) -> Error {
+    of(e, ErrorKind::Unavailable)
+}
+
+/// An error of a request that writes: without an answer it may or may not have been executed.
+pub(crate) fn writing(e: ZkError) -> Error {
+    of(e, ErrorKind::Ambiguous)
+}
+
+/// The session is not connected, or not any more: nothing was sent.
+pub(crate) fn unavailable(why: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, why)
+}
+
+fn of(e: ZkError, unanswered: ErrorKind) -> Error {
+    let (kind, what) = match &e {
+        ZkError::NoAuth | ZkError::InvalidAcl | ZkError::AuthFailed => {
+            (ErrorKind::Denied, "ZooKeeper refuses: check the credentials, and the ACLs of the store's nodes")
+        }
+        ZkError::SessionExpired | ZkError::SessionMoved => {
+            (ErrorKind::Unavailable, "the session with ZooKeeper has ended; a new one will be made")
+        }
+        ZkError::ClientClosed => (ErrorKind::Unavailable, "the session with ZooKeeper was closed"),
+        ZkError::NoHosts | ZkError::Timeout => (ErrorKind::Unavailable, "no ZooKeeper server can be reached"),
+        ZkError::NotReadOnly => (ErrorKind::Unavailable, "the ZooKeeper server has no quorum and only reads"),
+        ZkError::Throttled => (ErrorKind::Unavailable, "the ZooKeeper server is overloaded"),
+        ZkError::QuotaExceeded => (ErrorKind::Unavailable, "the quota of the store's root node is used up"),
+        ZkError::ConnectionLoss | ZkError::Custom(_) | ZkError::UnexpectedError(_) => {
+            (unanswered, "the connection to ZooKeeper was lost before the answer")
+        }
+        ZkError::NoChildrenForEphemerals => {
+            (ErrorKind::Internal, "the lock's node is an ephemeral one, which is not Leasehold's: remove it")
+        }
+        ZkError::Unimplemented => (ErrorKind::Unsupported, "the ZooKeeper server is too old: 3.5.3 is needed"),
+        ZkError::BadArguments(_) => (ErrorKind::Invalid, "ZooKeeper's client does not accept the request"),
+        _ => (ErrorKind::Internal, "ZooKeeper gave an answer that Leasehold does not expect"),
+    };
+    Error::new(kind, what).with_source(e)
+}

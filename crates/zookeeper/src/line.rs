@@ -1,0 +1,121 @@
+//! The order of a lock's line and what a place in it must watch. Pure.
+
+use leasehold_core::seam::{Admission, Mode, admit};
+
+/// One entry of a line: a sequential child of the lock's node, ours or another tool's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Child {
+    /// The node's name, without its parent's path.
+    pub(crate) node: String,
+    /// The number that the server gave it. It wraps around to negative numbers.
+    pub(crate) sequence: i32,
+}
+
+impl Child {
+    /// `None` for a node that stands in no line: it has no sequence number at its end.
+    ///
+    /// Curator orders by what follows the last `lock-`; kazoo and Curator's read-write locks put another word before the
+    /// number, which the parent counts for all of them alike.
+    pub(crate) fn parse(node: &str) -> Option<Child> {
+        let tail = match node.rfind("lock-") {
+            Some(at) => node.get(at + "lock-".len()..)?,
+            None => node.get(node.len().checked_sub(10)?..)?,
+        };
+        let well_formed = (10..=11).contains(&tail.len()) && !tail.starts_with('+');
+        let sequence = tail.parse().ok().filter(|_| well_formed)?;
+        Some(Child { node: node.to_owned(), sequence })
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        if self.node.contains("__READ__") { Mode::Shared } else { Mode::Exclusive }
+    }
+}
+
+/// The entries among these children, in line order. The number's 32 bits wrap around (after 2³¹ entries under one parent), so
+/// they are compared by their distance.
+pub(crate) fn in_order(children: &[String]) -> Vec<Child> {
+    let mut line: Vec<Child> = children.iter().filter_map(|node| Child::parse(node)).collect();
+    if let Some(some) = line.first().map(|child| child.sequence) {
+        // Distances from one of them are totally ordered, whatever junk is among them.
+        line.sort_by(|a, b| (a.sequence.wrapping_sub(some), &a.node).cmp(&(b.sequence.wrapping_sub(some), &b.node)));
+    }
+    line
+}
+
+/// What stands before `mine` in a line in order; `None` if `mine` is not in it.
+pub(crate) fn before(line: &[Child], mine: &str) -> Option<Vec<Child>> {
+    let at = line.iter().position(|child| child.node == mine)?;
+    Some(line.iter().take(at).cloned().collect())
+}
+
+/// How many at the head of a line hold.
+pub(crate) fn holding(line: &[Child]) -> usize {
+    let modes: Vec<Mode> = line.iter().map(Child::mode).collect();
+    (0..line.len()).take_while(|&i| admit(&modes[..i], modes[i]) == Admission::In).count()
+}
+
+/// What a claim of `mine` must watch behind these entries; `None` if it holds.
+///
+/// Besides those whose end may make it its turn, it watches those that would matter next (the look-ahead): when one of
+/// them goes, the line is read again while there is still time, so that the last event is conclusive by itself.
+pub(crate) fn to_watch(before: &[Child], mine: Mode) -> Option<Vec<String>> {
+    let modes: Vec<Mode> = before.iter().map(Child::mode).collect();
+    let Admission::Watch(mut watch) = admit(&modes, mine) else { return None };
+    let others: Vec<usize> = (0..before.len()).filter(|i| !watch.contains(i)).collect();
+    let left: Vec<Mode> = others.iter().map(|&i| modes[i]).collect();
+    if let Admission::Watch(next) = admit(&left, mine) {
+        watch.extend(next.into_iter().map(|i| others[i]));
+    }
+    Some(watch.into_iter().map(|i| before[i].node.clone()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CURATOR: &str = "_c_00010203-0405-0607-0809-0a0b0c0d0e0f-lock-0000000007";
+
+    fn nodes(sequences: &[i32]) -> Vec<String> {
+        sequences.iter().map(|s| format!("_c_x-lock-{s:010}")).collect()
+    }
+
+    fn sequences(line: &[Child]) -> Vec<i32> {
+        line.iter().map(|child| child.sequence).collect()
+    }
+
+    #[test]
+    fn every_tool_s_entries_are_understood_and_junk_is_not() {
+        let kazoo = "0123456789abcdef0123456789abcdef__lock__0000000008";
+        let read = "_c_00010203-0405-0607-0809-0a0b0c0d0e0f-__READ__0000000009";
+        let parsed: Vec<i32> = [CURATOR, kazoo, read, "lock--000000005", "x-lock--2147483648"]
+            .iter()
+            .map(|node| Child::parse(node).unwrap().sequence)
+            .collect();
+        assert_eq!(parsed, [7, 8, 9, -5, i32::MIN]);
+        for junk in ["", "junk", "lock-", "lock-7", "lock-00000000x7", "lock-+000000007", "é0000000", "lock-4294967296"]
+        {
+            assert_eq!(Child::parse(junk), None, "{junk}");
+        }
+        assert_eq!(Child::parse(read).unwrap().mode(), Mode::Shared);
+    }
+
+    #[test]
+    fn the_order_survives_the_wrap_around() {
+        let line = in_order(&nodes(&[i32::MIN + 1, i32::MAX, i32::MIN, i32::MAX - 1]));
+        assert_eq!(sequences(&line), [i32::MAX - 1, i32::MAX, i32::MIN, i32::MIN + 1]);
+        assert_eq!(sequences(&before(&line, "_c_x-lock--2147483648").unwrap()), [i32::MAX - 1, i32::MAX]);
+        assert_eq!(before(&line, "another"), None);
+        // Junk that spans more than half of the circle has no order; it must not do worse than that.
+        assert_eq!(in_order(&nodes(&[0, i32::MAX, i32::MIN, -1_500_000_000, 1_500_000_000])).len(), 5);
+    }
+
+    #[test]
+    fn the_nearest_and_the_next_are_watched() {
+        let line = in_order(&nodes(&[1, 2, 3]));
+        assert_eq!(to_watch(&[], Mode::Exclusive), None);
+        assert_eq!(to_watch(&line[..1], Mode::Exclusive).unwrap(), nodes(&[1]));
+        assert_eq!(to_watch(&line, Mode::Exclusive).unwrap(), nodes(&[3, 2]));
+        assert_eq!(holding(&line), 1);
+        assert_eq!(holding(&[]), 0);
+    }
+}

@@ -1,0 +1,105 @@
+//! Where things are in ZooKeeper: how a lock's name becomes a node and back, and what the nodes below it are called.
+
+use leasehold_core::Name;
+use leasehold_core::seam::{ClaimId, Mode};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+
+/// What ZooKeeper refuses in a node's name, and what the encoding itself needs. Whatever is not ASCII is encoded too.
+const ENCODED: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
+
+/// The folder of the sessions' own nodes. No lock's node begins with a dot.
+const SESSIONS: &str = ".leasehold";
+
+/// The node under which everything of one store lives.
+#[derive(Clone, Debug)]
+pub(crate) struct Root(String);
+
+impl Root {
+    /// `path` is an absolute path without a slash at its end.
+    pub(crate) fn new(path: &str) -> Root {
+        Root(path.to_owned())
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        &self.0
+    }
+
+    /// The parent of a lock's line.
+    pub(crate) fn lock(&self, name: &Name) -> String {
+        format!("{}/{}", self.0, encode(name.as_str()))
+    }
+
+    pub(crate) fn sessions(&self) -> String {
+        format!("{}/{SESSIONS}", self.0)
+    }
+
+    /// The node to which a session writes its heartbeats.
+    pub(crate) fn beat(&self, session: i64) -> String {
+        format!("{}/{SESSIONS}/{session:016x}-beat", self.0)
+    }
+
+    /// The node that an evictor touches so that the session hears of it.
+    pub(crate) fn bell(&self, session: i64) -> String {
+        format!("{}/{SESSIONS}/{session:016x}-bell", self.0)
+    }
+}
+
+/// Percent-encodes `/`, `%`, control characters, everything that is not ASCII, and a dot at the beginning.
+pub(crate) fn encode(name: &str) -> String {
+    let encoded = utf8_percent_encode(name, ENCODED).to_string();
+    match encoded.strip_prefix('.') {
+        Some(rest) => format!("%2E{rest}"),
+        None => encoded,
+    }
+}
+
+/// The name that [`encode`] made this node of; `None` if it made it of none.
+pub(crate) fn decode(node: &str) -> Option<Name> {
+    let name = percent_decode_str(node).decode_utf8().ok()?;
+    (encode(&name) == node).then(|| Name::new(name))
+}
+
+/// The name of a claim's entry up to its sequence number, in the form of Curator's recipes.
+///
+/// The UUID is the claim's id mixed with the session's: in a new session the same claim must not take the old session's
+/// node, which may still be there, for its own.
+pub(crate) fn entry(claim: ClaimId, session: i64, mode: Mode) -> String {
+    let id = u128::from_str_radix(&claim.to_string(), 16).unwrap_or_default() ^ u128::from(session as u64);
+    let hex = format!("{id:032x}");
+    let kind = match mode {
+        Mode::Shared => "__READ__",
+        Mode::Exclusive | Mode::Permits { .. } => "lock-",
+    };
+    format!("_c_{}-{}-{}-{}-{}-{kind}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back_and_never_meet() {
+        let long = "\u{1F512}".repeat(128);
+        let names =
+            ["a", "a/b", "a%2Fb", "{a}", "\"a'", ".", "..", ".leasehold", "zookeeper", "a b", "é", "\u{7f}", &long];
+        let mut nodes: Vec<String> = names.iter().map(|name| encode(name)).collect();
+        for (name, node) in names.iter().zip(&nodes) {
+            assert_eq!(decode(node).unwrap().as_str(), *name);
+            assert!(node.is_ascii() && !node.contains('/') && !node.starts_with('.'), "{node}");
+        }
+        nodes.sort();
+        nodes.dedup();
+        assert_eq!(nodes.len(), names.len());
+        for foreign in ["a%2fb", ".leasehold", "%", "%FF", "é"] {
+            assert_eq!(decode(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn an_entry_is_named_as_curator_names_it_and_is_its_session_s_own() {
+        let id = ClaimId::parse("000102030405060708090a0b0c0d0e0f").unwrap();
+        assert_eq!(entry(id, 0, Mode::Exclusive), "_c_00010203-0405-0607-0809-0a0b0c0d0e0f-lock-");
+        assert_ne!(entry(id, 1, Mode::Exclusive), entry(id, 2, Mode::Exclusive));
+        assert_eq!(entry(id, -1, Mode::Shared), "_c_00010203-0405-0607-f7f6-f5f4f3f2f1f0-__READ__");
+    }
+}

@@ -1,0 +1,191 @@
+//! Waiting and losing, as a user sees it: through core's engine, which hears the bells.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::*;
+use leasehold_core::seam::Backend;
+use leasehold_core::{Loss, Store};
+
+#[tokio::test]
+async fn a_release_hands_over_at_once_and_in_order() {
+    limited(async {
+        let server = server().await;
+        let mut stores = Vec::new();
+        for _ in 0..3 {
+            stores.push(store(&server).await);
+        }
+        let watcher = client(&server).await;
+        let mut guard = hold(&stores[0], "a", LONG).await;
+        let mut tasks = Vec::new();
+        for i in 0..6 {
+            let store = stores[i % 3].clone();
+            tasks.push(tokio::spawn(async move { (hold(&store, "a", LONG).await, Instant::now()) }));
+            until(|| async { watcher.inspect(&"a".into()).await.unwrap().waiters.len() == i + 1 }).await;
+        }
+        let mut gaps = Vec::new();
+        for task in tasks {
+            let (token, released) = (guard.fencing_token(), Instant::now());
+            guard.release().await.unwrap();
+            let (next, at) = task.await.unwrap();
+            assert!(next.fencing_token() > token);
+            gaps.push(at.saturating_duration_since(released));
+            guard = next;
+        }
+        gaps.sort();
+        assert!(gaps[3] < Duration::from_millis(100), "{gaps:?}");
+        guard.release().await.unwrap();
+        until_entries(&server, 0, 7).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dead_waiter_is_skipped_at_the_head_and_in_the_middle() {
+    limited(async {
+        let server = server().await;
+        let (a, b, c) = (store(&server).await, store(&server).await, store(&server).await);
+        let watcher = client(&server).await;
+        let queued = |n: usize| {
+            let watcher = &watcher;
+            until(move || async move { watcher.inspect(&"a".into()).await.unwrap().waiters.len() == n })
+        };
+        let wait = |store: &Store| {
+            let store = store.clone();
+            tokio::spawn(async move { hold(&store, "a", LONG).await })
+        };
+        let guard = hold(&a, "a", LONG).await;
+        let first = wait(&b);
+        queued(1).await;
+        let second = wait(&a);
+        queued(2).await;
+        let third = wait(&b);
+        queued(3).await;
+        let fourth = wait(&c);
+        queued(4).await;
+        first.abort(); // the head of the waiters
+        third.abort(); // one in the middle
+        queued(2).await;
+        guard.release().await.unwrap();
+        let guard = second.await.unwrap();
+        assert!(!fourth.is_finished());
+        guard.release().await.unwrap();
+        let guard = fourth.await.unwrap();
+        guard.release().await.unwrap();
+        // The death of a whole client frees what it holds.
+        let guard = hold(&b, "a", LONG).await;
+        let next = wait(&c);
+        queued(1).await;
+        drop((guard, b));
+        drop(next.await.unwrap());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_evicted_holder_hears_it_and_the_next_is_served() {
+    limited(async {
+        let server = server().await;
+        let (a, b) = (store(&server).await, store(&server).await);
+        let (kept, evicted) = (hold(&a, "kept", LONG).await, hold(&a, "a", LONG).await);
+        let next = tokio::spawn({
+            let b = b.clone();
+            async move { hold(&b, "a", LONG).await }
+        });
+        let started = Instant::now();
+        assert!(b.evict("a", evicted.fencing_token()).await.unwrap());
+        assert_eq!(evicted.lost().await, Loss::Evicted);
+        assert!(started.elapsed() < Duration::from_secs(2));
+        let next = next.await.unwrap();
+        assert!(next.fencing_token() > evicted.fencing_token());
+        assert!(!b.evict("a", evicted.fencing_token()).await.unwrap());
+        // The bell works again, and nobody else was meant.
+        assert!(a.evict("a", next.fencing_token()).await.unwrap());
+        assert_eq!(next.lost().await, Loss::Evicted);
+        assert!(kept.is_valid());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_removed_by_hand_is_lost_within_a_renewal() {
+    limited(async {
+        let server = server().await;
+        let store = store(&server).await;
+        let guard = hold(&store, "a", SHORT).await;
+        let raw = zookeeper_client::Client::connect(server.addr()).await.unwrap();
+        for node in raw.list_children("/test/a").await.unwrap() {
+            raw.delete(&format!("/test/a/{node}"), None).await.unwrap();
+        }
+        assert_eq!(guard.lost().await, Loss::Gone);
+        // And what the session writes to and hears by is made again.
+        let other = hold(&store, "b", SHORT).await;
+        for node in raw.list_children("/test/.leasehold").await.unwrap() {
+            raw.delete(&format!("/test/.leasehold/{node}"), None).await.unwrap();
+        }
+        tokio::time::sleep(SHORT * 2).await;
+        assert!(other.is_valid());
+        assert!(store.evict("b", other.fencing_token()).await.unwrap());
+        assert_eq!(other.lost().await, Loss::Evicted);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hold_stays_valid_and_a_new_session_gives_a_usable_grant_at_once() {
+    limited(async {
+        let server = server().await;
+        let store = store(&server).await;
+        let guard = hold(&store, "a", SHORT).await;
+        assert!(guard.remaining() > SHORT * 9 / 10, "{:?}", guard.remaining());
+        let mut least = guard.remaining();
+        for _ in 0..60 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            least = least.min(guard.remaining());
+        }
+        assert!(least > SHORT / 10, "{least:?}");
+        assert!(guard.is_valid());
+    })
+    .await;
+}
+
+/// The client crate's own lock is an implementation of Curator's recipe that is not ours.
+#[tokio::test]
+async fn a_foreign_lock_waits_for_us_and_we_for_it() {
+    limited(async {
+        use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
+        let server = server().await;
+        let ours = client(&server).await;
+        let store = Store::new(ours.clone());
+        let options = || {
+            let container = CreateMode::Container.with_acls(Acls::anyone_all());
+            LockOptions::new(Acls::anyone_all()).with_ancestor_options(container).unwrap()
+        };
+        let foreign = Client::connect(server.addr()).await.unwrap();
+        let prefix = || LockPrefix::new_curator("/test/a", "lock-").unwrap();
+        let theirs = foreign.lock(prefix(), b"127.0.0.1", options()).await.unwrap();
+        let who = busy(&ours, &trying("a", LONG)).await;
+        assert!(who.foreign && who.label.is_none(), "{who:?}");
+        assert!(ours.inspect(&"a".into()).await.unwrap().holders[0].foreign);
+        let waits = tokio::spawn({
+            let store = store.clone();
+            async move { hold(&store, "a", LONG).await }
+        });
+        until(|| async { ours.inspect(&"a".into()).await.unwrap().waiters.len() == 1 }).await;
+        drop(theirs);
+        let guard = waits.await.unwrap();
+        let again = tokio::spawn(async move {
+            let theirs = foreign.lock(prefix(), b"127.0.0.1", options()).await.unwrap();
+            assert!(theirs.lock_path().starts_with("/test/a/"));
+            drop(theirs);
+            foreign
+        });
+        until(|| async { ours.inspect(&"a".into()).await.unwrap().waiters.len() == 1 }).await;
+        assert!(!again.is_finished());
+        guard.release().await.unwrap();
+        let _foreign = again.await.unwrap();
+        drop(hold(&store, "a", LONG).await);
+    })
+    .await;
+}

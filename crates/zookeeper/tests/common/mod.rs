@@ -1,0 +1,98 @@
+//! What the tests of this store share: a private server, clients of it, and a limit on every test.
+#![allow(dead_code, unreachable_pub, missing_docs)] // each test binary uses its own part
+
+use std::future::Future;
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Place, Queue, Waiting};
+use leasehold_core::{Contention, Guard, Store};
+use leasehold_testbed::ZooKeeper as Server;
+use leasehold_zookeeper::ZooKeeper;
+
+/// Longer than any test may run.
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// So long a session that no heartbeat and no ping falls into a test.
+pub const LONG: Duration = Duration::from_secs(60);
+
+pub const SHORT: Duration = Duration::from_secs(2);
+
+/// Runs a test with a limit.
+pub async fn limited<T>(test: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LIMIT, test).await.expect("the test hangs")
+}
+
+pub async fn server() -> Server {
+    Server::start().await.unwrap()
+}
+
+pub async fn client(server: &Server) -> ZooKeeper {
+    at(server.addr()).await
+}
+
+pub async fn at(addr: &str) -> ZooKeeper {
+    ZooKeeper::connect(&format!("zookeeper://{addr}/test")).await.unwrap()
+}
+
+pub async fn store(server: &Server) -> Store {
+    Store::new(client(server).await)
+}
+
+pub fn fair(name: &str, ttl: Duration) -> Claim {
+    Claim::new(name, Mode::Exclusive, Queue::Fair, ttl, &format!("label of {name}"))
+}
+
+pub fn trying(name: &str, ttl: Duration) -> Claim {
+    Claim::new(name, Mode::Exclusive, Queue::Try, ttl, "trier")
+}
+
+pub async fn granted(client: &ZooKeeper, claim: &Claim) -> Grant {
+    match client.claim(claim).await.unwrap() {
+        Claimed::Granted(grant) => grant,
+        other => panic!("expected a grant: {other:?}"),
+    }
+}
+
+pub async fn waiting(client: &ZooKeeper, claim: &Claim) -> Waiting {
+    match client.claim(claim).await.unwrap() {
+        Claimed::Waiting(waiting) => waiting,
+        other => panic!("expected to wait: {other:?}"),
+    }
+}
+
+pub async fn busy(client: &ZooKeeper, claim: &Claim) -> Contention {
+    match client.claim(claim).await.unwrap() {
+        Claimed::Busy(who) => who,
+        other => panic!("expected it to be busy: {other:?}"),
+    }
+}
+
+pub async fn release(client: &ZooKeeper, claim: &Claim, place: &Place) {
+    client.release(claim, Some(place)).await.unwrap();
+}
+
+/// Retries until the condition holds.
+pub async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
+    while !condition().await {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// How many requests the server got while `work` ran, and a moment after it.
+pub async fn requests<T>(server: &Server, work: impl Future<Output = T>) -> (u64, T) {
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let before = server.packets_received().await.unwrap();
+    let done = work.await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let after = server.packets_received().await.unwrap();
+    (after - before - 1, done)
+}
+
+/// Waits until the server has so many entries in lines; the sessions' own nodes are not among them.
+pub async fn until_entries(server: &Server, entries: u64, sessions: u64) {
+    until(|| async { server.ephemerals_count().await.unwrap() == entries + 2 * sessions }).await;
+}
+
+pub async fn hold(store: &Store, name: &str, ttl: Duration) -> Guard {
+    store.lock(name).ttl(ttl).acquire().await.unwrap()
+}

@@ -1,0 +1,111 @@
+//! The suite against a private ZooKeeper server. The other tool is the client crate's own lock, which is Curator's recipe.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a harness that cannot do its part has failed")]
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_conformance::harness::ForeignHold;
+use leasehold_conformance::{Harness, Link, Need, Powers};
+use leasehold_core::seam::{Backend, async_trait};
+use leasehold_testbed::{Proxy, ZooKeeper as Server};
+use leasehold_zookeeper::ZooKeeper;
+use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
+
+struct World(Server);
+
+/// The node of a lock, as the store's documentation says it; the suite's names need no more than this.
+fn node(full_name: &str) -> String {
+    format!("/leasehold/{}", full_name.replace('%', "%25").replace('/', "%2F"))
+}
+
+impl World {
+    async fn private_one() -> Arc<dyn Harness> {
+        Arc::new(World(Server::start().await.expect("a private ZooKeeper")))
+    }
+
+    async fn raw(&self) -> Client {
+        Client::connect(self.0.addr()).await.expect("a bare client")
+    }
+}
+
+#[async_trait]
+impl Harness for World {
+    fn store(&self) -> &'static str {
+        "zookeeper"
+    }
+
+    async fn client(&self) -> Arc<dyn Backend> {
+        let url = format!("zookeeper://{}", self.0.addr());
+        Arc::new(ZooKeeper::connect(&url).await.expect("a client"))
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
+    fn powers(&self) -> Powers {
+        use Need::{AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Restart};
+        let able = [AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Restart];
+        Powers::new(&able, "transaction numbers restart with the data, as its guarantees say")
+    }
+
+    async fn private(&self) -> Arc<dyn Harness> {
+        World::private_one().await
+    }
+
+    async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
+        let proxy = Proxy::to(self.0.addr()).await.expect("a proxy");
+        let client = ZooKeeper::connect(&format!("zookeeper://{}", proxy.addr())).await.expect("a client");
+        (Arc::new(client), Arc::new(proxy))
+    }
+
+    async fn delete_holder(&self, full_name: &str) {
+        let (raw, node) = (self.raw().await, node(full_name));
+        let mut line = raw.list_children(&node).await.expect("a line");
+        line.sort_by_key(|child| child.rsplit('-').next().map(str::to_owned));
+        raw.delete(&format!("{node}/{}", line[0]), None).await.expect("a deletion");
+    }
+
+    async fn hold_as_another_tool(&self, full_name: &str) -> Box<dyn ForeignHold> {
+        let container = CreateMode::Container.with_acls(Acls::anyone_all());
+        let options = LockOptions::new(Acls::anyone_all()).with_ancestor_options(container).expect("options");
+        let (raw, node) = (self.raw().await, node(full_name));
+        let prefix = LockPrefix::new_curator(&node, "lock-").expect("a prefix");
+        let lock = raw.lock(prefix, b"127.0.0.1", options).await.expect("the other tool's lock");
+        Box::new(Foreign(lock.into_owned()))
+    }
+
+    async fn put_junk(&self, full_name: &str) {
+        let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+        let raw = self.raw().await;
+        raw.mkdir("/leasehold", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.expect("the root");
+        raw.create(&node(full_name), b"junk", &ephemeral).await.expect("junk");
+        std::mem::forget(raw); // the node lives as long as its session
+    }
+
+    async fn restart(&self) {
+        self.0.restart_with_data().await.expect("a restart");
+    }
+
+    async fn footprint(&self) -> u64 {
+        // Locks' own nodes are containers: the server removes them by itself.
+        let mntr = self.0.mntr().await.expect("counters");
+        let number = |name: &str| mntr.get(name).and_then(|n| n.parse::<u64>().ok()).expect("a number");
+        number("zk_ephemerals_count") + number("zk_watch_count") + number("zk_num_alive_connections")
+    }
+}
+
+struct Foreign(OwnedLockClient);
+
+#[async_trait]
+impl ForeignHold for Foreign {
+    async fn release(self: Box<Self>) {
+        self.0.client().delete(self.0.lock_path(), None).await.expect("the other tool's unlock");
+    }
+}
+
+fn main() -> ExitCode {
+    leasehold_conformance::main(World::private_one)
+}

@@ -1,0 +1,142 @@
+//! What each operation costs, in requests that the server counted.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use leasehold_core::Store;
+use leasehold_core::seam::{Backend, Claim};
+use leasehold_zookeeper::ZooKeeper;
+
+/// Uncontended: create, list, delete. A try lists first.
+#[tokio::test]
+async fn a_free_lock_costs_three_requests() {
+    limited(async {
+        let server = server().await;
+        let client = client(&server).await;
+        let cycle = async |claim: Claim| {
+            let grant = granted(&client, &claim).await;
+            release(&client, &claim, &grant.place).await;
+        };
+        cycle(fair("a", LONG)).await; // the lock's node, and the session
+        let (sent, ()) = requests(&server, cycle(fair("a", LONG))).await;
+        assert_eq!(sent, 3);
+        let (sent, ()) = requests(&server, cycle(trying("a", LONG))).await;
+        assert_eq!(sent, 4);
+
+        let holder = fair("a", LONG);
+        let grant = granted(&client, &holder).await;
+        let (sent, _) = requests(&server, busy(&client, &trying("a", LONG))).await;
+        assert_eq!(sent, 2, "a list, and who it is");
+        let (sent, _) = requests(&server, granted(&client, &holder)).await;
+        assert_eq!(sent, 1, "claiming again");
+        let (sent, _) = requests(&server, client.release(&fair("a", LONG), None)).await;
+        assert_eq!(sent, 0, "nothing was ever sent");
+        let renewals = [leasehold_core::seam::Tenure::new(holder.into(), grant.place, Some(grant.token))];
+        let (sent, _) = requests(&server, client.renew(&renewals)).await;
+        assert_eq!(sent, 1, "however many");
+    })
+    .await;
+}
+
+/// A whole line is enqueued, then handed from one to the next until it is empty.
+async fn drain(waiters: usize) -> (f64, f64) {
+    let server = server().await;
+    let clients: Vec<ZooKeeper> = {
+        let mut clients = Vec::new();
+        for i in 0..4 {
+            let client = client(&server).await;
+            granted(&client, &fair(&format!("warm {i}"), LONG)).await; // its session
+            clients.push(client);
+        }
+        clients
+    };
+    let stores: Vec<Store> = clients.iter().cloned().map(Store::new).collect();
+    let first = hold(&stores[0], "a", LONG).await;
+    let (sent, tasks) = requests(&server, async {
+        let mut tasks = Vec::new();
+        for i in 0..waiters {
+            let store = stores[i % stores.len()].clone();
+            tasks.push(tokio::spawn(async move {
+                let guard = hold(&store, "a", LONG).await;
+                let token = guard.fencing_token();
+                guard.release().await.unwrap();
+                token
+            }));
+            until(|| async { clients[0].inspect(&"a".into()).await.unwrap().waiters.len() == i + 1 }).await;
+        }
+        tasks
+    })
+    .await;
+    let looks = sent as f64 / waiters as f64;
+    let (sent, tokens) = requests(&server, async {
+        first.release().await.unwrap();
+        let mut tokens = Vec::new();
+        for task in tasks {
+            tokens.push(task.await.unwrap());
+        }
+        tokens
+    })
+    .await;
+    assert!(tokens.is_sorted(), "{tokens:?}");
+    (looks, sent as f64 / (waiters + 1) as f64)
+}
+
+#[tokio::test]
+async fn a_hand_over_costs_two_requests_however_many_wait() {
+    limited(async {
+        for waiters in [2, 8, 40] {
+            let (enqueue, each) = drain(waiters).await;
+            println!(
+                "{waiters} waiters: {enqueue:.2} to take a place (with the test's own looks), {each:.2} to hand over"
+            );
+            assert!(each <= 2.0, "{each} requests for each hand-over of {waiters}");
+        }
+    })
+    .await;
+}
+
+/// Everybody comes back at once: what a hand-over costs with the taking of a place.
+async fn cycles(workers: usize, wanted: usize) -> f64 {
+    let server = server().await;
+    let mut stores = Vec::new();
+    for _ in 0..workers {
+        let store = store(&server).await;
+        drop(hold(&store, "a", LONG).await);
+        stores.push(store);
+    }
+    until_entries(&server, 0, 2 * workers as u64).await;
+    let (sent, ()) = requests(&server, async {
+        let tasks: Vec<_> = stores
+            .into_iter()
+            .map(|store| {
+                tokio::spawn(async move {
+                    for _ in 0..wanted {
+                        let guard = hold(&store, "a", LONG).await;
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                        guard.release().await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    })
+    .await;
+    // The clients are gone by now: each has closed its two sessions.
+    (sent as f64 - 2.0 * workers as f64) / (workers * wanted) as f64
+}
+
+#[tokio::test]
+async fn a_contended_cycle_costs_six_requests_however_many_come_back() {
+    limited(async {
+        for (workers, limit) in [(2, 4.2), (3, 5.2), (8, 6.2), (24, 6.2)] {
+            let each = cycles(workers, 12).await;
+            println!("{workers} workers: {each:.2} requests for a whole cycle");
+            assert!(each <= limit, "{each} requests for each cycle of {workers}");
+        }
+    })
+    .await;
+}

@@ -1,0 +1,288 @@
+//! Bad days: lost replies, dropped futures, cut connections, sessions that end, servers that go and come.
+
+mod common;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use common::*;
+use leasehold_core::seam::{Backend, Claimed, Tenure};
+use leasehold_core::{ErrorKind, Loss, Store};
+use leasehold_testbed::Proxy;
+use leasehold_zookeeper::ZooKeeper;
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_said_in_time() {
+    limited(async {
+        let proxy = Proxy::to("127.0.0.1:1").await.unwrap();
+        let silent = Proxy::to("127.0.0.1:1").await.unwrap();
+        silent.hold();
+        for addr in ["127.0.0.1:1", proxy.addr(), silent.addr(), "no.such.host.invalid:2181"] {
+            let started = Instant::now();
+            let e = ZooKeeper::connect(&format!("zookeeper://{addr}")).await.unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Unavailable, "{addr}: {e:?}");
+            assert!(started.elapsed() < Duration::from_secs(3), "{addr}: {:?}", started.elapsed());
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn after_a_restart_everything_goes_on() {
+    limited(async {
+        let server = server().await;
+        let client = client(&server).await;
+        let store = Store::new(client.clone());
+        let guard = hold(&store, "a", SHORT).await;
+        let token = guard.fencing_token();
+        server.kill().await.unwrap();
+        let started = Instant::now();
+        let e = client.claim(&fair("b", SHORT)).await.unwrap_err();
+        assert!(matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous), "{e:?}");
+        assert!(matches!(client.inspect(&"a".into()).await.unwrap_err().kind(), ErrorKind::Unavailable));
+        assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+        let waits = tokio::spawn({
+            let store = store.clone();
+            async move { hold(&store, "b", SHORT).await }
+        });
+        assert_eq!(guard.lost().await, Loss::Expired);
+        server.start_again().await.unwrap();
+        drop(waits.await.unwrap());
+        drop(guard);
+        let again = hold(&store, "a", SHORT).await;
+        assert!(again.fencing_token() > token);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_wait_survives_a_reconnect_and_what_happened_meanwhile() {
+    limited(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let (near, far) = (store(&server).await, Store::new(at(proxy.addr()).await));
+        let ttl = Duration::from_secs(6);
+        let guard = hold(&near, "a", ttl).await;
+        let kept = hold(&far, "kept", ttl).await;
+        let waits = tokio::spawn({
+            let far = far.clone();
+            async move { hold(&far, "a", ttl).await }
+        });
+        let watcher = client(&server).await;
+        until(|| async { watcher.inspect(&"a".into()).await.unwrap().waiters.len() == 1 }).await;
+        for _ in 0..3 {
+            proxy.disconnect().await;
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            assert!(!waits.is_finished());
+        }
+        proxy.cut().await;
+        guard.release().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        proxy.heal().await;
+        let guard = waits.await.unwrap();
+        assert!(kept.is_valid(), "the session survived");
+        guard.release().await.unwrap();
+        kept.release().await.unwrap();
+    })
+    .await;
+}
+
+/// The reply to the create is lost: claiming again finds the entry, and withdrawing removes it.
+#[tokio::test]
+async fn a_lost_reply_leaves_neither_a_twin_nor_an_orphan() {
+    limited(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let client = at(proxy.addr()).await;
+        let ttl = Duration::from_secs(6);
+        let warm = fair("a", ttl);
+        let grant = granted(&client, &warm).await;
+        release(&client, &warm, &grant.place).await;
+        for claims_again in [true, false] {
+            let claim = fair("a", ttl);
+            let trap = proxy.lose_reply_matching("-lock-");
+            let e = client.claim(&claim).await.unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Ambiguous, "{e:?}");
+            trap.done().await;
+            until_entries(&server, 1, 2).await;
+            if claims_again {
+                let grant = granted(&client, &claim).await;
+                assert_eq!(granted(&client, &claim).await.token, grant.token);
+                assert_eq!(client.inspect(&claim.name).await.unwrap().holders.len(), 1);
+                release(&client, &claim, &grant.place).await;
+            } else {
+                client.release(&claim, None).await.unwrap();
+            }
+            until_entries(&server, 0, 2).await;
+        }
+    })
+    .await;
+}
+
+/// A create that is held back on the way, and delivered after the claim was withdrawn.
+#[tokio::test]
+async fn a_late_create_leaves_nothing() {
+    limited(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let client = at(proxy.addr()).await;
+        let ttl = Duration::from_secs(4);
+        let warm = fair("a", ttl);
+        let grant = granted(&client, &warm).await;
+        release(&client, &warm, &grant.place).await;
+        let claim = fair("a", ttl);
+        let trap = proxy.hold_matching("-lock-");
+        assert_eq!(client.claim(&claim).await.unwrap_err().kind(), ErrorKind::Ambiguous);
+        assert!(trap.has_sprung());
+        // Everything behind it on that connection is held back too, until the client gives that connection up.
+        until(|| async { client.release(&claim, None).await.is_ok() }).await;
+        proxy.deliver_held();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        until_entries(&server, 0, 2).await;
+        assert!(matches!(client.claim(&fair("a", ttl)).await.unwrap(), Claimed::Granted(_)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_claim_dropped_at_any_await_is_withdrawn() {
+    limited(async {
+        let server = server().await;
+        let (client, other) = (client(&server).await, client(&server).await);
+        let ttl = Duration::from_secs(10);
+        for held in [false, true] {
+            let holder = fair("a", ttl);
+            if held {
+                granted(&other, &holder).await;
+            }
+            for polls in 1..8 {
+                let claim = fair("a", ttl);
+                {
+                    let mut attempt = pin!(client.claim(&claim));
+                    for _ in 0..polls {
+                        let done = attempt.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+                        tokio::time::sleep(Duration::from_millis(3)).await;
+                        if done {
+                            break;
+                        }
+                    }
+                }
+                client.release(&claim, None).await.unwrap();
+                until_entries(&server, u64::from(held), 2).await;
+            }
+        }
+        // Sessions' bells alone are watched.
+        until(|| async { server.watch_count().await.unwrap() == 2 }).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_is_a_loss_in_time_and_its_waiters_take_new_places() {
+    limited(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let (far, near) = (at(proxy.addr()).await, client(&server).await);
+        let (far_store, near_store) = (Store::new(far.clone()), Store::new(near.clone()));
+        let guard = hold(&far_store, "a", SHORT).await;
+        let next = tokio::spawn(async move { (hold(&near_store, "a", SHORT).await, Instant::now(), near_store) });
+        until(|| async { near.inspect(&"a".into()).await.unwrap().waiters.len() == 1 }).await;
+        let third = tokio::spawn({
+            let far_store = far_store.clone();
+            async move { hold(&far_store, "a", SHORT).await }
+        });
+        until(|| async { near.inspect(&"a".into()).await.unwrap().waiters.len() == 2 }).await;
+        proxy.hold();
+        assert_eq!(guard.lost().await, Loss::Expired);
+        let lost = Instant::now();
+        let (next, granted, _near_store) = next.await.unwrap();
+        assert!(lost < granted, "lost {:?} after the next one was in", lost - granted);
+        assert!(next.fencing_token() > guard.fencing_token());
+        proxy.heal().await;
+        until(|| async { near.inspect(&"a".into()).await.unwrap().waiters.len() == 1 }).await;
+        let token = next.fencing_token();
+        next.release().await.unwrap();
+        let third = third.await.unwrap();
+        assert!(third.fencing_token() > token);
+        drop(guard); // late, of another session: frees nobody
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(third.is_valid());
+        assert_eq!(near.inspect(&"a".into()).await.unwrap().holders[0].token, Some(third.fencing_token()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_that_answers_nothing_extends_nothing() {
+    limited(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let store = Store::new(at(proxy.addr()).await);
+        let guard = hold(&store, "a", SHORT).await;
+        let started = Instant::now();
+        proxy.drop_replies(); // the server keeps hearing us
+        assert_eq!(guard.lost().await, Loss::Expired);
+        assert!(started.elapsed() <= SHORT, "{:?}", started.elapsed());
+    })
+    .await;
+}
+
+/// The lines's last tokens, over everything that can lie between two grants.
+#[tokio::test]
+async fn tokens_rise_over_expiry_and_restart() {
+    limited(async {
+        let server = server().await;
+        let mut last = 0;
+        for round in 0..3 {
+            let proxy = Proxy::to(server.addr()).await.unwrap();
+            let client = at(proxy.addr()).await;
+            let claim = fair("a", Duration::from_millis(600));
+            let grant = loop {
+                match client.claim(&claim).await {
+                    Ok(Claimed::Granted(grant)) => break grant,
+                    _ => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            };
+            assert!(grant.token.get() > last);
+            last = grant.token.get();
+            match round {
+                0 => proxy.cut().await, // it expires
+                1 => server.restart_with_data().await.unwrap(),
+                _ => {}
+            }
+            let tenure = Tenure::new(Arc::new(claim), grant.place, Some(grant.token));
+            until(|| async {
+                round == 2 || server.ephemerals_count().await.is_ok_and(|count| count == 0) || {
+                    let _ = client.renew(std::slice::from_ref(&tenure)).await;
+                    drop(client.close().await);
+                    false
+                }
+            })
+            .await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn credentials_keep_others_out() {
+    limited(async {
+        let server = server().await;
+        let as_user = async |user: &str| {
+            ZooKeeper::connect(&format!("zookeeper://{user}@{}/private", server.addr())).await.unwrap()
+        };
+        let (mine, same) = (as_user("me:secret").await, as_user("me:secret").await);
+        let claim = fair("a", LONG);
+        let grant = granted(&mine, &claim).await;
+        waiting(&same, &fair("a", LONG)).await;
+        let url = format!("zookeeper://me:wrong@{}/private", server.addr());
+        let e = ZooKeeper::connect(&url).await.unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Denied, "{e:?}");
+        assert!(!format!("{e:?}").contains("wrong"));
+        release(&mine, &claim, &grant.place).await;
+    })
+    .await;
+}

@@ -1,0 +1,52 @@
+//! URLs: what `connect` says to good and to bad ones. No server is needed.
+
+use leasehold::{ErrorKind, connect};
+
+async fn refused(url: &str) -> leasehold::Error {
+    match connect(url).await {
+        Ok(store) => panic!("{url} gave {store:?}"),
+        Err(e) => e,
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_url_of_ours_is_invalid() {
+    for url in ["", "localhost", "redis", "mysql://localhost", "://x", "memory://host", "REDIS:/x"] {
+        assert_eq!(refused(url).await.kind(), ErrorKind::Invalid, "{url}");
+    }
+    assert!(refused("mysql://localhost").await.to_string().contains("etcd"), "the known schemes are named");
+}
+
+#[cfg(not(feature = "redis"))]
+#[tokio::test]
+async fn a_feature_that_is_off_is_named_and_no_secret_is_shown() {
+    let error = refused("redis://user:s3ntinel@localhost").await;
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("feature \"redis\""), "{error}");
+    assert!(!format!("{error} {error:?}").contains("s3ntinel"));
+}
+
+#[cfg(feature = "memory")]
+#[tokio::test]
+async fn memory_is_a_world_of_its_own_each_time() -> leasehold::Result<()> {
+    let (one, two) = (connect("memory://").await?, connect("memory://").await?);
+    let _guard = one.lock("a").try_acquire().await?;
+    let _other = two.lock("a").try_acquire().await?;
+    assert!(one.clone().lock("a").try_acquire().await.is_err_and(|e| e.is_contended()));
+    Ok(())
+}
+
+/// A blocked runtime loses its lock, on time and visibly; with a thread of their own, the renewals go on.
+#[cfg(feature = "memory")]
+#[tokio::test(flavor = "current_thread")]
+async fn a_blocked_runtime_needs_a_store_on_its_own_thread() -> leasehold::Result<()> {
+    let ttl = std::time::Duration::from_millis(300);
+    let (here, there) = (connect("memory://").await?, leasehold::connect_on_own_thread("memory://").await?);
+    let lost = here.lock("a").ttl(ttl).acquire().await?;
+    let kept = there.lock("a").ttl(ttl).acquire().await?;
+    std::thread::sleep(ttl * 3); // what a careless program does
+    assert!(!lost.is_valid(), "validity is computed, not reported");
+    assert!(kept.is_valid(), "{:?}", kept.check());
+    assert_eq!(lost.lost().await, leasehold::Loss::Expired);
+    kept.release().await
+}

@@ -1,3 +1,0 @@
-//! The suite against zookeeper.
-
-fn main() {}
