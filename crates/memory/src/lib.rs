@@ -5,14 +5,14 @@ mod line;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Clock, Place, Renewal, Tenure, VirtualClock, async_trait};
 use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
 
-use line::{Mint, Queue};
+use line::{Cord, Mint, Queue};
 
 /// A client of an in-memory store.
 ///
@@ -40,8 +40,7 @@ pub struct Memory(Arc<Client>);
 
 struct Client {
     world: Arc<World>,
-    bells: Bells,
-    cut_off: AtomicBool,
+    cord: Cord,
 }
 
 struct World {
@@ -72,7 +71,7 @@ impl Memory {
     }
 
     fn of(world: Arc<World>) -> Memory {
-        Memory(Arc::new(Client { world, bells: Bells::new(), cut_off: AtomicBool::new(false) }))
+        Memory(Arc::new(Client { world, cord: Cord::default() }))
     }
 
     /// Another client of the same store, as another process would be.
@@ -82,13 +81,13 @@ impl Memory {
 
     /// From now on no request of this client arrives, and no bell reaches it, until [`reconnect`](Memory::reconnect).
     pub fn cut_off(&self) {
-        self.0.cut_off.store(true, Ordering::Release);
+        self.0.cord.cut_off.store(true, Ordering::Release);
     }
 
     /// Ends a [`cut_off`](Memory::cut_off).
     pub fn reconnect(&self) {
-        self.0.cut_off.store(false, Ordering::Release);
-        self.0.bells.everyone();
+        self.0.cord.cut_off.store(false, Ordering::Release);
+        self.0.cord.bells.everyone();
     }
 
     /// Ends the lease of whoever holds `name`, now, and tells it; says whether anybody did. The next waiter is served.
@@ -104,7 +103,7 @@ impl Memory {
 
     /// How many holders and waiters there are, over all names.
     pub fn entries(&self) -> usize {
-        self.state().lines.values().map(Queue::len).sum()
+        self.swept().lines.values().map(Queue::len).sum()
     }
 
     fn end(&self, name: &Name, loss: Loss, which: impl Fn(&line::Entry) -> bool) -> bool {
@@ -126,12 +125,24 @@ impl Memory {
         outcome
     }
 
+    /// The state without the dead, of whom nobody may have asked since they died.
+    fn swept(&self) -> MutexGuard<'_, State> {
+        let now = self.0.world.clock.now();
+        let mut state = self.state();
+        let State { lines, mint } = &mut *state;
+        lines.retain(|_, line| {
+            line.settle(now, mint);
+            line.len() > 0
+        });
+        state
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.world.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn reachable(&self) -> Result<()> {
-        if self.0.cut_off.load(Ordering::Acquire) {
+        if self.0.cord.cut_off.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Unavailable, "this client was cut off"));
         }
         Ok(())
@@ -155,7 +166,7 @@ impl Backend for Memory {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
         self.reachable()?;
         let now = self.0.world.clock.now();
-        Ok(self.with_line(&claim.name, |line, mint| line.claim(claim, &self.0.bells, now, mint)))
+        Ok(self.with_line(&claim.name, |line, mint| line.claim(claim, &self.0.cord, now, mint)))
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
@@ -177,7 +188,7 @@ impl Backend for Memory {
 
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
         self.reachable()?;
-        let state = self.state();
+        let state = self.swept();
         let wanted = |name: &&Name| name.as_str().starts_with(prefix) && after.is_none_or(|after| *name > after);
         Ok(state.lines.keys().filter(wanted).take(limit).cloned().collect())
     }
@@ -198,7 +209,7 @@ impl Backend for Memory {
     }
 
     fn bells(&self) -> Option<&Bells> {
-        Some(&self.0.bells)
+        Some(&self.0.cord.bells)
     }
 
     fn clock(&self) -> Clock {

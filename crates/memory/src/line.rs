@@ -1,5 +1,7 @@
 //! One name's line: who holds, who waits, and who is next. Synchronous and without a clock of its own.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::{
@@ -10,6 +12,27 @@ use leasehold_core::{Contention, FencingToken, Line, Loss};
 
 /// How many tokens a `fast` grant reserves for turns among the tasks of its process.
 const TURNS: u32 = 64;
+
+/// A client's bells, which are silent while it is cut off.
+#[derive(Clone, Default)]
+pub(crate) struct Cord {
+    pub(crate) bells: Bells,
+    pub(crate) cut_off: Arc<AtomicBool>,
+}
+
+impl Cord {
+    fn granted(&self, id: ClaimId, grant: Grant) {
+        if !self.cut_off.load(Ordering::Acquire) {
+            self.bells.granted(id, grant);
+        }
+    }
+
+    fn lost(&self, id: ClaimId, loss: Loss) {
+        if !self.cut_off.load(Ordering::Acquire) {
+            self.bells.lost(id, loss);
+        }
+    }
+}
 
 /// Tokens are minted from one counter for all names.
 #[derive(Default)]
@@ -29,7 +52,7 @@ pub(crate) struct Queue(Vec<Entry>);
 
 pub(crate) struct Entry {
     claim: Claim,
-    bells: Bells,
+    cord: Cord,
     /// When the latest claim or renewal that the store saw was sent: what a grant's validity counts from.
     sent: Moment,
     grant: Option<(FencingToken, u32)>,
@@ -72,14 +95,14 @@ impl Queue {
                 entry.grant = Some((mint.reserve(turns), turns));
                 (entry.since, entry.began) = (SystemTime::now(), now);
                 if let Some(grant) = entry.granted() {
-                    entry.bells.granted(entry.claim.id, grant);
+                    entry.cord.granted(entry.claim.id, grant);
                 }
             }
         }
     }
 
     /// Takes or keeps a place.
-    pub(crate) fn claim(&mut self, claim: &Claim, bells: &Bells, now: Moment, mint: &mut Mint) -> Claimed {
+    pub(crate) fn claim(&mut self, claim: &Claim, cord: &Cord, now: Moment, mint: &mut Mint) -> Claimed {
         let known = self.0.iter().position(|entry| entry.claim.id == claim.id);
         let at = known.unwrap_or(self.0.len());
         if known.is_none() {
@@ -87,8 +110,8 @@ impl Queue {
             if claim.queue == Kind::Try && admit(&modes, claim.mode) != Admission::In {
                 return Claimed::Busy(self.contention(at, now));
             }
-            let (claim, bells) = (claim.clone(), bells.clone());
-            self.0.push(Entry { claim, bells, sent: now, grant: None, since: SystemTime::now(), began: now });
+            let (claim, cord) = (claim.clone(), cord.clone());
+            self.0.push(Entry { claim, cord, sent: now, grant: None, since: SystemTime::now(), began: now });
             self.settle(now, mint);
         }
         let entry = &mut self.0[at];
@@ -125,7 +148,7 @@ impl Queue {
         self.0.retain(|entry| {
             let ends = entry.grant.is_some() && which(entry);
             if ends {
-                entry.bells.lost(entry.claim.id, loss);
+                entry.cord.lost(entry.claim.id, loss);
             }
             !ends
         });
