@@ -94,7 +94,7 @@ pub(crate) async fn acquire(
     let mut who = None;
     loop {
         let mut nap = None;
-        match candidate.claim(deadline).await {
+        match candidate.claim(deadline.map(|at| at + LAST_LOOK)).await {
             Answer::Landed(Ok(Claimed::Granted(grant)))
                 if grant.validity.until(candidate.stamp) <= client.clock.now() =>
             {
