@@ -40,6 +40,7 @@ macro_rules! table {
 // `any`: in bad weather too. `fair`: only in fair weather, because the case counts, times, or makes its own weather.
 table! {
     exclusion::contenders: "P1 P2", [], any;
+    exclusion::counter: "P1 P2", [], fair;
     exclusion::two_of_one_client: "P1 S1", [], any;
     exclusion::try_says_who: "P8 S5", [], any;
     exclusion::claiming_again_is_idempotent: "S1 S3", [], fair;

@@ -17,6 +17,11 @@ pub trait Harness: Send + Sync + 'static {
     /// The lease that cases use: the shortest that is comfortable on a busy machine.
     fn ttl(&self) -> Duration;
 
+    /// How many clients the counting case uses.
+    fn counters(&self) -> usize {
+        10
+    }
+
     /// What this harness can do.
     fn powers(&self) -> Powers;
 

@@ -56,6 +56,10 @@ impl Harness for World {
         Duration::from_secs(2)
     }
 
+    fn counters(&self) -> usize {
+        100
+    }
+
     fn powers(&self) -> Powers {
         use Need::{AnotherTool, DeleteHolder, Footprint, Link, Private, PushedWake, Requests, Restart};
         match self {

@@ -67,6 +67,22 @@ pub(crate) async fn contenders(arena: Arena) {
     count(locks, 10).await;
 }
 
+/// The articles' test: N tasks, each with its own client, increment an unprotected counter under the lock. How often each
+/// does is `LEASEHOLD_INCREMENTS`, or as much as a suite has time for.
+pub(crate) async fn counter(arena: Arena) {
+    let tasks = arena.harness().counters();
+    let said = std::env::var("LEASEHOLD_INCREMENTS").ok().and_then(|text| text.parse().ok());
+    let each = said.unwrap_or(2_000 / tasks as u64);
+    let mut locks = Vec::new();
+    for _ in 0..tasks {
+        locks.push(dynamic(&arena.store().await));
+    }
+    let started = tokio::time::Instant::now();
+    count(locks, each).await;
+    let (store, total, took) = (arena.harness().store(), tasks as u64 * each, started.elapsed());
+    println!("{store}: {tasks} clients counted to {total} in {took:.1?}");
+}
+
 /// CASES 5 (etcd's mutex is the same owner twice within one session): two handles of one client exclude each other.
 pub(crate) async fn two_of_one_client(arena: Arena) {
     let store = arena.store().await;
