@@ -1,5 +1,7 @@
 //! The suite against a private ZooKeeper server. The other tool is the client crate's own lock, which is Curator's recipe.
 
+#![allow(clippy::expect_used)] // a test
+
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
