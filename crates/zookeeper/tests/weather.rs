@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::seam::{Backend, Claimed, Moment};
+use leasehold_core::seam::{Backend, Claimed, Moment, Renewal, Tenure};
 use leasehold_core::{ErrorKind, Loss, Store};
 use leasehold_testbed::Proxy;
 use leasehold_zookeeper::ZooKeeper;
@@ -229,6 +229,31 @@ async fn a_session_that_answers_nothing_extends_nothing() {
         proxy.drop_replies(); // the server keeps hearing us
         assert_eq!(guard.lost().await, Loss::Expired);
         assert!(Moment::now().since(started) <= SHORT, "{:?}", Moment::now().since(started));
+    })
+    .await;
+}
+
+/// Nobody renews a claim, while its session lives on for another: it ends by itself, and can be claimed again.
+#[tokio::test]
+async fn a_claim_that_nobody_renews_lapses_alone() {
+    limited(async {
+        let server = server().await;
+        let client = client(&server).await;
+        let (kept, left, waits) = (fair("kept", SHORT), fair("a", SHORT), fair("a", Duration::from_secs(20)));
+        let grant = granted(&client, &kept).await;
+        let tenure = Tenure::new(kept.into(), grant.place, Some(grant.token));
+        let first = granted(&client, &left).await;
+        let started = Moment::now();
+        waiting(&client, &waits).await;
+        while !matches!(client.claim(&waits).await.unwrap(), Claimed::Granted(_)) {
+            let renewed = client.renew(std::slice::from_ref(&tenure)).await.unwrap();
+            assert!(matches!(renewed[..], [Renewal::Renewed(_)]), "{renewed:?}");
+            tokio::time::sleep(SHORT / 10).await;
+        }
+        let took = Moment::now().since(started);
+        assert!(took >= SHORT && took < SHORT * 2, "{took:?}");
+        let again = waiting(&client, &left).await;
+        assert_ne!(again.place, first.place);
     })
     .await;
 }

@@ -11,7 +11,7 @@ use leasehold_testbed::ZooKeeper as Server;
 use leasehold_zookeeper::ZooKeeper;
 
 /// Longer than any test may run.
-const LIMIT: Duration = Duration::from_secs(40);
+const LIMIT: Duration = Duration::from_secs(90);
 
 /// So long a session that no heartbeat and no ping falls into a test.
 pub const LONG: Duration = Duration::from_secs(60);
