@@ -44,6 +44,7 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("zookeeper: verbs", &["test", "-p", "leasehold-zookeeper", "--test", "verbs"]),
     suite("zookeeper: bells", &["test", "-p", "leasehold-zookeeper", "--test", "bells"]),
     suite("zookeeper: counts", &["test", "-p", "leasehold-zookeeper", "--test", "counts"]),
+    suite("zookeeper: ensemble", &["test", "-p", "leasehold-zookeeper", "--test", "ensemble"]),
     suite("zookeeper: weather", &["test", "-p", "leasehold-zookeeper", "--test", "weather"]),
 ];
 
