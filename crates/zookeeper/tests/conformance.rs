@@ -15,7 +15,7 @@ use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedL
 
 /// A server of ours, or somebody else's.
 enum World {
-    Private(Server),
+    Private(Box<Server>),
     External(String),
 }
 
@@ -26,7 +26,7 @@ fn node(full_name: &str) -> String {
 
 impl World {
     async fn private_one() -> Arc<dyn Harness> {
-        Arc::new(World::Private(Server::start().await.expect("a private ZooKeeper")))
+        Arc::new(World::Private(Box::new(Server::start().await.expect("a private ZooKeeper"))))
     }
 
     fn server(&self) -> &Server {
