@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use futures_util::future::join;
-use leasehold_core::seam::{Claim, ClaimId, Claimed, Grant, Place, Queue, Waiting};
+use leasehold_core::seam::{Claim, ClaimId, Claimed, Grant, Moment, Place, Queue, Validity, Waiting};
 use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Name, Result};
 use tokio::time::timeout;
 use zookeeper_client::{Client, CreateMode, Error as ZkError};
 
-use crate::error::{reading, writing};
+use crate::error::{reading, unavailable, writing};
 use crate::line::{self, Child};
 use crate::places::Node;
 use crate::session::Session;
@@ -48,9 +48,15 @@ pub(crate) async fn claim(session: &Arc<Session>, claim: &Claim) -> Result<Claim
     let client = session.connected().await?;
     let seat = Seat::of(session, claim);
     let trying = claim.queue == Queue::Try;
+    let leaving = session.places().leaving(claim.id);
+    if let Some(leaving) = leaving {
+        // It would take the new entry along.
+        let left = timeout(session.config.timeout, leaving).await;
+        left.map_err(|_| unavailable("an earlier withdrawal of the claim is still under way"))?.map_err(reading)?;
+    }
     let known = {
         let mut places = session.places();
-        places.renew(claim.id, session.lease_end(claim));
+        places.renew(claim.id, Moment::now());
         places.find(claim.id)
     };
     let mut found = None;
@@ -105,17 +111,11 @@ pub(crate) async fn claim(session: &Arc<Session>, claim: &Claim) -> Result<Claim
 pub(crate) fn hold(session: &Session, id: ClaimId, name: &Name, path: &str) -> Result<Grant> {
     let unproven = || Error::new(ErrorKind::Ambiguous, "ZooKeeper has not answered the session's heartbeats lately");
     let removed = || Error::new(ErrorKind::Ambiguous, "the claim was withdrawn meanwhile");
-    let validity = session.validity().ok_or_else(unproven)?;
-    let (grant, new) = {
-        let mut places = session.places();
-        let new = places.hold(id, path).ok_or_else(removed)?;
-        let node = places.held(id).ok_or_else(removed)?;
-        (grant(&node, validity), new)
-    };
-    if new {
+    let (node, asked, news) = session.places().hold(id, path).ok_or_else(removed)?;
+    if news {
         session.bells.stirred(name);
     }
-    Ok(grant)
+    Ok(grant(&node, session.validity(asked).ok_or_else(unproven)?))
 }
 
 /// The number of the transaction that made the entry, with room for 256 turns: places get it when they are taken, so what is
@@ -125,7 +125,7 @@ pub(crate) fn token(czxid: i64) -> FencingToken {
 }
 
 /// The grant of the entry at this node.
-pub(crate) fn grant(node: &Node, validity: leasehold_core::seam::Validity) -> Grant {
+pub(crate) fn grant(node: &Node, validity: Validity) -> Grant {
     Grant::new(Place::new(node.path.clone()), token(node.czxid), validity).turns(256)
 }
 
@@ -136,7 +136,7 @@ async fn take(session: &Session, client: &Client, claim: &Claim, seat: &Seat) ->
     let options = session.config.make(CreateMode::EphemeralSequential);
     for _ in 0..3 {
         let seen = session.connection();
-        session.places().unsure(claim, session.lease_end(claim));
+        session.places().unsure(claim, session.lease(claim), Moment::now());
         let both = join(client.create(&prefix, &data, &options), client.list_children(&seat.parent));
         let both = timeout(session.config.timeout, both).await;
         match both.unwrap_or((Err(ZkError::ConnectionLoss), Ok(Vec::new()))) {

@@ -82,7 +82,7 @@ async fn hear(session: &Arc<Session>, mut bell: OneshotWatcher) -> Infallible {
                 Err(_) => tokio::time::sleep(BREATHE).await,
             }
         };
-        while session.audit(session.config.timeout, Loss::Evicted).await.is_err() && session.current().is_some() {
+        while let Err(ZkError::ConnectionLoss) = session.audit(session.config.timeout, Loss::Evicted).await {
             tokio::time::sleep(BREATHE).await;
         }
     }

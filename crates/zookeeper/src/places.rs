@@ -27,8 +27,9 @@ pub(crate) struct Places {
 /// What is known of one claim.
 pub(crate) struct Kept {
     claim: Claim,
-    /// When its lease ends unless it is claimed again or renewed.
-    ends: Moment,
+    /// When it was last claimed or renewed, and how long that lasts.
+    seen: Moment,
+    lease: Duration,
     node: Option<Node>,
     waiter: Option<AbortHandle>,
     held: bool,
@@ -65,21 +66,21 @@ impl Places {
     }
 
     /// A request that may make a node for this claim is about to be sent.
-    pub(crate) fn unsure(&mut self, claim: &Claim, ends: Moment) {
-        let kept = Kept { claim: claim.clone(), ends, node: None, waiter: None, held: false };
+    pub(crate) fn unsure(&mut self, claim: &Claim, lease: Duration, now: Moment) {
+        let kept = Kept { claim: claim.clone(), seen: now, lease, node: None, waiter: None, held: false };
         self.kept.insert(claim.id, kept);
     }
 
     /// The claim is still wanted.
-    pub(crate) fn renew(&mut self, id: ClaimId, ends: Moment) {
+    pub(crate) fn renew(&mut self, id: ClaimId, now: Moment) {
         if let Some(kept) = self.kept.get_mut(&id) {
-            kept.ends = ends;
+            kept.seen = now;
         }
     }
 
-    /// The claims whose leases have ended.
+    /// The claims that nobody wants any more.
     pub(crate) fn lapsed(&self, now: Moment) -> Vec<Claim> {
-        self.kept.values().filter(|kept| kept.ends <= now).map(|kept| kept.claim.clone()).collect()
+        self.kept.values().filter(|kept| kept.seen + kept.lease <= now).map(|kept| kept.claim.clone()).collect()
     }
 
     /// The claim's node is known.
@@ -99,10 +100,13 @@ impl Places {
         self.kept.get(&id).filter(|kept| kept.held)?.node.clone()
     }
 
-    /// The claim with this node holds; `None` if it is not known any more, else whether that is new.
-    pub(crate) fn hold(&mut self, id: ClaimId, path: &str) -> Option<bool> {
+    /// The claim with this node holds: its node, when it was last claimed or renewed, and whether it is news. `None` if it
+    /// is not known any more.
+    pub(crate) fn hold(&mut self, id: ClaimId, path: &str) -> Option<(Node, Moment, bool)> {
         let kept = self.kept.get_mut(&id).filter(|kept| kept.is_at(path))?;
-        Some(!std::mem::replace(&mut kept.held, true))
+        kept.stop_waiting(None);
+        let news = !std::mem::replace(&mut kept.held, true);
+        Some((kept.node.clone()?, kept.seen, news))
     }
 
     /// Whether somebody waits in line for this claim.
@@ -149,6 +153,11 @@ impl Places {
     pub(crate) fn end(&mut self) -> Vec<(ClaimId, Name)> {
         self.closed = true;
         self.kept.drain().map(|(id, kept)| (id, kept.claim.name.clone())).collect()
+    }
+
+    /// The withdrawal of this claim that is under way.
+    pub(crate) fn leaving(&self, id: ClaimId) -> Option<Leaving> {
+        self.leaving.get(&id).cloned()
     }
 
     /// The withdrawal of this claim: the one that is under way, or a new one.
@@ -212,7 +221,7 @@ mod tests {
         let claim = Claim::new("a", Mode::Exclusive, Queue::Fair, IDLE, "");
         assert!(places.touch(at(10)));
         assert!(!places.retire(IDLE, at(69)));
-        places.unsure(&claim, at(30));
+        places.unsure(&claim, IDLE, at(30));
         assert!(!places.retire(IDLE, at(500)));
         places.forget(claim.id);
         assert!(places.touch(at(490)));
@@ -225,10 +234,10 @@ mod tests {
     fn a_claim_lapses_unless_it_is_renewed() {
         let mut places = Places::default();
         let claim = Claim::new("a", Mode::Exclusive, Queue::Fair, IDLE, "");
-        places.unsure(&claim, at(30));
-        assert!(places.lapsed(at(29)).is_empty());
+        places.unsure(&claim, IDLE, at(30));
+        assert!(places.lapsed(at(89)).is_empty());
         places.renew(claim.id, at(40));
-        assert!(places.lapsed(at(30)).is_empty());
-        assert_eq!(places.lapsed(at(40))[0].id, claim.id);
+        assert!(places.lapsed(at(90)).is_empty());
+        assert_eq!(places.lapsed(at(100))[0].id, claim.id);
     }
 }

@@ -49,19 +49,12 @@ impl Proof {
         }
     }
 
-    /// Counts from the latest proven touch; 1 % of the timeout is given up for the leader's own lateness in pinging, on top
-    /// of the margin that every lease has.
-    pub(crate) fn validity(&self) -> Validity {
-        Validity::since(self.since, self.lease())
-    }
-
-    /// Whether nothing that counts from the latest proven touch is still good.
-    pub(crate) fn is_over(&self, now: Moment) -> bool {
-        self.since + self.lease() <= now
-    }
-
-    fn lease(&self) -> Duration {
-        self.timeout - self.timeout / 100
+    /// How long something holds that was last asked for at `asked`: from then, or from the latest proven touch if that is
+    /// earlier. 1 % of the timeout is given up for the leader's own lateness in pinging, on top of the margin that every lease
+    /// has. `None` if it is over.
+    pub(crate) fn validity(&self, asked: Moment, now: Moment) -> Option<Validity> {
+        let (since, lease) = (self.since.min(asked), self.timeout - self.timeout / 100);
+        (since + lease > now).then(|| Validity::since(since, lease))
     }
 }
 
@@ -80,8 +73,9 @@ mod tests {
     #[test]
     fn a_new_session_counts_from_its_connect_request() {
         assert_eq!(proof().since, at(1000));
-        assert!(!proof().is_over(at(2187)));
-        assert!(proof().is_over(at(2188)));
+        assert!(proof().validity(at(9000), at(2187)).is_some());
+        assert!(proof().validity(at(9000), at(2188)).is_none());
+        assert!(proof().validity(at(900), at(2088)).is_none());
     }
 
     #[test]

@@ -134,15 +134,14 @@ impl Session {
         }
     }
 
-    /// From when until when the session surely lives; `None` if that is over.
-    pub(crate) fn validity(&self) -> Option<Validity> {
-        let proof = self.proof();
-        (!proof.is_over(Moment::now())).then(|| proof.validity())
+    /// How long what was last asked for at `asked` surely holds; `None` if that is over.
+    pub(crate) fn validity(&self, asked: Moment) -> Option<Validity> {
+        self.proof().validity(asked, Moment::now())
     }
 
-    /// When a claim that was just heard of ends unless it is heard of again.
-    pub(crate) fn lease_end(&self, claim: &Claim) -> Moment {
-        Moment::now() + self.timeout.max(claim.ttl)
+    /// How long a claim lasts that nobody claims again or renews.
+    pub(crate) fn lease(&self, claim: &Claim) -> Duration {
+        self.timeout.max(claim.ttl)
     }
 
     /// Withdraws the claims that nobody has claimed again or renewed for a whole lease. The session goes on without them.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold_core::seam::{Bells, Renewal, Tenure};
+use leasehold_core::seam::{Bells, Moment, Renewal, Tenure};
 use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Loss, Result};
 
 use crate::claim::grant;
@@ -25,8 +25,8 @@ pub(crate) struct Sessions {
 #[derive(Default)]
 struct Slot {
     current: Mutex<Option<Arc<Session>>>,
-    /// One makes it, the others wait.
-    making: tokio::sync::Mutex<()>,
+    /// One makes it, the others wait and share its failure: when that was.
+    making: tokio::sync::Mutex<Option<Moment>>,
 }
 
 impl Sessions {
@@ -54,12 +54,18 @@ impl Sessions {
         if let Some(session) = slot.live() {
             return Ok(session);
         }
-        let _making = slot.making.lock().await;
+        let arrived = Moment::now();
+        let mut failed = slot.making.lock().await;
         if let Some(session) = slot.live() {
             return Ok(session);
         }
         self.check_open()?;
-        let session = Session::open(&self.config, &self.bells, ttl).await?;
+        if failed.is_some_and(|failed| failed > arrived) {
+            return Err(unavailable("no session with ZooKeeper can be made"));
+        }
+        let opened = Session::open(&self.config, &self.bells, ttl).await;
+        *failed = opened.is_err().then(Moment::now);
+        let session = opened?;
         let before = locked(&slot.current).replace(session.clone());
         // `close` has looked already, or will see it.
         if let Err(closed) = self.check_open() {
@@ -144,9 +150,10 @@ impl Drop for Sessions {
 
 fn renewal(session: Option<&Session>, tenure: &Tenure) -> Renewal {
     let Some(session) = session else { return Renewal::Lost(Loss::Expired) };
+    let now = Moment::now();
     let (known, held) = {
         let mut places = session.places();
-        places.renew(tenure.claim.id, session.lease_end(&tenure.claim));
+        places.renew(tenure.claim.id, now);
         (places.find(tenure.claim.id), places.held(tenure.claim.id))
     };
     match known {
@@ -154,7 +161,7 @@ fn renewal(session: Option<&Session>, tenure: &Tenure) -> Renewal {
         Some(Some(node)) if *node.path == *tenure.place.as_str() => {}
         Some(Some(_)) | None => return Renewal::Lost(Loss::Gone),
     }
-    let Some(validity) = session.validity() else {
+    let Some(validity) = session.validity(now) else {
         return Renewal::Unknown(unavailable("ZooKeeper has not answered the session's heartbeats lately"));
     };
     match held {

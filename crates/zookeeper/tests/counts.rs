@@ -1,5 +1,7 @@
 //! What each operation costs, in requests that the server counted.
 
+#![allow(clippy::unwrap_used)] // helpers of tests are tests
+
 mod common;
 
 use std::time::Duration;

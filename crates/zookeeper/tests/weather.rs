@@ -4,12 +4,11 @@ mod common;
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::{Context, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
-use leasehold_core::seam::{Backend, Claimed, Tenure};
+use leasehold_core::seam::{Backend, Claimed, Moment, Renewal, Tenure};
 use leasehold_core::{ErrorKind, Loss, Store};
 use leasehold_testbed::Proxy;
 use leasehold_zookeeper::ZooKeeper;
@@ -21,10 +20,14 @@ async fn a_server_that_is_not_there_is_said_in_time() {
         let silent = Proxy::to("127.0.0.1:1").await.unwrap();
         silent.hold();
         for addr in ["127.0.0.1:1", proxy.addr(), silent.addr(), "no.such.host.invalid:2181"] {
-            let started = Instant::now();
+            let started = Moment::now();
             let e = ZooKeeper::connect(&format!("zookeeper://{addr}")).await.unwrap_err();
             assert_eq!(e.kind(), ErrorKind::Unavailable, "{addr}: {e:?}");
-            assert!(started.elapsed() < Duration::from_secs(3), "{addr}: {:?}", started.elapsed());
+            assert!(
+                Moment::now().since(started) < Duration::from_secs(3),
+                "{addr}: {:?}",
+                Moment::now().since(started)
+            );
         }
     })
     .await;
@@ -39,11 +42,11 @@ async fn after_a_restart_everything_goes_on() {
         let guard = hold(&store, "a", SHORT).await;
         let token = guard.fencing_token();
         server.kill().await.unwrap();
-        let started = Instant::now();
+        let started = Moment::now();
         let e = client.claim(&fair("b", SHORT)).await.unwrap_err();
         assert!(matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous), "{e:?}");
         assert!(matches!(client.inspect(&"a".into()).await.unwrap_err().kind(), ErrorKind::Unavailable));
-        assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+        assert!(Moment::now().since(started) < Duration::from_secs(4), "{:?}", Moment::now().since(started));
         let waits = tokio::spawn({
             let store = store.clone();
             async move { hold(&store, "b", SHORT).await }
@@ -188,7 +191,7 @@ async fn the_end_of_a_session_is_a_loss_in_time_and_its_waiters_take_new_places(
         let (far, near) = (at(proxy.addr()).await, client(&server).await);
         let (far_store, near_store) = (Store::new(far.clone()), Store::new(near.clone()));
         let guard = hold(&far_store, "a", SHORT).await;
-        let next = tokio::spawn(async move { (hold(&near_store, "a", SHORT).await, Instant::now(), near_store) });
+        let next = tokio::spawn(async move { (hold(&near_store, "a", SHORT).await, Moment::now(), near_store) });
         until(|| async { near.inspect(&"a".into()).await.unwrap().waiters.len() == 1 }).await;
         let third = tokio::spawn({
             let far_store = far_store.clone();
@@ -197,9 +200,9 @@ async fn the_end_of_a_session_is_a_loss_in_time_and_its_waiters_take_new_places(
         until(|| async { near.inspect(&"a".into()).await.unwrap().waiters.len() == 2 }).await;
         proxy.hold();
         assert_eq!(guard.lost().await, Loss::Expired);
-        let lost = Instant::now();
+        let lost = Moment::now();
         let (next, granted, _near_store) = next.await.unwrap();
-        assert!(lost < granted, "lost {:?} after the next one was in", lost - granted);
+        assert!(lost < granted, "lost {:?} after the next one was in", lost.since(granted));
         assert!(next.fencing_token() > guard.fencing_token());
         proxy.heal().await;
         until(|| async { near.inspect(&"a".into()).await.unwrap().waiters.len() == 1 }).await;
@@ -222,46 +225,56 @@ async fn a_session_that_answers_nothing_extends_nothing() {
         let proxy = Proxy::to(server.addr()).await.unwrap();
         let store = Store::new(at(proxy.addr()).await);
         let guard = hold(&store, "a", SHORT).await;
-        let started = Instant::now();
+        let started = Moment::now();
         proxy.drop_replies(); // the server keeps hearing us
         assert_eq!(guard.lost().await, Loss::Expired);
-        assert!(started.elapsed() <= SHORT, "{:?}", started.elapsed());
+        assert!(Moment::now().since(started) <= SHORT, "{:?}", Moment::now().since(started));
     })
     .await;
 }
 
-/// The lines's last tokens, over everything that can lie between two grants.
+/// Nobody renews a claim, while its session lives on for another: it ends by itself, and can be claimed again.
+#[tokio::test]
+async fn a_claim_that_nobody_renews_lapses_alone() {
+    limited(async {
+        let server = server().await;
+        let client = client(&server).await;
+        let (kept, left, waits) = (fair("kept", SHORT), fair("a", SHORT), fair("a", Duration::from_secs(20)));
+        let grant = granted(&client, &kept).await;
+        let tenure = Tenure::new(kept.into(), grant.place, Some(grant.token));
+        let first = granted(&client, &left).await;
+        let started = Moment::now();
+        waiting(&client, &waits).await;
+        while !matches!(client.claim(&waits).await.unwrap(), Claimed::Granted(_)) {
+            let renewed = client.renew(std::slice::from_ref(&tenure)).await.unwrap();
+            assert!(matches!(renewed[..], [Renewal::Renewed(_)]), "{renewed:?}");
+            tokio::time::sleep(SHORT / 10).await;
+        }
+        let took = Moment::now().since(started);
+        assert!(took >= SHORT && took < SHORT * 2, "{took:?}");
+        let again = waiting(&client, &left).await;
+        assert_ne!(again.place, first.place);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn tokens_rise_over_expiry_and_restart() {
     limited(async {
         let server = server().await;
         let mut last = 0;
-        for round in 0..3 {
+        for round in 0..4 {
             let proxy = Proxy::to(server.addr()).await.unwrap();
-            let client = at(proxy.addr()).await;
-            let claim = fair("a", Duration::from_millis(600));
-            let grant = loop {
-                match client.claim(&claim).await {
-                    Ok(Claimed::Granted(grant)) => break grant,
-                    _ => tokio::time::sleep(Duration::from_millis(20)).await,
-                }
-            };
-            assert!(grant.token.get() > last);
-            last = grant.token.get();
-            match round {
-                0 => proxy.cut().await, // it expires
-                1 => server.restart_with_data().await.unwrap(),
-                _ => {}
+            let store = Store::new(at(proxy.addr()).await);
+            let guard = hold_patiently(&store, "a", Duration::from_millis(600)).await;
+            assert!(guard.fencing_token().get() > last);
+            last = guard.fencing_token().get();
+            if round % 2 == 0 {
+                proxy.cut().await; // it expires
+                assert_eq!(guard.lost().await, Loss::Expired);
+            } else {
+                server.restart_with_data().await.unwrap();
             }
-            let tenure = Tenure::new(Arc::new(claim), grant.place, Some(grant.token));
-            until(|| async {
-                round == 2 || server.ephemerals_count().await.is_ok_and(|count| count == 0) || {
-                    let _ = client.renew(std::slice::from_ref(&tenure)).await;
-                    drop(client.close().await);
-                    false
-                }
-            })
-            .await;
         }
     })
     .await;

@@ -1,5 +1,6 @@
 //! What the tests of this store share: a private server, clients of it, and a limit on every test.
 #![allow(dead_code, unreachable_pub, missing_docs)] // each test binary uses its own part
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests are tests
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use leasehold_testbed::ZooKeeper as Server;
 use leasehold_zookeeper::ZooKeeper;
 
 /// Longer than any test may run.
-const LIMIT: Duration = Duration::from_secs(40);
+const LIMIT: Duration = Duration::from_secs(90);
 
 /// So long a session that no heartbeat and no ping falls into a test.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -95,4 +96,14 @@ pub async fn until_entries(server: &Server, entries: u64, sessions: u64) {
 
 pub async fn hold(store: &Store, name: &str, ttl: Duration) -> Guard {
     store.lock(name).ttl(ttl).acquire().await.unwrap()
+}
+
+/// Also while there is no server for longer than core's patience.
+pub async fn hold_patiently(store: &Store, name: &str, ttl: Duration) -> Guard {
+    loop {
+        match store.lock(name).ttl(ttl).acquire().await {
+            Ok(guard) => return guard,
+            Err(e) => assert!(e.is_retryable(), "{e:?}"),
+        }
+    }
 }

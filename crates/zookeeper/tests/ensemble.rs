@@ -1,0 +1,110 @@
+//! Three servers, of which the holder's is cut off from the others: what a heartbeat proves, and what it does not.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests are tests
+
+mod common;
+
+use std::time::Duration;
+
+use common::{SHORT, at, hold, hold_patiently, limited, until};
+use leasehold_core::seam::{Backend, Moment};
+use leasehold_core::{Loss, Store};
+use leasehold_testbed::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
+
+/// A follower that is cut off goes on answering reads and pings for `sync_limit` ticks: much longer than a session.
+async fn ensemble() -> (ZooKeeperEnsemble, usize, usize) {
+    let options = ZooKeeperOptions {
+        tick: Duration::from_millis(500),
+        min_session: Duration::from_secs(1),
+        sync_limit: 20,
+        peer_proxies: true,
+        ..ZooKeeperOptions::default()
+    };
+    let ensemble = ZooKeeper::ensemble_with(3, &options).await.unwrap();
+    let leader = ensemble.leader().await;
+    (ensemble, (leader + 1) % 3, leader)
+}
+
+/// PROTOCOLS 1. The server frees the lock of a session that its leader does not hear of, while the holder's own server still
+/// answers: validity must have ended before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_behind_a_follower_that_was_cut_off_loses_before_another_holds() {
+    limited(async {
+        let (ensemble, follower, leader) = ensemble().await;
+        let near = Store::new(at(ensemble.members()[leader].addr()).await);
+        let through_follower = at(ensemble.members()[follower].addr()).await;
+        let far = Store::new(through_follower.clone());
+        let guard = hold(&far, "a", SHORT).await;
+        // Long enough for heartbeats to have extended it.
+        tokio::time::sleep(SHORT * 3).await;
+        assert!(guard.is_valid());
+        let next = tokio::spawn({
+            let near = near.clone();
+            async move { (hold(&near, "a", SHORT).await, Moment::now()) }
+        });
+        let watcher = at(ensemble.members()[leader].addr()).await;
+        until(|| async { watcher.inspect(&"a".into()).await.unwrap().waiters.len() == 1 }).await;
+
+        assert!(ensemble.isolate(follower));
+        let cut = Moment::now();
+        assert_eq!(guard.lost().await, Loss::Expired);
+        let lost = Moment::now().since(cut);
+        let (next, granted) = next.await.unwrap();
+        let granted = granted.since(cut);
+        println!("lost {lost:?} after the cut, the next one granted {granted:?} after it");
+        assert!(lost < granted);
+        assert!(next.fencing_token() > guard.fencing_token());
+        // A trap it was: the follower still answers.
+        assert_eq!(ensemble.members()[follower].mode().await.unwrap(), "follower", "cut off for too long already");
+        ensemble.rejoin(follower).await;
+        drop(next);
+        drop(hold(&far, "a", SHORT).await);
+    })
+    .await;
+}
+
+/// The member that a session with an entry in this line is connected to.
+async fn server_of(ensemble: &ZooKeeperEnsemble, leader: usize, line: &str) -> usize {
+    let dump = ensemble.members()[leader].four_letter_word("dump").await.unwrap();
+    let at = dump.find(line).expect("an entry");
+    let session = dump[..at].lines().rev().find(|line| line.starts_with("0x")).expect("its session");
+    for (index, member) in ensemble.members().iter().enumerate() {
+        if member.four_letter_word("cons").await.unwrap().contains(session.trim_end_matches(':')) {
+            return index;
+        }
+    }
+    panic!("{session} is nowhere")
+}
+
+/// The holder's server dies, and takes the touches along that it has not passed on yet; if it leads, another is elected. The
+/// client goes to another server, and keeps its session and its locks if that is quick enough; if not, the loss comes first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_server_dies_goes_to_another_or_loses_first() {
+    limited(async {
+        let (ensemble, _, leader) = ensemble().await;
+        let (near, far) = (at(&ensemble.connect_string()).await, at(&ensemble.connect_string()).await);
+        let (near, far) = (Store::new(near), Store::new(far));
+        let guard = hold(&far, "a", SHORT).await;
+        let next = tokio::spawn({
+            let near = near.clone();
+            async move { (hold_patiently(&near, "a", SHORT).await, Moment::now()) }
+        });
+        tokio::time::sleep(SHORT).await;
+        let victim = server_of(&ensemble, leader, "/test/a/").await;
+        ensemble.members()[victim].kill().await.unwrap();
+        let lost = tokio::time::timeout(SHORT * 2, guard.lost()).await.map(|loss| (loss, Moment::now()));
+        println!("it was {}the leader; {lost:?}", if victim == leader { "" } else { "not " });
+        match lost {
+            Ok((loss, lost)) => {
+                assert_eq!(loss, Loss::Expired);
+                assert!(lost < next.await.unwrap().1);
+            }
+            Err(_) => {
+                assert!(!next.is_finished() && guard.is_valid());
+                guard.release().await.unwrap();
+                next.await.unwrap().0.release().await.unwrap();
+            }
+        }
+    })
+    .await;
+}
