@@ -7,12 +7,11 @@ mod support;
 #[path = "../../testbed/tests/foreign/mod.rs"]
 mod foreign;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use foreign::{Counter, Foreign};
+use foreign::{Foreign, count_together};
 use leasehold_core::seam::{Backend, Queue};
-use leasehold_core::{Contention, FencingToken, Guard, Store};
+use leasehold_core::{Contention, Guard, Store};
 use support::*;
 use tokio::task::JoinHandle;
 
@@ -122,7 +121,7 @@ async fn what_we_hold_is_busy_for_redis_py_and_its_own_after_our_release() {
             guard.release().await.unwrap();
             let next = waiter.await.unwrap();
             until_refused(&server).await;
-            assert!(next.is_valid());
+            assert!(theirs.waits().await && next.is_valid());
             next.release().await.unwrap();
             assert_eq!(theirs.hear().await, "held");
             assert!(who(&store, name).await.foreign);
@@ -187,47 +186,16 @@ async fn a_redis_py_that_is_killed_is_replaced_after_its_timeout() {
 
 #[tokio::test]
 async fn one_counter_is_right_whoever_adds_to_it() {
-    const OURS: u64 = 40;
-    const THEIRS: u64 = 100;
     bounded(async {
         let server = server().await;
-        let counter = Arc::new(Counter::new(server.data()));
-        let mut processes = Vec::new();
+        let (mut locks, mut processes) = (Vec::new(), Vec::new());
+        for _ in 0..4 {
+            locks.push(store(&server).await.lock("a").ttl(TTL));
+        }
         for _ in 0..3 {
             processes.push(redis_py(&server, "a", "10").await);
         }
-        for process in &mut processes {
-            process.tell(&format!("count {} {THEIRS}", counter.path())).await;
-        }
-        let mut tasks = Vec::new();
-        for n in 0..4 {
-            let (store, counter) = (store(&server).await, counter.clone());
-            tasks.push(tokio::spawn(async move {
-                let lock = store.lock("a").ttl(TTL);
-                let lock = if n % 2 == 0 { lock.fair() } else { lock.fast() };
-                let mut tokens = Vec::new();
-                for _ in 0..OURS {
-                    let guard = lock.acquire().await.unwrap();
-                    counter.add_one().await;
-                    tokens.push(guard.fencing_token());
-                    guard.release().await.unwrap();
-                }
-                tokens
-            }));
-        }
-        let mut tokens: Vec<FencingToken> = Vec::new();
-        for task in tasks {
-            let of_one = task.await.unwrap();
-            assert!(of_one.is_sorted_by(|a, b| a < b));
-            tokens.extend(of_one);
-        }
-        for process in &mut processes {
-            assert_eq!(process.hear().await, "counted");
-        }
-        assert_eq!(counter.read(), 4 * OURS + 3 * THEIRS);
-        tokens.sort_unstable();
-        tokens.dedup();
-        assert_eq!(tokens.len() as u64, 4 * OURS);
+        count_together(&locks, &mut processes, server.data()).await;
     })
     .await;
 }

@@ -6,13 +6,12 @@ mod common;
 #[path = "../../testbed/tests/foreign/mod.rs"]
 mod foreign;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use foreign::{Counter, Foreign};
+use foreign::{Foreign, count_together};
 use leasehold_core::seam::{Backend, Moment};
-use leasehold_core::{Contention, FencingToken, Guard, Store};
+use leasehold_core::{Contention, Guard, Store};
 use leasehold_testbed::ZooKeeper as Server;
 use tokio::task::JoinHandle;
 
@@ -100,6 +99,7 @@ async fn what_we_hold_is_busy_for_kazoo_and_its_own_after_our_release() {
             until_waiting(&store, name, 1).await;
             let line = store.lock(name).inspect().await.unwrap();
             assert!(!line.holders[0].foreign && line.waiters[0].foreign, "{line:?}");
+            assert!(theirs.waits().await);
             guard.release().await.unwrap();
             assert_eq!(theirs.hear().await, "held");
             assert!(who(&store, name).await.foreign);
@@ -126,12 +126,13 @@ async fn both_are_served_in_the_order_in_which_they_came() {
         until_waiting(&store, "a", 4).await;
         let line = store.lock("a").inspect().await.unwrap();
         assert_eq!(line.waiters.iter().map(|w| w.foreign).collect::<Vec<_>>(), [true, false, true, false]);
+        assert!(second.waits().await && fourth.waits().await);
         first.release().await.unwrap();
         assert_eq!(second.hear().await, "held");
-        assert!(!third.is_finished());
+        assert!(!third.is_finished() && fourth.waits().await);
         assert_eq!(second.ask("release").await, "released");
         let guard = third.await.unwrap();
-        assert!(!fifth.is_finished() && guard.is_valid());
+        assert!(!fifth.is_finished() && fourth.waits().await && guard.is_valid());
         guard.release().await.unwrap();
         assert_eq!(fourth.hear().await, "held");
         assert!(!fifth.is_finished());
@@ -221,46 +222,16 @@ async fn every_lock_of_kazoo_s_is_excluded_with_the_pattern_and_none_without() {
 
 #[tokio::test]
 async fn one_counter_is_right_whoever_adds_to_it() {
-    const EACH: u64 = 60;
     limited(async {
         let server = server().await;
-        let counter = Arc::new(Counter::new(server.data()));
-        let mut processes = Vec::new();
+        let (mut locks, mut processes) = (Vec::new(), Vec::new());
+        for _ in 0..4 {
+            locks.push(store(&server).await.lock("a").ttl(LONG));
+        }
         for _ in 0..3 {
             processes.push(kazoo(&server, "/test/a").await);
         }
-        for process in &mut processes {
-            process.tell(&format!("count {} {EACH}", counter.path())).await;
-        }
-        let mut tasks = Vec::new();
-        for n in 0..4 {
-            let (store, counter) = (store(&server).await, counter.clone());
-            tasks.push(tokio::spawn(async move {
-                let lock = store.lock("a").ttl(LONG);
-                let lock = if n % 2 == 0 { lock.fair() } else { lock.fast() };
-                let mut tokens = Vec::new();
-                for _ in 0..EACH {
-                    let guard = lock.acquire().await.unwrap();
-                    counter.add_one().await;
-                    tokens.push(guard.fencing_token());
-                    guard.release().await.unwrap();
-                }
-                tokens
-            }));
-        }
-        let mut tokens: Vec<FencingToken> = Vec::new();
-        for task in tasks {
-            let of_one = task.await.unwrap();
-            assert!(of_one.is_sorted_by(|a, b| a < b));
-            tokens.extend(of_one);
-        }
-        for process in &mut processes {
-            assert_eq!(process.hear().await, "counted");
-        }
-        assert_eq!(counter.read(), 7 * EACH);
-        tokens.sort_unstable();
-        tokens.dedup();
-        assert_eq!(tokens.len() as u64, 4 * EACH);
+        count_together(&locks, &mut processes, server.data()).await;
     })
     .await;
 }

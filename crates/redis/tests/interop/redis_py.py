@@ -12,14 +12,22 @@ import redis
 from redis.exceptions import LockNotOwnedError
 
 
-def read_into(words):
-    # A thread of its own, so that the process ends with its input also while it waits for the lock.
+def say(text):
+    # In one write: two threads speak.
+    sys.stdout.write(text + "\n")
+
+
+def listen(words):
+    # A thread of its own: while the lock is waited for, the process still says so, and ends with its input.
     for line in sys.stdin:
-        words.put(line.split())
+        if line.strip() == "state":
+            say("waiting" if waits.is_set() else "idle")
+        else:
+            words.put(line.split())
     os._exit(0)
 
 
-def count(lock, path, times):
+def count(lock, times, path):
     for _ in range(times):
         lock.acquire()
         with open(path) as file:
@@ -34,7 +42,10 @@ def obey(lock, word, *args):
     if word == "try":
         return "held" if lock.acquire(blocking=False) else "busy"
     if word == "acquire":
-        return "held" if lock.acquire() else "busy"
+        waits.set()
+        held = lock.acquire()
+        waits.clear()
+        return "held" if held else "busy"
     if word == "extend":
         lock.extend(float(args[0]), replace_ttl=True)
         return "extended"
@@ -47,7 +58,7 @@ def obey(lock, word, *args):
     if word == "owned":
         return "yes" if lock.owned() else "no"
     if word == "count":
-        count(lock, args[0], int(args[1]))
+        count(lock, int(args[0]), args[1])
         return "counted"
     raise ValueError(word)
 
@@ -57,7 +68,8 @@ client = redis.Redis(port=int(port))
 client.ping()
 lock = client.lock(key, timeout=float(timeout) or None, sleep=0.002)
 words = queue.Queue()
-threading.Thread(target=read_into, args=(words,), daemon=True).start()
-print("ready")
+waits = threading.Event()
+threading.Thread(target=listen, args=(words,), daemon=True).start()
+say("ready")
 while True:
-    print(obey(lock, *words.get()))
+    say(obey(lock, *words.get()))

@@ -13,14 +13,22 @@ from kazoo.client import KazooClient
 from kazoo.recipe import lock as recipes
 
 
-def read_into(words):
-    # A thread of its own, so that the process ends with its input also while it waits for the lock.
+def say(text):
+    # In one write: two threads speak.
+    sys.stdout.write(text + "\n")
+
+
+def listen(words):
+    # A thread of its own: while the lock is waited for, the process still says so, and ends with its input.
     for line in sys.stdin:
-        words.put(line.split())
+        if line.strip() == "state":
+            say("waiting" if waits.is_set() else "idle")
+        else:
+            words.put(line.split())
     os._exit(0)
 
 
-def count(lock, path, times):
+def count(lock, times, path):
     for _ in range(times):
         lock.acquire()
         with open(path) as file:
@@ -35,14 +43,17 @@ def obey(client, lock, word, *args):
     if word == "try":
         return "held" if lock.acquire(blocking=False) else "busy"
     if word == "acquire":
-        return "held" if lock.acquire() else "busy"
+        waits.set()
+        held = lock.acquire()
+        waits.clear()
+        return "held" if held else "busy"
     if word == "release":
         # Releasing deletes the node by its path; kazoo does not say whether it was still there.
         return "released" if lock.release() else "not acquired"
     if word == "node":
         return "there" if lock.node and client.exists(lock.path + "/" + lock.node) else "gone"
     if word == "count":
-        count(lock, args[0], int(args[1]))
+        count(lock, int(args[0]), args[1])
         return "counted"
     raise ValueError(word)
 
@@ -52,7 +63,8 @@ client = KazooClient("127.0.0.1:" + port, timeout=float(timeout))
 client.start()
 lock = getattr(recipes, kind)(client, node, "kazoo", extra_lock_patterns=patterns)
 words = queue.Queue()
-threading.Thread(target=read_into, args=(words,), daemon=True).start()
-print("ready")
+waits = threading.Event()
+threading.Thread(target=listen, args=(words,), daemon=True).start()
+say("ready")
 while True:
-    print(obey(client, lock, *words.get()))
+    say(obey(client, lock, *words.get()))
