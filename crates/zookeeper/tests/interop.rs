@@ -1,6 +1,8 @@
 //! One line with kazoo's locks (Debian's python3-kazoo): each side excludes the other, in one order, and neither frees the
 //! other.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 #[path = "../../testbed/tests/foreign/mod.rs"]
@@ -10,10 +12,11 @@ use std::time::Duration;
 
 use common::*;
 use foreign::{Foreign, count_together};
-use leasehold_core::seam::{Backend, Moment};
+use leasehold_core::seam::Backend;
 use leasehold_core::{Contention, Guard, Store};
 use leasehold_testbed::ZooKeeper as Server;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// A lock's name, and the node that stands for it below the root of these tests.
 const NAMES: [(&str, &str); 2] = [("orders/42", "/test/orders%2F42"), ("50% é", "/test/50%25 %C3%A9")];
@@ -49,19 +52,6 @@ async fn until_waiting(store: &Store, name: &str, waiters: usize) {
     until(|| async { store.lock(name).inspect().await.unwrap().waiters.len() == waiters }).await;
 }
 
-/// When it was got, as the time from `began`.
-async fn got(waiter: JoinHandle<Guard>, began: Duration) -> (Guard, Duration) {
-    let guard = waiter.await.unwrap();
-    (guard, now() - began)
-}
-
-/// Only its `Debug` shows what a moment is.
-fn now() -> Duration {
-    let text = format!("{:?}", Moment::now());
-    let seconds = text.split_once("Moment(").unwrap().1.split_once("s)").unwrap().0;
-    Duration::from_secs_f64(seconds.parse().unwrap())
-}
-
 #[tokio::test]
 async fn what_kazoo_holds_is_busy_for_us_and_ours_after_its_release() {
     limited(async {
@@ -75,9 +65,9 @@ async fn what_kazoo_holds_is_busy_for_us_and_ours_after_its_release() {
             let waiter = wait(&store, name);
             until_waiting(&store, name, 1).await;
             assert!(!waiter.is_finished());
-            let began = now();
+            let began = Instant::now();
             assert_eq!(theirs.ask("release").await, "released");
-            let (guard, gap) = got(waiter, began).await;
+            let (guard, gap) = (waiter.await.unwrap(), began.elapsed());
             assert!(gap < SLACK && Some(guard.fencing_token()) > found.token, "{gap:?}");
             assert_eq!(theirs.ask("try").await, "busy");
             guard.release().await.unwrap();
@@ -187,7 +177,8 @@ async fn a_kazoo_that_is_killed_is_replaced_after_its_session() {
         let waiter = wait(&store, "a");
         until_waiting(&store, "a", 1).await;
         theirs.kill().await;
-        let (guard, gap) = got(waiter, now()).await;
+        let killed = Instant::now();
+        let (guard, gap) = (waiter.await.unwrap(), killed.elapsed());
         // Its last sign of life is at most a third of its session old.
         assert!(gap > Duration::from_secs(1) && gap < Duration::from_secs(2) + SLACK, "{gap:?}");
         guard.release().await.unwrap();
