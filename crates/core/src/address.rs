@@ -132,8 +132,10 @@ impl fmt::Debug for Address {
 }
 
 fn decoded(text: &str, what: &str) -> Result<String> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| invalid(format_args!("{what} is not percent-encoded UTF-8")))
+    let hex = |at: usize| text.as_bytes().get(at).is_some_and(u8::is_ascii_hexdigit);
+    let whole = text.match_indices('%').all(|(at, _)| hex(at + 1) && hex(at + 2));
+    let decoded = percent_decode_str(text).decode_utf8().ok().filter(|_| whole);
+    decoded.map(Into::into).ok_or_else(|| invalid(format_args!("{what} is not percent-encoded UTF-8")))
 }
 
 /// Writes `name` so that it contains none of the `special` characters: these and `%` become percent-encoded, the rest stays
@@ -196,6 +198,7 @@ mod tests {
             "redis://me:s3ntinel@a,,b",
             "redis://me:s3ntinel@host#fragment",
             "redis://me:s3ntinel%FF@host",
+            "redis://me:s3ntinel%f@host",
         ] {
             let error = parse(bad).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}");

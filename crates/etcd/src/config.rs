@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use etcd_client::ConnectOptions;
+use leasehold_core::seam::Address;
 use leasehold_core::{Error, ErrorKind, Result};
 
 /// How long one request may take.
@@ -26,30 +27,21 @@ pub(crate) struct Config {
 impl Config {
     /// Reads `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms]`.
     pub(crate) fn parse(url: &str) -> Result<Config> {
-        let Some(rest) = url.strip_prefix("etcd://") else {
-            let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-            return Err(match scheme {
-                "etcds" => Error::new(ErrorKind::Unsupported, "etcds: TLS is not supported yet; use etcd://"),
-                _ => invalid("an etcd URL begins with etcd://"),
-            });
-        };
-        if rest.contains('#') {
-            return Err(invalid("an etcd URL has no fragment (`#`); write %23"));
+        if url.starts_with("etcds://") {
+            let what = "TLS is not built in: connect with `etcd_client::ConnectOptions` of your own";
+            return Err(Error::new(ErrorKind::Unsupported, what));
         }
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, namespace) = rest.split_once('/').unwrap_or((rest, ""));
-        let (user, hosts) = match authority.rsplit_once('@') {
-            Some((user, hosts)) => (Some(credentials(user)?), hosts),
-            None => (None, authority),
-        };
+        let mut address = Address::parse(url, "etcd", 2379)?;
+        let limit = address.timeout()?;
+        address.done()?;
         let mut options = ConnectOptions::new();
-        if let Some((user, password)) = user {
-            options = options.with_user(user, password).with_auto_token_refresh(true);
-        }
-        let endpoints = hosts.split(',').map(endpoint).collect::<Result<_>>()?;
-        let namespace = unescape(namespace.strip_suffix('/').unwrap_or(namespace))
-            .ok_or_else(|| invalid("the namespace of the etcd URL is not percent-encoded UTF-8"))?;
-        Config::new(endpoints, &namespace, options, limit(query)?)
+        options = match (&address.user, &address.password) {
+            (Some(user), Some(password)) => options.with_user(user, password).with_auto_token_refresh(true),
+            (None, Some(_)) => return Err(invalid("etcd knows no password without a user")),
+            _ => options,
+        };
+        let endpoints = address.hosts.iter().map(|host| format!("http://{host}")).collect();
+        Config::new(endpoints, &address.path, options, Some(limit))
     }
 
     /// With etcd-client's own options.
@@ -89,65 +81,6 @@ impl fmt::Debug for Config {
 
 fn invalid(what: &str) -> Error {
     Error::new(ErrorKind::Invalid, what)
-}
-
-fn endpoint(host: &str) -> Result<String> {
-    let (name, port) = match host.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
-        Some((v6, "")) => (v6, None),
-        Some((v6, port)) => (v6, Some(port.strip_prefix(':').unwrap_or("?"))),
-        None => host.split_once(':').map_or((host, None), |(name, port)| (name, Some(port))),
-    };
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
-    if name.is_empty() || !name.chars().all(plain) {
-        return Err(invalid("a host of the etcd URL is missing or malformed"));
-    }
-    let port: u16 = match port {
-        None => 2379,
-        Some(port) => {
-            port.parse().ok().filter(|p| *p > 0).ok_or_else(|| invalid("a port of the etcd URL is no port"))?
-        }
-    };
-    Ok(if name.contains(':') { format!("http://[{name}]:{port}") } else { format!("http://{name}:{port}") })
-}
-
-fn credentials(text: &str) -> Result<(String, String)> {
-    let (user, password) =
-        text.split_once(':').ok_or_else(|| invalid("the etcd URL names a user without a password"))?;
-    let both = unescape(user).filter(|user| !user.is_empty()).zip(unescape(password));
-    both.ok_or_else(|| invalid("the user or the password of the etcd URL is not percent-encoded UTF-8"))
-}
-
-fn limit(query: &str) -> Result<Option<Duration>> {
-    let mut limit = None;
-    for parameter in query.split('&').filter(|p| !p.is_empty()) {
-        let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        match key {
-            "timeout" => {
-                let ms = value.parse().ok().filter(|ms| (10..=10_000).contains(ms));
-                let ms = ms.ok_or_else(|| invalid("timeout of the etcd URL is in milliseconds, from 10 to 10000"))?;
-                limit = Some(Duration::from_millis(ms));
-            }
-            _ => return Err(invalid(&format!("the etcd URL has an unknown parameter {key:?}; it knows timeout"))),
-        }
-    }
-    Ok(limit)
-}
-
-/// Undoes percent-encoding.
-fn unescape(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let hex = tail.get(..2).and_then(|hex| str::from_utf8(hex).ok()).filter(|hex| !hex.starts_with('+'))?;
-        bytes.push(u8::from_str_radix(hex, 16).ok()?);
-        rest = &tail[2..];
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

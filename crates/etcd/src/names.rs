@@ -12,6 +12,7 @@
 use std::sync::Arc;
 
 use leasehold_core::Name;
+use leasehold_core::seam::{escape, unescape};
 
 /// The keys of one namespace.
 #[derive(Clone, Debug)]
@@ -73,12 +74,11 @@ pub(crate) fn after_prefix(prefix: &str) -> Vec<u8> {
 }
 
 fn encode(name: &str) -> String {
-    name.replace('%', "%25").replace('/', "%2F")
+    escape(name, |c| c == '/')
 }
 
 fn decode(encoded: &str) -> Option<String> {
-    let name = encoded.replace("%2F", "/").replace("%25", "%");
-    (!name.is_empty() && encode(&name) == encoded).then_some(name)
+    unescape(encoded, |c| c == '/').filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]

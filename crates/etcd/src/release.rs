@@ -28,8 +28,9 @@ impl Store {
             entry
         };
         if entry.doubt {
-            self.withdraw(&entry).await?;
-        } else if entry.created != 0 && !entry.session.is_gone() {
+            return self.withdraw(id, &entry).await;
+        }
+        if entry.created != 0 && !entry.session.is_gone() {
             // The create_revision names this very entry: a late duplicate of this request can harm nobody.
             let mine = Compare::create_revision(&*entry.key, CompareOp::Equal, entry.created);
             let txn = Txn::new().when([mine]).and_then([TxnOp::delete(&*entry.key, None)]);
@@ -41,12 +42,16 @@ impl Store {
     }
 
     /// Deletes the key, whatever it is by now, and begins an epoch: every request of the claim that is still on its way
-    /// comes too late.
-    async fn withdraw(&self, entry: &Entry) -> Result<()> {
+    /// comes too late. It has the session's turn until the claim is struck: another withdrawal of the same claim would
+    /// delete what the slot's next user put there.
+    async fn withdraw(&self, id: ClaimId, entry: &Entry) -> Result<()> {
         let session = &entry.session;
-        let _turn = timeout(self.cluster.limit, session.withdrawing.lock()).await;
+        let Ok(_turn) = timeout(self.cluster.limit * 3, session.withdrawing.lock()).await else {
+            return Err(Failure::NotExecuted("other withdrawals did not end in time".into()).into());
+        };
         for _ in 0..TRIES {
-            if session.is_gone() {
+            // Also when the session ended: that strikes all its claims.
+            if !self.state().claims.contains_key(&id) {
                 return Ok(());
             }
             let epoch = session.epoch.load(SeqCst);
@@ -59,12 +64,14 @@ impl Store {
                 Ok(response) => response,
                 Err(Failure::LeaseGone) => {
                     self.lose(session);
-                    return Ok(());
+                    continue;
                 }
                 Err(failure) => return Err(failure.into()),
             };
             if response.succeeded() {
                 session.epoch.fetch_max(epoch + 1, SeqCst);
+                self.state().strike(id);
+                self.bells.stirred(&entry.name);
                 return Ok(());
             }
             let current = reads(&response);

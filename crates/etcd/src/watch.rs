@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::claim::READ;
 use crate::session::Session;
 use crate::store::{BREATH, Store, by_age, revision};
-use crate::table::{State, Wanted};
+use crate::table::{Entry, State, Wanted};
 
 /// How long the watcher waits for word of an eviction before it calls a deletion one.
 const VERDICT: Duration = Duration::from_millis(20);
@@ -149,9 +149,7 @@ impl Store {
                         session.epoch.fetch_max(event.version(), SeqCst);
                         session.heard.fetch_max(event.version(), SeqCst);
                         let evicted = event.value_str().ok().and_then(|value| value.parse::<i64>().ok());
-                        let of = |entry: &crate::table::Entry| {
-                            entry.session.lease == session.lease && Some(entry.created) == evicted
-                        };
+                        let of = |entry: &Entry| entry.session.lease == session.lease && Some(entry.created) == evicted;
                         let id = state.claims.iter().find(|(_, entry)| of(entry)).map(|(id, _)| *id);
                         if let Some(id) = id {
                             state.vanished(id);

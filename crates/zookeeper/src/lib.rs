@@ -56,7 +56,7 @@ pub struct ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// Connects to `zookeeper://[user:password@]host[:port][,host[:port]…][/root][?timeout=milliseconds]`: see
+    /// Connects to `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?timeout=milliseconds]`: see
     /// [`Config::from_url`].
     ///
     /// # Errors

@@ -1,11 +1,7 @@
 //! Where things are in ZooKeeper: how a lock's name becomes a node and back, and what the nodes below it are called.
 
 use leasehold_core::Name;
-use leasehold_core::seam::{ClaimId, Mode};
-use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
-
-/// What ZooKeeper refuses in a node's name, and what the encoding itself needs. Whatever is not ASCII is encoded too.
-const ENCODED: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
+use leasehold_core::seam::{ClaimId, Mode, escape, unescape};
 
 /// The folder of the sessions' own nodes. No lock's node begins with a dot.
 const SESSIONS: &str = ".leasehold";
@@ -46,17 +42,24 @@ impl Root {
 
 /// Percent-encodes `/`, `%`, control characters, everything that is not ASCII, and a dot at the beginning.
 pub(crate) fn encode(name: &str) -> String {
-    let encoded = utf8_percent_encode(name, ENCODED).to_string();
-    match encoded.strip_prefix('.') {
+    let escaped = escape(name, special);
+    match escaped.strip_prefix('.') {
         Some(rest) => format!("%2E{rest}"),
-        None => encoded,
+        None => escaped,
     }
 }
 
 /// The name that [`encode`] made this node of; `None` if it made it of none.
 pub(crate) fn decode(node: &str) -> Option<Name> {
-    let name = percent_decode_str(node).decode_utf8().ok()?;
-    (encode(&name) == node).then(|| Name::new(name))
+    let name = match node.strip_prefix("%2E") {
+        Some(rest) => format!(".{}", unescape(rest, special)?),
+        None => unescape(node, special).filter(|name| !name.starts_with('.'))?,
+    };
+    Some(Name::new(name))
+}
+
+fn special(c: char) -> bool {
+    c == '/' || c.is_control() || !c.is_ascii()
 }
 
 /// The name of a claim's entry up to its sequence number, in the form of Curator's recipes.

@@ -7,13 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_conformance::harness::ForeignHold;
-use leasehold_conformance::{Harness, Link, Need, Powers};
+use leasehold_conformance::{Budget, Harness, Link, Need, Powers};
 use leasehold_core::seam::{Backend, async_trait};
-use leasehold_testbed::{Proxy, ZooKeeper as Server};
+use leasehold_testbed::{Proxy, Store, ZooKeeper as Server};
 use leasehold_zookeeper::ZooKeeper;
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
 
-struct World(Server);
+/// A server of ours, or somebody else's.
+enum World {
+    Private(Box<Server>),
+    External(String),
+}
 
 /// The node of a lock, as the store's documentation says it; the suite's names need no more than this.
 fn node(full_name: &str) -> String {
@@ -22,11 +26,18 @@ fn node(full_name: &str) -> String {
 
 impl World {
     async fn private_one() -> Arc<dyn Harness> {
-        Arc::new(World(Server::start().await.expect("a private ZooKeeper")))
+        Arc::new(World::Private(Box::new(Server::start().await.expect("a private ZooKeeper"))))
+    }
+
+    fn server(&self) -> &Server {
+        match self {
+            World::Private(server) => server,
+            World::External(_) => unreachable!("not among the powers"),
+        }
     }
 
     async fn raw(&self) -> Client {
-        Client::connect(self.0.addr()).await.expect("a bare client")
+        Client::connect(self.server().addr()).await.expect("a bare client")
     }
 }
 
@@ -37,7 +48,10 @@ impl Harness for World {
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
-        let url = format!("zookeeper://{}", self.0.addr());
+        let url = match self {
+            World::Private(server) => format!("zookeeper://{}", server.addr()),
+            World::External(url) => url.clone(),
+        };
         Arc::new(ZooKeeper::connect(&url).await.expect("a client"))
     }
 
@@ -45,10 +59,19 @@ impl Harness for World {
         Duration::from_secs(2)
     }
 
+    fn counters(&self) -> usize {
+        200
+    }
+
     fn powers(&self) -> Powers {
-        use Need::{AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Restart};
-        let able = [AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Restart];
-        Powers::new(&able, "transaction numbers restart with the data, as its guarantees say")
+        use Need::{AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart};
+        let able = [AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart];
+        match self {
+            World::Private(_) => Powers::new(&able, "transaction numbers restart with the data, as its guarantees say"),
+            World::External(_) => {
+                Powers::new(&[PushedWake], "the server of LEASEHOLD_ZOOKEEPER_URL is not ours to disturb")
+            }
+        }
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
@@ -56,7 +79,7 @@ impl Harness for World {
     }
 
     async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
-        let proxy = Proxy::to(self.0.addr()).await.expect("a proxy");
+        let proxy = Proxy::to(self.server().addr()).await.expect("a proxy");
         let client = ZooKeeper::connect(&format!("zookeeper://{}", proxy.addr())).await.expect("a client");
         (Arc::new(client), Arc::new(proxy))
     }
@@ -86,12 +109,21 @@ impl Harness for World {
     }
 
     async fn restart(&self) {
-        self.0.restart_with_data().await.expect("a restart");
+        self.server().restart_with_data().await.expect("a restart");
+    }
+
+    async fn requests(&self) -> u64 {
+        // Pings, heartbeats and this very question are counted too: they are few beside what a case does.
+        self.server().packets_received().await.expect("mntr")
+    }
+
+    fn budget(&self) -> Budget {
+        Budget { cycle: 3.0, hand_over: 6.1 }
     }
 
     async fn footprint(&self) -> u64 {
         // Locks' own nodes are containers: the server removes them by itself.
-        let mntr = self.0.mntr().await.expect("counters");
+        let mntr = self.server().mntr().await.expect("counters");
         let number = |name: &str| mntr.get(name).and_then(|n| n.parse::<u64>().ok()).expect("a number");
         number("zk_ephemerals_count") + number("zk_watch_count") + number("zk_num_alive_connections")
     }
@@ -107,5 +139,10 @@ impl ForeignHold for Foreign {
 }
 
 fn main() -> ExitCode {
-    leasehold_conformance::main(World::private_one)
+    leasehold_conformance::main(|| async {
+        match Store::ZooKeeper.external_url() {
+            Some(url) => Arc::new(World::External(url)) as Arc<dyn Harness>,
+            None => World::private_one().await,
+        }
+    })
 }

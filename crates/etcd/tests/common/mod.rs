@@ -10,37 +10,37 @@ use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Queue, Waiting}
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
 
-pub const TTL: Duration = Duration::from_secs(20);
+pub(crate) const TTL: Duration = Duration::from_secs(20);
 
 /// Ends a test that hangs.
-pub async fn within<T>(seconds: u64, work: impl Future<Output = T>) -> T {
+pub(crate) async fn within<T>(seconds: u64, work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(seconds), work).await.expect("the test hangs")
 }
 
-pub async fn server() -> testbed::Etcd {
+pub(crate) async fn server() -> testbed::Etcd {
     testbed::Etcd::start().await.unwrap()
 }
 
-pub async fn client(addr: &str) -> Etcd {
+pub(crate) async fn client(addr: &str) -> Etcd {
     Etcd::connect(&format!("etcd://{addr}/test")).await.unwrap()
 }
 
-pub fn claim(name: &str, queue: Queue, ttl: Duration) -> Claim {
+pub(crate) fn claim(name: &str, queue: Queue, ttl: Duration) -> Claim {
     Claim::new(name, Mode::Exclusive, queue, ttl, "test")
 }
 
-pub fn fair(name: &str) -> Claim {
+pub(crate) fn fair(name: &str) -> Claim {
     claim(name, Queue::Fair, TTL)
 }
 
-pub fn granted(answer: Result<Claimed>) -> Grant {
+pub(crate) fn granted(answer: Result<Claimed>) -> Grant {
     match answer {
         Ok(Claimed::Granted(grant)) => grant,
         other => panic!("expected a grant, got {other:?}"),
     }
 }
 
-pub fn waiting(answer: Result<Claimed>) -> Waiting {
+pub(crate) fn waiting(answer: Result<Claimed>) -> Waiting {
     match answer {
         Ok(Claimed::Waiting(waiting)) => waiting,
         other => panic!("expected a place in line, got {other:?}"),
@@ -48,7 +48,7 @@ pub fn waiting(answer: Result<Claimed>) -> Waiting {
 }
 
 /// Claims again until it is granted: what core does at the bell.
-pub async fn becomes_granted(etcd: &Etcd, claim: &Claim) -> Grant {
+pub(crate) async fn becomes_granted(etcd: &Etcd, claim: &Claim) -> Grant {
     loop {
         match etcd.claim(claim).await {
             Ok(Claimed::Granted(grant)) => return grant,
@@ -58,20 +58,20 @@ pub async fn becomes_granted(etcd: &Etcd, claim: &Claim) -> Grant {
 }
 
 /// The requests that the server has answered, by method, without those of the test itself.
-pub async fn requests(server: &testbed::Etcd) -> BTreeMap<String, u64> {
+pub(crate) async fn requests(server: &testbed::Etcd) -> BTreeMap<String, u64> {
     let mut counts = server.handled().await.unwrap();
     counts.retain(|_, count| *count > 0);
     counts
 }
 
 /// The requests from `before` until now.
-pub async fn requests_since(server: &testbed::Etcd, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+pub(crate) async fn requests_since(server: &testbed::Etcd, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let mut counts = requests(server).await;
     counts.iter_mut().for_each(|(method, count)| *count -= before.get(method).copied().unwrap_or(0));
     counts.retain(|_, count| *count > 0);
     counts
 }
 
-pub fn counts(all: &[(&str, u64)]) -> BTreeMap<String, u64> {
+pub(crate) fn counts(all: &[(&str, u64)]) -> BTreeMap<String, u64> {
     all.iter().map(|(method, count)| ((*method).to_owned(), *count)).collect()
 }

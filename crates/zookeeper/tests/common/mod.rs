@@ -13,7 +13,7 @@ use leasehold_zookeeper::ZooKeeper;
 /// Longer than any test may run.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// So long a session that no heartbeat and no ping falls into a test.
+/// So long a session that hardly a heartbeat falls into a test.
 pub const LONG: Duration = Duration::from_secs(60);
 
 pub const SHORT: Duration = Duration::from_secs(2);
@@ -77,6 +77,12 @@ pub async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
     while !condition().await {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// How many requests so many idle sessions send by themselves meanwhile, at most: a ping after 0.75 s of silence, and the
+/// heartbeats of the session that every client makes for the default lease.
+pub fn noise(sessions: usize, meanwhile: Duration) -> f64 {
+    sessions as f64 * meanwhile.as_secs_f64() * (1.0 / 0.75 + 1.0 / 1.25) + 2.0
 }
 
 /// How many requests the server got while `work` ran, and a moment after it.
