@@ -10,7 +10,7 @@ use std::{
 use crate::{Outcome, run};
 
 /// A file that must be there and the Debian package that brings it. A name without a folder is looked for in `PATH`.
-const NEEDED: [(&str, &str); 8] = [
+const NEEDED: [(&str, &str); 10] = [
     ("redis-server", "redis-server"),
     ("redis-sentinel", "redis-sentinel"),
     ("etcd", "etcd-server"),
@@ -19,10 +19,17 @@ const NEEDED: [(&str, &str); 8] = [
     ("java", "default-jre-headless"),
     ("protoc", "protobuf-compiler"),
     (WELL_KNOWN_TYPES, "libprotobuf-dev"),
+    (REDIS_PY, "python3-redis"),
+    (KAZOO, "python3-kazoo"),
 ];
 
 /// What `protoc` imports from the `include` folder beside its own. Its package only recommends the one that brings it.
 const WELL_KNOWN_TYPES: &str = "include/google/protobuf/descriptor.proto";
+
+/// The other tools' clients that share locks with ours, for the Python of Debian. `LEASEHOLD_PYTHON` names another, which
+/// is then believed to have them.
+const REDIS_PY: &str = "/usr/lib/python3/dist-packages/redis/lock.py";
+const KAZOO: &str = "/usr/lib/python3/dist-packages/kazoo/recipe/lock.py";
 
 /// Installs what is missing. The tests start servers of their own on free ports: whether the packages start theirs does
 /// not matter.
@@ -56,6 +63,7 @@ fn missing() -> Vec<&'static str> {
     let missing = NEEDED.into_iter().filter(|(file, _)| match *file {
         "protoc" => protoc().is_none(),
         WELL_KNOWN_TYPES => !protoc().is_some_and(|protoc| has_well_known_types(&protoc)),
+        REDIS_PY | KAZOO if env::var_os("LEASEHOLD_PYTHON").is_some() => false,
         file => find(file).is_none(),
     });
     missing.map(|(_, package)| package).collect()

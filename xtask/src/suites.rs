@@ -37,6 +37,7 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("redis: together", &["test", "-p", "leasehold-redis", "--test", "together"]),
     suite("redis: weather", &["test", "-p", "leasehold-redis", "--test", "weather"]),
     suite("redis: storm", &["test", "-p", "leasehold-redis", "--test", "storm"]),
+    suite("redis: Python's redis-py", &["test", "-p", "leasehold-redis", "--test", "interop"]),
     suite("etcd: conformance", &["test", "-p", "leasehold-etcd", "--test", "conformance"]),
     suite("etcd: seam", &["test", "-p", "leasehold-etcd", "--test", "seam"]),
     suite("etcd: weather", &["test", "-p", "leasehold-etcd", "--test", "weather"]),
@@ -44,8 +45,9 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("zookeeper: verbs", &["test", "-p", "leasehold-zookeeper", "--test", "verbs"]),
     suite("zookeeper: bells", &["test", "-p", "leasehold-zookeeper", "--test", "bells"]),
     suite("zookeeper: counts", &["test", "-p", "leasehold-zookeeper", "--test", "counts"]),
-    suite("zookeeper: ensemble", &["test", "-p", "leasehold-zookeeper", "--test", "ensemble"]),
     suite("zookeeper: weather", &["test", "-p", "leasehold-zookeeper", "--test", "weather"]),
+    suite("zookeeper: ensemble", &["test", "-p", "leasehold-zookeeper", "--test", "ensemble"]),
+    suite("zookeeper: Python's kazoo", &["test", "-p", "leasehold-zookeeper", "--test", "interop"]),
 ];
 
 /// Examples that run to their end without a server.

@@ -18,7 +18,7 @@ const STORES: [&str; 4] = ["memory", "redis", "etcd", "zookeeper"];
 /// Folders at the root of somebody's machine, which nothing in here may mention.
 const MACHINE: [&str; 4] = ["work", "tmp", "root", "home"];
 /// Where a path of a machine would do harm.
-const TEXTS: [&str; 7] = ["rs", "toml", "md", "yml", "yaml", "sh", "lua"];
+const TEXTS: [&str; 8] = ["rs", "toml", "md", "yml", "yaml", "sh", "lua", "py"];
 
 /// Checks all rules and reports everything that breaks one.
 pub(crate) fn tidy() -> Outcome {

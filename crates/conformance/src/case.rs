@@ -18,6 +18,8 @@ pub struct Case {
     pub needs: &'static [Need],
     /// Whether it also runs behind the faulty decorator.
     pub in_bad_weather: bool,
+    /// Whether it runs alone, because its load would disturb what others time.
+    pub alone: bool,
     pub(crate) run: fn(Arena) -> Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
@@ -29,18 +31,22 @@ macro_rules! table {
             name: concat!(stringify!($group), "/", stringify!($case)),
             clauses: $clauses,
             needs: &[$(Need::$need),*],
-            in_bad_weather: table!(@$weather),
+            in_bad_weather: table!(@weather $weather),
+            alone: table!(@alone $weather),
             run: |arena| Box::pin($group::$case(arena)),
         },)*];
     };
-    (@any) => { true };
-    (@fair) => { false };
+    (@weather any) => { true };
+    (@weather $other:ident) => { false };
+    (@alone alone) => { true };
+    (@alone $other:ident) => { false };
 }
 
 // `any`: in bad weather too. `fair`: only in fair weather, because the case counts, times, or makes its own weather.
+// `alone`: in fair weather, and while no other case runs.
 table! {
     exclusion::contenders: "P1 P2", [], any;
-    exclusion::counter: "P1 P2", [], fair;
+    exclusion::counter: "P1 P2", [], alone;
     exclusion::two_of_one_client: "P1 S1", [], any;
     exclusion::try_says_who: "P8 S5", [], any;
     exclusion::claiming_again_is_idempotent: "S1 S3", [], fair;
@@ -106,9 +112,9 @@ table! {
     input::junk_in_the_store: "P8 S9", [Junk], fair;
     input::a_closed_store: "P8", [], fair;
 
-    cost::of_an_uncontended_cycle: "P7", [Private, Requests], fair;
-    cost::of_a_hand_over: "P7", [Private, Requests, PushedWake], fair;
-    cost::of_renewals: "P7", [Private, Requests], fair;
+    cost::of_an_uncontended_cycle: "P7", [Private, Requests], alone;
+    cost::of_a_hand_over: "P7", [Private, Requests, PushedWake], alone;
+    cost::of_renewals: "P7", [Private, Requests], alone;
 
     hygiene::after_many_names: "P9", [Private, Footprint], fair;
     hygiene::after_many_failed_tries: "P9 S5", [Private, Footprint], fair;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use tokio::sync::RwLock;
 
 use crate::arena::Arena;
 use crate::case::{CASES, Case};
@@ -50,8 +51,15 @@ impl Dressing {
     }
 }
 
+/// Held for reading by every case, and for writing by one that runs alone.
+static ALONE: RwLock<()> = RwLock::const_new(());
+
 /// One case against one harness: `Err` says why it failed.
 pub async fn judge(case: &'static Case, harness: Arc<dyn Harness>, dressing: Dressing) -> Result<(), String> {
+    let (_alone, _together) = match case.alone {
+        true => (Some(ALONE.write().await), None),
+        false => (None, Some(ALONE.read().await)),
+    };
     let seed = fastrand::u64(..);
     let arena = Arena::new(harness, dressing, case.name, seed);
     let work = tokio::spawn(async move { (case.run)(arena).await });

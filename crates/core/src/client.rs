@@ -169,7 +169,7 @@ impl Drop for Client {
         self.keeper.no_more_work();
         let keeper = self.keeper.clone();
         if let Some(thread) = &mut self.thread {
-            thread.outlive(async move { keeper.drained().await });
+            thread.outlive(async move { keeper.ended().await });
         }
     }
 }

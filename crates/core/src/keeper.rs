@@ -137,6 +137,17 @@ impl Keeper {
         }
     }
 
+    /// Completes when the task has ended.
+    pub(crate) async fn ended(&self) {
+        loop {
+            let quiet = self.quiet.notified();
+            if !self.is_running() {
+                return;
+            }
+            quiet.await;
+        }
+    }
+
     /// What is to be done now, and when to look again.
     fn plan(&self) -> Plan {
         let now = self.clock.now();

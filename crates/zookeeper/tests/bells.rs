@@ -138,7 +138,7 @@ async fn a_hold_stays_valid_and_a_new_session_gives_a_usable_grant_at_once() {
         let server = server().await;
         let store = store(&server).await;
         let guard = hold(&store, "a", SHORT).await;
-        assert!(guard.remaining() > SHORT * 9 / 10, "{:?}", guard.remaining());
+        assert!(guard.remaining() > SHORT / 2, "{:?}", guard.remaining());
         let mut least = guard.remaining();
         for _ in 0..60 {
             tokio::time::sleep(Duration::from_millis(100)).await;
