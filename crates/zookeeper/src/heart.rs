@@ -62,7 +62,7 @@ async fn live(session: &Arc<Session>, bell: OneshotWatcher) -> Loss {
                 }
             }
             Some((sent, answer)) = beats.next() => match answer {
-                Ok(_) => session.proof().answered(sent, Moment::now()),
+                Ok(_) => session.proven(sent),
                 Err(ZkError::NoNode) => drop(session.furnish().await), // somebody removed it
                 Err(e) => tracing::debug!(error = %e, "a heartbeat to ZooKeeper was not answered"),
             },

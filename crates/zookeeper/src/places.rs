@@ -78,6 +78,12 @@ impl Places {
         }
     }
 
+    /// The claims that hold and were last claimed or renewed after `from` and not after `to`: their nodes, and when that was.
+    pub(crate) fn held_since(&self, from: Moment, to: Moment) -> Vec<(ClaimId, Node, Moment)> {
+        let within = self.kept.iter().filter(|(_, kept)| kept.held && from < kept.seen && kept.seen <= to);
+        within.filter_map(|(id, kept)| Some((*id, kept.node.clone()?, kept.seen))).collect()
+    }
+
     /// The claims that nobody wants any more.
     pub(crate) fn lapsed(&self, now: Moment) -> Vec<Claim> {
         self.kept.values().filter(|kept| kept.seen + kept.lease <= now).map(|kept| kept.claim.clone()).collect()

@@ -26,8 +26,10 @@ impl Proof {
         Proof { timeout, since: asked, pending: VecDeque::new() }
     }
 
-    /// A heartbeat that was sent at `sent` was answered at `now`.
-    pub(crate) fn answered(&mut self, sent: Moment, now: Moment) {
+    /// A heartbeat that was sent at `sent` was answered at `now`. Says which was the latest proven touch before, and which is
+    /// now.
+    pub(crate) fn answered(&mut self, sent: Moment, now: Moment) -> (Moment, Moment) {
+        let before = self.since;
         while let Some(&(earlier, heard)) = self.pending.front() {
             if heard + self.timeout / 4 > sent {
                 break;
@@ -36,6 +38,7 @@ impl Proof {
             self.pending.pop_front();
         }
         self.pending.push_back((sent, now));
+        (before, self.since)
     }
 
     /// When to send the next heartbeat, after one at `last`. Two are always on their way to be proven, each by the next but one,

@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::error::{reading, unavailable};
 use crate::places::Places;
 use crate::proof::Proof;
-use crate::{heart, withdraw};
+use crate::{claim, heart, withdraw};
 
 /// How long making a session may take.
 const CONNECT: Duration = Duration::from_millis(2500);
@@ -79,7 +79,7 @@ impl Session {
             match self.limited(async { Ok(made.await) }).await? {
                 (Err(ZkError::NoNode), ..) | (_, Err(ZkError::NoNode), _) => self.make_folder(&root.sessions()).await?,
                 (Ok(_) | Err(ZkError::NodeExists), Ok(_) | Err(ZkError::NodeExists), Ok((.., bell))) => {
-                    self.proof().answered(sent, Moment::now());
+                    self.proven(sent);
                     return Ok(bell);
                 }
                 (Err(e), ..) | (_, Err(e), _) | (.., Err(e)) => return Err(e),
@@ -137,6 +137,18 @@ impl Session {
     /// How long what was last asked for at `asked` surely holds; `None` if that is over.
     pub(crate) fn validity(&self, asked: Moment) -> Option<Validity> {
         self.proof().validity(asked, Moment::now())
+    }
+
+    /// A heartbeat was answered. What was claimed or renewed before the touch that this proves now holds for its whole lease:
+    /// that is said at once, because the next renewal may fail.
+    pub(crate) fn proven(&self, sent: Moment) {
+        let (before, since) = self.proof().answered(sent, Moment::now());
+        let held = self.places().held_since(before, since);
+        for (id, node, asked) in held {
+            if let Some(validity) = self.validity(asked) {
+                self.bells.granted(id, claim::grant(&node, validity));
+            }
+        }
     }
 
     /// How long a claim lasts that nobody claims again or renews.
