@@ -27,7 +27,7 @@ pub async fn connect(url: impl AsRef<str>) -> Result<Store> {
 /// runtime may be blocked for longer than a lease.
 pub async fn connect_on_own_thread(url: impl AsRef<str>) -> Result<Store> {
     let url = url.as_ref().trim().to_owned();
-    Store::on_own_thread(async move { backend(&url).await }).await
+    Store::on_own_thread(Box::pin(async move { backend(&url).await })).await
 }
 
 async fn backend(url: &str) -> Result<Box<dyn Backend>> {
