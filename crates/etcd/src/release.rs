@@ -2,22 +2,22 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, KeyValue, PutOptions, Txn, TxnOp};
 use leasehold_core::seam::{ClaimId, Moment};
-use leasehold_core::{Error, ErrorKind, FencingToken, Name, Result};
-use tokio::time::timeout;
+use leasehold_core::{ErrorKind, FencingToken, Name, Result};
 
-use crate::claim::get_bare;
+use crate::claim::{TRIES, get_bare};
 use crate::error::Failure;
 use crate::names;
 use crate::store::{Store, by_age, reads};
 use crate::table::{Entry, created_of};
 
-/// How often a withdrawal that finds another epoch starts over within one call.
-const TRIES: usize = 12;
-
 impl Store {
     pub(crate) async fn release(&self, id: ClaimId) -> Result<()> {
+        Ok(self.leave(id).await?)
+    }
+
+    pub(crate) async fn leave(&self, id: ClaimId) -> Result<(), Failure> {
         let entry = {
             let mut state = self.state();
             let Some(entry) = state.claims.get_mut(&id) else { return Ok(()) };
@@ -30,25 +30,27 @@ impl Store {
         if entry.doubt {
             return self.withdraw(id, &entry).await;
         }
-        if entry.created != 0 && !entry.session.is_gone() {
+        if entry.created != 0 {
             // The create_revision names this very entry: a late duplicate of this request can harm nobody.
             let mine = Compare::create_revision(&*entry.key, CompareOp::Equal, entry.created);
             let txn = Txn::new().when([mine]).and_then([TxnOp::delete(&*entry.key, None)]);
             self.txn(txn).await.outcome?;
         }
-        self.state().strike(id);
-        self.bells.stirred(&entry.name);
+        self.left(id, &entry.name);
         Ok(())
+    }
+
+    fn left(&self, id: ClaimId, name: &Name) {
+        self.state().strike(id);
+        self.bells.stirred(name);
     }
 
     /// Deletes the key, whatever it is by now, and begins an epoch: every request of the claim that is still on its way
     /// comes too late. It has the session's turn until the claim is struck: another withdrawal of the same claim would
     /// delete what the slot's next user put there.
-    async fn withdraw(&self, id: ClaimId, entry: &Entry) -> Result<()> {
+    async fn withdraw(&self, id: ClaimId, entry: &Entry) -> Result<(), Failure> {
         let session = &entry.session;
-        let Ok(_turn) = timeout(self.cluster.limit * 3, session.withdrawing.lock()).await else {
-            return Err(Failure::NotExecuted("other withdrawals did not end in time".into()).into());
-        };
+        let _turn = self.turn(&session.withdrawing).await?;
         for _ in 0..TRIES {
             // Also when the session ended: that strikes all its claims.
             if !self.state().claims.contains_key(&id) {
@@ -60,28 +62,25 @@ impl Store {
                 .when([Compare::version(&*session.key, CompareOp::Equal, epoch)])
                 .and_then([TxnOp::delete(&*entry.key, None), next])
                 .or_else([get_bare(&session.key)]);
-            let response = match self.txn(txn).await.outcome {
-                Ok(response) => response,
-                Err(Failure::LeaseGone) => {
-                    self.lose(session);
-                    continue;
+            match self.txn(txn).await.outcome {
+                Ok(response) if response.succeeded() => {
+                    session.epoch.fetch_max(epoch + 1, SeqCst);
+                    self.left(id, &entry.name);
+                    return Ok(());
                 }
-                Err(failure) => return Err(failure.into()),
-            };
-            if response.succeeded() {
-                session.epoch.fetch_max(epoch + 1, SeqCst);
-                self.state().strike(id);
-                self.bells.stirred(&entry.name);
-                return Ok(());
+                Ok(response) => {
+                    let reads = reads(&response);
+                    let current = reads.first().and_then(|read| read.kvs().first());
+                    session.epoch.store(current.map_or(0, KeyValue::version), SeqCst);
+                }
+                Err(Failure::LeaseGone) => self.lose(session),
+                Err(failure) => return Err(failure),
             }
-            let current = reads(&response);
-            let current = current.first().and_then(|read| read.kvs().first());
-            session.epoch.store(current.map_or(0, etcd_client::KeyValue::version), SeqCst);
         }
-        Err(Error::new(ErrorKind::Unavailable, "the etcd session changed again and again; release again"))
+        Err(Failure::new(ErrorKind::Unavailable, "the session changed again and again"))
     }
 
-    /// Ends the hold with this token, and writes into its session's key that it did.
+    /// Ends the hold with this token, and notes under its session's lease that it did.
     pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
         self.open()?;
         let (line, created) = (self.keys.line(name), created_of(token));
@@ -90,7 +89,7 @@ impl Store {
         let mut then = vec![TxnOp::delete(head.key(), None)];
         if names::is_ours(&line, head.key()) {
             let lease = PutOptions::new().with_lease(head.lease());
-            then.push(TxnOp::put(self.keys.session(head.lease()), created.to_string(), Some(lease)));
+            then.push(TxnOp::put(format!("{}{created}", self.keys.evictions()), "", Some(lease)));
         }
         let mine = Compare::create_revision(head.key(), CompareOp::Equal, created);
         match self.txn(Txn::new().when([mine]).and_then(then)).await.outcome {

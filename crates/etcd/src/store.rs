@@ -1,8 +1,7 @@
 //! What all parts of the store share, and how they ask etcd.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use etcd_client::{Client, GetOptions, GetResponse, KeyValue, SortOrder, SortTarget, Txn, TxnOpResponse, TxnResponse};
 use leasehold_core::seam::Bells;
@@ -27,7 +26,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(crate) fn new(config: Config, orders: UnboundedSender<i64>) -> Store {
+    pub(crate) fn new(config: Config, orders: UnboundedSender<Arc<str>>) -> Store {
         Store {
             keys: Keys::new(&config.namespace),
             cluster: Cluster::new(config),
@@ -77,7 +76,7 @@ impl Store {
     pub(crate) async fn close(&self) -> Result<()> {
         self.shut();
         // Whoever is about to be granted a lease comes first, and is closed too.
-        let _turn = tokio::time::timeout(self.cluster.limit * 3, self.granting.lock()).await;
+        let _turn = self.turn(&self.granting).await;
         let sessions: Vec<_> = self.state().sessions.values().cloned().collect();
         let revocations = sessions.iter().map(|session| async move {
             let request = |client: Client| async move { client.lease_client().revoke(session.lease).await };
@@ -118,6 +117,3 @@ pub(crate) fn contention(line: &str, head: Option<&KeyValue>, others: i64) -> Co
     };
     who.token(token(head.create_revision())).waiters(usize::try_from(others).unwrap_or(0))
 }
-
-/// How long a spawned repair waits between two attempts.
-pub(crate) const BREATH: Duration = Duration::from_millis(200);
