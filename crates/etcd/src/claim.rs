@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::SystemTime;
 
-use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp};
 use leasehold_core::seam::{Claim, ClaimId, Claimed, Mode, Queue, Waiting};
 use leasehold_core::{Error, ErrorKind, Result};
 
 use crate::error::Failure;
-use crate::line::Count;
-use crate::store::{Store, by_age, contention, reads, revision};
+use crate::line::{Count, Line};
+use crate::store::{Store, by_age, contention, put, reads, revision};
 use crate::table::Entry;
 use crate::value;
 
@@ -33,7 +33,7 @@ impl Store {
                 Some(entry) => entry,
                 None => {
                     let session = self.session(claim.ttl).await?;
-                    self.state().enroll(claim, self.keys.line(&claim.name), session)
+                    self.state().enroll(claim.id, self.keys.line(&claim.name), session)
                 }
             };
             match self.enter(claim, &entry).await {
@@ -58,13 +58,11 @@ impl Store {
         };
         let this_epoch = Compare::version(&*session.key, CompareOp::Equal, session.epoch.load(SeqCst));
         let head = || TxnOp::get(&*entry.line, Some(by_age(1)));
-        let put = |since| {
-            TxnOp::put(key, value::write(&claim.label, since), Some(PutOptions::new().with_lease(session.lease)))
-        };
-        let txn = Txn::new().when([absent, this_epoch]).and_then([head(), put(SystemTime::now())]).or_else([
+        let fresh = put(session.lease, key, value::write(&claim.label, SystemTime::now()));
+        let txn = Txn::new().when([absent, this_epoch]).and_then([head(), fresh]).or_else([
             head(),
             TxnOp::get(key, None),
-            get_bare(&session.key),
+            TxnOp::get(&*session.key, None),
         ]);
 
         // From here until the answer, the key may come to be without our knowing: also if this future is dropped.
@@ -82,21 +80,21 @@ impl Store {
             return Ok(self.stand(claim, entry, count.at, Some(count), head, length - 1));
         }
         let [mine, current] = others else { return Err(unknown_form()) };
-        session.epoch.store(current.kvs().first().map_or(0, KeyValue::version), SeqCst);
+        session.learn(current);
         let Some(mine) = mine.kvs().first() else {
             if !tries || length == 0 {
                 return Ok(None);
             }
             // Its own late attempt could still find the line empty.
-            self.leave(claim.id).await?;
+            self.release(claim.id).await?;
             return Ok(Some(Claimed::Busy(contention(&entry.line, head, length - 1))));
         };
         let created = mine.create_revision();
         if value::label(mine.value()) != *claim.label {
             // A put on a key that exists changes neither its create_revision nor its place.
             let since = value::since(mine.value()).unwrap_or_else(SystemTime::now);
-            let still = Compare::create_revision(key, CompareOp::Equal, created);
-            if !self.txn(Txn::new().when([still]).and_then([put(since)])).await.outcome?.succeeded() {
+            let anew = put(session.lease, key, value::write(&claim.label, since));
+            if !self.change(key.as_bytes(), created, vec![anew]).await? {
                 return Ok(None);
             }
         }
@@ -115,7 +113,7 @@ impl Store {
     ) -> Option<Claimed> {
         let mut state = self.state();
         state.stand(claim.id, created, head.is_none_or(|head| head.create_revision() == created), count)?;
-        self.tell(&mut state, &entry.line, |watched| watched.line.news());
+        self.tell(&mut state, &entry.line, Line::news);
         let entry = state.claims.get(&claim.id)?;
         if entry.granted {
             self.bells.stirred(&claim.name);
@@ -129,11 +127,6 @@ impl Store {
             (entry.doubt, entry.leaving) = (doubt, None);
         }
     }
-}
-
-/// A key without its value.
-pub(crate) fn get_bare(key: &str) -> TxnOp {
-    TxnOp::get(key, Some(GetOptions::new().with_keys_only()))
 }
 
 fn unknown_form() -> Failure {

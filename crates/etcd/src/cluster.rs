@@ -64,22 +64,20 @@ impl Cluster {
         let mut left = self.endpoints.len().min(ATTEMPTS);
         loop {
             let at = self.active.load(Relaxed);
-            let endpoint = &self.endpoints[at];
-            let answer = timeout(limit, async { request(endpoint.client(&self.options).await?).await }).await;
+            let attempt = async { request(self.endpoints[at].client(&self.options).await?).await };
+            let answer = timeout(limit, attempt).await.map(|answer| answer.map_err(Failure::from));
             let silent = answer.is_err();
-            let silence = || Err(Failure::new(Ambiguous, "no answer in time"));
-            let outcome = answer.map_or_else(|_| silence(), |answer| answer.map_err(Failure::from));
-            let unanswered = outcome.as_ref().is_err_and(|failure| failure.is(Ambiguous));
-            doubt |= unanswered;
-            if !silent {
-                endpoint.silences.store(0, Relaxed);
-            }
-            if !unanswered && !outcome.as_ref().is_err_and(|failure| failure.is(Unavailable)) {
-                return Answer { outcome, doubt };
-            }
-            self.leave(at, silent);
+            let outcome = answer.unwrap_or_else(|_| Err(Failure::new(Ambiguous, "no answer in time")));
+            doubt |= outcome.as_ref().is_err_and(|failure| failure.is(Ambiguous));
             left -= 1;
-            if left == 0 {
+            let failed = outcome.as_ref().is_err_and(|failure| failure.is(Ambiguous) || failure.is(Unavailable));
+            if !silent {
+                self.endpoints[at].silences.store(0, Relaxed);
+            }
+            if failed {
+                self.leave(at, silent);
+            }
+            if !failed || left == 0 {
                 let outcome = outcome.map_err(|failure| if doubt { failure.after_doubt() } else { failure });
                 return Answer { outcome, doubt };
             }

@@ -25,6 +25,12 @@ pub(crate) struct Line<I> {
     recent: VecDeque<(i64, i64)>,
     /// By create_revision.
     places: BTreeMap<i64, (I, Stand)>,
+    /// Its watch was asked for.
+    pub(crate) sent: bool,
+    /// A read is on its way.
+    pub(crate) reading: bool,
+    /// Nobody waited in it when it was last looked over.
+    idle: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,7 +58,8 @@ pub(crate) struct News<I> {
 
 impl<I: Copy> Line<I> {
     pub(crate) fn new() -> Line<I> {
-        Line { known_from: i64::MAX, recent: VecDeque::new(), places: BTreeMap::new() }
+        let (recent, places) = (VecDeque::new(), BTreeMap::new());
+        Line { known_from: i64::MAX, recent, places, sent: false, reading: false, idle: false }
     }
 
     /// A watch stands since this revision: it reports every later deletion.
@@ -96,9 +103,10 @@ impl<I: Copy> Line<I> {
 
     /// A read at `revision`: the create_revisions of all entries, ascending.
     pub(crate) fn read(&mut self, revision: i64, live: &[i64]) -> News<I> {
+        self.reading = false;
         let mut gone = Vec::new();
-        let uncounted: Vec<_> = self.places.iter().filter(|(_, place)| place.1 == Stand::Uncounted).collect();
-        for (created, id) in uncounted.into_iter().map(|(created, place)| (*created, place.0)).collect::<Vec<_>>() {
+        let uncounted = self.places.iter().filter(|(_, place)| place.1 == Stand::Uncounted);
+        for (created, id) in uncounted.map(|(created, place)| (*created, place.0)).collect::<Vec<_>>() {
             match live.binary_search(&created) {
                 Ok(ahead) => self.wait(id, created, Some(Count { at: revision, ahead })),
                 Err(_) if created <= revision => gone.push((id, created)),
@@ -126,14 +134,17 @@ impl<I: Copy> Line<I> {
         News { granted, gone }
     }
 
-    /// A watch stands, and a read must count somebody.
+    /// A watch stands, a read must count somebody, and none is on its way.
     pub(crate) fn must_be_read(&self) -> bool {
-        self.known_from != i64::MAX && self.places.values().any(|(_, stand)| *stand == Stand::Uncounted)
+        self.known_from != i64::MAX
+            && !self.reading
+            && self.places.values().any(|(_, stand)| *stand == Stand::Uncounted)
     }
 
-    /// Whether somebody waits.
-    pub(crate) fn is_waited_in(&self) -> bool {
-        self.places.values().any(|(_, stand)| *stand != Stand::Holds)
+    /// Looks it over: whether nobody waits in it, now and the last time.
+    pub(crate) fn is_over(&mut self) -> bool {
+        let idle = self.places.values().all(|(_, stand)| *stand == Stand::Holds);
+        std::mem::replace(&mut self.idle, idle) && idle
     }
 }
 

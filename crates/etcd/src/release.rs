@@ -2,22 +2,18 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use etcd_client::{Compare, CompareOp, KeyValue, PutOptions, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use leasehold_core::seam::{ClaimId, Moment};
 use leasehold_core::{ErrorKind, FencingToken, Name, Result};
 
-use crate::claim::{TRIES, get_bare};
+use crate::claim::TRIES;
 use crate::error::Failure;
 use crate::names;
-use crate::store::{Store, by_age, reads};
+use crate::store::{Store, by_age, put, reads};
 use crate::table::{Entry, created_of};
 
 impl Store {
-    pub(crate) async fn release(&self, id: ClaimId) -> Result<()> {
-        Ok(self.leave(id).await?)
-    }
-
-    pub(crate) async fn leave(&self, id: ClaimId) -> Result<(), Failure> {
+    pub(crate) async fn release(&self, id: ClaimId) -> Result<(), Failure> {
         let entry = {
             let mut state = self.state();
             let Some(entry) = state.claims.get_mut(&id) else { return Ok(()) };
@@ -31,18 +27,15 @@ impl Store {
             return self.withdraw(id, &entry).await;
         }
         if entry.created != 0 {
-            // The create_revision names this very entry: a late duplicate of this request can harm nobody.
-            let mine = Compare::create_revision(&*entry.key, CompareOp::Equal, entry.created);
-            let txn = Txn::new().when([mine]).and_then([TxnOp::delete(&*entry.key, None)]);
-            self.txn(txn).await.outcome?;
+            self.change(entry.key.as_bytes(), entry.created, vec![TxnOp::delete(&*entry.key, None)]).await?;
         }
-        self.left(id, &entry.name);
+        self.released(id, &entry);
         Ok(())
     }
 
-    fn left(&self, id: ClaimId, name: &Name) {
+    fn released(&self, id: ClaimId, entry: &Entry) {
         self.state().strike(id);
-        self.bells.stirred(name);
+        self.stirred(&entry.line);
     }
 
     /// Deletes the key, whatever it is by now, and begins an epoch: every request of the claim that is still on its way
@@ -57,22 +50,17 @@ impl Store {
                 return Ok(());
             }
             let epoch = session.epoch.load(SeqCst);
-            let next = TxnOp::put(&*session.key, "", Some(PutOptions::new().with_lease(session.lease)));
             let txn = Txn::new()
                 .when([Compare::version(&*session.key, CompareOp::Equal, epoch)])
-                .and_then([TxnOp::delete(&*entry.key, None), next])
-                .or_else([get_bare(&session.key)]);
+                .and_then([TxnOp::delete(&*entry.key, None), put(session.lease, &session.key, "")])
+                .or_else([TxnOp::get(&*session.key, None)]);
             match self.txn(txn).await.outcome {
                 Ok(response) if response.succeeded() => {
                     session.epoch.fetch_max(epoch + 1, SeqCst);
-                    self.left(id, &entry.name);
+                    self.released(id, entry);
                     return Ok(());
                 }
-                Ok(response) => {
-                    let reads = reads(&response);
-                    let current = reads.first().and_then(|read| read.kvs().first());
-                    session.epoch.store(current.map_or(0, KeyValue::version), SeqCst);
-                }
+                Ok(response) => reads(&response).iter().for_each(|read| session.learn(read)),
                 Err(Failure::LeaseGone) => self.lose(session),
                 Err(failure) => return Err(failure),
             }
@@ -88,14 +76,8 @@ impl Store {
         let Some(head) = head.kvs().first().filter(|head| head.create_revision() == created) else { return Ok(false) };
         let mut then = vec![TxnOp::delete(head.key(), None)];
         if names::is_ours(&line, head.key()) {
-            let lease = PutOptions::new().with_lease(head.lease());
-            then.push(TxnOp::put(format!("{}{created}", self.keys.evictions()), "", Some(lease)));
+            then.push(put(head.lease(), &format!("{}{created}", self.keys.evictions()), ""));
         }
-        let mine = Compare::create_revision(head.key(), CompareOp::Equal, created);
-        match self.txn(Txn::new().when([mine]).and_then(then)).await.outcome {
-            Ok(response) => Ok(response.succeeded()),
-            Err(Failure::LeaseGone) => Ok(false),
-            Err(failure) => Err(failure.into()),
-        }
+        Ok(self.change(head.key(), created, then).await?)
     }
 }

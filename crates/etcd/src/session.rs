@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
+use etcd_client::{Client, GetResponse, KeyValue};
 use futures_util::future::join_all;
 use leasehold_core::seam::{Moment, Renewal, Tenure, Validity};
 use leasehold_core::{Error, ErrorKind, Loss, Result};
@@ -46,6 +47,11 @@ impl Session {
     /// At least half of its lease lies before it.
     fn is_young(&self) -> bool {
         Moment::now().since(self.proven()) <= self.ttl / 2
+    }
+
+    /// Takes the epoch from a read of the session's key.
+    pub(crate) fn learn(&self, read: &GetResponse) {
+        self.epoch.store(read.kvs().first().map_or(0, KeyValue::version), SeqCst);
     }
 
     pub(crate) fn validity(&self) -> Validity {
@@ -92,7 +98,7 @@ impl Store {
                 Err(failure) => return Err(failure.of_a_read().into()),
             }
         }
-        let request = |client: etcd_client::Client| async move {
+        let request = |client: Client| async move {
             let sent = Moment::now();
             let granted = client.lease_client().grant(seconds.max(1).cast_signed(), None).await?;
             Ok((sent, granted))
@@ -117,7 +123,7 @@ impl Store {
     async fn refresh(&self, session: &Session) -> Result<(), Failure> {
         let limit = (session.ttl / 8).min(self.cluster.limit);
         // A fresh stream each time: on one stream, a renewal that hangs in the server holds up all that follow.
-        let request = |client: etcd_client::Client| async move {
+        let request = |client: Client| async move {
             let sent = Moment::now();
             client.lease_client().keep_alive(session.lease).await.map(|_| sent)
         };

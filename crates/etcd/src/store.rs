@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use etcd_client::{Client, GetOptions, GetResponse, KeyValue, SortOrder, SortTarget, Txn, TxnOpResponse, TxnResponse};
+use etcd_client::{
+    Client, Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
+    TxnOpResponse, TxnResponse,
+};
 use leasehold_core::seam::Bells;
 use leasehold_core::{Contention, Error, ErrorKind, Result};
 use tokio::sync::mpsc::UnboundedSender;
@@ -21,6 +24,8 @@ pub(crate) struct Store {
     pub(crate) bells: Bells,
     /// Leases are granted one by one.
     pub(crate) granting: tokio::sync::Mutex<()>,
+    /// Where it is connected to, without credentials.
+    pub(crate) described: String,
     state: Mutex<State>,
     closed: AtomicBool,
 }
@@ -28,6 +33,7 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn new(config: Config, orders: UnboundedSender<Arc<str>>) -> Store {
         Store {
+            described: format!("{config:?}"),
             keys: Keys::new(&config.namespace),
             cluster: Cluster::new(config),
             bells: Bells::new(),
@@ -42,11 +48,8 @@ impl Store {
     }
 
     pub(crate) fn open(&self) -> Result<()> {
-        if self.closed.load(SeqCst) {
-            Err(Error::new(ErrorKind::Closed, "this etcd client was closed"))
-        } else {
-            Ok(())
-        }
+        let closed = || Error::new(ErrorKind::Closed, "this etcd client was closed");
+        if self.closed.load(SeqCst) { Err(closed()) } else { Ok(()) }
     }
 
     pub(crate) async fn txn(&self, txn: Txn) -> Answer<TxnResponse> {
@@ -55,6 +58,13 @@ impl Store {
             async move { client.kv_client().txn(txn).await }
         };
         self.cluster.ask(self.cluster.limit, request).await
+    }
+
+    /// Changes something if the entry `key` is still the one with this create_revision, which names it for ever: so a late
+    /// duplicate of the request can harm nobody. Says whether it was.
+    pub(crate) async fn change(&self, key: &[u8], created: i64, then: Vec<TxnOp>) -> Result<bool, Failure> {
+        let still = Compare::create_revision(key, CompareOp::Equal, created);
+        Ok(self.txn(Txn::new().when([still]).and_then(then)).await.outcome?.succeeded())
     }
 
     /// A read; an unanswered one was as good as not executed.
@@ -67,9 +77,15 @@ impl Store {
         self.cluster.ask(self.cluster.limit, request).await.outcome.map_err(Failure::of_a_read)
     }
 
-    /// Nothing new begins from here on.
+    /// Nothing new begins from here on, and the watcher ends.
     pub(crate) fn shut(&self) {
         self.closed.store(true, SeqCst);
+        self.cluster.moved.send_replace(());
+    }
+
+    /// Observers look at this line.
+    pub(crate) fn stirred(&self, line: &str) {
+        self.keys.name_of(line).iter().for_each(|name| self.bells.stirred(name));
     }
 
     /// Ends all sessions, and all that is held in them.
@@ -95,6 +111,10 @@ impl Store {
 /// A lock's line, oldest first. The server sorts all of it before it cuts it off.
 pub(crate) fn by_age(limit: i64) -> GetOptions {
     GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(limit)
+}
+
+pub(crate) fn put(lease: i64, key: &str, value: impl Into<Vec<u8>>) -> TxnOp {
+    TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)))
 }
 
 /// The reads in a transaction's answer, in order.

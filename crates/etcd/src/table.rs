@@ -2,10 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use leasehold_core::seam::{Claim, ClaimId, Grant, Moment, Place};
-use leasehold_core::{FencingToken, Name};
+use leasehold_core::FencingToken;
+use leasehold_core::seam::{ClaimId, Grant, Moment, Place};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::line::{Count, Line};
@@ -29,7 +28,6 @@ pub(crate) fn created_of(token: FencingToken) -> i64 {
 /// One claim, from just before its first request until its release is confirmed.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    pub(crate) name: Name,
     pub(crate) line: Arc<str>,
     pub(crate) key: Arc<str>,
     pub(crate) session: Arc<Session>,
@@ -52,21 +50,6 @@ impl Entry {
     }
 }
 
-/// A line that is watched, or will be.
-#[derive(Debug)]
-pub(crate) struct Watched {
-    pub(crate) name: Name,
-    pub(crate) line: Line<ClaimId>,
-    /// Its watch was asked for.
-    pub(crate) sent: bool,
-    /// A read is on its way.
-    pub(crate) reading: bool,
-    /// When somebody was last seen waiting.
-    pub(crate) waited: Moment,
-    /// How long the watch stays after the last waiter.
-    pub(crate) lingers: Duration,
-}
-
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) claims: HashMap<ClaimId, Entry>,
@@ -74,7 +57,8 @@ pub(crate) struct State {
     keys: HashSet<Arc<str>>,
     /// By the TTL that was asked for, in seconds.
     pub(crate) sessions: HashMap<u64, Arc<Session>>,
-    pub(crate) lines: HashMap<Arc<str>, Watched>,
+    /// That are watched, or will be.
+    pub(crate) lines: HashMap<Arc<str>, Line<ClaimId>>,
     /// Tells the watcher to watch this line, or to read it.
     orders: UnboundedSender<Arc<str>>,
 }
@@ -85,14 +69,13 @@ impl State {
     }
 
     /// Takes the claim in, on the lowest slot that is free: keys are used again, because etcd keeps a tombstone of each.
-    pub(crate) fn enroll(&mut self, claim: &Claim, line: Arc<str>, session: Arc<Session>) -> Entry {
+    pub(crate) fn enroll(&mut self, id: ClaimId, line: Arc<str>, session: Arc<Session>) -> Entry {
         let mut keys = (0..).map(|slot| names::place(&line, session.lease, slot).into());
         let free = keys.find(|key| !self.keys.contains(key));
         let key: Arc<str> = free.unwrap_or_else(|| line.clone());
         self.keys.insert(key.clone());
-        let name = claim.name.clone();
-        let entry = Entry { name, line, key, session, created: 0, granted: false, doubt: false, leaving: None };
-        self.claims.insert(claim.id, entry.clone());
+        let entry = Entry { line, key, session, created: 0, granted: false, doubt: false, leaving: None };
+        self.claims.insert(id, entry.clone());
         entry
     }
 
@@ -118,8 +101,8 @@ impl State {
 
     /// The line need not tell of this entry any more.
     pub(crate) fn unwatch(&mut self, entry: &Entry) {
-        if let Some(watched) = self.lines.get_mut(&entry.line) {
-            watched.line.forget(entry.created);
+        if let Some(line) = self.lines.get_mut(&entry.line) {
+            line.forget(entry.created);
         }
     }
 
@@ -143,35 +126,23 @@ impl State {
         if old.created != created {
             self.unwatch(&old);
         }
-        let entry = self.claims.get_mut(&id)?;
-        entry.granted = holds || entry.granted && old.created == created;
-        entry.created = created;
-        let entry = entry.clone();
-        if entry.granted {
-            if let Some(watched) = self.lines.get_mut(&entry.line) {
-                watched.line.hold(id, created);
-            }
+        let granted = holds || old.granted && old.created == created;
+        self.claims.insert(id, Entry { created, granted, ..old.clone() });
+        if granted {
+            self.lines.entry(old.line).and_modify(|line| line.hold(id, created));
             return Some(());
         }
-        if !self.lines.contains_key(&entry.line) {
-            self.attend(&entry);
-        }
-        let watched = self.lines.get_mut(&entry.line)?;
-        watched.lingers = watched.lingers.max(entry.session.ttl);
-        watched.line.wait(id, created, count);
-        if !watched.sent || watched.line.must_be_read() {
+        let line = self.lines.entry(old.line.clone()).or_insert_with(|| {
+            let mut line = Line::new();
+            let holds = self.claims.iter().filter(|(_, entry)| entry.granted && entry.line == old.line);
+            holds.for_each(|(id, hold)| line.hold(*id, hold.created));
+            line
+        });
+        line.wait(id, created, count);
+        if !line.sent || line.must_be_read() {
             // Fails only after the watcher has ended with the store.
-            let _ = self.orders.send(entry.line);
+            let _ = self.orders.send(old.line);
         }
         Some(())
-    }
-
-    /// Begins to keep the line that this entry stands in, with all that is held there.
-    fn attend(&mut self, entry: &Entry) {
-        let mut line = Line::new();
-        let holds = self.claims.iter().filter(|(_, other)| other.granted && other.line == entry.line);
-        holds.for_each(|(id, hold)| line.hold(*id, hold.created));
-        let (name, waited, lingers) = (entry.name.clone(), Moment::now(), Duration::ZERO);
-        self.lines.insert(entry.line.clone(), Watched { name, line, sent: false, reading: false, waited, lingers });
     }
 }

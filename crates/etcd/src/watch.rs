@@ -12,64 +12,58 @@ use std::time::Duration;
 
 use etcd_client::{Client, EventType, GetOptions, GetResponse, KeyValue, WatchFilterType, WatchOptions, WatchResponse};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use leasehold_core::Loss;
-use leasehold_core::seam::{ClaimId, Moment};
+use leasehold_core::seam::ClaimId;
+use leasehold_core::{Error, Loss, Result};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{interval, sleep, timeout};
 
-use crate::error::Failure;
-use crate::line::News;
+use crate::line::{Line, News};
 use crate::store::{Store, revision};
-use crate::table::{State, Watched};
+use crate::table::State;
 
 /// How long to wait before another stream is opened.
 const BREATH: Duration = Duration::from_millis(200);
-/// How often lines are looked over in which nobody waits.
-const TIDY: Duration = Duration::from_secs(1);
+/// How often lines are looked over. A watch ends when twice in a row nobody waits.
+const TIDY: Duration = Duration::from_secs(10);
 /// The number of the evictions' watch; those of lines follow.
 const EVICTIONS: i64 = 1;
 
-/// The stream ended, or must be opened anew.
-struct Broken;
-
-impl<E: std::error::Error> From<E> for Broken {
-    fn from(_: E) -> Broken {
-        Broken
-    }
-}
+/// Why the stream ended, or must be opened anew.
+type Broken = Box<dyn std::error::Error + Send + Sync>;
 
 impl Store {
-    /// Serves the watches until the task is aborted.
+    /// Serves the watches until the store is shut.
     pub(crate) async fn watch(self: Arc<Self>, mut orders: UnboundedReceiver<Arc<str>>) {
         let mut again = false;
-        while self.stream(&mut orders, again).await.is_err() {
-            again = true;
+        while self.open().is_ok() {
+            let _ = self.stream(&mut orders, replace(&mut again, true)).await;
             self.state().lines.clear();
             sleep(BREATH).await;
         }
     }
 
-    /// One stream from its opening to its end. `again`: after another one broke. `Ok` when nothing can be wanted any more.
+    /// One stream from its opening to its end. `again`: after another one broke.
     async fn stream(self: &Arc<Self>, orders: &mut UnboundedReceiver<Arc<str>>, again: bool) -> Result<(), Broken> {
         let limit = self.cluster.limit;
+        let options = |id, nothing| WatchOptions::new().with_prefix().with_watch_id(id).with_filters([nothing]);
         let open = |client: Client| async move {
-            let options = WatchOptions::new().with_prefix().with_filters([WatchFilterType::NoDelete]);
-            client.watch_client().watch(self.keys.evictions(), Some(options.with_watch_id(EVICTIONS))).await
+            let options = options(EVICTIONS, WatchFilterType::NoDelete);
+            client.watch_client().watch(self.keys.evictions(), Some(options)).await
         };
-        let opened = self.cluster.ask(limit, open).await.outcome.map_err(|_| Broken)?;
-        let (mut sender, mut stream) = opened.split();
+        let (mut sender, mut stream) = self.cluster.ask(limit, open).await.outcome.map_err(Error::from)?.split();
         let mut moved = self.cluster.moved.subscribe();
+        self.open()?;
         let (mut last, mut watches) = (EVICTIONS, HashMap::new());
         let (mut reads, mut tidy) = (FuturesUnordered::new(), interval(TIDY));
         loop {
             tokio::select! {
                 message = stream.message() => {
-                    let message = message?.ok_or(Broken)?;
+                    let message = message?.ok_or("the end")?;
                     let id = message.watch_id();
                     let line: Option<&Arc<str>> = watches.get(&id);
                     // -1 stands for a watch that could not be opened; others are the farewell of one that we closed.
                     if message.canceled() && (line.is_some() || id <= EVICTIONS) {
-                        return Err(Broken);
+                        return Err("a watch was cancelled".into());
                     }
                     if let Some(line) = line {
                         self.hear(line, &message)?;
@@ -77,75 +71,67 @@ impl Store {
                     } else if id == EVICTIONS {
                         message.events().iter().filter_map(|event| event.kv()).for_each(|note| self.evicted(note));
                         if message.created() && again {
-                            self.read_evictions().await.map_err(|_| Broken)?;
+                            self.read_evictions().await?;
                             self.bells.everyone();
                         }
                     }
                 }
                 order = orders.recv() => {
-                    let Some(line) = order else { return Ok(()) };
-                    let is_new = self.state().lines.get_mut(&line).is_some_and(|watched| !replace(&mut watched.sent, true));
+                    let line = order.ok_or("nobody is left")?;
+                    let is_new = self.state().lines.get_mut(&line).is_some_and(|line| !replace(&mut line.sent, true));
                     if is_new {
                         last += 1;
                         watches.insert(last, line.clone());
-                        let options = WatchOptions::new().with_prefix().with_prev_key().with_watch_id(last);
-                        let options = options.with_filters([WatchFilterType::NoPut]);
+                        let options = options(last, WatchFilterType::NoPut).with_prev_key();
                         timeout(limit, sender.watch(&*line, Some(options))).await??;
                     }
                     reads.extend(self.to_read(&line));
                 }
-                Some((line, read)) = reads.next() => {
-                    let read: GetResponse = read.map_err(|_: Failure| Broken)?;
+                Some(read) = reads.next() => {
+                    let (line, read) = read?;
                     let mut live: Vec<i64> = read.kvs().iter().map(KeyValue::create_revision).collect();
                     live.sort_unstable();
-                    self.tell(&mut self.state(), &line, |watched| {
-                        watched.reading = false;
-                        watched.line.read(revision(read.header()), &live)
-                    });
+                    self.tell(&mut self.state(), &line, |line| line.read(revision(read.header()), &live));
                     reads.extend(self.to_read(&line));
                 }
                 _ = tidy.tick() => {
-                    let idle: Vec<i64> =
-                        watches.iter().filter(|(_, line)| self.state().is_idle(line)).map(|(id, _)| *id).collect();
-                    for id in idle {
+                    self.state().lines.retain(|_, line| !line.is_over());
+                    let over = |(id, line): (&i64, &Arc<str>)| (!self.state().lines.contains_key(line)).then_some(*id);
+                    for id in watches.iter().filter_map(over).collect::<Vec<i64>>() {
                         watches.remove(&id);
                         timeout(limit, sender.cancel(id)).await??;
                     }
                 }
-                _ = moved.changed() => return Err(Broken),
+                _ = moved.changed() => return Err("another connection is in use".into()),
             }
         }
     }
 
     /// Reads this line, if that must be.
-    fn to_read(
-        &self,
-        line: &Arc<str>,
-    ) -> Option<impl Future<Output = (Arc<str>, Result<GetResponse, Failure>)> + use<'_>> {
+    fn to_read(&self, line: &Arc<str>) -> Option<impl Future<Output = Result<(Arc<str>, GetResponse)>> + use<'_>> {
         let mut state = self.state();
-        let watched = state.lines.get_mut(line).filter(|watched| !watched.reading && watched.line.must_be_read())?;
-        watched.reading = true;
+        state.lines.get_mut(line).filter(|line| line.must_be_read())?.reading = true;
         let line = line.clone();
         Some(async move {
-            let read = self.get(&*line, GetOptions::new().with_prefix().with_keys_only()).await;
-            (line, read)
+            let read = self.get(&*line, GetOptions::new().with_prefix().with_keys_only()).await?;
+            Ok((line, read))
         })
     }
 
     /// Takes in what a line's watch says.
     fn hear(self: &Arc<Self>, line: &Arc<str>, message: &WatchResponse) -> Result<(), Broken> {
         let mut state = self.state();
-        let Some(watched) = state.lines.get_mut(line) else { return Ok(()) };
+        let Some(known) = state.lines.get_mut(line) else { return Ok(()) };
         if message.created() {
-            watched.line.opened(revision(message.header()));
+            known.opened(revision(message.header()));
         }
         for event in message.events().iter().filter(|event| event.event_type() == EventType::Delete) {
             // Without its predecessor (etcd was compacted) it does not say who was deleted.
-            let (event, deleted) = event.kv().zip(event.prev_kv()).ok_or(Broken)?;
-            watched.line.deleted(event.mod_revision(), deleted.create_revision());
-            self.bells.stirred(&watched.name);
+            let (event, deleted) = event.kv().zip(event.prev_kv()).ok_or("nobody is named")?;
+            known.deleted(event.mod_revision(), deleted.create_revision());
+            self.stirred(line);
         }
-        self.tell(&mut state, line, |watched| watched.line.news());
+        self.tell(&mut state, line, Line::news);
         Ok(())
     }
 
@@ -154,7 +140,7 @@ impl Store {
         self: &Arc<Self>,
         state: &mut State,
         line: &Arc<str>,
-        look: impl FnOnce(&mut Watched) -> News<ClaimId>,
+        look: impl FnOnce(&mut Line<ClaimId>) -> News<ClaimId>,
     ) {
         let Some(news) = state.lines.get_mut(line).map(look) else { return };
         for (id, created) in news.granted {
@@ -178,7 +164,7 @@ impl Store {
         self.end(created, Loss::Gone);
     }
 
-    async fn read_evictions(&self) -> Result<(), Failure> {
+    async fn read_evictions(&self) -> Result<()> {
         let notes = self.get(self.keys.evictions(), GetOptions::new().with_prefix().with_keys_only()).await?;
         notes.kvs().iter().for_each(|note| self.evicted(note));
         Ok(())
@@ -197,21 +183,5 @@ impl Store {
             state.vanished(id);
             self.bells.lost(id, loss);
         }
-    }
-}
-
-impl State {
-    /// Says whether this line was let go because nobody has waited in it for a while.
-    fn is_idle(&mut self, line: &Arc<str>) -> bool {
-        let Some(watched) = self.lines.get_mut(line) else { return true };
-        let now = Moment::now();
-        if watched.line.is_waited_in() {
-            watched.waited = now;
-        }
-        let idle = now.since(watched.waited) > watched.lingers;
-        if idle {
-            self.lines.remove(line);
-        }
-        idle
     }
 }

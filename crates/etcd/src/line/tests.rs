@@ -26,7 +26,7 @@ fn a_waiter_holds_when_all_before_it_are_gone_whatever_the_order() {
     assert!(granted(&mut line).is_empty());
     line.deleted(18, 13);
     assert_eq!(granted(&mut line), [1]);
-    assert!(granted(&mut line).is_empty() && !line.is_waited_in());
+    assert!(!line.is_over() && line.is_over(), "nobody waits");
     line.deleted(19, 14);
     assert_eq!(line.news().gone, [(1, 14)], "a hold that was deleted is told");
 }
