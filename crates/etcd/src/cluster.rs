@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, Error as ClientError};
+use leasehold_core::ErrorKind::{Ambiguous, Unavailable};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -23,7 +24,8 @@ const SILENCES: u32 = 2;
 pub(crate) struct Cluster {
     endpoints: Vec<Endpoint>,
     active: AtomicUsize,
-    moved: watch::Sender<()>,
+    /// Tells when another connection came into use.
+    pub(crate) moved: watch::Sender<()>,
     options: ConnectOptions,
     pub(crate) limit: Duration,
 }
@@ -53,51 +55,29 @@ impl Cluster {
         }
     }
 
-    /// Tells when another connection came into use.
-    pub(crate) fn moved(&self) -> watch::Receiver<()> {
-        self.moved.subscribe()
-    }
-
-    /// Opens a stream on the connection in use, or turns to another.
-    pub(crate) async fn open<T, F>(&self, stream: impl FnOnce(Client) -> F) -> Option<T>
-    where
-        F: Future<Output = Result<T, ClientError>>,
-    {
-        let at = self.active.load(Relaxed);
-        let attempt = async { stream(self.endpoints[at].client(&self.options).await?).await };
-        let opened = timeout(self.limit, attempt).await;
-        let silent = opened.is_err();
-        let stream = opened.ok().and_then(Result::ok);
-        if stream.is_none() {
-            self.leave(at, silent);
-        }
-        stream
-    }
-
     /// Sends a request, at most `limit` to each endpoint. It must not matter if it is executed twice.
     pub(crate) async fn ask<T, F>(&self, limit: Duration, request: impl Fn(Client) -> F) -> Answer<T>
     where
         F: Future<Output = Result<T, ClientError>>,
     {
         let mut doubt = false;
-        let mut attempts = self.endpoints.len().min(ATTEMPTS);
+        let mut left = self.endpoints.len().min(ATTEMPTS);
         loop {
             let at = self.active.load(Relaxed);
-            let endpoint = &self.endpoints[at];
-            let attempt = async { request(endpoint.client(&self.options).await?).await };
-            let answer = timeout(limit, attempt).await;
+            let attempt = async { request(self.endpoints[at].client(&self.options).await?).await };
+            let answer = timeout(limit, attempt).await.map(|answer| answer.map_err(Failure::from));
             let silent = answer.is_err();
-            let outcome = answer.map_or_else(|_| Err(Failure::silent()), |answer| answer.map_err(Failure::from));
-            doubt |= matches!(outcome, Err(Failure::Unanswered(_)));
+            let outcome = answer.unwrap_or_else(|_| Err(Failure::new(Ambiguous, "no answer in time")));
+            doubt |= outcome.as_ref().is_err_and(|failure| failure.is(Ambiguous));
+            left -= 1;
+            let failed = outcome.as_ref().is_err_and(|failure| failure.is(Ambiguous) || failure.is(Unavailable));
             if !silent {
-                endpoint.silences.store(0, Relaxed);
+                self.endpoints[at].silences.store(0, Relaxed);
             }
-            if !matches!(outcome, Err(Failure::Unanswered(_) | Failure::NotExecuted(_))) {
-                return Answer { outcome, doubt };
+            if failed {
+                self.leave(at, silent);
             }
-            self.leave(at, silent);
-            attempts -= 1;
-            if attempts == 0 {
+            if !failed || left == 0 {
                 let outcome = outcome.map_err(|failure| if doubt { failure.after_doubt() } else { failure });
                 return Answer { outcome, doubt };
             }

@@ -7,30 +7,37 @@ use tonic::Code;
 /// Why a request has no good answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// It was surely not executed; another endpoint may do better.
-    NotExecuted(String),
-    /// It may have been executed, or will be.
-    Unanswered(String),
     /// The lease does not exist (any more).
     LeaseGone,
-    /// The store answered: no. It would say so again.
-    Refused(ErrorKind, String),
+    /// `Unavailable`: surely not executed. `Ambiguous`: perhaps executed, perhaps later. For both, another endpoint may do
+    /// better. Any other kind: the store said no, and would say so again.
+    Of(ErrorKind, String),
 }
 
-/// What etcd says when it has refused a request before proposing it to its peers. Its other errors of code `Unavailable`
-/// (`request timed out`, `server stopped`, `leader changed`) may follow a request that was carried out all the same.
-const REFUSED_UNSEEN: [&str; 4] =
-    ["etcdserver: no leader", "too many requests", "not capable", "database space exceeded"];
+/// What is said when a request was refused before it was proposed to the peers, or never sent. Other errors of code
+/// `Unavailable` (`request timed out`, `server stopped`, `leader changed`) may follow a request that was carried out.
+const NOT_EXECUTED: [&str; 6] = [
+    "etcdserver: no leader",
+    "too many requests",
+    "not capable",
+    "database space exceeded",
+    "connect error",
+    "dns error",
+];
 
 impl Failure {
-    pub(crate) fn silent() -> Failure {
-        Failure::Unanswered("no answer in time".into())
+    pub(crate) fn new(kind: ErrorKind, why: &str) -> Failure {
+        Failure::Of(kind, why.to_owned())
+    }
+
+    pub(crate) fn is(&self, kind: ErrorKind) -> bool {
+        matches!(self, Failure::Of(k, _) if *k == kind)
     }
 
     /// The same when an earlier attempt stayed unanswered.
     pub(crate) fn after_doubt(self) -> Failure {
         match self {
-            Failure::NotExecuted(why) => Failure::Unanswered(why),
+            Failure::Of(ErrorKind::Unavailable, why) => Failure::Of(ErrorKind::Ambiguous, why),
             other => other,
         }
     }
@@ -38,7 +45,7 @@ impl Failure {
     /// The same for a request that changes nothing: whether it was executed does not matter.
     pub(crate) fn of_a_read(self) -> Failure {
         match self {
-            Failure::Unanswered(why) => Failure::NotExecuted(why),
+            Failure::Of(ErrorKind::Ambiguous, why) => Failure::Of(ErrorKind::Unavailable, why),
             other => other,
         }
     }
@@ -46,55 +53,41 @@ impl Failure {
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Failure {
+        use ErrorKind::{Ambiguous, Denied, Internal, Invalid, Unavailable};
         let status = match error {
             ClientError::GRpcStatus(status) => status,
             ClientError::LeaseKeepAliveError(why) if why == "lease not found" => return Failure::LeaseGone,
             ClientError::InvalidArgs(_) | ClientError::InvalidUri(_) | ClientError::InvalidMetadataValue(_) => {
-                return Failure::Refused(ErrorKind::Invalid, error.to_string());
+                return Failure::Of(Invalid, error.to_string());
             }
-            other => return Failure::Unanswered(other.to_string()),
+            other => return Failure::Of(Ambiguous, other.to_string()),
         };
-        let message = status.message();
-        let why = format!("{}: {message}", status.code());
-        match status.code() {
-            Code::NotFound if message.contains("lease not found") => Failure::LeaseGone,
-            Code::Unauthenticated | Code::PermissionDenied => Failure::Refused(ErrorKind::Denied, why),
+        let says = |words: &[&str]| words.iter().any(|word| status.message().contains(word));
+        let kind = match status.code() {
+            Code::NotFound if says(&["lease not found"]) => return Failure::LeaseGone,
+            Code::Unauthenticated | Code::PermissionDenied => Denied,
             // How etcd says that a password is wrong, a user is needed, or that it knows no users at all.
-            Code::InvalidArgument | Code::FailedPrecondition
-                if ["authenticat", "user name"].iter().any(|word| message.contains(word)) =>
-            {
-                Failure::Refused(ErrorKind::Denied, why)
-            }
-            Code::Unavailable | Code::ResourceExhausted if REFUSED_UNSEEN.iter().any(|said| message.contains(said)) => {
-                Failure::NotExecuted(why)
-            }
-            Code::Unavailable if ["connect error", "dns error"].iter().any(|said| message.contains(said)) => {
-                Failure::NotExecuted(why)
-            }
-            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::Unimplemented => {
-                Failure::Refused(ErrorKind::Internal, why)
-            }
-            _ => Failure::Unanswered(why),
-        }
+            Code::InvalidArgument | Code::FailedPrecondition if says(&["authenticat", "user name"]) => Denied,
+            Code::Unavailable | Code::ResourceExhausted if says(&NOT_EXECUTED) => Unavailable,
+            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::Unimplemented => Internal,
+            _ => Ambiguous,
+        };
+        Failure::Of(kind, format!("{}: {}", status.code(), status.message()))
     }
 }
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
-        match failure {
-            Failure::NotExecuted(why) => {
-                Error::new(ErrorKind::Unavailable, format!("etcd cannot be reached or cannot serve ({why})"))
-            }
-            Failure::Unanswered(why) => Error::new(
-                ErrorKind::Ambiguous,
-                format!("etcd did not answer; the request may have been executed ({why})"),
-            ),
-            Failure::LeaseGone => Error::new(ErrorKind::Unavailable, "the session's lease ended; claim again"),
-            Failure::Refused(ErrorKind::Denied, why) => {
-                Error::new(ErrorKind::Denied, format!("etcd refused the user, the password or the rights ({why})"))
-            }
-            Failure::Refused(kind, why) => Error::new(kind, format!("etcd refused the request ({why})")),
-        }
+        let Failure::Of(kind, why) = failure else {
+            return Error::new(ErrorKind::Unavailable, "the session's lease ended; claim again");
+        };
+        let what = match kind {
+            ErrorKind::Unavailable => "etcd cannot be reached or cannot serve",
+            ErrorKind::Ambiguous => "etcd did not answer; the request may have been executed",
+            ErrorKind::Denied => "etcd refused the user, the password or the rights",
+            _ => "etcd refused the request",
+        };
+        Error::new(kind, format!("{what} ({why})"))
     }
 }
 

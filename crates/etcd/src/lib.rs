@@ -45,7 +45,6 @@ use etcd_client::{ConnectOptions, GetOptions};
 use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Place, Renewal, Tenure, async_trait};
 use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::config::Config;
@@ -58,11 +57,7 @@ const CONNECT: Duration = Duration::from_secs(3);
 ///
 /// Needs a tokio runtime, and the one in which it was connected must live as long as it does. Dropping it leaves its
 /// leases to run out; [`Backend::close`] ends them at once.
-pub struct Etcd {
-    store: Arc<Store>,
-    described: String,
-    watcher: AbortHandle,
-}
+pub struct Etcd(Arc<Store>);
 
 impl Etcd {
     /// Connects to `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms]`.
@@ -89,58 +84,54 @@ impl Etcd {
     }
 
     async fn open(config: Config) -> Result<Etcd> {
-        let described = format!("{config:?}");
         let (orders, inbox) = mpsc::unbounded_channel();
         let store = Arc::new(Store::new(config, orders));
         // Any read shows that there is a leader and that we may.
         let probe = store.keys.session(0);
         let probe = store.get(probe, GetOptions::new().with_count_only());
-        match timeout(CONNECT, probe).await {
-            Ok(answer) => answer?,
-            Err(_) => return Err(Error::new(ErrorKind::Unavailable, "etcd did not answer within three seconds")),
-        };
-        let watcher = tokio::spawn(store.clone().watch(inbox)).abort_handle();
-        Ok(Etcd { store, described, watcher })
+        let late = |_| Error::new(ErrorKind::Unavailable, "etcd did not answer within three seconds");
+        timeout(CONNECT, probe).await.map_err(late)??;
+        tokio::spawn(store.clone().watch(inbox));
+        Ok(Etcd(store))
     }
 }
 
 impl Drop for Etcd {
     fn drop(&mut self) {
-        self.store.shut();
-        self.watcher.abort();
+        self.0.shut();
     }
 }
 
 impl fmt::Debug for Etcd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Etcd({})", self.described)
+        write!(f, "Etcd({})", self.0.described)
     }
 }
 
 #[async_trait]
 impl Backend for Etcd {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        self.store.claim(claim).await
+        self.0.claim(claim).await
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        Ok(self.store.renew(tenures).await)
+        Ok(self.0.renew(tenures).await)
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
-        self.store.release(claim.id).await
+        Ok(self.0.release(claim.id).await?)
     }
 
     async fn inspect(&self, name: &Name) -> Result<Line> {
-        self.store.inspect(name).await
+        self.0.inspect(name).await
     }
 
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        self.store.list(prefix, after, limit).await
+        self.0.list(prefix, after, limit).await
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        self.store.evict(name, token).await
+        self.0.evict(name, token).await
     }
 
     fn guarantees(&self) -> Guarantees {
@@ -159,11 +150,10 @@ impl Backend for Etcd {
     }
 
     fn bells(&self) -> Option<&Bells> {
-        Some(&self.store.bells)
+        Some(&self.0.bells)
     }
 
     async fn close(&self) -> Result<()> {
-        self.watcher.abort();
-        self.store.close().await
+        self.0.close().await
     }
 }

@@ -32,8 +32,8 @@ impl Store {
         Ok(Line::new(vec![holder], others.iter().map(entry).collect()))
     }
 
-    /// Reads all keys under the prefix, at most one page of each name: the keys are not in the order of the names (`a!/`
-    /// comes before `a/`), so the first names cannot be told before the last key was seen.
+    /// Reads all keys under the prefix: they are not in the order of the names (`a!/` comes before `a/`), so the first
+    /// names cannot be told before the last key was seen.
     pub(crate) async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
         self.open()?;
         let start = self.keys.names(prefix);
@@ -44,27 +44,13 @@ impl Store {
         loop {
             let page = GetOptions::new().with_range(end.clone()).with_limit(PAGE).with_keys_only();
             let page = self.get(from, page).await?;
-            let mut last = None;
-            for key in page.kvs().iter().filter_map(|entry| entry.key_str().ok()) {
-                last = self.keys.line_of(key);
-                let name = last.as_ref().and_then(|(_, name)| name.clone());
-                if let Some(name) =
-                    name.filter(|name| name.as_str().starts_with(prefix) && after.is_none_or(|a| name > a))
-                {
-                    names.insert(name);
-                }
-                if names.len() > limit {
-                    names.pop_last();
-                }
+            let keys = page.kvs().iter().filter_map(|entry| entry.key_str().ok());
+            let wanted = |name: &Name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after);
+            names.extend(keys.filter_map(|key| self.keys.name_of(key)).filter(wanted));
+            match page.kvs().last().filter(|_| page.more()) {
+                Some(last) => from = [last.key(), &[0]].concat(),
+                None => return Ok(names.into_iter().take(limit).collect()),
             }
-            let Some(end_of_page) = page.kvs().last().filter(|_| page.more()) else {
-                return Ok(names.into_iter().collect());
-            };
-            // On behind the last key, or behind all keys of its name.
-            from = match last {
-                Some((line, _)) if end_of_page.key().starts_with(line.as_bytes()) => after_prefix(line),
-                _ => [end_of_page.key(), &[0]].concat(),
-            };
         }
     }
 }

@@ -3,10 +3,11 @@
 //! ```text
 //! <namespace>/<name>/<lease>-<slot>   one place in the line of a lock; the value is the label
 //! <namespace>/%session/<lease>        one session: see `session`
+//! <namespace>/%evicted/<number>       an eviction: the create_revision of the place that it ended, under that place's lease
 //! ```
 //!
 //! In a name `/` is written `%2F` and `%` is written `%25`, the rest stays as it is. So the prefix `a/` holds the line of
-//! `a` and nothing of `a/b` (`a%2Fb/`), and no name is written `%session`. `<lease>` is hexadecimal and `<slot>` decimal;
+//! `a` and nothing of `a/b` (`a%2Fb/`), and no name begins with such a `%`. `<lease>` is hexadecimal and `<slot>` decimal;
 //! a place of another mode than exclusive will carry a letter behind the slot.
 
 use std::sync::Arc;
@@ -42,12 +43,15 @@ impl Keys {
         format!("{}%session/{lease:x}", self.root)
     }
 
-    /// The beginning of the lock's line that `key` lies in, and the lock's name unless the key cannot be ours or another
-    /// tool's on one of our names.
-    pub(crate) fn line_of<'k>(&self, key: &'k str) -> Option<(&'k str, Option<Name>)> {
-        let rest = key.strip_prefix(&self.root)?;
-        let (name, _) = rest.split_once('/')?;
-        Some((&key[..self.root.len() + name.len() + 1], decode(name).map(Name::from)))
+    /// What the keys of all evictions begin with.
+    pub(crate) fn evictions(&self) -> String {
+        format!("{}%evicted/", self.root)
+    }
+
+    /// The lock in whose line `key` lies; `None` for a key that cannot be ours or another tool's on one of our names.
+    pub(crate) fn name_of(&self, key: &str) -> Option<Name> {
+        let (name, _) = key.strip_prefix(&self.root)?.split_once('/')?;
+        unescape(name, |c| c == '/').filter(|name| !name.is_empty()).map(Name::from)
     }
 }
 
@@ -77,10 +81,6 @@ fn encode(name: &str) -> String {
     escape(name, |c| c == '/')
 }
 
-fn decode(encoded: &str) -> Option<String> {
-    unescape(encoded, |c| c == '/').filter(|name| !name.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,10 +93,10 @@ mod tests {
         let lines: Vec<_> = names.iter().map(|n| keys.line(&Name::from(*n))).collect();
         for (i, line) in lines.iter().enumerate() {
             let key = place(line, 0x1234, 7);
-            assert_eq!(keys.line_of(&key), Some((&**line, Some(Name::from(names[i])))));
+            assert_eq!(keys.name_of(&key), Some(Name::from(names[i])));
             assert!(is_ours(line, key.as_bytes()));
             assert!(lines.iter().filter(|other| key.starts_with(&***other)).count() == 1, "{key}");
-            assert!(!keys.session(0x1234).starts_with(&**line));
+            assert!(!keys.session(0x1234).starts_with(&**line) && !keys.evictions().starts_with(&**line));
         }
         assert_eq!(&*lines[0], "prod/a/");
         assert_eq!(&*Keys::new("").line(&"orders/42".into()), "orders%2F42/");
@@ -110,9 +110,9 @@ mod tests {
             assert!(!is_ours("a/", foreign.as_bytes()), "{foreign}");
         }
         let keys = Keys::new("");
-        assert_eq!(keys.line_of("%session/1"), Some(("%session/", None)));
-        assert_eq!(keys.line_of("/registry/pods"), Some(("/", None)));
-        assert_eq!(keys.line_of("plain"), None);
+        for key in ["%session/1", "%evicted/1", "/registry/pods", "plain"] {
+            assert_eq!(keys.name_of(key), None, "{key}");
+        }
     }
 
     #[test]

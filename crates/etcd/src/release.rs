@@ -2,22 +2,18 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use leasehold_core::seam::{ClaimId, Moment};
-use leasehold_core::{Error, ErrorKind, FencingToken, Name, Result};
-use tokio::time::timeout;
+use leasehold_core::{ErrorKind, FencingToken, Name, Result};
 
-use crate::claim::get_bare;
+use crate::claim::TRIES;
 use crate::error::Failure;
 use crate::names;
-use crate::store::{Store, by_age, reads};
+use crate::store::{Store, by_age, put, reads};
 use crate::table::{Entry, created_of};
 
-/// How often a withdrawal that finds another epoch starts over within one call.
-const TRIES: usize = 12;
-
 impl Store {
-    pub(crate) async fn release(&self, id: ClaimId) -> Result<()> {
+    pub(crate) async fn release(&self, id: ClaimId) -> Result<(), Failure> {
         let entry = {
             let mut state = self.state();
             let Some(entry) = state.claims.get_mut(&id) else { return Ok(()) };
@@ -30,58 +26,49 @@ impl Store {
         if entry.doubt {
             return self.withdraw(id, &entry).await;
         }
-        if entry.created != 0 && !entry.session.is_gone() {
-            // The create_revision names this very entry: a late duplicate of this request can harm nobody.
-            let mine = Compare::create_revision(&*entry.key, CompareOp::Equal, entry.created);
-            let txn = Txn::new().when([mine]).and_then([TxnOp::delete(&*entry.key, None)]);
-            self.txn(txn).await.outcome?;
+        if entry.created != 0 {
+            self.change(entry.key.as_bytes(), entry.created, vec![TxnOp::delete(&*entry.key, None)]).await?;
         }
-        self.state().strike(id);
-        self.bells.stirred(&entry.name);
+        self.released(id, &entry);
         Ok(())
+    }
+
+    fn released(&self, id: ClaimId, entry: &Entry) {
+        self.state().strike(id);
+        self.stirred(&entry.line);
     }
 
     /// Deletes the key, whatever it is by now, and begins an epoch: every request of the claim that is still on its way
     /// comes too late. It has the session's turn until the claim is struck: another withdrawal of the same claim would
     /// delete what the slot's next user put there.
-    async fn withdraw(&self, id: ClaimId, entry: &Entry) -> Result<()> {
+    async fn withdraw(&self, id: ClaimId, entry: &Entry) -> Result<(), Failure> {
         let session = &entry.session;
-        let Ok(_turn) = timeout(self.cluster.limit * 3, session.withdrawing.lock()).await else {
-            return Err(Failure::NotExecuted("other withdrawals did not end in time".into()).into());
-        };
+        let _turn = self.turn(&session.withdrawing).await?;
         for _ in 0..TRIES {
             // Also when the session ended: that strikes all its claims.
             if !self.state().claims.contains_key(&id) {
                 return Ok(());
             }
             let epoch = session.epoch.load(SeqCst);
-            let next = TxnOp::put(&*session.key, "", Some(PutOptions::new().with_lease(session.lease)));
             let txn = Txn::new()
                 .when([Compare::version(&*session.key, CompareOp::Equal, epoch)])
-                .and_then([TxnOp::delete(&*entry.key, None), next])
-                .or_else([get_bare(&session.key)]);
-            let response = match self.txn(txn).await.outcome {
-                Ok(response) => response,
-                Err(Failure::LeaseGone) => {
-                    self.lose(session);
-                    continue;
+                .and_then([TxnOp::delete(&*entry.key, None), put(session.lease, &session.key, "")])
+                .or_else([TxnOp::get(&*session.key, None)]);
+            match self.txn(txn).await.outcome {
+                Ok(response) if response.succeeded() => {
+                    session.epoch.fetch_max(epoch + 1, SeqCst);
+                    self.released(id, entry);
+                    return Ok(());
                 }
-                Err(failure) => return Err(failure.into()),
-            };
-            if response.succeeded() {
-                session.epoch.fetch_max(epoch + 1, SeqCst);
-                self.state().strike(id);
-                self.bells.stirred(&entry.name);
-                return Ok(());
+                Ok(response) => reads(&response).iter().for_each(|read| session.learn(read)),
+                Err(Failure::LeaseGone) => self.lose(session),
+                Err(failure) => return Err(failure),
             }
-            let current = reads(&response);
-            let current = current.first().and_then(|read| read.kvs().first());
-            session.epoch.store(current.map_or(0, etcd_client::KeyValue::version), SeqCst);
         }
-        Err(Error::new(ErrorKind::Unavailable, "the etcd session changed again and again; release again"))
+        Err(Failure::new(ErrorKind::Unavailable, "the session changed again and again"))
     }
 
-    /// Ends the hold with this token, and writes into its session's key that it did.
+    /// Ends the hold with this token, and notes under its session's lease that it did.
     pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
         self.open()?;
         let (line, created) = (self.keys.line(name), created_of(token));
@@ -89,14 +76,8 @@ impl Store {
         let Some(head) = head.kvs().first().filter(|head| head.create_revision() == created) else { return Ok(false) };
         let mut then = vec![TxnOp::delete(head.key(), None)];
         if names::is_ours(&line, head.key()) {
-            let lease = PutOptions::new().with_lease(head.lease());
-            then.push(TxnOp::put(self.keys.session(head.lease()), created.to_string(), Some(lease)));
+            then.push(put(head.lease(), &format!("{}{created}", self.keys.evictions()), ""));
         }
-        let mine = Compare::create_revision(head.key(), CompareOp::Equal, created);
-        match self.txn(Txn::new().when([mine]).and_then(then)).await.outcome {
-            Ok(response) => Ok(response.succeeded()),
-            Err(Failure::LeaseGone) => Ok(false),
-            Err(failure) => Err(failure.into()),
-        }
+        Ok(self.change(head.key(), created, then).await?)
     }
 }

@@ -1,10 +1,12 @@
 //! What all parts of the store share, and how they ask etcd.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use etcd_client::{Client, GetOptions, GetResponse, KeyValue, SortOrder, SortTarget, Txn, TxnOpResponse, TxnResponse};
+use etcd_client::{
+    Client, Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
+    TxnOpResponse, TxnResponse,
+};
 use leasehold_core::seam::Bells;
 use leasehold_core::{Contention, Error, ErrorKind, Result};
 use tokio::sync::mpsc::UnboundedSender;
@@ -22,13 +24,16 @@ pub(crate) struct Store {
     pub(crate) bells: Bells,
     /// Leases are granted one by one.
     pub(crate) granting: tokio::sync::Mutex<()>,
+    /// Where it is connected to, without credentials.
+    pub(crate) described: String,
     state: Mutex<State>,
     closed: AtomicBool,
 }
 
 impl Store {
-    pub(crate) fn new(config: Config, orders: UnboundedSender<i64>) -> Store {
+    pub(crate) fn new(config: Config, orders: UnboundedSender<Arc<str>>) -> Store {
         Store {
+            described: format!("{config:?}"),
             keys: Keys::new(&config.namespace),
             cluster: Cluster::new(config),
             bells: Bells::new(),
@@ -43,11 +48,8 @@ impl Store {
     }
 
     pub(crate) fn open(&self) -> Result<()> {
-        if self.closed.load(SeqCst) {
-            Err(Error::new(ErrorKind::Closed, "this etcd client was closed"))
-        } else {
-            Ok(())
-        }
+        let closed = || Error::new(ErrorKind::Closed, "this etcd client was closed");
+        if self.closed.load(SeqCst) { Err(closed()) } else { Ok(()) }
     }
 
     pub(crate) async fn txn(&self, txn: Txn) -> Answer<TxnResponse> {
@@ -56,6 +58,13 @@ impl Store {
             async move { client.kv_client().txn(txn).await }
         };
         self.cluster.ask(self.cluster.limit, request).await
+    }
+
+    /// Changes something if the entry `key` is still the one with this create_revision, which names it for ever: so a late
+    /// duplicate of the request can harm nobody. Says whether it was.
+    pub(crate) async fn change(&self, key: &[u8], created: i64, then: Vec<TxnOp>) -> Result<bool, Failure> {
+        let still = Compare::create_revision(key, CompareOp::Equal, created);
+        Ok(self.txn(Txn::new().when([still]).and_then(then)).await.outcome?.succeeded())
     }
 
     /// A read; an unanswered one was as good as not executed.
@@ -68,16 +77,22 @@ impl Store {
         self.cluster.ask(self.cluster.limit, request).await.outcome.map_err(Failure::of_a_read)
     }
 
-    /// Nothing new begins from here on.
+    /// Nothing new begins from here on, and the watcher ends.
     pub(crate) fn shut(&self) {
         self.closed.store(true, SeqCst);
+        self.cluster.moved.send_replace(());
+    }
+
+    /// Observers look at this line.
+    pub(crate) fn stirred(&self, line: &str) {
+        self.keys.name_of(line).iter().for_each(|name| self.bells.stirred(name));
     }
 
     /// Ends all sessions, and all that is held in them.
     pub(crate) async fn close(&self) -> Result<()> {
         self.shut();
         // Whoever is about to be granted a lease comes first, and is closed too.
-        let _turn = tokio::time::timeout(self.cluster.limit * 3, self.granting.lock()).await;
+        let _turn = self.turn(&self.granting).await;
         let sessions: Vec<_> = self.state().sessions.values().cloned().collect();
         let revocations = sessions.iter().map(|session| async move {
             let request = |client: Client| async move { client.lease_client().revoke(session.lease).await };
@@ -96,6 +111,10 @@ impl Store {
 /// A lock's line, oldest first. The server sorts all of it before it cuts it off.
 pub(crate) fn by_age(limit: i64) -> GetOptions {
     GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(limit)
+}
+
+pub(crate) fn put(lease: i64, key: &str, value: impl Into<Vec<u8>>) -> TxnOp {
+    TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)))
 }
 
 /// The reads in a transaction's answer, in order.
@@ -118,6 +137,3 @@ pub(crate) fn contention(line: &str, head: Option<&KeyValue>, others: i64) -> Co
     };
     who.token(token(head.create_revision())).waiters(usize::try_from(others).unwrap_or(0))
 }
-
-/// How long a spawned repair waits between two attempts.
-pub(crate) const BREATH: Duration = Duration::from_millis(200);

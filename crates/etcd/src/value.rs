@@ -5,22 +5,14 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-const LABEL_BYTES: usize = 256;
-
-/// At most as much of a label as a value holds.
-pub(crate) fn shorten(label: &str) -> &str {
-    let end = (0..=LABEL_BYTES.min(label.len())).rev().find(|end| label.is_char_boundary(*end));
-    &label[..end.unwrap_or(0)]
-}
-
 pub(crate) fn write(label: &str, since: SystemTime) -> String {
     let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    format!("{}\n{since}", shorten(label))
+    format!("{label}\n{since}")
 }
 
 pub(crate) fn label(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value);
-    shorten(text.rsplit_once('\n').map_or(&*text, |(label, _)| label)).to_owned()
+    text.rsplit_once('\n').map_or(&*text, |(label, _)| label).to_owned()
 }
 
 pub(crate) fn since(value: &[u8]) -> Option<SystemTime> {
@@ -42,6 +34,5 @@ mod tests {
         assert_eq!((label(b"other"), since(b"other")), ("other".to_owned(), None));
         assert_eq!(since(b"x\n99999999999999999999"), None);
         assert_eq!(label(&[0xff]), "\u{fffd}");
-        assert_eq!(shorten(&"é".repeat(200)).len(), 256);
     }
 }

@@ -1,287 +1,187 @@
-//! The one watch stream of a client: it carries the lines that the client waits in and its sessions' keys, and rings.
+//! The one watch stream of a client: it carries the evictions and the lines that the client waits in, and rings.
 //!
 //! Each watch starts *now*. One that starts at a past revision is served by etcd in rounds of 100 ms. What happened before
-//! is read once the watch stands; only then is a count believed.
+//! is read once the watch stands. After any doubt the stream is opened anew, and everybody claims again.
+//!
+//! Whoever evicts a hold notes its create_revision under the holder's lease, in the same transaction: see `names`.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::mem::replace;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use etcd_client::{EventType, GetOptions, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse};
-use leasehold_core::Loss;
-use leasehold_core::seam::{ClaimId, Grant};
+use etcd_client::{Client, EventType, GetOptions, GetResponse, KeyValue, WatchFilterType, WatchOptions, WatchResponse};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use leasehold_core::seam::ClaimId;
+use leasehold_core::{Error, Loss, Result};
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{interval, sleep, timeout};
 
-use crate::claim::READ;
-use crate::session::Session;
-use crate::store::{BREATH, Store, by_age, revision};
-use crate::table::{Entry, State, Wanted};
+use crate::line::{Line, News};
+use crate::store::{Store, revision};
+use crate::table::State;
 
-/// How long the watcher waits for word of an eviction before it calls a deletion one.
-const VERDICT: Duration = Duration::from_millis(20);
-/// How often lines are looked over in which nobody waits.
-const TIDY: Duration = Duration::from_secs(1);
+/// How long to wait before another stream is opened.
+const BREATH: Duration = Duration::from_millis(200);
+/// How often lines are looked over. A watch ends when twice in a row nobody waits.
+const TIDY: Duration = Duration::from_secs(10);
+/// The number of the evictions' watch; those of lines follow.
+const EVICTIONS: i64 = 1;
 
-/// What is rung once the table is unlocked.
-pub(crate) enum Ring {
-    Granted(ClaimId, Grant),
-    Lost(ClaimId, Loss),
-}
-
-/// The stream ended, or must be opened anew.
-struct Broken;
-
-impl<E: std::error::Error> From<E> for Broken {
-    fn from(_: E) -> Broken {
-        Broken
-    }
-}
+/// Why the stream ended, or must be opened anew.
+type Broken = Box<dyn std::error::Error + Send + Sync>;
 
 impl Store {
-    /// Serves the watches until the task is aborted.
-    pub(crate) async fn watch(self: Arc<Self>, mut orders: UnboundedReceiver<i64>) {
+    /// Serves the watches until the store is shut.
+    pub(crate) async fn watch(self: Arc<Self>, mut orders: UnboundedReceiver<Arc<str>>) {
         let mut again = false;
-        loop {
-            while self.state().wanted.is_empty() {
-                again = false;
-                if orders.recv().await.is_none() {
-                    return;
-                }
-            }
-            let _ = self.stream(&mut orders, again).await;
-            again = true;
-            self.state().lines.values_mut().for_each(|watched| watched.line.closed());
+        while self.open().is_ok() {
+            let _ = self.stream(&mut orders, replace(&mut again, true)).await;
+            self.state().lines.clear();
             sleep(BREATH).await;
         }
     }
 
-    /// One stream from its opening to its end. `reopened`: after another one broke.
-    async fn stream(self: &Arc<Self>, orders: &mut UnboundedReceiver<i64>, reopened: bool) -> Result<(), Broken> {
-        let mut again = reopened;
-        let mut first: Vec<i64> = self.state().wanted.keys().copied().collect();
-        let Some((key, options)) = first.first().and_then(|watch| self.request(*watch)) else { return Ok(()) };
-        let open = |client: etcd_client::Client| async move { client.watch_client().watch(key, Some(options)).await };
-        let (mut sender, mut stream) = self.cluster.open(open).await.ok_or(Broken)?.split();
-        let mut moved = self.cluster.moved();
-        let mut sent = HashSet::from([first.swap_remove(0)]);
-        let mut standing = HashSet::new();
-        for watch in first {
-            self.send(&mut sender, watch, &mut sent).await?;
-        }
-        let mut deleted: Vec<(ClaimId, i64)> = Vec::new();
-        let (mut verdict, mut tidy) = (Instant::now(), Instant::now() + TIDY);
+    /// One stream from its opening to its end. `again`: after another one broke.
+    async fn stream(self: &Arc<Self>, orders: &mut UnboundedReceiver<Arc<str>>, again: bool) -> Result<(), Broken> {
+        let limit = self.cluster.limit;
+        let options = |id, nothing| WatchOptions::new().with_prefix().with_watch_id(id).with_filters([nothing]);
+        let open = |client: Client| async move {
+            let options = options(EVICTIONS, WatchFilterType::NoDelete);
+            client.watch_client().watch(self.keys.evictions(), Some(options)).await
+        };
+        let (mut sender, mut stream) = self.cluster.ask(limit, open).await.outcome.map_err(Error::from)?.split();
+        let mut moved = self.cluster.moved.subscribe();
+        self.open()?;
+        let (mut last, mut watches) = (EVICTIONS, HashMap::new());
+        let (mut reads, mut tidy) = (FuturesUnordered::new(), interval(TIDY));
         loop {
             tokio::select! {
                 message = stream.message() => {
-                    let message = message?.ok_or(Broken)?;
-                    if message.created() && !message.canceled() {
-                        standing.insert(message.watch_id());
-                        if again && sent.is_subset(&standing) {
-                            again = false;
+                    let message = message?.ok_or("the end")?;
+                    let id = message.watch_id();
+                    let line: Option<&Arc<str>> = watches.get(&id);
+                    // -1 stands for a watch that could not be opened; others are the farewell of one that we closed.
+                    if message.canceled() && (line.is_some() || id <= EVICTIONS) {
+                        return Err("a watch was cancelled".into());
+                    }
+                    if let Some(line) = line {
+                        self.hear(line, &message)?;
+                        reads.extend(self.to_read(line));
+                    } else if id == EVICTIONS {
+                        message.events().iter().filter_map(|event| event.kv()).for_each(|note| self.evicted(note));
+                        if message.created() && again {
+                            self.read_evictions().await?;
                             self.bells.everyone();
                         }
                     }
-                    let more = self.hear(&message, reopened)?;
-                    if !more.is_empty() {
-                        verdict = Instant::now() + VERDICT;
-                        deleted.extend(more);
-                    }
                 }
                 order = orders.recv() => {
-                    let watch = order.ok_or(Broken)?;
-                    self.send(&mut sender, watch, &mut sent).await?;
+                    let line = order.ok_or("nobody is left")?;
+                    let is_new = self.state().lines.get_mut(&line).is_some_and(|line| !replace(&mut line.sent, true));
+                    if is_new {
+                        last += 1;
+                        watches.insert(last, line.clone());
+                        let options = options(last, WatchFilterType::NoPut).with_prev_key();
+                        timeout(limit, sender.watch(&*line, Some(options))).await??;
+                    }
+                    reads.extend(self.to_read(&line));
                 }
-                () = sleep_until(verdict), if !deleted.is_empty() => self.condemn(&mut deleted),
-                () = sleep_until(tidy) => {
-                    tidy = Instant::now() + TIDY;
-                    self.state().tidy();
+                Some(read) = reads.next() => {
+                    let (line, read) = read?;
+                    let mut live: Vec<i64> = read.kvs().iter().map(KeyValue::create_revision).collect();
+                    live.sort_unstable();
+                    self.tell(&mut self.state(), &line, |line| line.read(revision(read.header()), &live));
+                    reads.extend(self.to_read(&line));
                 }
-                _ = moved.changed() => return Err(Broken),
+                _ = tidy.tick() => {
+                    self.state().lines.retain(|_, line| !line.is_over());
+                    let over = |(id, line): (&i64, &Arc<str>)| (!self.state().lines.contains_key(line)).then_some(*id);
+                    for id in watches.iter().filter_map(over).collect::<Vec<i64>>() {
+                        watches.remove(&id);
+                        timeout(limit, sender.cancel(id)).await??;
+                    }
+                }
+                _ = moved.changed() => return Err("another connection is in use".into()),
             }
         }
     }
 
-    /// Opens a watch that is wanted, closes one that is not.
-    async fn send(&self, sender: &mut WatchRequestSender, watch: i64, sent: &mut HashSet<i64>) -> Result<(), Broken> {
-        let limit = self.cluster.limit;
-        match self.request(watch) {
-            Some((key, options)) if sent.insert(watch) => timeout(limit, sender.watch(key, Some(options))).await??,
-            None if sent.remove(&watch) => timeout(limit, sender.cancel(watch)).await??,
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn request(&self, watch: i64) -> Option<(Vec<u8>, WatchOptions)> {
-        let options = WatchOptions::new().with_watch_id(watch);
-        Some(match self.state().wanted.get(&watch)? {
-            Wanted::Line(line) => {
-                let options = options.with_prefix().with_prev_key().with_filters([WatchFilterType::NoPut]);
-                (line.as_bytes().to_vec(), options)
-            }
-            Wanted::Session(session) => {
-                (session.key.clone().into_bytes(), options.with_filters([WatchFilterType::NoDelete]))
-            }
+    /// Reads this line, if that must be.
+    fn to_read(&self, line: &Arc<str>) -> Option<impl Future<Output = Result<(Arc<str>, GetResponse)>> + use<'_>> {
+        let mut state = self.state();
+        state.lines.get_mut(line).filter(|line| line.must_be_read())?.reading = true;
+        let line = line.clone();
+        Some(async move {
+            let read = self.get(&*line, GetOptions::new().with_prefix().with_keys_only()).await?;
+            Ok((line, read))
         })
     }
 
-    /// Takes in one message. Answers which holds were deleted: (claim, create_revision).
-    fn hear(self: &Arc<Self>, message: &WatchResponse, reopened: bool) -> Result<Vec<(ClaimId, i64)>, Broken> {
-        let mut rings = Vec::new();
-        let mut holds = Vec::new();
-        {
-            let mut state = self.state();
-            let Some(wanted) = state.wanted.get(&message.watch_id()).cloned() else {
-                // The farewell of a watch that we closed; -1 stands for one that could not be opened.
-                return if message.watch_id() < 0 && message.canceled() { Err(Broken) } else { Ok(holds) };
-            };
-            if message.canceled() {
-                return Err(Broken);
-            }
-            match wanted {
-                Wanted::Session(session) => {
-                    if message.created() && reopened {
-                        tokio::spawn(self.clone().catch_up(session.clone()));
-                    }
-                    for event in message.events().iter().filter_map(etcd_client::Event::kv) {
-                        session.epoch.fetch_max(event.version(), SeqCst);
-                        session.heard.fetch_max(event.version(), SeqCst);
-                        let evicted = event.value_str().ok().and_then(|value| value.parse::<i64>().ok());
-                        let of = |entry: &Entry| entry.session.lease == session.lease && Some(entry.created) == evicted;
-                        let id = state.claims.iter().find(|(_, entry)| of(entry)).map(|(id, _)| *id);
-                        if let Some(id) = id {
-                            state.vanished(id);
-                            rings.push(Ring::Lost(id, Loss::Evicted));
-                        }
-                    }
-                }
-                Wanted::Line(key) => {
-                    let Some(watched) = state.lines.get_mut(&key) else { return Ok(holds) };
-                    if message.created() {
-                        watched.line.opened(revision(message.header()));
-                    }
-                    let mut events = message.events().iter().filter(|e| e.event_type() == EventType::Delete).peekable();
-                    if events.peek().is_some() {
-                        self.bells.stirred(&watched.name);
-                    }
-                    // The deletions of one revision count together.
-                    while let Some(at) =
-                        events.peek().and_then(|event| event.kv()).map(etcd_client::KeyValue::mod_revision)
-                    {
-                        let Some(watched) = state.lines.get_mut(&key) else { break };
-                        while let Some(event) = events.next_if(|e| e.kv().is_some_and(|kv| kv.mod_revision() == at)) {
-                            watched.line.deleted(at, event.prev_kv().map(etcd_client::KeyValue::create_revision));
-                        }
-                        rings.extend(self.take_stock(&mut state, &key, &mut holds));
-                    }
-                    rings.extend(self.take_stock(&mut state, &key, &mut holds));
-                }
-            }
+    /// Takes in what a line's watch says.
+    fn hear(self: &Arc<Self>, line: &Arc<str>, message: &WatchResponse) -> Result<(), Broken> {
+        let mut state = self.state();
+        let Some(known) = state.lines.get_mut(line) else { return Ok(()) };
+        if message.created() {
+            known.opened(revision(message.header()));
         }
-        self.ring(rings);
-        Ok(holds)
+        for event in message.events().iter().filter(|event| event.event_type() == EventType::Delete) {
+            // Without its predecessor (etcd was compacted) it does not say who was deleted.
+            let (event, deleted) = event.kv().zip(event.prev_kv()).ok_or("nobody is named")?;
+            known.deleted(event.mod_revision(), deleted.create_revision());
+            self.stirred(line);
+        }
+        self.tell(&mut state, line, Line::news);
+        Ok(())
     }
 
-    /// Looks whether there was an eviction while this session's key was not watched, and who was evicted.
-    async fn catch_up(self: Arc<Self>, session: Arc<Session>) {
-        let Ok(current) = self.get(&*session.key, GetOptions::new()).await else { return };
-        let Some(current) = current.kvs().first() else { return };
-        if session.heard.fetch_max(current.version(), SeqCst) >= current.version() {
-            return;
-        }
-        let holds = self.state().holds(&session);
-        for (id, entry) in holds {
-            let Ok(read) = self.get(&*entry.key, GetOptions::new().with_keys_only()).await else { continue };
-            if read.kvs().first().is_none_or(|key| key.create_revision() != entry.created) {
-                self.condemn(&mut vec![(id, entry.created)]);
-            }
-        }
-    }
-
-    /// No word of an eviction came: somebody deleted these holds by hand.
-    fn condemn(&self, deleted: &mut Vec<(ClaimId, i64)>) {
-        let mut lost = Vec::new();
-        {
-            let mut state = self.state();
-            for (id, created) in deleted.drain(..) {
-                if state.claims.get(&id).is_some_and(|entry| entry.created == created) {
-                    state.vanished(id);
-                    lost.push(Ring::Lost(id, Loss::Gone));
-                }
-            }
-        }
-        self.ring(lost);
-    }
-
-    /// What a look at this line brings.
-    pub(crate) fn news(self: &Arc<Self>, state: &mut State, key: &Arc<str>) -> Vec<Ring> {
-        self.take_stock(state, key, &mut Vec::new())
-    }
-
-    fn take_stock(self: &Arc<Self>, state: &mut State, key: &Arc<str>, holds: &mut Vec<(ClaimId, i64)>) -> Vec<Ring> {
-        let Some(watched) = state.lines.get_mut(key) else { return vec![] };
-        let news = watched.line.news();
-        if news.read && !watched.reading {
-            watched.reading = true;
-            tokio::spawn(self.clone().settle(key.clone()));
-        }
-        let mut rings = Vec::new();
+    /// Tells those who are concerned what is new in the line.
+    pub(crate) fn tell(
+        self: &Arc<Self>,
+        state: &mut State,
+        line: &Arc<str>,
+        look: impl FnOnce(&mut Line<ClaimId>) -> News<ClaimId>,
+    ) {
+        let Some(news) = state.lines.get_mut(line).map(look) else { return };
         for (id, created) in news.granted {
             if let Some(entry) = state.claims.get_mut(&id).filter(|entry| entry.created == created) {
                 entry.granted = true;
-                rings.push(Ring::Granted(id, entry.grant()));
+                self.bells.granted(id, entry.grant());
             }
         }
-        for id in news.gone {
+        for (id, created) in news.gone {
+            if state.claims.get(&id).is_some_and(|entry| entry.granted) {
+                tokio::spawn(self.clone().condemn(created));
+            } else {
+                self.bells.claim_again(id);
+            }
+        }
+    }
+
+    /// A hold was deleted: by an eviction, or else by hand.
+    async fn condemn(self: Arc<Self>, created: i64) {
+        let _ = self.read_evictions().await;
+        self.end(created, Loss::Gone);
+    }
+
+    async fn read_evictions(&self) -> Result<()> {
+        let notes = self.get(self.keys.evictions(), GetOptions::new().with_prefix().with_keys_only()).await?;
+        notes.kvs().iter().for_each(|note| self.evicted(note));
+        Ok(())
+    }
+
+    fn evicted(&self, note: &KeyValue) {
+        let number = note.key_str().ok().and_then(|key| key.rsplit('/').next()?.parse().ok());
+        number.into_iter().for_each(|created| self.end(created, Loss::Evicted));
+    }
+
+    /// The place with this number is no more.
+    fn end(&self, created: i64, loss: Loss) {
+        let mut state = self.state();
+        let id = state.claims.iter().find(|(_, entry)| entry.created == created).map(|(id, _)| *id);
+        if let Some(id) = id {
             state.vanished(id);
-            rings.push(Ring::Lost(id, Loss::Gone));
-        }
-        holds.extend(news.deleted);
-        rings
-    }
-
-    /// Reads a line until all who wait in it are settled.
-    async fn settle(self: Arc<Self>, key: Arc<str>) {
-        while self.open().is_ok() {
-            let Some(youngest) = self.state().lines.get(&key).and_then(|watched| watched.line.youngest()) else {
-                break;
-            };
-            let options = by_age(READ).with_keys_only().with_max_create_revision(youngest);
-            let read = self.get(&*key, options).await;
-            let Ok(read) = read else {
-                sleep(BREATH).await;
-                continue;
-            };
-            let oldest: Vec<i64> = read.kvs().iter().map(etcd_client::KeyValue::create_revision).collect();
-            let mut rings = Vec::new();
-            {
-                let mut state = self.state();
-                let Some(watched) = state.lines.get_mut(&key) else { return };
-                for id in watched.line.read(revision(read.header()), youngest, &oldest, !read.more()) {
-                    state.vanished(id);
-                    rings.push(Ring::Lost(id, Loss::Gone));
-                }
-                if let Some(watched) = state.lines.get_mut(&key) {
-                    watched.reading = false;
-                }
-                rings.extend(self.take_stock(&mut state, &key, &mut Vec::new()));
-            }
-            self.ring(rings);
-            return;
-        }
-        if let Some(watched) = self.state().lines.get_mut(&key) {
-            watched.reading = false;
-        }
-    }
-
-    pub(crate) fn ring(&self, rings: Vec<Ring>) {
-        for ring in rings {
-            match ring {
-                Ring::Granted(id, grant) => self.bells.granted(id, grant),
-                Ring::Lost(id, loss) => self.bells.lost(id, loss),
-            }
+            self.bells.lost(id, loss);
         }
     }
 }

@@ -2,88 +2,83 @@
 
 use super::*;
 
-fn whole(created: i64, ahead: u64) -> Count {
-    Count { at: created, ahead, below: created }
+fn count(at: i64, ahead: usize) -> Option<Count> {
+    Some(Count { at, ahead })
 }
 
 fn granted(line: &mut Line<u8>) -> Vec<u8> {
     line.news().granted.into_iter().map(|(id, _)| id).collect()
 }
 
+fn opened(revision: i64) -> Line<u8> {
+    let mut line = Line::new();
+    line.opened(revision);
+    line
+}
+
 #[test]
 fn a_waiter_holds_when_all_before_it_are_gone_whatever_the_order() {
-    let mut line = Line::new();
-    line.opened(10);
-    line.wait(1, 14, whole(14, 3));
-    line.deleted(15, Some(12)); // died in the middle
-    line.deleted(16, Some(11));
-    line.deleted(17, Some(20)); // behind us
+    let mut line = opened(10);
+    line.wait(1, 14, count(14, 3));
+    line.deleted(15, 12); // died in the middle
+    line.deleted(16, 11);
+    line.deleted(17, 20); // behind us
     assert!(granted(&mut line).is_empty());
-    line.deleted(18, Some(13));
+    line.deleted(18, 13);
     assert_eq!(granted(&mut line), [1]);
+    assert!(!line.is_over() && line.is_over(), "nobody waits");
+    line.deleted(19, 14);
+    assert_eq!(line.news().gone, [(1, 14)], "a hold that was deleted is told");
 }
 
 #[test]
 fn a_deletion_that_the_read_has_seen_does_not_count_and_one_before_the_reply_does() {
-    let mut line = Line::new();
-    line.opened(10);
-    line.deleted(12, Some(9)); // a reused key: the entry before us is another one of the same key
-    line.deleted(16, Some(13)); // reported before our reply came
-    line.wait(1, 14, whole(14, 2));
+    let mut line = opened(10);
+    line.deleted(12, 9); // a reused key: the entry before us is another one of the same key
+    line.deleted(16, 13); // reported before our reply came
+    line.wait(1, 14, count(14, 3));
+    line.wait(2, 18, count(18, 9));
+    line.deleted(17, 8); // a stream that lags behind the read of 2
+    line.wait(2, 18, count(18, 0)); // another claim does not change what is being counted
     assert!(granted(&mut line).is_empty());
-    line.deleted(17, Some(11));
-    assert_eq!(granted(&mut line), [1]);
+    assert_eq!(line.places[&18].1, Stand::Waits(Count { at: 18, ahead: 9 }));
 }
 
 #[test]
 fn a_lease_that_ends_takes_the_waiter_with_its_predecessor() {
-    let mut line = Line::new();
-    line.opened(10);
-    line.wait(1, 14, whole(14, 1));
-    line.deleted(15, Some(11));
-    line.deleted(15, Some(14));
+    let mut line = opened(10);
+    line.wait(1, 14, count(14, 1));
+    line.deleted(15, 11);
+    line.deleted(15, 14);
     let news = line.news();
     assert!(news.granted.is_empty());
-    assert_eq!(news.gone, [1]);
+    assert_eq!(news.gone, [(1, 14)]);
 }
 
 #[test]
-fn a_read_settles_who_came_before_the_watch() {
+fn a_read_counts_who_came_before_the_watch() {
     let mut line = Line::new();
-    line.wait(1, 8, whole(8, 1));
-    line.wait(2, 9, whole(9, 2));
-    assert!(!line.news().read, "nothing to do before the watch stands");
+    line.wait(1, 8, count(8, 1));
+    line.wait(2, 9, None);
+    assert!(!line.must_be_read(), "nothing to do before the watch stands");
     line.opened(10);
-    assert!(line.news().read);
-    assert_eq!(line.read(11, 9, &[9], true), [1], "1 is gone");
-    assert_eq!(granted(&mut line), [2]);
+    assert!(line.must_be_read());
+    let news = line.read(11, &[9]);
+    assert_eq!((news.gone, news.granted), (vec![(1, 8)], vec![(2, 9)]));
+    assert!(!line.must_be_read());
 }
 
 #[test]
-fn a_read_that_was_cut_off_grants_nobody_it_did_not_see() {
-    let mut line = Line::new();
-    line.opened(10);
-    line.wait(1, 9, whole(9, 3));
-    assert!(line.read(12, 9, &[5, 6], false).is_empty());
-    line.deleted(13, Some(5));
-    line.deleted(14, Some(6));
-    let news = line.news();
-    assert!(news.granted.is_empty() && news.read);
+fn a_claim_whose_reply_took_too_long_is_read_again() {
+    let mut line = opened(10);
+    (0..=KEPT as i64).for_each(|i| line.deleted(20 + i, 5));
+    line.wait(1, 15, count(15, 1));
+    assert!(line.must_be_read());
+    assert_eq!(line.read(500, &[15]).granted, [(1, 15)]);
 }
 
-#[test]
-fn an_event_that_names_nobody_unsettles_all() {
-    let mut line = Line::new();
-    line.opened(10);
-    line.wait(1, 14, whole(14, 1));
-    line.deleted(15, None);
-    assert!(line.news().read);
-    assert!(line.read(15, 14, &[14], true).is_empty());
-    assert_eq!(granted(&mut line), [1]);
-}
-
-/// A store with reused keys and entries that die anywhere, a watch that lags and breaks, replies that lag, reads cut
-/// off at two: nobody is granted before its turn or after its own death, and everybody in the end.
+/// A store with reused keys and entries that die anywhere, a watch that lags and breaks, replies and reads that lag: nobody
+/// is granted before its turn or after its own death, and everybody in the end.
 #[test]
 fn no_grant_is_early_and_none_is_missed() {
     for seed in 0..4000 {
@@ -102,12 +97,12 @@ struct World {
     live: Vec<i64>,
     /// Deletions that the watch has not reported yet; `None` while there is no watch.
     events: Option<VecDeque<(i64, i64)>>,
-    /// Claims of ours whose reply is on its way.
-    replies: Vec<(i64, Count)>,
+    /// Claims of ours whose reply is on its way; without a count for those that claim again.
+    replies: Vec<(i64, Option<Count>)>,
     line: Option<Line<i64>>,
     told: Vec<i64>,
-    /// A read whose answer is on its way: revision, youngest, oldest, all.
-    reading: Option<(i64, i64, Vec<i64>, bool)>,
+    /// A read whose answer is on its way.
+    reading: Option<(i64, Vec<i64>)>,
 }
 
 impl World {
@@ -121,10 +116,10 @@ impl World {
             0..3 => {
                 self.revision += 1;
                 let created = self.revision;
-                let count = Count { at: created, ahead: self.live.len() as u64, below: created };
+                let count = Count { at: created, ahead: self.live.len() };
                 self.live.push(created);
                 if random.bool() {
-                    self.replies.push((created, count));
+                    self.replies.push((created, Some(count)));
                 }
             }
             3..5 if !self.live.is_empty() => {
@@ -146,15 +141,21 @@ impl World {
             }
             7..9 => self.report(random.usize(..3)),
             9 => match (self.events.is_some(), random.u8(..4)) {
-                (true, 0) => {
-                    self.events = None;
-                    self.line().closed();
-                }
+                (true, 0) => self.break_off(),
                 (false, _) => self.open(),
                 _ => {}
             },
             _ => {}
         }
+    }
+
+    /// The line is forgotten, and all who waited claim again: the living find their places, the dead are none of ours.
+    fn break_off(&mut self) {
+        (self.events, self.reading) = (None, None);
+        let old = std::mem::replace(self.line(), Line::new());
+        let waiting = old.places.into_iter().filter(|(_, (_, stand))| *stand != Stand::Holds);
+        let living: Vec<_> = waiting.map(|(created, _)| created).filter(|id| self.live.contains(id)).collect();
+        self.replies.extend(living.into_iter().map(|id| (id, None)));
     }
 
     fn open(&mut self) {
@@ -171,7 +172,7 @@ impl World {
                 return;
             };
             while let Some(event) = self.events.as_mut().and_then(|e| e.pop_front_if(|event| event.0 == revision)) {
-                self.line().deleted(event.0, Some(event.1));
+                self.line().deleted(event.0, event.1);
             }
             self.look();
         }
@@ -179,25 +180,22 @@ impl World {
 
     fn look(&mut self) {
         let news = self.line().news();
-        self.check(&news.granted);
-        if news.read && self.reading.is_none() {
-            let youngest = self.line().youngest().unwrap();
-            let mut oldest: Vec<i64> = self.live.iter().copied().filter(|created| *created <= youngest).collect();
-            let all = oldest.len() <= 2;
-            oldest.truncate(2);
-            self.reading = Some((self.revision, youngest, oldest, all));
+        self.check(&news);
+        if self.line().must_be_read() && self.reading.is_none() {
+            self.reading = Some((self.revision, self.live.clone()));
         }
     }
 
     fn answer_the_read(&mut self) {
-        let Some((revision, youngest, oldest, all)) = self.reading.take() else { return };
-        let gone = self.line().read(revision, youngest, &oldest, all);
-        assert!(gone.iter().all(|id| !self.live.contains(id)), "the living are told that they are gone");
+        let Some((revision, live)) = self.reading.take() else { return };
+        let news = self.line().read(revision, &live);
+        self.check(&news);
         self.look();
     }
 
-    fn check(&mut self, granted: &[(i64, i64)]) {
-        for (id, _) in granted {
+    fn check(&mut self, news: &News<i64>) {
+        assert!(news.gone.iter().all(|(id, _)| !self.live.contains(id)), "the living are told that they are gone");
+        for (id, _) in &news.granted {
             let older = self.live.iter().filter(|other| *other < id).count();
             assert_eq!(older, 0, "early");
             // It may be dead already, but the watch has not said so: that is what validity is for.
@@ -210,7 +208,9 @@ impl World {
 
     fn come_to_rest(&mut self) {
         for (created, count) in std::mem::take(&mut self.replies) {
-            self.line().wait(created, created, count);
+            if !self.told.contains(&created) {
+                self.line().wait(created, created, count);
+            }
         }
         if self.events.is_none() {
             self.open();
@@ -223,13 +223,14 @@ impl World {
                 self.answer_the_read();
             }
             let head = self.live.first().copied();
-            assert!(head.is_none_or(|head| !self.line().waiting.contains_key(&head)), "the head was not told");
+            let waits = |head| self.line().places.get(&head).is_some_and(|(_, stand)| *stand != Stand::Holds);
+            assert!(!head.is_some_and(waits), "the head was not told");
             let Some(head) = head else { break };
             self.revision += 1;
             let revision = self.revision;
             self.live.remove(0);
             self.events.get_or_insert_default().push_back((revision, head));
         }
-        assert!(self.line().waiting.is_empty(), "the dead are not told");
+        assert!(self.line().places.is_empty(), "the dead are not told");
     }
 }
