@@ -1,0 +1,133 @@
+//! What people and other tools see of etcd's locks: lists, `etcdctl`, tokens in a user's own transactions, refusals.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test judges by panicking")]
+#![allow(clippy::large_futures, reason = "a test is one future")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use etcd_client::{Client, Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp};
+use leasehold_core::seam::{Backend, Claimed, Mode, Queue};
+use leasehold_core::{ErrorKind, Name};
+use leasehold_etcd::Etcd;
+use leasehold_testbed as testbed;
+
+async fn raw(server: &testbed::Etcd) -> Client {
+    Client::connect([server.url()], None).await.unwrap()
+}
+
+/// The keys under a prefix, without the sessions' own.
+async fn keys(server: &testbed::Etcd, prefix: &str) -> Vec<String> {
+    let read = raw(server).await.get(prefix, Some(GetOptions::new().with_prefix())).await.unwrap();
+    let keys = read.kvs().iter().map(|kv| kv.key_str().unwrap().to_owned());
+    keys.filter(|key| !key.contains("%session")).collect()
+}
+
+async fn release(etcd: &Etcd, claim: &leasehold_core::seam::Claim) {
+    etcd.release(claim, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn names_are_listed_over_many_pages_and_long_lines() {
+    within(90, async {
+        let server = server().await;
+        let mut raw = raw(&server).await;
+        // A crowd in one line, many names, another tool's names, and what is nobody's.
+        let mut puts: Vec<String> = (0..900).map(|i| format!("test/crowd/{:x}-{i}", 0x1000 + i)).collect();
+        puts.extend((0..700).map(|i| format!("test/n{i:04}/1-0")));
+        puts.extend(["test/a!/1-0", "test/a/1-0", "test/a%2Fb/1-0", "test/a./1-0"].map(String::from));
+        puts.extend(["test/%session/1", "test/stray", "test/%2f/1", "tes", "other/x/1-0"].map(String::from));
+        for chunk in puts.chunks(100) {
+            let puts: Vec<TxnOp> = chunk.iter().map(|key| TxnOp::put(key.as_str(), "", None)).collect();
+            raw.txn(Txn::new().and_then(puts)).await.unwrap();
+        }
+        let etcd = client(server.addr()).await;
+        let mut expected: Vec<Name> = (0..700).map(|i| Name::from(format!("n{i:04}"))).collect();
+        expected.extend(["crowd", "a!", "a", "a/b", "a."].map(Name::from));
+        expected.sort();
+        assert_eq!(etcd.list("", None, 10_000).await.unwrap(), expected);
+        assert_eq!(etcd.list("", None, 3).await.unwrap(), ["a", "a!", "a."].map(Name::from));
+        assert_eq!(etcd.list("a/", None, 3).await.unwrap(), ["a/b"].map(Name::from));
+        assert_eq!(etcd.list("n069", Some(&"n0697".into()), 9).await.unwrap(), ["n0698", "n0699"].map(Name::from));
+        assert!(etcd.list("zzz", None, 9).await.unwrap().is_empty());
+        let bare = Etcd::connect(&format!("etcd://{}", server.addr())).await.unwrap();
+        assert_eq!(bare.list("", None, 9).await.unwrap(), ["other", "test"].map(Name::from));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn other_tools_wait_for_us_and_a_key_of_nobody_blocks_visibly() {
+    within(60, async {
+        let server = server().await;
+        let etcd = client(server.addr()).await;
+        let held = fair("jobs/1");
+        granted(etcd.claim(&held).await);
+        let mut ctl = tokio::process::Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &server.url(), "lock", "test/jobs%2F1", "true"])
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let name = Name::from("jobs/1");
+        while etcd.inspect(&name).await.unwrap().waiters.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(etcd.inspect(&name).await.unwrap().waiters[0].foreign);
+        assert!(ctl.try_wait().unwrap().is_none());
+        release(&etcd, &held).await;
+        assert!(within(5, ctl.wait()).await.unwrap().success());
+        assert!(keys(&server, "").await.is_empty());
+
+        raw(&server).await.put("test/junk/\u{0}odd", "x".repeat(1000), None).await.unwrap();
+        let Claimed::Busy(who) = etcd.claim(&claim("junk", Queue::Try, TTL)).await.unwrap() else { panic!() };
+        assert!(who.foreign && who.label.is_none());
+        let line = etcd.inspect(&"junk".into()).await.unwrap();
+        // It can be removed like any holder.
+        assert!(etcd.evict(&"junk".into(), line.holders[0].token.unwrap()).await.unwrap());
+        granted(etcd.claim(&fair("junk")).await);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_token_can_be_checked_by_etcd_itself() {
+    within(30, async {
+        let server = server().await;
+        let etcd = client(server.addr()).await;
+        let held = fair("a");
+        let grant = granted(etcd.claim(&held).await);
+        let key = grant.place.as_str().to_owned();
+        let write = || {
+            let holds = Compare::create_revision(key.as_str(), CompareOp::Equal, grant.token.as_i64() >> 8);
+            Txn::new().when([holds]).and_then([TxnOp::put("data", "x", Some(PutOptions::new()))])
+        };
+        let mut raw = raw(&server).await;
+        assert!(raw.txn(write()).await.unwrap().succeeded());
+        release(&etcd, &held).await;
+        granted(etcd.claim(&fair("a")).await);
+        assert!(!raw.txn(write()).await.unwrap().succeeded(), "the next hold has another number");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_is_said() {
+    within(30, async {
+        let server = server().await;
+        let etcd = client(server.addr()).await;
+        let shared = leasehold_core::seam::Claim::new("a", Mode::Shared, Queue::Fair, TTL, "");
+        let error = etcd.claim(&shared).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("Shared"));
+        let forever = claim("a", Queue::Fair, Duration::MAX);
+        assert_eq!(etcd.claim(&forever).await.unwrap_err().kind(), ErrorKind::Invalid);
+        let short = granted(etcd.claim(&claim("a", Queue::Fair, Duration::from_millis(1))).await);
+        assert!(short.validity.ttl() >= Duration::from_secs(1), "the server's minimum, told honestly");
+        etcd.close().await.unwrap();
+        assert_eq!(etcd.claim(&fair("b")).await.unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(server.lease_count().await.unwrap(), 0);
+    })
+    .await;
+}
