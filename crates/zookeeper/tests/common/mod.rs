@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// So long a session that hardly a heartbeat falls into a test.
 pub const LONG: Duration = Duration::from_secs(60);
 
-pub const SHORT: Duration = Duration::from_secs(2);
+pub const SHORT: Duration = Duration::from_secs(3);
 
 /// Runs a test with a limit.
 pub async fn limited<T>(test: impl Future<Output = T>) -> T {
