@@ -51,9 +51,8 @@ impl Standing {
     /// The store granted. Ignored once the hold has ended; a grant with another token than the guard's means that the
     /// guard's own is gone.
     pub(crate) fn grant(&self, grant: Grant, stamp: Moment) {
-        let now = self.clock.now();
         let state = &mut *locked(&self.state);
-        state.expire(now);
+        self.expire(state);
         if state.loss.is_some() {
             return;
         }
@@ -80,9 +79,8 @@ impl Standing {
 
     /// A renewal that surely counted.
     pub(crate) fn extend(&self, validity: Validity, stamp: Moment) {
-        let now = self.clock.now();
         let mut state = locked(&self.state);
-        state.expire(now);
+        self.expire(&mut state);
         if state.loss.is_none()
             && let Some(mine) = &mut state.grant
         {
@@ -124,16 +122,16 @@ impl Standing {
 
     /// Why the hold ended, computed now: `None` means that it is valid at this instant.
     pub(crate) fn loss(&self) -> Option<Loss> {
-        let now = self.clock.now();
         let mut state = locked(&self.state);
-        let known = state.loss;
-        state.expire(now);
-        let loss = state.loss;
-        drop(state);
-        if known != loss {
+        self.expire(&mut state);
+        state.loss
+    }
+
+    /// Loss is decided by time alone as soon as anybody looks, and whoever looks first tells the others.
+    fn expire(&self, state: &mut State) {
+        if state.expire(self.clock.now()) {
             self.changed.notify_waiters();
         }
-        loss
     }
 
     /// For how much longer the hold is surely good; zero once it ended.
@@ -194,14 +192,15 @@ pub(crate) enum Look {
 }
 
 impl State {
-    /// Loss is terminal, and it is decided by time alone as soon as anybody looks.
-    fn expire(&mut self, now: Moment) {
-        let Some(grant) = self.grant.as_ref().filter(|_| self.taken && self.loss.is_none()) else { return };
+    /// Says whether the hold has ended just now. Loss is terminal.
+    fn expire(&mut self, now: Moment) -> bool {
+        let Some(grant) = self.grant.as_ref().filter(|_| self.taken && self.loss.is_none()) else { return false };
         if self.max_until.is_some_and(|max| max <= now && max <= grant.until) {
             self.loss = Some(Loss::MaxHold);
         } else if grant.until <= now {
             self.loss = Some(Loss::Expired);
         }
+        self.loss.is_some()
     }
 
     fn ends(&self) -> Option<Moment> {
@@ -252,6 +251,23 @@ mod tests {
         assert_eq!(s.loss(), Some(Loss::Expired));
         s.grant(grant(1, time.clock().now()), time.clock().now());
         assert_eq!((s.loss(), s.remaining()), (Some(Loss::Expired), Duration::ZERO));
+    }
+
+    #[tokio::test]
+    async fn whoever_sees_the_end_first_tells_the_others() {
+        for late in 0..3 {
+            let (time, s) = standing();
+            s.grant(grant(1, time.clock().now()), time.clock().now());
+            s.take(None);
+            let told = s.changed.notified();
+            time.advance(TTL);
+            match late {
+                0 => s.extend(Validity::from(TTL), time.clock().now()),
+                1 => s.grant(grant(1, time.clock().now()), time.clock().now()),
+                _ => assert_eq!(s.loss(), Some(Loss::Expired)),
+            }
+            tokio::time::timeout(Duration::from_secs(5), told).await.unwrap();
+        }
     }
 
     #[test]
