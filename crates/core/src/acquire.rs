@@ -147,6 +147,7 @@ pub(crate) async fn acquire(
                     candidate.standing.grant(grant, candidate.stamp);
                 }
                 let Some(granted) = candidate.standing.take(max_hold) else { return Err(trouble.or_timed_out(who)) };
+                events::acquired(&candidate.standing.claim, granted.token, client.clock.now().since(started));
                 return Ok((candidate.succeed(), granted));
             }
         }

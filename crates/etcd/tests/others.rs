@@ -7,26 +7,10 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use etcd_client::{Client, Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
 use leasehold_core::seam::{Backend, Claimed, Mode, Queue};
 use leasehold_core::{ErrorKind, Name};
 use leasehold_etcd::Etcd;
-use leasehold_testbed as testbed;
-
-async fn raw(server: &testbed::Etcd) -> Client {
-    Client::connect([server.url()], None).await.unwrap()
-}
-
-/// The keys under a prefix, without the sessions' own.
-async fn keys(server: &testbed::Etcd, prefix: &str) -> Vec<String> {
-    let read = raw(server).await.get(prefix, Some(GetOptions::new().with_prefix())).await.unwrap();
-    let keys = read.kvs().iter().map(|kv| kv.key_str().unwrap().to_owned());
-    keys.filter(|key| !key.contains("%session")).collect()
-}
-
-async fn release(etcd: &Etcd, claim: &leasehold_core::seam::Claim) {
-    etcd.release(claim, None).await.unwrap();
-}
 
 #[tokio::test]
 async fn names_are_listed_over_many_pages_and_long_lines() {

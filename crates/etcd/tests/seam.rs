@@ -14,21 +14,6 @@ use leasehold_core::{ErrorKind, FencingToken, Loss, Name, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
 
-async fn raw(server: &testbed::Etcd) -> Client {
-    Client::connect([server.url()], None).await.unwrap()
-}
-
-/// The keys under a prefix, without the sessions' own.
-async fn keys(server: &testbed::Etcd, prefix: &str) -> Vec<String> {
-    let read = raw(server).await.get(prefix, Some(GetOptions::new().with_prefix())).await.unwrap();
-    let keys = read.kvs().iter().map(|kv| kv.key_str().unwrap().to_owned());
-    keys.filter(|key| !key.contains("%session")).collect()
-}
-
-async fn release(etcd: &Etcd, claim: &leasehold_core::seam::Claim) {
-    etcd.release(claim, None).await.unwrap();
-}
-
 #[tokio::test]
 async fn an_uncontended_cycle_is_two_requests_and_a_busy_try_is_one() {
     within(30, async {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
+use etcd_client::{Client, GetOptions};
 use leasehold_core::Result;
 use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Queue, Waiting};
 use leasehold_etcd::Etcd;
@@ -74,4 +75,20 @@ pub(crate) async fn requests_since(server: &testbed::Etcd, before: &BTreeMap<Str
 
 pub(crate) fn counts(all: &[(&str, u64)]) -> BTreeMap<String, u64> {
     all.iter().map(|(method, count)| ((*method).to_owned(), *count)).collect()
+}
+
+/// etcd's own client.
+pub(crate) async fn raw(server: &testbed::Etcd) -> Client {
+    Client::connect([server.url()], None).await.unwrap()
+}
+
+/// The keys under a prefix, without the sessions' own.
+pub(crate) async fn keys(server: &testbed::Etcd, prefix: &str) -> Vec<String> {
+    let read = raw(server).await.get(prefix, Some(GetOptions::new().with_prefix())).await.unwrap();
+    let keys = read.kvs().iter().map(|kv| kv.key_str().unwrap().to_owned());
+    keys.filter(|key| !key.contains("%session")).collect()
+}
+
+pub(crate) async fn release(etcd: &Etcd, claim: &Claim) {
+    etcd.release(claim, None).await.unwrap();
 }
