@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use etcd_client::{Client, GetOptions};
 use leasehold_core::seam::{Backend, Claimed, Moment, Queue, Renewal, Tenure};
 use leasehold_core::{ErrorKind, FencingToken, Loss, Name, Store};
 use leasehold_etcd::Etcd;
