@@ -71,8 +71,9 @@ macro_rules! words {
                 self
             }
 
-            /// Least latency and most throughput: a newcomer may take a free lock before older `fast` waiters, and tasks of
-            /// one process may hand the lock to each other without the network.
+            /// Least latency and most throughput: tasks of one process hand the lock to each other without the network, for
+            /// a bounded number of turns and at most one lease while others wait. A store may let a newcomer take a free
+            /// lock before older `fast` waiters, never before a `fair` one; none of ours does.
             #[must_use = "a word is said by value: use what it returns"]
             pub fn fast(mut self) -> Self {
                 self.$($options)+.queue = Some(crate::claim::Queue::Fast);
