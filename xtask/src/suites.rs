@@ -21,6 +21,7 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("what a plain `cargo test` runs", &["test"]),
     suite("memory", &["test", "--test", "memory"]),
     suite("connect", &["test", "--test", "connect"]),
+    suite("blocking", &["test", "--test", "blocking"]),
     suite("memory: clients", &["test", "-p", "leasehold-memory", "--test", "clients"]),
     suite("core: events", &["test", "-p", "leasehold-core", "--test", "events"]),
     suite("core: under a microscope", &["test", "-p", "leasehold-core", "--test", "microscope"]),

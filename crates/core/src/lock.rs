@@ -36,7 +36,7 @@ pub struct Lock {
     store: Store,
     name: Name,
     mode: Mode,
-    options: Options,
+    pub(crate) options: Options,
     owner: Option<Owner>,
     /// What a candidate stands for, in place of a label.
     value: Option<Arc<str>>,
