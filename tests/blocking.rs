@@ -1,5 +1,7 @@
 //! The blocking facade, over the memory store: what it waits for, and where it refuses to.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::time::Duration;
 
 use leasehold::blocking::Store;
