@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use leasehold_core::seam::{Bells, Claim, ClaimId, Claimed, Moment, Renewal, Tenure};
-use leasehold_core::{Error, ErrorKind, Loss, Result};
+use leasehold_core::seam::{Bells, Claim, ClaimId, Claimed, Moment, Renewal, Tenure, unescape};
+use leasehold_core::{Error, ErrorKind, Loss, Name, Result};
 use rusqlite::{OptionalExtension, Transaction, TransactionBehavior, params};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tokio::sync::oneshot;
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use crate::error;
 use crate::fifo::{Fifo, Life, Watches, remove, ring};
 use crate::file::{File, wait_until};
-use crate::line::{Lines, Me, Ring};
+use crate::line::{Lines, Me, Ring, is_end_of_line};
 use crate::row::{Standing, standings};
 
 /// How long a request without a lease may wait for other writers, and any other at most.
@@ -60,6 +60,15 @@ impl Handle {
         self.jobs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())?;
         self.rouse();
         answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Has `work` done, and does not wait.
+    pub(crate) fn tell(&self, work: impl FnOnce(&mut Client) + Send + 'static) {
+        if let Some(jobs) = &self.jobs {
+            // Nobody hears it once the store is closed.
+            let _ = jobs.send(Box::new(work));
+            self.rouse();
+        }
     }
 
     /// A note for the thread to look. A full counter means that there is one already.
@@ -162,13 +171,15 @@ impl Client {
             }
         } else if let Some(claim) = word.strip_prefix("evicted ").and_then(ClaimId::parse) {
             self.bells.lost(claim, Loss::Evicted);
+        } else if let Some(name) = word.strip_prefix("stirred ").and_then(|name| unescape(name, is_end_of_line)) {
+            self.bells.stirred(&Name::new(name));
         }
     }
 
     pub(crate) fn claim(&mut self, claim: &Claim, deadline: Moment) -> Result<Claimed> {
         self.ready(deadline)?;
         loop {
-            let answer = self.write(deadline, |lines| lines.claim(claim))?;
+            let answer = self.write(deadline, |lines| lines.claim(claim))??;
             let dead = self.watches.set(&self.file.real, claim.id, &answer.watch);
             if dead.is_empty() {
                 return Ok(answer.claimed);
@@ -201,6 +212,17 @@ impl Client {
     pub(crate) fn release(&mut self, claim: ClaimId, deadline: Moment) -> Result<()> {
         self.watches.forget(claim);
         self.write(deadline, |lines| lines.withdraw(claim))
+    }
+
+    /// From now on, or no longer, this client hears of a name. A hint: that it fails is no error.
+    pub(crate) fn observe(&mut self, name: &Name, on: bool) {
+        let deadline = limit(None);
+        let done = self.ready(deadline).and_then(|()| {
+            self.write(deadline, |lines| if on { lines.observe(name.as_str()) } else { lines.unobserve(name.as_str()) })
+        });
+        if on && done.is_ok() {
+            self.bells.stirred(name);
+        }
     }
 
     /// Has a FIFO, and one that others can find.
@@ -307,7 +329,7 @@ impl Client {
         let mut lines = Lines::new(&tx, &mut self.me, now());
         self.ended.iter().try_for_each(|fifo| lines.end(*fifo)).map_err(of)?;
         let value = work(&mut lines).map_err(of)?;
-        let rings = lines.rings;
+        let rings = lines.rings().map_err(of)?;
         tx.commit().map_err(|e| error::of_commit(&e, &self.file.path))?;
         self.ended.clear();
         Ok(Some((value, rings)))

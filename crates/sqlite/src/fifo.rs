@@ -23,6 +23,13 @@ pub(crate) struct Address {
     pub(crate) ino: i64,
 }
 
+impl Address {
+    /// Reads `fifo, dev, ino`.
+    pub(crate) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Address> {
+        Ok(Address { fifo: row.get(0)?, dev: row.get(1)?, ino: row.get(2)? })
+    }
+}
+
 /// Our own FIFO, open for reading and writing: it never ends while we, or a guardian with a copy of it, live.
 pub(crate) struct Fifo {
     pub(crate) fd: OwnedFd,

@@ -126,11 +126,11 @@ fn prepare(connection: &mut Connection, real: &Path, boot: &str, is_new: bool) -
         _ => return Ok(unsupported(real, "it is another program's database")),
     }
     if tx.execute("UPDATE meta SET boot = ?1 WHERE boot <> ?1", [boot])? > 0 {
-        let mut left = tx.prepare("SELECT DISTINCT fifo FROM session")?;
+        let mut left = tx.prepare("SELECT fifo FROM session UNION SELECT fifo FROM observer")?;
         for fifo in left.query_map([], |row| row.get(0))? {
             crate::fifo::remove(real, fifo?);
         }
-        tx.execute_batch("DELETE FROM place; DELETE FROM session")?;
+        tx.execute_batch("DELETE FROM place; DELETE FROM session; DELETE FROM observer")?;
     }
     tx.commit()?;
     Ok(Ok(()))

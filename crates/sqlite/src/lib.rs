@@ -19,9 +19,10 @@ mod row;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Place, Renewal, Tenure, async_trait};
+use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 
 use crate::client::{Handle, limit};
@@ -57,8 +58,23 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// locks that SQLite has in that process, as POSIX wants it.
 pub struct Sqlite {
     path: PathBuf,
-    client: Handle,
+    client: Arc<Handle>,
     bells: Bells,
+}
+
+/// Ends an observing.
+struct Observed {
+    client: Weak<Handle>,
+    name: Name,
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.upgrade() {
+            let name = self.name.clone();
+            client.tell(move |client| client.observe(&name, false));
+        }
+    }
 }
 
 impl Sqlite {
@@ -78,7 +94,7 @@ impl Sqlite {
     pub async fn open(path: impl AsRef<Path>) -> Result<Sqlite> {
         let (path, bells) = (std::path::absolute(path.as_ref()), Bells::new());
         let path = path.map_err(|e| error::of_io(&e, Path::new(""), "is no path"))?;
-        let client = Handle::start(path.clone(), bells.clone()).await?;
+        let client = Arc::new(Handle::start(path.clone(), bells.clone()).await?);
         Ok(Sqlite { path, client, bells })
     }
 
@@ -142,6 +158,12 @@ impl Backend for Sqlite {
 
     fn bells(&self) -> Option<&Bells> {
         Some(&self.bells)
+    }
+
+    fn observe(&self, name: &Name) -> Observing {
+        let on = name.clone();
+        self.client.tell(move |client| client.observe(&on, true));
+        Observing::new(Observed { client: Arc::downgrade(&self.client), name: name.clone() })
     }
 
     /// Gives up whatever is still held, at once.

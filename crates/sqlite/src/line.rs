@@ -1,10 +1,10 @@
 //! What one transaction does to lines: take a place, keep it, give it back, and serve whoever is next.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime};
 
-use leasehold_core::seam::{Admission, Claim, ClaimId, Claimed, Mode, Queue, Waiting, admit};
-use leasehold_core::{Contention, FencingToken};
+use leasehold_core::seam::{Admission, Claim, ClaimId, Claimed, Mode, Queue, Waiting, admit, escape, same_permits};
+use leasehold_core::{Contention, FencingToken, Result};
 use rusqlite::{OptionalExtension, Transaction, params};
 
 use crate::fifo::Address;
@@ -19,8 +19,9 @@ pub(crate) struct Lines<'a> {
     me: &'a mut Me,
     /// When it began, on CLOCK_BOOTTIME.
     now: i64,
-    /// Whom to tell once it is committed.
-    pub(crate) rings: Vec<Ring>,
+    rings: Vec<Ring>,
+    /// Names whose holder, or the holder's label, is another.
+    stirred: BTreeSet<String>,
 }
 
 /// What this client has in the file.
@@ -65,11 +66,23 @@ impl Head {
 
 impl<'a> Lines<'a> {
     pub(crate) fn new(tx: &'a Transaction<'a>, me: &'a mut Me, now: i64) -> Lines<'a> {
-        Lines { tx, me, now, rings: Vec::new() }
+        Lines { tx, me, now, rings: Vec::new(), stirred: BTreeSet::new() }
     }
 
-    /// Takes or keeps a place. `Err` inside is the claim's own fault.
-    pub(crate) fn claim(&mut self, claim: &Claim) -> rusqlite::Result<Answer> {
+    /// Whom to tell once it is committed.
+    pub(crate) fn rings(mut self) -> rusqlite::Result<Vec<Ring>> {
+        for name in self.stirred {
+            let all = "SELECT fifo, dev, ino FROM observer WHERE name = ?1";
+            for to in self.tx.prepare_cached(all)?.query_map([&name], Address::read)? {
+                let word = format!("stirred {}", one_line(&name));
+                self.rings.push(Ring { to: to?, name: name.clone(), word });
+            }
+        }
+        Ok(self.rings)
+    }
+
+    /// Takes or keeps a place. The inner error is the claim's own fault.
+    pub(crate) fn claim(&mut self, claim: &Claim) -> rusqlite::Result<Result<Answer>> {
         let (name, id) = (claim.name.as_str(), claim.id.to_string());
         let ttl = nanos(claim.ttl);
         self.me.tended.insert(claim.id, Tended { ttl, until: self.now.saturating_add(ttl) });
@@ -77,29 +90,46 @@ impl<'a> Lines<'a> {
         let mut head = self.settle(name)?;
         if let Some(known) = self.find(&id)? {
             let label = "UPDATE place SET label = ?2 WHERE seq = ?1 AND label <> ?2";
-            self.tx.prepare_cached(label)?.execute(params![known.seq, &*claim.label])?;
+            if self.tx.prepare_cached(label)?.execute(params![known.seq, &*claim.label])? > 0 && known.token.is_some() {
+                self.stirred.insert(name.to_owned());
+            }
             if (known.mode, claim.mode, known.token.is_some()) == (Mode::Exclusive, Mode::Shared, true) {
                 let downgrade = "UPDATE place SET mode = ?2 WHERE seq = ?1";
                 self.tx.prepare_cached(downgrade)?.execute(params![known.seq, columns(Mode::Shared).0])?;
                 head = self.settle(name)?;
             }
-            return self.answer(known, &head, name);
+            return self.answer(known, &head, name).map(Ok);
+        }
+        if let Err(e) = self.same_permits(name, claim.mode)? {
+            return Ok(Err(e));
         }
         let is_in = head.next.is_none() && admit(&head.modes(), claim.mode) == Admission::In;
         if !is_in && claim.queue == Queue::Try {
             self.me.tended.remove(&claim.id);
             let who = self.contention(&head, name, 0)?;
-            return Ok(Answer { claimed: Claimed::Busy(who), watch: Vec::new() });
+            return Ok(Ok(Answer { claimed: Claimed::Busy(who), watch: Vec::new() }));
         }
         let turns = if claim.queue == Queue::Fast { TURNS } else { 1 };
         let token = if is_in { Some(self.mint(turns)?) } else { None };
+        if is_in {
+            self.stirred.insert(name.to_owned());
+        }
         let (mode, n, permits) = columns(claim.mode);
         let insert = "INSERT INTO place (name, claim, session, mode, n, permits, turns, token, label, since)
                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
         let row = params![name, id, session, mode, n, permits, turns, token, &*claim.label, wall().as_millis() as i64];
         self.tx.prepare_cached(insert)?.execute(row)?;
         let mine = self.find(&id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
-        self.answer(mine, &head, name)
+        self.answer(mine, &head, name).map(Ok)
+    }
+
+    fn same_permits(&self, name: &str, mine: Mode) -> rusqlite::Result<Result<()>> {
+        if !matches!(mine, Mode::Permits { .. }) {
+            return Ok(Ok(()));
+        }
+        let first = standings!("WHERE p.name = ?1 AND p.mode = 'permits' ORDER BY p.seq LIMIT 1");
+        let first = self.tx.prepare_cached(first)?.query_row([name], Standing::read).optional()?;
+        Ok(same_permits(first.iter().map(|first| &first.mode), mine))
     }
 
     fn answer(&mut self, mine: Standing, head: &Head, name: &str) -> rusqlite::Result<Answer> {
@@ -133,7 +163,9 @@ impl<'a> Lines<'a> {
     fn settle(&mut self, name: &str) -> rusqlite::Result<Head> {
         let dead = "DELETE FROM place INDEXED BY mine
                     WHERE session IN (SELECT id FROM session WHERE until <= ?1) AND name = ?2";
-        self.tx.prepare_cached(dead)?.execute(params![self.now, name])?;
+        if self.tx.prepare_cached(dead)?.execute(params![self.now, name])? > 0 {
+            self.stirred.insert(name.to_owned());
+        }
         let mut head = Head { holders: Vec::new(), next: None };
         let mut modes = Vec::new();
         let mut line = self.tx.prepare_cached(standings!("WHERE p.name = ?1 ORDER BY p.seq"))?;
@@ -154,6 +186,7 @@ impl<'a> Lines<'a> {
             (holder.token, holder.since) = (Some(token), since);
             let word = format!("granted {}", holder.seq);
             self.rings.push(Ring { to: holder.client, name: name.to_owned(), word });
+            self.stirred.insert(name.to_owned());
         }
         Ok(head)
     }
@@ -184,7 +217,7 @@ impl<'a> Lines<'a> {
         }
         // What an ended one of ours still has is dead, and nobody may think it alive again.
         let Address { fifo, dev, ino } = self.me.address;
-        let ended = "DELETE FROM place WHERE session = (SELECT id FROM session WHERE fifo = ?1 AND ttl = ?2) RETURNING name";
+        let ended = "DELETE FROM place WHERE session = (SELECT id FROM session WHERE fifo = ?1 AND ttl = ?2) RETURNING name, token IS NOT NULL";
         self.remove(ended, params![fifo, ttl])?;
         let insert = "INSERT OR REPLACE INTO session (fifo, dev, ino, pid, ttl, until) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
         let until = self.now.saturating_add(ttl);
@@ -232,7 +265,7 @@ impl<'a> Lines<'a> {
     /// Leaves no trace of this claim, and serves who is next.
     pub(crate) fn withdraw(&mut self, claim: ClaimId) -> rusqlite::Result<()> {
         self.me.tended.remove(&claim);
-        self.remove("DELETE FROM place WHERE claim = ?1 RETURNING name", [claim.to_string()])
+        self.remove("DELETE FROM place WHERE claim = ?1 RETURNING name, token IS NOT NULL", [claim.to_string()])
     }
 
     /// Ends the hold that has this token, and tells its client.
@@ -243,7 +276,7 @@ impl<'a> Lines<'a> {
         let Some(owner) = owner else { return Ok(false) };
         let word = format!("evicted {}", owner.claim);
         self.rings.push(Ring { to: owner.client, name: name.to_owned(), word });
-        self.remove("DELETE FROM place WHERE seq = ?1 RETURNING name", [owner.seq])?;
+        self.remove("DELETE FROM place WHERE seq = ?1 RETURNING name, token IS NOT NULL", [owner.seq])?;
         Ok(true)
     }
 
@@ -258,13 +291,14 @@ impl<'a> Lines<'a> {
         const PART: i64 = 500;
         self.end(fifo)?;
         let part = "DELETE FROM place WHERE seq IN (SELECT p.seq FROM place p JOIN session s ON s.id = p.session
-                    WHERE s.fifo = ?1 LIMIT ?2) RETURNING name";
+                    WHERE s.fifo = ?1 LIMIT ?2) RETURNING name, token IS NOT NULL";
         self.remove(part, params![fifo, PART])?;
         let rest = "SELECT EXISTS (SELECT 1 FROM place p JOIN session s ON s.id = p.session WHERE s.fifo = ?1)";
         if self.tx.prepare_cached(rest)?.query_row([fifo], |row| row.get(0))? {
             return Ok(false);
         }
         self.tx.prepare_cached("DELETE FROM session WHERE fifo = ?1")?.execute([fifo])?;
+        self.tx.prepare_cached("DELETE FROM observer WHERE fifo = ?1")?.execute([fifo])?;
         Ok(true)
     }
 
@@ -272,15 +306,37 @@ impl<'a> Lines<'a> {
     pub(crate) fn move_to(&mut self, address: Address) -> rusqlite::Result<()> {
         let from = std::mem::replace(&mut self.me.address, address).fifo;
         let Address { fifo, dev, ino } = address;
-        let set = "UPDATE session SET fifo = ?2, dev = ?3, ino = ?4 WHERE fifo = ?1";
-        self.tx.prepare_cached(set)?.execute(params![from, fifo, dev, ino]).map(drop)
+        for table in ["session", "observer"] {
+            let set = format!("UPDATE {table} SET fifo = ?2, dev = ?3, ino = ?4 WHERE fifo = ?1");
+            self.tx.prepare_cached(&set)?.execute(params![from, fifo, dev, ino])?;
+        }
+        Ok(())
+    }
+
+    /// From now on we hear of this name.
+    pub(crate) fn observe(&mut self, name: &str) -> rusqlite::Result<()> {
+        let Address { fifo, dev, ino } = self.me.address;
+        let insert = "INSERT INTO observer (name, fifo, dev, ino) VALUES (?1, ?2, ?3, ?4)";
+        self.tx.prepare_cached(insert)?.execute(params![name, fifo, dev, ino]).map(drop)
+    }
+
+    /// One of those who wanted to hear of this name does so no more.
+    pub(crate) fn unobserve(&mut self, name: &str) -> rusqlite::Result<()> {
+        let delete = "DELETE FROM observer WHERE rowid = (SELECT rowid FROM observer WHERE name = ?1 AND fifo = ?2)";
+        self.tx.prepare_cached(delete)?.execute(params![name, self.me.address.fifo]).map(drop)
     }
 
     /// Runs a deletion that answers names, and serves these lines.
     fn remove(&mut self, deletion: &str, which: impl rusqlite::Params) -> rusqlite::Result<()> {
         let mut deletion = self.tx.prepare_cached(deletion)?;
-        let names = deletion.query_map(which, |row| row.get(0))?.collect::<rusqlite::Result<Vec<String>>>()?;
-        names.iter().try_for_each(|name| self.serve(name))
+        let gone = deletion.query_map(which, |row| Ok((row.get(0)?, row.get(1)?)))?;
+        for (name, held) in gone.collect::<rusqlite::Result<Vec<(String, bool)>>>()? {
+            self.serve(&name)?;
+            if held {
+                self.stirred.insert(name);
+            }
+        }
+        Ok(())
     }
 
     /// Who stands in the way.
@@ -298,6 +354,15 @@ impl<'a> Lines<'a> {
 /// The wall clock since its epoch: for people, and for tokens.
 fn wall() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// A name as one line of a FIFO has it.
+pub(crate) fn one_line(name: &str) -> String {
+    escape(name, is_end_of_line)
+}
+
+pub(crate) fn is_end_of_line(c: char) -> bool {
+    c == '\n'
 }
 
 fn nanos(d: Duration) -> i64 {

@@ -40,12 +40,11 @@ impl Client {
         read().map_err(|e| error::of(&e, &self.file.path))
     }
 
-    /// The FIFOs of all clients that have a session.
+    /// The FIFOs of all clients that have something in the file.
     pub(crate) fn clients(&self) -> Result<Vec<Address>> {
         let read = || -> rusqlite::Result<Vec<Address>> {
-            let mut all = self.file.connection.prepare("SELECT DISTINCT fifo, dev, ino FROM session")?;
-            let all = all.query_map([], |row| Ok(Address { fifo: row.get(0)?, dev: row.get(1)?, ino: row.get(2)? }))?;
-            all.collect()
+            let all = "SELECT fifo, dev, ino FROM session UNION SELECT fifo, dev, ino FROM observer";
+            self.file.connection.prepare(all)?.query_map([], Address::read)?.collect()
         };
         read().map_err(|e| error::of(&e, &self.file.path))
     }

@@ -32,3 +32,7 @@ CREATE TABLE place (
 ) STRICT;
 CREATE INDEX line ON place (name, seq, token);
 CREATE INDEX mine ON place (session, name);
+
+-- Who wants to hear when the holder of a name, or the holder's label, changes.
+CREATE TABLE observer (name TEXT NOT NULL, fifo INTEGER NOT NULL, dev INTEGER NOT NULL, ino INTEGER NOT NULL) STRICT;
+CREATE INDEX observed ON observer (name);
