@@ -49,6 +49,7 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("zookeeper: counts", &["test", "-p", "leasehold-zookeeper", "--test", "counts"]),
     suite("zookeeper: weather", &["test", "-p", "leasehold-zookeeper", "--test", "weather"]),
     suite("zookeeper: ensemble", &["test", "-p", "leasehold-zookeeper", "--test", "ensemble"]),
+    suite("sqlite: conformance", &["test", "-p", "leasehold-sqlite", "--test", "conformance"]),
     suite("zookeeper: Python's kazoo", &["test", "-p", "leasehold-zookeeper", "--test", "interop"]),
 ];
 

@@ -1,7 +1,7 @@
 //! One client: the thread that owns the connection, does what it is asked, and listens to FIFOs.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -33,11 +33,12 @@ impl Handle {
     /// Starts the thread, which opens the file.
     pub(crate) async fn start(path: PathBuf, bells: Bells) -> Result<Handle> {
         let internal = |e: std::io::Error| Error::new(ErrorKind::Internal, "no thread for the store").with_source(e);
-        let wake = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|e| internal(e.into()))?);
+        let wake =
+            Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|e| internal(e.into()))?);
         let (jobs, asked) = mpsc::channel();
         let (opened_here, opened) = oneshot::channel();
         let ear = wake.clone();
-        let run = move || match Client::open(path, bells) {
+        let run = move || match Client::open(&path, bells) {
             Ok(client) => {
                 if opened_here.send(Ok(())).is_ok() {
                     client.run(&asked, &ear);
@@ -109,10 +110,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    fn open(path: PathBuf, bells: Bells) -> Result<Client> {
-        let file = File::open(&path)?;
+    fn open(path: &Path, bells: Bells) -> Result<Client> {
+        let file = File::open(path)?;
         let (me, watches) = (Me::default(), Watches::default());
-        let mut client = Client { file, bells, fifo: None, shared: false, me, watches, ended: Vec::new(), closed: false };
+        let mut client =
+            Client { file, bells, fifo: None, shared: false, me, watches, ended: Vec::new(), closed: false };
         client.sweep()?;
         Ok(client)
     }

@@ -1,5 +1,6 @@
 //! The FIFO of each client: its bell, into which others write what it should hear, and its life, which ends with the process.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
@@ -141,17 +142,19 @@ impl Watches {
         self.forget(claim);
         let mut dead = Vec::new();
         for of in on {
-            if !self.open.contains_key(&of.fifo) {
-                match life(real, *of) {
-                    Life::Alive(fd) => drop(self.open.insert(of.fifo, (fd, HashSet::new()))),
-                    Life::Dead => dead.push(of.fifo),
-                    Life::Unknown => {}
-                }
-            }
-            if let Some((_, claims)) = self.open.get_mut(&of.fifo) {
-                claims.insert(claim);
-                self.of.entry(claim).or_default().push(of.fifo);
-            }
+            let watched = match self.open.entry(of.fifo) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(free) => match life(real, *of) {
+                    Life::Alive(fd) => free.insert((fd, HashSet::new())),
+                    Life::Dead => {
+                        dead.push(of.fifo);
+                        continue;
+                    }
+                    Life::Unknown => continue,
+                },
+            };
+            watched.1.insert(claim);
+            self.of.entry(claim).or_default().push(of.fifo);
         }
         dead
     }

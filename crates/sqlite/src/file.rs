@@ -60,8 +60,7 @@ impl File {
         if before.as_ref().is_some_and(|file| !file.is_file()) {
             return Err(Error::new(ErrorKind::Invalid, format!("{} is no file", path.display())));
         }
-        let flags =
-            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         wait_until(Moment::now() + OPENING);
         let of = |e: rusqlite::Error| error::of(&e, path);
         let mut connection = Connection::open_with_flags(path, flags).map_err(of)?;
@@ -156,7 +155,9 @@ fn boot() -> Result<String> {
     let unsupported = |what: &str| Error::new(ErrorKind::Unsupported, what);
     let shifts = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     if shifts.split_whitespace().any(|word| word.parse().is_ok_and(|shift: i64| shift != 0)) {
-        return Err(unsupported("this process lives in a time namespace: leases in a file need the machine's own clock"));
+        return Err(unsupported(
+            "this process lives in a time namespace: leases in a file need the machine's own clock",
+        ));
     }
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map_err(|e| unsupported("/proc does not say which boot this is").with_source(e))?;

@@ -33,15 +33,17 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// A client of the store in one file, for the processes of one machine and one boot.
 ///
 /// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold_core::Result<()> {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use leasehold_core::Store;
 /// use leasehold_sqlite::Sqlite;
 ///
-/// let folder = tempfile::tempdir().map_err(|e| panic!("{e}"))?;
-/// let store = Store::new(Sqlite::open(folder.path().join("locks.db")).await?);
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("locks.db");
+/// let store = Store::new(Sqlite::open(&path).await?); // every process of this machine that opens the same path
 /// let guard = store.lock("orders/42").acquire().await?;
-/// # guard.release().await
-/// # }
+/// guard.release().await?;
+/// # Ok(()) }
 /// ```
 ///
 /// **Who shares it.** Whoever opens the same path and may write there, in containers too if they share the directory and the

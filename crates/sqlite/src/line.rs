@@ -98,7 +98,7 @@ impl<'a> Lines<'a> {
                 self.tx.prepare_cached(downgrade)?.execute(params![known.seq, columns(Mode::Shared).0])?;
                 head = self.settle(name)?;
             }
-            return self.answer(known, &head, name).map(Ok);
+            return self.answer(&known, &head, name).map(Ok);
         }
         if let Err(e) = self.same_permits(name, claim.mode)? {
             return Ok(Err(e));
@@ -120,7 +120,7 @@ impl<'a> Lines<'a> {
         let row = params![name, id, session, mode, n, permits, turns, token, &*claim.label, wall().as_millis() as i64];
         self.tx.prepare_cached(insert)?.execute(row)?;
         let mine = self.find(&id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
-        self.answer(mine, &head, name).map(Ok)
+        self.answer(&mine, &head, name).map(Ok)
     }
 
     fn same_permits(&self, name: &str, mine: Mode) -> rusqlite::Result<Result<()>> {
@@ -132,7 +132,7 @@ impl<'a> Lines<'a> {
         Ok(same_permits(first.iter().map(|first| &first.mode), mine))
     }
 
-    fn answer(&mut self, mine: Standing, head: &Head, name: &str) -> rusqlite::Result<Answer> {
+    fn answer(&mut self, mine: &Standing, head: &Head, name: &str) -> rusqlite::Result<Answer> {
         if let Some(grant) = mine.grant() {
             return Ok(Answer { claimed: Claimed::Granted(grant), watch: Vec::new() });
         }

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 struct World(TempDir);
 
 impl World {
-    fn new() -> Arc<dyn Harness> {
+    fn fresh() -> Arc<dyn Harness> {
         Arc::new(World(tempfile::tempdir().expect("a directory")))
     }
 
@@ -62,7 +62,7 @@ impl Harness for World {
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
-        World::new()
+        World::fresh()
     }
 
     async fn delete_holder(&self, full_name: &str) {
@@ -104,5 +104,5 @@ impl Harness for World {
 }
 
 fn main() -> ExitCode {
-    leasehold_conformance::main(|| async { World::new() })
+    leasehold_conformance::main(|| async { World::fresh() })
 }
