@@ -31,6 +31,8 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("testbed: private ZooKeeper", &["test", "-p", "leasehold-testbed", "--test", "zookeeper"]),
     suite("redis: conformance", &["test", "-p", "leasehold-redis", "--test", "conformance"]),
     suite("redis: verbs", &["test", "-p", "leasehold-redis", "--test", "verbs"]),
+    suite("redis: modes", &["test", "-p", "leasehold-redis", "--test", "modes"]),
+    suite("redis: beside the memory store", &["test", "-p", "leasehold-redis", "--test", "model"]),
     suite("redis: tokens", &["test", "-p", "leasehold-redis", "--test", "tokens"]),
     suite("redis: look", &["test", "-p", "leasehold-redis", "--test", "look"]),
     suite("redis: layout", &["test", "-p", "leasehold-redis", "--test", "layout"]),

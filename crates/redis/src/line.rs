@@ -13,8 +13,6 @@ use crate::{MIN_TTL, Redis};
 
 /// Tokens that a fast claim reserves for turns.
 const TURNS: u32 = 64;
-/// The longest label that is stored, in bytes.
-const LABEL: usize = 256;
 /// The longest lease: far beyond use, and exact in a double.
 const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// How often the first in line looks at another tool's lock, whose release tells nobody.
@@ -26,7 +24,7 @@ const FLIGHT: usize = 1000;
 
 impl Redis {
     pub(crate) async fn take(&self, claim: &Claim) -> Result<Claimed> {
-        let (mode, ttl) = (mode(claim.mode)?, lease(claim)?);
+        let ((kind, n, of), ttl) = (permits(claim.mode), lease(claim)?);
         let waits = if claim.queue == Queue::Try { "0" } else { "1" };
         let turns = if claim.queue == Queue::Fast { TURNS } else { 1 };
         let sent = Moment::now();
@@ -36,9 +34,11 @@ impl Redis {
             ttl.as_millis().to_string(),
             turns.to_string(),
             attempt(sent).to_string(),
-            mode.to_owned(),
+            kind.to_owned(),
+            n.to_string(),
+            of.to_string(),
             self.channel.clone(),
-            clip(&claim.label).to_owned(),
+            claim.label.to_string(),
         ];
         let answer = CLAIM.run(&self.connection, Call { keys: self.names.keys(&claim.name), args }).await?;
         let answer = record(&answer)?;
@@ -46,6 +46,7 @@ impl Redis {
         match fields.word() {
             "granted" => Ok(Claimed::Granted(self.grant(claim, fields, sent, ttl)?)),
             "busy" => Ok(Claimed::Busy(who(fields)?.0)),
+            "differ" => Err(Error::permits_differ(fields.value()?, of)),
             "waiting" => {
                 let (who, holder) = who(fields)?;
                 let nap = nap(&who, &holder, ttl);
@@ -150,14 +151,13 @@ fn nap(who: &Contention, holder: &Ahead, ttl: Duration) -> Duration {
     nap + (SPREAD * holder.rank).min(ttl / 3)
 }
 
-/// How a mode is written. Every record has one, so that others can join the same line.
-fn mode(mode: Mode) -> Result<&'static str> {
-    let other = match mode {
-        Mode::Exclusive => return Ok("exclusive"),
-        Mode::Shared => "shared",
-        Mode::Permits { .. } => "permits",
-    };
-    Err(Error::new(ErrorKind::Unsupported, format!("the Redis store has no {other} locks yet")))
+/// A mode as permits of a kind: claims of one kind share what there is, and kinds exclude each other.
+fn permits(mode: Mode) -> (&'static str, u32, u32) {
+    match mode {
+        Mode::Exclusive => ("exclusive", 1, 1),
+        Mode::Shared => ("shared", 1, u32::MAX),
+        Mode::Permits { n, of } => ("permits", n, of),
+    }
 }
 
 /// The lease in whole milliseconds, rounded up.
@@ -168,12 +168,6 @@ fn lease(claim: &Claim) -> Result<Duration> {
     let ttl = claim.ttl.max(MIN_TTL);
     let whole = Duration::from_millis(ttl.as_millis() as u64);
     Ok(if whole < ttl { whole + Duration::from_millis(1) } else { whole })
-}
-
-/// The label, or as much of it as is stored.
-fn clip(label: &str) -> &str {
-    let end = (0..=LABEL.min(label.len())).rev().find(|end| label.is_char_boundary(*end));
-    &label[..end.unwrap_or_default()]
 }
 
 #[cfg(test)]
@@ -212,12 +206,10 @@ mod tests {
     }
 
     #[test]
-    fn leases_are_rounded_up_and_labels_cut_between_letters() {
+    fn leases_are_rounded_up() {
         let of = |ttl| lease(&Claim::new("a", Mode::Exclusive, Queue::Fair, ttl, ""));
         assert_eq!(of(Duration::from_nanos(1)).unwrap(), MIN_TTL);
         assert_eq!(of(Duration::from_micros(100_001)).unwrap(), ms(101));
         assert_eq!(of(Duration::MAX).unwrap_err().kind(), ErrorKind::Invalid);
-        assert_eq!(clip(&"\u{1F512}".repeat(100)).len(), 256);
-        assert_eq!(clip(&format!("a{}", "\u{1F512}".repeat(100))).len(), 253);
     }
 }

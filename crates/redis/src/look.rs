@@ -1,7 +1,7 @@
 //! Looking on: inspect, list, evict.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use leasehold_core::{Entry, FencingToken, Line, Name, Result};
 use redis::Value;
@@ -21,20 +21,18 @@ impl Redis {
             return Err(junk("the answer to an inspection"));
         };
         let mut line = Line::default();
-        for (nth, text) in records.iter().enumerate() {
-            let text = record(text)?;
-            let mut fields = Fields::of(&text);
-            if nth > 0 {
-                line.waiters.push(waiter(fields)?);
+        for text in records {
+            let text = record(&text)?;
+            if text == "foreign" {
+                line.holders.push(Entry::foreign());
                 continue;
             }
-            match fields.word() {
-                "free" => {}
-                "foreign" => line.holders.push(Entry::foreign()),
-                _ => {
-                    let token = fields.token()?;
-                    line.holders.push(waiter(fields)?.token(token));
-                }
+            let mut fields = Fields::of(&text);
+            let (token, since) = (fields.token()?, SystemTime::UNIX_EPOCH + fields.millis()?);
+            let entry = Entry::new(fields.text()).since(since);
+            match token.get() {
+                0 => line.waiters.push(entry),
+                _ => line.holders.push(entry.token(token)),
             }
         }
         Ok(line)
@@ -52,15 +50,25 @@ impl Redis {
                 return Err(junk("a walk"));
             };
             let [next, Value::Array(keys)] = answer.as_slice() else { return Err(junk("a walk")) };
-            for key in keys {
-                let Value::BulkString(key) = key else { continue };
-                let Some(name) = self.names.name(key) else { continue };
-                if name.as_str().starts_with(prefix) && after.is_none_or(|after| name > *after) {
+            let wanted = |name: &Name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after);
+            let names = keys.iter().filter_map(|key| match key {
+                Value::BulkString(key) => self.names.beside(key).filter(wanted),
+                _ => None,
+            });
+            let names: Vec<Name> = names.collect::<BTreeSet<_>>().into_iter().collect();
+            let mut looks = redis::pipe();
+            for name in &names {
+                let [lock, _, _, entries, _] = self.names.keys(name);
+                looks.cmd("EXISTS").arg(lock).arg(entries);
+            }
+            let there = if names.is_empty() { Vec::new() } else { self.connection.send(&looks).await? };
+            for (name, there) in names.into_iter().zip(there) {
+                if there != Value::Int(0) {
                     found.insert(name);
-                    if found.len() > limit {
-                        found.pop_last();
-                    }
                 }
+            }
+            while found.len() > limit {
+                found.pop_last();
             }
             cursor = record(next)?;
             if cursor == "0" {
@@ -78,10 +86,4 @@ impl Redis {
             _ => Err(junk("the answer to an eviction")),
         }
     }
-}
-
-/// `since label`.
-fn waiter(mut fields: Fields<'_>) -> Result<Entry> {
-    let since = SystemTime::UNIX_EPOCH + Duration::from_millis(fields.value()?);
-    Ok(Entry::new(fields.text()).since(since))
 }

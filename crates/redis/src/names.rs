@@ -31,12 +31,11 @@ impl Names {
 
     pub(crate) fn keys(&self, name: &Name) -> Keys {
         let lock = self.lock(name);
-        let beside = ["h", "f", "q", "w"].map(|kind| format!("{{{lock}}}:{kind}"));
-        let [hold, fence, line, places] = beside;
-        [lock, hold, fence, line, places]
+        let [fence, line, entries, sharers] = ["f", "q", "w", "s"].map(|kind| format!("{{{lock}}}:{kind}"));
+        [lock, fence, line, entries, sharers]
     }
 
-    /// A pattern for `SCAN` that matches the holds and the lines of names that begin with `prefix`, and perhaps more.
+    /// A pattern for `SCAN` that matches the fences and entries of names that begin with `prefix`, and perhaps more.
     pub(crate) fn pattern(&self, prefix: &str) -> String {
         let mut pattern = String::from("{");
         for c in self.prefix.chars().chain(encode(prefix).chars()) {
@@ -45,13 +44,17 @@ impl Names {
             }
             pattern.push(c);
         }
-        pattern + "*}:[hq]"
+        pattern + "*}:[fw]"
     }
 
-    /// The name whose hold or line lies in this key.
-    pub(crate) fn name(&self, key: &[u8]) -> Option<Name> {
+    /// The name whose last token or entries lie in this key.
+    pub(crate) fn beside(&self, key: &[u8]) -> Option<Name> {
         let key = str::from_utf8(key).ok()?.strip_prefix('{')?;
-        let lock = key.strip_suffix("}:h").or_else(|| key.strip_suffix("}:q"))?;
+        self.name(key.strip_suffix("}:f").or_else(|| key.strip_suffix("}:w"))?)
+    }
+
+    /// The name of the lock with this key.
+    pub(crate) fn name(&self, lock: &str) -> Option<Name> {
         decode(lock.strip_prefix(self.prefix.as_str())?).map(Name::from)
     }
 }
@@ -85,21 +88,23 @@ mod tests {
     #[test]
     fn ordinary_names_are_their_own_keys() {
         assert_eq!(Names::new("").unwrap().lock(&"orders/42 \u{1F512}".into()), "orders/42 \u{1F512}");
-        assert_eq!(names().keys(&"a".into()), ["app:a", "{app:a}:h", "{app:a}:f", "{app:a}:q", "{app:a}:w"]);
+        assert_eq!(names().keys(&"a".into()), ["app:a", "{app:a}:f", "{app:a}:q", "{app:a}:w", "{app:a}:s"]);
         assert!(Names::new("a{b").is_err());
     }
 
     #[test]
     fn names_that_try_to_collide_do_not() {
         let tricky =
-            ["a", "a/b", "{a}", "{a}:h", "{a}:w", "a%", "%7Ba%7D", "%2F", "/", "a%25", "", " a", "a ", "\"a'", "*"];
+            ["a", "a/b", "{a}", "{a}:f", "{a}:w", "a%", "%7Ba%7D", "%2F", "/", "a%25", "", " a", "a ", "\"a'", "*"];
         let long = "x".repeat(512);
         let mut keys: Vec<String> = Vec::new();
         for name in tricky.iter().copied().chain([long.as_str()]).filter(|n| !n.is_empty()) {
             keys.extend(names().keys(&name.into()));
-            let [_, hold, _, line, _] = names().keys(&name.into());
-            assert_eq!(names().name(hold.as_bytes()), Some(name.into()));
-            assert_eq!(names().name(line.as_bytes()), Some(name.into()));
+            let [lock, fence, _, entries, _] = names().keys(&name.into());
+            assert_eq!(names().name(&lock), Some(name.into()));
+            for key in [fence, entries] {
+                assert_eq!(names().beside(key.as_bytes()), Some(name.into()));
+            }
         }
         let all = keys.len();
         keys.sort();
@@ -110,15 +115,15 @@ mod tests {
     #[test]
     fn other_keys_have_no_name() {
         for key in
-            ["a", "{app:a}:f", "{app:a}:w", "{other:a}:h", "{app:}:h", "{app:a%2Fb}:h", "{app:a%}:h", "{app:{}:h"]
+            ["a", "{app:a}:q", "{app:a}:s", "{other:a}:f", "{app:}:f", "{app:a%2Fb}:f", "{app:a%}:f", "{app:{}:f"]
         {
-            assert_eq!(names().name(key.as_bytes()), None, "{key}");
+            assert_eq!(names().beside(key.as_bytes()), None, "{key}");
         }
-        assert_eq!(names().name(b"{app:\xff}:h"), None);
+        assert_eq!(names().beside(b"{app:\xff}:f"), None);
     }
 
     #[test]
     fn a_pattern_is_literal_but_for_its_end() {
-        assert_eq!(names().pattern("a*[x]%"), "{app:a\\*\\[x]%25*}:[hq]");
+        assert_eq!(names().pattern("a*[x]%"), "{app:a\\*\\[x]%25*}:[fw]");
     }
 }
