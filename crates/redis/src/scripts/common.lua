@@ -53,13 +53,15 @@ local foreign = found[1] and not kind
 -- What is to be written at the end: whether the lock changed, whether what observers see did, who is told of its grant.
 local changed, stirred, told = false, false, {}
 
+-- The entry of this id. One that shares holds only while the lock says that its kind does.
 local function get(id)
   if holder and holder.id == id then return holder end
-  return crowd and read(call('HGET', ENTRIES, id)) or nil
+  local e = crowd and id and read(call('HGET', ENTRIES, id))
+  return e and (e.token == 0 or e.kind == kind) and e or nil
 end
 
 local function is_live(e)
-  return e and (e.token > 0 or e.deadline > now)
+  return e and (e == holder or e.deadline > now)
 end
 
 local function keep(key, ms)
