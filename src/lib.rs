@@ -33,6 +33,9 @@ pub use leasehold_core::{
     Semaphore, Stale, Store,
 };
 
+/// For code without async: a store behind a thread of its own.
+pub use leasehold_core::blocking;
+
 /// For authors of stores: the trait, what crosses it, and the rules they share.
 pub use leasehold_core::seam;
 

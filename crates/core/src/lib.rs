@@ -11,6 +11,7 @@ mod admission;
 mod backend;
 mod backoff;
 mod bells;
+pub mod blocking;
 mod claim;
 mod client;
 mod clock;

@@ -36,7 +36,7 @@ pub struct Lock {
     store: Store,
     name: Name,
     mode: Mode,
-    options: Options,
+    pub(crate) options: Options,
     owner: Option<Owner>,
     /// What a candidate stands for, in place of a label.
     value: Option<Arc<str>>,
@@ -143,7 +143,8 @@ impl Lock {
         let full_name = self.store.full_name(&self.name);
         // Turns among the tasks of a process are for claims that are alike and alone.
         let lead = if words.queue == Queue::Fast && self.mode == Mode::Exclusive && self.value.is_none() {
-            let turn = TurnWords { name: self.name.clone(), max_hold: words.max_hold, min_hold: words.min_hold };
+            let (name, label) = (self.name.clone(), label.clone());
+            let turn = TurnWords { name, label, max_hold: words.max_hold, min_hold: words.min_hold };
             match Gates::enter(client, (full_name.clone(), self.mode, words.ttl), turn, wait).await? {
                 Entry::Turn(guard) => return Ok(guard),
                 Entry::Lead(lead) => Some(lead),
@@ -157,7 +158,7 @@ impl Lock {
         let not_before = words.min_hold.map(|min| now + min);
         let hold = Hold::new(client.clone(), standing, self.name.clone(), granted.token, not_before);
         Ok(Guard::new(match lead {
-            Some(lead) => hold.in_turn(lead.first_turn(&granted, now)),
+            Some(lead) => hold.in_turn(lead.first_turn(&granted, label, now)),
             None => hold,
         }))
     }
