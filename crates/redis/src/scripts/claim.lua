@@ -27,8 +27,6 @@ if not is_live(e) then
   if not before and fits(e) then
     grant(e)
   elseif waits then
-    local behind = call('ZREVRANGE', LINE, 0, 0, 'WITHSCORES')[2]
-    call('ZADD', LINE, int((tonumber(behind) or 0) + 1), id)
     save(e)
   end
 else

@@ -76,9 +76,14 @@ local function save(e)
   end
   crowd = true
   call('HSET', ENTRIES, e.id, text_of(e))
-  if e.token > 0 then call('ZADD', SHARERS, int(e.deadline), e.id) end
+  local key, score = SHARERS, int(e.deadline)
+  if e.token == 0 then
+    local behind = call('ZREVRANGE', LINE, 0, 0, 'WITHSCORES')[2]
+    key, score = LINE, call('ZSCORE', LINE, e.id) or int((behind or 0) + 1)
+  end
+  call('ZADD', key, score, e.id)
   keep(ENTRIES, e.deadline - now)
-  keep(e.token > 0 and SHARERS or LINE, e.deadline - now)
+  keep(key, e.deadline - now)
 end
 
 -- Removes an entry, wherever it stands.
