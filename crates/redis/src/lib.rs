@@ -105,7 +105,7 @@ impl Backend for Redis {
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        self.keep(tenures).await
+        Ok(self.keep(tenures).await)
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
