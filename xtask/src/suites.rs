@@ -34,6 +34,7 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("redis: verbs", &["test", "-p", "leasehold-redis", "--test", "verbs"]),
     suite("redis: modes", &["test", "-p", "leasehold-redis", "--test", "modes"]),
     suite("redis: beside the memory store", &["test", "-p", "leasehold-redis", "--test", "model"]),
+    suite("redis: observe", &["test", "-p", "leasehold-redis", "--test", "observe"]),
     suite("redis: tokens", &["test", "-p", "leasehold-redis", "--test", "tokens"]),
     suite("redis: look", &["test", "-p", "leasehold-redis", "--test", "look"]),
     suite("redis: layout", &["test", "-p", "leasehold-redis", "--test", "layout"]),

@@ -7,7 +7,9 @@ use leasehold_core::{Entry, FencingToken, Line, Name, Result};
 use redis::Value;
 
 use crate::Redis;
+use crate::connection::Connection;
 use crate::error::{junk, of_request};
+use crate::names::Names;
 use crate::record::Fields;
 use crate::script::{Call, EVICT, INSPECT, record};
 
@@ -38,45 +40,6 @@ impl Redis {
         Ok(line)
     }
 
-    pub(crate) async fn scan(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        let pattern = self.names.pattern(prefix);
-        let mut found = BTreeSet::new();
-        let mut cursor = String::from("0");
-        loop {
-            let mut step = redis::pipe();
-            step.cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP);
-            let answer = self.connection.send(&step).await?.pop().unwrap_or_default();
-            let Value::Array(answer) = answer.extract_error().map_err(|e| of_request(&e))? else {
-                return Err(junk("a walk"));
-            };
-            let [next, Value::Array(keys)] = answer.as_slice() else { return Err(junk("a walk")) };
-            let wanted = |name: &Name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after);
-            let names = keys.iter().filter_map(|key| match key {
-                Value::BulkString(key) => self.names.beside(key).filter(wanted),
-                _ => None,
-            });
-            let names: Vec<Name> = names.collect::<BTreeSet<_>>().into_iter().collect();
-            let mut looks = redis::pipe();
-            for name in &names {
-                let [lock, _, _, entries, _] = self.names.keys(name);
-                looks.cmd("EXISTS").arg(lock).arg(entries);
-            }
-            let there = if names.is_empty() { Vec::new() } else { self.connection.send(&looks).await? };
-            for (name, there) in names.into_iter().zip(there) {
-                if there != Value::Int(0) {
-                    found.insert(name);
-                }
-            }
-            while found.len() > limit {
-                found.pop_last();
-            }
-            cursor = record(next)?;
-            if cursor == "0" {
-                return Ok(found.into_iter().collect());
-            }
-        }
-    }
-
     pub(crate) async fn end(&self, name: &Name, token: FencingToken) -> Result<bool> {
         let call = Call { keys: self.names.keys(name), args: vec![token.to_string()] };
         let answer = EVICT.run(&self.connection, call).await?;
@@ -84,6 +47,50 @@ impl Redis {
             "evicted" => Ok(true),
             "none" => Ok(false),
             _ => Err(junk("the answer to an eviction")),
+        }
+    }
+}
+
+/// The names that a walk of the whole database finds: O(keys), in steps. A last token or an entry leads to a name, and its
+/// lock or its entries show whether somebody holds it or waits.
+pub async fn scan(
+    connection: &Connection,
+    names: &Names,
+    prefix: &str,
+    after: Option<&Name>,
+    limit: usize,
+) -> Result<Vec<Name>> {
+    let pattern = names.pattern(prefix);
+    let mut found = BTreeSet::new();
+    let mut cursor = String::from("0");
+    loop {
+        let mut step = redis::pipe();
+        step.cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP);
+        let answer = connection.send(&step).await?.pop().unwrap_or_default();
+        let Value::Array(answer) = answer.extract_error().map_err(|e| of_request(&e))? else {
+            return Err(junk("a walk"));
+        };
+        let [next, Value::Array(keys)] = answer.as_slice() else { return Err(junk("a walk")) };
+        let wanted = |name: &Name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after);
+        let some = keys.iter().filter_map(|key| match key {
+            Value::BulkString(key) => names.name(key).filter(wanted),
+            _ => None,
+        });
+        let some: BTreeSet<Name> = some.collect();
+        let mut looks = redis::pipe();
+        for name in &some {
+            let [lock, _, _, entries, _] = names.keys(name);
+            looks.cmd("EXISTS").arg(lock).arg(entries);
+        }
+        let there = if some.is_empty() { Vec::new() } else { connection.send(&looks).await? };
+        let there = some.into_iter().zip(there).filter(|(_, there)| *there != Value::Int(0));
+        found.extend(there.map(|(name, _)| name));
+        while found.len() > limit {
+            found.pop_last();
+        }
+        cursor = record(next)?;
+        if cursor == "0" {
+            return Ok(found.into_iter().collect());
         }
     }
 }

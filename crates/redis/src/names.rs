@@ -9,33 +9,38 @@ use leasehold_core::{Error, ErrorKind, Name, Result};
 pub(crate) const KEYS: usize = 5;
 
 /// The keys of one name, in the order in which the scripts take them. The first is the lock.
-pub(crate) type Keys = [String; KEYS];
+pub type Keys = [String; KEYS];
 
 /// Makes keys. Injective, since in a lock's key `%`, `{` and `}` of the name are percent-encoded: two names never share a
 /// lock, and no lock's key looks like `{lock}:x`.
-pub(crate) struct Names {
+pub struct Names {
     prefix: String,
+    /// What the keys beside the lock begin with, so that two kinds of store never read each other's.
+    kind: &'static str,
 }
 
 impl Names {
-    pub(crate) fn new(prefix: &str) -> Result<Names> {
+    /// Keys that begin with this text, for this kind of store.
+    pub fn new(prefix: &str, kind: &'static str) -> Result<Names> {
         if prefix.contains(['{', '}', '\0']) {
             return Err(Error::new(ErrorKind::Invalid, "the prefix of keys may not contain `{`, `}` or NUL"));
         }
-        Ok(Names { prefix: prefix.to_owned() })
+        Ok(Names { prefix: prefix.to_owned(), kind })
     }
 
     pub(crate) fn lock(&self, name: &Name) -> String {
         format!("{}{}", self.prefix, encode(name.as_str()))
     }
 
-    pub(crate) fn keys(&self, name: &Name) -> Keys {
+    /// All keys of this name.
+    pub fn keys(&self, name: &Name) -> Keys {
         let lock = self.lock(name);
-        let [fence, line, entries, sharers] = ["f", "q", "w", "s"].map(|kind| format!("{{{lock}}}:{kind}"));
-        [lock, fence, line, entries, sharers]
+        let beside = ["h", "f", "q", "w"].map(|key| format!("{{{lock}}}:{}{key}", self.kind));
+        let [hold, fence, line, places] = beside;
+        [lock, hold, fence, line, places]
     }
 
-    /// A pattern for `SCAN` that matches the fences and entries of names that begin with `prefix`, and perhaps more.
+    /// A pattern for `SCAN` that matches the last tokens and the entries of names that begin with `prefix`, and perhaps more.
     pub(crate) fn pattern(&self, prefix: &str) -> String {
         let mut pattern = String::from("{");
         for c in self.prefix.chars().chain(encode(prefix).chars()) {
@@ -44,17 +49,13 @@ impl Names {
             }
             pattern.push(c);
         }
-        pattern + "*}:[fw]"
+        pattern + "*}:" + self.kind + "[fw]"
     }
 
     /// The name whose last token or entries lie in this key.
-    pub(crate) fn beside(&self, key: &[u8]) -> Option<Name> {
+    pub(crate) fn name(&self, key: &[u8]) -> Option<Name> {
         let key = str::from_utf8(key).ok()?.strip_prefix('{')?;
-        self.name(key.strip_suffix("}:f").or_else(|| key.strip_suffix("}:w"))?)
-    }
-
-    /// The name of the lock with this key.
-    pub(crate) fn name(&self, lock: &str) -> Option<Name> {
+        let lock = key.strip_suffix(['f', 'w'])?.strip_suffix(self.kind)?.strip_suffix("}:")?;
         decode(lock.strip_prefix(self.prefix.as_str())?).map(Name::from)
     }
 }
@@ -82,29 +83,27 @@ mod tests {
     use super::*;
 
     fn names() -> Names {
-        Names::new("app:").unwrap()
+        Names::new("app:", "").unwrap()
     }
 
     #[test]
     fn ordinary_names_are_their_own_keys() {
-        assert_eq!(Names::new("").unwrap().lock(&"orders/42 \u{1F512}".into()), "orders/42 \u{1F512}");
-        assert_eq!(names().keys(&"a".into()), ["app:a", "{app:a}:f", "{app:a}:q", "{app:a}:w", "{app:a}:s"]);
-        assert!(Names::new("a{b").is_err());
+        assert_eq!(Names::new("", "").unwrap().lock(&"orders/42 \u{1F512}".into()), "orders/42 \u{1F512}");
+        assert_eq!(names().keys(&"a".into()), ["app:a", "{app:a}:h", "{app:a}:f", "{app:a}:q", "{app:a}:w"]);
+        assert!(Names::new("a{b", "").is_err());
     }
 
     #[test]
     fn names_that_try_to_collide_do_not() {
         let tricky =
-            ["a", "a/b", "{a}", "{a}:f", "{a}:w", "a%", "%7Ba%7D", "%2F", "/", "a%25", "", " a", "a ", "\"a'", "*"];
+            ["a", "a/b", "{a}", "{a}:h", "{a}:w", "a%", "%7Ba%7D", "%2F", "/", "a%25", "", " a", "a ", "\"a'", "*"];
         let long = "x".repeat(512);
         let mut keys: Vec<String> = Vec::new();
         for name in tricky.iter().copied().chain([long.as_str()]).filter(|n| !n.is_empty()) {
             keys.extend(names().keys(&name.into()));
-            let [lock, fence, _, entries, _] = names().keys(&name.into());
-            assert_eq!(names().name(&lock), Some(name.into()));
-            for key in [fence, entries] {
-                assert_eq!(names().beside(key.as_bytes()), Some(name.into()));
-            }
+            let [_, _, fence, _, entries] = names().keys(&name.into());
+            assert_eq!(names().name(fence.as_bytes()), Some(name.into()));
+            assert_eq!(names().name(entries.as_bytes()), Some(name.into()));
         }
         let all = keys.len();
         keys.sort();
@@ -115,11 +114,20 @@ mod tests {
     #[test]
     fn other_keys_have_no_name() {
         for key in
-            ["a", "{app:a}:q", "{app:a}:s", "{other:a}:f", "{app:}:f", "{app:a%2Fb}:f", "{app:a%}:f", "{app:{}:f"]
+            ["a", "{app:a}:h", "{app:a}:q", "{other:a}:f", "{app:}:f", "{app:a%2Fb}:f", "{app:a%}:f", "{app:{}:f"]
         {
-            assert_eq!(names().beside(key.as_bytes()), None, "{key}");
+            assert_eq!(names().name(key.as_bytes()), None, "{key}");
         }
-        assert_eq!(names().beside(b"{app:\xff}:f"), None);
+        assert_eq!(names().name(b"{app:\xff}:f"), None);
+    }
+
+    #[test]
+    fn kinds_of_stores_share_nothing_but_the_lock() {
+        let other = Names::new("app:", "r").unwrap();
+        assert_eq!(other.keys(&"a".into()), ["app:a", "{app:a}:rh", "{app:a}:rf", "{app:a}:rq", "{app:a}:rw"]);
+        assert_eq!(other.name(b"{app:a}:rf"), Some("a".into()));
+        assert_eq!((other.name(b"{app:a}:f"), names().name(b"{app:a}:rf")), (None, None));
+        assert_eq!(other.pattern("a"), "{app:a*}:r[fw]");
     }
 
     #[test]

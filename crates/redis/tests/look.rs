@@ -161,7 +161,7 @@ async fn keys_of_another_type_are_an_error_that_says_what_to_do() {
     bounded(async {
         let server = server().await;
         let store = client(&server).await;
-        for suffix in ["", ":q", ":w", ":s"] {
+        for suffix in ["", ":q", ":w", ":h"] {
             let name = format!("wrong{suffix}");
             let key = if suffix.is_empty() { name.clone() } else { format!("{{{name}}}{suffix}") };
             if !suffix.is_empty() {
@@ -169,7 +169,7 @@ async fn keys_of_another_type_are_an_error_that_says_what_to_do() {
                 waiting(&store, &fair(&name)).await;
                 server.command(&["DEL", &key]).await.unwrap();
             }
-            if suffix == ":s" {
+            if suffix == ":h" {
                 server.command(&["DEL", &name]).await.unwrap();
             }
             server.command(&["RPUSH", &key, "1"]).await.unwrap();
@@ -189,7 +189,7 @@ async fn junk_in_our_own_keys_never_blocks_a_name() {
     bounded(async {
         let server = server().await;
         let store = client(&server).await;
-        server.command(&["ZADD", "{x}:s", "99999999999999", "junk"]).await.unwrap();
+        server.command(&["ZADD", "{x}:h", "99999999999999", "junk"]).await.unwrap();
         server.command(&["SET", "{x}:f", "junk"]).await.unwrap();
         server.command(&["ZADD", "{x}:q", "1", "junk"]).await.unwrap();
         server.command(&["HSET", "{x}:w", "junk", "junk"]).await.unwrap();

@@ -246,7 +246,7 @@ async fn what_is_deleted_by_hand_is_lost_for_all_and_blocks_nobody() {
     bounded(async {
         let server = server().await;
         let store = client(&server).await;
-        for keys in [&["x"][..], &["x", "{x}:w"], &["{x}:s", "{x}:w"], &["{x}:s"], &["x", "{x}:s"], &["{x}:q"]] {
+        for keys in [&["x"][..], &["x", "{x}:w"], &["{x}:h", "{x}:w"], &["{x}:h"], &["x", "{x}:h"], &["{x}:q"]] {
             let readers = [short(SHARED, 600), short(SHARED, 600)];
             let mut tokens = Vec::new();
             for reader in &readers {

@@ -2,14 +2,14 @@
 --
 -- KEYS: 1 the lock    string. Held exclusively: the holder's entry. Held by sharers: `kind taken of`. It expires with the
 --                     last of them, and `SET lock x NX PX ttl` of other tools fails meanwhile. Any other value is theirs.
---       2 {lock}:f    string, the greatest token given out                         (outlives the lock by KEEP)
---       3 {lock}:q    sorted set, who waits: ids by ticket
---       4 {lock}:w    hash, who waits or shares: id -> entry
---       5 {lock}:s    sorted set, who shares: ids by deadline
+--       2 {lock}:h    sorted set, who shares: ids by deadline
+--       3 {lock}:f    string, the greatest token given out                         (outlives the lock by KEEP)
+--       4 {lock}:q    sorted set, who waits: ids by ticket
+--       5 {lock}:w    hash, who waits or shares: id -> entry
 -- An entry: id token turns since attempt ttl deadline kind n of channel label, with token 0 while it waits.
 -- A claim takes n of `of` permits of its kind; one exclusive or shared claim takes 1, of 1 or of very many.
 -- Times are milliseconds of the server's clock; tokens are its microseconds, exact in a double until the year 2255.
-local LOCK, FENCE, LINE, ENTRIES, SHARERS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local LOCK, SHARERS, FENCE, LINE, ENTRIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local call = redis.call
 
 -- A token is never below the clock, so the last one matters only after the clock stepped back. It is kept for two hours
