@@ -27,7 +27,7 @@ use crate::inbox;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
 /// The store's connection: a handle to the state, and to the task that repairs it.
-pub(crate) struct Connection {
+pub struct Connection {
     link: Arc<Link>,
     address: String,
     dialer: Arc<Dialer>,
@@ -59,6 +59,18 @@ impl Connection {
         channel: &str,
         bells: &Bells,
     ) -> Result<Connection> {
+        let (connection, dialled) = Connection::open_or_repair(info, timeout, channel, bells).await?;
+        dialled.map(|()| connection)
+    }
+
+    /// The same, but the first attempt may fail as well: it is said beside the connection, which is then made in the
+    /// background.
+    pub async fn open_or_repair(
+        info: ConnectionInfo,
+        timeout: Duration,
+        channel: &str,
+        bells: &Bells,
+    ) -> Result<(Connection, Result<()>)> {
         let runtime = Handle::try_current()
             .map_err(|_| Error::new(ErrorKind::Unsupported, "the Redis store connects only inside a tokio runtime"))?;
         let address = info.addr().to_string();
@@ -74,18 +86,22 @@ impl Connection {
         });
         let (channel, bells) = (channel.to_owned(), bells.clone());
         let dialer = Arc::new(Dialer { client, timeout, channel, bells, link: link.clone() });
-        dialer.dial().await?;
+        let dialled = dialer.dial().await;
+        if let Err(e) = &dialled {
+            link.set(State::Down(again(e)));
+            link.trouble.notify_one();
+        }
         let repair = Mutex::new(runtime.spawn(repair(dialer.clone())).abort_handle());
-        Ok(Connection { link, address, dialer, repair })
+        Ok((Connection { link, address, dialer, repair }, dialled))
     }
 
     /// The server's address, for people.
-    pub(crate) fn address(&self) -> &str {
+    pub fn address(&self) -> &str {
         &self.address
     }
 
     /// Sends several requests in one flight. A refusal by the server is a [`Value::ServerError`] among the answers.
-    pub(crate) async fn send(&self, requests: &Pipeline) -> Result<Vec<Value>> {
+    pub async fn send(&self, requests: &Pipeline) -> Result<Vec<Value>> {
         let (mut wire, nth) = self.wire()?;
         let doubt = Doubt(&self.link);
         let answers = wire.send_packed_commands(requests, 0, requests.len()).await;
@@ -94,7 +110,7 @@ impl Connection {
     }
 
     /// Ends the connection for good.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         *self.link.state() = State::Closed;
         locked(&self.repair).abort();
     }

@@ -23,7 +23,7 @@ pub(crate) fn ring(bells: &Bells, push: &[Value]) {
     }
 }
 
-/// `granted id token turns attempt ttl lock` or `evicted id`.
+/// `granted id token turns attempt ttl lock`, `evicted id` or `again id`.
 fn understand(bells: &Bells, record: &str) -> Result<()> {
     let mut fields = Fields::of(record);
     let verb = fields.word();
@@ -38,6 +38,7 @@ fn understand(bells: &Bells, record: &str) -> Result<()> {
             bells.granted(id, Grant::new(Place::new(fields.text()), token, validity).turns(turns));
         }
         "evicted" => bells.lost(id, Loss::Evicted),
+        "again" => bells.claim_again(id),
         _ => return Err(junk("a push")),
     }
     Ok(())
@@ -75,5 +76,6 @@ mod tests {
         }
         assert!(understand(&bells, &format!("granted {id} 1 1 5 1000 a key")).is_ok());
         assert!(understand(&bells, &format!("evicted {id}")).is_ok());
+        assert!(understand(&bells, &format!("again {id}")).is_ok());
     }
 }

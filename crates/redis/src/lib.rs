@@ -21,8 +21,21 @@ use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Place, Renewal, Tenur
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 pub use redis as client;
 
+/// What a store on several Redis servers shares with this one. No part of the public API.
+#[doc(hidden)]
+pub mod parts {
+    pub use crate::config::server;
+    pub use crate::connection::Connection;
+    pub use crate::error::{again, junk, of_request};
+    pub use crate::look::scan;
+    pub use crate::names::{Keys, Names};
+    pub use crate::record::Fields;
+    pub use crate::script::{Call, Script, record};
+}
+
 pub use crate::config::Options;
 use crate::connection::Connection;
+use crate::look::scan;
 use crate::names::Names;
 
 /// The shortest lease; a shorter one is granted as this.
@@ -85,7 +98,7 @@ impl Redis {
     ///
     /// The protocol (RESP3) and TCP_NODELAY are set here, whatever the configuration says.
     pub async fn connect_with(info: client::ConnectionInfo, options: Options) -> Result<Redis> {
-        let names = Names::new(&options.prefix)?;
+        let names = Names::new(&options.prefix, "")?;
         let (bells, channel) = (Bells::new(), inbox::channel());
         let connection = Connection::open(info, options.timeout, &channel, &bells).await?;
         Ok(Redis { connection, names, channel, bells })
@@ -119,7 +132,7 @@ impl Backend for Redis {
     /// Walks all keys of the database with `SCAN`, so it costs O(keys) and is meant for people and tools. A hold whose lock
     /// was deleted by hand is listed until its lease ends.
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        self.scan(prefix, after, limit).await
+        scan(&self.connection, &self.names, prefix, after, limit).await
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
