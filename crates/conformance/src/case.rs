@@ -51,7 +51,7 @@ table! {
     exclusion::try_says_who: "P8 S5", [], any;
     exclusion::claiming_again_is_idempotent: "S1 S3", [], fair;
     exclusion::a_failed_try_leaves_nothing: "S5 P9", [], fair;
-    exclusion::fast_and_fair_together: "P1 P6", [], any;
+    exclusion::fast_and_fair_together: "P1 P6", [Fair], any;
     exclusion::another_tool_is_waited_for: "P1 P8", [AnotherTool], fair;
 
     token::rises_across_release_and_eviction: "P2 S3", [], any;
@@ -61,12 +61,12 @@ table! {
     token::is_equal_within_a_hold: "P2 S1", [], any;
 
     waiting::is_woken_by_a_release: "P5", [PushedWake], fair;
-    waiting::is_in_order: "P6 S5", [], fair;
+    waiting::is_in_order: "P6 S5", [Fair], fair;
     waiting::turns_do_not_starve_others: "P5 P6", [], fair;
     waiting::gets_it_without_a_bell: "P5", [], fair;
     waiting::skips_the_dead: "P5 P6 S4", [], fair;
-    waiting::a_dead_place_is_not_granted: "P1 P5 S4", [], fair;
-    waiting::fast_never_passes_fair: "P6 S5", [], fair;
+    waiting::a_dead_place_is_not_granted: "P1 P5 S4", [Fair], fair;
+    waiting::fast_never_passes_fair: "P6 S5", [Fair], fair;
     waiting::survives_a_dead_holder: "P5", [], fair;
     waiting::ends_at_its_deadline: "P8", [], any;
     waiting::that_gives_up_harms_nobody: "P4 P5", [], any;
