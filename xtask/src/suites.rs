@@ -53,7 +53,17 @@ pub(crate) const SUITES: &[Suite] = &[
 ];
 
 /// Examples that run to their end without a server.
-pub(crate) const EXAMPLES: &[&str] = &["quickstart", "swap_stores", "fencing", "counter"];
+pub(crate) const EXAMPLES: &[&str] = &[
+    "quickstart",
+    "swap_stores",
+    "fencing",
+    "counter",
+    "readers_writers",
+    "permits",
+    "leader",
+    "transfer",
+    "blocking",
+];
 
 /// Examples that need a server somebody started, and are only built.
 pub(crate) const EXAMPLES_WITH_SERVER: &[&str] = &[];
