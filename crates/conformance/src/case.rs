@@ -121,19 +121,19 @@ table! {
 
     shared::readers_and_writers: "P1 P2 S10", [Shared], any;
     shared::readers_share_and_a_writer_excludes: "P1 P8 S10", [Shared], any;
-    shared::one_line_for_readers_and_writers: "P2 P6 S10", [Shared], any;
-    shared::claiming_again_follows_the_line: "P6 S5 S10", [Shared], fair;
-    shared::a_writer_that_gives_up_lets_readers_in: "P4 P5", [Shared, PushedWake], fair;
+    shared::one_line_for_readers_and_writers: "P2 P6 S10", [Shared, Fair], any;
+    shared::claiming_again_follows_the_line: "P6 S5 S10", [Shared, Fair], fair;
+    shared::a_writer_that_gives_up_lets_readers_in: "P4 P5", [Shared, PushedWake, Fair], fair;
     shared::skips_the_dead: "P5 S4", [Shared], fair;
     shared::each_reader_is_renewed: "P3 S7", [Shared], any;
     shared::one_reader_is_evicted: "P3 S6", [Shared], fair;
     shared::a_renewal_extends_only_who_is_there: "P3 S7", [Shared], fair;
     shared::ends_and_runs_as_any_lock: "P3 P4", [Shared], any;
 
-    downgrade::lets_readers_in_and_no_writer: "P1 P2 S11", [Downgrade, Shared], any;
+    downgrade::lets_readers_in_and_no_writer: "P1 P2 S11", [Downgrade, Shared, Fair], any;
     downgrade::lasts: "P3 S11", [Downgrade, Shared], any;
     downgrade::is_not_undone_by_a_late_claim: "S3 S11", [Downgrade, Shared], fair;
-    downgrade::is_for_the_granted_only: "P1 S11", [Downgrade, Shared], fair;
+    downgrade::is_for_the_granted_only: "P1 S11", [Downgrade, Shared, Fair], fair;
     downgrade::may_be_asked_again: "P8 S11", [Downgrade, Shared], fair;
     downgrade::is_refused_where_others_count_on_it: "P8 S11", [Downgrade, Shared], fair;
 

@@ -65,6 +65,11 @@ pub trait Harness: Send + Sync + 'static {
         unreachable!("not among the powers")
     }
 
+    /// How many servers each request goes to, and is counted at.
+    fn servers(&self) -> u64 {
+        1
+    }
+
     /// How many requests an uncontended cycle, and a hand-over under contention, may cost.
     fn budget(&self) -> Budget {
         unreachable!("not among the powers")

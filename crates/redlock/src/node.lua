@@ -94,6 +94,15 @@ local function waiter(who)
   return { deadline = deadline, since = since, rung = rung, mode = mode, channel = channel, label = label }
 end
 
+-- Whether a reader that joins other readers would pass a writer who waits: out of courtesy it waits behind.
+local function passes_writer(since)
+  for _, who in ipairs(redis.call('ZRANGE', ROOM, 0, RINGS - 1)) do
+    local w = waiter(who)
+    if w and w.mode == 'x' and (not since or tonumber(w.since) < tonumber(since)) then return true end
+  end
+  return false
+end
+
 local function write_waiter(who, w)
   redis.call('HSET', WAITS, who, table.concat({ w.deadline, w.since, w.rung, w.mode, w.channel, w.label }, ' '))
 end
@@ -127,7 +136,9 @@ local function ring()
     local w = waiter(who)
     if not w then
       leave(who)
-    elseif w.rung == '0' and admits(w.mode) and (w.mode == 's' or not first) then
+    elseif not admits(w.mode) then
+      return
+    elseif w.rung == '0' and (w.mode == 's' or not first) then
       w.rung = 1
       write_waiter(who, w)
       redis.call('PUBLISH', w.channel, 'again ' .. who)
@@ -155,7 +166,9 @@ if verb == 'take' then
     return 'granted ' .. int(micros) .. ' ' .. int(mine.token)
   end
   local w = waiter(id)
-  if mine or admits(mode) and (not who or mode == 's' and its == 's') then
+  local in_turn = not who or mode == 's' and its == 's'
+  if next(holders) and mode == 's' and in_turn then in_turn = not passes_writer(w and w.since) end
+  if mine or admits(mode) and in_turn then
     local last = tonumber(redis.call('GET', FENCE)) or micros
     local token = math.max(last + 1, math.min(proposal, micros + AHEAD))
     raise(token + turns - 1)
@@ -173,7 +186,7 @@ if verb == 'take' then
   elseif foreign then
     left = redis.call('PTTL', LOCK)
   else
-    kind, h = 'next', waiter(who)
+    kind, h = 'next', who and waiter(who)
   end
   local others = redis.call('ZCARD', ROOM) - (redis.call('ZSCORE', ROOM, id) and 1 or 0)
   return table.concat({ 'refused', int(micros), kind, int(h and h.token or 0), int(h and math.max(0, now - h.since) or 0),

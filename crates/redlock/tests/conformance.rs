@@ -89,6 +89,10 @@ impl Harness for World {
         }
     }
 
+    fn servers(&self) -> u64 {
+        NODES as u64
+    }
+
     async fn requests(&self) -> u64 {
         let mut requests = 0;
         for node in &*self.0 {
