@@ -58,9 +58,9 @@ pub(crate) async fn readers_and_writers(arena: Arena) {
                     let guard = if writes { lock.write() } else { lock.read() }.acquire().await.unwrap();
                     let token = guard.fencing_token().get();
                     if writes {
-                        book.write(token).await
+                        book.write(token).await;
                     } else {
-                        book.read(token).await
+                        book.read(token).await;
                     }
                     assert!(guard.is_valid());
                     drop(guard.release().await);
