@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The features of the facade that must build alone.
-const FEATURES: [&str; 5] = ["", "memory", "redis", "etcd", "zookeeper"];
+const FEATURES: [&str; 6] = ["", "memory", "redis", "redlock", "etcd", "zookeeper"];
 
 /// Runs every check, cheapest first, and stops at the first that fails.
 pub(crate) fn lint() -> Outcome {
