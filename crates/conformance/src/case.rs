@@ -65,7 +65,7 @@ table! {
 
     waiting::is_woken_by_a_release: "P5", [PushedWake], fair;
     waiting::is_in_order: "P6 S5", [Fair], fair;
-    waiting::turns_do_not_starve_others: "P5 P6", [], fair;
+    waiting::turns_do_not_starve_others: "P5 P6", [Fair], fair;
     waiting::gets_it_without_a_bell: "P5", [], fair;
     waiting::skips_the_dead: "P5 P6 S4", [], fair;
     waiting::a_dead_place_is_not_granted: "P1 P5 S4", [Fair], fair;
@@ -123,7 +123,7 @@ table! {
     shared::readers_share_and_a_writer_excludes: "P1 P8 S10", [Shared], any;
     shared::one_line_for_readers_and_writers: "P2 P6 S10", [Shared, Fair], any;
     shared::claiming_again_follows_the_line: "P6 S5 S10", [Shared, Fair], fair;
-    shared::a_writer_that_gives_up_lets_readers_in: "P4 P5", [Shared, PushedWake, Fair], fair;
+    shared::a_writer_that_gives_up_lets_readers_in: "P4 P5", [Shared, Fair, PushedWake], fair;
     shared::skips_the_dead: "P5 S4", [Shared], fair;
     shared::each_reader_is_renewed: "P3 S7", [Shared], any;
     shared::one_reader_is_evicted: "P3 S6", [Shared], fair;
@@ -139,15 +139,15 @@ table! {
 
     permits::never_more_than_there_are: "P1 S10", [Permits], any;
     permits::are_held_together: "P1 P2 S10", [Permits], any;
-    permits::many_are_not_passed_by_few: "P6 S10", [Permits], any;
-    permits::any_holder_may_make_room: "P5 S10", [Permits], fair;
-    permits::come_back_from_the_dead: "P5 S4", [Permits], fair;
-    permits::of_another_count_are_refused: "P8 S10", [Permits], fair;
+    permits::many_are_not_passed_by_few: "P6 S10", [Permits, Fair], any;
+    permits::any_holder_may_make_room: "P5 S10", [Permits, Fair], fair;
+    permits::come_back_from_the_dead: "P5 S4", [Permits, Fair], fair;
+    permits::of_another_count_are_refused: "P8 S10", [Permits, Fair], fair;
     permits::of_no_sense_are_refused: "P8", [Permits], fair;
-    permits::of_one_holder_are_evicted: "P3 S6", [Permits], fair;
+    permits::of_one_holder_are_evicted: "P3 S6", [Permits, Fair], fair;
     permits::end_and_run_as_any_lock: "P3 P4", [Permits], any;
 
-    modes::stand_in_one_line: "P1 P2 P6 S10", [Shared, Permits], any;
+    modes::stand_in_one_line: "P1 P2 P6 S10", [Shared, Permits, Fair], any;
     modes::raise_one_anothers_tokens: "P2 S3", [Shared, Permits], fair;
     modes::are_each_claimed_idempotently: "S1 S3", [Shared, Permits], fair;
 

@@ -135,7 +135,7 @@ pub enum Need {
     Requests,
     /// A release wakes the next waiter by a push.
     PushedWake,
-    /// Whoever waits stands in one line in the store, for all to see, and is served in its order.
+    /// Whoever waits is served in the order in which it came. (That it is seen waiting is expected without this.)
     Fair,
     /// `Mode::Shared`.
     Shared,
