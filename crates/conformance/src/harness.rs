@@ -65,6 +65,11 @@ pub trait Harness: Send + Sync + 'static {
         unreachable!("not among the powers")
     }
 
+    /// How many servers each request goes to, and is counted at.
+    fn servers(&self) -> u64 {
+        1
+    }
+
     /// How many requests an uncontended cycle, and a hand-over under contention, may cost.
     fn budget(&self) -> Budget {
         unreachable!("not among the powers")
@@ -130,7 +135,7 @@ pub enum Need {
     Requests,
     /// A release wakes the next waiter by a push.
     PushedWake,
-    /// Whoever waits stands in one line in the store, for all to see, and is served in its order.
+    /// Whoever waits is served in the order in which it came. (That it is seen waiting is expected without this.)
     Fair,
     /// `Mode::Shared`.
     Shared,
