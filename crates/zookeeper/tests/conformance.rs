@@ -119,7 +119,7 @@ impl Harness for World {
     }
 
     fn budget(&self) -> Budget {
-        Budget { cycle: 3.0, hand_over: 6.1 }
+        Budget { cycle: 3.0, hand_over: 5.1 }
     }
 
     async fn footprint(&self) -> u64 {
