@@ -12,7 +12,7 @@ use crate::error::{reading, unavailable, writing};
 use crate::line::{self, Child};
 use crate::places::Node;
 use crate::session::Session;
-use crate::wait::obstacle;
+use crate::wait::{is_awaited, obstacle};
 use crate::withdraw::withdraw;
 use crate::{look, names, record};
 
@@ -32,6 +32,11 @@ impl Seat {
 
     pub(crate) fn path(&self, node: &str) -> String {
         format!("{}/{node}", self.parent)
+    }
+
+    /// What stands before its entry among these children.
+    pub(crate) fn before(&self, children: &[String]) -> Vec<Child> {
+        line::in_order(children).into_iter().take_while(|child| !child.node.starts_with(&self.prefix)).collect()
     }
 }
 
@@ -89,6 +94,10 @@ pub(crate) async fn claim(session: &Arc<Session>, claim: &Claim) -> Result<Claim
             };
             // A nap of one lease: no wait rests on its watches alone.
             return Ok(Claimed::Waiting(Waiting::new(place, who).look_again(session.timeout)));
+        }
+        if again && is_awaited(own.mode) {
+            let data = record::encode(node.mode, &node.label);
+            session.limited(client.set_data(&node.path, &data, None)).await.map_err(writing)?;
         }
     }
     let removed = || Error::new(ErrorKind::Ambiguous, "the claim was withdrawn meanwhile");

@@ -154,7 +154,8 @@ impl Backend for ZooKeeper {
             .notes(
                 "Leases are sessions: the server rounds a ttl to between 2 and 20 of its ticks (by default 4 s to 40 s), and \
                  frees a dead holder's lock up to two ticks after it. Fast is fair. Curator's InterProcessMutex, and kazoo's \
-                 Lock told to look for \"-lock-\", on the same path stand in the same line.",
+                 locks told to look for \"-lock-\", on the same path stand in the same line; Curator's \
+                 InterProcessReadWriteLock does not see it.",
             )
     }
 

@@ -12,6 +12,18 @@ use crate::line::{self, Child};
 use crate::look;
 use crate::session::Session;
 
+/// More permits than that are not watched one by one. The first that does not get one watches the children, and whoever is
+/// behind it watches the one before, which writes to its own node once it holds. So a release still wakes one waiter only.
+const MANY: u32 = 8;
+
+/// What stands for all children among the nodes that are watched.
+const CHILDREN: &str = "";
+
+/// Whether those behind an entry of this mode wait for it to write to its own node.
+pub(crate) fn is_awaited(mode: Mode) -> bool {
+    matches!(mode, Mode::Permits { of, .. } if of > MANY)
+}
+
 /// Whether something `before` it keeps an entry of this mode from its turn. `None`: it is in. Otherwise who holds, if that was
 /// read on the way. What keeps it is watched, if somebody waits for it.
 ///
@@ -28,6 +40,19 @@ pub(crate) async fn obstacle(
     let mut holder = None;
     loop {
         let Admission::Watch(mut nearest) = admit(&line::modes(&before), mode) else { return Ok(None) };
+        let many = waiter.is_some() && nearest.len() > MANY as usize;
+        if many && line::holding(&before) == before.len() {
+            if !seen.insert(CHILDREN.to_owned()) {
+                return Ok(Some(holder));
+            }
+            let (children, watcher) = session.limited(client.list_and_watch_children(&seat.parent)).await?;
+            before = seat.before(&children);
+            waiter.inspect(|id| watch(session, *id, CHILDREN.to_owned(), watcher));
+            continue;
+        }
+        if many {
+            nearest.drain(..nearest.len() - 1);
+        }
         nearest.retain(|&i| !seen.contains(&before[i].node));
         // What their data says, a downgrade, matters to shared entries alone.
         if nearest.is_empty() || (waiter.is_none() && mode != Mode::Shared) {
@@ -50,6 +75,10 @@ pub(crate) async fn obstacle(
                 Err(ZkError::NoNode) => drop(before.remove(i)),
                 Err(e) => return Err(e),
             }
+        }
+        if many {
+            // It may have written before it was watched.
+            before = seat.before(&session.limited(client.list_children(&seat.parent)).await?);
         }
     }
 }

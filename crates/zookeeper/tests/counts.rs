@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use leasehold_core::Store;
-use leasehold_core::seam::{Backend, Claim, Moment};
+use leasehold_core::seam::{Backend, Claim, Mode, Moment};
 use leasehold_zookeeper::ZooKeeper;
 
 /// Uncontended: create, list, delete. A try lists first.
@@ -142,6 +142,49 @@ async fn a_contended_cycle_costs_five_requests_however_many_come_back() {
             let each = cycles(workers, 12).await;
             println!("{workers} workers: {each:.2} requests for a whole cycle");
             assert!(each <= limit, "{each} requests for each cycle of {workers}");
+        }
+    })
+    .await;
+}
+
+/// A line behind many permits: whoever waits sends no request for each of them, and a release wakes one.
+#[tokio::test]
+async fn permits_cost_no_more_the_more_there_are() {
+    limited(async {
+        for of in [3, 8, 9, 64] {
+            let server = server().await;
+            let (client, one) = (client(&server).await, Mode::Permits { n: 1, of });
+            let holders: Vec<Claim> = (0..of).map(|_| of_mode(one, "a")).collect();
+            for claim in &holders {
+                granted(&client, claim).await;
+            }
+            let store = Store::new(client.clone());
+            let queue = |i: usize| {
+                let (store, watcher) = (store.clone(), client.clone());
+                async move {
+                    let waiter = tokio::spawn(store.semaphore("a", of).ttl(LONG).acquire());
+                    until(|| async { watcher.inspect(&"a".into()).await.unwrap().waiters.len() == i + 1 }).await;
+                    waiter
+                }
+            };
+            let mut waiters = Vec::new();
+            for i in 0..of.min(6) as usize {
+                waiters.push(queue(i).await);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let started = Moment::now();
+            let (sent, guards) = requests(&server, async {
+                let mut guards = Vec::new();
+                for (waiter, holder) in waiters.into_iter().zip(&holders) {
+                    client.release(holder, None).await.unwrap();
+                    guards.push(waiter.await.unwrap().unwrap());
+                }
+                guards
+            })
+            .await;
+            let each = (sent as f64 - noise(2, Moment::now().since(started))) / guards.len() as f64;
+            println!("{of} permits: {each:.2} requests for each that is handed over");
+            assert!(each <= if of > 8 { 8.0 } else { 2.0 * f64::from(of) + 2.0 }, "{each} requests of {of} permits");
         }
     })
     .await;
