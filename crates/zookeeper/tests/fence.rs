@@ -1,5 +1,7 @@
 //! Where the token is spent: a write to ZooKeeper that is refused once its writer's hold is gone.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use common::*;
