@@ -159,17 +159,10 @@ async fn permits_cost_no_more_the_more_there_are() {
                 granted(&client, claim).await;
             }
             let store = Store::new(client.clone());
-            let queue = |i: usize| {
-                let (store, watcher) = (store.clone(), client.clone());
-                async move {
-                    let waiter = tokio::spawn(store.semaphore("a", of).ttl(LONG).acquire());
-                    until(|| async { watcher.inspect(&"a".into()).await.unwrap().waiters.len() == i + 1 }).await;
-                    waiter
-                }
-            };
             let mut waiters = Vec::new();
             for i in 0..of.min(6) as usize {
-                waiters.push(queue(i).await);
+                waiters.push(tokio::spawn(store.semaphore("a", of).ttl(LONG).acquire()));
+                until(|| async { client.inspect(&"a".into()).await.unwrap().waiters.len() == i + 1 }).await;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
             let started = Moment::now();
