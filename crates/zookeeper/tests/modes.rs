@@ -1,5 +1,7 @@
 //! Readers, writers and permits in one line, at the seam and as a user sees them.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use std::time::Duration;
