@@ -52,6 +52,8 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("etcd: weather", &["test", "-p", "leasehold-etcd", "--test", "weather"]),
     suite("zookeeper: conformance", &["test", "-p", "leasehold-zookeeper", "--test", "conformance"]),
     suite("zookeeper: verbs", &["test", "-p", "leasehold-zookeeper", "--test", "verbs"]),
+    suite("zookeeper: modes", &["test", "-p", "leasehold-zookeeper", "--test", "modes"]),
+    suite("zookeeper: fence", &["test", "-p", "leasehold-zookeeper", "--test", "fence"]),
     suite("zookeeper: bells", &["test", "-p", "leasehold-zookeeper", "--test", "bells"]),
     suite("zookeeper: counts", &["test", "-p", "leasehold-zookeeper", "--test", "counts"]),
     suite("zookeeper: weather", &["test", "-p", "leasehold-zookeeper", "--test", "weather"]),
