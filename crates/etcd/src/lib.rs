@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{ConnectOptions, GetOptions};
-use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Place, Renewal, Tenure, async_trait};
+use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
 use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -147,6 +147,10 @@ impl Backend for Etcd {
                  lease, and are lost with it. Servers before 3.4.30 and 3.5.12 may revoke live leases when a stopped \
                  leader wakes (etcd#15247).",
             )
+    }
+
+    fn observe(&self, name: &Name) -> Observing {
+        self.0.observe(name)
     }
 
     fn bells(&self) -> Option<&Bells> {

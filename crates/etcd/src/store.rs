@@ -4,19 +4,20 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use etcd_client::{
-    Client, Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
-    TxnOpResponse, TxnResponse,
+    Client, Compare, CompareOp, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse,
+    TxnResponse,
 };
-use leasehold_core::seam::Bells;
+use leasehold_core::seam::{Bells, Mode};
 use leasehold_core::{Contention, Error, ErrorKind, Result};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::cluster::{Answer, Cluster};
 use crate::config::Config;
 use crate::error::Failure;
+use crate::line::holders;
 use crate::names::{self, Keys};
 use crate::table::{State, token};
-use crate::value;
+use crate::value::{self, Value};
 
 pub(crate) struct Store {
     pub(crate) keys: Keys,
@@ -55,7 +56,7 @@ impl Store {
     pub(crate) async fn txn(&self, txn: Txn) -> Answer<TxnResponse> {
         let request = |client: Client| {
             let txn = txn.clone();
-            async move { client.kv_client().txn(txn).await }
+            async move { client.kv_client().max_decoding_message_size(usize::MAX).txn(txn).await }
         };
         self.cluster.ask(self.cluster.limit, request).await
     }
@@ -72,7 +73,7 @@ impl Store {
         let key = key.into();
         let request = |client: Client| {
             let (key, options) = (key.clone(), options.clone());
-            async move { client.kv_client().get(key, Some(options)).await }
+            async move { client.kv_client().max_decoding_message_size(usize::MAX).get(key, Some(options)).await }
         };
         self.cluster.ask(self.cluster.limit, request).await.outcome.map_err(Failure::of_a_read)
     }
@@ -81,11 +82,6 @@ impl Store {
     pub(crate) fn shut(&self) {
         self.closed.store(true, SeqCst);
         self.cluster.moved.send_replace(());
-    }
-
-    /// Observers look at this line.
-    pub(crate) fn stirred(&self, line: &str) {
-        self.keys.name_of(line).iter().for_each(|name| self.bells.stirred(name));
     }
 
     /// Ends all sessions, and all that is held in them.
@@ -108,7 +104,7 @@ impl Store {
     }
 }
 
-/// A lock's line, oldest first. The server sorts all of it before it cuts it off.
+/// A lock's line, oldest first; all of it for 0. The server sorts all of it before it cuts it off.
 pub(crate) fn by_age(limit: i64) -> GetOptions {
     GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(limit)
 }
@@ -127,13 +123,30 @@ pub(crate) fn revision(header: Option<&etcd_client::ResponseHeader>) -> i64 {
     header.map_or(0, etcd_client::ResponseHeader::revision)
 }
 
-/// Who holds, from the head of the line.
-pub(crate) fn contention(line: &str, head: Option<&KeyValue>, others: i64) -> Contention {
-    let Some(head) = head else { return Contention::unknown() };
-    let who = if names::is_ours(line, head.key()) {
-        Contention::by(value::label(head.value()))
-    } else {
-        Contention::foreign()
-    };
-    who.token(token(head.create_revision())).waiters(usize::try_from(others).unwrap_or(0))
+/// The modes of those who stand before the entry `created`, from a read of the line's oldest. What was not read keeps
+/// everybody out.
+pub(crate) fn before(line: &str, read: &GetResponse, created: i64) -> Vec<Mode> {
+    let older = read.kvs().iter().take_while(|entry| entry.create_revision() < created);
+    let mut modes: Vec<Mode> = older.map(|entry| value::mode(line, entry)).collect();
+    if read.more() && modes.len() == read.kvs().len() {
+        modes.push(Mode::Exclusive);
+    }
+    modes
+}
+
+/// How many of the line's oldest hold.
+pub(crate) fn holding(line: &str, read: &GetResponse) -> usize {
+    holders(&before(line, read, i64::MAX))
+}
+
+/// Who holds, from a read of the line's oldest; `others`: how many stand in it, whoever asks not counted.
+pub(crate) fn contention(line: &str, read: &GetResponse, others: i64) -> Contention {
+    let Some(head) = read.kvs().first() else { return Contention::unknown() };
+    let ours = names::is_ours(line, head.key());
+    let who = if ours { Contention::by(Value::read(head.value()).label) } else { Contention::foreign() };
+    let who = who.token(token(head.create_revision()));
+    // Whether more hold than were read cannot be known, unless the head excludes them.
+    let known = !read.more() || value::mode(line, head) == Mode::Exclusive;
+    let waiters = usize::try_from(others).unwrap_or(0).saturating_sub(holding(line, read));
+    if known { who.waiters(waiters) } else { who }
 }

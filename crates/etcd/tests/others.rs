@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
-use leasehold_core::seam::{Backend, Claimed, Mode, Queue};
+use leasehold_core::seam::{Backend, Claimed, Queue};
 use leasehold_core::{ErrorKind, Name};
 use leasehold_etcd::Etcd;
 
@@ -101,10 +101,6 @@ async fn what_cannot_be_done_is_said() {
     within(30, async {
         let server = server().await;
         let etcd = client(server.addr()).await;
-        let shared = leasehold_core::seam::Claim::new("a", Mode::Shared, Queue::Fair, TTL, "");
-        let error = etcd.claim(&shared).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().contains("Shared"));
         let forever = claim("a", Queue::Fair, Duration::MAX);
         assert_eq!(etcd.claim(&forever).await.unwrap_err().kind(), ErrorKind::Invalid);
         let short = granted(etcd.claim(&claim("a", Queue::Fair, Duration::from_millis(1))).await);
