@@ -9,9 +9,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
 use leasehold_core::seam::{Admission, Claim, ClaimId, Claimed, Mode, Queue, Waiting, admit, same_permits};
-use leasehold_core::{Contention, Error, ErrorKind, Result};
+use leasehold_core::{Error, ErrorKind, Result};
 
 use crate::error::Failure;
 use crate::line::Stand;
@@ -47,53 +47,35 @@ impl Store {
     /// Creates the key, or looks where it stands if it exists. `None`: start over with what was learned.
     async fn enter(self: &Arc<Self>, claim: &Claim, entry: &Entry, seen: &mut i64) -> Result<Option<Claimed>> {
         let (session, line, key) = (&entry.session, &*entry.line, &*entry.key);
-        let tries = claim.queue == Queue::Try;
-        let free = if tries {
-            // Its own key is one of them.
-            Compare::create_revision(line, CompareOp::Less, *seen + 1).with_prefix()
-        } else {
-            Compare::create_revision(key, CompareOp::Equal, 0)
-        };
-        let this_epoch = Compare::version(&*session.key, CompareOp::Equal, session.epoch.load(SeqCst));
-        // The oldest entry alone keeps an exclusive claim out.
-        let read = || TxnOp::get(line, Some(by_age(i64::from(claim.mode == Mode::Exclusive))));
         let fresh = Value::now(&claim.label, claim.mode);
-        let txn = Txn::new()
-            .when([free, this_epoch])
-            .and_then([read(), put(session.lease, key, fresh.write())])
-            .or_else([read(), TxnOp::get(key, None), TxnOp::get(&*session.key, None)]);
-
-        // From here until the answer, the key may come to be without our knowing: also if this future is dropped.
-        self.doubt(claim.id, true);
-        let answer = self.txn(txn).await;
-        if !answer.doubt {
-            self.doubt(claim.id, entry.doubt);
-        }
-        let Some(response) = self.unless_gone(session, answer.outcome)? else { return Ok(None) };
-        let revision = revision(response.header());
-        let reads = reads(&response);
+        let Some(response) = self.create(claim, entry, *seen, &fresh).await? else { return Ok(None) };
+        let (revision, reads) = (revision(response.header()), reads(&response));
         let [oldest, others @ ..] = &reads[..] else { return Err(unknown_form()) };
-        let (created, said, counted) = if response.succeeded() {
-            (revision, fresh, usize::try_from(oldest.count()).ok())
-        } else {
-            let [mine, current] = others else { return Err(unknown_form()) };
-            session.learn(current);
-            match mine.kvs().first() {
-                Some(mine) => (mine.create_revision(), Value::read(mine.value()), None),
-                None if tries => {
-                    let before = before(line, oldest, i64::MAX);
-                    same_permits(&before, claim.mode)?;
-                    if admit(&before, claim.mode) == Admission::In {
-                        *seen = revision;
-                        return Ok(None);
+        let mine = match others {
+            [] => None,
+            [mine, current, ..] => {
+                session.learn(current);
+                match mine.kvs().first() {
+                    None if claim.queue == Queue::Try => {
+                        let before = before(line, oldest, i64::MAX);
+                        same_permits(&before, claim.mode)?;
+                        if admit(&before, claim.mode) == Admission::In {
+                            *seen = revision;
+                            return Ok(None);
+                        }
+                        // Its own late attempt could still find the line empty.
+                        self.release(claim.id).await?;
+                        return Ok(Some(Claimed::Busy(contention(line, oldest, oldest.count()))));
                     }
-                    // Its own late attempt could still find the line empty.
-                    self.release(claim.id).await?;
-                    return Ok(Some(Claimed::Busy(contention(line, oldest, oldest.count()))));
+                    None => return Ok(None),
+                    mine => mine,
                 }
-                None => return Ok(None),
             }
+            [_] => return Err(unknown_form()),
         };
+        let (created, said) =
+            mine.map_or((revision, fresh), |mine| (mine.create_revision(), Value::read(mine.value())));
+        let others = oldest.count() - i64::from(mine.is_some());
         let before = before(line, oldest, created);
         if entry.created == 0
             && let Err(refusal) = same_permits(&before, said.mode)
@@ -103,39 +85,51 @@ impl Store {
             return Err(refusal);
         }
         let holds = admit(&before, said.mode) == Admission::In;
-        let mode =
-            if holds && claim.mode == Mode::Shared && said.mode == Mode::Exclusive { claim.mode } else { said.mode };
-        if *said.label != *claim.label || mode != said.mode {
-            // A put on a key that exists changes neither its create_revision nor its place.
+        let downgraded = holds && claim.mode == Mode::Shared && said.mode == Mode::Exclusive;
+        if let Some(mine) = mine.filter(|_| downgraded || *said.label != *claim.label) {
+            // A put on a key that exists changes neither its create_revision nor its place. A late duplicate of an earlier
+            // one finds another version of it, and changes nothing.
+            let mode = if downgraded { Mode::Shared } else { said.mode };
             let said = Value { label: claim.label.to_string(), mode, ..said };
-            let changed = self.change(key.as_bytes(), created, vec![put(session.lease, key, said.write())]).await;
+            let same = Compare::mod_revision(key, CompareOp::Equal, mine.mod_revision());
+            let changed = self.change(same, vec![put(session.lease, key, said.write())]).await;
             if self.unless_gone(session, changed)? != Some(true) {
                 return Ok(None);
             }
         }
-        let stand = if holds { Stand::Holds } else { Stand::Waits(counted) };
-        let others = oldest.count() - i64::from(!response.succeeded());
-        Ok(self.stand(claim.id, entry, created, stand, || contention(line, oldest, others)))
+        let mut state = self.state();
+        let stand = if holds { Stand::Holds } else { Stand::Waits(mine.is_none().then_some(others)) };
+        if state.stand(claim.id, created, stand).is_some() {
+            self.tell(&mut state, &entry.line);
+        }
+        // None if the claim is gone by now.
+        Ok(state.claims.get(&claim.id).map(|entry| match entry.granted {
+            true => Claimed::Granted(entry.grant()),
+            false => Claimed::Waiting(Waiting::new(entry.place(), contention(line, oldest, others))),
+        }))
     }
 
-    /// The key exists: does it hold, or wait? `None` if the claim is gone by now.
-    fn stand(
-        self: &Arc<Self>,
-        id: ClaimId,
-        entry: &Entry,
-        created: i64,
-        stand: Stand,
-        who: impl FnOnce() -> Contention,
-    ) -> Option<Claimed> {
-        let mut state = self.state();
-        state.stand(id, created, stand)?;
-        self.tell(&mut state, &entry.line);
-        let entry = state.claims.get(&id)?;
-        Some(if entry.granted {
-            Claimed::Granted(entry.grant())
-        } else {
-            Claimed::Waiting(Waiting::new(entry.place(), who()))
-        })
+    /// The transaction: it reads the line's oldest and creates the key, or else reads them, the key and the session's own.
+    async fn create(&self, claim: &Claim, entry: &Entry, seen: i64, fresh: &Value) -> Result<Option<TxnResponse>> {
+        let (session, line, key) = (&entry.session, &*entry.line, &*entry.key);
+        let free = match claim.queue {
+            // Its own key is one of them.
+            Queue::Try => Compare::create_revision(line, CompareOp::Less, seen + 1).with_prefix(),
+            Queue::Fast | Queue::Fair => Compare::create_revision(key, CompareOp::Equal, 0),
+        };
+        let this_epoch = Compare::version(&*session.key, CompareOp::Equal, session.epoch.load(SeqCst));
+        // The oldest entry alone keeps an exclusive claim out.
+        let oldest = || TxnOp::get(line, Some(by_age(i64::from(claim.mode == Mode::Exclusive))));
+        let looks = [oldest(), TxnOp::get(key, None), TxnOp::get(&*session.key, None)];
+        let enters = [oldest(), put(session.lease, key, fresh.write())];
+        let txn = Txn::new().when([free, this_epoch]).and_then(enters).or_else(looks);
+        // From here until the answer, the key may come to be without our knowing: also if this future is dropped.
+        self.doubt(claim.id, true);
+        let answer = self.txn(txn).await;
+        if !answer.doubt {
+            self.doubt(claim.id, entry.doubt);
+        }
+        self.unless_gone(session, answer.outcome)
     }
 
     /// `None` if the session's lease is gone, and all its claims with it.

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::mem::take;
 
-use leasehold_core::seam::{Admission, Mode, admit};
+use leasehold_core::seam::{Admission, ClaimId, Mode, admit};
 
 /// What the watch says of one key.
 #[derive(Clone, Debug)]
@@ -27,9 +27,9 @@ pub(crate) struct Event {
     pub(crate) put: Option<(i64, Mode)>,
 }
 
-/// One lock's line as one client sees it. `I` identifies a claim.
-#[derive(Debug)]
-pub(crate) struct Line<I> {
+/// One lock's line as one client sees it.
+#[derive(Default, Debug)]
+pub(crate) struct Line {
     /// When it was read; before that, what the watch said is kept in `early`.
     read_at: Option<i64>,
     early: Vec<Event>,
@@ -39,7 +39,7 @@ pub(crate) struct Line<I> {
     entries: BTreeMap<i64, Entry>,
     keys: HashMap<Vec<u8>, i64>,
     /// This client's own, by create_revision.
-    places: BTreeMap<i64, (I, Stand)>,
+    places: BTreeMap<i64, (ClaimId, Stand)>,
     stirred: bool,
     /// Its watch was asked for.
     pub(crate) sent: bool,
@@ -51,50 +51,35 @@ pub(crate) struct Line<I> {
 struct Entry {
     mode: Mode,
     /// How many stood before it when it came; `None` if it was read.
-    ahead: Option<usize>,
+    ahead: Option<i64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stand {
     Holds,
     /// Behind so many, as its own transaction counted.
-    Waits(Option<usize>),
+    Waits(Option<i64>),
 }
 
 /// What came of a look at the line: (claim, create_revision).
-#[derive(Debug)]
-pub(crate) struct News<I> {
+#[derive(Default, Debug)]
+pub(crate) struct News {
     /// These waited, and hold now.
-    pub(crate) granted: Vec<(I, i64)>,
+    pub(crate) granted: Vec<(ClaimId, i64)>,
     /// The entries of these were deleted by somebody else.
-    pub(crate) gone: Vec<(I, i64)>,
+    pub(crate) gone: Vec<(ClaimId, i64)>,
     /// Its holders, or their labels, may have changed.
     pub(crate) stirred: bool,
     /// The copy is wrong.
     pub(crate) wrong: bool,
 }
 
-impl<I: Copy> Line<I> {
-    /// A line in which these hold.
-    pub(crate) fn new(holds: impl Iterator<Item = (I, i64)>) -> Line<I> {
-        Line {
-            read_at: None,
-            early: Vec::new(),
-            revision: 0,
-            entries: BTreeMap::new(),
-            keys: HashMap::new(),
-            places: holds.map(|(id, created)| (created, (id, Stand::Holds))).collect(),
-            stirred: false,
-            sent: false,
-            idle: false,
-        }
-    }
-
+impl Line {
     /// One of ours has this place.
-    pub(crate) fn place(&mut self, id: I, created: i64, stand: Stand) {
-        match stand {
-            Stand::Holds => drop(self.places.insert(created, (id, stand))),
-            Stand::Waits(_) => drop(self.places.entry(created).or_insert((id, stand))),
+    pub(crate) fn place(&mut self, id: ClaimId, created: i64, stand: Stand) {
+        let place = self.places.entry(created).or_insert((id, stand));
+        if stand == Stand::Holds {
+            place.1 = stand;
         }
     }
 
@@ -128,7 +113,7 @@ impl<I: Copy> Line<I> {
         if put.is_none() || newcomer.is_some() {
             self.keys.remove(&key).map(|deleted| self.entries.remove(&deleted));
         }
-        let ahead = Some(self.entries.len());
+        let ahead = i64::try_from(self.entries.len()).ok();
         if let Some((created, mode)) = put {
             self.keys.insert(key, created);
             self.entries.entry(created).or_insert(Entry { mode, ahead }).mode = mode;
@@ -137,8 +122,8 @@ impl<I: Copy> Line<I> {
     }
 
     /// Takes stock after all changes of a revision, or a new place.
-    pub(crate) fn news(&mut self) -> News<I> {
-        let mut news = News { granted: Vec::new(), gone: Vec::new(), stirred: take(&mut self.stirred), wrong: false };
+    pub(crate) fn news(&mut self) -> News {
+        let mut news = News { stirred: take(&mut self.stirred), ..News::default() };
         if self.read_at.is_none() {
             return news;
         }

@@ -27,7 +27,8 @@ impl Store {
             return self.withdraw(id, &entry).await;
         }
         if entry.created != 0 {
-            self.change(entry.key.as_bytes(), entry.created, vec![TxnOp::delete(&*entry.key, None)]).await?;
+            let still = Compare::create_revision(&*entry.key, CompareOp::Equal, entry.created);
+            self.change(still, vec![TxnOp::delete(&*entry.key, None)]).await?;
         }
         self.state().strike(id);
         Ok(())
@@ -74,6 +75,7 @@ impl Store {
         if names::is_ours(&line, hold.key()) {
             then.push(put(hold.lease(), &format!("{}{created}", self.keys.evictions()), ""));
         }
-        Ok(self.change(hold.key(), created, then).await?)
+        let still = Compare::create_revision(hold.key(), CompareOp::Equal, created);
+        Ok(self.change(still, then).await?)
     }
 }

@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use etcd_client::{
-    Client, Compare, CompareOp, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse,
-    TxnResponse,
+    Client, Compare, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 use leasehold_core::seam::{Bells, Mode};
 use leasehold_core::{Contention, Error, ErrorKind, Result};
@@ -61,10 +60,9 @@ impl Store {
         self.cluster.ask(self.cluster.limit, request).await
     }
 
-    /// Changes something if the entry `key` is still the one with this create_revision, which names it for ever: so a late
-    /// duplicate of the request can harm nobody. Says whether it was.
-    pub(crate) async fn change(&self, key: &[u8], created: i64, then: Vec<TxnOp>) -> Result<bool, Failure> {
-        let still = Compare::create_revision(key, CompareOp::Equal, created);
+    /// Changes something if the entry is still the one that `still` names by its revision: so a late duplicate of the request
+    /// can harm nobody. Says whether it was.
+    pub(crate) async fn change(&self, still: Compare, then: Vec<TxnOp>) -> Result<bool, Failure> {
         Ok(self.txn(Txn::new().when([still]).and_then(then)).await.outcome?.succeeded())
     }
 

@@ -1,7 +1,7 @@
 //! What this client knows of its own claims, sessions and lines. One mutex guards all of it; nothing here waits.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use leasehold_core::FencingToken;
 use leasehold_core::seam::{ClaimId, Grant, Moment, Place};
@@ -58,9 +58,9 @@ pub(crate) struct State {
     /// By the TTL that was asked for, in seconds.
     pub(crate) sessions: HashMap<u64, Arc<Session>>,
     /// That are watched, or will be.
-    pub(crate) lines: HashMap<Arc<str>, Line<ClaimId>>,
-    /// By how many.
-    pub(crate) observed: HashMap<Arc<str>, usize>,
+    pub(crate) lines: HashMap<Arc<str>, Line>,
+    /// As long as somebody has the other end.
+    pub(crate) observed: HashMap<Arc<str>, Weak<()>>,
     /// Tells the watcher to watch this line.
     orders: UnboundedSender<Arc<str>>,
 }
@@ -140,18 +140,21 @@ impl State {
     }
 
     /// The copy of this line; one that is watched from now on.
-    pub(crate) fn watched(&mut self, line: &Arc<str>) -> &mut Line<ClaimId> {
+    pub(crate) fn watched(&mut self, line: &Arc<str>) -> &mut Line {
         self.lines.entry(line.clone()).or_insert_with(|| {
             // Fails only after the watcher has ended with the store.
             let _ = self.orders.send(line.clone());
+            let mut copy = Line::default();
             let holds = self.claims.iter().filter(|(_, entry)| entry.granted && entry.line == *line);
-            Line::new(holds.map(|(id, hold)| (*id, hold.created)))
+            holds.for_each(|(id, hold)| copy.place(*id, hold.created, Stand::Holds));
+            copy
         })
     }
 
     /// Looks over the lines.
     pub(crate) fn drop_idle_lines(&mut self) {
         let State { lines, observed, .. } = self;
+        observed.retain(|_, observers| observers.strong_count() > 0);
         lines.retain(|name, line| observed.contains_key(name) || !line.is_over());
     }
 

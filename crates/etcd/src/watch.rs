@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::mem::replace;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use etcd_client::{Client, EventType, GetOptions, GetResponse, KeyValue, WatchOptions, WatchResponse};
@@ -175,30 +175,13 @@ impl Store {
     }
 
     /// From now on until what it returns is dropped, changes of this name's holder are rung.
-    pub(crate) fn observe(self: &Arc<Self>, name: &Name) -> Observing {
+    pub(crate) fn observe(&self, name: &Name) -> Observing {
         let line = self.keys.line(name);
         let mut state = self.state();
-        *state.observed.entry(line.clone()).or_default() += 1;
+        let observers = state.observed.get(&line).and_then(Weak::upgrade).unwrap_or_default();
+        state.observed.insert(line.clone(), Arc::downgrade(&observers));
         state.watched(&line);
         self.bells.stirred(name);
-        Observing::new(Observed { store: self.clone(), line })
-    }
-}
-
-/// Somebody observes this line.
-struct Observed {
-    store: Arc<Store>,
-    line: Arc<str>,
-}
-
-impl Drop for Observed {
-    fn drop(&mut self) {
-        let mut state = self.store.state();
-        if let Some(observers) = state.observed.get_mut(&self.line) {
-            *observers -= 1;
-            if *observers == 0 {
-                state.observed.remove(&self.line);
-            }
-        }
+        Observing::new(observers)
     }
 }

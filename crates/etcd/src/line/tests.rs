@@ -14,103 +14,111 @@ fn deleted(revision: i64, key: u8) -> Event {
 }
 
 /// A line that was read at 10, with these entries: (key, create_revision, mode).
-fn read(live: &[(u8, i64, Mode)]) -> Line<u8> {
-    let mut line = Line::new(std::iter::empty());
+fn read(live: &[(u8, i64, Mode)]) -> Line {
+    let mut line = Line::default();
     line.read(10, live.iter().map(|(key, created, mode)| (vec![*key], *created, *mode)));
     line
 }
 
-fn granted(line: &mut Line<u8>) -> Vec<u8> {
-    line.news().granted.into_iter().map(|(id, _)| id).collect()
+fn granted(line: &mut Line) -> Vec<i64> {
+    line.news().granted.into_iter().map(|(_, created)| created).collect()
+}
+
+fn gone(line: &mut Line) -> Vec<i64> {
+    line.news().gone.into_iter().map(|(_, created)| created).collect()
+}
+
+fn id(number: i64) -> ClaimId {
+    ClaimId::parse(&format!("{number:032x}")).unwrap()
 }
 
 #[test]
 fn a_waiter_holds_when_all_before_it_are_gone_whatever_the_order() {
     let mut line = read(&[(1, 7, Exclusive), (2, 8, Exclusive), (3, 9, Exclusive)]);
     line.hear(put(14, 4, Exclusive));
-    line.place(1, 14, Stand::Waits(Some(3)));
+    line.place(id(14), 14, Stand::Waits(Some(3)));
     line.hear(deleted(15, 2)); // died in the middle
     line.hear(deleted(16, 1));
     line.hear(put(17, 5, Exclusive)); // behind us
     assert!(granted(&mut line).is_empty());
     line.hear(deleted(18, 3));
-    assert_eq!(granted(&mut line), [1]);
+    assert_eq!(granted(&mut line), [14]);
     assert!(!line.is_over() && line.is_over(), "nobody waits");
     line.hear(deleted(19, 4));
-    assert_eq!(line.news().gone, [(1, 14)], "a hold that was deleted is told");
+    assert_eq!(gone(&mut line), [14], "a hold that was deleted is told");
 }
 
 #[test]
 fn what_the_read_has_seen_is_not_believed_again() {
-    let mut line = Line::new(std::iter::empty());
-    line.place(1, 9, Stand::Waits(Some(1)));
+    let mut line = Line::default();
+    line.place(id(9), 9, Stand::Waits(Some(1)));
     line.hear(deleted(6, 1)); // the watch lags: this was another entry of the same key
     assert!(line.news().gone.is_empty(), "nothing is known before it was read");
     line.read(10, [(vec![1], 7, Exclusive), (vec![2], 9, Exclusive)].into_iter());
     line.hear(deleted(8, 1));
     assert!(granted(&mut line).is_empty());
     line.hear(deleted(11, 1));
-    assert_eq!(granted(&mut line), [1]);
+    assert_eq!(granted(&mut line), [9]);
 }
 
 #[test]
 fn a_place_waits_for_its_own_put_to_be_told() {
     let mut line = read(&[]);
-    line.place(1, 12, Stand::Waits(Some(1)));
+    line.place(id(12), 12, Stand::Waits(Some(1)));
     let news = line.news();
     assert!(news.granted.is_empty() && news.gone.is_empty());
     line.hear(put(11, 1, Exclusive));
     line.hear(put(12, 2, Exclusive));
     assert!(granted(&mut line).is_empty());
     line.hear(deleted(13, 1));
-    assert_eq!(granted(&mut line), [1]);
+    assert_eq!(granted(&mut line), [12]);
     // One that was told before its reply came is known already, also that it has gone.
     line.hear(put(14, 3, Exclusive));
     line.hear(deleted(15, 3));
-    line.place(2, 14, Stand::Waits(Some(1)));
-    assert_eq!(line.news().gone, [(2, 14)]);
+    line.place(id(14), 14, Stand::Waits(Some(1)));
+    assert_eq!(gone(&mut line), [14]);
 }
 
 #[test]
 fn a_lease_that_ends_takes_the_waiter_with_its_predecessor() {
     let mut line = read(&[(1, 7, Exclusive), (2, 8, Exclusive)]);
-    line.place(1, 8, Stand::Waits(Some(1)));
+    line.place(id(8), 8, Stand::Waits(Some(1)));
     line.hear(deleted(15, 1));
     line.hear(deleted(15, 2));
     let news = line.news();
     assert!(news.granted.is_empty());
-    assert_eq!(news.gone, [(1, 8)]);
+    assert_eq!(news.gone, [(id(8), 8)]);
 }
 
 #[test]
 fn readers_get_in_together_and_after_a_downgrade() {
     let mut line = read(&[(1, 3, Exclusive), (2, 4, Shared), (3, 5, Shared), (4, 6, Exclusive), (5, 7, Shared)]);
-    for (id, created) in [(2, 4), (3, 5), (4, 6), (5, 7)] {
-        line.place(id, created, Stand::Waits(None));
+    for created in 4..8 {
+        line.place(id(created), created, Stand::Waits(None));
     }
     assert!(granted(&mut line).is_empty());
     line.hear(Event { revision: 11, key: vec![1], put: Some((3, Shared)) });
-    assert_eq!(granted(&mut line), [2, 3]);
+    assert_eq!(granted(&mut line), [4, 5]);
     line.hear(deleted(12, 4));
-    assert_eq!(line.news().granted, [(5, 7)], "the writer died while it waited");
+    assert_eq!(granted(&mut line), [7], "the writer died while it waited");
 }
 
 #[test]
 fn permits_are_handed_on() {
     let two = Mode::Permits { n: 2, of: 3 };
     let mut line = read(&[(1, 3, two), (2, 4, two), (3, 5, Mode::Permits { n: 1, of: 3 })]);
-    line.place(2, 4, Stand::Waits(Some(1)));
-    line.place(3, 5, Stand::Waits(Some(2)));
+    line.place(id(4), 4, Stand::Waits(Some(1)));
+    line.place(id(5), 5, Stand::Waits(Some(2)));
     assert!(granted(&mut line).is_empty(), "nobody passes");
     line.hear(deleted(11, 1));
-    assert_eq!(granted(&mut line), [2, 3]);
+    assert_eq!(granted(&mut line), [4, 5]);
     assert_eq!(holders(&[two, two, Mode::Permits { n: 1, of: 3 }]), 1);
 }
 
 #[test]
 fn an_entry_that_the_watch_forgot_lets_nobody_in() {
     let mut line = read(&[]);
-    line.place(1, 14, Stand::Waits(Some(1)));
+    line.place(id(14), 14, Stand::Waits(Some(1)));
     line.hear(put(14, 2, Exclusive));
     let news = line.news();
     assert!(news.wrong && news.granted.is_empty());
@@ -154,15 +162,15 @@ struct World {
     /// Claims of ours whose reply is on its way.
     replies: Vec<(i64, Stand)>,
     ours: BTreeSet<i64>,
-    line: Option<Line<i64>>,
+    line: Option<Line>,
     told: BTreeSet<i64>,
     /// The line is to be read, or its answer is on its way.
     reading: Option<Option<(i64, BTreeMap<i64, (u8, Mode)>)>>,
 }
 
 impl World {
-    fn line(&mut self) -> &mut Line<i64> {
-        self.line.get_or_insert_with(|| Line::new(std::iter::empty()))
+    fn line(&mut self) -> &mut Line {
+        self.line.get_or_insert_with(|| Line::default())
     }
 
     fn admitted(&self, created: i64) -> bool {
@@ -218,7 +226,7 @@ impl World {
         let permits = Mode::Permits { n: random.u32(1..3), of: 3 };
         let mode = [Exclusive, Shared, permits][random.usize(..3)];
         self.revision += 1;
-        let (created, ahead) = (self.revision, self.live.len());
+        let (created, ahead) = (self.revision, self.live.len() as i64);
         self.live.insert(created, (free, mode));
         self.happens([(free, Some((created, mode)))]);
         if random.bool() {
@@ -238,7 +246,7 @@ impl World {
         if stand == Stand::Holds {
             self.told.insert(created);
         }
-        self.line().place(created, created, stand);
+        self.line().place(id(created), created, stand);
         self.look();
     }
 
@@ -246,7 +254,7 @@ impl World {
     fn break_off(&mut self) {
         (self.events, self.reading, self.line) = (None, None, None);
         let holds: Vec<i64> = self.told.iter().copied().collect();
-        holds.into_iter().for_each(|created| self.line().place(created, created, Stand::Holds));
+        holds.into_iter().for_each(|created| self.line().place(id(created), created, Stand::Holds));
         self.replies.clear();
         for created in self.ours.clone().difference(&self.told).filter(|created| self.live.contains_key(created)) {
             let stand = if self.admitted(*created) { Stand::Holds } else { Stand::Waits(None) };
@@ -287,12 +295,12 @@ impl World {
     fn look(&mut self) {
         let news = self.line().news();
         assert!(!news.wrong);
-        for (created, _) in &news.gone {
+        for (_, created) in &news.gone {
             assert!(!self.live.contains_key(created), "the living are told that they are gone");
             self.ours.remove(created);
             self.told.remove(created);
         }
-        for (created, _) in news.granted {
+        for (_, created) in news.granted {
             // It may be dead already, but the watch has not said so: that is what validity is for.
             assert!(!self.live.contains_key(&created) || self.admitted(created), "early");
             let told =
