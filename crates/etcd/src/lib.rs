@@ -104,7 +104,7 @@ impl Drop for Etcd {
 
 impl fmt::Debug for Etcd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Etcd({})", self.0.described)
+        write!(f, "Etcd({:?})", self.0.cluster.config)
     }
 }
 

@@ -37,8 +37,8 @@ impl Store {
     pub(crate) async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
         self.open()?;
         let start = self.keys.names(prefix);
-        // An empty prefix in no namespace is the whole key space.
-        let end = if start.is_empty() { vec![0] } else { after_prefix(&start) };
+        let end = after_prefix(&start);
+        // No key is empty.
         let mut from = if start.is_empty() { vec![0] } else { start.into_bytes() };
         let mut names = BTreeSet::new();
         loop {

@@ -66,13 +66,9 @@ pub(crate) fn is_ours(line: &str, key: &[u8]) -> bool {
     i64::from_str_radix(lease, 16).is_ok() && slot.parse::<u32>().is_ok()
 }
 
-/// The first key behind all that begin with `prefix`, which is not empty and not all 0xFF (it is UTF-8).
+/// The first key behind all that begin with `prefix`, which does not end in 0xFF (it is UTF-8); for none, the end of all.
 pub(crate) fn after_prefix(prefix: &str) -> Vec<u8> {
-    let mut end = prefix.as_bytes().to_vec();
-    if let Some(last) = end.last_mut() {
-        *last += 1;
-    }
-    end
+    prefix.as_bytes().split_last().map_or(vec![0], |(last, all)| [all, &[last + 1]].concat())
 }
 
 fn encode(name: &str) -> String {
@@ -115,6 +111,6 @@ mod tests {
 
     #[test]
     fn a_prefix_ends_before_its_successor() {
-        assert_eq!(after_prefix("a/"), b"a0");
+        assert_eq!((after_prefix("a/"), after_prefix("")), (b"a0".to_vec(), vec![0]));
     }
 }

@@ -24,8 +24,6 @@ pub(crate) struct Store {
     pub(crate) bells: Bells,
     /// Leases are granted one by one.
     pub(crate) granting: tokio::sync::Mutex<()>,
-    /// Where it is connected to, without credentials.
-    pub(crate) described: String,
     state: Mutex<State>,
     closed: AtomicBool,
 }
@@ -33,7 +31,6 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn new(config: Config, orders: UnboundedSender<Arc<str>>) -> Store {
         Store {
-            described: format!("{config:?}"),
             keys: Keys::new(&config.namespace),
             cluster: Cluster::new(config),
             bells: Bells::new(),
@@ -57,7 +54,7 @@ impl Store {
             let txn = txn.clone();
             async move { client.kv_client().max_decoding_message_size(usize::MAX).txn(txn).await }
         };
-        self.cluster.ask(self.cluster.limit, request).await
+        self.cluster.ask(self.cluster.config.limit, request).await
     }
 
     /// Changes something if the entry is still the one that `still` names by its revision: so a late duplicate of the request
@@ -73,7 +70,7 @@ impl Store {
             let (key, options) = (key.clone(), options.clone());
             async move { client.kv_client().max_decoding_message_size(usize::MAX).get(key, Some(options)).await }
         };
-        self.cluster.ask(self.cluster.limit, request).await.outcome.map_err(Failure::of_a_read)
+        self.cluster.ask(self.cluster.config.limit, request).await.outcome.map_err(Failure::of_a_read)
     }
 
     /// Nothing new begins from here on, and the watcher ends.
@@ -90,7 +87,7 @@ impl Store {
         let sessions: Vec<_> = self.state().sessions.values().cloned().collect();
         let revocations = sessions.iter().map(|session| async move {
             let request = |client: Client| async move { client.lease_client().revoke(session.lease).await };
-            match self.cluster.ask(self.cluster.limit, request).await.outcome {
+            match self.cluster.ask(self.cluster.config.limit, request).await.outcome {
                 Ok(_) | Err(Failure::LeaseGone) => {
                     self.lose(session);
                     Ok(())

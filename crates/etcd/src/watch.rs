@@ -45,7 +45,7 @@ impl Store {
 
     /// One stream from its opening to its end. `again`: after another one broke.
     async fn stream(self: &Arc<Self>, orders: &mut UnboundedReceiver<Arc<str>>, again: bool) -> Result<(), Broken> {
-        let limit = self.cluster.limit;
+        let limit = self.cluster.config.limit;
         let options = |id| Some(WatchOptions::new().with_prefix().with_watch_id(id));
         let open = |client: Client| async move {
             client.watch_client().watch(self.keys.evictions(), options(EVICTIONS)).await
