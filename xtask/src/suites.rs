@@ -48,6 +48,7 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("redlock: weather", &["test", "-p", "leasehold-redlock", "--test", "weather"]),
     suite("etcd: conformance", &["test", "-p", "leasehold-etcd", "--test", "conformance"]),
     suite("etcd: seam", &["test", "-p", "leasehold-etcd", "--test", "seam"]),
+    suite("etcd: modes", &["test", "-p", "leasehold-etcd", "--test", "modes"]),
     suite("etcd: others", &["test", "-p", "leasehold-etcd", "--test", "others"]),
     suite("etcd: weather", &["test", "-p", "leasehold-etcd", "--test", "weather"]),
     suite("zookeeper: conformance", &["test", "-p", "leasehold-zookeeper", "--test", "conformance"]),
