@@ -6,7 +6,7 @@ use std::pin::Pin;
 use crate::arena::Arena;
 use crate::cases::{
     cancel, cost, downgrade, election, exclusion, fence, holding, hygiene, input, loss, modes, multi, names, permits,
-    reentry, shared, token, waiting,
+    programs, reentry, shared, token, waiting,
 };
 use crate::harness::Need;
 
@@ -176,6 +176,8 @@ table! {
     reentry::ends_with_the_hold: "P2 P3", [], fair;
 
     fence::refuses_a_paused_holder: "P2", [], fair;
+
+    programs::follow_the_models: "P1 P2 P4 P5 P6 S3 S10 S11", [Shared, Permits, Downgrade, Fair], alone;
 
     cost::of_an_uncontended_cycle: "P7", [Private, Requests], alone;
     cost::of_a_hand_over: "P7", [Private, Requests, PushedWake], alone;
