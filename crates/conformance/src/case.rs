@@ -131,6 +131,7 @@ table! {
     shared::ends_and_runs_as_any_lock: "P3 P4", [Shared], any;
 
     downgrade::lets_readers_in_and_no_writer: "P1 P2 S11", [Downgrade, Shared, Fair], any;
+    downgrade::wakes_readers_at_once: "P5 S11", [Downgrade, Shared, Fair, PushedWake], fair;
     downgrade::lasts: "P3 S11", [Downgrade, Shared], any;
     downgrade::is_not_undone_by_a_late_claim: "S3 S11", [Downgrade, Shared], fair;
     downgrade::is_for_the_granted_only: "P1 S11", [Downgrade, Shared, Fair], fair;

@@ -36,11 +36,16 @@ impl Virtual {
         while !left.is_zero() {
             let now = left.min(STEP);
             self.time.advance(now);
-            for _ in 0..100 {
-                tokio::task::yield_now().await;
-            }
+            settle().await;
             left -= now;
         }
+    }
+}
+
+/// Lets every task run until all of them wait.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
     }
 }
 
@@ -48,6 +53,10 @@ impl Virtual {
 impl Stage for Virtual {
     fn store(&self, who: usize) -> Store {
         self.clients[who].1.clone()
+    }
+
+    async fn nap(&self) {
+        settle().await;
     }
 
     async fn pass(&self) {
@@ -63,7 +72,7 @@ impl Stage for Virtual {
 
 #[test]
 fn random_programs_follow_the_models() {
-    let config = Config { cases: 400, max_shrink_iters: 2000, failure_persistence: None, ..Config::default() };
+    let config = Config { cases: 1000, max_shrink_iters: 2000, failure_persistence: None, ..Config::default() };
     let outcome = TestRunner::new(config).run(&program(40, true), |program| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(play(&Virtual::new(), &program)).map_err(TestCaseError::fail)

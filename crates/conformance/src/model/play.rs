@@ -30,6 +30,11 @@ pub trait Stage: Send + Sync {
     /// Most of a lease passes, and everybody renews.
     async fn pass(&self) {}
 
+    /// The nap of a judge who looks again.
+    async fn nap(&self) {
+        crate::arena::nap().await;
+    }
+
     /// This client is cut off for longer than a lease, and then back.
     async fn crash(&self, _who: usize) {}
 }
@@ -418,7 +423,7 @@ impl Players<'_> {
                 if last.as_ref() == Some(&expected) {
                     return;
                 }
-                crate::arena::nap().await;
+                self.stage.nap().await;
             }
         };
         let seen = tokio::time::timeout(LIMIT, look).await;

@@ -83,7 +83,6 @@ fn re_entrant() -> impl Strategy<Value = Style> {
 /// A program of at most so many steps; with `time`, it also lets leases pass and clients die.
 pub fn program(steps: usize, time: bool) -> impl Strategy<Value = Vec<Op>> {
     let (who, at, nth) = (|| 0..ACTORS, || 0..NAMES, || 0..4usize);
-    let timed = u32::from(time);
     let op = prop_oneof![
         6 => (who(), at(), style()).prop_map(|(who, at, style)| Op::Try { who, at, style }),
         8 => (who(), at(), style()).prop_map(|(who, at, style)| Op::Wait { who, at, style }),
@@ -96,8 +95,8 @@ pub fn program(steps: usize, time: bool) -> impl Strategy<Value = Vec<Op>> {
         3 => (who(), nth()).prop_map(|(who, nth)| Op::Downgrade { who, nth }),
         3 => (who(), nth(), any::<u8>()).prop_map(|(who, nth, value)| Op::Proclaim { who, nth, value }),
         2 => (at(), nth()).prop_map(|(at, nth)| Op::Evict { at, nth }),
-        2 * timed => Just(Op::Pass),
-        timed => who().prop_map(|who| Op::Crash { who }),
     ];
+    let timed = prop_oneof![2 => Just(Op::Pass), 1 => who().prop_map(|who| Op::Crash { who })];
+    let op = prop_oneof![15 => op.clone(), 1 => if time { timed.boxed() } else { op.boxed() }];
     proptest::collection::vec(op, 1..=steps)
 }
