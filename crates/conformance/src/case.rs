@@ -181,7 +181,9 @@ table! {
     programs::follow_the_models: "P1 P2 P4 P5 P6 S3 S10 S11", [Shared, Permits, Downgrade, Fair], alone;
 
     cost::of_an_uncontended_cycle: "P7", [Private, Requests], alone;
-    cost::of_a_hand_over: "P7", [Private, Requests, PushedWake], alone;
+    cost::of_a_hand_over: "P7", [Private, Requests, PushedWake, Fair], alone;
+    cost::of_readers_and_writers: "P7", [Private, Requests, PushedWake, Shared, Fair], alone;
+    cost::of_permits: "P7", [Private, Requests, PushedWake, Permits, Fair], alone;
     cost::of_renewals: "P7", [Private, Requests], alone;
 
     hygiene::after_many_names: "P9", [Private, Footprint], fair;
