@@ -44,6 +44,11 @@ impl Arena {
         &*self.harness
     }
 
+    /// What this run's accidents follow from. A failure prints it, and `LEASEHOLD_SEED` asks for it.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// The lease that cases use.
     pub fn ttl(&self) -> Duration {
         self.harness.ttl()

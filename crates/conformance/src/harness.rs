@@ -181,9 +181,14 @@ impl Powers {
         (!missing.is_empty()).then(|| format!("needs {}", missing.join("; ")))
     }
 
-    fn why_not(&self, need: Need) -> Option<String> {
-        let said = self.lacking.iter().find(|(lacking, _)| *lacking == need).map(|(_, why)| *why);
-        let why = said.or_else(|| (!need.is_expected() && !self.able.contains(&need)).then_some(self.why_not))?;
+    /// What the store itself cannot do, and why.
+    pub(crate) fn shortcoming(&self, need: Need) -> Option<String> {
+        let (need, why) = self.lacking.iter().find(|(lacking, _)| *lacking == need)?;
         Some(format!("{need:?}: {why}"))
+    }
+
+    fn why_not(&self, need: Need) -> Option<String> {
+        let unable = !need.is_expected() && !self.able.contains(&need);
+        self.shortcoming(need).or_else(|| unable.then(|| format!("{need:?}: {}", self.why_not)))
     }
 }
