@@ -61,6 +61,8 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("zookeeper: weather", &["test", "-p", "leasehold-zookeeper", "--test", "weather"]),
     suite("zookeeper: ensemble", &["test", "-p", "leasehold-zookeeper", "--test", "ensemble"]),
     suite("sqlite: conformance", &["test", "-p", "leasehold-sqlite", "--test", "conformance"]),
+    suite("sqlite: weather", &["test", "-p", "leasehold-sqlite", "--test", "weather"]),
+    suite("sqlite: shows", &["test", "-p", "leasehold-sqlite", "--test", "shows"]),
     suite("zookeeper: Python's kazoo", &["test", "-p", "leasehold-zookeeper", "--test", "interop"]),
 ];
 
