@@ -27,10 +27,14 @@ mod connect;
 
 pub use connect::{connect, connect_on_own_thread};
 pub use leasehold_core::{
-    Acquire, Contention, DEFAULT_TTL, DistributedLock, Entry, Error, ErrorKind, Fairness, Fenced, Fencing,
-    FencingToken, Guarantees, Guard, Held, Lease, Line, Lock, Loss, Lost, MAX_LABEL_BYTES, MAX_NAME_BYTES, MAX_TTL,
-    Name, Options, Owner, Ran, Result, Store,
+    Acquire, Contention, DEFAULT_TTL, DistributedLock, Election, Entry, Error, ErrorKind, Fairness, FenceGate, Fenced,
+    Fencing, FencingToken, Guarantees, Guard, Held, Leader, Leadership, Lease, Line, Lock, Loss, Lost, MAX_LABEL_BYTES,
+    MAX_NAME_BYTES, MAX_TTL, MAX_VALUE_BYTES, Multi, MultiGuard, Name, Observer, Options, Owner, Ran, Result, RwLock,
+    Semaphore, Stale, Store,
 };
+
+/// For code without async: a store behind a thread of its own.
+pub use leasehold_core::blocking;
 
 /// For authors of stores: the trait, what crosses it, and the rules they share.
 pub use leasehold_core::seam;

@@ -21,6 +21,7 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("what a plain `cargo test` runs", &["test"]),
     suite("memory", &["test", "--test", "memory"]),
     suite("connect", &["test", "--test", "connect"]),
+    suite("blocking", &["test", "--test", "blocking"]),
     suite("memory: clients", &["test", "-p", "leasehold-memory", "--test", "clients"]),
     suite("core: events", &["test", "-p", "leasehold-core", "--test", "events"]),
     suite("core: under a microscope", &["test", "-p", "leasehold-core", "--test", "microscope"]),
@@ -52,7 +53,17 @@ pub(crate) const SUITES: &[Suite] = &[
 ];
 
 /// Examples that run to their end without a server.
-pub(crate) const EXAMPLES: &[&str] = &["quickstart", "swap_stores", "fencing", "counter"];
+pub(crate) const EXAMPLES: &[&str] = &[
+    "quickstart",
+    "swap_stores",
+    "fencing",
+    "counter",
+    "readers_writers",
+    "permits",
+    "leader",
+    "transfer",
+    "blocking",
+];
 
 /// Examples that need a server somebody started, and are only built.
 pub(crate) const EXAMPLES_WITH_SERVER: &[&str] = &[];

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Clock, Place, Renewal, Tenure, async_trait};
+use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Clock, Observing, Place, Renewal, Tenure, async_trait};
 use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, Line, Name, Result};
 
 /// The weather between core and a store. Shared by its clones.
@@ -155,6 +155,10 @@ impl Backend for Faulty {
 
     fn bells(&self) -> Option<&Bells> {
         self.inner.bells().filter(|_| !self.weather.0.deaf.load(Ordering::Relaxed))
+    }
+
+    fn observe(&self, name: &Name) -> Observing {
+        self.inner.observe(name)
     }
 
     fn clock(&self) -> Clock {

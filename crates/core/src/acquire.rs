@@ -235,6 +235,8 @@ impl<'a> Candidate<'a> {
                 self.flight = None;
                 match answer.as_ref().err().map(Error::kind) {
                     Some(ErrorKind::Ambiguous) => self.doubt = true,
+                    // The store may have seen what is wrong with the claim only in line.
+                    Some(ErrorKind::Invalid) => {}
                     Some(kind) if !kind.may_have_been_executed() => self.traces = traces_before,
                     _ => {}
                 }

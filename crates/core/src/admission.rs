@@ -2,6 +2,7 @@
 //! server.
 
 use crate::claim::Mode;
+use crate::error::{Error, ErrorKind, Result};
 
 /// The answer of [`admit`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +45,27 @@ pub fn admit(before: &[Mode], mine: Mode) -> Admission {
     Admission::Watch((first..before.len()).collect())
 }
 
+/// Refuses a claim whose semaphore is of another size than the line's: the first `Permits` before it decides. For newcomers
+/// only; whoever stands in line already keeps its place.
+pub fn same_permits<'a>(before: impl IntoIterator<Item = &'a Mode>, mine: Mode) -> Result<()> {
+    let size = |mode: &Mode| match *mode {
+        Mode::Permits { of, .. } => Some(of),
+        Mode::Exclusive | Mode::Shared => None,
+    };
+    match (before.into_iter().find_map(size), size(&mine)) {
+        (Some(theirs), Some(mine)) if theirs != mine => Err(Error::permits_differ(theirs, mine)),
+        _ => Ok(()),
+    }
+}
+
+impl Error {
+    /// This semaphore has `theirs` permits for those in line, and `mine` for this claim.
+    pub fn permits_differ(theirs: u32, mine: u32) -> Error {
+        let text = format!("those in line say that there are {theirs} permits, this claim says {mine}");
+        Error::new(ErrorKind::Invalid, text)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Mode::{Exclusive, Shared};
@@ -72,6 +94,14 @@ mod tests {
         assert_eq!(admit(&[permits(1, 2), permits(1, 2)], permits(1, 3)), Admission::Watch(vec![0, 1]));
         assert_eq!(admit(&[permits(1, 2); 4], permits(1, 2)), Admission::Watch(vec![2, 3]));
         assert_eq!(admit(&[Shared], permits(1, 2)), Admission::Watch(vec![0]));
+    }
+
+    #[test]
+    fn the_first_in_line_says_how_many_permits_there_are() {
+        let line = [Shared, permits(1, 3), permits(1, 2)];
+        assert!(same_permits(&line, permits(2, 3)).is_ok());
+        assert_eq!(same_permits(&line, permits(1, 2)).map_err(|e| e.kind()), Err(ErrorKind::Invalid));
+        assert!(same_permits(&line, Exclusive).is_ok() && same_permits(&[], permits(1, 2)).is_ok());
     }
 
     /// PROTOCOLS 12 and 13 for every short line: who is in stays in when another leaves, the watched set is enough, and

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::bells::Bells;
+use crate::bells::{Bells, Observing};
 use crate::claim::{Claim, Place, Tenure};
 use crate::clock::Clock;
 use crate::error::Result;
@@ -32,6 +32,8 @@ use crate::token::FencingToken;
 /// | S7 | `renew` extends exactly what is still there. A missing answer is `Unknown`, never `Lost`; `Lost` is said only when the store says so. |
 /// | S8 | Names are encoded injectively: two names never interact. |
 /// | S9 | Errors are honest: not executed = `Unavailable`, perhaps executed = `Ambiguous`, and neither a credential nor a claim's id is shown. Each call ends in bounded time (a few seconds). |
+/// | S10 | One line per name for all modes: a claim holds as [`admit`](crate::seam::admit) decides. One whose count of permits differs from the line's is refused as [`same_permits`](crate::seam::same_permits) says; core withdraws what it left. |
+/// | S11 | A granted `Exclusive` claimed again as `Shared` becomes `Shared` in place: same token, and whoever that admits is rung. No other claim changes a mode: an `Exclusive` that comes late leaves it `Shared`. |
 #[async_trait]
 pub trait Backend: Send + Sync + Debug + 'static {
     /// Takes or keeps a place, in one step (S1–S5). Never waits for another holder.
@@ -60,6 +62,12 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// The registry that this store rings. Without one, core asks again by itself.
     fn bells(&self) -> Option<&Bells> {
         None
+    }
+
+    /// While what it returns lives, [`Bells::stirred`] is rung for this name: once as soon as the store listens, and then
+    /// whenever its holder, or the holder's label, may have changed. A hint: core looks from time to time all the same.
+    fn observe(&self, _name: &Name) -> Observing {
+        Observing::none()
     }
 
     /// The clock that this store's leases are compared with.
@@ -101,6 +109,9 @@ macro_rules! forward {
             }
             fn bells(&self) -> Option<&Bells> {
                 (**self).bells()
+            }
+            fn observe(&self, name: &Name) -> Observing {
+                (**self).observe(name)
             }
             fn clock(&self) -> Clock {
                 (**self).clock()

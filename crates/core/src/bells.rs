@@ -59,7 +59,7 @@ impl Bells {
         self.ring(id, Ring::Lost(loss));
     }
 
-    /// The holder of this name, or its label, changed: observers look.
+    /// The holder of this name, or its label, may have changed: observers look.
     pub fn stirred(&self, name: &Name) {
         let _ = self.0.stirred.send(name.clone());
     }
@@ -68,6 +68,11 @@ impl Bells {
     pub fn everyone(&self) {
         let ears: Vec<_> = self.ears().values().cloned().collect();
         ears.iter().for_each(|ear| ear.hear(Ring::ClaimAgain));
+    }
+
+    /// The names that are stirred from now on.
+    pub(crate) fn stirring(&self) -> broadcast::Receiver<Name> {
+        self.0.stirred.subscribe()
     }
 
     pub(crate) fn listen(&self, id: ClaimId, ear: Arc<dyn Ear>) {
@@ -87,6 +92,32 @@ impl Bells {
 
     fn ears(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<dyn Ear>>> {
         locked(&self.0.ears)
+    }
+}
+
+/// Somebody observes a name: what [`Backend::observe`](crate::seam::Backend::observe) returns. Dropping it ends that.
+#[must_use = "observing ends when this is dropped"]
+pub struct Observing(Option<Box<dyn Send + Sync>>);
+
+impl Observing {
+    /// The store rings for this name until `guard` is dropped.
+    pub fn new(guard: impl Send + Sync + 'static) -> Observing {
+        Observing(Some(Box::new(guard)))
+    }
+
+    /// The store never rings: core asks from time to time.
+    pub fn none() -> Observing {
+        Observing(None)
+    }
+
+    pub(crate) fn is_rung(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl fmt::Debug for Observing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Observing({})", if self.is_rung() { "rung" } else { "asked from time to time" })
     }
 }
 

@@ -154,6 +154,12 @@ impl Client {
         }
     }
 
+    /// Completes when the keeper has no more work, ever.
+    pub(crate) fn keeper_ends(&self) -> impl Future<Output = ()> + Send + use<> {
+        let keeper = self.keeper.clone();
+        async move { keeper.ended().await }
+    }
+
     fn wake_keeper(&self) {
         let Some(running) = self.keeper.start() else { return };
         let own = self.thread.as_ref().map(|thread| thread.handle.clone());
@@ -167,9 +173,9 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         self.keeper.no_more_work();
-        let keeper = self.keeper.clone();
+        let ended = self.keeper_ends();
         if let Some(thread) = &mut self.thread {
-            thread.outlive(async move { keeper.ended().await });
+            thread.outlive(ended);
         }
     }
 }

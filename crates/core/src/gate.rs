@@ -25,7 +25,14 @@ type Key = (Name, Mode, Duration);
 
 /// The gates of one client, one per lock that somebody leads to.
 #[derive(Default)]
-pub(crate) struct Gates(Mutex<HashMap<Key, VecDeque<Waiter>>>);
+pub(crate) struct Gates(Mutex<HashMap<Key, Gate>>);
+
+/// Who stands behind one gate, and whose turn it is.
+#[derive(Default)]
+struct Gate {
+    line: VecDeque<Waiter>,
+    holder: Option<(Arc<str>, FencingToken)>,
+}
 
 /// A task that waits for a turn.
 struct Waiter {
@@ -36,6 +43,7 @@ struct Waiter {
 /// What a turn takes over from the words of whoever waits for it.
 pub(crate) struct TurnWords {
     pub(crate) name: Name,
+    pub(crate) label: Arc<str>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Option<Duration>,
 }
@@ -77,11 +85,11 @@ impl Gates {
             let mut gates = locked(&client.gates.0);
             match gates.get_mut(&key) {
                 None => {
-                    gates.insert(key.clone(), VecDeque::new());
+                    gates.insert(key.clone(), Gate::default());
                     None
                 }
-                Some(_) if matches!(wait, Wait::Try) => return Err(neighbour(ErrorKind::Contended)),
-                Some(line) => {
+                Some(gate) if matches!(wait, Wait::Try) => return Err(gate.refuses(ErrorKind::Contended)),
+                Some(Gate { line, .. }) => {
                     line.retain(|waiter| !waiter.tell.is_closed());
                     let (tell, told) = oneshot::channel();
                     line.push_back(Waiter { tell, turn });
@@ -90,8 +98,12 @@ impl Gates {
             }
         };
         let Some(told) = line else { return Ok(Entry::Lead(Lead { client: Arc::downgrade(client), key })) };
+        let late = || match locked(&client.gates.0).get(&key) {
+            Some(gate) => gate.refuses(ErrorKind::TimedOut),
+            None => Error::contended(ErrorKind::TimedOut, Contention::unknown()),
+        };
         let word = match wait {
-            Wait::For(limit) => client.within(limit, told).await.ok_or_else(|| neighbour(ErrorKind::TimedOut))?,
+            Wait::For(limit) => client.within(limit, told).await.ok_or_else(late)?,
             Wait::Forever | Wait::Try => told.await,
         };
         match word {
@@ -102,14 +114,32 @@ impl Gates {
     }
 }
 
-fn neighbour(kind: ErrorKind) -> Error {
-    Error::contended(kind, Contention::by("another task of this process"))
+impl Gate {
+    /// Says who of this process is before whoever asks; while a task of it is on its way to the store, nobody holds yet.
+    fn refuses(&self, kind: ErrorKind) -> Error {
+        let waiting = self.line.iter().filter(|waiter| !waiter.tell.is_closed()).count();
+        let who = match &self.holder {
+            Some((label, token)) => Contention::by(&**label).token(*token),
+            None => Contention::by("another task of this process"),
+        };
+        Error::contended(kind, who.waiters(waiting))
+    }
 }
 
 impl Lead {
     /// The first turn of what the store granted.
-    pub(crate) fn first_turn(self, granted: &Granted, now: Moment) -> Turn {
+    pub(crate) fn first_turn(self, granted: &Granted, label: Arc<str>, now: Moment) -> Turn {
+        self.held_by(Some((label, granted.token)));
         Turn { lead: self, first: granted.token, taken: 0, turns: granted.turns, began: now }
+    }
+
+    /// Whose turn it is from now on.
+    fn held_by(&self, holder: Option<(Arc<str>, FencingToken)>) {
+        if let Some(client) = self.client.upgrade()
+            && let Some(gate) = locked(&client.gates.0).get_mut(&self.key)
+        {
+            gate.holder = holder;
+        }
     }
 
     /// The next task that still waits. Without one the gate stays, or is taken away with the lead, in the same breath: a
@@ -117,7 +147,7 @@ impl Lead {
     fn next_waiter(&self, and_close: bool) -> Option<Waiter> {
         let client = self.client.upgrade()?;
         let mut gates = locked(&client.gates.0);
-        let line = gates.get_mut(&self.key)?;
+        let Gate { line, .. } = gates.get_mut(&self.key)?;
         while let Some(waiter) = line.pop_front() {
             if !waiter.tell.is_closed() {
                 return Some(waiter);
@@ -133,6 +163,7 @@ impl Lead {
 impl Drop for Lead {
     fn drop(&mut self) {
         if let Some(waiter) = self.next_waiter(true) {
+            self.held_by(None);
             let lead = Lead { client: self.client.clone(), key: self.key.clone() };
             // A word that is not heard any more is dropped here, and so goes on to the one behind.
             drop(waiter.tell.send(Word::Lead(lead)));
@@ -161,6 +192,7 @@ impl Turn {
         standing.next_turn(words.max_hold);
         client.reschedule(standing);
         let turn = Turn { taken: self.taken + 1, ..self };
+        turn.lead.held_by(Some((words.label, turn.token())));
         let not_before = words.min_hold.map(|min| now + min);
         let hold = Hold::new(client.clone(), standing.clone(), words.name, turn.token(), not_before).in_turn(turn);
         // A guard that nobody takes any more is dropped here, and so ends its turn.

@@ -4,12 +4,11 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use crate::claim::Queue;
-use crate::error::{Error, Result};
-use crate::grant::Claimed;
+use crate::claim::Mode;
+use crate::error::{Error, ErrorKind, Result};
 use crate::hold::{Held, Hold, looks};
 use crate::keeper::Release;
-use crate::loss::Loss;
+use crate::loss::{Loss, Lost};
 
 /// A held lock. While it lives it renews itself; [`release`](Guard::release) or drop gives the lock back.
 ///
@@ -48,15 +47,36 @@ impl Guard {
     /// it was. Cancel-safe.
     pub async fn confirm(&self) -> Result<()> {
         self.check()?;
-        let Hold { client, standing, name, .. } = &*self.share.held.0;
-        let stamp = client.clock.now();
-        let mut again = (*standing.claim).clone();
-        again.queue = Queue::Try; // a hold that is gone must not leave a place in line
-        match client.ask(client.backend.claim(&again)).await.map_err(|e| e.with_name(name))? {
-            Claimed::Granted(grant) => standing.grant(grant, stamp),
-            Claimed::Waiting(_) | Claimed::Busy(_) => standing.lose(Loss::Gone),
+        self.share.held.0.claim_again().await
+    }
+
+    /// Makes an exclusive hold a shared one without letting go of it: the same guard, the same token; readers who wait in
+    /// line get in beside it, writers wait on. There is no way back: two who wanted it would wait for each other.
+    ///
+    /// `Err` of kind [`Invalid`](crate::ErrorKind::Invalid): it is a semaphore's, or other guards of its owner share the
+    /// hold and count on its being exclusive. `Unsupported`: this store cannot. Any other error: the store did not say; ask
+    /// again. Cancel-safe: dropped midway it may or may not have happened, and may be asked again.
+    pub async fn downgrade(&self) -> Result<()> {
+        self.check()?;
+        let Hold { standing, name, .. } = &*self.share.held.0;
+        let invalid = |text: &str| Err(Error::new(ErrorKind::Invalid, text).with_name(name));
+        let before = standing.mode();
+        if matches!(before, Mode::Permits { .. }) {
+            return invalid("a semaphore's permits cannot be shared");
         }
-        self.check()
+        // First of all nobody of this owner enters to write any more: whoever did before is counted.
+        standing.count_as_shared(true);
+        if before == Mode::Exclusive && Arc::strong_count(&self.share) > 1 {
+            standing.count_as_shared(false);
+            return invalid("other guards of this owner count on an exclusive hold");
+        }
+        // Nor does another task of this process take an exclusive turn of it.
+        drop(self.share.held.0.take_turn());
+        self.share.held.0.claim_again().await
+    }
+
+    pub(crate) fn held(&self) -> &Held {
+        &self.share.held
     }
 
     /// Gives the lock back and waits for the store's word.
@@ -101,20 +121,22 @@ impl Guard {
     /// good body is no error: it goes on in the background. It cannot stop blocking calls or detached tasks: let those look
     /// at [`Held::is_valid`] and send the token.
     pub async fn run<T, F: Future<Output = T>>(self, body: impl FnOnce(Held) -> F) -> Result<T> {
-        let outcome = {
-            let body = body(self.view());
-            tokio::pin!(body);
-            tokio::select! {
-                biased;
-                loss = self.lost() => Err(Error::lost(loss).with_name(self.name())),
-                done = body => Ok(done),
-            }
-        };
-        let done = outcome?;
+        let outcome = while_held(self.lost(), body(self.view())).await;
+        let done = outcome.map_err(|e| e.with_name(self.name()))?;
         match self.release().await {
             Err(e) if e.loss().is_some() => Err(e),
             _ => Ok(done),
         }
+    }
+}
+
+/// Runs a body until it ends or the hold is lost; then the body is dropped at its current await.
+pub(crate) async fn while_held<T>(lost: Lost, body: impl Future<Output = T>) -> Result<T> {
+    tokio::pin!(body);
+    tokio::select! {
+        biased;
+        loss = lost => Err(Error::lost(loss)),
+        done = body => Ok(done),
     }
 }
 

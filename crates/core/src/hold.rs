@@ -8,6 +8,7 @@ use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, Result};
 use crate::gate::Turn;
+use crate::grant::Claimed;
 use crate::loss::{Loss, Lost};
 use crate::name::Name;
 use crate::standing::Standing;
@@ -55,6 +56,24 @@ impl Hold {
         self.standing.loss().map(|loss| *self.ended.get_or_init(|| loss))
     }
 
+    /// Asks the store for this hold once more, with its mode and label of now: the answer extends it, or says that it is gone.
+    pub(crate) async fn claim_again(&self) -> Result<()> {
+        let Hold { client, standing, name, .. } = self;
+        let stamp = client.clock.now();
+        match client.ask(client.backend.claim(&standing.again())).await.map_err(|e| e.with_name(name))? {
+            Claimed::Granted(grant) => standing.grant(grant, stamp),
+            Claimed::Waiting(_) | Claimed::Busy(_) => standing.lose(Loss::Gone),
+        }
+        self.verdict()
+    }
+
+    pub(crate) fn verdict(&self) -> Result<()> {
+        match self.loss() {
+            None => Ok(()),
+            Some(loss) => Err(Error::lost(loss).with_name(&self.name)),
+        }
+    }
+
     /// Ends this turn and says what its end was: `Released` if it was good up to now.
     pub(crate) fn end(&self) -> Loss {
         let loss = self.loss().unwrap_or_else(|| *self.ended.get_or_init(|| Loss::Released));
@@ -95,7 +114,7 @@ macro_rules! looks {
 
             /// `Err` with kind [`ErrorKind::Lost`](crate::ErrorKind::Lost) once it is not ours any more. Local, computed now.
             pub fn check(&self) -> crate::Result<()> {
-                self.$($held)+.verdict()
+                self.$($held)+.0.verdict()
             }
 
             /// Resolves when the hold has ended, at the latest when it is no longer provably ours; with
@@ -144,13 +163,6 @@ impl Held {
 
     pub(crate) fn time_left(&self) -> Duration {
         if self.0.loss().is_some() { Duration::ZERO } else { self.0.standing.remaining() }
-    }
-
-    pub(crate) fn verdict(&self) -> Result<()> {
-        match self.0.loss() {
-            None => Ok(()),
-            Some(loss) => Err(Error::lost(loss).with_name(&self.0.name)),
-        }
     }
 
     pub(crate) fn watch(&self) -> Lost {

@@ -9,13 +9,13 @@ use async_trait::async_trait;
 
 use crate::acquire::{Acquire, Wait, acquire};
 use crate::claim::{Claim, Mode, Queue};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::gate::{Entry, Gates, TurnWords};
 use crate::guard::Guard;
 use crate::hold::{Held, Hold};
 use crate::line::{Contention, Line};
 use crate::name::Name;
-use crate::options::{Options, words};
+use crate::options::{MAX_VALUE_BYTES, Options, words};
 use crate::owner::Owner;
 use crate::store::Store;
 
@@ -36,15 +36,22 @@ pub struct Lock {
     store: Store,
     name: Name,
     mode: Mode,
-    options: Options,
+    pub(crate) options: Options,
     owner: Option<Owner>,
+    /// What a candidate stands for, in place of a label.
+    value: Option<Arc<str>>,
 }
 
 words!(Lock, options);
 
 impl Lock {
     pub(crate) fn new(store: Store, name: Name, mode: Mode, options: Options) -> Lock {
-        Lock { store, name, mode, options, owner: None }
+        Lock { store, name, mode, options, owner: None, value: None }
+    }
+
+    /// A candidate's claim: its value stands in the store where other claims have their label.
+    pub(crate) fn with_value(self, value: String) -> Lock {
+        Lock { value: Some(value.into()), ..self }
     }
 
     /// Re-entry: whoever acquires with the same owner while the owner holds this name shares the hold, with one token; the
@@ -127,13 +134,17 @@ impl Lock {
     /// Takes the lock without looking for an owner's hold.
     pub(crate) async fn enter(&self, wait: Wait) -> Result<Guard> {
         self.name.check()?;
+        check_mode(self.mode)?;
         let client = self.store.client();
         client.ready()?;
         let words = self.options.settle(&client.guarantees)?;
+        let label = self.value.clone().map_or(Ok(words.label), checked_value)?;
         let started = client.clock.now();
         let full_name = self.store.full_name(&self.name);
-        let lead = if words.queue == Queue::Fast {
-            let turn = TurnWords { name: self.name.clone(), max_hold: words.max_hold, min_hold: words.min_hold };
+        // Turns among the tasks of a process are for claims that are alike and alone.
+        let lead = if words.queue == Queue::Fast && self.mode == Mode::Exclusive && self.value.is_none() {
+            let (name, label) = (self.name.clone(), label.clone());
+            let turn = TurnWords { name, label, max_hold: words.max_hold, min_hold: words.min_hold };
             match Gates::enter(client, (full_name.clone(), self.mode, words.ttl), turn, wait).await? {
                 Entry::Turn(guard) => return Ok(guard),
                 Entry::Lead(lead) => Some(lead),
@@ -141,13 +152,13 @@ impl Lock {
         } else {
             None
         };
-        let claim = Claim::new(full_name, self.mode, words.queue, words.ttl, &words.label);
+        let claim = Claim::new(full_name, self.mode, words.queue, words.ttl, &label);
         let (standing, granted) = acquire(client, claim, wait.left(started, client), words.max_hold).await?;
         let now = client.clock.now();
         let not_before = words.min_hold.map(|min| now + min);
         let hold = Hold::new(client.clone(), standing, self.name.clone(), granted.token, not_before);
         Ok(Guard::new(match lead {
-            Some(lead) => hold.in_turn(lead.first_turn(&granted, now)),
+            Some(lead) => hold.in_turn(lead.first_turn(&granted, label, now)),
             None => hold,
         }))
     }
@@ -159,6 +170,25 @@ impl Lock {
     pub(crate) fn mode(&self) -> Mode {
         self.mode
     }
+}
+
+/// Refuses what no store could grant.
+fn check_mode(mode: Mode) -> Result<()> {
+    let text = match mode {
+        Mode::Permits { of: 0, .. } => "a semaphore has at least one permit".into(),
+        Mode::Permits { n: 0, .. } => "nobody needs zero permits".into(),
+        Mode::Permits { n, of } if n > of => format!("{n} of {of} permits will never be free"),
+        _ => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::Invalid, text))
+}
+
+pub(crate) fn checked_value(value: Arc<str>) -> Result<Arc<str>> {
+    if value.len() > MAX_VALUE_BYTES {
+        let text = format!("a candidate's value may have at most {MAX_VALUE_BYTES} bytes");
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    Ok(value)
 }
 
 /// Whether a body ran.

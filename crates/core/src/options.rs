@@ -16,6 +16,9 @@ pub const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// The longest label, in bytes of UTF-8.
 pub const MAX_LABEL_BYTES: usize = 256;
 
+/// The longest value of a candidate in an [`Election`](crate::Election), in bytes of UTF-8.
+pub const MAX_VALUE_BYTES: usize = 4096;
+
 /// How a lock is taken and kept: a bag of the same words that every primitive has.
 ///
 /// Words that are not said keep what the store's defaults say. A bad word is reported by the first acquire

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::bells::{Ear, Ring};
-use crate::claim::{Claim, Place, Tenure};
+use crate::claim::{Claim, Mode, Place, Queue, Tenure};
 use crate::clock::{Clock, Moment};
 use crate::grant::{Grant, Validity};
 use crate::loss::Loss;
@@ -33,6 +33,9 @@ struct State {
     max_until: Option<Moment>,
     loss: Option<Loss>,
     rung: bool,
+    /// What its holder has made of the claim since: shared instead of exclusive, another label.
+    shared: bool,
+    label: Option<Arc<str>>,
 }
 
 #[derive(Clone)]
@@ -118,6 +121,28 @@ impl Standing {
     pub(crate) fn next_turn(&self, max_hold: Option<Duration>) {
         let now = self.clock.now();
         locked(&self.state).max_until = max_hold.map(|max| now + max);
+    }
+
+    /// The mode of the hold, also after a downgrade.
+    pub(crate) fn mode(&self) -> Mode {
+        if locked(&self.state).shared { Mode::Shared } else { self.claim.mode }
+    }
+
+    /// Whether an exclusive hold counts as shared from now on.
+    pub(crate) fn count_as_shared(&self, shared: bool) {
+        locked(&self.state).shared = shared;
+    }
+
+    /// From now on the hold has this label.
+    pub(crate) fn relabel(&self, label: Arc<str>) {
+        locked(&self.state).label = Some(label);
+    }
+
+    /// The claim with which to ask for this hold again. If it is gone, it leaves no place in line.
+    pub(crate) fn again(&self) -> Claim {
+        let mode = self.mode();
+        let label = locked(&self.state).label.clone().unwrap_or_else(|| self.claim.label.clone());
+        Claim { mode, label, queue: Queue::Try, ..(*self.claim).clone() }
     }
 
     /// Why the hold ended, computed now: `None` means that it is valid at this instant.

@@ -8,12 +8,16 @@ use std::time::Duration;
 use crate::backend::Backend;
 use crate::claim::Mode;
 use crate::client::Client;
+use crate::election::Election;
 use crate::error::Result;
 use crate::guarantees::Guarantees;
 use crate::line::Line;
 use crate::lock::Lock;
+use crate::multi::Multi;
 use crate::name::Name;
-use crate::options::{Options, words};
+use crate::options::{DEFAULT_TTL, Options, words};
+use crate::rw_lock::RwLock;
+use crate::semaphore::Semaphore;
 use crate::thread::OwnThread;
 use crate::token::FencingToken;
 
@@ -70,6 +74,26 @@ impl Store {
         Lock::new(self.clone(), name.into(), Mode::Exclusive, self.defaults.clone())
     }
 
+    /// The lock of readers and writers of this name.
+    pub fn rw_lock(&self, name: impl Into<Name>) -> RwLock {
+        RwLock::new(self.clone(), name.into(), self.defaults.clone())
+    }
+
+    /// The semaphore of this name. Everybody must say the same `permits`.
+    pub fn semaphore(&self, name: impl Into<Name>, permits: u32) -> Semaphore {
+        Semaphore::new(self.clone(), name.into(), permits, self.defaults.clone())
+    }
+
+    /// The election of this name.
+    pub fn election(&self, name: impl Into<Name>) -> Election {
+        Election::new(self.clone(), name.into(), self.defaults.clone())
+    }
+
+    /// The exclusive locks of all these names, taken together.
+    pub fn multi<N: Into<Name>>(&self, names: impl IntoIterator<Item = N>) -> Multi {
+        Multi::new(self.clone(), names.into_iter().map(Into::into), self.defaults.clone())
+    }
+
     /// Names under `prefix` that are held or waited for, in byte order, after `after`, at most `limit`. The cost depends on
     /// the store: see its guarantees.
     pub async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
@@ -110,6 +134,11 @@ impl Store {
 
     pub(crate) fn client(&self) -> &Arc<Client> {
         &self.client
+    }
+
+    /// The lease that is asked for when a primitive says none.
+    pub(crate) fn lease_of_defaults(&self) -> Duration {
+        self.defaults.ttl.unwrap_or(DEFAULT_TTL)
     }
 
     pub(crate) fn full_name(&self, name: &Name) -> Name {

@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Clock, Place, Renewal, Tenure, VirtualClock, async_trait};
+use leasehold_core::seam::{
+    Backend, Bells, Claim, Claimed, Clock, Observing, Place, Renewal, Tenure, VirtualClock, async_trait,
+};
 use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
 
 use line::{Cord, Mint, Queue};
@@ -52,6 +54,19 @@ struct World {
 struct State {
     lines: BTreeMap<Name, Queue>,
     mint: Mint,
+    observers: Vec<Arc<Observer>>,
+}
+
+/// A client that wants to hear of a name.
+struct Observer {
+    name: Name,
+    cord: Cord,
+}
+
+/// Ends the observing of one observer.
+struct Observation {
+    world: Arc<World>,
+    observer: Arc<Observer>,
 }
 
 impl Memory {
@@ -114,11 +129,15 @@ impl Memory {
     fn with_line<T>(&self, name: &Name, work: impl FnOnce(&mut Queue, &mut Mint) -> T) -> T {
         let now = self.0.world.clock.now();
         let mut state = self.state();
-        let State { lines, mint } = &mut *state;
+        let State { lines, mint, observers } = &mut *state;
         let line = lines.entry(name.clone()).or_default();
+        let before = line.face();
         line.settle(now, mint);
         let outcome = work(line, mint);
         line.settle(now, mint);
+        if line.face() != before {
+            observers.iter().filter(|observer| observer.name == *name).for_each(|o| o.cord.stirred(name));
+        }
         if line.len() == 0 {
             lines.remove(name);
         }
@@ -129,7 +148,7 @@ impl Memory {
     fn swept(&self) -> MutexGuard<'_, State> {
         let now = self.0.world.clock.now();
         let mut state = self.state();
-        let State { lines, mint } = &mut *state;
+        let State { lines, mint, .. } = &mut *state;
         lines.retain(|_, line| {
             line.settle(now, mint);
             line.len() > 0
@@ -138,7 +157,7 @@ impl Memory {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.world.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.world.state()
     }
 
     fn reachable(&self) -> Result<()> {
@@ -146,6 +165,18 @@ impl Memory {
             return Err(Error::new(ErrorKind::Unavailable, "this client was cut off"));
         }
         Ok(())
+    }
+}
+
+impl World {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Observation {
+    fn drop(&mut self) {
+        self.world.state().observers.retain(|observer| !Arc::ptr_eq(observer, &self.observer));
     }
 }
 
@@ -166,7 +197,7 @@ impl Backend for Memory {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
         self.reachable()?;
         let now = self.0.world.clock.now();
-        Ok(self.with_line(&claim.name, |line, mint| line.claim(claim, &self.0.cord, now, mint)))
+        self.with_line(&claim.name, |line, mint| line.claim(claim, &self.0.cord, now, mint))
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
@@ -210,6 +241,13 @@ impl Backend for Memory {
 
     fn bells(&self) -> Option<&Bells> {
         Some(&self.0.cord.bells)
+    }
+
+    fn observe(&self, name: &Name) -> Observing {
+        let observer = Arc::new(Observer { name: name.clone(), cord: self.0.cord.clone() });
+        self.state().observers.push(observer.clone());
+        observer.cord.stirred(name);
+        Observing::new(Observation { world: self.0.world.clone(), observer })
     }
 
     fn clock(&self) -> Clock {

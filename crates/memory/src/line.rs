@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::{
     Admission, Bells, Claim, ClaimId, Claimed, Grant, Mode, Moment, Place, Queue as Kind, Renewal, Tenure, Validity,
-    Waiting, admit,
+    Waiting, admit, same_permits,
 };
-use leasehold_core::{Contention, FencingToken, Line, Loss};
+use leasehold_core::{Contention, FencingToken, Line, Loss, Name, Result};
 
 /// How many tokens a `fast` grant reserves for turns among the tasks of its process.
 const TURNS: u32 = 64;
@@ -24,6 +24,12 @@ impl Cord {
     fn granted(&self, id: ClaimId, grant: Grant) {
         if !self.cut_off.load(Ordering::Acquire) {
             self.bells.granted(id, grant);
+        }
+    }
+
+    pub(crate) fn stirred(&self, name: &Name) {
+        if !self.cut_off.load(Ordering::Acquire) {
+            self.bells.stirred(name);
         }
     }
 
@@ -102,13 +108,14 @@ impl Queue {
     }
 
     /// Takes or keeps a place.
-    pub(crate) fn claim(&mut self, claim: &Claim, cord: &Cord, now: Moment, mint: &mut Mint) -> Claimed {
+    pub(crate) fn claim(&mut self, claim: &Claim, cord: &Cord, now: Moment, mint: &mut Mint) -> Result<Claimed> {
         let known = self.0.iter().position(|entry| entry.claim.id == claim.id);
         let at = known.unwrap_or(self.0.len());
         if known.is_none() {
             let modes: Vec<Mode> = self.0.iter().map(|entry| entry.claim.mode).collect();
+            same_permits(&modes, claim.mode)?;
             if claim.queue == Kind::Try && admit(&modes, claim.mode) != Admission::In {
-                return Claimed::Busy(self.contention(at, now));
+                return Ok(Claimed::Busy(self.contention(at, now)));
             }
             let (claim, cord) = (claim.clone(), cord.clone());
             self.0.push(Entry { claim, cord, sent: now, grant: None, since: SystemTime::now(), began: now });
@@ -118,13 +125,16 @@ impl Queue {
         entry.sent = now;
         entry.claim.label = claim.label.clone();
         if let Some(grant) = entry.granted() {
-            return Claimed::Granted(grant);
+            if claim.mode == Mode::Shared && entry.claim.mode == Mode::Exclusive {
+                entry.claim.mode = Mode::Shared;
+            }
+            return Ok(Claimed::Granted(grant));
         }
         let place = entry.place();
         // When a holder's lease ends, whoever looks first serves the line.
         let free = self.0[..at].iter().filter(|e| e.grant.is_some()).map(Entry::deadline).min();
         let look = free.map_or(claim.ttl, |at| at.since(now)) + Duration::from_millis(1);
-        Claimed::Waiting(Waiting::new(place, self.contention(at, now)).look_again(look))
+        Ok(Claimed::Waiting(Waiting::new(place, self.contention(at, now)).look_again(look)))
     }
 
     pub(crate) fn renew(&mut self, tenure: &Tenure, now: Moment) -> Renewal {
@@ -160,6 +170,11 @@ impl Queue {
         let before = self.0.len();
         self.0.retain(|entry| entry.grant.is_none());
         self.0.len() < before
+    }
+
+    /// What observers see: who holds it, and its label.
+    pub(crate) fn face(&self) -> Vec<(FencingToken, Arc<str>)> {
+        self.0.iter().filter_map(|e| e.grant.map(|(token, _)| (token, e.claim.label.clone()))).collect()
     }
 
     pub(crate) fn inspect(&self) -> Line {

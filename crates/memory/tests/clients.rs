@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Name, Store};
+use leasehold_core::{Contention, Name, Store};
 use leasehold_memory::Memory;
 
 const TTL: Duration = Duration::from_secs(10);
@@ -52,4 +52,20 @@ async fn no_bell_reaches_a_client_that_is_cut_off() {
     };
     let guard = tokio::time::timeout(Duration::from_secs(10), work).await.unwrap();
     assert!(guard.is_valid());
+}
+
+#[tokio::test]
+async fn a_fast_try_says_which_neighbour_holds_it() {
+    let store = Store::new(Memory::new());
+    let lock = store.lock("a").fast();
+    let first = lock.clone().label("first").acquire().await.unwrap();
+    let second = lock.clone().label("second").acquire();
+    let second = tokio::spawn(second);
+    tokio::task::yield_now().await;
+    let who = lock.try_acquire().await.unwrap_err().into_contention().unwrap();
+    assert_eq!(who, Contention::by("first").token(first.fencing_token()).waiters(1));
+    first.release().await.unwrap();
+    let second = second.await.unwrap().unwrap();
+    let who = lock.acquire_timeout(Duration::ZERO).await.unwrap_err().into_contention().unwrap();
+    assert_eq!(who, Contention::by("second").token(second.fencing_token()).waiters(0));
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Bells, Claim, ClaimId, Claimed, Grant, Moment, Place, Queue, Renewal, Tenure, Validity, Waiting,
-    async_trait,
+    Backend, Bells, Claim, ClaimId, Claimed, Grant, Moment, Observing, Place, Queue, Renewal, Tenure, Validity,
+    Waiting, async_trait,
 };
 use leasehold_core::{Contention, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
 
@@ -324,6 +324,10 @@ impl Backend for Broken {
 
     fn bells(&self) -> Option<&Bells> {
         Some(&self.bells)
+    }
+
+    fn observe(&self, _name: &Name) -> Observing {
+        Observing::none()
     }
 
     fn clock(&self) -> leasehold_core::seam::Clock {

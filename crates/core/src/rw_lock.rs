@@ -1,0 +1,74 @@
+//! The lock of readers and writers: a view of two claims on one line.
+
+use crate::claim::Mode;
+use crate::error::Result;
+use crate::line::Line;
+use crate::lock::Lock;
+use crate::name::Name;
+use crate::options::{Options, words};
+use crate::owner::Owner;
+use crate::store::Store;
+
+/// A name that many may hold as readers, or one as its writer.
+///
+/// Readers and writers stand in one line, in its order: a reader waits behind a writer who came first, so neither starves.
+/// The line is the name's own: `lock` of the same name is one more writer. A writer becomes a reader by
+/// [`Guard::downgrade`](crate::Guard::downgrade); a reader never becomes a writer.
+///
+/// ```no_run
+/// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+/// let catalog = store.rw_lock("catalog");
+/// let reading = catalog.read().acquire().await?;
+/// reading.release().await?;
+/// let writing = catalog.write().acquire().await?;
+/// writing.downgrade().await?; // readers get in, no writer was in between
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a lock does nothing until one of its sides is acquired"]
+pub struct RwLock {
+    store: Store,
+    name: Name,
+    options: Options,
+    owner: Option<Owner>,
+}
+
+words!(RwLock, options);
+
+impl RwLock {
+    pub(crate) fn new(store: Store, name: Name, options: Options) -> RwLock {
+        RwLock { store, name, options, owner: None }
+    }
+
+    /// Re-entry on both sides, as [`Lock::owner`] says: an owner who writes may also read. One who reads and asks to write
+    /// gets [`Invalid`](crate::ErrorKind::Invalid) instead of waiting for itself.
+    pub fn owner(mut self, owner: &Owner) -> RwLock {
+        self.owner = Some(owner.clone());
+        self
+    }
+
+    /// The name, as it was written.
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// The side that many may hold.
+    pub fn read(&self) -> Lock {
+        self.side(Mode::Shared)
+    }
+
+    /// The side that one may hold.
+    pub fn write(&self) -> Lock {
+        self.side(Mode::Exclusive)
+    }
+
+    /// Who holds it and who waits.
+    pub async fn inspect(&self) -> Result<Line> {
+        self.store.inspect(&self.name).await
+    }
+
+    fn side(&self, mode: Mode) -> Lock {
+        let lock = Lock::new(self.store.clone(), self.name.clone(), mode, self.options.clone());
+        self.owner.iter().fold(lock, Lock::owner)
+    }
+}
