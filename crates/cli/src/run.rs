@@ -148,8 +148,8 @@ async fn hold(args: &Run, shown: &str, signals: &Signals, guardian: Guardian, lo
                 let what = format!("the program had ended, but {e}: it was not protected to its end");
                 ran = Ran { outcome: Outcome::Lost, exit: Exit::Code(exit::LOST), complaint: Some(what), ..ran };
             }
-            Some(_) => {}
-            None => say(format_args!("releasing: {}", exit::chain(&e))),
+            None if ran.outcome == Outcome::Ended => say(format_args!("releasing: {}", exit::chain(&e))),
+            _ => tracing::debug!(error = %e, "releasing"),
         }
     }
     Ok(ran)

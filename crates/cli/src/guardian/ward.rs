@@ -33,6 +33,8 @@ struct Ending {
     why: Why,
     scope: Scope,
     kill_at: Moment,
+    /// When it was first killed.
+    killed_at: Option<Moment>,
 }
 
 /// Whom an end is for.
@@ -97,7 +99,7 @@ impl Ward {
         } else if now >= self.plan.term_at(self.deadline) {
             self.begin(Why::Deadline, Scope::All, self.plan.kill_at(self.deadline));
         }
-        let Some(ending) = self.ending else {
+        let Some(ending) = &mut self.ending else {
             return match (self.status, self.leftovers) {
                 (None, _) => Verdict::Look(self.plan.term_at(self.deadline)),
                 (Some(_), Leftovers::Wait) if !self.others().is_empty() => {
@@ -110,8 +112,11 @@ impl Ward {
                 (Some(_), _) => self.done(Why::Itself),
             };
         };
-        let killing = now >= ending.kill_at;
-        if killing {
+        if now >= ending.kill_at {
+            ending.killed_at.get_or_insert(now);
+        }
+        let ending = *ending;
+        if ending.killed_at.is_some() {
             self.kill(ending.scope);
         }
         let over = self.status.is_some()
@@ -120,13 +125,13 @@ impl Ward {
                 Scope::All => self.others().is_empty(),
             };
         // What cannot be killed (another user's, or stuck in the kernel) must not make us hang.
-        if over || now >= ending.kill_at + self.plan.margin {
+        if over || ending.killed_at.is_some_and(|at| now >= at + self.plan.margin) {
             return self.done(ending.why);
         }
-        Verdict::Look(match (killing, self.status) {
-            (true, _) => now + KILLED,
-            (false, Some(_)) => ending.kill_at.min(now + GLANCE),
-            (false, None) => ending.kill_at,
+        Verdict::Look(match (ending.killed_at, self.status) {
+            (Some(_), _) => now + KILLED,
+            (None, Some(_)) => ending.kill_at.min(now + GLANCE),
+            (None, None) => ending.kill_at,
         })
     }
 
@@ -139,7 +144,7 @@ impl Ward {
             ending.kill_at = ending.kill_at.min(kill_at);
             return;
         }
-        self.ending = Some(Ending { why, scope, kill_at });
+        self.ending = Some(Ending { why, scope, kill_at, killed_at: None });
         self.ask_to_end(Pid::from_raw(self.leader), killpg);
         if scope == Scope::All {
             self.others().into_iter().for_each(|pid| self.ask_to_end(Pid::from_raw(pid), kill));
