@@ -22,9 +22,14 @@ fn sh<'a>(stage: &Stage, script: &'a str) -> Command {
 #[tokio::test(flavor = "multi_thread")]
 async fn exit_codes_are_the_programs_own() {
     let stage = stage().await;
-    for (script, expected) in
-        [("true", 0), ("exit 7", 7), ("kill -KILL $$", 137), ("kill -TERM $$", 143), ("kill -INT $$", 130), ("exit 255", 255)]
-    {
+    for (script, expected) in [
+        ("true", 0),
+        ("exit 7", 7),
+        ("kill -KILL $$", 137),
+        ("kill -TERM $$", 143),
+        ("kill -INT $$", 130),
+        ("exit 255", 255),
+    ] {
         assert_eq!(code(&mut sh(&stage, script)), Some(expected), "{script}");
     }
 }
@@ -205,8 +210,13 @@ async fn an_evicted_holder_is_ended() {
 async fn leftovers() {
     let stage = stage().await;
     // The program ends; its child and its daemon do not.
-    let script = |family: &Family| format!("{} & while [ $(ls {1}/*.daemon | wc -l) = 0 ]; do sleep 0.01; done; exit 4",
-        family.all().join(" "), family.folder().display());
+    let script = |family: &Family| {
+        format!(
+            "{} & while [ $(ls {1}/*.daemon | wc -l) = 0 ]; do sleep 0.01; done; exit 4",
+            family.all().join(" "),
+            family.folder().display()
+        )
+    };
     let killed = Family::new();
     let output = output(&mut sh(&stage, &script(&killed)));
     assert_eq!(output.status.code(), Some(4));
@@ -219,7 +229,8 @@ async fn leftovers() {
     assert_eq!(left.alive().len(), 3);
 
     let waited = Family::new();
-    let mut running = Running::start(&mut stage.run("job", ["--leftovers", "wait", "--", "sh", "-c", &script(&waited)]));
+    let mut running =
+        Running::start(&mut stage.run("job", ["--leftovers", "wait", "--", "sh", "-c", &script(&waited)]));
     waited.until_alive();
     assert_eq!(code(&mut stage.run("job", ["--wait", "500ms", "--", "true"])), Some(75));
     assert!(!running.has_ended());
@@ -259,7 +270,18 @@ async fn as_the_first_process_of_a_namespace() {
     if !rustix::process::geteuid().is_root() {
         first.arg("--map-root-user");
     }
-    first.args(["--pid", "--fork", "--mount-proc", env!("CARGO_BIN_EXE_leasehold"), "run", "job", "--", "sh", "-c", &script]);
+    first.args([
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        env!("CARGO_BIN_EXE_leasehold"),
+        "run",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ]);
     let mut running = Running::start(first.env("LEASEHOLD_STORE", &stage.url));
     until_there(&ready);
     let inside = support::children_of(running.pid());

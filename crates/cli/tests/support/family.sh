@@ -14,11 +14,11 @@ stamp() {
 }
 
 export LC_ALL=C
+# Whoever reads the command's output to its end is not to wait for us.
+exec >/dev/null 2>&1
 case $1 in
 once) echo "${EPOCHREALTIME/./}" >>"$2" ;;
 one)
-    # Whoever waits for the end of our output waits for the program's.
-    exec >/dev/null 2>&1
     echo $BASHPID >"$2.pid"
     stamp "$2"
     ;;

@@ -10,12 +10,12 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use leasehold::seam::Moment;
-use leasehold_testbed::{Redis};
+use leasehold_testbed::Redis;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// Nothing here takes so long, on any machine.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(40);
 const TTL: Duration = Duration::from_secs(3);
 const GLANCE: Duration = Duration::from_millis(3);
 
