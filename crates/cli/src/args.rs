@@ -25,6 +25,14 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Run),
+    Elect(Elect),
+    #[command(visible_alias = "list")]
+    Ls(List),
+    Who(Who),
+    Break(Break),
+    Guarantees(Guarantees),
+    Completions(Completions),
+    Man(Man),
 }
 
 /// Which store.
@@ -53,6 +61,12 @@ pub(crate) struct Run {
     pub(crate) store: StoreArg,
     #[command(flatten)]
     pub(crate) lease: LeaseArgs,
+    /// Share the lock with others who take it with --shared; who takes it without waits for all of them.
+    #[arg(long, conflicts_with = "permits")]
+    pub(crate) shared: bool,
+    /// Let N run at once: this one takes one of N permits. All who use NAME must say the same N.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) permits: Option<u32>,
     /// Give up after waiting so long [default: wait for ever].
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
@@ -70,6 +84,99 @@ pub(crate) struct Run {
     pub(crate) not_acquired: u8,
     #[command(flatten)]
     pub(crate) program: ProgramArgs,
+}
+
+/// Run a program only while this is the leader.
+///
+/// Runs for the election NAME and, when it is won, runs CMD. If the leadership is lost, CMD and all its descendants are ended
+/// before anybody else can lead, and the campaign begins again. When CMD ends by itself, this resigns and ends with CMD's exit
+/// code; a service manager that restarts it makes it a candidate again.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Elect {
+    /// The election's name. A lock of this name is the same thing.
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
+    /// What the leader stands for, as `leasehold who` shows it, such as its address [default: the label].
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) value: Option<String>,
+    #[command(flatten)]
+    pub(crate) lease: LeaseArgs,
+    #[command(flatten)]
+    pub(crate) program: ProgramArgs,
+}
+
+/// List the locks that are held or waited for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct List {
+    /// Only names that begin so.
+    #[arg(default_value = "")]
+    pub(crate) prefix: String,
+    /// Only names after this one.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) after: Option<String>,
+    /// At most so many.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) limit: usize,
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show who holds a lock and who waits for it. Exit code 1 if nobody holds it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Who {
+    /// The lock's name.
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// End a hold by force. Exit code 1 if there is none with that token.
+///
+/// The next waiter gets the lock at once. The holder learns it when the store can tell it; until then it goes on, and only a
+/// resource that checks tokens is protected from it. `leasehold run` then kills its program.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Break {
+    /// The lock's name.
+    pub(crate) name: String,
+    /// The token of the hold, as `leasehold who` shows it: so it is never another hold than the one that was meant.
+    #[arg(long)]
+    pub(crate) token: u64,
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show what a store, configured as it is, really gives.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Guarantees {
+    /// The store [default: as for the other commands].
+    pub(crate) url: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Print a shell's completions.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Completions {
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Print the manual page, or write the pages of all commands into a folder.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Man {
+    /// An existing folder.
+    pub(crate) folder: Option<PathBuf>,
 }
 
 /// How the lock is taken and kept.

@@ -76,6 +76,12 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// What was asked for makes no sense.
+pub(crate) fn bad_usage(what: impl Display) -> Exit {
+    say(what);
+    Exit::Code(USAGE)
+}
+
 /// Leasehold itself failed.
 pub(crate) fn failed(error: &std::io::Error) -> Exit {
     say(chain(error));

@@ -7,15 +7,29 @@ use std::path::Path;
 
 use rustix::fs::{Access, access};
 
+use crate::exit::{self, Exit, say};
+
+/// Whether there is such a program; if not, it is said, and how this process ends.
+pub(crate) fn for_program(program: &OsStr) -> Result<(), Exit> {
+    look_up(program).map_err(|missing| {
+        let (what, code) = match missing {
+            Missing::NotFound => ("there is no such program", exit::NOT_FOUND),
+            Missing::NotExecutable => ("it cannot be executed", exit::NOT_EXECUTABLE),
+        };
+        say(format_args!("{}: {what}", program.display()));
+        Exit::Code(code)
+    })
+}
+
 /// What stands in the way of running a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Missing {
+enum Missing {
     NotFound,
     NotExecutable,
 }
 
 /// Looks for `program` as `execvp` will.
-pub(crate) fn look_up(program: &OsStr) -> Result<(), Missing> {
+fn look_up(program: &OsStr) -> Result<(), Missing> {
     let path = env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     look_up_in(program, &path)
 }

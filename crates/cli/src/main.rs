@@ -1,21 +1,28 @@
 //! The `leasehold` command: hold a distributed lock while a program runs.
 //!
-//! Where to look: `args` is the command line; `run` takes the lock and `supervise` keeps it while the program runs;
+//! Where to look: `args` is the command line; `run` takes the lock, `held` runs the program under it, `supervise` stays until it ends;
 //! `guardian` is the second process, which ends the program in time whatever happens to this one. `guardian`, `supervise`,
 //! `signals` and `terminal` know nothing of stores: they see deadlines.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command speaks on its standard streams")]
 
 mod args;
+mod elect;
 mod exit;
 mod guardian;
+mod held;
+mod look;
 mod lookup;
+mod manual;
+mod open;
 mod processes;
+mod ran;
 mod report;
 mod run;
 mod signals;
 mod store_url;
 mod supervise;
+mod table;
 mod terminal;
 mod waiting;
 
@@ -38,7 +45,14 @@ fn main() -> ExitCode {
     };
     args.trace();
     let exit = match args.command {
-        Command::Run(run) => in_runtime(|| run::main(run)),
+        Command::Run(args) => in_runtime(|| run::main(args)),
+        Command::Elect(args) => in_runtime(|| elect::main(args)),
+        Command::Ls(args) => in_runtime(|| look::ls(args)),
+        Command::Who(args) => in_runtime(|| look::who(args)),
+        Command::Break(args) => in_runtime(|| look::evict(args)),
+        Command::Guarantees(args) => in_runtime(|| look::guarantees(args)),
+        Command::Completions(args) => manual::completions(args.shell),
+        Command::Man(args) => manual::pages(args.folder.as_deref()),
     };
     exit.unwrap_or_else(|e| exit::failed(&e)).end()
 }

@@ -46,6 +46,11 @@ impl ReportFile {
         Ok(ReportFile(path.map(File::create).transpose()?))
     }
 
+    /// No report.
+    pub(crate) fn none() -> ReportFile {
+        ReportFile(None)
+    }
+
     pub(crate) fn write(&mut self, report: &Report<'_>) -> io::Result<()> {
         let Some(file) = &mut self.0 else { return Ok(()) };
         let mut line = serde_json::to_string(report)?;

@@ -67,6 +67,22 @@ impl Signals {
         }
     }
 
+    /// Does the work, unless a signal ends it; stops and continues with its job meanwhile.
+    pub(crate) async fn unless_interrupted<T>(&self, work: impl Future<Output = T>) -> io::Result<Result<T, Signal>> {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return Ok(Ok(done)),
+                signal = self.next() => match signal? {
+                    stop @ (Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU) => stop_own_group(stop),
+                    Signal::SIGCONT => {}
+                    signal => return Ok(Err(signal)),
+                },
+            }
+        }
+    }
+
     /// The signals that were blocked before.
     pub(crate) fn blocked_before(&self) -> &[i32] {
         &self.before

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write, stderr};
 use std::time::Duration;
 
-use leasehold::Lock;
+use leasehold::Store;
 use leasehold::seam::Moment;
 
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -13,7 +13,7 @@ const FRAMES: [&str; 4] = ["|", "/", "-", "\\"];
 const FRAMES_PER_LOOK: usize = 4;
 
 /// Never returns: drop it when the wait is over, and its line is gone.
-pub(crate) async fn show(lock: &Lock, store: &str, label: &str) {
+pub(crate) async fn show(store: &Store, name: &str, shown: &str, label: &str) {
     if !stderr().is_terminal() {
         return std::future::pending().await;
     }
@@ -23,18 +23,17 @@ pub(crate) async fn show(lock: &Lock, store: &str, label: &str) {
     let mut who = String::new();
     for frame in 0.. {
         if frame % FRAMES_PER_LOOK == 0 {
-            who = look(lock, label).await;
+            who = look(store, name, label).await;
         }
         let waited = Moment::now().since(started).as_secs();
-        let name = lock.name();
         let spin = FRAMES[frame % FRAMES.len()];
-        let _ = write!(stderr(), "\r\x1b[2K{spin} waiting {waited} s for {name:?} at {store}{who}");
+        let _ = write!(stderr(), "\r\x1b[2K{spin} waiting {waited} s for {name:?} at {shown}{who}");
         tokio::time::sleep(FRAME).await;
     }
 }
 
-async fn look(lock: &Lock, label: &str) -> String {
-    let Ok(line) = lock.inspect().await else { return ": the store does not answer".into() };
+async fn look(store: &Store, name: &str, label: &str) -> String {
+    let Ok(line) = store.lock(name).inspect().await else { return ": the store does not answer".into() };
     let mut text = String::new();
     if let Some(holder) = line.holders.first() {
         let label = holder.label.as_deref().unwrap_or("somebody");
