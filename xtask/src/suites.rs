@@ -50,6 +50,10 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("zookeeper: weather", &["test", "-p", "leasehold-zookeeper", "--test", "weather"]),
     suite("zookeeper: ensemble", &["test", "-p", "leasehold-zookeeper", "--test", "ensemble"]),
     suite("zookeeper: Python's kazoo", &["test", "-p", "leasehold-zookeeper", "--test", "interop"]),
+    suite("cli: what it shows", &["test", "-p", "leasehold-cli", "--test", "look"]),
+    suite("cli: runs", &["test", "-p", "leasehold-cli", "--test", "run"]),
+    suite("cli: faults", &["test", "-p", "leasehold-cli", "--test", "faults"]),
+    suite("cli: a terminal", &["test", "-p", "leasehold-cli", "--test", "terminal"]),
 ];
 
 /// Examples that run to their end without a server.
