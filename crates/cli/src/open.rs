@@ -19,7 +19,7 @@ pub(crate) struct Opened {
 
 pub(crate) async fn open(url: &StoreUrl) -> Result<Opened> {
     tracing::debug!(store = %url, "connecting");
-    let store = leasehold::connect(url.secret()).await?;
+    let store = Box::pin(leasehold::connect(url.secret())).await?;
     Ok(Opened { store, life_line: None })
 }
 
