@@ -35,6 +35,13 @@ pub(crate) async fn redis() -> Stage {
     Stage { url: redis.url(), keep: Box::new(redis), ttl: TTL }
 }
 
+/// A file of its own.
+pub(crate) async fn sqlite() -> Stage {
+    let folder = TempDir::new().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("locks.db").display());
+    Stage { url, keep: Box::new(folder), ttl: TTL }
+}
+
 /// A Redis that the test keeps.
 pub(crate) fn on_redis(redis: &Redis) -> Stage {
     Stage { url: redis.url(), keep: Box::new(()), ttl: TTL }
