@@ -64,6 +64,10 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("sqlite: weather", &["test", "-p", "leasehold-sqlite", "--test", "weather"]),
     suite("sqlite: shows", &["test", "-p", "leasehold-sqlite", "--test", "shows"]),
     suite("zookeeper: Python's kazoo", &["test", "-p", "leasehold-zookeeper", "--test", "interop"]),
+    suite("cli: what it shows", &["test", "-p", "leasehold-cli", "--test", "look"]),
+    suite("cli: runs", &["test", "-p", "leasehold-cli", "--test", "run"]),
+    suite("cli: faults", &["test", "-p", "leasehold-cli", "--test", "faults"]),
+    suite("cli: a terminal", &["test", "-p", "leasehold-cli", "--test", "terminal"]),
 ];
 
 /// Examples that run to their end without a server.
