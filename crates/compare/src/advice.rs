@@ -31,13 +31,14 @@ struct Candidate<'a> {
     shown: String,
 }
 
-/// How candidates for a need are found, and how the winner's number is introduced.
+/// What a store measured for a need: in which order, how much, and how that is shown.
 type Find = fn(&Measured) -> Option<(Option<Order>, f64, String)>;
 
-/// Needs that one number decides: what is needed, what is measured, and the number.
+/// Needs that one number decides: what is needed, and how the number is introduced and found. Less is better.
 const NEEDS: [(&str, &str, Find); 6] = [
     ("A lock that is mostly free", "taken and given back in", |m| {
-        least(m.uncontended.iter().map(|u| (Some(u.order), u.cycle.p50_us, us(u.cycle.p50_us))))
+        // Nobody is passed, so the order makes no difference.
+        least(m.uncontended.iter().map(|u| (None, u.cycle.p50_us, us(u.cycle.p50_us))))
     }),
     ("Many who wait, and as many turns as possible", "with the most waiters, turns in a second:", |m| {
         let most = m.contended.iter().map(|c| c.waiters).max()?;
@@ -47,12 +48,12 @@ const NEEDS: [(&str, &str, Find); 6] = [
     ("A released lock that soon works for the next", "with few waiters, handed over in", |m| {
         let few = m.contended.iter().map(|c| c.waiters).min()?;
         let these = m.contended.iter().filter(|c| c.waiters == few);
-        least(these.map(|c| (Some(c.order), c.hand_over.p50_us, us(c.hand_over.p50_us))))
+        least(these.filter_map(|c| Some((Some(c.order), c.hand_over.as_ref()?.p50_us, us(c.hand_over.as_ref()?.p50_us)))))
     }),
-    ("Nobody waits much longer than others", "the longest wait, as a multiple of serving everybody once:", |m| {
+    ("No waiter waits long, among many", "with the most waiters, the longest wait:", |m| {
         let most = m.contended.iter().map(|c| c.waiters).max()?;
         let these = m.contended.iter().filter(|c| c.waiters == most);
-        least(these.map(|c| (Some(c.order), c.longest_wait_shares, digits(c.longest_wait_shares))))
+        least(these.map(|c| (Some(c.order), c.wait.max_us, us(c.wait.max_us))))
     }),
     ("Work that goes on soon after a holder died", "from the kill to the next grant,", |m| {
         let recovery = m.recovery.as_ref()?;
@@ -68,6 +69,7 @@ const NEEDS: [(&str, &str, Find); 6] = [
 pub(crate) fn advise(stores: &[Measured]) -> Vec<Advice> {
     let mut all: Vec<Advice> =
         NEEDS.iter().filter_map(|(need, introduction, find)| decide(stores, need, introduction, *find)).collect();
+    all.extend(in_order(stores));
     all.extend(tokens(stores));
     all.extend(stores.iter().filter_map(fair_or_fast));
     all
@@ -92,7 +94,7 @@ fn decide(stores: &[Measured], need: &str, introduction: &str, find: Find) -> Op
     let choice = equals.iter().map(|c| c.name()).collect::<Vec<_>>().join(" or ");
     let mut why = format!("{introduction} {}", best.shown);
     let others: Vec<String> =
-        wide[equals.len()..].iter().map(|c| format!("{} {} ({})", c.name(), c.shown, factor(c.cost / best.cost))).collect();
+        wide[equals.len()..].iter().map(|c| format!("{} {} ({})", c.name(), c.shown, ratio(introduction, c.cost / best.cost))).collect();
     if !others.is_empty() {
         why += &format!("; {}", others.join(", "));
     }
@@ -115,8 +117,26 @@ impl Candidate<'_> {
     }
 }
 
-fn factor(factor: f64) -> String {
-    format!("{} as much", times(factor))
+/// How much another number is of the best.
+fn ratio(introduction: &str, cost: f64) -> String {
+    times(if introduction.contains("turns") { 1.0 / cost } else { cost })
+}
+
+/// Who serves strictly in the order of arrival: a promise, and how evenly it turned out.
+fn in_order(stores: &[Measured]) -> Option<Advice> {
+    let strict: Vec<&Measured> = stores.iter().filter(|m| m.promises.fairness == "strict").collect();
+    let most = stores.iter().flat_map(|m| &m.contended).map(|c| c.waiters).max()?;
+    let even = strict.iter().filter_map(|m| Some(format!("{:.3} on {}", m.with(Order::Fair, most)?.jain, m.label)));
+    let even: Vec<String> = even.collect();
+    let names: Vec<&str> = strict.iter().map(|m| &*m.label).collect();
+    let (choice, why) = match even.is_empty() {
+        true => ("none of these".to_owned(), "no store here keeps a line".to_owned()),
+        false => {
+            let shares = format!("how evenly {most} waiters got their turns (Jain's index, 1 is perfect): {}", even.join(", "));
+            (format!("fair, on {}", list(&names)), shares)
+        }
+    };
+    Some(Advice { need: "Served strictly in the order of arrival".to_owned(), choice, why: sentence(&why) })
 }
 
 /// Who keeps its tokens in order when data are lost: a promise, which no run can measure.
@@ -150,7 +170,9 @@ fn fair_or_fast(m: &Measured) -> Option<Advice> {
     };
     let gain = fast.per_second / fair.per_second;
     let waits = format!(
-        "the longest wait is {} times what it takes to serve everybody once, instead of {}",
+        "its longest wait was {}, that of fair {}; in times of serving everybody once {} against {}",
+        us(fast.wait.max_us),
+        us(fair.wait.max_us),
         digits(fast.longest_wait_shares),
         digits(fair.longest_wait_shares)
     );

@@ -153,15 +153,17 @@ pub struct Contended {
     pub per_second: f64,
     /// Which part of the turns went to another waiter than the last.
     pub switches: f64,
-    /// From the begin of a release until the next waiter knows that it holds.
-    pub hand_over: Latency,
+    /// From the begin of a release until the next waiter knows that it holds; `None` if nobody ever had to wait.
+    pub hand_over: Option<Latency>,
     /// The median hand-over in round trips of this store, measured just before.
-    pub round_trips: f64,
+    pub round_trips: Option<f64>,
     /// From asking to holding.
     pub wait: Latency,
     /// Jain's index over the turns that each waiter got: 1 is the same for all.
     pub jain: f64,
-    /// The longest wait, as a multiple of what it takes to serve everybody once.
+    /// What it takes to serve everybody once, in microseconds: the longest wait of a perfect line.
+    pub everybody_once_us: f64,
+    /// The longest wait, as a multiple of that.
     pub longest_wait_shares: f64,
     /// How often two were inside at once. It must be zero.
     pub overlaps: usize,

@@ -44,16 +44,17 @@ fn of_order(stores: &[Measured], order: Order) -> Vec<Row> {
     let mut sizes: Vec<usize> = stores.iter().flat_map(|m| &m.contended).map(|c| c.waiters).collect();
     sizes.sort_unstable();
     sizes.dedup();
-    let each = |title: &str, shown: fn(&Contended) -> String| -> Vec<Row> {
-        sizes.iter().map(|&n| row(stores, &format!("{n} waiters: {title}"), |m| m.with(order, n).map(shown))).collect()
+    let each = |title: &str, shown: fn(&Contended) -> Option<String>| -> Vec<Row> {
+        sizes.iter().map(|&n| row(stores, &format!("{n} waiters: {title}"), |m| m.with(order, n).and_then(shown))).collect()
     };
-    rows.extend(each("turns in a second", |c| rate(c.per_second)));
-    rows.extend(each("hand-over, median", |c| us(c.hand_over.p50_us)));
-    rows.extend(each("… in round trips", |c| times(c.round_trips)));
-    rows.extend(each("longest wait, in fair shares", |c| digits(c.longest_wait_shares)));
-    rows.extend(each("Jain's index", |c| format!("{:.3}", c.jain)));
+    rows.extend(each("turns in a second", |c| Some(rate(c.per_second))));
+    rows.extend(each("hand-over, median", |c| Some(us(c.hand_over.as_ref()?.p50_us))));
+    rows.extend(each("hand-over in round trips", |c| c.round_trips.map(times)));
+    rows.extend(each("longest wait", |c| Some(us(c.wait.max_us))));
+    rows.extend(each("longest wait in fair shares", |c| Some(digits(c.longest_wait_shares))));
+    rows.extend(each("Jain's index", |c| Some(format!("{:.3}", c.jain))));
     if stores.iter().flat_map(|m| &m.contended).any(|c| c.overlaps > 0) {
-        rows.extend(each("TWO INSIDE AT ONCE", |c| c.overlaps.to_string()));
+        rows.extend(each("TWO INSIDE AT ONCE", |c| Some(c.overlaps.to_string())));
     }
     rows
 }

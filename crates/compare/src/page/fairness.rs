@@ -1,11 +1,11 @@
-//! The longest wait of each store, order and number of waiters, and Jain's index beside it.
+//! The longest wait of each store, order and number of waiters, what a perfect line would make of it, and Jain's index.
 
 use maud::{Markup, html};
 
-use super::axis::{Log, WIDTH, grid, range, short};
+use super::axis::{Log, WIDTH, grid, short, tick};
 use super::classes;
 use crate::report::{Contended, Measured, Order};
-use crate::units::digits;
+use crate::units::us;
 
 const LEFT: f64 = 128.0;
 const RIGHT: f64 = 330.0;
@@ -20,14 +20,13 @@ struct Pair<'a> {
 
 pub(super) fn plot(stores: &[Measured]) -> Markup {
     let pairs = pairs(stores);
-    let waits = pairs.iter().flat_map(|pair| &pair.both).map(|(_, c)| c.longest_wait_shares);
-    let Some((low, high)) = range(waits) else { return html! {} };
-    let axis = Log::between(2f64.powf(low.min(1.0).log2().floor()), 2f64.powf((high * 1.05).log2().ceil()), LEFT, RIGHT);
-    let mut powers = axis.powers(2.0);
-    while powers.len() > 6 {
+    let waits = pairs.iter().flat_map(|pair| &pair.both).flat_map(|(_, c)| [c.wait.max_us, c.everybody_once_us]);
+    let Some(axis) = Log::decades(waits, LEFT, RIGHT) else { return html! {} };
+    let mut powers = axis.powers(10.0);
+    if powers.len() > 5 {
         powers = powers.into_iter().step_by(2).collect();
     }
-    let ticks: Vec<(f64, String)> = powers.into_iter().map(|v| (axis.at(v), format!("{v} ×"))).collect();
+    let ticks: Vec<(f64, String)> = powers.into_iter().map(|v| (axis.at(v), tick(v))).collect();
     let (top, bottom) = (22.0, 26.0 + ROW * pairs.len() as f64);
     html! {
         svg viewBox={"0 0 " (WIDTH) " " (bottom + 24.0)} role="img" aria-label=(description(stores, &pairs)) {
@@ -40,10 +39,14 @@ pub(super) fn plot(stores: &[Measured]) -> Markup {
                 @if first { text class={"label c" (pair.store % super::COLOURS)} x="0" y=(short(y + 4.0)) { (stores[pair.store].label) } }
                 text.tick x=(LEFT - 10.0) y=(short(y + 4.0)) text-anchor="end" { (pair.waiters) }
                 @if let [(_, a), (_, b)] = &pair.both[..] {
-                    line class={"span c" (pair.store % super::COLOURS)} x1=(short(axis.at(a.longest_wait_shares))) x2=(short(axis.at(b.longest_wait_shares))) y1=(short(y)) y2=(short(y)) {}
+                    line class={"span c" (pair.store % super::COLOURS)} x1=(short(axis.at(a.wait.max_us))) x2=(short(axis.at(b.wait.max_us))) y1=(short(y)) y2=(short(y)) {}
+                }
+                @if let Some((_, c)) = pair.both.first() {
+                    @let perfect = short(axis.at(c.everybody_once_us));
+                    line class={"perfect c" (pair.store % super::COLOURS)} x1=(perfect) x2=(perfect) y1=(short(y - 7.0)) y2=(short(y + 7.0)) {}
                 }
                 @for (order, c) in pair.both.iter().rev() {
-                    circle class={"dot " (classes(pair.store, *order))} cx=(short(axis.at(c.longest_wait_shares))) cy=(short(y)) r="4.4" {}
+                    circle class={"dot " (classes(pair.store, *order))} cx=(short(axis.at(c.wait.max_us))) cy=(short(y)) r="4.4" {}
                 }
                 text.value x=(WIDTH - 4.0) y=(short(y + 4.0)) text-anchor="end" { (indices(pair)) }
             }
@@ -71,7 +74,7 @@ fn indices(pair: &Pair<'_>) -> String {
 
 fn description(stores: &[Measured], pairs: &[Pair<'_>]) -> String {
     let one = |pair: &Pair<'_>| {
-        let both = pair.both.iter().map(|(order, c)| format!("{} {}", order.word(), digits(c.longest_wait_shares)));
+        let both = pair.both.iter().map(|(order, c)| format!("{} {}", order.word(), us(c.wait.max_us)));
         let both = both.collect::<Vec<_>>().join(", ");
         format!("{} with {} waiters: {both}", stores[pair.store].label, pair.waiters)
     };

@@ -100,7 +100,7 @@ impl Report {
                     figure {
                         h3 { "The longest wait" }
                         (fairness::plot(stores))
-                        figcaption { "As a multiple of what it takes to serve everybody once: 1 is a perfect line. On the right Jain’s index: 1.00 means that all got the same number of turns." }
+                        figcaption { "Dots are the longest wait of any waiter; the upright line is what it takes to serve everybody once in fair order, which is the longest wait of a perfect line. On the right Jain’s index: 1.00 means that all got the same number of turns." }
                     }
                     @if stores.iter().any(|m| m.recovery.is_some()) {
                         figure {

@@ -20,7 +20,7 @@ pub(super) fn alone(stores: &[Measured]) -> Markup {
 
 /// From hand to hand.
 pub(super) fn hand_over(stores: &[Measured], waiters: usize) -> Markup {
-    plot(stores, |m, order| m.with(order, waiters).map(|c| &c.hand_over))
+    plot(stores, |m, order| m.with(order, waiters)?.hand_over.as_ref())
 }
 
 fn plot(stores: &[Measured], latency: impl Fn(&Measured, Order) -> Option<&Latency>) -> Markup {

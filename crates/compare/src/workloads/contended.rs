@@ -71,7 +71,7 @@ pub(crate) async fn contended(clients: &[Store], order: Order, waiters: usize, w
     let elapsed = Moment::now().since(begin);
     let total: usize = turns.iter().sum();
     let share = elapsed.as_secs_f64() / total.max(1) as f64 * waiters as f64;
-    let hand_over = Latency::of(all.hand_overs).ok_or_else(nothing_measured)?;
+    let hand_over = Latency::of(all.hand_overs);
     let wait = Latency::of(all.waits).ok_or_else(nothing_measured)?;
     Ok(Contended {
         order,
@@ -79,8 +79,9 @@ pub(crate) async fn contended(clients: &[Store], order: Order, waiters: usize, w
         clients: clients.len(),
         per_second: total as f64 / elapsed.as_secs_f64(),
         switches: room.switches.load(Ordering::Relaxed) as f64 / total.max(1) as f64,
-        round_trips: hand_over.p50_us / round_trip,
+        round_trips: hand_over.as_ref().map(|latency| latency.p50_us / round_trip),
         jain: jain(&turns),
+        everybody_once_us: share * 1e6,
         longest_wait_shares: wait.max_us / 1e6 / share,
         hand_over,
         wait,
