@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Queue, Waiting};
-use leasehold_core::{ErrorKind, Guard, Name, Store};
+use leasehold_core::{ErrorKind, Guard, Name, Result, Store};
+use tokio::task::JoinHandle;
 
 use crate::faulty::{Faulty, Weather};
 use crate::harness::Harness;
@@ -81,7 +82,12 @@ impl Arena {
 
     /// A claim for cases that talk to the seam.
     pub fn claim(&self, name: &str, queue: Queue) -> Claim {
-        Claim::new(self.full(name), Mode::Exclusive, queue, self.ttl(), "suite")
+        self.claim_as(name, Mode::Exclusive, queue)
+    }
+
+    /// A claim of this mode.
+    pub fn claim_as(&self, name: &str, mode: Mode, queue: Queue) -> Claim {
+        Claim::new(self.full(name), mode, queue, self.ttl(), "suite")
     }
 
     /// Waits until nobody holds and nobody waits for `name`, at most one lease and the store's lateness.
@@ -112,6 +118,33 @@ impl Arena {
         .await;
     }
 
+    /// Waits until so many hold `name` and so many wait for it.
+    pub async fn line_is(&self, store: &Store, name: &str, holders: usize, waiters: usize) {
+        let mut last = None;
+        let seen = tokio::time::timeout(Duration::from_secs(20), async {
+            loop {
+                last = store.lock(name).inspect().await.ok().map(|line| (line.holders.len(), line.waiters.len()));
+                if last == Some((holders, waiters)) {
+                    return;
+                }
+                nap().await;
+            }
+        });
+        if seen.await.is_err() {
+            panic!("{name:?} should have {holders} holders and {waiters} waiters, and has {last:?}");
+        }
+    }
+
+    /// The guard of somebody who waits and whose turn has come, or comes when the dead before it have run out.
+    pub async fn served<G>(&self, what: &str, waiter: JoinHandle<Result<G>>) -> G {
+        let limit = self.ttl() * 2 + self.recovery().await * 2 + Duration::from_secs(5);
+        within(limit, what, waiter).await.unwrap().unwrap_or_else(|e| panic!("{what}: {e:?}"))
+    }
+
+    async fn recovery(&self) -> Duration {
+        self.backend().await.guarantees().recovery
+    }
+
     /// Takes the lock with tries, as often as it needs within `limit`.
     pub async fn soon(&self, store: &Store, name: &str, limit: Duration) -> Guard {
         within(limit, &format!("{name:?} to come free"), async {
@@ -124,6 +157,14 @@ impl Arena {
             }
         })
         .await
+    }
+}
+
+/// Gives a guard back. In bad weather the store's word may be lost, and the release goes on in the background; the hold was
+/// good to its end all the same.
+pub async fn give_back(guard: Guard) {
+    if let Err(e) = guard.release().await {
+        assert!(e.is_retryable(), "{e:?}");
     }
 }
 
@@ -141,7 +182,7 @@ pub async fn within<T>(limit: Duration, what: &str, work: impl Future<Output = T
 }
 
 /// The grant in an answer, or a failure.
-pub fn granted(answer: leasehold_core::Result<Claimed>) -> Grant {
+pub fn granted(answer: Result<Claimed>) -> Grant {
     match answer {
         Ok(Claimed::Granted(grant)) => grant,
         other => panic!("expected a grant, got {other:?}"),
@@ -149,7 +190,7 @@ pub fn granted(answer: leasehold_core::Result<Claimed>) -> Grant {
 }
 
 /// The place in line in an answer, or a failure.
-pub fn waiting(answer: leasehold_core::Result<Claimed>) -> Waiting {
+pub fn waiting(answer: Result<Claimed>) -> Waiting {
     match answer {
         Ok(Claimed::Waiting(waiting)) => waiting,
         other => panic!("expected a place in line, got {other:?}"),
@@ -157,7 +198,7 @@ pub fn waiting(answer: leasehold_core::Result<Claimed>) -> Waiting {
 }
 
 /// Fails unless the answer is this kind of error.
-pub fn expect_kind<T: fmt::Debug>(answer: leasehold_core::Result<T>, kind: ErrorKind) -> leasehold_core::Error {
+pub fn expect_kind<T: fmt::Debug>(answer: Result<T>, kind: ErrorKind) -> leasehold_core::Error {
     match answer {
         Err(e) if e.kind() == kind => e,
         other => panic!("expected {kind:?}, got {other:?}"),

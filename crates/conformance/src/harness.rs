@@ -110,7 +110,9 @@ pub trait Link: Send + Sync {
     async fn heal(&self);
 }
 
-/// What a case needs beyond clients.
+/// What a case needs beyond clients: power over the server, which a harness names if it has it; and from
+/// [`Fair`](Need::Fair) on, what a store is expected to be able to do unless its harness says openly that it
+/// [lacks](Powers::lacks) it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
     /// [`Harness::private`].
@@ -133,25 +135,55 @@ pub enum Need {
     Requests,
     /// A release wakes the next waiter by a push.
     PushedWake,
+    /// Whoever waits stands in one line in the store, for all to see, and is served in its order.
+    Fair,
+    /// `Mode::Shared`.
+    Shared,
+    /// `Mode::Permits`.
+    Permits,
+    /// A granted `Exclusive` becomes `Shared` in place (S11).
+    Downgrade,
+    /// Labels of 4096 bytes, of any characters: a candidate's value.
+    Values,
 }
 
-/// What a harness can do; the rest is reported as ignored with this reason.
+impl Need {
+    /// Whether every store is expected to meet it.
+    fn is_expected(self) -> bool {
+        matches!(self, Need::Fair | Need::Shared | Need::Permits | Need::Downgrade | Need::Values)
+    }
+}
+
+/// What a harness can do, and its store cannot; whatever is amiss is reported with the reason.
 #[derive(Clone, Debug)]
 pub struct Powers {
     able: Vec<Need>,
     why_not: &'static str,
+    lacking: Vec<(Need, &'static str)>,
 }
 
 impl Powers {
-    /// Able to do these; `why_not` is the reason why the rest cannot be done.
+    /// Able to do these to the server; `why_not` is the reason why the rest cannot be done.
     pub fn new(able: &[Need], why_not: &'static str) -> Powers {
-        Powers { able: able.to_vec(), why_not }
+        Powers { able: able.to_vec(), why_not, lacking: Vec::new() }
+    }
+
+    /// The store cannot meet these needs, and why.
+    #[must_use]
+    pub fn lacks(mut self, needs: &[Need], why: &'static str) -> Powers {
+        self.lacking.extend(needs.iter().map(|need| (*need, why)));
+        self
     }
 
     /// The reason why a case cannot run, if there is one.
     pub(crate) fn lack(&self, needs: &[Need]) -> Option<String> {
-        let missing: Vec<String> =
-            needs.iter().filter(|need| !self.able.contains(need)).map(|need| format!("{need:?}")).collect();
-        (!missing.is_empty()).then(|| format!("needs {}: {}", missing.join(", "), self.why_not))
+        let missing: Vec<_> = needs.iter().filter_map(|need| self.why_not(*need)).collect();
+        (!missing.is_empty()).then(|| format!("needs {}", missing.join("; ")))
+    }
+
+    fn why_not(&self, need: Need) -> Option<String> {
+        let said = self.lacking.iter().find(|(lacking, _)| *lacking == need).map(|(_, why)| *why);
+        let why = said.or_else(|| (!need.is_expected() && !self.able.contains(&need)).then_some(self.why_not))?;
+        Some(format!("{need:?}: {why}"))
     }
 }

@@ -60,15 +60,17 @@ impl Guard {
         self.check()?;
         let Hold { standing, name, .. } = &*self.share.held.0;
         let invalid = |text: &str| Err(Error::new(ErrorKind::Invalid, text).with_name(name));
-        match standing.mode() {
-            Mode::Exclusive if Arc::strong_count(&self.share) > 1 => {
-                return invalid("other guards of this owner count on an exclusive hold");
-            }
-            Mode::Permits { .. } => return invalid("a semaphore's permits cannot be shared"),
-            Mode::Exclusive | Mode::Shared => {}
+        let before = standing.mode();
+        if matches!(before, Mode::Permits { .. }) {
+            return invalid("a semaphore's permits cannot be shared");
         }
-        // No task of this process may take an exclusive turn of it any more.
-        standing.share();
+        // First of all nobody of this owner enters to write any more: whoever did before is counted.
+        standing.count_as_shared(true);
+        if before == Mode::Exclusive && Arc::strong_count(&self.share) > 1 {
+            standing.count_as_shared(false);
+            return invalid("other guards of this owner count on an exclusive hold");
+        }
+        // Nor does another task of this process take an exclusive turn of it.
         drop(self.share.held.0.take_turn());
         self.share.held.0.claim_again().await
     }

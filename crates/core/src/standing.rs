@@ -128,9 +128,9 @@ impl Standing {
         if locked(&self.state).shared { Mode::Shared } else { self.claim.mode }
     }
 
-    /// From now on the hold counts as shared.
-    pub(crate) fn share(&self) {
-        locked(&self.state).shared = true;
+    /// Whether an exclusive hold counts as shared from now on.
+    pub(crate) fn count_as_shared(&self, shared: bool) {
+        locked(&self.state).shared = shared;
     }
 
     /// From now on the hold has this label.

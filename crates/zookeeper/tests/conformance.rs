@@ -65,14 +65,18 @@ impl Harness for World {
     }
 
     fn powers(&self) -> Powers {
-        use Need::{AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart};
+        use Need::{
+            AnotherTool, DeleteHolder, Downgrade, Footprint, Junk, Link, Permits, Private, PushedWake, Requests,
+            Restart, Shared, Values,
+        };
         let able = [AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart];
-        match self {
+        let powers = match self {
             World::Private(_) => Powers::new(&able, "transaction numbers restart with the data, as its guarantees say"),
             World::External(_) => {
                 Powers::new(&[PushedWake], "the server of LEASEHOLD_ZOOKEEPER_URL is not ours to disturb")
             }
-        }
+        };
+        powers.lacks(&[Shared, Permits, Downgrade, Values], "this store knows exclusive claims and short labels only")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

@@ -5,18 +5,18 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use leasehold_core::{Acquire, ErrorKind};
+use leasehold_core::{Acquire, ErrorKind, Store};
 
 use crate::arena::{Arena, expect_kind, within};
 use crate::faulty::Weather;
 
 /// Polls an acquisition until it has been woken `polls` times, and drops it there; says whether it was done before.
-struct DroppedAt {
-    acquire: Option<Acquire>,
+struct DroppedAt<G> {
+    acquire: Option<Acquire<G>>,
     polls: usize,
 }
 
-impl Future for DroppedAt {
+impl<G> Future for DroppedAt<G> {
     type Output = bool;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
@@ -37,13 +37,15 @@ impl Future for DroppedAt {
     }
 }
 
-/// CASES 16: the future is dropped after 0, 1, 2, … polls, until it is done before that; each time the lock is free soon.
-pub(crate) async fn at_every_await_when_free(arena: Arena) {
+/// Drops an acquisition after 0, 1, 2, … polls, until it is done before that; each time `names` are free soon.
+async fn at_every_await<G>(arena: &Arena, names: &[&str], make: impl Fn(&Store) -> Acquire<G>) {
     let store = arena.store().await;
     for polls in 0..50 {
-        let acquire = Some(store.lock("a").acquire());
+        let acquire = Some(make(&store));
         let done = within(arena.ttl() * 3, "an acquisition", DroppedAt { acquire, polls }).await;
-        arena.becomes_empty("a").await;
+        for name in names {
+            arena.becomes_empty(name).await;
+        }
         if done {
             assert!(polls > 0);
             return;
@@ -51,20 +53,49 @@ pub(crate) async fn at_every_await_when_free(arena: Arena) {
     }
 }
 
-/// CASES 16, P4: the same behind a holder; the waiter behind the one that leaves is served.
-pub(crate) async fn at_every_await_when_held(arena: Arena) {
+/// The same behind a holder of `name`; the waiter behind the one that leaves is served.
+async fn at_every_await_behind<G: Send + 'static>(arena: &Arena, name: &str, make: impl Fn(&Store) -> Acquire<G>) {
     let (one, two) = (arena.store().await, arena.store().await);
     for polls in [0, 1, 2, 3, 4, 6] {
-        let guard = one.lock("a").acquire().await.unwrap();
-        let leaver = DroppedAt { acquire: Some(two.lock("a").acquire()), polls };
+        let guard = one.lock(name).acquire().await.unwrap();
+        let leaver = DroppedAt { acquire: Some(make(&two)), polls };
         // Whoever is never woken again is dropped where it waits.
         let _ = tokio::time::timeout(arena.ttl() / 4, leaver).await;
-        let next = tokio::spawn(two.lock("a").acquire());
+        let next = tokio::spawn(make(&two));
         drop(guard);
-        let next = within(arena.ttl() * 4, "the waiter behind", next).await.unwrap().unwrap();
-        drop(next);
-        arena.becomes_empty("a").await;
+        let next = within(arena.ttl() * 4, "the waiter behind", next).await.unwrap();
+        drop(next.unwrap_or_else(|e| panic!("{e:?}")));
+        arena.becomes_empty(name).await;
     }
+}
+
+/// CASES 16: the future is dropped at every await.
+pub(crate) async fn at_every_await_when_free(arena: Arena) {
+    at_every_await(&arena, &["a"], |store| store.lock("a").acquire()).await;
+}
+
+/// CASES 16, P4: the same behind a holder.
+pub(crate) async fn at_every_await_when_held(arena: Arena) {
+    at_every_await_behind(&arena, "a", |store| store.lock("a").acquire()).await;
+}
+
+/// P4: the same of a reader, alone and behind a writer.
+pub(crate) async fn at_every_await_of_a_reader(arena: Arena) {
+    at_every_await(&arena, &["a"], |store| store.rw_lock("a").read().acquire()).await;
+    at_every_await_behind(&arena, "a", |store| store.rw_lock("a").read().acquire()).await;
+}
+
+/// P4: the same of permits.
+pub(crate) async fn at_every_await_of_permits(arena: Arena) {
+    at_every_await(&arena, &["a"], |store| store.semaphore("a", 3).permits(2).acquire()).await;
+    at_every_await_behind(&arena, "a", |store| store.semaphore("a", 3).permits(2).acquire()).await;
+}
+
+/// P4: the same of several names, of which some may be held already when the future is dropped.
+pub(crate) async fn at_every_await_of_several_names(arena: Arena) {
+    at_every_await(&arena, &["a", "b"], |store| store.multi(["b", "a"]).acquire()).await;
+    at_every_await_behind(&arena, "b", |store| store.multi(["b", "a"]).acquire()).await;
+    arena.becomes_empty("a").await;
 }
 
 /// CASES 17 (go-zookeeper#229, kazoo#732): the reply is lost after the store has acted; the claim adopts its own entry.
@@ -85,6 +116,21 @@ pub(crate) async fn after_a_lost_reply(arena: Arena) {
     }
     weather.lose_claim_replies(0);
     arena.becomes_empty("a").await;
+}
+
+/// CASES 17 in the other modes: two lost replies, and still one entry and one token.
+pub(crate) async fn after_a_lost_reply_in_every_mode(arena: Arena) {
+    let weather = Weather::default();
+    let (store, other) = (arena.store_in(&weather).await, arena.store().await);
+    for lock in [store.rw_lock("a").read(), store.semaphore("a", 2).permits(2)] {
+        weather.lose_claim_replies(2);
+        let guard = within(arena.ttl() * 2, "the claim to find itself", lock.acquire()).await.unwrap();
+        let line = other.lock("a").inspect().await.unwrap();
+        assert_eq!((line.holders.len(), line.waiters.len()), (1, 0), "{lock:?}");
+        assert_eq!(line.holders[0].token, Some(guard.fencing_token()));
+        guard.release().await.unwrap();
+        arena.becomes_empty("a").await;
+    }
 }
 
 /// P4: no reply and no bell ever told that the claim has a place, and its lease is long: it is withdrawn by its id, at once.

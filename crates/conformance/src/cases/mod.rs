@@ -2,11 +2,19 @@
 
 pub(crate) mod cancel;
 pub(crate) mod cost;
+pub(crate) mod downgrade;
+pub(crate) mod election;
 pub(crate) mod exclusion;
+pub(crate) mod fence;
 pub(crate) mod holding;
 pub(crate) mod hygiene;
 pub(crate) mod input;
 pub(crate) mod loss;
+pub(crate) mod modes;
+pub(crate) mod multi;
 pub(crate) mod names;
+pub(crate) mod permits;
+pub(crate) mod reentry;
+pub(crate) mod shared;
 pub(crate) mod token;
 pub(crate) mod waiting;

@@ -1,0 +1,280 @@
+//! Is there one leader at a time, and does everybody see who, and what it stands for?
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_core::{ErrorKind, Leader, Leadership, Loss, MAX_VALUE_BYTES, Observer, Options};
+
+use crate::arena::{Arena, expect_kind, within};
+use crate::faulty::Weather;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Proclaims; in bad weather the store's word may be lost, and it is asked again.
+async fn proclaimed(leadership: &Leadership, value: &str) {
+    within(SOON, "the proclamation", async {
+        while let Err(e) = leadership.proclaim(value).await {
+            assert!(e.is_retryable(), "{e:?}");
+        }
+    })
+    .await;
+}
+
+/// Resigns; in bad weather it goes on in the background.
+async fn resigned(leadership: Leadership) {
+    if let Err(e) = leadership.resign().await {
+        assert!(e.is_retryable(), "{e:?}");
+    }
+}
+
+/// Watches until the observer sees this, whatever comes before it.
+async fn sees(observer: &mut Observer, value: Option<&str>) -> Option<Leader> {
+    let what = format!("the observer to see {value:?}");
+    within(SOON, &what, async {
+        loop {
+            let before = observer.current().cloned();
+            observer.changed().await.unwrap();
+            assert_ne!(before.as_ref(), observer.current(), "a change that is none");
+            if observer.current().map(|leader| leader.value.as_str()) == value {
+                return observer.current().cloned();
+            }
+        }
+    })
+    .await
+}
+
+/// P1, P2: candidates of several clients lead one after the other, each with a greater token.
+pub(crate) async fn has_one_leader_at_a_time(arena: Arena) {
+    let (inside, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut tasks = Vec::new();
+    for i in 0..3 {
+        let election = arena.store().await.election("a");
+        let (inside, last) = (inside.clone(), last.clone());
+        tasks.push(tokio::spawn(async move {
+            for round in 0..5 {
+                let value = format!("{i} {round}");
+                let leadership = election.campaign(value.clone()).await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two lead");
+                let token = leadership.fencing_token();
+                assert!(last.swap(token.get(), Ordering::SeqCst) < token.get());
+                let leader = election.leader().await.unwrap().expect("a leader");
+                assert_eq!((leader.value, leader.token), (value, token));
+                inside.fetch_sub(1, Ordering::SeqCst);
+                resigned(leadership).await;
+            }
+        }));
+    }
+    for task in tasks {
+        within(SOON * 4, "fifteen terms", task).await.unwrap();
+    }
+}
+
+/// Whoever resigns hands over to the next candidate at once; who leads is no secret.
+pub(crate) async fn is_handed_over_by_resigning(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let words = Options::default().ttl(Duration::from_secs(20));
+    let (here, there) = (one.election("a").with(&words), two.election("a").with(&words));
+    assert_eq!(there.leader().await.unwrap(), None);
+    let first = here.campaign("first").await.unwrap();
+    let who = expect_kind(there.try_campaign("second").await, ErrorKind::Contended).into_contention().unwrap();
+    assert_eq!((who.label.as_deref(), who.token), (Some("first"), Some(first.fencing_token())));
+    let short = Duration::from_millis(200);
+    expect_kind(there.campaign_timeout("second", short).await, ErrorKind::TimedOut);
+    let second = tokio::spawn(there.campaign("second"));
+    arena.line_is(&one, "a", 1, 1).await;
+    let leader = there.leader().await.unwrap().unwrap();
+    assert_eq!((leader.value.as_str(), leader.token), ("first", first.fencing_token()));
+    let before = first.fencing_token();
+    first.confirm().await.unwrap();
+    first.resign().await.unwrap();
+    let second = within(Duration::from_secs(8), "the next leader", second).await.unwrap().unwrap();
+    assert!(second.fencing_token() > before);
+    let leader = here.leader().await.unwrap().unwrap();
+    assert_eq!((leader.value.as_str(), leader.token), ("second", second.fencing_token()));
+    second.resign().await.unwrap();
+    assert_eq!(here.leader().await.unwrap(), None);
+}
+
+/// An observer sees every change at least as its latest value: vacancy, a leader, its proclamations, its successor.
+pub(crate) async fn is_observed(arena: Arena) {
+    let (one, two, three) = (arena.store().await, arena.store().await, arena.store().await);
+    let mut observer = three.election("a").observe().await.unwrap();
+    assert_eq!(observer.current(), None, "nobody has led yet");
+    let first = one.election("a").campaign("one").await.unwrap();
+    let token = first.fencing_token();
+    assert_eq!(sees(&mut observer, Some("one")).await.unwrap().token, token);
+    proclaimed(&first, "two").await;
+    assert_eq!(sees(&mut observer, Some("two")).await.unwrap().token, token, "a proclamation keeps the token");
+    // Not each of these needs to be seen; the latest does.
+    for value in ["three", "four", "five"] {
+        proclaimed(&first, value).await;
+    }
+    assert_eq!(sees(&mut observer, Some("five")).await.unwrap().token, token);
+    let second = tokio::spawn(two.election("a").campaign("six"));
+    arena.line_is(&three, "a", 1, 1).await;
+    resigned(first).await;
+    let second = arena.served("the next leader", second).await;
+    assert_eq!(sees(&mut observer, Some("six")).await.unwrap().token, second.fencing_token());
+    assert!(second.fencing_token() > token);
+    // Whoever begins to watch now sees what is.
+    let late = one.election("a").observe().await.unwrap();
+    assert_eq!(late.current().map(|leader| leader.value.as_str()), Some("six"));
+    drop(second);
+    assert_eq!(sees(&mut observer, None).await, None, "a vacancy is a value");
+}
+
+/// The same value in another term is another leader: its token says so.
+pub(crate) async fn is_observed_by_its_token(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let first = one.election("a").campaign("same").await.unwrap();
+    let mut observer = two.election("a").observe().await.unwrap();
+    let before = observer.current().cloned().unwrap();
+    assert_eq!((before.value.as_str(), before.token), ("same", first.fencing_token()));
+    resigned(first).await;
+    let second = one.election("a").campaign("same").await.unwrap();
+    within(SOON, "the other term", async {
+        while observer.current().map(|leader| leader.token) != Some(second.fencing_token()) {
+            observer.changed().await.unwrap();
+        }
+    })
+    .await;
+    resigned(second).await;
+}
+
+/// Two watch two elections of one client; each sees its own. Watching costs no place in line.
+pub(crate) async fn is_observed_apart_from_others(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let mut left = two.election("left").observe().await.unwrap();
+    let right = two.election("right").observe().await.unwrap();
+    let leadership = one.election("left").campaign("l").await.unwrap();
+    sees(&mut left, Some("l")).await;
+    assert_eq!(right.current(), None);
+    let line = two.election("right").inspect().await.unwrap();
+    assert_eq!((line.holders.len(), line.waiters.len()), (0, 0));
+    drop(right);
+    proclaimed(&leadership, "l2").await;
+    sees(&mut left, Some("l2")).await;
+    resigned(leadership).await;
+}
+
+/// Whoever leads no more proclaims nothing, whether another leads or nobody, and is told.
+pub(crate) async fn proclaims_nothing_after_loss(arena: Arena) {
+    let weather = Weather::default();
+    weather.deaf();
+    let (deaf, two, operator) = (arena.store_in(&weather).await, arena.store().await, arena.store().await);
+    let words = Options::default().ttl(Duration::from_secs(20));
+    let late = deaf.election("a").with(&words).campaign("first").await.unwrap();
+    let next = tokio::spawn(two.election("a").with(&words).campaign("second"));
+    arena.line_is(&operator, "a", 1, 1).await;
+    assert!(operator.evict("a", late.fencing_token()).await.unwrap());
+    let next = within(Duration::from_secs(8), "the next leader", next).await.unwrap().unwrap();
+    expect_kind(late.proclaim("too late").await, ErrorKind::Lost);
+    assert!(!late.is_valid());
+    let leader = operator.election("a").leader().await.unwrap().unwrap();
+    assert_eq!((leader.value.as_str(), leader.token), ("second", next.fencing_token()));
+    next.resign().await.unwrap();
+    drop(late);
+    // The same with nobody behind it: asking again must not make it the leader anew.
+    let late = deaf.election("b").with(&words).campaign("first").await.unwrap();
+    assert!(operator.evict("b", late.fencing_token()).await.unwrap());
+    expect_kind(late.proclaim("too late").await, ErrorKind::Lost);
+    within(Duration::from_secs(8), "what the late proclamation left to go", async {
+        while operator.election("b").leader().await.unwrap().is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    let next = within(Duration::from_secs(8), "a successor", two.election("b").campaign("second")).await.unwrap();
+    next.resign().await.unwrap();
+    drop(late);
+}
+
+/// The reply to a proclamation is lost: it is asked again, and it is the same term.
+pub(crate) async fn proclaims_again_after_a_lost_reply(arena: Arena) {
+    let weather = Weather::default();
+    let (one, two) = (arena.store_in(&weather).await, arena.store().await);
+    let leadership = one.election("a").campaign("one").await.unwrap();
+    weather.lose_claim_replies(1);
+    expect_kind(leadership.proclaim("two").await, ErrorKind::Ambiguous);
+    leadership.proclaim("two").await.unwrap();
+    let leader = two.election("a").leader().await.unwrap().unwrap();
+    assert_eq!((leader.value.as_str(), leader.token), ("two", leadership.fencing_token()));
+    // A confirmation and renewals keep the value.
+    tokio::time::sleep(arena.ttl()).await;
+    leadership.confirm().await.unwrap();
+    assert_eq!(two.election("a").leader().await.unwrap().unwrap().value, "two");
+    leadership.resign().await.unwrap();
+}
+
+/// Values of any characters, up to the longest, are seen as they were proclaimed; a longer one is refused and changes nothing.
+pub(crate) async fn keeps_long_and_odd_values(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let longest = "\u{1F512}".repeat(MAX_VALUE_BYTES / 4);
+    let too_long = format!("{longest}x");
+    let odd = "a\nb\r\t\0 \"'\\ {} [] 3/4 é 漢 e\u{301} \u{FEFF}%2F:;,|\u{7F}";
+    let leader = async || two.election("a").leader().await.unwrap().map(|leader| leader.value);
+    expect_kind(one.election("a").campaign(too_long.clone()).await, ErrorKind::Invalid);
+    assert_eq!(leader().await, None);
+    for value in [longest.as_str(), odd, "", " ", "\n"] {
+        let leadership = one.election("a").campaign(value).await.unwrap();
+        assert_eq!(leader().await.as_deref(), Some(value), "campaigned");
+        leadership.resign().await.unwrap();
+    }
+    let leadership = one.election("a").campaign("short").await.unwrap();
+    for value in [longest.as_str(), odd, "", "short again"] {
+        leadership.proclaim(value).await.unwrap();
+        assert_eq!(leader().await.as_deref(), Some(value), "proclaimed");
+    }
+    expect_kind(leadership.proclaim(too_long).await, ErrorKind::Invalid);
+    assert!(leadership.is_valid());
+    assert_eq!(leader().await.as_deref(), Some("short again"));
+    // Who waits shows its value too.
+    let waiter = tokio::spawn(two.election("a").campaign(longest.clone()));
+    arena.line_is(&two, "a", 1, 1).await;
+    assert_eq!(two.election("a").inspect().await.unwrap().waiters[0].label.as_deref(), Some(longest.as_str()));
+    leadership.resign().await.unwrap();
+    arena.served("the one with the long value", waiter).await.resign().await.unwrap();
+}
+
+/// Leadership is a lease: a dead leader is followed, `max_hold` ends it, `run` resigns.
+pub(crate) async fn is_lost_like_any_lease(arena: Arena) {
+    let weather = Weather::default();
+    let (one, two) = (arena.store_in(&weather).await, arena.store().await);
+    weather.hang_renewals(true);
+    let stale = one.election("a").campaign("stale").await.unwrap();
+    let limit = arena.ttl() * 2 + two.guarantees().recovery + Duration::from_secs(2);
+    let next = within(limit, "a successor", two.election("a").campaign("next")).await.unwrap();
+    assert!(!stale.is_valid() && next.fencing_token() > stale.fencing_token());
+    expect_kind(stale.proclaim("too late").await, ErrorKind::Lost);
+    expect_kind(stale.resign().await, ErrorKind::Lost);
+    assert!(next.confirm().await.is_ok());
+    next.resign().await.unwrap();
+    weather.hang_renewals(false);
+
+    let brief = two.election("a").max_hold(arena.ttl() / 2).campaign("brief").await.unwrap();
+    assert_eq!(within(arena.ttl() * 2, "max_hold", brief.lost()).await, Loss::MaxHold);
+    drop(brief);
+    arena.becomes_empty("a").await;
+    let token = two.election("a").run("running", |held| async move { held.fencing_token() }).await.unwrap();
+    assert!(token.get() > 0);
+    arena.becomes_empty("a").await;
+}
+
+/// Bad names and closed stores are errors, for who campaigns and for who watches.
+pub(crate) async fn refuses_bad_input(arena: Arena) {
+    let store = arena.store().await;
+    let long = "x".repeat(513);
+    for bad in ["", "a\0b", &long] {
+        expect_kind(store.election(bad).campaign("x").await, ErrorKind::Invalid);
+        expect_kind(store.election(bad).leader().await, ErrorKind::Invalid);
+        expect_kind(store.election(bad).observe().await, ErrorKind::Invalid);
+    }
+    let election = store.election("a");
+    let mut observer = election.observe().await.unwrap();
+    store.close(Duration::from_secs(5)).await.unwrap();
+    expect_kind(election.campaign("x").await, ErrorKind::Closed);
+    expect_kind(election.observe().await, ErrorKind::Closed);
+    let ended = within(arena.ttl() * 3 + SOON, "watching to end with the store", observer.changed()).await;
+    assert!(ended.is_err());
+}

@@ -1,0 +1,113 @@
+//! Do the primitives of one name stand in one line?
+
+use std::sync::Arc;
+
+use leasehold_core::seam::Mode;
+use leasehold_core::{ErrorKind, Guard, Result};
+use tokio::task::JoinHandle;
+
+use crate::arena::{Arena, expect_kind, give_back};
+
+/// One name, all primitives: each waits for those before it, and those that go together hold together.
+pub(crate) async fn stand_in_one_line(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let guard = one.lock("a").acquire().await.unwrap();
+    expect_kind(two.rw_lock("a").read().try_acquire().await, ErrorKind::Contended);
+    expect_kind(two.semaphore("a", 2).try_acquire().await, ErrorKind::Contended);
+    expect_kind(two.election("a").try_campaign("x").await, ErrorKind::Contended);
+    expect_kind(two.multi(["a", "b"]).try_acquire().await, ErrorKind::Contended);
+    let mut n = 0;
+    let mut waits = Vec::new();
+    for lock in [
+        two.rw_lock("a").read(),
+        one.rw_lock("a").read(),
+        one.semaphore("a", 2).permits(1),
+        two.semaphore("a", 2).permits(1),
+        two.rw_lock("a").read(),
+    ] {
+        waits.push(tokio::spawn(lock.acquire()));
+        n += 1;
+        arena.line_is(&one, "a", 1, n).await;
+    }
+    let campaign = tokio::spawn(one.election("a").campaign("me"));
+    arena.line_is(&one, "a", 1, 6).await;
+    let mut waits = waits.into_iter();
+    let mut last = guard.fencing_token();
+    give_back(guard).await;
+
+    last = together(&arena, &mut waits, 2, last).await;
+    last = together(&arena, &mut waits, 2, last).await;
+    last = together(&arena, &mut waits, 1, last).await;
+    let leadership = arena.served("the candidate", campaign).await;
+    assert!(leadership.fencing_token() > last);
+    expect_kind(two.lock("a").try_acquire().await, ErrorKind::Contended);
+    drop(leadership);
+    arena.becomes_empty("a").await;
+}
+
+/// The next `n` in line hold at once, and nobody else; gives them back and returns the greatest of their tokens.
+async fn together(
+    arena: &Arena,
+    waits: &mut impl ExactSizeIterator<Item = JoinHandle<Result<Guard>>>,
+    n: usize,
+    last: leasehold_core::FencingToken,
+) -> leasehold_core::FencingToken {
+    let mut guards = Vec::new();
+    for wait in waits.take(n) {
+        guards.push(arena.served("whose turn it is", wait).await);
+    }
+    arena.line_is(&arena.store().await, "a", n, waits.len() + 1).await;
+    assert!(guards.iter().all(|guard| guard.is_valid() && guard.fencing_token() > last), "{guards:?} after {last:?}");
+    let greatest = guards.iter().map(Guard::fencing_token).max().unwrap();
+    for guard in guards {
+        give_back(guard).await;
+    }
+    greatest
+}
+
+/// CASES 2 across modes: from grant to conflicting grant tokens rise, whatever the modes and however the hold ends.
+pub(crate) async fn raise_one_anothers_tokens(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let mut last = None;
+    for round in 0..2 {
+        let locks = [
+            one.lock("a"),
+            two.rw_lock("a").read(),
+            one.rw_lock("a").write(),
+            two.semaphore("a", 3).permits(2),
+            one.rw_lock("a").read(),
+            two.lock("a").fast(),
+            one.semaphore("a", 1).permits(1),
+        ];
+        for (i, lock) in locks.iter().enumerate() {
+            let guard = lock.acquire().await.unwrap();
+            let token = guard.fencing_token();
+            assert!(Some(token) > last, "{lock:?}: {token:?} after {last:?}");
+            last = Some(token);
+            match (round + i) % 2 {
+                0 => give_back(guard).await,
+                _ => assert!(two.evict("a", token).await.unwrap()),
+            }
+        }
+    }
+}
+
+/// S1 in every mode: a repeated claim answers the same grant, and stores the new label.
+pub(crate) async fn are_each_claimed_idempotently(arena: Arena) {
+    use crate::arena::granted;
+    use leasehold_core::seam::Queue;
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: 3 }] {
+        let claim = arena.claim_as("a", mode, Queue::Fair);
+        let first = granted(one.claim(&claim).await);
+        let again = granted(one.claim(&claim.clone().with_label("another")).await);
+        assert_eq!(first.token, again.token, "{mode:?}");
+        let line = two.inspect(&claim.name).await.unwrap();
+        assert_eq!((line.holders.len(), line.waiters.len()), (1, 0), "{mode:?}");
+        assert_eq!(line.holders[0].label.as_deref(), Some("another"), "{mode:?}");
+        one.release(&claim, Some(&again.place)).await.unwrap();
+        one.release(&claim, None).await.unwrap();
+        arena.becomes_empty("a").await;
+    }
+    drop(Arc::clone(&two));
+}

@@ -1,0 +1,177 @@
+//! Are several names taken together, or none?
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_core::seam::Moment;
+use leasehold_core::{ErrorKind, Loss, Name, Options};
+
+use crate::arena::{Arena, expect_kind, give_back, within};
+
+/// CASES 1 with several names: tasks that want the same names in opposite orders never wait for each other, and whoever
+/// holds them all is alone.
+pub(crate) async fn opposite_orders_do_not_deadlock(arena: Arena) {
+    let inside = Arc::new(AtomicU64::new(0));
+    let mut tasks = Vec::new();
+    for (i, names) in [["a", "b", "c"], ["c", "b", "a"], ["b", "a", "c"]].into_iter().enumerate() {
+        let (multi, inside) = (arena.store().await.multi(names), inside.clone());
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..6 {
+                let guard = multi.acquire().await.unwrap_or_else(|e| panic!("{i}: {e:?}"));
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                tokio::task::yield_now().await;
+                assert!(guard.is_valid());
+                inside.fetch_sub(1, Ordering::SeqCst);
+                drop(guard.release().await);
+            }
+        }));
+    }
+    for task in tasks {
+        within(Duration::from_secs(90), "those who want the same names", task).await.unwrap();
+    }
+    for name in ["a", "b", "c"] {
+        arena.becomes_empty(name).await;
+    }
+}
+
+/// What a guard of several says: each name in order, its token, and that the lock of each name is held.
+pub(crate) async fn holds_each_of_them(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let guard = one.multi(["c", "a", "b"]).acquire().await.unwrap();
+    let tokens: Vec<_> = guard.tokens().map(|(name, token)| (name.clone(), token)).collect();
+    assert_eq!(tokens.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert!(guard.is_valid() && guard.remaining() > Duration::ZERO && guard.check().is_ok());
+    for (name, token) in &tokens {
+        assert_eq!(guard.get(name).map(|guard| guard.fencing_token()), Some(*token));
+        let who = expect_kind(two.lock(name).try_acquire().await, ErrorKind::Contended).into_contention().unwrap();
+        assert_eq!(who.token, Some(*token));
+        assert_eq!(two.lock(name).inspect().await.unwrap().holders[0].token, Some(*token));
+    }
+    assert!(guard.get("d").is_none());
+    drop(guard.release().await);
+    for (name, _) in &tokens {
+        arena.becomes_empty(name.as_str()).await;
+    }
+    // Each name's tokens rise from one of us to the next, whatever primitive it is.
+    let after = two.lock("b").acquire().await.unwrap();
+    assert!(after.fencing_token() > tokens[1].1);
+    give_back(after).await;
+}
+
+/// All or nothing: one is held by somebody else, so none is kept; the error names that one.
+pub(crate) async fn takes_all_or_nothing(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let taken = one.lock("b").label("the holder").acquire().await.unwrap();
+    let multi = two.multi(["a", "b", "c"]);
+    let error = expect_kind(multi.try_acquire().await, ErrorKind::Contended);
+    assert_eq!(error.name(), Some(&Name::new("b")));
+    assert_eq!(error.into_contention().unwrap().label.as_deref(), Some("the holder"));
+    for name in ["a", "c"] {
+        arena.becomes_empty(name).await;
+    }
+    let error = multi.acquire_timeout(Duration::from_millis(300)).await.unwrap_err();
+    assert!(error.is_retryable(), "{error:?}");
+    for name in ["a", "c"] {
+        arena.becomes_empty(name).await;
+    }
+    // Whoever gives up midway leaves nothing, and the one that waits for all gets them.
+    let leaver = tokio::spawn(multi.acquire());
+    arena.line_is(&one, "b", 1, 1).await;
+    leaver.abort();
+    for name in ["a", "c"] {
+        arena.becomes_empty(name).await;
+    }
+    let all = tokio::spawn(multi.acquire());
+    arena.line_is(&one, "b", 1, 1).await;
+    give_back(taken).await;
+    let all = arena.served("all of them", all).await;
+    assert!(all.is_valid());
+    drop(all);
+    for name in ["a", "b", "c"] {
+        arena.becomes_empty(name).await;
+    }
+}
+
+/// One deadline for all of them together: what the first took of it, the others do not have.
+pub(crate) async fn has_one_deadline(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let (first, _second) = (one.lock("a").acquire().await.unwrap(), one.lock("b").acquire().await.unwrap());
+    let (start, wait) = (Moment::now(), Duration::from_millis(900));
+    let bounded = tokio::spawn(two.multi(["b", "a"]).acquire_timeout(wait));
+    arena.line_is(&one, "a", 1, 1).await;
+    tokio::time::sleep(wait / 2).await;
+    first.release().await.unwrap();
+    let error = expect_kind(bounded.await.unwrap(), ErrorKind::TimedOut);
+    let took = Moment::now().since(start);
+    assert!(took >= wait && took < wait + Duration::from_millis(700), "took {took:?} for {wait:?}");
+    assert_eq!(error.name(), Some(&Name::new("b")));
+    arena.becomes_empty("a").await;
+}
+
+/// Nothing, and the same twice, are refused before anything is sent.
+pub(crate) async fn refuses_none_and_twice(arena: Arena) {
+    let store = arena.store().await;
+    let none: [&str; 0] = [];
+    expect_kind(store.multi(none).acquire().await, ErrorKind::Invalid);
+    expect_kind(store.multi(none).try_acquire().await, ErrorKind::Invalid);
+    let error = expect_kind(store.multi(["b", "a", "b"]).acquire().await, ErrorKind::Invalid);
+    assert_eq!(error.name(), Some(&Name::new("b")));
+    // A bad name among good ones, first or last: none of them is kept.
+    for bad in ["", "a\0b"] {
+        expect_kind(store.multi(["x", bad]).acquire().await, ErrorKind::Invalid);
+        expect_kind(store.multi(["b", bad]).try_acquire().await, ErrorKind::Invalid);
+    }
+    let words = Options::default().ttl(Duration::ZERO);
+    expect_kind(store.multi(["a", "b"]).with(&words).acquire().await, ErrorKind::Invalid);
+    for name in ["a", "b", "x"] {
+        arena.becomes_empty(name).await;
+    }
+}
+
+/// One of them is lost: the whole says so at once, names it, and gives the others back.
+pub(crate) async fn is_lost_with_one_of_them(arena: Arena) {
+    let (one, operator) = (arena.store().await, arena.store().await);
+    let words = Options::default().ttl(Duration::from_secs(20));
+    let guard = one.multi(["a", "b", "c"]).with(&words).acquire().await.unwrap();
+    let token = guard.get("b").unwrap().fencing_token();
+    let lost = guard.lost();
+    assert!(operator.evict("b", token).await.unwrap());
+    let loss = within(Duration::from_secs(8), "the loss of one", lost).await;
+    assert!(matches!(loss, Loss::Evicted | Loss::Gone), "{loss:?}");
+    assert!(!guard.is_valid());
+    assert_eq!(guard.remaining(), Duration::ZERO);
+    assert_eq!(expect_kind(guard.check(), ErrorKind::Lost).name(), Some(&Name::new("b")));
+    assert!(guard.get("a").unwrap().is_valid());
+    assert_eq!(expect_kind(guard.release().await, ErrorKind::Lost).name(), Some(&Name::new("b")));
+    for name in ["a", "b", "c"] {
+        arena.becomes_empty(name).await;
+    }
+}
+
+/// `max_hold` and `run`: the body sees each hold, is dropped on loss, and all are given back.
+pub(crate) async fn ends_and_runs_as_any_lock(arena: Arena) {
+    let store = arena.store().await;
+    let multi = store.multi(["b", "a"]);
+    let guard = multi.clone().max_hold(arena.ttl() / 2).acquire().await.unwrap();
+    assert_eq!(within(arena.ttl() * 2, "max_hold", guard.lost()).await, Loss::MaxHold);
+    expect_kind(guard.release().await, ErrorKind::Lost);
+    arena.becomes_empty("a").await;
+    arena.becomes_empty("b").await;
+    let names = multi.run(|held| async move { held.iter().map(|held| held.name().clone()).collect::<Vec<_>>() });
+    assert_eq!(names.await.unwrap(), [Name::new("a"), Name::new("b")]);
+    let lost = multi.clone().max_hold(arena.ttl() / 3).run(|_| std::future::pending::<()>());
+    assert_eq!(expect_kind(lost.await, ErrorKind::Lost).loss(), Some(Loss::MaxHold));
+    arena.becomes_empty("a").await;
+    arena.becomes_empty("b").await;
+    let cancelled = tokio::spawn(multi.run(|_| std::future::pending::<()>()));
+    within(Duration::from_secs(20), "the body to hold", async {
+        while store.lock("b").inspect().await.unwrap().holders.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    cancelled.abort();
+    arena.becomes_empty("a").await;
+    arena.becomes_empty("b").await;
+}

@@ -1,0 +1,218 @@
+//! Are there never more permits out than there are, and does nobody lose one?
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold_core::seam::{Claimed, Mode, Queue};
+use leasehold_core::{DistributedLock, ErrorKind, Guard, Loss, Options};
+
+use crate::arena::{Arena, expect_kind, give_back, granted, waiting, within};
+
+const fn permits(n: u32, of: u32) -> Mode {
+    Mode::Permits { n, of }
+}
+
+/// FAILURES 1.2, AcquiredPermits: tasks of four clients take one or two of three permits; never are more out than there are.
+pub(crate) async fn never_more_than_there_are(arena: Arena) {
+    let (out, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let semaphore = arena.store().await.semaphore("a", 3);
+        for n in [1, 2] {
+            let (lock, out, most) = (semaphore.permits(n), out.clone(), most.clone());
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..8 {
+                    let guard = lock.acquire().await.unwrap();
+                    let now = out.fetch_add(n, Ordering::SeqCst) + n;
+                    assert!(now <= 3, "{now} of 3 permits are out");
+                    most.fetch_max(now, Ordering::SeqCst);
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    out.fetch_sub(n, Ordering::SeqCst);
+                    assert!(guard.is_valid());
+                    drop(guard.release().await);
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert!(most.load(Ordering::SeqCst) > 1, "permits were never out together");
+}
+
+/// As many as there are hold at once, each with a token of its own, and one more does not.
+pub(crate) async fn are_held_together(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let (here, there) = (one.semaphore("a", 3), two.semaphore("a", 3));
+    let guards = [here.acquire().await.unwrap(), there.acquire().await.unwrap(), here.try_acquire().await.unwrap()];
+    assert!(guards.iter().all(Guard::is_valid));
+    let mut tokens: Vec<_> = guards.iter().map(Guard::fencing_token).collect();
+    tokens.sort();
+    let mut seen: Vec<_> = there.inspect().await.unwrap().holders.iter().filter_map(|e| e.token).collect();
+    seen.sort();
+    tokens.dedup();
+    assert_eq!((tokens.len(), &seen), (3, &tokens));
+    let dynamic: Arc<dyn DistributedLock> = Arc::new(there.clone());
+    expect_kind(dynamic.try_acquire().await, ErrorKind::Contended);
+    let wait = Duration::from_millis(200);
+    let late = dynamic.acquire_timeout(wait).await;
+    assert!(late.is_err_and(|e| e.is_retryable()));
+    let [first, second, third] = guards;
+    give_back(second).await;
+    let fourth = within(arena.ttl() * 3, "the permit that was given back", there.acquire()).await.unwrap();
+    for guard in [first, third, fourth] {
+        give_back(guard).await;
+    }
+    arena.becomes_empty("a").await;
+    let all = here.permits(3).acquire().await.unwrap();
+    assert!(seen.iter().all(|token| *token < all.fencing_token()), "a token did not rise");
+    give_back(all).await;
+}
+
+/// P6, S10: whoever asks for many is not passed by those who ask for few, although a permit is free.
+pub(crate) async fn many_are_not_passed_by_few(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let (here, there) = (one.semaphore("a", 3), two.semaphore("a", 3));
+    let first = here.permits(2).acquire().await.unwrap();
+    let all = tokio::spawn(there.permits(3).acquire());
+    arena.line_is(&one, "a", 1, 1).await;
+    expect_kind(here.try_acquire().await, ErrorKind::Contended);
+    let few = tokio::spawn(here.acquire());
+    arena.line_is(&one, "a", 1, 2).await;
+    let pair = tokio::spawn(there.permits(2).acquire());
+    arena.line_is(&one, "a", 1, 3).await;
+    give_back(first).await;
+    let all = arena.served("who asks for all", all).await;
+    arena.line_is(&one, "a", 1, 2).await;
+    give_back(all).await;
+    let (few, pair) = (arena.served("who asks for one", few).await, arena.served("who asks for two", pair).await);
+    arena.line_is(&one, "a", 2, 0).await;
+    give_back(few).await;
+    give_back(pair).await;
+    arena.becomes_empty("a").await;
+}
+
+/// S10 at the seam: any of the holders may give back the permit that the first in line lacks, the newest too.
+pub(crate) async fn any_holder_may_make_room(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    for leaver in 0..3 {
+        let claims: Vec<_> = (0..3).map(|_| arena.claim_as("a", permits(1, 3), Queue::Fair)).collect();
+        let mut grants = Vec::new();
+        for claim in &claims {
+            grants.push(granted(one.claim(claim).await));
+        }
+        let next = arena.claim_as("a", permits(1, 3), Queue::Fair);
+        waiting(two.claim(&next).await);
+        one.release(&claims[leaver], Some(&grants[leaver].place)).await.unwrap();
+        let grant = granted(two.claim(&next).await);
+        let busy = two.claim(&arena.claim_as("a", permits(1, 3), Queue::Try)).await;
+        assert!(matches!(busy, Ok(Claimed::Busy(_))), "a fourth of 3 permits: {busy:?}");
+        two.release(&next, Some(&grant.place)).await.unwrap();
+        for (claim, grant) in claims.iter().zip(&grants) {
+            one.release(claim, Some(&grant.place)).await.unwrap();
+        }
+        arena.becomes_empty("a").await;
+    }
+}
+
+/// A crash gives permits back: those of a dead holder are free after its lease, and a dead waiter for many is skipped.
+pub(crate) async fn come_back_from_the_dead(arena: Arena) {
+    let (dead, alive) = (arena.backend().await, arena.store().await);
+    let semaphore = alive.semaphore("a", 3);
+    granted(dead.claim(&arena.claim_as("a", permits(2, 3), Queue::Fair)).await);
+    let first = semaphore.acquire().await.unwrap();
+    waiting(dead.claim(&arena.claim_as("a", permits(3, 3), Queue::Fair)).await);
+    let pair = tokio::spawn(semaphore.permits(2).acquire());
+    let pair = arena.served("the permits of the dead", pair).await;
+    assert!(first.is_valid(), "{:?}", first.check());
+    give_back(pair).await;
+    give_back(first).await;
+    arena.becomes_empty("a").await;
+}
+
+/// A count of permits that differs from the line's is an error, leaves nothing and disturbs nobody.
+pub(crate) async fn of_another_count_are_refused(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let semaphore = one.semaphore("a", 3);
+    let first = semaphore.acquire().await.unwrap();
+    let limit = Duration::from_secs(5);
+    for count in [1, 2, 4, u32::MAX] {
+        let other = two.semaphore("a", count);
+        let error = expect_kind(within(limit, "the refusal", other.acquire()).await, ErrorKind::Invalid);
+        assert!(error.to_string().contains(&count.to_string()) && error.to_string().contains('3'), "{error}");
+        expect_kind(within(limit, "the refusal", other.try_acquire()).await, ErrorKind::Invalid);
+        expect_kind(within(limit, "the refusal", other.acquire_timeout(limit)).await, ErrorKind::Invalid);
+    }
+    arena.line_is(&two, "a", 1, 0).await;
+    let pair = within(limit, "the rest", two.semaphore("a", 3).permits(2).acquire()).await.unwrap();
+    // Also while others wait.
+    let waiter = tokio::spawn(two.semaphore("a", 3).acquire());
+    arena.line_is(&one, "a", 2, 1).await;
+    expect_kind(within(limit, "the refusal", two.semaphore("a", 5).acquire()).await, ErrorKind::Invalid);
+    arena.line_is(&one, "a", 2, 1).await;
+    give_back(pair).await;
+    give_back(first).await;
+    give_back(arena.served("who waited", waiter).await).await;
+    arena.becomes_empty("a").await;
+    // Nobody is in line: another count is as good.
+    give_back(two.semaphore("a", 2).permits(2).acquire().await.unwrap()).await;
+}
+
+/// CASES 34: zero permits, and more than there are, are refused at once and leave nothing; the greatest count works.
+pub(crate) async fn of_no_sense_are_refused(arena: Arena) {
+    let store = arena.store().await;
+    for lock in [
+        store.semaphore("a", 0).permits(1),
+        store.semaphore("a", 0).permits(0),
+        store.semaphore("a", 3).permits(0),
+        store.semaphore("a", 3).permits(4),
+        store.semaphore("a", 3).permits(u32::MAX),
+        store.semaphore("", 3).permits(1),
+    ] {
+        expect_kind(lock.acquire().await, ErrorKind::Invalid);
+        expect_kind(lock.try_acquire().await, ErrorKind::Invalid);
+    }
+    arena.becomes_empty("a").await;
+    let all = store.semaphore("a", u32::MAX);
+    let most = all.permits(u32::MAX - 1).acquire().await.unwrap();
+    let one = all.acquire().await.unwrap();
+    expect_kind(all.try_acquire().await, ErrorKind::Contended);
+    drop((most, one));
+    arena.becomes_empty("a").await;
+}
+
+/// An operator evicts one holder by its token: its permits alone are free, and the next gets them.
+pub(crate) async fn of_one_holder_are_evicted(arena: Arena) {
+    let (one, two, operator) = (arena.store().await, arena.store().await, arena.store().await);
+    let words = Options::default().ttl(Duration::from_secs(20));
+    let (here, there) = (one.semaphore("a", 2).with(&words), two.semaphore("a", 2).with(&words));
+    let (first, second) = (here.acquire().await.unwrap(), there.acquire().await.unwrap());
+    let waiter = tokio::spawn(there.acquire());
+    arena.line_is(&operator, "a", 2, 1).await;
+    assert!(operator.evict("a", first.fencing_token()).await.unwrap());
+    let third = within(Duration::from_secs(8), "the next", waiter).await.unwrap().unwrap();
+    let loss = within(Duration::from_secs(8), "the evicted to hear of it", first.lost()).await;
+    assert!(matches!(loss, Loss::Evicted | Loss::Gone), "{loss:?}");
+    assert!(second.confirm().await.is_ok(), "another holder was evicted");
+    assert!(!operator.evict("a", first.fencing_token()).await.unwrap());
+    expect_kind(first.release().await, ErrorKind::Lost);
+    assert!(second.confirm().await.is_ok() && third.confirm().await.is_ok());
+    second.release().await.unwrap();
+    third.release().await.unwrap();
+}
+
+/// `max_hold`, `run`, and a refusal of what has no meaning for permits.
+pub(crate) async fn end_and_run_as_any_lock(arena: Arena) {
+    let store = arena.store().await;
+    let pair = store.semaphore("a", 2).permits(2);
+    let guard = pair.clone().max_hold(arena.ttl() / 2).acquire().await.unwrap();
+    expect_kind(guard.downgrade().await, ErrorKind::Invalid);
+    assert_eq!(within(arena.ttl() * 2, "max_hold", guard.lost()).await, Loss::MaxHold);
+    expect_kind(guard.release().await, ErrorKind::Lost);
+    arena.becomes_empty("a").await;
+    assert!(pair.run(|held| async move { held.fencing_token() }).await.unwrap().get() > 0);
+    let lost = pair.max_hold(arena.ttl() / 3).run(|_| std::future::pending::<()>());
+    assert_eq!(expect_kind(lost.await, ErrorKind::Lost).loss(), Some(Loss::MaxHold));
+    arena.becomes_empty("a").await;
+}

@@ -1,0 +1,295 @@
+//! Do readers share, and does a writer exclude them, in one line with them?
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_core::seam::{Claimed, Mode, Queue, Tenure};
+use leasehold_core::{ErrorKind, Guard, Loss, RwLock};
+
+use crate::arena::{Arena, expect_kind, give_back, granted, waiting, within};
+
+/// What readers and a writer share.
+#[derive(Default)]
+struct Book {
+    readers: AtomicU64,
+    writers: AtomicU64,
+    pages: AtomicU64,
+    greatest_token: AtomicU64,
+    last_written: AtomicU64,
+}
+
+impl Book {
+    async fn write(&self, token: u64) {
+        assert_eq!(self.writers.fetch_add(1, Ordering::SeqCst), 0, "two are writing");
+        assert_eq!(self.readers.load(Ordering::SeqCst), 0, "somebody reads what is written");
+        let before = self.greatest_token.fetch_max(token, Ordering::SeqCst);
+        assert!(before < token, "the writer's token {token} came after {before}");
+        self.last_written.store(token, Ordering::SeqCst);
+        let pages = self.pages.load(Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        self.pages.store(pages + 1, Ordering::SeqCst);
+        self.writers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    async fn read(&self, token: u64) {
+        self.readers.fetch_add(1, Ordering::SeqCst);
+        self.greatest_token.fetch_max(token, Ordering::SeqCst);
+        let written = self.last_written.load(Ordering::SeqCst);
+        assert!(written < token, "the reader's token {token} came after the writer's {written}");
+        tokio::task::yield_now().await;
+        assert_eq!(self.writers.load(Ordering::SeqCst), 0, "somebody writes what is read");
+        self.readers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// CASES 1 with readers: tasks of four clients read and write one book; no page is lost, nobody reads while another writes,
+/// and tokens rise wherever two conflict.
+pub(crate) async fn readers_and_writers(arena: Arena) {
+    const EACH: u64 = 8;
+    let book = Arc::new(Book::default());
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let lock = arena.store().await.rw_lock("book");
+        for writes in [true, false] {
+            let (book, lock) = (book.clone(), lock.clone());
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..EACH {
+                    let guard = if writes { lock.write() } else { lock.read() }.acquire().await.unwrap();
+                    let token = guard.fencing_token().get();
+                    if writes {
+                        book.write(token).await;
+                    } else {
+                        book.read(token).await;
+                    }
+                    assert!(guard.is_valid());
+                    drop(guard.release().await);
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(book.pages.load(Ordering::SeqCst), 4 * EACH);
+}
+
+/// P1, S10: readers of several clients hold at once, each with its own token; one writer excludes them all.
+pub(crate) async fn readers_share_and_a_writer_excludes(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let (here, there) = (one.rw_lock("a"), two.rw_lock("a"));
+    let readers = [
+        here.read().label("first").acquire().await.unwrap(),
+        there.read().label("second").acquire().await.unwrap(),
+        here.read().label("third").acquire().await.unwrap(),
+    ];
+    assert!(readers.iter().all(Guard::is_valid));
+    expect_kind(there.write().try_acquire().await, ErrorKind::Contended);
+    expect_kind(two.lock("a").try_acquire().await, ErrorKind::Contended);
+    // P8: all of them are seen.
+    let line = here.inspect().await.unwrap();
+    let mut seen: Vec<_> = line.holders.iter().map(|e| (e.label.clone().unwrap_or_default(), e.token)).collect();
+    seen.sort();
+    let tokens = readers.each_ref().map(|reader| Some(reader.fencing_token()));
+    let mut expected: Vec<_> = ["first", "second", "third"].map(String::from).into_iter().zip(tokens).collect();
+    expected.sort();
+    assert_eq!((seen, line.waiters.len()), (expected, 0));
+    assert!(tokens[0] != tokens[1] && tokens[1] != tokens[2] && tokens[0] != tokens[2]);
+    for reader in readers {
+        give_back(reader).await;
+    }
+    arena.becomes_empty("a").await;
+    let writer = there.write().acquire().await.unwrap();
+    assert!(tokens.iter().all(|token| *token < Some(writer.fencing_token())));
+    expect_kind(here.read().try_acquire().await, ErrorKind::Contended);
+    expect_kind(there.read().try_acquire().await, ErrorKind::Contended);
+    expect_kind(here.write().try_acquire().await, ErrorKind::Contended);
+    give_back(writer).await;
+    arena.becomes_empty("a").await;
+}
+
+/// P6, S10: readers and writers are served in the order in which they came, all readers in front of the next writer at once:
+/// neither starves the other. Tokens rise from each to those it made wait.
+pub(crate) async fn one_line_for_readers_and_writers(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let (here, there) = (one.rw_lock("a"), two.rw_lock("a"));
+    let first = here.read().acquire().await.unwrap();
+    let wait = |lock: &RwLock, writes: bool| tokio::spawn(if writes { lock.write() } else { lock.read() }.acquire());
+    let writer = wait(&there, true);
+    arena.line_is(&one, "a", 1, 1).await;
+    // The reader who comes now waits behind the writer, also if it only tries.
+    expect_kind(there.read().try_acquire().await, ErrorKind::Contended);
+    let reader = wait(&here, false);
+    arena.line_is(&one, "a", 1, 2).await;
+    let another_reader = wait(&there, false);
+    arena.line_is(&one, "a", 1, 3).await;
+    let last_writer = wait(&here, true);
+    arena.line_is(&one, "a", 1, 4).await;
+    let last_reader = wait(&there, false);
+    arena.line_is(&one, "a", 1, 5).await;
+
+    let mut last = first.fencing_token();
+    give_back(first).await;
+    let writer = arena.served("the writer behind a reader", writer).await;
+    arena.line_is(&one, "a", 1, 4).await;
+    assert!(writer.fencing_token() > std::mem::replace(&mut last, writer.fencing_token()));
+    give_back(writer).await;
+    let reader = arena.served("the first reader behind a writer", reader).await;
+    let another_reader = arena.served("the second reader behind a writer", another_reader).await;
+    arena.line_is(&one, "a", 2, 2).await;
+    assert!(reader.fencing_token() > last && another_reader.fencing_token() > last);
+    last = reader.fencing_token().max(another_reader.fencing_token());
+    give_back(reader).await;
+    arena.line_is(&one, "a", 1, 2).await;
+    give_back(another_reader).await;
+    let last_writer = arena.served("the writer behind two readers", last_writer).await;
+    arena.line_is(&one, "a", 1, 1).await;
+    assert!(last_writer.fencing_token() > last);
+    give_back(last_writer).await;
+    give_back(arena.served("the last reader", last_reader).await).await;
+    arena.becomes_empty("a").await;
+}
+
+/// S10 at the seam, without any bell: a claim that is asked again is in as soon as it is admitted, and not before.
+pub(crate) async fn claiming_again_follows_the_line(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let claim = |mode, queue| arena.claim_as("a", mode, queue);
+    let (reader, writer, late) =
+        (claim(Mode::Shared, Queue::Fair), claim(Mode::Exclusive, Queue::Fair), claim(Mode::Shared, Queue::Fair));
+    let first = granted(one.claim(&reader).await);
+    assert_eq!(granted(one.claim(&reader).await).token, first.token);
+    waiting(two.claim(&writer).await);
+    waiting(one.claim(&late).await);
+    let answer = two.claim(&claim(Mode::Shared, Queue::Try)).await;
+    assert!(matches!(answer, Ok(Claimed::Busy(_))), "a reader passed a writer: {answer:?}");
+    waiting(one.claim(&late).await);
+    one.release(&reader, Some(&first.place)).await.unwrap();
+    let answer = one.claim(&late).await;
+    assert!(matches!(answer, Ok(Claimed::Waiting(_))), "a reader passed a writer: {answer:?}");
+    let second = granted(two.claim(&writer).await);
+    assert!(second.token > first.token);
+    two.release(&writer, Some(&second.place)).await.unwrap();
+    let third = granted(one.claim(&late).await);
+    assert!(third.token > second.token);
+    one.release(&late, Some(&third.place)).await.unwrap();
+    arena.becomes_empty("a").await;
+}
+
+/// P5: the writer who waits between two readers withdraws, and the reader behind it is in beside the other, at once.
+pub(crate) async fn a_writer_that_gives_up_lets_readers_in(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
+    let (here, there) = (one.rw_lock("a").with(&words), two.rw_lock("a").with(&words));
+    let first = here.read().acquire().await.unwrap();
+    let writer = tokio::spawn(there.write().acquire());
+    arena.line_is(&one, "a", 1, 1).await;
+    let second = tokio::spawn(there.read().acquire());
+    arena.line_is(&one, "a", 1, 2).await;
+    writer.abort();
+    let second = within(Duration::from_secs(8), "the reader behind a writer that left", second).await.unwrap().unwrap();
+    assert!(first.is_valid() && second.is_valid());
+    arena.line_is(&one, "a", 2, 0).await;
+}
+
+/// P5, S4: a dead writer in line, and a dead reader that holds, are skipped once their leases have run out, and the living
+/// are served although another holder lives on.
+pub(crate) async fn skips_the_dead(arena: Arena) {
+    let (dead, alive, other) = (arena.backend().await, arena.store().await, arena.store().await);
+    let first = alive.rw_lock("a").read().acquire().await.unwrap();
+    waiting(dead.claim(&arena.claim_as("a", Mode::Exclusive, Queue::Fair)).await);
+    let reader = tokio::spawn(other.rw_lock("a").read().acquire());
+    let reader = arena.served("the reader behind a dead writer", reader).await;
+    assert!(first.is_valid(), "{:?}", first.check());
+    granted(dead.claim(&arena.claim_as("a", Mode::Shared, Queue::Fair)).await);
+    let writer = tokio::spawn(other.rw_lock("a").write().acquire());
+    arena.line_is(&alive, "a", 3, 1).await;
+    give_back(first).await;
+    give_back(reader).await;
+    give_back(arena.served("the writer behind a dead reader", writer).await).await;
+    arena.becomes_empty("a").await;
+}
+
+/// S7: one renewal keeps all readers of a client, and each by itself.
+pub(crate) async fn each_reader_is_renewed(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let readers = [one.rw_lock("a").read().acquire().await.unwrap(), one.rw_lock("a").read().acquire().await.unwrap()];
+    for _ in 0..4 {
+        tokio::time::sleep(arena.ttl() / 2).await;
+        assert!(readers.iter().all(Guard::is_valid), "{readers:?}");
+        expect_kind(two.rw_lock("a").write().try_acquire().await, ErrorKind::Contended);
+    }
+    let [first, second] = readers;
+    give_back(first).await;
+    within(Duration::from_secs(20), "a confirmation", async {
+        while let Err(e) = second.confirm().await {
+            assert!(e.is_retryable(), "{e:?}");
+        }
+    })
+    .await;
+    expect_kind(two.rw_lock("a").write().try_acquire().await, ErrorKind::Contended);
+    give_back(second).await;
+    give_back(arena.soon(&two, "a", arena.ttl() + Duration::from_secs(5)).await).await;
+}
+
+/// An operator evicts one reader by its token: it alone is gone, and the writer who waits waits for the others.
+pub(crate) async fn one_reader_is_evicted(arena: Arena) {
+    let (one, two, operator) = (arena.store().await, arena.store().await, arena.store().await);
+    let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
+    let (here, there) = (one.rw_lock("a").with(&words), two.rw_lock("a").with(&words));
+    let (first, second) = (here.read().acquire().await.unwrap(), here.read().acquire().await.unwrap());
+    let third = there.read().acquire().await.unwrap();
+    let writer = tokio::spawn(there.write().acquire());
+    arena.line_is(&operator, "a", 3, 1).await;
+    assert!(operator.evict("a", second.fencing_token()).await.unwrap());
+    assert!(!operator.evict("a", second.fencing_token()).await.unwrap(), "somebody else was evicted");
+    let loss = within(Duration::from_secs(8), "the evicted to hear of it", second.lost()).await;
+    assert!(matches!(loss, Loss::Evicted | Loss::Gone), "{loss:?}");
+    let line = operator.lock("a").inspect().await.unwrap();
+    let mut left: Vec<_> = line.holders.iter().filter_map(|e| e.token).collect();
+    left.sort();
+    let mut expected = vec![first.fencing_token(), third.fencing_token()];
+    expected.sort();
+    assert_eq!(left, expected, "other readers were evicted too, or the wrong one");
+    assert!(first.confirm().await.is_ok() && third.confirm().await.is_ok(), "another reader was evicted");
+    assert!(operator.evict("a", first.fencing_token()).await.unwrap());
+    arena.line_is(&operator, "a", 1, 1).await;
+    assert!(operator.evict("a", third.fencing_token()).await.unwrap());
+    let writer = within(Duration::from_secs(8), "the writer", writer).await.unwrap().unwrap();
+    assert!(writer.fencing_token() > third.fencing_token());
+    writer.release().await.unwrap();
+}
+
+/// S7: one of two readers of one client is released; a renewal of both extends the other and does not bring the one back.
+pub(crate) async fn a_renewal_extends_only_who_is_there(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let claims = [arena.claim_as("a", Mode::Shared, Queue::Fair), arena.claim_as("a", Mode::Shared, Queue::Fair)];
+    let mut tenures = Vec::new();
+    for claim in &claims {
+        let grant = granted(one.claim(claim).await);
+        tenures.push(Tenure::new(Arc::new(claim.clone()), grant.place, Some(grant.token)));
+    }
+    one.release(&claims[0], Some(&tenures[0].place)).await.unwrap();
+    drop(one.renew(&tenures).await);
+    let line = two.inspect(&claims[0].name).await.unwrap();
+    let tokens: Vec<_> = line.holders.iter().map(|e| e.token).collect();
+    assert_eq!((tokens, line.waiters.len()), (vec![tenures[1].token], 0));
+    one.release(&claims[1], Some(&tenures[1].place)).await.unwrap();
+    arena.becomes_empty("a").await;
+}
+
+/// `max_hold` and `run` on both sides.
+pub(crate) async fn ends_and_runs_as_any_lock(arena: Arena) {
+    let store = arena.store().await;
+    let lock = store.rw_lock("a");
+    for side in [lock.read(), lock.write()] {
+        let guard = side.clone().max_hold(arena.ttl() / 2).acquire().await.unwrap();
+        assert_eq!(within(arena.ttl() * 2, "max_hold", guard.lost()).await, Loss::MaxHold);
+        expect_kind(guard.release().await, ErrorKind::Lost);
+        arena.becomes_empty("a").await;
+        let token = side.run(|held| async move { held.fencing_token() }).await.unwrap();
+        assert!(token.get() > 0);
+        let lost = side.max_hold(arena.ttl() / 3).run(|_| std::future::pending::<()>());
+        assert_eq!(expect_kind(lost.await, ErrorKind::Lost).loss(), Some(Loss::MaxHold));
+        arena.becomes_empty("a").await;
+    }
+}
