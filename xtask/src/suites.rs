@@ -26,6 +26,8 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("core: events", &["test", "-p", "leasehold-core", "--test", "events"]),
     suite("core: under a microscope", &["test", "-p", "leasehold-core", "--test", "microscope"]),
     suite("conformance: seeded mistakes", &["test", "-p", "leasehold-conformance", "--test", "mutants"]),
+    suite("compare: every store", &["test", "-p", "leasehold-compare", "--test", "stores"]),
+    suite("verify: private servers", &["test", "-p", "leasehold-verify", "--features", "redis", "--test", "servers"]),
     suite("testbed: the fault proxy", &["test", "-p", "leasehold-testbed", "--test", "proxy"]),
     suite("testbed: private Redis", &["test", "-p", "leasehold-testbed", "--test", "redis"]),
     suite("testbed: private etcd", &["test", "-p", "leasehold-testbed", "--test", "etcd"]),

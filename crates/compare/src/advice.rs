@@ -48,7 +48,9 @@ const NEEDS: [(&str, &str, Find); 6] = [
     ("A released lock that soon works for the next", "with few waiters, handed over in", |m| {
         let few = m.contended.iter().map(|c| c.waiters).min()?;
         let these = m.contended.iter().filter(|c| c.waiters == few);
-        least(these.filter_map(|c| Some((Some(c.order), c.hand_over.as_ref()?.p50_us, us(c.hand_over.as_ref()?.p50_us)))))
+        least(
+            these.filter_map(|c| Some((Some(c.order), c.hand_over.as_ref()?.p50_us, us(c.hand_over.as_ref()?.p50_us)))),
+        )
     }),
     ("No waiter waits long, among many", "with the most waiters, the longest wait:", |m| {
         let most = m.contended.iter().map(|c| c.waiters).max()?;
@@ -75,9 +77,7 @@ pub(crate) fn advise(stores: &[Measured]) -> Vec<Advice> {
     all
 }
 
-fn least(
-    found: impl Iterator<Item = (Option<Order>, f64, String)>,
-) -> Option<(Option<Order>, f64, String)> {
+fn least(found: impl Iterator<Item = (Option<Order>, f64, String)>) -> Option<(Option<Order>, f64, String)> {
     // The first of what is about the same: fair comes first.
     found.reduce(|best, next| if next.1 * SAME < best.1 { next } else { best })
 }
@@ -93,8 +93,10 @@ fn decide(stores: &[Measured], need: &str, introduction: &str, find: Find) -> Op
     let equals: Vec<&Candidate<'_>> = wide.iter().filter(|c| c.cost <= best.cost * SAME).collect();
     let choice = equals.iter().map(|c| c.name()).collect::<Vec<_>>().join(" or ");
     let mut why = format!("{introduction} {}", best.shown);
-    let others: Vec<String> =
-        wide[equals.len()..].iter().map(|c| format!("{} {} ({})", c.name(), c.shown, ratio(introduction, c.cost / best.cost))).collect();
+    let others: Vec<String> = wide[equals.len()..]
+        .iter()
+        .map(|c| format!("{} {} ({})", c.name(), c.shown, ratio(introduction, c.cost / best.cost)))
+        .collect();
     if !others.is_empty() {
         why += &format!("; {}", others.join(", "));
     }
@@ -132,7 +134,8 @@ fn in_order(stores: &[Measured]) -> Option<Advice> {
     let (choice, why) = match even.is_empty() {
         true => ("none of these".to_owned(), "no store here keeps a line".to_owned()),
         false => {
-            let shares = format!("how evenly {most} waiters got their turns (Jain's index, 1 is perfect): {}", even.join(", "));
+            let shares =
+                format!("how evenly {most} waiters got their turns (Jain's index, 1 is perfect): {}", even.join(", "));
             (format!("fair, on {}", list(&names)), shares)
         }
     };
@@ -148,8 +151,14 @@ fn tokens(stores: &[Measured]) -> Option<Advice> {
     let (best, rest, without) = (with("survives_data_loss"), with("while_data_lives"), with("none"));
     let mut why = match (best.is_empty(), rest.is_empty()) {
         (false, true) => "its tokens go on rising, given a clock that does not step back".to_owned(),
-        (false, false) => format!("its tokens go on rising, given a clock that does not step back; those of {} rise as long as the data live", list(&rest)),
-        (true, false) => format!("tokens of {} rise as long as the data live: back these up, or have the resource check more", list(&rest)),
+        (false, false) => format!(
+            "its tokens go on rising, given a clock that does not step back; those of {} rise as long as the data live",
+            list(&rest)
+        ),
+        (true, false) => format!(
+            "tokens of {} rise as long as the data live: back these up, or have the resource check more",
+            list(&rest)
+        ),
         (true, true) => "no store here promises rising tokens".to_owned(),
     };
     if !without.is_empty() {
@@ -169,21 +178,24 @@ fn fair_or_fast(m: &Measured) -> Option<Advice> {
         return Some(Advice { need, choice: "fast".to_owned(), why: sentence(&why) });
     };
     let gain = fast.per_second / fair.per_second;
-    let waits = format!(
-        "its longest wait was {}, that of fair {}; in times of serving everybody once {} against {}",
-        us(fast.wait.max_us),
-        us(fair.wait.max_us),
-        digits(fast.longest_wait_shares),
-        digits(fair.longest_wait_shares)
-    );
+    let waits = format!("The longest wait was {}, with fair {}", us(fast.wait.max_us), us(fair.wait.max_us));
     let crowd = format!("{most} waiters on {} clients", fast.clients);
     let (choice, why) = if gain >= WORTH {
-        let why = format!("with {crowd}, fast serves {} turns for each of fair, because tasks of one client pass the lock on among themselves; {waits}", digits(gain));
+        let why = format!(
+            "with {crowd}, fast serves {} turns for each of fair, because tasks of one client pass the lock on among themselves. {waits}",
+            digits(gain)
+        );
         ("fast for throughput, fair for order", why)
     } else if gain * WORTH < 1.0 {
-        ("fair", format!("with {crowd}, fast serves only {} turns for each of fair; {waits}", digits(gain)))
+        ("fair", format!("with {crowd}, fast serves only {} turns for each of fair. {waits}", digits(gain)))
     } else {
-        ("fair", format!("with {crowd}, fast serves about as many ({} turns for each of fair), and gives up the order for it; {waits}", digits(gain)))
+        (
+            "fair",
+            format!(
+                "with {crowd}, fast serves about as many ({} turns for each of fair), and gives up the order for it. {waits}",
+                digits(gain)
+            ),
+        )
     };
     Some(Advice { need, choice: choice.to_owned(), why: sentence(&why) })
 }

@@ -52,7 +52,9 @@ impl Holder {
                 None => Holder::client(subject.clone(), name.to_owned(), lease).await,
             }
         };
-        tokio::time::timeout(PATIENCE, starting).await.unwrap_or_else(|_| Err(failed("it did not take the lock in time")))
+        tokio::time::timeout(PATIENCE, starting)
+            .await
+            .unwrap_or_else(|_| Err(failed("it did not take the lock in time")))
     }
 
     async fn process(mut command: Command) -> Result<Holder> {
@@ -73,7 +75,8 @@ impl Holder {
     }
 
     async fn client(subject: Subject, name: String, lease: Duration) -> Result<Holder> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| failed(&e.to_string()))?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| failed(&e.to_string()))?;
         let (kill, killed) = oneshot::channel::<()>();
         let (held, holds) = oneshot::channel();
         std::thread::spawn(move || {

@@ -173,7 +173,8 @@ impl One<'_> {
             address: self.subject.address().to_owned(),
             reach: self.subject.reach(),
             promises: Promises::of(&guarantees),
-            round_trip: Latency::of(looks).ok_or_else(|| Error::new(ErrorKind::Internal, "no round trip was measured"))?,
+            round_trip: Latency::of(looks)
+                .ok_or_else(|| Error::new(ErrorKind::Internal, "no round trip was measured"))?,
             uncontended,
             contended,
             renewal,

@@ -21,7 +21,10 @@ const NONE: &str = "–";
 
 /// All rows that some store has a number for.
 pub(crate) fn groups(stores: &[Measured]) -> Vec<Group> {
-    let mut groups = vec![Group { title: "Yardstick", rows: vec![row(stores, "one round trip, median", |m| Some(us(m.round_trip.p50_us)))] }];
+    let mut groups = vec![Group {
+        title: "Yardstick",
+        rows: vec![row(stores, "one round trip, median", |m| Some(us(m.round_trip.p50_us)))],
+    }];
     for (order, title) in [(Order::Fair, "Fair"), (Order::Fast, "Fast")] {
         groups.push(Group { title, rows: of_order(stores, order) });
     }
@@ -45,7 +48,10 @@ fn of_order(stores: &[Measured], order: Order) -> Vec<Row> {
     sizes.sort_unstable();
     sizes.dedup();
     let each = |title: &str, shown: fn(&Contended) -> Option<String>| -> Vec<Row> {
-        sizes.iter().map(|&n| row(stores, &format!("{n} waiters: {title}"), |m| m.with(order, n).and_then(shown))).collect()
+        sizes
+            .iter()
+            .map(|&n| row(stores, &format!("{n} waiters: {title}"), |m| m.with(order, n).and_then(shown)))
+            .collect()
     };
     rows.extend(each("turns in a second", |c| Some(rate(c.per_second))));
     rows.extend(each("hand-over, median", |c| Some(us(c.hand_over.as_ref()?.p50_us))));
@@ -61,7 +67,8 @@ fn of_order(stores: &[Measured], order: Order) -> Vec<Row> {
 
 fn of_renewal(stores: &[Measured]) -> Vec<Row> {
     vec![
-        row(stores, "locks, lease", |m| m.renewal.as_ref().map(|r| format!("{}, {}", r.locks, ms(r.lease_ms)))),
+        row(stores, "locks", |m| m.renewal.as_ref().map(|r| r.locks.to_string())),
+        row(stores, "lease", |m| m.renewal.as_ref().map(|r| ms(r.lease_ms))),
         row(stores, "processor time in a second", |m| Some(us(m.renewal.as_ref()?.cpu_ms_per_second * 1e3))),
         row(stores, "locks in a batch", |m| Some(digits(m.renewal.as_ref()?.locks_per_batch))),
         row(stores, "one batch, median", |m| Some(us(m.renewal.as_ref()?.batch.as_ref()?.p50_us))),

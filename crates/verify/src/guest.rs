@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold::memory::Memory;
 use leasehold::seam::{Backend, async_trait};
-use leasehold::{Guarantees, Result};
+use leasehold::{ErrorKind, Fairness, Guarantees, Guard, Result, Store};
 use leasehold_conformance::{Harness, Need, Powers};
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>>> + Send>>;
@@ -46,6 +46,35 @@ pub(crate) struct Guest {
     pub(crate) guarantees: Guarantees,
     pub(crate) prefix: String,
     pub(crate) ttl: Duration,
+    /// What the store says that it cannot do.
+    pub(crate) lacking: Vec<Need>,
+}
+
+/// Asks the store for each mode, and believes a plain "unsupported".
+pub(crate) async fn lacking(store: &Store) -> Vec<Need> {
+    let refused = |outcome: Result<Guard>| outcome.is_err_and(|e| e.kind() == ErrorKind::Unsupported);
+    let mut lacking = Vec::new();
+    if store.guarantees().fairness == Fairness::None {
+        lacking.push(Need::Fair);
+    }
+    if refused(store.rw_lock("shared").read().try_acquire().await) {
+        lacking.push(Need::Shared);
+    }
+    if refused(store.semaphore("permits", 2).try_acquire().await) {
+        lacking.push(Need::Permits);
+    }
+    if let Ok(guard) = store.rw_lock("downgrade").write().try_acquire().await
+        && guard.downgrade().await.is_err_and(|e| e.kind() == ErrorKind::Unsupported)
+    {
+        lacking.push(Need::Downgrade);
+    }
+    let value = "x".repeat(leasehold::MAX_VALUE_BYTES);
+    match store.election("value").try_campaign(value).await {
+        Ok(leader) => drop(leader),
+        Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) => lacking.push(Need::Values),
+        Err(_) => {}
+    }
+    lacking
 }
 
 #[async_trait]
@@ -69,5 +98,6 @@ impl Harness for Guest {
     fn powers(&self) -> Powers {
         let able: &[Need] = if self.guarantees.pushed_wake { &[Need::PushedWake] } else { &[] };
         Powers::new(able, "a guest neither disturbs the server nor counts its requests")
+            .lacks(&self.lacking, "this store says that it cannot")
     }
 }

@@ -8,7 +8,7 @@ use leasehold::{Guarantees, Name, Result, Store};
 use leasehold_conformance::verdicts;
 
 use crate::findings::Severity;
-use crate::guest::{Connect, Guest};
+use crate::guest::{Connect, Guest, lacking};
 use crate::report::{Granted, Verification, broken, promises};
 use crate::servers;
 
@@ -53,7 +53,8 @@ pub async fn verify(url: &str, address: &str, mut progress: impl FnMut(Progress<
     let leases = leases(&store, &guarantees).await;
     let comfortable = guarantees.min_ttl.max(Duration::from_secs(1));
     let ttl = granted(&store, comfortable).await.map_or(comfortable, |granted| granted.max(comfortable));
-    let guest = Guest { connect, guarantees: guarantees.clone(), prefix: format!("{root}/"), ttl };
+    let lacking = lacking(&store).await;
+    let guest = Guest { connect, guarantees: guarantees.clone(), prefix: format!("{root}/"), ttl, lacking };
     let mut done = 0;
     let verdicts = verdicts(Arc::new(guest), AT_ONCE, |verdict, of| {
         done += 1;

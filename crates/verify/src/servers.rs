@@ -24,14 +24,22 @@ pub(crate) async fn inspect(url: &str) -> Server {
     }
 }
 
-async fn each(url: &str, scheme: &'static str, port: u16, one: impl AsyncFn(&Host) -> Option<(String, Vec<Finding>)>) -> Server {
+async fn each(
+    url: &str,
+    scheme: &'static str,
+    port: u16,
+    one: impl AsyncFn(&Host) -> Option<(String, Vec<Finding>)>,
+) -> Server {
     let Ok(address) = Address::parse(url, scheme, port) else { return Server::default() };
     let mut server = Server::default();
     for host in &address.hosts {
         match one(host).await {
             Some((version, findings)) => server.add(version, findings),
             None => {
-                let text = format!("{}:{} did not say which version it is: nothing is known of its settings.", host.name, host.port);
+                let text = format!(
+                    "{}:{} did not say which version it is: nothing is known of its settings.",
+                    host.name, host.port
+                );
                 server.findings.push(note("version", text));
             }
         }
@@ -93,7 +101,8 @@ pub(crate) mod redis {
                     server.add(version, facts.findings());
                 }
                 None => {
-                    let text = format!("{}:{} did not answer INFO: nothing is known of its settings.", host.name, host.port);
+                    let text =
+                        format!("{}:{} did not answer INFO: nothing is known of its settings.", host.name, host.port);
                     server.findings.push(note("settings", text));
                 }
             }

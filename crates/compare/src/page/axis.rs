@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 /// How wide every plot is, in its own units: a phone shows them at about this size.
-pub(super) const WIDTH: f64 = 420.0;
+pub(super) const WIDTH: f64 = 380.0;
 
 /// A logarithmic axis from one place to another.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,9 @@ pub(super) fn grid(ticks: &[(f64, String)], top: f64, bottom: f64) -> Markup {
     html! {
         @for (x, label) in ticks {
             line.grid x1=(short(*x)) x2=(short(*x)) y1=(short(top)) y2=(short(bottom)) {}
-            text.tick x=(short(*x)) y=(short(bottom + 15.0)) text-anchor="middle" { (label) }
+            // Labels stay inside of the picture.
+            @let anchor = if *x < 20.0 { "start" } else if *x > WIDTH - 20.0 { "end" } else { "middle" };
+            text.tick x=(short(if anchor == "start" { 0.0 } else if anchor == "end" { WIDTH } else { *x })) y=(short(bottom + 15.0)) text-anchor=(anchor) { (label) }
         }
     }
 }

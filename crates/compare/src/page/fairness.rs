@@ -7,8 +7,8 @@ use super::classes;
 use crate::report::{Contended, Measured, Order};
 use crate::units::us;
 
-const LEFT: f64 = 128.0;
-const RIGHT: f64 = 330.0;
+const LEFT: f64 = 112.0;
+const RIGHT: f64 = WIDTH - 88.0;
 const ROW: f64 = 26.0;
 
 /// One store with so many waiters: fair and fast on one line.
@@ -31,7 +31,8 @@ pub(super) fn plot(stores: &[Measured]) -> Markup {
     html! {
         svg viewBox={"0 0 " (WIDTH) " " (bottom + 24.0)} role="img" aria-label=(description(stores, &pairs)) {
             (grid(&ticks, top, bottom))
-            text.tick x=(WIDTH - 4.0) y="14" text-anchor="end" { "Jain fair / fast" }
+            text.tick x=(WIDTH) y="14" text-anchor="end" { "Jain, fair / fast" }
+            text.tick x=(LEFT - 10.0) y="14" text-anchor="end" { "waiters" }
             @for (i, pair) in pairs.iter().enumerate() {
                 @let y = top + ROW * (i as f64 + 0.62);
                 @let first = i == 0 || pairs[i - 1].store != pair.store;
@@ -48,7 +49,7 @@ pub(super) fn plot(stores: &[Measured]) -> Markup {
                 @for (order, c) in pair.both.iter().rev() {
                     circle class={"dot " (classes(pair.store, *order))} cx=(short(axis.at(c.wait.max_us))) cy=(short(y)) r="4.4" {}
                 }
-                text.value x=(WIDTH - 4.0) y=(short(y + 4.0)) text-anchor="end" { (indices(pair)) }
+                text.value x=(WIDTH) y=(short(y + 4.0)) text-anchor="end" { (indices(pair)) }
             }
         }
     }

@@ -72,7 +72,7 @@ impl Report {
     fn plots(&self) -> Markup {
         let stores = &self.stores;
         html! {
-            section {
+            section.pictures {
                 h2 { "The plots" }
                 p.legend {
                     span.key { (swatch("key-fair")) "fair" }
@@ -83,12 +83,7 @@ impl Report {
                     figure {
                         h3 { "Taking and giving back, alone" }
                         (ridges::alone(stores))
-                        figcaption { "How long one client needs for both while nobody else wants the lock. Each hill shows how often; further left is better." }
-                    }
-                    figure {
-                        h3 { "Turns in a second, against waiters" }
-                        (throughput::plot(stores))
-                        figcaption { "How often the lock changes hands in a second when nothing is done inside. Higher is better; both axes are logarithmic." }
+                        figcaption { "How long one client needs for both while nobody else wants the lock; the numbers are medians. Each hill shows how often; further left is better." }
                     }
                     @if let Some(waiters) = middle(stores) {
                         figure {
@@ -97,17 +92,22 @@ impl Report {
                             figcaption { "From the begin of a release until the next waiter knows that it holds." }
                         }
                     }
-                    figure {
-                        h3 { "The longest wait" }
-                        (fairness::plot(stores))
-                        figcaption { "Dots are the longest wait of any waiter; the upright line is what it takes to serve everybody once in fair order, which is the longest wait of a perfect line. On the right Jain’s index: 1.00 means that all got the same number of turns." }
-                    }
                     @if stores.iter().any(|m| m.recovery.is_some()) {
                         figure {
                             h3 { "After a holder was killed" }
                             (recovery::plot(stores))
                             figcaption { "The bar is the lease that the store granted; each mark is the time from one kill to the next grant. A holder that had just renewed is missed for a whole lease." }
                         }
+                    }
+                    figure {
+                        h3 { "Turns in a second, against waiters" }
+                        (throughput::plot(stores))
+                        figcaption { "How often the lock changes hands in a second when nothing is done inside. Higher is better; both axes are logarithmic." }
+                    }
+                    figure {
+                        h3 { "The longest wait" }
+                        (fairness::plot(stores))
+                        figcaption { "Dots are the longest wait of any waiter; the upright line is what it takes to serve everybody once in fair order, which is the longest wait of a perfect line. On the right Jain’s index: 1.00 means that all got the same number of turns." }
                     }
                 }
             }

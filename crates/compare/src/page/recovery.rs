@@ -6,8 +6,8 @@ use super::axis::{WIDTH, grid, short};
 use crate::report::Measured;
 use crate::units::ms;
 
-const LEFT: f64 = 10.0;
-const RIGHT: f64 = WIDTH - 14.0;
+const LEFT: f64 = 1.0;
+const RIGHT: f64 = WIDTH - 4.0;
 const ROW: f64 = 46.0;
 
 pub(super) fn plot(stores: &[Measured]) -> Markup {

@@ -11,7 +11,7 @@ use crate::units::us;
 const ROW: f64 = 62.0;
 const HILL: f64 = 34.0;
 const LEFT: f64 = 10.0;
-const RIGHT: f64 = WIDTH - 14.0;
+const RIGHT: f64 = WIDTH - 10.0;
 
 /// One client alone.
 pub(super) fn alone(stores: &[Measured]) -> Markup {
@@ -28,7 +28,8 @@ fn plot(stores: &[Measured], latency: impl Fn(&Measured, Order) -> Option<&Laten
         [Order::Fair, Order::Fast].into_iter().filter_map(|order| Some((order, latency(m, order)?))).collect()
     };
     let values = stores.iter().flat_map(|m| {
-        let ends = both(m).into_iter().flat_map(|(_, l)| [l.bins.first().map_or(l.p50_us, |b| b.from_us), l.p99_us * 1.3]);
+        let ends =
+            both(m).into_iter().flat_map(|(_, l)| [l.bins.first().map_or(l.p50_us, |b| b.from_us), l.p99_us * 1.3]);
         ends.chain([m.round_trip.p50_us]).collect::<Vec<_>>()
     });
     let Some(axis) = Log::decades(values, LEFT, RIGHT) else { return html! {} };
@@ -47,8 +48,8 @@ fn plot(stores: &[Measured], latency: impl Fn(&Measured, Order) -> Option<&Laten
                 }
                 @let trip = axis.at(m.round_trip.p50_us);
                 path.trip d={"M" (short(trip)) " " (short(base - 6.0)) " l4.5 8 h-9 Z"} {}
-                text class={"label c" (i % super::COLOURS)} x=(LEFT) y=(short(base - HILL - 8.0)) { (m.label) }
-                text.value x=(RIGHT) y=(short(base - HILL - 8.0)) text-anchor="end" { (medians(&shapes)) }
+                text class={"label c" (i % super::COLOURS)} x="0" y=(short(base - HILL - 8.0)) { (m.label) }
+                text.value x=(WIDTH) y=(short(base - HILL - 8.0)) text-anchor="end" { (medians(&shapes)) }
             }
         }
     }
@@ -64,7 +65,7 @@ fn edge(mut ticks: Vec<(f64, String)>) -> Vec<(f64, String)> {
 }
 
 fn medians(shapes: &[(Order, &Latency)]) -> String {
-    let one = |(order, l): &(Order, &Latency)| format!("{} {} (p99 {})", order.word(), us(l.p50_us), us(l.p99_us));
+    let one = |(order, l): &(Order, &Latency)| format!("{} {}", us(l.p50_us), order.word());
     shapes.iter().map(one).collect::<Vec<_>>().join(" · ")
 }
 

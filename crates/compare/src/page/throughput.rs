@@ -7,8 +7,7 @@ use super::classes;
 use crate::report::{Measured, Order};
 use crate::units::rate;
 
-const LEFT: f64 = 42.0;
-const RIGHT: f64 = 318.0;
+const LEFT: f64 = 40.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 262.0;
 const HEIGHT: f64 = 304.0;
@@ -28,21 +27,23 @@ pub(super) fn plot(stores: &[Measured]) -> Markup {
     sizes.dedup();
     let values = curves.iter().flat_map(|curve| &curve.points).map(|(_, rate)| *rate);
     let Some(y) = Log::decades(values, BOTTOM, TOP) else { return html! {} };
-    let x = Log::between(1.0, sizes.last().copied().unwrap_or(2) as f64, LEFT, RIGHT);
+    let longest = curves.iter().map(|curve| stores[curve.store].label.chars().count() + 5).max().unwrap_or_default();
+    let right = WIDTH - 15.0 - 6.7 * longest as f64;
+    let x = Log::between(1.0, sizes.last().copied().unwrap_or(2) as f64, LEFT, right);
     let ends: Vec<(&Curve, f64)> = curves.iter().filter_map(|c| Some((c, y.at(c.points.last()?.1)))).collect();
     let mut places: Vec<f64> = ends.iter().map(|(_, place)| *place).collect();
     apart(&mut places, 14.0, TOP, BOTTOM);
     html! {
         svg viewBox={"0 0 " (WIDTH) " " (HEIGHT)} role="img" aria-label=(description(stores, &curves)) {
             @for value in y.powers(10.0) {
-                line.grid x1=(LEFT) x2=(RIGHT) y1=(short(y.at(value))) y2=(short(y.at(value))) {}
+                line.grid x1=(LEFT) x2=(short(right)) y1=(short(y.at(value))) y2=(short(y.at(value))) {}
                 text.tick x=(LEFT - 6.0) y=(short(y.at(value) + 4.0)) text-anchor="end" { (round(value)) }
             }
             @for n in &sizes {
                 line.grid x1=(short(x.at(*n as f64))) x2=(short(x.at(*n as f64))) y1=(TOP) y2=(BOTTOM) {}
                 text.tick x=(short(x.at(*n as f64))) y=(BOTTOM + 17.0) text-anchor="middle" { (if *n == 1 { "alone".to_owned() } else { n.to_string() }) }
             }
-            text.tick x=(short(f64::midpoint(LEFT, RIGHT))) y=(BOTTOM + 35.0) text-anchor="middle" { "waiters" }
+            text.tick x=(short(f64::midpoint(LEFT, right))) y=(BOTTOM + 35.0) text-anchor="middle" { "waiters" }
             @for curve in &curves {
                 @let places: Vec<(f64, f64)> = curve.points.iter().map(|(n, rate)| (x.at(*n as f64), y.at(*rate))).collect();
                 polyline class={"curve " (classes(curve.store, curve.order))} points=(places.iter().map(|(x, y)| format!("{},{}", short(*x), short(*y))).collect::<Vec<_>>().join(" ")) {}
@@ -50,9 +51,9 @@ pub(super) fn plot(stores: &[Measured]) -> Markup {
             }
             @for ((curve, end), place) in ends.iter().zip(&places) {
                 @if (end - place).abs() > 2.0 {
-                    path.lead d={"M" (RIGHT + 5.0) " " (short(*end)) " L" (RIGHT + 11.0) " " (short(*place))} {}
+                    path.lead d={"M" (short(right + 5.0)) " " (short(*end)) " L" (short(right + 11.0)) " " (short(*place))} {}
                 }
-                text class={"end c" (curve.store % super::COLOURS)} x=(RIGHT + 13.0) y=(short(place + 4.0)) { (stores[curve.store].label) " " (curve.order.word()) }
+                text class={"end c" (curve.store % super::COLOURS)} x=(short(right + 13.0)) y=(short(place + 4.0)) { (stores[curve.store].label) " " (curve.order.word()) }
             }
         }
     }

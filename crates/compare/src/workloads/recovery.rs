@@ -32,7 +32,8 @@ pub(crate) async fn recovery(
         let (subject, store, namespace) = (subject.clone(), store.clone(), namespace.to_owned());
         // Each holder dies at another point between two of its renewals.
         let life = lease / 3 * u32::try_from(i).unwrap_or_default() / u32::try_from(kills).unwrap_or(1);
-        tasks.spawn(async move { one(&subject, &store, &namespace, i, asked, life, lease + guarantees.recovery).await });
+        tasks
+            .spawn(async move { one(&subject, &store, &namespace, i, asked, life, lease + guarantees.recovery).await });
     }
     let mut waits = Vec::new();
     while let Some(done) = tasks.join_next().await {
