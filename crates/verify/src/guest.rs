@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold::memory::Memory;
 use leasehold::seam::{Backend, async_trait};
-use leasehold::{ErrorKind, Fairness, Guarantees, Guard, Result, Store};
+use leasehold::{ErrorKind, Fairness, Guarantees, Guard, MAX_VALUE_BYTES, Result, Store};
 use leasehold_conformance::{Harness, Need, Powers};
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>>> + Send>>;
@@ -40,6 +40,18 @@ impl Connect {
     }
 }
 
+/// Whether a candidate's long value comes back shorter, or is refused; `None` if that could not be found out.
+async fn cuts_values(store: &Store) -> Option<bool> {
+    let (election, value) = (store.election("value"), "é".repeat(MAX_VALUE_BYTES / 2));
+    let leadership = match election.try_campaign(value.as_str()).await {
+        Ok(leadership) => leadership,
+        Err(e) => return matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Invalid).then_some(true),
+    };
+    let leader = election.leader().await;
+    let _ = leadership.resign().await;
+    Some(leader.ok()??.value != value)
+}
+
 /// A guest.
 pub(crate) struct Guest {
     pub(crate) connect: Connect,
@@ -68,11 +80,8 @@ pub(crate) async fn lacking(store: &Store) -> Vec<Need> {
     {
         lacking.push(Need::Downgrade);
     }
-    let value = "x".repeat(leasehold::MAX_VALUE_BYTES);
-    match store.election("value").try_campaign(value).await {
-        Ok(leader) => drop(leader),
-        Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) => lacking.push(Need::Values),
-        Err(_) => {}
+    if cuts_values(store).await == Some(true) {
+        lacking.push(Need::Values);
     }
     lacking
 }

@@ -99,10 +99,17 @@ pub(crate) fn promises(verdicts: &[Verdict]) -> Vec<Promise> {
 
 pub(crate) fn broken(verdicts: &[Verdict]) -> Vec<Broken> {
     let failed = verdicts.iter().filter_map(|v| match &v.outcome {
-        Outcome::Failed(why) => Some(Broken { case: v.case.name, clauses: v.case.clauses, why: why.clone() }),
+        Outcome::Failed(why) => Some(Broken { case: v.case.name, clauses: v.case.clauses, why: shortened(why) }),
         _ => None,
     });
     failed.collect()
+}
+
+/// What a case says may quote long values.
+fn shortened(why: &str) -> String {
+    const MOST: usize = 400;
+    let lines: Vec<String> = why.lines().map(|line| line.chars().take(MOST / 2).collect()).collect();
+    lines.join(" ").chars().take(MOST).collect()
 }
 
 impl Verification {
@@ -155,6 +162,7 @@ impl Verification {
         let held = match self.broken.len() {
             0 if judged == 0 => "nothing could be judged".to_owned(),
             0 => "whatever a guest can judge holds".to_owned(),
+            1 => "1 case is broken".to_owned(),
             n => format!("{n} cases are broken"),
         };
         let warned = match warnings {

@@ -90,15 +90,18 @@ async fn leases(store: &Store, guarantees: &Guarantees) -> Vec<Granted> {
     all
 }
 
-/// The lease that is granted, about: a guard is valid for a little less, by a margin of 1 % and the time of the request.
+/// The lease that is granted, about: a guard is valid for a little less.
 async fn granted(store: &Store, asked: Duration) -> Option<Duration> {
     let guard = store.lock("lease").ttl(asked).acquire_timeout(Duration::from_secs(5)).await.ok()?;
     let valid = guard.remaining();
     let _ = guard.release().await;
-    // Nobody grants a little less than was asked for: that is the margin.
-    let (least, most) = (asked.mul_f64(0.9), asked.mul_f64(1.02));
-    let tenths = (valid.as_secs_f64() * 1.01 * 10.0).round() / 10.0;
-    Some(if (least..=most).contains(&valid) { asked } else { Duration::from_secs_f64(tenths) })
+    // What is a little less than was asked for is the margin, and the time since the store last proved the lease.
+    let (least, most) = (asked.mul_f64(0.9).min(asked.saturating_sub(Duration::from_millis(300))), asked.mul_f64(1.02));
+    if (least..=most).contains(&valid) {
+        return Some(asked);
+    }
+    let seconds = valid.as_secs_f64();
+    Some(Duration::from_secs_f64(if seconds > 2.0 { seconds.ceil() } else { (seconds * 10.0).ceil() / 10.0 }))
 }
 
 /// Ends what is still held in the namespace, and removes what the store keeps of it; says how many names stay in use.

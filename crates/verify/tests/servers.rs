@@ -51,7 +51,15 @@ async fn an_etcd_with_the_known_lease_bug_is_found_out() {
     let old = version.starts_with("3.4.2") || version.starts_with("3.4.1");
     assert_eq!(warnings(&found), if old { vec!["version"] } else { vec![] }, "etcd {version}");
     assert!(found.holds(), "{:?}", found.broken);
-    assert_eq!((found.left_behind, server.key_count().await.unwrap()), (0, keys));
+    assert_eq!(found.left_behind, 0);
+    // What is left are keys of sessions whose clients have gone, which end with their leases.
+    for _ in 0..300 {
+        if server.key_count().await.unwrap() == keys {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("{} keys are left, of {keys}", server.key_count().await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
