@@ -34,6 +34,9 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("testbed: private ZooKeeper", &["test", "-p", "leasehold-testbed", "--test", "zookeeper"]),
     suite("redis: conformance", &["test", "-p", "leasehold-redis", "--test", "conformance"]),
     suite("redis: verbs", &["test", "-p", "leasehold-redis", "--test", "verbs"]),
+    suite("redis: modes", &["test", "-p", "leasehold-redis", "--test", "modes"]),
+    suite("redis: beside the memory store", &["test", "-p", "leasehold-redis", "--test", "model"]),
+    suite("redis: observe", &["test", "-p", "leasehold-redis", "--test", "observe"]),
     suite("redis: tokens", &["test", "-p", "leasehold-redis", "--test", "tokens"]),
     suite("redis: look", &["test", "-p", "leasehold-redis", "--test", "look"]),
     suite("redis: layout", &["test", "-p", "leasehold-redis", "--test", "layout"]),
@@ -51,6 +54,7 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("zookeeper: counts", &["test", "-p", "leasehold-zookeeper", "--test", "counts"]),
     suite("zookeeper: weather", &["test", "-p", "leasehold-zookeeper", "--test", "weather"]),
     suite("zookeeper: ensemble", &["test", "-p", "leasehold-zookeeper", "--test", "ensemble"]),
+    suite("sqlite: conformance", &["test", "-p", "leasehold-sqlite", "--test", "conformance"]),
     suite("zookeeper: Python's kazoo", &["test", "-p", "leasehold-zookeeper", "--test", "interop"]),
 ];
 

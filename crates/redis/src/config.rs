@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::Address;
+use leasehold_core::seam::{Address, Host};
 use leasehold_core::{Error, ErrorKind, Result};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
@@ -11,9 +11,11 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionI
 #[non_exhaustive]
 pub struct Options {
     /// The limit of one request.
-    pub(crate) timeout: Duration,
+    #[doc(hidden)]
+    pub timeout: Duration,
     /// What stands before every key.
-    pub(crate) prefix: String,
+    #[doc(hidden)]
+    pub prefix: String,
 }
 
 impl Options {
@@ -55,10 +57,15 @@ pub(crate) fn parse(url: &str) -> Result<(ConnectionInfo, Options)> {
     let options = Options::new().timeout(address.timeout()?).prefix(address.take("prefix").unwrap_or_default());
     address.done()?;
     let [host] = &address.hosts[..] else { return invalid("redis:// names one server") };
+    Ok((server(&address, host)?, options))
+}
+
+/// One of an address's servers, with its credentials and its database.
+pub fn server(address: &Address, host: &Host) -> Result<ConnectionInfo> {
     let mut settings = RedisConnectionInfo::default();
     if !address.path.is_empty() {
         let Ok(db @ 0..) = address.path.parse() else {
-            return invalid("redis://host/db: db is the number of a database");
+            return Err(Error::new(ErrorKind::Invalid, "host/db: db is the number of a database"));
         };
         settings = settings.set_db(db);
     }
@@ -71,7 +78,7 @@ pub(crate) fn parse(url: &str) -> Result<(ConnectionInfo, Options)> {
     let info = ConnectionAddr::Tcp(host.name.clone(), host.port)
         .into_connection_info()
         .map_err(|e| Error::new(ErrorKind::Invalid, format!("redis: {}", e.category())))?;
-    Ok((info.set_redis_settings(settings), options))
+    Ok(info.set_redis_settings(settings))
 }
 
 #[cfg(test)]

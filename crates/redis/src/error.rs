@@ -7,7 +7,7 @@ use redis::{ErrorKind as Kind, RedisError, ServerErrorKind as Server};
 const INNER: [&str; 6] = ["WRONGTYPE", "OOM", "READONLY", "NOREPLICAS", "MISCONF", "NOPERM"];
 
 /// Of a request that was sent, or tried.
-pub(crate) fn of_request(e: &RedisError) -> Error {
+pub fn of_request(e: &RedisError) -> Error {
     let (kind, what) = match code(e) {
         "NOAUTH" | "WRONGPASS" | "NOPERM" => (ErrorKind::Denied, "Redis refused our credentials or rights"),
         "READONLY" => (ErrorKind::Unavailable, "this Redis is a read-only replica"),
@@ -51,7 +51,7 @@ pub(crate) fn ends_connection(e: &RedisError) -> bool {
 }
 
 /// An answer that does not follow the grammar of our scripts.
-pub(crate) fn junk(what: &str) -> Error {
+pub fn junk(what: &str) -> Error {
     Error::new(
         ErrorKind::Internal,
         format!("{what} is not what Leasehold writes; was a `{{name}}:…` key changed by hand?"),
@@ -59,7 +59,7 @@ pub(crate) fn junk(what: &str) -> Error {
 }
 
 /// The same error for one more of those that it concerns.
-pub(crate) fn again(e: &Error) -> Error {
+pub fn again(e: &Error) -> Error {
     Error::new(e.kind(), e.to_string())
 }
 

@@ -9,34 +9,38 @@ use leasehold_core::{Error, ErrorKind, Name, Result};
 pub(crate) const KEYS: usize = 5;
 
 /// The keys of one name, in the order in which the scripts take them. The first is the lock.
-pub(crate) type Keys = [String; KEYS];
+pub type Keys = [String; KEYS];
 
 /// Makes keys. Injective, since in a lock's key `%`, `{` and `}` of the name are percent-encoded: two names never share a
 /// lock, and no lock's key looks like `{lock}:x`.
-pub(crate) struct Names {
+pub struct Names {
     prefix: String,
+    /// What the keys beside the lock begin with, so that two kinds of store never read each other's.
+    kind: &'static str,
 }
 
 impl Names {
-    pub(crate) fn new(prefix: &str) -> Result<Names> {
+    /// Keys that begin with this text, for this kind of store.
+    pub fn new(prefix: &str, kind: &'static str) -> Result<Names> {
         if prefix.contains(['{', '}', '\0']) {
             return Err(Error::new(ErrorKind::Invalid, "the prefix of keys may not contain `{`, `}` or NUL"));
         }
-        Ok(Names { prefix: prefix.to_owned() })
+        Ok(Names { prefix: prefix.to_owned(), kind })
     }
 
     pub(crate) fn lock(&self, name: &Name) -> String {
         format!("{}{}", self.prefix, encode(name.as_str()))
     }
 
-    pub(crate) fn keys(&self, name: &Name) -> Keys {
+    /// All keys of this name.
+    pub fn keys(&self, name: &Name) -> Keys {
         let lock = self.lock(name);
-        let beside = ["h", "f", "q", "w"].map(|kind| format!("{{{lock}}}:{kind}"));
+        let beside = ["h", "f", "q", "w"].map(|key| format!("{{{lock}}}:{}{key}", self.kind));
         let [hold, fence, line, places] = beside;
         [lock, hold, fence, line, places]
     }
 
-    /// A pattern for `SCAN` that matches the holds and the lines of names that begin with `prefix`, and perhaps more.
+    /// A pattern for `SCAN` that matches the last tokens and the entries of names that begin with `prefix`, and perhaps more.
     pub(crate) fn pattern(&self, prefix: &str) -> String {
         let mut pattern = String::from("{");
         for c in self.prefix.chars().chain(encode(prefix).chars()) {
@@ -45,13 +49,13 @@ impl Names {
             }
             pattern.push(c);
         }
-        pattern + "*}:[hq]"
+        pattern + "*}:" + self.kind + "[fw]"
     }
 
-    /// The name whose hold or line lies in this key.
+    /// The name whose last token or entries lie in this key.
     pub(crate) fn name(&self, key: &[u8]) -> Option<Name> {
         let key = str::from_utf8(key).ok()?.strip_prefix('{')?;
-        let lock = key.strip_suffix("}:h").or_else(|| key.strip_suffix("}:q"))?;
+        let lock = key.strip_suffix(['f', 'w'])?.strip_suffix(self.kind)?.strip_suffix("}:")?;
         decode(lock.strip_prefix(self.prefix.as_str())?).map(Name::from)
     }
 }
@@ -79,14 +83,14 @@ mod tests {
     use super::*;
 
     fn names() -> Names {
-        Names::new("app:").unwrap()
+        Names::new("app:", "").unwrap()
     }
 
     #[test]
     fn ordinary_names_are_their_own_keys() {
-        assert_eq!(Names::new("").unwrap().lock(&"orders/42 \u{1F512}".into()), "orders/42 \u{1F512}");
+        assert_eq!(Names::new("", "").unwrap().lock(&"orders/42 \u{1F512}".into()), "orders/42 \u{1F512}");
         assert_eq!(names().keys(&"a".into()), ["app:a", "{app:a}:h", "{app:a}:f", "{app:a}:q", "{app:a}:w"]);
-        assert!(Names::new("a{b").is_err());
+        assert!(Names::new("a{b", "").is_err());
     }
 
     #[test]
@@ -97,9 +101,9 @@ mod tests {
         let mut keys: Vec<String> = Vec::new();
         for name in tricky.iter().copied().chain([long.as_str()]).filter(|n| !n.is_empty()) {
             keys.extend(names().keys(&name.into()));
-            let [_, hold, _, line, _] = names().keys(&name.into());
-            assert_eq!(names().name(hold.as_bytes()), Some(name.into()));
-            assert_eq!(names().name(line.as_bytes()), Some(name.into()));
+            let [_, _, fence, _, entries] = names().keys(&name.into());
+            assert_eq!(names().name(fence.as_bytes()), Some(name.into()));
+            assert_eq!(names().name(entries.as_bytes()), Some(name.into()));
         }
         let all = keys.len();
         keys.sort();
@@ -110,15 +114,24 @@ mod tests {
     #[test]
     fn other_keys_have_no_name() {
         for key in
-            ["a", "{app:a}:f", "{app:a}:w", "{other:a}:h", "{app:}:h", "{app:a%2Fb}:h", "{app:a%}:h", "{app:{}:h"]
+            ["a", "{app:a}:h", "{app:a}:q", "{other:a}:f", "{app:}:f", "{app:a%2Fb}:f", "{app:a%}:f", "{app:{}:f"]
         {
             assert_eq!(names().name(key.as_bytes()), None, "{key}");
         }
-        assert_eq!(names().name(b"{app:\xff}:h"), None);
+        assert_eq!(names().name(b"{app:\xff}:f"), None);
+    }
+
+    #[test]
+    fn kinds_of_stores_share_nothing_but_the_lock() {
+        let other = Names::new("app:", "r").unwrap();
+        assert_eq!(other.keys(&"a".into()), ["app:a", "{app:a}:rh", "{app:a}:rf", "{app:a}:rq", "{app:a}:rw"]);
+        assert_eq!(other.name(b"{app:a}:rf"), Some("a".into()));
+        assert_eq!((other.name(b"{app:a}:f"), names().name(b"{app:a}:rf")), (None, None));
+        assert_eq!(other.pattern("a"), "{app:a*}:r[fw]");
     }
 
     #[test]
     fn a_pattern_is_literal_but_for_its_end() {
-        assert_eq!(names().pattern("a*[x]%"), "{app:a\\*\\[x]%25*}:[hq]");
+        assert_eq!(names().pattern("a*[x]%"), "{app:a\\*\\[x]%25*}:[fw]");
     }
 }

@@ -8,25 +8,27 @@ use leasehold_core::{FencingToken, Result};
 use crate::error::junk;
 
 /// Reads one record from left to right.
-pub(crate) struct Fields<'a> {
+#[derive(Debug)]
+pub struct Fields<'a> {
     whole: &'a str,
     rest: &'a str,
 }
 
 impl<'a> Fields<'a> {
-    pub(crate) fn of(record: &'a str) -> Fields<'a> {
+    /// From its start.
+    pub fn of(record: &'a str) -> Fields<'a> {
         Fields { whole: record, rest: record }
     }
 
     /// The next word.
-    pub(crate) fn word(&mut self) -> &'a str {
+    pub fn word(&mut self) -> &'a str {
         let (word, rest) = self.rest.split_once(' ').unwrap_or((self.rest, ""));
         self.rest = rest;
         word
     }
 
     /// The next word as what it stands for.
-    pub(crate) fn value<T: FromStr>(&mut self) -> Result<T> {
+    pub fn value<T: FromStr>(&mut self) -> Result<T> {
         // The record may hold an id, so only its first word is shown.
         let kind = || self.whole.split(' ').next().unwrap_or_default();
         self.rest.split(' ').next().unwrap_or_default().parse().map_err(|_| junk(kind())).inspect(|_| {
@@ -35,17 +37,17 @@ impl<'a> Fields<'a> {
     }
 
     /// The next word as a token.
-    pub(crate) fn token(&mut self) -> Result<FencingToken> {
+    pub fn token(&mut self) -> Result<FencingToken> {
         self.value()
     }
 
     /// The next word as milliseconds.
-    pub(crate) fn millis(&mut self) -> Result<Duration> {
+    pub fn millis(&mut self) -> Result<Duration> {
         self.value().map(Duration::from_millis)
     }
 
     /// Whatever is left.
-    pub(crate) fn text(self) -> &'a str {
+    pub fn text(self) -> &'a str {
         self.rest
     }
 }

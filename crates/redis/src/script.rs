@@ -24,29 +24,34 @@ script!(EVICT, "scripts/evict.lua", "Ends the hold with a token.");
 script!(INSPECT, "scripts/inspect.lua", "Who holds and who waits.");
 
 /// A script, known to the server by its hash once it ran there.
-pub(crate) struct Script {
+#[derive(Debug)]
+pub struct Script {
     source: &'static str,
     hash: String,
 }
 
 /// One run of a script for one name.
-pub(crate) struct Call {
-    pub(crate) keys: Keys,
-    pub(crate) args: Vec<String>,
+#[allow(missing_debug_implementations, reason = "it carries a claim's id")]
+pub struct Call {
+    /// What it may touch.
+    pub keys: Keys,
+    /// What it is told.
+    pub args: Vec<String>,
 }
 
 impl Script {
-    fn new(source: &'static str) -> Script {
+    /// The script with this source.
+    pub fn new(source: &'static str) -> Script {
         Script { source, hash: redis::Script::new(source).get_hash().to_owned() }
     }
 
     /// Runs it for one name: one request, two if the server did not know the script.
-    pub(crate) async fn run(&self, connection: &Connection, call: Call) -> Result<Value> {
+    pub async fn run(&self, connection: &Connection, call: Call) -> Result<Value> {
         self.run_all(connection, &[call]).await?.pop().unwrap_or_else(|| Err(error::junk("no answer")))
     }
 
     /// Runs it for every call, in one flight (two if the server did not know the script). `Err`: all are unknown.
-    pub(crate) async fn run_all(&self, connection: &Connection, calls: &[Call]) -> Result<Vec<Result<Value>>> {
+    pub async fn run_all(&self, connection: &Connection, calls: &[Call]) -> Result<Vec<Result<Value>>> {
         let mut flight = Pipeline::with_capacity(calls.len());
         for call in calls {
             flight.add_command(self.by_hash(call));
@@ -87,7 +92,7 @@ fn is_unknown_script(answer: &Value) -> bool {
 }
 
 /// The record in an answer. What is no UTF-8 in it was written by others, and is only shown.
-pub(crate) fn record(answer: &Value) -> Result<String, Error> {
+pub fn record(answer: &Value) -> Result<String, Error> {
     match answer {
         Value::BulkString(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
         _ => Err(error::junk("an answer")),
