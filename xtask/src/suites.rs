@@ -56,6 +56,12 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("zookeeper: ensemble", &["test", "-p", "leasehold-zookeeper", "--test", "ensemble"]),
     suite("sqlite: conformance", &["test", "-p", "leasehold-sqlite", "--test", "conformance"]),
     suite("zookeeper: Python's kazoo", &["test", "-p", "leasehold-zookeeper", "--test", "interop"]),
+    suite("cli: what it shows", &["test", "-p", "leasehold-cli", "--test", "look"]),
+    suite("cli: runs", &["test", "-p", "leasehold-cli", "--test", "run"]),
+    suite("cli: faults", &["test", "-p", "leasehold-cli", "--test", "faults"]),
+    suite("cli: compares stores", &["test", "-p", "leasehold-cli", "--test", "compare"]),
+    suite("cli: verifies servers", &["test", "-p", "leasehold-cli", "--all-features", "--test", "verify"]),
+    suite("cli: a terminal", &["test", "-p", "leasehold-cli", "--test", "terminal"]),
 ];
 
 /// Examples that run to their end without a server.
