@@ -32,6 +32,11 @@ pub async fn connect_on_own_thread(url: impl AsRef<str>) -> Result<Store> {
     Store::on_own_thread(Box::pin(async move { backend(&url).await })).await
 }
 
+/// The same, one floor below: the store's side of the seam, for those who wrap it or drive it themselves.
+pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
+    backend(url.as_ref().trim()).await
+}
+
 async fn backend(url: &str) -> Result<Box<dyn Backend>> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err(Error::new(

@@ -25,7 +25,7 @@
 
 mod connect;
 
-pub use connect::{connect, connect_on_own_thread};
+pub use connect::{connect, connect_backend, connect_on_own_thread};
 pub use leasehold_core::{
     Acquire, Contention, DEFAULT_TTL, DistributedLock, Election, Entry, Error, ErrorKind, Fairness, FenceGate, Fenced,
     Fencing, FencingToken, Guarantees, Guard, Held, Leader, Leadership, Lease, Line, Lock, Loss, Lost, MAX_LABEL_BYTES,

@@ -27,6 +27,8 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("core: under a microscope", &["test", "-p", "leasehold-core", "--test", "microscope"]),
     suite("conformance: seeded mistakes", &["test", "-p", "leasehold-conformance", "--test", "mutants"]),
     suite("conformance: random programs", &["test", "-p", "leasehold-conformance", "--test", "models"]),
+    suite("compare: every store", &["test", "-p", "leasehold-compare", "--test", "stores"]),
+    suite("verify: private servers", &["test", "-p", "leasehold-verify", "--features", "redis", "--test", "servers"]),
     suite("testbed: the fault proxy", &["test", "-p", "leasehold-testbed", "--test", "proxy"]),
     suite("testbed: private Redis", &["test", "-p", "leasehold-testbed", "--test", "redis"]),
     suite("testbed: private etcd", &["test", "-p", "leasehold-testbed", "--test", "etcd"]),
@@ -67,6 +69,8 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("cli: what it shows", &["test", "-p", "leasehold-cli", "--test", "look"]),
     suite("cli: runs", &["test", "-p", "leasehold-cli", "--test", "run"]),
     suite("cli: faults", &["test", "-p", "leasehold-cli", "--test", "faults"]),
+    suite("cli: compares stores", &["test", "-p", "leasehold-cli", "--test", "compare"]),
+    suite("cli: verifies servers", &["test", "-p", "leasehold-cli", "--all-features", "--test", "verify"]),
     suite("cli: a terminal", &["test", "-p", "leasehold-cli", "--test", "terminal"]),
 ];
 

@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Who(Who),
     Break(Break),
     Guarantees(Guarantees),
+    Verify(crate::verify::Verify),
+    Compare(crate::compare::Compare),
     Completions(Completions),
     Man(Man),
 }

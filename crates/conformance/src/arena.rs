@@ -30,7 +30,7 @@ impl fmt::Debug for Arena {
 
 impl Arena {
     pub(crate) fn new(harness: Arc<dyn Harness>, dressing: Dressing, case: &str, seed: u64) -> Arena {
-        let namespace = format!("suite {seed:x} {}", case.replace('/', " "));
+        let namespace = format!("{}suite {seed:x} {}", harness.prefix(), case.replace('/', " "));
         Arena { harness, dressing, namespace, seed }
     }
 

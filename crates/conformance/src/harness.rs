@@ -17,6 +17,11 @@ pub trait Harness: Send + Sync + 'static {
     /// The lease that cases use: the shortest that is comfortable on a busy machine.
     fn ttl(&self) -> Duration;
 
+    /// What stands before every name that cases use.
+    fn prefix(&self) -> &str {
+        ""
+    }
+
     /// How many clients the counting case uses.
     fn counters(&self) -> usize {
         10
