@@ -78,6 +78,8 @@ mod config;
 mod look;
 mod nodes;
 mod store;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
