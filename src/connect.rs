@@ -12,6 +12,7 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// | `redlock://[user:password@]host:port,host:port,host:port[/db]` | `redlock` |
 /// | `etcd://[user:password@]host:port,host:port[/namespace]` | `etcd` |
 /// | `zookeeper://host:port,host:port[/chroot]` | `zookeeper` |
+/// | `sqlite:///absolute/path` | `sqlite` |
 ///
 /// Each store's crate documents its parameters.
 ///
@@ -31,6 +32,11 @@ pub async fn connect_on_own_thread(url: impl AsRef<str>) -> Result<Store> {
     Store::on_own_thread(Box::pin(async move { backend(&url).await })).await
 }
 
+/// The same, one floor below: the store's side of the seam, for those who wrap it or drive it themselves.
+pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
+    backend(url.as_ref().trim()).await
+}
+
 async fn backend(url: &str) -> Result<Box<dyn Backend>> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err(Error::new(
@@ -44,9 +50,9 @@ async fn backend(url: &str) -> Result<Box<dyn Backend>> {
         "redlock" => redlock(url).await,
         "etcd" | "etcds" => etcd(url).await,
         "zookeeper" => zookeeper(url).await,
-        "sqlite" => Err(Error::new(ErrorKind::Unsupported, format!("{scheme}:// is not built yet"))),
+        "sqlite" => sqlite(url).await,
         _ => {
-            let known = "memory, redis, redlock, etcd, zookeeper";
+            let known = "memory, sqlite, redis, redlock, etcd, zookeeper";
             Err(Error::new(ErrorKind::Invalid, format!("unknown scheme {scheme:?}; the known ones are {known}")))
         }
     }
@@ -86,6 +92,11 @@ async fn zookeeper(url: &str) -> Result<Box<dyn Backend>> {
     Ok(Box::new(leasehold_zookeeper::ZooKeeper::connect(url).await?))
 }
 
+#[cfg(feature = "sqlite")]
+async fn sqlite(url: &str) -> Result<Box<dyn Backend>> {
+    Ok(Box::new(leasehold_sqlite::Sqlite::connect(url).await?))
+}
+
 #[cfg(not(feature = "memory"))]
 fn memory(_rest: &str) -> Result<Box<dyn Backend>> {
     Err(feature_is_off("memory"))
@@ -109,4 +120,9 @@ async fn etcd(_url: &str) -> Result<Box<dyn Backend>> {
 #[cfg(not(feature = "zookeeper"))]
 async fn zookeeper(_url: &str) -> Result<Box<dyn Backend>> {
     Err(feature_is_off("zookeeper"))
+}
+
+#[cfg(not(feature = "sqlite"))]
+async fn sqlite(_url: &str) -> Result<Box<dyn Backend>> {
+    Err(feature_is_off("sqlite"))
 }

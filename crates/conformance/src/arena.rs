@@ -30,7 +30,7 @@ impl fmt::Debug for Arena {
 
 impl Arena {
     pub(crate) fn new(harness: Arc<dyn Harness>, dressing: Dressing, case: &str, seed: u64) -> Arena {
-        let namespace = format!("suite {seed:x} {}", case.replace('/', " "));
+        let namespace = format!("{}suite {seed:x} {}", harness.prefix(), case.replace('/', " "));
         Arena { harness, dressing, namespace, seed }
     }
 
@@ -42,6 +42,11 @@ impl Arena {
     /// The store's test.
     pub fn harness(&self) -> &dyn Harness {
         &*self.harness
+    }
+
+    /// What this run's accidents follow from. A failure prints it, and `LEASEHOLD_SEED` asks for it.
+    pub fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// The lease that cases use.

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use crate::arena::Arena;
 use crate::cases::{
     cancel, cost, downgrade, election, exclusion, fence, holding, hygiene, input, loss, modes, multi, names, permits,
-    reentry, shared, token, waiting,
+    programs, reentry, shared, token, waiting,
 };
 use crate::harness::Need;
 
@@ -131,6 +131,7 @@ table! {
     shared::ends_and_runs_as_any_lock: "P3 P4", [Shared], any;
 
     downgrade::lets_readers_in_and_no_writer: "P1 P2 S11", [Downgrade, Shared, Fair], any;
+    downgrade::wakes_readers_at_once: "P5 S11", [Downgrade, Shared, Fair, PushedWake], fair;
     downgrade::lasts: "P3 S11", [Downgrade, Shared], any;
     downgrade::is_not_undone_by_a_late_claim: "S3 S11", [Downgrade, Shared], fair;
     downgrade::is_for_the_granted_only: "P1 S11", [Downgrade, Shared, Fair], fair;
@@ -177,8 +178,12 @@ table! {
 
     fence::refuses_a_paused_holder: "P2", [], fair;
 
+    programs::follow_the_models: "P1 P2 P4 P5 P6 S3 S10 S11", [Shared, Permits, Downgrade, Fair], alone;
+
     cost::of_an_uncontended_cycle: "P7", [Private, Requests], alone;
-    cost::of_a_hand_over: "P7", [Private, Requests, PushedWake], alone;
+    cost::of_a_hand_over: "P7", [Private, Requests, PushedWake, Fair], alone;
+    cost::of_readers_and_writers: "P7", [Private, Requests, PushedWake, Shared, Fair], alone;
+    cost::of_permits: "P7", [Private, Requests, PushedWake, Permits, Fair], alone;
     cost::of_renewals: "P7", [Private, Requests], alone;
 
     hygiene::after_many_names: "P9", [Private, Footprint], fair;

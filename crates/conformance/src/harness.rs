@@ -17,6 +17,11 @@ pub trait Harness: Send + Sync + 'static {
     /// The lease that cases use: the shortest that is comfortable on a busy machine.
     fn ttl(&self) -> Duration;
 
+    /// What stands before every name that cases use.
+    fn prefix(&self) -> &str {
+        ""
+    }
+
     /// How many clients the counting case uses.
     fn counters(&self) -> usize {
         10
@@ -181,9 +186,14 @@ impl Powers {
         (!missing.is_empty()).then(|| format!("needs {}", missing.join("; ")))
     }
 
-    fn why_not(&self, need: Need) -> Option<String> {
-        let said = self.lacking.iter().find(|(lacking, _)| *lacking == need).map(|(_, why)| *why);
-        let why = said.or_else(|| (!need.is_expected() && !self.able.contains(&need)).then_some(self.why_not))?;
+    /// What the store itself cannot do, and why.
+    pub(crate) fn shortcoming(&self, need: Need) -> Option<String> {
+        let (need, why) = self.lacking.iter().find(|(lacking, _)| *lacking == need)?;
         Some(format!("{need:?}: {why}"))
+    }
+
+    fn why_not(&self, need: Need) -> Option<String> {
+        let unable = !need.is_expected() && !self.able.contains(&need);
+        self.shortcoming(need).or_else(|| unable.then(|| format!("{need:?}: {}", self.why_not)))
     }
 }

@@ -67,7 +67,13 @@ impl Hold {
         let Hold { client, standing, name, .. } = self;
         let stamp = client.clock.now();
         match client.ask(client.backend.claim(&standing.again())).await.map_err(|e| e.with_name(name))? {
-            Claimed::Granted(grant) => standing.grant(grant, stamp),
+            Claimed::Granted(grant) => {
+                standing.grant(grant, stamp);
+                if standing.loss().is_some() {
+                    // It was gone, and the question took a new one, which nobody holds: it goes before we say so.
+                    let _ = client.release_now(standing).await;
+                }
+            }
             Claimed::Waiting(_) | Claimed::Busy(_) => standing.lose(Loss::Gone),
         }
         self.verdict()

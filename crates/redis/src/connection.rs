@@ -2,16 +2,17 @@
 //!
 //! The client crate reconnects never (`MultiplexedConnection`) or gives up (`ConnectionManager`), and neither notices a
 //! link that is dead but open. Here one task per store waits for trouble: a broken socket, a server that may not write, or
-//! a request that stayed unanswered, which it answers with a `PING` of its own. The rest sees a connection, or an error
+//! a request that stayed unanswered, upon which it subscribes again: a server that is there confirms it. The rest sees a connection, or an error
 //! at once.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::seam::Bells;
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::seam::{Bells, Observing};
+use leasehold_core::{Error, ErrorKind, Name, Result};
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisResult, Value,
@@ -43,6 +44,24 @@ struct Link {
     useful: AtomicBool,
     /// How many connections there were.
     dialled: AtomicU64,
+    /// The names that are observed, once for each observer.
+    observed: Mutex<Vec<Arc<Observed>>>,
+}
+
+/// A name that somebody observes, and the channel on which its changes are told.
+struct Observed {
+    channel: String,
+    name: Name,
+}
+
+/// Ends the observing of one observer.
+struct Observation(Arc<Link>, Arc<Observed>);
+
+impl Drop for Observation {
+    fn drop(&mut self) {
+        locked(&self.0.observed).retain(|observed| !Arc::ptr_eq(observed, &self.1));
+        self.0.trouble.notify_one();
+    }
 }
 
 enum State {
@@ -83,9 +102,10 @@ impl Connection {
             trouble: Notify::new(),
             useful: AtomicBool::new(true),
             dialled: AtomicU64::new(0),
+            observed: Mutex::default(),
         });
         let (channel, bells) = (channel.to_owned(), bells.clone());
-        let dialer = Arc::new(Dialer { client, timeout, channel, bells, link: link.clone() });
+        let dialer = Arc::new(Dialer { client, timeout, channel, bells, link: link.clone(), heard: Mutex::default() });
         let dialled = dialer.dial().await;
         if let Err(e) = &dialled {
             link.set(State::Down(again(e)));
@@ -107,6 +127,14 @@ impl Connection {
         let answers = wire.send_packed_commands(requests, 0, requests.len()).await;
         self.link.judge(nth, doubt, &answers);
         answers.map_err(|e| of_request(&e))
+    }
+
+    /// Rings for this name whenever something is published in its channel, until what it returns is dropped.
+    pub fn observe(&self, name: &Name, channel: String) -> Observing {
+        let observed = Arc::new(Observed { channel, name: name.clone() });
+        locked(&self.link.observed).push(observed.clone());
+        self.link.trouble.notify_one();
+        Observing::new(Observation(self.link.clone(), observed))
     }
 
     /// Ends the connection for good.
@@ -195,6 +223,13 @@ impl Link {
         }
     }
 
+    /// Rings for those who observe one of these channels.
+    fn stir(&self, bells: &Bells, channels: &[impl AsRef<[u8]>]) {
+        let observed = locked(&self.observed);
+        let theirs = |o: &&Arc<Observed>| channels.iter().any(|channel| channel.as_ref() == o.channel.as_bytes());
+        observed.iter().filter(theirs).for_each(|o| bells.stirred(&o.name));
+    }
+
     fn set(&self, new: State) {
         let mut state = self.state();
         if !matches!(*state, State::Closed) {
@@ -218,6 +253,8 @@ struct Dialer {
     channel: String,
     bells: Bells,
     link: Arc<Link>,
+    /// What the present connection is subscribed to.
+    heard: Mutex<BTreeSet<String>>,
 }
 
 impl Dialer {
@@ -226,9 +263,12 @@ impl Dialer {
         let nth = self.link.dialled.fetch_add(1, Ordering::Relaxed);
         let (bells, link) = (self.bells.clone(), Arc::downgrade(&self.link));
         let hear = move |push: PushInfo| {
-            match push.kind {
-                PushKind::Message => inbox::ring(&bells, &push.data),
-                PushKind::Disconnection => {
+            match (push.kind, &push.data[..]) {
+                (PushKind::Message, [Value::BulkString(channel), Value::BulkString(record)]) => {
+                    inbox::ring(&bells, record);
+                    link.upgrade().inspect(|link| link.stir(&bells, &[channel]));
+                }
+                (PushKind::Disconnection, _) => {
                     let why = Error::new(ErrorKind::Unavailable, "the connection to Redis broke");
                     link.upgrade().inspect(|link| link.fail(nth, why));
                 }
@@ -242,8 +282,23 @@ impl Dialer {
             .set_push_sender(hear);
         let wire = self.client.get_multiplexed_async_connection_with_config(&config).await;
         let mut wire = wire.map_err(|e| of_connect(&e))?;
-        wire.subscribe(&self.channel).await.map_err(|e| of_connect(&e))?;
+        locked(&self.heard).clear();
+        self.tune(&mut wire).await.map_err(|e| of_connect(&e))?;
         self.link.set(State::Up { wire, nth });
+        Ok(())
+    }
+
+    /// Subscribes to what is listened to, and to nothing else.
+    async fn tune(&self, wire: &mut MultiplexedConnection) -> RedisResult<()> {
+        let observed: Vec<String> = locked(&self.link.observed).iter().map(|o| o.channel.clone()).collect();
+        let wanted: BTreeSet<String> = observed.into_iter().chain([self.channel.clone()]).collect();
+        wire.subscribe(&wanted).await?;
+        let heard = std::mem::replace(&mut *locked(&self.heard), wanted.clone());
+        let old: Vec<_> = heard.difference(&wanted).collect();
+        if !old.is_empty() {
+            wire.unsubscribe(old).await?;
+        }
+        self.link.stir(&self.bells, &wanted.difference(&heard).collect::<Vec<_>>());
         Ok(())
     }
 
@@ -252,7 +307,7 @@ impl Dialer {
         loop {
             self.link.trouble.notified().await;
             let Ok((mut wire, nth)) = self.link.wire() else { return };
-            if let Err(e) = wire.send_packed_command(&redis::cmd("PING")).await {
+            if let Err(e) = self.tune(&mut wire).await {
                 self.link.fail(nth, of_connect(&e));
                 return;
             }

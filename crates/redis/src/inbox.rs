@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use leasehold_core::seam::{Bells, ClaimId, Grant, Moment, Place, Validity};
 use leasehold_core::{Loss, Result};
-use redis::Value;
 
 use crate::error::junk;
 use crate::record::Fields;
@@ -14,13 +13,14 @@ pub(crate) fn channel() -> String {
     format!("leasehold:{}", ClaimId::fresh())
 }
 
-/// Rings what a push says: `[channel, record]`. What cannot be read is nobody's ring.
-pub(crate) fn ring(bells: &Bells, push: &[Value]) {
-    if let [_, Value::BulkString(record)] = push
-        && let Ok(record) = str::from_utf8(record)
-    {
-        let _ = understand(bells, record);
-    }
+/// The channel in which the scripts tell that the holder of this lock, or its label, has changed.
+pub(crate) fn of_name(lock: &str) -> String {
+    format!("leasehold:name:{lock}")
+}
+
+/// Rings what a push says. What cannot be read is nobody's ring.
+pub(crate) fn ring(bells: &Bells, record: &[u8]) {
+    let _ = str::from_utf8(record).map(|record| understand(bells, record));
 }
 
 /// `granted id token turns attempt ttl lock`, `evicted id` or `again id`.

@@ -17,7 +17,7 @@ mod script;
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Place, Renewal, Tenure, async_trait};
+use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 pub use redis as client;
 
@@ -57,16 +57,17 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// # Ok(()) }
 /// ```
 ///
-/// **The lock is the key.** A lock's name, with `%`, `{` and `}` percent-encoded, is a Redis string that holds a random
-/// value and expires: what `SET name value NX PX ttl` makes. So every client that locks this way excludes Leasehold, and is
-/// excluded by it; Leasehold waits for such a holder and reports it as foreign, but is not told of its release, and looks
-/// every quarter of a second. What else Leasehold keeps of a name lies beside it, in keys that begin with `{name}`; all
-/// expire by themselves, and after a release only the last token stays, for two hours.
+/// **The lock is the key.** A lock's name, with `%`, `{` and `}` percent-encoded, is a Redis string that holds some value and
+/// expires: what `SET name value NX PX ttl` makes. So every client that locks this way excludes Leasehold, and is excluded
+/// by it; Leasehold waits for such a holder and reports it as foreign, but is not told of its release, and looks every
+/// quarter of a second. While several share the lock the key lives as long as the last of their leases. What else Leasehold
+/// keeps of a name lies beside it, in keys that begin with `{name}`; all expire by themselves, and after a release only the
+/// last token stays, for two hours.
 ///
-/// **Waiting.** Places are ordered by ticket, alive by the server's clock, and each is a lease of its own. A release hands
-/// the lock to the first live place and tells exactly its client, in the same script. [`Queue::Fast`] keeps the same order,
-/// since no lock is free while somebody live waits; what it adds is a block of 64 tokens, for tasks of one process that
-/// pass the lock on among themselves.
+/// **Waiting.** One line for all modes, ordered by ticket; its places are alive by the server's clock, and each is a lease
+/// of its own. A release admits from the line, in its order, every live place that there is now room for, and tells exactly
+/// their clients, in the same script. [`Queue::Fast`] keeps the same order, since no room is left while somebody live waits
+/// for it; what it adds is a block of 64 tokens, for tasks of one process that pass the lock on among themselves.
 ///
 /// **Rights.** An ACL user needs `+@scripting +@read +@write +@pubsub +@connection +time`, the channels `&leasehold:*`, and
 /// its keys twice: `~prefix*` and `~{prefix*`.
@@ -118,7 +119,7 @@ impl Backend for Redis {
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        self.keep(tenures).await
+        Ok(self.keep(tenures).await)
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
@@ -151,6 +152,10 @@ impl Backend for Redis {
 
     fn bells(&self) -> Option<&Bells> {
         Some(&self.bells)
+    }
+
+    fn observe(&self, name: &Name) -> Observing {
+        self.connection.observe(name, inbox::of_name(&self.names.lock(name)))
     }
 
     /// Closes the connection. Redis has no sessions: what is still held ends with its lease.

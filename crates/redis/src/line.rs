@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Moment, Place, Queue, Renewal, Tenure, Validity, Waiting};
-use leasehold_core::{Contention, Error, ErrorKind, Loss, Result};
+use leasehold_core::{Contention, Error, Loss, MAX_TTL, Result};
 
 use crate::error::{again, junk};
 use crate::inbox::attempt;
@@ -13,10 +13,6 @@ use crate::{MIN_TTL, Redis};
 
 /// Tokens that a fast claim reserves for turns.
 const TURNS: u32 = 64;
-/// The longest label that is stored, in bytes.
-const LABEL: usize = 256;
-/// The longest lease: far beyond use, and exact in a double.
-const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// How often the first in line looks at another tool's lock, whose release tells nobody.
 const FOREIGN: Duration = Duration::from_millis(250);
 /// How far apart those in line look when a holder died, by their place.
@@ -26,7 +22,7 @@ const FLIGHT: usize = 1000;
 
 impl Redis {
     pub(crate) async fn take(&self, claim: &Claim) -> Result<Claimed> {
-        let (mode, ttl) = (mode(claim.mode)?, lease(claim)?);
+        let ((kind, n, of), ttl) = (permits(claim.mode), lease(claim.ttl));
         let waits = if claim.queue == Queue::Try { "0" } else { "1" };
         let turns = if claim.queue == Queue::Fast { TURNS } else { 1 };
         let sent = Moment::now();
@@ -36,9 +32,11 @@ impl Redis {
             ttl.as_millis().to_string(),
             turns.to_string(),
             attempt(sent).to_string(),
-            mode.to_owned(),
+            kind.to_owned(),
+            n.to_string(),
+            of.to_string(),
             self.channel.clone(),
-            clip(&claim.label).to_owned(),
+            claim.label.to_string(),
         ];
         let answer = CLAIM.run(&self.connection, Call { keys: self.names.keys(&claim.name), args }).await?;
         let answer = record(&answer)?;
@@ -46,6 +44,7 @@ impl Redis {
         match fields.word() {
             "granted" => Ok(Claimed::Granted(self.grant(claim, fields, sent, ttl)?)),
             "busy" => Ok(Claimed::Busy(who(fields)?.0)),
+            "differ" => Err(Error::permits_differ(fields.value()?, of)),
             "waiting" => {
                 let (who, holder) = who(fields)?;
                 let nap = nap(&who, &holder, ttl);
@@ -55,33 +54,24 @@ impl Redis {
         }
     }
 
-    pub(crate) async fn keep(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+    pub(crate) async fn keep(&self, tenures: &[Tenure]) -> Vec<Renewal> {
         let mut renewals = Vec::with_capacity(tenures.len());
-        let mut failed: Option<Error> = None;
         for flight in tenures.chunks(FLIGHT) {
-            match &failed {
-                None => match self.keep_flight(flight).await {
-                    Ok(answers) => renewals.extend(answers),
-                    Err(e) => {
-                        renewals.extend(flight.iter().map(|_| Renewal::Unknown(again(&e))));
-                        failed = Some(e);
-                    }
-                },
-                Some(e) => renewals.extend(flight.iter().map(|_| Renewal::Unknown(again(e)))),
-            }
+            let answers = self.keep_flight(flight).await;
+            renewals.extend(answers.unwrap_or_else(|e| flight.iter().map(|_| Renewal::Unknown(again(&e))).collect()));
         }
-        Ok(renewals)
+        renewals
     }
 
     async fn keep_flight(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
         let sent = Moment::now();
-        let call = |tenure: &Tenure| -> Result<Call> {
-            let (claim, ttl) = (&tenure.claim, lease(&tenure.claim)?);
+        let call = |tenure: &Tenure| {
+            let (claim, ttl) = (&tenure.claim, lease(tenure.claim.ttl).as_millis());
             let token = tenure.token.map(|t| t.to_string()).unwrap_or_default();
-            let args = vec![claim.id.to_string(), ttl.as_millis().to_string(), attempt(sent).to_string(), token];
-            Ok(Call { keys: self.names.keys(&claim.name), args })
+            let args = vec![claim.id.to_string(), ttl.to_string(), attempt(sent).to_string(), token];
+            Call { keys: self.names.keys(&claim.name), args }
         };
-        let calls = tenures.iter().map(call).collect::<Result<Vec<_>>>()?;
+        let calls: Vec<Call> = tenures.iter().map(call).collect();
         let answers = RENEW.run_all(&self.connection, &calls).await?;
         let renewal = |(tenure, answer): (&Tenure, Result<_>)| {
             let renewed = answer.and_then(|a| self.renewal(tenure, &record(&a)?, sent));
@@ -91,7 +81,7 @@ impl Redis {
     }
 
     fn renewal(&self, tenure: &Tenure, answer: &str, sent: Moment) -> Result<Renewal> {
-        let ttl = lease(&tenure.claim)?;
+        let ttl = lease(tenure.claim.ttl);
         let mut fields = Fields::of(answer);
         match (fields.word(), tenure.token) {
             ("granted", None) => Ok(Renewal::Granted(self.grant(&tenure.claim, fields, sent, ttl)?)),
@@ -150,30 +140,19 @@ fn nap(who: &Contention, holder: &Ahead, ttl: Duration) -> Duration {
     nap + (SPREAD * holder.rank).min(ttl / 3)
 }
 
-/// How a mode is written. Every record has one, so that others can join the same line.
-fn mode(mode: Mode) -> Result<&'static str> {
-    let other = match mode {
-        Mode::Exclusive => return Ok("exclusive"),
-        Mode::Shared => "shared",
-        Mode::Permits { .. } => "permits",
-    };
-    Err(Error::new(ErrorKind::Unsupported, format!("the Redis store has no {other} locks yet")))
+/// A mode as permits of a kind: claims of one kind share what there is, and kinds exclude each other.
+fn permits(mode: Mode) -> (&'static str, u32, u32) {
+    match mode {
+        Mode::Exclusive => ("exclusive", 1, 1),
+        Mode::Shared => ("shared", 1, u32::MAX),
+        Mode::Permits { n, of } => ("permits", n, of),
+    }
 }
 
 /// The lease in whole milliseconds, rounded up.
-fn lease(claim: &Claim) -> Result<Duration> {
-    if claim.ttl > MAX_TTL {
-        return Err(Error::new(ErrorKind::Invalid, "a TTL may be at most 100 years"));
-    }
-    let ttl = claim.ttl.max(MIN_TTL);
-    let whole = Duration::from_millis(ttl.as_millis() as u64);
-    Ok(if whole < ttl { whole + Duration::from_millis(1) } else { whole })
-}
-
-/// The label, or as much of it as is stored.
-fn clip(label: &str) -> &str {
-    let end = (0..=LABEL.min(label.len())).rev().find(|end| label.is_char_boundary(*end));
-    &label[..end.unwrap_or_default()]
+fn lease(ttl: Duration) -> Duration {
+    let ms = ttl.clamp(MIN_TTL, MAX_TTL).as_micros().div_ceil(1000);
+    Duration::from_millis(ms as u64)
 }
 
 #[cfg(test)]
@@ -212,12 +191,8 @@ mod tests {
     }
 
     #[test]
-    fn leases_are_rounded_up_and_labels_cut_between_letters() {
-        let of = |ttl| lease(&Claim::new("a", Mode::Exclusive, Queue::Fair, ttl, ""));
-        assert_eq!(of(Duration::from_nanos(1)).unwrap(), MIN_TTL);
-        assert_eq!(of(Duration::from_micros(100_001)).unwrap(), ms(101));
-        assert_eq!(of(Duration::MAX).unwrap_err().kind(), ErrorKind::Invalid);
-        assert_eq!(clip(&"\u{1F512}".repeat(100)).len(), 256);
-        assert_eq!(clip(&format!("a{}", "\u{1F512}".repeat(100))).len(), 253);
+    fn leases_are_rounded_up() {
+        assert_eq!(lease(Duration::from_nanos(1)), MIN_TTL);
+        assert_eq!(lease(Duration::from_micros(100_001)), ms(101));
     }
 }

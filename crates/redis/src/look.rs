@@ -1,7 +1,7 @@
 //! Looking on: inspect, list, evict.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use leasehold_core::{Entry, FencingToken, Line, Name, Result};
 use redis::Value;
@@ -23,20 +23,18 @@ impl Redis {
             return Err(junk("the answer to an inspection"));
         };
         let mut line = Line::default();
-        for (nth, text) in records.iter().enumerate() {
-            let text = record(text)?;
-            let mut fields = Fields::of(&text);
-            if nth > 0 {
-                line.waiters.push(waiter(fields)?);
+        for text in records {
+            let text = record(&text)?;
+            if text == "foreign" {
+                line.holders.push(Entry::foreign());
                 continue;
             }
-            match fields.word() {
-                "free" => {}
-                "foreign" => line.holders.push(Entry::foreign()),
-                _ => {
-                    let token = fields.token()?;
-                    line.holders.push(waiter(fields)?.token(token));
-                }
+            let mut fields = Fields::of(&text);
+            let (token, since) = (fields.token()?, SystemTime::UNIX_EPOCH + fields.millis()?);
+            let entry = Entry::new(fields.text()).since(since);
+            match token.get() {
+                0 => line.waiters.push(entry),
+                _ => line.holders.push(entry.token(token)),
             }
         }
         Ok(line)
@@ -53,7 +51,8 @@ impl Redis {
     }
 }
 
-/// The names that a walk of the whole database finds: O(keys), in steps.
+/// The names that a walk of the whole database finds: O(keys), in steps. A last token or an entry leads to a name, and its
+/// lock or its entries show whether somebody holds it or waits.
 pub async fn scan(
     connection: &Connection,
     names: &Names,
@@ -72,25 +71,26 @@ pub async fn scan(
             return Err(junk("a walk"));
         };
         let [next, Value::Array(keys)] = answer.as_slice() else { return Err(junk("a walk")) };
-        for key in keys {
-            let Value::BulkString(key) = key else { continue };
-            let Some(name) = names.name(key) else { continue };
-            if name.as_str().starts_with(prefix) && after.is_none_or(|after| name > *after) {
-                found.insert(name);
-                if found.len() > limit {
-                    found.pop_last();
-                }
-            }
+        let wanted = |name: &Name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after);
+        let some = keys.iter().filter_map(|key| match key {
+            Value::BulkString(key) => names.name(key).filter(wanted),
+            _ => None,
+        });
+        let some: BTreeSet<Name> = some.collect();
+        let mut looks = redis::pipe();
+        for name in &some {
+            let [lock, _, _, entries, _] = names.keys(name);
+            looks.cmd("EXISTS").arg(lock).arg(entries);
+        }
+        let there = if some.is_empty() { Vec::new() } else { connection.send(&looks).await? };
+        let there = some.into_iter().zip(there).filter(|(_, there)| *there != Value::Int(0));
+        found.extend(there.map(|(name, _)| name));
+        while found.len() > limit {
+            found.pop_last();
         }
         cursor = record(next)?;
         if cursor == "0" {
             return Ok(found.into_iter().collect());
         }
     }
-}
-
-/// `since label`.
-fn waiter(mut fields: Fields<'_>) -> Result<Entry> {
-    let since = SystemTime::UNIX_EPOCH + Duration::from_millis(fields.value()?);
-    Ok(Entry::new(fields.text()).since(since))
 }

@@ -41,7 +41,7 @@ impl Names {
         [lock, hold, fence, line, places]
     }
 
-    /// A pattern for `SCAN` that matches the holds and the lines of names that begin with `prefix`, and perhaps more.
+    /// A pattern for `SCAN` that matches the last tokens and the entries of names that begin with `prefix`, and perhaps more.
     pub(crate) fn pattern(&self, prefix: &str) -> String {
         let mut pattern = String::from("{");
         for c in self.prefix.chars().chain(encode(prefix).chars()) {
@@ -50,13 +50,13 @@ impl Names {
             }
             pattern.push(c);
         }
-        pattern + "*}:" + self.kind + "[hq]"
+        pattern + "*}:" + self.kind + "[fw]"
     }
 
-    /// The name whose hold or line lies in this key.
+    /// The name whose last token or entries lie in this key.
     pub(crate) fn name(&self, key: &[u8]) -> Option<Name> {
         let key = str::from_utf8(key).ok()?.strip_prefix('{')?;
-        let lock = key.strip_suffix(['h', 'q'])?.strip_suffix(self.kind)?.strip_suffix("}:")?;
+        let lock = key.strip_suffix(['f', 'w'])?.strip_suffix(self.kind)?.strip_suffix("}:")?;
         decode(lock.strip_prefix(self.prefix.as_str())?).map(Name::from)
     }
 }
@@ -102,9 +102,9 @@ mod tests {
         let mut keys: Vec<String> = Vec::new();
         for name in tricky.iter().copied().chain([long.as_str()]).filter(|n| !n.is_empty()) {
             keys.extend(names().keys(&name.into()));
-            let [_, hold, _, line, _] = names().keys(&name.into());
-            assert_eq!(names().name(hold.as_bytes()), Some(name.into()));
-            assert_eq!(names().name(line.as_bytes()), Some(name.into()));
+            let [_, _, fence, _, entries] = names().keys(&name.into());
+            assert_eq!(names().name(fence.as_bytes()), Some(name.into()));
+            assert_eq!(names().name(entries.as_bytes()), Some(name.into()));
         }
         let all = keys.len();
         keys.sort();
@@ -115,24 +115,24 @@ mod tests {
     #[test]
     fn other_keys_have_no_name() {
         for key in
-            ["a", "{app:a}:f", "{app:a}:w", "{other:a}:h", "{app:}:h", "{app:a%2Fb}:h", "{app:a%}:h", "{app:{}:h"]
+            ["a", "{app:a}:h", "{app:a}:q", "{other:a}:f", "{app:}:f", "{app:a%2Fb}:f", "{app:a%}:f", "{app:{}:f"]
         {
             assert_eq!(names().name(key.as_bytes()), None, "{key}");
         }
-        assert_eq!(names().name(b"{app:\xff}:h"), None);
+        assert_eq!(names().name(b"{app:\xff}:f"), None);
     }
 
     #[test]
     fn kinds_of_stores_share_nothing_but_the_lock() {
         let other = Names::new("app:", "r").unwrap();
         assert_eq!(other.keys(&"a".into()), ["app:a", "{app:a}:rh", "{app:a}:rf", "{app:a}:rq", "{app:a}:rw"]);
-        assert_eq!(other.name(b"{app:a}:rh"), Some("a".into()));
-        assert_eq!((other.name(b"{app:a}:h"), names().name(b"{app:a}:rh")), (None, None));
-        assert_eq!(other.pattern("a"), "{app:a*}:r[hq]");
+        assert_eq!(other.name(b"{app:a}:rf"), Some("a".into()));
+        assert_eq!((other.name(b"{app:a}:f"), names().name(b"{app:a}:rf")), (None, None));
+        assert_eq!(other.pattern("a"), "{app:a*}:r[fw]");
     }
 
     #[test]
     fn a_pattern_is_literal_but_for_its_end() {
-        assert_eq!(names().pattern("a*[x]%"), "{app:a\\*\\[x]%25*}:[hq]");
+        assert_eq!(names().pattern("a*[x]%"), "{app:a\\*\\[x]%25*}:[fw]");
     }
 }

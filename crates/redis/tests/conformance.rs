@@ -52,18 +52,14 @@ impl Harness for World {
     }
 
     fn powers(&self) -> Powers {
-        use Need::{
-            AnotherTool, DeleteHolder, Downgrade, Footprint, Junk, Link, Permits, Private, PushedWake, Requests,
-            Restart, Shared, Values, Wipe,
-        };
+        use Need::{AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart, Wipe};
         let all = [Private, Link, DeleteHolder, AnotherTool, Junk, Restart, Wipe, Footprint, Requests, PushedWake];
-        let powers = match self {
+        match self {
             World::Private(_) => Powers::new(&all, ""),
             World::External(_) => {
                 Powers::new(&[PushedWake], "the server of LEASEHOLD_REDIS_URL is not ours to disturb")
             }
-        };
-        powers.lacks(&[Shared, Permits, Downgrade, Values], "this store knows exclusive claims and short labels only")
+        }
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

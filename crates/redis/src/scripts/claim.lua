@@ -1,48 +1,54 @@
 -- Takes or keeps a place, in one step.
--- ARGV: id, 1 to wait or 0 to try, ttl, turns, attempt, mode, channel, label
--- Answers `granted token turns`, or `waiting` (with 0: `busy`) and
--- `ours token held_for others pttl rank label`, where ours is 0 if the holder is another tool's.
-local id, waits, ttl, attempt = ARGV[1], ARGV[2] == '1', ARGV[3], ARGV[5]
-local me = { ttl = ttl, turns = ARGV[4], mode = ARGV[6], channel = ARGV[7], label = ARGV[8] }
+-- ARGV: id, 1 to wait or 0 to try, ttl, turns, attempt, kind, n, of, channel, label
+-- Answers `granted token turns`; `differ of` if those in line say another number of permits; or `waiting` (to a newcomer
+-- that only tries: `busy`) and `ours token held_for others left rank label`, where ours is 0 if another tool holds it.
+local id, waits, ttl, attempt = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[5])
 
-local h = hold()
-if holder == id then
-  -- Mine: the same token, a new lease, the new label.
-  if not h then
-    redis.call('DEL', LOCK)
-    return granted(grant(id, me, ttl))
+local before = settle()
+local e = get(id)
+if not is_live(e) then
+  e = { id = id, token = 0, turns = tonumber(ARGV[4]), since = int(now), attempt = attempt, ttl = ARGV[3],
+    deadline = now + ttl, kind = ARGV[6], n = tonumber(ARGV[7]), of = tonumber(ARGV[8]), channel = ARGV[9],
+    label = ARGV[10] }
+  if e.kind == 'permits' then
+    local theirs = kind == e.kind and of
+    for _, other in ipairs(theirs and {} or call('ZRANGE', LINE, 0, -1)) do
+      other = get(other)
+      if is_live(other) and other.kind == e.kind then
+        theirs = other.of
+        break
+      end
+    end
+    if theirs and theirs ~= e.of then
+      commit()
+      return 'differ ' .. int(theirs)
+    end
   end
-  h.channel, h.label = me.channel, me.label
-  redis.call('PEXPIRE', LOCK, ttl)
-  write_hold(id, h, ttl)
-  return granted(h)
-end
-if not holder then
-  local first = head()
-  if not first or first == id then
-    h = grant(id, me, ttl)
-    if first then leave(id) end
-    return granted(h)
+  if not before and fits(e) then
+    grant(e)
+  elseif waits then
+    save(e)
   end
-  -- Somebody has waited since before this claim, and its holder died.
-  holder, h = hand_over()
-end
-
-local rank = 0
-if waits then
-  local old = place_of(id)
-  if old then
-    me.since, me.deadline, me.attempt = old.since, old.deadline, old.attempt
+else
+  -- Known: a new lease, the new label, and the same token and mode, but for a downgrade.
+  waits = true
+  stirred = stirred or e.token > 0 and e.label ~= ARGV[10]
+  extend(e, ttl, attempt)
+  e.channel, e.label = ARGV[9], ARGV[10]
+  if e == holder and ARGV[6] == 'shared' then
+    holder, kind, of = nil, ARGV[6], tonumber(ARGV[8])
+    e.kind, e.of = kind, of
+    save(e)
+    settle()
   else
-    me.since = int(now())
+    save(e)
   end
-  if not old or not redis.call('ZRANK', LINE, id) then
-    local behind = redis.call('ZREVRANGE', LINE, 0, 0, 'WITHSCORES')[2]
-    redis.call('ZADD', LINE, int((tonumber(behind) or 0) + 1), id)
-  end
-  write_place(id, me, attempt)
-  rank = redis.call('ZRANK', LINE, id)
 end
-local others = redis.call('ZCARD', LINE) - (waits and 1 or 0)
-return table.concat({ waits and 'waiting' or 'busy', h and 1 or 0, h and h.token or 0,
-  int(h and math.max(0, now() - h.since) or 0), others, int(redis.call('PTTL', LOCK)), rank, h and h.label or '' }, ' ')
+commit()
+if e.token > 0 then return granted(e) end
+
+local h = holder or kind and get(call('ZRANGE', SHARERS, 0, 0)[1])
+local left = kind and not holder and h and h.deadline - now or call('PTTL', LOCK)
+return table.concat({ waits and 'waiting' or 'busy', h and 1 or 0, int(h and h.token or 0),
+  int(h and math.max(0, now - h.since) or 0), call('ZCARD', LINE) - (waits and 1 or 0), int(left),
+  waits and call('ZRANK', LINE, id) or 0, h and h.label or '' }, ' ')

@@ -1,118 +1,178 @@
--- What the scripts share: the keys of one name, the server's clock, and the line.
+-- What the scripts share: the keys of one name, the server's clock, the line and who is admitted from it.
 --
--- KEYS: 1 the lock    string, the holder's claim id: `SET name id NX PX ttl`, as every Redlock-style client does it
---       2 {lock}:h    string, the hold:  id token turns since mode channel label   (lives as long as the lock)
+-- KEYS: 1 the lock    string. Held exclusively: the holder's entry. Held by sharers: `kind taken of`. It expires with the
+--                     last of them, and `SET lock x NX PX ttl` of other tools fails meanwhile. Any other value is theirs.
+--       2 {lock}:h    sorted set, who shares: ids by deadline
 --       3 {lock}:f    string, the greatest token given out                         (outlives the lock by KEEP)
---       4 {lock}:q    sorted set, the line: ids by ticket
---       5 {lock}:w    hash, the places: id -> deadline ttl turns attempt since mode channel label
+--       4 {lock}:q    sorted set, who waits: ids by ticket
+--       5 {lock}:w    hash, who waits or shares: id -> entry
+-- An entry: id token turns since attempt ttl deadline kind n of channel label, with token 0 while it waits.
+-- A claim takes n of `of` permits of its kind; one exclusive or shared claim takes 1, of 1 or of very many.
 -- Times are milliseconds of the server's clock; tokens are its microseconds, exact in a double until the year 2255.
-local LOCK, HOLD, FENCE, LINE, PLACES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local LOCK, SHARERS, FENCE, LINE, ENTRIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local call = redis.call
 
 -- A token is never below the clock, so the last one matters only after the clock stepped back. It is kept for two hours
 -- past its own value: tokens rise through every step back of up to two hours, however long the lock was idle.
 local KEEP = 7200000
 
--- One read for all that an uncontended claim or release wants to know. A value of another type reads as none: see grant.
-local found = redis.call('MGET', LOCK, HOLD, FENCE)
-local holder, last = found[1], tonumber(found[3]) or 0
-
-local time
-local function micros()
-  if not time then
-    time = redis.call('TIME')
-    time = time[1] * 1000000 + time[2]
-  end
-  return time
-end
-
-local function now()
-  return math.floor(micros() / 1000)
-end
-
 local function int(n)
   return string.format('%.0f', n)
 end
 
--- The hold that the lock stands for; nil if it is free or another tool's.
-local function hold()
-  if not holder or not found[2] then return nil end
-  local id, token, turns, since, mode, channel, label =
-    string.match(found[2], '^(%S+) (%d+) (%d+) (%d+) (%S+) (%S+) (.*)$')
-  if id ~= holder then return nil end
-  return { token = token, turns = turns, since = since, mode = mode, channel = channel, label = label }
+local function read(text)
+  local id, token, turns, since, attempt, ttl, deadline, kind, n, of, channel, label = string.match(text or '',
+    '^(%x+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%l+) (%d+) (%d+) (%S+) (.*)$')
+  return id and { id = id, token = tonumber(token), turns = tonumber(turns), since = since, attempt = tonumber(attempt),
+    ttl = ttl, deadline = tonumber(deadline), kind = kind, n = tonumber(n), of = tonumber(of), channel = channel,
+    label = label }
 end
 
-local function write_hold(id, h, ms)
-  local text = table.concat({ id, h.token, h.turns, h.since, h.mode, h.channel, h.label }, ' ')
-  redis.call('SET', HOLD, text, 'PX', ms)
+local function text_of(e)
+  return string.format('%s %.0f %.0f %s %.0f %s %.0f %s %.0f %.0f %s ', e.id, e.token, e.turns, e.since, e.attempt, e.ttl,
+    e.deadline, e.kind, e.n, e.of, e.channel) .. e.label
 end
 
--- Gives the free lock to this id for so many milliseconds, with a token above every one before.
-local function grant(id, p, ms)
-  ms = int(ms)
-  if not redis.call('SET', LOCK, id, 'NX', 'PX', ms) then
-    redis.call('GET', LOCK) -- says that it is of another type
+-- A value of another type reads as none: see commit.
+local found, time = call('MGET', LOCK, FENCE), call('TIME')
+local last = tonumber(found[2]) or 0
+local micros = time[1] * 1000000 + time[2]
+local now = math.floor(micros / 1000)
+-- Whether anybody waits or shares: on the shortest way nobody does.
+local crowd = call('EXISTS', ENTRIES) == 1
+
+-- Who holds: exclusively, this entry; in any case, so many permits of this kind.
+local holder = read(found[1])
+local kind, taken, of = 'exclusive', 1, 1
+if not holder then
+  kind, taken, of = string.match(found[1] or '', '^(%l+) (%d+) (%d+)$')
+  taken, of = tonumber(taken), tonumber(of)
+end
+local foreign = found[1] and not kind
+
+-- What is to be written at the end: whether the lock changed, whether what observers see did, who is told of its grant.
+local changed, stirred, told = false, false, {}
+
+-- The entry of this id. One that shares holds only while the lock says that its kind does.
+local function get(id)
+  if holder and holder.id == id then return holder end
+  local e = crowd and id and read(call('HGET', ENTRIES, id))
+  return e and (e.token == 0 or e.kind == kind) and e or nil
+end
+
+local function is_live(e)
+  return e and (e == holder or e.deadline > now)
+end
+
+local function keep(key, ms)
+  call('PEXPIRE', key, int(math.max(ms, call('PTTL', key))))
+end
+
+local function save(e)
+  if e.token > 0 then changed = true end
+  if e.token > 0 and e.kind == 'exclusive' then
+    holder = e
+    return
   end
-  local token = math.max(last + 1, micros())
-  last = token + p.turns - 1
-  redis.call('SET', FENCE, int(last), 'PX', int(KEEP + math.ceil((last - micros()) / 1000)))
-  local h = { token = int(token), turns = p.turns, since = int(now()), mode = p.mode, channel = p.channel, label = p.label }
-  write_hold(id, h, ms)
-  return h
+  crowd = true
+  call('HSET', ENTRIES, e.id, text_of(e))
+  local key, score = SHARERS, int(e.deadline)
+  if e.token == 0 then
+    local behind = call('ZREVRANGE', LINE, 0, 0, 'WITHSCORES')[2]
+    key, score = LINE, call('ZSCORE', LINE, e.id) or int((behind or 0) + 1)
+  end
+  call('ZADD', key, score, e.id)
+  keep(ENTRIES, e.deadline - now)
+  keep(key, e.deadline - now)
 end
 
--- The place of this id; nil if it has none, or if its lease is over.
-local function place_of(id)
-  local text = redis.call('HGET', PLACES, id)
-  if not text then return nil end
-  local deadline, ttl, turns, attempt, since, mode, channel, label =
-    string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (.*)$')
-  deadline = tonumber(deadline)
-  if not deadline or deadline <= now() then return nil end
-  return { deadline = deadline, ttl = ttl, turns = turns, attempt = attempt, since = since, mode = mode,
-    channel = channel, label = label }
-end
-
--- Writes a place whose lease counts from now, or from later if it did before. The attempt is the latest that was seen:
--- the server saw it before now, so the lease never ends before that attempt's own would.
-local function write_place(id, p, attempt)
-  p.deadline = math.max(p.deadline or 0, now() + p.ttl)
-  p.attempt = math.max(p.attempt or 0, attempt)
-  redis.call('HSET', PLACES, id,
-    table.concat({ int(p.deadline), p.ttl, p.turns, int(p.attempt), p.since, p.mode, p.channel, p.label }, ' '))
-  local ms = p.deadline - now()
-  if math.min(redis.call('PTTL', LINE), redis.call('PTTL', PLACES)) < ms then
-    redis.call('PEXPIRE', LINE, int(ms))
-    redis.call('PEXPIRE', PLACES, int(ms))
+-- Removes an entry, wherever it stands.
+local function drop(e)
+  if e.token > 0 then stirred = true end
+  if e == holder then
+    holder, kind, changed = nil, nil, true
+    return
+  end
+  call('HDEL', ENTRIES, e.id)
+  if e.token == 0 then
+    call('ZREM', LINE, e.id)
+  elseif call('ZREM', SHARERS, e.id) == 1 and kind then
+    taken, changed = taken - e.n, true
+    if call('EXISTS', SHARERS) == 0 then kind = nil end
   end
 end
 
-local function leave(id)
-  redis.call('ZREM', LINE, id)
-  redis.call('HDEL', PLACES, id)
+-- Counts the lease from now, or from later if it did before. The attempt is the latest that was seen: the server saw it
+-- before now, so the lease never ends before that attempt's own would.
+local function extend(e, ttl, attempt)
+  e.ttl, e.deadline, e.attempt = ttl, math.max(e.deadline, now + ttl), math.max(e.attempt, attempt)
+end
+
+local function fits(e)
+  return not foreign and (not kind or kind == e.kind and taken + e.n <= of)
+end
+
+-- Gives the lock to this entry, until its deadline, with a token above every one before.
+local function grant(e)
+  e.token, e.since, stirred = math.max(last + 1, micros), int(now), true
+  last = e.token + e.turns - 1
+  kind, taken, of = e.kind, (kind and taken or 0) + e.n, e.of
+  save(e)
 end
 
 -- The first in line whose lease is not over; the dead before it leave.
 local function head()
   while true do
-    local id = redis.call('ZRANGE', LINE, 0, 0)[1]
-    local p = id and place_of(id)
-    if p or not id then return id, p end
-    leave(id)
+    local id = call('ZRANGE', LINE, 0, 0)[1]
+    local e = id and get(id)
+    if not id or is_live(e) then return e end
+    drop(e or { id = id, token = 0, n = 0 })
   end
 end
 
--- Gives the free lock to the head of the line, for what is left of its place's lease, and tells exactly its client.
-local function hand_over()
-  local id, p = head()
-  if not id then return nil end
-  local h = grant(id, p, p.deadline - now())
-  leave(id)
-  redis.call('PUBLISH', p.channel, table.concat({ 'granted', id, h.token, h.turns, p.attempt, p.ttl, LOCK }, ' '))
-  return id, h
+-- Drops dead sharers, and admits from the line, in its order, for what is left of each place's lease. Whoever is admitted
+-- stands before all who wait, so the first that does not fit ends it. Answers that one.
+local function settle()
+  if not crowd or holder then return end
+  for _, id in ipairs(call('ZRANGEBYSCORE', SHARERS, '-inf', kind and now or '+inf')) do
+    drop(get(id) or { id = id, token = 1, n = 0 })
+  end
+  while true do
+    local e = head()
+    if not e or not fits(e) then return e end
+    drop(e)
+    grant(e)
+    told[#told + 1] = e
+  end
 end
 
-local function granted(h)
-  return 'granted ' .. h.token .. ' ' .. h.turns
+-- Writes what has changed of the lock, and then tells.
+local function commit()
+  if changed then
+    local value, deadline
+    if holder then
+      value, deadline = text_of(holder), holder.deadline
+    elseif kind then
+      value = string.format('%s %.0f %.0f', kind, taken, of)
+      deadline = call('ZREVRANGE', SHARERS, 0, 0, 'WITHSCORES')[2]
+    end
+    if not value then
+      call('DEL', LOCK)
+    elseif not call('SET', LOCK, value, found[1] and 'XX' or 'NX', 'PX', int(deadline - now)) then
+      call('GET', LOCK) -- says that it is of another type
+    end
+    if last > (tonumber(found[2]) or 0) then
+      call('SET', FENCE, int(last), 'PX', int(KEEP + math.ceil((last - micros) / 1000)))
+    end
+  end
+  for _, e in ipairs(told) do
+    call('PUBLISH', e.channel,
+      table.concat({ 'granted', e.id, int(e.token), int(e.turns), int(e.attempt), e.ttl, LOCK }, ' '))
+  end
+  if stirred then call('PUBLISH', 'leasehold:name:' .. LOCK, '') end
+end
+
+local function granted(e)
+  return 'granted ' .. int(e.token) .. ' ' .. int(e.turns)
 end
 

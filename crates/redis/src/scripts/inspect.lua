@@ -1,10 +1,17 @@
--- Who holds and who waits; writes nothing and shows no id.
--- Answers a list: first `free`, `foreign`, or `held token since label`; then `since label` of each live place in line.
-local h = hold()
-local answer = { not holder and 'free' or 'foreign' }
-if h then answer[1] = table.concat({ 'held', h.token, h.since, h.label }, ' ') end
-for _, id in ipairs(redis.call('ZRANGE', LINE, 0, -1)) do
-  local p = place_of(id)
-  if p then answer[#answer + 1] = p.since .. ' ' .. p.label end
+-- Who holds and who waits; shows no id.
+-- Answers a list: `foreign` if another tool holds it, then `token since label` for each of ours in the order of the line,
+-- with token 0 for those that wait.
+settle()
+commit()
+local line, answer = { holder }, { foreign and 'foreign' or nil }
+for _, id in ipairs(holder and {} or call('ZRANGE', SHARERS, 0, -1)) do
+  line[#line + 1] = get(id)
+end
+table.sort(line, function(a, b) return a.token < b.token end)
+for _, id in ipairs(call('ZRANGE', LINE, 0, -1)) do
+  line[#line + 1] = get(id)
+end
+for _, e in ipairs(line) do
+  if is_live(e) then answer[#answer + 1] = int(e.token) .. ' ' .. e.since .. ' ' .. e.label end
 end
 return answer

@@ -1,11 +1,7 @@
--- Removes every trace of an id, granted or waiting, and never leaves a free lock beside a live waiter.
+-- Removes every trace of an id, granted or waiting, and never leaves room beside a live waiter that fits.
 -- ARGV: id
-local id = ARGV[1]
-if holder == id then
-  redis.call('DEL', LOCK, HOLD)
-  holder = false
-else
-  leave(id)
-end
-if not holder then hand_over() end
+local e = get(ARGV[1])
+if e then drop(e) end
+settle()
+commit()
 return 'ok'

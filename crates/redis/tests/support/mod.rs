@@ -37,6 +37,31 @@ pub fn fair(name: &str) -> Claim {
     claim(name, Queue::Fair, TTL, "fair")
 }
 
+pub const SHARED: Mode = Mode::Shared;
+
+pub fn permits(n: u32, of: u32) -> Mode {
+    Mode::Permits { n, of }
+}
+
+/// A fair claim of `x` in this mode.
+pub fn moded(mode: Mode, label: &str) -> Claim {
+    Claim::new("x", mode, Queue::Fair, TTL, label)
+}
+
+/// The same claim as this mode.
+pub fn as_mode(claim: &Claim, mode: Mode) -> Claim {
+    let mut claim = claim.clone();
+    claim.mode = mode;
+    claim
+}
+
+/// The same claim as a try.
+pub fn as_try(claim: &Claim) -> Claim {
+    let mut claim = claim.clone();
+    claim.queue = Queue::Try;
+    claim
+}
+
 pub fn tenure(claim: &Claim, token: Option<FencingToken>) -> Tenure {
     Tenure::new(Arc::new(claim.clone()), Place::new("unused"), token)
 }
@@ -110,6 +135,11 @@ pub async fn text(server: &Server, words: &[&str]) -> Option<String> {
         Reply::Nil => None,
         reply => reply.text(),
     }
+}
+
+/// The id of the exclusive holder, as the lock's value shows it.
+pub async fn held_by(server: &Server, name: &str) -> String {
+    text(server, &["GET", name]).await.unwrap().split(' ').next().unwrap().to_owned()
 }
 
 /// The keys that are not the last tokens of idle names.

@@ -1,0 +1,298 @@
+//! Shared holds and permits: who is admitted with whom, what others see of it, and how each of several holds ends.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Claim, Mode, Queue, Renewal};
+use leasehold_core::{ErrorKind, Loss};
+use support::*;
+
+fn short(mode: Mode, ms: u64) -> Claim {
+    Claim::new("x", mode, Queue::Fair, Duration::from_millis(ms), "short")
+}
+
+async fn labels(store: &leasehold_redis::Redis) -> Vec<String> {
+    let line = store.inspect(&"x".into()).await.unwrap();
+    line.holders.into_iter().filter_map(|e| e.label).collect()
+}
+
+#[tokio::test]
+async fn readers_share_and_a_writers_release_admits_all_behind_it_in_one_request() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let [early, writer] = [moded(SHARED, "early"), moded(Mode::Exclusive, "writer")];
+        granted(&store, &early).await;
+        let with = moded(SHARED, "with");
+        granted(&store, &with).await;
+        let nap = waiting(&store, &writer).await;
+        assert_eq!(nap.who.waiters, Some(0));
+        let readers: Vec<_> = (0..30).map(|n| moded(SHARED, &n.to_string())).collect();
+        for reader in &readers {
+            waiting(&store, reader).await;
+        }
+        let last = moded(Mode::Exclusive, "last");
+        waiting(&store, &last).await;
+        store.release(&early, None).await.unwrap();
+        waiting(&store, &writer).await;
+        store.release(&with, None).await.unwrap();
+        let writing = granted(&store, &writer).await;
+        let count = Count::from_here(&server).await;
+        store.release(&writer, None).await.unwrap();
+        // Each is told, and observers once.
+        assert_eq!((count.requests().await, count.of("publish").await), (1, 31));
+        let mut token = writing.token;
+        for reader in &readers {
+            let grant = granted(&store, reader).await;
+            assert!(grant.token > token);
+            token = grant.token;
+        }
+        waiting(&store, &last).await;
+        for reader in &readers {
+            store.release(reader, None).await.unwrap();
+        }
+        assert!(granted(&store, &last).await.token > token);
+        store.release(&last, None).await.unwrap();
+        assert_eq!(traces(&server).await, [""; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn other_tools_are_excluded_until_the_last_sharer_has_gone() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        for mode in [SHARED, permits(1, 2)] {
+            let long = moded(mode, "long");
+            granted(&store, &short(mode, 1000)).await;
+            granted(&store, &long).await;
+            let left = number(&server, &["PTTL", "x"]).await;
+            assert!((9_000..=10_000).contains(&left), "{left}");
+            assert_eq!(text(&server, &["SET", "x", "other", "NX", "PX", "1000"]).await, None);
+            // The shorter lease alone is left.
+            store.release(&long, None).await.unwrap();
+            let left = number(&server, &["PTTL", "x"]).await;
+            assert!((1..=1_000).contains(&left), "{left}");
+            sleep(1050).await;
+            assert_eq!(text(&server, &["SET", "x", "other", "NX", "PX", "60000"]).await.as_deref(), Some("OK"));
+            assert!(busy(&store, &as_try(&long)).await.foreign);
+            waiting(&store, &moded(mode, "waits")).await;
+            server.command(&["FLUSHALL"]).await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dead_sharer_among_live_ones_is_gone_and_holds_nobody_up() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let [dead, live, writer] = [short(SHARED, 150), moded(SHARED, "live"), moded(Mode::Exclusive, "writer")];
+        let lost = granted(&store, &dead).await.token;
+        let token = granted(&store, &live).await.token;
+        waiting(&store, &writer).await;
+        sleep(200).await;
+        assert!(matches!(renewed(&store, &dead, Some(lost)).await, Renewal::Lost(Loss::Gone)));
+        assert!(matches!(renewed(&store, &live, Some(token)).await, Renewal::Renewed(_)));
+        assert_eq!(labels(&store).await, ["live"]);
+        // Permits come back, whoever notices; the live ones hold on.
+        store.release(&live, None).await.unwrap();
+        store.release(&writer, None).await.unwrap();
+        for notice in ["claim", "renewal", "stranger", "look"] {
+            let [dead, live, next] =
+                [short(permits(2, 3), 150), moded(permits(1, 3), "live"), moded(permits(1, 3), "next")];
+            granted(&store, &dead).await;
+            granted(&store, &live).await;
+            let nap = waiting(&store, &next).await.look_again.unwrap();
+            assert!(nap <= Duration::from_millis(151), "{nap:?}");
+            sleep(200).await;
+            match notice {
+                "claim" => drop(granted(&store, &next).await),
+                "renewal" => assert!(matches!(renewed(&store, &next, None).await, Renewal::Granted(_))),
+                "stranger" => store.release(&fair("x"), None).await.unwrap(),
+                _ => drop(labels(&store).await),
+            }
+            assert_eq!(labels(&store).await, ["live", "next"], "{notice}");
+            store.release(&live, None).await.unwrap();
+            store.release(&next, None).await.unwrap();
+            assert_eq!(traces(&server).await, [""; 0]);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn permits_are_counted_in_line_order() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let [two, one, many, few] =
+            [(2, "two"), (1, "one"), (3, "many"), (1, "few")].map(|(n, l)| moded(permits(n, 4), l));
+        granted(&store, &two).await;
+        granted(&store, &one).await;
+        waiting(&store, &many).await;
+        // There is room, but not before who came first.
+        waiting(&store, &few).await;
+        assert_eq!(busy(&store, &as_try(&moded(permits(1, 4), ""))).await.waiters, Some(2));
+        store.release(&two, None).await.unwrap();
+        assert_eq!(labels(&store).await, ["one", "many"]);
+        store.release(&one, None).await.unwrap();
+        assert_eq!(labels(&store).await, ["many", "few"]);
+        let [reader, writer] = [moded(SHARED, "reader"), moded(Mode::Exclusive, "writer")];
+        waiting(&store, &reader).await;
+        waiting(&store, &writer).await;
+        store.release(&many, None).await.unwrap();
+        waiting(&store, &reader).await;
+        store.release(&few, None).await.unwrap();
+        assert_eq!(labels(&store).await, ["reader"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn another_number_of_permits_is_refused_and_leaves_nothing() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let wrong = moded(permits(1, 3), "wrong");
+        let refused = async || {
+            let error = store.claim(&wrong).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("2 permits") && error.to_string().contains('3'), "{error}");
+            assert_eq!(store.inspect(&"x".into()).await.unwrap().waiters.len(), 1);
+        };
+        // Whoever says 2 holds, or waits behind another mode.
+        let [held, next] = [moded(permits(2, 2), "held"), moded(permits(1, 2), "next")];
+        granted(&store, &held).await;
+        waiting(&store, &next).await;
+        refused().await;
+        store.release(&held, None).await.unwrap();
+        store.release(&next, None).await.unwrap();
+        granted(&store, &moded(Mode::Exclusive, "writer")).await;
+        waiting(&store, &next).await;
+        refused().await;
+        store.release(&next, None).await.unwrap();
+        waiting(&store, &wrong).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_downgrade_keeps_place_and_token_and_admits_readers() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let writer = moded(Mode::Exclusive, "writer");
+        let [reader, next, behind] = [moded(SHARED, "r"), moded(Mode::Exclusive, "next"), moded(SHARED, "behind")];
+        let token = granted(&store, &writer).await.token;
+        for claim in [&reader, &next, &behind] {
+            waiting(&store, claim).await;
+        }
+        let shared = as_mode(&writer, SHARED);
+        assert_eq!(granted(&store, &shared).await.token, token);
+        assert_eq!(labels(&store).await, ["writer", "r"]);
+        assert_eq!(text(&server, &["SET", "x", "other", "NX", "PX", "1000"]).await, None);
+        // The same again, and what comes late.
+        assert_eq!(granted(&store, &shared).await.token, token);
+        assert_eq!(granted(&store, &writer).await.token, token);
+        assert!(matches!(renewed(&store, &writer, Some(token)).await, Renewal::Renewed(_)));
+        assert_eq!(labels(&store).await, ["writer", "r"]);
+        // No reader becomes a writer.
+        let up = as_mode(&reader, Mode::Exclusive);
+        granted(&store, &up).await;
+        store.release(&writer, None).await.unwrap();
+        waiting(&store, &next).await;
+        store.release(&reader, None).await.unwrap();
+        assert_eq!(labels(&store).await, ["next"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_of_several_is_evicted_and_the_oldest_is_shown_first() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        // The leases end in another order than they began.
+        let all = [("a", 9), ("b", 7), ("c", 8)]
+            .map(|(label, s)| Claim::new("x", SHARED, Queue::Fair, Duration::from_secs(s), label));
+        let mut tokens = Vec::new();
+        for claim in &all {
+            tokens.push(granted(&store, claim).await.token);
+        }
+        waiting(&store, &moded(Mode::Exclusive, "writer")).await;
+        let line = store.inspect(&"x".into()).await.unwrap();
+        let shown: Vec<_> = line.holders.iter().map(|e| (e.label.clone().unwrap(), e.token.unwrap())).collect();
+        assert_eq!(shown, ["a", "b", "c"].map(String::from).into_iter().zip(tokens.clone()).collect::<Vec<_>>());
+        assert!(store.evict(&"x".into(), tokens[1]).await.unwrap());
+        assert!(!store.evict(&"x".into(), tokens[1]).await.unwrap());
+        assert_eq!(labels(&store).await, ["a", "c"]);
+        assert!(matches!(renewed(&store, &all[1], Some(tokens[1])).await, Renewal::Lost(Loss::Gone)));
+        assert!(
+            store.evict(&"x".into(), tokens[0]).await.unwrap() && store.evict(&"x".into(), tokens[2]).await.unwrap()
+        );
+        assert_eq!(labels(&store).await, ["writer"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_deleted_by_hand_is_lost_for_all_and_blocks_nobody() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        for keys in [&["x"][..], &["x", "{x}:w"], &["{x}:h", "{x}:w"], &["{x}:h"], &["x", "{x}:h"], &["{x}:q"]] {
+            let readers = [short(SHARED, 600), short(SHARED, 600)];
+            let mut tokens = Vec::new();
+            for reader in &readers {
+                tokens.push(granted(&store, reader).await.token);
+            }
+            let writer = short(Mode::Exclusive, 600);
+            waiting(&store, &writer).await;
+            server.command(&[&["DEL"], keys].concat()).await.unwrap();
+            if keys[0] == "x" {
+                let token = granted(&store, &writer).await.token;
+                assert!(token > tokens[1]);
+                for (reader, token) in readers.iter().zip(tokens) {
+                    assert!(matches!(renewed(&store, reader, Some(token)).await, Renewal::Lost(_)), "{keys:?}");
+                }
+            } else {
+                // At the latest when their leases are over.
+                while !matches!(store.claim(&writer).await.unwrap(), leasehold_core::seam::Claimed::Granted(_)) {
+                    sleep(20).await;
+                }
+            }
+            store.release(&writer, None).await.unwrap();
+            while !traces(&server).await.is_empty() {
+                sleep(20).await;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn shared_holds_are_renewed_and_listed_and_expire_by_themselves() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let [a, b] = [short(SHARED, 400), short(permits(1, 2), 400)];
+        let token = granted(&store, &a).await.token;
+        waiting(&store, &b).await;
+        for _ in 0..4 {
+            sleep(150).await;
+            assert!(matches!(renewed(&store, &a, Some(token)).await, Renewal::Renewed(_)));
+            assert!(matches!(renewed(&store, &b, None).await, Renewal::Renewed(_)));
+        }
+        assert_eq!(store.list("", None, 9).await.unwrap(), ["x".into()]);
+        sleep(450).await;
+        assert_eq!(traces(&server).await, [""; 0]);
+        assert!(store.list("", None, 9).await.unwrap().is_empty());
+    })
+    .await;
+}
