@@ -67,8 +67,7 @@ impl World {
     /// Every world that one step may lead to.
     fn next(&self, proposals: [u8; 2], rule: WriteBack) -> Result<Vec<World>, Fault> {
         let mut next = Vec::new();
-        for c in 0..2 {
-            let client = self.clients[c];
+        for (c, client) in self.clients.iter().enumerate() {
             for n in 0..NODES {
                 next.extend(self.deliver(c, n, proposals[c], rule));
             }
