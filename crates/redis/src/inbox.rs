@@ -14,7 +14,7 @@ pub(crate) fn channel() -> String {
 }
 
 /// The channel in which the scripts tell that the holder of this lock, or its label, has changed.
-pub(crate) fn of_name(lock: &str) -> String {
+pub fn of_name(lock: &str) -> String {
     format!("leasehold:name:{lock}")
 }
 

@@ -27,6 +27,7 @@ pub mod parts {
     pub use crate::config::server;
     pub use crate::connection::Connection;
     pub use crate::error::{again, junk, of_request};
+    pub use crate::inbox::of_name;
     pub use crate::look::scan;
     pub use crate::names::{Keys, Names};
     pub use crate::record::Fields;
