@@ -11,6 +11,7 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// | `redis://[user:password@]host:port[/db]` | `redis` |
 /// | `etcd://[user:password@]host:port,host:port[/namespace]` | `etcd` |
 /// | `zookeeper://host:port,host:port[/chroot]` | `zookeeper` |
+/// | `sqlite:///absolute/path` | `sqlite` |
 ///
 /// Each store's crate documents its parameters.
 ///
@@ -42,9 +43,10 @@ async fn backend(url: &str) -> Result<Box<dyn Backend>> {
         "redis" | "rediss" => redis(url).await,
         "etcd" | "etcds" => etcd(url).await,
         "zookeeper" => zookeeper(url).await,
-        "redlock" | "sqlite" => Err(Error::new(ErrorKind::Unsupported, format!("{scheme}:// is not built yet"))),
+        "sqlite" => sqlite(url).await,
+        "redlock" => Err(Error::new(ErrorKind::Unsupported, format!("{scheme}:// is not built yet"))),
         _ => {
-            let known = "memory, redis, etcd, zookeeper";
+            let known = "memory, redis, etcd, zookeeper, sqlite";
             Err(Error::new(ErrorKind::Invalid, format!("unknown scheme {scheme:?}; the known ones are {known}")))
         }
     }
@@ -79,6 +81,11 @@ async fn zookeeper(url: &str) -> Result<Box<dyn Backend>> {
     Ok(Box::new(leasehold_zookeeper::ZooKeeper::connect(url).await?))
 }
 
+#[cfg(feature = "sqlite")]
+async fn sqlite(url: &str) -> Result<Box<dyn Backend>> {
+    Ok(Box::new(leasehold_sqlite::Sqlite::connect(url).await?))
+}
+
 #[cfg(not(feature = "memory"))]
 fn memory(_rest: &str) -> Result<Box<dyn Backend>> {
     Err(feature_is_off("memory"))
@@ -97,4 +104,9 @@ async fn etcd(_url: &str) -> Result<Box<dyn Backend>> {
 #[cfg(not(feature = "zookeeper"))]
 async fn zookeeper(_url: &str) -> Result<Box<dyn Backend>> {
     Err(feature_is_off("zookeeper"))
+}
+
+#[cfg(not(feature = "sqlite"))]
+async fn sqlite(_url: &str) -> Result<Box<dyn Backend>> {
+    Err(feature_is_off("sqlite"))
 }

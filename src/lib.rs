@@ -1,8 +1,8 @@
-//! Distributed locks for Rust: one API over Redis, etcd, ZooKeeper and memory.
+//! Distributed locks for Rust: one API over Redis, etcd, ZooKeeper, SQLite and memory.
 //!
 //! ```
 //! # #[tokio::main] async fn main() -> leasehold::Result<()> {
-//! let store = leasehold::connect("memory://").await?;    // or redis:// etcd:// zookeeper://
+//! let store = leasehold::connect("memory://").await?;    // or redis:// etcd:// zookeeper:// sqlite://
 //! let guard = store.lock("orders/42").acquire().await?;  // waits; cancel it anywhere
 //! println!("token {}", guard.fencing_token());           // the resource rejects a smaller token
 //! guard.release().await?;                                // drop also releases, in the background
@@ -20,7 +20,7 @@
 //!
 //! # Features
 //!
-//! One per store: `memory` (default), `redis`, `etcd`, `zookeeper`. Features only add a store and its URL scheme.
+//! One per store: `memory` (default), `redis`, `etcd`, `zookeeper`, `sqlite`. Features only add a store and its URL scheme.
 //! `etcd` needs `protoc` to build (Debian: `protobuf-compiler`).
 
 mod connect;
@@ -54,6 +54,10 @@ pub use leasehold_etcd as etcd;
 /// Locks in a ZooKeeper ensemble.
 #[cfg(feature = "zookeeper")]
 pub use leasehold_zookeeper as zookeeper;
+
+/// Locks in a file, for the processes of one machine.
+#[cfg(feature = "sqlite")]
+pub use leasehold_sqlite as sqlite;
 
 /// Compiles and runs the code of the README.
 #[cfg(doctest)]

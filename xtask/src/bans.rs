@@ -8,18 +8,25 @@ use crate::{
 };
 
 /// A store and the crates that only its client may bring.
-const CLIENTS: [(&str, &[&str]); 3] =
-    [("redis", &["redis"]), ("etcd", &["etcd-client", "tonic", "prost"]), ("zookeeper", &["zookeeper-client"])];
+const CLIENTS: [(&str, &[&str]); 4] = [
+    ("redis", &["redis"]),
+    ("etcd", &["etcd-client", "tonic", "prost"]),
+    ("zookeeper", &["zookeeper-client"]),
+    (FILE, &["rusqlite", "libsqlite3-sys"]),
+];
+
+/// The store that needs no network.
+const FILE: &str = "sqlite";
 
 /// What anything that talks to a network is built on.
 const NETWORK: [&str; 7] = ["mio", "socket2", "h2", "hyper", "rustls", "native-tls", "openssl"];
 
 /// Checks the dependencies that users get.
 pub(crate) fn bans() -> Outcome {
-    for features in ["", "memory", "redis", "etcd", "zookeeper"] {
+    for features in ["", "memory", "redis", "etcd", "zookeeper", "sqlite"] {
         check("leasehold", features)?;
     }
-    for store in ["core", "memory", "redis", "etcd", "zookeeper", "conformance", "testbed"] {
+    for store in ["core", "memory", "redis", "etcd", "zookeeper", "sqlite", "conformance", "testbed"] {
         check(&format!("leasehold-{store}"), "")?;
     }
     println!("bans: nobody depends on a store's client who should not");
@@ -30,7 +37,7 @@ fn check(package: &str, features: &str) -> Outcome {
     let tree = dependencies(package, features)?;
     let own = |store: &str| features == store || package == format!("leasehold-{store}");
     let foreign = CLIENTS.into_iter().filter(|(store, _)| !own(store)).flat_map(|(_, crates)| crates.iter().copied());
-    let with_network = package == "leasehold-testbed" || CLIENTS.iter().any(|(store, _)| own(store));
+    let with_network = package == "leasehold-testbed" || CLIENTS.iter().any(|(store, _)| own(store) && *store != FILE);
     let network = NETWORK.into_iter().filter(|_| !with_network);
     let found: Vec<&str> = foreign.chain(network).filter(|name| tree.contains(*name)).collect();
     if found.is_empty() {

@@ -12,7 +12,10 @@ use crate::{
 };
 
 /// The features of the facade that must build alone.
-const FEATURES: [&str; 5] = ["", "memory", "redis", "etcd", "zookeeper"];
+const FEATURES: [&str; 6] = ["", "memory", "redis", "etcd", "zookeeper", "sqlite"];
+
+/// Programs that have our SQLite store and sqlx, of which a program can link only one SQLite.
+const BESIDE_SQLX: [&str; 2] = ["crates/sqlite/beside_sqlx/0.8/Cargo.toml", "crates/sqlite/beside_sqlx/0.9/Cargo.toml"];
 
 /// Runs every check, cheapest first, and stops at the first that fails.
 pub(crate) fn lint() -> Outcome {
@@ -27,6 +30,9 @@ pub(crate) fn lint() -> Outcome {
     run(doc)?;
     for feature in FEATURES {
         run(cargo(&["check", "-p", "leasehold", "--no-default-features", "--features", feature]))?;
+    }
+    for program in BESIDE_SQLX {
+        run(cargo(&["check", "--manifest-path", program, "--target-dir", "target/beside_sqlx"]))?;
     }
     each_library_alone()
 }

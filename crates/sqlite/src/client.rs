@@ -1,0 +1,344 @@
+//! One client: the thread that owns the connection, does what it is asked, and listens to FIFOs.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use leasehold_core::seam::{Bells, Claim, ClaimId, Claimed, Moment, Renewal, Tenure, unescape};
+use leasehold_core::{Error, ErrorKind, Loss, Name, Result};
+use rusqlite::{OptionalExtension, Transaction, TransactionBehavior, params};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use tokio::sync::oneshot;
+
+use crate::error;
+use crate::fifo::{Fifo, Life, Watches, remove, ring};
+use crate::file::{File, wait_until};
+use crate::line::{Lines, Me, Ring, is_end_of_line};
+use crate::row::{Standing, standings};
+
+/// How long a request without a lease may wait for other writers, and any other at most.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A request, and what it does with its own answer.
+type Job = Box<dyn FnOnce(&mut Client) + Send>;
+
+/// The way to a client's thread, which ends when this is dropped.
+pub(crate) struct Handle {
+    jobs: Option<mpsc::Sender<Job>>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Handle {
+    /// Starts the thread, which opens the file.
+    pub(crate) async fn start(path: PathBuf, bells: Bells) -> Result<Handle> {
+        let internal = |e: std::io::Error| Error::new(ErrorKind::Internal, "no thread for the store").with_source(e);
+        let wake =
+            Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|e| internal(e.into()))?);
+        let (jobs, asked) = mpsc::channel();
+        let (opened_here, opened) = oneshot::channel();
+        let ear = wake.clone();
+        let run = move || match Client::open(&path, bells) {
+            Ok(client) => {
+                if opened_here.send(Ok(())).is_ok() {
+                    client.run(&asked, &ear);
+                }
+            }
+            Err(e) => drop(opened_here.send(Err(e))),
+        };
+        std::thread::Builder::new().name("leasehold-sqlite".into()).spawn(run).map_err(internal)?;
+        opened.await.unwrap_or_else(|_| Err(gone()))?;
+        Ok(Handle { jobs: Some(jobs), wake })
+    }
+
+    /// Has `work` done on the thread, in the order of asking. It is done also if the answer is no longer waited for.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Client) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (answer_here, answer) = oneshot::channel();
+        let job: Job = Box::new(move |client| drop(answer_here.send(work(client))));
+        self.jobs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())?;
+        self.rouse();
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Has `work` done, and does not wait.
+    pub(crate) fn tell(&self, work: impl FnOnce(&mut Client) + Send + 'static) {
+        if let Some(jobs) = &self.jobs {
+            // Nobody hears it once the store is closed.
+            let _ = jobs.send(Box::new(work));
+            self.rouse();
+        }
+    }
+
+    /// A note for the thread to look. A full counter means that there is one already.
+    fn rouse(&self) {
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.jobs = None;
+        self.rouse();
+    }
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::Closed, "the store was closed")
+}
+
+/// Until when a request of this lease may wait for other writers.
+pub(crate) fn limit(lease: Option<Duration>) -> Moment {
+    Moment::now() + lease.map_or(PATIENCE, |ttl| (ttl / 6).clamp(Duration::from_millis(50), PATIENCE))
+}
+
+/// What lives on the thread.
+pub(crate) struct Client {
+    pub(crate) file: File,
+    bells: Bells,
+    /// Made with the first claim: who only looks leaves nothing.
+    fifo: Option<Fifo>,
+    /// A copy of the FIFO was given away, so no other may take its place.
+    shared: bool,
+    me: Me,
+    watches: Watches,
+    /// FIFOs whose clients have ended, of which the next transaction tells everybody.
+    ended: Vec<i64>,
+    closed: bool,
+}
+
+impl Client {
+    fn open(path: &Path, bells: Bells) -> Result<Client> {
+        let file = File::open(path)?;
+        let (me, watches) = (Me::default(), Watches::default());
+        let mut client =
+            Client { file, bells, fifo: None, shared: false, me, watches, ended: Vec::new(), closed: false };
+        client.sweep()?;
+        Ok(client)
+    }
+
+    fn run(mut self, asked: &mpsc::Receiver<Job>, wake: &OwnedFd) {
+        while !self.closed {
+            let (roused, rung, ended) = self.listen(wake);
+            if roused {
+                let _ = rustix::io::read(wake, &mut [0; 8]);
+                loop {
+                    match asked.try_recv() {
+                        Ok(job) => job(&mut self),
+                        Err(mpsc::TryRecvError::Empty) => break,
+                        Err(mpsc::TryRecvError::Disconnected) => return drop(self.leave()),
+                    }
+                }
+            }
+            if rung && let Some(heard) = self.fifo.as_ref().map(Fifo::drain) {
+                heard.lines().for_each(|word| self.hear(word));
+            }
+            for fifo in ended {
+                self.ended.push(fifo);
+                self.watches.end(fifo).into_iter().for_each(|claim| self.bells.claim_again(claim));
+            }
+        }
+    }
+
+    /// Waits for a request, for our bell, or for a life to end.
+    fn listen(&self, wake: &OwnedFd) -> (bool, bool, Vec<i64>) {
+        let bell = self.fifo.as_ref().map(|fifo| fifo.fd.as_fd());
+        let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
+        // Without a FIFO of ours yet, what wakes us stands in for it.
+        fds.push(PollFd::from_borrowed_fd(bell.unwrap_or(wake.as_fd()), PollFlags::IN));
+        let lives: Vec<i64> = self.watches.fds().map(|(fifo, _)| fifo).collect();
+        fds.extend(self.watches.fds().map(|(_, fd)| PollFd::from_borrowed_fd(fd, PollFlags::empty())));
+        if poll(&mut fds, None).is_err() {
+            return (false, false, Vec::new());
+        }
+        let is = |at: usize, what: PollFlags| fds[at].revents().intersects(what);
+        let ended = lives.iter().enumerate().filter(|(at, _)| is(at + 2, PollFlags::ERR)).map(|(_, fifo)| *fifo);
+        (is(0, PollFlags::IN), bell.is_some() && is(1, PollFlags::IN), ended.collect())
+    }
+
+    /// Understands what somebody wrote into our FIFO. What is not understood is nobody's ring.
+    fn hear(&mut self, word: &str) {
+        if let Some(seq) = word.strip_prefix("granted ").and_then(|seq| seq.parse::<i64>().ok()) {
+            let find = standings!("WHERE p.seq = ?1 AND s.fifo = ?2");
+            let found = self.file.connection.prepare_cached(find);
+            let found = found.and_then(|mut find| find.query_row([seq, self.me.address.fifo], Standing::read));
+            if let Ok(standing) = found
+                && let Some(grant) = standing.grant()
+                && self.file.is_current()
+            {
+                self.watches.forget(standing.claim);
+                self.bells.granted(standing.claim, grant);
+            }
+        } else if let Some(claim) = word.strip_prefix("evicted ").and_then(ClaimId::parse) {
+            self.bells.lost(claim, Loss::Evicted);
+        } else if let Some(name) = word.strip_prefix("stirred ").and_then(|name| unescape(name, is_end_of_line)) {
+            self.bells.stirred(&Name::new(name));
+        }
+    }
+
+    pub(crate) fn claim(&mut self, claim: &Claim, deadline: Moment) -> Result<Claimed> {
+        self.ready(deadline)?;
+        loop {
+            let answer = self.write(deadline, |lines| lines.claim(claim))??;
+            let dead = self.watches.set(&self.file.real, claim.id, &answer.watch);
+            if dead.is_empty() {
+                return Ok(answer.claimed);
+            }
+            self.ended.extend(dead);
+        }
+    }
+
+    pub(crate) fn renew(&mut self, tenures: &[Tenure], deadline: Moment) -> Result<Vec<Renewal>> {
+        self.ready(deadline)?;
+        let claims: Vec<(ClaimId, Duration)> = tenures.iter().map(|t| (t.claim.id, t.claim.ttl)).collect();
+        self.write(deadline, |lines| lines.renew(&claims))?;
+        // Thousands of places are read without keeping others from writing.
+        let of = |e| error::of(&e, &self.file.path);
+        let tx = self.file.connection.unchecked_transaction().map_err(of)?;
+        let mut find = tx.prepare_cached(standings!("WHERE p.claim = ?1 AND s.until > ?2")).map_err(of)?;
+        let renewal = |tenure: &Tenure| {
+            let found = find.query_row(params![tenure.claim.id.to_string(), now()], Standing::read).optional();
+            Ok(match found.map_err(of)? {
+                None => Renewal::Lost(Loss::Gone),
+                Some(standing) => match standing.grant() {
+                    Some(grant) if tenure.token != Some(grant.token) => Renewal::Granted(grant),
+                    _ => Renewal::Renewed(standing.validity()),
+                },
+            })
+        };
+        tenures.iter().map(renewal).collect()
+    }
+
+    pub(crate) fn release(&mut self, claim: ClaimId, deadline: Moment) -> Result<()> {
+        self.watches.forget(claim);
+        self.write(deadline, |lines| lines.withdraw(claim))
+    }
+
+    /// From now on, or no longer, this client hears of a name. A hint: that it fails is no error.
+    pub(crate) fn observe(&mut self, name: &Name, on: bool) {
+        let deadline = limit(None);
+        let done = self.ready(deadline).and_then(|()| {
+            self.write(deadline, |lines| if on { lines.observe(name.as_str()) } else { lines.unobserve(name.as_str()) })
+        });
+        if on && done.is_ok() {
+            self.bells.stirred(name);
+        }
+    }
+
+    /// Has a FIFO, and one that others can find.
+    fn ready(&mut self, deadline: Moment) -> Result<()> {
+        match &self.fifo {
+            Some(fifo) if self.shared || !fifo.has_vanished() => Ok(()),
+            _ => {
+                let fifo = Fifo::create(&self.file.real)?;
+                let address = fifo.address;
+                self.fifo = Some(fifo);
+                self.write(deadline, |lines| lines.move_to(address))
+            }
+        }
+    }
+
+    /// Another descriptor of our FIFO: as long as it is open somewhere, nobody sees this client as dead.
+    pub(crate) fn life_line(&mut self) -> Result<OwnedFd> {
+        self.ready(limit(None))?;
+        self.shared = true;
+        let fifo = self.fifo.as_ref().ok_or_else(gone)?;
+        fifo.fd.try_clone().map_err(|e| Error::new(ErrorKind::Unavailable, "no more files").with_source(e))
+    }
+
+    /// Gives up all that we hold, and ends.
+    pub(crate) fn leave(&mut self) -> Result<()> {
+        self.closed = true;
+        let fifo = self.me.address.fifo;
+        while self.fifo.is_some() && !self.write(limit(None), |lines| lines.bury(fifo))? {}
+        Ok(())
+    }
+
+    /// Removes what dead clients have left.
+    fn sweep(&mut self) -> Result<()> {
+        let deadline = limit(None);
+        for client in self.clients()? {
+            if let Life::Dead = crate::fifo::life(&self.file.real, client) {
+                while !self.write(deadline, |lines| lines.bury(client.fifo))? {}
+                remove(&self.file.real, client.fifo);
+            }
+        }
+        Ok(())
+    }
+
+    /// One transaction, and the rings that it calls for.
+    pub(crate) fn write<T>(
+        &mut self,
+        deadline: Moment,
+        mut work: impl FnMut(&mut Lines<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T> {
+        let (value, mut rings) = self.commit(deadline, &mut work)?;
+        while !rings.is_empty() {
+            let mut passed = Vec::new();
+            for Ring { to, name, word } in rings {
+                if to == self.me.address {
+                    self.hear(&word);
+                } else if let Life::Dead = ring(&self.file.real, to, &word) {
+                    self.ended.push(to.fifo);
+                    passed.push(name);
+                }
+            }
+            let serve = |lines: &mut Lines<'_>| passed.iter().try_for_each(|name| lines.serve(name));
+            // If it fails, those who wait see the same death, or the end of its lease.
+            rings = match passed.is_empty() {
+                true => Vec::new(),
+                false => self.commit(deadline, serve).map(|((), rings)| rings).unwrap_or_default(),
+            };
+        }
+        Ok(value)
+    }
+
+    fn commit<T>(
+        &mut self,
+        deadline: Moment,
+        mut work: impl FnMut(&mut Lines<'_>) -> rusqlite::Result<T>,
+    ) -> Result<(T, Vec<Ring>)> {
+        wait_until(deadline);
+        if let Some(done) = self.attempt(&mut work)? {
+            return Ok(done);
+        }
+        self.reopen()?;
+        wait_until(deadline);
+        let replaced = || Error::new(ErrorKind::Unavailable, "the file is replaced again and again");
+        self.attempt(&mut work)?.ok_or_else(replaced)
+    }
+
+    /// What we had in a file that is gone, or that another boot took over, is lost. There is a new one.
+    pub(crate) fn reopen(&mut self) -> Result<()> {
+        self.file = File::open(&self.file.path)?;
+        (self.me.tended, self.watches) = Default::default();
+        self.bells.everyone();
+        Ok(())
+    }
+
+    /// `None` if the file is not the one any more that was opened.
+    fn attempt<T>(
+        &mut self,
+        work: &mut impl FnMut(&mut Lines<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<(T, Vec<Ring>)>> {
+        let of = |e| error::of(&e, &self.file.path);
+        let tx = Transaction::new_unchecked(&self.file.connection, TransactionBehavior::Immediate).map_err(of)?;
+        if !self.file.is_current() || !self.file.is_of_this_boot().map_err(of)? {
+            return Ok(None);
+        }
+        let mut lines = Lines::new(&tx, &mut self.me, now());
+        self.ended.iter().try_for_each(|fifo| lines.end(*fifo)).map_err(of)?;
+        let value = work(&mut lines).map_err(of)?;
+        let rings = lines.rings().map_err(of)?;
+        tx.commit().map_err(|e| error::of_commit(&e, &self.file.path))?;
+        self.ended.clear();
+        Ok(Some((value, rings)))
+    }
+}
+
+/// Now on CLOCK_BOOTTIME, as rows have it.
+pub(crate) fn now() -> i64 {
+    Moment::now().as_nanos() as i64
+}

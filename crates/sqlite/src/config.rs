@@ -1,0 +1,62 @@
+//! URL to path, strictly: what is not understood is refused.
+
+use std::path::PathBuf;
+
+use leasehold_core::seam::Address;
+use leasehold_core::{Error, ErrorKind, Result};
+
+/// Reads `sqlite:///absolute/path`.
+pub(crate) fn parse(url: &str) -> Result<PathBuf> {
+    let invalid = |what| Err(Error::new(ErrorKind::Invalid, format!("the store's URL: {what}")));
+    let Some(path) = url.strip_prefix("sqlite://") else { return invalid("it does not begin with sqlite://") };
+    if !path.starts_with('/') {
+        return invalid("the path is absolute, after three slashes, as in sqlite:///var/lib/app/locks.db");
+    }
+    // A file has no host: the one grammar of URLs wants one.
+    let address = Address::parse(&format!("sqlite://localhost{path}"), "sqlite", 1)?;
+    address.done()?;
+    if address.path.is_empty() || path.ends_with('/') {
+        return invalid("the path names a directory, not a file");
+    }
+    if address.path.contains('\0') {
+        return invalid("the path contains NUL");
+    }
+    Ok(PathBuf::from(format!("/{}", address.path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_a_path() {
+        assert_eq!(parse("sqlite:///var/lib/locks.db").unwrap(), PathBuf::from("/var/lib/locks.db"));
+        let decoded = parse("sqlite:///a%20b/%C3%BC%3F%23@,c:x.db").unwrap();
+        assert_eq!(decoded, PathBuf::from("/a b/\u{fc}?#@,c:x.db"));
+    }
+
+    #[test]
+    fn refuses_the_rest_and_names_the_part() {
+        for (url, part) in [
+            ("sqlite:", "sqlite://"),
+            ("sqlite:x.db", "sqlite://"),
+            ("sqlite::memory:", "sqlite://"),
+            ("file:///x.db", "sqlite://"),
+            ("sqlite://", "absolute"),
+            ("sqlite://x.db", "absolute"),
+            ("sqlite://host/x.db", "absolute"),
+            ("sqlite://../x.db", "absolute"),
+            ("sqlite:///", "directory"),
+            ("sqlite:///x/", "directory"),
+            ("sqlite:///x.db?mode=ro", "mode"),
+            ("sqlite:///x.db#y", "fragment"),
+            ("sqlite:///x%", "path"),
+            ("sqlite:///x%FF", "path"),
+            ("sqlite:///x%00", "NUL"),
+        ] {
+            let error = parse(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+            assert!(error.to_string().contains(part), "{url}: {error}");
+        }
+    }
+}

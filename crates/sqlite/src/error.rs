@@ -1,0 +1,133 @@
+//! SQLite's errors to ours, honestly: what was surely not executed is `Unavailable`, what may have been is `Ambiguous`.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use leasehold_core::{Error, ErrorKind};
+use rusqlite::ErrorCode;
+
+/// The byte of the `-shm` file that is locked by whoever writes (SQLite's *WAL-mode File Format*, section 2.2: the locks).
+const WRITE_LOCK: u64 = 120;
+
+/// Of a statement on this file that was not committed.
+pub(crate) fn of(e: &rusqlite::Error, file: &Path) -> Error {
+    use ErrorCode::{
+        AuthorizationForStatementDenied, CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, DiskFull,
+        FileLockingProtocolFailed, NotADatabase, OutOfMemory, PermissionDenied, ReadOnly, SystemIoFailure,
+    };
+    let file_name = file.display();
+    let Some(code) = e.sqlite_error_code() else {
+        let what = format!("{file_name} holds what Leasehold never writes; was it changed by hand?");
+        return Error::new(ErrorKind::Internal, format!("{what} ({e})"));
+    };
+    let (kind, what) = match code {
+        DatabaseBusy | DatabaseLocked | FileLockingProtocolFailed => return locked(file),
+        ReadOnly | PermissionDenied | AuthorizationForStatementDenied => {
+            (ErrorKind::Denied, "may not be written: the file, its directory or its file system is read-only for us")
+        }
+        CannotOpen => (ErrorKind::Denied, "cannot be opened, or the files beside it cannot be made"),
+        DiskFull => (ErrorKind::Unavailable, "cannot grow: the disk is full"),
+        OutOfMemory | SystemIoFailure => (ErrorKind::Unavailable, "cannot be read or written"),
+        NotADatabase | DatabaseCorrupt => {
+            let what = "is damaged, or no SQLite database. It is not made anew by itself, since somebody may hold a lock \
+                        in it: end all its users, delete it, and start again; tokens keep rising";
+            (ErrorKind::Internal, what)
+        }
+        _ => (ErrorKind::Internal, "is not as Leasehold left it"),
+    };
+    Error::new(kind, format!("{file_name} {what} ({e})"))
+}
+
+/// Of a commit: an error of the disk leaves open what is in the log.
+pub(crate) fn of_commit(e: &rusqlite::Error, file: &Path) -> Error {
+    match e.sqlite_error_code() {
+        Some(ErrorCode::SystemIoFailure) => {
+            Error::new(ErrorKind::Ambiguous, format!("{}: the commit failed ({e})", file.display()))
+        }
+        _ => of(e, file),
+    }
+}
+
+/// Of the operating system, about this file or directory.
+pub(crate) fn of_io(e: &io::Error, path: &Path, what: &str) -> Error {
+    let kind = match e.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::Denied,
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename => ErrorKind::Invalid,
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind, format!("{} {what} ({e})", path.display()))
+}
+
+/// Somebody stayed in a transaction for longer than we may wait.
+fn locked(file: &Path) -> Error {
+    let by = match writer(file) {
+        Some(pid) if is_stopped(pid) => format!("process {pid}, which is stopped: continue or end it"),
+        Some(pid) => format!("process {pid}"),
+        None => "another process, which cannot be seen from here".to_owned(),
+    };
+    let what = format!("{} is locked, and with it every lock in it, by {by}", file.display());
+    Error::new(ErrorKind::Unavailable, what)
+}
+
+/// Who is in a write transaction. Read from the list of all locks: to open the file and ask would drop our own locks on it
+/// at the close, as POSIX wants it.
+fn writer(file: &Path) -> Option<u32> {
+    let mut beside = file.canonicalize().ok()?.into_os_string();
+    beside.push("-shm");
+    let inode = fs::metadata(PathBuf::from(beside)).ok()?.ino();
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|lock| holder(lock, inode))
+}
+
+/// `1: POSIX  ADVISORY  WRITE 708 fe:00:1835017 120 120`
+fn holder(lock: &str, inode: u64) -> Option<u32> {
+    let mut words = lock.split_whitespace().skip_while(|word| *word != "WRITE").skip(1);
+    let pid = words.next()?.parse().ok()?;
+    let of_file = words.next()?.rsplit(':').next()?.parse() == Ok(inode);
+    let first: u64 = words.next()?.parse().ok()?;
+    let last = words.next()?.parse().unwrap_or(u64::MAX);
+    (of_file && (first..=last).contains(&WRITE_LOCK)).then_some(pid)
+}
+
+fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_writer_is_found_among_the_locks() {
+        let write = "1: POSIX  ADVISORY  WRITE 708 fe:00:1835017 120 120";
+        assert_eq!(holder(write, 1_835_017), Some(708));
+        assert_eq!(holder(write, 1_835_018), None);
+        assert_eq!(holder("2: POSIX  ADVISORY  WRITE 9 fe:00:5 0 EOF", 5), Some(9));
+        assert_eq!(holder("3: POSIX  ADVISORY  READ 9 fe:00:5 120 120", 5), None);
+        assert_eq!(holder("4: POSIX  ADVISORY  WRITE 9 fe:00:5 124 124", 5), None);
+        assert_eq!(holder("5: -> POSIX  ADVISORY  WRITE", 5), None);
+    }
+
+    #[test]
+    fn causes_have_their_kinds() {
+        let failure = |code| rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
+        for (code, kind) in [
+            (5, ErrorKind::Unavailable),
+            (8, ErrorKind::Denied),
+            (10, ErrorKind::Unavailable),
+            (11, ErrorKind::Internal),
+            (13, ErrorKind::Unavailable),
+            (14, ErrorKind::Denied),
+            (26, ErrorKind::Internal),
+        ] {
+            let error = of(&failure(code), Path::new("/x.db"));
+            assert_eq!(error.kind(), kind, "{code}: {error}");
+            assert!(error.to_string().contains("/x.db"), "{error}");
+        }
+        assert_eq!(of_commit(&failure(10), Path::new("/x.db")).kind(), ErrorKind::Ambiguous);
+        assert_eq!(of(&rusqlite::Error::QueryReturnedNoRows, Path::new("/x.db")).kind(), ErrorKind::Internal);
+    }
+}

@@ -1,0 +1,181 @@
+//! The FIFO of each client: its bell, into which others write what it should hear, and its life, which ends with the process.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use leasehold_core::Result;
+use leasehold_core::seam::ClaimId;
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mkfifoat, open};
+use rustix::io::{Errno, read, write};
+
+use crate::error;
+use crate::file::{group_bits, is_fifo};
+
+/// A FIFO as the rows of its client name it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Address {
+    pub(crate) fifo: i64,
+    pub(crate) dev: i64,
+    pub(crate) ino: i64,
+}
+
+impl Address {
+    /// Reads `fifo, dev, ino`.
+    pub(crate) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Address> {
+        Ok(Address { fifo: row.get(0)?, dev: row.get(1)?, ino: row.get(2)? })
+    }
+}
+
+/// Our own FIFO, open for reading and writing: it never ends while we, or a guardian with a copy of it, live.
+pub(crate) struct Fifo {
+    pub(crate) fd: OwnedFd,
+    pub(crate) address: Address,
+    path: PathBuf,
+}
+
+impl Fifo {
+    pub(crate) fn create(real: &Path) -> Result<Fifo> {
+        let fifo = fastrand::i64(1..);
+        let path = path(real, fifo);
+        let of = |e: Errno| error::of_io(&e.into(), &path, "cannot be made");
+        mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).map_err(of)?;
+        // Whoever shares the file may ring; the umask does not cut this.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600 | group_bits(real)))
+            .map_err(|e| error::of_io(&e, &path, "cannot be shared"))?;
+        let fd = open(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty());
+        let fd = fd.map_err(of)?;
+        let stat = fstat(&fd).map_err(of)?;
+        Ok(Fifo { fd, address: Address { fifo, dev: stat.st_dev as i64, ino: stat.st_ino as i64 }, path })
+    }
+
+    /// Whether somebody deleted it: nobody can ring us, or see our end, any more.
+    pub(crate) fn has_vanished(&self) -> bool {
+        fstat(&self.fd).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
+    /// What was written into it since.
+    pub(crate) fn drain(&self) -> String {
+        let (mut heard, mut buffer) = (Vec::new(), [0; 4096]);
+        while let Ok(n @ 1..) = read(&self.fd, &mut buffer) {
+            heard.extend_from_slice(&buffer[..n]);
+        }
+        String::from_utf8_lossy(&heard).into_owned()
+    }
+}
+
+impl Drop for Fifo {
+    fn drop(&mut self) {
+        if !self.has_vanished() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn path(real: &Path, fifo: i64) -> PathBuf {
+    let mut name = OsString::from(real);
+    name.push(format!("-fifo-{fifo:016x}"));
+    name.into()
+}
+
+/// Removes the FIFO that a dead client left.
+pub(crate) fn remove(real: &Path, fifo: i64) {
+    let path = path(real, fifo);
+    if is_fifo(&path) {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// What is behind an address.
+pub(crate) enum Life {
+    /// Somebody has it open: this becomes an error when they close it.
+    Alive(OwnedFd),
+    /// It is the very FIFO, and nobody has it open: the process has ended.
+    Dead,
+    /// It cannot be opened, or is another one. That proves nothing.
+    Unknown,
+}
+
+pub(crate) fn life(real: &Path, of: Address) -> Life {
+    let path = path(real, of.fifo);
+    let flags = OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    // Which FIFO it is must be known also when it cannot be opened.
+    let Ok(found) = open(&path, OFlags::PATH | flags, Mode::empty()).and_then(fstat) else { return Life::Unknown };
+    let same = (found.st_dev as i64, found.st_ino as i64) == (of.dev, of.ino);
+    if !same || FileType::from_raw_mode(found.st_mode) != FileType::Fifo {
+        return Life::Unknown;
+    }
+    match open(&path, OFlags::WRONLY | flags, Mode::empty()) {
+        Ok(fd) => Life::Alive(fd),
+        Err(Errno::NXIO) => Life::Dead,
+        Err(_) => Life::Unknown,
+    }
+}
+
+/// Writes a word into somebody's FIFO. A full one is not waited for: its owner has enough to hear.
+pub(crate) fn ring(real: &Path, to: Address, word: &str) -> Life {
+    let life = life(real, to);
+    if let Life::Alive(_) = life {
+        // Through a descriptor that can be read as well, so that an end just now is no SIGPIPE for us.
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        if let Ok(fd) = open(path(real, to.fifo), flags, Mode::empty()) {
+            let _ = write(fd, format!("{word}\n").as_bytes());
+        }
+    }
+    life
+}
+
+/// The lives that this client's waiting claims depend on.
+#[derive(Default)]
+pub(crate) struct Watches {
+    open: HashMap<i64, (OwnedFd, HashSet<ClaimId>)>,
+    of: HashMap<ClaimId, Vec<i64>>,
+}
+
+impl Watches {
+    /// From now on `claim` depends on these lives; answers which have ended already.
+    pub(crate) fn set(&mut self, real: &Path, claim: ClaimId, on: &[Address]) -> Vec<i64> {
+        self.forget(claim);
+        let mut dead = Vec::new();
+        for of in on {
+            let watched = match self.open.entry(of.fifo) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(free) => match life(real, *of) {
+                    Life::Alive(fd) => free.insert((fd, HashSet::new())),
+                    Life::Dead => {
+                        dead.push(of.fifo);
+                        continue;
+                    }
+                    Life::Unknown => continue,
+                },
+            };
+            watched.1.insert(claim);
+            self.of.entry(claim).or_default().push(of.fifo);
+        }
+        dead
+    }
+
+    pub(crate) fn forget(&mut self, claim: ClaimId) {
+        for fifo in self.of.remove(&claim).unwrap_or_default() {
+            if let Some((_, claims)) = self.open.get_mut(&fifo) {
+                claims.remove(&claim);
+                if claims.is_empty() {
+                    self.open.remove(&fifo);
+                }
+            }
+        }
+    }
+
+    /// Ends a watch; answers which claims depended on it.
+    pub(crate) fn end(&mut self, fifo: i64) -> HashSet<ClaimId> {
+        self.open.remove(&fifo).map(|(_, claims)| claims).unwrap_or_default()
+    }
+
+    pub(crate) fn fds(&self) -> impl Iterator<Item = (i64, BorrowedFd<'_>)> {
+        self.open.iter().map(|(fifo, (fd, _))| (*fifo, fd.as_fd()))
+    }
+}

@@ -1,0 +1,181 @@
+//! The embedded store of Leasehold: one SQLite file, shared by the processes of one machine. No server.
+//!
+//! `config` reads URLs, `file` opens the file and knows whether it can be trusted where it is, `schema.sql` says what is in
+//! it, `client` is the thread that owns the connection, `line` is what one transaction does, `row` what it reads and writes,
+//! `fifo` is how processes wake each other and see each other die, `look` inspects, `error` says honestly what went wrong.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("leasehold-sqlite needs Linux: CLOCK_BOOTTIME, boot ids and /proc");
+
+mod client;
+mod config;
+mod error;
+mod fifo;
+mod file;
+mod line;
+mod look;
+mod row;
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+
+use crate::client::{Handle, limit};
+
+/// The shortest lease that survives a busy machine.
+const MIN_TTL: Duration = Duration::from_millis(100);
+
+/// A client of the store in one file, for the processes of one machine and one boot.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_core::Store;
+/// use leasehold_sqlite::Sqlite;
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("locks.db");
+/// let store = Store::new(Sqlite::open(&path).await?); // every process of this machine that opens the same path
+/// let guard = store.lock("orders/42").acquire().await?;
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+///
+/// **Who shares it.** Whoever opens the same path and may write there, in containers too if they share the directory and the
+/// kernel. The directory's group shares the files if the directory lets it write. Each client has a thread, which owns its
+/// connection, and a FIFO beside the file, `<file>-fifo-<number>`.
+///
+/// **Waiting.** A line is a table in the order of coming. Whoever releases grants to the next in the same transaction, and
+/// then rings exactly its FIFO; nobody polls. A FIFO is also its process's life: it ends when the process does, however it
+/// ends, and whoever is next sees that at once. A holder that is stopped is another thing: its lease has to end.
+///
+/// **What it is not for.** Network file systems, which are refused. A process that is stopped inside a transaction, for
+/// which there are some fifty microseconds in each request, holds up every lock in the file until it is continued or
+/// ended: the errors of all others name it. Nothing else should open the file: a `close` of any descriptor of it drops the
+/// locks that SQLite has in that process, as POSIX wants it.
+pub struct Sqlite {
+    path: PathBuf,
+    client: Arc<Handle>,
+    bells: Bells,
+}
+
+/// Ends an observing.
+struct Observed {
+    client: Weak<Handle>,
+    name: Name,
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.upgrade() {
+            let name = self.name.clone();
+            client.tell(move |client| client.observe(&name, false));
+        }
+    }
+}
+
+impl Sqlite {
+    /// Opens `sqlite:///absolute/path`, percent-encoded. The file is made if there is none, its directory is not.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for another URL, a missing directory, or a path to something that is
+    /// no file; `Denied` if the file or its directory may not be written; `Unsupported` on a network file system, in a time
+    /// namespace, or for another program's database; `Internal` if the file is damaged; `Unavailable` if it stays locked
+    /// (the text names the process) or the disk is full.
+    pub async fn connect(url: &str) -> Result<Sqlite> {
+        Sqlite::open(config::parse(url)?).await
+    }
+
+    /// The same by path.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Sqlite> {
+        let (path, bells) = (std::path::absolute(path.as_ref()), Bells::new());
+        let path = path.map_err(|e| error::of_io(&e, Path::new(""), "is no path"))?;
+        let client = Arc::new(Handle::start(path.clone(), bells.clone()).await?);
+        Ok(Sqlite { path, client, bells })
+    }
+
+    /// A descriptor of this client's FIFO: as long as it is open in some process, nobody takes this client for dead before
+    /// its leases have ended.
+    ///
+    /// For a guardian that outlives this process to end its work: without it, `kill -9` of this process frees its locks while
+    /// that work still runs. Only hold it; do not read or write.
+    pub async fn life_line(&self) -> Result<OwnedFd> {
+        self.client.ask(client::Client::life_line).await
+    }
+}
+
+impl fmt::Debug for Sqlite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sqlite({})", self.path.display())
+    }
+}
+
+#[async_trait]
+impl Backend for Sqlite {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+        let (claim, limit) = (claim.clone(), limit(Some(claim.ttl)));
+        self.client.ask(move |client| client.claim(&claim, limit)).await
+    }
+
+    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+        let (tenures, limit) = (tenures.to_vec(), limit(tenures.iter().map(|tenure| tenure.claim.ttl).min()));
+        self.client.ask(move |client| client.renew(&tenures, limit)).await
+    }
+
+    async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
+        let (id, limit) = (claim.id, limit(Some(claim.ttl)));
+        self.client.ask(move |client| client.release(id, limit)).await
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<Line> {
+        let name = name.clone();
+        self.client.ask(move |client| client.inspect(&name)).await
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+        let (prefix, after) = (prefix.to_owned(), after.cloned());
+        self.client.ask(move |client| client.list(&prefix, after.as_ref(), limit)).await
+    }
+
+    async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        let (name, limit) = (name.clone(), limit(None));
+        self.client.ask(move |client| client.write(limit, |lines| lines.evict(name.as_str(), token))).await
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees::none("sqlite")
+            .fencing(Fencing::SurvivesDataLoss)
+            .fairness(Fairness::Strict)
+            .pushed_wake(true)
+            .ttl(MIN_TTL, Duration::from_nanos(1))
+            .recovery(Duration::from_millis(100))
+            .notes(NOTES)
+    }
+
+    fn bells(&self) -> Option<&Bells> {
+        Some(&self.bells)
+    }
+
+    fn observe(&self, name: &Name) -> Observing {
+        let on = name.clone();
+        self.client.tell(move |client| client.observe(&on, true));
+        Observing::new(Observed { client: Arc::downgrade(&self.client), name: name.clone() })
+    }
+
+    /// Gives up whatever is still held, at once.
+    async fn close(&self) -> Result<()> {
+        self.client.ask(client::Client::leave).await
+    }
+}
+
+const NOTES: &str = "\
+For processes of one machine. Exclusion holds while they use the same file: whoever deletes or replaces it makes a second \
+one, and the holders in the first learn that at their next renewal. A process that dies is replaced at once, a stopped one \
+after its TTL. A process stopped inside a transaction holds up all locks of the file. Tokens are never below the wall clock \
+in µs: they rise also when the file is lost, unless that clock steps back past the loss.";

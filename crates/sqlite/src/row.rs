@@ -1,0 +1,117 @@
+//! The rows of lines: how a mode, a place and a grant are written and read.
+
+use std::time::{Duration, SystemTime};
+
+use leasehold_core::seam::{ClaimId, Grant, Mode, Moment, Place, Validity};
+use leasehold_core::{Entry, FencingToken};
+use rusqlite::Row;
+use rusqlite::types::Type;
+
+use crate::fifo::Address;
+
+/// What [`Standing::read`] reads, from `place p JOIN session s ON s.id = p.session`.
+macro_rules! standings {
+    ($tail:literal) => {
+        concat!(
+            "SELECT p.seq, p.mode, p.n, p.permits, p.turns, p.token, p.label, p.since, p.claim, ",
+            "s.ttl, s.until, s.fifo, s.dev, s.ino FROM place p JOIN session s ON s.id = p.session ",
+            $tail
+        )
+    };
+}
+pub(crate) use standings;
+
+/// One place in a line, and the session that keeps it.
+pub(crate) struct Standing {
+    pub(crate) seq: i64,
+    pub(crate) mode: Mode,
+    pub(crate) turns: u32,
+    pub(crate) token: Option<i64>,
+    pub(crate) label: String,
+    pub(crate) since: i64,
+    pub(crate) claim: ClaimId,
+    pub(crate) ttl: i64,
+    pub(crate) until: i64,
+    pub(crate) client: Address,
+}
+
+impl Standing {
+    pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Standing> {
+        let claim: String = row.get(8)?;
+        Ok(Standing {
+            seq: row.get(0)?,
+            mode: mode(&row.get::<_, String>(1)?, row.get(2)?, row.get(3)?).ok_or_else(|| junk(1, "mode"))?,
+            turns: row.get(4)?,
+            token: row.get(5)?,
+            label: row.get(6)?,
+            since: row.get(7)?,
+            claim: ClaimId::parse(&claim).ok_or_else(|| junk(8, "claim"))?,
+            ttl: row.get(9)?,
+            until: row.get(10)?,
+            client: Address { fifo: row.get(11)?, dev: row.get(12)?, ino: row.get(13)? },
+        })
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        Place::new(self.seq.to_string())
+    }
+
+    /// Its lease, from the update that began it.
+    pub(crate) fn validity(&self) -> Validity {
+        let (ttl, until) = (self.ttl.max(0) as u64, self.until.max(0) as u64);
+        Validity::since(Moment::from_nanos(until.saturating_sub(ttl)), Duration::from_nanos(ttl))
+    }
+
+    pub(crate) fn grant(&self) -> Option<Grant> {
+        let token = self.token.map(token)?;
+        Some(Grant::new(self.place(), token, self.validity()).turns(self.turns))
+    }
+
+    pub(crate) fn entry(&self) -> Entry {
+        let entry = Entry::new(&*self.label).since(SystemTime::UNIX_EPOCH + Duration::from_millis(self.since as u64));
+        match self.token {
+            Some(number) => entry.token(token(number)),
+            None => entry,
+        }
+    }
+}
+
+pub(crate) fn token(number: i64) -> FencingToken {
+    FencingToken::new(number.max(0) as u64)
+}
+
+/// How a mode is written: its word, and its permits.
+pub(crate) fn columns(mode: Mode) -> (&'static str, u32, u32) {
+    match mode {
+        Mode::Exclusive => ("exclusive", 0, 0),
+        Mode::Shared => ("shared", 0, 0),
+        Mode::Permits { n, of } => ("permits", n, of),
+    }
+}
+
+fn mode(word: &str, n: u32, of: u32) -> Option<Mode> {
+    match word {
+        "exclusive" => Some(Mode::Exclusive),
+        "shared" => Some(Mode::Shared),
+        "permits" => Some(Mode::Permits { n, of }),
+        _ => None,
+    }
+}
+
+fn junk(column: usize, what: &str) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, Type::Text, format!("no {what} of ours").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_come_back_and_junk_does_not() {
+        for all in [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: u32::MAX }] {
+            let (word, n, of) = columns(all);
+            assert_eq!(mode(word, n, of), Some(all));
+        }
+        assert_eq!(mode("", 0, 0), None);
+    }
+}

@@ -1,0 +1,108 @@
+//! The suite against files of our own.
+
+#![allow(clippy::expect_used, reason = "a harness that cannot do its part has failed")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_conformance::{Harness, Need, Powers};
+use leasehold_core::seam::{Backend, async_trait};
+use leasehold_sqlite::Sqlite;
+use rusqlite::{Connection, params};
+use tempfile::TempDir;
+
+/// A directory with one file of locks.
+struct World(TempDir);
+
+impl World {
+    fn fresh() -> Arc<dyn Harness> {
+        Arc::new(World(tempfile::tempdir().expect("a directory")))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("locks.db")
+    }
+
+    /// What is in the directory.
+    fn files(&self) -> Vec<PathBuf> {
+        let files = fs::read_dir(self.0.path()).expect("the directory");
+        files.map(|file| file.expect("a file").path()).collect()
+    }
+
+    /// Looks at the file as anybody could.
+    fn database(&self) -> Connection {
+        let database = Connection::open(self.path()).expect("the file");
+        database.busy_timeout(Duration::from_secs(5)).expect("a timeout");
+        database
+    }
+}
+
+#[async_trait]
+impl Harness for World {
+    fn store(&self) -> &'static str {
+        "sqlite"
+    }
+
+    async fn client(&self) -> Arc<dyn Backend> {
+        let path = self.path();
+        Arc::new(Sqlite::connect(&format!("sqlite://{}", path.display())).await.expect("a client"))
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn powers(&self) -> Powers {
+        use Need::{DeleteHolder, Footprint, Junk, Private, PushedWake, Restart, Wipe};
+        let able = [Private, DeleteHolder, Junk, Restart, Wipe, Footprint, PushedWake];
+        Powers::new(&able, "there is no server: neither a link to cut, nor requests to count, nor other tools")
+    }
+
+    async fn private(&self) -> Arc<dyn Harness> {
+        World::fresh()
+    }
+
+    async fn delete_holder(&self, full_name: &str) {
+        let delete = "DELETE FROM place WHERE name = ?1 AND token IS NOT NULL";
+        assert_eq!(self.database().execute(delete, [full_name]).expect("DELETE"), 1);
+    }
+
+    async fn put_junk(&self, full_name: &str) {
+        let session = "INSERT INTO session (fifo, dev, ino, pid, ttl, until) VALUES (0, 0, 0, 0, 1, ?1) RETURNING id";
+        let place = "INSERT INTO place (name, claim, session, mode, n, permits, turns, label, since)
+                     VALUES (?1, 'nobody', ?2, 'junk', 0, 0, 1, '', 0)";
+        let database = self.database();
+        let session: i64 = database.query_row(session, [i64::MAX], |row| row.get(0)).expect("a session");
+        database.execute(place, params![full_name, session]).expect("a place");
+    }
+
+    /// Nobody has the file open any more: as after a restart of all its users, since there is no server.
+    async fn restart(&self) {
+        while self.files().iter().any(|file| file.to_string_lossy().contains("-fifo-")) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Deletes the file, and what SQLite keeps beside it.
+    async fn wipe(&self) {
+        self.restart().await;
+        self.files().iter().for_each(|file| fs::remove_file(file).expect("a file to delete"));
+    }
+
+    /// Files and rows.
+    async fn footprint(&self) -> u64 {
+        let mut rows = 0;
+        for table in ["session", "place", "observer"] {
+            let count = format!("SELECT count(*) FROM {table}");
+            rows += self.database().query_row(&count, [], |row| row.get::<_, i64>(0)).expect("a count") as u64;
+        }
+        self.files().len() as u64 + rows
+    }
+}
+
+fn main() -> ExitCode {
+    leasehold_conformance::main(|| async { World::fresh() })
+}
