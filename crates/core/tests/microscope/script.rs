@@ -10,7 +10,7 @@ use leasehold_core::seam::{
     Backend, Bells, Claim, ClaimId, Claimed, Clock, Grant, Moment, Observing, Place, Renewal, Tenure, Validity,
     VirtualClock, Waiting, async_trait,
 };
-use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Guarantees, Line, Name, Result, Store};
+use leasehold_core::{Contention, Error, ErrorKind, Fairness, FencingToken, Guarantees, Line, Name, Result, Store};
 use tokio::sync::watch;
 
 /// The lease of these tests; a third and a sixth of it are whole.
@@ -226,7 +226,7 @@ impl Backend for Watched {
     }
 
     fn guarantees(&self) -> Guarantees {
-        Guarantees::none("script")
+        Guarantees::none("script").fairness(Fairness::Strict)
     }
 
     fn bells(&self) -> Option<&Bells> {
