@@ -19,7 +19,13 @@ pub(crate) struct Opened {
 
 pub(crate) async fn open(url: &StoreUrl) -> Result<Opened> {
     tracing::debug!(store = %url, "connecting");
-    let store = leasehold::connect(url.secret()).await?;
+    #[cfg(feature = "sqlite")]
+    if url.secret().starts_with("sqlite://") {
+        let backend = leasehold::sqlite::Sqlite::connect(url.secret()).await?;
+        let life_line = Some(backend.life_line().await?);
+        return Ok(Opened { store: Store::new(backend), life_line });
+    }
+    let store = Box::pin(leasehold::connect(url.secret())).await?;
     Ok(Opened { store, life_line: None })
 }
 

@@ -57,7 +57,7 @@ pub(crate) async fn supervise(
     };
     let mut acknowledged = Acknowledged::new(Moment::from_nanos(start.deadline), &watch);
     let foreground = start.foreground;
-    if let Err(e) = guardian.run(start, life_line) {
+    if let Err(e) = guardian.run(start, life_line.as_ref()) {
         tracing::debug!(error = %e, "the guardian did not take the program");
     }
     tokio::pin!(stop);

@@ -22,12 +22,12 @@ macro_rules! on {
     };
 }
 
-on!(redis: a_stopped_command);
-on!(redis: a_killed_command);
-on!(redis: a_killed_guardian);
-on!(redis: a_stopped_guardian);
-on!(redis: both_killed);
-on!(redis: both_stopped);
+on!(redis, sqlite: a_stopped_command);
+on!(redis, sqlite: a_killed_command);
+on!(redis, sqlite: a_killed_guardian);
+on!(redis, sqlite: a_stopped_guardian);
+on!(redis, sqlite: both_killed);
+on!(redis, sqlite: both_stopped);
 
 const NAME: &str = "job";
 

@@ -75,6 +75,11 @@ pub trait Harness: Send + Sync + 'static {
         unreachable!("not among the powers")
     }
 
+    /// How many servers each request goes to, and is counted at.
+    fn servers(&self) -> u64 {
+        1
+    }
+
     /// How many requests an uncontended cycle, and a hand-over under contention, may cost.
     fn budget(&self) -> Budget {
         unreachable!("not among the powers")
@@ -140,7 +145,7 @@ pub enum Need {
     Requests,
     /// A release wakes the next waiter by a push.
     PushedWake,
-    /// Whoever waits stands in one line in the store, for all to see, and is served in its order.
+    /// Whoever waits is served in the order in which it came. (That it is seen waiting is expected without this.)
     Fair,
     /// `Mode::Shared`.
     Shared,
@@ -186,9 +191,14 @@ impl Powers {
         (!missing.is_empty()).then(|| format!("needs {}", missing.join("; ")))
     }
 
-    fn why_not(&self, need: Need) -> Option<String> {
-        let said = self.lacking.iter().find(|(lacking, _)| *lacking == need).map(|(_, why)| *why);
-        let why = said.or_else(|| (!need.is_expected() && !self.able.contains(&need)).then_some(self.why_not))?;
+    /// What the store itself cannot do, and why.
+    pub(crate) fn shortcoming(&self, need: Need) -> Option<String> {
+        let (need, why) = self.lacking.iter().find(|(lacking, _)| *lacking == need)?;
         Some(format!("{need:?}: {why}"))
+    }
+
+    fn why_not(&self, need: Need) -> Option<String> {
+        let unable = !need.is_expected() && !self.able.contains(&need);
+        self.shortcoming(need).or_else(|| unable.then(|| format!("{need:?}: {}", self.why_not)))
     }
 }

@@ -15,6 +15,8 @@ pub mod case;
 mod cases;
 pub mod faulty;
 pub mod harness;
+mod matrix;
+pub mod model;
 mod run;
 mod verdict;
 

@@ -104,7 +104,7 @@ impl Guardian<'_> {
                 Err(e) => return Err(e),
             };
             match (order, &mut self.ward) {
-                (Order::Start(start), None) => match self.start(start, fds) {
+                (Order::Start(start), None) => match self.start(&start, fds) {
                     Ok(pid) => tell(&Word::Started { pid }),
                     Err(e) => tell(&Word::Failed(format!("starting the program: {e}"))),
                 },
@@ -120,7 +120,7 @@ impl Guardian<'_> {
         }
     }
 
-    fn start(&mut self, start: Start, fds: Vec<OwnedFd>) -> io::Result<i32> {
+    fn start(&mut self, start: &Start, fds: Vec<OwnedFd>) -> io::Result<i32> {
         let mut fds = fds.into_iter();
         let stdin = fds.next().map_or_else(Stdio::null, Stdio::from);
         self._life_line = fds.next();

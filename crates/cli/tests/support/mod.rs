@@ -1,6 +1,7 @@
 //! What the tests of the command share: the real binary, servers, a program that is hard to end, and what it has written.
 
 #![allow(dead_code, reason = "each test target uses its part")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "helpers of tests")]
 
 use std::any::Any;
 use std::fs;
@@ -32,6 +33,13 @@ pub(crate) struct Stage {
 pub(crate) async fn redis() -> Stage {
     let redis = Redis::start().await.unwrap();
     Stage { url: redis.url(), keep: Box::new(redis), ttl: TTL }
+}
+
+/// A file of its own.
+pub(crate) async fn sqlite() -> Stage {
+    let folder = TempDir::new().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("locks.db").display());
+    Stage { url, keep: Box::new(folder), ttl: TTL }
 }
 
 /// A Redis that the test keeps.
