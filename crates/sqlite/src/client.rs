@@ -314,6 +314,9 @@ impl Client {
     pub(crate) fn reopen(&mut self) -> Result<()> {
         self.file = File::open(&self.file.path)?;
         (self.me.tended, self.watches) = Default::default();
+        // A copy may have old rows of ours. Whom that serves hears of it when it renews.
+        let fifo = self.me.address.fifo;
+        while let Some((false, _)) = self.attempt(&mut |lines| lines.bury(fifo))? {}
         self.bells.everyone();
         Ok(())
     }

@@ -107,6 +107,8 @@ fn prepare(connection: &mut Connection, real: &Path, boot: &str, is_new: bool) -
         }
     }
     connection.execute_batch("PRAGMA synchronous = NORMAL")?;
+    // More than there are statements: none is ever compiled twice.
+    connection.set_prepared_statement_cache_capacity(64);
     // The log stays for the next process, which then needs neither to sync nor to make it.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -184,11 +186,12 @@ pub(crate) fn wait_until(deadline: Moment) {
 }
 
 /// The busy handler: short naps of random length, since SQLite's own grow to a tenth of a second, and whoever sleeps that
-/// long starves.
-fn wait(_tries: i32) -> bool {
+/// long starves. A crowd takes longer ones, or its naps would cost more than its work.
+fn wait(tries: i32) -> bool {
     let goes_on = Moment::now() < DEADLINE.get();
     if goes_on {
-        thread::sleep(Duration::from_micros(fastrand::u64(50..200)));
+        let crowd = (1 + tries.unsigned_abs() / 8).min(8);
+        thread::sleep(Duration::from_micros(fastrand::u64(50..200)) * crowd);
     }
     goes_on
 }
