@@ -14,7 +14,7 @@ use crate::{
 const MAX_LINES: usize = 500;
 /// How many lines of code each store may take, tests not counted. About 600 is the aim; these may only fall.
 const STORES: [(&str, usize); 5] =
-    [("memory", 345), ("sqlite", 1100), ("redis", 1000), ("etcd", 1306), ("zookeeper", 1415)];
+    [("memory", 345), ("sqlite", 1100), ("redis", 1000), ("etcd", 1304), ("zookeeper", 1415)];
 /// Folders at the root of somebody's machine, which nothing in here may mention.
 const MACHINE: [&str; 4] = ["work", "tmp", "root", "home"];
 /// Where a path of a machine would do harm.
