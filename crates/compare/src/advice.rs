@@ -178,8 +178,7 @@ fn fair_or_fast(stores: &[Measured]) -> Vec<Advice> {
     const BOTH: &str = "fast for throughput, fair for order";
     const FAIR: &str = "fair";
     const FAST: &str = "fast: there is no line";
-    let mut answers: Vec<(&str, Vec<(&Measured, &Contended, Option<&Contended>)>)> =
-        [BOTH, FAIR, FAST].map(|choice| (choice, Vec::new())).into();
+    let mut answers = [BOTH, FAIR, FAST].map(|choice| (choice, Vec::new()));
     for m in stores {
         let most = m.contended.iter().map(|c| c.waiters).max();
         let Some(fast) = most.and_then(|most| m.with(Order::Fast, most)) else { continue };
