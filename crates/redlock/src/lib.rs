@@ -78,12 +78,14 @@ mod config;
 mod look;
 mod nodes;
 mod store;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Bells, Claim, ClaimId, Claimed, Place, Renewal, Tenure, async_trait};
+use leasehold_core::seam::{Backend, Bells, Claim, ClaimId, Claimed, Observing, Place, Renewal, Tenure, async_trait};
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 pub use leasehold_redis::Options;
 use leasehold_redis::client::ConnectionInfo;
@@ -177,6 +179,10 @@ impl Backend for Redlock {
         Some(&self.0.bells)
     }
 
+    fn observe(&self, name: &Name) -> Observing {
+        self.0.observe(name)
+    }
+
     /// Closes the connections. Redis has no sessions: what is still held ends with its lease.
     async fn close(&self) -> Result<()> {
         self.0.nodes.close();
@@ -188,5 +194,4 @@ const NOTES: &str = "\
 Exclusion and rising tokens hold while the nodes keep their data and their clocks: use appendfsync always and noeviction. \
 If a node loses data, two may hold at once, and tokens rise only if all clocks agree better than the time between two \
 grants. No order, so fair is refused and a waiter may be passed for ever, a writer by readers too; no semaphores, since a \
-majority does not count permits. Other Redlock clients (SET NX PX) are excluded, and seen to release within 250 ms. \
-Observers are not rung: they look four times a second.";
+majority does not count permits. Other Redlock clients (SET NX PX) are excluded, and seen to release within 250 ms.";

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use leasehold_core::seam::Observing;
 use leasehold_core::{Entry, Error, FencingToken, Line, Name, Result};
 use leasehold_redis::client::Value;
-use leasehold_redis::parts::{Call, Fields, junk, record, scan};
+use leasehold_redis::parts::{Call, Fields, junk, of_name, record, scan};
 
 use crate::nodes::Flight;
 use crate::store::Store;
@@ -107,6 +108,13 @@ impl Store {
             async move { scan(&connection, &names, &request.0, request.1.as_ref(), limit).await }
         });
         self.majority_of(Flight::of(asked)).await
+    }
+
+    /// Listens to every node: each tells what it sees.
+    pub(crate) fn observe(&self, name: &Name) -> Observing {
+        let channel = of_name(&self.names.lock(name));
+        let each = (0..self.nodes.len()).map(|nth| self.nodes.connection(nth).observe(name, channel.clone()));
+        Observing::new(each.collect::<Vec<_>>())
     }
 
     async fn ask_all(&self, call: Call) -> Result<Vec<Value>> {

@@ -57,6 +57,11 @@ local function admits(mode)
   return not foreign and (next(holders) == nil or mode == 's' and value == SHARED)
 end
 
+-- Who holds, or a holder's label, has changed: observers look.
+local function stir()
+  redis.call('PUBLISH', 'leasehold:name:' .. LOCK, '')
+end
+
 -- Writes a hold with a new lease.
 local function put(h, ttl)
   local lock, ms = id, ttl
@@ -81,6 +86,7 @@ end
 local function end_hold(who)
   redis.call('HDEL', HOLD, who)
   holders[who] = nil
+  stir()
   if next(holders) == nil then
     redis.call('DEL', LOCK, HOLD)
     value = false
@@ -175,6 +181,7 @@ if verb == 'take' then
     if w then leave(id) end
     put({ token = token, turns = turns, since = int(now), joined = w and w.since or int(now), mode = mode,
       channel = ARGV[6], label = ARGV[7] }, ttl)
+    stir()
     return 'granted ' .. int(micros) .. ' ' .. int(token)
   end
   if ARGV[9] == '1' then
@@ -212,6 +219,7 @@ if verb == 'keep' then
   end
   local shares = false
   if what == 'again' then
+    if h.label ~= ARGV[7] then stir() end
     shares = h.mode == 'x' and mode == 's'
     h.channel, h.label, h.mode = ARGV[6], ARGV[7], shares and 's' or h.mode
   end

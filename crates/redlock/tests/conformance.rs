@@ -50,8 +50,8 @@ impl Harness for World {
         use Need::{AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart};
         let able = [Private, Link, DeleteHolder, AnotherTool, Junk, Restart, Footprint, Requests, PushedWake];
         Powers::new(&able, "tokens rise for as long as the nodes keep their data, as its guarantees say")
-            .lacks(&[Need::Fair], "nodes that hand over would hand to different waiters, so there is no order")
-            .lacks(&[Need::Permits], "a majority does not count permits")
+            .lacks(&[Need::Fair], "the nodes share no order")
+            .lacks(&[Need::Permits], "no majority counts permits")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

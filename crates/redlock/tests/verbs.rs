@@ -157,7 +157,10 @@ async fn only_what_a_majority_says_is_seen() {
         // Names in pages, each from a majority.
         for i in 0..25 {
             granted(&store, &fast(&format!("list/{i:02}"))).await;
-            nodes[i % 3].command(&["HSET", &format!("{{list/stray {i}}}:rh"), "a", "b"]).await.unwrap();
+            // What only one node has is on no list.
+            let stray = format!("list/stray {i}");
+            nodes[i % 3].command(&["SET", &stray, "other", "PX", "60000"]).await.unwrap();
+            nodes[i % 3].command(&["SET", &format!("{{{stray}}}:rf"), "1", "PX", "60000"]).await.unwrap();
         }
         let (mut seen, mut after) = (Vec::new(), None);
         loop {
@@ -171,6 +174,28 @@ async fn only_what_a_majority_says_is_seen() {
         assert!(!store.evict(&"x".into(), leasehold_core::FencingToken::new(7)).await.unwrap());
         let turn = leasehold_core::FencingToken::new(token.get() + 63);
         assert!(store.evict(&"x".into(), turn).await.unwrap());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn observers_are_rung_by_the_nodes() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let (one, two) = (Store::new(client(&nodes).await), Store::new(client(&nodes).await));
+        let mut observer = two.election("x").observe().await.unwrap();
+        assert_eq!(observer.current(), None);
+        let leader = one.election("x").campaign("first").await.unwrap();
+        observer.changed().await.unwrap();
+        assert_eq!(observer.current().map(|leader| leader.value.as_str()), Some("first"));
+        leader.proclaim("second").await.unwrap();
+        observer.changed().await.unwrap();
+        assert_eq!(observer.current().map(|leader| leader.value.as_str()), Some("second"));
+        let told = nodes[0].command(&["PUBSUB", "NUMSUB", "leasehold:name:x"]).await.unwrap();
+        assert!(format!("{told:?}").contains("Integer(1)"), "{told:?}");
+        leader.resign().await.unwrap();
+        observer.changed().await.unwrap();
+        assert_eq!(observer.current(), None);
     })
     .await;
 }
