@@ -155,9 +155,9 @@ fn tokens(stores: &[Measured]) -> Option<Advice> {
     let need = "Writes that stay refused even after the store lost its data".to_owned();
     let (best, rest, without) = (with("survives_data_loss"), with("while_data_lives"), with("none"));
     let mut why = match (best.is_empty(), rest.is_empty()) {
-        (false, true) => "its tokens go on rising, given a clock that does not step back".to_owned(),
+        (false, true) => "tokens go on rising, given a clock that does not step back".to_owned(),
         (false, false) => format!(
-            "its tokens go on rising, given a clock that does not step back; those of {} rise as long as the data live",
+            "tokens go on rising, given a clock that does not step back; those of {} rise as long as the data live",
             list(&rest)
         ),
         (true, false) => format!(
