@@ -54,6 +54,7 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("zookeeper: ensemble", &["test", "-p", "leasehold-zookeeper", "--test", "ensemble"]),
     suite("sqlite: conformance", &["test", "-p", "leasehold-sqlite", "--test", "conformance"]),
     suite("zookeeper: Python's kazoo", &["test", "-p", "leasehold-zookeeper", "--test", "interop"]),
+    suite("cli: the default file", &["test", "-p", "leasehold-cli", "--test", "file"]),
     suite("cli: what it shows", &["test", "-p", "leasehold-cli", "--test", "look"]),
     suite("cli: runs", &["test", "-p", "leasehold-cli", "--test", "run"]),
     suite("cli: faults", &["test", "-p", "leasehold-cli", "--test", "faults"]),
