@@ -7,6 +7,8 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command speaks on its standard streams")]
 
 mod args;
+mod bar;
+mod compare;
 mod elect;
 mod exit;
 mod guardian;
@@ -24,6 +26,7 @@ mod store_url;
 mod supervise;
 mod table;
 mod terminal;
+mod verify;
 mod waiting;
 
 use std::ffi::OsString;
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     match words.first().and_then(|word| word.to_str()) {
         Some(guardian::GUARDIAN) => return guardian::process::main(&words[1..]),
+        Some(compare::HOLD) => return compare::hold(&words[1..]),
         Some(guardian::EXEC) => return guardian::exec::main(&words[1..]),
         _ => {}
     }
@@ -51,6 +55,8 @@ fn main() -> ExitCode {
         Command::Who(args) => in_runtime(|| look::who(args)),
         Command::Break(args) => in_runtime(|| look::evict(args)),
         Command::Guarantees(args) => in_runtime(|| look::guarantees(args)),
+        Command::Verify(args) => verify::main(args),
+        Command::Compare(args) => compare::main(args),
         Command::Completions(args) => manual::completions(args.shell),
         Command::Man(args) => manual::pages(args.folder.as_deref()),
     };

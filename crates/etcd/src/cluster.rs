@@ -5,10 +5,10 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, Error as ClientError};
+use etcd_client::{Client, Error as ClientError};
 use leasehold_core::ErrorKind::{Ambiguous, Unavailable};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -22,16 +22,15 @@ const ATTEMPTS: usize = 3;
 const SILENCES: u32 = 2;
 
 pub(crate) struct Cluster {
+    pub(crate) config: Config,
     endpoints: Vec<Endpoint>,
     active: AtomicUsize,
     /// Tells when another connection came into use.
     pub(crate) moved: watch::Sender<()>,
-    options: ConnectOptions,
-    pub(crate) limit: Duration,
 }
 
+#[derive(Default)]
 struct Endpoint {
-    url: String,
     client: Mutex<Option<Client>>,
     silences: AtomicU32,
 }
@@ -45,14 +44,8 @@ pub(crate) struct Answer<T> {
 
 impl Cluster {
     pub(crate) fn new(config: Config) -> Cluster {
-        let endpoint = |url| Endpoint { url, client: Mutex::default(), silences: AtomicU32::new(0) };
-        Cluster {
-            endpoints: config.endpoints.into_iter().map(endpoint).collect(),
-            active: AtomicUsize::new(0),
-            moved: watch::Sender::new(()),
-            options: config.options,
-            limit: config.limit,
-        }
+        let endpoints = config.endpoints.iter().map(|_| Endpoint::default()).collect();
+        Cluster { config, endpoints, active: AtomicUsize::new(0), moved: watch::Sender::new(()) }
     }
 
     /// Sends a request, at most `limit` to each endpoint. It must not matter if it is executed twice.
@@ -64,7 +57,7 @@ impl Cluster {
         let mut left = self.endpoints.len().min(ATTEMPTS);
         loop {
             let at = self.active.load(Relaxed);
-            let attempt = async { request(self.endpoints[at].client(&self.options).await?).await };
+            let attempt = async { request(self.client(at).await?).await };
             let answer = timeout(limit, attempt).await.map(|answer| answer.map_err(Failure::from));
             let silent = answer.is_err();
             let outcome = answer.unwrap_or_else(|_| Err(Failure::new(Ambiguous, "no answer in time")));
@@ -91,26 +84,25 @@ impl Cluster {
         let dead = silent && self.endpoints[at].silences.fetch_add(1, Relaxed) + 1 >= SILENCES;
         if dead {
             self.endpoints[at].silences.store(0, Relaxed);
-            *self.endpoints[at].slot() = None;
+            *self.slot(at) = None;
         }
         if turned || dead {
             self.moved.send_replace(());
         }
     }
-}
 
-impl Endpoint {
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Client>> {
-        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self, at: usize) -> MutexGuard<'_, Option<Client>> {
+        self.endpoints[at].client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Connects at the first use: with a user, that asks the server.
-    async fn client(&self, options: &ConnectOptions) -> Result<Client, ClientError> {
-        let known = self.slot().clone();
+    async fn client(&self, at: usize) -> Result<Client, ClientError> {
+        let known = self.slot(at).clone();
         if let Some(client) = known {
             return Ok(client);
         }
-        let client = Client::connect([&self.url], Some(options.clone())).await?;
-        Ok(self.slot().get_or_insert(client).clone())
+        let Config { endpoints, options, .. } = &self.config;
+        let client = Client::connect([&endpoints[at]], Some(options.clone())).await?;
+        Ok(self.slot(at).get_or_insert(client).clone())
     }
 }

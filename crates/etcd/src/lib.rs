@@ -8,25 +8,32 @@
 //!
 //! # Layout, for operators and for other tools
 //!
-//! A lock named `orders/42` in the namespace `prod` is the line of all keys that begin with `prod/orders%2F42/`, and the
-//! key with the smallest create_revision holds. `etcdctl lock`, `etcdctl elect`, Go's `concurrency.Mutex` and `Election`
-//! stand in the same line if they are given `prod/orders%2F42` as their name: in a name `/` is written `%2F` and `%` is
-//! written `%25`, because every key below `a/` belongs to the line of `a` for them, `a/b/…` too. The value of a key is the
-//! holder's label and, in a last line, when it entered the line. For the same reason a namespace must not lie
-//! inside a lock: do not use `prod` as a namespace and as the name of a lock without one.
+//! A lock named `orders/42` in the namespace `prod` is the line of all keys that begin with `prod/orders%2F42/`, by
+//! create_revision: the first one holds, and those behind it with whom it shares. `etcdctl lock`, `etcdctl elect`, Go's
+//! `concurrency.Mutex` and `Election` stand in the same line if they are given `prod/orders%2F42` as their name: in a name
+//! `/` is written `%2F` and `%` is written `%25`, because every key below `a/` belongs to the line of `a` for them, `a/b/…`
+//! too. For the same reason a namespace must not lie inside a lock: do not use `prod` as a namespace and as the name of a
+//! lock without one.
+//!
+//! The value of a key is the label, or a candidate's value, and a last line that says when the place was taken, and what
+//! does not exclude everybody: `shared`, or `2/5` for two of five permits. Other tools know no such modes. They wait until all of
+//! ours before them are gone, also readers; and an entry of theirs is exclusive to us.
 //!
 //! The fencing token of a hold is `create_revision << 8`, and the 255 numbers behind it. An etcd transaction can check it
-//! by itself: `create_revision(key) = token >> 8`.
+//! by itself: see [`Etcd::still_holds`].
 //!
 //! # Cost
 //!
 //! With a live session a claim is one request and a release is one, however many wait; a hand-over is pushed and needs
-//! no other. A session is one lease for each TTL in use, renewed by one request for all that is held and waited for.
+//! no other. A `try` to share what others hold is two, and more while others come at the same moment. A claim that may
+//! share reads the whole line with its request, an exclusive one the first entry. A session is one lease for each TTL in
+//! use, renewed by one request for all that is held and waited for.
 
 mod claim;
 mod cluster;
 mod config;
 mod error;
+mod fence;
 mod line;
 mod look;
 mod names;
@@ -42,7 +49,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{ConnectOptions, GetOptions};
-use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Place, Renewal, Tenure, async_trait};
+use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
 use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -104,7 +111,7 @@ impl Drop for Etcd {
 
 impl fmt::Debug for Etcd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Etcd({})", self.0.described)
+        write!(f, "Etcd({:?})", self.0.cluster.config)
     }
 }
 
@@ -147,6 +154,10 @@ impl Backend for Etcd {
                  lease, and are lost with it. Servers before 3.4.30 and 3.5.12 may revoke live leases when a stopped \
                  leader wakes (etcd#15247).",
             )
+    }
+
+    fn observe(&self, name: &Name) -> Observing {
+        self.0.observe(name)
     }
 
     fn bells(&self) -> Option<&Bells> {

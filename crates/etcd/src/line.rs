@@ -1,151 +1,169 @@
-//! The part of a lock's line that this client stands in, kept true by counting. Pure: no clock, no network.
+//! One lock's line as a client sees it that waits in it, or observes it: a copy, read once its watch stands, and kept true by
+//! what the watch says. Pure: no clock, no network.
 //!
-//! A waiter holds when no live entry has a smaller `create_revision` than its own. It knows how many there were at the
-//! revision of its read, and none can be added: a later entry has a greater one. So it counts the deletions that the
-//! watch reports behind that revision, each with the `create_revision` of what was deleted. Whoever dies in the middle is
-//! counted like everybody else, and no request is needed however long the line is.
+//! A waiter holds when the copy knows its place and [`admit`] lets it in behind the entries with a smaller
+//! `create_revision`. None can be added there: a later entry has a greater one. So whoever dies in the middle is struck from
+//! the copy like everybody else, and no request is needed however long the line is.
 //!
-//! What makes the count right (each is a case of the model test below):
-//! * a deletion counts only if it is later than the read and what it deleted is older than the waiter: keys are reused;
-//! * the watch must have stood before the read. A waiter whose read is older is not counted before another read;
-//! * a deletion that the watch reports before the claim's own reply is kept and counted when the waiter takes its stand;
-//! * a place's own deletion is looked at before its turn: a lease that ends deletes all its keys at once.
+//! What makes the copy right (each is a case of the model test below):
+//! * the watch stands before the line is read. What it says meanwhile is kept, and what the read has seen is not believed
+//!   again: keys are reused, and the deletion of an entry must not strike the next one of the same key;
+//! * a place of which the copy cannot know yet waits: its own put is still to come;
+//! * all that happened at one revision is taken in before anybody's turn: a lease that ends deletes all its keys at once;
+//! * a place holds only if as many stood before it when it came as its own transaction counted. So an entry that the watch
+//!   failed to tell of lets nobody in too early.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
+use std::mem::take;
 
-/// How many deletions are kept for claims whose reply is on its way.
-const KEPT: usize = 256;
+use leasehold_core::seam::{Admission, ClaimId, Mode, admit};
 
-/// One lock's line as one client sees it. `I` identifies a claim.
-#[derive(Debug)]
-pub(crate) struct Line<I> {
-    /// Every deletion behind this revision has been seen; `i64::MAX` while no watch stands.
-    known_from: i64,
-    /// Deletions behind `known_from`: (revision, create_revision of the deleted), oldest first.
-    recent: VecDeque<(i64, i64)>,
+/// What the watch says of one key.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) revision: i64,
+    pub(crate) key: Vec<u8>,
+    /// The entry's create_revision and mode; `None` if it was deleted.
+    pub(crate) put: Option<(i64, Mode)>,
+}
+
+/// One lock's line as one client sees it.
+#[derive(Default, Debug)]
+pub(crate) struct Line {
+    /// When it was read; before that, what the watch said is kept in `early`.
+    read_at: Option<i64>,
+    early: Vec<Event>,
+    /// Up to where the copy knows all.
+    revision: i64,
     /// By create_revision.
-    places: BTreeMap<i64, (I, Stand)>,
+    entries: BTreeMap<i64, Entry>,
+    keys: HashMap<Vec<u8>, i64>,
+    /// This client's own, by create_revision.
+    places: BTreeMap<i64, (ClaimId, Stand)>,
+    stirred: bool,
     /// Its watch was asked for.
     pub(crate) sent: bool,
-    /// A read is on its way.
-    pub(crate) reading: bool,
     /// Nobody waited in it when it was last looked over.
     idle: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stand {
-    Holds,
-    Waits(Count),
-    Uncounted,
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    mode: Mode,
+    /// How many stood before it when it came; `None` if it was read.
+    ahead: Option<i64>,
 }
 
-/// How many stood before an entry, by a read at the revision `at`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Count {
-    pub(crate) at: i64,
-    pub(crate) ahead: usize,
+pub(crate) enum Stand {
+    Holds,
+    /// Behind so many, as its own transaction counted.
+    Waits(Option<i64>),
 }
 
 /// What came of a look at the line: (claim, create_revision).
-#[derive(Debug)]
-pub(crate) struct News<I> {
+#[derive(Default, Debug)]
+pub(crate) struct News {
     /// These waited, and hold now.
-    pub(crate) granted: Vec<(I, i64)>,
+    pub(crate) granted: Vec<(ClaimId, i64)>,
     /// The entries of these were deleted by somebody else.
-    pub(crate) gone: Vec<(I, i64)>,
+    pub(crate) gone: Vec<(ClaimId, i64)>,
+    /// Its holders, or their labels, may have changed.
+    pub(crate) stirred: bool,
+    /// The copy is wrong.
+    pub(crate) wrong: bool,
 }
 
-impl<I: Copy> Line<I> {
-    pub(crate) fn new() -> Line<I> {
-        let (recent, places) = (VecDeque::new(), BTreeMap::new());
-        Line { known_from: i64::MAX, recent, places, sent: false, reading: false, idle: false }
-    }
-
-    /// A watch stands since this revision: it reports every later deletion.
-    pub(crate) fn opened(&mut self, revision: i64) {
-        self.known_from = revision;
-    }
-
-    /// An entry holds: its deletion is worth telling.
-    pub(crate) fn hold(&mut self, id: I, created: i64) {
-        self.places.insert(created, (id, Stand::Holds));
-    }
-
-    /// An entry waits. A count that is being kept stays.
-    pub(crate) fn wait(&mut self, id: I, created: i64, count: Option<Count>) {
-        let (_, stand) = self.places.entry(created).or_insert((id, Stand::Uncounted));
-        if let (Stand::Uncounted, Some(count)) = (*stand, count.filter(|count| count.at >= self.known_from)) {
-            let since = self.recent.iter().filter(|(at, deleted)| *at > count.at && *deleted < created).count();
-            *stand = Stand::Waits(Count { ahead: count.ahead.saturating_sub(since), ..count });
+impl Line {
+    /// One of ours has this place.
+    pub(crate) fn place(&mut self, id: ClaimId, created: i64, stand: Stand) {
+        let place = self.places.entry(created).or_insert((id, stand));
+        if stand == Stand::Holds {
+            place.1 = stand;
         }
     }
 
-    /// The entry is none of this line's business any more.
+    /// The place is none of this line's business any more.
     pub(crate) fn forget(&mut self, created: i64) {
         self.places.remove(&created);
     }
 
-    /// The watch reports that at `revision` the entry `created` was deleted.
-    pub(crate) fn deleted(&mut self, revision: i64, created: i64) {
-        for (_, stand) in self.places.range_mut(created + 1..).map(|(_, place)| place) {
-            if let Stand::Waits(count) = stand
-                && revision > count.at
-            {
-                count.ahead = count.ahead.saturating_sub(1);
-            }
+    /// The whole line, read at `revision` while the watch stood.
+    pub(crate) fn read(&mut self, revision: i64, live: impl Iterator<Item = (Vec<u8>, i64, Mode)>) {
+        (self.read_at, self.revision, self.stirred) = (Some(revision), revision, true);
+        for (key, created, mode) in live {
+            self.keys.insert(key, created);
+            self.entries.insert(created, Entry { mode, ahead: None });
         }
-        self.recent.push_back((revision, created));
-        if self.recent.len() > KEPT {
-            self.known_from = self.recent.pop_front().map_or(self.known_from, |(oldest, _)| oldest);
+        take(&mut self.early).into_iter().for_each(|event| self.hear(event));
+    }
+
+    /// The watch says this.
+    pub(crate) fn hear(&mut self, event: Event) {
+        match self.read_at {
+            None => self.early.push(event),
+            Some(read_at) if event.revision > read_at => self.apply(event),
+            Some(_) => {}
         }
     }
 
-    /// A read at `revision`: the create_revisions of all entries, ascending.
-    pub(crate) fn read(&mut self, revision: i64, live: &[i64]) -> News<I> {
-        self.reading = false;
-        let mut gone = Vec::new();
-        let uncounted = self.places.iter().filter(|(_, place)| place.1 == Stand::Uncounted);
-        for (created, id) in uncounted.map(|(created, place)| (*created, place.0)).collect::<Vec<_>>() {
-            match live.binary_search(&created) {
-                Ok(ahead) => self.wait(id, created, Some(Count { at: revision, ahead })),
-                Err(_) if created <= revision => gone.push((id, created)),
-                Err(_) => {}
-            }
+    fn apply(&mut self, Event { revision, key, put }: Event) {
+        self.revision = revision;
+        let newcomer = put.filter(|(created, _)| self.keys.get(&key) != Some(created));
+        if put.is_none() || newcomer.is_some() {
+            self.keys.remove(&key).map(|deleted| self.entries.remove(&deleted));
         }
-        gone.iter().for_each(|(_, created)| self.forget(*created));
-        let mut news = self.news();
-        news.gone.append(&mut gone);
+        let ahead = i64::try_from(self.entries.len()).ok();
+        if let Some((created, mode)) = put {
+            self.keys.insert(key, created);
+            self.entries.entry(created).or_insert(Entry { mode, ahead }).mode = mode;
+        }
+        self.stirred |= newcomer.is_none_or(|(created, mode)| self.lets_in(created, mode));
+    }
+
+    /// Takes stock after all changes of a revision, or a new place.
+    pub(crate) fn news(&mut self) -> News {
+        let mut news = News { stirred: take(&mut self.stirred), ..News::default() };
+        if self.read_at.is_none() {
+            return news;
+        }
+        let mut places = take(&mut self.places);
+        places.retain(|created, (id, _)| {
+            let there = *created > self.revision || self.entries.contains_key(created);
+            if !there {
+                news.gone.push((*id, *created));
+            }
+            there
+        });
+        // Whoever stands behind one that is not let in is not let in either.
+        for (created, (id, stand)) in &mut places {
+            let (Stand::Waits(counted), Some(entry)) = (*stand, self.entries.get(created)) else { continue };
+            news.wrong = counted.zip(entry.ahead).is_some_and(|(counted, seen)| counted != seen);
+            if news.wrong || !self.lets_in(*created, entry.mode) {
+                break;
+            }
+            *stand = Stand::Holds;
+            news.granted.push((*id, *created));
+        }
+        self.places = places;
         news
     }
 
-    /// Takes stock after the deletions of whole revisions, or a new waiter.
-    pub(crate) fn news(&mut self) -> News<I> {
-        // A create_revision names one entry for ever, so no revision needs comparing.
-        let recent = self.recent.iter().map(|(_, created)| *created);
-        let gone = recent.filter_map(|created| self.places.remove(&created).map(|(id, _)| (id, created))).collect();
-        let mut granted = Vec::new();
-        for (created, (id, stand)) in &mut self.places {
-            if matches!(stand, Stand::Waits(count) if count.ahead == 0) {
-                *stand = Stand::Holds;
-                granted.push((*id, *created));
-            }
-        }
-        News { granted, gone }
-    }
-
-    /// A watch stands, a read must count somebody, and none is on its way.
-    pub(crate) fn must_be_read(&self) -> bool {
-        self.known_from != i64::MAX
-            && !self.reading
-            && self.places.values().any(|(_, stand)| *stand == Stand::Uncounted)
+    fn lets_in(&self, created: i64, mode: Mode) -> bool {
+        let before: Vec<Mode> = self.entries.range(..created).map(|(_, entry)| entry.mode).collect();
+        admit(&before, mode) == Admission::In
     }
 
     /// Looks it over: whether nobody waits in it, now and the last time.
     pub(crate) fn is_over(&mut self) -> bool {
-        let idle = self.places.values().all(|(_, stand)| *stand == Stand::Holds);
+        let idle = self.read_at.is_some() && self.places.values().all(|(_, stand)| *stand == Stand::Holds);
         std::mem::replace(&mut self.idle, idle) && idle
     }
+}
+
+/// How many hold in a line of these: always its first ones, for behind one that is not let in nobody is.
+pub(crate) fn holders(modes: &[Mode]) -> usize {
+    (0..modes.len()).take_while(|i| admit(&modes[..*i], modes[*i]) == Admission::In).count()
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use etcd_client::{GetOptions, KeyValue};
 use leasehold_core::{Entry, Line, Name, Result};
 
 use crate::names::{after_prefix, is_ours};
-use crate::store::{Store, by_age};
+use crate::store::{Store, by_age, holding};
 use crate::table::token;
-use crate::value;
+use crate::value::Value;
 
 /// How much of a line is shown.
 const SHOWN: i64 = 1000;
@@ -24,12 +24,12 @@ impl Store {
             if !is_ours(&line, entry.key()) {
                 return Entry::foreign();
             }
-            let shown = Entry::new(value::label(entry.value()));
-            value::since(entry.value()).into_iter().fold(shown, Entry::since)
+            let said = Value::read(entry.value());
+            said.since.into_iter().fold(Entry::new(said.label), Entry::since)
         };
-        let Some((head, others)) = read.kvs().split_first() else { return Ok(Line::default()) };
-        let holder = entry(head).token(token(head.create_revision()));
-        Ok(Line::new(vec![holder], others.iter().map(entry).collect()))
+        let hold = |hold: &KeyValue| entry(hold).token(token(hold.create_revision()));
+        let (held, waited) = read.kvs().split_at(holding(&line, &read));
+        Ok(Line::new(held.iter().map(hold).collect(), waited.iter().map(entry).collect()))
     }
 
     /// Reads all keys under the prefix: they are not in the order of the names (`a!/` comes before `a/`), so the first
@@ -37,8 +37,8 @@ impl Store {
     pub(crate) async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
         self.open()?;
         let start = self.keys.names(prefix);
-        // An empty prefix in no namespace is the whole key space.
-        let end = if start.is_empty() { vec![0] } else { after_prefix(&start) };
+        let end = after_prefix(&start);
+        // No key is empty.
         let mut from = if start.is_empty() { vec![0] } else { start.into_bytes() };
         let mut names = BTreeSet::new();
         loop {

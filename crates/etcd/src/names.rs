@@ -1,14 +1,13 @@
 //! Where things lie in etcd: the keys of a namespace, and how a lock's name becomes a part of a key.
 //!
 //! ```text
-//! <namespace>/<name>/<lease>-<slot>   one place in the line of a lock; the value is the label
+//! <namespace>/<name>/<lease>-<slot>   one place in the line of a lock; the value says whose, and how: see `value`
 //! <namespace>/%session/<lease>        one session: see `session`
 //! <namespace>/%evicted/<number>       an eviction: the create_revision of the place that it ended, under that place's lease
 //! ```
 //!
 //! In a name `/` is written `%2F` and `%` is written `%25`, the rest stays as it is. So the prefix `a/` holds the line of
-//! `a` and nothing of `a/b` (`a%2Fb/`), and no name begins with such a `%`. `<lease>` is hexadecimal and `<slot>` decimal;
-//! a place of another mode than exclusive will carry a letter behind the slot.
+//! `a` and nothing of `a/b` (`a%2Fb/`), and no name begins with such a `%`. `<lease>` is hexadecimal and `<slot>` decimal.
 
 use std::sync::Arc;
 
@@ -64,17 +63,12 @@ pub(crate) fn place(line: &str, lease: i64, slot: u32) -> String {
 pub(crate) fn is_ours(line: &str, key: &[u8]) -> bool {
     let leaf = key.strip_prefix(line.as_bytes()).and_then(|leaf| str::from_utf8(leaf).ok());
     let Some((lease, slot)) = leaf.and_then(|leaf| leaf.split_once('-')) else { return false };
-    let digits = slot.trim_end_matches(|c: char| c.is_ascii_lowercase());
-    i64::from_str_radix(lease, 16).is_ok() && digits.parse::<u32>().is_ok()
+    i64::from_str_radix(lease, 16).is_ok() && slot.parse::<u32>().is_ok()
 }
 
-/// The first key behind all that begin with `prefix`, which is not empty and not all 0xFF (it is UTF-8).
+/// The first key behind all that begin with `prefix`, which does not end in 0xFF (it is UTF-8); for none, the end of all.
 pub(crate) fn after_prefix(prefix: &str) -> Vec<u8> {
-    let mut end = prefix.as_bytes().to_vec();
-    if let Some(last) = end.last_mut() {
-        *last += 1;
-    }
-    end
+    prefix.as_bytes().split_last().map_or(vec![0], |(last, all)| [all, &[last + 1]].concat())
 }
 
 fn encode(name: &str) -> String {
@@ -105,8 +99,8 @@ mod tests {
     #[test]
     fn what_is_not_ours_is_told_apart() {
         assert!(is_ours("a/", b"a/694d7-0"));
-        assert!(is_ours("a/", b"a/694d7-12r"));
-        for foreign in ["a/694d7", "a/x-0", "a/694d7-", "a/694d7-r", "b/694d7-0", "a/"] {
+        assert!(is_ours("a/", b"a/694d7-12"));
+        for foreign in ["a/694d7", "a/694d7-12r", "a/x-0", "a/694d7-", "a/694d7-r", "b/694d7-0", "a/"] {
             assert!(!is_ours("a/", foreign.as_bytes()), "{foreign}");
         }
         let keys = Keys::new("");
@@ -117,6 +111,6 @@ mod tests {
 
     #[test]
     fn a_prefix_ends_before_its_successor() {
-        assert_eq!(after_prefix("a/"), b"a0");
+        assert_eq!((after_prefix("a/"), after_prefix("")), (b"a0".to_vec(), vec![0]));
     }
 }

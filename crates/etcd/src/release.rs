@@ -9,7 +9,7 @@ use leasehold_core::{ErrorKind, FencingToken, Name, Result};
 use crate::claim::TRIES;
 use crate::error::Failure;
 use crate::names;
-use crate::store::{Store, by_age, put, reads};
+use crate::store::{Store, by_age, holding, put, reads};
 use crate::table::{Entry, created_of};
 
 impl Store {
@@ -27,15 +27,11 @@ impl Store {
             return self.withdraw(id, &entry).await;
         }
         if entry.created != 0 {
-            self.change(entry.key.as_bytes(), entry.created, vec![TxnOp::delete(&*entry.key, None)]).await?;
+            let still = Compare::create_revision(&*entry.key, CompareOp::Equal, entry.created);
+            self.change(still, vec![TxnOp::delete(&*entry.key, None)]).await?;
         }
-        self.released(id, &entry);
-        Ok(())
-    }
-
-    fn released(&self, id: ClaimId, entry: &Entry) {
         self.state().strike(id);
-        self.stirred(&entry.line);
+        Ok(())
     }
 
     /// Deletes the key, whatever it is by now, and begins an epoch: every request of the claim that is still on its way
@@ -57,7 +53,7 @@ impl Store {
             match self.txn(txn).await.outcome {
                 Ok(response) if response.succeeded() => {
                     session.epoch.fetch_max(epoch + 1, SeqCst);
-                    self.released(id, entry);
+                    self.state().strike(id);
                     return Ok(());
                 }
                 Ok(response) => reads(&response).iter().for_each(|read| session.learn(read)),
@@ -72,12 +68,14 @@ impl Store {
     pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
         self.open()?;
         let (line, created) = (self.keys.line(name), created_of(token));
-        let head = self.get(&*line, by_age(1).with_keys_only()).await?;
-        let Some(head) = head.kvs().first().filter(|head| head.create_revision() == created) else { return Ok(false) };
-        let mut then = vec![TxnOp::delete(head.key(), None)];
-        if names::is_ours(&line, head.key()) {
-            then.push(put(head.lease(), &format!("{}{created}", self.keys.evictions()), ""));
+        let read = self.get(&*line, by_age(0)).await?;
+        let mut holders = read.kvs().iter().take(holding(&line, &read));
+        let Some(hold) = holders.find(|hold| hold.create_revision() == created) else { return Ok(false) };
+        let mut then = vec![TxnOp::delete(hold.key(), None)];
+        if names::is_ours(&line, hold.key()) {
+            then.push(put(hold.lease(), &format!("{}{created}", self.keys.evictions()), ""));
         }
-        Ok(self.change(head.key(), created, then).await?)
+        let still = Compare::create_revision(hold.key(), CompareOp::Equal, created);
+        Ok(self.change(still, then).await?)
     }
 }

@@ -62,7 +62,7 @@ impl Session {
 impl Store {
     /// The longest that one call may take, and so whoever has the turn before it.
     pub(crate) fn patience(&self) -> Duration {
-        self.cluster.limit * 3
+        self.cluster.config.limit * 3
     }
 
     pub(crate) async fn turn<'a>(&self, of: &'a Mutex<()>) -> Result<MutexGuard<'a, ()>, Failure> {
@@ -104,7 +104,7 @@ impl Store {
             Ok((sent, granted))
         };
         // A lease whose grant was not answered ends by itself: nothing is under it.
-        let answer = self.cluster.ask(self.cluster.limit, request).await;
+        let answer = self.cluster.ask(self.cluster.config.limit, request).await;
         let (sent, granted) = answer.outcome.map_err(Failure::of_a_read)?;
         let session = Arc::new(Session {
             lease: granted.id(),
@@ -121,7 +121,7 @@ impl Store {
     /// Renews the lease. One attempt takes less than a sixth of the TTL, after which core begins anew: so the next attempt
     /// goes to the next endpoint.
     async fn refresh(&self, session: &Session) -> Result<(), Failure> {
-        let limit = (session.ttl / 8).min(self.cluster.limit);
+        let limit = (session.ttl / 8).min(self.cluster.config.limit);
         // A fresh stream each time: on one stream, a renewal that hangs in the server holds up all that follow.
         let request = |client: Client| async move {
             let sent = Moment::now();
@@ -167,12 +167,10 @@ impl Store {
         let outcomes: HashMap<i64, _> = join_all(renewals).await.into_iter().collect();
         let state = self.state();
         let renewal = |tenure: &Tenure| {
-            let Some(entry) = state.claims.get(&tenure.claim.id).filter(|entry| entry.created != 0) else {
+            let known = state.claims.get(&tenure.claim.id).filter(|entry| entry.created != 0);
+            let Some(entry) = known.filter(|entry| tenure.token.is_none_or(|held| held == token(entry.created))) else {
                 return Renewal::Lost(Loss::Gone);
             };
-            if tenure.token.is_some_and(|held| held != token(entry.created)) {
-                return Renewal::Lost(Loss::Gone);
-            }
             match outcomes.get(&entry.session.lease) {
                 Some(Ok(())) if entry.granted && tenure.token.is_none() => Renewal::Granted(entry.grant()),
                 Some(Ok(())) => Renewal::Renewed(entry.session.validity()),

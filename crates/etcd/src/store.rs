@@ -4,19 +4,19 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use etcd_client::{
-    Client, Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
-    TxnOpResponse, TxnResponse,
+    Client, Compare, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
-use leasehold_core::seam::Bells;
+use leasehold_core::seam::{Bells, Mode};
 use leasehold_core::{Contention, Error, ErrorKind, Result};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::cluster::{Answer, Cluster};
 use crate::config::Config;
 use crate::error::Failure;
+use crate::line::holders;
 use crate::names::{self, Keys};
 use crate::table::{State, token};
-use crate::value;
+use crate::value::{self, Value};
 
 pub(crate) struct Store {
     pub(crate) keys: Keys,
@@ -24,8 +24,6 @@ pub(crate) struct Store {
     pub(crate) bells: Bells,
     /// Leases are granted one by one.
     pub(crate) granting: tokio::sync::Mutex<()>,
-    /// Where it is connected to, without credentials.
-    pub(crate) described: String,
     state: Mutex<State>,
     closed: AtomicBool,
 }
@@ -33,7 +31,6 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn new(config: Config, orders: UnboundedSender<Arc<str>>) -> Store {
         Store {
-            described: format!("{config:?}"),
             keys: Keys::new(&config.namespace),
             cluster: Cluster::new(config),
             bells: Bells::new(),
@@ -55,15 +52,14 @@ impl Store {
     pub(crate) async fn txn(&self, txn: Txn) -> Answer<TxnResponse> {
         let request = |client: Client| {
             let txn = txn.clone();
-            async move { client.kv_client().txn(txn).await }
+            async move { client.kv_client().max_decoding_message_size(usize::MAX).txn(txn).await }
         };
-        self.cluster.ask(self.cluster.limit, request).await
+        self.cluster.ask(self.cluster.config.limit, request).await
     }
 
-    /// Changes something if the entry `key` is still the one with this create_revision, which names it for ever: so a late
-    /// duplicate of the request can harm nobody. Says whether it was.
-    pub(crate) async fn change(&self, key: &[u8], created: i64, then: Vec<TxnOp>) -> Result<bool, Failure> {
-        let still = Compare::create_revision(key, CompareOp::Equal, created);
+    /// Changes something if the entry is still the one that `still` names by its revision: so a late duplicate of the request
+    /// can harm nobody. Says whether it was.
+    pub(crate) async fn change(&self, still: Compare, then: Vec<TxnOp>) -> Result<bool, Failure> {
         Ok(self.txn(Txn::new().when([still]).and_then(then)).await.outcome?.succeeded())
     }
 
@@ -72,20 +68,15 @@ impl Store {
         let key = key.into();
         let request = |client: Client| {
             let (key, options) = (key.clone(), options.clone());
-            async move { client.kv_client().get(key, Some(options)).await }
+            async move { client.kv_client().max_decoding_message_size(usize::MAX).get(key, Some(options)).await }
         };
-        self.cluster.ask(self.cluster.limit, request).await.outcome.map_err(Failure::of_a_read)
+        self.cluster.ask(self.cluster.config.limit, request).await.outcome.map_err(Failure::of_a_read)
     }
 
     /// Nothing new begins from here on, and the watcher ends.
     pub(crate) fn shut(&self) {
         self.closed.store(true, SeqCst);
         self.cluster.moved.send_replace(());
-    }
-
-    /// Observers look at this line.
-    pub(crate) fn stirred(&self, line: &str) {
-        self.keys.name_of(line).iter().for_each(|name| self.bells.stirred(name));
     }
 
     /// Ends all sessions, and all that is held in them.
@@ -96,7 +87,7 @@ impl Store {
         let sessions: Vec<_> = self.state().sessions.values().cloned().collect();
         let revocations = sessions.iter().map(|session| async move {
             let request = |client: Client| async move { client.lease_client().revoke(session.lease).await };
-            match self.cluster.ask(self.cluster.limit, request).await.outcome {
+            match self.cluster.ask(self.cluster.config.limit, request).await.outcome {
                 Ok(_) | Err(Failure::LeaseGone) => {
                     self.lose(session);
                     Ok(())
@@ -108,7 +99,7 @@ impl Store {
     }
 }
 
-/// A lock's line, oldest first. The server sorts all of it before it cuts it off.
+/// A lock's line, oldest first; all of it for 0. The server sorts all of it before it cuts it off.
 pub(crate) fn by_age(limit: i64) -> GetOptions {
     GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(limit)
 }
@@ -127,13 +118,30 @@ pub(crate) fn revision(header: Option<&etcd_client::ResponseHeader>) -> i64 {
     header.map_or(0, etcd_client::ResponseHeader::revision)
 }
 
-/// Who holds, from the head of the line.
-pub(crate) fn contention(line: &str, head: Option<&KeyValue>, others: i64) -> Contention {
-    let Some(head) = head else { return Contention::unknown() };
-    let who = if names::is_ours(line, head.key()) {
-        Contention::by(value::label(head.value()))
-    } else {
-        Contention::foreign()
-    };
-    who.token(token(head.create_revision())).waiters(usize::try_from(others).unwrap_or(0))
+/// The modes of those who stand before the entry `created`, from a read of the line's oldest. What was not read keeps
+/// everybody out.
+pub(crate) fn before(line: &str, read: &GetResponse, created: i64) -> Vec<Mode> {
+    let older = read.kvs().iter().take_while(|entry| entry.create_revision() < created);
+    let mut modes: Vec<Mode> = older.map(|entry| value::mode(line, entry)).collect();
+    if read.more() && modes.len() == read.kvs().len() {
+        modes.push(Mode::Exclusive);
+    }
+    modes
+}
+
+/// How many of the line's oldest hold.
+pub(crate) fn holding(line: &str, read: &GetResponse) -> usize {
+    holders(&before(line, read, i64::MAX))
+}
+
+/// Who holds, from a read of the line's oldest; `others`: how many stand in it, whoever asks not counted.
+pub(crate) fn contention(line: &str, read: &GetResponse, others: i64) -> Contention {
+    let Some(head) = read.kvs().first() else { return Contention::unknown() };
+    let ours = names::is_ours(line, head.key());
+    let who = if ours { Contention::by(Value::read(head.value()).label) } else { Contention::foreign() };
+    let who = who.token(token(head.create_revision()));
+    // Whether more hold than were read cannot be known, unless the head excludes them.
+    let known = !read.more() || value::mode(line, head) == Mode::Exclusive;
+    let waiters = usize::try_from(others).unwrap_or(0).saturating_sub(holding(line, read));
+    if known { who.waiters(waiters) } else { who }
 }

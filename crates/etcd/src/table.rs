@@ -1,13 +1,13 @@
 //! What this client knows of its own claims, sessions and lines. One mutex guards all of it; nothing here waits.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use leasehold_core::FencingToken;
 use leasehold_core::seam::{ClaimId, Grant, Moment, Place};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::line::{Count, Line};
+use crate::line::{Line, Stand};
 use crate::names;
 use crate::session::Session;
 
@@ -58,14 +58,17 @@ pub(crate) struct State {
     /// By the TTL that was asked for, in seconds.
     pub(crate) sessions: HashMap<u64, Arc<Session>>,
     /// That are watched, or will be.
-    pub(crate) lines: HashMap<Arc<str>, Line<ClaimId>>,
-    /// Tells the watcher to watch this line, or to read it.
+    pub(crate) lines: HashMap<Arc<str>, Line>,
+    /// As long as somebody has the other end.
+    pub(crate) observed: HashMap<Arc<str>, Weak<()>>,
+    /// Tells the watcher to watch this line.
     orders: UnboundedSender<Arc<str>>,
 }
 
 impl State {
     pub(crate) fn new(orders: UnboundedSender<Arc<str>>) -> State {
-        State { claims: HashMap::new(), keys: HashSet::new(), sessions: HashMap::new(), lines: HashMap::new(), orders }
+        let (claims, keys, sessions) = (HashMap::new(), HashSet::new(), HashMap::new());
+        State { claims, keys, sessions, lines: HashMap::new(), observed: HashMap::new(), orders }
     }
 
     /// Takes the claim in, on the lowest slot that is free: keys are used again, because etcd keeps a tombstone of each.
@@ -120,29 +123,45 @@ impl State {
         self.claims.iter().filter(|(_, entry)| of(entry)).map(|(id, _)| *id).collect()
     }
 
-    /// The claim's key exists, and is the head of the line if `holds`. `None` if the claim is gone by now.
-    pub(crate) fn stand(&mut self, id: ClaimId, created: i64, holds: bool, count: Option<Count>) -> Option<()> {
-        let old = self.claims.get(&id)?.clone();
+    /// The key of the claim exists, unless the claim is gone by now.
+    pub(crate) fn stand(&mut self, id: ClaimId, created: i64, stand: Stand) {
+        let Some(old) = self.claims.get(&id).cloned() else { return };
         if old.created != created {
             self.unwatch(&old);
         }
-        let granted = holds || old.granted && old.created == created;
+        let granted = stand == Stand::Holds || old.granted && old.created == created;
         self.claims.insert(id, Entry { created, granted, ..old.clone() });
-        if granted {
-            self.lines.entry(old.line).and_modify(|line| line.hold(id, created));
-            return Some(());
+        if !granted {
+            self.watched(&old.line).place(id, created, stand);
+        } else if let Some(line) = self.lines.get_mut(&old.line) {
+            line.place(id, created, Stand::Holds);
         }
-        let line = self.lines.entry(old.line.clone()).or_insert_with(|| {
-            let mut line = Line::new();
-            let holds = self.claims.iter().filter(|(_, entry)| entry.granted && entry.line == old.line);
-            holds.for_each(|(id, hold)| line.hold(*id, hold.created));
-            line
-        });
-        line.wait(id, created, count);
-        if !line.sent || line.must_be_read() {
+    }
+
+    /// The copy of this line; one that is watched from now on.
+    pub(crate) fn watched(&mut self, line: &Arc<str>) -> &mut Line {
+        self.lines.entry(line.clone()).or_insert_with(|| {
             // Fails only after the watcher has ended with the store.
-            let _ = self.orders.send(old.line);
+            let _ = self.orders.send(line.clone());
+            let mut copy = Line::default();
+            let holds = self.claims.iter().filter(|(_, entry)| entry.granted && entry.line == *line);
+            holds.for_each(|(id, hold)| copy.place(*id, hold.created, Stand::Holds));
+            copy
+        })
+    }
+
+    /// Looks over the lines.
+    pub(crate) fn drop_idle_lines(&mut self) {
+        let State { lines, observed, .. } = self;
+        observed.retain(|_, observers| observers.strong_count() > 0);
+        lines.retain(|name, line| observed.contains_key(name) || !line.is_over());
+    }
+
+    /// Nothing is known of any line any more; those that are observed are watched anew.
+    pub(crate) fn forget_lines(&mut self) {
+        self.lines.clear();
+        for line in self.observed.keys().cloned().collect::<Vec<_>>() {
+            self.watched(&line);
         }
-        Some(())
     }
 }

@@ -1,23 +1,61 @@
-//! What the value of a place says: the label, and in a last line of its own since when.
+//! What the value of a place says: the label, and in a last line of its own since when, and the mode.
 //!
-//! etcd keeps no time, so it is the wall clock of the client that entered the line, in milliseconds since 1970. Only
-//! people read it. Nothing compares values: a holder may change its label, and other tools write what they like.
+//! ```text
+//! <label>⏎<since>              exclusive
+//! <label>⏎<since> shared       shared; an exclusive place becomes one by another value
+//! <label>⏎<since> <n>/<of>     n of so many permits
+//! ```
+//!
+//! etcd keeps no time, so `since` is the wall clock of the client that entered the line, in milliseconds since 1970. Only
+//! people read it. Nothing compares values: a holder may change its label, and other tools write what they like. What says
+//! no mode that is known, theirs too, is exclusive: it keeps everybody out.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-pub(crate) fn write(label: &str, since: SystemTime) -> String {
-    let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    format!("{label}\n{since}")
+use etcd_client::KeyValue;
+use leasehold_core::seam::Mode;
+
+use crate::names;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Value {
+    pub(crate) label: String,
+    pub(crate) since: Option<SystemTime>,
+    pub(crate) mode: Mode,
 }
 
-pub(crate) fn label(value: &[u8]) -> String {
-    let text = String::from_utf8_lossy(value);
-    text.rsplit_once('\n').map_or(&*text, |(label, _)| label).to_owned()
+impl Value {
+    pub(crate) fn now(label: &str, mode: Mode) -> Value {
+        Value { label: label.to_owned(), since: Some(SystemTime::now()), mode }
+    }
+
+    pub(crate) fn write(&self) -> String {
+        let since = self.since.and_then(|since| since.duration_since(UNIX_EPOCH).ok()).unwrap_or_default().as_millis();
+        let label = &self.label;
+        match self.mode {
+            Mode::Exclusive => format!("{label}\n{since}"),
+            Mode::Shared => format!("{label}\n{since} shared"),
+            Mode::Permits { n, of } => format!("{label}\n{since} {n}/{of}"),
+        }
+    }
+
+    pub(crate) fn read(value: &[u8]) -> Value {
+        let text = String::from_utf8_lossy(value);
+        let (label, said) = text.rsplit_once('\n').unwrap_or((&text, ""));
+        let (since, mode) = said.split_once(' ').unwrap_or((said, ""));
+        let since = since.parse().ok().and_then(|since| UNIX_EPOCH.checked_add(Duration::from_millis(since)));
+        Value { label: label.to_owned(), since, mode: if mode == "shared" { Mode::Shared } else { permits(mode) } }
+    }
 }
 
-pub(crate) fn since(value: &[u8]) -> Option<SystemTime> {
-    let (_, since) = str::from_utf8(value).ok()?.rsplit_once('\n')?;
-    UNIX_EPOCH.checked_add(Duration::from_millis(since.parse().ok()?))
+fn permits(text: &str) -> Mode {
+    let numbers = text.split_once('/').and_then(|(n, of)| Some((n.parse().ok()?, of.parse().ok()?)));
+    numbers.filter(|(n, _)| *n > 0).map_or(Mode::Exclusive, |(n, of)| Mode::Permits { n, of })
+}
+
+/// The mode of an entry in this line.
+pub(crate) fn mode(line: &str, entry: &KeyValue) -> Mode {
+    if names::is_ours(line, entry.key()) { Value::read(entry.value()).mode } else { Mode::Exclusive }
 }
 
 #[cfg(test)]
@@ -25,14 +63,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_says_who_and_since_when() {
-        let since_when = UNIX_EPOCH + Duration::from_millis(1_234_567);
-        for said in ["web-1", "", "two\nlines", "é"] {
-            let value = write(said, since_when);
-            assert_eq!((label(value.as_bytes()), since(value.as_bytes())), (said.to_owned(), Some(since_when)));
+    fn a_value_says_who_and_since_when_and_how() {
+        let since = Some(UNIX_EPOCH + Duration::from_millis(1_234_567));
+        for label in ["web-1", "", "two\nlines", "é", "a\n5 shared"] {
+            for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: u32::MAX }] {
+                let value = Value { label: label.to_owned(), since, mode };
+                assert_eq!(Value::read(value.write().as_bytes()), value);
+            }
         }
-        assert_eq!((label(b"other"), since(b"other")), ("other".to_owned(), None));
-        assert_eq!(since(b"x\n99999999999999999999"), None);
-        assert_eq!(label(&[0xff]), "\u{fffd}");
+    }
+
+    #[test]
+    fn what_others_wrote_keeps_everybody_out() {
+        for odd in
+            ["other", "x\n99999999999999999999", "x\n5 Shared", "x\n5 0/3", "x\n5 1/", "x\n5 1/4294967296", "\n "]
+        {
+            assert_eq!(Value::read(odd.as_bytes()).mode, Mode::Exclusive, "{odd:?}");
+        }
+        assert_eq!((Value::read(b"other").label.as_str(), Value::read(b"x\n1e5").since), ("other", None));
+        assert_eq!(Value::read(&[0xff]).label, "\u{fffd}");
     }
 }

@@ -1,4 +1,4 @@
-//! The one watch stream of a client: it carries the evictions and the lines that the client waits in, and rings.
+//! The one watch stream of a client: it carries the evictions and the lines that the client waits in or observes, and rings.
 //!
 //! Each watch starts *now*. One that starts at a past revision is served by etcd in rounds of 100 ms. What happened before
 //! is read once the watch stands. After any doubt the stream is opened anew, and everybody claims again.
@@ -7,19 +7,20 @@
 
 use std::collections::HashMap;
 use std::mem::replace;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use etcd_client::{Client, EventType, GetOptions, GetResponse, KeyValue, WatchFilterType, WatchOptions, WatchResponse};
+use etcd_client::{Client, EventType, GetOptions, GetResponse, KeyValue, WatchOptions, WatchResponse};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use leasehold_core::seam::ClaimId;
-use leasehold_core::{Error, Loss, Result};
+use leasehold_core::seam::Observing;
+use leasehold_core::{Error, Loss, Name, Result};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{interval, sleep, timeout};
 
-use crate::line::{Line, News};
+use crate::line::{Event, Line};
 use crate::store::{Store, revision};
 use crate::table::State;
+use crate::value::mode;
 
 /// How long to wait before another stream is opened.
 const BREATH: Duration = Duration::from_millis(200);
@@ -37,18 +38,17 @@ impl Store {
         let mut again = false;
         while self.open().is_ok() {
             let _ = self.stream(&mut orders, replace(&mut again, true)).await;
-            self.state().lines.clear();
+            self.state().forget_lines();
             sleep(BREATH).await;
         }
     }
 
     /// One stream from its opening to its end. `again`: after another one broke.
     async fn stream(self: &Arc<Self>, orders: &mut UnboundedReceiver<Arc<str>>, again: bool) -> Result<(), Broken> {
-        let limit = self.cluster.limit;
-        let options = |id, nothing| WatchOptions::new().with_prefix().with_watch_id(id).with_filters([nothing]);
+        let limit = self.cluster.config.limit;
+        let options = |id| Some(WatchOptions::new().with_prefix().with_watch_id(id));
         let open = |client: Client| async move {
-            let options = options(EVICTIONS, WatchFilterType::NoDelete);
-            client.watch_client().watch(self.keys.evictions(), Some(options)).await
+            client.watch_client().watch(self.keys.evictions(), options(EVICTIONS)).await
         };
         let (mut sender, mut stream) = self.cluster.ask(limit, open).await.outcome.map_err(Error::from)?.split();
         let mut moved = self.cluster.moved.subscribe();
@@ -66,8 +66,8 @@ impl Store {
                         return Err("a watch was cancelled".into());
                     }
                     if let Some(line) = line {
-                        self.hear(line, &message)?;
-                        reads.extend(self.to_read(line));
+                        self.hear(line, &message);
+                        reads.extend(message.created().then(|| self.read_line(line.clone())));
                     } else if id == EVICTIONS {
                         message.events().iter().filter_map(|event| event.kv()).for_each(|note| self.evicted(note));
                         if message.created() && again {
@@ -82,20 +82,20 @@ impl Store {
                     if is_new {
                         last += 1;
                         watches.insert(last, line.clone());
-                        let options = options(last, WatchFilterType::NoPut).with_prev_key();
-                        timeout(limit, sender.watch(&*line, Some(options))).await??;
+                        timeout(limit, sender.watch(&*line, options(last))).await??;
                     }
-                    reads.extend(self.to_read(&line));
                 }
                 Some(read) = reads.next() => {
-                    let (line, read) = read?;
-                    let mut live: Vec<i64> = read.kvs().iter().map(KeyValue::create_revision).collect();
-                    live.sort_unstable();
-                    self.tell(&mut self.state(), &line, |line| line.read(revision(read.header()), &live));
-                    reads.extend(self.to_read(&line));
+                    let (name, read) = read?;
+                    let mut state = self.state();
+                    let entry = |kv: &KeyValue| (kv.key().to_vec(), kv.create_revision(), mode(&name, kv));
+                    if let Some(line) = state.lines.get_mut(&name) {
+                        line.read(revision(read.header()), read.kvs().iter().map(entry));
+                    }
+                    self.tell(&mut state, &name);
                 }
                 _ = tidy.tick() => {
-                    self.state().lines.retain(|_, line| !line.is_over());
+                    self.state().drop_idle_lines();
                     let over = |(id, line): (&i64, &Arc<str>)| (!self.state().lines.contains_key(line)).then_some(*id);
                     for id in watches.iter().filter_map(over).collect::<Vec<i64>>() {
                         watches.remove(&id);
@@ -107,42 +107,31 @@ impl Store {
         }
     }
 
-    /// Reads this line, if that must be.
-    fn to_read(&self, line: &Arc<str>) -> Option<impl Future<Output = Result<(Arc<str>, GetResponse)>> + use<'_>> {
-        let mut state = self.state();
-        state.lines.get_mut(line).filter(|line| line.must_be_read())?.reading = true;
-        let line = line.clone();
-        Some(async move {
-            let read = self.get(&*line, GetOptions::new().with_prefix().with_keys_only()).await?;
-            Ok((line, read))
-        })
+    async fn read_line(&self, line: Arc<str>) -> Result<(Arc<str>, GetResponse)> {
+        let read = self.get(&*line, GetOptions::new().with_prefix()).await?;
+        Ok((line, read))
     }
 
     /// Takes in what a line's watch says.
-    fn hear(self: &Arc<Self>, line: &Arc<str>, message: &WatchResponse) -> Result<(), Broken> {
+    fn hear(self: &Arc<Self>, name: &Arc<str>, message: &WatchResponse) {
         let mut state = self.state();
-        let Some(known) = state.lines.get_mut(line) else { return Ok(()) };
-        if message.created() {
-            known.opened(revision(message.header()));
+        let Some(line) = state.lines.get_mut(name) else { return };
+        for (event, kv) in message.events().iter().filter_map(|event| Some((event, event.kv()?))) {
+            let put = (event.event_type() == EventType::Put).then(|| (kv.create_revision(), mode(name, kv)));
+            line.hear(Event { revision: kv.mod_revision(), key: kv.key().to_vec(), put });
         }
-        for event in message.events().iter().filter(|event| event.event_type() == EventType::Delete) {
-            // Without its predecessor (etcd was compacted) it does not say who was deleted.
-            let (event, deleted) = event.kv().zip(event.prev_kv()).ok_or("nobody is named")?;
-            known.deleted(event.mod_revision(), deleted.create_revision());
-            self.stirred(line);
-        }
-        self.tell(&mut state, line, Line::news);
-        Ok(())
+        self.tell(&mut state, name);
     }
 
     /// Tells those who are concerned what is new in the line.
-    pub(crate) fn tell(
-        self: &Arc<Self>,
-        state: &mut State,
-        line: &Arc<str>,
-        look: impl FnOnce(&mut Line<ClaimId>) -> News<ClaimId>,
-    ) {
-        let Some(news) = state.lines.get_mut(line).map(look) else { return };
+    pub(crate) fn tell(self: &Arc<Self>, state: &mut State, line: &Arc<str>) {
+        let Some(news) = state.lines.get_mut(line).map(Line::news) else { return };
+        if news.wrong {
+            self.cluster.moved.send_replace(());
+        }
+        if news.stirred && state.observed.contains_key(line) {
+            self.keys.name_of(line).iter().for_each(|name| self.bells.stirred(name));
+        }
         for (id, created) in news.granted {
             if let Some(entry) = state.claims.get_mut(&id).filter(|entry| entry.created == created) {
                 entry.granted = true;
@@ -183,5 +172,16 @@ impl Store {
             state.vanished(id);
             self.bells.lost(id, loss);
         }
+    }
+
+    /// From now on until what it returns is dropped, changes of this name's holder are rung.
+    pub(crate) fn observe(&self, name: &Name) -> Observing {
+        let line = self.keys.line(name);
+        let mut state = self.state();
+        let observers = state.observed.get(&line).and_then(Weak::upgrade).unwrap_or_default();
+        state.observed.insert(line.clone(), Arc::downgrade(&observers));
+        state.watched(&line);
+        self.bells.stirred(name);
+        Observing::new(observers)
     }
 }

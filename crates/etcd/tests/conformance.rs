@@ -61,18 +61,14 @@ impl Harness for World {
     }
 
     fn powers(&self) -> Powers {
-        use Need::{
-            AnotherTool, DeleteHolder, Downgrade, Footprint, Link, Permits, Private, PushedWake, Requests, Restart,
-            Shared, Values,
-        };
-        let powers = match self {
+        use Need::{AnotherTool, DeleteHolder, Footprint, Link, Private, PushedWake, Requests, Restart};
+        match self {
             World::Private(_) => Powers::new(
                 &[Private, Link, DeleteHolder, AnotherTool, Restart, Footprint, Requests, PushedWake],
                 "etcd keys have no types, so no key is junk; revisions restart with the data, as its guarantees say",
             ),
             World::External(_) => Powers::new(&[PushedWake], "the server of LEASEHOLD_ETCD_URL is not ours to disturb"),
-        };
-        powers.lacks(&[Shared, Permits, Downgrade, Values], "this store knows exclusive claims and short labels only")
+        }
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

@@ -4,13 +4,15 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
-use leasehold_core::seam::{Backend, Claimed, Mode, Queue};
-use leasehold_core::{ErrorKind, Name};
+use etcd_client::{Compare, Txn, TxnOp};
+use leasehold_core::seam::{Backend, Claimed, Queue};
+use leasehold_core::{ErrorKind, Name, Store};
 use leasehold_etcd::Etcd;
+use leasehold_testbed as testbed;
 
 #[tokio::test]
 async fn names_are_listed_over_many_pages_and_long_lines() {
@@ -75,25 +77,51 @@ async fn other_tools_wait_for_us_and_a_key_of_nobody_blocks_visibly() {
     .await;
 }
 
+/// A holder that is cut off past its lease, and does not know it, writes nothing: etcd itself refuses, atomically.
 #[tokio::test]
-async fn a_token_can_be_checked_by_etcd_itself() {
-    within(30, async {
+async fn the_write_of_a_holder_that_was_paused_is_refused() {
+    within(60, async {
         let server = server().await;
-        let etcd = client(server.addr()).await;
-        let held = fair("a");
-        let grant = granted(etcd.claim(&held).await);
-        let key = grant.place.as_str().to_owned();
-        let write = || {
-            let holds = Compare::create_revision(key.as_str(), CompareOp::Equal, grant.token.as_i64() >> 8);
-            Txn::new().when([holds]).and_then([TxnOp::put("data", "x", Some(PutOptions::new()))])
-        };
+        let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
+        let (locks, others) = (Arc::new(client(proxy.addr()).await), Arc::new(client(server.addr()).await));
+        let (store, other) = (Store::new(locks.clone()), Store::new(others.clone()));
+        let ttl = Duration::from_secs(2);
         let mut raw = raw(&server).await;
-        assert!(raw.txn(write()).await.unwrap().succeeded());
-        release(&etcd, &held).await;
-        granted(etcd.claim(&fair("a")).await);
-        assert!(!raw.txn(write()).await.unwrap().succeeded(), "the next hold has another number");
+        let write =
+            |condition: &Compare, value: &str| Txn::new().when([condition.clone()]).and_then([put("data", value)]);
+
+        let paused = store.rw_lock("rows").ttl(ttl).write().acquire().await.unwrap();
+        let condition = locks.still_holds(&paused).unwrap();
+        assert!(raw.txn(write(&condition, "first")).await.unwrap().succeeded());
+        // It remains true for the whole hold: another label, a downgrade.
+        paused.downgrade().await.unwrap();
+        assert!(raw.txn(write(&condition, "second")).await.unwrap().succeeded());
+        assert_eq!(others.still_holds(&paused).unwrap_err().kind(), ErrorKind::Lost, "it is not theirs");
+
+        proxy.hold();
+        let next = other.lock("rows").ttl(ttl).acquire().await.unwrap();
+        assert!(next.fencing_token() > paused.fencing_token());
+        let now = others.still_holds(&next).unwrap();
+        // The write that the paused holder had on its way, or makes without a look at its guard.
+        assert!(!raw.txn(write(&condition, "stale")).await.unwrap().succeeded());
+        assert!(raw.txn(write(&now, "next")).await.unwrap().succeeded());
+        assert!(!raw.txn(write(&condition, "stale")).await.unwrap().succeeded());
+        assert_eq!(raw.get("data", None).await.unwrap().kvs()[0].value(), b"next");
+
+        // The same key is used again for the next hold, and is another one.
+        next.release().await.unwrap();
+        let again = other.lock("rows").ttl(ttl).acquire().await.unwrap();
+        assert!(!raw.txn(write(&now, "stale")).await.unwrap().succeeded());
+        let view = again.view();
+        assert!(others.still_holds(&view).is_ok());
+        again.release().await.unwrap();
+        assert_eq!(others.still_holds(&view).unwrap_err().kind(), ErrorKind::Lost);
     })
     .await;
+}
+
+fn put(key: &str, value: &str) -> TxnOp {
+    TxnOp::put(key, value, None)
 }
 
 #[tokio::test]
@@ -101,10 +129,6 @@ async fn what_cannot_be_done_is_said() {
     within(30, async {
         let server = server().await;
         let etcd = client(server.addr()).await;
-        let shared = leasehold_core::seam::Claim::new("a", Mode::Shared, Queue::Fair, TTL, "");
-        let error = etcd.claim(&shared).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().contains("Shared"));
         let forever = claim("a", Queue::Fair, Duration::MAX);
         assert_eq!(etcd.claim(&forever).await.unwrap_err().kind(), ErrorKind::Invalid);
         let short = granted(etcd.claim(&claim("a", Queue::Fair, Duration::from_millis(1))).await);

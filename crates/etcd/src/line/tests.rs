@@ -1,146 +1,220 @@
-//! The counting of `line`, case by case and against a model of the store.
+//! The copy of `line`, case by case and against a model of the store.
 
+use std::collections::{BTreeSet, VecDeque};
+
+use super::Mode::{Exclusive, Shared};
 use super::*;
 
-fn count(at: i64, ahead: usize) -> Option<Count> {
-    Some(Count { at, ahead })
+fn put(created: i64, key: u8, mode: Mode) -> Event {
+    Event { revision: created, key: vec![key], put: Some((created, mode)) }
 }
 
-fn granted(line: &mut Line<u8>) -> Vec<u8> {
-    line.news().granted.into_iter().map(|(id, _)| id).collect()
+fn deleted(revision: i64, key: u8) -> Event {
+    Event { revision, key: vec![key], put: None }
 }
 
-fn opened(revision: i64) -> Line<u8> {
-    let mut line = Line::new();
-    line.opened(revision);
+/// A line that was read at 10, with these entries: (key, create_revision, mode).
+fn read(live: &[(u8, i64, Mode)]) -> Line {
+    let mut line = Line::default();
+    line.read(10, live.iter().map(|(key, created, mode)| (vec![*key], *created, *mode)));
     line
+}
+
+fn granted(line: &mut Line) -> Vec<i64> {
+    line.news().granted.into_iter().map(|(_, created)| created).collect()
+}
+
+fn gone(line: &mut Line) -> Vec<i64> {
+    line.news().gone.into_iter().map(|(_, created)| created).collect()
+}
+
+fn id(number: i64) -> ClaimId {
+    ClaimId::parse(&format!("{number:032x}")).unwrap()
 }
 
 #[test]
 fn a_waiter_holds_when_all_before_it_are_gone_whatever_the_order() {
-    let mut line = opened(10);
-    line.wait(1, 14, count(14, 3));
-    line.deleted(15, 12); // died in the middle
-    line.deleted(16, 11);
-    line.deleted(17, 20); // behind us
+    let mut line = read(&[(1, 7, Exclusive), (2, 8, Exclusive), (3, 9, Exclusive)]);
+    line.hear(put(14, 4, Exclusive));
+    line.place(id(14), 14, Stand::Waits(Some(3)));
+    line.hear(deleted(15, 2)); // died in the middle
+    line.hear(deleted(16, 1));
+    line.hear(put(17, 5, Exclusive)); // behind us
     assert!(granted(&mut line).is_empty());
-    line.deleted(18, 13);
-    assert_eq!(granted(&mut line), [1]);
+    line.hear(deleted(18, 3));
+    assert_eq!(granted(&mut line), [14]);
     assert!(!line.is_over() && line.is_over(), "nobody waits");
-    line.deleted(19, 14);
-    assert_eq!(line.news().gone, [(1, 14)], "a hold that was deleted is told");
+    line.hear(deleted(19, 4));
+    assert_eq!(gone(&mut line), [14], "a hold that was deleted is told");
 }
 
 #[test]
-fn a_deletion_that_the_read_has_seen_does_not_count_and_one_before_the_reply_does() {
-    let mut line = opened(10);
-    line.deleted(12, 9); // a reused key: the entry before us is another one of the same key
-    line.deleted(16, 13); // reported before our reply came
-    line.wait(1, 14, count(14, 3));
-    line.wait(2, 18, count(18, 9));
-    line.deleted(17, 8); // a stream that lags behind the read of 2
-    line.wait(2, 18, count(18, 0)); // another claim does not change what is being counted
+fn what_the_read_has_seen_is_not_believed_again() {
+    let mut line = Line::default();
+    line.place(id(9), 9, Stand::Waits(Some(1)));
+    line.hear(deleted(6, 1)); // the watch lags: this was another entry of the same key
+    assert!(line.news().gone.is_empty(), "nothing is known before it was read");
+    line.read(10, [(vec![1], 7, Exclusive), (vec![2], 9, Exclusive)].into_iter());
+    line.hear(deleted(8, 1));
     assert!(granted(&mut line).is_empty());
-    assert_eq!(line.places[&18].1, Stand::Waits(Count { at: 18, ahead: 9 }));
+    line.hear(deleted(11, 1));
+    assert_eq!(granted(&mut line), [9]);
+}
+
+#[test]
+fn a_place_waits_for_its_own_put_to_be_told() {
+    let mut line = read(&[]);
+    line.place(id(12), 12, Stand::Waits(Some(1)));
+    let news = line.news();
+    assert!(news.granted.is_empty() && news.gone.is_empty());
+    line.hear(put(11, 1, Exclusive));
+    line.hear(put(12, 2, Exclusive));
+    assert!(granted(&mut line).is_empty());
+    line.hear(deleted(13, 1));
+    assert_eq!(granted(&mut line), [12]);
+    // One that was told before its reply came is known already, also that it has gone.
+    line.hear(put(14, 3, Exclusive));
+    line.hear(deleted(15, 3));
+    line.place(id(14), 14, Stand::Waits(Some(1)));
+    assert_eq!(gone(&mut line), [14]);
 }
 
 #[test]
 fn a_lease_that_ends_takes_the_waiter_with_its_predecessor() {
-    let mut line = opened(10);
-    line.wait(1, 14, count(14, 1));
-    line.deleted(15, 11);
-    line.deleted(15, 14);
+    let mut line = read(&[(1, 7, Exclusive), (2, 8, Exclusive)]);
+    line.place(id(8), 8, Stand::Waits(Some(1)));
+    line.hear(deleted(15, 1));
+    line.hear(deleted(15, 2));
     let news = line.news();
     assert!(news.granted.is_empty());
-    assert_eq!(news.gone, [(1, 14)]);
+    assert_eq!(news.gone, [(id(8), 8)]);
 }
 
 #[test]
-fn a_read_counts_who_came_before_the_watch() {
-    let mut line = Line::new();
-    line.wait(1, 8, count(8, 1));
-    line.wait(2, 9, None);
-    assert!(!line.must_be_read(), "nothing to do before the watch stands");
-    line.opened(10);
-    assert!(line.must_be_read());
-    let news = line.read(11, &[9]);
-    assert_eq!((news.gone, news.granted), (vec![(1, 8)], vec![(2, 9)]));
-    assert!(!line.must_be_read());
+fn readers_get_in_together_and_after_a_downgrade() {
+    let mut line = read(&[(1, 3, Exclusive), (2, 4, Shared), (3, 5, Shared), (4, 6, Exclusive), (5, 7, Shared)]);
+    for created in 4..8 {
+        line.place(id(created), created, Stand::Waits(None));
+    }
+    assert!(granted(&mut line).is_empty());
+    line.hear(Event { revision: 11, key: vec![1], put: Some((3, Shared)) });
+    assert_eq!(granted(&mut line), [4, 5]);
+    line.hear(deleted(12, 4));
+    assert_eq!(granted(&mut line), [7], "the writer died while it waited");
 }
 
 #[test]
-fn a_claim_whose_reply_took_too_long_is_read_again() {
-    let mut line = opened(10);
-    (0..=KEPT as i64).for_each(|i| line.deleted(20 + i, 5));
-    line.wait(1, 15, count(15, 1));
-    assert!(line.must_be_read());
-    assert_eq!(line.read(500, &[15]).granted, [(1, 15)]);
+fn permits_are_handed_on() {
+    let two = Mode::Permits { n: 2, of: 3 };
+    let mut line = read(&[(1, 3, two), (2, 4, two), (3, 5, Mode::Permits { n: 1, of: 3 })]);
+    line.place(id(4), 4, Stand::Waits(Some(1)));
+    line.place(id(5), 5, Stand::Waits(Some(2)));
+    assert!(granted(&mut line).is_empty(), "nobody passes");
+    line.hear(deleted(11, 1));
+    assert_eq!(granted(&mut line), [4, 5]);
+    assert_eq!(holders(&[two, two, Mode::Permits { n: 1, of: 3 }]), 1);
 }
 
-/// A store with reused keys and entries that die anywhere, a watch that lags and breaks, replies and reads that lag: nobody
-/// is granted before its turn or after its own death, and everybody in the end.
+#[test]
+fn an_entry_that_the_watch_forgot_lets_nobody_in() {
+    let mut line = read(&[]);
+    line.place(id(14), 14, Stand::Waits(Some(1)));
+    line.hear(put(14, 2, Exclusive));
+    let news = line.news();
+    assert!(news.wrong && news.granted.is_empty());
+}
+
+#[test]
+fn observers_hear_of_holders_and_of_no_newcomers() {
+    let mut line = read(&[(1, 3, Exclusive)]);
+    assert!(line.news().stirred, "it was read");
+    line.hear(put(11, 2, Exclusive));
+    assert!(!line.news().stirred);
+    for event in [Event { revision: 12, key: vec![1], put: Some((3, Exclusive)) }, deleted(13, 1), deleted(14, 2)] {
+        line.hear(event);
+        assert!(line.news().stirred);
+    }
+    line.hear(put(15, 2, Exclusive));
+    assert!(line.news().stirred, "it leads");
+}
+
+/// A store with reused keys, all modes, and entries that die anywhere; a watch that lags and breaks; replies and reads that
+/// lag: nobody is granted before its turn or after its own death, and everybody in the end.
 #[test]
 fn no_grant_is_early_and_none_is_missed() {
     for seed in 0..4000 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut world = World::default();
-        for _ in 0..60 {
+        for _ in 0..80 {
             world.step(&mut random);
         }
         world.come_to_rest();
     }
 }
 
+/// Keys and modes by create_revision.
+type Live = BTreeMap<i64, (u8, Mode)>;
+
 #[derive(Default)]
 struct World {
     revision: i64,
-    live: Vec<i64>,
-    /// Deletions that the watch has not reported yet; `None` while there is no watch.
-    events: Option<VecDeque<(i64, i64)>>,
-    /// Claims of ours whose reply is on its way; without a count for those that claim again.
-    replies: Vec<(i64, Option<Count>)>,
-    line: Option<Line<i64>>,
-    told: Vec<i64>,
-    /// A read whose answer is on its way.
-    reading: Option<(i64, Vec<i64>)>,
+    live: Live,
+    /// What the watch has not told yet; `None` while there is no watch.
+    events: Option<VecDeque<Event>>,
+    /// Claims of ours whose reply is on its way.
+    replies: Vec<(i64, Stand)>,
+    ours: BTreeSet<i64>,
+    line: Option<Line>,
+    told: BTreeSet<i64>,
+    /// The line is to be read, or its answer is on its way.
+    reading: Option<Option<(i64, Live)>>,
 }
 
 impl World {
-    fn line(&mut self) -> &mut Line<i64> {
-        self.line.get_or_insert_with(Line::new)
+    fn line(&mut self) -> &mut Line {
+        self.line.get_or_insert_default()
+    }
+
+    fn admitted(&self, created: i64) -> bool {
+        let before: Vec<Mode> = self.live.range(..created).map(|(_, (_, mode))| *mode).collect();
+        admit(&before, self.live[&created].1) == Admission::In
+    }
+
+    fn happens(&mut self, events: impl IntoIterator<Item = (u8, Option<(i64, Mode)>)>) {
+        let revision = self.revision;
+        if let Some(told) = &mut self.events {
+            told.extend(events.into_iter().map(|(key, put)| Event { revision, key: vec![key], put }));
+        }
     }
 
     fn step(&mut self, random: &mut fastrand::Rng) {
-        match random.u8(..11) {
-            10 => self.answer_the_read(),
-            0..3 => {
+        match random.u8(..14) {
+            0..4 => self.comes(random),
+            4..6 => {
+                let dying = if random.u8(..4) == 0 { 2 } else { 1 };
                 self.revision += 1;
-                let created = self.revision;
-                let count = Count { at: created, ahead: self.live.len() };
-                self.live.push(created);
-                if random.bool() {
-                    self.replies.push((created, Some(count)));
+                for _ in 0..dying {
+                    let at = random.usize(..self.live.len().max(1));
+                    if let Some(created) = self.live.keys().nth(at).copied() {
+                        self.dies(created);
+                    }
                 }
             }
-            3..5 if !self.live.is_empty() => {
-                let (first, second) = (random.usize(..self.live.len()), random.u8(..4) == 0);
-                let mut dead = vec![self.live.remove(first)];
-                if second && !self.live.is_empty() {
-                    dead.push(self.live.remove(0));
-                }
+            6 => {
+                // A new label, or a downgrade.
+                let Some((created, (key, mode))) = self.live.first_key_value().map(|(c, e)| (*c, *e)) else { return };
+                let mode = if mode == Exclusive && random.bool() { Shared } else { mode };
                 self.revision += 1;
-                let revision = self.revision;
-                if let Some(events) = &mut self.events {
-                    events.extend(dead.into_iter().map(|created| (revision, created)));
-                }
+                self.live.insert(created, (key, mode));
+                self.happens([(key, Some((created, mode)))]);
             }
-            5..7 if !self.replies.is_empty() => {
-                let (created, count) = self.replies.remove(random.usize(..self.replies.len()));
-                self.line().wait(created, created, count);
-                self.look();
+            7..9 if !self.replies.is_empty() => {
+                let (created, stand) = self.replies.remove(random.usize(..self.replies.len()));
+                self.lands(created, stand);
             }
-            7..9 => self.report(random.usize(..3)),
-            9 => match (self.events.is_some(), random.u8(..4)) {
+            9..11 => self.report(random.usize(..3)),
+            11 => self.read_on(),
+            12 => match (self.events.is_some(), random.u8(..4)) {
                 (true, 0) => self.break_off(),
                 (false, _) => self.open(),
                 _ => {}
@@ -149,87 +223,114 @@ impl World {
         }
     }
 
-    /// The line is forgotten, and all who waited claim again: the living find their places, the dead are none of ours.
-    fn break_off(&mut self) {
-        (self.events, self.reading) = (None, None);
-        let old = std::mem::replace(self.line(), Line::new());
-        let waiting = old.places.into_iter().filter(|(_, (_, stand))| *stand != Stand::Holds);
-        let living: Vec<_> = waiting.map(|(created, _)| created).filter(|id| self.live.contains(id)).collect();
-        self.replies.extend(living.into_iter().map(|id| (id, None)));
+    fn comes(&mut self, random: &mut fastrand::Rng) {
+        let free = (0..).find(|key| self.live.values().all(|(other, _)| other != key)).unwrap();
+        let permits = Mode::Permits { n: random.u32(1..3), of: 3 };
+        let mode = [Exclusive, Shared, permits][random.usize(..3)];
+        self.revision += 1;
+        let (created, ahead) = (self.revision, self.live.len() as i64);
+        self.live.insert(created, (free, mode));
+        self.happens([(free, Some((created, mode)))]);
+        if random.bool() {
+            let stand = if self.admitted(created) { Stand::Holds } else { Stand::Waits(Some(ahead)) };
+            self.replies.push((created, stand));
+            self.ours.insert(created);
+        }
     }
 
-    fn open(&mut self) {
-        self.events = Some(VecDeque::new());
-        let revision = self.revision;
-        self.line().opened(revision);
+    fn dies(&mut self, created: i64) {
+        if let Some((key, _)) = self.live.remove(&created) {
+            self.happens([(key, None)]);
+        }
+    }
+
+    fn lands(&mut self, created: i64, stand: Stand) {
+        if stand == Stand::Holds {
+            self.told.insert(created);
+        }
+        self.line().place(id(created), created, stand);
         self.look();
     }
 
-    /// The watch reports the events of that many revisions.
+    /// The line is forgotten, and all who waited claim again: the living find their places, the dead are none of ours.
+    fn break_off(&mut self) {
+        (self.events, self.reading, self.line) = (None, None, None);
+        let holds: Vec<i64> = self.told.iter().copied().collect();
+        holds.into_iter().for_each(|created| self.line().place(id(created), created, Stand::Holds));
+        self.replies.clear();
+        for created in self.ours.clone().difference(&self.told).filter(|created| self.live.contains_key(created)) {
+            let stand = if self.admitted(*created) { Stand::Holds } else { Stand::Waits(None) };
+            self.replies.push((*created, stand));
+        }
+    }
+
+    fn open(&mut self) {
+        (self.events, self.reading) = (Some(VecDeque::new()), Some(None));
+    }
+
+    /// The watch tells the events of that many revisions.
     fn report(&mut self, revisions: usize) {
         for _ in 0..revisions {
-            let Some(revision) = self.events.as_ref().and_then(|events| events.front()).map(|event| event.0) else {
+            let Some(revision) = self.events.as_ref().and_then(|events| events.front()).map(|event| event.revision)
+            else {
                 return;
             };
-            while let Some(event) = self.events.as_mut().and_then(|e| e.pop_front_if(|event| event.0 == revision)) {
-                self.line().deleted(event.0, event.1);
+            let next = |events: &mut VecDeque<Event>| events.pop_front_if(|event| event.revision == revision);
+            while let Some(event) = self.events.as_mut().and_then(next) {
+                self.line().hear(event);
             }
             self.look();
         }
     }
 
-    fn look(&mut self) {
-        let news = self.line().news();
-        self.check(&news);
-        if self.line().must_be_read() && self.reading.is_none() {
-            self.reading = Some((self.revision, self.live.clone()));
+    fn read_on(&mut self) {
+        match self.reading.take() {
+            Some(None) => self.reading = Some(Some((self.revision, self.live.clone()))),
+            Some(Some((revision, live))) => {
+                self.line().read(revision, live.into_iter().map(|(created, (key, mode))| (vec![key], created, mode)));
+                self.look();
+            }
+            None => {}
         }
     }
 
-    fn answer_the_read(&mut self) {
-        let Some((revision, live)) = self.reading.take() else { return };
-        let news = self.line().read(revision, &live);
-        self.check(&news);
-        self.look();
-    }
-
-    fn check(&mut self, news: &News<i64>) {
-        assert!(news.gone.iter().all(|(id, _)| !self.live.contains(id)), "the living are told that they are gone");
-        for (id, _) in &news.granted {
-            let older = self.live.iter().filter(|other| *other < id).count();
-            assert_eq!(older, 0, "early");
+    fn look(&mut self) {
+        let news = self.line().news();
+        assert!(!news.wrong);
+        for (_, created) in &news.gone {
+            assert!(!self.live.contains_key(created), "the living are told that they are gone");
+            self.ours.remove(created);
+            self.told.remove(created);
+        }
+        for (_, created) in news.granted {
             // It may be dead already, but the watch has not said so: that is what validity is for.
-            let told = self.events.iter().flatten().any(|event| event.1 == *id);
-            assert!(self.live.contains(id) || told, "granted after its own death was known");
-            assert!(!self.told.contains(id), "granted twice");
-            self.told.push(*id);
+            assert!(!self.live.contains_key(&created) || self.admitted(created), "early");
+            let told =
+                self.live.contains_key(&created) || self.events.iter().flatten().any(|event| event.put.is_none());
+            assert!(told, "granted after its own death was known");
+            assert!(self.told.insert(created), "granted twice");
         }
     }
 
     fn come_to_rest(&mut self) {
-        for (created, count) in std::mem::take(&mut self.replies) {
-            if !self.told.contains(&created) {
-                self.line().wait(created, created, count);
-            }
+        for (created, stand) in take(&mut self.replies) {
+            self.lands(created, stand);
         }
         if self.events.is_none() {
             self.open();
         }
         // One after the other gives up its place: each of ours is told in its turn, and of the dead nobody is left.
         loop {
+            self.read_on();
+            self.read_on();
             self.report(usize::MAX);
-            self.look();
-            while self.reading.is_some() {
-                self.answer_the_read();
+            let living = self.live.keys().filter(|created| self.ours.contains(created));
+            for created in living.filter(|created| self.admitted(**created)) {
+                assert!(self.told.contains(created), "it was let in and not told");
             }
-            let head = self.live.first().copied();
-            let waits = |head| self.line().places.get(&head).is_some_and(|(_, stand)| *stand != Stand::Holds);
-            assert!(!head.is_some_and(waits), "the head was not told");
-            let Some(head) = head else { break };
+            let Some(head) = self.live.keys().next().copied() else { break };
             self.revision += 1;
-            let revision = self.revision;
-            self.live.remove(0);
-            self.events.get_or_insert_default().push_back((revision, head));
+            self.dies(head);
         }
         assert!(self.line().places.is_empty(), "the dead are not told");
     }

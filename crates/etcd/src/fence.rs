@@ -1,0 +1,50 @@
+//! The token where it is spent: a condition for a user's own etcd transactions.
+
+use etcd_client::{Compare, CompareOp};
+use leasehold_core::{Error, ErrorKind, Fenced, Result};
+
+use crate::Etcd;
+use crate::table::created_of;
+
+impl Etcd {
+    /// A condition for an etcd transaction of your own on the same cluster: *`by` still holds*. etcd checks it together with
+    /// the write, so a holder that was paused, evicted or cut off past its lease writes nothing, without a token in your data.
+    ///
+    /// It says that the lock's key exists and is still the one that was created for this hold (its create_revision, which is
+    /// the token without the turn). For a `fast` lock that means this hold of the process, whichever of its tasks has the turn.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use etcd_client::{Client, Txn, TxnOp};
+    /// use leasehold_core::Store;
+    /// use leasehold_etcd::Etcd;
+    ///
+    /// # async fn example(mut etcd: Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = Arc::new(Etcd::connect("etcd://10.0.0.1/prod").await?);
+    /// let store = Store::new(locks.clone());
+    /// let guard = store.lock("orders/42").acquire().await?;
+    /// let write = TxnOp::put("orders/42/state", "paid", None);
+    /// let written = etcd.txn(Txn::new().when([locks.still_holds(&guard)?]).and_then([write])).await?;
+    /// if !written.succeeded() {
+    ///     // It was not ours any more, and nothing was written.
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, or is another client's. It asks nobody.
+    pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<Compare> {
+        let created = created_of(by.fencing_token());
+        let state = self.0.state();
+        let hold = state.claims.values().find(|entry| entry.granted && entry.created == created);
+        let name = hold.and_then(|hold| self.0.keys.name_of(&hold.line));
+        // A guard of another store may have the same number.
+        match hold.zip(name).filter(|(_, name)| name.as_str().ends_with(by.name().as_str())) {
+            Some((hold, _)) => Ok(Compare::create_revision(&*hold.key, CompareOp::Equal, created)),
+            None => {
+                Err(Error::new(ErrorKind::Lost, "this etcd client holds nothing with this token").with_name(by.name()))
+            }
+        }
+    }
+}
