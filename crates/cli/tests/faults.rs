@@ -1,6 +1,8 @@
 //! Faults of the command, of its guardian, of the link and of the server: the program and all its descendants have ended
 //! before anybody else's begins. Judged by the times that the programs themselves write.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "tests")]
+
 #[macro_use]
 mod support;
 

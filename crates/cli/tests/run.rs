@@ -1,5 +1,7 @@
 //! `leasehold run`: exit codes, environment, streams, signals, what a program leaves behind, reports. Through the binary.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "tests")]
+
 #[macro_use]
 mod support;
 
@@ -27,7 +29,7 @@ on!(redis, sqlite: reports);
 on!(redis, sqlite: as_the_first_process_of_a_namespace);
 on!(redis, sqlite: bad_names);
 
-fn sh<'a>(stage: &Stage, script: &'a str) -> Command {
+fn sh(stage: &Stage, script: &str) -> Command {
     stage.run("job", ["--", "sh", "-c", script])
 }
 

@@ -1,5 +1,7 @@
 //! The command as one job of an interactive shell, driven through tmux: Ctrl-C, Ctrl-Z, fg, bg, pipelines, loops, scripts.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "tests")]
+
 mod support;
 
 use std::fs;
