@@ -9,6 +9,7 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// |---|---|
 /// | `memory://` (a world of its own each time: share it by cloning the store) | `memory` |
 /// | `redis://[user:password@]host:port[/db]` | `redis` |
+/// | `redlock://[user:password@]host:port,host:port,host:port[/db]` | `redlock` |
 /// | `etcd://[user:password@]host:port,host:port[/namespace]` | `etcd` |
 /// | `zookeeper://host:port,host:port[/chroot]` | `zookeeper` |
 /// | `sqlite:///absolute/path` | `sqlite` |
@@ -31,6 +32,11 @@ pub async fn connect_on_own_thread(url: impl AsRef<str>) -> Result<Store> {
     Store::on_own_thread(Box::pin(async move { backend(&url).await })).await
 }
 
+/// The same, one floor below: the store's side of the seam, for those who wrap it or drive it themselves.
+pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
+    backend(url.as_ref().trim()).await
+}
+
 async fn backend(url: &str) -> Result<Box<dyn Backend>> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err(Error::new(
@@ -41,12 +47,12 @@ async fn backend(url: &str) -> Result<Box<dyn Backend>> {
     match scheme {
         "memory" => memory(rest),
         "redis" | "rediss" => redis(url).await,
+        "redlock" => redlock(url).await,
         "etcd" | "etcds" => etcd(url).await,
         "zookeeper" => zookeeper(url).await,
         "sqlite" => sqlite(url).await,
-        "redlock" => Err(Error::new(ErrorKind::Unsupported, format!("{scheme}:// is not built yet"))),
         _ => {
-            let known = "memory, redis, etcd, zookeeper, sqlite";
+            let known = "memory, sqlite, redis, redlock, etcd, zookeeper";
             Err(Error::new(ErrorKind::Invalid, format!("unknown scheme {scheme:?}; the known ones are {known}")))
         }
     }
@@ -69,6 +75,11 @@ fn memory(rest: &str) -> Result<Box<dyn Backend>> {
 #[cfg(feature = "redis")]
 async fn redis(url: &str) -> Result<Box<dyn Backend>> {
     Ok(Box::new(leasehold_redis::Redis::connect(url).await?))
+}
+
+#[cfg(feature = "redlock")]
+async fn redlock(url: &str) -> Result<Box<dyn Backend>> {
+    Ok(Box::new(leasehold_redlock::Redlock::connect(url).await?))
 }
 
 #[cfg(feature = "etcd")]
@@ -94,6 +105,11 @@ fn memory(_rest: &str) -> Result<Box<dyn Backend>> {
 #[cfg(not(feature = "redis"))]
 async fn redis(_url: &str) -> Result<Box<dyn Backend>> {
     Err(feature_is_off("redis"))
+}
+
+#[cfg(not(feature = "redlock"))]
+async fn redlock(_url: &str) -> Result<Box<dyn Backend>> {
+    Err(feature_is_off("redlock"))
 }
 
 #[cfg(not(feature = "etcd"))]

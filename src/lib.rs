@@ -20,12 +20,12 @@
 //!
 //! # Features
 //!
-//! One per store: `memory` (default), `redis`, `etcd`, `zookeeper`, `sqlite`. Features only add a store and its URL scheme.
+//! One per store: `memory` (default), `redis`, `redlock`, `etcd`, `zookeeper`, `sqlite`. Features only add a store and its URL scheme.
 //! `etcd` needs `protoc` to build (Debian: `protobuf-compiler`).
 
 mod connect;
 
-pub use connect::{connect, connect_on_own_thread};
+pub use connect::{connect, connect_backend, connect_on_own_thread};
 pub use leasehold_core::{
     Acquire, Contention, DEFAULT_TTL, DistributedLock, Election, Entry, Error, ErrorKind, Fairness, FenceGate, Fenced,
     Fencing, FencingToken, Guarantees, Guard, Held, Leader, Leadership, Lease, Line, Lock, Loss, Lost, MAX_LABEL_BYTES,
@@ -46,6 +46,10 @@ pub use leasehold_memory as memory;
 /// Locks in a Redis server.
 #[cfg(feature = "redis")]
 pub use leasehold_redis as redis;
+
+/// Locks on a majority of several independent Redis servers.
+#[cfg(feature = "redlock")]
+pub use leasehold_redlock as redlock;
 
 /// Locks in an etcd cluster.
 #[cfg(feature = "etcd")]

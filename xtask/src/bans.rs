@@ -23,10 +23,10 @@ const NETWORK: [&str; 7] = ["mio", "socket2", "h2", "hyper", "rustls", "native-t
 
 /// Checks the dependencies that users get.
 pub(crate) fn bans() -> Outcome {
-    for features in ["", "memory", "redis", "etcd", "zookeeper", "sqlite"] {
+    for features in ["", "memory", "redis", "redlock", "etcd", "zookeeper", "sqlite"] {
         check("leasehold", features)?;
     }
-    for store in ["core", "memory", "redis", "etcd", "zookeeper", "sqlite", "conformance", "testbed"] {
+    for store in ["core", "memory", "redis", "redlock", "etcd", "zookeeper", "sqlite", "conformance", "testbed"] {
         check(&format!("leasehold-{store}"), "")?;
     }
     println!("bans: nobody depends on a store's client who should not");
@@ -35,7 +35,9 @@ pub(crate) fn bans() -> Outcome {
 
 fn check(package: &str, features: &str) -> Outcome {
     let tree = dependencies(package, features)?;
-    let own = |store: &str| features == store || package == format!("leasehold-{store}");
+    // Redlock is many of Redis.
+    let is = |store: &str| features == store || package == format!("leasehold-{store}");
+    let own = |store: &str| is(store) || store == "redis" && is("redlock");
     let foreign = CLIENTS.into_iter().filter(|(store, _)| !own(store)).flat_map(|(_, crates)| crates.iter().copied());
     let with_network = package == "leasehold-testbed" || CLIENTS.iter().any(|(store, _)| own(store) && *store != FILE);
     let network = NETWORK.into_iter().filter(|_| !with_network);

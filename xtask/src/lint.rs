@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The features of the facade that must build alone.
-const FEATURES: [&str; 6] = ["", "memory", "redis", "etcd", "zookeeper", "sqlite"];
+const FEATURES: [&str; 7] = ["", "memory", "redis", "redlock", "etcd", "zookeeper", "sqlite"];
 
 /// Programs that have our SQLite store and sqlx, of which a program can link only one SQLite.
 const BESIDE_SQLX: [&str; 2] = ["crates/sqlite/beside_sqlx/0.8/Cargo.toml", "crates/sqlite/beside_sqlx/0.9/Cargo.toml"];

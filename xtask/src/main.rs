@@ -12,6 +12,7 @@
 mod bans;
 mod lint;
 mod manifest;
+mod matrix;
 mod run;
 mod setup;
 mod suites;

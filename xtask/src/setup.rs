@@ -10,7 +10,7 @@ use std::{
 use crate::{Outcome, run};
 
 /// A file that must be there and the Debian package that brings it. A name without a folder is looked for in `PATH`.
-const NEEDED: [(&str, &str); 10] = [
+const NEEDED: [(&str, &str); 12] = [
     ("redis-server", "redis-server"),
     ("redis-sentinel", "redis-sentinel"),
     ("etcd", "etcd-server"),
@@ -21,6 +21,8 @@ const NEEDED: [(&str, &str); 10] = [
     (WELL_KNOWN_TYPES, "libprotobuf-dev"),
     (REDIS_PY, "python3-redis"),
     (KAZOO, "python3-kazoo"),
+    ("tmux", "tmux"),
+    ("unshare", "util-linux"),
 ];
 
 /// What `protoc` imports from the `include` folder beside its own. Its package only recommends the one that brings it.

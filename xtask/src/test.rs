@@ -8,6 +8,7 @@ use std::{
 
 use crate::{
     Outcome,
+    matrix::Matrix,
     run::{cargo, shown},
     setup,
     suites::{EXAMPLES, SUITES},
@@ -32,24 +33,25 @@ struct Report {
 /// Prepares the machine and runs everything, also after a failure, so that one run tells all there is to know.
 pub(crate) fn test() -> Outcome {
     setup::setup()?;
-    let mut reports = Vec::new();
+    let (mut reports, mut matrix) = (Vec::new(), Matrix::default());
     for suite in SUITES {
         let mut args = suite.args.to_vec();
         args.insert(1, "--no-fail-fast");
         let command = cargo(&args);
-        reports.push(report(suite.name, command, true));
+        reports.push(report(suite.name, command, true, &mut matrix));
     }
     for example in EXAMPLES {
         let command = cargo(&["run", "--quiet", "--example", example]);
-        reports.push(report(&format!("example: {example}"), command, false));
+        reports.push(report(&format!("example: {example}"), command, false, &mut matrix));
     }
-    summarize(&reports)
+    let matrix = matrix.judge();
+    summarize(&reports).and(matrix)
 }
 
-fn report(name: &str, command: Command, counts: bool) -> Report {
+fn report(name: &str, command: Command, counts: bool, matrix: &mut Matrix) -> Report {
     println!("\n==== {name}: {}", shown(&command));
     let begin = SystemTime::now();
-    let (count, mut trouble) = match stream(command) {
+    let (count, mut trouble) = match stream(command, matrix) {
         Ok((count, trouble)) => (count, trouble),
         Err(error) => (Count::default(), Some(error.to_string())),
     };
@@ -62,7 +64,7 @@ fn report(name: &str, command: Command, counts: bool) -> Report {
 }
 
 /// Runs a command, passing through what it prints and adding up the results in it.
-fn stream(mut command: Command) -> io::Result<(Count, Option<String>)> {
+fn stream(mut command: Command, matrix: &mut Matrix) -> io::Result<(Count, Option<String>)> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let mut count = Count::default();
     if let Some(stdout) = child.stdout.take() {
@@ -70,7 +72,9 @@ fn stream(mut command: Command) -> io::Result<(Count, Option<String>)> {
         let mut line = Vec::new();
         while lines.read_until(b'\n', &mut line)? > 0 {
             io::stdout().write_all(&line)?;
-            count.add(&String::from_utf8_lossy(&line));
+            let text = String::from_utf8_lossy(&line);
+            count.add(&text);
+            matrix.add(&text);
             line.clear();
         }
     }

@@ -10,7 +10,7 @@ use leasehold_core::{ErrorKind, Guard, Name, Result, Store};
 use tokio::task::JoinHandle;
 
 use crate::faulty::{Faulty, Weather};
-use crate::harness::Harness;
+use crate::harness::{Harness, Need};
 use crate::run::Dressing;
 
 /// One case's place.
@@ -30,7 +30,7 @@ impl fmt::Debug for Arena {
 
 impl Arena {
     pub(crate) fn new(harness: Arc<dyn Harness>, dressing: Dressing, case: &str, seed: u64) -> Arena {
-        let namespace = format!("suite {seed:x} {}", case.replace('/', " "));
+        let namespace = format!("{}suite {seed:x} {}", harness.prefix(), case.replace('/', " "));
         Arena { harness, dressing, namespace, seed }
     }
 
@@ -42,6 +42,11 @@ impl Arena {
     /// The store's test.
     pub fn harness(&self) -> &dyn Harness {
         &*self.harness
+    }
+
+    /// What this run's accidents follow from. A failure prints it, and `LEASEHOLD_SEED` asks for it.
+    pub fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// The lease that cases use.
@@ -85,8 +90,10 @@ impl Arena {
         self.claim_as(name, Mode::Exclusive, queue)
     }
 
-    /// A claim of this mode.
+    /// A claim of this mode. Where nothing is fair, it is fast.
     pub fn claim_as(&self, name: &str, mode: Mode, queue: Queue) -> Claim {
+        let lacks_order = self.harness.powers().lack(&[Need::Fair]).is_some();
+        let queue = if queue == Queue::Fair && lacks_order { Queue::Fast } else { queue };
         Claim::new(self.full(name), mode, queue, self.ttl(), "suite")
     }
 

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use crate::arena::Arena;
 use crate::cases::{
     cancel, cost, downgrade, election, exclusion, fence, holding, hygiene, input, loss, modes, multi, names, permits,
-    reentry, shared, token, waiting,
+    programs, reentry, shared, token, waiting,
 };
 use crate::harness::Need;
 
@@ -52,27 +52,27 @@ table! {
     exclusion::counter: "P1 P2", [], alone;
     exclusion::two_of_one_client: "P1 S1", [], any;
     exclusion::try_says_who: "P8 S5", [], any;
-    exclusion::claiming_again_is_idempotent: "S1 S3", [Fair], fair;
+    exclusion::claiming_again_is_idempotent: "S1 S3", [], fair;
     exclusion::a_failed_try_leaves_nothing: "S5 P9", [], fair;
-    exclusion::fast_and_fair_together: "P1 P6", [], any;
-    exclusion::another_tool_is_waited_for: "P1 P8", [AnotherTool, Fair], fair;
+    exclusion::fast_and_fair_together: "P1 P6", [Fair], any;
+    exclusion::another_tool_is_waited_for: "P1 P8", [AnotherTool], fair;
 
     token::rises_across_release_and_eviction: "P2 S3", [], any;
-    token::rises_across_expiry: "P2 S3", [Fair], fair;
+    token::rises_across_expiry: "P2 S3", [], fair;
     token::rises_across_restart: "P2", [Private, Restart], fair;
     token::rises_across_data_loss: "P2", [Private, Wipe], fair;
     token::is_equal_within_a_hold: "P2 S1", [], any;
 
-    waiting::is_woken_by_a_release: "P5", [PushedWake, Fair], fair;
+    waiting::is_woken_by_a_release: "P5", [PushedWake], fair;
     waiting::is_in_order: "P6 S5", [Fair], fair;
     waiting::turns_do_not_starve_others: "P5 P6", [Fair], fair;
-    waiting::gets_it_without_a_bell: "P5", [Fair], fair;
-    waiting::skips_the_dead: "P5 P6 S4", [Fair], fair;
+    waiting::gets_it_without_a_bell: "P5", [], fair;
+    waiting::skips_the_dead: "P5 P6 S4", [], fair;
     waiting::a_dead_place_is_not_granted: "P1 P5 S4", [Fair], fair;
     waiting::fast_never_passes_fair: "P6 S5", [Fair], fair;
     waiting::survives_a_dead_holder: "P5", [], fair;
     waiting::ends_at_its_deadline: "P8", [], any;
-    waiting::that_gives_up_harms_nobody: "P4 P5", [Fair], any;
+    waiting::that_gives_up_harms_nobody: "P4 P5", [], any;
 
     holding::outlives_its_ttl: "P3 S7", [], any;
     holding::is_confirmed_by_the_store: "P3", [], any;
@@ -83,12 +83,12 @@ table! {
     holding::skips_a_body: "P8", [], any;
 
     loss::comes_before_another_grant_when_renewals_hang: "P1 P3", [], fair;
-    loss::of_a_pushed_grant_comes_before_another_grant: "P1 P3 S2 S4", [Fair], fair;
+    loss::of_a_pushed_grant_comes_before_another_grant: "P1 P3 S2 S4", [], fair;
     loss::comes_before_another_grant_behind_a_black_hole: "P1 P3", [Link], fair;
     loss::comes_when_only_replies_are_lost: "P3", [Link], fair;
     loss::does_not_come_from_one_failed_renewal: "P3 S7", [], fair;
-    loss::by_eviction_frees_the_next: "P3 P5", [Fair], fair;
-    loss::eviction_by_an_old_token_harms_nobody: "P2 S6", [Fair], fair;
+    loss::by_eviction_frees_the_next: "P3 P5", [], fair;
+    loss::eviction_by_an_old_token_harms_nobody: "P2 S6", [], fair;
     loss::by_deletion_is_noticed: "P3 S7", [DeleteHolder], fair;
     loss::is_not_undone_by_a_renewal: "P3 S7", [], fair;
     loss::leaves_the_successor_alone: "P3 S6", [], fair;
@@ -104,7 +104,7 @@ table! {
     cancel::after_a_lost_reply: "P4 S1 S6", [], fair;
     cancel::after_a_lost_reply_in_every_mode: "P4 S1 S6", [Shared, Permits], fair;
     cancel::withdraws_what_it_was_never_told: "P4 S6", [], fair;
-    cancel::a_lost_release_reply: "P4 S6", [Fair], fair;
+    cancel::a_lost_release_reply: "P4 S6", [], fair;
     cancel::behind_a_cut_link: "P4 S9", [Link], fair;
     cancel::a_guard_frees_by_drop: "P4", [], any;
     cancel::many_guards_at_once: "P4 P9", [], any;
@@ -113,7 +113,7 @@ table! {
     names::do_not_interact: "P10 S8", [], fair;
     names::are_listed: "P10", [], fair;
     names::nest_in_namespaces: "P10", [], fair;
-    names::show_who_holds_and_waits: "P8", [Fair], fair;
+    names::show_who_holds_and_waits: "P8", [], fair;
 
     input::bad_names_and_words: "P8", [], fair;
     input::junk_in_the_store: "P8 S9", [Junk], fair;
@@ -124,17 +124,18 @@ table! {
     shared::one_line_for_readers_and_writers: "P2 P6 S10", [Shared, Fair], any;
     shared::claiming_again_follows_the_line: "P6 S5 S10", [Shared, Fair], fair;
     shared::a_writer_that_gives_up_lets_readers_in: "P4 P5", [Shared, Fair, PushedWake], fair;
-    shared::skips_the_dead: "P5 S4", [Shared, Fair], fair;
+    shared::skips_the_dead: "P5 S4", [Shared], fair;
     shared::each_reader_is_renewed: "P3 S7", [Shared], any;
-    shared::one_reader_is_evicted: "P3 S6", [Shared, Fair], fair;
+    shared::one_reader_is_evicted: "P3 S6", [Shared], fair;
     shared::a_renewal_extends_only_who_is_there: "P3 S7", [Shared], fair;
     shared::ends_and_runs_as_any_lock: "P3 P4", [Shared], any;
 
     downgrade::lets_readers_in_and_no_writer: "P1 P2 S11", [Downgrade, Shared, Fair], any;
+    downgrade::wakes_readers_at_once: "P5 S11", [Downgrade, Shared, Fair, PushedWake], fair;
     downgrade::lasts: "P3 S11", [Downgrade, Shared], any;
     downgrade::is_not_undone_by_a_late_claim: "S3 S11", [Downgrade, Shared], fair;
     downgrade::is_for_the_granted_only: "P1 S11", [Downgrade, Shared, Fair], fair;
-    downgrade::may_be_asked_again: "P8 S11", [Downgrade, Shared, Fair], fair;
+    downgrade::may_be_asked_again: "P8 S11", [Downgrade, Shared], fair;
     downgrade::is_refused_where_others_count_on_it: "P8 S11", [Downgrade, Shared], fair;
 
     permits::never_more_than_there_are: "P1 S10", [Permits], any;
@@ -152,33 +153,37 @@ table! {
     modes::are_each_claimed_idempotently: "S1 S3", [Shared, Permits], fair;
 
     election::has_one_leader_at_a_time: "P1 P2", [], any;
-    election::is_handed_over_by_resigning: "P5 P8", [Fair, PushedWake], fair;
-    election::is_observed: "P2 S1", [Fair], any;
+    election::is_handed_over_by_resigning: "P5 P8", [PushedWake], fair;
+    election::is_observed: "P2 S1", [], any;
     election::is_observed_by_its_token: "P2", [], any;
     election::is_observed_apart_from_others: "P10", [], any;
-    election::proclaims_nothing_after_loss: "P3 S6", [Fair, PushedWake], fair;
+    election::proclaims_nothing_after_loss: "P3 S6", [PushedWake], fair;
     election::proclaims_again_after_a_lost_reply: "P8 S1", [], fair;
-    election::keeps_long_and_odd_values: "P8 S1", [Values, Fair], fair;
+    election::keeps_long_and_odd_values: "P8 S1", [Values], fair;
     election::is_lost_like_any_lease: "P1 P3", [], fair;
     election::refuses_bad_input: "P8", [], fair;
 
     multi::opposite_orders_do_not_deadlock: "P1 P5", [], any;
     multi::holds_each_of_them: "P2 P8", [], any;
-    multi::takes_all_or_nothing: "P4 P8", [Fair], any;
-    multi::has_one_deadline: "P8", [Fair], fair;
+    multi::takes_all_or_nothing: "P4 P8", [], any;
+    multi::has_one_deadline: "P8", [], fair;
     multi::refuses_none_and_twice: "P8", [], fair;
     multi::is_lost_with_one_of_them: "P3", [], fair;
     multi::ends_and_runs_as_any_lock: "P3 P4", [], any;
 
     reentry::a_writer_may_read_and_write: "P2", [Shared], any;
     reentry::a_reader_that_asks_to_write_is_refused: "P8", [Shared], any;
-    reentry::passes_those_who_wait: "P5", [Shared, Fair], any;
+    reentry::passes_those_who_wait: "P5", [Shared], any;
     reentry::ends_with_the_hold: "P2 P3", [], fair;
 
     fence::refuses_a_paused_holder: "P2", [], fair;
 
+    programs::follow_the_models: "P1 P2 P4 P5 P6 S3 S10 S11", [Shared, Permits, Downgrade, Fair], alone;
+
     cost::of_an_uncontended_cycle: "P7", [Private, Requests], alone;
-    cost::of_a_hand_over: "P7", [Private, Requests, PushedWake], alone;
+    cost::of_a_hand_over: "P7", [Private, Requests, PushedWake, Fair], alone;
+    cost::of_readers_and_writers: "P7", [Private, Requests, PushedWake, Shared, Fair], alone;
+    cost::of_permits: "P7", [Private, Requests, PushedWake, Permits, Fair], alone;
     cost::of_renewals: "P7", [Private, Requests], alone;
 
     hygiene::after_many_names: "P9", [Private, Footprint], fair;

@@ -17,6 +17,16 @@ pub trait Harness: Send + Sync + 'static {
     /// The lease that cases use: the shortest that is comfortable on a busy machine.
     fn ttl(&self) -> Duration;
 
+    /// What stands before every name that cases use.
+    fn prefix(&self) -> &str {
+        ""
+    }
+
+    /// What a case counted or timed, for people.
+    fn tell(&self, what: &str) {
+        println!("{}: {what}", self.store());
+    }
+
     /// How many clients the counting case uses.
     fn counters(&self) -> usize {
         10
@@ -63,6 +73,11 @@ pub trait Harness: Send + Sync + 'static {
     /// How many requests clients have sent to the server so far, from the server's own counters.
     async fn requests(&self) -> u64 {
         unreachable!("not among the powers")
+    }
+
+    /// How many servers each request goes to, and is counted at.
+    fn servers(&self) -> u64 {
+        1
     }
 
     /// How many requests an uncontended cycle, and a hand-over under contention, may cost.
@@ -130,7 +145,7 @@ pub enum Need {
     Requests,
     /// A release wakes the next waiter by a push.
     PushedWake,
-    /// Whoever waits stands in one line in the store, for all to see, and is served in its order.
+    /// Whoever waits is served in the order in which it came. (That it is seen waiting is expected without this.)
     Fair,
     /// `Mode::Shared`.
     Shared,
@@ -176,9 +191,14 @@ impl Powers {
         (!missing.is_empty()).then(|| format!("needs {}", missing.join("; ")))
     }
 
-    fn why_not(&self, need: Need) -> Option<String> {
-        let said = self.lacking.iter().find(|(lacking, _)| *lacking == need).map(|(_, why)| *why);
-        let why = said.or_else(|| (!need.is_expected() && !self.able.contains(&need)).then_some(self.why_not))?;
+    /// What the store itself cannot do, and why.
+    pub(crate) fn shortcoming(&self, need: Need) -> Option<String> {
+        let (need, why) = self.lacking.iter().find(|(lacking, _)| *lacking == need)?;
         Some(format!("{need:?}: {why}"))
+    }
+
+    fn why_not(&self, need: Need) -> Option<String> {
+        let unable = !need.is_expected() && !self.able.contains(&need);
+        self.shortcoming(need).or_else(|| unable.then(|| format!("{need:?}: {}", self.why_not)))
     }
 }

@@ -15,12 +15,16 @@ pub mod case;
 mod cases;
 pub mod faulty;
 pub mod harness;
+mod matrix;
+pub mod model;
 mod run;
+mod verdict;
 
 pub use arena::Arena;
 pub use case::{CASES, Case};
 pub use harness::{Budget, Harness, Link, Need, Powers};
 pub use run::{Dressing, judge, main};
+pub use verdict::{Outcome, Verdict, verdicts};
 
 /// Compiles the code of the recipe for a new store.
 #[cfg(doctest)]

@@ -12,6 +12,7 @@ use tokio::sync::RwLock;
 use crate::arena::Arena;
 use crate::case::{CASES, Case};
 use crate::harness::Harness;
+use crate::matrix::Matrix;
 
 /// No case may take longer; the counting case takes what it was asked for.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -60,7 +61,7 @@ pub async fn judge(case: &'static Case, harness: Arc<dyn Harness>, dressing: Dre
         true => (Some(ALONE.write().await), None),
         false => (None, Some(ALONE.read().await)),
     };
-    let seed = fastrand::u64(..);
+    let seed = said_seed().unwrap_or_else(|| fastrand::u64(..));
     let arena = Arena::new(harness, dressing, case.name, seed);
     let work = tokio::spawn(async move { (case.run)(arena).await });
     let abort = work.abort_handle();
@@ -74,6 +75,11 @@ pub async fn judge(case: &'static Case, harness: Arc<dyn Harness>, dressing: Dre
     }
 }
 
+/// The seed of a failure that is to be seen again.
+fn said_seed() -> Option<u64> {
+    u64::from_str_radix(&std::env::var("LEASEHOLD_SEED").ok()?, 16).ok()
+}
+
 fn panic_text(e: tokio::task::JoinError) -> String {
     match e.try_into_panic() {
         Ok(panic) => match (panic.downcast_ref::<String>(), panic.downcast_ref::<&str>()) {
@@ -85,7 +91,8 @@ fn panic_text(e: tokio::task::JoinError) -> String {
     }
 }
 
-/// The whole of a store's test binary: makes the harness, runs every case in every fitting dressing, prints the count.
+/// The whole of a store's test binary: makes the harness, runs every case in every fitting dressing, prints the count and, if
+/// nothing was filtered out, the row of this store in the matrix of `docs/guarantees.md`.
 ///
 /// Understands the usual arguments of a Rust test binary. Cases that the harness has no power for are listed as ignored.
 pub fn main<F: Future<Output = Arc<dyn Harness>>>(harness: impl FnOnce() -> F) -> ExitCode {
@@ -105,6 +112,7 @@ pub fn main<F: Future<Output = Arc<dyn Harness>>>(harness: impl FnOnce() -> F) -
         return ExitCode::FAILURE;
     };
     let store = harness.store();
+    let matrix = Arc::new(Matrix::default());
     let mut trials = Vec::new();
     let mut lacking = Vec::new();
     for case in CASES {
@@ -113,19 +121,25 @@ pub fn main<F: Future<Output = Arc<dyn Harness>>>(harness: impl FnOnce() -> F) -
             lacking.push(format!("  {}: {lack}", case.name));
         }
         for dressing in Dressing::ALL.into_iter().filter(|dressing| dressing.fits(case)) {
-            let (harness, runtime) = (harness.clone(), runtime.clone());
+            let (harness, runtime, matrix) = (harness.clone(), runtime.clone(), matrix.clone());
             let trial = Trial::test(format!("{}{}", case.name, dressing.suffix()), move || {
-                runtime.block_on(judge(case, harness, dressing)).map_err(Failed::from)
+                let verdict = runtime.block_on(judge(case, harness, dressing));
+                matrix.note(case.name, verdict.is_ok());
+                verdict.map_err(Failed::from)
             });
             trials.push(trial.with_kind(format!("{store} {}", case.clauses)).with_ignored_flag(lack.is_some()));
         }
     }
     let listing = args.list;
+    let everything = args.filter.is_none() && args.skip.is_empty();
     let conclusion = libtest_mimic::run(&args, trials);
     if !listing {
         let counts = (conclusion.num_passed, conclusion.num_failed, conclusion.num_ignored);
         println!("{store}: {} cases; {} runs passed, {} failed, {} ignored", CASES.len(), counts.0, counts.1, counts.2);
         lacking.iter().for_each(|line| println!("{line}"));
+        if everything {
+            matrix.rows(store, &harness.powers()).iter().for_each(|row| println!("matrix: {row}"));
+        }
     }
     drop(harness);
     conclusion.exit_code()

@@ -74,7 +74,12 @@ impl Address {
 
     /// Takes the parameter `timeout`, in milliseconds from 10 to 60000; a second if it is not given.
     pub fn timeout(&mut self) -> Result<Duration> {
-        let Some(text) = self.take("timeout") else { return Ok(Duration::from_secs(1)) };
+        self.timeout_or(Duration::from_secs(1))
+    }
+
+    /// The same, with this one if it is not given.
+    pub fn timeout_or(&mut self, default: Duration) -> Result<Duration> {
+        let Some(text) = self.take("timeout") else { return Ok(default) };
         let millis = text.parse().ok().filter(|ms| (10..=60_000).contains(ms));
         millis.map(Duration::from_millis).ok_or_else(|| invalid("timeout is in milliseconds, from 10 to 60000"))
     }

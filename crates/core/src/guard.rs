@@ -72,7 +72,11 @@ impl Guard {
         }
         // Nor does another task of this process take an exclusive turn of it.
         drop(self.share.held.0.take_turn());
-        self.share.held.0.claim_again().await
+        let done = self.share.held.0.claim_again().await;
+        if done.as_ref().is_err_and(|e| !e.kind().may_have_been_executed()) {
+            standing.count_as_shared(before == Mode::Shared);
+        }
+        done
     }
 
     pub(crate) fn held(&self) -> &Held {

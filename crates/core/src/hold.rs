@@ -26,8 +26,12 @@ pub(crate) struct Hold {
     pub(crate) not_before: Option<Moment>,
     ended: OnceLock<Loss>,
     /// Its place behind the gate of a `fast` lock.
-    turn: Mutex<Option<Turn>>,
+    turn: TurnSlot,
 }
+
+/// A turn that its hold gives up, or the keeper when the claim is lost: whoever waits behind the gate need not wait until a
+/// lost guard is dropped.
+pub(crate) type TurnSlot = Arc<Mutex<Option<Turn>>>;
 
 impl Hold {
     pub(crate) fn new(
@@ -37,11 +41,13 @@ impl Hold {
         token: FencingToken,
         not_before: Option<Moment>,
     ) -> Hold {
-        Hold { client, standing, name, token, not_before, ended: OnceLock::new(), turn: Mutex::default() }
+        Hold { client, standing, name, token, not_before, ended: OnceLock::new(), turn: TurnSlot::default() }
     }
 
     pub(crate) fn in_turn(self, turn: Turn) -> Hold {
-        Hold { turn: Mutex::new(Some(turn)), ..self }
+        *locked(&self.turn) = Some(turn);
+        self.standing.in_turn(self.turn.clone());
+        self
     }
 
     pub(crate) fn take_turn(&self) -> Option<Turn> {
@@ -61,7 +67,13 @@ impl Hold {
         let Hold { client, standing, name, .. } = self;
         let stamp = client.clock.now();
         match client.ask(client.backend.claim(&standing.again())).await.map_err(|e| e.with_name(name))? {
-            Claimed::Granted(grant) => standing.grant(grant, stamp),
+            Claimed::Granted(grant) => {
+                standing.grant(grant, stamp);
+                if standing.loss().is_some() {
+                    // It was gone, and the question took a new one, which nobody holds: it goes before we say so.
+                    let _ = client.release_now(standing).await;
+                }
+            }
             Claimed::Waiting(_) | Claimed::Busy(_) => standing.lose(Loss::Gone),
         }
         self.verdict()

@@ -172,21 +172,24 @@ impl Keeper {
             }
         }
         let batch = if due { registry.take_batch(now) } else { Vec::new() };
-        for (standing, loss) in given_up {
-            if loss != Loss::Released {
-                events::lost(&standing.claim, loss);
+        for (standing, loss) in &given_up {
+            if *loss != Loss::Released {
+                events::lost(&standing.claim, *loss);
             }
             registry.releasing += 1;
-            registry.queued.push(Release::of(&standing));
+            registry.queued.push(Release::of(standing));
         }
         registry.next_wake = registry.agenda.first().map(|(at, _)| *at);
-        Plan {
+        let plan = Plan {
             batch,
             releases: std::mem::take(&mut registry.queued),
             next: registry.next_wake,
             // What is still kept when every guard has gone is within its min_hold.
             stop: registry.no_more_work && registry.releasing == 0 && registry.kept.is_empty(),
-        }
+        };
+        drop(registry);
+        given_up.iter().for_each(|(standing, _)| standing.end_turns());
+        plan
     }
 
     /// Takes in what the store answered to a batch.

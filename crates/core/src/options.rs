@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::claim::Queue;
 use crate::error::{Error, ErrorKind, Result};
-use crate::guarantees::Guarantees;
+use crate::guarantees::{Fairness, Guarantees};
 
 /// The lease that is asked for when nothing else is said.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
@@ -67,7 +67,9 @@ macro_rules! words {
                 self
             }
 
-            /// Waiters are served strictly in the order in which the store took their places. The default.
+            /// Waiters are served strictly in the order in which the store took their places. The default, except on a store
+            /// that keeps no order ([`Fairness::None`](crate::Fairness)): there this word is refused
+            /// ([`Unsupported`](crate::ErrorKind::Unsupported)), and `fast` is the default.
             #[must_use = "a word is said by value: use what it returns"]
             pub fn fair(mut self) -> Self {
                 self.$($options)+.queue = Some(crate::claim::Queue::Fair);
@@ -125,12 +127,21 @@ impl Options {
     }
 
     pub(crate) fn settle(&self, store: &Guarantees) -> Result<Settled> {
+        let queue = match (self.queue, store.fairness) {
+            (Some(Queue::Fair), Fairness::None) => {
+                let text = format!("{} keeps no order among those who wait, so nothing is fair on it", store.store);
+                return Err(Error::new(ErrorKind::Unsupported, text));
+            }
+            (Some(queue), _) => queue,
+            (None, Fairness::None) => Queue::Fast,
+            (None, _) => Queue::Fair,
+        };
         let ttl = self.ttl.unwrap_or(DEFAULT_TTL.max(store.min_ttl));
         let settled = Settled {
             ttl,
             max_hold: self.max_hold,
             min_hold: self.min_hold,
-            queue: self.queue.unwrap_or(Queue::Fair),
+            queue,
             label: self.label.clone().unwrap_or_else(|| HOST_AND_PID.clone()),
         };
         let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, text));
@@ -178,6 +189,16 @@ mod tests {
         let recipe = defaults.with(&Options::default().label("b"));
         let settled = recipe.settle(&Guarantees::none("x")).unwrap();
         assert_eq!((settled.ttl, settled.queue, &*settled.label), (Duration::from_secs(5), Queue::Fast, "b"));
+    }
+
+    #[test]
+    fn a_store_without_order_is_fast_and_refuses_fair() {
+        let (orderless, strict) = (Guarantees::none("x"), Guarantees::none("x").fairness(Fairness::Strict));
+        let queue = |options: Options, store| options.settle(store).map(|words| words.queue).map_err(|e| e.kind());
+        assert_eq!(queue(Options::default(), &orderless), Ok(Queue::Fast));
+        assert_eq!(queue(Options::default().fair(), &orderless), Err(ErrorKind::Unsupported));
+        assert_eq!(queue(Options::default(), &strict), Ok(Queue::Fair));
+        assert_eq!(queue(Options::default().fair(), &strict), Ok(Queue::Fair));
     }
 
     #[test]

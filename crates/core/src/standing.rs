@@ -11,6 +11,7 @@ use crate::bells::{Ear, Ring};
 use crate::claim::{Claim, Mode, Place, Queue, Tenure};
 use crate::clock::{Clock, Moment};
 use crate::grant::{Grant, Validity};
+use crate::hold::TurnSlot;
 use crate::loss::Loss;
 use crate::sync::locked;
 use crate::token::FencingToken;
@@ -19,6 +20,8 @@ pub(crate) struct Standing {
     pub(crate) claim: Arc<Claim>,
     clock: Clock,
     state: Mutex<State>,
+    /// The turn that is being taken under this claim, if it is shared by turns.
+    turn: Mutex<TurnSlot>,
     /// Somebody should look again: a bell rang, a grant came, the hold ended.
     pub(crate) changed: Notify,
 }
@@ -48,7 +51,7 @@ pub(crate) struct Granted {
 
 impl Standing {
     pub(crate) fn new(claim: Arc<Claim>, clock: Clock) -> Standing {
-        Standing { claim, clock, state: Mutex::default(), changed: Notify::new() }
+        Standing { claim, clock, state: Mutex::default(), turn: Mutex::default(), changed: Notify::new() }
     }
 
     /// The store granted. Ignored once the hold has ended; a grant with another token than the guard's means that the
@@ -143,6 +146,16 @@ impl Standing {
         let mode = self.mode();
         let label = locked(&self.state).label.clone().unwrap_or_else(|| self.claim.label.clone());
         Claim { mode, label, queue: Queue::Try, ..(*self.claim).clone() }
+    }
+
+    pub(crate) fn in_turn(&self, turn: TurnSlot) {
+        *locked(&self.turn) = turn;
+    }
+
+    /// Nothing of the claim is left to take turns under.
+    pub(crate) fn end_turns(&self) {
+        let turn = locked(&self.turn).clone();
+        drop(locked(&turn).take());
     }
 
     /// Why the hold ended, computed now: `None` means that it is valid at this instant.

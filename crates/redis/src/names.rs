@@ -28,7 +28,8 @@ impl Names {
         Ok(Names { prefix: prefix.to_owned(), kind })
     }
 
-    pub(crate) fn lock(&self, name: &Name) -> String {
+    /// The key that is the lock.
+    pub fn lock(&self, name: &Name) -> String {
         format!("{}{}", self.prefix, encode(name.as_str()))
     }
 

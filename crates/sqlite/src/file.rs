@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -107,6 +107,8 @@ fn prepare(connection: &mut Connection, real: &Path, boot: &str, is_new: bool) -
         }
     }
     connection.execute_batch("PRAGMA synchronous = NORMAL")?;
+    // More than there are statements: none is ever compiled twice.
+    connection.set_prepared_statement_cache_capacity(64);
     // The log stays for the next process, which then needs neither to sync nor to make it.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -145,11 +147,6 @@ pub(crate) fn group_bits(beside: &Path) -> u32 {
     folder.map_or(0, |folder| folder.permissions().mode()) & 0o060
 }
 
-/// Whether there is a FIFO at this path.
-pub(crate) fn is_fifo(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_fifo())
-}
-
 /// This boot of this machine, whose CLOCK_BOOTTIME all processes share: none of them may live in shifted time.
 fn boot() -> Result<String> {
     let unsupported = |what: &str| Error::new(ErrorKind::Unsupported, what);
@@ -184,11 +181,12 @@ pub(crate) fn wait_until(deadline: Moment) {
 }
 
 /// The busy handler: short naps of random length, since SQLite's own grow to a tenth of a second, and whoever sleeps that
-/// long starves.
-fn wait(_tries: i32) -> bool {
+/// long starves. A crowd takes longer ones, or its naps would cost more than its work.
+fn wait(tries: i32) -> bool {
     let goes_on = Moment::now() < DEADLINE.get();
     if goes_on {
-        thread::sleep(Duration::from_micros(fastrand::u64(50..200)));
+        let crowd = (1 + tries.unsigned_abs() / 8).min(8);
+        thread::sleep(Duration::from_micros(fastrand::u64(50..200)) * crowd);
     }
     goes_on
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use futures_util::future::join;
-use leasehold_core::seam::{Claim, ClaimId, Claimed, Grant, Moment, Place, Queue, Validity, Waiting};
-use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Name, Result};
+use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Moment, Place, Queue, Validity, Waiting, same_permits};
+use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Result};
 use tokio::time::timeout;
 use zookeeper_client::{Client, CreateMode, Error as ZkError};
 
@@ -12,7 +12,7 @@ use crate::error::{reading, unavailable, writing};
 use crate::line::{self, Child};
 use crate::places::Node;
 use crate::session::Session;
-use crate::wait::{Turn, Wait};
+use crate::wait::{is_awaited, obstacle};
 use crate::withdraw::withdraw;
 use crate::{look, names, record};
 
@@ -21,26 +21,23 @@ use crate::{look, names, record};
 pub(crate) struct Seat {
     /// The lock's node.
     pub(crate) parent: String,
-    /// The entry's name up to its number.
+    /// How the entry's name begins.
     pub(crate) prefix: String,
 }
 
 impl Seat {
     pub(crate) fn of(session: &Session, claim: &Claim) -> Seat {
-        let parent = session.config.root.lock(&claim.name);
-        Seat { parent, prefix: names::entry(claim.id, session.id, claim.mode) }
+        Seat { parent: session.config.root.lock(&claim.name), prefix: names::entry(claim.id, session.id) }
     }
 
     pub(crate) fn path(&self, node: &str) -> String {
         format!("{}/{node}", self.parent)
     }
-}
 
-/// A place in line, as it was just seen.
-struct Spot {
-    own: Child,
-    node: Node,
-    line: Vec<Child>,
+    /// What stands before its entry among these children.
+    pub(crate) fn before(&self, children: &[String]) -> Vec<Child> {
+        line::in_order(children).into_iter().take_while(|child| !child.node.starts_with(&self.prefix)).collect()
+    }
 }
 
 /// See [`Backend::claim`](leasehold_core::seam::Backend::claim).
@@ -54,68 +51,59 @@ pub(crate) async fn claim(session: &Arc<Session>, claim: &Claim) -> Result<Claim
         let left = timeout(session.config.timeout, leaving).await;
         left.map_err(|_| unavailable("an earlier withdrawal of the claim is still under way"))?.map_err(reading)?;
     }
-    let known = {
-        let mut places = session.places();
-        places.renew(claim.id, Moment::now());
-        places.find(claim.id)
-    };
+    let known = session.places().renew(claim.id, Moment::now());
     let mut found = None;
     if known.is_some() || trying {
         let seen = session.connection();
         let sync = known.as_ref().is_some_and(|node| node.as_ref().is_none_or(|node| node.seen != seen));
         let line = line::in_order(&session.children(&client, &seat.parent, sync).await?);
         if let Some(node) = known {
-            found = find(session, &client, claim, &seat, node, &line, seen).await?;
+            found = find(session, &client, claim, &seat, node, line.clone(), seen).await?;
         }
-        if found.is_none() && trying && line::to_watch(&line, claim.mode).is_some() {
+        if found.is_none() && trying {
             session.places().forget(claim.id);
-            return Ok(Claimed::Busy(look::who(session, &client, &seat, &line).await));
+            same_permits(&line::modes(&line), claim.mode)?;
+            let blocked = obstacle(session, &client, &seat, line.clone(), claim.mode, None).await;
+            if blocked.map_err(reading)?.is_some() {
+                return Ok(Claimed::Busy(look::who(session, &client, &seat, &line).await));
+            }
         }
     }
-    let spot = match found {
-        Some(spot) => spot,
+    let again = found.is_some();
+    let (node, mut line) = match found {
+        Some(found) => found,
         None => take(session, &client, claim, &seat).await?,
     };
-    let before = line::before(&spot.line, &spot.own.node).unwrap_or_default();
-    let must_wait = line::to_watch(&before, claim.mode).is_some();
-    let others = || spot.line.iter().filter(|child| **child != spot.own).cloned().collect::<Vec<Child>>();
-    let place = Place::new(spot.node.path.clone());
-    if must_wait && trying {
-        withdraw(session, claim, Some(&place)).await?;
-        return Ok(Claimed::Busy(look::who(session, &client, &seat, &others()).await));
-    }
-    // A nap of one lease: no wait rests on its watches alone.
-    let waiting = |who| Ok(Claimed::Waiting(Waiting::new(place.clone(), who).look_again(session.timeout)));
-    if must_wait && session.places().is_waiting(claim.id) {
-        return waiting(look::who(session, &client, &seat, &others()).await);
-    }
-    let mut wait = Wait::new(session, &client, claim, seat, spot.own.node.clone(), before);
-    match wait.settle(&client).await.map_err(writing)? {
-        Turn::Now => hold(session, claim.id, &claim.name, &spot.node.path).map(Claimed::Granted),
-        Turn::Gone => {
-            session.places().forget(claim.id);
-            Err(Error::new(ErrorKind::Ambiguous, "somebody removed the entry while it was made"))
+    if !session.places().holds(claim.id) {
+        let missing = || Error::new(ErrorKind::Ambiguous, "somebody removed the entry while it was made");
+        let at = line.iter().position(|child| seat.path(&child.node) == *node.path).ok_or_else(missing)?;
+        let (own, before) = (line.remove(at), line[..at].to_vec());
+        let place = Place::new(node.path.clone());
+        let queued = line.len() - line::holding(&before);
+        let waiter = (!trying).then_some(claim.id);
+        let blocked = obstacle(session, &client, &seat, before, own.mode, waiter).await.map_err(writing)?;
+        if blocked.is_some() && trying {
+            withdraw(session, claim).await?;
+            return Ok(Claimed::Busy(look::who(session, &client, &seat, &line).await));
         }
-        Turn::Later => {
-            let others = others();
-            let queued = others.len() - line::holding(&others);
-            let who = wait.holder.take().unwrap_or_else(Contention::unknown).waiters(queued);
-            let waiter = tokio::spawn(wait.run()).abort_handle();
-            session.places().wait(claim.id, waiter);
-            waiting(who)
+        if let Some(holder) = blocked {
+            let who = match holder {
+                None if again => look::who(session, &client, &seat, &line).await,
+                // In a long line it is not among those that are watched, and not worth a request.
+                holder => holder.unwrap_or_else(Contention::unknown).waiters(queued),
+            };
+            // A nap of one lease: no wait rests on its watches alone.
+            return Ok(Claimed::Waiting(Waiting::new(place, who).look_again(session.timeout)));
+        }
+        if again && is_awaited(own.mode) {
+            let data = record::encode(node.mode, &node.label);
+            session.limited(client.set_data(&node.path, &data, None)).await.map_err(writing)?;
         }
     }
-}
-
-/// Says that the claim holds, for as long as the session surely lives.
-pub(crate) fn hold(session: &Session, id: ClaimId, name: &Name, path: &str) -> Result<Grant> {
-    let unproven = || Error::new(ErrorKind::Ambiguous, "ZooKeeper has not answered the session's heartbeats lately");
     let removed = || Error::new(ErrorKind::Ambiguous, "the claim was withdrawn meanwhile");
-    let (node, asked, news) = session.places().hold(id, path).ok_or_else(removed)?;
-    if news {
-        session.bells.stirred(name);
-    }
-    Ok(grant(&node, session.validity(asked).ok_or_else(unproven)?))
+    let unproven = || Error::new(ErrorKind::Ambiguous, "ZooKeeper has not answered the session's heartbeats lately");
+    let (node, asked) = session.places().hold(claim.id, &node.path).ok_or_else(removed)?;
+    Ok(Claimed::Granted(grant(&node, session.validity(asked).ok_or_else(unproven)?)))
 }
 
 /// The number of the transaction that made the entry, with room for 256 turns: places get it when they are taken, so what is
@@ -130,8 +118,8 @@ pub(crate) fn grant(node: &Node, validity: Validity) -> Grant {
 }
 
 /// Makes a new entry. The list is sent right behind it: the session's order makes it show whatever is before the entry.
-async fn take(session: &Session, client: &Client, claim: &Claim, seat: &Seat) -> Result<Spot> {
-    let prefix = seat.path(&seat.prefix);
+async fn take(session: &Session, client: &Client, claim: &Claim, seat: &Seat) -> Result<(Node, Vec<Child>)> {
+    let prefix = seat.path(&seat.prefix) + &names::ending(claim.mode);
     let data = record::encode(claim.mode, &claim.label);
     let options = session.config.make(CreateMode::EphemeralSequential);
     for _ in 0..3 {
@@ -141,14 +129,13 @@ async fn take(session: &Session, client: &Client, claim: &Claim, seat: &Seat) ->
         let both = timeout(session.config.timeout, both).await;
         match both.unwrap_or((Err(ZkError::ConnectionLoss), Ok(Vec::new()))) {
             (Ok((stat, number)), listed) => {
-                let own = format!("{}{number}", seat.prefix);
-                let path = seat.path(&own).into();
-                let node = Node { path, czxid: stat.czxid, label: claim.label.clone(), seen };
+                let path: Arc<str> = format!("{prefix}{number}").into();
+                let node = Node { path, czxid: stat.czxid, mode: claim.mode, label: claim.label.clone(), seen };
                 session.places().found(claim.id, node.clone());
                 let line = line::in_order(&listed.map_err(writing)?);
-                let missing = || Error::new(ErrorKind::Ambiguous, "somebody removed the entry while it was made");
-                let own = line.iter().find(|child| child.node == own).cloned().ok_or_else(missing)?;
-                return Ok(Spot { own, node, line });
+                let before = line.iter().take_while(|child| seat.path(&child.node) != *node.path);
+                same_permits(&before.map(|child| child.mode).collect::<Vec<Mode>>(), claim.mode)?;
+                return Ok((node, line));
             }
             (Err(ZkError::NoNode), _) => {
                 session.places().forget(claim.id);
@@ -167,46 +154,48 @@ async fn take(session: &Session, client: &Client, claim: &Claim, seat: &Seat) ->
     Err(Error::new(ErrorKind::Unavailable, "the lock's node was removed again and again"))
 }
 
-/// Looks for the claim's entry in the line: at the node that is known, or by its name if an earlier answer was lost.
+/// Looks for the claim's entry in the line: at the node that is known, or by its name if an earlier answer was lost. Stores
+/// what is new about it.
 async fn find(
     session: &Session,
     client: &Client,
     claim: &Claim,
     seat: &Seat,
     known: Option<Node>,
-    line: &[Child],
+    mut line: Vec<Child>,
     seen: u64,
-) -> Result<Option<Spot>> {
-    let mut mine = line.iter().filter(|child| match &known {
+) -> Result<Option<(Node, Vec<Child>)>> {
+    let is_mine = |child: &Child| match &known {
         Some(node) => *node.path == seat.path(&child.node),
         None => child.node.starts_with(&seat.prefix),
-    });
-    let Some(own) = mine.next().cloned() else { return Ok(None) };
-    let mut line = line.to_vec();
-    for twin in mine {
+    };
+    let (mine, others): (Vec<Child>, Vec<Child>) = line.iter().cloned().partition(is_mine);
+    let Some((own, twins)) = mine.split_first() else { return Ok(None) };
+    for twin in twins {
         // Two attempts have both arrived: the older one counts.
         let gone = session.limited(client.delete(&seat.path(&twin.node), None)).await;
         gone.or_else(|e| if e == ZkError::NoNode { Ok(()) } else { Err(writing(e)) })?;
-        line.retain(|child| child != twin);
     }
-    let path = seat.path(&own.node);
-    let stored = match &known {
-        Some(node) if node.label == claim.label => Ok(node.czxid),
-        Some(_) | None => {
-            let data = record::encode(claim.mode, &claim.label);
-            let written = session.limited(client.set_data(&path, &data, None)).await;
-            written.map(|stat| if stat.ephemeral_owner == session.id { stat.czxid } else { 0 })
+    line.retain(|child| child == own || others.contains(child));
+    let held = session.places().holds(claim.id);
+    let mode = match &known {
+        Some(node) if held && (node.mode, claim.mode) == (Mode::Exclusive, Mode::Shared) => Mode::Shared,
+        Some(node) => node.mode,
+        None => own.mode,
+    };
+    let path: Arc<str> = seat.path(&own.node).into();
+    let czxid = match &known {
+        Some(node) if (node.mode, &node.label) == (mode, &claim.label) => node.czxid,
+        _ => {
+            let data = record::encode(mode, &claim.label);
+            match session.limited(client.set_data(&path, &data, None)).await {
+                Ok(stat) if stat.ephemeral_owner == session.id => stat.czxid,
+                Ok(_) | Err(ZkError::NoNode) => return Ok(None),
+                Err(e) => return Err(writing(e)),
+            }
         }
     };
-    let czxid = match stored {
-        Ok(0) | Err(ZkError::NoNode) => return Ok(None),
-        stored => stored.map_err(writing)?,
-    };
-    let node = Node { path: path.into(), czxid, label: claim.label.clone(), seen };
-    let relabelled = known.is_some_and(|known| known.label != node.label);
+    let node = Node { path, czxid, mode, label: claim.label.clone(), seen };
     session.places().found(claim.id, node.clone());
-    if relabelled {
-        session.bells.stirred(&claim.name);
-    }
-    Ok(Some(Spot { own, node, line }))
+    Ok(Some((node, line)))
 }

@@ -4,20 +4,28 @@
 //!
 //! Under the root node (the URL's path, or `/leasehold`) each lock is a container node, named as the lock with `/`, `%`, control
 //! characters, everything outside ASCII and a leading dot percent-encoded. Its line are the container's ephemeral sequential
-//! children `_c_<uuid>-lock-<number>`, in the order of their numbers. ZooKeeper removes the container by itself about a minute
-//! after its last use.
+//! children, in the order of their numbers: `_c_<uuid>-lock-<number>` for an exclusive entry (a lock, or the write side of a
+//! read-write lock), `_c_<uuid>-shared-lock-<number>` for a reader, `_c_<uuid>-1of3-lock-<number>` for one of three permits. A
+//! downgrade is written into the node. ZooKeeper removes the container by itself about a minute after its last use.
 //!
 //! # With other tools
 //!
 //! Curator's `InterProcessMutex` on the same path (`/leasehold/orders%2F42` for the lock `orders/42`) stands in the same line,
-//! and so does kazoo's `Lock` with `extra_lock_patterns=["-lock-"]`: mutual exclusion and order hold among all of them. Curator
-//! compares the numbers as text, so for it this ends when the number wraps around, after 2³¹ entries of one lock.
+//! and so does kazoo's `Lock` with `extra_lock_patterns=["-lock-"]`: they wait for all that is ours, whatever its mode, and ours
+//! waits for them. Curator compares the numbers as text, so for it this ends when the number wraps around, after 2³¹ entries of
+//! one lock.
+//!
+//! kazoo's `ReadLock` and `WriteLock`, told the same pattern, are kept out by all that is ours. Ours is kept out by its write
+//! locks, and its read locks share with our readers. Curator's `InterProcessReadWriteLock` only looks at nodes that are named
+//! as its own are: **it does not see ours**. No name says "locked" to it and to `InterProcessMutex` alike: each takes what follows
+//! its own word for the number.
 //!
 //! # The recipe
 //!
 //! Burrows' sequencer and Hunt et al., *ZooKeeper: wait-free coordination for internet-scale systems* (USENIX ATC 2010), 2.4:
-//! whoever has the lowest number holds, everybody else watches whom they wait for. A lock that is free costs three requests
-//! (create, list, delete), a release wakes two waiters at most.
+//! whoever nobody before it conflicts with holds, everybody else watches what must go first: the nearest that conflicts, or, for
+//! permits, as many of the nearest as there are permits. A lock that is free costs three requests (create, list, delete), one that
+//! is waited for two more (watch, and list again), and a release wakes one waiter.
 
 mod claim;
 mod config;
@@ -26,6 +34,7 @@ mod heart;
 mod line;
 mod look;
 mod names;
+mod observe;
 mod places;
 mod proof;
 mod record;
@@ -38,7 +47,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Mode, Place, Renewal, Tenure, async_trait};
+use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
 use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 
 pub use config::Config;
@@ -73,15 +82,37 @@ impl ZooKeeper {
         sessions.with_ttl(DEFAULT_TTL).await?;
         Ok(ZooKeeper { sessions })
     }
+
+    /// The node of the hold with this token: the fence for writes to this same ZooKeeper, by any client of it.
+    ///
+    /// The node is there exactly as long as the hold is, and its path never comes again. A transaction that first *checks* it
+    /// (version −1: any) is refused by ZooKeeper itself once the hold is gone, however late the write arrives: after a pause,
+    /// after the session's end, after an eviction. It is asked for once per hold. `name` is the lock's full name, with the
+    /// store's namespace if it has one; the path is absolute, for a client without a chroot.
+    ///
+    /// ```no_run
+    /// # async fn example(zk: leasehold_zookeeper::ZooKeeper, client: zookeeper_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = leasehold_core::Store::new(zk.clone());
+    /// let guard = store.lock("orders/42").acquire().await?;
+    /// let fence = zk.fence(guard.name(), guard.fencing_token()).await?;
+    ///
+    /// let mut write = client.new_check_writer(&fence, None)?; // or `add_check_version(&fence, -1)` in a `MultiWriter`
+    /// write.add_set_data("/orders/42", b"paid", None)?;
+    /// write.commit().await?; // `CheckFailed`, and nothing written, if the hold is gone
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] if nobody holds with this token any more. Cancel-safe: it only reads.
+    pub async fn fence(&self, name: &Name, token: FencingToken) -> Result<String> {
+        let holder = look::holder(&*self.sessions.any().await?, name, token).await?;
+        holder.map(|(path, _)| path).ok_or_else(|| Error::new(ErrorKind::Lost, "nobody holds with this token any more"))
+    }
 }
 
 #[async_trait]
 impl Backend for ZooKeeper {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        if claim.mode != Mode::Exclusive {
-            let message = format!("ZooKeeper has no {:?} locks yet", claim.mode);
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
         let session = self.sessions.with_ttl(claim.ttl).await?;
         claim::claim(&session, claim).await
     }
@@ -90,9 +121,9 @@ impl Backend for ZooKeeper {
         Ok(self.sessions.renew(tenures).await)
     }
 
-    async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {
-        match self.sessions.for_release(claim.ttl) {
-            Some(session) => withdraw::withdraw(&session, claim, place).await,
+    async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
+        match self.sessions.live(claim.ttl) {
+            Some(session) => withdraw::withdraw(&session, claim).await,
             None => Ok(()), // its session has ended, and so has its entry
         }
     }
@@ -109,6 +140,10 @@ impl Backend for ZooKeeper {
         look::evict(&*self.sessions.any().await?, name, token).await
     }
 
+    fn observe(&self, name: &Name) -> Observing {
+        observe::observe(&self.sessions, name)
+    }
+
     fn guarantees(&self) -> Guarantees {
         Guarantees::none("zookeeper")
             .fencing(Fencing::WhileDataLives)
@@ -119,7 +154,8 @@ impl Backend for ZooKeeper {
             .notes(
                 "Leases are sessions: the server rounds a ttl to between 2 and 20 of its ticks (by default 4 s to 40 s), and \
                  frees a dead holder's lock up to two ticks after it. Fast is fair. Curator's InterProcessMutex, and kazoo's \
-                 Lock told to look for \"-lock-\", on the same path stand in the same line.",
+                 locks told to look for \"-lock-\", on the same path stand in the same line; Curator's \
+                 InterProcessReadWriteLock does not see it.",
             )
     }
 

@@ -1,6 +1,8 @@
-//! The order of a lock's line and what a place in it must watch. Pure.
+//! The order of a lock's line, and who in it holds. Pure.
 
 use leasehold_core::seam::{Admission, Mode, admit};
+
+use crate::{names, record};
 
 /// One entry of a line: a sequential child of the lock's node, ours or another tool's.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -9,6 +11,8 @@ pub(crate) struct Child {
     pub(crate) node: String,
     /// The number that the server gave it. It wraps around to negative numbers.
     pub(crate) sequence: i32,
+    /// As its name says it, until it is refined: a downgrade is in its data alone.
+    pub(crate) mode: Mode,
 }
 
 impl Child {
@@ -23,11 +27,14 @@ impl Child {
         };
         let well_formed = (10..=11).contains(&tail.len()) && !tail.starts_with('+');
         let sequence = tail.parse().ok().filter(|_| well_formed)?;
-        Some(Child { node: node.to_owned(), sequence })
+        Some(Child { node: node.to_owned(), sequence, mode: names::mode(node) })
     }
 
-    pub(crate) fn mode(&self) -> Mode {
-        if self.node.contains("__READ__") { Mode::Shared } else { Mode::Exclusive }
+    /// Takes into account what its data says of it.
+    pub(crate) fn refine(&mut self, data: &[u8]) {
+        if record::is_shared(data) {
+            self.mode = Mode::Shared;
+        }
     }
 }
 
@@ -42,31 +49,15 @@ pub(crate) fn in_order(children: &[String]) -> Vec<Child> {
     line
 }
 
-/// What stands before `mine` in a line in order; `None` if `mine` is not in it.
-pub(crate) fn before(line: &[Child], mine: &str) -> Option<Vec<Child>> {
-    let at = line.iter().position(|child| child.node == mine)?;
-    Some(line.iter().take(at).cloned().collect())
+/// The modes of these entries.
+pub(crate) fn modes(line: &[Child]) -> Vec<Mode> {
+    line.iter().map(|child| child.mode).collect()
 }
 
 /// How many at the head of a line hold.
 pub(crate) fn holding(line: &[Child]) -> usize {
-    let modes: Vec<Mode> = line.iter().map(Child::mode).collect();
+    let modes = modes(line);
     (0..line.len()).take_while(|&i| admit(&modes[..i], modes[i]) == Admission::In).count()
-}
-
-/// What a claim of `mine` must watch behind these entries; `None` if it holds.
-///
-/// Besides those whose end may make it its turn, it watches those that would matter next (the look-ahead): when one of
-/// them goes, the line is read again while there is still time, so that the last event is conclusive by itself.
-pub(crate) fn to_watch(before: &[Child], mine: Mode) -> Option<Vec<String>> {
-    let modes: Vec<Mode> = before.iter().map(Child::mode).collect();
-    let Admission::Watch(mut watch) = admit(&modes, mine) else { return None };
-    let others: Vec<usize> = (0..before.len()).filter(|i| !watch.contains(i)).collect();
-    let left: Vec<Mode> = others.iter().map(|&i| modes[i]).collect();
-    if let Admission::Watch(next) = admit(&left, mine) {
-        watch.extend(next.into_iter().map(|i| others[i]));
-    }
-    Some(watch.into_iter().map(|i| before[i].node.clone()).collect())
 }
 
 #[cfg(test)]
@@ -96,26 +87,26 @@ mod tests {
         {
             assert_eq!(Child::parse(junk), None, "{junk}");
         }
-        assert_eq!(Child::parse(read).unwrap().mode(), Mode::Shared);
+        assert_eq!(Child::parse(read).unwrap().mode, Mode::Shared);
     }
 
     #[test]
     fn the_order_survives_the_wrap_around() {
         let line = in_order(&nodes(&[i32::MIN + 1, i32::MAX, i32::MIN, i32::MAX - 1]));
         assert_eq!(sequences(&line), [i32::MAX - 1, i32::MAX, i32::MIN, i32::MIN + 1]);
-        assert_eq!(sequences(&before(&line, "_c_x-lock--2147483648").unwrap()), [i32::MAX - 1, i32::MAX]);
-        assert_eq!(before(&line, "another"), None);
         // Junk that spans more than half of the circle has no order; it must not do worse than that.
         assert_eq!(in_order(&nodes(&[0, i32::MAX, i32::MIN, -1_500_000_000, 1_500_000_000])).len(), 5);
     }
 
     #[test]
-    fn the_nearest_and_the_next_are_watched() {
-        let line = in_order(&nodes(&[1, 2, 3]));
-        assert_eq!(to_watch(&[], Mode::Exclusive), None);
-        assert_eq!(to_watch(&line[..1], Mode::Exclusive).unwrap(), nodes(&[1]));
-        assert_eq!(to_watch(&line, Mode::Exclusive).unwrap(), nodes(&[3, 2]));
-        assert_eq!(holding(&line), 1);
-        assert_eq!(holding(&[]), 0);
+    fn the_head_of_a_line_holds() {
+        let holders = |modes: &[&str]| {
+            let line: Vec<String> = modes.iter().zip(1..).map(|(mode, i)| format!("_c_x-{mode}lock-{i:010}")).collect();
+            holding(&in_order(&line))
+        };
+        assert_eq!(holders(&[]), 0);
+        assert_eq!(holders(&["", "", "shared-"]), 1);
+        assert_eq!(holders(&["shared-", "shared-", "", "shared-"]), 2);
+        assert_eq!(holders(&["1of3-", "2of3-", "1of3-"]), 2);
     }
 }

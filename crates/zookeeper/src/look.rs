@@ -1,6 +1,5 @@
 //! Looking at lines and ending a hold from outside: `inspect`, `list` and `evict`.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::{Contention, Entry, FencingToken, Line, Name, Result};
@@ -16,27 +15,22 @@ use crate::session::Session;
 /// How many nodes one request reads.
 const CHUNK: usize = 128;
 
+/// One entry of a line, with what its node says.
+struct Seen {
+    child: Child,
+    label: Option<String>,
+    stat: Stat,
+}
+
 /// See [`Backend::inspect`](leasehold_core::seam::Backend::inspect).
 pub(crate) async fn inspect(session: &Session, name: &Name) -> Result<Line> {
-    let client = session.connected().await?;
-    let parent = session.config.root.lock(name);
-    let line = line::in_order(&session.children(&client, &parent, true).await?);
-    let holding = line::holding(&line);
-    let mut entries: Vec<Entry> = Vec::with_capacity(line.len());
-    let mut holders = 0;
-    for (at, seen) in read(session, &client, &parent, &line).await?.into_iter().enumerate() {
-        let Some((data, stat)) = seen else { continue };
-        let entry = match record::label(&data) {
-            Some(label) => Entry::new(label),
-            None => Entry::foreign(),
-        };
-        let entry = entry.since(SystemTime::UNIX_EPOCH + Duration::from_millis(stat.ctime.max(0) as u64));
-        let holds = at < holding;
-        holders += usize::from(holds);
-        entries.push(if holds { entry.token(token(stat.czxid)) } else { entry });
-    }
-    let waiters = entries.split_off(holders);
-    Ok(Line::new(entries, waiters))
+    let (holders, waiters) = read(session, name).await?;
+    let entry = |seen: &Seen| {
+        let entry = seen.label.as_ref().map_or_else(Entry::foreign, Entry::new);
+        entry.since(since(&seen.stat))
+    };
+    let holders = holders.iter().map(|seen| entry(seen).token(token(seen.stat.czxid))).collect();
+    Ok(Line::new(holders, waiters.iter().map(entry).collect()))
 }
 
 /// See [`Backend::list`](leasehold_core::seam::Backend::list). One request for the names, and one for each 128 of those that are
@@ -73,19 +67,10 @@ pub(crate) async fn list(session: &Session, prefix: &str, after: Option<&Name>, 
 /// touched, so that the session hears of it by the one watch that it has.
 pub(crate) async fn evict(session: &Session, name: &Name, wanted: FencingToken) -> Result<bool> {
     let client = session.connected().await?;
-    let parent = session.config.root.lock(name);
-    let mut line = line::in_order(&session.children(&client, &parent, true).await?);
-    line.truncate(line::holding(&line));
-    let seen = read(session, &client, &parent, &line).await?;
-    let held = line.iter().zip(seen).find_map(|(child, seen)| {
-        let (_, stat) = seen?;
-        (token(stat.czxid).get() >> 8 == wanted.get() >> 8).then_some((child, stat.ephemeral_owner))
-    });
-    let Some((child, owner)) = held else { return Ok(false) };
-    let path = format!("{parent}/{}", child.node);
+    let Some((path, owner)) = holder(session, name, wanted).await? else { return Ok(false) };
     let mut both = client.new_multi_writer();
     both.add_delete(&path, None).map_err(writing)?;
-    both.add_set_data(&session.config.root.bell(owner), child.node.as_bytes(), None).map_err(writing)?;
+    both.add_set_data(&session.config.root.bell(owner), path.as_bytes(), None).map_err(writing)?;
     let done = timeout(session.config.timeout, both.commit()).await;
     let removed = match done.unwrap_or(Err(MultiWriteError::RequestFailed { source: ZkError::ConnectionLoss })) {
         Ok(_) => Ok(()),
@@ -94,53 +79,68 @@ pub(crate) async fn evict(session: &Session, name: &Name, wanted: FencingToken) 
         Err(e) => Err(e.into()),
     };
     match removed {
-        Ok(()) => {
-            session.bells.stirred(name);
-            Ok(true)
-        }
+        Ok(()) => Ok(true),
         Err(ZkError::NoNode) => Ok(false),
         Err(e) => Err(writing(e)),
     }
 }
 
+/// The node of the hold with this token, any of its turns, and the session that it belongs to.
+pub(crate) async fn holder(session: &Session, name: &Name, wanted: FencingToken) -> Result<Option<(String, i64)>> {
+    let (holders, _) = read(session, name).await?;
+    let held = holders.into_iter().find(|seen| token(seen.stat.czxid).get() >> 8 == wanted.get() >> 8);
+    let path =
+        |seen: Seen| (format!("{}/{}", session.config.root.lock(name), seen.child.node), seen.stat.ephemeral_owner);
+    Ok(held.map(path))
+}
+
 /// Who holds, and how many wait, in a line without the asking claim.
-pub(crate) async fn who(session: &Arc<Session>, client: &Client, seat: &Seat, line: &[Child]) -> Contention {
-    let waiters = line.len() - line::holding(line);
-    let holder = match line.first() {
-        Some(head) => session.limited(client.get_data(&seat.path(&head.node))).await.ok(),
-        None => None,
-    };
-    holder.map_or_else(Contention::unknown, |(data, stat)| contention(&data, &stat)).waiters(waiters)
+pub(crate) async fn who(session: &Session, client: &Client, seat: &Seat, line: &[Child]) -> Contention {
+    let mut line = line.to_vec();
+    let Some(head) = line.first_mut() else { return Contention::unknown().waiters(0) };
+    let holder = session.limited(client.get_data(&seat.path(&head.node))).await;
+    let who = holder.map_or_else(
+        |_| Contention::unknown(),
+        |(data, stat)| {
+            head.refine(&data);
+            contention(&data, &stat)
+        },
+    );
+    who.waiters(line.len() - line::holding(&line))
 }
 
 /// What a holder's node says of it.
 pub(crate) fn contention(data: &[u8], stat: &Stat) -> Contention {
-    let who = match record::label(data) {
-        Some(label) => Contention::by(label),
-        None => Contention::foreign(),
-    };
-    let since = SystemTime::UNIX_EPOCH + Duration::from_millis(stat.ctime.max(0) as u64);
-    who.token(token(stat.czxid)).held_for(since.elapsed().unwrap_or_default())
+    let who = record::label(data).map_or_else(Contention::foreign, Contention::by);
+    who.token(token(stat.czxid)).held_for(since(stat).elapsed().unwrap_or_default())
 }
 
-/// The data of these entries, `None` for those that have gone meanwhile.
-async fn read(
-    session: &Session,
-    client: &Client,
-    parent: &str,
-    line: &[Child],
-) -> Result<Vec<Option<(Vec<u8>, Stat)>>> {
-    let mut seen = Vec::with_capacity(line.len());
+fn since(stat: &Stat) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(stat.ctime.max(0) as u64)
+}
+
+/// The line of a name: who holds, and who waits.
+async fn read(session: &Session, name: &Name) -> Result<(Vec<Seen>, Vec<Seen>)> {
+    let client = session.connected().await?;
+    let parent = session.config.root.lock(name);
+    let mut line = line::in_order(&session.children(&client, &parent, true).await?);
+    let mut nodes = Vec::with_capacity(line.len());
     for chunk in line.chunks(CHUNK) {
         let mut reader = client.new_multi_reader();
         for child in chunk {
             reader.add_get_data(&format!("{parent}/{}", child.node)).map_err(reading)?;
         }
-        let answers = session.limited(reader.commit()).await.map_err(reading)?;
-        seen.extend(answers.into_iter().map(|answer| match answer {
-            MultiReadResult::Data { data, stat } => Some((data, stat)),
-            _ => None,
-        }));
+        nodes.extend(session.limited(reader.commit()).await.map_err(reading)?);
     }
-    Ok(seen)
+    let (mut children, mut seen) = (Vec::new(), Vec::new());
+    for (mut child, node) in line.drain(..).zip(nodes) {
+        // Others have gone meanwhile.
+        if let MultiReadResult::Data { data, stat } = node {
+            child.refine(&data);
+            children.push(child.clone());
+            seen.push(Seen { child, label: record::label(&data).map(str::to_owned), stat });
+        }
+    }
+    let waiters = seen.split_off(line::holding(&children));
+    Ok((seen, waiters))
 }

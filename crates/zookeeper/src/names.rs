@@ -62,18 +62,35 @@ fn special(c: char) -> bool {
     c == '/' || c.is_control() || !c.is_ascii()
 }
 
-/// The name of a claim's entry up to its sequence number, in the form of Curator's recipes.
+/// The beginning of the name of a claim's entry, in the form of Curator's recipes.
 ///
 /// The UUID is the claim's id mixed with the session's: in a new session the same claim must not take the old session's
 /// node, which may still be there, for its own.
-pub(crate) fn entry(claim: ClaimId, session: i64, mode: Mode) -> String {
+pub(crate) fn entry(claim: ClaimId, session: i64) -> String {
     let id = u128::from_str_radix(&claim.to_string(), 16).unwrap_or_default() ^ u128::from(session as u64);
     let hex = format!("{id:032x}");
-    let kind = match mode {
-        Mode::Shared => "__READ__",
-        Mode::Exclusive | Mode::Permits { .. } => "lock-",
-    };
-    format!("_c_{}-{}-{}-{}-{}-{kind}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    format!("_c_{}-{}-{}-{}-{}-", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// What follows it, up to the sequence number. All modes end as Curator's and kazoo's mutexes do, so that those wait for all.
+pub(crate) fn ending(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => "lock-".to_owned(),
+        Mode::Shared => "shared-lock-".to_owned(),
+        Mode::Permits { n, of } => format!("{n}of{of}-lock-"),
+    }
+}
+
+/// The mode of the entry of this name. Other tools' read locks are shared, whatever else there may be excludes all.
+pub(crate) fn mode(node: &str) -> Mode {
+    let kind = node.rsplit_once("-lock-").and_then(|(head, _)| head.rsplit('-').next());
+    let permits = |(n, of): (&str, &str)| Some(Mode::Permits { n: n.parse().ok()?, of: of.parse().ok()? });
+    match kind {
+        Some("shared") => Mode::Shared,
+        Some(kind) => kind.split_once("of").and_then(permits).unwrap_or(Mode::Exclusive),
+        None if node.contains("__READ__") || node.contains("__rlock__") => Mode::Shared,
+        None => Mode::Exclusive,
+    }
 }
 
 #[cfg(test)]
@@ -101,8 +118,23 @@ mod tests {
     #[test]
     fn an_entry_is_named_as_curator_names_it_and_is_its_session_s_own() {
         let id = ClaimId::parse("000102030405060708090a0b0c0d0e0f").unwrap();
-        assert_eq!(entry(id, 0, Mode::Exclusive), "_c_00010203-0405-0607-0809-0a0b0c0d0e0f-lock-");
-        assert_ne!(entry(id, 1, Mode::Exclusive), entry(id, 2, Mode::Exclusive));
-        assert_eq!(entry(id, -1, Mode::Shared), "_c_00010203-0405-0607-f7f6-f5f4f3f2f1f0-__READ__");
+        assert_eq!(entry(id, 0) + &ending(Mode::Exclusive), "_c_00010203-0405-0607-0809-0a0b0c0d0e0f-lock-");
+        assert_ne!(entry(id, 1), entry(id, 2));
+        assert_eq!(entry(id, -1), "_c_00010203-0405-0607-f7f6-f5f4f3f2f1f0-");
+    }
+
+    #[test]
+    fn an_entry_s_name_says_its_mode() {
+        let id = ClaimId::fresh();
+        for of in [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: 3 }, Mode::Permits { n: 1, of: u32::MAX }] {
+            assert_eq!(mode(&format!("{}{}0000000007", entry(id, 5), ending(of))), of);
+        }
+        for shared in ["_c_x-__READ__0000000007", "0123__rlock__0000000007"] {
+            assert_eq!(mode(shared), Mode::Shared);
+        }
+        for other in ["0123__lock__0000000007", "x-lock-0000000007", "-ofof1-lock-7", "1of99999999999-lock-7", "lock-7"]
+        {
+            assert_eq!(mode(other), Mode::Exclusive, "{other}");
+        }
     }
 }

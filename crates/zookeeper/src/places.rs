@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Shared};
-use leasehold_core::Name;
-use leasehold_core::seam::{Claim, ClaimId, Moment};
+use leasehold_core::seam::{Claim, ClaimId, Mode, Moment};
 use tokio::task::AbortHandle;
 
 /// How a withdrawal ended.
@@ -31,8 +30,9 @@ pub(crate) struct Kept {
     seen: Moment,
     lease: Duration,
     node: Option<Node>,
-    waiter: Option<AbortHandle>,
     held: bool,
+    /// The entries that it watches, and who listens.
+    watched: HashMap<String, AbortHandle>,
 }
 
 /// A claim's own node.
@@ -42,7 +42,8 @@ pub(crate) struct Node {
     pub(crate) path: Arc<str>,
     /// The transaction that made it: the number in its token.
     pub(crate) czxid: i64,
-    /// The label that was last stored in it.
+    /// The mode and the label that were last stored in it.
+    pub(crate) mode: Mode,
     pub(crate) label: Arc<str>,
     /// Which connection of the session saw it last.
     pub(crate) seen: u64,
@@ -67,15 +68,15 @@ impl Places {
 
     /// A request that may make a node for this claim is about to be sent.
     pub(crate) fn unsure(&mut self, claim: &Claim, lease: Duration, now: Moment) {
-        let kept = Kept { claim: claim.clone(), seen: now, lease, node: None, waiter: None, held: false };
+        let kept = Kept { claim: claim.clone(), seen: now, lease, node: None, held: false, watched: HashMap::new() };
         self.kept.insert(claim.id, kept);
     }
 
-    /// The claim is still wanted.
-    pub(crate) fn renew(&mut self, id: ClaimId, now: Moment) {
-        if let Some(kept) = self.kept.get_mut(&id) {
-            kept.seen = now;
-        }
+    /// The claim is still wanted. `None`: no request of it was ever sent. `Some(None)`: one was, and what it left is not known.
+    pub(crate) fn renew(&mut self, id: ClaimId, now: Moment) -> Option<Option<Node>> {
+        let kept = self.kept.get_mut(&id)?;
+        kept.seen = now;
+        Some(kept.node.clone())
     }
 
     /// The claims that hold and were last claimed or renewed after `from` and not after `to`: their nodes, and when that was.
@@ -96,41 +97,43 @@ impl Places {
         }
     }
 
-    /// `None`: no request of this claim was ever sent. `Some(None)`: one was, and what it left is not known.
-    pub(crate) fn find(&self, id: ClaimId) -> Option<Option<Node>> {
-        self.kept.get(&id).map(|kept| kept.node.clone())
+    /// Whether the claim was granted.
+    pub(crate) fn holds(&self, id: ClaimId) -> bool {
+        self.kept.get(&id).is_some_and(|kept| kept.held)
     }
 
-    /// The claim's node, if it holds.
-    pub(crate) fn held(&self, id: ClaimId) -> Option<Node> {
-        self.kept.get(&id).filter(|kept| kept.held)?.node.clone()
-    }
-
-    /// The claim with this node holds: its node, when it was last claimed or renewed, and whether it is news. `None` if it
-    /// is not known any more.
-    pub(crate) fn hold(&mut self, id: ClaimId, path: &str) -> Option<(Node, Moment, bool)> {
+    /// The claim with this node holds: its node, and when it was last claimed or renewed. `None` if it is not known any more.
+    pub(crate) fn hold(&mut self, id: ClaimId, path: &str) -> Option<(Node, Moment)> {
         let kept = self.kept.get_mut(&id).filter(|kept| kept.is_at(path))?;
-        kept.stop_waiting(None);
-        let news = !std::mem::replace(&mut kept.held, true);
-        Some((kept.node.clone()?, kept.seen, news))
+        kept.held = true;
+        // Watches that are left end with what they watch. To remove them would cost a request each.
+        kept.watched.clear();
+        Some((kept.node.clone()?, kept.seen))
     }
 
-    /// Whether somebody waits in line for this claim.
-    pub(crate) fn is_waiting(&self, id: ClaimId) -> bool {
-        self.kept.get(&id).and_then(|kept| kept.waiter.as_ref()).is_some_and(|waiter| !waiter.is_finished())
+    /// The entries that are watched for this claim.
+    pub(crate) fn watched(&self, id: ClaimId) -> HashSet<String> {
+        self.kept.get(&id).map(|kept| kept.watched.keys().cloned().collect()).unwrap_or_default()
     }
 
-    /// From now on this task waits in line for the claim, and no earlier one does.
-    pub(crate) fn wait(&mut self, id: ClaimId, waiter: AbortHandle) {
+    /// This entry is watched for this claim.
+    pub(crate) fn watch(&mut self, id: ClaimId, node: String, watch: AbortHandle) {
         match self.kept.get_mut(&id) {
-            Some(kept) => kept.stop_waiting(Some(waiter)),
-            None => waiter.abort(),
+            Some(kept) => drop(kept.watched.insert(node, watch)),
+            None => watch.abort(),
+        }
+    }
+
+    /// This entry is not watched any more.
+    pub(crate) fn unwatch(&mut self, id: ClaimId, node: &str) {
+        if let Some(kept) = self.kept.get_mut(&id) {
+            kept.watched.remove(node);
         }
     }
 
     /// Nothing of this claim is in the store (any more).
-    pub(crate) fn forget(&mut self, id: ClaimId) -> Option<Kept> {
-        self.kept.remove(&id)
+    pub(crate) fn forget(&mut self, id: ClaimId) {
+        self.kept.remove(&id);
     }
 
     /// The nodes that are known now.
@@ -140,25 +143,18 @@ impl Places {
     }
 
     /// Forgets those of `known` whose nodes are not among `alive`, and says which.
-    pub(crate) fn forget_missing(
-        &mut self,
-        known: &[(ClaimId, Arc<str>)],
-        alive: &HashSet<String>,
-    ) -> Vec<(ClaimId, Name)> {
+    pub(crate) fn forget_missing(&mut self, known: &[(ClaimId, Arc<str>)], alive: &HashSet<String>) -> Vec<ClaimId> {
         let missing = known.iter().filter(|(_, path)| !alive.contains(&**path));
-        let mut gone = Vec::new();
-        for (id, path) in missing {
-            if self.kept.get(id).is_some_and(|kept| kept.is_at(path)) {
-                gone.extend(self.forget(*id).map(|kept| (*id, kept.claim.name.clone())));
-            }
-        }
+        let missing = missing.filter(|(id, path)| self.kept.get(id).is_some_and(|kept| kept.is_at(path)));
+        let gone: Vec<ClaimId> = missing.map(|(id, _)| *id).collect();
+        gone.iter().for_each(|id| drop(self.kept.remove(id)));
         gone
     }
 
     /// Forgets everything: the session has ended.
-    pub(crate) fn end(&mut self) -> Vec<(ClaimId, Name)> {
+    pub(crate) fn end(&mut self) -> Vec<ClaimId> {
         self.closed = true;
-        self.kept.drain().map(|(id, kept)| (id, kept.claim.name.clone())).collect()
+        self.kept.drain().map(|(id, _)| id).collect()
     }
 
     /// The withdrawal of this claim that is under way.
@@ -166,18 +162,12 @@ impl Places {
         self.leaving.get(&id).cloned()
     }
 
-    /// The withdrawal of this claim: the one that is under way, or a new one.
-    pub(crate) fn leave(
-        &mut self,
-        id: ClaimId,
-        withdraw: impl FnOnce(Option<Kept>) -> Option<Leaving>,
-    ) -> Option<Leaving> {
-        if let Some(leaving) = self.leaving.get(&id) {
-            return Some(leaving.clone());
+    /// The withdrawal of this claim: the one that is under way, or a new one. `None` if nothing of it was ever sent.
+    pub(crate) fn leave(&mut self, id: ClaimId, withdraw: impl FnOnce(&Kept) -> Leaving) -> Option<Leaving> {
+        if let Some(kept) = self.kept.remove(&id) {
+            self.leaving.insert(id, withdraw(&kept));
         }
-        let leaving = withdraw(self.kept.remove(&id))?;
-        self.leaving.insert(id, leaving.clone());
-        Some(leaving)
+        self.leaving(id)
     }
 
     /// The withdrawal of this claim is done.
@@ -195,23 +185,17 @@ impl Kept {
     fn is_at(&self, path: &str) -> bool {
         self.path() == Some(path)
     }
-
-    fn stop_waiting(&mut self, next: Option<AbortHandle>) {
-        if let Some(waiter) = std::mem::replace(&mut self.waiter, next) {
-            waiter.abort();
-        }
-    }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.stop_waiting(None);
+        self.watched.values().for_each(AbortHandle::abort);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use leasehold_core::seam::{Mode, Queue};
+    use leasehold_core::seam::Queue;
 
     use super::*;
 

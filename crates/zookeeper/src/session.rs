@@ -160,7 +160,7 @@ impl Session {
     pub(crate) fn lapse(self: &Arc<Session>) {
         let lapsed = self.places().lapsed(Moment::now());
         for claim in lapsed {
-            withdraw::start(self, &claim, None);
+            withdraw::start(self, &claim);
             self.bells.lost(claim.id, Loss::Expired);
         }
     }
@@ -200,10 +200,7 @@ impl Session {
         let listed = timeout(limit, client.list_ephemerals(self.config.root.path())).await;
         let alive: HashSet<String> = listed.unwrap_or(Err(ZkError::ConnectionLoss))?.into_iter().collect();
         let gone = self.places().forget_missing(&known, &alive);
-        for (id, name) in gone {
-            self.bells.lost(id, loss);
-            self.bells.stirred(&name);
-        }
+        gone.into_iter().for_each(|id| self.bells.lost(id, loss));
         Ok(())
     }
 
@@ -214,10 +211,7 @@ impl Session {
         if !all.is_empty() {
             tracing::warn!(claims = all.len(), ?loss, "the session with ZooKeeper has ended");
         }
-        for (id, name) in all {
-            self.bells.lost(id, loss);
-            self.bells.stirred(&name);
-        }
+        all.into_iter().for_each(|id| self.bells.lost(id, loss));
     }
 
     /// Lets the client go. When its last request is answered it closes the session, and whatever is left of it is gone.

@@ -9,7 +9,6 @@ use futures_util::future::join_all;
 use leasehold_core::seam::{Bells, Moment, Renewal, Tenure};
 use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Loss, Result};
 
-use crate::claim::grant;
 use crate::config::Config;
 use crate::error::unavailable;
 use crate::session::{Session, locked};
@@ -88,11 +87,6 @@ impl Sessions {
         }
     }
 
-    /// The session through which a claim with this TTL was made; any other if that has ended.
-    pub(crate) fn for_release(&self, ttl: Duration) -> Option<Arc<Session>> {
-        self.live(ttl).or_else(|| locked(&self.slots).values().find_map(|slot| slot.live()))
-    }
-
     /// Extends nothing by itself: heartbeats do. One request per session tells what is still there.
     pub(crate) async fn renew(&self, tenures: &[Tenure]) -> Vec<Renewal> {
         let mut sessions: HashMap<Duration, Option<Arc<Session>>> = HashMap::new();
@@ -115,7 +109,8 @@ impl Sessions {
         join_all(sessions.iter().map(|session| session.close())).await;
     }
 
-    fn live(&self, ttl: Duration) -> Option<Arc<Session>> {
+    /// The session through which claims with this TTL were made, if it has not ended.
+    pub(crate) fn live(&self, ttl: Duration) -> Option<Arc<Session>> {
         locked(&self.slots).get(&in_milliseconds(ttl))?.live()
     }
 
@@ -151,23 +146,13 @@ impl Drop for Sessions {
 fn renewal(session: Option<&Session>, tenure: &Tenure) -> Renewal {
     let Some(session) = session else { return Renewal::Lost(Loss::Expired) };
     let now = Moment::now();
-    let (known, held) = {
-        let mut places = session.places();
-        places.renew(tenure.claim.id, now);
-        (places.find(tenure.claim.id), places.held(tenure.claim.id))
-    };
-    match known {
+    match session.places().renew(tenure.claim.id, now) {
         Some(None) => return Renewal::Unknown(unavailable("the claim is just being made again")),
         Some(Some(node)) if *node.path == *tenure.place.as_str() => {}
         Some(Some(_)) | None => return Renewal::Lost(Loss::Gone),
     }
-    let Some(validity) = session.validity(now) else {
-        return Renewal::Unknown(unavailable("ZooKeeper has not answered the session's heartbeats lately"));
-    };
-    match held {
-        Some(node) if tenure.token.is_none() => Renewal::Granted(grant(&node, validity)),
-        _ => Renewal::Renewed(validity),
-    }
+    let unproven = || Renewal::Unknown(unavailable("ZooKeeper has not answered the session's heartbeats lately"));
+    session.validity(now).map_or_else(unproven, Renewal::Renewed)
 }
 
 /// ZooKeeper counts in milliseconds. A lease is never shorter than was asked for.

@@ -1,154 +1,108 @@
-//! Waiting in line: watches on the two entries that matter, and a line that is read again before its last event.
+//! Waiting in line: a watch on what must go first. Its ring is only a hint; whoever hears it claims again, and reads the line.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, join_all};
-use futures_util::stream::{FuturesUnordered, StreamExt};
-use leasehold_core::seam::{Claim, ClaimId, Mode};
-use leasehold_core::{Contention, Loss, Name};
-use zookeeper_client::{Client, Error as ZkError, EventType, StateWatcher};
+use futures_util::future::join_all;
+use leasehold_core::Contention;
+use leasehold_core::seam::{Admission, ClaimId, Mode, admit};
+use zookeeper_client::{Client, Error as ZkError, EventType, OneshotWatcher, Stat};
 
-use crate::claim::{self, Seat};
+use crate::claim::Seat;
 use crate::line::{self, Child};
 use crate::look;
 use crate::session::Session;
 
-/// One claim's wait.
+/// More permits than that are not watched one by one. The first that does not get one watches the children, and whoever is
+/// behind it watches the one before, which writes to its own node once it holds. So a release still wakes one waiter only.
+const MANY: u32 = 8;
+
+/// What stands for all children among the nodes that are watched.
+const CHILDREN: &str = "";
+
+/// Whether those behind an entry of this mode wait for it to write to its own node.
+pub(crate) fn is_awaited(mode: Mode) -> bool {
+    matches!(mode, Mode::Permits { of, .. } if of > MANY)
+}
+
+/// Whether something `before` it keeps an entry of this mode from its turn. `None`: it is in. Otherwise who holds, if that was
+/// read on the way. What keeps it is watched, if somebody waits for it.
 ///
-/// Nothing can get in before an entry that is in line, so what stood before it when the line was read only gets shorter. It is
-/// its turn when all of it is known to be gone. The nearest before it is watched, and the next (`line::to_watch`): when that
-/// one goes, the line is read again, so that the nearest's own end, heard in one message, says everything.
-pub(crate) struct Wait {
-    session: Arc<Session>,
-    seat: Seat,
-    id: ClaimId,
-    name: Name,
+/// Nothing can get in before an entry that is in line, so what stood before it when the line was read only gets shorter.
+pub(crate) async fn obstacle(
+    session: &Arc<Session>,
+    client: &Client,
+    seat: &Seat,
+    mut before: Vec<Child>,
     mode: Mode,
-    /// Its own node, without the parent's path.
-    node: String,
-    before: Vec<Child>,
-    /// Nothing has gone since `before` was read.
-    fresh: bool,
-    watched: HashSet<String>,
-    events: FuturesUnordered<BoxFuture<'static, (String, EventType)>>,
-    /// Says whether the connection was lost since the wait began: the order of events across connections means nothing.
-    states: StateWatcher,
-    /// Who holds, if it was among those watched.
-    pub(crate) holder: Option<Contention>,
-}
-
-/// What a look at the line has shown.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Turn {
-    Now,
-    Later,
-    /// The entry is not in the line.
-    Gone,
-}
-
-impl Wait {
-    pub(crate) fn new(
-        session: &Arc<Session>,
-        client: &Client,
-        claim: &Claim,
-        seat: Seat,
-        node: String,
-        before: Vec<Child>,
-    ) -> Wait {
-        Wait {
-            session: session.clone(),
-            seat,
-            id: claim.id,
-            name: claim.name.clone(),
-            mode: claim.mode,
-            node,
-            before,
-            fresh: true,
-            watched: HashSet::new(),
-            events: FuturesUnordered::new(),
-            states: client.state_watcher(),
-            holder: None,
+    waiter: Option<ClaimId>,
+) -> Result<Option<Option<Contention>>, ZkError> {
+    let mut seen = waiter.map(|id| session.places().watched(id)).unwrap_or_default();
+    let mut holder = None;
+    loop {
+        let Admission::Watch(mut nearest) = admit(&line::modes(&before), mode) else { return Ok(None) };
+        let many = waiter.is_some() && nearest.len() > MANY as usize;
+        if many && line::holding(&before) == before.len() {
+            if !seen.insert(CHILDREN.to_owned()) {
+                return Ok(Some(holder));
+            }
+            let (children, watcher) = session.limited(client.list_and_watch_children(&seat.parent)).await?;
+            before = seat.before(&children);
+            waiter.inspect(|id| watch(session, *id, CHILDREN.to_owned(), watcher));
+            continue;
         }
-    }
-
-    /// Finds out whether it is its turn, and watches what must be watched if not.
-    pub(crate) async fn settle(&mut self, client: &Client) -> Result<Turn, ZkError> {
-        loop {
-            let Some(mut wanted) = line::to_watch(&self.before, self.mode) else { return Ok(Turn::Now) };
-            wanted.retain(|node| !self.watched.contains(node));
-            if wanted.is_empty() {
-                return Ok(Turn::Later);
-            }
-            if !self.fresh {
-                // What is left may have gone unseen.
-                let children = self.session.limited(client.list_children(&self.seat.parent)).await;
-                let children = if children == Err(ZkError::NoNode) { Vec::new() } else { children? };
-                let Some(before) = line::before(&line::in_order(&children), &self.node) else { return Ok(Turn::Gone) };
-                self.before = before;
-                self.fresh = true;
-                continue;
-            }
-            // By getData: on a node that is gone it leaves no watch behind.
-            let paths: Vec<String> = wanted.iter().map(|node| self.seat.path(node)).collect();
-            let all = join_all(paths.iter().map(|path| client.get_and_watch_data(path)));
-            let answers = self.session.limited(all.map(Ok)).await?;
-            for (node, answer) in wanted.into_iter().zip(answers) {
-                match answer {
-                    Ok((data, stat, watcher)) => {
-                        if self.before.first().is_some_and(|head| head.node == node) {
-                            self.holder = Some(look::contention(&data, &stat));
-                        }
-                        self.watched.insert(node.clone());
-                        self.events.push(async move { (node, watcher.changed().await.event_type) }.boxed());
+        if many {
+            nearest.drain(..nearest.len() - 1);
+        }
+        nearest.retain(|&i| !seen.contains(&before[i].node));
+        // What their data says, a downgrade, matters to shared entries alone.
+        if nearest.is_empty() || (waiter.is_none() && mode != Mode::Shared) {
+            return Ok(Some(holder));
+        }
+        let answers = nearest.iter().map(|&i| read(client, seat.path(&before[i].node), waiter.is_some()));
+        let answers = session.limited(futures_util::FutureExt::map(join_all(answers), Ok)).await?;
+        for (i, answer) in nearest.into_iter().zip(answers).rev() {
+            match answer {
+                Ok((data, stat, watcher)) => {
+                    if i == 0 {
+                        holder = Some(look::contention(&data, &stat));
                     }
-                    Err(ZkError::NoNode) => self.gone(&node),
-                    Err(e) => return Err(e),
+                    before[i].refine(&data);
+                    seen.insert(before[i].node.clone());
+                    if let (Some(id), Some(watcher)) = (waiter, watcher) {
+                        watch(session, id, before[i].node.clone(), watcher);
+                    }
                 }
+                Err(ZkError::NoNode) => drop(before.remove(i)),
+                Err(e) => return Err(e),
             }
         }
-    }
-
-    /// Waits until it is its turn, and rings.
-    pub(crate) async fn run(mut self) {
-        let bells = self.session.bells.clone();
-        while let Some((node, event)) = self.events.next().await {
-            self.watched.remove(&node);
-            match event {
-                EventType::Session => return, // the session's end rings for all
-                EventType::NodeDeleted => self.gone(&node),
-                _ => {} // another label; it is watched again
-            }
-            let turn = match self.session.current() {
-                Some(client) if !self.reconnected() => self.settle(&client).await,
-                _ => return bells.claim_again(self.id),
-            };
-            match turn {
-                Ok(Turn::Later) => {}
-                Ok(Turn::Now) if !self.reconnected() => return self.granted(),
-                Ok(Turn::Now) | Err(_) => return bells.claim_again(self.id),
-                Ok(Turn::Gone) => {
-                    self.session.places().forget(self.id);
-                    return bells.lost(self.id, Loss::Gone);
-                }
-            }
+        if many {
+            // It may have written before it was watched.
+            before = seat.before(&session.limited(client.list_children(&seat.parent)).await?);
         }
     }
+}
 
-    fn granted(&self) {
-        match claim::hold(&self.session, self.id, &self.name, &self.seat.path(&self.node)) {
-            Ok(grant) => self.session.bells.granted(self.id, grant),
-            Err(_) => self.session.bells.claim_again(self.id),
+/// By getData: on a node that is gone it leaves no watch behind.
+async fn read(client: &Client, path: String, watch: bool) -> Result<(Vec<u8>, Stat, Option<OneshotWatcher>), ZkError> {
+    if watch {
+        client.get_and_watch_data(&path).await.map(|(data, stat, watcher)| (data, stat, Some(watcher)))
+    } else {
+        client.get_data(&path).await.map(|(data, stat)| (data, stat, None))
+    }
+}
+
+/// Rings for the claim when this node changes or goes.
+fn watch(session: &Arc<Session>, id: ClaimId, node: String, watcher: OneshotWatcher) {
+    // While the places are locked the task cannot be done before it is known.
+    let mut places = session.places();
+    let (ringing, watched) = (session.clone(), node.clone());
+    let task = tokio::spawn(async move {
+        // The session's end rings for all.
+        if watcher.changed().await.event_type != EventType::Session {
+            ringing.places().unwatch(id, &watched);
+            ringing.bells.claim_again(id);
         }
-    }
-
-    fn gone(&mut self, node: &str) {
-        self.before.retain(|child| child.node != node);
-        self.fresh = false;
-    }
-
-    fn reconnected(&mut self) -> bool {
-        self.states.changed().now_or_never().is_some()
-    }
+    });
+    places.watch(id, node, task.abort_handle());
 }

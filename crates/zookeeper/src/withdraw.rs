@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold_core::seam::{Claim, ClaimId, Place};
+use leasehold_core::seam::{Claim, ClaimId};
 use leasehold_core::{Error, ErrorKind, Result};
 use tokio::time::timeout;
 use zookeeper_client::{Client, Error as ZkError};
@@ -18,32 +18,22 @@ use crate::session::Session;
 const BREATHE: Duration = Duration::from_millis(100);
 
 /// Removes whatever the claim has left, and waits for it as long as for any request.
-pub(crate) async fn withdraw(session: &Arc<Session>, claim: &Claim, place: Option<&Place>) -> Result<()> {
-    let Some(leaving) = start(session, claim, place) else { return Ok(()) };
-    match timeout(session.config.timeout, leaving).await {
-        Ok(done) => {
-            session.bells.stirred(&claim.name);
-            done.map_err(writing)
-        }
-        Err(_) => {
-            Err(Error::new(ErrorKind::Ambiguous, "ZooKeeper has not answered yet; the release goes on by itself"))
-        }
-    }
+pub(crate) async fn withdraw(session: &Arc<Session>, claim: &Claim) -> Result<()> {
+    let Some(leaving) = start(session, claim) else { return Ok(()) };
+    let unanswered =
+        || Error::new(ErrorKind::Ambiguous, "ZooKeeper has not answered yet; the release goes on by itself");
+    timeout(session.config.timeout, leaving).await.map_err(|_| unanswered())?.map_err(writing)
 }
 
 /// Begins to remove whatever the claim has left; `None` if that is nothing.
 ///
 /// A session outlives its claims, so an entry that was forgotten would block its line for as long as the session lives: the
 /// withdrawal goes on in the background until it is done or the session has ended.
-pub(crate) fn start(session: &Arc<Session>, claim: &Claim, place: Option<&Place>) -> Option<Leaving> {
+pub(crate) fn start(session: &Arc<Session>, claim: &Claim) -> Option<Leaving> {
     session.places().leave(claim.id, |kept| {
-        let path = match kept {
-            Some(kept) => kept.path().map(str::to_owned),
-            // Nothing was sent through this session; through an earlier one perhaps.
-            None => Some(place?.as_str().to_owned()),
-        };
+        let path = kept.path().map(str::to_owned);
         let task = tokio::spawn(carry_through(session.clone(), claim.id, Seat::of(session, claim), path));
-        Some(task.map(|done| done.unwrap_or(Err(ZkError::ClientClosed))).boxed().shared())
+        task.map(|done| done.unwrap_or(Err(ZkError::ClientClosed))).boxed().shared()
     })
 }
 

@@ -189,3 +189,59 @@ async fn a_foreign_lock_waits_for_us_and_we_for_it() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn an_observer_hears_of_every_leader_and_value() {
+    limited(async {
+        let server = server().await;
+        let (one, two, three) = (store(&server).await, store(&server).await, store(&server).await);
+        let mut seen = three.election("a").observe().await.unwrap();
+        assert!(seen.current().is_none());
+        let mut next = async |expected: Option<&str>| {
+            seen.changed().await.unwrap();
+            assert_eq!(seen.current().map(|leader| &*leader.value), expected);
+        };
+        let first = one.election("a").ttl(LONG).campaign("one").await.unwrap();
+        next(Some("one")).await;
+        first.proclaim("uno").await.unwrap();
+        next(Some("uno")).await;
+        let second = tokio::spawn(two.election("a").ttl(LONG).campaign("two"));
+        until(|| async { two.lock("a").inspect().await.unwrap().waiters.len() == 1 }).await;
+        first.resign().await.unwrap();
+        next(Some("two")).await;
+        second.await.unwrap().unwrap().resign().await.unwrap();
+        next(None).await;
+    })
+    .await;
+}
+
+/// At the seam: a ring when it listens, one for each change of the head, none for who comes behind it.
+#[tokio::test]
+async fn an_observed_name_is_rung_for_its_head_alone() {
+    limited(async {
+        let server = server().await;
+        let (client, other) = (client(&server).await, client(&server).await);
+        let store = Store::new(client.clone());
+        let mut seen = store.election("a").observe().await.unwrap();
+        // Each change is heard far sooner than the observer's own nap.
+        let mut late = 0;
+        for _ in 0..6 {
+            let claim = fair("a", LONG);
+            for step in 0..2 {
+                let started = Moment::now();
+                if step == 0 {
+                    granted(&other, &claim).await;
+                } else {
+                    other.release(&claim, None).await.unwrap();
+                }
+                seen.changed().await.unwrap();
+                assert_eq!(seen.current().is_some(), step == 0);
+                late += usize::from(Moment::now().since(started) > Duration::from_millis(500));
+            }
+        }
+        assert!(late <= 3, "{late} of 12 changes were found by a nap");
+        drop(seen);
+        until(|| async { server.watch_count().await.unwrap() == 3 }).await;
+    })
+    .await;
+}

@@ -65,18 +65,14 @@ impl Harness for World {
     }
 
     fn powers(&self) -> Powers {
-        use Need::{
-            AnotherTool, DeleteHolder, Downgrade, Footprint, Junk, Link, Permits, Private, PushedWake, Requests,
-            Restart, Shared, Values,
-        };
+        use Need::{AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart};
         let able = [AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart];
-        let powers = match self {
+        match self {
             World::Private(_) => Powers::new(&able, "transaction numbers restart with the data, as its guarantees say"),
             World::External(_) => {
                 Powers::new(&[PushedWake], "the server of LEASEHOLD_ZOOKEEPER_URL is not ours to disturb")
             }
-        };
-        powers.lacks(&[Shared, Permits, Downgrade, Values], "this store knows exclusive claims and short labels only")
+        }
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
@@ -123,7 +119,7 @@ impl Harness for World {
     }
 
     fn budget(&self) -> Budget {
-        Budget { cycle: 3.0, hand_over: 6.1 }
+        Budget { cycle: 3.0, hand_over: 5.1 }
     }
 
     async fn footprint(&self) -> u64 {

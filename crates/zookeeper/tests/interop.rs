@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::*;
 use foreign::{Foreign, count_together};
-use leasehold_core::seam::Backend;
+use leasehold_core::seam::{Backend, Mode};
 use leasehold_core::{Contention, Guard, Store};
 use leasehold_testbed::ZooKeeper as Server;
 use tokio::task::JoinHandle;
@@ -207,6 +207,91 @@ async fn every_lock_of_kazoo_s_is_excluded_with_the_pattern_and_none_without() {
             assert_eq!(untold.ask("release").await, "released");
             guard.release().await.unwrap();
         }
+    })
+    .await;
+}
+
+/// Our readers, our writer and our permits are all kept out by kazoo's write lock and keep it out. With its read lock our
+/// readers share, where it came first: it waits for whatever matches its pattern.
+#[tokio::test]
+async fn our_read_write_lock_and_kazoo_s_keep_each_other_out() {
+    limited(async {
+        let server = server().await;
+        let (raw, store) = (client(&server).await, store(&server).await);
+        let modes = [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 1, of: 3 }];
+        for class in ["WriteLock", "ReadLock"] {
+            let mut theirs = kazoo_with(&server, "/test/a", "10", class, &[PATTERN]).await;
+            for mode in modes {
+                let ours = of_mode(mode, "a");
+                granted(&raw, &ours).await;
+                assert_eq!(theirs.ask("try").await, "busy", "{class} beside {mode:?}");
+                theirs.tell("acquire").await;
+                until(|| async {
+                    let line = store.lock("a").inspect().await.unwrap();
+                    line.holders.len() + line.waiters.len() == 2
+                })
+                .await;
+                raw.release(&ours, None).await.unwrap();
+                assert_eq!(theirs.hear().await, "held");
+                let after = of_mode(mode, "a");
+                if (class, mode) == ("ReadLock", Mode::Shared) {
+                    granted(&raw, &after).await;
+                } else {
+                    assert!(waiting(&raw, &after).await.who.foreign, "{class} before {mode:?}");
+                }
+                assert_eq!(theirs.ask("release").await, "released");
+                granted(&raw, &after).await;
+                raw.release(&after, None).await.unwrap();
+            }
+        }
+    })
+    .await;
+}
+
+/// A writer of ours stands behind kazoo's readers until the last of them has left.
+#[tokio::test]
+async fn our_writer_waits_for_all_of_kazoo_s_readers() {
+    limited(async {
+        let server = server().await;
+        let store = store(&server).await;
+        let mut readers = Vec::new();
+        for _ in 0..2 {
+            let mut theirs = kazoo_with(&server, "/test/a", "10", "ReadLock", &[PATTERN]).await;
+            assert_eq!(theirs.ask("try").await, "held");
+            readers.push(theirs);
+        }
+        let ours = store.rw_lock("a").ttl(LONG).read().acquire().await.unwrap();
+        let writer = tokio::spawn(store.rw_lock("a").ttl(LONG).write().acquire());
+        until_waiting(&store, "a", 1).await;
+        ours.release().await.unwrap();
+        for mut theirs in readers {
+            assert!(!writer.is_finished());
+            assert_eq!(theirs.ask("release").await, "released");
+        }
+        writer.await.unwrap().unwrap().release().await.unwrap();
+    })
+    .await;
+}
+
+/// kazoo 2.8.0's read lock waits for writers that came after it: for ever, because they wait for it.
+#[tokio::test]
+async fn a_reader_of_kazoo_s_waits_for_later_writers_too() {
+    limited(async {
+        let server = server().await;
+        let store = store(&server).await;
+        let first = store.rw_lock("a").ttl(LONG).write().acquire().await.unwrap();
+        let mut theirs = kazoo_with(&server, "/test/a", "10", "ReadLock", &[PATTERN]).await;
+        theirs.tell("acquire").await;
+        until_waiting(&store, "a", 1).await;
+        let later = tokio::spawn(store.rw_lock("a").ttl(LONG).write().acquire());
+        until_waiting(&store, "a", 2).await;
+        first.release().await.unwrap();
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            assert!(theirs.waits().await && !later.is_finished(), "it is mended: say so in the documentation");
+        }
+        theirs.kill().await;
+        later.await.unwrap().unwrap().release().await.unwrap();
     })
     .await;
 }

@@ -14,6 +14,7 @@ pub(crate) mod modes;
 pub(crate) mod multi;
 pub(crate) mod names;
 pub(crate) mod permits;
+pub(crate) mod programs;
 pub(crate) mod reentry;
 pub(crate) mod shared;
 pub(crate) mod token;

@@ -109,14 +109,14 @@ pub(crate) async fn nest_in_namespaces(arena: Arena) {
 
 /// P8: labels, tokens and times of the holder and of those who wait, in order.
 pub(crate) async fn show_who_holds_and_waits(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+    let (one, two, three) = (arena.store().await, arena.store().await, arena.store().await);
     let lock = one.lock("a");
     let empty = lock.inspect().await.unwrap();
     assert!(empty.holders.is_empty() && empty.waiters.is_empty());
     let guard = one.lock("a").label("holder é").acquire().await.unwrap();
     let mut waiters = Vec::new();
-    for (i, label) in ["first", "second"].into_iter().enumerate() {
-        waiters.push(tokio::spawn(two.lock("a").label(label).acquire()));
+    for (i, (store, label)) in [(&two, "first"), (&three, "second")].into_iter().enumerate() {
+        waiters.push(tokio::spawn(store.lock("a").label(label).acquire()));
         arena.queue_reaches(&one, "a", i + 1).await;
     }
     let line = lock.inspect().await.unwrap();

@@ -164,11 +164,11 @@ pub(crate) async fn ends_at_its_deadline(arena: Arena) {
 
 /// CASES 26: a waiter in the middle gives up; those behind it are served as if it had never been there.
 pub(crate) async fn that_gives_up_harms_nobody(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+    let (one, two, three) = (arena.store().await, arena.store().await, arena.store().await);
     let guard = one.lock("a").acquire().await.unwrap();
     let middle = tokio::spawn(two.lock("a").acquire());
     arena.queue_reaches(&one, "a", 1).await;
-    let last = tokio::spawn(two.lock("a").acquire());
+    let last = tokio::spawn(three.lock("a").acquire());
     arena.queue_reaches(&one, "a", 2).await;
     middle.abort();
     arena.queue_reaches(&one, "a", 1).await;

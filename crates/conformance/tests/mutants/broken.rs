@@ -16,7 +16,7 @@ use crate::defect::Defect;
 use crate::world::{Known, World};
 
 pub(crate) struct Broken {
-    world: Arc<World>,
+    pub(crate) world: Arc<World>,
     bells: Bells,
     session: OnceLock<Moment>,
 }
@@ -26,11 +26,11 @@ impl Broken {
         Broken { world, bells: Bells::new(), session: OnceLock::new() }
     }
 
-    fn is(&self, defect: Defect) -> bool {
+    pub(crate) fn is(&self, defect: Defect) -> bool {
         self.world.is(defect)
     }
 
-    fn encoded(&self, name: &Name) -> Name {
+    pub(crate) fn encoded(&self, name: &Name) -> Name {
         if self.is(Defect::FoldsNames) { name.as_str().to_lowercase().into() } else { name.clone() }
     }
 
@@ -44,6 +44,10 @@ impl Broken {
                 asked.ttl -= sent.since(*self.session.get_or_init(|| sent)).min(claim.ttl / 2);
             }
             Some(Defect::TryLeavesAPlace) => asked.queue = Queue::Fair,
+            Some(Defect::ReadersExclude | Defect::ManyCountAsOne | Defect::CountsMayDiffer) => {
+                asked.mode = self.mistaken(&asked.name, claim.mode);
+            }
+            Some(Defect::CutsValues) => asked.label = self.cut(&asked.label),
             Some(Defect::NewIdEachTime) => asked.id = ClaimId::fresh(),
             Some(Defect::LosesTheLabel) => {
                 let first = self.world.known().iter().find(|k| k.claim.id == claim.id).map(|k| k.asked.label.clone());
@@ -83,7 +87,7 @@ impl Broken {
             return false;
         }
         let (claim, asked, bells) = (claim.clone(), asked.clone(), self.bells.clone());
-        known.push(Known { claim, asked, bells, sent, waits: true, grant: None, behind: None });
+        known.push(Known { claim, asked, bells, sent, waits: true, grant: None, undone: false, behind: None });
         true
     }
 
@@ -106,7 +110,7 @@ impl Broken {
     }
 
     fn granted(&self, claim: &Claim, mut grant: Grant, sent: Moment) -> Claimed {
-        grant.token = self.shown(grant.token);
+        grant.token = self.mistaken_token(claim, self.shown(grant.token));
         if self.is(Defect::GrantsLessThanItSays) || self.is(Defect::CountsFromTheClaim) {
             grant.validity = Validity::since(sent, claim.ttl);
         }
@@ -125,7 +129,9 @@ impl Broken {
             waiting.look_again = Some(Duration::from_secs(3600));
         }
         if is_new
-            && (self.is(Defect::ServesTheLastFirst) || self.is(Defect::FastPassesFair) && claim.queue == Queue::Fast)
+            && (self.is(Defect::ServesTheLastFirst)
+                || self.is(Defect::FastPassesFair) && claim.queue == Queue::Fast
+                || self.slips_in(claim).await)
         {
             self.go_before_the_others(claim).await;
         }
@@ -177,7 +183,7 @@ impl Broken {
         }
     }
 
-    async fn evict_everybody(&self, name: &Name) -> Result<bool> {
+    pub(crate) async fn evict_everybody(&self, name: &Name) -> Result<bool> {
         let memory = self.world.memory();
         let mut any = false;
         for token in memory.inspect(name).await?.holders.iter().filter_map(|e| e.token) {
@@ -209,7 +215,7 @@ fn tenure(asked: &Claim, token: Option<FencingToken>) -> Tenure {
     Tenure::new(Arc::new(asked.clone()), Place::new(asked.id.to_string()), token)
 }
 
-fn id_of(label: &str) -> Option<ClaimId> {
+pub(crate) fn id_of(label: &str) -> Option<ClaimId> {
     ClaimId::parse(label.get(..32)?)
 }
 
@@ -231,10 +237,22 @@ impl Backend for Broken {
         if let Some(answer) = self.unasked(claim).await {
             return Ok(answer);
         }
+        if let Some(answer) = self.undone(claim) {
+            return Ok(answer);
+        }
         let sent = Moment::now();
         let asked = self.asked(claim, sent);
+        let downgrades = self.downgrades(claim);
+        if downgrades && self.is(Defect::DowngradeQueuesAgain) {
+            self.world.memory().release(&asked, None).await?;
+            self.serve(&claim.name).await;
+        }
         let is_new = self.remember(claim, &asked, sent);
-        Ok(match self.world.memory().claim(&asked).await? {
+        let answer = self.world.memory().claim(&asked).await.inspect_err(|_| drop(self.forget(claim.id)))?;
+        if downgrades && !self.is(Defect::DowngradeWakesNobody) {
+            self.serve(&claim.name).await;
+        }
+        Ok(match answer {
             Claimed::Granted(grant) => self.granted(claim, grant, sent),
             Claimed::Waiting(waiting) => self.waiting(claim, waiting, is_new).await,
             Claimed::Busy(mut who) => {
@@ -304,7 +322,7 @@ impl Backend for Broken {
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        let evicted = if self.is(Defect::EvictsByName) || self.is(Defect::OneTokenForAll) {
+        let evicted = if self.evicts_everybody(name, token).await {
             self.evict_everybody(name).await?
         } else {
             let counted = FencingToken::new(token.get().saturating_sub(self.world.floor()));

@@ -30,6 +30,20 @@ pub(crate) enum Defect {
     WaitsForTheDead,
     FoldsNames,
     ListsBackwards,
+    ReadersExclude,
+    ReadersPassWriters,
+    ReadersShareAToken,
+    ModesCountApart,
+    ManyCountAsOne,
+    FewPassMany,
+    CountsMayDiffer,
+    EvictsEverybody,
+    DowngradeQueuesAgain,
+    DowngradeChangesTheToken,
+    DowngradeWakesNobody,
+    LateClaimUndoesDowngrade,
+    ProclaimChangesTheToken,
+    CutsValues,
 }
 
 /// A mistake and its judge.
@@ -106,4 +120,36 @@ sentences! {
         => "names/do_not_interact", "\"A\"";
     ListsBackwards: "lists come in no order"
         => "names/are_listed", "left == right";
+    ReadersExclude: "a reader's claim is as exclusive as a writer's"
+        => "shared/readers_share_and_a_writer_excludes", "a second reader";
+    ReadersExclude: "a reader's claim is as exclusive as a writer's"
+        => "programs/follow_the_models", "expected|should|waited";
+    ReadersPassWriters: "a reader gets in beside readers although a writer waits before it"
+        => "shared/one_line_for_readers_and_writers", "should have 1 holders";
+    ReadersShareAToken: "all who read together have the token of the first"
+        => "shared/readers_share_and_a_writer_excludes", "share a token";
+    ModesCountApart: "readers' tokens come from a counter of their own"
+        => "modes/raise_one_anothers_tokens", "after Some";
+    ManyCountAsOne: "a claim for several permits is counted as one"
+        => "permits/never_more_than_there_are", "permits are out";
+    FewPassMany: "a claim that fits is granted before a larger one that came first"
+        => "permits/many_are_not_passed_by_few", "should have 1 holders";
+    CountsMayDiffer: "a claim with another count of permits is taken as if it had said the line's"
+        => "permits/of_another_count_are_refused", "expected Invalid|the refusal";
+    EvictsEverybody: "evict finds the token among the holders, and ends all of them"
+        => "shared/one_reader_is_evicted", "evicted too|was evicted";
+    DowngradeQueuesAgain: "a downgrade is a release and a new claim at the end of the line"
+        => "downgrade/lets_readers_in_and_no_writer", "Lost";
+    DowngradeChangesTheToken: "a downgrade mints a new token"
+        => "downgrade/is_not_undone_by_a_late_claim", "keeps token and place";
+    DowngradeWakesNobody: "a downgrade rings nobody whom it lets in"
+        => "downgrade/wakes_readers_at_once", "the push of a downgrade";
+    LateClaimUndoesDowngrade: "an exclusive claim that comes after the downgrade makes it exclusive again"
+        => "downgrade/is_not_undone_by_a_late_claim", "exclusive again";
+    ProclaimChangesTheToken: "claiming again with another label mints a new token"
+        => "election/is_observed", "Lost";
+    LosesTheLabel: "claiming again while granted does not store the new label"
+        => "election/is_observed", "to see Some(\"two\")";
+    CutsValues: "a value is cut as if it were a label"
+        => "election/keeps_long_and_odd_values", "campaigned";
 }

@@ -5,6 +5,7 @@
 
 mod broken;
 mod defect;
+mod modes;
 mod world;
 
 use std::process::ExitCode;

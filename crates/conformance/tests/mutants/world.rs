@@ -29,6 +29,8 @@ pub(crate) struct Known {
     pub(crate) sent: Moment,
     pub(crate) waits: bool,
     pub(crate) grant: Option<Grant>,
+    /// A late claim undid its downgrade.
+    pub(crate) undone: bool,
     /// The holder's token when it took its place.
     pub(crate) behind: Option<u64>,
 }

@@ -8,4 +8,7 @@ mod keeping;
 mod leaving;
 mod losing;
 mod script;
+mod several;
 mod surface;
+mod watching;
+mod widening;

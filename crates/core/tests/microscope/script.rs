@@ -7,10 +7,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::seam::{
-    Backend, Bells, Claim, ClaimId, Claimed, Clock, Grant, Moment, Place, Renewal, Tenure, Validity, VirtualClock,
-    Waiting, async_trait,
+    Backend, Bells, Claim, ClaimId, Claimed, Clock, Grant, Moment, Observing, Place, Renewal, Tenure, Validity,
+    VirtualClock, Waiting, async_trait,
 };
-use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Guarantees, Line, Name, Result, Store};
+use leasehold_core::{Contention, Error, ErrorKind, Fairness, FencingToken, Guarantees, Line, Name, Result, Store};
 use tokio::sync::watch;
 
 /// The lease of these tests; a third and a sixth of it are whole.
@@ -30,6 +30,7 @@ pub(crate) enum Call {
     Answered(ClaimId),
     Renew(Vec<ClaimId>),
     Release(ClaimId, Option<Place>),
+    Look(Name),
     Close,
     /// The last owner of the backend has gone.
     Dropped,
@@ -54,6 +55,10 @@ impl Log {
 
     pub(crate) fn releases(&self) -> usize {
         self.count(|call| matches!(call, Call::Release(..)))
+    }
+
+    pub(crate) fn looks(&self) -> usize {
+        self.count(|call| matches!(call, Call::Look(_)))
     }
 
     pub(crate) fn dropped(&self) -> usize {
@@ -97,6 +102,7 @@ pub(crate) struct Script {
     claim: Hook<Claim, Claimed>,
     renew: Hook<Vec<Tenure>, Vec<Renewal>>,
     release: Hook<Claim, ()>,
+    look: Hook<Name, Line>,
 }
 
 impl Script {
@@ -118,6 +124,7 @@ impl Script {
                 ready(Ok(all.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect())).boxed()
             }),
             release: Box::new(|_, _| ready(Ok(())).boxed()),
+            look: Box::new(|_, _| ready(Ok(Line::default())).boxed()),
         }
     }
 
@@ -144,6 +151,18 @@ impl Script {
         F: Future<Output = Result<()>> + Send + 'static,
     {
         Script { release: Box::new(move |claim, n| hook(claim, n).boxed()), ..self }
+    }
+
+    pub(crate) fn looks<F>(self, hook: impl Fn(Name, usize) -> F + Send + Sync + 'static) -> Script
+    where
+        F: Future<Output = Result<Line>> + Send + 'static,
+    {
+        Script { look: Box::new(move |name, n| hook(name, n).boxed()), ..self }
+    }
+
+    /// It rings no bells.
+    pub(crate) fn silent(self) -> Script {
+        Script { bells: None, ..self }
     }
 
     pub(crate) fn store(self) -> Store {
@@ -192,8 +211,10 @@ impl Backend for Watched {
         (self.0.release)(claim.clone(), n).await
     }
 
-    async fn inspect(&self, _: &Name) -> Result<Line> {
-        Ok(Line::default())
+    async fn inspect(&self, name: &Name) -> Result<Line> {
+        let n = self.0.log.looks();
+        self.0.write(Call::Look(name.clone()));
+        (self.0.look)(name.clone(), n).await
     }
 
     async fn list(&self, _: &str, _: Option<&Name>, _: usize) -> Result<Vec<Name>> {
@@ -205,11 +226,15 @@ impl Backend for Watched {
     }
 
     fn guarantees(&self) -> Guarantees {
-        Guarantees::none("script")
+        Guarantees::none("script").fairness(Fairness::Strict)
     }
 
     fn bells(&self) -> Option<&Bells> {
         self.0.bells.as_ref()
+    }
+
+    fn observe(&self, _: &Name) -> Observing {
+        self.0.bells.as_ref().map_or_else(Observing::none, |_| Observing::new(()))
     }
 
     fn clock(&self) -> Clock {

@@ -6,8 +6,9 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Clock, Renewal, Tenure, VirtualClock};
 use leasehold_core::{
-    Acquire, Contention, DistributedLock, Error, Fenced, FencingToken, Guarantees, Guard, Held, Lease, Line, Lock,
-    Loss, Lost, Name, Options, Owner, Ran, Store,
+    Acquire, Contention, DistributedLock, Election, Error, FenceGate, Fenced, FencingToken, Guarantees, Guard, Held,
+    Leader, Leadership, Lease, Line, Lock, Loss, Lost, Multi, MultiGuard, Name, Observer, Options, Owner, Ran, RwLock,
+    Semaphore, Store,
 };
 
 fn everywhere<T: Send + Sync + Unpin + Debug + 'static>() {}
@@ -24,6 +25,15 @@ fn types_go_everywhere() {
     everywhere::<Loss>();
     everywhere::<Owner>();
     everywhere::<Options>();
+    everywhere::<RwLock>();
+    everywhere::<Semaphore>();
+    everywhere::<Election>();
+    everywhere::<Leadership>();
+    everywhere::<Leader>();
+    everywhere::<Multi>();
+    everywhere::<MultiGuard>();
+    everywhere::<FenceGate<u64>>();
+    anywhere::<Observer>();
     everywhere::<Name>();
     everywhere::<FencingToken>();
     everywhere::<Error>();

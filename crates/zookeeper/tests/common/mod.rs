@@ -43,6 +43,10 @@ pub fn fair(name: &str, ttl: Duration) -> Claim {
     Claim::new(name, Mode::Exclusive, Queue::Fair, ttl, &format!("label of {name}"))
 }
 
+pub fn of_mode(mode: Mode, name: &str) -> Claim {
+    Claim::new(name, mode, Queue::Fair, LONG, "label")
+}
+
 pub fn trying(name: &str, ttl: Duration) -> Claim {
     Claim::new(name, Mode::Exclusive, Queue::Try, ttl, "trier")
 }

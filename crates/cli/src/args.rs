@@ -1,0 +1,292 @@
+//! The command line. Its words, the environment's names and the exit codes are a contract that scripts rely on.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{ArgAction, Parser, Subcommand};
+use leasehold::Options;
+
+use crate::exit::{NOT_ACQUIRED, USAGE};
+use crate::guardian::wire::Leftovers;
+
+/// Hold a distributed lock while a program runs.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", version = env!("LEASEHOLD_VERSION"), propagate_version = true, max_term_width = 100)]
+pub(crate) struct Args {
+    /// Say more on standard error: -v what happens to the lock, -vv everything.
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Run),
+    Elect(Elect),
+    #[command(visible_alias = "list")]
+    Ls(List),
+    Who(Who),
+    Break(Break),
+    Guarantees(Guarantees),
+    Verify(crate::verify::Verify),
+    Compare(crate::compare::Compare),
+    Completions(Completions),
+    Man(Man),
+}
+
+/// Which store.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StoreArg {
+    /// The store: sqlite:///PATH, redis://HOST[:PORT][/DB], etcd://HOST,…, zookeeper://HOST,… [default: $LEASEHOLD_STORE, or
+    /// a file of yours: leasehold/locks.db in $XDG_STATE_HOME or ~/.local/state].
+    ///
+    /// A URL with a password is better put into $LEASEHOLD_STORE: arguments can be seen by other users.
+    #[arg(long = "store", value_name = "URL")]
+    pub(crate) url: Option<String>,
+}
+
+/// Run a program while holding the lock.
+///
+/// Waits for the lock NAME, runs CMD, and gives the lock back when CMD and what it left behind have ended. If the lock is
+/// lost, CMD and all its descendants are ended before anybody else can have it: SIGTERM first, then SIGKILL.
+///
+/// CMD finds LEASEHOLD_NAME, LEASEHOLD_FENCING_TOKEN and LEASEHOLD_STORE (without credentials) in its environment. Send the
+/// token along with each write, and let the resource refuse a smaller one: no lock can stop a packet that is on its way.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Run {
+    /// The lock's name: any text of up to 512 bytes.
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
+    #[command(flatten)]
+    pub(crate) lease: LeaseArgs,
+    /// Share the lock with others who take it with --shared; who takes it without waits for all of them.
+    #[arg(long, conflicts_with = "permits")]
+    pub(crate) shared: bool,
+    /// Let N run at once: this one takes one of N permits. All who use NAME must say the same N.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) permits: Option<u32>,
+    /// Give up after waiting so long [default: wait for ever].
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+    /// Give up at once if somebody else holds it.
+    #[arg(short = 'n', long, conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+    /// End CMD after so long; exit code 124.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) max_hold: Option<Duration>,
+    /// Write one line of JSON about the outcome: CMD may return any of our exit codes itself.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// The exit code when the lock is not acquired.
+    #[arg(short = 'E', long = "conflict-exit-code", value_name = "N", default_value_t = NOT_ACQUIRED)]
+    pub(crate) not_acquired: u8,
+    #[command(flatten)]
+    pub(crate) program: ProgramArgs,
+}
+
+/// Run a program only while this is the leader.
+///
+/// Runs for the election NAME and, when it is won, runs CMD. If the leadership is lost, CMD and all its descendants are ended
+/// before anybody else can lead, and the campaign begins again. When CMD ends by itself, this resigns and ends with CMD's exit
+/// code; a service manager that restarts it makes it a candidate again.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Elect {
+    /// The election's name. A lock of this name is the same thing.
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
+    /// What the leader stands for, as `leasehold who` shows it, such as its address [default: the label].
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) value: Option<String>,
+    #[command(flatten)]
+    pub(crate) lease: LeaseArgs,
+    #[command(flatten)]
+    pub(crate) program: ProgramArgs,
+}
+
+/// List the locks that are held or waited for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct List {
+    /// Only names that begin so.
+    #[arg(default_value = "")]
+    pub(crate) prefix: String,
+    /// Only names after this one.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) after: Option<String>,
+    /// At most so many.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) limit: usize,
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show who holds a lock and who waits for it. Exit code 1 if nobody holds it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Who {
+    /// The lock's name.
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// End a hold by force. Exit code 1 if there is none with that token.
+///
+/// The next waiter gets the lock at once. The holder learns it when the store can tell it; until then it goes on, and only a
+/// resource that checks tokens is protected from it. `leasehold run` then kills its program.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Break {
+    /// The lock's name.
+    pub(crate) name: String,
+    /// The token of the hold, as `leasehold who` shows it: so it is never another hold than the one that was meant.
+    #[arg(long)]
+    pub(crate) token: u64,
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show what a store, configured as it is, really gives.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Guarantees {
+    /// The store [default: as for the other commands].
+    pub(crate) url: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Print a shell's completions.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Completions {
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Print the manual page, or write the pages of all commands into a folder.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Man {
+    /// An existing folder.
+    pub(crate) folder: Option<PathBuf>,
+}
+
+/// How the lock is taken and kept.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LeaseArgs {
+    /// The lease: if this machine dies, the lock is free after so long. It is renewed every third of it. At least 1s.
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = ttl)]
+    pub(crate) ttl: Duration,
+    /// Be served in the order of arrival (the default).
+    #[arg(long, conflicts_with = "fast")]
+    fair: bool,
+    /// Be served as is fastest for the store.
+    #[arg(long)]
+    fast: bool,
+    /// Who we are, for `leasehold who` [default: host name and process id].
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+}
+
+/// What is run.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProgramArgs {
+    /// What becomes of processes that CMD leaves behind when it ends: `kill` those of its process group; `wait` for all;
+    /// `leave` them running without the lock.
+    #[arg(long, value_name = "WHAT", default_value = "kill")]
+    pub(crate) leftovers: Leftovers,
+    /// The program and its arguments, after `--`.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+impl LeaseArgs {
+    /// Who we are.
+    pub(crate) fn label(&self) -> String {
+        self.label.clone().unwrap_or_else(|| {
+            let host: String = rustix::system::uname().nodename().to_string_lossy().chars().take(200).collect();
+            format!("{host}/{}", std::process::id())
+        })
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        let options = Options::default().ttl(self.ttl).label(self.label());
+        if self.fast { options.fast() } else { options.fair() }
+    }
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  CMD's own, or 128+N if signal N ended it
+  64   bad usage: arguments, a name, a URL, a store that this build lacks
+  69   the store could not be used; nothing was run
+  75   the lock was not acquired; nothing was run (-E changes it)
+  76   the lock was lost; CMD was ended
+  124  --max-hold was over; CMD was ended
+  125  leasehold itself failed
+  126  CMD cannot be executed
+  127  CMD was not found";
+
+impl Args {
+    /// The arguments of this process, or how it ends without running anything.
+    pub(crate) fn read() -> Result<Args, u8> {
+        Args::try_parse().map_err(|e| {
+            let _ = e.print();
+            match e.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => 0,
+                _ => USAGE,
+            }
+        })
+    }
+
+    /// Begins to tell what `-v` asks for.
+    pub(crate) fn trace(&self) {
+        use tracing_subscriber::filter::LevelFilter;
+        let level = match self.verbose {
+            0 => return,
+            1 => LevelFilter::DEBUG,
+            _ => LevelFilter::TRACE,
+        };
+        let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+        let _ =
+            tracing_subscriber::fmt().with_max_level(level).with_ansi(colours).with_writer(std::io::stderr).try_init();
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|e| format!("{e}; write it as in 500ms, 30s, 5m or 1h"))
+}
+
+/// Ending processes takes time: a lease must leave some.
+fn ttl(text: &str) -> Result<Duration, String> {
+    let ttl = duration(text)?;
+    if ttl < Duration::from_secs(1) {
+        return Err("below 1s there is no time to end a program when its lock is lost".into());
+    }
+    if ttl > leasehold::MAX_TTL {
+        return Err("longer than a day".into());
+    }
+    Ok(ttl)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+}

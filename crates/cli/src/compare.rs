@@ -1,0 +1,102 @@
+//! `compare`: the same workloads on several stores, as a table, as JSON, and as a page.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use leasehold_compare::{Settings, Subject, compare, hold_until_killed};
+use tokio::process::Command;
+
+use crate::bar::Bar;
+use crate::exit::{self, Exit, FAILED, say};
+use crate::store_url::{StoreUrl, VARIABLE};
+
+/// The word by which this program starts itself as a holder that is killed later. The URL is in the environment, because it
+/// may have a password in it.
+pub(crate) const HOLD: &str = "__hold";
+
+/// Measure the same lock workloads on several stores.
+///
+/// For each store: taking and giving back a lock alone, 2, 8 and 64 waiters, 1,000 locks renewed, holders killed; fair and
+/// fast, each against the store's own round trip. It says in words which store, and which of fair and fast, suits which need.
+/// About half a minute for each store. Names are in a namespace of the run's own, and end with their leases.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Compare {
+    /// The stores: redis://…, etcd://…, zookeeper://…, and others as for --store.
+    #[arg(required = true, value_name = "URL")]
+    urls: Vec<String>,
+    /// Print JSON for programs.
+    #[arg(long)]
+    json: bool,
+    /// Write a page with plots too: one file that needs nothing else.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Everything once, and briefly: shows that it works, and measures little.
+    #[arg(long)]
+    glance: bool,
+}
+
+pub(crate) fn main(args: Compare) -> io::Result<Exit> {
+    // Before the minutes of work, not after.
+    let page = args.html.as_deref().map(File::create).transpose()?;
+    let program = std::env::current_exe()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let subject = |url: &String| {
+        let shown = StoreUrl::new(url.as_str()).to_string();
+        let subject = Subject::at(url, shown);
+        if url.trim().starts_with("memory:") {
+            return subject; // no other process could hold its locks
+        }
+        let (program, url) = (program.clone(), url.clone());
+        subject.killed_as(move |name, lease| {
+            let mut command = Command::new(&program);
+            command.arg(HOLD).arg(name).arg(lease.as_millis().to_string()).env(VARIABLE, &url);
+            command
+        })
+    };
+    let subjects: Vec<Subject> = args.urls.iter().map(subject).collect();
+    let settings = if args.glance { Settings::glance() } else { Settings::default() };
+    let bar = Bar::new();
+    let progress = |p: leasehold_compare::Progress<'_>| bar.show(p.done, &format!("{}: {}", p.store, p.workload));
+    let report = match runtime.block_on(Box::pin(compare(&subjects, &settings, progress))) {
+        Ok(report) => report,
+        Err(e) => {
+            drop(bar);
+            say(exit::chain(&e));
+            return Ok(Exit::Code(exit::of_error(&e)));
+        }
+    };
+    drop(bar);
+    if let Some(mut page) = page {
+        page.write_all(report.page().as_bytes())?;
+    }
+    let text = if args.json { report.json()? + "\n" } else { report.table() };
+    // Whoever closes the pipe has read enough.
+    let _ = stdout().write_all(text.as_bytes());
+    runtime.shutdown_background();
+    Ok(Exit::Code(0))
+}
+
+/// The holder that is killed: its lock's full name, and its lease in milliseconds.
+pub(crate) fn hold(words: &[OsString]) -> ExitCode {
+    let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
+    let ([name, lease], Ok(url)) = (&words[..], std::env::var(VARIABLE)) else { return FAILED.into() };
+    let (Ok(lease), Ok(runtime)) = (lease.parse(), tokio::runtime::Builder::new_current_thread().enable_all().build())
+    else {
+        return FAILED.into();
+    };
+    let held = runtime.block_on(async {
+        let store = leasehold::connect(&url).await?;
+        hold_until_killed(&store, name, Duration::from_millis(lease)).await
+    });
+    match held {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            say(exit::chain(&e));
+            FAILED.into()
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! `leasehold elect`: run the program only while leader, and again after every election that is won.
+
+use std::io;
+use std::time::Duration;
+
+use leasehold::Store;
+
+use crate::args::Elect;
+use crate::exit::{self, Exit, say};
+use crate::guardian::Guardian;
+use crate::held::{self, Terms};
+use crate::lookup;
+use crate::open::{Opened, farewell, open};
+use crate::ran::Ran;
+use crate::report::{Outcome, ReportFile};
+use crate::signals::Signals;
+use crate::store_url::StoreUrl;
+
+/// How long to wait before asking a store again that could not be used.
+const PAUSE: Duration = Duration::from_secs(1);
+
+pub(crate) async fn main(args: Elect) -> Exit {
+    let prepared = lookup::for_program(&args.program.command[0])
+        .and_then(|()| StoreUrl::choose(args.store.url.as_deref()).map_err(exit::bad_usage));
+    let url = match prepared {
+        Ok(url) => url,
+        Err(exit) => return exit,
+    };
+    let store = url.to_string();
+    let ran = campaigns(&args, &url, &store).await.unwrap_or_else(|e| Ran::failed(exit::chain(&e)));
+    ran.tell(&args.name, &store, &mut ReportFile::none())
+}
+
+async fn campaigns(args: &Elect, url: &StoreUrl, shown: &str) -> io::Result<Ran> {
+    let signals = Signals::take()?;
+    let Opened { store, life_line } = match signals.unless_interrupted(open(url)).await? {
+        Ok(Ok(opened)) => opened,
+        Ok(Err(e)) => return Ok(Ran::refused(&e, exit::NOT_ACQUIRED)),
+        Err(signal) => return Ok(Ran::interrupted(signal)),
+    };
+    let terms = Terms {
+        signals: &signals,
+        store: shown,
+        ttl: args.lease.ttl,
+        max_hold: None,
+        leftovers: args.program.leftovers,
+    };
+    let mut led = false;
+    let ran = loop {
+        let guardian = Guardian::start(&args.program.command)?;
+        let life_line = life_line.as_ref().map(|line| line.try_clone()).transpose()?;
+        match term(args, &store, guardian, life_line, &terms).await? {
+            Term::Over(ran) if ran.outcome == Outcome::Lost => {
+                say(format_args!("{}; running for election again", ran.complaint.unwrap_or_default()));
+                led = true;
+            }
+            Term::Over(ran) => break ran,
+            // Who has led once is a service: it waits for its store to come back.
+            Term::NoStore(ran) if led => {
+                tracing::debug!(why = ran.complaint.unwrap_or_default(), "the campaign failed");
+                if let Err(signal) = signals.unless_interrupted(tokio::time::sleep(PAUSE)).await? {
+                    break Ran::interrupted(signal);
+                }
+            }
+            Term::NoStore(ran) => break ran,
+        }
+    };
+    farewell(&store).await;
+    Ok(ran)
+}
+
+enum Term {
+    Over(Ran),
+    /// It did not begin: the store could not be used.
+    NoStore(Ran),
+}
+
+/// One campaign and, if it is won, one term.
+async fn term(
+    args: &Elect,
+    store: &Store,
+    guardian: Guardian,
+    life_line: Option<std::os::fd::OwnedFd>,
+    terms: &Terms<'_>,
+) -> io::Result<Term> {
+    let election = store.election(&args.name).with(&args.lease.options());
+    let value = args.value.clone().unwrap_or_else(|| args.lease.label());
+    let leadership = match terms.signals.unless_interrupted(election.campaign(value)).await? {
+        Ok(Ok(leadership)) => leadership,
+        Ok(Err(e)) if e.is_retryable() => return Ok(Term::NoStore(Ran::refused(&e, exit::NOT_ACQUIRED))),
+        Ok(Err(e)) => return Ok(Term::Over(Ran::refused(&e, exit::NOT_ACQUIRED))),
+        Err(signal) => return Ok(Term::Over(Ran::interrupted(signal))),
+    };
+    let ran = held::run(guardian, life_line, &leadership, terms).await?;
+    Ok(Term::Over(match leadership.resign().await {
+        Ok(()) => ran,
+        Err(e) => ran.released(&e),
+    }))
+}

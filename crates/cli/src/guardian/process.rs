@@ -1,0 +1,152 @@
+//! The guardian's own process: one thread, all signals blocked, three things to listen to (the command, the end of
+//! children, a timer on the clock that counts suspend), and one rule for what to do next.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+
+use leasehold::seam::Moment;
+use nix::sys::signalfd::SignalFd;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::set_child_subreaper;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+use super::ward::{Verdict, Ward};
+use super::wire::{self, Order, Start, Word};
+use super::{EXEC, OURSELVES};
+use crate::{exit, processes, signals};
+
+/// `__guardian -- CMD…`, with the command at the other end of standard input.
+pub(crate) fn main(words: &[OsString]) -> ExitCode {
+    let [separator, program @ ..] = words else { return exit::USAGE.into() };
+    if separator != OsStr::new("--") || program.is_empty() {
+        exit::say("this is for leasehold itself");
+        return exit::USAGE.into();
+    }
+    match guard(program) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            // The kernel ends the program with us, and the command the rest.
+            exit::say(format_args!("the guardian failed: {e}"));
+            exit::FAILED.into()
+        }
+    }
+}
+
+struct Guardian<'a> {
+    program: &'a [OsString],
+    children: SignalFd,
+    timer: OwnedFd,
+    ward: Option<Ward>,
+    /// The store's sign that we live: closed last, by our end.
+    _life_line: Option<OwnedFd>,
+}
+
+fn guard(program: &[OsString]) -> io::Result<()> {
+    let children = signals::deaf()?;
+    set_child_subreaper(Some(rustix::process::getpid()))?;
+    let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+    Guardian { program, children, timer, ward: None, _life_line: None }.listen()
+}
+
+impl Guardian<'_> {
+    fn listen(mut self) -> io::Result<()> {
+        let command = rustix::stdio::stdin();
+        let mut command_lives = true;
+        loop {
+            let mut fds = vec![PollFd::new(&self.children, PollFlags::IN), PollFd::new(&self.timer, PollFlags::IN)];
+            if command_lives {
+                fds.push(PollFd::new(&command, PollFlags::IN));
+            }
+            match poll(&mut fds, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            drop(fds);
+            let mut child_changed = false;
+            while self.children.read_signal()?.is_some() {
+                child_changed = true;
+            }
+            if command_lives {
+                command_lives = self.hear()?;
+            }
+            let Some(ward) = &mut self.ward else {
+                if command_lives {
+                    continue;
+                }
+                return Ok(());
+            };
+            if child_changed && let Some(signal) = ward.look()? {
+                tell(&Word::Stopped { signal });
+            }
+            match ward.act(Moment::now(), !command_lives) {
+                Verdict::Done(ended) => {
+                    tell(&Word::Ended(ended));
+                    return Ok(());
+                }
+                Verdict::Look(at) => self.wake_at(at)?,
+            }
+        }
+    }
+
+    /// Reads all orders; false once the command has ended.
+    fn hear(&mut self) -> io::Result<bool> {
+        loop {
+            let (order, fds) = match wire::receive(rustix::stdio::stdin()) {
+                Ok(Some(received)) => received,
+                Ok(None) => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e),
+            };
+            match (order, &mut self.ward) {
+                (Order::Start(start), None) => match self.start(&start, fds) {
+                    Ok(pid) => tell(&Word::Started { pid }),
+                    Err(e) => tell(&Word::Failed(format!("starting the program: {e}"))),
+                },
+                (Order::Deadline(nanos), Some(ward)) => {
+                    if ward.extend(Moment::from_nanos(nanos)) {
+                        tell(&Word::Ack(nanos));
+                    }
+                }
+                (Order::Signal(number), Some(ward)) => ward.signal(number),
+                (Order::End { at_once }, Some(ward)) => ward.end(Moment::now(), at_once),
+                (_, _) => {}
+            }
+        }
+    }
+
+    fn start(&mut self, start: &Start, fds: Vec<OwnedFd>) -> io::Result<i32> {
+        let mut fds = fds.into_iter();
+        let stdin = fds.next().map_or_else(Stdio::null, Stdio::from);
+        self._life_line = fds.next();
+        let blocked: Vec<String> = start.blocked.iter().map(i32::to_string).collect();
+        let mut command = Command::new(OURSELVES);
+        command.arg0("leasehold").arg(EXEC).arg(processes::own_pid().to_string());
+        command.args([if start.foreground { "foreground" } else { "background" }, &blocked.join(","), "--"]);
+        command.args(self.program).stdin(stdin).process_group(0);
+        command.envs(start.environment.iter().map(|(name, value)| (name, value)));
+        let pid = i32::try_from(command.spawn()?.id()).map_err(io::Error::other)?;
+        self.ward = Some(Ward::new(pid, start.plan, Moment::from_nanos(start.deadline), start.leftovers));
+        Ok(pid)
+    }
+
+    fn wake_at(&self, at: Moment) -> io::Result<()> {
+        // Zero would disarm it.
+        let nanos = at.as_nanos().max(1);
+        let at = Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 };
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let when = Itimerspec { it_interval: never, it_value: at };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &when)?;
+        Ok(())
+    }
+}
+
+/// Tells the command; one that is stopped and does not read misses what it can do without.
+fn tell(word: &Word) {
+    let _ = wire::send(rustix::stdio::stdin().as_fd(), word, &[]);
+}

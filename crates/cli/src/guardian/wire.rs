@@ -1,0 +1,151 @@
+//! What the command and its guardian say to each other: one JSON text per packet of a socket pair, with file descriptors.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::deadline::Plan;
+
+/// From the command to the guardian. Deadlines are CLOCK_BOOTTIME in nanoseconds.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// Start the program. With it come the program's standard input and, where the store has one, its life line.
+    Start(Start),
+    /// The lock is surely held until then.
+    Deadline(u64),
+    /// Pass this signal on.
+    Signal(i32),
+    /// End the program: ask it first and kill it after the grace, or kill it at once.
+    End { at_once: bool },
+}
+
+/// How to run the program.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Start {
+    pub(crate) environment: Vec<(String, String)>,
+    pub(crate) deadline: u64,
+    pub(crate) plan: Plan,
+    /// It gets the terminal.
+    pub(crate) foreground: bool,
+    pub(crate) leftovers: Leftovers,
+    /// The signals that it finds blocked, as the command did.
+    pub(crate) blocked: Vec<i32>,
+}
+
+/// What becomes of processes that the program leaves behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
+pub(crate) enum Leftovers {
+    /// End those of its process group, then release.
+    Kill,
+    /// Release when all of them have ended, as flock(1) does.
+    Wait,
+    /// Release at once and let them run on without the lock.
+    Leave,
+}
+
+/// From the guardian to the command.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Word {
+    Started {
+        pid: i32,
+    },
+    /// It will end the program before this deadline.
+    Ack(u64),
+    Stopped {
+        signal: i32,
+    },
+    Ended(Ended),
+    /// The program could not be started.
+    Failed(String),
+}
+
+/// The end of the program, and of everything that had to end with it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Ended {
+    /// `None`: it could not be killed.
+    pub(crate) status: Option<Status>,
+    pub(crate) why: Why,
+    /// Processes that run on.
+    pub(crate) left: Vec<i32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Status {
+    Code(i32),
+    Signal(i32),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Why {
+    Itself,
+    /// The deadline came near and no later one was sent.
+    Deadline,
+    Ordered,
+}
+
+const LARGEST: usize = 64 * 1024;
+const MOST_FDS: usize = 2;
+
+/// Two ends of one connection; each packet is one message, and the end of one side is seen by the other.
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Sends one message, without waiting: `WouldBlock` if the other side does not read.
+pub(crate) fn send(to: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let text = serde_json::to_vec(message)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::other("too many file descriptors for one message"));
+    }
+    sendmsg(to, &[IoSlice::new(&text)], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives one message; `None`: the other side has ended. `WouldBlock` if there is none yet.
+pub(crate) fn receive<T: DeserializeOwned>(from: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut bytes = vec![0; LARGEST];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let length = match recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+        Ok(received) => received.bytes,
+        Err(rustix::io::Errno::CONNRESET) => 0,
+        Err(e) => return Err(e.into()),
+    };
+    if length == 0 {
+        return Ok(None);
+    }
+    let messages = control.drain();
+    let fds = messages.filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let fds = fds.flatten().collect();
+    Ok(Some((serde_json::from_slice(&bytes[..length])?, fds)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_arrives_with_its_files_and_the_end_is_seen() {
+        let (a, b) = pair().unwrap();
+        send(&a, &Order::Deadline(7), &[b.as_fd()]).unwrap();
+        let (order, fds) = receive::<Order>(&b).unwrap().unwrap();
+        assert!(matches!(order, Order::Deadline(7)));
+        assert_eq!(fds.len(), 1);
+        assert_eq!(receive::<Order>(&b).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop((a, fds));
+        assert!(receive::<Order>(&b).unwrap().is_none());
+    }
+}

@@ -1,0 +1,81 @@
+//! Whether there is such a program: looked up before the claim, so that nobody waits in line for a typo.
+
+use std::env;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+
+use crate::exit::{self, Exit, say};
+
+/// Whether there is such a program; if not, it is said, and how this process ends.
+pub(crate) fn for_program(program: &OsStr) -> Result<(), Exit> {
+    look_up(program).map_err(|missing| {
+        let (what, code) = match missing {
+            Missing::NotFound => ("there is no such program", exit::NOT_FOUND),
+            Missing::NotExecutable => ("it cannot be executed", exit::NOT_EXECUTABLE),
+        };
+        say(format_args!("{}: {what}", program.display()));
+        Exit::Code(code)
+    })
+}
+
+/// What stands in the way of running a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Missing {
+    NotFound,
+    NotExecutable,
+}
+
+/// Looks for `program` as `execvp` will.
+fn look_up(program: &OsStr) -> Result<(), Missing> {
+    let path = env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    look_up_in(program, &path)
+}
+
+fn look_up_in(program: &OsStr, path: &OsStr) -> Result<(), Missing> {
+    if program.is_empty() {
+        return Err(Missing::NotFound);
+    }
+    if program.as_bytes().contains(&b'/') {
+        return check(Path::new(program));
+    }
+    let mut verdict = Missing::NotFound;
+    for folder in env::split_paths(path) {
+        match check(&folder.join(program)) {
+            Ok(()) => return Ok(()),
+            Err(Missing::NotExecutable) => verdict = Missing::NotExecutable,
+            Err(Missing::NotFound) => {}
+        }
+    }
+    Err(verdict)
+}
+
+fn check(file: &Path) -> Result<(), Missing> {
+    match file.metadata() {
+        Ok(about) if about.is_file() => access(file, Access::EXEC_OK).map_err(|_| Missing::NotExecutable),
+        Ok(_) => Err(Missing::NotExecutable),
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Err(Missing::NotExecutable),
+        Err(_) => Err(Missing::NotFound),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_missing_from_not_executable() {
+        let look = |program: &str| look_up_in(program.as_ref(), "/nowhere:/usr/bin:/bin:/etc".as_ref());
+        assert_eq!(look("sh"), Ok(()));
+        assert_eq!(look("/bin/sh"), Ok(()));
+        assert_eq!(look("no-such-program"), Err(Missing::NotFound));
+        assert_eq!(look("/no/such/program"), Err(Missing::NotFound));
+        assert_eq!(look("/etc/passwd"), Err(Missing::NotExecutable));
+        assert_eq!(look("/etc"), Err(Missing::NotExecutable));
+        assert_eq!(look("passwd"), Ok(()), "a later folder has a file of that name that is not executable");
+        assert_eq!(look("group"), Err(Missing::NotExecutable));
+        assert_eq!(look(""), Err(Missing::NotFound));
+    }
+}

@@ -1,0 +1,73 @@
+//! The `leasehold` command: hold a distributed lock while a program runs.
+//!
+//! Where to look: `args` is the command line; `run` takes the lock, `held` runs the program under it, `supervise` stays until it ends;
+//! `guardian` is the second process, which ends the program in time whatever happens to this one. `guardian`, `supervise`,
+//! `signals` and `terminal` know nothing of stores: they see deadlines.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command speaks on its standard streams")]
+
+mod args;
+mod bar;
+mod compare;
+mod elect;
+mod exit;
+mod guardian;
+mod held;
+mod look;
+mod lookup;
+mod manual;
+mod open;
+mod processes;
+mod ran;
+mod report;
+mod run;
+mod signals;
+mod store_url;
+mod supervise;
+mod table;
+mod terminal;
+mod verify;
+mod waiting;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use args::{Args, Command};
+use exit::Exit;
+
+fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match words.first().and_then(|word| word.to_str()) {
+        Some(guardian::GUARDIAN) => return guardian::process::main(&words[1..]),
+        Some(compare::HOLD) => return compare::hold(&words[1..]),
+        Some(guardian::EXEC) => return guardian::exec::main(&words[1..]),
+        _ => {}
+    }
+    let args = match Args::read() {
+        Ok(args) => args,
+        Err(exit) => return exit.into(),
+    };
+    args.trace();
+    let exit = match args.command {
+        Command::Run(args) => in_runtime(|| run::main(args)),
+        Command::Elect(args) => in_runtime(|| elect::main(args)),
+        Command::Ls(args) => in_runtime(|| look::ls(args)),
+        Command::Who(args) => in_runtime(|| look::who(args)),
+        Command::Break(args) => in_runtime(|| look::evict(args)),
+        Command::Guarantees(args) => in_runtime(|| look::guarantees(args)),
+        Command::Verify(args) => verify::main(args),
+        Command::Compare(args) => compare::main(args),
+        Command::Completions(args) => manual::completions(args.shell),
+        Command::Man(args) => manual::pages(args.folder.as_deref()),
+    };
+    exit.unwrap_or_else(|e| exit::failed(&e)).end()
+}
+
+/// One thread is enough: whatever may block has a thread of its own.
+fn in_runtime<F: Future<Output = Exit>>(work: impl FnOnce() -> F) -> std::io::Result<Exit> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let exit = runtime.block_on(async { Box::pin(work()).await });
+    // A lookup that hangs must not hold up the end.
+    runtime.shutdown_background();
+    Ok(exit)
+}

@@ -1,0 +1,37 @@
+//! From a URL to a store, and the last words to it.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use leasehold::{Result, Store};
+
+use crate::store_url::StoreUrl;
+
+/// How long the last words may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A store, and where the store has one, its life line: as long as somebody has it, the store takes us for alive.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) store: Store,
+    pub(crate) life_line: Option<OwnedFd>,
+}
+
+pub(crate) async fn open(url: &StoreUrl) -> Result<Opened> {
+    tracing::debug!(store = %url, "connecting");
+    #[cfg(feature = "sqlite")]
+    if url.secret().starts_with("sqlite://") {
+        let backend = leasehold::sqlite::Sqlite::connect(url.secret()).await?;
+        let life_line = Some(backend.life_line().await?);
+        return Ok(Opened { store: Store::new(backend), life_line });
+    }
+    let store = Box::pin(leasehold::connect(url.secret())).await?;
+    Ok(Opened { store, life_line: None })
+}
+
+/// Lets the background releases be answered, and ends the client.
+pub(crate) async fn farewell(store: &Store) {
+    if let Err(e) = store.close(FAREWELL).await {
+        tracing::debug!(error = %e, "closing the store");
+    }
+}

@@ -1,0 +1,139 @@
+//! How a run went: its exit, its report, and what is said about it.
+
+use leasehold::{Error, Loss};
+use nix::sys::signal::Signal;
+
+use crate::exit::{self, Exit, say};
+use crate::guardian::wire::{Status, Why};
+use crate::report::{Outcome, Report, ReportFile};
+use crate::signals;
+use crate::supervise;
+
+/// How a run went.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) outcome: Outcome,
+    pub(crate) exit: Exit,
+    pub(crate) token: Option<u64>,
+    pub(crate) status: Option<Status>,
+    pub(crate) complaint: Option<String>,
+}
+
+impl Ran {
+    fn new(outcome: Outcome, exit: Exit) -> Ran {
+        Ran { outcome, exit, token: None, status: None, complaint: None }
+    }
+
+    fn because(self, what: String) -> Ran {
+        Ran { complaint: Some(what), ..self }
+    }
+
+    /// Leasehold itself failed.
+    pub(crate) fn failed(what: String) -> Ran {
+        Ran::new(Outcome::Failed, Exit::Code(exit::FAILED)).because(what)
+    }
+
+    /// The store said no, or nothing.
+    pub(crate) fn refused(e: &Error, not_acquired: u8) -> Ran {
+        let (outcome, code) = match exit::of_error(e) {
+            exit::NOT_ACQUIRED => (Outcome::NotAcquired, not_acquired),
+            exit::USAGE => (Outcome::Failed, exit::USAGE),
+            code => (Outcome::Unavailable, code),
+        };
+        Ran::new(outcome, Exit::Code(code)).because(exit::chain(e))
+    }
+
+    /// A signal ended the wait.
+    pub(crate) fn interrupted(signal: Signal) -> Ran {
+        Ran::new(Outcome::Interrupted, Exit::Signal(signal as i32))
+    }
+
+    /// What the release of the lock says about a run that seemed to be good.
+    pub(crate) fn released(self, e: &Error) -> Ran {
+        match e.loss() {
+            Some(_) if self.outcome == Outcome::Ended => {
+                let what = format!("the program had ended, but {e}: it was not protected to its end");
+                Ran { outcome: Outcome::Lost, exit: Exit::Code(exit::LOST), complaint: Some(what), ..self }
+            }
+            None if self.outcome == Outcome::Ended => {
+                say(format_args!("releasing: {}", exit::chain(e)));
+                self
+            }
+            _ => {
+                tracing::debug!(error = %e, "releasing");
+                self
+            }
+        }
+    }
+
+    /// What became of a program under a lock, which was lost for this reason, if it was.
+    pub(crate) fn of(name: &str, outcome: supervise::Outcome, loss: Option<Loss>) -> Ran {
+        let (ended, foreground) = match outcome {
+            supervise::Outcome::Ended { ended, foreground } => (ended, foreground),
+            supervise::Outcome::NotStarted(what) => return Ran::failed(what),
+            supervise::Outcome::GuardianDied { left } => {
+                return Ran::failed(format!("the guardian died, and the program was ended{}", still_there(&left)));
+            }
+        };
+        let still = still_there(&ended.left);
+        let lost = |why: &str| {
+            Ran::new(Outcome::Lost, Exit::Code(exit::LOST))
+                .because(format!("the lock {name:?} was lost: {why}; the program was ended{still}"))
+        };
+        let ran = match (ended.why, loss) {
+            (Why::Deadline, None) => lost("its lease could not be renewed in time"),
+            (Why::Deadline | Why::Ordered, Some(loss)) => lost(&loss.to_string()),
+            (Why::Ordered, None) => Ran::new(Outcome::MaxHold, Exit::Code(exit::MAX_HOLD))
+                .because(format!("--max-hold is over; the program was ended{still}")),
+            (Why::Itself, _) => {
+                if !ended.left.is_empty() {
+                    say(format_args!("the program left processes behind: {}", numbers(&ended.left)));
+                }
+                Ran::new(Outcome::Ended, of_status(ended.status, foreground))
+            }
+        };
+        Ran { status: ended.status, ..ran }
+    }
+
+    /// Says and writes it.
+    pub(crate) fn tell(self, name: &str, store: &str, report: &mut ReportFile) -> Exit {
+        if let Some(what) = &self.complaint {
+            say(what);
+        }
+        let (code, signal) = match self.status {
+            Some(Status::Code(code)) => (Some(code), None),
+            Some(Status::Signal(signal)) => (None, Some(signal)),
+            None => (None, None),
+        };
+        let detail = self.complaint.unwrap_or_default();
+        let (outcome, token) = (self.outcome, self.token);
+        if let Err(e) = report.write(&Report { outcome, name, store, token, code, signal, detail }) {
+            say(format_args!("the report's file: {e}"));
+        }
+        self.exit
+    }
+}
+
+fn of_status(status: Option<Status>, foreground: bool) -> Exit {
+    match status {
+        Some(Status::Code(code)) => Exit::Code(u8::try_from(code).unwrap_or(exit::FAILED)),
+        Some(Status::Signal(signal)) if signal == Signal::SIGINT as i32 && foreground => {
+            // From the keyboard: the rest of our job, and whoever waits for it, is to see it too.
+            signals::tell_own_group(Signal::SIGINT);
+            Exit::Signal(signal)
+        }
+        Some(Status::Signal(signal)) => Exit::Code(exit::of_signal(signal)),
+        None => Exit::Code(exit::FAILED),
+    }
+}
+
+fn still_there(left: &[i32]) -> String {
+    match left {
+        [] => String::new(),
+        left => format!(", but these processes could not be: {}", numbers(left)),
+    }
+}
+
+fn numbers(pids: &[i32]) -> String {
+    pids.iter().map(i32::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,92 @@
+//! `leasehold run`: take the lock, run the program under it, give the lock back, and say how it went.
+
+use std::io;
+
+use leasehold::{Acquire, Error, ErrorKind, Lock, Store};
+
+use crate::args::Run;
+use crate::exit::{self, Exit};
+use crate::guardian::Guardian;
+use crate::held::{self, Terms};
+use crate::lookup;
+use crate::open::{Opened, farewell, open};
+use crate::ran::Ran;
+use crate::report::ReportFile;
+use crate::signals::Signals;
+use crate::store_url::StoreUrl;
+use crate::waiting;
+
+pub(crate) async fn main(args: Run) -> Exit {
+    let prepared = lookup::for_program(&args.program.command[0]).and_then(|()| {
+        let url = StoreUrl::choose(args.store.url.as_deref()).map_err(exit::bad_usage)?;
+        let report = ReportFile::open(args.report.as_deref());
+        Ok((url, report.map_err(|e| exit::bad_usage(format_args!("the report's file: {e}")))?))
+    });
+    let (url, mut report) = match prepared {
+        Ok(prepared) => prepared,
+        Err(exit) => return exit,
+    };
+    let store = url.to_string();
+    let ran = attempt(&args, &url, &store).await.unwrap_or_else(|e| Ran::failed(exit::chain(&e)));
+    ran.tell(&args.name, &store, &mut report)
+}
+
+async fn attempt(args: &Run, url: &StoreUrl, shown: &str) -> io::Result<Ran> {
+    let signals = Signals::take()?;
+    let guardian = Guardian::start(&args.program.command)?;
+    let opened = match signals.unless_interrupted(open(url)).await? {
+        Ok(Ok(opened)) => opened,
+        Ok(Err(e)) => return Ok(Ran::refused(&e, args.not_acquired)),
+        Err(signal) => return Ok(Ran::interrupted(signal)),
+    };
+    let store = opened.store.clone();
+    let ran = hold(args, shown, &signals, guardian, opened).await;
+    farewell(&store).await;
+    ran
+}
+
+async fn hold(args: &Run, shown: &str, signals: &Signals, guardian: Guardian, opened: Opened) -> io::Result<Ran> {
+    let lock = lock(args, &opened.store);
+    let label = args.lease.label();
+    let waiting = async {
+        tokio::select! {
+            acquired = acquire(args, &lock) => acquired,
+            // It has no end.
+            () = waiting::show(&opened.store, &args.name, shown, &label) => Err(Error::new(ErrorKind::Internal, "")),
+        }
+    };
+    let guard = match signals.unless_interrupted(waiting).await? {
+        Ok(Ok(guard)) => guard,
+        Ok(Err(e)) => return Ok(Ran::refused(&e, args.not_acquired)),
+        Err(signal) => return Ok(Ran::interrupted(signal)),
+    };
+    let terms = Terms {
+        signals,
+        store: shown,
+        ttl: args.lease.ttl,
+        max_hold: args.max_hold,
+        leftovers: args.program.leftovers,
+    };
+    let ran = held::run(guardian, opened.life_line, &guard, &terms).await?;
+    match guard.release().await {
+        Ok(()) => Ok(ran),
+        Err(e) => Ok(ran.released(&e)),
+    }
+}
+
+fn lock(args: &Run, store: &Store) -> Lock {
+    let lock = match (args.shared, args.permits) {
+        (true, _) => store.rw_lock(&args.name).read(),
+        (false, Some(of)) => store.semaphore(&args.name, of).permits(1),
+        (false, None) => store.lock(&args.name),
+    };
+    lock.with(&args.lease.options())
+}
+
+fn acquire(args: &Run, lock: &Lock) -> Acquire {
+    match args.wait {
+        _ if args.no_wait => lock.try_acquire(),
+        Some(wait) => lock.acquire_timeout(wait),
+        None => lock.acquire(),
+    }
+}

@@ -1,0 +1,67 @@
+//! `verify`: what a server, configured as it is, really gives.
+
+use std::io::{self, Write, stdout};
+
+use leasehold_verify::{Verification, verify};
+use serde_json::Value;
+
+use crate::bar::Bar;
+use crate::exit::{self, Exit, say};
+use crate::store_url::StoreUrl;
+use crate::table;
+
+/// A promise does not hold, or with `--strict` there is something to warn of.
+const BROKEN: Exit = Exit::Code(1);
+
+/// Judge your own server: the conformance suite as its guest, and what its settings mean for locks.
+///
+/// Runs in a namespace of its own, which is removed afterwards, with clients and nothing else: it neither restarts nor slows
+/// down the server. A minute or two for each server. Exit code 1 if a promise does not hold.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Verify {
+    /// The servers: redis://…, etcd://…, zookeeper://…, and others as for --store.
+    #[arg(required = true, value_name = "URL")]
+    urls: Vec<String>,
+    /// Print JSON for programs.
+    #[arg(long)]
+    json: bool,
+    /// Exit code 1 for warnings too.
+    #[arg(long)]
+    strict: bool,
+}
+
+pub(crate) fn main(args: Verify) -> io::Result<Exit> {
+    // Cases judge by panicking: what they say is in the verdicts.
+    std::panic::set_hook(Box::new(|panic| tracing::debug!(%panic, "a case failed")));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut all: Vec<Verification> = Vec::new();
+    for url in &args.urls {
+        let shown = StoreUrl::new(url.as_str()).to_string();
+        let bar = Bar::new();
+        bar.show(0.0, &shown);
+        let progress = |p: leasehold_verify::Progress<'_>| {
+            bar.show(p.done as f64 / p.of as f64, &format!("{shown}: {}", p.case));
+        };
+        match runtime.block_on(Box::pin(verify(url, &shown, progress))) {
+            Ok(verification) => all.push(verification),
+            Err(e) => {
+                drop(bar);
+                say(format!("{shown}: {}", exit::chain(&e)));
+                return Ok(Exit::Code(exit::of_error(&e)));
+            }
+        }
+        drop(bar);
+        if let Some(last) = all.last().filter(|_| !args.json) {
+            let separator = if all.len() > 1 { "\n" } else { "" };
+            // Whoever closes the pipe has read enough.
+            let _ = write!(stdout(), "{separator}{}", last.table());
+        }
+    }
+    if args.json {
+        let values: Result<Vec<Value>, _> = all.iter().map(serde_json::to_value).collect();
+        table::json(&Value::Array(values?));
+    }
+    runtime.shutdown_background();
+    let bad = all.iter().any(|found| !found.holds() || args.strict && found.warns());
+    Ok(if bad { BROKEN } else { Exit::Code(0) })
+}

@@ -1,0 +1,42 @@
+//! `leasehold compare` through the binary: numbers, JSON and the page; holders that are killed for real; bad input.
+
+mod support;
+
+use std::fs;
+
+use leasehold_testbed::{Redis, RedisOptions};
+use serde_json::Value;
+use support::{code, leasehold, output};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_stores_are_compared_and_the_page_is_written() {
+    let options = RedisOptions { password: Some("s3cret".into()), ..RedisOptions::default() };
+    let redis = Redis::start_with(&options).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("compare.html");
+    let mut command = leasehold(["compare", &redis.url(), "memory://", "--glance", "--json", "--html"]);
+    let output = output(command.arg(&page));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert_eq!(said, "", "no bar where there is no terminal");
+    let json = String::from_utf8(output.stdout).unwrap();
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("<svg") && page.contains("redis://127.0.0.1"));
+    assert!(!json.contains("s3cret") && !page.contains("s3cret"), "a password is nobody's business");
+
+    let report: Value = serde_json::from_str(&json).unwrap();
+    let [redis, memory] = &report["stores"].as_array().unwrap()[..] else { panic!("{report}") };
+    assert_eq!((&redis["label"], &memory["label"]), (&"redis".into(), &"memory".into()));
+    assert_eq!((&redis["failures"], &memory["failures"]), (&Value::Array(vec![]), &Value::Array(vec![])));
+    let killed = [&redis["recovery"]["killed"], &memory["recovery"]["killed"]];
+    assert_eq!(killed, [&Value::from("process"), &Value::from("client")]);
+    assert!(report["advice"].as_array().unwrap().len() > 6, "{report}");
+}
+
+#[test]
+fn bad_input_is_refused_before_anything_is_measured() {
+    assert_eq!(code(&mut leasehold(["compare"])), Some(64));
+    assert_eq!(code(&mut leasehold(["compare", "nonsense"])), Some(64));
+    assert_eq!(code(&mut leasehold(["compare", "memory://", "--html", "/nowhere/at/all.html"])), Some(125));
+    assert_eq!(code(&mut leasehold(["compare", "redis://127.0.0.1:1"])), Some(69));
+}

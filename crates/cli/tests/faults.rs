@@ -1,0 +1,170 @@
+//! Faults of the command, of its guardian, of the link and of the server: the program and all its descendants have ended
+//! before anybody else's begins. Judged by the times that the programs themselves write.
+
+mod support;
+
+use std::process::Command;
+
+use leasehold_testbed::{Proxy, Redis};
+use rustix::process::Signal;
+use support::{Family, Running, Stage, is_stopped, send, until};
+
+/// The same tests on every store.
+macro_rules! on {
+    ($($store:ident),+: $test:ident) => { on!(@ [$($store)+] $test); };
+    (@ [$($store:ident)+] $test:ident) => {
+        mod $test {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $store() {
+                super::$test(&super::support::$store().await);
+            })+
+        }
+    };
+}
+
+on!(redis, sqlite: a_stopped_command);
+on!(redis, sqlite: a_killed_command);
+on!(redis, sqlite: a_killed_guardian);
+on!(redis, sqlite: a_stopped_guardian);
+on!(redis, sqlite: both_killed);
+on!(redis, sqlite: both_stopped);
+
+const NAME: &str = "job";
+
+/// A holder whose program is a family, and somebody who waits for the same lock.
+struct Two {
+    family: Family,
+    holder: Running,
+    next: Running,
+}
+
+impl Two {
+    fn start(stage: &Stage) -> Two {
+        Two::with(stage, stage.run(NAME, ["--"]))
+    }
+
+    fn with(stage: &Stage, mut holder: Command) -> Two {
+        let family = Family::new();
+        let holder = Running::start(holder.args(family.all()));
+        family.until_alive();
+        let next = Running::start(stage.run(NAME, ["--"]).args(family.once("next")));
+        Two { family, holder, next }
+    }
+
+    /// The next program ran, and no member of the family lived then.
+    fn assert_apart(&mut self) {
+        assert_eq!(self.next.end().code(), Some(0));
+        let last = self.family.until_gone();
+        let next = self.family.written("next");
+        assert!(last < next, "the family lived for {} µs beside the next program", last - next);
+    }
+}
+
+fn a_stopped_command(stage: &Stage) {
+    let mut two = Two::start(stage);
+    two.holder.signal(Signal::STOP);
+    two.assert_apart();
+    two.holder.signal(Signal::CONT);
+    assert_eq!(two.holder.end().code(), Some(76));
+}
+
+fn a_killed_command(stage: &Stage) {
+    let mut two = Two::start(stage);
+    two.holder.signal(Signal::KILL);
+    two.assert_apart();
+}
+
+fn a_killed_guardian(stage: &Stage) {
+    let mut two = Two::start(stage);
+    send(two.holder.guardian(), Signal::KILL);
+    two.assert_apart();
+    assert_eq!(two.holder.end().code(), Some(125));
+}
+
+fn a_stopped_guardian(stage: &Stage) {
+    let mut two = Two::start(stage);
+    send(two.holder.guardian(), Signal::STOP);
+    two.assert_apart();
+    assert_eq!(two.holder.end().code(), Some(125));
+}
+
+/// The documented limit: the kernel ends the program with its guardian, and nobody is left to end the rest.
+fn both_killed(stage: &Stage) {
+    let mut two = Two::start(stage);
+    let guardian = two.holder.guardian();
+    two.holder.signal(Signal::STOP);
+    send(guardian, Signal::KILL);
+    two.holder.signal(Signal::KILL);
+    until("the end of the program", || (two.family.alive().len() < 3).then_some(()));
+    assert_eq!(two.next.end().code(), Some(0));
+    assert_eq!(two.family.alive().len(), 2, "its child and its daemon run on");
+}
+
+/// The documented limit: nobody is left to end the program, and only the fencing token protects.
+fn both_stopped(stage: &Stage) {
+    let mut two = Two::start(stage);
+    let guardian = two.holder.guardian();
+    two.holder.signal(Signal::STOP);
+    send(guardian, Signal::STOP);
+    assert_eq!(two.next.end().code(), Some(0));
+    assert_eq!(two.family.alive().len(), 3, "the program runs on while the next has the lock");
+    // Whichever runs again ends it.
+    send(guardian, Signal::CONT);
+    two.family.until_gone();
+    two.holder.signal(Signal::CONT);
+    assert_eq!(two.holder.end().code(), Some(76));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_swallows_everything() {
+    let redis = Redis::start().await.unwrap();
+    let stage = support::on_redis(&redis);
+    let proxy = Proxy::to(redis.addr()).await.unwrap();
+    let mut holder = stage.run(NAME, ["--store", &format!("redis://{}", proxy.addr()), "--"]);
+    holder.env_remove("LEASEHOLD_STORE");
+    let mut two = Two::with(&stage, holder);
+    proxy.hold();
+    two.assert_apart();
+    assert_eq!(two.holder.end().code(), Some(76));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_is_cut() {
+    let redis = Redis::start().await.unwrap();
+    let stage = support::on_redis(&redis);
+    let proxy = Proxy::to(redis.addr()).await.unwrap();
+    let mut holder = stage.run(NAME, ["--store", &format!("redis://{}", proxy.addr()), "--"]);
+    holder.env_remove("LEASEHOLD_STORE");
+    let mut two = Two::with(&stage, holder);
+    proxy.cut().await;
+    two.assert_apart();
+    assert_eq!(two.holder.end().code(), Some(76));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_dies() {
+    let redis = Redis::start().await.unwrap();
+    let stage = support::on_redis(&redis);
+    let family = Family::new();
+    let mut holder = Running::start(stage.run(NAME, ["--"]).args(family.all()));
+    family.until_alive();
+    redis.kill().await.unwrap();
+    let killed = support::now();
+    assert_eq!(holder.end().code(), Some(76));
+    let lived = family.until_gone() - killed;
+    assert!(u128::from(lived) < stage.ttl.as_micros(), "the program lived on for {lived} µs");
+}
+
+/// Another's lease is no reason to end anything earlier or later.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_leases_on_one_name() {
+    let stage = support::redis().await;
+    let mut long = stage.leasehold(["run", NAME, "--ttl", "1h", "--"]);
+    let mut two = Two::with(&stage, stage.run(NAME, ["--"]));
+    let mut third = Running::start(long.args(two.family.once("third")));
+    two.holder.signal(Signal::STOP);
+    until("the command's stop", || is_stopped(two.holder.pid()).then_some(()));
+    two.assert_apart();
+    assert_eq!(third.end().code(), Some(0));
+    assert!(two.family.written("next") < two.family.written("third"));
+}

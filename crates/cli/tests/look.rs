@@ -1,0 +1,140 @@
+//! What the command shows: who holds, what there is, what a store gives; ending a hold by force; `elect`; shared modes; the
+//! manual. Through the binary.
+
+mod support;
+
+use std::fs;
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{Family, Running, Stage, code, leasehold, output, until};
+
+fn json(command: &mut Command) -> (Option<i32>, Value) {
+    let output = output(command);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}{said}")))
+}
+
+fn text(command: &mut Command) -> String {
+    String::from_utf8(output(command).stdout).unwrap()
+}
+
+/// Who holds and who waits.
+fn line(stage: &Stage, name: &str) -> (usize, usize) {
+    let (_, who) = json(&mut stage.leasehold(["who", name, "--json"]));
+    (who["holders"].as_array().unwrap().len(), who["waiters"].as_array().unwrap().len())
+}
+
+fn until_line(stage: &Stage, name: &str, holders: usize, waiters: usize) {
+    until("a line", || (line(stage, name) == (holders, waiters)).then_some(()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_ls_and_break() {
+    let stage = support::redis().await;
+    assert_eq!(code(&mut stage.leasehold(["who", "job"])), Some(1));
+    assert_eq!(json(&mut stage.leasehold(["ls", "--json"])), (Some(0), Value::Array(vec![])));
+
+    let mut holder = Running::start(&mut stage.run("job", ["--label", "me\x1b[2J", "--", "sleep", "1000"]));
+    until_line(&stage, "job", 1, 0);
+    let mut next = Running::start(&mut stage.run("job", ["--label", "you", "--", "true"]));
+    until_line(&stage, "job", 1, 1);
+
+    let (status, who) = json(&mut stage.leasehold(["who", "job", "--json"]));
+    assert_eq!((status, &who["name"], &who["waiters"][0]["label"]), (Some(0), &"job".into(), &"you".into()));
+    let token = who["holders"][0]["token"].as_u64().unwrap();
+    let table = text(&mut stage.leasehold(["who", "job"]));
+    assert!(table.contains("me") && table.contains(&token.to_string()) && table.contains("waits 1"), "{table}");
+    assert!(!table.contains('\x1b'), "neither colours nor what a label brings");
+    let (_, all) = json(&mut stage.leasehold(["ls", "--json"]));
+    assert_eq!(all, Value::Array(vec![who]));
+    let table = text(&mut stage.leasehold(["ls", "jo"]));
+    assert!(table.lines().count() == 2 && table.contains("job"), "{table}");
+    assert_eq!(text(&mut stage.leasehold(["ls", "other"])).lines().count(), 1);
+
+    let evict = |token: u64| code(&mut stage.leasehold(["break", "job", "--token", &token.to_string()]));
+    assert_eq!(evict(token + 1), Some(1));
+    assert_eq!(line(&stage, "job"), (1, 1), "a wrong token ends nothing");
+    assert_eq!(evict(token), Some(0));
+    assert_eq!(holder.end().code(), Some(76));
+    assert_eq!(next.end().code(), Some(0));
+    assert_eq!(code(&mut stage.leasehold(["break", "job"])), Some(64));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn guarantees() {
+    let stage = support::redis().await;
+    let (status, redis) = json(&mut leasehold(["guarantees", &stage.url, "--json"]));
+    assert_eq!((status, &redis["store"], &redis["fairness"]), (Some(0), &"redis".into(), &"Strict".into()));
+    assert!(text(&mut stage.leasehold(["guarantees"])).contains("in the order in which they came"));
+    assert_eq!(code(&mut leasehold(["guarantees", "redis://127.0.0.1:1"])), Some(69));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_share_and_permits_are_counted() {
+    let stage = support::redis().await;
+    let hold = |name: &'static str, words: &[&'static str]| {
+        let mut command = stage.run(name, words.iter().copied());
+        Running::start(command.args(["--", "sleep", "1000"]))
+    };
+    let _readers = [hold("table", &["--shared"]), hold("table", &["--shared"])];
+    until_line(&stage, "table", 2, 0);
+    assert_eq!(code(&mut stage.run("table", ["-n", "--", "true"])), Some(75), "a writer waits for readers");
+    assert_eq!(code(&mut stage.run("table", ["-n", "--shared", "--", "true"])), Some(0));
+
+    let _permits = [hold("pool", &["--permits", "2"]), hold("pool", &["--permits", "2"])];
+    until_line(&stage, "pool", 2, 0);
+    assert_eq!(code(&mut stage.run("pool", ["-n", "--permits", "2", "--", "true"])), Some(75));
+    assert_eq!(code(&mut stage.run("pool", ["-n", "--permits", "0", "--", "true"])), Some(64));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_elected_runs_and_runs_again_when_elected_again() {
+    let stage = support::redis().await;
+    let family = Family::new();
+    let ttl = format!("{}ms", stage.ttl.as_millis());
+    let elect = |value: &str, command: &[String]| {
+        let mut candidate = stage.leasehold(["elect", "boss", "--ttl", &ttl, "--value", value, "--"]);
+        Running::start(candidate.args(command))
+    };
+    let terms = family.folder().join("terms");
+    let script = format!("echo $LEASEHOLD_FENCING_TOKEN >> {}; exec sleep 1000", terms.display());
+    let mut first = elect("one", &["sh".into(), "-c".into(), script]);
+    let tokens = || -> Vec<u64> {
+        let text = fs::read_to_string(&terms).unwrap_or_default();
+        text.lines().map(|line| line.parse().unwrap()).collect()
+    };
+    until("the first term", || (tokens().len() == 1).then_some(()));
+    let mut second = elect("two", &["sh".into(), "-c".into(), "exit 5".into()]);
+    until_line(&stage, "boss", 1, 1);
+    let (_, who) = json(&mut stage.leasehold(["who", "boss", "--json"]));
+    assert_eq!(who["holders"][0]["label"], "one");
+
+    // The first is deposed; the second leads, its program ends, and the first is elected again.
+    assert_eq!(code(&mut stage.leasehold(["break", "boss", "--token", &tokens()[0].to_string()])), Some(0));
+    assert_eq!(second.end().code(), Some(5));
+    until("the second term of the first", || (tokens().len() == 2).then_some(()));
+    assert!(tokens()[1] > tokens()[0]);
+    first.signal(Signal::TERM);
+    assert_eq!(first.end().code(), Some(143));
+    assert_eq!(line(&stage, "boss"), (0, 0));
+}
+
+#[test]
+fn completions_and_manual() {
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(text(&mut leasehold(["completions", shell])).contains("leasehold"));
+    }
+    assert!(text(&mut leasehold(["man"])).starts_with(".ie"));
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(code(leasehold(["man"]).arg(folder.path())), Some(0));
+    let page = fs::read_to_string(folder.path().join("leasehold-run.1")).unwrap();
+    assert!(page.contains("fencing") || page.contains("FENCING"), "{page}");
+    let version = text(&mut leasehold(["--version"]));
+    let commit = Command::new("git").args(["rev-parse", "--short=10", "HEAD"]).output().ok();
+    if let Some(commit) = commit.filter(|commit| commit.status.success()) {
+        assert!(version.contains(String::from_utf8(commit.stdout).unwrap().trim()), "{version}");
+    }
+}

@@ -1,0 +1,331 @@
+//! `leasehold run`: exit codes, environment, streams, signals, what a program leaves behind, reports. Through the binary.
+
+mod support;
+
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use leasehold_testbed::{Redis, RedisOptions};
+use rustix::process::Signal;
+use support::{Family, Running, Stage, code, leasehold, output, send, until, words_of};
+
+async fn stage() -> Stage {
+    support::redis().await
+}
+
+fn sh<'a>(stage: &Stage, script: &'a str) -> Command {
+    stage.run("job", ["--", "sh", "-c", script])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exit_codes_are_the_programs_own() {
+    let stage = stage().await;
+    for (script, expected) in [
+        ("true", 0),
+        ("exit 7", 7),
+        ("kill -KILL $$", 137),
+        ("kill -TERM $$", 143),
+        ("kill -INT $$", 130),
+        ("exit 255", 255),
+    ] {
+        assert_eq!(code(&mut sh(&stage, script)), Some(expected), "{script}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_finds_the_lock_in_its_environment_and_no_credentials() {
+    let options = RedisOptions { password: Some("s3cret".into()), ..RedisOptions::default() };
+    let redis = Redis::start_with(&options).await.unwrap();
+    let stage = support::on_redis(&redis);
+    assert!(stage.url.contains("s3cret"));
+    let token = || {
+        let output = output(&mut sh(&stage, "echo $LEASEHOLD_NAME $LEASEHOLD_STORE $LEASEHOLD_FENCING_TOKEN"));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        assert_eq!(words[..2], ["job", &format!("redis://{}", redis.addr())]);
+        words[2].parse::<u64>().unwrap()
+    };
+    let first = token();
+    assert!(token() > first, "a later hold has a greater token");
+    let verbose = output(&mut stage.leasehold(["-vv", "run", "job", "--", "true"]));
+    let said = String::from_utf8(verbose.stderr).unwrap();
+    assert!(said.contains("redis://") && !said.contains("s3cret"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_are_the_programs() {
+    let stage = stage().await;
+    let mut command = stage.run("job", ["--", "cat"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"through").unwrap();
+    assert_eq!(child.wait_with_output().unwrap().stdout, b"through");
+    // With all three closed, too.
+    let closed = Command::new("sh")
+        .args(["-c", "exec \"$0\" run job -- sh -c 'cat; exit 5' <&- >&- 2>&-", env!("CARGO_BIN_EXE_leasehold")])
+        .env("LEASEHOLD_STORE", &stage.url)
+        .status();
+    assert_eq!(closed.unwrap().code(), Some(5));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_lock_is_refused_waited_for_and_got() {
+    let stage = stage().await;
+    let family = Family::new();
+    let mut holder = Running::start(stage.run("job", ["--"]).args(family.all()));
+    family.until_alive();
+    let refused = output(&mut stage.run("job", ["--no-wait", "--", "true"]));
+    assert_eq!(refused.status.code(), Some(75));
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("held by") && said.contains("token"), "{said}");
+    assert_eq!(code(&mut stage.run("job", ["-n", "-E", "0", "--", "false"])), Some(0));
+    assert_eq!(code(&mut stage.run("job", ["--wait", "300ms", "--", "true"])), Some(75));
+    assert_eq!(code(&mut stage.run("another", ["--no-wait", "--", "true"])), Some(0));
+    let mut next = Running::start(&mut sh(&stage, "exit 3"));
+    holder.signal(Signal::KILL);
+    assert_eq!(next.end().code(), Some(3));
+    holder.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_queues_for_what_cannot_run() {
+    // No store is asked: there is none at that address.
+    let run = |program: &str| code(&mut leasehold(["run", "job", "--store", "redis://127.0.0.1:1", "--", program]));
+    assert_eq!(run("no-such-program-anywhere"), Some(127));
+    assert_eq!(run("/no/such/program"), Some(127));
+    assert_eq!(run("/etc/passwd"), Some(126));
+    assert_eq!(run("/"), Some(126));
+    assert_eq!(run("true"), Some(69));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_without_an_interpreter_cannot_be_executed() {
+    let stage = stage().await;
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let status = code(stage.run("job", ["--"]).arg(&script));
+    assert!(matches!(status, Some(126 | 127)), "{status:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signals_are_passed_on() {
+    let stage = stage().await;
+    for (signal, name, expected) in
+        [(Signal::TERM, "TERM", 41), (Signal::HUP, "HUP", 42), (Signal::INT, "INT", 43), (Signal::USR1, "USR1", 44)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let ready = folder.path().join("ready");
+        let script = format!("trap 'exit {expected}' {name}; : > {}; while :; do sleep 0.01; done", ready.display());
+        let mut running = Running::start(&mut sh(&stage, &script));
+        until_there(&ready);
+        running.signal(signal);
+        assert_eq!(running.end().code(), Some(expected), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_the_wait_and_leaves_no_place_in_line() {
+    let stage = stage().await;
+    let family = Family::new();
+    let holder = Running::start(stage.run("job", ["--"]).args(family.all()));
+    family.until_alive();
+    let mut waiting = Running::start(&mut sh(&stage, "true"));
+    until("a place in line", || waiters(&stage).eq(&1).then_some(()));
+    waiting.signal(Signal::TERM);
+    assert_eq!(waiting.end().signal(), Some(Signal::TERM.as_raw()));
+    assert_eq!(waiters(&stage), 0);
+    drop(holder);
+}
+
+fn waiters(stage: &Stage) -> usize {
+    let store = tokio::task::block_in_place(|| {
+        tokio::runtime::Handle::current().block_on(async {
+            let store = leasehold::connect(&stage.url).await?;
+            store.lock("job").inspect().await
+        })
+    });
+    store.unwrap().waiters.len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_caller_ignores_stays_ignored() {
+    let stage = stage().await;
+    let folder = tempfile::tempdir().unwrap();
+    let ready = folder.path().join("ready");
+    let script = format!(": > {}; while [ -e {0} ]; do sleep 0.01; done; exit 6", ready.display());
+    let nohup = format!("trap '' HUP CHLD; exec \"$0\" run job --ttl 3s -- sh -c '{script}'");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &nohup, env!("CARGO_BIN_EXE_leasehold")]).env("LEASEHOLD_STORE", &stage.url);
+    let mut running = Running::start(&mut shell);
+    until_there(&ready);
+    running.signal(Signal::HUP);
+    // Had it been passed on, the program would have ended before this.
+    std::fs::remove_file(&ready).unwrap();
+    assert_eq!(running.end().code(), Some(6));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_has_a_clean_signal_state() {
+    let stage = stage().await;
+    let state = |command: &mut Command| {
+        let text = String::from_utf8(output(command).stdout).unwrap();
+        let line = |key| text.lines().find(|line: &&str| line.starts_with(key)).unwrap().to_owned();
+        [line("SigBlk"), line("SigIgn")]
+    };
+    let cat = ["cat", "/proc/self/status"];
+    let plain = state(Command::new(cat[0]).arg(cat[1]));
+    assert_eq!(state(stage.run("job", ["--"]).args(cat)), plain);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn max_hold_ends_even_what_ignores_sigterm() {
+    let stage = stage().await;
+    let family = Family::new();
+    assert_eq!(code(stage.run("job", ["--max-hold", "500ms", "--"]).args(family.all())), Some(124));
+    assert!(family.alive().is_empty());
+    // The lock was given back, not left to run out.
+    assert_eq!(code(&mut stage.run("job", ["--no-wait", "--", "true"])), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_evicted_holder_is_ended() {
+    let stage = stage().await;
+    let family = Family::new();
+    let mut holder = Running::start(stage.run("job", ["--"]).args(family.all()));
+    family.until_alive();
+    let token = {
+        let store = leasehold::connect(&stage.url).await.unwrap();
+        let token = store.lock("job").inspect().await.unwrap().holders[0].token.unwrap();
+        assert!(store.evict("job", token).await.unwrap());
+        token
+    };
+    assert_eq!(holder.end().code(), Some(76));
+    assert!(family.alive().is_empty(), "token {token}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leftovers() {
+    let stage = stage().await;
+    // The program ends; its child and its daemon do not.
+    let script = |family: &Family| {
+        format!(
+            "{} & while [ $(ls {1}/*.daemon | wc -l) = 0 ]; do sleep 0.01; done; exit 4",
+            family.all().join(" "),
+            family.folder().display()
+        )
+    };
+    let killed = Family::new();
+    let output = output(&mut sh(&stage, &script(&killed)));
+    assert_eq!(output.status.code(), Some(4));
+    let left = killed.alive();
+    assert_eq!(left.len(), 1, "the daemon has left the group");
+    assert!(String::from_utf8_lossy(&output.stderr).contains(&left[0].to_string()), "and is told of");
+
+    let left = Family::new();
+    assert_eq!(code(&mut stage.run("job", ["--leftovers", "leave", "--", "sh", "-c", &script(&left)])), Some(4));
+    assert_eq!(left.alive().len(), 3);
+
+    let waited = Family::new();
+    let mut running =
+        Running::start(&mut stage.run("job", ["--leftovers", "wait", "--", "sh", "-c", &script(&waited)]));
+    waited.until_alive();
+    assert_eq!(code(&mut stage.run("job", ["--wait", "500ms", "--", "true"])), Some(75));
+    assert!(!running.has_ended());
+    waited.alive().into_iter().for_each(|pid| send(pid, Signal::KILL));
+    assert_eq!(running.end().code(), Some(4));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reports() {
+    let stage = stage().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report");
+    let report = |words: &[&str]| {
+        let status = code(stage.run("job", ["--report"]).arg(&file).args(words));
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(text.lines().count(), 1);
+        (status, serde_json::from_str::<serde_json::Value>(&text).unwrap())
+    };
+    let (status, ended) = report(&["--", "sh", "-c", "exit 76"]);
+    assert_eq!((status, &ended["outcome"], &ended["code"]), (Some(76), &"ended".into(), &76.into()));
+    assert!(ended["token"].as_u64().unwrap() > 0);
+    let (status, over) = report(&["--max-hold", "100ms", "--", "sleep", "60"]);
+    assert_eq!((status, &over["outcome"], &over["signal"]), (Some(124), &"max_hold".into(), &15.into()));
+    let (status, bad) = report(&["--store", "redis://127.0.0.1:1", "--", "true"]);
+    assert_eq!((status, &bad["outcome"], &bad["token"]), (Some(69), &"unavailable".into(), &serde_json::Value::Null));
+    let nowhere = code(&mut stage.run("job", ["--report", "/no/such/folder/report", "--", "true"]));
+    assert_eq!(nowhere, Some(64));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_the_first_process_of_a_namespace() {
+    let stage = stage().await;
+    let folder = tempfile::tempdir().unwrap();
+    let ready = folder.path().join("ready");
+    let script = format!("trap 'exit 3' TERM; (setsid true &); : > {}; while :; do sleep 0.01; done", ready.display());
+    let mut first = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        first.arg("--map-root-user");
+    }
+    first.args([
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        env!("CARGO_BIN_EXE_leasehold"),
+        "run",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ]);
+    let mut running = Running::start(first.env("LEASEHOLD_STORE", &stage.url));
+    until_there(&ready);
+    let inside = support::children_of(running.pid());
+    assert!(words_of(inside[0]).contains("leasehold"), "the first process is leasehold itself");
+    send(inside[0], Signal::TERM);
+    assert_eq!(running.end().code(), Some(3));
+}
+
+#[test]
+fn bad_usage() {
+    let bad: [&[&str]; 13] = [
+        &[],
+        &["run"],
+        &["run", "job"],
+        &["run", "job", "true"],
+        &["run", "job", "--"],
+        &["run", "job", "--nonsense", "--", "true"],
+        &["run", "job", "--ttl", "10ms", "--", "true"],
+        &["run", "job", "--ttl", "soon", "--", "true"],
+        &["run", "job", "--wait", "1s", "--no-wait", "--", "true"],
+        &["run", "job", "-E", "256", "--", "true"],
+        &["run", "job", "--store", "nonsense", "--", "true"],
+        &["run", "job", "--store", "mysql://host", "--", "true"],
+        &["run", "job", "--store", "redis://user:s3cret@host:notaport", "--", "true"],
+    ];
+    for words in bad {
+        let output = output(&mut leasehold(words.iter().copied()));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {said}");
+        assert!(!said.is_empty() && !said.contains("s3cret"), "{words:?}: {said}");
+    }
+    for good in [&["--help"][..], &["run", "--help"], &["--version"]] {
+        assert_eq!(output(&mut leasehold(good.iter().copied())).status.code(), Some(0), "{good:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_names() {
+    let stage = stage().await;
+    assert_eq!(code(&mut stage.run("", ["--", "true"])), Some(64));
+    assert_eq!(code(&mut stage.run(&"x".repeat(513), ["--", "true"])), Some(64));
+    assert_eq!(code(&mut stage.run("a/b c\u{1F512}", ["--", "true"])), Some(0));
+}
+
+fn until_there(file: &Path) {
+    until("a file", || file.exists().then_some(()));
+}

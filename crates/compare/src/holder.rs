@@ -1,0 +1,114 @@
+//! Holders that are killed: a process of its own, or a client whose runtime is torn down.
+
+use std::io::Write;
+use std::process::Stdio;
+use std::time::Duration;
+
+use leasehold::{Error, ErrorKind, Result, Store};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
+
+use crate::subject::Subject;
+
+/// What the process says on its standard output when it holds the lock.
+const HELD: &str = "held";
+/// How long a holder may take to take the lock.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What a process does that [`Subject::killed_as`] starts: holds the lock until it is killed, says so on its standard output,
+/// and ends by itself when its standard input does, so that it never outlives who started it.
+///
+/// # Errors
+/// What the store says.
+pub async fn hold_until_killed(store: &Store, name: &str, lease: Duration) -> Result<()> {
+    let guard = store.lock(name).ttl(lease).acquire().await?;
+    let mut stdout = std::io::stdout();
+    let said = writeln!(stdout, "{HELD}").and_then(|()| stdout.flush());
+    if said.is_ok() {
+        // A thread, because reading a terminal or a pipe blocks.
+        let (ended, end) = oneshot::channel::<()>();
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            drop(ended);
+        });
+        let _ = end.await;
+    }
+    guard.release().await
+}
+
+/// A holder that can be killed.
+pub(crate) enum Holder {
+    Process(Box<Child>),
+    Client(oneshot::Sender<()>),
+}
+
+impl Holder {
+    /// Starts one, and waits until it holds.
+    pub(crate) async fn start(subject: &Subject, name: &str, lease: Duration) -> Result<Holder> {
+        let starting = async {
+            match subject.holder(name, lease) {
+                Some(command) => Holder::process(command).await,
+                None => Holder::client(subject.clone(), name.to_owned(), lease).await,
+            }
+        };
+        tokio::time::timeout(PATIENCE, starting)
+            .await
+            .unwrap_or_else(|_| Err(failed("it did not take the lock in time")))
+    }
+
+    async fn process(mut command: Command) -> Result<Holder> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().map_err(|e| failed(&e.to_string()))?;
+        let mut said = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut said).await.map_err(|e| failed(&e.to_string()))?;
+        }
+        if said.trim() == HELD {
+            return Ok(Holder::Process(Box::new(child)));
+        }
+        let mut why = String::new();
+        if let Some(stderr) = &mut child.stderr {
+            let _ = stderr.read_to_string(&mut why).await;
+        }
+        Err(failed(why.trim()))
+    }
+
+    async fn client(subject: Subject, name: String, lease: Duration) -> Result<Holder> {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| failed(&e.to_string()))?;
+        let (kill, killed) = oneshot::channel::<()>();
+        let (held, holds) = oneshot::channel();
+        std::thread::spawn(move || {
+            let taken = runtime.block_on(async {
+                let store = subject.store().await?;
+                let guard = store.lock(name.as_str()).ttl(lease).acquire().await?;
+                Ok((store, guard))
+            });
+            match taken {
+                Ok(living) => {
+                    let _ = held.send(Ok(()));
+                    let _ = runtime.block_on(killed);
+                    // The dead run no destructors.
+                    std::mem::forget(living);
+                }
+                Err(e) => drop(held.send(Err(e))),
+            }
+            runtime.shutdown_background();
+        });
+        holds.await.unwrap_or_else(|_| Err(failed("it ended")))?;
+        Ok(Holder::Client(kill))
+    }
+
+    /// Kills it; it does nothing more.
+    pub(crate) async fn kill(self) {
+        match self {
+            Holder::Process(mut child) => drop(child.kill().await),
+            Holder::Client(kill) => drop(kill.send(())),
+        }
+    }
+}
+
+fn failed(why: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("the holder that was to be killed could not be started: {why}"))
+}

@@ -1,0 +1,110 @@
+//! Axes of plots: from values to places, and where the ticks are.
+
+use maud::{Markup, html};
+
+/// How wide every plot is, in its own units: a phone shows them at about this size.
+pub(super) const WIDTH: f64 = 380.0;
+
+/// A logarithmic axis from one place to another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Log {
+    low: f64,
+    high: f64,
+    from: f64,
+    to: f64,
+}
+
+impl Log {
+    /// An axis for these values, from whole decade to whole decade; `None` if there are none.
+    pub(super) fn decades(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Option<Log> {
+        let (low, high) = range(values)?;
+        let (low, high) = (10f64.powf(low.log10().floor()), 10f64.powf(high.log10().ceil()));
+        Some(Log { low, high: if high > low { high } else { low * 10.0 }, from, to })
+    }
+
+    /// An axis from one value to another.
+    pub(super) fn between(low: f64, high: f64, from: f64, to: f64) -> Log {
+        Log { low, high: high.max(low * 2.0), from, to }
+    }
+
+    pub(super) fn at(&self, value: f64) -> f64 {
+        let part = (value.max(self.low) / self.low).ln() / (self.high / self.low).ln();
+        self.from + part.min(1.0) * (self.to - self.from)
+    }
+
+    /// The powers of this base on it.
+    pub(super) fn powers(&self, base: f64) -> Vec<f64> {
+        let (first, last) = (self.low.log(base).round() as i32, (self.high.log(base) + 1e-9).floor() as i32);
+        (first..=last).map(|power| base.powi(power)).collect()
+    }
+}
+
+/// The least and the greatest that are positive and finite.
+pub(super) fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    values.filter(|v| v.is_finite() && *v > 0.0).fold(None, |seen, v| match seen {
+        None => Some((v, v)),
+        Some((low, high)) => Some((low.min(v), high.max(v))),
+    })
+}
+
+/// Vertical lines and their labels below.
+pub(super) fn grid(ticks: &[(f64, String)], top: f64, bottom: f64) -> Markup {
+    html! {
+        @for (x, label) in ticks {
+            line.grid x1=(short(*x)) x2=(short(*x)) y1=(short(top)) y2=(short(bottom)) {}
+            // Labels stay inside of the picture.
+            @let anchor = if *x < 20.0 { "start" } else if *x > WIDTH - 20.0 { "end" } else { "middle" };
+            text.tick x=(short(if anchor == "start" { 0.0 } else if anchor == "end" { WIDTH } else { *x })) y=(short(bottom + 15.0)) text-anchor=(anchor) { (label) }
+        }
+    }
+}
+
+/// A coordinate without digits that nobody sees.
+pub(super) fn short(value: f64) -> String {
+    format!("{value:.1}")
+}
+
+/// A round duration, as on a tick: microseconds to text.
+pub(super) fn tick(us: f64) -> String {
+    match us {
+        _ if us < 0.9 => format!("{:.0} ns", us * 1e3),
+        _ if us < 900.0 => format!("{us:.0} µs"),
+        _ if us < 9e5 => format!("{:.0} ms", us / 1e3),
+        _ => format!("{:.0} s", us / 1e6),
+    }
+}
+
+/// Moves labels apart so that each has `gap`, each as little as that takes; `places` in any order.
+pub(super) fn apart(places: &mut [f64], gap: f64, low: f64, high: f64) {
+    let mut order: Vec<usize> = (0..places.len()).collect();
+    order.sort_by(|a, b| places[*a].total_cmp(&places[*b]));
+    for pair in order.windows(2) {
+        places[pair[1]] = places[pair[1]].max(places[pair[0]] + gap);
+    }
+    let mut limit = high;
+    for &i in order.iter().rev() {
+        places[i] = places[i].min(limit).max(low);
+        limit = places[i] - gap;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decades_hold_their_values() {
+        let axis = Log::decades([42.0, 3.0, 900.0].into_iter(), 0.0, 300.0).unwrap();
+        assert_eq!(axis.powers(10.0), [1.0, 10.0, 100.0, 1000.0]);
+        assert_eq!([axis.at(1.0), axis.at(1000.0)], [0.0, 300.0]);
+        assert!((axis.at(10.0) - 100.0).abs() < 1e-9);
+        assert!(Log::decades([f64::NAN, 0.0].into_iter(), 0.0, 1.0).is_none());
+    }
+
+    #[test]
+    fn labels_move_apart() {
+        let mut places = [50.0, 10.0, 51.0, 52.0];
+        apart(&mut places, 10.0, 0.0, 60.0);
+        assert_eq!(places, [40.0, 10.0, 50.0, 60.0]);
+    }
+}

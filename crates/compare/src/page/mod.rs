@@ -1,0 +1,231 @@
+//! One HTML page that needs nothing else: what the numbers say, the plots, all numbers, and how they were got.
+
+mod axis;
+mod fairness;
+mod recovery;
+mod ridges;
+mod throughput;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use crate::advice::list;
+use crate::report::{Measured, Order, Report};
+use crate::table;
+use crate::units::{ms, us};
+
+const STYLE: &str = include_str!("style.css");
+/// So many stores have a colour of their own.
+const COLOURS: usize = 6;
+
+impl Report {
+    /// The report as one HTML page: no scripts, nothing to load, readable on a phone and in print, light and dark.
+    pub fn page(&self) -> String {
+        let names: Vec<&str> = self.stores.iter().map(|m| &*m.label).collect();
+        let title = format!("Locks on {}, compared", list(&names));
+        let page = html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    meta name="color-scheme" content="light dark";
+                    title { (title) }
+                    style { (PreEscaped(STYLE)) }
+                }
+                body { main {
+                    header {
+                        p.kicker { "leasehold compare " (self.version) }
+                        h1 { (title) }
+                        p.when { (date(self.unix_time)) " · " (self.processors) " processors · "
+                            @for (i, m) in self.stores.iter().enumerate() {
+                                @if i > 0 { ", " }
+                                span class={"name c" (i % COLOURS)} { (m.label) } " at " code { (m.address) }
+                            }
+                        }
+                    }
+                    (alarms(&self.stores))
+                    (self.advice())
+                    (self.plots())
+                    (self.numbers())
+                    (self.how())
+                } }
+            }
+        };
+        page.into_string()
+    }
+
+    fn advice(&self) -> Markup {
+        html! {
+            section {
+                h2 { "What suits what" }
+                dl.advice {
+                    @for advice in &self.advice {
+                        div {
+                            dt { (advice.need) }
+                            dd { strong { (advice.choice) } p { (advice.why) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn plots(&self) -> Markup {
+        let stores = &self.stores;
+        html! {
+            section.pictures {
+                h2 { "The plots" }
+                p.legend {
+                    span.key { (swatch("key-fair")) "fair" }
+                    span.key { (swatch("key-fast")) "fast" }
+                    span.key { (swatch("key-trip")) "the store’s own round trip" }
+                }
+                div.plots {
+                    figure {
+                        h3 { "Taking and giving back, alone" }
+                        (ridges::alone(stores))
+                        figcaption { "How long one client needs for both while nobody else wants the lock; the numbers are medians. Each hill shows how often; further left is better." }
+                    }
+                    @if let Some(waiters) = middle(stores) {
+                        figure {
+                            h3 { "Hand-over, " (waiters) " waiters" }
+                            (ridges::hand_over(stores, waiters))
+                            figcaption { "From the begin of a release until the next waiter knows that it holds." }
+                        }
+                    }
+                    @if stores.iter().any(|m| m.recovery.is_some()) {
+                        figure {
+                            h3 { "After a holder was killed" }
+                            (recovery::plot(stores))
+                            figcaption { "The bar is the lease that the store granted; each mark is the time from one kill to the next grant. A holder that had just renewed is missed for a whole lease." }
+                        }
+                    }
+                    figure {
+                        h3 { "Turns in a second, against waiters" }
+                        (throughput::plot(stores))
+                        figcaption { "How often the lock changes hands in a second when nothing is done inside. Higher is better; both axes are logarithmic." }
+                    }
+                    figure {
+                        h3 { "The longest wait" }
+                        (fairness::plot(stores))
+                        figcaption { "Dots are the longest wait of any waiter; the upright line is what it takes to serve everybody once in fair order, which is the longest wait of a perfect line. On the right Jain’s index: 1.00 means that all got the same number of turns." }
+                    }
+                }
+            }
+        }
+    }
+
+    fn numbers(&self) -> Markup {
+        html! {
+            section {
+                h2 { "All numbers" }
+                div.wide {
+                    table {
+                        thead { tr {
+                            td {}
+                            @for (i, m) in self.stores.iter().enumerate() { th scope="col" class={"c" (i % COLOURS)} { (m.label) } }
+                        } }
+                        @for group in table::groups(&self.stores) {
+                            tbody {
+                                tr.group { th colspan=(self.stores.len() + 1) scope="rowgroup" { (group.title) } }
+                                @for row in &group.rows {
+                                    tr {
+                                        th scope="row" { (row.title) }
+                                        @for cell in &row.cells { td { (cell) } }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+                @for m in &self.stores {
+                    h3 { "What " (m.label) " says of itself" }
+                    p { (m.promises.notes) }
+                }
+            }
+        }
+    }
+
+    fn how(&self) -> Markup {
+        let settings = &self.settings;
+        html! {
+            section {
+                h2 { "How it was measured" }
+                p { "Every store did the same work in one run of one program. Absolute numbers say as much about the machine, and about what else it did, as about the store; so compare stores, and look at the ratios: each is to the store’s own round trip, measured just before." }
+                ul {
+                    li { strong { "Round trip. " } "An " code { "inspect" } " of a name that nobody uses: the cheapest request that each store answers, over the same client. A store that must write in order to lock, and agree on it with others, needs more than this." }
+                    li { strong { "Alone. " } "One client takes and gives back one lock for " (us(settings.alone.as_secs_f64() * 1e6)) "." }
+                    li { strong { "Waiters. " } "Spread over up to " (settings.clients) " clients with connections of their own, as so many processes would be. Each takes the lock, does nothing, gives it back, and asks again, for " (us(settings.contended.as_secs_f64() * 1e6)) ". Inside is a flag that would show two at once." }
+                    li { strong { "Many locks. " } (settings.locks) " held by one client for two leases. Processor time is this process’s, without the server’s." }
+                    li { strong { "Killed holders. " } (settings.kills) " holders, each with a waiter, killed at different points between two renewals"
+                        @if self.stores.iter().filter_map(|m| m.recovery.as_ref()).any(|r| r.killed == "client") { "; where no other process can hold the lock, a client whose runtime is torn down" }
+                        "." }
+                }
+                @for m in &self.stores {
+                    @for failure in &m.failures { p.warning { "Not measured on " (m.label) ": " (failure.workload) ": " (failure.error) } }
+                }
+            }
+        }
+    }
+}
+
+/// What must not have happened.
+fn alarms(stores: &[Measured]) -> Markup {
+    html! {
+        @for m in stores {
+            @let overlaps: usize = m.contended.iter().map(|c| c.overlaps).sum();
+            @if overlaps > 0 { p.warning { "On " (m.label) ", two were inside of the lock at once, " (overlaps) " times." } }
+            @if let Some(renewal) = m.renewal.as_ref().filter(|renewal| renewal.lost > 0) {
+                p.warning { "On " (m.label) ", " (renewal.lost) " of " (renewal.locks) " locks were lost while they were renewed, on a lease of " (ms(renewal.lease_ms)) "." }
+            }
+        }
+    }
+}
+
+fn swatch(class: &str) -> Markup {
+    html! {
+        svg class={"swatch " (class)} viewBox="0 0 26 12" aria-hidden="true" {
+            @if class == "key-trip" { path d="M13 2 L17.5 10 L8.5 10 Z" {} }
+            @else { line x1="1" x2="25" y1="6" y2="6" {} circle cx="13" cy="6" r="3.4" {} }
+        }
+    }
+}
+
+/// The number of waiters in the middle of those that were measured.
+fn middle(stores: &[Measured]) -> Option<usize> {
+    let mut sizes: Vec<usize> = stores.iter().flat_map(|m| &m.contended).map(|c| c.waiters).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes.get(sizes.len() / 2).copied()
+}
+
+/// The classes of a mark: the store's colour, and how its order is drawn.
+fn classes(store: usize, order: Order) -> String {
+    format!("c{} {}", store % COLOURS, order.word())
+}
+
+/// Seconds since 1970 as a date, in UTC (Howard Hinnant's `civil_from_days`).
+fn date(unix_time: u64) -> String {
+    let (days, rest) = (unix_time / 86_400, unix_time % 86_400);
+    let z = days + 719_468;
+    let (era, day_of_era) = (z / 146_097, z % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", rest / 3600, rest / 60 % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::date;
+
+    #[test]
+    fn dates() {
+        assert_eq!(date(0), "1970-01-01 00:00 UTC");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(date(1_795_294_860), "2026-11-21 21:01 UTC");
+    }
+}

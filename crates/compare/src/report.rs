@@ -1,0 +1,262 @@
+//! What was measured, as data: what the table, the JSON and the page are made of.
+
+use std::time::Duration;
+
+use leasehold::{Fairness, Fencing, Guarantees};
+use serde::Serialize;
+
+use crate::advice::{Advice, advise};
+use crate::distribution::Latency;
+use crate::settings::Settings;
+use crate::subject::Reach;
+
+/// One run over all stores.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// The version of Leasehold.
+    pub version: &'static str,
+    /// When it began, in seconds since 1970.
+    pub unix_time: u64,
+    /// How many processors this process could use.
+    pub processors: usize,
+    /// What was asked for.
+    pub settings: Settings,
+    /// The stores, in the order in which they were given.
+    pub stores: Vec<Measured>,
+    /// Which store and which order suits which need.
+    pub advice: Vec<Advice>,
+}
+
+/// What was measured of one store.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Measured {
+    /// A short name, unique in the report: the store's kind, numbered if there are several.
+    pub label: String,
+    /// What is shown of its URL.
+    pub address: String,
+    /// Among whom its locks work.
+    pub reach: Reach,
+    /// What the store says of itself.
+    pub promises: Promises,
+    /// The yardstick: `inspect` of a name that nobody uses, which is the cheapest request of each store.
+    pub round_trip: Latency,
+    /// One client alone, in each order that the store offers.
+    pub uncontended: Vec<Uncontended>,
+    /// Several waiters, in each order.
+    pub contended: Vec<Contended>,
+    /// Many locks held at once.
+    pub renewal: Option<Renewal>,
+    /// Killed holders.
+    pub recovery: Option<Recovery>,
+    /// What could not be measured.
+    pub failures: Vec<Failure>,
+}
+
+/// In which order waiters are served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Strictly in the order of arrival.
+    Fair,
+    /// As is fastest for the store.
+    Fast,
+}
+
+impl Order {
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Order::Fair => "fair",
+            Order::Fast => "fast",
+        }
+    }
+
+    /// The orders that a store offers.
+    pub(crate) fn offered(guarantees: &Guarantees) -> &'static [Order] {
+        match guarantees.fairness {
+            Fairness::None => &[Order::Fast],
+            _ => &[Order::Fair, Order::Fast],
+        }
+    }
+}
+
+/// What a store says of itself: [`Guarantees`] as data.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Promises {
+    /// What the order of its tokens survives.
+    pub fencing: &'static str,
+    /// In which order it serves.
+    pub fairness: &'static str,
+    /// Whether a release wakes the next waiter by a push.
+    pub pushed_wake: bool,
+    /// Its shortest lease, in milliseconds.
+    pub min_ttl_ms: u64,
+    /// How much later than the end of its lease a dead holder's lock may be granted, in milliseconds.
+    pub recovery_ms: u64,
+    /// What else an operator should know.
+    pub notes: String,
+}
+
+impl Promises {
+    pub(crate) fn of(guarantees: &Guarantees) -> Promises {
+        Promises {
+            fencing: match guarantees.fencing {
+                Fencing::SurvivesDataLoss => "survives_data_loss",
+                Fencing::WhileDataLives => "while_data_lives",
+                _ => "none",
+            },
+            fairness: match guarantees.fairness {
+                Fairness::Strict => "strict",
+                Fairness::Bounded => "bounded",
+                _ => "none",
+            },
+            pushed_wake: guarantees.pushed_wake,
+            min_ttl_ms: millis(guarantees.min_ttl),
+            recovery_ms: millis(guarantees.recovery),
+            notes: guarantees.notes.to_owned(),
+        }
+    }
+}
+
+/// Taking and giving back a lock that nobody else wants.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Uncontended {
+    /// In which order it was asked for.
+    pub order: Order,
+    /// From asking to holding.
+    pub acquire: Latency,
+    /// From giving back to the store's answer.
+    pub release: Latency,
+    /// Both.
+    pub cycle: Latency,
+    /// Cycles in a second.
+    pub per_second: f64,
+    /// The median cycle in round trips of this store, measured just before.
+    pub round_trips: f64,
+}
+
+/// Waiters who take the lock in turn, with nothing to do inside.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Contended {
+    /// In which order they were served.
+    pub order: Order,
+    /// How many they were.
+    pub waiters: usize,
+    /// Over how many clients they were spread.
+    pub clients: usize,
+    /// How often the lock was taken in a second.
+    pub per_second: f64,
+    /// Which part of the turns went to another waiter than the last.
+    pub switches: f64,
+    /// From the begin of a release until the next waiter knows that it holds; `None` if nobody ever had to wait.
+    pub hand_over: Option<Latency>,
+    /// The median hand-over in round trips of this store, measured just before.
+    pub round_trips: Option<f64>,
+    /// From asking to holding.
+    pub wait: Latency,
+    /// Jain's index over the turns that each waiter got: 1 is the same for all.
+    pub jain: f64,
+    /// What it takes to serve everybody once, in microseconds: the longest wait of a perfect line.
+    pub everybody_once_us: f64,
+    /// The longest wait, as a multiple of that.
+    pub longest_wait_shares: f64,
+    /// How often two were inside at once. It must be zero.
+    pub overlaps: usize,
+}
+
+/// Many locks of one client, held and renewed.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Renewal {
+    /// How many.
+    pub locks: usize,
+    /// The lease that was asked for, in milliseconds.
+    pub lease_ms: u64,
+    /// How long it took to take all of them, 32 at a time, in milliseconds.
+    pub taken_ms: u64,
+    /// How long it took to give all of them back, 32 at a time, in milliseconds.
+    pub given_back_ms: u64,
+    /// For how long they were watched, in milliseconds.
+    pub watched_ms: u64,
+    /// Processor time of this process meanwhile, in milliseconds per second.
+    pub cpu_ms_per_second: f64,
+    /// How often the client asked its store to renew, whatever the store made of it.
+    pub batches: usize,
+    /// How long one of these took, and how many locks it was about.
+    pub batch: Option<Latency>,
+    /// The mean number of locks in a batch.
+    pub locks_per_batch: f64,
+    /// How many locks were lost meanwhile. It should be zero.
+    pub lost: usize,
+}
+
+/// How long a waiter waits for the lock of a holder that was killed.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Recovery {
+    /// What was killed: a process, or a client inside of this one.
+    pub killed: &'static str,
+    /// The lease that was asked for, in milliseconds.
+    pub asked_ms: u64,
+    /// The lease that the store granted, about, in milliseconds.
+    pub lease_ms: u64,
+    /// From each kill to the next grant, shortest first, in milliseconds.
+    pub waits_ms: Vec<u64>,
+}
+
+/// A workload that could not be measured, and why.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Failure {
+    /// Which one.
+    pub workload: String,
+    /// Why.
+    pub error: String,
+}
+
+impl Report {
+    pub(crate) fn new(settings: &Settings, unix_time: u64, stores: Vec<Measured>) -> Report {
+        Report {
+            version: env!("CARGO_PKG_VERSION"),
+            unix_time,
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            settings: settings.clone(),
+            advice: advise(&stores),
+            stores,
+        }
+    }
+
+    /// The whole report as JSON.
+    ///
+    /// # Errors
+    /// None that a report of [`compare`](crate::compare) could cause.
+    pub fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self)
+    }
+}
+
+impl Measured {
+    /// The lock alone, in this order.
+    pub fn alone(&self, order: Order) -> Option<&Uncontended> {
+        self.uncontended.iter().find(|u| u.order == order)
+    }
+
+    /// So many waiters in this order.
+    pub fn with(&self, order: Order, waiters: usize) -> Option<&Contended> {
+        self.contended.iter().find(|c| c.order == order && c.waiters == waiters)
+    }
+
+    /// The orders that were measured.
+    pub fn orders(&self) -> impl Iterator<Item = Order> {
+        [Order::Fair, Order::Fast].into_iter().filter(|order| self.alone(*order).is_some())
+    }
+}
+
+pub(crate) fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}

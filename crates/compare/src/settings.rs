@@ -1,0 +1,54 @@
+//! How long and how much is measured.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// How long and how much is measured. The default takes about half a minute for each store.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Settings {
+    /// For how long one client takes and gives back a lock that nobody else wants.
+    pub alone: Duration,
+    /// For how long each number of waiters competes.
+    pub contended: Duration,
+    /// How many waiters compete, one number after the other.
+    pub waiters: Vec<usize>,
+    /// Over how many clients, as over so many processes, the waiters are spread.
+    pub clients: usize,
+    /// How many locks are held and renewed at once.
+    pub locks: usize,
+    /// How many holders are killed.
+    pub kills: usize,
+    /// The lease of holders that are killed, and of the locks that are renewed; longer where the store's shortest is.
+    pub lease: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            alone: Duration::from_millis(1200),
+            contended: Duration::from_millis(1500),
+            waiters: vec![2, 8, 64],
+            clients: 4,
+            locks: 1000,
+            kills: 3,
+            lease: Duration::from_secs(3),
+        }
+    }
+}
+
+impl Settings {
+    /// Everything once, and briefly: shows that it works, and measures little.
+    pub fn glance() -> Settings {
+        Settings {
+            alone: Duration::from_millis(50),
+            contended: Duration::from_millis(100),
+            waiters: vec![2, 8],
+            locks: 50,
+            kills: 1,
+            lease: Duration::from_millis(500),
+            ..Settings::default()
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Numbers as people read them: three digits, a unit, thin spaces.
+
+/// A duration given in microseconds.
+pub(crate) fn us(us: f64) -> String {
+    let (value, unit) = match us {
+        _ if us < 1.0 => (us * 1000.0, "ns"),
+        _ if us < 1000.0 => (us, "µs"),
+        _ if us < 1e6 => (us / 1e3, "ms"),
+        _ => (us / 1e6, "s"),
+    };
+    format!("{} {unit}", digits(value))
+}
+
+/// A duration given in milliseconds.
+pub(crate) fn ms(ms: u64) -> String {
+    us(ms as f64 * 1e3)
+}
+
+/// How often in a second.
+pub(crate) fn rate(per_second: f64) -> String {
+    match per_second {
+        _ if per_second >= 1e6 => format!("{} M", digits(per_second / 1e6)),
+        _ if per_second >= 1e4 => format!("{} k", digits(per_second / 1e3)),
+        _ => digits(per_second),
+    }
+}
+
+/// A factor.
+pub(crate) fn times(factor: f64) -> String {
+    if factor.is_finite() { format!("{} ×", digits(factor)) } else { "–".to_owned() }
+}
+
+/// Two or three digits that matter.
+pub(crate) fn digits(value: f64) -> String {
+    match value.abs() {
+        v if v >= 99.5 => format!("{value:.0}"),
+        v if v >= 9.95 => format!("{value:.1}").trim_end_matches(".0").to_owned(),
+        _ => format!("{value:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_read_them() {
+        let shown = [us(0.25), us(47.3), us(999.0), us(1234.0), us(2.5e6), ms(4000)];
+        assert_eq!(shown, ["250 ns", "47.3 µs", "999 µs", "1.23 ms", "2.50 s", "4.00 s"]);
+        assert_eq!([rate(950.0), rate(9300.0), rate(93_000.0), rate(1.2e6)], ["950", "9300", "93 k", "1.20 M"]);
+        assert_eq!([times(1.5), times(f64::NAN)], ["1.50 ×", "–"]);
+    }
+}

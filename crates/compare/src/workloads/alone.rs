@@ -1,0 +1,39 @@
+//! Taking and giving back a lock that nobody else wants.
+
+use std::time::Duration;
+
+use leasehold::seam::Moment;
+use leasehold::{Result, Store};
+
+use super::{nothing_measured, round_trip_us, words};
+use crate::distribution::Latency;
+use crate::report::{Order, Uncontended};
+
+/// So many cycles at most: a store in memory does millions.
+const CYCLES: usize = 200_000;
+
+pub(crate) async fn alone(store: &Store, order: Order, window: Duration) -> Result<Uncontended> {
+    let lock = store.lock(("alone", order.word())).with(&words(order));
+    for _ in 0..10 {
+        lock.acquire().await?.release().await?; // sessions, scripts and parents are made once
+    }
+    let round_trip = round_trip_us(store).await?;
+    let (mut acquires, mut releases, mut cycles) = (Vec::new(), Vec::new(), Vec::new());
+    let begin = Moment::now();
+    while Moment::now().since(begin) < window && cycles.len() < CYCLES {
+        let asked = Moment::now();
+        let guard = lock.acquire().await?;
+        let held = Moment::now();
+        guard.release().await?;
+        let free = Moment::now();
+        acquires.push(held.since(asked));
+        releases.push(free.since(held));
+        cycles.push(free.since(asked));
+    }
+    let elapsed = Moment::now().since(begin);
+    let per_second = cycles.len() as f64 / elapsed.as_secs_f64();
+    let distribution = |samples| Latency::of(samples).ok_or_else(nothing_measured);
+    let (acquire, release) = (distribution(acquires)?, distribution(releases)?);
+    let cycle = distribution(cycles)?;
+    Ok(Uncontended { order, acquire, release, round_trips: cycle.p50_us / round_trip, cycle, per_second })
+}

@@ -1,0 +1,69 @@
+//! A decorator that counts and times renewals, and changes nothing.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold::seam::{Backend, Bells, Claim, Claimed, Clock, Moment, Observing, Place, Renewal, Tenure, async_trait};
+use leasehold::{FencingToken, Guarantees, Line, Name, Result};
+
+/// The batches of one client so far: how long each took, and of how many places.
+pub(super) type Batches = Arc<Mutex<Vec<(Duration, usize)>>>;
+
+/// A client whose renewals are counted.
+#[derive(Debug)]
+pub(super) struct Counting {
+    pub(super) inner: Arc<dyn Backend>,
+    pub(super) batches: Batches,
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl Backend for Counting {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+        self.inner.claim(claim).await
+    }
+
+    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+        let begin = Moment::now();
+        let answer = self.inner.renew(tenures).await;
+        let took = Moment::now().since(begin);
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner).push((took, tenures.len()));
+        answer
+    }
+
+    async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {
+        self.inner.release(claim, place).await
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<Line> {
+        self.inner.inspect(name).await
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+        self.inner.list(prefix, after, limit).await
+    }
+
+    async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        self.inner.evict(name, token).await
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        self.inner.guarantees()
+    }
+
+    fn bells(&self) -> Option<&Bells> {
+        self.inner.bells()
+    }
+
+    fn observe(&self, name: &Name) -> Observing {
+        self.inner.observe(name)
+    }
+
+    fn clock(&self) -> Clock {
+        self.inner.clock()
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.inner.close().await
+    }
+}

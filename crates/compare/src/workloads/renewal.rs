@@ -1,0 +1,96 @@
+//! Many locks of one client, held and renewed: what that costs this process, and whether any is lost.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold::seam::Moment;
+use leasehold::{Error, ErrorKind, Guard, Result, Store};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::task::JoinSet;
+
+use super::counting::{Batches, Counting};
+use crate::distribution::Latency;
+use crate::report::{Renewal, millis};
+use crate::subject::Subject;
+
+/// So many requests at a time while locks are taken and given back.
+const AT_ONCE: usize = 32;
+
+pub(crate) async fn renewal(subject: &Subject, namespace: &str, locks: usize, lease: Duration) -> Result<Renewal> {
+    let batches = Batches::default();
+    let backend = Counting { inner: subject.backend().await?, batches: batches.clone() };
+    let store = Store::new(backend).namespace(namespace);
+    let lease = lease.max(store.guarantees().min_ttl);
+    store.lock("warm").ttl(lease).acquire().await?.release().await?;
+
+    let begin = Moment::now();
+    let mut tasks = JoinSet::new();
+    for first in 0..AT_ONCE.min(locks) {
+        let store = store.clone();
+        tasks.spawn(async move {
+            let mut guards = Vec::new();
+            for i in (first..locks).step_by(AT_ONCE) {
+                guards.push(store.lock(("held", i)).ttl(lease).acquire().await?);
+            }
+            Ok(guards)
+        });
+    }
+    let chunks: Vec<Vec<Guard>> = all(tasks).await?;
+    let taken = Moment::now().since(begin);
+
+    // Whole leases, so that each lock is renewed as often as any other.
+    let watch = chunks.iter().flatten().map(Guard::remaining).max().unwrap_or(lease).max(lease) * 2;
+    take_all(&batches);
+    let (begin, cpu) = (Moment::now(), processor_time());
+    tokio::time::sleep(watch).await;
+    let (watched, cpu) = (Moment::now().since(begin), processor_time().saturating_sub(cpu));
+    let seen = take_all(&batches);
+    let lost = chunks.iter().flatten().filter(|guard| !guard.is_valid()).count();
+
+    let begin = Moment::now();
+    let mut tasks = JoinSet::new();
+    for guards in chunks {
+        tasks.spawn(async move {
+            for guard in guards {
+                // One that was lost is counted already.
+                guard.release().await.or_else(|e| if e.kind() == ErrorKind::Lost { Ok(()) } else { Err(e) })?;
+            }
+            Ok(())
+        });
+    }
+    all(tasks).await?;
+    let given_back = Moment::now().since(begin);
+    let _ = store.close(Duration::from_secs(5)).await;
+
+    let renewed: usize = seen.iter().map(|(_, places)| places).sum();
+    Ok(Renewal {
+        locks,
+        lease_ms: millis(lease),
+        taken_ms: millis(taken),
+        given_back_ms: millis(given_back),
+        watched_ms: millis(watched),
+        cpu_ms_per_second: cpu.as_secs_f64() * 1000.0 / watched.as_secs_f64(),
+        batches: seen.len(),
+        locks_per_batch: renewed as f64 / seen.len().max(1) as f64,
+        batch: Latency::of(seen.into_iter().map(|(took, _)| took)),
+        lost,
+    })
+}
+
+async fn all<T: 'static>(mut tasks: JoinSet<Result<T>>) -> Result<Vec<T>> {
+    let mut done = Vec::new();
+    while let Some(task) = tasks.join_next().await {
+        done.push(task.map_err(|e| Error::new(ErrorKind::Internal, format!("a task failed: {e}")))??);
+    }
+    Ok(done)
+}
+
+fn take_all(batches: &Mutex<Vec<(Duration, usize)>>) -> Vec<(Duration, usize)> {
+    std::mem::take(&mut *batches.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// What this process has used of its processors.
+fn processor_time() -> Duration {
+    let t = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(t.tv_sec.unsigned_abs(), u32::try_from(t.tv_nsec).unwrap_or_default())
+}

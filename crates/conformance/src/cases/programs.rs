@@ -1,0 +1,56 @@
+//! Does the store do what the sequential models say, whatever is asked in whatever order?
+
+use leasehold_core::Store;
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use crate::arena::Arena;
+use crate::model::{Stage, play, program};
+
+/// How many programs, in how many lanes at once, of how many steps.
+const PROGRAMS: usize = 12;
+const LANES: usize = 4;
+const STEPS: usize = 24;
+
+/// Three clients, and a namespace for each program.
+struct Lane {
+    stores: Vec<Store>,
+    number: usize,
+}
+
+impl Stage for Lane {
+    fn store(&self, who: usize) -> Store {
+        self.stores[who].clone().namespace(&format!("program {}", self.number))
+    }
+}
+
+/// Random programs drawn from the case's seed, replayed on this store; the same on the memory store, on virtual time and made
+/// small when they fail, are `crates/conformance/tests/models.rs`.
+pub(crate) async fn follow_the_models(arena: Arena) {
+    let mut seed = [0; 32];
+    seed[..8].copy_from_slice(&arena.seed().to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+    let mut runner = TestRunner::new_with_rng(Config { failure_persistence: None, ..Config::default() }, rng);
+    let mut programs = Vec::new();
+    for _ in 0..PROGRAMS {
+        programs.push(program(STEPS, false).new_tree(&mut runner).unwrap().current());
+    }
+    let mut lanes = Vec::new();
+    for lane in 0..LANES {
+        let stores = vec![arena.store().await, arena.store().await, arena.store().await];
+        let mine: Vec<_> = programs.iter().cloned().enumerate().skip(lane).step_by(LANES).collect();
+        lanes.push(tokio::spawn(async move {
+            for (number, program) in mine {
+                let stage = Lane { stores: stores.clone(), number };
+                if let Err(e) = play(&stage, &program).await {
+                    panic!("{e}\nin {program:#?}");
+                }
+            }
+        }));
+    }
+    for lane in lanes {
+        if let Err(e) = lane.await {
+            std::panic::resume_unwind(e.into_panic());
+        }
+    }
+}

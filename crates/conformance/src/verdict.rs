@@ -1,0 +1,71 @@
+//! The suite without a test binary: what became of each case, as values, for programs that judge a server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::seam::Moment;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::case::{CASES, Case};
+use crate::harness::Harness;
+use crate::run::{Dressing, judge};
+
+/// What became of a case.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It holds.
+    Passed,
+    /// It does not, and why.
+    Failed(String),
+    /// The harness or the store lacks what it needs, and why.
+    NotJudged(String),
+}
+
+/// One case, judged.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// Which.
+    pub case: &'static Case,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Judges every case bare, so many at once, and tells `seen` of each verdict and of how many there will be.
+///
+/// Cases judge by panicking: whoever does not want to see that sets a panic hook. Dropped midway, cases that run are aborted.
+pub async fn verdicts(
+    harness: Arc<dyn Harness>,
+    at_once: usize,
+    mut seen: impl FnMut(&Verdict, usize),
+) -> Vec<Verdict> {
+    let powers = harness.powers();
+    let permits = Arc::new(Semaphore::new(at_once.max(1)));
+    let mut judging = JoinSet::new();
+    for case in CASES {
+        let (harness, permits, lack) = (harness.clone(), permits.clone(), powers.lack(case.needs));
+        judging.spawn(async move {
+            if let Some(why) = lack {
+                return Verdict { case, outcome: Outcome::NotJudged(why), took: Duration::ZERO };
+            }
+            let _permit = permits.acquire_owned().await;
+            let begin = Moment::now();
+            let outcome = match judge(case, harness, Dressing::Bare).await {
+                Ok(()) => Outcome::Passed,
+                Err(why) => Outcome::Failed(why),
+            };
+            Verdict { case, outcome, took: Moment::now().since(begin) }
+        });
+    }
+    let mut all = Vec::with_capacity(CASES.len());
+    while let Some(judged) = judging.join_next().await {
+        // Nothing in there panics: the case itself runs in a task of its own.
+        let Ok(verdict) = judged else { continue };
+        seen(&verdict, CASES.len());
+        all.push(verdict);
+    }
+    all.sort_by_key(|verdict| CASES.iter().position(|case| case.name == verdict.case.name));
+    all
+}

@@ -1,0 +1,178 @@
+//! Observers: when they look, what they call a change, and how long they bear with a store in trouble.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold_core::seam::{Bells, VirtualClock};
+use leasehold_core::{Entry, ErrorKind, FencingToken, Line, Name, Observer, Store};
+
+use crate::script::{Log, Script, TTL, driven, error, in_time, ms, settle};
+
+/// Who leads, for the script to show.
+#[derive(Clone, Default)]
+struct Throne(Arc<Mutex<Vec<(String, u64)>>>);
+
+impl Throne {
+    fn seat(&self, value: &str, token: u64) {
+        *self.0.lock().unwrap() = vec![(value.to_owned(), token)];
+    }
+
+    fn line(&self) -> Line {
+        let entry = |(value, token): &(String, u64)| Entry::new(value.clone()).token(FencingToken::new(*token));
+        Line::new(self.0.lock().unwrap().iter().map(entry).collect(), Vec::new())
+    }
+}
+
+struct Scene {
+    store: Store,
+    bells: Option<Bells>,
+    time: VirtualClock,
+    log: Log,
+    throne: Throne,
+}
+
+fn scene(rings: bool) -> Scene {
+    let (script, time, log) = Script::new();
+    let throne = Throne::default();
+    let shown = throne.clone();
+    let script = script.looks(move |_, _| {
+        let line = shown.line();
+        async move { Ok(line) }
+    });
+    let bells = rings.then(|| script.bells());
+    let script = if rings { script } else { script.silent() };
+    Scene { store: script.store(), bells, time, log, throne }
+}
+
+fn value(observer: &Observer) -> Option<(&str, u64)> {
+    observer.current().map(|leader| (leader.value.as_str(), leader.token.get()))
+}
+
+/// Polls `changed` until nothing moves any more, and drops it: it must not be done.
+async fn is_quiet(observer: &mut Observer) {
+    tokio::select! {
+        biased;
+        changed = observer.changed() => panic!("changed: {changed:?}"),
+        () = settle() => {}
+    }
+}
+
+#[tokio::test]
+async fn a_ring_is_looked_at_without_a_nap() {
+    let Scene { store, bells, log, throne, .. } = scene(true);
+    let bells = bells.unwrap();
+    let mut observer = store.election("a").observe().await.unwrap();
+    assert_eq!(value(&observer), None);
+    is_quiet(&mut observer).await;
+    let looks = log.looks();
+    bells.stirred(&Name::new("b"));
+    throne.seat("one", 1);
+    let changed = tokio::spawn(async move {
+        observer.changed().await.unwrap();
+        observer
+    });
+    settle().await;
+    // Whoever begins to wait looks once; the ring for another name is no reason to.
+    assert!(changed.is_finished() && log.looks() == looks + 1, "{} looks", log.looks() - looks);
+    let mut observer = changed.await.unwrap();
+    assert_eq!(value(&observer), Some(("one", 1)));
+    let changed = tokio::spawn(async move {
+        observer.changed().await.unwrap();
+        observer
+    });
+    settle().await;
+    throne.seat("one", 2);
+    bells.stirred(&Name::new("a"));
+    let observer = in_time(changed).await.unwrap();
+    assert_eq!(value(&observer), Some(("one", 2)), "the same value of another term is a change");
+}
+
+#[tokio::test]
+async fn rings_that_were_missed_may_have_been_for_it() {
+    let Scene { store, bells, throne, .. } = scene(true);
+    let mut observer = store.election("a").observe().await.unwrap();
+    let changed = tokio::spawn(async move {
+        observer.changed().await.unwrap();
+        observer
+    });
+    settle().await;
+    throne.seat("one", 1);
+    for i in 0..1000 {
+        bells.as_ref().unwrap().stirred(&Name::new(format!("other {i}")));
+    }
+    assert_eq!(value(&in_time(changed).await.unwrap()), Some(("one", 1)));
+}
+
+#[tokio::test]
+async fn it_looks_by_itself_where_nobody_rings_and_not_all_the_time() {
+    for (rings, most) in [(false, 8 + 1), (true, 2 + 1)] {
+        let Scene { store, time, log, throne, .. } = scene(rings);
+        let mut observer = store.election("a").observe().await.unwrap();
+        let before = log.looks();
+        let changed = tokio::spawn(async move {
+            observer.changed().await.unwrap();
+            observer
+        });
+        crate::script::pass(&time, Duration::from_secs(2), ms(10)).await;
+        let looks = log.looks() - before;
+        assert!((2..=most).contains(&looks), "{looks} looks in two seconds, rung: {rings}");
+        throne.seat("one", 1);
+        let observer = in_time(driven(&time, changed)).await.unwrap();
+        assert_eq!(value(&observer), Some(("one", 1)));
+    }
+}
+
+#[tokio::test]
+async fn dropped_midway_it_finds_the_change_again() {
+    let Scene { store, throne, .. } = scene(false);
+    let mut observer = store.election("a").observe().await.unwrap();
+    is_quiet(&mut observer).await;
+    throne.seat("one", 1);
+    throne.seat("two", 1);
+    in_time(observer.changed()).await.unwrap();
+    assert_eq!(value(&observer), Some(("two", 1)));
+    is_quiet(&mut observer).await;
+    throne.0.lock().unwrap().clear();
+    in_time(observer.changed()).await.unwrap();
+    assert_eq!(value(&observer), None, "a vacancy is a change");
+}
+
+#[tokio::test]
+async fn it_bears_with_a_store_in_trouble_for_one_lease() {
+    let (script, time, _) = Script::new();
+    // The first look is good, then the store is away, and comes back.
+    let store = script
+        .looks(|_, n| async move {
+            match n {
+                0 | 60.. => Ok(Line::new(vec![Entry::new("x").token(FencingToken::new(n as u64))], Vec::new())),
+                _ => error(ErrorKind::Unavailable),
+            }
+        })
+        .silent()
+        .store();
+    let mut observer = store.election("a").observe().await.unwrap();
+    let began = time.clock().now();
+    let outcome = in_time(driven(&time, observer.changed())).await;
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
+    let bore = time.clock().now().since(began);
+    assert!(bore >= TTL && bore <= TTL + ms(500), "{bore:?}");
+    // Watching goes on by asking again.
+    while in_time(driven(&time, observer.changed())).await.is_err() {}
+    assert!(observer.current().unwrap().token.get() >= 60);
+}
+
+#[tokio::test]
+async fn what_will_not_get_better_is_said_at_once() {
+    let (script, _time, log) = Script::new();
+    let store = script.looks(|_, n| async move { if n == 0 { Ok(Line::default()) } else { error(ErrorKind::Denied) } });
+    let mut observer = store.store().election("a").observe().await.unwrap();
+    assert_eq!(in_time(observer.changed()).await.unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(log.looks(), 2);
+}
+
+#[tokio::test]
+async fn another_tools_entry_leads_nobody() {
+    let (script, _time, _log) = Script::new();
+    let store = script.looks(|_, _| async { Ok(Line::new(vec![Entry::foreign()], Vec::new())) }).store();
+    assert_eq!(store.election("a").leader().await.unwrap(), None);
+}

@@ -1,0 +1,202 @@
+//! Claiming: a majority or nothing, and a token that a majority knows.
+
+use std::time::Duration;
+
+use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Moment, Place, Queue, Validity, Waiting};
+use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Result};
+use leasehold_redis::client::Value;
+use leasehold_redis::parts::{Call, Fields, junk, record};
+
+use crate::store::{Settled, Store};
+
+/// Tokens that a grant reserves for turns.
+const TURNS: u32 = 64;
+/// How often a waiter looks although nobody rang, while few wait; and how much rarer for each that waits.
+const LOOK: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(20));
+/// The longest pause after an attempt that others spoilt.
+const SPOILT: Duration = Duration::from_millis(100);
+
+/// What the nodes said to one attempt.
+#[derive(Default)]
+struct Tally {
+    /// Who granted, with which token.
+    granted: Vec<(usize, u64)>,
+    refused: Vec<Refusal>,
+    failed: Vec<(usize, Error)>,
+}
+
+/// Why a node did not grant.
+struct Refusal {
+    who: Contention,
+    /// For how long it will stay so if nobody does anything; `None`: for ever.
+    left: Option<Duration>,
+}
+
+impl Store {
+    pub(crate) async fn take(&self, claim: &Claim) -> Result<Claimed> {
+        let mode = mode(claim.mode)?;
+        if claim.queue == Queue::Fair {
+            let why =
+                "Redlock keeps no order: its nodes would hand a lock to different waiters, and nobody would get it";
+            return Err(Error::new(ErrorKind::Unsupported, why));
+        }
+        let sent = Moment::now();
+        if let Some(settled) = self.settled(claim.id) {
+            if self.extend(claim, mode, settled, "again").await? {
+                return Ok(Claimed::Granted(self.grant(claim, settled, sent)));
+            }
+            // The hold has gone: what is left of it on a minority goes before a new one begins.
+            self.forget(claim.id);
+            self.nodes.send_one(self.release(claim, false)).let_land();
+        }
+        let waits = claim.queue != Queue::Try;
+        let sent = Moment::now();
+        let tally = self.poll(claim, mode, waits).await?;
+        if let Some(token) = self.agree(claim, mode, &tally).await {
+            let settled = Settled { token, turns: TURNS };
+            self.settle(claim.id, settled);
+            return Ok(Claimed::Granted(self.grant(claim, settled, sent)));
+        }
+        let took = Moment::now().since(sent);
+        self.give_back(claim, waits, &tally).await;
+        if tally.granted.len() + tally.refused.len() < self.nodes.majority() {
+            return Err(self.nodes.failure(tally.failed));
+        }
+        let who = tally.who();
+        if !waits {
+            return Ok(Claimed::Busy(who));
+        }
+        let nap = self.nap(&tally, &who, lease(claim), took);
+        Ok(Claimed::Waiting(Waiting::new(self.place(claim), who).look_again(nap)))
+    }
+
+    /// Asks every node, until a majority granted or no majority can any more.
+    async fn poll(&self, claim: &Claim, mode: &'static str, waits: bool) -> Result<Tally> {
+        let mut call = self.call("take", claim, mode, TURNS);
+        call.args.extend([self.nodes.proposal().to_string(), u8::from(waits).to_string()]);
+        let mut flight = self.nodes.send_one(call);
+        let mut tally = Tally::default();
+        let needed = self.nodes.majority();
+        while tally.granted.len() < needed && self.nodes.len() - tally.refused.len() >= needed {
+            let Some((nth, answer)) = flight.next().await else { break };
+            match answer.and_then(|answer| self.read(nth, &answer)) {
+                Ok(Ok(token)) => tally.granted.push((nth, token)),
+                Ok(Err(refusal)) => tally.refused.push(refusal),
+                Err(e) => tally.failed.push((nth, e)),
+            }
+        }
+        flight.let_land();
+        Ok(tally)
+    }
+
+    /// `granted micros token`, or `refused micros kind token held_for waiters left label`.
+    fn read(&self, nth: usize, answer: &Value) -> Result<Result<u64, Refusal>> {
+        let answer = record(answer)?;
+        let mut fields = Fields::of(&answer);
+        let verb = fields.word();
+        self.nodes.learn(nth, fields.value()?);
+        if verb == "granted" {
+            return Ok(Ok(fields.value()?));
+        }
+        let kind = fields.word();
+        let (token, held) = (fields.token()?, fields.millis()?);
+        let (waiters, left): (usize, i64) = (fields.value()?, fields.value()?);
+        let who = match kind {
+            "ours" => Contention::by(fields.text()).token(token).held_for(held),
+            "next" => Contention::by(fields.text()),
+            "foreign" => Contention::foreign(),
+            _ => return Err(junk("the answer to a claim")),
+        };
+        let left = u64::try_from(left).ok().map(Duration::from_millis);
+        Ok(Err(Refusal { who: who.waiters(waiters), left }))
+    }
+
+    /// The token, once a majority that holds this claim knows one as great. `None`: there is no such majority.
+    async fn agree(&self, claim: &Claim, mode: &'static str, tally: &Tally) -> Option<FencingToken> {
+        let needed = self.nodes.majority();
+        let greatest = tally.granted.iter().map(|(_, token)| *token).max()?;
+        if tally.granted.len() < needed {
+            return None;
+        }
+        let token = FencingToken::new(greatest);
+        let agree = tally.granted.iter().filter(|(_, token)| *token == greatest).count();
+        let settled = Settled { token, turns: TURNS };
+        (agree >= needed || self.extend(claim, mode, settled, "renew").await.unwrap_or(false)).then_some(token)
+    }
+
+    /// Releases on every node, whatever it answered; returns when those that had granted said so.
+    async fn give_back(&self, claim: &Claim, waits: bool, tally: &Tally) {
+        let mut open: Vec<usize> = tally.granted.iter().map(|(nth, _)| *nth).collect();
+        let mut flight = self.nodes.send_one(self.release(claim, waits));
+        while let Some((nth, _)) = flight.next().await {
+            open.retain(|waited| *waited != nth);
+            if open.is_empty() {
+                break;
+            }
+        }
+        flight.let_land();
+    }
+
+    pub(crate) fn release(&self, claim: &Claim, stays: bool) -> Call {
+        let ttl = lease(claim).as_millis().to_string();
+        let args = vec!["release".to_owned(), claim.id.to_string(), ttl, u8::from(stays).to_string()];
+        Call { keys: self.names.keys(&claim.name), args }
+    }
+
+    fn place(&self, claim: &Claim) -> Place {
+        Place::new(self.names.lock(&claim.name))
+    }
+
+    fn grant(&self, claim: &Claim, settled: Settled, sent: Moment) -> Grant {
+        let validity = Validity::since(sent, lease(claim));
+        Grant::new(self.place(claim), settled.token, validity).turns(settled.turns)
+    }
+
+    /// When to claim again if nobody rings.
+    fn nap(&self, tally: &Tally, who: &Contention, ttl: Duration, took: Duration) -> Duration {
+        let needed = self.nodes.majority();
+        let jitter = |d: Duration| d.mul_f64(0.5 + fastrand::f64() / 2.0);
+        if tally.refused.len() < needed {
+            // Others wanted it at the same time, and nobody may have it: soon again, but not all at once.
+            return jitter((took * 4).clamp(Duration::from_millis(4), SPOILT));
+        }
+        let waiters = who.waiters.unwrap_or_default() as u32;
+        let look = jitter((LOOK.1 * waiters.min(10_000)).max(LOOK.0)).min(ttl / 3);
+        // When enough leases have run out, one after another.
+        let mut left: Vec<Duration> =
+            tally.refused.iter().map(|refusal| refusal.left.unwrap_or(Duration::MAX)).collect();
+        left.sort();
+        let not_refusing = self.nodes.len() - left.len();
+        let end = left.get((needed - 1).saturating_sub(not_refusing)).copied().unwrap_or_default();
+        let spread = Duration::from_millis(2).mul_f64(fastrand::f64() * f64::from(waiters + 1));
+        look.min(end.saturating_add(Duration::from_millis(1) + spread))
+    }
+}
+
+impl Tally {
+    /// Whom most nodes name.
+    fn who(&self) -> Contention {
+        let votes = |who: &Contention| self.refused.iter().filter(|refusal| refusal.who.token == who.token).count();
+        let named = self.refused.iter().map(|refusal| &refusal.who).max_by_key(|who| votes(who));
+        named.cloned().unwrap_or_else(Contention::unknown)
+    }
+}
+
+/// How a mode is written on the nodes.
+pub(crate) fn mode(mode: Mode) -> Result<&'static str> {
+    match mode {
+        Mode::Exclusive => Ok("x"),
+        Mode::Shared => Ok("s"),
+        Mode::Permits { .. } => {
+            let why = "Redlock has no semaphores: of three holders each may have two of three nodes while no node has \
+                       more than two of them, so a majority does not count permits";
+            Err(Error::new(ErrorKind::Unsupported, why))
+        }
+    }
+}
+
+/// The lease in whole milliseconds, rounded up.
+pub(crate) fn lease(claim: &Claim) -> Duration {
+    let ttl = claim.ttl.clamp(crate::MIN_TTL, crate::MAX_TTL);
+    Duration::from_millis(ttl.as_nanos().div_ceil(1_000_000) as u64)
+}

@@ -1,0 +1,77 @@
+//! URL to configuration: which sets of nodes can be a Redlock, and why the others cannot.
+
+use std::time::Duration;
+
+use leasehold_core::seam::Address;
+use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_redis::Options;
+use leasehold_redis::client::ConnectionInfo;
+use leasehold_redis::parts::server;
+
+/// The limit of one request to one node, if the URL says nothing.
+const TIMEOUT: Duration = Duration::from_millis(250);
+
+/// Reads `redlock://[user:password@]host[:port],host[:port],host[:port]…[/db][?timeout=ms][&prefix=text]`.
+pub(crate) fn parse(url: &str) -> Result<(Vec<ConnectionInfo>, Options)> {
+    let mut address = Address::parse(url, "redlock", 6379)?;
+    let timeout = address.timeout_or(TIMEOUT)?;
+    let options = Options::new().timeout(timeout).prefix(address.take("prefix").unwrap_or_default());
+    address.done()?;
+    let nodes = address.hosts.iter().map(|host| server(&address, host)).collect::<Result<Vec<_>>>()?;
+    check(&nodes)?;
+    Ok((nodes, options))
+}
+
+/// Refuses what has no majority worth its name.
+pub(crate) fn check(nodes: &[ConnectionInfo]) -> Result<()> {
+    let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, format!("redlock: {what}")));
+    let n = nodes.len();
+    if n < 3 {
+        return invalid(format!("{n} nodes survive the loss of none: name three or five, or use redis:// with one"));
+    }
+    if n.is_multiple_of(2) {
+        let what = "an even one more needs a larger majority and survives no more losses: name an odd number";
+        return invalid(format!("{n} nodes: {what}"));
+    }
+    let mut names: Vec<String> = nodes.iter().map(|node| node.addr().to_string().to_lowercase()).collect();
+    names.sort();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => invalid(format!("{} is named twice, and one server has only one vote", pair[0])),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_every_node() {
+        let (nodes, options) = parse("redlock://me:s%40cret@a,b:7000,[::1]/3?timeout=80&prefix=app%3A").unwrap();
+        let addrs: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
+        assert_eq!(addrs, ["a:6379", "b:7000", "::1:6379"]);
+        assert!(nodes.iter().all(|node| node.redis_settings().password() == Some("s@cret")));
+        assert!(nodes.iter().all(|node| node.redis_settings().db() == 3));
+        assert_eq!(format!("{options:?}"), "Options { timeout: 80ms, prefix: \"app:\" }");
+    }
+
+    #[test]
+    fn refuses_what_is_no_majority_and_shows_no_secret() {
+        for (url, why) in [
+            ("redlock://:s3ntinel@a", "1 nodes"),
+            ("redlock://:s3ntinel@a,b", "2 nodes"),
+            ("redlock://:s3ntinel@a,b,c,d", "odd"),
+            ("redlock://:s3ntinel@a,b,a", "twice"),
+            ("redlock://:s3ntinel@a,b,A:6379", "twice"),
+            ("redlock://:s3ntinel@a,b,", "host"),
+            ("redlock://:s3ntinel@a,b,c/x", "database"),
+            ("redlock://:s3ntinel@a,b,c?quorum=2", "quorum"),
+            ("redis://:s3ntinel@a,b,c", "redlock://"),
+        ] {
+            let error = parse(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+            let text = format!("{error} {error:?}");
+            assert!(text.contains(why) && !text.contains("s3ntinel"), "{url}: {text}");
+        }
+    }
+}

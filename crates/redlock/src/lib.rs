@@ -1,0 +1,197 @@
+//! The Redlock store of Leasehold: one lock on a majority of several independent Redis servers.
+//!
+//! ```no_run
+//! # async fn example() -> leasehold_core::Result<()> {
+//! use leasehold_core::Store;
+//! use leasehold_redlock::Redlock;
+//!
+//! let store = Store::new(Redlock::connect("redlock://10.0.0.1,10.0.0.2,10.0.0.3").await?);
+//! let guard = store.lock("orders/42").acquire().await?;
+//! # drop(guard);
+//! # Ok(()) }
+//! ```
+//!
+//! # The algorithm
+//!
+//! After [redis.io's description](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), with what it
+//! leaves open filled in.
+//!
+//! * **Claim.** All nodes are asked at once. A claim that a majority grants is granted, and valid for its TTL from *before
+//!   the first send*, less a margin for drift. The rest is let land and matters no more.
+//! * **No majority.** The claim is given back on *every* node, whatever it answered, before the answer. Whoever waits tries
+//!   again when it is rung, when enough leases have run out, or after a pause with jitter.
+//! * **Renewal.** All nodes, in one flight for all locks. A majority that still has it: renewed. More than a minority that
+//!   surely has not: lost. Neither: unknown. Nodes that lack a lock which a majority has get it again, with its token; they
+//!   count from the next renewal on.
+//! * **Release.** Every node is told, and a majority's word is waited for. A node that hears nothing keeps the key for its
+//!   TTL at most.
+//! * A node has `timeout` to answer (250 ms), and fails at once while it is known to be away. So with a minority of dead,
+//!   stopped or cut-off nodes everything goes on.
+//!
+//! # The token
+//!
+//! Each node keeps the greatest token that it gave out. The client proposes its clock in microseconds; a node answers
+//! `max(greatest + 1, proposal)`, and the greatest answer is the token `T`. If fewer than a majority answered `T`, it is
+//! written back, **only where the claim still holds**, until a majority that holds the claim knows at least `T`; else the
+//! claim fails. So a grant takes one round trip if the nodes agree, which is the usual case, and two if not.
+//!
+//! *Proof* that a later conflicting grant has a greater token, while nodes keep their data. Let `G` be granted with `T`, and
+//! `G'` later with `T'`. The majority that knew `T` while it held `G`, and the majority that granted `G'`, share a node. A
+//! node holds only one of two conflicting claims, so there `G'` began after `G` had ended, and after the node's greatest was at
+//! least `T`; greatest tokens never fall. So the node answered `G'` with more than `T`, and `T'` is the greatest answer. ∎
+//! Writing back to nodes that do not hold the claim breaks the proof at its second step, and there are short runs in which
+//! the tokens then fall; this crate's tests search all runs of a small model for one.
+//!
+//! A node forgets a greatest token only two hours after its own clock has passed it, and a node without one starts from its
+//! clock: so tokens also rise for names that were idle. A proposal is cut to a minute above the node's clock, so that one
+//! client whose clock is years ahead does not drive the tokens of all.
+//!
+//! # What it cannot promise
+//!
+//! * **A node that loses data may break it.** A restart without persistence, an eviction, a failover to a replica: two
+//!   majorities may then share only the node that forgot, and two may hold at once. Run the nodes with `appendfsync always`
+//!   and `maxmemory-policy noeviction`, or keep a node that lost its data away for the longest TTL. In that case tokens
+//!   still rise if the clocks of clients and nodes agree better than the time between the two grants; with the same clock
+//!   reading, two may even draw the same token.
+//! * **Leases are measured by each node's wall clock.** A clock that is stepped forward ends leases early, there.
+//! * **No order.** Nodes that hand over would hand to different waiters, and nobody would get a majority. So
+//!   [`fair`](leasehold_core::Options::fair) is refused, and [`fast`](leasehold_core::Options::fast) is the default. A
+//!   release rings the one who came first, and keeps the lock for it for 50 ms; a reader lets a writer who waits go first.
+//!   That is courtesy: somebody may be passed, and for ever.
+//! * **No semaphores.** Of three holders each may have two of three nodes while no node ever has more than two of them: a
+//!   majority excludes, but it does not count.
+//! * A lease cannot stop what a paused holder has already sent. The token at the resource can.
+//!
+//! # Layout and rights
+//!
+//! **The lock is the key**, on each node: what `SET name value NX PX ttl` makes. So every Redlock client that locks this way
+//! (redsync, node-redlock, redlock-py, rslock) excludes us and is excluded. It is waited for, reported as foreign, and looked
+//! at every quarter of a second. In a name `%`, `{` and `}` are percent-encoded. What else is kept lies beside it, in keys
+//! that begin with `{name}:r`; all expire by themselves, and after a release only the greatest token stays, for two hours.
+//! While readers hold it, the value is `leasehold:shared`.
+//!
+//! An ACL user needs on each node `+@scripting +@read +@write +@pubsub +@connection +time`, the channels `&leasehold:*`, and its
+//! keys twice: `~prefix*` and `~{prefix*`.
+
+mod claim;
+mod config;
+mod look;
+mod nodes;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Bells, Claim, ClaimId, Claimed, Observing, Place, Renewal, Tenure, async_trait};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+pub use leasehold_redis::Options;
+use leasehold_redis::client::ConnectionInfo;
+use leasehold_redis::parts::Names;
+
+use crate::nodes::Nodes;
+use crate::store::Store;
+
+/// The shortest lease; a shorter one is granted as this.
+const MIN_TTL: Duration = Duration::from_millis(200);
+/// The longest lease: far beyond use, and exact in a double.
+const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// A store on several independent Redis servers (6 or newer), each a master of its own: no replicas of one another, no
+/// Cluster.
+///
+/// One connection to each carries every request and every push, and is made again for as long as the store lives.
+pub struct Redlock(Arc<Store>);
+
+impl Redlock {
+    /// Connects to `redlock://[user:password@]host[:port],host[:port],host[:port]…[/db][?timeout=ms][&prefix=text]`.
+    ///
+    /// All nodes share credentials and number of database. `timeout` limits each request to each node (default 250 ms).
+    /// `prefix` stands before every key. A minority of nodes may be away, and is used as soon as it is back.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for fewer than three nodes, an even number, one server named twice (also under two names, if both are
+    /// there), and for a URL that is anything else; `Denied` if a node refuses the password; `Unavailable` if a majority
+    /// does not answer within two timeouts. None shows a credential.
+    pub async fn connect(url: &str) -> Result<Redlock> {
+        let (nodes, options) = config::parse(url)?;
+        Redlock::connect_with(nodes, options).await
+    }
+
+    /// Connects with the client crate's own configuration of each node: Unix sockets, TLS if its features are on,
+    /// credentials of each. Say a timeout well under the shortest TTL; the one of [`Options::new`] is a second.
+    pub async fn connect_with(nodes: Vec<ConnectionInfo>, options: Options) -> Result<Redlock> {
+        config::check(&nodes)?;
+        let names = Arc::new(Names::new(&options.prefix, "r")?);
+        let (bells, channel) = (Bells::new(), format!("leasehold:{}", ClaimId::fresh()));
+        let nodes = Nodes::connect(nodes, options.timeout, &channel, &bells).await?;
+        Ok(Redlock(Arc::new(Store { nodes, names, channel, bells, holds: Mutex::default() })))
+    }
+}
+
+impl fmt::Debug for Redlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Redlock({:?}, {:?})", self.0.names, self.0.nodes)
+    }
+}
+
+#[async_trait]
+impl Backend for Redlock {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+        self.0.take(claim).await
+    }
+
+    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+        self.0.keep(tenures).await
+    }
+
+    async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
+        self.0.withdraw(claim).await
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<Line> {
+        self.0.look(name).await
+    }
+
+    /// Walks all keys of every node with `SCAN`, so it costs O(keys) and is meant for people and tools.
+    async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+        self.0.names_after(prefix, after, limit).await
+    }
+
+    async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        self.0.end(name, token).await
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees::none("redlock")
+            .fencing(Fencing::WhileDataLives)
+            .fairness(Fairness::None)
+            .pushed_wake(true)
+            .ttl(MIN_TTL, Duration::from_millis(1))
+            .recovery(Duration::from_millis(500))
+            .notes(NOTES)
+    }
+
+    fn bells(&self) -> Option<&Bells> {
+        Some(&self.0.bells)
+    }
+
+    fn observe(&self, name: &Name) -> Observing {
+        self.0.observe(name)
+    }
+
+    /// Closes the connections. Redis has no sessions: what is still held ends with its lease.
+    async fn close(&self) -> Result<()> {
+        self.0.nodes.close();
+        Ok(())
+    }
+}
+
+const NOTES: &str = "\
+Exclusion and rising tokens hold while the nodes keep their data and their clocks: use appendfsync always and noeviction. \
+If a node loses data, two may hold at once, and tokens rise only if all clocks agree better than the time between two \
+grants. No order, so fair is refused and a waiter may be passed for ever, a writer by readers too; no semaphores, since a \
+majority does not count permits. Other Redlock clients (SET NX PX) are excluded, and seen to release within 250 ms.";

@@ -1,0 +1,181 @@
+//! The fencing token rises: over every end of a hold, over few common nodes, over nodes that forget.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::*;
+use leasehold_core::Store;
+use leasehold_core::seam::{Backend, Mode, Queue};
+use leasehold_redlock::Redlock;
+use leasehold_testbed::Redis;
+
+async fn hold(store: &Redlock) -> u64 {
+    let claim = fast("x");
+    let token = granted(store, &claim).await.token.get();
+    store.release(&claim, None).await.unwrap();
+    token
+}
+
+async fn counter(node: &Redis) -> u64 {
+    node.command(&["GET", "{x}:rf"]).await.unwrap().text().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_grant_reserves_a_block_and_repeats_its_token() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let store = client(&nodes).await;
+        let claim = fast("x");
+        let first = granted(&store, &claim).await;
+        assert_eq!(first.turns, 64);
+        assert_eq!(granted(&store, &claim).await.token, first.token);
+        store.release(&claim, None).await.unwrap();
+        assert!(hold(&store).await > first.token.get() + 63);
+    })
+    .await;
+}
+
+/// Two grants whose majorities share only one node, which answered the first with the smaller number.
+#[tokio::test]
+async fn a_token_is_written_back_to_a_majority() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let (one, links) = through(&nodes).await;
+        let (two, others) = through(&nodes).await;
+        // The middle node has seen a far greater token.
+        let far = hold(&one).await + 10_000_000;
+        nodes[1].command(&["SET", "{x}:rf", &far.to_string()]).await.unwrap();
+        // The first grant is on the nodes 0 and 1, and node 0 answers with less.
+        links[2].cut().await;
+        let claim = fast("x");
+        let first = soon(&one, &claim).await.token.get();
+        assert_eq!(first, far + 1);
+        assert_eq!(counter(&nodes[0]).await, far + 64, "written back to the block's end");
+        one.release(&claim, None).await.unwrap();
+        // The second is on the nodes 0 and 2: only node 0 knows.
+        others[1].cut().await;
+        let second = soon(&two, &fast("x")).await.token.get();
+        assert!(second > first + 63, "{second} after {first}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_clock_far_ahead_does_not_drive_the_tokens() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let store = client(&nodes).await;
+        let before = hold(&store).await;
+        let call = |proposal: u64| proposal.to_string();
+        // What a client whose clock is a year ahead would send: cut to a minute ahead of the node's own clock.
+        let year = call(before + 365 * 86_400_000_000);
+        let script = include_str!("../src/node.lua");
+        let id = "0123456789abcdef0123456789abcdef";
+        let keys = ["x", "{x}:rh", "{x}:rf", "{x}:rq", "{x}:rw"];
+        let mut words = vec!["EVAL", script, "5"];
+        words.extend(keys);
+        words.extend(["take", id, "500", "x", "1", "nobody", "", &year, "0"]);
+        let answer = nodes[0].command(&words).await.unwrap().text().unwrap();
+        let token: u64 = answer.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(token > before && token < before + 120_000_000, "{answer}");
+    })
+    .await;
+}
+
+/// The counter lives longer than its own value is ahead: once it has expired, the node's clock, from which a missing counter
+/// counts, is above it.
+#[tokio::test]
+async fn a_counter_outlives_its_own_value() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let store = client(&nodes).await;
+        let before = hold(&store).await;
+        for node in &nodes {
+            node.command(&["DEL", "{x}:rf"]).await.unwrap();
+        }
+        assert!(hold(&store).await > before + 63);
+        let ahead = before + 50_000_000;
+        nodes[0].command(&["SET", "{x}:rf", &ahead.to_string()]).await.unwrap();
+        let claim = fast("x");
+        granted(&store, &claim).await;
+        until_held_on(&nodes, &claim, 3).await;
+        let left = nodes[0].command(&["PTTL", "{x}:rf"]).await.unwrap().integer().unwrap();
+        assert!(left > 7_200_000 + 40_000, "{left}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn readers_have_tokens_of_their_own_below_the_next_writers() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let store = client(&nodes).await;
+        let before = hold(&store).await;
+        let readers = [0; 3].map(|_| claim("x", Mode::Shared, Queue::Fast, TTL));
+        let mut tokens = Vec::new();
+        for reader in &readers {
+            tokens.push(granted(&store, reader).await.token.get());
+        }
+        assert!(tokens.iter().all(|token| *token > before));
+        for reader in &readers {
+            store.release(reader, None).await.unwrap();
+        }
+        assert!(hold(&store).await > *tokens.iter().max().unwrap());
+    })
+    .await;
+}
+
+/// A thousand grants to four clients while one random node after another loses all it knows. All clients and nodes run by
+/// one clock here: with clocks that differ by more than the time between two grants, this could not be promised.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_over_a_thousand_grants_while_single_nodes_forget() {
+    const GRANTS: u64 = 1000;
+    bounded(async {
+        let nodes = Arc::new(Redis::start_many(5).await.unwrap());
+        let (greatest, grants) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let inside = Arc::new(AtomicBool::new(false));
+        let mut tasks = Vec::new();
+        for _ in 0..4 {
+            let lock = Store::new(client(&nodes).await).lock("x").ttl(TTL);
+            let (greatest, grants, inside) = (greatest.clone(), grants.clone(), inside.clone());
+            tasks.push(tokio::spawn(async move {
+                while grants.load(Ordering::SeqCst) < GRANTS {
+                    let guard = lock.acquire().await.unwrap();
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
+                    let token = guard.fencing_token().get();
+                    let before = greatest.swap(token, Ordering::SeqCst);
+                    assert!(token > before, "{token} after {before}");
+                    grants.fetch_add(1, Ordering::SeqCst);
+                    inside.store(false, Ordering::SeqCst);
+                    guard.release().await.unwrap();
+                }
+            }));
+        }
+        let mut wipes = 0;
+        while grants.load(Ordering::SeqCst) < GRANTS {
+            let before = grants.load(Ordering::SeqCst);
+            nodes[fastrand::usize(..nodes.len())].command(&["FLUSHALL"]).await.unwrap();
+            wipes += 1;
+            // The next node forgets only when a hold that began after this one has ended.
+            while grants.load(Ordering::SeqCst) < (before + 3).min(GRANTS) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                if tasks.iter().any(|task| task.is_finished() && grants.load(Ordering::SeqCst) < GRANTS) {
+                    break;
+                }
+            }
+            if tasks.iter().all(tokio::task::JoinHandle::is_finished) {
+                break;
+            }
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        println!("{} grants, {wipes} losses of a node's data", grants.load(Ordering::SeqCst));
+    })
+    .await;
+}

@@ -1,0 +1,223 @@
+//! The verbs on nodes that are well: majorities, modes, refusals, the plain layout, and what others see.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use leasehold_core::seam::{Backend, Claimed, Mode, Queue, Renewal, Tenure};
+use leasehold_core::{ErrorKind, Fairness, Loss, Store};
+use leasehold_redlock::Redlock;
+
+#[tokio::test]
+async fn what_a_majority_cannot_do_is_refused_with_the_reason() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let store = Store::new(client(&nodes).await);
+        assert_eq!(store.guarantees().fairness, Fairness::None);
+        let refused = store.lock("x").fair().try_acquire().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported);
+        assert!(refused.to_string().contains("no order"), "{refused}");
+        // Without a word it is fast.
+        store.lock("x").acquire().await.unwrap().release().await.unwrap();
+        let seam = client(&nodes).await;
+        let fair = claim("x", Mode::Exclusive, Queue::Fair, TTL);
+        assert_eq!(kind(seam.claim(&fair).await), ErrorKind::Unsupported);
+        let permits = seam.claim(&claim("x", Mode::Permits { n: 1, of: 2 }, Queue::Fast, TTL)).await.unwrap_err();
+        assert_eq!(permits.kind(), ErrorKind::Unsupported);
+        assert!(permits.to_string().contains("count permits"), "{permits}");
+        until_clean(&nodes.iter().collect::<Vec<_>>()).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_server_has_one_vote() {
+    bounded(async {
+        let nodes = nodes(2).await;
+        let twice = format!("redlock://127.0.0.1:{0},localhost:{0},127.0.0.1:{1}", nodes[0].port(), nodes[1].port());
+        let error = Redlock::connect(&twice).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("the same server"), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_minority_grants_nothing_and_keeps_nothing() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let store = client(&nodes).await;
+        // Another Redlock client has two of three.
+        for node in &nodes[..2] {
+            node.command(&["SET", "x", "other", "NX", "PX", "60000"]).await.unwrap();
+        }
+        let waits = fast("x");
+        let Claimed::Waiting(waiting) = store.claim(&waits).await.unwrap() else { panic!("granted by a minority") };
+        assert!(waiting.who.foreign && waiting.look_again.is_some_and(|nap| nap <= TTL / 3));
+        // Given back before the answer: the third node is free, for others as well.
+        assert_eq!(value(&nodes[2], "x").await, None);
+        assert!(matches!(store.claim(&attempt("x")).await.unwrap(), Claimed::Busy(_)));
+        assert_eq!(value(&nodes[2], "x").await, None);
+        // A waiter has nothing to lose.
+        let place = Tenure::new(Arc::new(waits.clone()), waiting.place, None);
+        assert!(matches!(store.renew(&[place]).await.unwrap()[..], [Renewal::Renewed(_)]));
+        store.release(&waits, None).await.unwrap();
+        assert_eq!(traces(&nodes[2]).await, [""; 0]);
+        nodes[0].command(&["DEL", "x"]).await.unwrap();
+        granted(&store, &fast("x")).await;
+        assert_eq!(value(&nodes[1], "x").await.as_deref(), Some("other"));
+    })
+    .await;
+}
+
+/// The layout of the Redlock family: what `SET name value NX PX ttl` makes, on each node.
+#[tokio::test]
+async fn other_redlock_clients_exclude_us_and_we_them() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let store = client(&nodes).await;
+        let ours = fast("orders/42");
+        granted(&store, &ours).await;
+        until_held_on(&nodes, &ours, 3).await;
+        for node in &nodes {
+            let set = node.command(&["SET", "orders/42", "other", "NX", "PX", "1000"]).await.unwrap();
+            assert_eq!(set.text(), None);
+            let left = node.command(&["PTTL", "orders/42"]).await.unwrap().integer().unwrap();
+            assert!(left > 0 && left <= 10_000, "{left}");
+        }
+        store.release(&ours, None).await.unwrap();
+        for node in &nodes {
+            while node.command(&["SET", "orders/42", "other", "NX", "PX", "60000"]).await.unwrap().text().is_none() {
+                sleep(5).await;
+            }
+        }
+        assert!(matches!(store.claim(&attempt("orders/42")).await.unwrap(), Claimed::Busy(who) if who.foreign));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn readers_share_and_others_are_excluded() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let (one, two) = (client(&nodes).await, client(&nodes).await);
+        let shared = || claim("x", Mode::Shared, Queue::Try, TTL);
+        let (a, b) = (shared(), shared());
+        granted(&one, &a).await;
+        let token = granted(&two, &b).await.token;
+        assert!(matches!(two.claim(&attempt("x")).await.unwrap(), Claimed::Busy(_)));
+        let set = nodes[0].command(&["SET", "x", "other", "NX", "PX", "1000"]).await.unwrap();
+        assert_eq!(set.text(), None);
+        assert_eq!(one.inspect(&"x".into()).await.unwrap().holders.len(), 2);
+        one.release(&a, None).await.unwrap();
+        assert!(matches!(renewed(&two, &b, token).await, Renewal::Renewed(_)));
+        assert!(two.evict(&"x".into(), token).await.unwrap());
+        assert!(matches!(renewed(&two, &b, token).await, Renewal::Lost(Loss::Gone)));
+        granted(&one, &attempt("x")).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_writer_becomes_a_reader_in_place() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let store = client(&nodes).await;
+        let mut writer = fast("x");
+        let first = granted(&store, &writer).await;
+        let late = writer.clone();
+        writer.mode = Mode::Shared;
+        assert_eq!(granted(&store, &writer).await.token, first.token);
+        granted(&store, &claim("x", Mode::Shared, Queue::Try, TTL)).await;
+        // A claim that comes late does not turn it back.
+        assert_eq!(granted(&store, &late).await.token, first.token);
+        granted(&store, &claim("x", Mode::Shared, Queue::Try, TTL)).await;
+        assert!(matches!(store.claim(&attempt("x")).await.unwrap(), Claimed::Busy(_)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn only_what_a_majority_says_is_seen() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let store = client(&nodes).await;
+        nodes[0].command(&["SET", "x", "other", "NX", "PX", "60000"]).await.unwrap();
+        assert_eq!(store.inspect(&"x".into()).await.unwrap().holders.len(), 0);
+        let ours = fast("x");
+        let token = granted(&store, &ours).await.token;
+        let line = store.inspect(&"x".into()).await.unwrap();
+        assert_eq!(line.holders.len(), 1);
+        assert_eq!((line.holders[0].token, line.holders[0].label.as_deref()), (Some(token), Some("label of mine")));
+        assert!(!format!("{line:?} {store:?}").contains(&ours.id.to_string()));
+        // Names in pages, each from a majority.
+        for i in 0..25 {
+            granted(&store, &fast(&format!("list/{i:02}"))).await;
+            // What only one node has is on no list.
+            let stray = format!("list/stray {i}");
+            nodes[i % 3].command(&["SET", &stray, "other", "PX", "60000"]).await.unwrap();
+            nodes[i % 3].command(&["SET", &format!("{{{stray}}}:rf"), "1", "PX", "60000"]).await.unwrap();
+        }
+        let (mut seen, mut after) = (Vec::new(), None);
+        loop {
+            let page = store.list("list/", after.as_ref(), 4).await.unwrap();
+            let Some(last) = page.last() else { break };
+            assert!(page.len() <= 4);
+            after = Some(last.clone());
+            seen.extend(page.iter().map(|name| name.as_str().to_owned()));
+        }
+        assert_eq!(seen, (0..25).map(|i| format!("list/{i:02}")).collect::<Vec<_>>());
+        assert!(!store.evict(&"x".into(), leasehold_core::FencingToken::new(7)).await.unwrap());
+        let turn = leasehold_core::FencingToken::new(token.get() + 63);
+        assert!(store.evict(&"x".into(), turn).await.unwrap());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn observers_are_rung_by_the_nodes() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let (one, two) = (Store::new(client(&nodes).await), Store::new(client(&nodes).await));
+        let mut observer = two.election("x").observe().await.unwrap();
+        assert_eq!(observer.current(), None);
+        let leader = one.election("x").campaign("first").await.unwrap();
+        observer.changed().await.unwrap();
+        assert_eq!(observer.current().map(|leader| leader.value.as_str()), Some("first"));
+        leader.proclaim("second").await.unwrap();
+        observer.changed().await.unwrap();
+        assert_eq!(observer.current().map(|leader| leader.value.as_str()), Some("second"));
+        let told = nodes[0].command(&["PUBSUB", "NUMSUB", "leasehold:name:x"]).await.unwrap();
+        assert!(format!("{told:?}").contains("Integer(1)"), "{told:?}");
+        leader.resign().await.unwrap();
+        observer.changed().await.unwrap();
+        assert_eq!(observer.current(), None);
+    })
+    .await;
+}
+
+/// Many who want it at once split the nodes among them; all get it all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn split_votes_end() {
+    bounded(async {
+        let nodes = nodes(5).await;
+        let mut tasks = Vec::new();
+        for _ in 0..8 {
+            let lock = Store::new(client(&nodes).await).lock("x").ttl(Duration::from_secs(20));
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..10 {
+                    lock.acquire().await.unwrap().release().await.unwrap();
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        until_clean(&nodes.iter().collect::<Vec<_>>()).await;
+    })
+    .await;
+}

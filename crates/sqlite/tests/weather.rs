@@ -1,0 +1,454 @@
+//! Bad days: files that vanish, are damaged, full, locked or refused, and processes that stop or lose their FIFO.
+//!
+//! Some processes run in namespaces of their own (`unshare`), where they mount what they need; one test needs to be root.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::seam::Moment;
+use leasehold_core::{Error, ErrorKind, Loss, Store};
+use leasehold_sqlite::Sqlite;
+use rusqlite::Connection;
+use support::*;
+
+fn main() -> ExitCode {
+    let roles: &[Role] = &[
+        ("connect", connect),
+        ("connect_in_a_read_only_folder", connect_in_a_read_only_folder),
+        ("fill_the_disk", fill_the_disk),
+        ("hold", hold),
+        ("hold_with_a_guardian", hold_with_a_guardian),
+        ("stay_in_a_transaction", stay_in_a_transaction),
+    ];
+    let tests: &[Test] = &[
+        ("file/deleted_is_loss", deleted_is_loss),
+        ("file/replaced_is_loss", replaced_is_loss),
+        ("file/of_another_boot_is_free", of_another_boot_is_free),
+        ("file/damaged_is_an_error_and_stays", damaged_is_an_error_and_stays),
+        ("file/of_somebody_else_is_refused", of_somebody_else_is_refused),
+        ("file/locked_names_the_process", locked_names_the_process),
+        ("file/locked_by_a_stopped_process_says_so", locked_by_a_stopped_process_says_so),
+        ("place/read_only_is_denied", read_only_is_denied),
+        ("place/full_disk_is_an_error_until_there_is_room", full_disk_is_an_error),
+        ("place/is_shared_by_its_group", is_shared_by_its_group),
+        ("place/network_file_system_is_refused", network_file_system_is_refused),
+        ("place/time_namespace_is_refused", time_namespace_is_refused),
+        ("process/stopped_keeps_its_lease", stopped_keeps_its_lease),
+        ("process/lives_as_long_as_its_guardian", lives_as_long_as_its_guardian),
+        ("process/without_its_fifo_is_not_dead", without_its_fifo_is_not_dead),
+        ("process/with_another_fifo_in_its_place_is_not_dead", another_fifo_is_not_death),
+    ];
+    support::main(roles, tests, false)
+}
+
+fn files(place: &Place, part: &str) -> Vec<PathBuf> {
+    let all = fs::read_dir(place.folder()).unwrap().map(|file| file.unwrap().path());
+    all.filter(|file| file.file_name().unwrap().to_string_lossy().contains(part)).collect()
+}
+
+fn delete(files: &[PathBuf]) {
+    files.iter().for_each(|file| fs::remove_file(file).unwrap());
+}
+
+async fn refused(path: &Path) -> Error {
+    Sqlite::open(path).await.err().unwrap_or_else(|| panic!("{} was opened", path.display()))
+}
+
+async fn in_line(store: &Store, name: &str, n: usize) {
+    while store.lock(name).inspect().await.unwrap().waiters.len() != n {
+        tokio::time::sleep(ms(5)).await;
+    }
+}
+
+/// Whoever held in the deleted file hears of it, and then stands in the line of the new one, whose tokens are greater.
+fn deleted_is_loss() {
+    let place = Place::new();
+    run(async {
+        let old = store(place.path()).await.ttl(Duration::from_secs(2));
+        let first = old.lock("a").acquire().await.unwrap();
+        delete(&files(&place, "locks.db"));
+        let new = store(place.path()).await.ttl(Duration::from_secs(2));
+        let second = new.lock("a").try_acquire().await.unwrap();
+        assert!(second.fencing_token() > first.fencing_token());
+        assert_eq!(tokio::time::timeout(Duration::from_secs(2), first.lost()).await.unwrap(), Loss::Gone);
+        let again = tokio::spawn(old.lock("a").acquire());
+        in_line(&new, "a", 1).await;
+        let token = second.fencing_token();
+        second.release().await.unwrap();
+        assert!(again.await.unwrap().unwrap().fencing_token() > token);
+    });
+}
+
+/// The same for a file that was moved into its place, as a restore from a copy does.
+fn replaced_is_loss() {
+    let place = Place::new();
+    run(async {
+        let other = place.folder().join("other.db");
+        store(&other).await.lock("b").acquire().await.unwrap().release().await.unwrap();
+        let here = store(place.path()).await.ttl(Duration::from_secs(2));
+        let guard = here.lock("a").acquire().await.unwrap();
+        fs::rename(&other, place.path()).unwrap();
+        assert_eq!(tokio::time::timeout(Duration::from_secs(2), guard.lost()).await.unwrap(), Loss::Gone);
+        let next = here.lock("a").try_acquire().await.unwrap();
+        assert!(next.fencing_token() > guard.fencing_token());
+    });
+}
+
+/// What another boot has left is dead, however long its lease: only the time of this boot means anything.
+fn of_another_boot_is_free() {
+    let place = Place::new();
+    run(async {
+        let mut holder = Actor::start("hold", &[&place.word(), "a", "60000"]);
+        holder.says("held");
+        holder.signal("STOP"); // as alive as the file of a machine that was switched off
+        let database = Connection::open(place.path()).unwrap();
+        database.execute("UPDATE meta SET boot = 'another'", []).unwrap();
+        let here = store(place.path()).await;
+        let guard = here.lock("a").try_acquire().await.unwrap();
+        holder.signal("CONT");
+        holder.cue();
+        holder.says("lost");
+        assert!(guard.confirm().await.is_ok());
+    });
+}
+
+/// A damaged file is never made anew in silence: somebody may hold a lock in it.
+fn damaged_is_an_error_and_stays() {
+    let place = Place::new();
+    run(async {
+        let junk = b"this is no database, and long enough to be looked at as one".repeat(100);
+        fs::write(place.path(), &junk).unwrap();
+        let error = refused(&place.path()).await;
+        assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
+        assert!(error.to_string().contains("delete it"), "{error}");
+        assert_eq!(fs::read(place.path()).unwrap(), junk);
+        // One that is damaged later, while it is open.
+        let path = place.folder().join("later.db");
+        let here = store(&path).await;
+        here.lock("a").acquire().await.unwrap().release().await.unwrap();
+        let database = Connection::open(&path).unwrap();
+        database.execute_batch("DROP INDEX line; DROP TABLE place").unwrap();
+        let error = here.lock("a").try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
+    });
+}
+
+fn of_somebody_else_is_refused() {
+    let place = Place::new();
+    run(async {
+        Connection::open(place.path()).unwrap().execute_batch("CREATE TABLE users (name TEXT)").unwrap();
+        let error = refused(&place.path()).await;
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("another program"), "{error}");
+        for (path, kind) in [("missing/locks.db", ErrorKind::Invalid), ("", ErrorKind::Invalid)] {
+            let error = refused(&place.folder().join(path)).await;
+            assert_eq!(error.kind(), kind, "{path}: {error}");
+        }
+    });
+}
+
+/// Begins a transaction, and commits it on cue; or stops itself in it.
+fn stay_in_a_transaction(words: &[String]) {
+    let [locks, how] = words else { unreachable!() };
+    let database = Connection::open(locks).unwrap();
+    database.execute_batch("BEGIN IMMEDIATE").unwrap();
+    say("in");
+    if how == "stop" {
+        Command::new("kill").args(["-s", "STOP", &std::process::id().to_string()]).status().unwrap();
+    }
+    await_cue();
+    database.execute_batch("COMMIT").unwrap();
+    say("out");
+}
+
+async fn error_while_locked(store: &Store) -> Error {
+    let began = Moment::now();
+    let error = store.lock("a").ttl(Duration::from_secs(1)).try_acquire().await.unwrap_err();
+    assert!(since(began) < Duration::from_secs(5), "{:?}", since(began));
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    error
+}
+
+fn locked_names_the_process() {
+    let place = Place::new();
+    run(async {
+        let here = store(place.path()).await;
+        let mut other = Actor::start("stay_in_a_transaction", &[&place.word(), "run"]);
+        other.says("in");
+        let error = error_while_locked(&here).await;
+        assert!(error.to_string().contains(&format!("process {}", other.child.id())), "{error}");
+        assert!(!error.to_string().contains("stopped"), "{error}");
+        // Who only looks is not kept out.
+        assert!(here.lock("a").inspect().await.unwrap().holders.is_empty());
+        let error = refused(&place.path()).await;
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        other.cue();
+        other.says("out");
+        here.lock("a").try_acquire().await.unwrap().release().await.unwrap();
+    });
+}
+
+fn locked_by_a_stopped_process_says_so() {
+    let place = Place::new();
+    run(async {
+        let here = store(place.path()).await;
+        let mut other = Actor::start("stay_in_a_transaction", &[&place.word(), "stop"]);
+        other.says("in");
+        let stat = format!("/proc/{}/stat", other.child.id());
+        while !fs::read_to_string(&stat).unwrap().contains(") T ") {
+            tokio::time::sleep(ms(1)).await;
+        }
+        let error = error_while_locked(&here).await;
+        let who = format!("process {}, which is stopped", other.child.id());
+        assert!(error.to_string().contains(&who), "{error}");
+        other.kill();
+        here.lock("a").try_acquire().await.unwrap().release().await.unwrap();
+    });
+}
+
+/// Says how opening went.
+fn connect(words: &[String]) {
+    let [locks] = words else { unreachable!() };
+    match run(Sqlite::open(locks)) {
+        Ok(_) => say("opened"),
+        Err(e) => say(&format!("{:?} {e}", e.kind())),
+    }
+}
+
+fn shell(script: &str) {
+    let status = Command::new("sh").args(["-euc", script]).status().unwrap();
+    assert!(status.success(), "{script}: {status}");
+}
+
+fn unshare(words: &[&str]) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(words).arg(std::env::current_exe().unwrap());
+    command
+}
+
+/// Makes its folder read-only, in a mount namespace of its own.
+fn connect_in_a_read_only_folder(words: &[String]) {
+    let [folder, locks] = words else { unreachable!() };
+    shell(&format!("mount --bind '{folder}' '{folder}'; mount -o remount,bind,ro '{folder}'"));
+    connect(std::slice::from_ref(locks));
+}
+
+fn read_only_is_denied() {
+    let place = Place::new();
+    run(async { drop(store(place.path()).await) });
+    let folder = place.folder().display().to_string();
+    let mut mounted = Actor::start_by(unshare(&["-rm"]), "connect_in_a_read_only_folder", &[&folder, &place.word()]);
+    let answer = mounted.hear();
+    assert!(answer.starts_with("Denied ") && answer.contains(&folder), "{answer}");
+    // In a user namespace without a mapping even root is bound by permissions.
+    let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    for (path, readable, writable) in [(place.path(), 0o444, 0o644), (place.folder().into(), 0o555, 0o700)] {
+        set(&path, readable);
+        let answer = Actor::start_by(unshare(&["--user"]), "connect", &[&place.word()]).hear();
+        assert!(answer.starts_with("Denied ") && answer.contains(&folder), "{answer}");
+        set(&path, writable);
+        assert_eq!(Actor::start_by(unshare(&["--user"]), "connect", &[&place.word()]).hear(), "opened");
+    }
+}
+
+/// On a small disk of its own: what happens while it is full, and afterwards.
+fn fill_the_disk(words: &[String]) {
+    let [folder] = words else { unreachable!() };
+    shell(&format!("mount -t tmpfs -o size=512k none '{folder}'"));
+    let folder = Path::new(folder);
+    run(async {
+        let here = store(folder.join("locks.db")).await.ttl(Duration::from_secs(30));
+        let guard = here.lock("held").acquire().await.unwrap();
+        let filler = folder.join("filler");
+        assert!(fs::write(&filler, vec![1; 1 << 20]).is_err(), "the disk is larger than it was made");
+        let cold = refused(&folder.join("new.db")).await;
+        assert_eq!(cold.kind(), ErrorKind::Unavailable, "{cold}");
+        // The log has room for a while, and then has to grow.
+        let full = loop {
+            match here.lock("a").try_acquire().await {
+                Ok(guard) => drop(guard.release().await),
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(full.kind(), ErrorKind::Unavailable, "{full}");
+        assert!(full.to_string().contains("disk is full"), "{full}");
+        fs::remove_file(&filler).unwrap();
+        here.lock("a").acquire().await.unwrap().release().await.unwrap();
+        assert!(guard.confirm().await.is_ok());
+        say("fine");
+    });
+}
+
+fn full_disk_is_an_error() {
+    let place = Place::new();
+    let folder = place.folder().display().to_string();
+    Actor::start_by(unshare(&["-rm"]), "fill_the_disk", &[&folder]).says("fine");
+}
+
+/// Another user of the directory's group stands in the same line, is rung, and is seen to die. Needs root, to be two users.
+fn is_shared_by_its_group() {
+    let place = Place::new();
+    let folder = place.folder().display();
+    shell(&format!("chgrp 54321 '{folder}'; chmod 2770 '{folder}'"));
+    let program = place.folder().join("other");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let other = || {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "12345", "--regid", "54321", "--clear-groups"]).arg(&program);
+        let mut other = Actor::start_by(command, "hold", &[&place.word(), "a", "60000"]);
+        other.says("held");
+        other
+    };
+    run(async {
+        let here = store(place.path()).await.ttl(Duration::from_secs(60));
+        for killed in [true, false] {
+            let mut holder = other();
+            let waiter = tokio::spawn(here.lock("a").acquire());
+            in_line(&here, "a", 1).await;
+            let ended = Moment::now();
+            match killed {
+                true => holder.kill(),
+                false => holder.dismiss(),
+            }
+            let guard = waiter.await.unwrap().unwrap();
+            assert!(since(ended) < Duration::from_secs(5), "{:?}", since(ended));
+            guard.release().await.unwrap();
+        }
+    });
+}
+
+/// A FUSE mount that nobody serves: its type is known all the same. Needs root: the mount belongs to another user.
+fn network_file_system_is_refused() {
+    let place = Place::new();
+    let mount = "exec 3<>/dev/fuse
+                 mount -i -t fuse -o fd=3,rootmode=40000,user_id=1,group_id=1 none \"$1\"
+                 exec \"$2\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-euc", mount, "sh"]).arg(place.folder()).arg(std::env::current_exe().unwrap());
+    let answer = Actor::start_by(command, "connect", &[&place.word()]).hear();
+    assert!(answer.starts_with("Unsupported ") && answer.contains("FUSE"), "{answer}");
+}
+
+fn time_namespace_is_refused() {
+    let place = Place::new();
+    let shifted = unshare(&["-rT", "--boottime", "1000"]);
+    let answer = Actor::start_by(shifted, "connect", &[&place.word()]).hear();
+    assert!(answer.starts_with("Unsupported ") && answer.contains("time namespace"), "{answer}");
+    assert_eq!(Actor::start_by(unshare(&["-r"]), "connect", &[&place.word()]).hear(), "opened");
+}
+
+/// Holds a lock; on cue says whether it still does.
+fn hold(words: &[String]) {
+    let [locks, name, ttl] = words else { unreachable!() };
+    run(async {
+        let store = store(locks).await;
+        let ttl = ms(ttl.parse().unwrap());
+        let guard = store.lock(name).ttl(ttl).acquire().await.unwrap();
+        say("held");
+        while tokio::task::spawn_blocking(await_cue).await.unwrap() {
+            say(if guard.confirm().await.is_ok() { "valid" } else { "lost" });
+        }
+    });
+}
+
+/// A stopped process may go on at any time: it is not dead, and its lease has to end.
+fn stopped_keeps_its_lease() {
+    let place = Place::new();
+    run(async {
+        let ttl = Duration::from_secs(2);
+        let here = store(place.path()).await.ttl(ttl);
+        let mut holder = Actor::start("hold", &[&place.word(), "a", "2000"]);
+        holder.says("held");
+        let waiter = tokio::spawn(here.lock("a").acquire());
+        in_line(&here, "a", 1).await;
+        holder.signal("STOP");
+        let stopped = Moment::now();
+        let guard = waiter.await.unwrap().unwrap();
+        let took = since(stopped);
+        // It was renewed a third of its lease ago at most, give or take a busy machine.
+        assert!(took > ttl / 2 && took < ttl + Duration::from_secs(4), "{took:?}");
+        holder.signal("CONT");
+        holder.cue();
+        holder.says("lost");
+        guard.release().await.unwrap();
+    });
+}
+
+/// Holds a lock, with a process that has its life line as standard input.
+#[allow(clippy::zombie_processes, reason = "it outlives this process, and the test ends it")]
+fn hold_with_a_guardian(words: &[String]) {
+    let [locks] = words else { unreachable!() };
+    run(async {
+        let client = Arc::new(Sqlite::open(locks).await.unwrap());
+        let line: OwnedFd = client.life_line().await.unwrap();
+        let guardian = Command::new("sleep").arg("60").stdin(Stdio::from(line)).spawn().unwrap();
+        let _guard = Store::new(client).lock("a").ttl(Duration::from_secs(60)).acquire().await.unwrap();
+        say(&guardian.id().to_string());
+        tokio::task::spawn_blocking(await_cue).await.unwrap();
+    });
+}
+
+fn lives_as_long_as_its_guardian() {
+    let place = Place::new();
+    run(async {
+        let here = store(place.path()).await.ttl(Duration::from_secs(60));
+        let mut holder = Actor::start("hold_with_a_guardian", &[&place.word()]);
+        let guardian = holder.hear();
+        let mut waiter = Box::pin(here.lock("a").acquire());
+        let early = tokio::time::timeout(ms(300), &mut waiter).await;
+        assert!(early.is_err(), "granted beside a holder");
+        holder.kill();
+        let early = tokio::time::timeout(ms(700), &mut waiter).await;
+        assert!(early.is_err(), "granted while the guardian lives");
+        let ended = Moment::now();
+        shell(&format!("kill -9 {guardian}"));
+        drop(waiter.await.unwrap());
+        assert!(since(ended) < Duration::from_secs(5), "{:?}", since(ended));
+    });
+}
+
+/// A cleaner of old files takes the FIFOs away: nobody is dead, those who wait are served, and there are new ones.
+fn without_its_fifo_is_not_dead() {
+    let place = Place::new();
+    run(async {
+        let ttl = Duration::from_secs(2);
+        let (one, two) = (store(place.path()).await.ttl(ttl), store(place.path()).await.ttl(ttl));
+        let guard = one.lock("a").acquire().await.unwrap();
+        delete(&files(&place, "-fifo-"));
+        let waiter = tokio::spawn(two.lock("a").acquire());
+        in_line(&one, "a", 1).await;
+        delete(&files(&place, "-fifo-"));
+        tokio::time::sleep(ttl).await;
+        assert!(guard.is_valid() && !waiter.is_finished());
+        assert_eq!(files(&place, "-fifo-").len(), 2, "renewals make new ones");
+        guard.release().await.unwrap();
+        drop(waiter.await.unwrap().unwrap());
+    });
+}
+
+/// A FIFO that nobody has open is a death only if it is the one of the row.
+fn another_fifo_is_not_death() {
+    let place = Place::new();
+    run(async {
+        let ttl = Duration::from_secs(3);
+        let (one, two) = (store(place.path()).await.ttl(ttl), store(place.path()).await.ttl(ttl));
+        let guard = one.lock("a").acquire().await.unwrap();
+        let [fifo] = &files(&place, "-fifo-")[..] else { panic!("one client, one FIFO") };
+        shell(&format!("mkfifo '{0}.new'; mv '{0}.new' '{0}'", fifo.display()));
+        assert!(two.lock("a").try_acquire().await.is_err_and(|e| e.is_contended()));
+        let waiter = tokio::spawn(two.lock("a").acquire());
+        tokio::time::sleep(ttl).await;
+        assert!(guard.is_valid() && !waiter.is_finished());
+        guard.release().await.unwrap();
+        drop(waiter.await.unwrap().unwrap());
+    });
+}

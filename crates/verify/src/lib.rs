@@ -1,0 +1,19 @@
+//! What a server, configured as it is, really gives: the engine of `leasehold verify`.
+//!
+//! The conformance suite runs against somebody's own server, as a guest: with clients and nothing else, in a namespace of its
+//! own that is removed afterwards. What a guest cannot judge (restarts, cut networks, counts of requests) is reported as not
+//! judged, with the reason. Beside it stands what the server's settings mean for locks ([`Finding`]), and which leases it
+//! really grants ([`Granted`]).
+//!
+//! Cases judge by panicking. A program sets a panic hook that says nothing before it calls [`verify`].
+
+mod findings;
+mod guest;
+mod http;
+mod report;
+mod run;
+mod servers;
+
+pub use findings::{Finding, Severity};
+pub use report::{Broken, Granted, Promise, Verification};
+pub use run::{Progress, verify};

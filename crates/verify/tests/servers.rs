@@ -1,0 +1,83 @@
+//! Private servers, verified as a guest would: what is wrong with them is found, and nothing is left on them.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::time::Duration;
+
+use leasehold_testbed::{Etcd, Redis, RedisOptions, ZooKeeper};
+use leasehold_verify::{Severity, Verification, verify};
+
+async fn verified(url: &str) -> Verification {
+    // Other tests of this binary may expect their panics to be seen: what cases say is in the verdicts.
+    let verification = tokio::time::timeout(Duration::from_secs(280), verify(url, url, |_| {})).await.unwrap().unwrap();
+    println!("{}", verification.table());
+    verification
+}
+
+fn warnings(verification: &Verification) -> Vec<&'static str> {
+    let warnings = verification.findings.iter().filter(|finding| finding.severity == Severity::Warning);
+    warnings.map(|finding| finding.about).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_evicts_and_forgets_is_found_out_and_left_clean() {
+    let evicting = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"].map(String::from).to_vec();
+    let server = Redis::start_with(&RedisOptions { extra: evicting, ..RedisOptions::default() }).await.unwrap();
+    let found = verified(&server.url()).await;
+    assert_eq!(warnings(&found), ["eviction", "persistence"]);
+    assert!(found.holds(), "{:?}", found.broken);
+    assert!(found.promises[0].passed > 5 && found.promises[0].title == "Exclusion", "{:?}", found.promises);
+    assert_eq!(found.left_behind, 0);
+    assert_eq!(server.dbsize().await.unwrap(), 0, "{:?}", server.keys("*").await);
+    assert_eq!(found.version.as_deref().map(|version| version.contains('.')), Some(true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_safe_redis_behind_a_password_has_nothing_to_warn_of() {
+    let options = RedisOptions { persistent: true, password: Some("s3cret".into()), ..RedisOptions::default() };
+    let server = Redis::start_with(&options).await.unwrap();
+    let found = verified(&server.url()).await;
+    assert_eq!(warnings(&found), [""; 0]);
+    assert!(found.holds(), "{:?}", found.broken);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_with_the_known_lease_bug_is_found_out() {
+    let server = Etcd::start().await.unwrap();
+    let keys = server.key_count().await.unwrap();
+    let found = verified(&format!("etcd://{}", server.addr())).await;
+    let version = found.version.clone().unwrap();
+    // Debian ships 3.4.23. A newer one in its place has nothing to warn of.
+    let old = version.starts_with("3.4.2") || version.starts_with("3.4.1");
+    assert_eq!(warnings(&found), if old { vec!["version"] } else { vec![] }, "etcd {version}");
+    assert!(found.holds(), "{:?}", found.broken);
+    assert_eq!(found.left_behind, 0);
+    // What is left are keys of sessions whose clients have gone, which end with their leases.
+    for _ in 0..300 {
+        if server.key_count().await.unwrap() == keys {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("{} keys are left, of {keys}", server.key_count().await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_zookeeper_says_which_leases_it_grants() {
+    let server = ZooKeeper::start().await.unwrap();
+    let found = verified(&format!("zookeeper://{}", server.addr())).await;
+    assert!(found.holds(), "{:?}", found.broken);
+    assert_eq!(found.left_behind, 0);
+    // The private server's longest session is a minute, of which some has passed since it was last proven.
+    let longest = found.leases.iter().find(|lease| lease.asked_ms == 300_000).unwrap();
+    assert!(longest.granted_ms.is_some_and(|ms| (45_000..=60_000).contains(&ms)), "{:?}", found.leases);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_connected_is_an_error() {
+    for (url, kind) in
+        [("redis://127.0.0.1:1", leasehold::ErrorKind::Unavailable), ("nonsense", leasehold::ErrorKind::Invalid)]
+    {
+        assert_eq!(verify(url, url, |_| {}).await.unwrap_err().kind(), kind, "{url}");
+    }
+}
