@@ -38,6 +38,8 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("redis: modes", &["test", "-p", "leasehold-redis", "--test", "modes"]),
     suite("redis: beside the memory store", &["test", "-p", "leasehold-redis", "--test", "model"]),
     suite("redis: observe", &["test", "-p", "leasehold-redis", "--test", "observe"]),
+    suite("redis: set-up and replicas", &["test", "-p", "leasehold-redis", "--test", "setup"]),
+    suite("redis: fenced writes", &["test", "-p", "leasehold-redis", "--test", "fenced"]),
     suite("redis: tokens", &["test", "-p", "leasehold-redis", "--test", "tokens"]),
     suite("redis: look", &["test", "-p", "leasehold-redis", "--test", "look"]),
     suite("redis: layout", &["test", "-p", "leasehold-redis", "--test", "layout"]),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::report::{Measured, Order};
+use crate::report::{Contended, Measured, Order};
 use crate::subject::Reach;
 use crate::units::{digits, ms, rate, times, us};
 
@@ -73,7 +73,7 @@ pub(crate) fn advise(stores: &[Measured]) -> Vec<Advice> {
         NEEDS.iter().filter_map(|(need, introduction, find)| decide(stores, need, introduction, *find)).collect();
     all.extend(in_order(stores));
     all.extend(tokens(stores));
-    all.extend(stores.iter().filter_map(fair_or_fast));
+    all.extend(fair_or_fast(stores));
     all
 }
 
@@ -91,8 +91,13 @@ fn decide(stores: &[Measured], need: &str, introduction: &str, find: Find) -> Op
     let (wide, narrow): (Vec<_>, Vec<_>) = ranked.into_iter().partition(|c| c.store.reach == widest);
     let best = wide.first()?;
     let equals: Vec<&Candidate<'_>> = wide.iter().filter(|c| c.cost <= best.cost * SAME).collect();
-    let choice = equals.iter().map(|c| c.name()).collect::<Vec<_>>().join(" or ");
+    let names: Vec<String> = equals.iter().map(|c| c.name()).collect();
+    let choice = one_of(&names.iter().map(String::as_str).collect::<Vec<_>>());
     let mut why = format!("{introduction} {}", best.shown);
+    if equals.len() > 1 {
+        let others: Vec<String> = equals[1..].iter().map(|c| format!("{} {}", c.name(), c.shown)).collect();
+        why += &format!("; {}: about the same", others.join(", "));
+    }
     let others: Vec<String> = wide[equals.len()..]
         .iter()
         .map(|c| format!("{} {} ({})", c.name(), c.shown, ratio(introduction, c.cost / best.cost)))
@@ -113,7 +118,7 @@ impl Candidate<'_> {
     /// The store, and the order where it makes a difference.
     fn name(&self) -> String {
         match self.order {
-            Some(order) => format!("{}, {}", self.store.label, order.word()),
+            Some(order) => format!("{} ({})", self.store.label, order.word()),
             None => self.store.label.clone(),
         }
     }
@@ -136,7 +141,7 @@ fn in_order(stores: &[Measured]) -> Option<Advice> {
         false => {
             let shares =
                 format!("how evenly {most} waiters got their turns (Jain's index, 1 is perfect): {}", even.join(", "));
-            (format!("fair, on {}", list(&names)), shares)
+            (format!("{} (fair)", one_of(&names)), shares)
         }
     };
     Some(Advice { need: "Served strictly in the order of arrival".to_owned(), choice, why: sentence(&why) })
@@ -164,47 +169,73 @@ fn tokens(stores: &[Measured]) -> Option<Advice> {
     if !without.is_empty() {
         why += &format!("; {} promises nothing of its tokens", list(&without));
     }
-    let choice = if best.is_empty() { "none of these".to_owned() } else { best.join(" or ") };
+    let choice = if best.is_empty() { "none of these".to_owned() } else { one_of(&best) };
     Some(Advice { need, choice, why: sentence(&why) })
 }
 
-/// Whether fast is worth it on this store.
-fn fair_or_fast(m: &Measured) -> Option<Advice> {
-    let need = format!("Fair or fast, on {}", m.label);
-    let most = m.contended.iter().map(|c| c.waiters).max()?;
-    let fast = m.with(Order::Fast, most)?;
-    let Some(fair) = m.with(Order::Fair, most) else {
-        let why = "this store keeps no line, and offers no other order".to_owned();
-        return Some(Advice { need, choice: "fast".to_owned(), why: sentence(&why) });
-    };
-    let gain = fast.per_second / fair.per_second;
-    let waits = format!("The longest wait was {}, with fair {}", us(fast.wait.max_us), us(fair.wait.max_us));
-    let crowd = format!("{most} waiters on {} clients", fast.clients);
-    let (choice, why) = if gain >= WORTH {
-        let why = format!(
-            "with {crowd}, fast serves {} turns for each of fair, because tasks of one client pass the lock on among themselves. {waits}",
-            digits(gain)
-        );
-        ("fast for throughput, fair for order", why)
-    } else if gain * WORTH < 1.0 {
-        ("fair", format!("with {crowd}, fast serves only {} turns for each of fair. {waits}", digits(gain)))
-    } else {
-        (
-            "fair",
-            format!(
-                "with {crowd}, fast serves about as many ({} turns for each of fair), and gives up the order for it. {waits}",
-                digits(gain)
+/// Whether fast is worth it: one answer for all stores of which it is the same.
+fn fair_or_fast(stores: &[Measured]) -> Vec<Advice> {
+    const BOTH: &str = "fast for throughput, fair for order";
+    const FAIR: &str = "fair";
+    const FAST: &str = "fast: there is no line";
+    let mut answers: Vec<(&str, Vec<(&Measured, &Contended, Option<&Contended>)>)> =
+        [BOTH, FAIR, FAST].map(|choice| (choice, Vec::new())).into();
+    for m in stores {
+        let most = m.contended.iter().map(|c| c.waiters).max();
+        let Some(fast) = most.and_then(|most| m.with(Order::Fast, most)) else { continue };
+        let fair = m.with(Order::Fair, fast.waiters);
+        let answer = match fair {
+            None => 2,
+            Some(fair) if fast.per_second >= fair.per_second * WORTH => 0,
+            Some(_) => 1,
+        };
+        answers[answer].1.push((m, fast, fair));
+    }
+    let mut all = Vec::new();
+    for (choice, on) in answers.into_iter().filter(|(_, on)| !on.is_empty()) {
+        let labels: Vec<&str> = on.iter().map(|(m, ..)| &*m.label).collect();
+        let compared: Vec<_> = on.iter().filter_map(|(m, fast, fair)| Some((m, fast, (*fair)?))).collect();
+        let each = |shown: &dyn Fn(&Contended, &Contended) -> String| {
+            let each: Vec<String> =
+                compared.iter().map(|(m, fast, fair)| format!("{} on {}", shown(fast, fair), m.label)).collect();
+            list(&each.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        let turns = each(&|fast, fair| digits(fast.per_second / fair.per_second));
+        let waits = each(&|fast, fair| format!("{} against {}", us(fast.wait.max_us), us(fair.wait.max_us)));
+        let crowd = on.first().map(|(_, fast, _)| format!("with {} waiters on {} clients", fast.waiters, fast.clients));
+        let crowd = crowd.unwrap_or_default();
+        let why = match choice {
+            BOTH => format!(
+                "{crowd}, turns with fast for each with fair: {turns}, because tasks of one client pass the lock on among \
+                 themselves. The longest wait, fast against fair: {waits}"
             ),
-        )
-    };
-    Some(Advice { need, choice: choice.to_owned(), why: sentence(&why) })
+            FAIR => format!("{crowd}, fast gives up the order and serves no more; turns for each with fair: {turns}"),
+            _ => "the order in which it serves is anybody's guess".to_owned(),
+        };
+        all.push(Advice {
+            need: format!("Fair or fast, on {}", list(&labels)),
+            choice: choice.to_owned(),
+            why: sentence(&why),
+        });
+    }
+    all
 }
 
-fn list(words: &[&str]) -> String {
+/// All of them, as a list in a sentence.
+pub(crate) fn list(words: &[&str]) -> String {
+    joined(words, "and")
+}
+
+/// Any of them.
+fn one_of(words: &[&str]) -> String {
+    joined(words, "or")
+}
+
+fn joined(words: &[&str], last_word: &str) -> String {
     match words {
         [] => String::new(),
         [one] => (*one).to_owned(),
-        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+        [most @ .., last] => format!("{} {last_word} {last}", most.join(", ")),
     }
 }
 

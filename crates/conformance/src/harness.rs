@@ -22,6 +22,11 @@ pub trait Harness: Send + Sync + 'static {
         ""
     }
 
+    /// What a case counted or timed, for people.
+    fn tell(&self, what: &str) {
+        println!("{}: {what}", self.store());
+    }
+
     /// How many clients the counting case uses.
     fn counters(&self) -> usize {
         10

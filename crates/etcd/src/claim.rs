@@ -99,9 +99,8 @@ impl Store {
         }
         let mut state = self.state();
         let stand = if holds { Stand::Holds } else { Stand::Waits(mine.is_none().then_some(others)) };
-        if state.stand(claim.id, created, stand).is_some() {
-            self.tell(&mut state, &entry.line);
-        }
+        state.stand(claim.id, created, stand);
+        self.tell(&mut state, &entry.line);
         // None if the claim is gone by now.
         Ok(state.claims.get(&claim.id).map(|entry| match entry.granted {
             true => Claimed::Granted(entry.grant()),

@@ -36,16 +36,17 @@ impl Failure {
 
     /// The same when an earlier attempt stayed unanswered.
     pub(crate) fn after_doubt(self) -> Failure {
-        match self {
-            Failure::Of(ErrorKind::Unavailable, why) => Failure::Of(ErrorKind::Ambiguous, why),
-            other => other,
-        }
+        self.instead_of(ErrorKind::Unavailable, ErrorKind::Ambiguous)
     }
 
     /// The same for a request that changes nothing: whether it was executed does not matter.
     pub(crate) fn of_a_read(self) -> Failure {
+        self.instead_of(ErrorKind::Ambiguous, ErrorKind::Unavailable)
+    }
+
+    fn instead_of(self, said: ErrorKind, kind: ErrorKind) -> Failure {
         match self {
-            Failure::Of(ErrorKind::Ambiguous, why) => Failure::Of(ErrorKind::Unavailable, why),
+            Failure::Of(is, why) if is == said => Failure::Of(kind, why),
             other => other,
         }
     }

@@ -123,9 +123,9 @@ impl State {
         self.claims.iter().filter(|(_, entry)| of(entry)).map(|(id, _)| *id).collect()
     }
 
-    /// The claim's key exists. `None` if the claim is gone by now.
-    pub(crate) fn stand(&mut self, id: ClaimId, created: i64, stand: Stand) -> Option<()> {
-        let old = self.claims.get(&id)?.clone();
+    /// The key of the claim exists, unless the claim is gone by now.
+    pub(crate) fn stand(&mut self, id: ClaimId, created: i64, stand: Stand) {
+        let Some(old) = self.claims.get(&id).cloned() else { return };
         if old.created != created {
             self.unwatch(&old);
         }
@@ -136,7 +136,6 @@ impl State {
         } else if let Some(line) = self.lines.get_mut(&old.line) {
             line.place(id, created, Stand::Holds);
         }
-        Some(())
     }
 
     /// The copy of this line; one that is watched from now on.

@@ -80,6 +80,40 @@ async fn a_try_of_any_mode_leaves_nothing_and_never_stands_in_line() {
     .await;
 }
 
+/// A writer that comes between the look of a try and its entry is before it.
+#[tokio::test]
+async fn a_try_does_not_pass_whoever_came_meanwhile() {
+    within(90, async {
+        let server = server().await;
+        let (etcd, rival) = (client(server.addr()).await, client(server.addr()).await);
+        let reader = of(Mode::Shared, Queue::Fair);
+        granted(rival.claim(&reader).await);
+        let (mut before, mut behind) = (0, 0);
+        for round in 0..300 {
+            let (tried, writer) = (of(Mode::Shared, Queue::Try), of(Mode::Exclusive, Queue::Fair));
+            let late = async {
+                tokio::time::sleep(Duration::from_micros(round * 10)).await;
+                rival.claim(&writer).await
+            };
+            let (answer, stood) = tokio::join!(etcd.claim(&tried), late);
+            let place = waiting(stood).place;
+            let number = raw(&server).await.get(place.as_str(), None).await.unwrap().kvs()[0].create_revision();
+            match answer.unwrap() {
+                Claimed::Granted(grant) => {
+                    assert!(grant.token.as_i64() >> 8 < number, "let in behind a writer");
+                    before += 1;
+                }
+                Claimed::Busy(_) => behind += 1,
+                Claimed::Waiting(_) => panic!("a try does not wait"),
+            }
+            release(&etcd, &tried).await;
+            release(&rival, &writer).await;
+        }
+        assert!(before > 0 && behind > 0, "{before} before, {behind} behind: no race was seen");
+    })
+    .await;
+}
+
 /// Each that gets in makes all others look again.
 #[tokio::test]
 async fn a_crowd_of_tries_gets_in() {

@@ -16,12 +16,14 @@ pub struct Options {
     /// What stands before every key.
     #[doc(hidden)]
     pub prefix: String,
+    /// How many replicas have to acknowledge a claim, and within what time.
+    pub(crate) min_replicas: Option<(u32, Duration)>,
 }
 
 impl Options {
     /// A second for each request, and no prefix.
     pub fn new() -> Options {
-        Options { timeout: Duration::from_secs(1), prefix: String::new() }
+        Options { timeout: Duration::from_secs(1), prefix: String::new(), min_replicas: None }
     }
 
     /// Limits each request, and each of the two steps of connecting. Of a request that takes longer the outcome is
@@ -38,6 +40,20 @@ impl Options {
         self.prefix = prefix.into();
         self
     }
+
+    /// A claim counts only once so many replicas have acknowledged it, within so much time each (`WAIT`). With fewer, the
+    /// claim fails as [`Ambiguous`](ErrorKind::Ambiguous), which is tried again for as long as an acquire is patient, and is
+    /// withdrawn in the end. None: nobody is waited for, as without this.
+    ///
+    /// It makes it less likely that a failover forgets a lock, and not safe: a replica that never acknowledged may be the one
+    /// that is promoted, renewals and releases are not waited for, and an acknowledged write is in a replica's memory, not
+    /// on its disk. Only the fencing token survives a failover. A claim costs two requests more, on a connection of their
+    /// own; whoever is handed the lock claims again to wait for the replicas too.
+    #[must_use]
+    pub fn min_replicas(mut self, least: u32, within: Duration) -> Options {
+        self.min_replicas = (least > 0).then_some((least, within.max(Duration::from_millis(1))));
+        self
+    }
 }
 
 impl Default for Options {
@@ -46,7 +62,11 @@ impl Default for Options {
     }
 }
 
-/// Reads `redis://[:password@|user:password@]host[:port][/db][?timeout=ms][&prefix=text]`.
+/// How long a claim waits for replicas if the URL does not say.
+const WAIT: u32 = 100;
+
+/// Reads `redis://[:password@|user:password@]host[:port][/db]`, and after a `?` `timeout=ms`, `prefix=text`,
+/// `min_replicas=n`, `min_replicas_timeout=ms`.
 pub(crate) fn parse(url: &str) -> Result<(ConnectionInfo, Options)> {
     if url.starts_with("rediss://") {
         let what = "TLS is not built in: connect with a `redis::ConnectionInfo` of your own, or through a local tunnel";
@@ -54,7 +74,14 @@ pub(crate) fn parse(url: &str) -> Result<(ConnectionInfo, Options)> {
     }
     let invalid = |what| Err(Error::new(ErrorKind::Invalid, what));
     let mut address = Address::parse(url, "redis", 6379)?;
+    let mut number = |key: &str, default| match address.take(key).map(|text| text.parse::<u32>()) {
+        None => Ok(default),
+        Some(Ok(number)) if number <= 60_000 => Ok(number),
+        Some(_) => Err(Error::new(ErrorKind::Invalid, format!("{key} is a number up to 60000"))),
+    };
+    let (least, within) = (number("min_replicas", 0)?, number("min_replicas_timeout", WAIT)?);
     let options = Options::new().timeout(address.timeout()?).prefix(address.take("prefix").unwrap_or_default());
+    let options = options.min_replicas(least, Duration::from_millis(within.into()));
     address.done()?;
     let [host] = &address.hosts[..] else { return invalid("redis:// names one server") };
     Ok((server(&address, host)?, options))
@@ -87,12 +114,16 @@ mod tests {
 
     #[test]
     fn reads_every_part() {
-        let (info, options) = parse("redis://me:s%40cret@[::1]:7000/3?timeout=250&prefix=app%3A").unwrap();
+        let (info, options) =
+            parse("redis://me:s%40cret@[::1]:7000/3?timeout=250&prefix=app%3A&min_replicas=2").unwrap();
         assert_eq!(info.addr().to_string(), "::1:7000");
         assert_eq!(info.redis_settings().username(), Some("me"));
         assert_eq!(info.redis_settings().password(), Some("s@cret"));
         assert_eq!(info.redis_settings().db(), 3);
-        assert_eq!(format!("{options:?}"), "Options { timeout: 250ms, prefix: \"app:\" }");
+        assert_eq!(
+            format!("{options:?}"),
+            "Options { timeout: 250ms, prefix: \"app:\", min_replicas: Some((2, 100ms)) }"
+        );
         let (info, _) = parse("redis://:pw@localhost").unwrap();
         assert_eq!(
             (info.addr().to_string().as_str(), info.redis_settings().password()),
@@ -115,6 +146,8 @@ mod tests {
             ("redis://a,b", "one server"),
             ("redis://:s3ntinel@h?timeout=soon", "timeout"),
             ("redis://:s3ntinel@h?timeout=0", "timeout"),
+            ("redis://:s3ntinel@h?min_replicas=-1", "min_replicas"),
+            ("redis://:s3ntinel@h?min_replicas=1&min_replicas_timeout=x", "min_replicas_timeout"),
             ("redis://:s3ntinel@h?tls=1", "tls"),
             ("redis://:s3ntinel@h#x", "fragment"),
             ("http://:s3ntinel@h", "redis://"),

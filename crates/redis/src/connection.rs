@@ -265,7 +265,7 @@ impl Dialer {
         let hear = move |push: PushInfo| {
             match (push.kind, &push.data[..]) {
                 (PushKind::Message, [Value::BulkString(channel), Value::BulkString(record)]) => {
-                    inbox::ring(&bells, record);
+                    inbox::ring(&bells, channel, record);
                     link.upgrade().inspect(|link| link.stir(&bells, &[channel]));
                 }
                 (PushKind::Disconnection, _) => {

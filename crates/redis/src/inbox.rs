@@ -8,9 +8,12 @@ use leasehold_core::{Loss, Result};
 use crate::error::junk;
 use crate::record::Fields;
 
+/// What a channel begins with whose client is to claim again where others are told of their grant.
+const AGAIN: &str = "leasehold:again:";
+
 /// A channel's name that nobody else has. It holds no blank, since records carry it.
-pub(crate) fn channel() -> String {
-    format!("leasehold:{}", ClaimId::fresh())
+pub(crate) fn channel(again: bool) -> String {
+    format!("{}{}", if again { AGAIN } else { "leasehold:" }, ClaimId::fresh())
 }
 
 /// The channel in which the scripts tell that the holder of this lock, or its label, has changed.
@@ -19,17 +22,18 @@ pub fn of_name(lock: &str) -> String {
 }
 
 /// Rings what a push says. What cannot be read is nobody's ring.
-pub(crate) fn ring(bells: &Bells, record: &[u8]) {
-    let _ = str::from_utf8(record).map(|record| understand(bells, record));
+pub(crate) fn ring(bells: &Bells, channel: &[u8], record: &[u8]) {
+    let again = channel.starts_with(AGAIN.as_bytes());
+    let _ = str::from_utf8(record).map(|record| understand(bells, again, record));
 }
 
 /// `granted id token turns attempt ttl lock`, `evicted id` or `again id`.
-fn understand(bells: &Bells, record: &str) -> Result<()> {
+fn understand(bells: &Bells, again: bool, record: &str) -> Result<()> {
     let mut fields = Fields::of(record);
     let verb = fields.word();
     let id = ClaimId::parse(fields.word()).ok_or_else(|| junk("a push"))?;
     match verb {
-        "granted" => {
+        "granted" if !again => {
             let (token, turns) = (fields.token()?, fields.value()?);
             // The place's lease began when the server saw this attempt, and the grant ends with it: however late this
             // push is, counting from the attempt's send is early.
@@ -38,7 +42,7 @@ fn understand(bells: &Bells, record: &str) -> Result<()> {
             bells.granted(id, Grant::new(Place::new(fields.text()), token, validity).turns(turns));
         }
         "evicted" => bells.lost(id, Loss::Evicted),
-        "again" => bells.claim_again(id),
+        "again" | "granted" => bells.claim_again(id),
         _ => return Err(junk("a push")),
     }
     Ok(())
@@ -72,10 +76,10 @@ mod tests {
         for junk in
             ["", "granted", "granted x", &format!("granted {id} 1 1 x 1 k"), &format!("fired {id}"), "evicted me"]
         {
-            assert!(understand(&bells, junk).is_err(), "{junk}");
+            assert!(understand(&bells, false, junk).is_err(), "{junk}");
         }
-        assert!(understand(&bells, &format!("granted {id} 1 1 5 1000 a key")).is_ok());
-        assert!(understand(&bells, &format!("evicted {id}")).is_ok());
-        assert!(understand(&bells, &format!("again {id}")).is_ok());
+        assert!(understand(&bells, false, &format!("granted {id} 1 1 5 1000 a key")).is_ok());
+        assert!(understand(&bells, false, &format!("evicted {id}")).is_ok());
+        assert!(understand(&bells, false, &format!("again {id}")).is_ok());
     }
 }

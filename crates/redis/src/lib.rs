@@ -1,17 +1,21 @@
 //! The Redis store of Leasehold: the public type, and the seam's verbs delegated to the files that know them.
 //!
 //! `config` reads URLs, `names` makes keys, `script` runs what `scripts/` holds, `connection` keeps one connection alive,
-//! `inbox` turns its pushes into bells, `line` claims, renews and releases, `look` inspects and evicts, `record` reads what
+//! `inbox` turns its pushes into bells, `checks` asks how the server is set up, `replicas` waits for its replicas,
+//! `fenced` writes where the token is spent, `line` claims, renews and releases, `look` inspects and evicts, `record` reads what
 //! the scripts write, `error` says honestly what went wrong.
 
+mod checks;
 mod config;
 mod connection;
 mod error;
+mod fenced;
 mod inbox;
 mod line;
 mod look;
 mod names;
 mod record;
+mod replicas;
 mod script;
 
 use std::fmt;
@@ -36,8 +40,10 @@ pub mod parts {
 
 pub use crate::config::Options;
 use crate::connection::Connection;
+pub use crate::fenced::write_fenced;
 use crate::look::scan;
 use crate::names::Names;
+use crate::replicas::Replicas;
 
 /// The shortest lease; a shorter one is granted as this.
 const MIN_TTL: Duration = Duration::from_millis(100);
@@ -71,11 +77,13 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// for it; what it adds is a block of 64 tokens, for tasks of one process that pass the lock on among themselves.
 ///
 /// **Rights.** An ACL user needs `+@scripting +@read +@write +@pubsub +@connection +time`, the channels `&leasehold:*`, and
-/// its keys twice: `~prefix*` and `~{prefix*`.
+/// its keys twice: `~prefix*` and `~{prefix*`; for its warnings `+info +config|get`, and for replicas `+wait`.
 ///
 /// [`Queue::Fast`]: leasehold_core::seam::Queue::Fast
 pub struct Redis {
     connection: Connection,
+    replicas: Option<Replicas>,
+    warnings: Vec<&'static str>,
     names: Names,
     /// Where this client's pushes arrive.
     channel: String,
@@ -83,9 +91,12 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Connects to `redis://[:password@|user:password@]host[:port][/db][?timeout=ms][&prefix=text]`.
+    /// Connects to `redis://[:password@|user:password@]host[:port][/db]`, and asks the server a few questions whose answers
+    /// are its [`warnings`](Redis::warnings). After a `?`, joined by `&`, may stand:
     ///
-    /// `timeout` limits each request and each step of connecting (default 1000). `prefix` stands before every key.
+    /// * `timeout=ms` limits each request and each step of connecting (default 1000).
+    /// * `prefix=text` stands before every key.
+    /// * `min_replicas=n` and `min_replicas_timeout=ms` (default 100) wait for replicas: [`Options::min_replicas`].
     ///
     /// # Errors
     ///
@@ -101,9 +112,20 @@ impl Redis {
     /// The protocol (RESP3) and TCP_NODELAY are set here, whatever the configuration says.
     pub async fn connect_with(info: client::ConnectionInfo, options: Options) -> Result<Redis> {
         let names = Names::new(&options.prefix, "")?;
-        let (bells, channel) = (Bells::new(), inbox::channel());
-        let connection = Connection::open(info, options.timeout, &channel, &bells).await?;
-        Ok(Redis { connection, names, channel, bells })
+        let (bells, channel) = (Bells::new(), inbox::channel(options.min_replicas.is_some()));
+        let connection = Connection::open(info.clone(), options.timeout, &channel, &bells).await?;
+        let replicas = match options.min_replicas {
+            Some(min_replicas) => Some(Replicas::open(info, options.timeout, min_replicas).await?),
+            None => None,
+        };
+        let warnings = checks::warnings(&connection).await;
+        Ok(Redis { connection, replicas, warnings, names, channel, bells })
+    }
+
+    /// Why this server, as it was set up when the store connected, may forget a lock that somebody holds: an eviction policy
+    /// that may delete it, no persistence. Each is also a `tracing` event of level `WARN` and target `leasehold`.
+    pub fn warnings(&self) -> &[&'static str] {
+        &self.warnings
     }
 }
 
@@ -162,6 +184,7 @@ impl Backend for Redis {
     /// Closes the connection. Redis has no sessions: what is still held ends with its lease.
     async fn close(&self) -> Result<()> {
         self.connection.close();
+        self.replicas.iter().for_each(|replicas| replicas.connection.close());
         Ok(())
     }
 }

@@ -42,7 +42,13 @@ impl Redis {
         let answer = record(&answer)?;
         let mut fields = Fields::of(&answer);
         match fields.word() {
-            "granted" => Ok(Claimed::Granted(self.grant(claim, fields, sent, ttl)?)),
+            "granted" => {
+                let grant = self.grant(claim, fields, sent, ttl)?;
+                if let Some(replicas) = &self.replicas {
+                    replicas.acknowledge().await?;
+                }
+                Ok(Claimed::Granted(grant))
+            }
             "busy" => Ok(Claimed::Busy(who(fields)?.0)),
             "differ" => Err(Error::permits_differ(fields.value()?, of)),
             "waiting" => {
@@ -84,6 +90,10 @@ impl Redis {
         let ttl = lease(tenure.claim.ttl);
         let mut fields = Fields::of(answer);
         match (fields.word(), tenure.token) {
+            ("granted", None) if self.replicas.is_some() => {
+                self.bells.claim_again(tenure.claim.id);
+                Ok(Renewal::Renewed(Validity::since(sent, ttl)))
+            }
             ("granted", None) => Ok(Renewal::Granted(self.grant(&tenure.claim, fields, sent, ttl)?)),
             ("granted" | "waiting", _) => Ok(Renewal::Renewed(Validity::since(sent, ttl))),
             ("gone", _) => Ok(Renewal::Lost(Loss::Gone)),

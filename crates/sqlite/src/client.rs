@@ -25,7 +25,7 @@ type Job = Box<dyn FnOnce(&mut Client) + Send>;
 
 /// The way to a client's thread, which ends when this is dropped.
 pub(crate) struct Handle {
-    jobs: Option<mpsc::Sender<Job>>,
+    jobs: mpsc::Sender<Job>,
     wake: Arc<OwnedFd>,
 }
 
@@ -48,7 +48,7 @@ impl Handle {
         };
         std::thread::Builder::new().name("leasehold-sqlite".into()).spawn(run).map_err(internal)?;
         opened.await.unwrap_or_else(|_| Err(gone()))?;
-        Ok(Handle { jobs: Some(jobs), wake })
+        Ok(Handle { jobs, wake })
     }
 
     /// Has `work` done on the thread, in the order of asking. It is done also if the answer is no longer waited for.
@@ -58,18 +58,16 @@ impl Handle {
     ) -> Result<T> {
         let (answer_here, answer) = oneshot::channel();
         let job: Job = Box::new(move |client| drop(answer_here.send(work(client))));
-        self.jobs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())?;
+        self.jobs.send(job).map_err(|_| gone())?;
         self.rouse();
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
     /// Has `work` done, and does not wait.
     pub(crate) fn tell(&self, work: impl FnOnce(&mut Client) + Send + 'static) {
-        if let Some(jobs) = &self.jobs {
-            // Nobody hears it once the store is closed.
-            let _ = jobs.send(Box::new(work));
-            self.rouse();
-        }
+        // Nobody hears it once the store is closed.
+        let _ = self.jobs.send(Box::new(work));
+        self.rouse();
     }
 
     /// A note for the thread to look. A full counter means that there is one already.
@@ -80,8 +78,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.jobs = None;
-        self.rouse();
+        self.tell(|client| drop(client.leave()));
     }
 }
 
@@ -124,13 +121,7 @@ impl Client {
             let (roused, rung, ended) = self.listen(wake);
             if roused {
                 let _ = rustix::io::read(wake, &mut [0; 8]);
-                loop {
-                    match asked.try_recv() {
-                        Ok(job) => job(&mut self),
-                        Err(mpsc::TryRecvError::Empty) => break,
-                        Err(mpsc::TryRecvError::Disconnected) => return drop(self.leave()),
-                    }
-                }
+                asked.try_iter().for_each(|job| job(&mut self));
             }
             if rung && let Some(heard) = self.fifo.as_ref().map(Fifo::drain) {
                 heard.lines().for_each(|word| self.hear(word));
@@ -233,9 +224,10 @@ impl Client {
             Some(fifo) if self.shared || !fifo.has_vanished() => Ok(()),
             _ => {
                 let fifo = Fifo::create(&self.file.real)?;
-                let address = fifo.address;
+                self.write(deadline, |lines| lines.move_to(fifo.address))?;
+                self.me.address = fifo.address;
                 self.fifo = Some(fifo);
-                self.write(deadline, |lines| lines.move_to(address))
+                Ok(())
             }
         }
     }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use leasehold_core::Result;
@@ -14,7 +14,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mkfifoat, open};
 use rustix::io::{Errno, read, write};
 
 use crate::error;
-use crate::file::{group_bits, is_fifo};
+use crate::file::group_bits;
 
 /// A FIFO as the rows of its client name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -85,7 +85,7 @@ fn path(real: &Path, fifo: i64) -> PathBuf {
 /// Removes the FIFO that a dead client left.
 pub(crate) fn remove(real: &Path, fifo: i64) {
     let path = path(real, fifo);
-    if is_fifo(&path) {
+    if fs::symlink_metadata(&path).is_ok_and(|file| file.file_type().is_fifo()) {
         let _ = fs::remove_file(path);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -145,11 +145,6 @@ fn unsupported(file: &Path, what: &str) -> Result<()> {
 pub(crate) fn group_bits(beside: &Path) -> u32 {
     let folder = beside.parent().and_then(|folder| fs::metadata(folder).ok());
     folder.map_or(0, |folder| folder.permissions().mode()) & 0o060
-}
-
-/// Whether there is a FIFO at this path.
-pub(crate) fn is_fifo(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_fifo())
 }
 
 /// This boot of this machine, whose CLOCK_BOOTTIME all processes share: none of them may live in shifted time.

@@ -28,13 +28,8 @@ pub(crate) struct Lines<'a> {
 #[derive(Default)]
 pub(crate) struct Me {
     pub(crate) address: Address,
-    /// When each place was last claimed or renewed, and its TTL: the session outlives a place that nobody tends.
-    pub(crate) tended: HashMap<ClaimId, Tended>,
-}
-
-pub(crate) struct Tended {
-    ttl: i64,
-    until: i64,
+    /// The TTL of each place, and until when it lasts if nobody claims or renews it: its session lives on with others.
+    pub(crate) tended: HashMap<ClaimId, (i64, i64)>,
 }
 
 /// A word for a client's FIFO, and the line that it is about.
@@ -85,7 +80,7 @@ impl<'a> Lines<'a> {
     pub(crate) fn claim(&mut self, claim: &Claim) -> rusqlite::Result<Result<Answer>> {
         let (name, id) = (claim.name.as_str(), claim.id.to_string());
         let ttl = nanos(claim.ttl);
-        self.me.tended.insert(claim.id, Tended { ttl, until: self.now.saturating_add(ttl) });
+        self.me.tended.insert(claim.id, (ttl, self.now.saturating_add(ttl)));
         let session = self.session(ttl)?;
         let mut head = self.settle(name)?;
         if let Some(known) = self.find(&id)? {
@@ -234,11 +229,10 @@ impl<'a> Lines<'a> {
 
     /// Extends a session and all its places but those that nobody tends.
     fn extend(&mut self, id: i64, ttl: i64) -> rusqlite::Result<()> {
-        let untended = |_: &ClaimId, tended: &mut Tended| tended.ttl == ttl && tended.until <= self.now;
-        let forgotten: Vec<ClaimId> = self.me.tended.extract_if(untended).map(|(id, _)| id).collect();
-        for claim in forgotten {
-            self.withdraw(claim)?;
-        }
+        let now = self.now;
+        let untended = self.me.tended.extract_if(|_, (of, until)| *of == ttl && *until <= now);
+        let untended: Vec<ClaimId> = untended.map(|(claim, _)| claim).collect();
+        untended.into_iter().try_for_each(|claim| self.withdraw(claim))?;
         let extend = "UPDATE session SET until = ?2 WHERE id = ?1";
         self.tx.prepare_cached(extend)?.execute(params![id, self.now.saturating_add(ttl)])?;
         Ok(())
@@ -250,8 +244,8 @@ impl<'a> Lines<'a> {
         ttls.sort_unstable();
         ttls.dedup();
         for (claim, _) in claims {
-            if let Some(tended) = self.me.tended.get_mut(claim).filter(|tended| tended.until > self.now) {
-                tended.until = self.now.saturating_add(tended.ttl);
+            if let Some((ttl, until)) = self.me.tended.get_mut(claim).filter(|(_, until)| *until > self.now) {
+                *until = self.now.saturating_add(*ttl);
             }
         }
         for ttl in ttls {
@@ -280,10 +274,11 @@ impl<'a> Lines<'a> {
         Ok(true)
     }
 
-    /// The process behind this FIFO has ended: so have its sessions.
+    /// The process behind this FIFO has ended: so have its sessions, and it hears nothing.
     pub(crate) fn end(&self, fifo: i64) -> rusqlite::Result<()> {
         let end = "UPDATE session SET until = 0 WHERE fifo = ?1 AND until > 0";
-        self.tx.prepare_cached(end)?.execute([fifo]).map(drop)
+        self.tx.prepare_cached(end)?.execute([fifo])?;
+        self.tx.prepare_cached("DELETE FROM observer WHERE fifo = ?1")?.execute([fifo]).map(drop)
     }
 
     /// Removes what is left of ended clients, or of ourselves, a bounded part of it at a time; answers whether it was all.
@@ -298,17 +293,15 @@ impl<'a> Lines<'a> {
             return Ok(false);
         }
         self.tx.prepare_cached("DELETE FROM session WHERE fifo = ?1")?.execute([fifo])?;
-        self.tx.prepare_cached("DELETE FROM observer WHERE fifo = ?1")?.execute([fifo])?;
         Ok(true)
     }
 
     /// Our FIFO is another one from now on.
     pub(crate) fn move_to(&mut self, address: Address) -> rusqlite::Result<()> {
-        let from = std::mem::replace(&mut self.me.address, address).fifo;
         let Address { fifo, dev, ino } = address;
         for table in ["session", "observer"] {
             let set = format!("UPDATE {table} SET fifo = ?2, dev = ?3, ino = ?4 WHERE fifo = ?1");
-            self.tx.prepare_cached(&set)?.execute(params![from, fifo, dev, ino])?;
+            self.tx.prepare_cached(&set)?.execute(params![self.me.address.fifo, fifo, dev, ino])?;
         }
         Ok(())
     }

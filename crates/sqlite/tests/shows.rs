@@ -197,7 +197,7 @@ fn wait(words: &[String]) {
 }
 
 fn waiters_cost_nothing() {
-    const WATCHED: Duration = Duration::from_secs(10);
+    const WATCHED: Duration = Duration::from_secs(8);
     for clients in [4, WAITERS] {
         let place = Place::new();
         run(async {

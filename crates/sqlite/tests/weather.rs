@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         ("file/locked_by_a_stopped_process_says_so", locked_by_a_stopped_process_says_so),
         ("place/read_only_is_denied", read_only_is_denied),
         ("place/full_disk_is_an_error_until_there_is_room", full_disk_is_an_error),
+        ("place/is_shared_by_its_group", is_shared_by_its_group),
         ("place/network_file_system_is_refused", network_file_system_is_refused),
         ("place/time_namespace_is_refused", time_namespace_is_refused),
         ("process/stopped_keeps_its_lease", stopped_keeps_its_lease),
@@ -238,7 +239,7 @@ fn unshare(words: &[&str]) -> Command {
 fn connect_in_a_read_only_folder(words: &[String]) {
     let [folder, locks] = words else { unreachable!() };
     shell(&format!("mount --bind '{folder}' '{folder}'; mount -o remount,bind,ro '{folder}'"));
-    connect(&[locks.clone()]);
+    connect(std::slice::from_ref(locks));
 }
 
 fn read_only_is_denied() {
@@ -291,6 +292,38 @@ fn full_disk_is_an_error() {
     let place = Place::new();
     let folder = place.folder().display().to_string();
     Actor::start_by(unshare(&["-rm"]), "fill_the_disk", &[&folder]).says("fine");
+}
+
+/// Another user of the directory's group stands in the same line, is rung, and is seen to die. Needs root, to be two users.
+fn is_shared_by_its_group() {
+    let place = Place::new();
+    let folder = place.folder().display();
+    shell(&format!("chgrp 54321 '{folder}'; chmod 2770 '{folder}'"));
+    let program = place.folder().join("other");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let other = || {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "12345", "--regid", "54321", "--clear-groups"]).arg(&program);
+        let mut other = Actor::start_by(command, "hold", &[&place.word(), "a", "60000"]);
+        other.says("held");
+        other
+    };
+    run(async {
+        let here = store(place.path()).await.ttl(Duration::from_secs(60));
+        for killed in [true, false] {
+            let mut holder = other();
+            let waiter = tokio::spawn(here.lock("a").acquire());
+            in_line(&here, "a", 1).await;
+            let ended = Moment::now();
+            match killed {
+                true => holder.kill(),
+                false => holder.dismiss(),
+            }
+            let guard = waiter.await.unwrap().unwrap();
+            assert!(since(ended) < Duration::from_secs(5), "{:?}", since(ended));
+            guard.release().await.unwrap();
+        }
+    });
 }
 
 /// A FUSE mount that nobody serves: its type is known all the same. Needs root: the mount belongs to another user.
@@ -351,6 +384,7 @@ fn stopped_keeps_its_lease() {
 }
 
 /// Holds a lock, with a process that has its life line as standard input.
+#[allow(clippy::zombie_processes, reason = "it outlives this process, and the test ends it")]
 fn hold_with_a_guardian(words: &[String]) {
     let [locks] = words else { unreachable!() };
     run(async {

@@ -104,6 +104,8 @@ impl Harness for Guest {
         &self.prefix
     }
 
+    fn tell(&self, _what: &str) {}
+
     fn powers(&self) -> Powers {
         let able: &[Need] = if self.guarantees.pushed_wake { &[Need::PushedWake] } else { &[] };
         Powers::new(able, "a guest neither disturbs the server nor counts its requests")

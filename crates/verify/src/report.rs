@@ -142,7 +142,11 @@ impl Verification {
         }
         text += "\n";
         for lease in &self.leases {
-            let granted = lease.granted_ms.map_or("refused".to_owned(), |ms| format!("granted for {}", seconds(ms)));
+            let granted = match lease.granted_ms {
+                Some(ms) if ms == lease.asked_ms => "granted".to_owned(),
+                Some(ms) => format!("granted for about {}", seconds(ms)),
+                None => "refused".to_owned(),
+            };
             text += &format!("  a lease of {} is {granted}\n", seconds(lease.asked_ms));
         }
         for finding in &self.findings {

@@ -68,9 +68,9 @@ async fn a_zookeeper_says_which_leases_it_grants() {
     let found = verified(&format!("zookeeper://{}", server.addr())).await;
     assert!(found.holds(), "{:?}", found.broken);
     assert_eq!(found.left_behind, 0);
-    // The private server's longest session is a minute.
+    // The private server's longest session is a minute, of which some has passed since it was last proven.
     let longest = found.leases.iter().find(|lease| lease.asked_ms == 300_000).unwrap();
-    assert_eq!(longest.granted_ms.map(|ms| ms / 1000), Some(60), "{:?}", found.leases);
+    assert!(longest.granted_ms.is_some_and(|ms| (45_000..=60_000).contains(&ms)), "{:?}", found.leases);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,6 +8,7 @@ mod throughput;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use crate::advice::list;
 use crate::report::{Measured, Order, Report};
 use crate::table;
 use crate::units::{ms, us};
@@ -20,7 +21,7 @@ impl Report {
     /// The report as one HTML page: no scripts, nothing to load, readable on a phone and in print, light and dark.
     pub fn page(&self) -> String {
         let names: Vec<&str> = self.stores.iter().map(|m| &*m.label).collect();
-        let title = format!("Locks on {}, compared", names.join(", "));
+        let title = format!("Locks on {}, compared", list(&names));
         let page = html! {
             (DOCTYPE)
             html lang="en" {

@@ -33,7 +33,7 @@ pub(crate) async fn of_an_uncontended_cycle(arena: Arena) {
     let before = arena.harness().requests().await;
     cycles(&store, lock, CYCLES).await;
     let each = (arena.harness().requests().await - before) as f64 / CYCLES as f64;
-    println!("{}: {each:.2} requests per uncontended cycle", arena.harness().store());
+    arena.harness().tell(&format!("{each:.2} requests per uncontended cycle"));
     // A store whose server counts pings and heartbeats too has a few more.
     assert!((each - budget.cycle).abs() < 0.2, "{each} requests per cycle, and {} were promised", budget.cycle);
 }
@@ -62,7 +62,7 @@ async fn of_each_behind(arena: &Arena, waiters: usize, what: &str, take: Take) -
         within(Duration::from_secs(60), "640 hand-overs", task).await.unwrap();
     }
     let each = (arena.harness().requests().await - before) as f64 / HOLDS as f64;
-    println!("{}: {each:.2} requests per {what} behind {waiters} waiters", arena.harness().store());
+    arena.harness().tell(&format!("{each:.2} requests per {what} behind {waiters} waiters"));
     each
 }
 
@@ -111,5 +111,5 @@ pub(crate) async fn of_renewals(arena: Arena) {
     // Stores that count the commands of a batch one by one: three batches, and two that may fall in early or late.
     assert!(spent <= (5 * LOCKS + 10) * arena.harness().servers(), "{spent} requests for {LOCKS} locks in one lease");
     assert!(guards.iter().all(|guard| guard.is_valid()));
-    println!("{}: {spent} requests to renew {LOCKS} locks for one lease", arena.harness().store());
+    arena.harness().tell(&format!("{spent} requests to renew {LOCKS} locks for one lease"));
 }

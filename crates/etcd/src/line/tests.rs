@@ -152,11 +152,13 @@ fn no_grant_is_early_and_none_is_missed() {
     }
 }
 
+/// Keys and modes by create_revision.
+type Live = BTreeMap<i64, (u8, Mode)>;
+
 #[derive(Default)]
 struct World {
     revision: i64,
-    /// By create_revision.
-    live: BTreeMap<i64, (u8, Mode)>,
+    live: Live,
     /// What the watch has not told yet; `None` while there is no watch.
     events: Option<VecDeque<Event>>,
     /// Claims of ours whose reply is on its way.
@@ -165,12 +167,12 @@ struct World {
     line: Option<Line>,
     told: BTreeSet<i64>,
     /// The line is to be read, or its answer is on its way.
-    reading: Option<Option<(i64, BTreeMap<i64, (u8, Mode)>)>>,
+    reading: Option<Option<(i64, Live)>>,
 }
 
 impl World {
     fn line(&mut self) -> &mut Line {
-        self.line.get_or_insert_with(|| Line::default())
+        self.line.get_or_insert_default()
     }
 
     fn admitted(&self, created: i64) -> bool {

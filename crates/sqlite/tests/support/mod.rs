@@ -80,6 +80,11 @@ impl Actor {
         self.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
     }
 
+    /// No cue comes any more: whatever it plays comes to its end.
+    pub fn dismiss(&mut self) {
+        self.stdin = None;
+    }
+
     pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());

@@ -1,0 +1,44 @@
+//! The option `min_replicas`: a claim counts once so many replicas have acknowledged it.
+
+use std::time::Duration;
+
+use leasehold_core::seam::Bells;
+use leasehold_core::{Error, ErrorKind, Result};
+use redis::{ConnectionInfo, Value};
+
+use crate::connection::Connection;
+use crate::error::{junk, of_request};
+use crate::inbox;
+
+/// Asks for acknowledgements, on a connection of its own: `WAIT` holds up whatever comes behind it.
+pub(crate) struct Replicas {
+    pub(crate) connection: Connection,
+    least: u32,
+    within: Duration,
+}
+
+impl Replicas {
+    pub(crate) async fn open(
+        info: ConnectionInfo,
+        timeout: Duration,
+        (least, within): (u32, Duration),
+    ) -> Result<Replicas> {
+        let connection = Connection::open(info, timeout + within, &inbox::channel(false), &Bells::new()).await?;
+        Ok(Replicas { connection, least, within })
+    }
+
+    /// Returns when enough of them have what was written before this call. Fewer are [`ErrorKind::Ambiguous`]: the claim is
+    /// there, and core asks again or withdraws it.
+    pub(crate) async fn acknowledge(&self) -> Result<()> {
+        // WAIT counts what was written before this client's latest command, by whomever: so there is one.
+        let mut wait = redis::pipe();
+        wait.cmd("PING").cmd("WAIT").arg(self.least).arg(self.within.as_millis() as u64);
+        let answer = self.connection.send(&wait).await?.pop().unwrap_or_default();
+        let Value::Int(heard) = answer.extract_error().map_err(|e| of_request(&e))? else { return Err(junk("WAIT")) };
+        if heard >= i64::from(self.least) {
+            return Ok(());
+        }
+        let what = format!("{heard} of at least {} replicas acknowledged the claim in time", self.least);
+        Err(Error::new(ErrorKind::Ambiguous, what))
+    }
+}

@@ -1,0 +1,179 @@
+//! How a server is set up: what the store warns of at the start, and replicas that have to acknowledge a claim.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Renewal};
+use leasehold_core::{ErrorKind, Store};
+use leasehold_redis::Redis;
+use leasehold_testbed::RedisOptions;
+use support::*;
+
+async fn set_up(extra: &[&str], persistent: bool) -> Server {
+    let extra = extra.iter().map(|word| (*word).to_owned()).collect();
+    Server::start_with(&RedisOptions { persistent, extra, ..RedisOptions::default() }).await.unwrap()
+}
+
+/// What is warned of: a word of each sentence.
+async fn warned(url: &str) -> Vec<&'static str> {
+    let store = Redis::connect(url).await.unwrap();
+    let words = ["maxmemory-policy may delete", "may evict", "keeps nothing", "snapshots only", "on disk is not known"];
+    let known = |warning: &&str| words.into_iter().find(|word| warning.contains(word)).unwrap();
+    store.warnings().iter().map(known).collect()
+}
+
+#[tokio::test]
+async fn a_server_that_may_forget_locks_is_warned_of() {
+    bounded(async {
+        let kept = set_up(&["--maxmemory", "100mb", "--maxmemory-policy", "noeviction"], true).await;
+        assert_eq!(warned(&kept.url()).await, [""; 0]);
+        // Without a limit nothing is evicted, whatever the policy says.
+        let unlimited = set_up(&["--maxmemory-policy", "allkeys-lru"], true).await;
+        assert_eq!(warned(&unlimited.url()).await, [""; 0]);
+        for policy in ["allkeys-lru", "volatile-ttl", "volatile-lru"] {
+            let evicts = set_up(&["--maxmemory", "100mb", "--maxmemory-policy", policy], false).await;
+            assert_eq!(warned(&evicts.url()).await, ["maxmemory-policy may delete", "keeps nothing"], "{policy}");
+        }
+        let snapshots = set_up(&["--save", "60 1"], false).await;
+        assert_eq!(warned(&snapshots.url()).await, ["snapshots only"]);
+        // Who may not ask is told that it is not known.
+        let rights = "on >pw ~* &leasehold:* +@scripting +@read +@write +@pubsub +@connection +time";
+        let user: Vec<&str> = ["ACL", "SETUSER", "app"].into_iter().chain(rights.split(' ')).collect();
+        kept.command(&user).await.unwrap();
+        let url = format!("redis://app:pw@{}", kept.addr());
+        assert_eq!(warned(&url).await, ["may evict", "on disk is not known"]);
+        kept.command(&["ACL", "SETUSER", "app", "+info", "+config|get"]).await.unwrap();
+        assert_eq!(warned(&url).await, [""; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_eviction_policy_really_deletes_held_locks() {
+    bounded(async {
+        let server = set_up(&["--maxmemory", "3mb", "--maxmemory-policy", "allkeys-random"], false).await;
+        let store = client(&server).await;
+        assert!(!store.warnings().is_empty());
+        let claims: Vec<_> = (0..50).map(|n| fair(&format!("held/{n}"))).collect();
+        for claim in &claims {
+            granted(&store, claim).await;
+        }
+        let filler = "x".repeat(20_000);
+        for n in 0..400 {
+            server.command(&["SET", &format!("filler/{n}"), &filler]).await.unwrap();
+        }
+        let mut held = 0;
+        for claim in &claims {
+            held += number(&server, &["EXISTS", claim.name.as_str()]).await;
+        }
+        assert!(held < 50, "nothing was evicted");
+    })
+    .await;
+}
+
+/// A primary and its replica, connected.
+async fn pair() -> (Server, Server) {
+    let primary = set_up(&["--repl-diskless-sync-delay", "0"], false).await;
+    let replica = set_up(&["--replicaof", &format!("127.0.0.1 {}", primary.port())], false).await;
+    // The first may come with the whole data; the second comes in the stream that is acknowledged.
+    until_synced(&primary, &replica).await;
+    until_synced(&primary, &replica).await;
+    (primary, replica)
+}
+
+/// Returns when what is written to the primary arrives at the replica.
+async fn until_synced(primary: &Server, replica: &Server) {
+    let mark = format!("{:?}", now());
+    primary.command(&["SET", "mark", &mark]).await.unwrap();
+    while text(replica, &["GET", "mark"]).await.as_ref() != Some(&mark) {
+        sleep(10).await;
+    }
+}
+
+/// Patient with a replica that is there; so each claim takes long without one.
+async fn replicated(server: &Server, least: u32) -> Redis {
+    let url = format!("{}?min_replicas={least}&min_replicas_timeout=700", server.url());
+    Redis::connect(&url).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_claim_counts_once_the_replica_has_it() {
+    bounded(async {
+        let (primary, replica) = pair().await;
+        let store = replicated(&primary, 1).await;
+        for n in 0..20 {
+            let claim = fair(&format!("job/{n}"));
+            granted(&store, &claim).await;
+            let there = text(&replica, &["GET", claim.name.as_str()]).await;
+            assert!(there.is_some_and(|value| value.starts_with(&claim.id.to_string())), "{n}");
+            store.release(&claim, None).await.unwrap();
+        }
+        // More than there are.
+        let claim = fair("x");
+        let error = replicated(&primary, 2).await.claim(&claim).await.unwrap_err();
+        assert!(error.is_retryable() && error.to_string().contains("1 of at least 2"), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_its_replica_a_claim_fails_and_nothing_stays() {
+    bounded(async {
+        let (primary, replica) = pair().await;
+        let store = Store::new(replicated(&primary, 1).await);
+        let held = store.lock("held").ttl(TTL).acquire().await.unwrap();
+        replica.pause().await.unwrap();
+        let lock = store.lock("x").ttl(TTL);
+        for error in [
+            lock.try_acquire().await.unwrap_err(),
+            lock.acquire_timeout(Duration::from_millis(1500)).await.unwrap_err(),
+        ] {
+            assert!(error.is_retryable() && error.to_string().contains("0 of at least 1"), "{error:?}");
+        }
+        while !text(&primary, &["GET", "x"]).await.unwrap_or_default().is_empty() {
+            sleep(10).await;
+        }
+        // Who held before holds on: it is not known to be lost, and a question leaves it in place.
+        assert_eq!(held.confirm().await.unwrap_err().kind(), ErrorKind::Ambiguous);
+        assert!(held.is_valid() && text(&primary, &["GET", "held"]).await.is_some());
+        replica.resume().unwrap();
+        until_synced(&primary, &replica).await;
+        held.confirm().await.unwrap();
+        lock.acquire().await.unwrap().release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn whoever_is_handed_the_lock_waits_for_the_replica_too() {
+    bounded(async {
+        let (primary, replica) = pair().await;
+        let store = replicated(&primary, 1).await;
+        let [holder, next] = [fair("x"), fair("x")];
+        granted(&store, &holder).await;
+        waiting(&store, &next).await;
+        replica.pause().await.unwrap();
+        store.release(&holder, None).await.unwrap();
+        assert_eq!(held_by(&primary, "x").await, next.id.to_string());
+        // The store holds it for the waiter, and a renewal does not say so before the replica has.
+        assert!(matches!(renewed(&store, &next, None).await, Renewal::Renewed(_)));
+        assert_eq!(store.claim(&next).await.unwrap_err().kind(), ErrorKind::Ambiguous);
+        replica.resume().unwrap();
+        until_synced(&primary, &replica).await;
+        granted(&store, &next).await;
+        // With core: a push makes the waiter claim again.
+        let (one, two) = (Store::new(replicated(&primary, 1).await), Store::new(store));
+        let held = one.lock("y").ttl(TTL).acquire().await.unwrap();
+        let waiter = tokio::spawn(two.lock("y").ttl(TTL).acquire());
+        while number(&primary, &["ZCARD", "{y}:q"]).await == 0 {
+            sleep(1).await;
+        }
+        held.release().await.unwrap();
+        let guard = tokio::time::timeout(Duration::from_secs(3), waiter).await.unwrap().unwrap().unwrap();
+        assert!(guard.is_valid());
+    })
+    .await;
+}
