@@ -74,16 +74,23 @@ impl Store {
     async fn poll(&self, claim: &Claim, mode: &'static str, waits: bool) -> Result<Tally> {
         let mut call = self.call("take", claim, mode);
         call.args.extend([self.nodes.proposal().to_string(), u8::from(waits).to_string()]);
+        let sent = Moment::now();
         let mut flight = self.nodes.send_one(call);
         let mut tally = Tally::default();
         let needed = self.nodes.majority();
         while tally.granted.len() < needed && self.nodes.len() - tally.refused.len() >= needed {
             let Some((nth, answer)) = flight.next().await else { break };
-            match answer.and_then(|answer| self.read(nth, &answer)) {
-                Ok(Ok(token)) => tally.granted.push((nth, token)),
-                Ok(Err(refusal)) => tally.refused.push(refusal),
-                Err(e) => tally.failed.push((nth, e)),
-            }
+            tally.enter(nth, answer.and_then(|answer| self.read(nth, &answer)));
+        }
+        // A node may not know the holder's token yet. That most nodes name the same one is worth as long again.
+        if tally.granted.len() < needed {
+            let certain = async {
+                while !tally.refused.is_empty() && tally.votes(&tally.who()) < needed {
+                    let Some((nth, answer)) = flight.next().await else { break };
+                    tally.enter(nth, answer.and_then(|answer| self.read(nth, &answer)));
+                }
+            };
+            let _ = tokio::time::timeout(Moment::now().since(sent), certain).await;
         }
         flight.let_land();
         Ok(tally)
@@ -174,10 +181,22 @@ impl Store {
 }
 
 impl Tally {
+    fn enter(&mut self, nth: usize, answer: Result<Result<u64, Refusal>>) {
+        match answer {
+            Ok(Ok(token)) => self.granted.push((nth, token)),
+            Ok(Err(refusal)) => self.refused.push(refusal),
+            Err(e) => self.failed.push((nth, e)),
+        }
+    }
+
+    /// How many nodes name this one.
+    fn votes(&self, who: &Contention) -> usize {
+        self.refused.iter().filter(|refusal| refusal.who.token == who.token).count()
+    }
+
     /// Whom most nodes name.
     fn who(&self) -> Contention {
-        let votes = |who: &Contention| self.refused.iter().filter(|refusal| refusal.who.token == who.token).count();
-        let named = self.refused.iter().map(|refusal| &refusal.who).max_by_key(|who| votes(who));
+        let named = self.refused.iter().map(|refusal| &refusal.who).max_by_key(|who| self.votes(who));
         named.cloned().unwrap_or_else(Contention::unknown)
     }
 }
