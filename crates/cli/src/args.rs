@@ -40,8 +40,8 @@ pub(crate) enum Command {
 /// Which store.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StoreArg {
-    /// The store: sqlite:///PATH, redis://HOST[:PORT][/DB], etcd://HOST,…, zookeeper://HOST,… [default: $LEASEHOLD_STORE, or
-    /// a file of yours: leasehold/locks.db in $XDG_STATE_HOME or ~/.local/state].
+    /// The store: sqlite:///PATH, redis://HOST[:PORT][/DB], redlock://HOST,HOST,HOST, etcd://HOST,…, zookeeper://HOST,…
+    /// [default: $LEASEHOLD_STORE, or a file of yours: leasehold/locks.db in $XDG_STATE_HOME or ~/.local/state].
     ///
     /// A URL with a password is better put into $LEASEHOLD_STORE: arguments can be seen by other users.
     #[arg(long = "store", value_name = "URL")]
