@@ -1,7 +1,13 @@
 //! Faults of the command, of its guardian, of the link and of the server: the program and all its descendants have ended
 //! before anybody else's begins. Judged by the times that the programs themselves write.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "tests and their helpers"
+)]
 
 #[macro_use]
 mod support;
@@ -156,5 +162,5 @@ async fn two_leases_on_one_name() {
     until("the command's stop", || is_stopped(two.holder.pid()).then_some(()));
     two.assert_apart();
     assert_eq!(third.end().code(), Some(0));
-    assert!(two.family.written("next") < two.family.written("third"));
+    assert!(two.family.last() < two.family.written("third"));
 }

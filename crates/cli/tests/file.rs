@@ -1,5 +1,13 @@
 //! The embedded store as the command's default: where its file is, and what is wrong with it.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "tests and their helpers"
+)]
+
 mod support;
 
 use std::fs;

@@ -1,7 +1,13 @@
 //! What the command shows: who holds, what there is, what a store gives; ending a hold by force; `elect`; shared modes; the
 //! manual. Through the binary.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "tests and their helpers"
+)]
 
 #[macro_use]
 mod support;

@@ -1,6 +1,12 @@
 //! `leasehold run`: exit codes, environment, streams, signals, what a program leaves behind, reports. Through the binary.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "tests and their helpers"
+)]
 
 #[macro_use]
 mod support;

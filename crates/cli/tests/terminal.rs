@@ -1,6 +1,12 @@
 //! The command as one job of an interactive shell, driven through tmux: Ctrl-C, Ctrl-Z, fg, bg, pipelines, loops, scripts.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "tests and their helpers"
+)]
 
 // Programs that Ctrl-C is to end are `exec`ed: a shell that has just forked one may swallow the signal, with us or without.
 mod support;

@@ -109,9 +109,9 @@ impl Guardian<'_> {
                     Err(e) => tell(&Word::Failed(format!("starting the program: {e}"))),
                 },
                 (Order::Deadline(nanos), Some(ward)) => {
-                    if ward.extend(Moment::from_nanos(nanos)) {
-                        tell(&Word::Ack(nanos));
-                    }
+                    ward.extend(Moment::from_nanos(nanos));
+                    // Also while it is ending the program: it lives, and does its work.
+                    tell(&Word::Ack(nanos));
                 }
                 (Order::Signal(number), Some(ward)) => ward.signal(number),
                 (Order::End { at_once }, Some(ward)) => ward.end(Moment::now(), at_once),

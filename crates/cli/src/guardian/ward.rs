@@ -57,10 +57,9 @@ impl Ward {
         Ward { leader, plan, deadline, leftovers, status: None, ending: None }
     }
 
-    /// The lock is held until `deadline`. Nothing saves a program that must end already; then this is false.
-    pub(super) fn extend(&mut self, deadline: Moment) -> bool {
+    /// The lock is held until `deadline`. Nothing saves a program that must end already.
+    pub(super) fn extend(&mut self, deadline: Moment) {
         self.deadline = self.deadline.max(deadline);
-        self.ending.is_none_or(|ending| ending.scope == Scope::Group)
     }
 
     pub(super) fn signal(&self, number: i32) {

@@ -56,7 +56,7 @@ pub(crate) enum Word {
     Started {
         pid: i32,
     },
-    /// It will end the program before this deadline.
+    /// It has heard of this deadline.
     Ack(u64),
     Stopped {
         signal: i32,
