@@ -44,10 +44,7 @@ impl Harness for World {
     }
 
     fn ttl(&self) -> Duration {
-<<<<<<< HEAD
-=======
         // With one second, a machine with many times more work than cores loses leases that nothing is wrong with.
->>>>>>> main
         Duration::from_secs(2)
     }
 
