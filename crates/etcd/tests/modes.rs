@@ -291,7 +291,7 @@ async fn a_late_label_does_not_undo_a_downgrade() {
         // Its value keeps the time at which the place was taken, so this is no claim's put.
         let value = raw(&server).await.get(grant.place.as_str(), None).await.unwrap();
         let since = value.kvs()[0].value_str().unwrap().strip_prefix("test\n").unwrap().to_owned();
-        let trap = proxy.hold_matching(&format!("overtaken\n{since}"));
+        let trap = proxy.hold_matching(format!("overtaken\n{since}"));
         while !trap.has_sprung() {
             assert!(etcd.claim(&writer.clone().with_label("overtaken")).await.is_err());
         }
