@@ -69,6 +69,7 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("zookeeper: ensemble", &["test", "-p", "leasehold-zookeeper", "--test", "ensemble"]),
     suite("sqlite: conformance", &["test", "-p", "leasehold-sqlite", "--test", "conformance"]),
     suite("sqlite: weather", &["test", "-p", "leasehold-sqlite", "--test", "weather"]),
+    suite("sqlite: fence", &["test", "-p", "leasehold-sqlite", "--test", "fence"]),
     suite("sqlite: shows", &["test", "-p", "leasehold-sqlite", "--test", "shows"]),
     suite("zookeeper: Python's kazoo", &["test", "-p", "leasehold-zookeeper", "--test", "interop"]),
     suite("cli: the default file", &["test", "-p", "leasehold-cli", "--all-features", "--test", "file"]),
