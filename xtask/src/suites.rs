@@ -28,7 +28,10 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("conformance: seeded mistakes", &["test", "-p", "leasehold-conformance", "--test", "mutants"]),
     suite("conformance: random programs", &["test", "-p", "leasehold-conformance", "--test", "models"]),
     suite("compare: every store", &["test", "-p", "leasehold-compare", "--test", "stores"]),
-    suite("verify: private servers", &["test", "-p", "leasehold-verify", "--features", "redis", "--test", "servers"]),
+    suite(
+        "verify: private servers",
+        &["test", "-p", "leasehold-verify", "--features", "redis", "--test", "servers", "--", "--test-threads=2"],
+    ),
     suite("testbed: the fault proxy", &["test", "-p", "leasehold-testbed", "--test", "proxy"]),
     suite("testbed: private Redis", &["test", "-p", "leasehold-testbed", "--test", "redis"]),
     suite("testbed: private etcd", &["test", "-p", "leasehold-testbed", "--test", "etcd"]),
@@ -68,12 +71,13 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("sqlite: weather", &["test", "-p", "leasehold-sqlite", "--test", "weather"]),
     suite("sqlite: shows", &["test", "-p", "leasehold-sqlite", "--test", "shows"]),
     suite("zookeeper: Python's kazoo", &["test", "-p", "leasehold-zookeeper", "--test", "interop"]),
-    suite("cli: what it shows", &["test", "-p", "leasehold-cli", "--test", "look"]),
-    suite("cli: runs", &["test", "-p", "leasehold-cli", "--test", "run"]),
-    suite("cli: faults", &["test", "-p", "leasehold-cli", "--test", "faults"]),
+    suite("cli: the default file", &["test", "-p", "leasehold-cli", "--all-features", "--test", "file"]),
+    suite("cli: what it shows", &["test", "-p", "leasehold-cli", "--all-features", "--test", "look"]),
+    suite("cli: runs", &["test", "-p", "leasehold-cli", "--all-features", "--test", "run"]),
+    suite("cli: faults", &["test", "-p", "leasehold-cli", "--all-features", "--test", "faults"]),
     suite("cli: compares stores", &["test", "-p", "leasehold-cli", "--test", "compare"]),
     suite("cli: verifies servers", &["test", "-p", "leasehold-cli", "--all-features", "--test", "verify"]),
-    suite("cli: a terminal", &["test", "-p", "leasehold-cli", "--test", "terminal"]),
+    suite("cli: a terminal", &["test", "-p", "leasehold-cli", "--all-features", "--test", "terminal"]),
 ];
 
 /// Examples that run to their end without a server.

@@ -40,8 +40,8 @@ pub(crate) enum Command {
 /// Which store.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StoreArg {
-    /// The store: sqlite:///PATH, redis://HOST[:PORT][/DB], etcd://HOST,…, zookeeper://HOST,… [default: $LEASEHOLD_STORE, or
-    /// a file of yours: leasehold/locks.db in $XDG_STATE_HOME or ~/.local/state].
+    /// The store: sqlite:///PATH, redis://HOST[:PORT][/DB], redlock://HOST,HOST,HOST, etcd://HOST,…, zookeeper://HOST,…
+    /// [default: $LEASEHOLD_STORE, or a file of yours: leasehold/locks.db in $XDG_STATE_HOME or ~/.local/state].
     ///
     /// A URL with a password is better put into $LEASEHOLD_STORE: arguments can be seen by other users.
     #[arg(long = "store", value_name = "URL")]
@@ -188,7 +188,7 @@ pub(crate) struct LeaseArgs {
     /// The lease: if this machine dies, the lock is free after so long. It is renewed every third of it. At least 1s.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = ttl)]
     pub(crate) ttl: Duration,
-    /// Be served in the order of arrival (the default).
+    /// Be served in the order of arrival: the default of every store that has a line.
     #[arg(long, conflicts_with = "fast")]
     fair: bool,
     /// Be served as is fastest for the store.
@@ -222,7 +222,12 @@ impl LeaseArgs {
 
     pub(crate) fn options(&self) -> Options {
         let options = Options::default().ttl(self.ttl).label(self.label());
-        if self.fast { options.fast() } else { options.fair() }
+        match (self.fair, self.fast) {
+            (true, _) => options.fair(),
+            (_, true) => options.fast(),
+            // What the store gives by itself.
+            _ => options,
+        }
     }
 }
 

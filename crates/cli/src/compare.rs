@@ -39,7 +39,7 @@ pub(crate) struct Compare {
     glance: bool,
 }
 
-pub(crate) fn main(args: Compare) -> io::Result<Exit> {
+pub(crate) fn main(args: &Compare) -> io::Result<Exit> {
     // Before the minutes of work, not after.
     let page = args.html.as_deref().map(File::create).transpose()?;
     let program = std::env::current_exe()?;

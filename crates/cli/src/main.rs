@@ -55,8 +55,8 @@ fn main() -> ExitCode {
         Command::Who(args) => in_runtime(|| look::who(args)),
         Command::Break(args) => in_runtime(|| look::evict(args)),
         Command::Guarantees(args) => in_runtime(|| look::guarantees(args)),
-        Command::Verify(args) => verify::main(args),
-        Command::Compare(args) => compare::main(args),
+        Command::Verify(args) => verify::main(&args),
+        Command::Compare(args) => compare::main(&args),
         Command::Completions(args) => manual::completions(args.shell),
         Command::Man(args) => manual::pages(args.folder.as_deref()),
     };

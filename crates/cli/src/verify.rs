@@ -30,7 +30,7 @@ pub(crate) struct Verify {
     strict: bool,
 }
 
-pub(crate) fn main(args: Verify) -> io::Result<Exit> {
+pub(crate) fn main(args: &Verify) -> io::Result<Exit> {
     // Cases judge by panicking: what they say is in the verdicts.
     std::panic::set_hook(Box::new(|panic| tracing::debug!(%panic, "a case failed")));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

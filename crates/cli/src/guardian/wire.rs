@@ -110,7 +110,7 @@ pub(crate) fn send(to: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd<'_
     Ok(())
 }
 
-/// Receives one message; `None`: the other side has ended. `WouldBlock` if there is none yet.
+/// Receives one message; `None`: the other side has ended. `WouldBlock` if there is none yet; after `Interrupted` ask again.
 pub(crate) fn receive<T: DeserializeOwned>(from: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut bytes = vec![0; LARGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
@@ -118,7 +118,8 @@ pub(crate) fn receive<T: DeserializeOwned>(from: impl AsFd) -> io::Result<Option
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let length = match recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
         Ok(received) => received.bytes,
-        Err(rustix::io::Errno::CONNRESET) => 0,
+        // The other side ended without having read all. It is said once, before what that side had sent last.
+        Err(rustix::io::Errno::CONNRESET) => return Err(io::ErrorKind::Interrupted.into()),
         Err(e) => return Err(e.into()),
     };
     if length == 0 {
@@ -145,7 +146,12 @@ mod tests {
         assert!(matches!(order, Order::Deadline(7)));
         assert_eq!(fds.len(), 1);
         assert_eq!(receive::<Order>(&b).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        // Its last word arrives also if it has not read ours.
+        send(&a, &Order::Deadline(8), &[]).unwrap();
+        send(&b, &Order::Deadline(9), &[]).unwrap();
         drop((a, fds));
+        assert_eq!(receive::<Order>(&b).unwrap_err().kind(), io::ErrorKind::Interrupted);
+        assert!(matches!(receive::<Order>(&b).unwrap(), Some((Order::Deadline(8), _))));
         assert!(receive::<Order>(&b).unwrap().is_none());
     }
 }

@@ -11,9 +11,23 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use leasehold::seam::Moment;
-use leasehold_testbed::Redis;
+use leasehold_testbed::{Etcd, Redis, ZooKeeper};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+
+/// The same test on every store.
+#[allow(unused_macros, reason = "each test target uses its part")]
+macro_rules! on {
+    ($($store:ident),+: $test:ident) => { on!(@ [$($store)+] $test); };
+    (@ [$($store:ident)+] $test:ident) => {
+        mod $test {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $store() {
+                super::$test(&super::support::$store().await).await;
+            })+
+        }
+    };
+}
 
 /// Nothing here takes so long, on any machine.
 pub(crate) const LONG: Duration = Duration::from_secs(40);
@@ -40,6 +54,18 @@ pub(crate) async fn sqlite() -> Stage {
     let folder = TempDir::new().unwrap();
     let url = format!("sqlite://{}", folder.path().join("locks.db").display());
     Stage { url, keep: Box::new(folder), ttl: TTL }
+}
+
+/// An etcd of its own.
+pub(crate) async fn etcd() -> Stage {
+    let etcd = Etcd::start().await.unwrap();
+    Stage { url: format!("etcd://{}", etcd.addr()), keep: Box::new(etcd), ttl: TTL }
+}
+
+/// A ZooKeeper of its own.
+pub(crate) async fn zookeeper() -> Stage {
+    let zookeeper = ZooKeeper::start().await.unwrap();
+    Stage { url: format!("zookeeper://{}", zookeeper.addr()), keep: Box::new(zookeeper), ttl: Duration::from_secs(4) }
 }
 
 /// A Redis that the test keeps.

@@ -45,8 +45,9 @@ pub(crate) async fn holds_each_of_them(arena: Arena) {
     for (name, token) in &tokens {
         assert_eq!(guard.get(name).map(|guard| guard.fencing_token()), Some(*token));
         let who = expect_kind(two.lock(name).try_acquire().await, ErrorKind::Contended).into_contention().unwrap();
-        assert_eq!(who.token, Some(*token));
-        assert_eq!(two.lock(name).inspect().await.unwrap().holders[0].token, Some(*token));
+        assert_eq!(who.token, Some(*token), "the token in a refusal");
+        let line = two.lock(name).inspect().await.unwrap();
+        assert_eq!(line.holders[0].token, Some(*token), "the token in the line");
     }
     assert!(guard.get("d").is_none());
     drop(guard.release().await);

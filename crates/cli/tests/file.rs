@@ -1,0 +1,74 @@
+//! The embedded store as the command's default: where its file is, and what is wrong with it.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use support::{code, leasehold, output};
+
+const RUN: [&str; 4] = ["run", "job", "--", "true"];
+
+/// `leasehold` as somebody whose state is in `home`.
+fn at_home<'a>(home: &Path, words: impl IntoIterator<Item = &'a str>) -> Command {
+    let mut command = leasehold(words);
+    command.env_remove("XDG_STATE_HOME").env("HOME", home);
+    command
+}
+
+#[test]
+fn the_default_is_a_file_of_this_user() {
+    let home = tempfile::tempdir().unwrap();
+    let echo = ["run", "job", "--", "sh", "-c", "echo $LEASEHOLD_STORE"];
+    let shown = |command: &mut Command| String::from_utf8(output(command).stdout).unwrap().trim().to_owned();
+    let file = home.path().join(".local/state/leasehold/locks.db");
+    assert_eq!(shown(&mut at_home(home.path(), echo)), format!("sqlite://{}", file.display()));
+    assert!(file.exists());
+    let mode = file.parent().unwrap().metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700, "it is nobody else's");
+
+    let state = home.path().join("a b?#%@c");
+    let shown = shown(at_home(home.path(), echo).env("XDG_STATE_HOME", &state));
+    assert!(state.join("leasehold/locks.db").exists());
+    // What is shown is a URL, and works as one.
+    assert_eq!(code(at_home(home.path(), ["who", "job"]).env("LEASEHOLD_STORE", &shown)), Some(1), "{shown}");
+    assert_eq!(code(at_home(home.path(), ["run", "job", "--store", &shown, "--", "true"]).env_clear()), Some(0));
+
+    // A relative one means nothing, says the specification.
+    assert_eq!(code(at_home(home.path(), RUN).env("XDG_STATE_HOME", "relative")), Some(0));
+    assert_eq!(code(leasehold(RUN).env_remove("HOME").env_remove("XDG_STATE_HOME")), Some(64));
+    // A name that is set to nothing is not set.
+    assert_eq!(code(at_home(home.path(), RUN).env("LEASEHOLD_STORE", "")), Some(0));
+}
+
+#[test]
+fn a_file_that_cannot_be_used() {
+    let home = tempfile::tempdir().unwrap();
+    let bad = home.path().join("junk.db");
+    fs::write(&bad, "this is no database".repeat(100)).unwrap();
+    let at = |path: &Path| code(leasehold(RUN).env("LEASEHOLD_STORE", format!("sqlite://{}", path.display())));
+    assert_eq!(at(&bad), Some(69));
+    assert_eq!(fs::read_to_string(&bad).unwrap().len(), 1900, "it is left as it was");
+    assert_eq!(at(&home.path().join("no/such/folder/locks.db")), Some(64));
+    assert_eq!(at(home.path()), Some(64));
+    fs::write(home.path().join(".local"), "a file where a folder should be").unwrap();
+    assert_eq!(code(&mut at_home(home.path(), RUN)), Some(64));
+}
+
+#[test]
+fn a_full_disk() {
+    let home = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs -o size=64k none \"$1\" && cat /dev/zero > \"$1/full\" 2>/dev/null; \
+                  LEASEHOLD_STORE=\"sqlite://$1/locks.db\" \"$2\" run job -- true";
+    let mut unshare = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        unshare.arg("--map-root-user");
+    }
+    unshare.args(["--mount", "sh", "-c", script, "sh"]).arg(home.path()).arg(env!("CARGO_BIN_EXE_leasehold"));
+    let output = output(&mut unshare);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(69), "{said}");
+    assert!(said.contains("leasehold: "), "{said}");
+}
