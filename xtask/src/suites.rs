@@ -28,7 +28,10 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("conformance: seeded mistakes", &["test", "-p", "leasehold-conformance", "--test", "mutants"]),
     suite("conformance: random programs", &["test", "-p", "leasehold-conformance", "--test", "models"]),
     suite("compare: every store", &["test", "-p", "leasehold-compare", "--test", "stores"]),
-    suite("verify: private servers", &["test", "-p", "leasehold-verify", "--features", "redis", "--test", "servers"]),
+    suite(
+        "verify: private servers",
+        &["test", "-p", "leasehold-verify", "--features", "redis", "--test", "servers", "--", "--test-threads=2"],
+    ),
     suite("testbed: the fault proxy", &["test", "-p", "leasehold-testbed", "--test", "proxy"]),
     suite("testbed: private Redis", &["test", "-p", "leasehold-testbed", "--test", "redis"]),
     suite("testbed: private etcd", &["test", "-p", "leasehold-testbed", "--test", "etcd"]),

@@ -1,5 +1,7 @@
 //! `leasehold compare` through the binary: numbers, JSON and the page; holders that are killed for real; bad input.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "tests")]
+
 mod support;
 
 use std::fs;

@@ -35,7 +35,7 @@ on!(redis, sqlite: reports);
 on!(redis, sqlite: as_the_first_process_of_a_namespace);
 on!(redis, sqlite: bad_names);
 
-fn sh<'a>(stage: &Stage, script: &'a str) -> Command {
+fn sh(stage: &Stage, script: &str) -> Command {
     stage.run("job", ["--", "sh", "-c", script])
 }
 

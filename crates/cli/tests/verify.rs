@@ -1,5 +1,7 @@
 //! `leasehold verify` through the binary: what is wrong with a server is found and said, and nothing is left on it.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "tests")]
+
 mod support;
 
 use leasehold_testbed::{Redis, RedisOptions};

@@ -26,9 +26,18 @@ async fn main() -> Outcome {
 
 async fn all(folder: PathBuf) -> Outcome {
     let (redis, etcd, zookeeper) = (Redis::start().await?, Etcd::start().await?, ZooKeeper::start().await?);
-    let (etcd_url, zookeeper_url) = (format!("etcd://{}", etcd.addr()), format!("zookeeper://{}", zookeeper.addr()));
+    let redlock = Redis::start_many(3).await?;
+    let nodes: Vec<&str> = redlock.iter().map(|node| node.addr()).collect();
+    let file = tempfile::tempdir()?;
+    let urls = [
+        format!("sqlite://{}", file.path().join("locks.db").display()),
+        redis.url(),
+        format!("redlock://{}", nodes.join(",")),
+        format!("etcd://{}", etcd.addr()),
+        format!("zookeeper://{}", zookeeper.addr()),
+    ];
     let mut subjects = vec![Subject::at("memory://", "memory://")];
-    for url in [redis.url(), etcd_url, zookeeper_url] {
+    for url in urls {
         let program = std::env::current_exe()?;
         let (held, shown) = (url.clone(), url.clone());
         subjects.push(Subject::at(&url, shown).killed_as(move |name, lease| {

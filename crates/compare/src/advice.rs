@@ -155,9 +155,9 @@ fn tokens(stores: &[Measured]) -> Option<Advice> {
     let need = "Writes that stay refused even after the store lost its data".to_owned();
     let (best, rest, without) = (with("survives_data_loss"), with("while_data_lives"), with("none"));
     let mut why = match (best.is_empty(), rest.is_empty()) {
-        (false, true) => "its tokens go on rising, given a clock that does not step back".to_owned(),
+        (false, true) => "tokens go on rising, given a clock that does not step back".to_owned(),
         (false, false) => format!(
-            "its tokens go on rising, given a clock that does not step back; those of {} rise as long as the data live",
+            "tokens go on rising, given a clock that does not step back; those of {} rise as long as the data live",
             list(&rest)
         ),
         (true, false) => format!(
@@ -178,8 +178,7 @@ fn fair_or_fast(stores: &[Measured]) -> Vec<Advice> {
     const BOTH: &str = "fast for throughput, fair for order";
     const FAIR: &str = "fair";
     const FAST: &str = "fast: there is no line";
-    let mut answers: Vec<(&str, Vec<(&Measured, &Contended, Option<&Contended>)>)> =
-        [BOTH, FAIR, FAST].map(|choice| (choice, Vec::new())).into();
+    let mut answers = [BOTH, FAIR, FAST].map(|choice| (choice, Vec::new()));
     for m in stores {
         let most = m.contended.iter().map(|c| c.waiters).max();
         let Some(fast) = most.and_then(|most| m.with(Order::Fast, most)) else { continue };

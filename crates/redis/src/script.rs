@@ -10,18 +10,18 @@ use crate::error;
 use crate::names::{KEYS, Keys};
 
 macro_rules! script {
-    ($name:ident, $file:literal, $what:literal) => {
+    ($name:ident, $what:literal, $($part:literal),+) => {
         #[doc = $what]
         pub(crate) static $name: LazyLock<Script> =
-            LazyLock::new(|| Script::new(concat!(include_str!("scripts/common.lua"), include_str!($file))));
+            LazyLock::new(|| Script::new(concat!($(include_str!(concat!("scripts/", $part, ".lua"))),+)));
     };
 }
 
-script!(CLAIM, "scripts/claim.lua", "Takes or keeps a place.");
-script!(RENEW, "scripts/renew.lua", "Extends what is still there.");
-script!(RELEASE, "scripts/release.lua", "Removes every trace of an id.");
-script!(EVICT, "scripts/evict.lua", "Ends the hold with a token.");
-script!(INSPECT, "scripts/inspect.lua", "Who holds and who waits.");
+script!(CLAIM, "Takes or keeps a place.", "keys", "claim_alone", "line", "claim");
+script!(RENEW, "Extends what is still there.", "keys", "line", "renew");
+script!(RELEASE, "Removes every trace of an id.", "keys", "release_alone", "line", "release");
+script!(EVICT, "Ends the hold with a token.", "keys", "line", "evict");
+script!(INSPECT, "Who holds and who waits.", "keys", "line", "inspect");
 
 /// A script, known to the server by its hash once it ran there.
 #[derive(Debug)]

@@ -7,10 +7,10 @@ use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Result};
 use leasehold_redis::client::Value;
 use leasehold_redis::parts::{Call, Fields, junk, record};
 
-use crate::store::{Settled, Store};
+use crate::store::Store;
 
 /// Tokens that a grant reserves for turns.
-const TURNS: u32 = 64;
+pub(crate) const TURNS: u32 = 64;
 /// How often a waiter looks although nobody rang, while few wait; and how much rarer for each that waits.
 const LOOK: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(20));
 /// The longest pause after an attempt that others spoilt.
@@ -41,24 +41,24 @@ impl Store {
             return Err(Error::new(ErrorKind::Unsupported, why));
         }
         let sent = Moment::now();
-        if let Some(settled) = self.settled(claim.id) {
-            if self.extend(claim, mode, settled, "again").await? {
-                return Ok(Claimed::Granted(self.grant(claim, settled, sent)));
+        if let Some(token) = self.settled(claim.id) {
+            if self.extend(claim, token, "again").await? {
+                return Ok(Claimed::Granted(self.grant(claim, token, sent)));
             }
             // The hold has gone: what is left of it on a minority goes before a new one begins.
             self.forget(claim.id);
-            self.nodes.send_one(self.release(claim, false)).let_land();
+            self.give_back(claim, false, (0..self.nodes.len()).collect()).await;
         }
-        let waits = claim.queue != Queue::Try;
-        let sent = Moment::now();
+        let (waits, sent) = (claim.queue != Queue::Try, Moment::now());
         let tally = self.poll(claim, mode, waits).await?;
-        if let Some(token) = self.agree(claim, mode, &tally).await {
-            let settled = Settled { token, turns: TURNS };
-            self.settle(claim.id, settled);
-            return Ok(Claimed::Granted(self.grant(claim, settled, sent)));
+        let agreed = self.agree(claim, &tally).await;
+        if let Ok(Some(token)) = agreed {
+            self.settle(claim.id, token);
+            return Ok(Claimed::Granted(self.grant(claim, token, sent)));
         }
         let took = Moment::now().since(sent);
-        self.give_back(claim, waits, &tally).await;
+        self.give_back(claim, waits, tally.granted.iter().map(|(nth, _)| *nth).collect()).await;
+        agreed?;
         if tally.granted.len() + tally.refused.len() < self.nodes.majority() {
             return Err(self.nodes.failure(tally.failed));
         }
@@ -72,18 +72,25 @@ impl Store {
 
     /// Asks every node, until a majority granted or no majority can any more.
     async fn poll(&self, claim: &Claim, mode: &'static str, waits: bool) -> Result<Tally> {
-        let mut call = self.call("take", claim, mode, TURNS);
+        let mut call = self.call("take", claim, mode);
         call.args.extend([self.nodes.proposal().to_string(), u8::from(waits).to_string()]);
+        let sent = Moment::now();
         let mut flight = self.nodes.send_one(call);
         let mut tally = Tally::default();
         let needed = self.nodes.majority();
         while tally.granted.len() < needed && self.nodes.len() - tally.refused.len() >= needed {
             let Some((nth, answer)) = flight.next().await else { break };
-            match answer.and_then(|answer| self.read(nth, &answer)) {
-                Ok(Ok(token)) => tally.granted.push((nth, token)),
-                Ok(Err(refusal)) => tally.refused.push(refusal),
-                Err(e) => tally.failed.push((nth, e)),
-            }
+            tally.enter(nth, answer.and_then(|answer| self.read(nth, &answer)));
+        }
+        // A node may not know the holder's token yet. That most nodes name the same one is worth as long again.
+        if tally.granted.len() < needed {
+            let certain = async {
+                while !tally.refused.is_empty() && tally.votes(&tally.who()) < needed {
+                    let Some((nth, answer)) = flight.next().await else { break };
+                    tally.enter(nth, answer.and_then(|answer| self.read(nth, &answer)));
+                }
+            };
+            let _ = tokio::time::timeout(Moment::now().since(sent), certain).await;
         }
         flight.let_land();
         Ok(tally)
@@ -112,22 +119,21 @@ impl Store {
     }
 
     /// The token, once a majority that holds this claim knows one as great. `None`: there is no such majority.
-    async fn agree(&self, claim: &Claim, mode: &'static str, tally: &Tally) -> Option<FencingToken> {
+    async fn agree(&self, claim: &Claim, tally: &Tally) -> Result<Option<FencingToken>> {
         let needed = self.nodes.majority();
-        let greatest = tally.granted.iter().map(|(_, token)| *token).max()?;
+        let greatest = tally.granted.iter().map(|(_, token)| *token).max().unwrap_or_default();
         if tally.granted.len() < needed {
-            return None;
+            return Ok(None);
         }
         let token = FencingToken::new(greatest);
         let agree = tally.granted.iter().filter(|(_, token)| *token == greatest).count();
-        let settled = Settled { token, turns: TURNS };
-        (agree >= needed || self.extend(claim, mode, settled, "renew").await.unwrap_or(false)).then_some(token)
+        let known = agree >= needed || self.extend(claim, token, "renew").await?;
+        Ok(known.then_some(token))
     }
 
-    /// Releases on every node, whatever it answered; returns when those that had granted said so.
-    async fn give_back(&self, claim: &Claim, waits: bool, tally: &Tally) {
-        let mut open: Vec<usize> = tally.granted.iter().map(|(nth, _)| *nth).collect();
-        let mut flight = self.nodes.send_one(self.release(claim, waits));
+    /// Releases on every node, whatever it answered; returns when these have said so.
+    async fn give_back(&self, claim: &Claim, stays: bool, mut open: Vec<usize>) {
+        let mut flight = self.nodes.send_one(self.release(claim, stays));
         while let Some((nth, _)) = flight.next().await {
             open.retain(|waited| *waited != nth);
             if open.is_empty() {
@@ -137,9 +143,10 @@ impl Store {
         flight.let_land();
     }
 
+    /// Ends what was taken up to now, and nothing that is taken later.
     pub(crate) fn release(&self, claim: &Claim, stays: bool) -> Call {
-        let ttl = lease(claim).as_millis().to_string();
-        let args = vec!["release".to_owned(), claim.id.to_string(), ttl, u8::from(stays).to_string()];
+        let (ttl, stays) = (lease(claim).as_millis().to_string(), u8::from(stays).to_string());
+        let args = vec!["release".to_owned(), claim.id.to_string(), ttl, self.attempt().to_string(), stays];
         Call { keys: self.names.keys(&claim.name), args }
     }
 
@@ -147,9 +154,9 @@ impl Store {
         Place::new(self.names.lock(&claim.name))
     }
 
-    fn grant(&self, claim: &Claim, settled: Settled, sent: Moment) -> Grant {
+    fn grant(&self, claim: &Claim, token: FencingToken, sent: Moment) -> Grant {
         let validity = Validity::since(sent, lease(claim));
-        Grant::new(self.place(claim), settled.token, validity).turns(settled.turns)
+        Grant::new(self.place(claim), token, validity).turns(TURNS)
     }
 
     /// When to claim again if nobody rings.
@@ -174,10 +181,22 @@ impl Store {
 }
 
 impl Tally {
+    fn enter(&mut self, nth: usize, answer: Result<Result<u64, Refusal>>) {
+        match answer {
+            Ok(Ok(token)) => self.granted.push((nth, token)),
+            Ok(Err(refusal)) => self.refused.push(refusal),
+            Err(e) => self.failed.push((nth, e)),
+        }
+    }
+
+    /// How many nodes name this one.
+    fn votes(&self, who: &Contention) -> usize {
+        self.refused.iter().filter(|refusal| refusal.who.token == who.token).count()
+    }
+
     /// Whom most nodes name.
     fn who(&self) -> Contention {
-        let votes = |who: &Contention| self.refused.iter().filter(|refusal| refusal.who.token == who.token).count();
-        let named = self.refused.iter().map(|refusal| &refusal.who).max_by_key(|who| votes(who));
+        let named = self.refused.iter().map(|refusal| &refusal.who).max_by_key(|who| self.votes(who));
         named.cloned().unwrap_or_else(Contention::unknown)
     }
 }

@@ -82,6 +82,7 @@ mod store;
 mod tests;
 
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -128,7 +129,14 @@ impl Redlock {
         let names = Arc::new(Names::new(&options.prefix, "r")?);
         let (bells, channel) = (Bells::new(), format!("leasehold:{}", ClaimId::fresh()));
         let nodes = Nodes::connect(nodes, options.timeout, &channel, &bells).await?;
-        Ok(Redlock(Arc::new(Store { nodes, names, channel, bells, holds: Mutex::default() })))
+        Ok(Redlock(Arc::new(Store {
+            nodes,
+            names,
+            channel,
+            bells,
+            holds: Mutex::default(),
+            attempts: AtomicU64::new(1),
+        })))
     }
 }
 

@@ -2,12 +2,13 @@
 -- ARGV: verb, id, and what the verb takes.
 --
 -- KEYS: 1 the lock     string, the holder's claim id (`SET name id NX PX ttl`, as every Redlock client does it), or SHARED
---       2 {lock}:rh    hash, who holds:  id -> deadline token turns since joined mode channel label
+--       2 {lock}:rh    hash, who holds:  id -> deadline token turns since joined attempt mode channel label
 --       3 {lock}:rf    string, the greatest token given out or written back here
 --       4 {lock}:rq    sorted set, the waiting room: ids by when they came
 --       5 {lock}:rw    hash, who waits:  id -> deadline since rung mode channel label;  `next` -> deadline id mode
 -- Times are milliseconds of this server's clock, tokens microseconds, exact in a double until the year 2255.
--- Modes: x exclusive, s shared.
+-- Modes: x exclusive, s shared. An attempt is the number of the last request that took or kept the hold: a release that was
+-- sent before it and comes late ends nothing.
 local LOCK, HOLD, FENCE, ROOM, WAITS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local verb, id = ARGV[1], ARGV[2]
 
@@ -31,11 +32,11 @@ local function int(n)
 end
 
 local function read(text)
-  local deadline, token, turns, since, joined, mode, channel, label =
-    string.match(text or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%S) (%S+) (.*)$')
+  local deadline, token, turns, since, joined, attempt, mode, channel, label =
+    string.match(text or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S) (%S+) (.*)$')
   if not deadline then return nil end
   return { deadline = tonumber(deadline), token = tonumber(token), turns = tonumber(turns), since = since,
-    joined = joined, mode = mode, channel = channel, label = label }
+    joined = joined, attempt = tonumber(attempt), mode = mode, channel = channel, label = label }
 end
 
 -- Who holds here. An exclusive hold ends with the lock's key, a shared one at its deadline.
@@ -63,7 +64,8 @@ local function stir()
 end
 
 -- Writes a hold with a new lease.
-local function put(h, ttl)
+local function put(h, ttl, attempt)
+  h.attempt = math.max(h.attempt or 0, attempt)
   local lock, ms = id, ttl
   if h.mode == 's' then
     lock = SHARED
@@ -71,8 +73,8 @@ local function put(h, ttl)
   end
   if value ~= lock then redis.call('DEL', HOLD) end
   redis.call('SET', LOCK, lock, 'PX', int(ms))
-  redis.call('HSET', HOLD, id, table.concat({ int(now + ttl), int(h.token), h.turns, h.since, h.joined, h.mode,
-    h.channel, h.label }, ' '))
+  redis.call('HSET', HOLD, id, table.concat({ int(now + ttl), int(h.token), h.turns, h.since, h.joined,
+    int(h.attempt), h.mode, h.channel, h.label }, ' '))
   redis.call('PEXPIRE', HOLD, int(ms))
   value, holders[id] = lock, h
 end
@@ -157,18 +159,18 @@ local function ring()
   end
 end
 
--- take: ttl, mode, turns, channel, label, proposal, 1 to wait.
+-- take: ttl, mode, turns, channel, label, attempt, proposal, 1 to wait.
 -- Answers `granted micros token`, or `refused micros kind token held_for waiters left label`: kind is `ours`, `foreign`
 -- or `next`.
 if verb == 'take' then
-  local ttl, mode, turns, proposal = ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[8])
+  local ttl, mode, turns, attempt, proposal = ARGV[3], ARGV[4], ARGV[5], ARGV[8], tonumber(ARGV[9])
   local who, its, left = reserved()
   if who == id then
     redis.call('HDEL', WAITS, 'next')
     who = nil
   end
   if mine and mine.token then
-    put(mine, ttl)
+    put(mine, ttl, attempt)
     return 'granted ' .. int(micros) .. ' ' .. int(mine.token)
   end
   local w = waiter(id)
@@ -179,12 +181,12 @@ if verb == 'take' then
     local token = math.max(last + 1, math.min(proposal, micros + AHEAD))
     raise(token + turns - 1)
     if w then leave(id) end
-    put({ token = token, turns = turns, since = int(now), joined = w and w.since or int(now), mode = mode,
-      channel = ARGV[6], label = ARGV[7] }, ttl)
+    put({ token = token, turns = turns, since = int(now), joined = w and w.since or int(now),
+      mode = mode, channel = ARGV[6], label = ARGV[7] }, ttl, attempt)
     stir()
     return 'granted ' .. int(micros) .. ' ' .. int(token)
   end
-  if ARGV[9] == '1' then
+  if ARGV[10] == '1' then
     join({ since = w and w.since or int(now), mode = mode, channel = ARGV[6], label = ARGV[7] }, ttl)
   end
   local kind, h = 'foreign', select(2, next(holders))
@@ -200,11 +202,11 @@ if verb == 'take' then
     others, int(left), h and h.label or '' }, ' ')
 end
 
--- keep: ttl, mode, turns, channel, label, token, what. Extends what is there, and writes the token back. What: `renew`;
+-- keep: ttl, mode, turns, channel, label, attempt, token, what. Extends what is there, and writes the token back. What: `renew`;
 -- `again`, which takes over the label and turns exclusive into shared; `top`, which takes what is free.
 -- Answers `kept`, `topped` or `gone`.
 if verb == 'keep' then
-  local ttl, mode, turns, token, what = ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[8]), ARGV[9]
+  local ttl, mode, turns, token, what = ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[9]), ARGV[10]
   local answer, h = 'kept', mine
   if not h then
     if what ~= 'top' or not admits(mode) or reserved() then return 'gone' end
@@ -223,14 +225,15 @@ if verb == 'keep' then
     shares = h.mode == 'x' and mode == 's'
     h.channel, h.label, h.mode = ARGV[6], ARGV[7], shares and 's' or h.mode
   end
-  put(h, ttl)
+  put(h, ttl, ARGV[8])
   if shares then ring() end
   return answer
 end
 
--- release: ttl, 1 to stay in the waiting room. Answers `ok`.
+-- release: ttl, attempt, 1 to stay in the waiting room. Answers `ok`.
 if verb == 'release' then
-  local ttl, stays = ARGV[3], ARGV[4] == '1'
+  local ttl, stays = ARGV[3], ARGV[5] == '1'
+  if mine and mine.token and mine.attempt > tonumber(ARGV[4]) then return 'ok' end
   local was_next = reserved() == id
   if was_next then redis.call('HDEL', WAITS, 'next') end
   if mine then end_hold(id) end

@@ -1,6 +1,7 @@
 //! What the verbs share: the nodes, the names, and which tokens this client's holds have. Keeping and giving back.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::seam::{Bells, Claim, ClaimId, Moment, Renewal, Tenure, Validity};
@@ -8,7 +9,7 @@ use leasehold_core::{Error, FencingToken, Loss, Result};
 use leasehold_redis::client::Value;
 use leasehold_redis::parts::{Call, Names, again, record};
 
-use crate::claim::{lease, mode};
+use crate::claim::{TURNS, lease, mode};
 use crate::nodes::{Flight, Nodes};
 
 /// The longest label that is stored, in bytes: an election's value.
@@ -24,40 +25,40 @@ pub(crate) struct Store {
     pub(crate) bells: Bells,
     /// The tokens on which majorities agreed. A node that granted late may have answered another one, so only who
     /// counted knows.
-    pub(crate) holds: Mutex<HashMap<ClaimId, Settled>>,
-}
-
-/// What a hold was granted.
-#[derive(Clone, Copy)]
-pub(crate) struct Settled {
-    pub(crate) token: FencingToken,
-    pub(crate) turns: u32,
+    pub(crate) holds: Mutex<HashMap<ClaimId, FencingToken>>,
+    /// Numbers the requests that take, keep and release.
+    pub(crate) attempts: AtomicU64,
 }
 
 impl Store {
-    /// The start of every call for a claim: `verb id ttl mode turns channel label`.
-    pub(crate) fn call(&self, verb: &str, claim: &Claim, mode: &str, turns: u32) -> Call {
+    pub(crate) fn attempt(&self) -> u64 {
+        self.attempts.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The start of every call for a claim: `verb id ttl mode turns channel label attempt`.
+    pub(crate) fn call(&self, verb: &str, claim: &Claim, mode: &str) -> Call {
         let args = vec![
             verb.to_owned(),
             claim.id.to_string(),
             lease(claim).as_millis().to_string(),
             mode.to_owned(),
-            turns.to_string(),
+            TURNS.to_string(),
             self.channel.clone(),
             clip(&claim.label).to_owned(),
+            self.attempt().to_string(),
         ];
         Call { keys: self.names.keys(&claim.name), args }
     }
 
-    fn keep_call(&self, claim: &Claim, mode: &str, settled: Settled, what: &str) -> Call {
-        let mut call = self.call("keep", claim, mode, settled.turns);
-        call.args.extend([settled.token.to_string(), what.to_owned()]);
-        call
+    fn keep_call(&self, claim: &Claim, token: FencingToken, what: &str) -> Result<Call> {
+        let mut call = self.call("keep", claim, mode(claim.mode)?);
+        call.args.extend([token.to_string(), what.to_owned()]);
+        Ok(call)
     }
 
     /// Extends one hold, and writes its token to all who have it. Says whether a majority has it.
-    pub(crate) async fn extend(&self, claim: &Claim, mode: &str, settled: Settled, what: &str) -> Result<bool> {
-        let mut flight = self.nodes.send_one(self.keep_call(claim, mode, settled, what));
+    pub(crate) async fn extend(&self, claim: &Claim, token: FencingToken, what: &str) -> Result<bool> {
+        let mut flight = self.nodes.send_one(self.keep_call(claim, token, what)?);
         let mut count = Count::default();
         while count.verdict(&self.nodes).is_none() {
             let Some((nth, answer)) = flight.next().await else { break };
@@ -78,16 +79,16 @@ impl Store {
     async fn keep_some(self: &Arc<Self>, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
         let sent = Moment::now();
         let (mut held, mut calls) = (Vec::new(), Vec::new());
-        for tenure in tenures {
-            if let Some(token) = tenure.token {
-                let turns = self.settled(tenure.claim.id).map_or(1, |settled| settled.turns);
-                let settled = Settled { token, turns };
-                calls.push(self.keep_call(&tenure.claim, mode(tenure.claim.mode)?, settled, "renew"));
-                held.push((tenure.claim.clone(), settled));
+        let mut asked = Vec::with_capacity(tenures.len());
+        for Tenure { claim, token, .. } in tenures {
+            // Numbered before the look: so whatever is released after it has the greater number.
+            let call = token.map(|token| self.keep_call(claim, token, "renew")).transpose()?;
+            let call = call.filter(|_| self.settled(claim.id).is_some());
+            asked.push(call.is_some().then_some(held.len()));
+            if let (Some(token), Some(call)) = (token, call) {
+                held.push((claim.clone(), *token));
+                calls.push(call);
             }
-        }
-        if held.is_empty() {
-            return Ok(tenures.iter().map(|tenure| waits(tenure, sent)).collect());
         }
         let mut counts: Vec<Count> = held.iter().map(|_| Count::default()).collect();
         let mut flight = self.nodes.send(calls);
@@ -95,24 +96,30 @@ impl Store {
             let Some((nth, answers)) = flight.next().await else { break };
             enter_all(&mut counts, nth, answers);
         }
-        let mut counted = counts.iter_mut();
-        let renewal = |tenure: &Tenure| {
-            let Some(count) = tenure.token.and_then(|_| counted.next()) else { return waits(tenure, sent) };
+        let renewal = |(tenure, nth): (&Tenure, Option<usize>)| {
+            let renewed = Renewal::Renewed(Validity::since(sent, lease(&tenure.claim)));
+            let Some(count) = nth.and_then(|nth| counts.get_mut(nth)) else {
+                // A claim that waits has no place to renew: it comes back by itself, sooner than a lease. A hold that is
+                // not among ours was released.
+                return if tenure.token.is_none() { renewed } else { Renewal::Lost(Loss::Gone) };
+            };
             match count.verdict(&self.nodes) {
-                Some(true) => Renewal::Renewed(Validity::since(sent, lease(&tenure.claim))),
+                Some(true) => renewed,
                 Some(false) => Renewal::Lost(Loss::Gone),
                 None => Renewal::Unknown(self.nodes.failure(std::mem::take(&mut count.failed))),
             }
         };
-        let renewals = tenures.iter().map(renewal).collect();
-        self.top_up_later(held, counts, flight);
+        let renewals = tenures.iter().zip(asked).map(renewal).collect();
+        if !held.is_empty() {
+            self.top_up_later(held, counts, flight);
+        }
         Ok(renewals)
     }
 
     /// Gives the holds that a majority has to the nodes that lost them or never had them, once these have answered.
     fn top_up_later(
         self: &Arc<Self>,
-        held: Vec<(Arc<Claim>, Settled)>,
+        held: Vec<(Arc<Claim>, FencingToken)>,
         mut counts: Vec<Count>,
         mut flight: Flight<Result<Vec<Result<Value>>>>,
     ) {
@@ -130,9 +137,9 @@ impl Store {
                 .for_each(|count| count.gone.clear());
             for nth in 0..store.nodes.len() {
                 let lacking = held.iter().zip(&counts).filter(|(_, count)| count.gone.contains(&nth));
-                let calls = lacking.filter_map(|((claim, settled), _)| {
-                    store.settled(claim.id)?; // not after a release
-                    Some(store.keep_call(claim, mode(claim.mode).ok()?, *settled, "top"))
+                let calls = lacking.filter_map(|((claim, token), _)| {
+                    let call = store.keep_call(claim, *token, "top").ok();
+                    call.filter(|_| store.settled(claim.id).is_some())
                 });
                 let calls: Vec<Call> = calls.collect();
                 if !calls.is_empty() {
@@ -158,26 +165,21 @@ impl Store {
         Ok(())
     }
 
-    pub(crate) fn settled(&self, id: ClaimId) -> Option<Settled> {
+    pub(crate) fn settled(&self, id: ClaimId) -> Option<FencingToken> {
         self.holds().get(&id).copied()
     }
 
-    pub(crate) fn settle(&self, id: ClaimId, settled: Settled) {
-        self.holds().insert(id, settled);
+    pub(crate) fn settle(&self, id: ClaimId, token: FencingToken) {
+        self.holds().insert(id, token);
     }
 
     pub(crate) fn forget(&self, id: ClaimId) {
         self.holds().remove(&id);
     }
 
-    fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, Settled>> {
+    fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, FencingToken>> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A claim that waits has no place to renew: it comes back by itself, sooner than a lease.
-fn waits(tenure: &Tenure, sent: Moment) -> Renewal {
-    Renewal::Renewed(Validity::since(sent, lease(&tenure.claim)))
 }
 
 /// What the nodes said of one hold.

@@ -300,6 +300,43 @@ async fn a_late_claim_leaves_nothing_that_outlives_one_ttl() {
     .await;
 }
 
+/// The release of an attempt that failed is held up on its way; the same claim is sent again and granted meanwhile.
+#[tokio::test]
+async fn a_late_release_of_an_earlier_attempt_ends_nothing() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let (store, proxies) = through(&nodes).await;
+        until_whole(&store, &nodes).await;
+        for node in &nodes[..2] {
+            node.command(&["SET", "x", "other", "PX", "60000"]).await.unwrap();
+        }
+        let claim = fast("x");
+        let trap = proxies[2].hold_matching("release");
+        assert!(matches!(store.claim(&claim).await.unwrap(), Claimed::Waiting(_)));
+        assert!(trap.has_sprung() && value(&nodes[2], "x").await == Some(claim.id.to_string()));
+        for node in &nodes[..2] {
+            node.command(&["DEL", "x"]).await.unwrap();
+        }
+        let token = soon(&store, &claim).await.token;
+        // A renewal reaches the node by a new connection, since the old one was silent, and counts it as one that holds.
+        let id = claim.id.to_string();
+        let record = || async { nodes[2].command(&["HGET", "{x}:rh", &id]).await.unwrap().text().unwrap() };
+        let attempt = async || record().await.split(' ').nth(5).unwrap().parse::<u64>().unwrap();
+        let first = attempt().await;
+        while attempt().await == first {
+            renewed(&store, &claim, token).await;
+            sleep(20).await;
+        }
+        proxies[2].deliver_held();
+        trap.done().await;
+        sleep(100).await;
+        assert_eq!(held_on(&nodes, &claim).await, 3);
+        store.release(&claim, None).await.unwrap();
+        until_clean(&nodes.iter().collect::<Vec<_>>()).await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn connecting_needs_a_majority_and_good_credentials() {
     bounded(async {

@@ -37,7 +37,8 @@ impl Handle {
             Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|e| internal(e.into()))?);
         let (jobs, asked) = mpsc::channel();
         let (opened_here, opened) = oneshot::channel();
-        let ear = wake.clone();
+        // Dropped unfinished, it ends the thread as well.
+        let (ear, handle) = (wake.clone(), Handle { jobs, wake });
         let run = move || match Client::open(&path, bells) {
             Ok(client) => {
                 if opened_here.send(Ok(())).is_ok() {
@@ -48,7 +49,7 @@ impl Handle {
         };
         std::thread::Builder::new().name("leasehold-sqlite".into()).spawn(run).map_err(internal)?;
         opened.await.unwrap_or_else(|_| Err(gone()))?;
-        Ok(Handle { jobs, wake })
+        Ok(handle)
     }
 
     /// Has `work` done on the thread, in the order of asking. It is done also if the answer is no longer waited for.
@@ -224,7 +225,9 @@ impl Client {
             Some(fifo) if self.shared || !fifo.has_vanished() => Ok(()),
             _ => {
                 let fifo = Fifo::create(&self.file.real)?;
-                self.write(deadline, |lines| lines.move_to(fifo.address))?;
+                if self.fifo.is_some() {
+                    self.write(deadline, |lines| lines.move_to(fifo.address))?;
+                }
                 self.me.address = fifo.address;
                 self.fifo = Some(fifo);
                 Ok(())

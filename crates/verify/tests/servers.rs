@@ -1,6 +1,6 @@
 //! Private servers, verified as a guest would: what is wrong with them is found, and nothing is left on them.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests")]
 
 use std::time::Duration;
 
@@ -71,6 +71,24 @@ async fn a_zookeeper_says_which_leases_it_grants() {
     // The private server's longest session is a minute, of which some has passed since it was last proven.
     let longest = found.leases.iter().find(|lease| lease.asked_ms == 300_000).unwrap();
     assert!(longest.granted_ms.is_some_and(|ms| (45_000..=60_000).contains(&ms)), "{:?}", found.leases);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_embedded_file_and_a_majority_are_judged_by_what_they_promise() {
+    let folder = tempfile::tempdir().unwrap();
+    let sqlite = verified(&format!("sqlite://{}", folder.path().join("locks.db").display())).await;
+    assert!(sqlite.holds() && sqlite.findings.is_empty() && sqlite.left_behind == 0, "{sqlite:?}");
+    let masters = Redis::start_many(3).await.unwrap();
+    let nodes: Vec<&str> = masters.iter().map(|node| node.addr()).collect();
+    let redlock = verified(&format!("redlock://{}", nodes.join(","))).await;
+    assert!(redlock.holds(), "{:?}", redlock.broken);
+    assert_eq!(warnings(&redlock), ["persistence"], "said once for all masters");
+    for node in &masters {
+        assert_eq!(node.dbsize().await.unwrap(), 0, "{:?}", node.keys("*").await);
+    }
+    // It keeps no line: the cases of order are not judged, and not failed.
+    let order = |v: &Verification| v.promises.iter().find(|p| p.id == "P6").map(|p| (p.passed, p.not_judged)).unwrap();
+    assert!(order(&redlock).1 > order(&sqlite).1, "{:?} {:?}", order(&redlock), order(&sqlite));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,7 @@ use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Result};
 use tokio::time::timeout;
 use zookeeper_client::{Client, CreateMode, Error as ZkError};
 
-use crate::error::{reading, unavailable, writing};
+use crate::error::{reading, writing};
 use crate::line::{self, Child};
 use crate::places::Node;
 use crate::session::Session;
@@ -45,11 +45,8 @@ pub(crate) async fn claim(session: &Arc<Session>, claim: &Claim) -> Result<Claim
     let client = session.connected().await?;
     let seat = Seat::of(session, claim);
     let trying = claim.queue == Queue::Try;
-    let leaving = session.places().leaving(claim.id);
-    if let Some(leaving) = leaving {
-        // It would take the new entry along.
-        let left = timeout(session.config.timeout, leaving).await;
-        left.map_err(|_| unavailable("an earlier withdrawal of the claim is still under way"))?.map_err(reading)?;
+    if session.places().leaves(claim.id) {
+        withdraw(session, claim).await?; // it would take the new entry along
     }
     let known = session.places().renew(claim.id, Moment::now());
     let mut found = None;
@@ -97,7 +94,8 @@ pub(crate) async fn claim(session: &Arc<Session>, claim: &Claim) -> Result<Claim
         }
         if again && is_awaited(own.mode) {
             let data = record::encode(node.mode, &node.label);
-            session.limited(client.set_data(&node.path, &data, None)).await.map_err(writing)?;
+            let written = session.limited(client.set_data(&node.path, &data, None)).await;
+            written.map_err(|e| if e == ZkError::NoNode { missing() } else { writing(e) })?;
         }
     }
     let removed = || Error::new(ErrorKind::Ambiguous, "the claim was withdrawn meanwhile");

@@ -4,21 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, Shared};
 use leasehold_core::seam::{Claim, ClaimId, Mode, Moment};
 use tokio::task::AbortHandle;
-
-/// How a withdrawal ended.
-pub(crate) type Withdrawn = Result<(), zookeeper_client::Error>;
-
-/// A withdrawal that goes on whoever listens.
-pub(crate) type Leaving = Shared<BoxFuture<'static, Withdrawn>>;
 
 /// The claims of one session.
 #[derive(Default)]
 pub(crate) struct Places {
     kept: HashMap<ClaimId, Kept>,
-    leaving: HashMap<ClaimId, Leaving>,
     used: Option<Moment>,
     closed: bool,
 }
@@ -31,6 +23,8 @@ pub(crate) struct Kept {
     lease: Duration,
     node: Option<Node>,
     held: bool,
+    /// It is being withdrawn.
+    leaves: bool,
     /// The entries that it watches, and who listens.
     watched: HashMap<String, AbortHandle>,
 }
@@ -58,18 +52,14 @@ impl Places {
 
     /// Closes the session for new use if nothing needed it for so long.
     pub(crate) fn retire(&mut self, idle: Duration, now: Moment) -> bool {
-        let busy = !self.kept.is_empty() || !self.leaving.is_empty();
-        if busy || self.used.is_some_and(|used| used + idle > now) {
-            return false;
-        }
-        self.closed = true;
-        true
+        self.closed |= self.kept.is_empty() && self.used.is_none_or(|used| used + idle <= now);
+        self.closed
     }
 
     /// A request that may make a node for this claim is about to be sent.
     pub(crate) fn unsure(&mut self, claim: &Claim, lease: Duration, now: Moment) {
-        let kept = Kept { claim: claim.clone(), seen: now, lease, node: None, held: false, watched: HashMap::new() };
-        self.kept.insert(claim.id, kept);
+        let (claim, watched) = (claim.clone(), HashMap::new());
+        self.kept.insert(claim.id, Kept { claim, seen: now, lease, node: None, held: false, leaves: false, watched });
     }
 
     /// The claim is still wanted. `None`: no request of it was ever sent. `Some(None)`: one was, and what it left is not known.
@@ -85,9 +75,10 @@ impl Places {
         within.filter_map(|(id, kept)| Some((*id, kept.node.clone()?, kept.seen))).collect()
     }
 
-    /// The claims that nobody wants any more.
-    pub(crate) fn lapsed(&self, now: Moment) -> Vec<Claim> {
-        self.kept.values().filter(|kept| kept.seen + kept.lease <= now).map(|kept| kept.claim.clone()).collect()
+    /// The claims that nobody wants any more. They are named again a lease later, if they are still known then.
+    pub(crate) fn lapsed(&mut self, now: Moment) -> Vec<Claim> {
+        let lapsed = self.kept.values_mut().filter(|kept| kept.seen + kept.lease <= now);
+        lapsed.map(|kept| (kept.seen = now, kept.claim.clone()).1).collect()
     }
 
     /// The claim's node is known.
@@ -136,10 +127,10 @@ impl Places {
         self.kept.remove(&id);
     }
 
-    /// The nodes that are known now.
+    /// The nodes that are known now, and stay.
     pub(crate) fn known(&self) -> Vec<(ClaimId, Arc<str>)> {
-        let known = self.kept.iter().filter_map(|(id, kept)| Some((*id, kept.node.as_ref()?.path.clone())));
-        known.collect()
+        let kept = self.kept.iter().filter(|(_, kept)| !kept.leaves);
+        kept.filter_map(|(id, kept)| Some((*id, kept.node.as_ref()?.path.clone()))).collect()
     }
 
     /// Forgets those of `known` whose nodes are not among `alive`, and says which.
@@ -157,33 +148,22 @@ impl Places {
         self.kept.drain().map(|(id, _)| id).collect()
     }
 
-    /// The withdrawal of this claim that is under way.
-    pub(crate) fn leaving(&self, id: ClaimId) -> Option<Leaving> {
-        self.leaving.get(&id).cloned()
+    /// Begins to withdraw this claim: the path of its node, as far as it is known. `None` if nothing of it was ever sent.
+    pub(crate) fn leave(&mut self, id: ClaimId) -> Option<Option<Arc<str>>> {
+        let kept = self.kept.get_mut(&id)?;
+        (kept.leaves, kept.held) = (true, false);
+        Some(kept.node.as_ref().map(|node| node.path.clone()))
     }
 
-    /// The withdrawal of this claim: the one that is under way, or a new one. `None` if nothing of it was ever sent.
-    pub(crate) fn leave(&mut self, id: ClaimId, withdraw: impl FnOnce(&Kept) -> Leaving) -> Option<Leaving> {
-        if let Some(kept) = self.kept.remove(&id) {
-            self.leaving.insert(id, withdraw(&kept));
-        }
-        self.leaving(id)
-    }
-
-    /// The withdrawal of this claim is done.
-    pub(crate) fn left(&mut self, id: ClaimId) {
-        self.leaving.remove(&id);
+    /// Whether a withdrawal of this claim was begun and is not known to be done.
+    pub(crate) fn leaves(&self, id: ClaimId) -> bool {
+        self.kept.get(&id).is_some_and(|kept| kept.leaves)
     }
 }
 
 impl Kept {
-    /// The path of its node, if it is known.
-    pub(crate) fn path(&self) -> Option<&str> {
-        self.node.as_ref().map(|node| &*node.path)
-    }
-
     fn is_at(&self, path: &str) -> bool {
-        self.path() == Some(path)
+        self.node.as_ref().is_some_and(|node| *node.path == *path)
     }
 }
 

@@ -17,7 +17,8 @@ use crate::config::Config;
 use crate::error::{reading, unavailable};
 use crate::places::Places;
 use crate::proof::Proof;
-use crate::{claim, heart, withdraw};
+use crate::withdraw::withdraw;
+use crate::{claim, heart};
 
 /// How long making a session may take.
 const CONNECT: Duration = Duration::from_millis(2500);
@@ -160,8 +161,9 @@ impl Session {
     pub(crate) fn lapse(self: &Arc<Session>) {
         let lapsed = self.places().lapsed(Moment::now());
         for claim in lapsed {
-            withdraw::start(self, &claim);
             self.bells.lost(claim.id, Loss::Expired);
+            let session = self.clone();
+            tokio::spawn(async move { withdraw(&session, &claim).await });
         }
     }
 

@@ -11,6 +11,15 @@ use leasehold_core::Store;
 use leasehold_core::seam::{Backend, Claim, Mode, Moment};
 use leasehold_zookeeper::ZooKeeper;
 
+/// What some work costs: pings and heartbeats, which fall where they will, do not fall into all of five attempts.
+async fn least(server: &leasehold_testbed::ZooKeeper, work: impl AsyncFn()) -> u64 {
+    let mut least = u64::MAX;
+    for _ in 0..5 {
+        least = least.min(requests(server, work()).await.0);
+    }
+    least
+}
+
 /// Uncontended: create, list, delete. A try lists first.
 #[tokio::test]
 async fn a_free_lock_costs_three_requests() {
@@ -22,22 +31,19 @@ async fn a_free_lock_costs_three_requests() {
             release(&client, &claim, &grant.place).await;
         };
         cycle(fair("a", LONG)).await; // the lock's node, and the session
-        let (sent, ()) = requests(&server, cycle(fair("a", LONG))).await;
-        assert_eq!(sent, 3);
-        let (sent, ()) = requests(&server, cycle(trying("a", LONG))).await;
-        assert_eq!(sent, 4);
+        assert_eq!(least(&server, async || cycle(fair("a", LONG)).await).await, 3);
+        assert_eq!(least(&server, async || cycle(trying("a", LONG)).await).await, 4);
 
         let holder = fair("a", LONG);
         let grant = granted(&client, &holder).await;
-        let (sent, _) = requests(&server, busy(&client, &trying("a", LONG))).await;
-        assert_eq!(sent, 2, "a list, and who it is");
-        let (sent, _) = requests(&server, granted(&client, &holder)).await;
-        assert_eq!(sent, 1, "claiming again");
-        let (sent, _) = requests(&server, client.release(&fair("a", LONG), None)).await;
-        assert_eq!(sent, 0, "nothing was ever sent");
-        let renewals = [leasehold_core::seam::Tenure::new(holder.into(), grant.place, Some(grant.token))];
-        let (sent, _) = requests(&server, client.renew(&renewals)).await;
-        assert_eq!(sent, 1, "however many");
+        let tried = least(&server, async || drop(busy(&client, &trying("a", LONG)).await)).await;
+        assert_eq!(tried, 2, "a list, and who it is");
+        assert_eq!(least(&server, async || drop(granted(&client, &holder).await)).await, 1, "claiming again");
+        let nothing = least(&server, async || client.release(&fair("a", LONG), None).await.unwrap()).await;
+        assert_eq!(nothing, 0, "nothing was ever sent");
+        let tenures = [leasehold_core::seam::Tenure::new(holder.into(), grant.place, Some(grant.token))];
+        let renewed = least(&server, async || drop(client.renew(&tenures).await.unwrap())).await;
+        assert_eq!(renewed, 1, "however many");
     })
     .await;
 }

@@ -72,7 +72,7 @@ pub(crate) async fn contenders(arena: Arena) {
 pub(crate) async fn counter(arena: Arena) {
     let tasks = arena.harness().counters();
     let said = std::env::var("LEASEHOLD_INCREMENTS").ok().and_then(|text| text.parse().ok());
-    let each = said.unwrap_or(2_000 / tasks as u64);
+    let each = said.unwrap_or(1_000 / tasks as u64);
     let mut locks = Vec::new();
     for _ in 0..tasks {
         // Many clients on a small machine: this counts, it does not time leases.

@@ -29,7 +29,16 @@ async fn is_caught(sentence: &Sentence) -> Result<(), Failed> {
     let Sentence { defect, case: name, says, .. } = sentence;
     let case = case(name);
     verdict(case, None).await.map_err(|e| format!("{name} fails a sound store: {e}"))?;
-    match verdict(case, Some(*defect)).await {
+    // A few random programs may all miss a mistake; ten times as many do not.
+    let draws = if name.starts_with("programs/") { 10 } else { 1 };
+    let mut outcome = Ok(());
+    for _ in 0..draws {
+        outcome = verdict(case, Some(*defect)).await;
+        if outcome.is_err() {
+            break;
+        }
+    }
+    match outcome {
         Ok(()) => Err(format!("{name} passes a store that is broken: {defect:?}").into()),
         Err(e) if !says.split('|').any(|words| e.contains(words)) => {
             Err(format!("{name} fails, but does not say {says:?}: {e}").into())

@@ -2,13 +2,13 @@
 -- ARGV: id, 1 to wait or 0 to try, ttl, turns, attempt, kind, n, of, channel, label
 -- Answers `granted token turns`; `differ of` if those in line say another number of permits; or `waiting` (to a newcomer
 -- that only tries: `busy`) and `ours token held_for others left rank label`, where ours is 0 if another tool holds it.
-local id, waits, ttl, attempt = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[5])
+local id, waits, ttl, attempt = ARGV[1], ARGV[2] == '1', ARGV[3], ARGV[5]
 
 local before = settle()
 local e = get(id)
 if not is_live(e) then
-  e = { id = id, token = 0, turns = tonumber(ARGV[4]), since = int(now), attempt = attempt, ttl = ARGV[3],
-    deadline = now + ttl, kind = ARGV[6], n = tonumber(ARGV[7]), of = tonumber(ARGV[8]), channel = ARGV[9],
+  e = { id = id, token = 0, turns = ARGV[4], since = int(now), attempt = attempt, ttl = ttl,
+    deadline = now + ttl, kind = ARGV[6], n = ARGV[7], of = ARGV[8], channel = ARGV[9],
     label = ARGV[10] }
   if e.kind == 'permits' then
     local theirs = kind == e.kind and of
@@ -21,7 +21,7 @@ if not is_live(e) then
     end
     if theirs and theirs ~= e.of then
       commit()
-      return 'differ ' .. int(theirs)
+      return 'differ ' .. theirs
     end
   end
   if not before and fits(e) then
@@ -36,7 +36,7 @@ else
   extend(e, ttl, attempt)
   e.channel, e.label = ARGV[9], ARGV[10]
   if e == holder and ARGV[6] == 'shared' then
-    holder, kind, of = nil, ARGV[6], tonumber(ARGV[8])
+    holder, kind, of = nil, ARGV[6], ARGV[8]
     e.kind, e.of = kind, of
     save(e)
     settle()

@@ -1,18 +1,18 @@
 -- Extends what is still there, granted or waiting.
 -- ARGV: id, ttl, attempt, token (empty while waiting)
 -- Answers `granted token turns`, `waiting`, or `gone`.
-local ttl, token = tonumber(ARGV[2]), tonumber(ARGV[4])
+local ttl, token = ARGV[2], tonumber(ARGV[4])
 
 settle()
 local e = get(ARGV[1])
 local gone = not is_live(e) or token and token ~= e.token
 if not gone then
-  extend(e, ttl, tonumber(ARGV[3]))
+  extend(e, ttl, ARGV[3])
   -- These come first: a server whose memory is full takes them, and whatever a script writes after them.
   if e == holder then
-    call('PEXPIRE', LOCK, ARGV[2])
+    call('PEXPIRE', LOCK, ttl)
   else
-    keep(ENTRIES, ttl)
+    keep(ENTRIES, tonumber(ttl))
     save(e)
   end
 end

@@ -1,52 +1,23 @@
--- What the scripts share: the keys of one name, the server's clock, the line and who is admitted from it.
---
--- KEYS: 1 the lock    string. Held exclusively: the holder's entry. Held by sharers: `kind taken of`. It expires with the
---                     last of them, and `SET lock x NX PX ttl` of other tools fails meanwhile. Any other value is theirs.
---       2 {lock}:h    sorted set, who shares: ids by deadline
---       3 {lock}:f    string, the greatest token given out                         (outlives the lock by KEEP)
---       4 {lock}:q    sorted set, who waits: ids by ticket
---       5 {lock}:w    hash, who waits or shares: id -> entry
--- An entry: id token turns since attempt ttl deadline kind n of channel label, with token 0 while it waits.
--- A claim takes n of `of` permits of its kind; one exclusive or shared claim takes 1, of 1 or of very many.
--- Times are milliseconds of the server's clock; tokens are its microseconds, exact in a double until the year 2255.
-local LOCK, SHARERS, FENCE, LINE, ENTRIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local call = redis.call
+-- The line: who holds, who waits, and who is admitted from it.
 
--- A token is never below the clock, so the last one matters only after the clock stepped back. It is kept for two hours
--- past its own value: tokens rise through every step back of up to two hours, however long the lock was idle.
-local KEEP = 7200000
-
-local function int(n)
-  return string.format('%.0f', n)
-end
-
+-- Numbers that are not reckoned with stay the texts that they are: arithmetic takes them, and making text of one is slow.
 local function read(text)
   local id, token, turns, since, attempt, ttl, deadline, kind, n, of, channel, label = string.match(text or '',
     '^(%x+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%l+) (%d+) (%d+) (%S+) (.*)$')
-  return id and { id = id, token = tonumber(token), turns = tonumber(turns), since = since, attempt = tonumber(attempt),
-    ttl = ttl, deadline = tonumber(deadline), kind = kind, n = tonumber(n), of = tonumber(of), channel = channel,
-    label = label }
+  return id and { id = id, token = tonumber(token), turns = turns, since = since, attempt = attempt, ttl = ttl,
+    deadline = tonumber(deadline), kind = kind, n = n, of = of, channel = channel, label = label }
 end
 
 local function text_of(e)
-  return string.format('%s %.0f %.0f %s %.0f %s %.0f %s %.0f %.0f %s ', e.id, e.token, e.turns, e.since, e.attempt, e.ttl,
-    e.deadline, e.kind, e.n, e.of, e.channel) .. e.label
+  return table.concat({ e.id, int(e.token), e.turns, e.since, e.attempt, e.ttl, int(e.deadline), e.kind, e.n, e.of,
+    e.channel, e.label }, ' ')
 end
-
--- A value of another type reads as none: see commit.
-local found, time = call('MGET', LOCK, FENCE), call('TIME')
-local last = tonumber(found[2]) or 0
-local micros = time[1] * 1000000 + time[2]
-local now = math.floor(micros / 1000)
--- Whether anybody waits or shares: on the shortest way nobody does.
-local crowd = call('EXISTS', ENTRIES) == 1
 
 -- Who holds: exclusively, this entry; in any case, so many permits of this kind.
 local holder = read(found[1])
 local kind, taken, of = 'exclusive', 1, 1
 if not holder then
   kind, taken, of = string.match(found[1] or '', '^(%l+) (%d+) (%d+)$')
-  taken, of = tonumber(taken), tonumber(of)
 end
 local foreign = found[1] and not kind
 
@@ -105,11 +76,11 @@ end
 -- Counts the lease from now, or from later if it did before. The attempt is the latest that was seen: the server saw it
 -- before now, so the lease never ends before that attempt's own would.
 local function extend(e, ttl, attempt)
-  e.ttl, e.deadline, e.attempt = ttl, math.max(e.deadline, now + ttl), math.max(e.attempt, attempt)
+  e.ttl, e.deadline, e.attempt = ttl, math.max(e.deadline, now + ttl), int(math.max(e.attempt, attempt))
 end
 
 local function fits(e)
-  return not foreign and (not kind or kind == e.kind and taken + e.n <= of)
+  return not foreign and (not kind or kind == e.kind and taken + e.n <= tonumber(of))
 end
 
 -- Gives the lock to this entry, until its deadline, with a token above every one before.
@@ -153,7 +124,7 @@ local function commit()
     if holder then
       value, deadline = text_of(holder), holder.deadline
     elseif kind then
-      value = string.format('%s %.0f %.0f', kind, taken, of)
+      value = table.concat({ kind, taken, of }, ' ')
       deadline = call('ZREVRANGE', SHARERS, 0, 0, 'WITHSCORES')[2]
     end
     if not value then
@@ -162,17 +133,17 @@ local function commit()
       call('GET', LOCK) -- says that it is of another type
     end
     if last > (tonumber(found[2]) or 0) then
-      call('SET', FENCE, int(last), 'PX', int(KEEP + math.ceil((last - micros) / 1000)))
+      remember(last)
     end
   end
   for _, e in ipairs(told) do
     call('PUBLISH', e.channel,
-      table.concat({ 'granted', e.id, int(e.token), int(e.turns), int(e.attempt), e.ttl, LOCK }, ' '))
+      table.concat({ 'granted', e.id, int(e.token), e.turns, e.attempt, e.ttl, LOCK }, ' '))
   end
-  if stirred then call('PUBLISH', 'leasehold:name:' .. LOCK, '') end
+  if stirred then stir() end
 end
 
 local function granted(e)
-  return 'granted ' .. int(e.token) .. ' ' .. int(e.turns)
+  return 'granted ' .. int(e.token) .. ' ' .. e.turns
 end
 
