@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Absolute numbers say as much about the machine as about the store. So each is also given as a ratio to the store's own
-//! [round trip](Measured::round_trip), measured in the same run just before. [`Report::advice`] says in words which store, and which of
+//! [round trip](Measured::round_trip), measured in the same run just before. Its [`Advice`] says in words which store, and which of
 //! fair and fast, suits which need; it is derived from the numbers and from what the stores promise.
 //!
 //! [`compare`] is all that does I/O. A [`Report`] becomes a [table](Report::table), [JSON](Report::json), or

@@ -1,6 +1,7 @@
 //! What the tests of the command share: the real binary, servers, a program that is hard to end, and what it has written.
 
 #![allow(dead_code, reason = "each test target uses its part")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "helpers of tests")]
 
 use std::any::Any;
 use std::fs;
