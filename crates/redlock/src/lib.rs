@@ -51,8 +51,9 @@
 //! * **A node that loses data may break it.** A restart without persistence, an eviction, a failover to a replica: two
 //!   majorities may then share only the node that forgot, and two may hold at once. Run the nodes with `appendfsync always`
 //!   and `maxmemory-policy noeviction`, or keep a node that lost its data away for the longest TTL. In that case tokens
-//!   still rise if the clocks of clients and nodes agree better than the time between the two grants; with the same clock
-//!   reading, two may even draw the same token.
+//!   still rise if the time between the two grants is longer than the clocks of clients and nodes differ, and by some
+//!   milliseconds: so far tokens may run ahead of the clocks, as proposals lead them and each attempt takes a block of
+//!   numbers. With the same clock reading, two may even draw the same token.
 //! * **Leases are measured by each node's wall clock.** A clock that is stepped forward ends leases early, there.
 //! * **No order.** Nodes that hand over would hand to different waiters, and nobody would get a majority. So
 //!   [`fair`](leasehold_core::Options::fair) is refused, and [`fast`](leasehold_core::Options::fast) is the default. A
