@@ -6,7 +6,6 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use common::*;
 use leasehold_core::Store;
