@@ -17,7 +17,8 @@ pub struct Options {
     #[doc(hidden)]
     pub prefix: String,
     /// How many replicas have to acknowledge a claim, and within what time.
-    pub(crate) min_replicas: Option<(u32, Duration)>,
+    #[doc(hidden)]
+    pub min_replicas: Option<(u32, Duration)>,
 }
 
 impl Options {

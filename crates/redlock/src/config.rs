@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(addrs, ["a:6379", "b:7000", "::1:6379"]);
         assert!(nodes.iter().all(|node| node.redis_settings().password() == Some("s@cret")));
         assert!(nodes.iter().all(|node| node.redis_settings().db() == 3));
-        assert_eq!(format!("{options:?}"), "Options { timeout: 80ms, prefix: \"app:\" }");
+        assert_eq!((options.timeout, &*options.prefix), (Duration::from_millis(80), "app:"));
     }
 
     #[test]
@@ -66,6 +66,7 @@ mod tests {
             ("redlock://:s3ntinel@a,b,", "host"),
             ("redlock://:s3ntinel@a,b,c/x", "database"),
             ("redlock://:s3ntinel@a,b,c?quorum=2", "quorum"),
+            ("redlock://:s3ntinel@a,b,c?min_replicas=1", "min_replicas"),
             ("redis://:s3ntinel@a,b,c", "redlock://"),
         ] {
             let error = parse(url).unwrap_err();

@@ -88,7 +88,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Bells, Claim, ClaimId, Claimed, Observing, Place, Renewal, Tenure, async_trait};
-use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 pub use leasehold_redis::Options;
 use leasehold_redis::client::ConnectionInfo;
 use leasehold_redis::parts::Names;
@@ -124,9 +124,16 @@ impl Redlock {
     }
 
     /// Connects with the client crate's own configuration of each node: Unix sockets, TLS if its features are on,
-    /// credentials of each. Say a timeout well under the shortest TTL; the one of [`Options::new`] is a second.
+    /// credentials of each. Say a timeout well under the shortest TTL; the one of [`Options::new`] is a second. Nodes have no
+    /// replicas, so `min_replicas` is `Invalid`.
     pub async fn connect_with(nodes: Vec<ConnectionInfo>, options: Options) -> Result<Redlock> {
         config::check(&nodes)?;
+        if options.min_replicas.is_some() {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "redlock: its nodes have no replicas for min_replicas to wait for",
+            ));
+        }
         let names = Arc::new(Names::new(&options.prefix, "r")?);
         let (bells, channel) = (Bells::new(), format!("leasehold:{}", ClaimId::fresh()));
         let nodes = Nodes::connect(nodes, options.timeout, &channel, &bells).await?;
