@@ -51,6 +51,21 @@ fn the_default_is_a_file_of_this_user() {
     assert_eq!(code(at_home(home.path(), RUN).env("LEASEHOLD_STORE", "")), Some(0));
 }
 
+/// Each client has a FIFO beside the file: whoever ends in order leaves none, however soon after its release.
+#[test]
+fn nothing_stays_beside_the_file() {
+    let home = tempfile::tempdir().unwrap();
+    for _ in 0..5 {
+        let running: Vec<_> = (0..3).map(|_| at_home(home.path(), RUN).spawn().unwrap()).collect();
+        for mut run in running {
+            assert_eq!(run.wait().unwrap().code(), Some(0));
+        }
+    }
+    let left = fs::read_dir(home.path().join(".local/state/leasehold")).unwrap();
+    let left: Vec<String> = left.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(left.iter().all(|file| !file.contains("fifo")), "{left:?}");
+}
+
 #[test]
 fn a_file_that_cannot_be_used() {
     let home = tempfile::tempdir().unwrap();

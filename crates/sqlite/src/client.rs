@@ -248,6 +248,8 @@ impl Client {
         self.closed = true;
         let fifo = self.me.address.fifo;
         while self.fifo.is_some() && !self.write(limit(None), |lines| lines.bury(fifo))? {}
+        // Before anybody hears that this is done, and perhaps ends the process: no row leads to its file any more.
+        self.fifo = None;
         Ok(())
     }
 
