@@ -133,14 +133,13 @@ impl Lock {
 
     /// Takes the lock without looking for an owner's hold.
     pub(crate) async fn enter(&self, wait: Wait) -> Result<Guard> {
-        self.name.check()?;
+        let full_name = self.store.full_name(&self.name)?;
         check_mode(self.mode)?;
         let client = self.store.client();
         client.ready()?;
         let words = self.options.settle(&client.guarantees)?;
         let label = self.value.clone().map_or(Ok(words.label), checked_value)?;
         let started = client.clock.now();
-        let full_name = self.store.full_name(&self.name);
         // Turns among the tasks of a process are for claims that are alike and alone.
         let lead = if words.queue == Queue::Fast && self.mode == Mode::Exclusive && self.value.is_none() {
             let (name, label) = (self.name.clone(), label.clone());

@@ -32,7 +32,7 @@ impl Owner {
     pub(crate) async fn enter(self, lock: &Lock, wait: Wait) -> Result<Guard> {
         let client = lock.store().client();
         client.ready()?;
-        let entry = self.entry((Arc::as_ptr(client) as usize, lock.store().full_name(lock.name())));
+        let entry = self.entry((Arc::as_ptr(client) as usize, lock.store().full_name(lock.name())?));
         let started = client.clock.now();
         let someone = || Error::contended(ErrorKind::Contended, Contention::by("another task of the same owner"));
         let mut hold = match wait {

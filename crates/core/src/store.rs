@@ -9,7 +9,7 @@ use crate::backend::Backend;
 use crate::claim::Mode;
 use crate::client::Client;
 use crate::election::Election;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::guarantees::Guarantees;
 use crate::line::Line;
 use crate::lock::Lock;
@@ -59,7 +59,8 @@ impl Store {
         Store { client, namespace: "".into(), defaults: Options::default() }
     }
 
-    /// The same store, with every name inside `prefix/`. Namespaces nest; errors and lists show names without them.
+    /// The same store, with every name inside `prefix/`. Namespaces nest; errors and lists show names without them. One with
+    /// NUL is reported by the first request, as [`Invalid`](ErrorKind::Invalid).
     #[must_use]
     pub fn namespace(mut self, prefix: &str) -> Store {
         if !prefix.is_empty() {
@@ -103,11 +104,11 @@ impl Store {
         let names = self.client.ask(self.client.backend.list(&full, after.as_ref(), limit)).await?;
         Ok(names.iter().filter_map(|name| name.as_str().strip_prefix(&inside).map(Name::new)).collect())
     }
+        no_nul("a prefix", &full)?;
 
     /// Who holds this name and who waits for it.
     pub(crate) async fn inspect(&self, name: &Name) -> Result<Line> {
-        name.check()?;
-        let full = self.full_name(name);
+        let full = self.full_name(name)?;
         self.client.ask(self.client.backend.inspect(&full)).await.map_err(|e| e.with_name(name))
     }
 
@@ -116,8 +117,7 @@ impl Store {
     /// checks tokens is protected.
     pub async fn evict(&self, name: impl Into<Name>, token: FencingToken) -> Result<bool> {
         let name = name.into();
-        name.check()?;
-        let full = self.full_name(&name);
+        let full = self.full_name(&name)?;
         self.client.ask(self.client.backend.evict(&full, token)).await.map_err(|e| e.with_name(&name))
     }
 
@@ -141,8 +141,17 @@ impl Store {
         self.defaults.ttl.unwrap_or(DEFAULT_TTL)
     }
 
-    pub(crate) fn full_name(&self, name: &Name) -> Name {
-        name.within(&self.namespace)
+    /// A checked name, as the store sees it.
+    pub(crate) fn full_name(&self, name: &Name) -> Result<Name> {
+        name.check()?;
+        no_nul("a namespace", &self.namespace)?;
+        Ok(name.within(&self.namespace))
+    }
+}
+
+fn no_nul(what: &str, text: &str) -> Result<()> {
+    if text.contains('\0') {
+        return Err(Error::new(ErrorKind::Invalid, format!("{what} may not contain NUL")));
     }
 }
 
