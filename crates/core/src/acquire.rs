@@ -87,6 +87,7 @@ pub(crate) async fn acquire(
     if let Wait::Try = wait {
         claim.queue = Queue::Try;
     }
+    let last_look = deadline.map(|at| at + LAST_LOOK);
     let mut random = client.random();
     let mut backoff = Backoff::for_retries(random.fork());
     let mut candidate = Candidate::new(client, claim);
@@ -94,7 +95,7 @@ pub(crate) async fn acquire(
     let mut who = None;
     loop {
         let mut nap = None;
-        match candidate.claim(deadline.map(|at| at + LAST_LOOK)).await {
+        match candidate.claim(last_look).await {
             Answer::Landed(Ok(Claimed::Granted(grant)))
                 if grant.validity.until(candidate.stamp) <= client.clock.now() =>
             {
@@ -142,8 +143,7 @@ pub(crate) async fn acquire(
             }
             Woken::Late => {
                 // One last look, so that a lock freed just now is not missed by a hair.
-                let last = client.clock.now() + LAST_LOOK;
-                if let Answer::Landed(Ok(Claimed::Granted(grant))) = candidate.claim(Some(last)).await {
+                if let Answer::Landed(Ok(Claimed::Granted(grant))) = candidate.claim(last_look).await {
                     candidate.standing.grant(grant, candidate.stamp);
                 }
                 let Some(granted) = candidate.standing.take(max_hold) else { return Err(trouble.or_timed_out(who)) };
@@ -177,7 +177,7 @@ impl Trouble {
         match (self.last, who) {
             (Some(e), _) => e,
             (None, Some(who)) => Error::contended(ErrorKind::TimedOut, who),
-            (None, None) => Error::new(ErrorKind::Unavailable, "the store did not answer in time"),
+            (None, None) => Error::new(ErrorKind::Ambiguous, "the store did not answer in time"),
         }
     }
 }
