@@ -221,6 +221,9 @@ impl<'a> Candidate<'a> {
         let (backend, claim) = (self.client.backend.clone(), self.standing.claim.clone());
         self.stamp = self.client.clock.now();
         // An answer that comes after the lease would be worth nothing.
+        if let Err(closed) = self.client.open() {
+            return Answer::Landed(Err(closed));
+        }
         let limit = self.stamp + claim.ttl;
         let until = deadline.map_or(limit, |deadline| deadline.min(limit));
         let traces_before = std::mem::replace(&mut self.traces, true);
@@ -240,7 +243,8 @@ impl<'a> Candidate<'a> {
                     Some(kind) if !kind.may_have_been_executed() => self.traces = traces_before,
                     _ => {}
                 }
-                Answer::Landed(answer)
+                // What lands after `close` becomes no guard.
+                Answer::Landed(self.client.open().and(answer))
             }
             None if until < limit => Answer::Late,
             None => {

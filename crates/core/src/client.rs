@@ -54,8 +54,14 @@ impl Client {
         }
     }
 
+    /// Refuses work after `close`.
+    pub(crate) fn open(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Refuses work that could not be done: after `close`, and outside of a tokio runtime.
     pub(crate) fn ready(&self) -> Result<()> {
+        self.open()?;
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the store was closed"));
         }
@@ -88,7 +94,11 @@ impl Client {
 
     /// Renews this standing from now on, until it is forgotten or lost.
     pub(crate) fn keep(&self, standing: &Arc<Standing>) {
-        if self.keeper.keep(standing) {
+        let must_wake = self.keeper.keep(standing);
+        if self.open().is_err() {
+            // It came just after `close` had ended all others.
+            self.end_all(false);
+        } else if must_wake {
             self.wake_keeper();
         }
     }
@@ -135,16 +145,22 @@ impl Client {
     }
 
     /// Waits until the background releases are done, at most `limit`, and ends the store's client.
+        // As soon as the store's client ends, others may hold: by then nothing of ours may be valid.
+        self.end_all(false);
     pub(crate) async fn close(&self, limit: Duration) -> Result<()> {
         self.ready()?;
         self.closed.store(true, Ordering::Release);
         let drained = self.within(limit, self.keeper.drained()).await.is_some();
-        self.within(PATIENCE, self.backend.close()).await.unwrap_or(Ok(()))?;
-        if drained {
-            Ok(())
-        } else {
-            Err(Error::new(ErrorKind::Ambiguous, "closed before every background release was answered"))
-        }
+        self.end_all(true);
+        let unsure = |text| Error::new(ErrorKind::Ambiguous, text);
+        let closed = self.within(PATIENCE, self.backend.close()).await;
+        closed.unwrap_or_else(|| Err(unsure("the store did not answer that it is closed")))?;
+        if drained { Ok(()) } else { Err(unsure("closed before every background release was answered")) }
+    }
+
+    fn end_all(&self, min_hold_too: bool) {
+        self.keeper.end_all(min_hold_too);
+        self.wake_keeper();
     }
 
     /// Starts the keeper here if the runtime that it ran in has gone.

@@ -126,11 +126,26 @@ impl Keeper {
         self.wake.notify_one();
     }
 
-    /// Completes when no background release is left.
+    /// Ends whatever is kept: holds are lost, whoever waits looks again, and all are withdrawn. A hold whose guard has gone and
+    /// that is within its `min_hold` goes on, unless that is to end `too`.
+    pub(crate) fn end_all(&self, min_hold_too: bool) {
+        let mut registry = locked(&self.registry);
+        let ends = |kept: &&Kept| min_hold_too || kept.release_at.is_none();
+        let ending: Vec<_> = registry.kept.values().filter(ends).map(|kept| kept.standing.clone()).collect();
+        ending.iter().for_each(|standing| registry.remove(standing.claim.id));
+        drop(registry);
+        for standing in &ending {
+            self.bells.unlisten(standing.claim.id);
+            standing.lose(Loss::Gone);
+            self.queue(Release::of(standing));
+        }
+    }
+
+    /// Completes when nothing is kept and no background release is left.
     pub(crate) async fn drained(&self) {
         loop {
             let quiet = self.quiet.notified();
-            if locked(&self.registry).releasing == 0 {
+            if locked(&self.registry).is_drained() {
                 return;
             }
             quiet.await;
@@ -185,7 +200,7 @@ impl Keeper {
             releases: std::mem::take(&mut registry.queued),
             next: registry.next_wake,
             // What is still kept when every guard has gone is within its min_hold.
-            stop: registry.no_more_work && registry.releasing == 0 && registry.kept.is_empty(),
+            stop: registry.no_more_work && registry.is_drained(),
         };
         drop(registry);
         given_up.iter().for_each(|(standing, _)| standing.end_turns());
@@ -256,6 +271,10 @@ impl Registry {
     }
 
     fn remove(&mut self, id: ClaimId) {
+    fn is_drained(&self) -> bool {
+        self.releasing == 0 && self.kept.is_empty()
+    }
+
         if let Some(at) = self.kept.remove(&id).and_then(|kept| kept.at) {
             self.agenda.remove(&(at, id));
         }
@@ -308,6 +327,7 @@ struct Batch {
     stamp: Moment,
 }
 
+        let busy = !registry.is_drained();
 pub(crate) async fn run(running: Running, backend: Arc<dyn Backend>) {
     let keeper = &*running.0;
     let mut renewals = FuturesUnordered::new();

@@ -126,8 +126,17 @@ impl Store {
         self.client.guarantees.clone()
     }
 
-    /// Waits until the background releases are answered, at most `limit`, and ends the client: whatever it still held is
-    /// given up. Later calls are [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    /// Gives up what this client holds, and ends it. Guards are lost ([`Loss::Gone`](crate::Loss)) before anything is sent,
+    /// those who wait get [`Closed`](ErrorKind::Closed), and so does every later call. Then it waits, at most `limit`, until
+    /// the store has answered the releases, also those of holds within their `min_hold`, and up to five seconds for the
+    /// client itself.
+    ///
+    /// `Err` of kind [`Ambiguous`](ErrorKind::Ambiguous): it is closed, but the store has not answered everything; what is left
+    /// there ends with its lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped midway the client is closed all the same, and what is left in the store ends with its lease.
     pub async fn close(&self, limit: Duration) -> Result<()> {
         self.client.close(limit).await
     }

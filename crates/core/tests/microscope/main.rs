@@ -4,6 +4,7 @@
 
 mod acquiring;
 mod cancelling;
+mod closing;
 mod keeping;
 mod leaving;
 mod losing;
