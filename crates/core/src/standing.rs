@@ -98,7 +98,8 @@ impl Standing {
     /// The hold ended, or the store says that nothing of it is left. A waiting claim has no hold to lose: it claims again.
     pub(crate) fn lose(&self, loss: Loss) {
         let mut state = locked(&self.state);
-        if state.taken {
+        let taken = state.taken;
+        if taken {
             state.loss.get_or_insert(loss);
         } else {
             state.grant = None;

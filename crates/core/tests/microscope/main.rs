@@ -11,5 +11,6 @@ mod losing;
 mod script;
 mod several;
 mod surface;
+mod turns;
 mod watching;
 mod widening;
