@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::backend::Backend;
@@ -24,8 +25,12 @@ use crate::sync::locked;
 
 pub(crate) struct Keeper {
     clock: Clock,
+    backend: Arc<dyn Backend>,
     bells: Bells,
     registry: Mutex<Registry>,
+    random: Mutex<fastrand::Rng>,
+    /// The runtime of the latest use: where to run, also for a guard that is dropped outside of any.
+    runtime: Mutex<Option<Handle>>,
     wake: Notify,
     quiet: Notify,
 }
@@ -69,12 +74,21 @@ impl Release {
 }
 
 impl Keeper {
-    pub(crate) fn new(clock: Clock, bells: Bells) -> Keeper {
-        Keeper { clock, bells, registry: Mutex::default(), wake: Notify::new(), quiet: Notify::new() }
+    pub(crate) fn new(backend: Arc<dyn Backend>, bells: Bells, random: fastrand::Rng) -> Keeper {
+        let (clock, random) = (backend.clock(), Mutex::new(random));
+        let (runtime, registry) = (Mutex::default(), Mutex::default());
+        Keeper { backend, clock, bells, random, runtime, registry, wake: Notify::new(), quiet: Notify::new() }
     }
 
-    /// Renews `standing` a third of its lease from now; one that is kept already stays in its batch. Says whether the keeper
-    /// must be woken.
+    pub(crate) fn used_in(&self, runtime: Handle) {
+        *locked(&self.runtime) = Some(runtime);
+    }
+
+    pub(crate) fn runtime(&self) -> Option<Handle> {
+        locked(&self.runtime).clone()
+    }
+
+    /// Renews `standing` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken.
     pub(crate) fn keep(&self, standing: &Arc<Standing>) -> bool {
         let renew_at = Some(self.clock.now() + standing.ttl() / 3);
         let fresh = || Kept { standing: standing.clone(), renew_at, release_at: None, at: None };
@@ -313,11 +327,21 @@ impl Drop for Running {
             if let Some(kept) = registry.kept.get_mut(&standing.claim.id) {
                 kept.renew_at.get_or_insert(now + standing.ttl() / 6);
             }
+        let busy = !registry.is_drained();
             registry.schedule(standing.claim.id);
         }
         drop(registry);
         self.0.quiet.notify_waiters();
-        // Whoever listens in another runtime starts the keeper there.
+        // Another runtime may use the client still: its guards live on. It is taken, so that one that is ending itself is
+        // tried once.
+        let other = locked(&self.0.runtime).take();
+        if busy
+            && let Some(other) = other
+            && let Some(running) = self.0.start()
+        {
+            other.spawn(run(running));
+        }
+        // If not, whoever listens in a third one starts the keeper there.
         all.iter().for_each(|standing| standing.changed.notify_waiters());
     }
 }
@@ -327,17 +351,17 @@ struct Batch {
     stamp: Moment,
 }
 
-        let busy = !registry.is_drained();
-pub(crate) async fn run(running: Running, backend: Arc<dyn Backend>) {
+pub(crate) async fn run(running: Running) {
+    let mut random = locked(&keeper.random).fork();
     let keeper = &*running.0;
     let mut renewals = FuturesUnordered::new();
     let mut releases = FuturesUnordered::new();
     loop {
         let plan = keeper.plan();
         if !plan.batch.is_empty() {
-            renewals.push(renew(backend.clone(), keeper.clock.clone(), plan.batch));
+            renewals.push(renew(keeper, plan.batch));
         }
-        releases.extend(plan.releases.into_iter().map(|r| withdraw(backend.clone(), keeper.clock.clone(), r)));
+        releases.extend(plan.releases.into_iter().map(|release| withdraw(keeper, release, random.fork())));
         if plan.stop {
             return;
         }
@@ -357,8 +381,10 @@ async fn until(clock: &Clock, at: Option<Moment>) {
     }
 }
 
-/// One attempt to renew a batch, given up in time for another.
-async fn renew(backend: Arc<dyn Backend>, clock: Clock, batch: Vec<Arc<Standing>>) -> (Batch, Result<Vec<Renewal>>) {
+/// One attempt to renew a batch, given up in time for another. Those with a shorter lease are asked for again before that: a
+/// store that is too slow for them is not too slow for the rest.
+async fn renew(keeper: &Keeper, batch: Vec<Arc<Standing>>) -> (Batch, Result<Vec<Renewal>>) {
+    let Keeper { backend, clock, .. } = keeper;
     let (standings, tenures): (Vec<_>, Vec<Tenure>) =
         batch.into_iter().filter_map(|s| s.tenure().map(|tenure| (s, tenure))).unzip();
     let stamp = clock.now();
@@ -373,7 +399,8 @@ async fn renew(backend: Arc<dyn Backend>, clock: Clock, batch: Vec<Arc<Standing>
 }
 
 /// Withdraws a claim, retried until done or the lease has run out.
-async fn withdraw(backend: Arc<dyn Backend>, clock: Clock, release: Release) {
+async fn withdraw(keeper: &Keeper, release: Release, random: fastrand::Rng) {
+    let Keeper { backend, clock, .. } = keeper;
     let Release { claim, mut place, flight } = release;
     if let Some(flight) = flight {
         let landed = tokio::select! {
@@ -388,7 +415,7 @@ async fn withdraw(backend: Arc<dyn Backend>, clock: Clock, release: Release) {
         }
     }
     let deadline = clock.now() + claim.ttl;
-    let mut backoff = Backoff::for_retries(fastrand::Rng::new());
+    let mut backoff = Backoff::for_retries(random);
     loop {
         let answer = tokio::select! {
             biased;
