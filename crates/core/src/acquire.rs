@@ -25,6 +25,9 @@ const LAST_LOOK: Duration = Duration::from_millis(40);
 /// An acquisition: resolves with the guard. It does nothing before it is first polled, owns all that it needs, and may be
 /// spawned, selected and dropped anywhere.
 ///
+/// Poll it or drop it: one that is kept and not polled, beside a `select!` that went another way, keeps its place in line,
+/// and when its turn comes it keeps the lock from everybody else.
+///
 /// # Cancel safety
 ///
 /// Drop it at any time. A request that is in flight then is let land, and whatever it took is given back in the
@@ -84,10 +87,10 @@ pub(crate) async fn acquire(
         Wait::For(d) => (Some(started + d), Duration::MAX),
         Wait::Forever => (None, claim.ttl),
     };
+    let last_look = deadline.map(|at| at + LAST_LOOK);
     if let Wait::Try = wait {
         claim.queue = Queue::Try;
     }
-    let last_look = deadline.map(|at| at + LAST_LOOK);
     let mut random = client.random();
     let mut backoff = Backoff::for_retries(random.fork());
     let mut candidate = Candidate::new(client, claim);
@@ -218,12 +221,12 @@ impl<'a> Candidate<'a> {
 
     /// Sends the claim (again) and waits for the answer. At the deadline the request stays in flight.
     async fn claim(&mut self, deadline: Option<Moment>) -> Answer {
-        let (backend, claim) = (self.client.backend.clone(), self.standing.claim.clone());
-        self.stamp = self.client.clock.now();
-        // An answer that comes after the lease would be worth nothing.
         if let Err(closed) = self.client.open() {
             return Answer::Landed(Err(closed));
         }
+        let (backend, claim) = (self.client.backend.clone(), self.standing.claim.clone());
+        self.stamp = self.client.clock.now();
+        // An answer that comes after the lease would be worth nothing.
         let limit = self.stamp + claim.ttl;
         let until = deadline.map_or(limit, |deadline| deadline.min(limit));
         let traces_before = std::mem::replace(&mut self.traces, true);

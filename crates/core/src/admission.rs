@@ -104,8 +104,8 @@ mod tests {
         assert!(same_permits(&line, Exclusive).is_ok() && same_permits(&[], permits(1, 2)).is_ok());
     }
 
-    /// PROTOCOLS 12 and 13 for every short line: who is in stays in when another leaves, the watched set is enough, and
-    /// those who are in never conflict.
+    /// For every short line: who is in stays in when another leaves, the watched set is enough, and those who are in never
+    /// conflict.
     #[test]
     fn monotone_and_watched_enough_for_every_short_line() {
         let modes = [Exclusive, Shared, permits(1, 1), permits(1, 2), permits(2, 2), permits(1, 3)];

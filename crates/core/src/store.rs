@@ -23,8 +23,11 @@ use crate::token::FencingToken;
 
 /// A store of locks: Redis, etcd, ZooKeeper, memory, or one of your own. Clones share one client.
 ///
-/// Making one does no I/O and needs no runtime. What runs in the background belongs to the tokio runtime of the latest
-/// acquire. When the last clone and the last guard are gone, so is the client.
+/// Making one does no I/O and needs no runtime; every request needs tokio, with its timers enabled. What runs in the background
+/// stays in the runtime in which it was first needed, and moves to the runtime of the latest request when that one ends. A
+/// runtime that nobody drives renews nothing: see [`Store::on_own_thread`].
+///
+/// When the last clone, guard, [`Held`](crate::Held) and [`Lost`](crate::Lost) are gone, so is the client.
 #[derive(Clone)]
 pub struct Store {
     client: Arc<Client>,
@@ -101,10 +104,10 @@ impl Store {
         let after = after.map(|name| name.within(&self.namespace));
         let inside = if self.namespace.is_empty() { String::new() } else { format!("{}/", self.namespace) };
         let full = format!("{inside}{prefix}");
+        no_nul("a prefix", &full)?;
         let names = self.client.ask(self.client.backend.list(&full, after.as_ref(), limit)).await?;
         Ok(names.iter().filter_map(|name| name.as_str().strip_prefix(&inside).map(Name::new)).collect())
     }
-        no_nul("a prefix", &full)?;
 
     /// Who holds this name and who waits for it.
     pub(crate) async fn inspect(&self, name: &Name) -> Result<Line> {
@@ -114,7 +117,7 @@ impl Store {
 
     /// Ends the hold with this token, and no other; says whether there was one. The next waiter gets the lock at once. The
     /// evicted holder learns it when the store can tell it, and its writes are stale from now on: only a resource that
-    /// checks tokens is protected.
+    /// checks tokens is protected. Dropped midway it may or may not have happened, and may be asked again.
     pub async fn evict(&self, name: impl Into<Name>, token: FencingToken) -> Result<bool> {
         let name = name.into();
         let full = self.full_name(&name)?;
@@ -162,6 +165,7 @@ fn no_nul(what: &str, text: &str) -> Result<()> {
     if text.contains('\0') {
         return Err(Error::new(ErrorKind::Invalid, format!("{what} may not contain NUL")));
     }
+    Ok(())
 }
 
 impl fmt::Debug for Store {
