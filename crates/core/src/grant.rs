@@ -20,6 +20,29 @@ pub enum Claimed {
     Busy(Contention),
 }
 
+/// A store's answer to several claims that are granted together or not at all.
+#[derive(Debug)]
+pub enum ClaimedAll {
+    /// Every one of them holds: their grants, in the order of the claims.
+    Granted(Vec<Grant>),
+    /// None of them was granted. The first one that somebody else stands in the way of, counted from 0, and who.
+    Busy(usize, Contention),
+}
+
+impl FromIterator<Claimed> for ClaimedAll {
+    /// What the answers to each of them come to.
+    fn from_iter<I: IntoIterator<Item = Claimed>>(answers: I) -> ClaimedAll {
+        let mut grants = Vec::new();
+        for (i, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Claimed::Granted(grant) => grants.push(grant),
+                Claimed::Waiting(Waiting { who, .. }) | Claimed::Busy(who) => return ClaimedAll::Busy(i, who),
+            }
+        }
+        ClaimedAll::Granted(grants)
+    }
+}
+
 /// A place in line.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

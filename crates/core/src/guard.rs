@@ -161,7 +161,7 @@ fn give_back(hold: &Hold) {
         client.release_at(standing, at);
     } else if turn.is_none_or(|turn| turn.pass(client, standing).is_some()) {
         client.forget(standing);
-        client.release(Release::of(standing));
+        client.release(Release::of([standing]));
     }
 }
 

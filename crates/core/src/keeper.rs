@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Notify;
 
@@ -17,7 +18,7 @@ use crate::claim::{Claim, ClaimId, Place, Tenure};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events;
-use crate::grant::{Claimed, Renewal};
+use crate::grant::{Claimed, ClaimedAll, Renewal};
 use crate::loss::Loss;
 use crate::standing::Standing;
 use crate::sync::locked;
@@ -52,19 +53,37 @@ struct Kept {
     at: Option<Moment>,
 }
 
-/// A claim to be withdrawn.
+/// Claims of one request, to be withdrawn.
 pub(crate) struct Release {
-    pub(crate) claim: Arc<Claim>,
-    pub(crate) place: Option<Place>,
-    /// A request of it that is still unanswered: a release never overtakes its own claim.
+    pub(crate) claims: Vec<(Arc<Claim>, Option<Place>)>,
+    /// A request of them that is still unanswered: a release never overtakes its own claim.
     pub(crate) flight: Option<Flight>,
 }
 
-pub(crate) type Flight = Pin<Box<dyn Future<Output = Result<Claimed>> + Send>>;
+pub(crate) type Flight = Pin<Box<dyn Future<Output = Result<Landed>> + Send>>;
+
+/// What the store answered to a request that claims.
+pub(crate) enum Landed {
+    One(Claimed),
+    All(ClaimedAll),
+}
+
+impl Landed {
+    /// Where its claims stand now, in their order.
+    fn places(self) -> Vec<Place> {
+        match self {
+            Landed::One(Claimed::Granted(grant)) => vec![grant.place],
+            Landed::One(Claimed::Waiting(waiting)) => vec![waiting.place],
+            Landed::All(ClaimedAll::Granted(grants)) => grants.into_iter().map(|grant| grant.place).collect(),
+            Landed::One(Claimed::Busy(_)) | Landed::All(ClaimedAll::Busy(..)) => Vec::new(),
+        }
+    }
+}
 
 impl Release {
-    pub(crate) fn of(standing: &Standing) -> Release {
-        Release { claim: standing.claim.clone(), place: standing.place(), flight: None }
+    pub(crate) fn of<'a>(standings: impl IntoIterator<Item = &'a Arc<Standing>>) -> Release {
+        let claim = |standing: &Arc<Standing>| (standing.claim.clone(), standing.place());
+        Release { claims: standings.into_iter().map(claim).collect(), flight: None }
     }
 }
 
@@ -177,7 +196,7 @@ impl Keeper {
                 events::lost(&standing.claim, *loss);
             }
             registry.releasing += 1;
-            registry.queued.push(Release::of(standing));
+            registry.queued.push(Release::of([standing]));
         }
         registry.next_wake = registry.agenda.first().map(|(at, _)| *at);
         let plan = Plan {
@@ -352,36 +371,39 @@ async fn renew(backend: Arc<dyn Backend>, clock: Clock, batch: Vec<Arc<Standing>
     (Batch { standings, stamp }, answer)
 }
 
-/// Withdraws a claim, retried until done or the lease has run out.
+/// Lets the request that is in flight land, and then withdraws each of its claims.
 async fn withdraw(backend: Arc<dyn Backend>, clock: Clock, release: Release) {
-    let Release { claim, mut place, flight } = release;
+    let Release { mut claims, flight } = release;
     if let Some(flight) = flight {
+        let longest = claims.iter().map(|(claim, _)| claim.ttl).max().unwrap_or_default();
         let landed = tokio::select! {
             biased;
             answer = flight => answer.ok(),
-            () = clock.sleep(claim.ttl) => None,
+            () = clock.sleep(longest) => None,
         };
-        match landed {
-            Some(Claimed::Granted(grant)) => place = Some(grant.place),
-            Some(Claimed::Waiting(waiting)) => place = Some(waiting.place),
-            Some(Claimed::Busy(_)) | None => {}
-        }
+        let places = landed.map(Landed::places).unwrap_or_default();
+        claims.iter_mut().zip(places).for_each(|((_, at), place)| *at = Some(place));
     }
+    join_all(claims.iter().map(|(claim, place)| give_back(&*backend, &clock, claim, place.as_ref()))).await;
+}
+
+/// Withdraws a claim, retried until done or the lease has run out.
+async fn give_back(backend: &dyn Backend, clock: &Clock, claim: &Claim, place: Option<&Place>) {
     let deadline = clock.now() + claim.ttl;
     let mut backoff = Backoff::for_retries(fastrand::Rng::new());
     loop {
         let answer = tokio::select! {
             biased;
-            answer = backend.release(&claim, place.as_ref()) => answer,
-            () = clock.sleep_until(deadline) => return events::release_given_up(&claim),
+            answer = backend.release(claim, place) => answer,
+            () = clock.sleep_until(deadline) => return events::release_given_up(claim),
         };
         match answer {
-            Ok(()) => return events::released(&claim),
-            Err(e) if e.kind().is_final() => return events::release_refused(&claim, &e),
-            Err(e) => events::release_unknown(&claim, &e),
+            Ok(()) => return events::released(claim),
+            Err(e) if e.kind().is_final() => return events::release_refused(claim, &e),
+            Err(e) => events::release_unknown(claim, &e),
         }
         if clock.now() >= deadline {
-            return events::release_given_up(&claim);
+            return events::release_given_up(claim);
         }
         clock.sleep(backoff.next()).await;
     }
