@@ -174,4 +174,14 @@ mod tests {
         assert_eq!(Validity::from(ttl).until(late), late + (ttl - margin));
         assert_eq!(Validity::from(Duration::from_millis(1)).until(late), late);
     }
+
+    #[test]
+    fn all_are_granted_or_the_first_that_is_not_is_named() {
+        let grant = |n| Claimed::Granted(Grant::new(Place::new("p"), FencingToken::new(n), Duration::from_secs(1)));
+        let waiting = Claimed::Waiting(Waiting::new(Place::new("p"), Contention::by("one")));
+        let all: ClaimedAll = [grant(1), grant(2)].into_iter().collect();
+        assert!(matches!(all, ClaimedAll::Granted(all) if all[0].token.get() == 1 && all[1].token.get() == 2));
+        let none: ClaimedAll = [grant(1), waiting, Claimed::Busy(Contention::by("two"))].into_iter().collect();
+        assert!(matches!(none, ClaimedAll::Busy(1, who) if who == Contention::by("one")));
+    }
 }
