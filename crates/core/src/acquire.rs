@@ -25,6 +25,9 @@ const LAST_LOOK: Duration = Duration::from_millis(40);
 /// An acquisition: resolves with the guard. It does nothing before it is first polled, owns all that it needs, and may be
 /// spawned, selected and dropped anywhere.
 ///
+/// Poll it or drop it: one that is kept and not polled, beside a `select!` that went another way, keeps its place in line,
+/// and when its turn comes it keeps the lock from everybody else.
+///
 /// # Cancel safety
 ///
 /// Drop it at any time. A request that is in flight then is let land, and whatever it took is given back in the
@@ -125,13 +128,14 @@ async fn pursue(candidate: &mut Candidate<'_>, wait: Wait, max_hold: Option<Dura
         Wait::For(d) => (Some(started + d), Duration::MAX),
         Wait::Forever => (None, ttl),
     };
+    let last_look = deadline.map(|at| at + LAST_LOOK);
     let mut random = client.random();
     let mut backoff = Backoff::for_retries(random.fork());
     let mut trouble = Trouble::default();
     let mut who = None;
     loop {
         let mut nap = None;
-        match candidate.claim(deadline.map(|at| at + LAST_LOOK)).await {
+        match candidate.claim(last_look).await {
             Answer::Landed(Ok(Claimed::Granted(grant)))
                 if grant.validity.until(candidate.stamp) <= client.clock.now() =>
             {
@@ -178,8 +182,7 @@ async fn pursue(candidate: &mut Candidate<'_>, wait: Wait, max_hold: Option<Dura
             }
             Woken::Late => {
                 // One last look, so that a lock freed just now is not missed by a hair.
-                let last = client.clock.now() + LAST_LOOK;
-                if let Answer::Landed(Ok(Claimed::Granted(grant))) = candidate.claim(Some(last)).await {
+                if let Answer::Landed(Ok(Claimed::Granted(grant))) = candidate.claim(last_look).await {
                     candidate.standing.grant(grant, candidate.stamp);
                 }
                 let Some(granted) = candidate.standing.take(max_hold) else { return Err(trouble.or_timed_out(who)) };
@@ -213,7 +216,7 @@ impl Trouble {
         match (self.last, who) {
             (Some(e), _) => e,
             (None, Some(who)) => Error::contended(ErrorKind::TimedOut, who),
-            (None, None) => Error::new(ErrorKind::Unavailable, "the store did not answer in time"),
+            (None, None) => Error::new(ErrorKind::Ambiguous, "the store did not answer in time"),
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grant::{Claimed, ClaimedAll};
-use crate::keeper::{Flight, Landed, Release};
+use crate::release::{Flight, Landed, Release};
 use crate::standing::{Look, Standing};
 
 /// A claim on its way. Whatever it has left in the store when it is dropped is withdrawn in the background.
@@ -72,6 +72,9 @@ impl<'a> Candidate<'a> {
 
     /// Sends the claim (again) and waits for the answer. At the deadline the request stays in flight.
     pub(crate) async fn claim(&mut self, deadline: Option<Moment>) -> Answer {
+        if let Err(closed) = self.client.open() {
+            return Answer::Landed(Err(closed));
+        }
         self.stamp = self.client.clock.now();
         // An answer that comes after the lease would be worth nothing.
         let limit = self.stamp + self.standing.claim.ttl;
@@ -94,7 +97,9 @@ impl<'a> Candidate<'a> {
                     Some(kind) if !kind.may_have_been_executed() => self.traces = traces_before,
                     _ => {}
                 }
-                Answer::Landed(answer.and_then(|landed| self.learn(landed)))
+                let answer = answer.and_then(|landed| self.learn(landed));
+                // What lands after `close` becomes no guard.
+                Answer::Landed(self.client.open().and(answer))
             }
             None if until < limit => Answer::Late,
             None => {

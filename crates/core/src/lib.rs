@@ -35,6 +35,7 @@ mod name;
 mod observer;
 mod options;
 mod owner;
+mod release;
 mod rw_lock;
 mod semaphore;
 mod standing;

@@ -117,11 +117,13 @@ impl Multi {
     /// One step: all of them, or [`Contended`](ErrorKind::Contended).
     async fn take_at_once(&self, first: &Name, others: &[Name], wait: Wait) -> Result<MultiGuard> {
         let client = self.store.client();
-        self.names.iter().try_for_each(|name| name.check().map_err(|e| e.with_name(name)))?;
         let words = self.options.settle(&client.guarantees)?;
-        let claim = |name| Claim::new(self.store.full_name(name), Mode::Exclusive, Queue::Try, words.ttl, &words.label);
-        let others = others.iter().map(claim).collect();
-        let taken = acquire_all(client, claim(first), others, wait, words.max_hold).await;
+        let claim = |name: &Name| {
+            let full_name = self.store.full_name(name).map_err(|e| e.with_name(name))?;
+            Ok(Claim::new(full_name, Mode::Exclusive, Queue::Try, words.ttl, &words.label))
+        };
+        let (one, others) = (claim(first)?, others.iter().map(claim).collect::<Result<_>>()?);
+        let taken = acquire_all(client, one, others, wait, words.max_hold).await;
         let taken = taken.map_err(|(at, e)| e.with_name(self.names.get(at).unwrap_or(first)))?;
         let not_before = words.min_hold.map(|min| client.clock.now() + min);
         let guard = |(name, (standing, granted)): (&Name, Taken)| {

@@ -5,11 +5,13 @@
 mod acquiring;
 mod at_once;
 mod cancelling;
+mod closing;
 mod keeping;
 mod leaving;
 mod losing;
 mod script;
 mod several;
 mod surface;
+mod turns;
 mod watching;
 mod widening;
