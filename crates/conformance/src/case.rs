@@ -178,7 +178,7 @@ table! {
     at_once::is_refused_by_every_mode: "P1 S10 S12", [AtomicMulti, Shared, Permits], fair;
     at_once::is_idempotent: "S3 S12", [AtomicMulti], fair;
     at_once::after_a_lost_reply: "P4 S6 S12", [AtomicMulti], fair;
-    at_once::each_is_renewed: "P3 S7", [AtomicMulti], any;
+    at_once::each_is_renewed: "P3 S7", [AtomicMulti], fair;
     at_once::is_dropped_at_every_await: "P4 S6", [AtomicMulti], any;
     at_once::takes_as_many_as_it_says: "S12", [AtomicMulti], fair;
 
