@@ -100,6 +100,7 @@ pub(crate) async fn guarantees(args: Guarantees) -> Exit {
                 "min_ttl_ms": u64::try_from(g.min_ttl.as_millis()).unwrap_or(u64::MAX),
                 "ttl_step_ms": u64::try_from(g.ttl_step.as_millis()).unwrap_or(u64::MAX),
                 "recovery_ms": u64::try_from(g.recovery.as_millis()).unwrap_or(u64::MAX),
+                "atomic_multi": g.atomic_multi,
                 "notes": g.notes,
             }));
             return Ok(YES);
@@ -113,6 +114,12 @@ pub(crate) async fn guarantees(args: Guarantees) -> Exit {
         table.row(["shortest lease".into(), format!("{:?}", g.min_ttl)]);
         table.row(["leases are multiples of".into(), format!("{:?}", g.ttl_step)]);
         table.row(["a dead holder's lock is free".into(), format!("at most {:?} after its lease", g.recovery)]);
+        let at_once = match g.atomic_multi {
+            0 | 1 => "one after the other".into(),
+            usize::MAX => "in one step".into(),
+            most => format!("in one step, up to {most}"),
+        };
+        table.row(["several names are taken".into(), at_once]);
         table.print();
         if !g.notes.is_empty() {
             println!("\n{}", g.notes);
