@@ -92,11 +92,13 @@ fn a_full_disk() {
     assert!(said.contains("leasehold: "), "{said}");
 }
 
-/// What is held is kept: a renewal takes no new room.
+/// What cannot be renewed is lost, in time; once there is room again, the lock is free.
 #[test]
 fn a_disk_that_fills_up_while_the_program_runs() {
-    let hold = "\"$L\" run job --ttl 1s -- bash -c 'fill \"$0\"; sleep 3; exit 3' \"$1\"";
-    let output = on_a_small_disk(&format!("{hold}; [ $? = 3 ] || exit 1; \"$L\" run job -n -- sh -c 'exit 4'"));
+    let hold = "\"$L\" run job --ttl 1s -- bash -c 'fill \"$0\"; sleep 1000' \"$1\"; [ $? = 76 ] || exit 1";
+    let next = "rm \"$1/full\"; exec \"$L\" run job -n -- sh -c 'exit 4'";
+    let output = on_a_small_disk(&format!("{hold}; {next}"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("the lock \"job\" was lost"), "{said}");
 }
