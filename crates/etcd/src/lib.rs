@@ -37,10 +37,8 @@ mod fence;
 mod line;
 mod look;
 mod names;
-mod release;
 mod session;
 mod store;
-mod table;
 mod value;
 mod watch;
 
@@ -126,7 +124,7 @@ impl Backend for Etcd {
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
-        Ok(self.0.release(claim.id).await?)
+        Ok(self.0.release(&claim.name, claim.id).await?)
     }
 
     async fn inspect(&self, name: &Name) -> Result<Line> {
