@@ -6,6 +6,8 @@
 //! A `try` must not stand in a line for a moment, so it creates its key only if nobody came since a revision at which it would
 //! have been let in: into the empty line at first, and else behind those whom the refusal has read.
 
+mod several;
+
 use std::sync::Arc;
 
 use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, ResponseHeader, Txn, TxnOp, TxnResponse};
