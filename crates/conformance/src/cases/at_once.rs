@@ -202,8 +202,9 @@ pub(crate) async fn after_a_lost_reply(arena: Arena) {
 /// P3, S7: each of them is renewed.
 pub(crate) async fn each_is_renewed(arena: Arena) {
     let (store, other) = (arena.store().await, arena.store().await);
-    let guard = store.multi(NAMES).acquire().await.unwrap();
-    tokio::time::sleep(arena.ttl() * 2).await;
+    let ttl = arena.ttl().max(Duration::from_secs(2));
+    let guard = store.multi(NAMES).ttl(ttl).acquire().await.unwrap();
+    tokio::time::sleep(ttl + ttl / 2).await;
     assert!(guard.is_valid(), "lost: {:?}", guard.check());
     for (name, token) in guard.tokens() {
         assert_eq!(other.lock(name).inspect().await.unwrap().holders[0].token, Some(token));
