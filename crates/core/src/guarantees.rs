@@ -24,6 +24,9 @@ pub struct Guarantees {
     pub recovery: Duration,
     /// What else an operator should know.
     pub notes: &'static str,
+    /// Why this very server may give less, by how it was set up when the store connected; empty if the store found nothing, or
+    /// does not ask. [`Store::new`](crate::Store::new) also tells `tracing` each: level `WARN`, target `leasehold`.
+    pub warnings: Vec<&'static str>,
 }
 
 impl Guarantees {
@@ -38,6 +41,7 @@ impl Guarantees {
             ttl_step: Duration::from_millis(1),
             recovery: Duration::from_secs(1),
             notes: "",
+            warnings: Vec::new(),
         }
     }
 
@@ -81,6 +85,13 @@ impl Guarantees {
     #[must_use]
     pub const fn notes(mut self, notes: &'static str) -> Guarantees {
         self.notes = notes;
+        self
+    }
+
+    /// Sets the warnings.
+    #[must_use]
+    pub fn warnings(mut self, warnings: Vec<&'static str>) -> Guarantees {
+        self.warnings = warnings;
         self
     }
 

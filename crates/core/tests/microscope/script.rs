@@ -226,7 +226,7 @@ impl Backend for Watched {
     }
 
     fn guarantees(&self) -> Guarantees {
-        Guarantees::none("script").fairness(Fairness::Strict)
+        Guarantees::none("script").fairness(Fairness::Strict).warnings(vec!["it may forget"])
     }
 
     fn bells(&self) -> Option<&Bells> {

@@ -35,10 +35,6 @@ local function is_live(e)
   return e and (e == holder or e.deadline > now)
 end
 
-local function keep(key, ms)
-  call('PEXPIRE', key, int(math.max(ms, call('PTTL', key))))
-end
-
 local function save(e)
   if e.token > 0 then changed = true end
   if e.token > 0 and e.kind == 'exclusive' then
@@ -53,8 +49,8 @@ local function save(e)
     key, score = LINE, call('ZSCORE', LINE, e.id) or int((behind or 0) + 1)
   end
   call('ZADD', key, score, e.id)
-  keep(ENTRIES, e.deadline - now)
-  keep(key, e.deadline - now)
+  outlive(ENTRIES, e.deadline - now)
+  outlive(key, e.deadline - now)
 end
 
 -- Removes an entry, wherever it stands.
