@@ -29,13 +29,13 @@ local function read(text)
 end
 
 local function write(hash, who, e)
-  call('HSET', hash, who, table.concat({ int(e.deadline), int(e.token), e.turns, e.since, e.joined, e.attempt, e.rung,
+  call('HSET', hash, who, table.concat({ e.deadline, int(e.token), e.turns, e.since, e.joined, e.attempt, e.rung,
     e.mode, e.channel, e.label }, ' '))
 end
 
 -- An entry of whoever asks, as yet without a token.
 local function fresh()
-  return { token = 0, turns = turns, since = int(now), joined = int(now), attempt = 0, rung = 0, mode = mode,
+  return { token = 0, turns = turns, since = now, joined = now, attempt = 0, rung = 0, mode = mode,
     channel = channel, label = label }
 end
 
@@ -60,15 +60,15 @@ end
 
 -- Writes a hold of whoever asks, with a new lease.
 local function put(h)
-  h.deadline, h.attempt = now + ttl, int(math.max(h.attempt, attempt))
+  h.deadline, h.attempt = now + ttl, math.max(h.attempt, attempt)
   local lock, ms = id, ttl
   if h.mode == 's' then
     lock, ms = SHARED, math.max(ttl, call('PTTL', LOCK))
   end
   if value ~= lock then call('DEL', HOLD) end
-  call('SET', LOCK, lock, 'PX', int(ms))
+  call('SET', LOCK, lock, 'PX', ms)
   write(HOLD, id, h)
-  call('PEXPIRE', HOLD, int(ms))
+  call('PEXPIRE', HOLD, ms)
   value, holders[id] = lock, h
 end
 
@@ -136,7 +136,7 @@ local function ring()
       write(WAITS, who, w)
       call('PUBLISH', w.channel, 'again ' .. who)
       if open and not first then
-        call('HSET', WAITS, 'next', int(now + GRACE) .. ' ' .. who .. ' ' .. w.mode)
+        call('HSET', WAITS, 'next', now + GRACE .. ' ' .. who .. ' ' .. w.mode)
       end
       first = who
       if w.mode == 'x' then return end
@@ -178,7 +178,7 @@ if verb == 'take' then
   end
   local others = call('ZCARD', ROOM) - (call('ZSCORE', ROOM, id) and 1 or 0)
   return table.concat({ 'refused', int(micros), kind, int(other and other.token or 0),
-    int(other and math.max(0, now - other.since) or 0), others, int(left), other and other.label or '' }, ' ')
+    other and math.max(0, now - other.since) or 0, others, left, other and other.label or '' }, ' ')
 end
 
 -- keep: token, what. Extends what is there, and writes the token back. What: `renew`; `again`, which takes over the label and

@@ -47,5 +47,5 @@ if e.token > 0 then return granted(e) end
 local h = holder or kind and get(call('ZRANGE', SHARERS, 0, 0)[1])
 local left = kind and not holder and h and h.deadline - now or call('PTTL', LOCK)
 return table.concat({ waits and 'waiting' or 'busy', h and 1 or 0, int(h and h.token or 0),
-  int(h and math.max(0, now - h.since) or 0), call('ZCARD', LINE) - (waits and 1 or 0), int(left),
+  h and math.max(0, now - h.since) or 0, call('ZCARD', LINE) - (waits and 1 or 0), left,
   waits and call('ZRANK', LINE, id) or 0, h and h.label or '' }, ' ')

@@ -2,7 +2,8 @@ local id, waits, ttl, turns, attempt, mode, channel, label = unpack(ARGV)
 
 -- The entry of whoever asks.
 local function fresh(token)
-  return table.concat({ id, token, turns, int(now), attempt, ttl, int(now + ttl), mode, channel, label }, ' ')
+  return id .. ' ' .. token .. ' ' .. turns .. ' ' .. now .. ' ' .. attempt .. ' ' .. ttl .. ' ' .. now + ttl .. ' ' .. mode
+    .. ' ' .. channel .. ' ' .. label
 end
 
 -- The shortest way to claim, before the rest is even defined: it is free, and nobody waits or shares.

@@ -9,7 +9,7 @@ local function read(text)
 end
 
 local function text_of(e)
-  return table.concat({ e.id, int(e.token), e.turns, e.since, e.attempt, e.ttl, int(e.deadline), e.kind, e.n, e.of,
+  return table.concat({ e.id, int(e.token), e.turns, e.since, e.attempt, e.ttl, e.deadline, e.kind, e.n, e.of,
     e.channel, e.label }, ' ')
 end
 
@@ -43,10 +43,10 @@ local function save(e)
   end
   crowd = true
   call('HSET', ENTRIES, e.id, text_of(e))
-  local key, score = SHARERS, int(e.deadline)
+  local key, score = SHARERS, e.deadline
   if e.token == 0 then
     local behind = call('ZREVRANGE', LINE, 0, 0, 'WITHSCORES')[2]
-    key, score = LINE, call('ZSCORE', LINE, e.id) or int((behind or 0) + 1)
+    key, score = LINE, call('ZSCORE', LINE, e.id) or (behind or 0) + 1
   end
   call('ZADD', key, score, e.id)
   outlive(ENTRIES, e.deadline - now)
@@ -81,7 +81,7 @@ end
 
 -- Gives the lock to this entry, until its deadline, with a token above every one before.
 local function grant(e)
-  e.token, e.since, stirred = math.max(last + 1, micros), int(now), true
+  e.token, e.since, stirred = math.max(last + 1, micros), now, true
   last = e.token + e.turns - 1
   kind, taken, of = e.kind, (kind and taken or 0) + e.n, e.of
   save(e)
@@ -125,7 +125,7 @@ local function commit()
     end
     if not value then
       call('DEL', LOCK)
-    elseif not call('SET', LOCK, value, found[1] and 'XX' or 'NX', 'PX', int(deadline - now)) then
+    elseif not call('SET', LOCK, value, found[1] and 'XX' or 'NX', 'PX', deadline - now) then
       call('GET', LOCK) -- says that it is of another type
     end
     if last > (tonumber(found[2]) or 0) then
