@@ -26,8 +26,8 @@ pub use crate::config::Options;
 pub use crate::fenced::write_fenced;
 use crate::replicas::Replicas;
 
-/// How many names one script takes: it keeps the server from everybody else for some 20 ms.
-const AT_ONCE: usize = 1000;
+/// How many names one script takes: it keeps everybody else waiting.
+const AT_ONCE: usize = 100;
 /// The shortest lease; a shorter one is granted as this.
 const MIN_TTL: Duration = Duration::from_millis(100);
 
