@@ -51,7 +51,7 @@ pub(crate) async fn is_not_seen_while_refused(arena: Arena) {
     let holder = arena.store().await.lock("c").with(&words).acquire().await.unwrap();
     let mut tasks = JoinSet::new();
     for _ in 0..4 {
-        let multi = arena.store().await.multi(NAMES);
+        let multi = arena.store().await.multi(NAMES).with(&words);
         tasks.spawn(async move {
             for _ in 0..25 {
                 let error = expect_kind(multi.try_acquire().await, ErrorKind::Contended);
@@ -78,7 +78,7 @@ pub(crate) async fn is_not_seen_while_refused(arena: Arena) {
 
 /// S12: whoever is seen to hold the first of them holds the last one too.
 pub(crate) async fn is_not_seen_while_granted(arena: Arena) {
-    let onlooker = arena.store().await;
+    let (onlooker, words) = (arena.store().await, Options::default().ttl(Duration::from_secs(20)));
     let mut stores = Vec::new();
     for _ in 0..4 {
         stores.push(arena.store().await);
@@ -87,7 +87,7 @@ pub(crate) async fn is_not_seen_while_granted(arena: Arena) {
         let names: Vec<Name> = NAMES.iter().map(|name| Name::from((*name, round))).collect();
         let mut tasks = JoinSet::new();
         for (i, store) in stores.iter().enumerate() {
-            let multi = store.multi(&names).label(format!("contender {i}"));
+            let multi = store.multi(&names).with(&words).label(format!("contender {i}"));
             tasks.spawn(async move { multi.try_acquire().await });
         }
         let mut outcomes = Vec::new();

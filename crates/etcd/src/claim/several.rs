@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use etcd_client::{Compare, CompareOp, GetResponse, ResponseHeader, Txn, TxnOp, TxnResponse};
+use etcd_client::{Compare, CompareOp, ResponseHeader, Txn, TxnOp, TxnResponse};
 use leasehold_core::seam::{Claim, ClaimedAll, Moment};
 use leasehold_core::{Error, ErrorKind, Result};
 
@@ -11,6 +11,7 @@ use super::TRIES;
 use crate::error::Failure;
 use crate::line::Own;
 use crate::look::contention;
+use crate::session::Session;
 use crate::store::{Store, by_age, put, reads};
 use crate::value::Value;
 
@@ -30,27 +31,34 @@ impl Store {
                 }
                 continue;
             };
-            let response = match self.enter_all(claims, &owns).await {
+            let Some(session) = owns.first().map(|own| &own.session) else {
+                return Ok(ClaimedAll::Granted(Vec::new()));
+            };
+            let response = match self.enter_all(claims, &owns, session).await {
                 Err(failure) if failure.lease_is_gone() => continue,
                 response => response?,
             };
-            let revision = response.header().map_or(0, ResponseHeader::revision);
-            let firsts = if response.succeeded() { Vec::new() } else { reads(&response) };
-            for (i, (own, line)) in owns.iter().zip(&firsts).enumerate() {
-                if line.kvs().first().is_some_and(|first| first.key() != own.key.as_bytes()) {
-                    // Their own late attempt could still find the lines empty.
-                    self.release_all(claims).await?;
-                    let prefix = self.keys.line(&claims[i].name);
-                    return Ok(ClaimedAll::Busy(i, contention(&prefix, line, line.count())));
+            let lines = reads(&response);
+            let mut created = Vec::with_capacity(claims.len());
+            for (i, (claim, own)) in claims.iter().zip(&owns).enumerate() {
+                match lines.get(i).map(|line| (line, line.kvs().first())) {
+                    None => created.push(response.header().map_or(0, ResponseHeader::revision)),
+                    Some((_, Some(first))) if first.key() == own.key.as_bytes() => {
+                        created.push(first.create_revision())
+                    }
+                    Some((line, Some(_))) => {
+                        // Their own late attempt could still find the lines empty.
+                        self.release_all(claims).await?;
+                        let who = contention(&self.keys.line(&claim.name), line, line.count());
+                        return Ok(ClaimedAll::Busy(i, who));
+                    }
+                    // The session lets nobody in any more, or one of them has gone again.
+                    Some((_, None)) => {}
                 }
             }
-            let there = |line: &GetResponse| line.kvs().first().map_or(0, etcd_client::KeyValue::create_revision);
-            let created: Vec<i64> =
-                if response.succeeded() { vec![revision; claims.len()] } else { firsts.iter().map(there).collect() };
-            if created.contains(&0) {
-                // The session lets nobody in any more, or a part of them has gone again.
-                self.release_all(claims).await?;
-            } else if let Some(granted) = self.stand_all(claims, &created) {
+            if created.len() == claims.len()
+                && let Some(granted) = self.stand_all(claims, &created)
+            {
                 return Ok(granted);
             }
         }
@@ -68,26 +76,24 @@ impl Store {
         claims.iter().map(own).collect()
     }
 
-    async fn enter_all(&self, claims: &[Claim], owns: &[Own]) -> Result<TxnResponse, Failure> {
-        let gone = || Failure::new(ErrorKind::Unavailable, "nothing is claimed");
-        let session = &owns.first().ok_or_else(gone)?.session;
-        let lines: Vec<_> = claims.iter().map(|claim| self.keys.line(&claim.name)).collect();
-        let empty = lines.iter().map(|line| Compare::create_revision(&**line, CompareOp::Equal, 0).with_prefix());
-        let open = Compare::create_revision(&*session.key, CompareOp::Equal, 0);
-        let value = |claim: &Claim| Value::now(&claim.label, claim.mode).write();
-        let puts = claims.iter().zip(owns).map(|(claim, own)| put(session.lease, &own.key, value(claim)));
-        let looks = lines.iter().map(|line| TxnOp::get(&**line, Some(by_age(1))));
-        let when: Vec<Compare> = empty.chain([open]).collect();
-        let txn = Txn::new().when(when).and_then(puts.collect::<Vec<_>>()).or_else(looks.collect::<Vec<_>>());
-        let doubt = |doubts: &dyn Fn(&Own) -> bool| {
+    async fn enter_all(&self, claims: &[Claim], owns: &[Own], session: &Session) -> Result<TxnResponse, Failure> {
+        let mut when = vec![Compare::create_revision(&*session.key, CompareOp::Equal, 0)];
+        let (mut puts, mut looks) = (Vec::new(), Vec::new());
+        for (claim, own) in claims.iter().zip(owns) {
+            let line = self.keys.line(&claim.name);
+            when.push(Compare::create_revision(&*line, CompareOp::Equal, 0).with_prefix());
+            puts.push(put(session.lease, &own.key, Value::now(&claim.label, claim.mode).write()));
+            looks.push(TxnOp::get(&*line, Some(by_age(1))));
+        }
+        let doubt = |doubt: bool| {
             let mut state = self.state();
             for (claim, before) in claims.iter().zip(owns) {
-                state.own(&claim.name, claim.id).into_iter().for_each(|own| own.doubt = doubts(before));
+                state.own(&claim.name, claim.id).into_iter().for_each(|own| own.doubt = doubt || before.doubt);
             }
         };
-        doubt(&|_| true);
-        let answer = self.txn(txn).await;
-        doubt(&|before| answer.doubt || before.doubt);
+        doubt(true);
+        let answer = self.txn(Txn::new().when(when).and_then(puts).or_else(looks)).await;
+        doubt(answer.doubt);
         self.under(session, answer.outcome)
     }
 
