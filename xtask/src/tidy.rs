@@ -17,9 +17,9 @@ const MAX_LINES: usize = 500;
 const STORES: [(&str, usize); 7] = [
     ("memory", 340),
     ("sqlite", 1235),
-    ("redis", 745),
-    ("redis-client", 570),
-    ("redlock", 915),
+    ("redis", 665),
+    ("redis-client", 630),
+    ("redlock", 890),
     ("etcd", 1305),
     ("zookeeper", 1365),
 ];
