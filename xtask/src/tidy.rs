@@ -17,10 +17,10 @@ const MAX_LINES: usize = 500;
 const STORES: [(&str, usize); 7] = [
     ("memory", 340),
     ("sqlite", 1235),
-    ("redis", 745),
-    ("redis-client", 570),
-    ("redlock", 915),
-    ("etcd", 1215),
+    ("redis", 665),
+    ("redis-client", 630),
+    ("redlock", 890),
+    ("etcd", 1305),
     ("zookeeper", 1365),
 ];
 /// Folders at the root of somebody's machine, which nothing in here may mention.
