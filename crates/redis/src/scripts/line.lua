@@ -143,8 +143,8 @@ local function granted(e)
   return 'granted ' .. int(e.token) .. ' ' .. e.turns
 end
 
--- Who is in the way: `ours token held_for others left rank label`, where ours is 0 if another tool holds it. Of whoever
--- waits, by its id, also the rank.
+-- Who is in the way: `ours token held_for others left rank label`, where ours is 0 if another tool holds it. `id` is that of
+-- whoever asks, if it waits: it is none of the others, and the rank is its.
 local function refusal(word, id)
   local h = holder or kind and get(call('ZRANGE', SHARERS, 0, 0)[1])
   local left = kind and not holder and h and h.deadline - now or call('PTTL', LOCK)
