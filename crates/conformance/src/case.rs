@@ -69,6 +69,7 @@ table! {
     waiting::gets_it_without_a_bell: "P5", [], fair;
     waiting::skips_the_dead: "P5 P6 S4", [], fair;
     waiting::a_dead_place_is_not_granted: "P1 P5 S4", [Fair], fair;
+    waiting::outlives_what_its_client_forgot: "P4 P5 S4", [], fair;
     waiting::fast_never_passes_fair: "P6 S5", [Fair], fair;
     waiting::survives_a_dead_holder: "P5", [], fair;
     waiting::ends_at_its_deadline: "P8", [], any;

@@ -135,7 +135,7 @@ impl<'a> Candidate<'a> {
             let changed = self.standing.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            match self.standing.look() {
+            match self.look() {
                 Look::Granted => return Woken::Granted,
                 Look::Rung => return Woken::Again,
                 Look::Nothing => {}
@@ -152,6 +152,15 @@ impl<'a> Candidate<'a> {
                 () = changed => {}
                 () = self.client.clock.sleep_until(until) => {}
             }
+        }
+    }
+
+    /// They are granted when each of them is.
+    fn look(&self) -> Look {
+        let others = self.others.iter().all(|standing| standing.look() == Look::Granted);
+        match self.standing.look() {
+            Look::Granted if !others => Look::Nothing,
+            look => look,
         }
     }
 

@@ -38,11 +38,12 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(backend: Arc<dyn Backend>, mut random: fastrand::Rng, thread: Option<OwnThread>) -> Client {
-        let bells = backend.bells().cloned().unwrap_or_default();
+        let (bells, guarantees) = (backend.bells().cloned().unwrap_or_default(), backend.guarantees());
+        guarantees.warnings.iter().for_each(|warning| events::store_warns(&*backend, warning));
         Client {
             bells: bells.clone(),
             clock: backend.clock(),
-            guarantees: backend.guarantees(),
+            guarantees,
             gates: Gates::default(),
             keeper: Arc::new(Keeper::new(backend.clone(), bells, random.fork())),
             backend,

@@ -27,6 +27,9 @@ pub struct Guarantees {
     pub atomic_multi: usize,
     /// What else an operator should know.
     pub notes: &'static str,
+    /// Why this very server may give less, by how it was set up when the store connected; empty if the store found nothing, or
+    /// does not ask. [`Store::new`](crate::Store::new) also tells `tracing` each: level `WARN`, target `leasehold`.
+    pub warnings: Vec<&'static str>,
 }
 
 impl Guarantees {
@@ -42,6 +45,7 @@ impl Guarantees {
             recovery: Duration::from_secs(1),
             atomic_multi: 1,
             notes: "",
+            warnings: Vec::new(),
         }
     }
 
@@ -92,6 +96,13 @@ impl Guarantees {
     #[must_use]
     pub const fn notes(mut self, notes: &'static str) -> Guarantees {
         self.notes = notes;
+        self
+    }
+
+    /// Sets the warnings.
+    #[must_use]
+    pub fn warnings(mut self, warnings: Vec<&'static str>) -> Guarantees {
+        self.warnings = warnings;
         self
     }
 

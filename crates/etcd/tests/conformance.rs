@@ -69,7 +69,6 @@ impl Harness for World {
             ),
             World::External(_) => Powers::new(&[PushedWake], "the server of LEASEHOLD_ETCD_URL is not ours to disturb"),
         }
-        .lacks(&[Need::AtomicMulti], "names are taken one after the other")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

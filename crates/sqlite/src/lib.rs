@@ -29,6 +29,8 @@ use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Re
 
 use crate::client::{Handle, limit};
 
+/// How many names one transaction takes: it keeps everybody else waiting.
+const AT_ONCE: usize = 100;
 /// The shortest lease that survives a busy machine.
 const MIN_TTL: Duration = Duration::from_millis(100);
 
@@ -162,7 +164,7 @@ impl Backend for Sqlite {
             .pushed_wake(true)
             .ttl(MIN_TTL, Duration::from_nanos(1))
             .recovery(Duration::from_millis(100))
-            .atomic_multi(usize::MAX)
+            .atomic_multi(AT_ONCE)
             .notes(NOTES)
     }
 

@@ -176,8 +176,8 @@ impl Broken {
         }
     }
 
-    async fn keep_the_dead_alive(&self) {
-        if self.is(Defect::WaitsForTheDead) {
+    async fn keep_alive(&self, defect: Defect) {
+        if self.is(defect) {
             let all: Vec<Tenure> = self.world.known().iter().map(|k| tenure(&k.asked, None)).collect();
             let _ = self.world.memory().renew(&all).await;
         }
@@ -233,7 +233,7 @@ impl fmt::Debug for Broken {
 #[deny(clippy::missing_trait_methods)]
 impl Backend for Broken {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        self.keep_the_dead_alive().await;
+        self.keep_alive(Defect::WaitsForTheDead).await;
         if let Some(answer) = self.unasked(claim).await {
             return Ok(answer);
         }
@@ -269,7 +269,8 @@ impl Backend for Broken {
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        self.keep_the_dead_alive().await;
+        self.keep_alive(Defect::WaitsForTheDead).await;
+        self.keep_alive(Defect::RenewsTheForgotten).await;
         if self.is(Defect::PretendsToRenew) {
             return Ok(tenures.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect());
         }
@@ -292,7 +293,7 @@ impl Backend for Broken {
     }
 
     async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {
-        self.keep_the_dead_alive().await;
+        self.keep_alive(Defect::WaitsForTheDead).await;
         if self.is(Defect::ReleasesOnlyWithAPlace) && place.is_none() {
             return Ok(());
         }

@@ -28,6 +28,7 @@ pub(crate) enum Defect {
     FastPassesFair,
     TryLeavesAPlace,
     WaitsForTheDead,
+    RenewsTheForgotten,
     FoldsNames,
     ListsBackwards,
     ReadersExclude,
@@ -120,6 +121,8 @@ sentences! {
         => "exclusion/a_failed_try_leaves_nothing", "left a place";
     WaitsForTheDead: "the place of a dead waiter never ends"
         => "waiting/skips_the_dead", "behind dead ones";
+    RenewsTheForgotten: "a renewal keeps all places of its session alive, also those that nobody claims or renews any more"
+        => "waiting/outlives_what_its_client_forgot", "a forgotten place to end";
     FoldsNames: "names are encoded without regard to case"
         => "names/do_not_interact", "\"A\"";
     ListsBackwards: "lists come in no order"

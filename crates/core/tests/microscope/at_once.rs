@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Claim, ClaimId, ClaimedAll, Queue};
+use leasehold_core::seam::{Claim, ClaimId, Claimed, ClaimedAll, Queue};
 use leasehold_core::{Contention, ErrorKind, Loss, Name};
 use tokio::sync::Notify;
 
 use crate::script::{
-    AT_ONCE, Call, Log, Script, TTL, all_granted, driven, error, granted, in_time, ms, pass, settle, waiting,
+    AT_ONCE, Call, Log, Script, TTL, all_granted, driven, error, granted, granted_since, in_time, ms, pass, settle,
+    waiting,
 };
 
 type Claims = Arc<Mutex<Vec<Claim>>>;
@@ -232,6 +233,28 @@ async fn bad_input_is_refused_before_anything_is_sent() {
     store.close(TTL).await.unwrap();
     assert_eq!(store.multi(["a", "b"]).acquire().await.unwrap_err().kind(), ErrorKind::Closed);
     assert!(log.parties().is_empty());
+}
+
+/// A bell may tell of some of them what a reply did not.
+#[tokio::test]
+async fn they_are_granted_when_each_of_them_is() {
+    for told in 1..=2 {
+        let (script, time, log) = Script::new();
+        let (bells, clock) = (script.bells(), time.clock());
+        let store = script
+            .claims_of_all(move |claims, n| {
+                let tell = |claim: &Claim| match granted_since(claim, 1, clock.now()) {
+                    Claimed::Granted(grant) => bells.granted(claim.id, grant),
+                    other => panic!("{other:?}"),
+                };
+                claims.iter().take(told).for_each(tell);
+                async move { if n == 0 { error(ErrorKind::Ambiguous) } else { Ok(all_granted(&claims, 1)) } }
+            })
+            .store();
+        let guard = in_time(driven(&time, store.multi(["a", "b"]).acquire())).await.unwrap();
+        assert!(guard.is_valid());
+        assert_eq!((log.parties().len(), log.releases()), (3 - told, 0));
+    }
 }
 
 #[tokio::test]

@@ -273,7 +273,8 @@ impl Backend for Watched {
 
     fn guarantees(&self) -> Guarantees {
         let at_once = if self.0.claim_all.is_some() { AT_ONCE } else { 1 };
-        Guarantees::none("script").fairness(Fairness::Strict).atomic_multi(at_once)
+        let warnings = vec!["it may forget"];
+        Guarantees::none("script").fairness(Fairness::Strict).atomic_multi(at_once).warnings(warnings)
     }
 
     fn bells(&self) -> Option<&Bells> {
