@@ -14,7 +14,7 @@ use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
-  leasehold run nightly -- ./report.sh            wait for the lock, run the program, give the lock back
+  leasehold run nightly -- ./report.sh            wait for the lock, run, give it back
   leasehold run nightly --no-wait -- ./report.sh  or exit with 75 if somebody else has it
   leasehold who nightly                           who holds it, with which fencing token, who waits
 

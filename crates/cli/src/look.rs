@@ -28,7 +28,7 @@ pub(crate) async fn ls(args: List) -> io::Result<Exit> {
             lines.push((name, line));
         }
         if args.json {
-            return Ok((YES, json(lines.iter().map(|(name, line)| described(name.as_str(), line)).collect())));
+            return Ok((YES, json(&lines.iter().map(|(name, line)| described(name.as_str(), line)).collect())));
         }
         let mut table = Table::new(["NAME", "HOLDER", "TOKEN", "SINCE", "WAITING"]);
         for (name, line) in &lines {
@@ -53,7 +53,7 @@ pub(crate) async fn who(args: Who) -> io::Result<Exit> {
         let line = store.lock(&args.name).inspect().await?;
         let verdict = if line.holders.is_empty() { NO } else { YES };
         if args.json {
-            return Ok((verdict, json(described(&args.name, &line))));
+            return Ok((verdict, json(&described(&args.name, &line))));
         }
         if line.holders.is_empty() && line.waiters.is_empty() {
             return Ok((verdict, format!("{:?} at {at}: nobody holds it\n", args.name)));
@@ -75,7 +75,7 @@ pub(crate) async fn evict(args: Break) -> io::Result<Exit> {
         let (name, token) = (&args.name, args.token);
         let ended = store.evict(name, FencingToken::new(token)).await?;
         let text = match (args.json, ended) {
-            (true, _) => json(json!({ "name": name, "token": token, "ended": ended })),
+            (true, _) => json(&json!({ "name": name, "token": token, "ended": ended })),
             (false, true) => format!("{name:?} at {at}: the hold with token {token} was ended\n"),
             (false, false) => format!("{name:?} at {at}: nobody holds it with token {token}\n"),
         };
@@ -99,7 +99,7 @@ pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
                 "atomic_multi": g.atomic_multi,
                 "notes": g.notes,
             });
-            return Ok((YES, json(given)));
+            return Ok((YES, json(&given)));
         }
         let mut table = Table::new(["", g.store]);
         table.row(["tokens rise".into(), fencing(g.fencing).into()]);
@@ -171,7 +171,7 @@ fn shown<const N: usize>(table: &Table<N>) -> String {
     table.text(output::has_colours(&stdout()))
 }
 
-fn json(value: Value) -> String {
+fn json(value: &Value) -> String {
     format!("{value:#}\n")
 }
 

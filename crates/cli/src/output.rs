@@ -15,7 +15,12 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 
 /// Text that does not move the cursor.
 pub(crate) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c }).collect()
+    let plain = |c: char| match c {
+        '\n' | '\r' | '\t' => ' ',
+        c if c.is_control() => '\u{FFFD}',
+        c => c,
+    };
+    text.chars().map(plain).collect()
 }
 
 /// Whether somebody watches this stream who can see a line change.
@@ -34,7 +39,7 @@ mod tests {
 
     #[test]
     fn nothing_moves_the_cursor() {
-        assert_eq!(plain("\x1b[2Ja\u{9b}b\r\n"), "\u{FFFD}[2Ja\u{FFFD}b\u{FFFD}\u{FFFD}");
+        assert_eq!(plain("\x1b[2Ja\u{9b}b\r\n"), "\u{FFFD}[2Ja\u{FFFD}b  ");
         assert_eq!(plain("é\u{1F512}"), "é\u{1F512}");
     }
 }

@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn a_line_stays_one_line() {
         assert_eq!(cut("waiting", 5), "wait");
-        assert_eq!(cut("waiting\nfor", 80), "waiting\u{FFFD}for");
+        assert_eq!(cut("waiting\nfor", 80), "waiting for");
         assert_eq!(cut("waiting", 0), "");
     }
 }
