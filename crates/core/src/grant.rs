@@ -7,7 +7,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::line::Contention;
 use crate::loss::Loss;
-use crate::token::FencingToken;
+use crate::token::{FencingToken, TURNS_OF_A_PLACE, token_of_place};
 
 /// A store's answer to a claim.
 #[derive(Debug)]
@@ -66,6 +66,11 @@ impl Grant {
     /// A grant with one token.
     pub fn new(place: Place, token: FencingToken, validity: impl Into<Validity>) -> Grant {
         Grant { place, token, turns: 1, validity: validity.into() }
+    }
+
+    /// A grant of a store that numbers places when they are taken, of the place with this number: with 256 turns.
+    pub fn of_place(place: Place, number: i64, validity: impl Into<Validity>) -> Grant {
+        Grant::new(place, token_of_place(number), validity).turns(TURNS_OF_A_PLACE)
     }
 
     /// Says that `turns` consecutive tokens are reserved for this grant.
