@@ -7,8 +7,8 @@ use zookeeper_client::{Client, CreateMode, Error as ZkError};
 
 use crate::error::{reading, writing};
 use crate::line::{Child, children, in_order, modes};
-use crate::places::{Entry, Node};
 use crate::session::Session;
+use crate::state::{Entry, Node};
 use crate::wait::{busy, is_awaited, wait};
 use crate::withdraw::withdraw;
 use crate::{names, record};
@@ -17,7 +17,7 @@ use crate::{names, record};
 pub(crate) async fn claim(session: &Session, claim: &Claim) -> Result<Claimed> {
     session.limited(attempt(session, claim)).await.unwrap_or_else(|e| {
         // What is known of a claim is what may be in the store.
-        let may_be_there = session.state().places.kept.contains_key(&claim.id);
+        let may_be_there = session.state().kept.contains_key(&claim.id);
         Err(if may_be_there { writing(e) } else { reading(e) })
     })
 }
@@ -27,21 +27,20 @@ async fn attempt(session: &Session, claim: &Claim) -> Result<Result<Claimed>, Zk
     let client = session.connected().await?;
     let parent = session.config.lock(&claim.name);
     let trying = claim.queue == Queue::Try;
-    let known = session.state().places.renew(claim.id, Moment::now());
-    let (mut line, mut found) = (Vec::new(), None);
-    if known.is_some() || trying {
-        // A server that lags behind may not show yet what was never answered.
-        let unsure = known.as_ref().is_some_and(|entry| entry.node.is_none());
-        line = in_order(&children(&client, &parent, unsure).await?);
-        if let Some(entry) = known {
-            found = find(session, &client, entry, &line).await?;
-        }
+    if session.state().kept.get(&claim.id).is_some_and(|kept| kept.entry.node.is_none()) {
+        withdraw(session, claim.id).await?; // its answer was lost: what came of it goes first
     }
+    let known = session.state().renew(claim.id, Moment::now());
+    let mut line = match known.is_some() || trying {
+        true => in_order(&children(&client, &parent, false).await?),
+        false => Vec::new(),
+    };
+    let found = known.filter(|entry| line.iter().any(|child| entry.is(child)));
     let again = found.is_some();
     let entry = match found {
         Some(entry) => entry,
         None => {
-            session.state().places.kept.remove(&claim.id); // it is gone, or never came
+            session.state().kept.remove(&claim.id); // its entry is gone
             if trying {
                 if let Err(differ) = same_permits(&modes(&line), claim.mode) {
                     return Ok(Err(differ));
@@ -80,18 +79,6 @@ async fn attempt(session: &Session, claim: &Claim) -> Result<Result<Claimed>, Zk
     hold(session, &client, claim, &entry, &path, again && !trying && is_awaited(own.mode)).await
 }
 
-/// The claim's entry, if it is in this line: also one that was made by a request without an answer.
-async fn find(session: &Session, client: &Client, mut entry: Entry, line: &[Child]) -> Result<Option<Entry>, ZkError> {
-    let Some(own) = line.iter().find(|child| entry.is(child)) else { return Ok(None) };
-    if entry.node.is_none() {
-        let path = format!("{}/{}", entry.parent, own.node);
-        let Some(stat) = client.check_stat(&path).await? else { return Ok(None) };
-        entry.node = Some(Node { path: path.into(), czxid: stat.czxid });
-        session.state().places.found(&entry);
-    }
-    Ok(Some(entry))
-}
-
 /// Makes a new entry. The list is sent right behind it: the session's order makes it show whatever is before the entry.
 async fn enter(
     session: &Session,
@@ -103,20 +90,22 @@ async fn enter(
     let prefix = format!("{parent}/{}{}", entry.prefix, names::ending(claim.mode));
     let data = record::encode(claim.mode, &claim.label);
     let options = session.config.make(CreateMode::EphemeralSequential);
-    session.state().places.keep(&entry, claim, Moment::now());
+    session.state().keep(&entry, claim, Moment::now());
     loop {
         let (created, listed) = join(client.create(&prefix, &data, &options), client.list_children(parent)).await;
         match created {
             Ok((stat, number)) => {
                 entry.node = Some(Node { path: format!("{prefix}{number}").into(), czxid: stat.czxid });
-                session.state().places.found(&entry);
+                if let Some(kept) = session.state().at(&entry) {
+                    kept.entry = entry.clone();
+                }
                 return Ok((entry, in_order(&listed?)));
             }
             // ZooKeeper removes the node of a lock that nobody has used for a minute.
             Err(ZkError::NoNode) => client.mkdir(parent, &session.config.make(CreateMode::Container)).await?,
             Err(e) => {
                 if writing(e.clone()).kind() != ErrorKind::Ambiguous {
-                    session.state().places.kept.remove(&claim.id);
+                    session.state().kept.remove(&claim.id);
                 }
                 return Err(e);
             }
@@ -134,7 +123,7 @@ async fn hold(
     tell: bool,
 ) -> Result<Result<Claimed>, ZkError> {
     let withdrawn = || Error::new(ErrorKind::Ambiguous, "the claim was withdrawn meanwhile");
-    let kept = session.state().places.at(entry).map(|kept| (kept.held, kept.stored.clone()));
+    let kept = session.state().at(entry).map(|kept| (kept.held, kept.stored.clone()));
     let Some((held, stored)) = kept else { return Ok(Err(withdrawn())) };
     let downgrade = held && (stored.0, claim.mode) == (Mode::Exclusive, Mode::Shared);
     let new = (if downgrade { Mode::Shared } else { stored.0 }, claim.label.clone());

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -18,13 +17,8 @@ const UNANSWERED: usize = 6;
 /// How long to wait before trying again what has failed.
 pub(crate) const BREATHE: Duration = Duration::from_millis(200);
 
-/// Keeps the session alive until it ends, and says so then.
-pub(crate) async fn beat(session: Arc<Session>, states: StateWatcher, bell: OneshotWatcher) {
-    let loss = live(&session, states, bell).await;
-    session.ended(loss);
-}
-
-async fn live(session: &Session, mut states: StateWatcher, bell: OneshotWatcher) -> Loss {
+/// Keeps the session alive until it ends, and says why it did.
+pub(crate) async fn live(session: &Session, mut states: StateWatcher, bell: OneshotWatcher) -> Loss {
     let mut hearing = pin!(hear(session, bell));
     let mut beats = FuturesUnordered::new();
     let (clock, mut last) = (Clock::boot(), Moment::now());

@@ -35,11 +35,11 @@ mod line;
 mod look;
 mod names;
 mod observe;
-mod places;
 mod proof;
 mod record;
 mod session;
 mod sessions;
+mod state;
 mod wait;
 mod withdraw;
 

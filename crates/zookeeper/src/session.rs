@@ -1,20 +1,19 @@
 //! One session with ZooKeeper: the lease of everything that was claimed through it.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::seam::{Bells, ClaimId, Grant, Mode, Moment, Place, Renewal, Tenure};
+use leasehold_core::seam::{Bells, ClaimId, Moment, Renewal, Tenure};
 use leasehold_core::{Loss, Result};
 use tokio::time::timeout;
 use zookeeper_client::{Client, CreateMode, Error as ZkError, OneshotWatcher, SessionState};
 
 use crate::config::Config;
 use crate::error::{reading, unavailable};
-use crate::places::{Entry, Kept, Places};
 use crate::proof::Proof;
+use crate::state::{Kept, State};
 use crate::{heart, withdraw};
 
 /// A server that says nothing for so long is left for another one.
@@ -31,17 +30,12 @@ pub(crate) struct Session {
     state: Mutex<State>,
 }
 
-pub(crate) struct State {
-    /// `None` once it has ended.
-    client: Option<Client>,
-    pub(crate) proof: Proof,
-    pub(crate) places: Places,
-}
-
 impl Session {
     /// Makes a session whose timeout is as near to `ttl` as the server allows, and keeps it alive.
     pub(crate) async fn open(config: &Arc<Config>, bells: &Bells, ttl: Duration) -> Result<Arc<Session>> {
-        let connector = config.connector.clone().with_session_timeout(ttl).with_fail_eagerly();
+        // ZooKeeper counts in milliseconds, and a lease is never shorter than was asked for.
+        let in_milliseconds = ttl + Duration::from_nanos(999_999);
+        let connector = config.connector.clone().with_session_timeout(in_milliseconds).with_fail_eagerly();
         let connector = connector.with_connection_timeout(SILENCE.min(ttl * 2 / 5));
         let asked = Moment::now();
         let client = connector.connect(&config.servers).await.map_err(reading)?;
@@ -52,14 +46,11 @@ impl Session {
             id: client.session_id().0,
             timeout,
             lease: timeout.max(ttl),
-            state: Mutex::new(State {
-                client: Some(client),
-                proof: Proof::new(asked, timeout),
-                places: Places::new(Moment::now()),
-            }),
+            state: Mutex::new(State::new(Some(client), Proof::new(asked, timeout), Moment::now())),
         });
         let bell = session.listen().await.map_err(reading)?;
-        tokio::spawn(heart::beat(session.clone(), states, bell));
+        let living = session.clone();
+        tokio::spawn(async move { living.ended(heart::live(&living, states, bell).await) });
         Ok(session)
     }
 
@@ -104,7 +95,7 @@ impl Session {
     /// Takes the session into use; `false` if it has ended.
     pub(crate) fn touch(&self) -> bool {
         let mut state = self.state();
-        state.places.used = Moment::now();
+        state.used = Moment::now();
         state.client.as_ref().is_some_and(|client| !client.state().is_terminated())
     }
 
@@ -121,21 +112,18 @@ impl Session {
         let _ = self.limited(withdraw::clear(self, |_| true)).await;
     }
 
-    /// A heartbeat was answered. What it adds to a hold is said at once, because the next renewal may fail.
+    /// A heartbeat was answered. What it adds to all that is held is said at once, because the next renewal may fail.
     fn proven(&self, sent: Moment) {
-        let mut state = self.state();
-        state.proof.answered(sent, Moment::now());
-        let held = state.places.kept.values().filter(|kept| kept.held);
-        let grants: Vec<_> = held.filter_map(|kept| Some((kept.entry.id, grant(kept, &state.proof)?))).collect();
-        drop(state);
+        self.state().proof.answered(sent, Moment::now());
+        let grants = self.state().grants();
         grants.into_iter().for_each(|(id, grant)| self.bells.granted(id, grant));
     }
 
     /// Lets go of what nobody needs: claims that nobody has claimed again or renewed for a lease, and then the session itself.
     pub(crate) fn tidy(&self, now: Moment) {
         let mut state = self.state();
-        state.places.lapse(self.lease, now);
-        if state.places.are_idle(now) {
+        state.lapse(self.lease, now);
+        if state.is_idle(now) {
             state.client = None;
         }
     }
@@ -144,7 +132,7 @@ impl Session {
     pub(crate) fn renew(&self, tenure: &Tenure) -> Renewal {
         let mut state = self.state();
         let now = Moment::now();
-        match state.places.renew(tenure.claim.id, now).map(|entry| entry.node) {
+        match state.renew(tenure.claim.id, now).map(|entry| entry.node) {
             Some(Some(node)) if *node.path == *tenure.place.as_str() => Renewal::Renewed(state.proof.validity(now)),
             Some(None) => Renewal::Unknown(unavailable("the claim is just being made again")),
             Some(Some(_)) | None => Renewal::Lost(Loss::Gone),
@@ -154,14 +142,13 @@ impl Session {
     /// Compares the claims' nodes with the session's ephemeral ones, and rings for those that are gone. One request for all.
     pub(crate) async fn audit(&self, loss: Loss) -> Result<(), ZkError> {
         let nodes = |kept: &Kept| kept.entry.node.as_ref().map(|node| node.path.clone());
-        let known: HashSet<Arc<str>> = self.state().places.kept.values().filter_map(nodes).collect();
+        let known: HashSet<Arc<str>> = self.state().kept.values().filter_map(nodes).collect();
         let Some(client) = self.current().filter(|_| !known.is_empty()) else { return Ok(()) };
         let listed =
             timeout(self.config.timeout.min(self.timeout / 8), client.list_ephemerals(&self.config.root)).await;
         let alive: HashSet<String> = listed.unwrap_or(Err(ZkError::ConnectionLoss))?.into_iter().collect();
         let is_gone = |kept: &Kept| nodes(kept).is_some_and(|path| known.contains(&path) && !alive.contains(&*path));
-        let gone: Vec<ClaimId> =
-            self.state().places.kept.extract_if(|_, kept| is_gone(kept)).map(|(id, _)| id).collect();
+        let gone: Vec<ClaimId> = self.state().kept.extract_if(|_, kept| is_gone(kept)).map(|(id, _)| id).collect();
         gone.into_iter().for_each(|id| self.bells.lost(id, loss));
         Ok(())
     }
@@ -169,7 +156,7 @@ impl Session {
     /// The session has ended, and with it everything that was claimed through it.
     pub(crate) fn ended(&self, loss: Loss) {
         drop(self.leave());
-        let all: Vec<ClaimId> = self.state().places.kept.drain().map(|(id, _)| id).collect();
+        let all: Vec<ClaimId> = self.state().kept.drain().map(|(id, _)| id).collect();
         if !all.is_empty() {
             tracing::warn!(claims = all.len(), ?loss, "the session with ZooKeeper has ended");
         }
@@ -191,27 +178,6 @@ impl Session {
             }
         };
         let _ = timeout(self.config.timeout, closed).await;
-    }
-}
-
-impl State {
-    /// This entry holds, with this mode and this label. `None` if nobody wants it any more.
-    pub(crate) fn hold(&mut self, entry: &Entry, stored: (Mode, Arc<str>)) -> Option<Grant> {
-        let kept = self.places.at(entry)?;
-        (kept.held, kept.stored) = (true, stored);
-        grant(kept, &self.proof)
-    }
-}
-
-/// What a claim holds once its node is known.
-fn grant(kept: &Kept, proof: &Proof) -> Option<Grant> {
-    let node = kept.entry.node.as_ref()?;
-    Some(Grant::of_place(Place::new(node.path.clone()), node.czxid, proof.validity(kept.seen)))
-}
-
-impl fmt::Debug for Session {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("id", &self.id).field("timeout", &self.timeout).finish_non_exhaustive()
     }
 }
 

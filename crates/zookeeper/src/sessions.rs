@@ -41,10 +41,10 @@ impl Sessions {
                 return Ok(session);
             }
             self.opened(|_| ())?;
-            let session = Session::open(&self.config, &self.bells, in_milliseconds(ttl)).await?;
+            let session = Session::open(&self.config, &self.bells, ttl).await?;
             self.opened(|sessions| {
                 sessions.retain(|_, session| session.current().is_some());
-                sessions.insert(in_milliseconds(ttl), session.clone());
+                sessions.insert(ttl, session.clone());
             })
             .inspect_err(|_| drop(session.leave()))?;
             Ok(session)
@@ -57,10 +57,7 @@ impl Sessions {
 
     /// The session through which claims with this TTL were made, if it has not ended.
     pub(crate) fn live(&self, ttl: Duration) -> Option<Arc<Session>> {
-        self.opened(|sessions| sessions.get(&in_milliseconds(ttl)).cloned())
-            .ok()
-            .flatten()
-            .filter(|session| session.touch())
+        locked(&self.open).as_ref()?.get(&ttl).filter(|session| session.touch()).cloned()
     }
 
     /// A session for what needs none of its own.
@@ -102,9 +99,4 @@ impl Drop for Sessions {
     fn drop(&mut self) {
         let _ = self.opened(|sessions| sessions.values().for_each(|session| drop(session.leave())));
     }
-}
-
-/// ZooKeeper counts in milliseconds. A lease is never shorter than was asked for.
-fn in_milliseconds(ttl: Duration) -> Duration {
-    Duration::from_millis(u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
 }

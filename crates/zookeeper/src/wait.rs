@@ -9,8 +9,8 @@ use zookeeper_client::{Client, Error as ZkError, OneshotWatcher};
 
 use crate::line::{Child, in_order, modes};
 use crate::look;
-use crate::places::Entry;
 use crate::session::Session;
+use crate::state::Entry;
 
 /// More permits than that are not watched one by one. The first that does not get one watches the children, and whoever is
 /// behind it watches the one before, which writes to its own node once it holds. So a release still wakes one waiter only.
@@ -118,7 +118,7 @@ fn ring_for(session: &Session, entry: &Entry, watchers: Vec<OneshotWatcher>) {
             bells.claim_again(id);
         });
     }
-    if let Some(kept) = session.state().places.at(entry) {
+    if let Some(kept) = session.state().at(entry) {
         kept.watches = watches;
     }
 }

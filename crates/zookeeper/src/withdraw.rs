@@ -1,33 +1,31 @@
 //! Withdrawing claims: what `release` does, and what becomes of a claim that nobody wants any more.
 
-use leasehold_core::seam::ClaimId;
-use zookeeper_client::{Client, Error as ZkError};
+use std::sync::Arc;
 
-use crate::line::children;
-use crate::places::Entry;
+use leasehold_core::seam::ClaimId;
+use zookeeper_client::Error as ZkError;
+
+use crate::line::{children, in_order};
 use crate::session::Session;
+use crate::state::Entry;
 
 /// Removes whatever the claim has left. If that fails, or nobody waits for it, the session tries again after each heartbeat: it
 /// outlives its claims, so an entry that was forgotten would block its line.
 pub(crate) async fn withdraw(session: &Session, id: ClaimId) -> Result<(), ZkError> {
-    session.state().places.leave(id);
+    session.state().leave(id);
     clear(session, |entry| entry.id == id).await
 }
 
 /// Removes those entries that nobody wants any more.
 pub(crate) async fn clear(session: &Session, which: impl Fn(&Entry) -> bool) -> Result<(), ZkError> {
-    let leaving: Vec<Entry> = session.state().places.leaving.iter().filter(|entry| which(entry)).cloned().collect();
+    let leaving: Vec<Entry> = session.state().leaving.iter().filter(|entry| which(entry)).cloned().collect();
     for entry in leaving {
-        let removed = match session.connected().await {
-            Ok(client) => remove(&client, &entry).await,
-            Err(e) => Err(e),
-        };
-        match removed {
+        match remove(session, &entry).await {
             // With the session all its entries are gone.
             Ok(()) | Err(ZkError::SessionExpired | ZkError::ClientClosed) => {}
             Err(e) => return Err(e),
         }
-        session.state().places.leaving.retain(|other| other.prefix != entry.prefix);
+        session.state().leaving.retain(|other| other.prefix != entry.prefix);
     }
     Ok(())
 }
@@ -36,16 +34,14 @@ pub(crate) async fn clear(session: &Session, which: impl Fn(&Entry) -> bool) -> 
 ///
 /// Nothing of the claim can arrive after this: a request that was sent before on the same connection is executed before, and
 /// one on an earlier connection of the session is refused by the server once the session is on another.
-async fn remove(client: &Client, entry: &Entry) -> Result<(), ZkError> {
-    let paths = match &entry.node {
-        Some(node) => vec![node.path.to_string()],
+async fn remove(session: &Session, entry: &Entry) -> Result<(), ZkError> {
+    let client = session.connected().await?;
+    let paths: Vec<Arc<str>> = match &entry.node {
+        Some(node) => vec![node.path.clone()],
         None => {
-            let nodes = children(client, &entry.parent, true).await?;
-            nodes
-                .iter()
-                .filter(|node| node.starts_with(&*entry.prefix))
-                .map(|node| format!("{}/{node}", entry.parent))
-                .collect()
+            let line = in_order(&children(&client, &entry.parent, true).await?);
+            let own = line.iter().filter(|child| entry.is(child));
+            own.map(|child| format!("{}/{}", entry.parent, child.node).into()).collect()
         }
     };
     for path in paths {

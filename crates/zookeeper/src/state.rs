@@ -1,25 +1,30 @@
-//! What a session knows of its claims: which of them have an entry, and which entries are on their way out. Pure.
+//! What is known of a session: whether it lives and since when that is proven, which claims have an entry, and which entries are
+//! on their way out.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Claim, ClaimId, Mode, Moment};
+use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place};
 use tokio::task::JoinSet;
+use zookeeper_client::Client;
 
 use crate::line::Child;
 use crate::names;
+use crate::proof::Proof;
 
 /// A session that nobody has used for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// The claims of one session.
-pub(crate) struct Places {
+pub(crate) struct State {
+    /// `None` once the session has ended.
+    pub(crate) client: Option<Client>,
+    pub(crate) proof: Proof,
+    /// When it was last used.
+    pub(crate) used: Moment,
     pub(crate) kept: HashMap<ClaimId, Kept>,
     /// What nobody wants any more, until ZooKeeper has said that it is gone.
     pub(crate) leaving: Vec<Entry>,
-    /// When the session was last used.
-    pub(crate) used: Moment,
 }
 
 /// A claim of which something may be in the store.
@@ -43,7 +48,7 @@ pub(crate) struct Entry {
     pub(crate) parent: Arc<str>,
     /// How its own node's name begins, unlike any other's.
     pub(crate) prefix: Arc<str>,
-    /// Its node; `None` until ZooKeeper has said that it is there.
+    /// Its node; `None` until ZooKeeper has said that it was made.
     pub(crate) node: Option<Node>,
 }
 
@@ -66,9 +71,9 @@ impl Entry {
     }
 }
 
-impl Places {
-    pub(crate) fn new(now: Moment) -> Places {
-        Places { kept: HashMap::new(), leaving: Vec::new(), used: now }
+impl State {
+    pub(crate) fn new(client: Option<Client>, proof: Proof, now: Moment) -> State {
+        State { client, proof, used: now, kept: HashMap::new(), leaving: Vec::new() }
     }
 
     /// A request that may make this entry is about to be sent.
@@ -89,11 +94,17 @@ impl Places {
         self.kept.get_mut(&entry.id).filter(|kept| kept.entry.prefix == entry.prefix)
     }
 
-    /// Where the entry's node is.
-    pub(crate) fn found(&mut self, entry: &Entry) {
-        if let Some(kept) = self.at(entry) {
-            kept.entry.node = entry.node.clone();
-        }
+    /// It is this entry's turn; it has this mode and this label. `None` if nobody wants it any more.
+    pub(crate) fn hold(&mut self, entry: &Entry, stored: (Mode, Arc<str>)) -> Option<Grant> {
+        let kept = self.at(entry)?;
+        (kept.held, kept.stored) = (true, stored);
+        self.kept.get(&entry.id)?.grant(&self.proof)
+    }
+
+    /// What all that hold have, as is proven now.
+    pub(crate) fn grants(&self) -> Vec<(ClaimId, Grant)> {
+        let held = self.kept.iter().filter(|(_, kept)| kept.held);
+        held.filter_map(|(id, kept)| Some((*id, kept.grant(&self.proof)?))).collect()
     }
 
     /// Nobody wants this claim any more.
@@ -108,8 +119,15 @@ impl Places {
     }
 
     /// Whether nothing needs the session, and nothing did for a while.
-    pub(crate) fn are_idle(&self, now: Moment) -> bool {
+    pub(crate) fn is_idle(&self, now: Moment) -> bool {
         self.kept.is_empty() && self.leaving.is_empty() && self.used + IDLE <= now
+    }
+}
+
+impl Kept {
+    fn grant(&self, proof: &Proof) -> Option<Grant> {
+        let node = self.entry.node.as_ref()?;
+        Some(Grant::of_place(Place::new(node.path.clone()), node.czxid, proof.validity(self.seen)))
     }
 }
 
@@ -123,47 +141,51 @@ mod tests {
         Moment::from_nanos(s * 1_000_000_000)
     }
 
-    fn claimed(places: &mut Places, s: u64) -> Entry {
+    fn state(now: Moment) -> State {
+        State::new(None, Proof::new(now, IDLE), now)
+    }
+
+    fn claimed(state: &mut State, s: u64) -> Entry {
         let claim = Claim::new("a", Mode::Exclusive, Queue::Fair, IDLE, "");
         let entry = Entry::new(claim.id, "/a");
-        places.keep(&entry, &claim, at(s));
+        state.keep(&entry, &claim, at(s));
         entry
     }
 
     #[test]
     fn a_session_is_idle_once_nobody_needs_it() {
-        let mut places = Places::new(at(10));
-        assert!(!places.are_idle(at(69)));
-        let entry = claimed(&mut places, 30);
-        assert!(!places.are_idle(at(500)));
-        places.leave(entry.id);
-        assert!(!places.are_idle(at(500)));
-        places.leaving.clear();
-        assert!(places.are_idle(at(500)));
-        places.used = at(490);
-        assert!(!places.are_idle(at(549)));
+        let mut state = self::state(at(10));
+        assert!(!state.is_idle(at(69)));
+        let entry = claimed(&mut state, 30);
+        assert!(!state.is_idle(at(500)));
+        state.leave(entry.id);
+        assert!(!state.is_idle(at(500)));
+        state.leaving.clear();
+        assert!(state.is_idle(at(500)));
+        state.used = at(490);
+        assert!(!state.is_idle(at(549)));
     }
 
     #[test]
     fn a_claim_lapses_unless_it_is_renewed() {
-        let mut places = Places::new(at(0));
-        let entry = claimed(&mut places, 30);
-        places.lapse(IDLE, at(89));
-        assert!(places.renew(entry.id, at(40)).is_some());
-        places.lapse(IDLE, at(99));
-        assert!(places.at(&entry).is_some());
-        places.lapse(IDLE, at(100));
-        assert!(places.at(&entry).is_none());
-        assert_eq!(places.leaving[0].prefix, entry.prefix);
+        let mut state = self::state(at(0));
+        let entry = claimed(&mut state, 30);
+        state.lapse(IDLE, at(89));
+        assert!(state.renew(entry.id, at(40)).is_some());
+        state.lapse(IDLE, at(99));
+        assert!(state.at(&entry).is_some());
+        state.lapse(IDLE, at(100));
+        assert!(state.at(&entry).is_none());
+        assert_eq!(state.leaving[0].prefix, entry.prefix);
     }
 
     #[test]
     fn a_claim_that_comes_back_has_another_entry() {
-        let mut places = Places::new(at(0));
-        let first = claimed(&mut places, 30);
-        places.leave(first.id);
+        let mut state = self::state(at(0));
+        let first = claimed(&mut state, 30);
+        state.leave(first.id);
         let second = Entry::new(first.id, "/a");
-        places.keep(&second, &Claim::new("a", Mode::Shared, Queue::Fair, IDLE, ""), at(31));
-        assert!(places.at(&first).is_none() && first.prefix != second.prefix);
+        state.keep(&second, &Claim::new("a", Mode::Shared, Queue::Fair, IDLE, ""), at(31));
+        assert!(state.at(&first).is_none() && first.prefix != second.prefix);
     }
 }
