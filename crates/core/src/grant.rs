@@ -83,8 +83,8 @@ impl Grant {
 
 /// How long something holds: a lease, and the instant from which it counts.
 ///
-/// The instant must lie **before the send of the request that surely counted** (PROMISE P1). A plain duration counts from
-/// core's own stamp, taken before it called the store: right only if this very call extended the lease.
+/// The instant must lie **before the send of the request that surely counted**: exclusion rests on it. A plain duration
+/// counts from core's own stamp, taken before it called the store: right only if this very call extended the lease.
 /// [`Validity::since`] is for the rest: a session whose last acknowledged keep-alive was earlier, a pushed grant that grew
 /// from an earlier attempt.
 #[derive(Clone, Copy, Debug)]
