@@ -32,8 +32,8 @@ impl Store {
                 own.clone()
             });
             let own = match known {
-                // Its release would take the new entry along, or its session lets nobody in.
-                Some(own) if own.leaving || own.created == 0 && own.session.is_closed() => {
+                // Its release would take the new entry along.
+                Some(own) if own.leaving => {
                     self.release(&claim.name, claim.id).await?;
                     continue;
                 }
@@ -54,6 +54,8 @@ impl Store {
                 if let Some(claimed) = self.stand(claim, &own, oldest, mine, response.succeeded()).await? {
                     return Ok(claimed);
                 }
+            } else if own.session.is_closed() {
+                self.release(&claim.name, claim.id).await?;
             } else if claim.queue == Queue::Try {
                 let before = before(&prefix, oldest, i64::MAX);
                 same_permits(&before, claim.mode)?;

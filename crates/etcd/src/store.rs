@@ -163,9 +163,10 @@ impl Store {
         let revocations = sessions.iter().map(|session| async move {
             let request = |client: Client| async move { client.lease_client().revoke(session.lease).await };
             match self.cluster.ask(self.cluster.config.limit, request).await.outcome {
-                Err(failure) if !failure.lease_is_gone() => Err(Error::from(failure)),
-                _ => Ok(self.lose(session)),
+                Err(failure) if !failure.lease_is_gone() => return Err(Error::from(failure)),
+                _ => self.lose(session),
             }
+            Ok(())
         });
         join_all(revocations).await.into_iter().collect()
     }
