@@ -60,6 +60,9 @@ impl State {
 
     /// Takes the claim in, on the lowest slot that is free: keys are used again, because etcd keeps a tombstone of each.
     pub(crate) fn enroll(&mut self, name: &Name, id: ClaimId, prefix: &str, session: Arc<Session>) -> Own {
+        if let Some(known) = self.own(name, id) {
+            return known.clone();
+        }
         let own = &mut self.lines.entry(name.clone()).or_default().own;
         let used: HashSet<&str> = own.iter().map(|other| &*other.key).collect();
         let mut slot = 0;
