@@ -6,6 +6,8 @@
 //! A `try` must not stand in a line for a moment, so it creates its key only if nobody came since a revision at which it would
 //! have been let in: into the empty line at first, and else behind those whom the refusal has read.
 
+mod several;
+
 use std::sync::Arc;
 
 use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, ResponseHeader, Txn, TxnOp, TxnResponse};
@@ -44,7 +46,7 @@ impl Store {
                 }
             };
             let response = match self.enter(claim, &own, seen).await {
-                Err(failure) if failure.lease_is_gone() => continue,
+                Err(failure) if failure.is(ErrorKind::Lost) => continue,
                 response => response?,
             };
             let [oldest, mine] = &reads(&response)[..] else {
@@ -156,7 +158,7 @@ impl Store {
             session.close();
             let both = Txn::new().and_then([TxnOp::delete(&*key, None), put(session.lease, &session.key, "")]);
             match self.under(&session, self.txn(both).await.outcome) {
-                Err(failure) if failure.lease_is_gone() => {}
+                Err(failure) if failure.is(ErrorKind::Lost) => {}
                 outcome => drop(outcome?),
             }
         } else if created != 0 {

@@ -50,7 +50,8 @@ impl Store {
         let Some(hold) = holds.find(|hold| hold.create_revision() == created) else { return Ok(false) };
         let mut then = vec![TxnOp::delete(hold.key(), None)];
         if is_ours(&prefix, hold.key()) {
-            then.push(put(hold.lease(), &format!("{}{created}", self.keys.evictions()), ""));
+            let key = hold.key_str().unwrap_or_default();
+            then.push(put(hold.lease(), &self.keys.eviction(created, key), ""));
         }
         let still = Compare::create_revision(hold.key(), CompareOp::Equal, created);
         Ok(self.change(still, then).await?)

@@ -166,7 +166,7 @@ impl Store {
         let revocations = sessions.iter().map(|session| async move {
             let request = |client: Client| async move { client.lease_client().revoke(session.lease).await };
             match self.cluster.ask(self.cluster.config.limit, request).await.outcome {
-                Err(failure) if !failure.lease_is_gone() => return Err(Error::from(failure)),
+                Err(failure) if !failure.is(ErrorKind::Lost) => return Err(Error::from(failure)),
                 _ => self.lose(session),
             }
             Ok(())

@@ -3,7 +3,7 @@
 //! Each watch starts *now*. One that starts at a past revision is served by etcd in rounds of 100 ms. What happened before
 //! is read once the watch stands. After any doubt the stream is opened anew, and all of its lines are read again.
 //!
-//! Whoever evicts a hold notes its create_revision under the holder's lease, in the same transaction: see `names`.
+//! Whoever evicts a hold notes it under the holder's lease, in the same transaction: see `names`.
 
 use std::collections::HashMap;
 use std::mem::replace;
@@ -81,9 +81,9 @@ impl Store {
                         self.hear(name, &message);
                         reads.extend(message.created().then(|| self.read_line(name.clone())));
                     } else if id == EVICTIONS {
-                        message.events().iter().filter_map(|event| number(event.kv()?)).for_each(|n| self.evicted(n));
+                        message.events().iter().filter_map(|event| event.kv()?.key_str().ok()).for_each(|note| self.evicted(note));
                         if message.created() && again {
-                            self.evictions().await?.into_iter().for_each(|number| self.evicted(number));
+                            self.evictions().await?.iter().for_each(|note| self.evicted(note));
                         }
                     }
                 }
@@ -160,19 +160,24 @@ impl Store {
 
     /// A hold was deleted: by an eviction, or else by hand.
     async fn condemn(self: Arc<Self>, own: Own) {
-        let evicted = self.evictions().await.is_ok_and(|all| all.contains(&own.created));
+        let evicted = self.evictions().await.is_ok_and(|all| all.contains(&self.note(&own)));
         self.bells.lost(own.id, if evicted { Loss::Evicted } else { Loss::Gone });
     }
 
-    /// The numbers of all places that were evicted and whose sessions live on.
-    async fn evictions(&self) -> Result<Vec<i64>> {
+    /// The notes of all places that were evicted and whose sessions live on.
+    async fn evictions(&self) -> Result<Vec<String>> {
         let notes = self.get(self.keys.evictions(), GetOptions::new().with_prefix().with_keys_only()).await?;
-        Ok(notes.kvs().iter().filter_map(number).collect())
+        Ok(notes.kvs().iter().filter_map(|note| note.key_str().ok().map(str::to_owned)).collect())
     }
 
-    /// The place with this number is no more.
-    fn evicted(&self, created: i64) {
-        if let Some((_, own)) = self.state().all().find(|(_, own)| own.created == created) {
+    /// What is noted if the place is evicted.
+    fn note(&self, own: &Own) -> String {
+        self.keys.eviction(own.created, &own.key)
+    }
+
+    /// The place of which this is noted is no more.
+    fn evicted(&self, note: &str) {
+        if let Some((_, own)) = self.state().all().find(|(_, own)| own.created != 0 && self.note(own) == note) {
             own.stands_at(0);
             self.bells.lost(own.id, Loss::Evicted);
         }
@@ -188,9 +193,4 @@ impl Store {
         self.bells.stirred(name);
         Observing::new(observers)
     }
-}
-
-/// The number in the key of an eviction.
-fn number(note: &KeyValue) -> Option<i64> {
-    note.key_str().ok()?.rsplit('/').next()?.parse().ok().filter(|created| *created > 0)
 }
