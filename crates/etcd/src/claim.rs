@@ -34,8 +34,8 @@ impl Store {
                 own.clone()
             });
             let own = match known {
-                // Its release would take the new entry along, or its session lets nobody in.
-                Some(own) if own.leaving || own.created == 0 && own.session.is_closed() => {
+                // Its release would take the new entry along.
+                Some(own) if own.leaving => {
                     self.release(&claim.name, claim.id).await?;
                     continue;
                 }
@@ -46,7 +46,7 @@ impl Store {
                 }
             };
             let response = match self.enter(claim, &own, seen).await {
-                Err(failure) if failure.lease_is_gone() => continue,
+                Err(failure) if failure.is(ErrorKind::Lost) => continue,
                 response => response?,
             };
             let [oldest, mine] = &reads(&response)[..] else {
@@ -56,6 +56,8 @@ impl Store {
                 if let Some(claimed) = self.stand(claim, &own, oldest, mine, response.succeeded()).await? {
                     return Ok(claimed);
                 }
+            } else if own.session.is_closed() {
+                self.release(&claim.name, claim.id).await?;
             } else if claim.queue == Queue::Try {
                 let before = before(&prefix, oldest, i64::MAX);
                 same_permits(&before, claim.mode)?;
@@ -156,7 +158,7 @@ impl Store {
             session.close();
             let both = Txn::new().and_then([TxnOp::delete(&*key, None), put(session.lease, &session.key, "")]);
             match self.under(&session, self.txn(both).await.outcome) {
-                Err(failure) if failure.lease_is_gone() => {}
+                Err(failure) if failure.is(ErrorKind::Lost) => {}
                 outcome => drop(outcome?),
             }
         } else if created != 0 {

@@ -34,10 +34,6 @@ impl Failure {
         self.kind == kind
     }
 
-    pub(crate) fn lease_is_gone(&self) -> bool {
-        self.is(Lost)
-    }
-
     /// The same when an earlier attempt stayed unanswered.
     pub(crate) fn after_doubt(self) -> Failure {
         self.instead_of(Unavailable, Ambiguous)

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <namespace>/<name>/<lease>-<slot>   one place in the line of a lock; the value says whose, and how: see `value`
-//! <namespace>/%session/<lease>        one session: see `session`
+//! <namespace>/%session/<lease>        a session that is closed: see `session`
 //! <namespace>/%evicted/<number>/<key> an eviction: the create_revision and key of the place that it ended, under its lease
 //! ```
 //!

@@ -101,7 +101,7 @@ impl Store {
                 return Ok(session);
             }
             match self.refresh(&session).await {
-                Err(failure) if failure.lease_is_gone() => {}
+                Err(failure) if failure.is(ErrorKind::Lost) => {}
                 outcome => return Ok(outcome.map(|()| session)?),
             }
         }
@@ -159,11 +159,10 @@ impl Store {
 
     /// The outcome of a request that needs this session's lease.
     pub(crate) fn under<T>(&self, session: &Session, outcome: Result<T, Failure>) -> Result<T, Failure> {
-        outcome.inspect_err(|failure| {
-            if failure.lease_is_gone() {
-                self.lose(session)
-            }
-        })
+        if outcome.as_ref().is_err_and(|failure| failure.is(ErrorKind::Lost)) {
+            self.lose(session);
+        }
+        outcome
     }
 
     pub(crate) async fn renew(self: &Arc<Self>, tenures: &[Tenure]) -> Vec<Renewal> {

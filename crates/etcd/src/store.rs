@@ -60,6 +60,9 @@ impl State {
 
     /// Takes the claim in, on the lowest slot that is free: keys are used again, because etcd keeps a tombstone of each.
     pub(crate) fn enroll(&mut self, name: &Name, id: ClaimId, prefix: &str, session: Arc<Session>) -> Own {
+        if let Some(known) = self.own(name, id) {
+            return known.clone();
+        }
         let own = &mut self.lines.entry(name.clone()).or_default().own;
         let used: HashSet<&str> = own.iter().map(|other| &*other.key).collect();
         let mut slot = 0;
@@ -163,9 +166,10 @@ impl Store {
         let revocations = sessions.iter().map(|session| async move {
             let request = |client: Client| async move { client.lease_client().revoke(session.lease).await };
             match self.cluster.ask(self.cluster.config.limit, request).await.outcome {
-                Err(failure) if !failure.lease_is_gone() => Err(Error::from(failure)),
-                _ => Ok(self.lose(session)),
+                Err(failure) if !failure.is(ErrorKind::Lost) => return Err(Error::from(failure)),
+                _ => self.lose(session),
             }
+            Ok(())
         });
         join_all(revocations).await.into_iter().collect()
     }

@@ -273,13 +273,15 @@ async fn a_claim_that_is_dropped_anywhere_leaves_nothing_after_its_release() {
     .await;
 }
 
-/// A claim in doubt that is released twice at once, while another takes its slot: the second release harms nobody.
+/// A claim in doubt that is released twice at once, while another takes its slot: the second release harms nobody. Its session
+/// lets nobody in from then on, but what was held in it is held.
 #[tokio::test]
 async fn a_doubtful_claim_released_twice_frees_nobody_else() {
     within(60, async {
         let server = server().await;
         let etcd = client(server.addr()).await;
-        granted(etcd.claim(&fair("warm")).await);
+        let held = Arc::new(fair("held"));
+        let hold = granted(etcd.claim(&held).await);
         for round in 0..100 {
             let doubtful = fair("a");
             {
@@ -301,7 +303,12 @@ async fn a_doubtful_claim_released_twice_frees_nobody_else() {
             assert_eq!(granted(etcd.claim(&next).await).token, token, "round {round}");
             release(&etcd, &next).await;
         }
-        assert_eq!(keys(&server, "test/").await.len(), 1);
+        assert_eq!(keys(&server, "test/").await, [hold.place.as_str()]);
+        assert_eq!(granted(etcd.claim(&held).await).token, hold.token);
+        let answers = etcd.renew(&[Tenure::new(held, hold.place, Some(hold.token))]).await.unwrap();
+        assert!(matches!(answers[..], [Renewal::Renewed(_)]), "{answers:?}");
+        etcd.close().await.unwrap();
+        assert_eq!(server.lease_count().await.unwrap(), 0, "all its sessions are closed with a client");
     })
     .await;
 }

@@ -35,7 +35,7 @@ impl Store {
                 return Ok(ClaimedAll::Granted(Vec::new()));
             };
             let response = match self.enter_all(claims, &owns, session).await {
-                Err(failure) if failure.lease_is_gone() => continue,
+                Err(failure) if failure.is(ErrorKind::Lost) => continue,
                 response => response?,
             };
             let lines = reads(&response);
@@ -44,7 +44,7 @@ impl Store {
                 match lines.get(i).map(|line| (line, line.kvs().first())) {
                     None => created.push(response.header().map_or(0, ResponseHeader::revision)),
                     Some((_, Some(first))) if first.key() == own.key.as_bytes() => {
-                        created.push(first.create_revision())
+                        created.push(first.create_revision());
                     }
                     Some((line, Some(_))) => {
                         // Their own late attempt could still find the lines empty.
