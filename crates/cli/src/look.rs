@@ -96,6 +96,7 @@ pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
                 "min_ttl_ms": u64::try_from(g.min_ttl.as_millis()).unwrap_or(u64::MAX),
                 "ttl_step_ms": u64::try_from(g.ttl_step.as_millis()).unwrap_or(u64::MAX),
                 "recovery_ms": u64::try_from(g.recovery.as_millis()).unwrap_or(u64::MAX),
+                "atomic_multi": g.atomic_multi,
                 "notes": g.notes,
             });
             return Ok((YES, json(&given)));
@@ -108,6 +109,12 @@ pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
         table.row(["shortest lease".into(), format!("{:?}", g.min_ttl)]);
         table.row(["leases are multiples of".into(), format!("{:?}", g.ttl_step)]);
         table.row(["a dead holder's lock is free".into(), format!("at most {:?} after its lease", g.recovery)]);
+        let at_once = match g.atomic_multi {
+            0 | 1 => "one after the other".into(),
+            usize::MAX => "in one step".into(),
+            most => format!("in one step, up to {most}"),
+        };
+        table.row(["several names are taken".into(), at_once]);
         let notes = if g.notes.is_empty() { String::new() } else { format!("\n{}\n", g.notes) };
         Ok((YES, format!("{at}\n{}{notes}", shown(&table))))
     })
