@@ -73,12 +73,14 @@ impl Wait {
     }
 }
 
-/// Takes the lock. The caller holds what comes back: renewed, listened for, and not yet given to a guard.
+/// Takes the lock. The caller holds what comes back: renewed, listened for, and not yet given to a guard. `troubled_since`:
+/// from when on the store is known to have answered nobody.
 pub(crate) async fn acquire(
     client: &Arc<Client>,
     mut claim: Claim,
     wait: Wait,
     max_hold: Option<Duration>,
+    troubled_since: Option<Moment>,
 ) -> Result<(Arc<Standing>, Granted)> {
     client.ready()?;
     let started = client.clock.now();
@@ -94,7 +96,7 @@ pub(crate) async fn acquire(
     let mut random = client.random();
     let mut backoff = Backoff::for_retries(random.fork());
     let mut candidate = Candidate::new(client, claim);
-    let mut trouble = Trouble::default();
+    let mut trouble = Trouble { since: troubled_since, last: None };
     let mut who = None;
     loop {
         let mut nap = None;
