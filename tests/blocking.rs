@@ -92,11 +92,11 @@ async fn inside_of_a_runtime_it_refuses_and_does_not_panic() {
 fn work_that_panics_is_an_error_and_harms_nobody() {
     let store = open();
     let lock = store.inner().lock("a");
-    let work = async move {
+    let outcome = store.wait::<()>(async move {
         let _guard = lock.acquire().await?;
         panic!("in the middle of the work")
-    };
-    assert_eq!(store.wait::<()>(work).unwrap_err().kind(), ErrorKind::Internal);
+    });
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Internal);
     store.lock("a").acquire().unwrap().release().unwrap();
 }
 
