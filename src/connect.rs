@@ -11,7 +11,7 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// | `redis://[user:password@]host:port[/db]` | `redis` |
 /// | `redlock://[user:password@]host:port,host:port,host:port[/db]` | `redlock` |
 /// | `etcd://[user:password@]host:port,host:port[/namespace]` | `etcd` |
-/// | `zookeeper://host:port,host:port[/chroot]` | `zookeeper` |
+/// | `zookeeper://[user:password@]host:port,host:port[/path]` | `zookeeper` |
 /// | `sqlite:///absolute/path` | `sqlite` |
 ///
 /// Each store's crate documents its parameters. A server that is set up to forget locks (Redis with an eviction policy, or

@@ -1,6 +1,6 @@
 //! The blocking facade, over the memory store: what it waits for, and where it refuses to.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::time::Duration;
 
@@ -86,6 +86,18 @@ async fn inside_of_a_runtime_it_refuses_and_does_not_panic() {
     drop((store, lock));
     let next = std::thread::spawn(move || waiting.acquire()).join().unwrap().unwrap();
     assert!(next.is_valid());
+}
+
+#[test]
+fn work_that_panics_is_an_error_and_harms_nobody() {
+    let store = open();
+    let lock = store.inner().lock("a");
+    let outcome = store.wait::<()>(async move {
+        let _guard = lock.acquire().await?;
+        panic!("in the middle of the work")
+    });
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Internal);
+    store.lock("a").acquire().unwrap().release().unwrap();
 }
 
 #[test]

@@ -76,19 +76,21 @@ impl Wait {
 /// A hold that no guard has yet, and what is known of its grant.
 pub(crate) type Taken = (Arc<Standing>, Granted);
 
-/// Takes the lock. The caller holds what comes back: renewed, listened for, and not yet given to a guard.
+/// Takes the lock. The caller holds what comes back: renewed, listened for, and not yet given to a guard. `troubled_since`:
+/// from when on the store is known to have answered nobody.
 pub(crate) async fn acquire(
     client: &Arc<Client>,
     mut claim: Claim,
     wait: Wait,
     max_hold: Option<Duration>,
+    troubled_since: Option<Moment>,
 ) -> Result<Taken> {
     client.ready()?;
     if let Wait::Try = wait {
         claim.queue = Queue::Try;
     }
     let mut candidate = Candidate::new(client, claim, Vec::new());
-    let granted = pursue(&mut candidate, wait, max_hold).await?;
+    let granted = pursue(&mut candidate, wait, max_hold, troubled_since).await?;
     let standing = candidate.standing.clone();
     candidate.succeed();
     Ok((standing, granted))
@@ -105,7 +107,7 @@ pub(crate) async fn acquire_all(
 ) -> Result<Vec<Taken>, (usize, Error)> {
     client.ready().map_err(|e| (0, e))?;
     let mut candidate = Candidate::new(client, first, others);
-    let granted = pursue(&mut candidate, wait, max_hold).await.map_err(|e| (candidate.refused, e))?;
+    let granted = pursue(&mut candidate, wait, max_hold, None).await.map_err(|e| (candidate.refused, e))?;
     let mut taken = vec![(candidate.standing.clone(), granted)];
     for (i, standing) in candidate.others.iter().enumerate() {
         let granted = standing.take(max_hold).ok_or_else(|| (i + 1, too_slow()))?;
@@ -120,7 +122,12 @@ fn too_slow() -> Error {
 }
 
 /// Asks, waits and asks again, until the claim is granted and is a hold.
-async fn pursue(candidate: &mut Candidate<'_>, wait: Wait, max_hold: Option<Duration>) -> Result<Granted> {
+async fn pursue(
+    candidate: &mut Candidate<'_>,
+    wait: Wait,
+    max_hold: Option<Duration>,
+    troubled_since: Option<Moment>,
+) -> Result<Granted> {
     let client = candidate.client;
     let (started, ttl) = (client.clock.now(), candidate.standing.claim.ttl);
     let (deadline, patience) = match wait {
@@ -131,7 +138,7 @@ async fn pursue(candidate: &mut Candidate<'_>, wait: Wait, max_hold: Option<Dura
     let last_look = deadline.map(|at| at + LAST_LOOK);
     let mut random = client.random();
     let mut backoff = Backoff::for_retries(random.fork());
-    let mut trouble = Trouble::default();
+    let mut trouble = Trouble { since: troubled_since, last: None };
     let mut who = None;
     loop {
         let mut nap = None;

@@ -70,12 +70,13 @@ impl Store {
         Lock { store: self.clone(), lock }
     }
 
-    /// Waits for anything that the async types offer, on the store's thread.
+    /// Waits for anything that the async types offer, on the store's thread. If it panics there, this is
+    /// [`Internal`](ErrorKind::Internal).
     pub fn wait<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         refuse_inside_a_runtime()?;
         self.start(work)
             .blocking_recv()
-            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Closed, "the store's thread ended")))
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "it panicked on the store's thread")))
     }
 
     /// Gives up what this client holds and ends it, waiting at most `limit` for the releases: [`crate::Store::close`].

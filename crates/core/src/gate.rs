@@ -66,6 +66,8 @@ pub(crate) enum Entry {
 pub(crate) struct Lead {
     client: Weak<Client>,
     key: Key,
+    /// Since when the store has answered nobody who led: the patience of whoever leads next counts from then.
+    pub(crate) troubled_since: Option<Moment>,
 }
 
 /// One turn under a leader's claim.
@@ -97,7 +99,9 @@ impl Gates {
                 }
             }
         };
-        let Some(told) = line else { return Ok(Entry::Lead(Lead { client: Arc::downgrade(client), key })) };
+        let Some(told) = line else {
+            return Ok(Entry::Lead(Lead { client: Arc::downgrade(client), key, troubled_since: None }));
+        };
         let late = || match locked(&client.gates.0).get(&key) {
             Some(gate) => gate.refuses(ErrorKind::TimedOut),
             None => Error::contended(ErrorKind::TimedOut, Contention::unknown()),
@@ -128,8 +132,9 @@ impl Gate {
 
 impl Lead {
     /// The first turn of what the store granted.
-    pub(crate) fn first_turn(self, granted: &Granted, label: Arc<str>, now: Moment) -> Turn {
+    pub(crate) fn first_turn(mut self, granted: &Granted, label: Arc<str>, now: Moment) -> Turn {
         self.held_by(Some((label, granted.token)));
+        self.troubled_since = None;
         Turn { lead: self, first: granted.token, taken: 0, turns: granted.turns, began: now }
     }
 
@@ -164,7 +169,8 @@ impl Drop for Lead {
     fn drop(&mut self) {
         if let Some(waiter) = self.next_waiter(true) {
             self.held_by(None);
-            let lead = Lead { client: self.client.clone(), key: self.key.clone() };
+            let (client, key) = (self.client.clone(), self.key.clone());
+            let lead = Lead { client, key, troubled_since: self.troubled_since };
             // A word that is not heard any more is dropped here, and so goes on to the one behind.
             drop(waiter.tell.send(Word::Lead(lead)));
         }

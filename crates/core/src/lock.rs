@@ -143,7 +143,7 @@ impl Lock {
         let label = self.value.clone().map_or(Ok(words.label), checked_value)?;
         let started = client.clock.now();
         // Turns among the tasks of a process are for claims that are alike and alone.
-        let lead = if words.queue == Queue::Fast && self.mode == Mode::Exclusive && self.value.is_none() {
+        let mut lead = if words.queue == Queue::Fast && self.mode == Mode::Exclusive && self.value.is_none() {
             let (name, label) = (self.name.clone(), label.clone());
             let turn = TurnWords { name, label, max_hold: words.max_hold, min_hold: words.min_hold };
             match Gates::enter(client, (full_name.clone(), self.mode, words.ttl), turn, wait).await? {
@@ -154,7 +154,15 @@ impl Lock {
             None
         };
         let claim = Claim::new(full_name, self.mode, words.queue, words.ttl, &label);
-        let (standing, granted) = acquire(client, claim, wait.left(started, client), words.max_hold).await?;
+        let troubled_since = lead.as_ref().and_then(|lead| lead.troubled_since);
+        let acquired = acquire(client, claim, wait.left(started, client), words.max_hold, troubled_since).await;
+        if let (Err(e), Some(lead), Wait::Forever) = (&acquired, &mut lead, wait)
+            && matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous)
+        {
+            // It was asked for one lease. Whoever leads next asks, and does not wait for as long again.
+            lead.troubled_since.get_or_insert(started);
+        }
+        let (standing, granted) = acquired?;
         let now = client.clock.now();
         let not_before = words.min_hold.map(|min| now + min);
         let hold = Hold::new(client.clone(), standing, self.name.clone(), granted.token, not_before);

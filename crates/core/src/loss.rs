@@ -37,8 +37,8 @@ impl fmt::Display for Loss {
 ///
 /// It owns what it needs: keep it in a `select!` loop, move it into another task, drop it at any time. In a running
 /// process it resolves at the end of validity, before the store can grant to another, even while a renewal hangs. A
-/// process that was paused learns it when it runs again: check [`Guard::is_valid`](crate::Guard::is_valid), and send the
-/// fencing token.
+/// process that was paused, or whose runtime was blocked or not driven, learns it when that runs again: check
+/// [`Guard::is_valid`](crate::Guard::is_valid), and send the fencing token.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Lost(Pin<Box<dyn Future<Output = Loss> + Send + Sync>>);
 

@@ -26,7 +26,7 @@ async fn ensemble(peer_proxies: bool) -> (ZooKeeperEnsemble, usize, usize) {
     (ensemble, (leader + 1) % 3, leader)
 }
 
-/// PROTOCOLS 1. The server frees the lock of a session that its leader does not hear of, while the holder's own server still
+/// The server frees the lock of a session that its leader does not hear of, while the holder's own server still
 /// answers: validity must have ended before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_behind_a_follower_that_was_cut_off_loses_before_another_holds() {

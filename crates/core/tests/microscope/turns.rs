@@ -3,7 +3,7 @@
 use leasehold_core::seam::{Claim, Claimed};
 use leasehold_core::{ErrorKind, Loss};
 
-use crate::script::{Call, Script, granted, in_time, settle};
+use crate::script::{Call, Script, TTL, driven, error, granted, in_time, ms, settle};
 
 /// The nth claim's grant: sixty-four turns, none of which an earlier one had.
 fn turns(claim: &Claim, n: usize) -> Claimed {
@@ -46,6 +46,30 @@ async fn whoever_stands_behind_a_hold_that_was_gone_goes_to_the_store() {
         let second = second.await.unwrap().unwrap();
         assert_eq!((second.fencing_token().get(), log.claims()), (129, 3));
         drop(first);
+    })
+    .await;
+}
+
+/// A store that cannot be reached is asked again for one lease, not for one lease after the other for each who stands behind.
+#[tokio::test]
+async fn a_store_in_trouble_is_borne_with_once_for_all() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let store = script.claims(async |_, _| error(ErrorKind::Unavailable)).store();
+        let lock = store.lock("a").fast();
+        let start = time.clock().now();
+        let tasks: Vec<_> = (0..5).map(|_| tokio::spawn(lock.acquire())).collect();
+        for task in tasks {
+            let outcome = driven(&time, task).await.unwrap();
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
+        }
+        let took = time.clock().now().since(start);
+        assert!(took >= TTL && took < TTL + ms(1100), "{took:?}");
+        // Each of them has asked, and whoever comes later is as patient as ever.
+        let claims = log.claims();
+        let start = time.clock().now();
+        driven(&time, lock.acquire()).await.unwrap_err();
+        assert!(time.clock().now().since(start) >= TTL && log.claims() > claims + 3);
     })
     .await;
 }
