@@ -35,15 +35,20 @@ struct Registry {
     kept: HashMap<ClaimId, Kept>,
     /// When something must be done about which of them; one entry each.
     agenda: BTreeSet<(Moment, ClaimId)>,
+    /// How many of them are holds, whose end is to be seen in time.
+    holds: usize,
     queued: Vec<Release>,
     releasing: usize,
+    /// Until when the task sleeps, and whether it watches over holds meanwhile.
     next_wake: Option<Moment>,
+    watching: bool,
     running: bool,
     no_more_work: bool,
 }
 
 struct Kept {
     standing: Arc<Standing>,
+    is_hold: bool,
     /// `None` while a renewal is in flight.
     renew_at: Option<Moment>,
     /// The end of `min_hold`, for a hold whose guard has gone.
@@ -77,12 +82,13 @@ impl Keeper {
     /// must be woken.
     pub(crate) fn keep(&self, standing: &Arc<Standing>) -> bool {
         let renew_at = Some(self.clock.now() + standing.ttl() / 3);
-        let fresh = || Kept { standing: standing.clone(), renew_at, release_at: None, at: None };
+        let fresh = || Kept { standing: standing.clone(), is_hold: false, renew_at, release_at: None, at: None };
         let mut registry = locked(&self.registry);
         let id = standing.claim.id;
         registry.kept.entry(id).or_insert_with(fresh);
         let at = registry.schedule(id);
-        !registry.running || registry.next_wake.is_none_or(|planned| at < planned)
+        let unwatched = registry.holds > 0 && !registry.watching;
+        !registry.running || unwatched || registry.next_wake.is_none_or(|planned| at < planned)
     }
 
     /// Looks again at when `standing` comes up: its end has changed.
@@ -180,10 +186,12 @@ impl Keeper {
             registry.queued.push(Release::of(standing));
         }
         registry.next_wake = registry.agenda.first().map(|(at, _)| *at);
+        registry.watching = registry.holds > 0;
         let plan = Plan {
             batch,
             releases: std::mem::take(&mut registry.queued),
             next: registry.next_wake,
+            watching: registry.watching,
             // What is still kept when every guard has gone is within its min_hold.
             stop: registry.no_more_work && registry.releasing == 0 && registry.kept.is_empty(),
         };
@@ -238,6 +246,7 @@ struct Plan {
     batch: Vec<Arc<Standing>>,
     releases: Vec<Release>,
     next: Option<Moment>,
+    watching: bool,
     stop: bool,
 }
 
@@ -246,7 +255,11 @@ impl Registry {
     fn schedule(&mut self, id: ClaimId) -> Moment {
         let never = Moment::from_nanos(u64::MAX);
         let Some(kept) = self.kept.get_mut(&id) else { return never };
-        let times = [kept.renew_at, kept.release_at, kept.standing.ends()];
+        let ends = kept.standing.ends();
+        if ends.is_some() && !std::mem::replace(&mut kept.is_hold, true) {
+            self.holds += 1;
+        }
+        let times = [kept.renew_at, kept.release_at, ends];
         let at = times.into_iter().flatten().min().unwrap_or(never);
         if let Some(old) = kept.at.replace(at) {
             self.agenda.remove(&(old, id));
@@ -256,7 +269,9 @@ impl Registry {
     }
 
     fn remove(&mut self, id: ClaimId) {
-        if let Some(at) = self.kept.remove(&id).and_then(|kept| kept.at) {
+        let Some(kept) = self.kept.remove(&id) else { return };
+        self.holds -= usize::from(kept.is_hold);
+        if let Some(at) = kept.at {
             self.agenda.remove(&(at, id));
         }
     }
@@ -323,16 +338,17 @@ pub(crate) async fn run(running: Running, backend: Arc<dyn Backend>) {
         }
         tokio::select! {
             () = keeper.wake.notified() => {}
-            () = until(&keeper.clock, plan.next) => {}
+            () = until(&keeper.clock, plan.next, plan.watching) => {}
             Some((batch, answer)) = renewals.next() => keeper.renewed(&batch, answer),
             Some(()) = releases.next() => keeper.released(),
         }
     }
 }
 
-async fn until(clock: &Clock, at: Option<Moment>) {
+async fn until(clock: &Clock, at: Option<Moment>, watching: bool) {
     match at {
-        Some(at) => clock.sleep_until(at).await,
+        Some(at) if watching => clock.sleep_until(at).await,
+        Some(at) => clock.nap_until(at).await,
         None => pending().await,
     }
 }
@@ -384,5 +400,48 @@ async fn withdraw(backend: Arc<dyn Backend>, clock: Clock, release: Release) {
             return events::release_given_up(&claim);
         }
         clock.sleep(backoff.next()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claim::{Mode, Queue};
+    use crate::clock::VirtualClock;
+    use crate::grant::{Grant, Validity};
+    use crate::token::FencingToken;
+
+    const TTL: Duration = Duration::from_secs(9);
+
+    /// Whether the keeper must be woken for this one, and whether it then watches over holds.
+    fn keep(keeper: &Keeper, standing: &Arc<Standing>) -> (bool, bool) {
+        (keeper.keep(standing), keeper.plan().watching)
+    }
+
+    #[test]
+    fn holds_are_watched_over_and_places_in_line_are_not() {
+        let time = VirtualClock::new();
+        let clock = time.clock();
+        let keeper = Keeper::new(clock.clone(), Bells::new());
+        locked(&keeper.registry).running = true;
+        let [one, two, three] = [(); 3].map(|()| {
+            let claim = Claim::new("a", Mode::Shared, Queue::Fair, TTL, "me");
+            Arc::new(Standing::new(Arc::new(claim), clock.clone()))
+        });
+        assert_eq!(keep(&keeper, &one), (true, false));
+        assert_eq!(keep(&keeper, &two), (false, false));
+        for standing in [&one, &two] {
+            let validity = Validity::since(clock.now(), TTL);
+            standing.grant(Grant::new(Place::new("p"), FencingToken::new(1), validity), clock.now());
+            assert!(standing.take(None).is_some());
+        }
+        assert_eq!(keep(&keeper, &one), (true, true), "a hold began while the keeper slept in naps");
+        assert_eq!(keep(&keeper, &two), (false, true));
+        assert_eq!(keep(&keeper, &three), (false, true));
+        keeper.forget(one.claim.id);
+        assert!(keeper.plan().watching);
+        time.advance(TTL);
+        assert!(!keeper.plan().watching, "the last hold was lost, and one still waits");
+        assert_eq!(keep(&keeper, &three), (false, false));
     }
 }

@@ -5,14 +5,24 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use leasehold_core::{Error, ErrorKind};
+use leasehold_core::{Error, ErrorKind, Result};
 use rusqlite::ErrorCode;
 
 /// The byte of the `-shm` file that is locked by whoever writes (SQLite's *WAL-mode File Format*, section 2.2: the locks).
 const WRITE_LOCK: u64 = 120;
 
-/// Of a statement on this file that was not committed.
-pub(crate) fn of(e: &rusqlite::Error, file: &Path) -> Error {
+/// Says which file a statement was about that failed, and was not committed.
+pub(crate) trait About<T> {
+    fn about(self, file: &Path) -> Result<T>;
+}
+
+impl<T> About<T> for rusqlite::Result<T> {
+    fn about(self, file: &Path) -> Result<T> {
+        self.map_err(|e| of(&e, file))
+    }
+}
+
+fn of(e: &rusqlite::Error, file: &Path) -> Error {
     use ErrorCode::{
         AuthorizationForStatementDenied, CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, DiskFull,
         FileLockingProtocolFailed, NotADatabase, OutOfMemory, PermissionDenied, ReadOnly, SystemIoFailure,

@@ -25,7 +25,7 @@ use std::time::Duration;
 use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 
-use crate::client::{Handle, limit};
+use crate::client::{Handle, PATIENCE, limit};
 
 /// The shortest lease that survives a busy machine.
 const MIN_TTL: Duration = Duration::from_millis(100);
@@ -119,17 +119,18 @@ impl fmt::Debug for Sqlite {
 #[async_trait]
 impl Backend for Sqlite {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        let (claim, limit) = (claim.clone(), limit(Some(claim.ttl)));
+        let (claim, limit) = (claim.clone(), limit(claim.ttl / 2));
         self.client.ask(move |client| client.claim(&claim, limit)).await
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        let (tenures, limit) = (tenures.to_vec(), limit(tenures.iter().map(|tenure| tenure.claim.ttl).min()));
+        let shortest = tenures.iter().map(|tenure| tenure.claim.ttl).min().unwrap_or_default();
+        let (tenures, limit) = (tenures.to_vec(), limit(shortest / 6));
         self.client.ask(move |client| client.renew(&tenures, limit)).await
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
-        let (id, limit) = (claim.id, limit(Some(claim.ttl)));
+        let (id, limit) = (claim.id, limit(PATIENCE));
         self.client.ask(move |client| client.release(id, limit)).await
     }
 
@@ -144,7 +145,7 @@ impl Backend for Sqlite {
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        let (name, limit) = (name.clone(), limit(None));
+        let (name, limit) = (name.clone(), limit(PATIENCE));
         self.client.ask(move |client| client.write(limit, |lines| lines.evict(name.as_str(), token))).await
     }
 
@@ -153,7 +154,7 @@ impl Backend for Sqlite {
             .fencing(Fencing::SurvivesDataLoss)
             .fairness(Fairness::Strict)
             .pushed_wake(true)
-            .ttl(MIN_TTL, Duration::from_nanos(1))
+            .ttl(MIN_TTL, Duration::from_millis(1))
             .recovery(Duration::from_millis(100))
             .notes(NOTES)
     }
