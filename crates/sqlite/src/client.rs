@@ -18,8 +18,8 @@ use crate::file::{File, wait_until};
 use crate::line::{Lines, Ring};
 use crate::row::Standing;
 
-/// How long a request may wait for other writers.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+/// How long other writers are waited for, at most.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A request, and what it does with its own answer.
 type Job = Box<dyn FnOnce(&mut Client) + Send>;
@@ -58,14 +58,30 @@ impl Handle {
         &self,
         work: impl FnOnce(&mut Client) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        self.ask_for(PATIENCE, work).await
+    }
+
+    /// The same for a request that is of no use later: it waits for other writers for so long at most.
+    pub(crate) async fn ask_for<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        work: impl FnOnce(&mut Client) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let deadline = Moment::now() + patience.clamp(Duration::from_millis(50), PATIENCE);
         let (answer_here, answer) = oneshot::channel();
-        self.tell(move |client| drop(answer_here.send(work(client))));
+        self.tell(move |client| {
+            wait_until(deadline);
+            drop(answer_here.send(work(client)));
+        });
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
     /// Has `work` done, and does not wait. Nobody hears it once the store is closed.
     pub(crate) fn tell(&self, work: impl FnOnce(&mut Client) + Send + 'static) {
-        let _ = self.jobs.send(Box::new(work));
+        let _ = self.jobs.send(Box::new(move |client: &mut Client| {
+            wait_until(Moment::now() + PATIENCE);
+            work(client);
+        }));
         // A note for the thread to look. A full counter means that there is one already.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }
@@ -79,11 +95,6 @@ impl Drop for Handle {
 
 fn gone() -> Error {
     Error::new(ErrorKind::Closed, "the store was closed")
-}
-
-/// Until when a request may wait for other writers, if it should take so long at most.
-pub(crate) fn limit(most: Duration) -> Moment {
-    Moment::now() + most.clamp(Duration::from_millis(50), PATIENCE)
 }
 
 /// What lives on the thread.
@@ -119,6 +130,7 @@ impl Client {
             let ended = self.listen(wake);
             let _ = rustix::io::read(wake, &mut [0; 8]);
             asked.try_iter().for_each(|job| job(&mut self));
+            wait_until(Moment::now() + PATIENCE);
             if let Some(heard) = self.fifo.as_ref().map(Fifo::drain) {
                 heard.iter().for_each(|word| self.hear(word));
             }
@@ -164,39 +176,38 @@ impl Client {
         }
     }
 
-    pub(crate) fn claim(&mut self, claim: &Claim, deadline: Moment) -> Result<Claimed> {
-        self.ready(deadline)?;
+    pub(crate) fn claim(&mut self, claim: &Claim) -> Result<Claimed> {
+        self.ready()?;
         loop {
-            let answer = self.write(deadline, |lines| lines.claim(claim))??;
-            let dead = self.watches.set(&self.file.real, claim.id, &answer.watch);
+            let (claimed, watch) = self.write(|lines| lines.claim(claim))??;
+            let dead = self.watches.set(&self.file.real, claim.id, &watch);
             if dead.is_empty() {
-                return Ok(answer.claimed);
+                return Ok(claimed);
             }
             dead.into_iter().try_for_each(|fifo| self.bury(fifo))?;
             self.ring();
         }
     }
 
-    pub(crate) fn renew(&mut self, tenures: &[Tenure], deadline: Moment) -> Result<Vec<Renewal>> {
-        self.ready(deadline)?;
+    pub(crate) fn renew(&mut self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+        self.ready()?;
         let mut all = Vec::with_capacity(tenures.len());
         // Thousands do not keep others from writing for long.
         for part in tenures.chunks(500) {
-            all.extend(self.write(deadline, |lines| lines.renew(part))?);
+            all.extend(self.write(|lines| lines.renew(part))?);
         }
         Ok(all)
     }
 
-    pub(crate) fn release(&mut self, claim: ClaimId, deadline: Moment) -> Result<()> {
+    pub(crate) fn release(&mut self, claim: ClaimId) -> Result<()> {
         self.watches.forget(claim);
-        self.write(deadline, |lines| lines.withdraw(claim))
+        self.write(|lines| lines.withdraw(claim))
     }
 
     /// From now on, or no longer, this client hears of a name. A hint: that it fails is no error.
     pub(crate) fn observe(&mut self, name: &Name, on: bool) {
-        let deadline = limit(PATIENCE);
-        let done = self.ready(deadline).and_then(|()| {
-            self.write(deadline, |lines| if on { lines.observe(name.as_str()) } else { lines.unobserve(name.as_str()) })
+        let done = self.ready().and_then(|()| {
+            self.write(|lines| if on { lines.observe(name.as_str()) } else { lines.unobserve(name.as_str()) })
         });
         if on && done.is_ok() {
             self.bells.stirred(name);
@@ -209,13 +220,13 @@ impl Client {
     }
 
     /// Has a FIFO, and one that others can find.
-    fn ready(&mut self, deadline: Moment) -> Result<()> {
+    fn ready(&mut self) -> Result<()> {
         if self.fifo.as_ref().is_some_and(|fifo| self.shared || !fifo.has_vanished()) {
             return Ok(());
         }
         let fifo = Fifo::create(&self.file.real)?;
         if self.fifo.is_some() {
-            self.write(deadline, |lines| lines.move_to(fifo.number))?;
+            self.write(|lines| lines.move_to(fifo.number))?;
         }
         self.fifo = Some(fifo);
         Ok(())
@@ -223,7 +234,7 @@ impl Client {
 
     /// Another descriptor of our FIFO: as long as it is open somewhere, nobody sees this client as dead.
     pub(crate) fn life_line(&mut self) -> Result<OwnedFd> {
-        self.ready(limit(PATIENCE))?;
+        self.ready()?;
         self.shared = true;
         let fifo = self.fifo.as_ref().ok_or_else(gone)?;
         fifo.fd.try_clone().map_err(|e| Error::new(ErrorKind::Unavailable, "no more files").with_source(e))
@@ -243,18 +254,14 @@ impl Client {
 
     /// Removes what a client has left that has ended.
     fn bury(&mut self, fifo: i64) -> Result<()> {
-        while !self.commit(limit(PATIENCE), &mut |lines| lines.bury(fifo))? {}
+        while !self.commit(|lines| lines.bury(fifo))? {}
         remove(&self.file.real, fifo);
         Ok(())
     }
 
     /// One transaction, and the rings that it calls for.
-    pub(crate) fn write<T>(
-        &mut self,
-        deadline: Moment,
-        mut work: impl FnMut(&mut Lines<'_>) -> rusqlite::Result<T>,
-    ) -> Result<T> {
-        let value = self.commit(deadline, &mut work)?;
+    pub(crate) fn write<T>(&mut self, work: impl FnMut(&mut Lines<'_>) -> rusqlite::Result<T>) -> Result<T> {
+        let value = self.commit(work)?;
         self.ring();
         Ok(value)
     }
@@ -271,18 +278,13 @@ impl Client {
         }
     }
 
-    fn commit<T>(
-        &mut self,
-        deadline: Moment,
-        work: &mut impl FnMut(&mut Lines<'_>) -> rusqlite::Result<T>,
-    ) -> Result<T> {
+    fn commit<T>(&mut self, mut work: impl FnMut(&mut Lines<'_>) -> rusqlite::Result<T>) -> Result<T> {
         for _ in 0..2 {
-            wait_until(deadline);
             let (me, path) = (self.me(), &self.file.path);
             let begin = Transaction::new_unchecked(&self.file.connection, TransactionBehavior::Immediate);
             let tx = begin.about(path)?;
             if self.file.is_current().about(path)? {
-                let mut lines = Lines::new(&tx, me, now());
+                let mut lines = Lines { tx: &tx, me, now: now(), rings: Vec::new() };
                 let value = work(&mut lines).about(path)?;
                 let rings = lines.rings;
                 tx.commit().map_err(|e| of_commit(&e, path))?;

@@ -28,7 +28,7 @@ const END: char = '\0';
 pub(crate) struct Fifo {
     pub(crate) fd: OwnedFd,
     pub(crate) number: i64,
-    path: PathBuf,
+    real: PathBuf,
 }
 
 impl Fifo {
@@ -41,9 +41,8 @@ impl Fifo {
         fs::set_permissions(&draft, fs::Permissions::from_mode(0o600 | group_bits(real))).map_err(of)?;
         let fd = open(&draft, FLAGS | OFlags::RDWR, Mode::empty()).map_err(|e| of(e.into()))?;
         let number = random | inode(fs::symlink_metadata(&draft).map_err(of)?.ino());
-        let path = path(real, number);
-        fs::rename(&draft, &path).map_err(of)?;
-        Ok(Fifo { fd, number, path })
+        fs::rename(&draft, path(real, number)).map_err(of)?;
+        Ok(Fifo { fd, number, real: real.into() })
     }
 
     /// Whether somebody deleted it: nobody can ring us, or see our end, any more.
@@ -63,9 +62,7 @@ impl Fifo {
 
 impl Drop for Fifo {
     fn drop(&mut self) {
-        if !self.has_vanished() {
-            let _ = fs::remove_file(&self.path);
-        }
+        remove(&self.real, self.number);
     }
 }
 
@@ -87,7 +84,7 @@ fn find(real: &Path, fifo: i64) -> Option<PathBuf> {
     (file.file_type().is_fifo() && inode(file.ino()) == inode(fifo as u64)).then_some(path)
 }
 
-/// Removes the FIFO that a dead client left.
+/// Removes a FIFO, if it is the very one.
 pub(crate) fn remove(real: &Path, fifo: i64) {
     if let Some(path) = find(real, fifo) {
         let _ = fs::remove_file(path);

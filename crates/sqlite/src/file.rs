@@ -62,7 +62,8 @@ impl File {
         }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         wait_until(Moment::now() + OPENING);
-        let connection = Connection::open_with_flags(path, flags).about(path)?;
+        let mut connection = Connection::open_with_flags(path, flags).about(path)?;
+        connection.busy_handler(Some(wait)).about(path)?;
         let real = path.canonicalize().map_err(|e| error::of_io(&e, path, "cannot be found"))?;
         // Group members who may make files beside it share it. What SQLite makes later takes the file's own bits.
         let group = group_bits(&real);
@@ -80,7 +81,6 @@ impl File {
 
     fn configure(&self) -> Result<()> {
         let File { connection, path, .. } = self;
-        connection.busy_handler(Some(wait)).about(path)?;
         loop {
             // The change of mode does not ask the busy handler.
             match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0)) {

@@ -25,7 +25,7 @@ use std::time::Duration;
 use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 
-use crate::client::{Handle, PATIENCE, limit};
+use crate::client::Handle;
 
 /// The shortest lease that survives a busy machine.
 const MIN_TTL: Duration = Duration::from_millis(100);
@@ -119,19 +119,19 @@ impl fmt::Debug for Sqlite {
 #[async_trait]
 impl Backend for Sqlite {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        let (claim, limit) = (claim.clone(), limit(claim.ttl / 2));
-        self.client.ask(move |client| client.claim(&claim, limit)).await
+        let claim = claim.clone();
+        self.client.ask_for(claim.ttl / 2, move |client| client.claim(&claim)).await
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
         let shortest = tenures.iter().map(|tenure| tenure.claim.ttl).min().unwrap_or_default();
-        let (tenures, limit) = (tenures.to_vec(), limit(shortest / 6));
-        self.client.ask(move |client| client.renew(&tenures, limit)).await
+        let tenures = tenures.to_vec();
+        self.client.ask_for(shortest / 6, move |client| client.renew(&tenures)).await
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
-        let (id, limit) = (claim.id, limit(PATIENCE));
-        self.client.ask(move |client| client.release(id, limit)).await
+        let id = claim.id;
+        self.client.ask(move |client| client.release(id)).await
     }
 
     async fn inspect(&self, name: &Name) -> Result<Line> {
@@ -145,8 +145,8 @@ impl Backend for Sqlite {
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        let (name, limit) = (name.clone(), limit(PATIENCE));
-        self.client.ask(move |client| client.write(limit, |lines| lines.evict(name.as_str(), token))).await
+        let name = name.clone();
+        self.client.ask(move |client| client.write(|lines| lines.evict(name.as_str(), token))).await
     }
 
     fn guarantees(&self) -> Guarantees {

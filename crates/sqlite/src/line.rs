@@ -13,11 +13,11 @@ const TURNS: u32 = 64;
 
 /// A write transaction.
 pub(crate) struct Lines<'a> {
-    tx: &'a Transaction<'a>,
+    pub(crate) tx: &'a Transaction<'a>,
     /// This client's FIFO.
-    me: i64,
+    pub(crate) me: i64,
     /// When it began.
-    now: i64,
+    pub(crate) now: i64,
     /// Whom to tell once it is committed.
     pub(crate) rings: Vec<Ring>,
 }
@@ -29,10 +29,7 @@ pub(crate) struct Ring {
 }
 
 /// The answer to a claim, and whose death would concern it.
-pub(crate) struct Answer {
-    pub(crate) claimed: Claimed,
-    pub(crate) watch: Vec<i64>,
-}
+pub(crate) type Answer = (Claimed, Vec<i64>);
 
 /// One line from its head on.
 struct Head {
@@ -44,11 +41,7 @@ struct Head {
     next: Option<Standing>,
 }
 
-impl<'a> Lines<'a> {
-    pub(crate) fn new(tx: &'a Transaction<'a>, me: i64, now: i64) -> Lines<'a> {
-        Lines { tx, me, now, rings: Vec::new() }
-    }
-
+impl Lines<'_> {
     /// Takes or keeps a place. The inner error is the claim's own fault.
     pub(crate) fn claim(&mut self, claim: &Claim) -> rusqlite::Result<Result<Answer>> {
         let (name, id) = (claim.name.as_str(), claim.id.to_string());
@@ -74,8 +67,7 @@ impl<'a> Lines<'a> {
         }
         let is_in = head.next.is_none() && admit(&head.held, claim.mode) == Admission::In;
         if !is_in && claim.queue == Queue::Try {
-            let claimed = Claimed::Busy(self.contention(&head, name, 0)?);
-            return Ok(Ok(Answer { claimed, watch: Vec::new() }));
+            return Ok(Ok((Claimed::Busy(self.contention(&head, name, 0)?), Vec::new())));
         }
         let turns = if claim.queue == Queue::Fast { TURNS } else { 1 };
         let token = if is_in { Some(self.mint(name, turns)?) } else { None };
@@ -89,7 +81,7 @@ impl<'a> Lines<'a> {
 
     fn answer(&self, mine: &Standing, head: &Head, name: &str) -> rusqlite::Result<Answer> {
         if let Some(grant) = mine.grant() {
-            return Ok(Answer { claimed: Claimed::Granted(grant), watch: Vec::new() });
+            return Ok((Claimed::Granted(grant), Vec::new()));
         }
         // The first who waits watches those who keep it out; everybody else whoever is before it.
         let is_next = head.next.as_ref().is_none_or(|next| next.seq == mine.seq);
@@ -106,7 +98,7 @@ impl<'a> Lines<'a> {
         let nap = Duration::from_millis((end - self.now).max(0) as u64 + 1);
         let waiting = Waiting::new(mine.place(), self.contention(head, name, 1)?).look_again(nap);
         let watch = before.into_iter().map(|(fifo, _)| fifo).filter(|fifo| *fifo != self.me).collect();
-        Ok(Answer { claimed: Claimed::Waiting(waiting), watch })
+        Ok((Claimed::Waiting(waiting), watch))
     }
 
     /// Drops the dead of one line and grants to whoever is admitted now.
@@ -131,8 +123,9 @@ impl<'a> Lines<'a> {
                 Some(next) if admit(&held, next.mode) == Admission::In => next,
                 next => return Ok(Head { first, held, next }),
             };
+            let token = self.mint(name, next.turns)?;
             let grant = "UPDATE place SET token = ?2, since = ?3 WHERE seq = ?1 RETURNING *";
-            let grant = self.standing(grant, params![next.seq, self.mint(name, next.turns)?, since()])?;
+            let grant = self.standing(grant, params![next.seq, token, since()])?;
             self.rings.push(Ring { to: next.fifo, word: format!("granted {}", next.seq) });
             held.push(next.mode);
             first = first.or(grant);

@@ -3,9 +3,8 @@
 use leasehold_core::{Line, Name, Result};
 use rusqlite::params;
 
-use crate::client::{Client, PATIENCE, limit, now};
+use crate::client::{Client, now};
 use crate::error::About;
-use crate::file::wait_until;
 use crate::row::Standing;
 
 impl Client {
@@ -40,7 +39,6 @@ impl Client {
 
     /// Looks at the file that is at the path now.
     fn catch_up(&mut self) -> Result<()> {
-        wait_until(limit(PATIENCE));
         if self.file.is_current().about(&self.file.path)? { Ok(()) } else { self.reopen() }
     }
 }

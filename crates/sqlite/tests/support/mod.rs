@@ -102,7 +102,7 @@ impl Actor {
         let used = threads.map(|thread| {
             // One that has just ended counts no more.
             let stat = std::fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap_or_default();
-            stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or_default()
+            stat.split(' ').next().and_then(|nanos| nanos.parse::<u64>().ok()).unwrap_or_default()
         });
         Duration::from_nanos(used.sum())
     }
