@@ -301,6 +301,9 @@ impl Client {
     pub(crate) fn reopen(&mut self) -> Result<()> {
         self.file = File::open(&self.file.path)?;
         self.watches = Watches::default();
+        // A copy may have old places of ours. Who waits behind one sees that when its lease would have ended.
+        let old = self.file.connection.execute("DELETE FROM place WHERE fifo = ?1", [self.me()]);
+        old.about(&self.file.path)?;
         self.bells.everyone();
         Ok(())
     }
