@@ -1,8 +1,8 @@
-//! Distributed locks for Rust: one API over Redis, etcd, ZooKeeper, SQLite and memory.
+//! Distributed locks for Rust: one API over Redis, Redlock, etcd, ZooKeeper, SQLite and memory.
 //!
 //! ```
 //! # #[tokio::main] async fn main() -> leasehold::Result<()> {
-//! let store = leasehold::connect("memory://").await?;    // or redis:// etcd:// zookeeper:// sqlite://
+//! let store = leasehold::connect("memory://").await?;    // or redis:// redlock:// etcd:// zookeeper:// sqlite://
 //! let guard = store.lock("orders/42").acquire().await?;  // waits; cancel it anywhere
 //! println!("token {}", guard.fencing_token());           // the resource rejects a smaller token
 //! guard.release().await?;                                // drop also releases, in the background

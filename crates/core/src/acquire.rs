@@ -25,6 +25,9 @@ const LAST_LOOK: Duration = Duration::from_millis(40);
 /// An acquisition: resolves with the guard. It does nothing before it is first polled, owns all that it needs, and may be
 /// spawned, selected and dropped anywhere.
 ///
+/// Poll it or drop it: one that is kept and not polled, beside a `select!` that went another way, keeps its place in line,
+/// and when its turn comes it keeps the lock from everybody else.
+///
 /// # Cancel safety
 ///
 /// Drop it at any time. A request that is in flight then is let land, and whatever it took is given back in the
@@ -84,6 +87,7 @@ pub(crate) async fn acquire(
         Wait::For(d) => (Some(started + d), Duration::MAX),
         Wait::Forever => (None, claim.ttl),
     };
+    let last_look = deadline.map(|at| at + LAST_LOOK);
     if let Wait::Try = wait {
         claim.queue = Queue::Try;
     }
@@ -94,7 +98,7 @@ pub(crate) async fn acquire(
     let mut who = None;
     loop {
         let mut nap = None;
-        match candidate.claim(deadline.map(|at| at + LAST_LOOK)).await {
+        match candidate.claim(last_look).await {
             Answer::Landed(Ok(Claimed::Granted(grant)))
                 if grant.validity.until(candidate.stamp) <= client.clock.now() =>
             {
@@ -142,8 +146,7 @@ pub(crate) async fn acquire(
             }
             Woken::Late => {
                 // One last look, so that a lock freed just now is not missed by a hair.
-                let last = client.clock.now() + LAST_LOOK;
-                if let Answer::Landed(Ok(Claimed::Granted(grant))) = candidate.claim(Some(last)).await {
+                if let Answer::Landed(Ok(Claimed::Granted(grant))) = candidate.claim(last_look).await {
                     candidate.standing.grant(grant, candidate.stamp);
                 }
                 let Some(granted) = candidate.standing.take(max_hold) else { return Err(trouble.or_timed_out(who)) };
@@ -177,7 +180,7 @@ impl Trouble {
         match (self.last, who) {
             (Some(e), _) => e,
             (None, Some(who)) => Error::contended(ErrorKind::TimedOut, who),
-            (None, None) => Error::new(ErrorKind::Unavailable, "the store did not answer in time"),
+            (None, None) => Error::new(ErrorKind::Ambiguous, "the store did not answer in time"),
         }
     }
 }
@@ -218,6 +221,9 @@ impl<'a> Candidate<'a> {
 
     /// Sends the claim (again) and waits for the answer. At the deadline the request stays in flight.
     async fn claim(&mut self, deadline: Option<Moment>) -> Answer {
+        if let Err(closed) = self.client.open() {
+            return Answer::Landed(Err(closed));
+        }
         let (backend, claim) = (self.client.backend.clone(), self.standing.claim.clone());
         self.stamp = self.client.clock.now();
         // An answer that comes after the lease would be worth nothing.
@@ -240,7 +246,8 @@ impl<'a> Candidate<'a> {
                     Some(kind) if !kind.may_have_been_executed() => self.traces = traces_before,
                     _ => {}
                 }
-                Answer::Landed(answer)
+                // What lands after `close` becomes no guard.
+                Answer::Landed(self.client.open().and(answer))
             }
             None if until < limit => Answer::Late,
             None => {

@@ -45,6 +45,20 @@ pub fn admit(before: &[Mode], mine: Mode) -> Admission {
     Admission::Watch((first..before.len()).collect())
 }
 
+/// How many hold in a line of these modes, in order. They are always its first ones: whoever is not let in keeps out all
+/// behind it. The same rule as [`admit`] for each of them, in one pass.
+pub fn holding(line: &[Mode]) -> usize {
+    let (mut taken, mut room) = (0, u32::MAX);
+    let holds = |i: &usize| match (line[0], line[*i]) {
+        (Mode::Permits { .. }, Mode::Permits { n, of }) => {
+            (taken, room) = (taken + u64::from(n), room.min(of));
+            taken <= u64::from(room)
+        }
+        (first, mode) => *i == 0 || (first, mode) == (Mode::Shared, Mode::Shared),
+    };
+    (0..line.len()).take_while(holds).count()
+}
+
 /// Refuses a claim whose semaphore is of another size than the line's: the first `Permits` before it decides. For newcomers
 /// only; whoever stands in line already keeps its place.
 pub fn same_permits<'a>(before: impl IntoIterator<Item = &'a Mode>, mine: Mode) -> Result<()> {
@@ -104,8 +118,8 @@ mod tests {
         assert!(same_permits(&line, Exclusive).is_ok() && same_permits(&[], permits(1, 2)).is_ok());
     }
 
-    /// PROTOCOLS 12 and 13 for every short line: who is in stays in when another leaves, the watched set is enough, and
-    /// those who are in never conflict.
+    /// For every short line: who is in stays in when another leaves, the watched set is enough, those who are in never
+    /// conflict, and they are the first ones.
     #[test]
     fn monotone_and_watched_enough_for_every_short_line() {
         let modes = [Exclusive, Shared, permits(1, 1), permits(1, 2), permits(2, 2), permits(1, 3)];
@@ -133,9 +147,10 @@ mod tests {
                     }
                 }
             }
-            let holding: Vec<Mode> = (0..line.len()).filter(|i| inside(line, *i)).map(|i| line[i]).collect();
-            if holding.contains(&Exclusive) {
-                assert_eq!(holding.len(), 1, "{line:?}");
+            let holders: Vec<usize> = (0..line.len()).filter(|i| inside(line, *i)).collect();
+            assert_eq!(holders, (0..holding(line)).collect::<Vec<_>>(), "{line:?}");
+            if holders.iter().any(|i| line[*i] == Exclusive) {
+                assert_eq!(holders.len(), 1, "{line:?}");
             }
         }
     }

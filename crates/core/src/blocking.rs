@@ -78,7 +78,7 @@ impl Store {
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Closed, "the store's thread ended")))
     }
 
-    /// Waits until the background releases are answered, at most `limit`: [`crate::Store::close`].
+    /// Gives up what this client holds and ends it, waiting at most `limit` for the releases: [`crate::Store::close`].
     pub fn close(&self, limit: Duration) -> Result<()> {
         let store = self.0.store.clone();
         self.wait(async move { store.close(limit).await })

@@ -31,36 +31,39 @@ pub(crate) struct Client {
     pub(crate) gates: Gates,
     keeper: Arc<Keeper>,
     closed: AtomicBool,
-    /// The runtime of the latest use: where the keeper runs, also for a guard that is dropped outside of any.
-    runtime: Mutex<Option<Handle>>,
     thread: Option<OwnThread>,
     random: Mutex<fastrand::Rng>,
 }
 
 impl Client {
-    pub(crate) fn new(backend: Arc<dyn Backend>, random: fastrand::Rng, thread: Option<OwnThread>) -> Client {
+    pub(crate) fn new(backend: Arc<dyn Backend>, mut random: fastrand::Rng, thread: Option<OwnThread>) -> Client {
         let bells = backend.bells().cloned().unwrap_or_default();
         Client {
             bells: bells.clone(),
             clock: backend.clock(),
             guarantees: backend.guarantees(),
             gates: Gates::default(),
-            keeper: Arc::new(Keeper::new(backend.clock(), bells)),
+            keeper: Arc::new(Keeper::new(backend.clone(), bells, random.fork())),
             backend,
             closed: AtomicBool::new(false),
-            runtime: Mutex::default(),
             thread,
             random: Mutex::new(random),
         }
     }
 
-    /// Refuses work that could not be done: after `close`, and outside of a tokio runtime.
-    pub(crate) fn ready(&self) -> Result<()> {
+    /// Refuses work after `close`.
+    pub(crate) fn open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the store was closed"));
         }
+        Ok(())
+    }
+
+    /// Refuses work that could not be done: after `close`, and outside of a tokio runtime.
+    pub(crate) fn ready(&self) -> Result<()> {
+        self.open()?;
         match Handle::try_current() {
-            Ok(handle) => *locked(&self.runtime) = Some(handle),
+            Ok(handle) => self.keeper.used_in(handle),
             Err(_) => return Err(Error::new(ErrorKind::Closed, "no tokio runtime is running here")),
         }
         Ok(())
@@ -88,7 +91,11 @@ impl Client {
 
     /// Renews this standing from now on, until it is forgotten or lost.
     pub(crate) fn keep(&self, standing: &Arc<Standing>) {
-        if self.keeper.keep(standing) {
+        let must_wake = self.keeper.keep(standing);
+        if self.open().is_err() {
+            // It came just after `close` had ended all others.
+            self.end_all(false);
+        } else if must_wake {
             self.wake_keeper();
         }
     }
@@ -134,17 +141,23 @@ impl Client {
         }
     }
 
-    /// Waits until the background releases are done, at most `limit`, and ends the store's client.
+    /// Ends all holds, waits until they are withdrawn, at most `limit`, and ends the store's client.
     pub(crate) async fn close(&self, limit: Duration) -> Result<()> {
         self.ready()?;
         self.closed.store(true, Ordering::Release);
+        // As soon as the store's client ends, others may hold: by then nothing of ours may be valid.
+        self.end_all(false);
         let drained = self.within(limit, self.keeper.drained()).await.is_some();
-        self.within(PATIENCE, self.backend.close()).await.unwrap_or(Ok(()))?;
-        if drained {
-            Ok(())
-        } else {
-            Err(Error::new(ErrorKind::Ambiguous, "closed before every background release was answered"))
-        }
+        self.end_all(true);
+        let unsure = |text| Error::new(ErrorKind::Ambiguous, text);
+        let closed = self.within(PATIENCE, self.backend.close()).await;
+        closed.unwrap_or_else(|| Err(unsure("the store did not answer that it is closed")))?;
+        if drained { Ok(()) } else { Err(unsure("closed before every background release was answered")) }
+    }
+
+    fn end_all(&self, min_hold_too: bool) {
+        self.keeper.end_all(min_hold_too);
+        self.wake_keeper();
     }
 
     /// Starts the keeper here if the runtime that it ran in has gone.
@@ -163,9 +176,9 @@ impl Client {
     fn wake_keeper(&self) {
         let Some(running) = self.keeper.start() else { return };
         let own = self.thread.as_ref().map(|thread| thread.handle.clone());
-        let handle = own.or_else(|| Handle::try_current().ok()).or_else(|| locked(&self.runtime).clone());
+        let handle = own.or_else(|| Handle::try_current().ok()).or_else(|| self.keeper.runtime());
         if let Some(handle) = handle {
-            handle.spawn(keeper::run(running, self.backend.clone()));
+            handle.spawn(keeper::run(running));
         }
     }
 }

@@ -20,7 +20,8 @@ use crate::token::FencingToken;
 /// A name that one candidate leads at a time, with a value for all to see: an address, say.
 ///
 /// Candidates stand in the name's line. Leadership is a lease with a token, and can be lost like any other: the value that
-/// an observer sees is what was true when the store was asked.
+/// an observer sees is what was true when the store was asked. The value stands in the store where locks have their label, so
+/// the word `label` changes nothing here.
 ///
 /// ```no_run
 /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {

@@ -17,7 +17,7 @@ pub enum ErrorKind {
     Contended,
     /// It did not come free in the time that the caller gave. [`Error::contention`] says who was before us.
     TimedOut,
-    /// The hold ended before this call. [`Error::loss`] says why.
+    /// The hold ended before this call: [`Error::loss`] says why. Or its token was refused as [`Stale`](crate::Stale).
     Lost,
     /// A bad name, option or URL. Nothing was sent.
     Invalid,
@@ -29,7 +29,7 @@ pub enum ErrorKind {
     Unavailable,
     /// The request may or may not have been executed. Leasehold cleans up after it by itself.
     Ambiguous,
-    /// The store was closed.
+    /// The store was closed, or no tokio runtime is running here.
     Closed,
     /// The store holds something that cannot be ours (a wrong-typed key, junk in our prefix), or a bug.
     Internal,
@@ -114,7 +114,7 @@ impl Error {
         self.0.name.as_ref()
     }
 
-    /// Why the hold ended ([`ErrorKind::Lost`]).
+    /// Why the hold ended ([`ErrorKind::Lost`]). `None` if a gate refused its token.
     pub fn loss(&self) -> Option<Loss> {
         self.0.loss
     }

@@ -42,6 +42,9 @@ impl<T> FenceGate<T> {
 
     /// Lets `by` write, unless a greater token has been seen. It does not ask whether `by` is still valid: the token alone
     /// decides, so that a pause between the question and the write does no harm.
+    ///
+    /// Others wait, blocked, while `write` runs; one that uses the gate itself waits for ever. If it panics, the token counts
+    /// as seen and the value stays as it was left.
     pub fn write<R>(&self, by: &impl Fenced, write: impl FnOnce(&mut T) -> R) -> Result<R, Stale> {
         self.write_with(by.fencing_token(), write)
     }

@@ -7,7 +7,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::line::Contention;
 use crate::loss::Loss;
-use crate::token::FencingToken;
+use crate::token::{FencingToken, TURNS_OF_A_PLACE, token_of_place};
 
 /// A store's answer to a claim.
 #[derive(Debug)]
@@ -68,6 +68,11 @@ impl Grant {
         Grant { place, token, turns: 1, validity: validity.into() }
     }
 
+    /// A grant of a store that numbers places when they are taken, of the place with this number: with 256 turns.
+    pub fn of_place(place: Place, number: i64, validity: impl Into<Validity>) -> Grant {
+        Grant::new(place, token_of_place(number), validity).turns(TURNS_OF_A_PLACE)
+    }
+
     /// Says that `turns` consecutive tokens are reserved for this grant.
     #[must_use]
     pub fn turns(mut self, turns: u32) -> Grant {
@@ -78,8 +83,8 @@ impl Grant {
 
 /// How long something holds: a lease, and the instant from which it counts.
 ///
-/// The instant must lie **before the send of the request that surely counted** (PROMISE P1). A plain duration counts from
-/// core's own stamp, taken before it called the store: right only if this very call extended the lease.
+/// The instant must lie **before the send of the request that surely counted**: exclusion rests on it. A plain duration
+/// counts from core's own stamp, taken before it called the store: right only if this very call extended the lease.
 /// [`Validity::since`] is for the rest: a session whose last acknowledged keep-alive was earlier, a pushed grant that grew
 /// from an earlier attempt.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,8 @@ use crate::loss::{Loss, Lost};
 /// A held lock. While it lives it renews itself; [`release`](Guard::release) or drop gives the lock back.
 ///
 /// Dropping it releases in the background, retried until done or the lease has run out; it never blocks and never panics,
-/// also outside of a runtime (then the lease ends it). Bind it to a name: `let _ = lock.acquire().await?` releases at once.
+/// also outside of a runtime. If no runtime is left, the lease ends it. Bind it to a name: `let _ = lock.acquire().await?`
+/// releases at once.
 #[must_use = "dropping the guard releases the lock; bind it to a name, not to `_`"]
 pub struct Guard {
     share: Arc<Share>,
@@ -43,8 +44,8 @@ impl Guard {
 
     /// Asks the store, with one request, whether the lock is ours *now*; the answer extends the lease.
     ///
-    /// `Err` of kind [`Lost`](crate::ErrorKind::Lost): it is not. Any other error: the store did not say; validity is what
-    /// it was. Cancel-safe.
+    /// `Err` of kind [`Lost`](crate::ErrorKind::Lost): it is not. Any other error, after at most five seconds: the store did
+    /// not say; validity is what it was. Cancel-safe.
     pub async fn confirm(&self) -> Result<()> {
         self.check()?;
         self.share.held.0.claim_again().await
@@ -83,7 +84,7 @@ impl Guard {
         &self.share.held
     }
 
-    /// Gives the lock back and waits for the store's word.
+    /// Gives the lock back and waits for the store's word, at most five seconds.
     ///
     /// `Ok`: it was ours up to now. `Err` of kind [`Lost`](crate::ErrorKind::Lost): it was not, so the section was not
     /// protected to its end. Any other error: it was ours, and the release goes on in the background. The release of a

@@ -71,6 +71,7 @@ impl Hold {
                 standing.grant(grant, stamp);
                 if standing.loss().is_some() {
                     // It was gone, and the question took a new one, which nobody holds: it goes before we say so.
+                    standing.end_turns();
                     let _ = client.release_now(standing).await;
                 }
             }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::backend::Backend;
@@ -21,10 +22,15 @@ use crate::grant::{Claimed, Renewal};
 use crate::loss::Loss;
 use crate::standing::Standing;
 use crate::sync::locked;
+use crate::token::FencingToken;
 
 pub(crate) struct Keeper {
+    backend: Arc<dyn Backend>,
     clock: Clock,
     bells: Bells,
+    random: Mutex<fastrand::Rng>,
+    /// The runtime of the latest use: where to run, also for a guard that is dropped outside of any.
+    runtime: Mutex<Option<Handle>>,
     registry: Mutex<Registry>,
     wake: Notify,
     quiet: Notify,
@@ -49,8 +55,8 @@ struct Registry {
 struct Kept {
     standing: Arc<Standing>,
     is_hold: bool,
-    /// `None` while a renewal is in flight.
-    renew_at: Option<Moment>,
+    /// When to ask for it (again), whatever becomes of a renewal that is in flight.
+    renew_at: Moment,
     /// The end of `min_hold`, for a hold whose guard has gone.
     release_at: Option<Moment>,
     /// Its entry in the agenda.
@@ -74,21 +80,29 @@ impl Release {
 }
 
 impl Keeper {
-    pub(crate) fn new(clock: Clock, bells: Bells) -> Keeper {
-        Keeper { clock, bells, registry: Mutex::default(), wake: Notify::new(), quiet: Notify::new() }
+    pub(crate) fn new(backend: Arc<dyn Backend>, bells: Bells, random: fastrand::Rng) -> Keeper {
+        let (clock, random) = (backend.clock(), Mutex::new(random));
+        let (runtime, registry) = (Mutex::default(), Mutex::default());
+        Keeper { backend, clock, bells, random, runtime, registry, wake: Notify::new(), quiet: Notify::new() }
     }
 
-    /// Renews `standing` a third of its lease from now; one that is kept already stays in its batch. Says whether the keeper
-    /// must be woken.
+    pub(crate) fn used_in(&self, runtime: Handle) {
+        *locked(&self.runtime) = Some(runtime);
+    }
+
+    pub(crate) fn runtime(&self) -> Option<Handle> {
+        locked(&self.runtime).clone()
+    }
+
+    /// Renews `standing` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken.
     pub(crate) fn keep(&self, standing: &Arc<Standing>) -> bool {
-        let renew_at = Some(self.clock.now() + standing.ttl() / 3);
+        let renew_at = self.clock.now() + standing.renew_in();
         let fresh = || Kept { standing: standing.clone(), is_hold: false, renew_at, release_at: None, at: None };
         let mut registry = locked(&self.registry);
         let id = standing.claim.id;
         registry.kept.entry(id).or_insert_with(fresh);
         let at = registry.schedule(id);
-        let unwatched = registry.holds > 0 && !registry.watching;
-        !registry.running || unwatched || registry.next_wake.is_none_or(|planned| at < planned)
+        !registry.running || registry.sleeps_past(at)
     }
 
     /// Looks again at when `standing` comes up: its end has changed.
@@ -132,11 +146,26 @@ impl Keeper {
         self.wake.notify_one();
     }
 
-    /// Completes when no background release is left.
+    /// Ends whatever is kept: holds are lost, whoever waits looks again, and all are withdrawn. A hold whose guard has gone and
+    /// that is within its `min_hold` goes on, unless that is to end `too`.
+    pub(crate) fn end_all(&self, min_hold_too: bool) {
+        let mut registry = locked(&self.registry);
+        let ends = |kept: &&Kept| min_hold_too || kept.release_at.is_none();
+        let ending: Vec<_> = registry.kept.values().filter(ends).map(|kept| kept.standing.clone()).collect();
+        ending.iter().for_each(|standing| registry.remove(standing.claim.id));
+        drop(registry);
+        for standing in &ending {
+            self.bells.unlisten(standing.claim.id);
+            standing.lose(Loss::Gone);
+            self.queue(Release::of(standing));
+        }
+    }
+
+    /// Completes when nothing is kept and no background release is left.
     pub(crate) async fn drained(&self) {
         loop {
             let quiet = self.quiet.notified();
-            if locked(&self.registry).releasing == 0 {
+            if locked(&self.registry).is_drained() {
                 return;
             }
             quiet.await;
@@ -170,14 +199,15 @@ impl Keeper {
                 registry.remove(id);
                 self.bells.unlisten(id);
             } else {
-                due |= kept.renew_at.is_some_and(|at| at <= now);
+                due |= kept.renew_at <= now;
                 // Whatever is due now goes into the batch below, which plans it anew.
-                if kept.renew_at.is_none_or(|at| at > now) {
+                if kept.renew_at > now {
                     registry.schedule(id);
                 }
             }
         }
-        let batch = if due { registry.take_batch(now) } else { Vec::new() };
+        let early = locked(&self.random).f64() / 20.0;
+        let batch = if due { registry.take_batch(now, early) } else { Vec::new() };
         for (standing, loss) in &given_up {
             if *loss != Loss::Released {
                 events::lost(&standing.claim, *loss);
@@ -193,7 +223,7 @@ impl Keeper {
             next: registry.next_wake,
             watching: registry.watching,
             // What is still kept when every guard has gone is within its min_hold.
-            stop: registry.no_more_work && registry.releasing == 0 && registry.kept.is_empty(),
+            stop: registry.no_more_work && registry.is_drained(),
         };
         drop(registry);
         given_up.iter().for_each(|(standing, _)| standing.end_turns());
@@ -205,31 +235,30 @@ impl Keeper {
         let mut answers = match answer {
             Ok(all) => all.into_iter(),
             Err(e) => {
-                if let Some(standing) = batch.standings.first() {
+                if let Some((standing, _)) = batch.standings.first() {
                     events::renewal_unknown(&standing.claim, &e);
                 }
                 Vec::new().into_iter()
             }
         };
         let now = self.clock.now();
-        for standing in &batch.standings {
-            let ttl = standing.ttl();
-            let mut next = batch.stamp + ttl / 3;
+        for (standing, token) in &batch.standings {
+            let mut unknown = false;
             match answers.next() {
                 Some(Renewal::Renewed(validity)) => standing.extend(validity, batch.stamp),
                 Some(Renewal::Granted(grant)) => standing.grant(grant, batch.stamp),
-                Some(Renewal::Lost(loss)) => standing.lose(loss),
+                Some(Renewal::Lost(loss)) => standing.lose_tenure(*token, loss),
                 Some(Renewal::Unknown(e)) => {
                     events::renewal_unknown(&standing.claim, &e);
-                    next = now + ttl / 6;
+                    unknown = true;
                 }
-                None => next = now + ttl / 6,
+                None => unknown = true,
             }
             let mut registry = locked(&self.registry);
-            if let Some(kept) = registry.kept.get_mut(&standing.claim.id) {
-                kept.renew_at = Some(next);
-                registry.schedule(standing.claim.id);
+            if let Some(kept) = registry.kept.get_mut(&standing.claim.id).filter(|_| unknown) {
+                kept.renew_at = kept.renew_at.min(now + standing.ttl() / 6);
             }
+            registry.schedule(standing.claim.id);
         }
     }
 
@@ -251,6 +280,15 @@ struct Plan {
 }
 
 impl Registry {
+    fn is_drained(&self) -> bool {
+        self.releasing == 0 && self.kept.is_empty()
+    }
+
+    /// Whether the task would miss something that comes up then, or a hold that began while it napped.
+    fn sleeps_past(&self, at: Moment) -> bool {
+        self.holds > 0 && !self.watching || self.next_wake.is_none_or(|planned| at < planned)
+    }
+
     /// Enters a kept one into the agenda and says when it comes up.
     fn schedule(&mut self, id: ClaimId) -> Moment {
         let never = Moment::from_nanos(u64::MAX);
@@ -259,8 +297,7 @@ impl Registry {
         if ends.is_some() && !std::mem::replace(&mut kept.is_hold, true) {
             self.holds += 1;
         }
-        let times = [kept.renew_at, kept.release_at, ends];
-        let at = times.into_iter().flatten().min().unwrap_or(never);
+        let at = [kept.release_at, ends].into_iter().flatten().fold(kept.renew_at, Moment::min);
         if let Some(old) = kept.at.replace(at) {
             self.agenda.remove(&(old, id));
         }
@@ -276,16 +313,16 @@ impl Registry {
         }
     }
 
-    /// Everything that is due, and what would be soon: so that the renewals of one client fall together.
-    fn take_batch(&mut self, now: Moment) -> Vec<Arc<Standing>> {
-        let due = |kept: &Kept| kept.renew_at.is_some_and(|at| at <= now + kept.standing.ttl() / 6);
-        // After a loss no renewal is sent.
-        let soon = |kept: &Kept| due(kept) && kept.standing.loss().is_none();
+    /// Everything that is due, and what would be soon: so that the renewals of one client fall together. The next ones are
+    /// `early` by this share, another each time: so that those of many clients do not, because they began together.
+    fn take_batch(&mut self, now: Moment, early: f64) -> Vec<Arc<Standing>> {
+        let soon = |kept: &Kept| kept.renew_at <= now + kept.standing.ttl() / 6;
         let ids: Vec<ClaimId> = self.kept.iter().filter(|(_, kept)| soon(kept)).map(|(id, _)| *id).collect();
         let mut batch = Vec::with_capacity(ids.len());
         for id in ids {
-            if let Some(kept) = self.kept.get_mut(&id) {
-                kept.renew_at = None;
+            // After a loss no renewal is sent; one that was lost just now comes up again at once, to be given up.
+            if let Some(kept) = self.kept.get_mut(&id).filter(|kept| kept.standing.loss().is_none()) {
+                kept.renew_at = now + (kept.standing.ttl() / 3).mul_f64(1.0 - early);
                 batch.push(kept.standing.clone());
             }
             self.schedule(id);
@@ -307,32 +344,44 @@ impl Drop for Running {
         let all: Vec<Arc<Standing>> = registry.kept.values().map(|kept| kept.standing.clone()).collect();
         for standing in &all {
             if let Some(kept) = registry.kept.get_mut(&standing.claim.id) {
-                kept.renew_at.get_or_insert(now + standing.ttl() / 6);
+                kept.renew_at = kept.renew_at.min(now + standing.ttl() / 6);
             }
             registry.schedule(standing.claim.id);
         }
+        let busy = !registry.is_drained();
         drop(registry);
         self.0.quiet.notify_waiters();
-        // Whoever listens in another runtime starts the keeper there.
+        // Another runtime may use the client still: its guards live on. It is taken, so that one that is ending itself is
+        // tried once.
+        let other = locked(&self.0.runtime).take();
+        if busy
+            && let Some(other) = other
+            && let Some(running) = self.0.start()
+        {
+            other.spawn(run(running));
+        }
+        // If not, whoever listens in a third one starts the keeper there.
         all.iter().for_each(|standing| standing.changed.notify_waiters());
     }
 }
 
 struct Batch {
-    standings: Vec<Arc<Standing>>,
+    /// Each with the token of the grant that the store was asked about.
+    standings: Vec<(Arc<Standing>, Option<FencingToken>)>,
     stamp: Moment,
 }
 
-pub(crate) async fn run(running: Running, backend: Arc<dyn Backend>) {
+pub(crate) async fn run(running: Running) {
     let keeper = &*running.0;
+    let mut random = locked(&keeper.random).fork();
     let mut renewals = FuturesUnordered::new();
     let mut releases = FuturesUnordered::new();
     loop {
         let plan = keeper.plan();
         if !plan.batch.is_empty() {
-            renewals.push(renew(backend.clone(), keeper.clock.clone(), plan.batch));
+            renewals.push(renew(keeper, plan.batch));
         }
-        releases.extend(plan.releases.into_iter().map(|r| withdraw(backend.clone(), keeper.clock.clone(), r)));
+        releases.extend(plan.releases.into_iter().map(|release| withdraw(keeper, release, random.fork())));
         if plan.stop {
             return;
         }
@@ -353,13 +402,15 @@ async fn until(clock: &Clock, at: Option<Moment>, watching: bool) {
     }
 }
 
-/// One attempt to renew a batch, given up in time for another.
-async fn renew(backend: Arc<dyn Backend>, clock: Clock, batch: Vec<Arc<Standing>>) -> (Batch, Result<Vec<Renewal>>) {
+/// One attempt to renew a batch, given up in time for another. Those with a shorter lease are asked for again before that: a
+/// store that is too slow for them is not too slow for the rest.
+async fn renew(keeper: &Keeper, batch: Vec<Arc<Standing>>) -> (Batch, Result<Vec<Renewal>>) {
+    let Keeper { backend, clock, .. } = keeper;
     let (standings, tenures): (Vec<_>, Vec<Tenure>) =
-        batch.into_iter().filter_map(|s| s.tenure().map(|tenure| (s, tenure))).unzip();
+        batch.into_iter().filter_map(|s| s.tenure().map(|tenure| ((s, tenure.token), tenure))).unzip();
     let stamp = clock.now();
-    let shortest = standings.iter().map(|s| s.ttl()).min().unwrap_or_default();
-    let limit = (shortest / 6).clamp(Duration::from_millis(50), Duration::from_secs(5));
+    let longest = standings.iter().map(|(s, _)| s.ttl()).max().unwrap_or_default();
+    let limit = (longest / 6).clamp(Duration::from_millis(50), Duration::from_secs(5));
     let answer = tokio::select! {
         biased;
         answer = backend.renew(&tenures) => answer,
@@ -369,7 +420,8 @@ async fn renew(backend: Arc<dyn Backend>, clock: Clock, batch: Vec<Arc<Standing>
 }
 
 /// Withdraws a claim, retried until done or the lease has run out.
-async fn withdraw(backend: Arc<dyn Backend>, clock: Clock, release: Release) {
+async fn withdraw(keeper: &Keeper, release: Release, random: fastrand::Rng) {
+    let Keeper { backend, clock, .. } = keeper;
     let Release { claim, mut place, flight } = release;
     if let Some(flight) = flight {
         let landed = tokio::select! {
@@ -384,7 +436,7 @@ async fn withdraw(backend: Arc<dyn Backend>, clock: Clock, release: Release) {
         }
     }
     let deadline = clock.now() + claim.ttl;
-    let mut backoff = Backoff::for_retries(fastrand::Rng::new());
+    let mut backoff = Backoff::for_retries(random);
     loop {
         let answer = tokio::select! {
             biased;
@@ -404,44 +456,4 @@ async fn withdraw(backend: Arc<dyn Backend>, clock: Clock, release: Release) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::claim::{Mode, Queue};
-    use crate::clock::VirtualClock;
-    use crate::grant::{Grant, Validity};
-    use crate::token::FencingToken;
-
-    const TTL: Duration = Duration::from_secs(9);
-
-    /// Whether the keeper must be woken for this one, and whether it then watches over holds.
-    fn keep(keeper: &Keeper, standing: &Arc<Standing>) -> (bool, bool) {
-        (keeper.keep(standing), keeper.plan().watching)
-    }
-
-    #[test]
-    fn holds_are_watched_over_and_places_in_line_are_not() {
-        let time = VirtualClock::new();
-        let clock = time.clock();
-        let keeper = Keeper::new(clock.clone(), Bells::new());
-        locked(&keeper.registry).running = true;
-        let [one, two, three] = [(); 3].map(|()| {
-            let claim = Claim::new("a", Mode::Shared, Queue::Fair, TTL, "me");
-            Arc::new(Standing::new(Arc::new(claim), clock.clone()))
-        });
-        assert_eq!(keep(&keeper, &one), (true, false));
-        assert_eq!(keep(&keeper, &two), (false, false));
-        for standing in [&one, &two] {
-            let validity = Validity::since(clock.now(), TTL);
-            standing.grant(Grant::new(Place::new("p"), FencingToken::new(1), validity), clock.now());
-            assert!(standing.take(None).is_some());
-        }
-        assert_eq!(keep(&keeper, &one), (true, true), "a hold began while the keeper slept in naps");
-        assert_eq!(keep(&keeper, &two), (false, true));
-        assert_eq!(keep(&keeper, &three), (false, true));
-        keeper.forget(one.claim.id);
-        assert!(keeper.plan().watching);
-        time.advance(TTL);
-        assert!(!keeper.plan().watching, "the last hold was lost, and one still waits");
-        assert_eq!(keep(&keeper, &three), (false, false));
-    }
-}
+mod tests;

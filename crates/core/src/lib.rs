@@ -66,11 +66,12 @@ pub use token::FencingToken;
 /// For authors of stores: the trait, what crosses it, and the rules they share.
 pub mod seam {
     pub use crate::address::{Address, Host, escape, unescape};
-    pub use crate::admission::{Admission, admit, same_permits};
+    pub use crate::admission::{Admission, admit, holding, same_permits};
     pub use crate::backend::Backend;
     pub use crate::bells::{Bells, Observing};
     pub use crate::claim::{Claim, ClaimId, Mode, Place, Queue, Tenure};
     pub use crate::clock::{Clock, Moment, VirtualClock};
     pub use crate::grant::{Claimed, Grant, Renewal, Validity, Waiting};
+    pub use crate::token::{place_of_token, token_of_place};
     pub use async_trait::async_trait;
 }

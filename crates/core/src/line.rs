@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
+use crate::admission::holding;
+use crate::claim::Mode;
 use crate::token::FencingToken;
 
 /// Who stood in the way of a claim, as far as the store could tell.
@@ -59,6 +61,15 @@ impl Contention {
     }
 }
 
+/// By an entry that holds: for how long is counted from its `since`.
+impl From<&Entry> for Contention {
+    fn from(holder: &Entry) -> Contention {
+        let held_for = holder.since.map(|since| since.elapsed().unwrap_or_default());
+        let (label, token, foreign) = (holder.label.clone(), holder.token, holder.foreign);
+        Contention { label, token, held_for, foreign, waiters: None }
+    }
+}
+
 impl fmt::Display for Contention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.label, self.foreign) {
@@ -93,6 +104,20 @@ impl Line {
     /// A line of these.
     pub fn new(holders: Vec<Entry>, waiters: Vec<Entry>) -> Line {
         Line { holders, waiters }
+    }
+
+    /// A line as it stands: who of these, in line order, holds is what [`admit`](crate::seam::admit) says. Each brings the
+    /// token that it has if it holds.
+    pub fn in_order(line: impl IntoIterator<Item = (Mode, Entry)>) -> Line {
+        let (modes, mut holders): (Vec<Mode>, Vec<Entry>) = line.into_iter().unzip();
+        let mut waiters = holders.split_off(holding(&modes));
+        waiters.iter_mut().for_each(|waiter| waiter.token = None);
+        Line { holders, waiters }
+    }
+
+    /// Who stands in the way of whoever comes next: the first holder, and how many wait.
+    pub fn contention(&self) -> Contention {
+        self.holders.first().map_or_else(Contention::unknown, Contention::from).waiters(self.waiters.len())
     }
 }
 
@@ -133,5 +158,34 @@ impl Entry {
     pub fn since(mut self, since: SystemTime) -> Entry {
         self.since = Some(since);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(number: u64) -> Entry {
+        Entry::new(format!("number {number}")).token(FencingToken::new(number))
+    }
+
+    #[test]
+    fn the_first_of_a_line_hold_and_the_rest_have_no_token_yet() {
+        let modes = [Mode::Shared, Mode::Shared, Mode::Exclusive, Mode::Shared];
+        let line = Line::in_order(modes.into_iter().zip([entry(1), entry(2), entry(3), Entry::foreign()]));
+        assert_eq!(line.holders, [entry(1), entry(2)]);
+        assert_eq!(line.waiters, [Entry::new("number 3"), Entry::foreign()]);
+        let who = line.contention();
+        assert_eq!((who.label.as_deref(), who.token, who.waiters), (Some("number 1"), entry(1).token, Some(2)));
+        assert_eq!(Line::in_order([]).contention(), Contention::unknown().waiters(0));
+    }
+
+    #[test]
+    fn a_holder_s_time_counts_from_its_since_and_is_never_negative() {
+        let hour = Duration::from_secs(3600);
+        let held_for = |since| Contention::from(&Entry::foreign().since(since)).held_for;
+        assert!(held_for(SystemTime::now() - hour).is_some_and(|held| held >= hour));
+        assert_eq!(held_for(SystemTime::now() + hour), Some(Duration::ZERO), "another machine's clock may be ahead");
+        assert_eq!(Contention::from(&Entry::foreign()), Contention::foreign());
     }
 }

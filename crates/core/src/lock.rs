@@ -55,7 +55,8 @@ impl Lock {
     }
 
     /// Re-entry: whoever acquires with the same owner while the owner holds this name shares the hold, with one token; the
-    /// last guard releases it. The first entry's words count. Without an owner, a second acquire waits like anybody else.
+    /// last guard releases it. The first entry's words count. Once that hold is lost, the next acquire takes the lock anew.
+    /// Without an owner, a second acquire waits like anybody else.
     pub fn owner(mut self, owner: &Owner) -> Lock {
         self.owner = Some(owner.clone());
         self
@@ -75,7 +76,8 @@ impl Lock {
     }
 
     /// Takes the lock now or not at all. Held by somebody else is an error of kind
-    /// [`Contended`](crate::ErrorKind::Contended), which says who; [`Error::into_contention`] makes it a value.
+    /// [`Contended`](crate::ErrorKind::Contended), which says who; [`Error::into_contention`] makes it a value. A store that
+    /// cannot be reached is asked again for a third of a lease.
     pub fn try_acquire(&self) -> Acquire {
         self.start(Wait::Try)
     }
@@ -133,14 +135,13 @@ impl Lock {
 
     /// Takes the lock without looking for an owner's hold.
     pub(crate) async fn enter(&self, wait: Wait) -> Result<Guard> {
-        self.name.check()?;
+        let full_name = self.store.full_name(&self.name)?;
         check_mode(self.mode)?;
         let client = self.store.client();
         client.ready()?;
         let words = self.options.settle(&client.guarantees)?;
         let label = self.value.clone().map_or(Ok(words.label), checked_value)?;
         let started = client.clock.now();
-        let full_name = self.store.full_name(&self.name);
         // Turns among the tasks of a process are for claims that are alike and alone.
         let lead = if words.queue == Queue::Fast && self.mode == Mode::Exclusive && self.value.is_none() {
             let (name, label) = (self.name.clone(), label.clone());

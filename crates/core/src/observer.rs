@@ -20,6 +20,7 @@ const NAPS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_milli
 pub struct Observer {
     store: Store,
     name: Name,
+    full_name: Name,
     current: Option<Leader>,
     stirring: Receiver<Name>,
     observing: Observing,
@@ -27,13 +28,13 @@ pub struct Observer {
 
 impl Observer {
     pub(crate) async fn start(store: Store, name: Name) -> Result<Observer> {
-        name.check()?;
+        let full_name = store.full_name(&name)?;
         let client = store.client();
         client.ready()?;
         let stirring = client.bells.stirring();
-        let observing = client.backend.observe(&store.full_name(&name));
+        let observing = client.backend.observe(&full_name);
         let current = store.inspect(&name).await.map(Leader::of)?;
-        Ok(Observer { store, name, current, stirring, observing })
+        Ok(Observer { store, name, full_name, current, stirring, observing })
     }
 
     /// Who led when it last looked. `None`: nobody.
@@ -50,7 +51,6 @@ impl Observer {
         let patience = self.store.lease_of_defaults();
         let (rung, alone) = NAPS;
         let nap = if self.observing.is_rung() { rung } else { alone };
-        let full_name = self.store.full_name(&self.name);
         let mut troubled_since = None;
         loop {
             match self.store.inspect(&self.name).await.map(Leader::of) {
@@ -67,7 +67,7 @@ impl Observer {
                 }
             }
             tokio::select! {
-                () = stirred(&mut self.stirring, &full_name) => {}
+                () = stirred(&mut self.stirring, &self.full_name) => {}
                 () = client.clock.sleep(nap) => {}
             }
         }

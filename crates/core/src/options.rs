@@ -60,7 +60,8 @@ macro_rules! words {
             }
 
             /// The shortest hold: a release before it takes effect only then. For jobs that end in a moment and must not run
-            /// again on another machine whose clock lags. If this process dies first, the lease ends it. Default: none.
+            /// again on another machine whose clock lags. If this process dies first, the lease ends it; `close` waits for it as
+            /// long as its limit allows. Default: none.
             #[must_use = "a word is said by value: use what it returns"]
             pub fn min_hold(mut self, d: std::time::Duration) -> Self {
                 self.$($options)+.min_hold = Some(d);

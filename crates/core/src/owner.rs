@@ -32,13 +32,13 @@ impl Owner {
     pub(crate) async fn enter(self, lock: &Lock, wait: Wait) -> Result<Guard> {
         let client = lock.store().client();
         client.ready()?;
-        let entry = self.entry((Arc::as_ptr(client) as usize, lock.store().full_name(lock.name())));
+        let entry = self.entry((Arc::as_ptr(client) as usize, lock.store().full_name(lock.name())?));
         let started = client.clock.now();
-        let someone = || Error::contended(ErrorKind::Contended, Contention::by("another task of the same owner"));
+        let someone = |kind| Error::contended(kind, Contention::by("another task of the same owner"));
         let mut hold = match wait {
             Wait::Forever => entry.lock().await,
-            Wait::Try => entry.try_lock().map_err(|_| someone())?,
-            Wait::For(d) => client.within(d, entry.lock()).await.ok_or_else(someone)?,
+            Wait::Try => entry.try_lock().map_err(|_| someone(ErrorKind::Contended))?,
+            Wait::For(d) => client.within(d, entry.lock()).await.ok_or_else(|| someone(ErrorKind::TimedOut))?,
         };
         if let Some(share) = hold.upgrade().filter(|share| share.held.is_valid()) {
             let held = share.held.0.standing.mode();

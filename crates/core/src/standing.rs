@@ -98,7 +98,8 @@ impl Standing {
     /// The hold ended, or the store says that nothing of it is left. A waiting claim has no hold to lose: it claims again.
     pub(crate) fn lose(&self, loss: Loss) {
         let mut state = locked(&self.state);
-        if state.taken {
+        let taken = state.taken;
+        if taken {
             state.loss.get_or_insert(loss);
         } else {
             state.grant = None;
@@ -106,6 +107,18 @@ impl Standing {
         }
         drop(state);
         self.changed.notify_waiters();
+        if taken {
+            self.end_turns();
+        }
+    }
+
+    /// The store says that nothing is left of what it was asked about: the grant with this token, or a place in line. A grant
+    /// that came since then is another matter.
+    pub(crate) fn lose_tenure(&self, token: Option<FencingToken>, loss: Loss) {
+        let now = locked(&self.state).grant.as_ref().map(|g| g.token);
+        if now == token {
+            self.lose(loss);
+        }
     }
 
     /// Makes the grant a guard's, if there is one that is still good.
@@ -196,6 +209,13 @@ impl Standing {
     /// The lease: granted, or asked for.
     pub(crate) fn ttl(&self) -> Duration {
         locked(&self.state).grant.as_ref().map_or(self.claim.ttl, |g| g.ttl)
+    }
+
+    /// How long the first renewal may wait: a third of the lease, or half of what is left of a grant that was slow to come.
+    pub(crate) fn renew_in(&self) -> Duration {
+        let third = self.ttl() / 3;
+        let now = self.clock.now();
+        locked(&self.state).grant.as_ref().map_or(third, |g| third.min(g.until.since(now) / 2))
     }
 
     pub(crate) fn place(&self) -> Option<Place> {

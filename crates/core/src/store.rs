@@ -9,7 +9,7 @@ use crate::backend::Backend;
 use crate::claim::Mode;
 use crate::client::Client;
 use crate::election::Election;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::guarantees::Guarantees;
 use crate::line::Line;
 use crate::lock::Lock;
@@ -23,8 +23,11 @@ use crate::token::FencingToken;
 
 /// A store of locks: Redis, etcd, ZooKeeper, memory, or one of your own. Clones share one client.
 ///
-/// Making one does no I/O and needs no runtime. What runs in the background belongs to the tokio runtime of the latest
-/// acquire. When the last clone and the last guard are gone, so is the client.
+/// Making one does no I/O and needs no runtime; every request needs tokio, with its timers enabled. What runs in the background
+/// stays in the runtime in which it was first needed, and moves to the runtime of the latest request when that one ends. A
+/// runtime that nobody drives renews nothing: see [`Store::on_own_thread`].
+///
+/// When the last clone, guard, [`Held`](crate::Held) and [`Lost`](crate::Lost) are gone, so is the client.
 #[derive(Clone)]
 pub struct Store {
     client: Arc<Client>,
@@ -59,7 +62,8 @@ impl Store {
         Store { client, namespace: "".into(), defaults: Options::default() }
     }
 
-    /// The same store, with every name inside `prefix/`. Namespaces nest; errors and lists show names without them.
+    /// The same store, with every name inside `prefix/`. Namespaces nest; errors and lists show names without them. One with
+    /// NUL is reported by the first request, as [`Invalid`](ErrorKind::Invalid).
     #[must_use]
     pub fn namespace(mut self, prefix: &str) -> Store {
         if !prefix.is_empty() {
@@ -100,24 +104,23 @@ impl Store {
         let after = after.map(|name| name.within(&self.namespace));
         let inside = if self.namespace.is_empty() { String::new() } else { format!("{}/", self.namespace) };
         let full = format!("{inside}{prefix}");
+        no_nul("a prefix", &full)?;
         let names = self.client.ask(self.client.backend.list(&full, after.as_ref(), limit)).await?;
         Ok(names.iter().filter_map(|name| name.as_str().strip_prefix(&inside).map(Name::new)).collect())
     }
 
     /// Who holds this name and who waits for it.
     pub(crate) async fn inspect(&self, name: &Name) -> Result<Line> {
-        name.check()?;
-        let full = self.full_name(name);
+        let full = self.full_name(name)?;
         self.client.ask(self.client.backend.inspect(&full)).await.map_err(|e| e.with_name(name))
     }
 
     /// Ends the hold with this token, and no other; says whether there was one. The next waiter gets the lock at once. The
     /// evicted holder learns it when the store can tell it, and its writes are stale from now on: only a resource that
-    /// checks tokens is protected.
+    /// checks tokens is protected. Dropped midway it may or may not have happened, and may be asked again.
     pub async fn evict(&self, name: impl Into<Name>, token: FencingToken) -> Result<bool> {
         let name = name.into();
-        name.check()?;
-        let full = self.full_name(&name);
+        let full = self.full_name(&name)?;
         self.client.ask(self.client.backend.evict(&full, token)).await.map_err(|e| e.with_name(&name))
     }
 
@@ -126,8 +129,17 @@ impl Store {
         self.client.guarantees.clone()
     }
 
-    /// Waits until the background releases are answered, at most `limit`, and ends the client: whatever it still held is
-    /// given up. Later calls are [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    /// Gives up what this client holds, and ends it. Guards are lost ([`Loss::Gone`](crate::Loss)) before anything is sent,
+    /// those who wait get [`Closed`](ErrorKind::Closed), and so does every later call. Then it waits, at most `limit`, until
+    /// the store has answered the releases, also those of holds within their `min_hold`, and up to five seconds for the
+    /// client itself.
+    ///
+    /// `Err` of kind [`Ambiguous`](ErrorKind::Ambiguous): it is closed, but the store has not answered everything; what is left
+    /// there ends with its lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped midway the client is closed all the same, and what is left in the store ends with its lease.
     pub async fn close(&self, limit: Duration) -> Result<()> {
         self.client.close(limit).await
     }
@@ -141,9 +153,19 @@ impl Store {
         self.defaults.ttl.unwrap_or(DEFAULT_TTL)
     }
 
-    pub(crate) fn full_name(&self, name: &Name) -> Name {
-        name.within(&self.namespace)
+    /// A checked name, as the store sees it.
+    pub(crate) fn full_name(&self, name: &Name) -> Result<Name> {
+        name.check()?;
+        no_nul("a namespace", &self.namespace)?;
+        Ok(name.within(&self.namespace))
     }
+}
+
+fn no_nul(what: &str, text: &str) -> Result<()> {
+    if text.contains('\0') {
+        return Err(Error::new(ErrorKind::Invalid, format!("{what} may not contain NUL")));
+    }
+    Ok(())
 }
 
 impl fmt::Debug for Store {

@@ -30,6 +30,21 @@ impl FencingToken {
     }
 }
 
+/// How many turns a place has on a store that numbers places when they are *taken*. What it numbered later, at a turn, would
+/// exceed what those who stand behind already have; so turns are told apart below that number.
+pub(crate) const TURNS_OF_A_PLACE: u32 = 256;
+
+/// For a store that numbers places when they are taken: the token of the first turn of the place with this number.
+/// [`Grant::of_place`](crate::seam::Grant::of_place) reserves 256 turns.
+pub fn token_of_place(number: i64) -> FencingToken {
+    FencingToken::new(number.unsigned_abs().saturating_mul(TURNS_OF_A_PLACE.into()))
+}
+
+/// The number of the place that this token, of any of its turns, belongs to.
+pub fn place_of_token(token: FencingToken) -> i64 {
+    token.as_i64() / i64::from(TURNS_OF_A_PLACE)
+}
+
 impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -47,6 +62,16 @@ impl FromStr for FencingToken {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_turn_of_a_place_leads_to_it_and_to_no_other() {
+        for number in [0, 1, 77, i64::MAX / 256 - 1] {
+            let first = token_of_place(number).get();
+            for (turn, place) in [(0, number), (255, number), (256, number + 1)] {
+                assert_eq!(place_of_token(FencingToken(first + turn)), place);
+            }
+        }
+    }
 
     #[test]
     fn parses_what_it_prints_and_refuses_the_rest() {

@@ -75,6 +75,12 @@ impl Entry {
         Place::new(self.claim.id.to_string())
     }
 
+    fn shown(&self) -> leasehold_core::Entry {
+        let mut shown = leasehold_core::Entry::new(&*self.claim.label).since(self.since);
+        shown.token = self.grant.map(|(token, _)| token);
+        shown
+    }
+
     fn granted(&self) -> Option<Grant> {
         let (token, turns) = self.grant?;
         Some(Grant::new(self.place(), token, Validity::since(self.sent, self.claim.ttl)).turns(turns))
@@ -178,20 +184,15 @@ impl Queue {
     }
 
     pub(crate) fn inspect(&self) -> Line {
-        let entry = |e: &Entry| {
-            let shown = leasehold_core::Entry::new(&*e.claim.label).since(e.since);
-            e.grant.map_or(shown.clone(), |(token, _)| shown.token(token))
-        };
-        let (holders, waiters): (Vec<_>, Vec<_>) = self.0.iter().partition(|e| e.grant.is_some());
-        Line::new(holders.into_iter().map(entry).collect(), waiters.into_iter().map(entry).collect())
+        let (holders, waiters) = self.0.iter().map(Entry::shown).partition(|entry| entry.token.is_some());
+        Line::new(holders, waiters)
     }
 
     /// Who stands in the way of the entry at `at`.
     fn contention(&self, at: usize, now: Moment) -> Contention {
         let waiting = self.0.iter().enumerate().filter(|(i, e)| *i != at && e.grant.is_none()).count();
-        let Some((first, token)) = self.0.iter().find_map(|e| e.grant.map(|(token, _)| (e, token))) else {
-            return Contention::unknown().waiters(waiting);
-        };
-        Contention::by(&*first.claim.label).token(token).held_for(now.since(first.began)).waiters(waiting)
+        let first = self.0.iter().find(|entry| entry.grant.is_some());
+        let by = |first: &Entry| Contention::from(&first.shown()).held_for(now.since(first.began));
+        first.map_or_else(Contention::unknown, by).waiters(waiting)
     }
 }

@@ -124,9 +124,9 @@ impl Backend for Sqlite {
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        let shortest = tenures.iter().map(|tenure| tenure.claim.ttl).min().unwrap_or_default();
+        let longest = tenures.iter().map(|tenure| tenure.claim.ttl).max().unwrap_or_default();
         let tenures = tenures.to_vec();
-        self.client.ask_for(shortest / 6, move |client| client.renew(&tenures)).await
+        self.client.ask_for(longest / 6, move |client| client.renew(&tenures)).await
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {

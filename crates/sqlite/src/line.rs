@@ -234,12 +234,8 @@ impl Lines<'_> {
     fn contention(&self, head: &Head, name: &str, of_mine: i64) -> rusqlite::Result<Contention> {
         let waiters = "SELECT count(*) FROM place WHERE name = ?1 AND token IS NULL";
         let waiters: i64 = self.tx.prepare_cached(waiters)?.query_row([name], |row| row.get(0))?;
-        let mut who = Contention::unknown().waiters((waiters - of_mine).max(0) as usize);
-        if let Some(first) = &head.first {
-            (who.label, who.token) = (Some(first.label.clone()), first.token);
-            who.held_for = Some(wall().saturating_sub(first.since));
-        }
-        Ok(who)
+        let who = head.first.as_ref().map_or_else(Contention::unknown, |first| Contention::from(&first.entry()));
+        Ok(who.waiters((waiters - of_mine).max(0) as usize))
     }
 }
 

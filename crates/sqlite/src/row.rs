@@ -13,14 +13,14 @@ pub(crate) struct Standing {
     pub(crate) claim: ClaimId,
     pub(crate) fifo: i64,
     pub(crate) mode: Mode,
-    pub(crate) label: String,
+    label: String,
     ttl: Duration,
     /// When its lease ends, on CLOCK_BOOTTIME.
     until: Duration,
     pub(crate) turns: u32,
     pub(crate) token: Option<FencingToken>,
     /// When it took its place or was granted, on the wall clock.
-    pub(crate) since: Duration,
+    since: Duration,
 }
 
 impl Standing {

@@ -69,12 +69,12 @@ async fn at_every_await_behind<G: Send + 'static>(arena: &Arena, name: &str, mak
     }
 }
 
-/// CASES 16: the future is dropped at every await.
+/// The future is dropped at every await.
 pub(crate) async fn at_every_await_when_free(arena: Arena) {
     at_every_await(&arena, &["a"], |store| store.lock("a").acquire()).await;
 }
 
-/// CASES 16, P4: the same behind a holder.
+/// P4: the same behind a holder.
 pub(crate) async fn at_every_await_when_held(arena: Arena) {
     at_every_await_behind(&arena, "a", |store| store.lock("a").acquire()).await;
 }
@@ -98,7 +98,7 @@ pub(crate) async fn at_every_await_of_several_names(arena: Arena) {
     arena.becomes_empty("a").await;
 }
 
-/// CASES 17 (go-zookeeper#229, kazoo#732): the reply is lost after the store has acted; the claim adopts its own entry.
+/// The reply is lost after the store has acted; the claim adopts its own entry (go-zookeeper#229, kazoo#732).
 pub(crate) async fn after_a_lost_reply(arena: Arena) {
     let weather = Weather::default();
     let store = arena.store_in(&weather).await;
@@ -118,7 +118,7 @@ pub(crate) async fn after_a_lost_reply(arena: Arena) {
     arena.becomes_empty("a").await;
 }
 
-/// CASES 17 in the other modes: two lost replies, and still one entry and one token.
+/// The same in the other modes: two lost replies, and still one entry and one token.
 pub(crate) async fn after_a_lost_reply_in_every_mode(arena: Arena) {
     let weather = Weather::default();
     let (store, other) = (arena.store_in(&weather).await, arena.store().await);
@@ -150,8 +150,7 @@ pub(crate) async fn withdraws_what_it_was_never_told(arena: Arena) {
     }
 }
 
-/// CASES 19 (curator#1193, etcd#22123): the reply of a release is lost; it is repeated in the background, and frees nobody
-/// else.
+/// The reply of a release is lost; it is repeated in the background, and frees nobody else (apache/curator#1193, etcd#22123).
 pub(crate) async fn a_lost_release_reply(arena: Arena) {
     let weather = Weather::default();
     let (one, two) = (arena.store_in(&weather).await, arena.store().await);
@@ -165,7 +164,7 @@ pub(crate) async fn a_lost_release_reply(arena: Arena) {
     assert!(next.confirm().await.is_ok());
 }
 
-/// CASES 11 (peers): the store goes away; a bounded wait ends in time with the store's error, and nothing is left.
+/// The store goes away; a bounded wait ends in time with the store's error, and nothing is left.
 pub(crate) async fn behind_a_cut_link(arena: Arena) {
     let (client, link) = arena.harness().linked_client().await;
     let (one, two) = (arena.over(client), arena.store().await);
@@ -214,7 +213,7 @@ pub(crate) async fn many_guards_at_once(arena: Arena) {
     .await;
 }
 
-/// CASES 20, P13 of the peers: a guard outlives its runtime: no panic, no hang; the lease ends it.
+/// A guard outlives its runtime: no panic, no hang; the lease ends it.
 pub(crate) async fn outside_of_any_runtime(arena: Arena) {
     let (arena_there, outer) = (arena.clone(), tokio::runtime::Handle::current());
     let gone = std::thread::spawn(move || {

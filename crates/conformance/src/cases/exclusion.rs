@@ -57,7 +57,7 @@ fn dynamic(store: &Store) -> Arc<dyn DistributedLock> {
     Arc::new(store.lock("counter"))
 }
 
-/// CASES 1: tasks of four clients increment an unprotected counter; the sum is exact and each token greater.
+/// Tasks of four clients increment an unprotected counter; the sum is exact and each token greater.
 pub(crate) async fn contenders(arena: Arena) {
     let mut locks = Vec::new();
     for _ in 0..4 {
@@ -84,7 +84,7 @@ pub(crate) async fn counter(arena: Arena) {
     arena.harness().tell(&format!("{tasks} clients counted to {total} in {took:.1?}"));
 }
 
-/// CASES 5 (etcd's mutex is the same owner twice within one session): two handles of one client exclude each other.
+/// Two handles of one client exclude each other. (etcd's `concurrency.Mutex` takes two of one session for the same owner.)
 pub(crate) async fn two_of_one_client(arena: Arena) {
     let store = arena.store().await;
     let first = store.lock("a").acquire().await.unwrap();
@@ -138,7 +138,7 @@ pub(crate) async fn a_failed_try_leaves_nothing(arena: Arena) {
     two.release(&next, Some(&grant.place)).await.unwrap();
 }
 
-/// Fair and fast claims share one line (PROTOCOLS 14), and tokens rise across both.
+/// Fair and fast claims share one line, and tokens rise across both.
 pub(crate) async fn fast_and_fair_together(arena: Arena) {
     let (one, two) = (arena.store().await, arena.store().await);
     let locks: Vec<Arc<dyn DistributedLock>> = vec![
@@ -152,7 +152,7 @@ pub(crate) async fn fast_and_fair_together(arena: Arena) {
     count(locks, 10).await;
 }
 
-/// CASES 38: another tool's entry in the plain layout is waited for, and reported as such.
+/// Another tool's entry in the plain layout is waited for, and reported as such.
 pub(crate) async fn another_tool_is_waited_for(arena: Arena) {
     let store = arena.store().await;
     let foreign = arena.harness().hold_as_another_tool(arena.full("a").as_str()).await;

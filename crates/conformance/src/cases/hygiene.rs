@@ -21,7 +21,7 @@ async fn falls_to(arena: &Arena, baseline: u64, what: &str) {
     .await;
 }
 
-/// CASES 32 (redisson#6510, Netflix/curator#29): M names locked and released leave the store as it was.
+/// M names locked and released leave the store as it was (redisson#6510, Netflix/curator#29).
 pub(crate) async fn after_many_names(arena: Arena) {
     let arena = arena.private().await;
     let store = arena.store().await;
@@ -34,7 +34,7 @@ pub(crate) async fn after_many_names(arena: Arena) {
     falls_to(&arena, baseline, "what 60 released locks left").await;
 }
 
-/// CASES 33 (Tooz leaks a lease per failed try): M failed tries leave the store as it was.
+/// M failed tries leave the store as it was. (OpenStack's Tooz leaks an etcd lease per failed try.)
 pub(crate) async fn after_many_failed_tries(arena: Arena) {
     let arena = arena.private().await;
     let (one, two) = (arena.store().await, arena.store().await);

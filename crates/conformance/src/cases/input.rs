@@ -6,7 +6,7 @@ use leasehold_core::{ErrorKind, MAX_TTL, Options};
 
 use crate::arena::{Arena, expect_kind, within};
 
-/// CASES 34 and the peers' 10: bad names and words are refused at once, with a text that says what to do.
+/// Bad names and words are refused at once, with a text that says what to do.
 pub(crate) async fn bad_names_and_words(arena: Arena) {
     let store = arena.store().await;
     let long = "x".repeat(513);

@@ -30,7 +30,7 @@ async fn lost_before_granted(arena: &Arena, guard: &Guard, rival: &Store) -> Gua
     within(limit, "the next holder", waiting).await.unwrap()
 }
 
-/// CASES 8, 10: renewals hang for ever; `lost()` fires at the end of validity, before the next is granted.
+/// Renewals hang for ever; `lost()` fires at the end of validity, before the next is granted.
 pub(crate) async fn comes_before_another_grant_when_renewals_hang(arena: Arena) {
     let weather = Weather::default();
     let (one, two) = (arena.store_in(&weather).await, arena.store().await);
@@ -40,7 +40,7 @@ pub(crate) async fn comes_before_another_grant_when_renewals_hang(arena: Arena) 
     assert!(next.fencing_token() > guard.fencing_token());
 }
 
-/// PROTOCOLS 3 and 10: a grant that grows from a place in line counts from the last attempt of that place, not from the push:
+/// A grant that grows from a place in line counts from the last attempt of that place, not from the push:
 /// the place is two thirds through its lease when its turn comes, and nothing renews it.
 pub(crate) async fn of_a_pushed_grant_comes_before_another_grant(arena: Arena) {
     let weather = Weather::default();
@@ -56,7 +56,7 @@ pub(crate) async fn of_a_pushed_grant_comes_before_another_grant(arena: Arena) {
     assert!(next.fencing_token() > guard.fencing_token());
 }
 
-/// CASES 6, 8: the network swallows everything, without a word.
+/// The network swallows everything, without a word.
 pub(crate) async fn comes_before_another_grant_behind_a_black_hole(arena: Arena) {
     let (client, link) = arena.harness().linked_client().await;
     let (one, two) = (arena.over(client), arena.store().await);
@@ -70,7 +70,7 @@ pub(crate) async fn comes_before_another_grant_behind_a_black_hole(arena: Arena)
     assert!(next.is_valid(), "{:?}", next.check());
 }
 
-/// FAILURES N3: requests arrive, so the store goes on renewing, but no reply does: unknown is not renewed.
+/// Requests arrive, so the store goes on renewing, but no reply does: unknown is not renewed.
 pub(crate) async fn comes_when_only_replies_are_lost(arena: Arena) {
     let (client, link) = arena.harness().linked_client().await;
     let one = arena.over(client);
@@ -81,7 +81,7 @@ pub(crate) async fn comes_when_only_replies_are_lost(arena: Arena) {
     link.heal().await;
 }
 
-/// CASES 11: errors are not loss; renewals go on.
+/// Errors are not loss; renewals go on (redisson#2515).
 pub(crate) async fn does_not_come_from_one_failed_renewal(arena: Arena) {
     let weather = Weather::default();
     let one = arena.store_in(&weather).await;
@@ -126,7 +126,7 @@ pub(crate) async fn eviction_by_an_old_token_harms_nobody(arena: Arena) {
     within(arena.ttl() * 2, "the waiter", waiter).await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// CASES 7: the entry is deleted behind everybody's back; the holder learns it at the latest when it asks.
+/// The entry is deleted behind everybody's back; the holder learns it at the latest when it asks.
 pub(crate) async fn by_deletion_is_noticed(arena: Arena) {
     let store = arena.store().await;
     let guard = store.lock("a").acquire().await.unwrap();
@@ -151,8 +151,8 @@ pub(crate) async fn is_not_undone_by_a_renewal(arena: Arena) {
     one.release(&claim, Some(&grant.place)).await.unwrap();
 }
 
-/// CASES 14 (ShedLock and etcd's Unlock free by key): the release of a lost guard cannot free the successor, also within
-/// one client.
+/// The release of a lost guard cannot free the successor, also within one client. (etcd's `Unlock` frees by key, ShedLock by
+/// host name: ShedLock#74.)
 pub(crate) async fn leaves_the_successor_alone(arena: Arena) {
     let weather = Weather::default();
     let (one, two) = (arena.store_in(&weather).await, arena.store().await);
@@ -175,7 +175,7 @@ pub(crate) async fn leaves_the_successor_alone(arena: Arena) {
     client.release(&new, Some(&second.place)).await.unwrap();
 }
 
-/// CASES 15: after a loss the same client acquires again, and renews.
+/// After a loss the same client acquires again, and renews (redisson#3712).
 pub(crate) async fn is_followed_by_a_new_hold(arena: Arena) {
     let weather = Weather::default();
     let store = arena.store_in(&weather).await;
@@ -207,7 +207,7 @@ async fn nobody_before(arena: &Arena, rival: &dyn Backend, name: &str, valid_unt
     .await;
 }
 
-/// PROTOCOLS 2b: a grant under a session that was last renewed a while ago does not count from the claim.
+/// A grant under a session that was last renewed a while ago does not count from the claim.
 pub(crate) async fn grant_under_an_aged_session(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
     granted(one.claim(&arena.claim("first", Queue::Fair)).await);
@@ -217,7 +217,7 @@ pub(crate) async fn grant_under_an_aged_session(arena: Arena) {
     nobody_before(&arena, &*two, "second", grant.validity.until(stamp)).await;
 }
 
-/// PROTOCOLS 2a: a repeated claim that is answered *granted* either extended the lease or does not count from the repeat.
+/// A repeated claim that is answered *granted* either extended the lease or does not count from the repeat.
 pub(crate) async fn repeated_claim_counts_from_what_extended(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
     let claim = arena.claim("a", Queue::Fair);

@@ -65,7 +65,7 @@ async fn together(
     greatest
 }
 
-/// CASES 2 across modes: from grant to conflicting grant tokens rise, whatever the modes and however the hold ends.
+/// From grant to conflicting grant tokens rise, whatever the modes and however the hold ends.
 pub(crate) async fn raise_one_anothers_tokens(arena: Arena) {
     let (one, two) = (arena.store().await, arena.store().await);
     let mut last = None;

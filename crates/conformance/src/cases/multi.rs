@@ -9,7 +9,7 @@ use leasehold_core::{ErrorKind, Loss, Name, Options};
 
 use crate::arena::{Arena, expect_kind, give_back, within};
 
-/// CASES 1 with several names: tasks that want the same names in opposite orders never wait for each other, and whoever
+/// Tasks that want the same names in opposite orders never wait for each other, and whoever
 /// holds them all is alone.
 pub(crate) async fn opposite_orders_do_not_deadlock(arena: Arena) {
     let inside = Arc::new(AtomicU64::new(0));

@@ -6,7 +6,7 @@ use leasehold_core::Name;
 
 use crate::arena::Arena;
 
-/// CASES 34: names that would collide under a careless encoding are all held at once, and all free again.
+/// Names that would collide under a careless encoding are all held at once, and all free again.
 pub(crate) async fn do_not_interact(arena: Arena) {
     let store = arena.store().await;
     let longest = "x".repeat(400);

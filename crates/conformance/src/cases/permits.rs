@@ -13,7 +13,8 @@ const fn permits(n: u32, of: u32) -> Mode {
     Mode::Permits { n, of }
 }
 
-/// FAILURES 1.2, AcquiredPermits: tasks of four clients take one or two of three permits; never are more out than there are.
+/// The model `AcquiredPermits` of Jepsen's tests of Hazelcast: tasks of four clients take one or two of three permits; never
+/// are more out than there are.
 pub(crate) async fn never_more_than_there_are(arena: Arena) {
     let (out, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let mut tasks = Vec::new();
@@ -159,7 +160,7 @@ pub(crate) async fn of_another_count_are_refused(arena: Arena) {
     give_back(two.semaphore("a", 2).permits(2).acquire().await.unwrap()).await;
 }
 
-/// CASES 34: zero permits, and more than there are, are refused at once and leave nothing; the greatest count works.
+/// Zero permits, and more than there are, are refused at once and leave nothing; the greatest count works.
 pub(crate) async fn of_no_sense_are_refused(arena: Arena) {
     let store = arena.store().await;
     for lock in [

@@ -6,8 +6,8 @@ use leasehold_core::{ErrorKind, Owner};
 
 use crate::arena::{Arena, expect_kind, give_back, within};
 
-/// FAILURES 1.2, ReentrantFencedMutex: a writer may enter as writer and as reader, by `lock` and `rw_lock` alike; one hold,
-/// one token, released by the last guard.
+/// The model `ReentrantFencedMutex` of Jepsen's tests of Hazelcast: a writer may enter as writer and as reader, by `lock` and
+/// `rw_lock` alike; one hold, one token, released by the last guard.
 pub(crate) async fn a_writer_may_read_and_write(arena: Arena) {
     let (one, two) = (arena.store().await, arena.store().await);
     let owner = Owner::new();

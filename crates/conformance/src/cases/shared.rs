@@ -43,7 +43,7 @@ impl Book {
     }
 }
 
-/// CASES 1 with readers: tasks of four clients read and write one book; no page is lost, nobody reads while another writes,
+/// Tasks of four clients read and write one book; no page is lost, nobody reads while another writes,
 /// and tokens rise wherever two conflict.
 pub(crate) async fn readers_and_writers(arena: Arena) {
     const EACH: u64 = 8;

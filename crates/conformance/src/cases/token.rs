@@ -15,7 +15,7 @@ async fn next(arena: &Arena) -> FencingToken {
     token
 }
 
-/// CASES 2: across release and eviction, and with fast claims between.
+/// Across release and eviction, and with fast claims between.
 pub(crate) async fn rises_across_release_and_eviction(arena: Arena) {
     let mut last = next(&arena).await;
     let store = arena.store().await;
@@ -30,7 +30,7 @@ pub(crate) async fn rises_across_release_and_eviction(arena: Arena) {
     assert!(next(&arena).await > last);
 }
 
-/// CASES 2: across the death of a holder.
+/// Across the death of a holder.
 pub(crate) async fn rises_across_expiry(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
     let (dead, heir) = (arena.claim("a", Queue::Fair), arena.claim("a", Queue::Fair));
@@ -58,8 +58,7 @@ pub(crate) async fn rises_across_restart(arena: Arena) {
     assert!(next(&arena).await > before);
 }
 
-/// CASES 4: across the loss of all data, for stores that promise it (FAILURES 0.3: a counter that restarts turns the fence
-/// upside down).
+/// Across the loss of all data, for stores that promise it: a counter that restarts turns the fence upside down.
 pub(crate) async fn rises_across_data_loss(arena: Arena) {
     let arena = arena.private().await;
     assert_eq!(arena.store().await.guarantees().fencing, Fencing::SurvivesDataLoss);
@@ -72,7 +71,7 @@ pub(crate) async fn rises_across_data_loss(arena: Arena) {
     }
 }
 
-/// CASES 3: renewal, confirmation and re-entry keep the token.
+/// Renewal, confirmation and re-entry keep the token.
 pub(crate) async fn is_equal_within_a_hold(arena: Arena) {
     let store = arena.store().await;
     let owner = Owner::new();

@@ -44,7 +44,7 @@ pub(crate) async fn is_in_order(arena: Arena) {
     assert_eq!(*served.lock().unwrap(), (0..9).collect::<Vec<_>>());
 }
 
-/// CASES 39: a waiter that hears no bell gets the lock within its nap, once per lease.
+/// A waiter that hears no bell gets the lock within its nap, once per lease.
 pub(crate) async fn gets_it_without_a_bell(arena: Arena) {
     let weather = Weather::default();
     weather.deaf();
@@ -57,8 +57,8 @@ pub(crate) async fn gets_it_without_a_bell(arena: Arena) {
     within(limit, "the nap of a deaf waiter", waiter).await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// CASES 22 (Redisson's fair lock stalls behind dead waiters): the head and a middle waiter die; the living one behind them
-/// is served once their places have run out, and nobody is granted in their stead before.
+/// The head and a middle waiter die; the living one behind them is served once their places have run out, and nobody is
+/// granted in their stead before. (Redisson's fair lock stalls behind dead waiters: redisson#1104, redisson#2099.)
 pub(crate) async fn skips_the_dead(arena: Arena) {
     let (holder, dead, alive) = (arena.store().await, arena.backend().await, arena.store().await);
     let guard = holder.lock("a").acquire().await.unwrap();
@@ -116,7 +116,7 @@ async fn awake(arena: &Arena, client: &dyn Backend, claim: &Claim) -> Result<Cla
     .await
 }
 
-/// PROTOCOLS 14: a fast claim that asks in the very moment of a release does not get before a live fair place.
+/// A fast claim that asks in the very moment of a release does not get before a live fair place.
 pub(crate) async fn fast_never_passes_fair(arena: Arena) {
     let (one, two, three) = (arena.backend().await, arena.backend().await, arena.backend().await);
     let (holder, fair, fast) =
@@ -144,7 +144,7 @@ pub(crate) async fn survives_a_dead_holder(arena: Arena) {
     guard.release().await.unwrap();
 }
 
-/// CASES 24: a bounded wait ends in time, not before, and says who was before us.
+/// A bounded wait ends in time, not before, and says who was before us.
 pub(crate) async fn ends_at_its_deadline(arena: Arena) {
     let (one, two) = (arena.store().await, arena.store().await);
     let _guard = one.lock("a").label("the holder").acquire().await.unwrap();
@@ -162,7 +162,7 @@ pub(crate) async fn ends_at_its_deadline(arena: Arena) {
     }
 }
 
-/// CASES 26: a waiter in the middle gives up; those behind it are served as if it had never been there.
+/// A waiter in the middle gives up; those behind it are served as if it had never been there.
 pub(crate) async fn that_gives_up_harms_nobody(arena: Arena) {
     let (one, two, three) = (arena.store().await, arena.store().await, arena.store().await);
     let guard = one.lock("a").acquire().await.unwrap();

@@ -1,4 +1,4 @@
-//! The mistakes: what is broken, where the idea comes from, which case must notice, and by which words.
+//! The mistakes: what is broken, which case must notice, and by which words.
 
 /// One mistake that a store's author could make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +49,7 @@ pub(crate) enum Defect {
 /// A mistake and its judge.
 pub(crate) struct Sentence {
     pub(crate) defect: Defect,
-    /// In words, with the place in our research that it comes from.
+    /// In words.
     pub(crate) what: &'static str,
     /// The case that must fail.
     pub(crate) case: &'static str,

@@ -150,6 +150,21 @@ async fn a_release_is_given_up_after_the_lease() {
     .await;
 }
 
+/// Every jitter is drawn from the seed of the store: the same seed, the same instants.
+#[tokio::test]
+async fn the_same_seed_retries_at_the_same_instants() {
+    let mut instants = Vec::new();
+    for _ in 0..2 {
+        let (script, time, log) = Script::new();
+        let store = script.releases(async |_, n| if n < 5 { error(ErrorKind::Unavailable) } else { Ok(()) }).store();
+        drop(store.lock("a").acquire().await.unwrap());
+        in_time(async { pass(&time, TTL, ms(1)).await }).await;
+        assert_eq!(log.releases(), 6);
+        instants.push(log.instants(|call| matches!(call, Call::Release(..))));
+    }
+    assert_eq!(instants[0], instants[1]);
+}
+
 /// `release()` dropped midway.
 #[tokio::test]
 async fn a_release_that_is_cancelled_goes_on() {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use leasehold_core::ErrorKind;
 use leasehold_core::seam::Renewal;
 
-use crate::script::{Script, TTL, error, granted, in_time, ms, pass, settle, waiting};
+use crate::script::{Script, TTL, driven, error, granted, in_time, ms, pass, settle, waiting};
 
 /// A thousand locks and two hundred waiters of one client: one request for all of them every third of the lease, and no
 /// waiter claims again in the meantime.
@@ -101,6 +101,34 @@ async fn leases_of_two_lengths_are_both_renewed_in_time() {
     .await;
 }
 
+/// A store that is too slow for a short lease is not too slow for a long one that is renewed with it.
+#[tokio::test]
+async fn a_short_lease_costs_a_long_one_nothing() {
+    in_time(async {
+        let (script, time, _log) = Script::new();
+        let clock = time.clock();
+        let script = script.renewals(move |all, _| {
+            let clock = clock.clone();
+            async move {
+                clock.sleep(ms(400)).await;
+                Ok(all.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect())
+            }
+        });
+        let store = script.store();
+        let long = store.lock("long").acquire().await.unwrap();
+        let short = store.lock("short").ttl(TTL / 12);
+        let losing = tokio::spawn(async move {
+            loop {
+                short.acquire().await.unwrap().lost().await;
+            }
+        });
+        pass(&time, TTL * 3, ms(10)).await;
+        assert!(long.is_valid(), "{:?}", long.check());
+        losing.abort();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn nothing_is_renewed_that_was_given_back() {
     in_time(async {
@@ -121,7 +149,7 @@ async fn nothing_is_renewed_that_was_given_back() {
     .await;
 }
 
-/// FAILURES I7: after a loss no renewal is sent, also not in a batch that others are due for.
+/// After a loss no renewal is sent, also not in a batch that others are due for.
 #[tokio::test]
 async fn nothing_is_renewed_that_was_lost() {
     in_time(async {
@@ -145,4 +173,45 @@ async fn nothing_is_renewed_that_was_lost() {
         assert!(log.batches().iter().all(|(_, batch)| !batch.contains(&ids[1])), "a lost hold was renewed");
     })
     .await;
+}
+
+/// A claim that was answered late has less than its lease left: the first renewal must fit into that.
+#[tokio::test]
+async fn a_grant_that_was_slow_is_renewed_in_time() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let clock = time.clock();
+        let script = script.claims(move |claim, _| {
+            let clock = clock.clone();
+            async move {
+                clock.sleep(TTL * 3 / 4).await;
+                Ok(granted(&claim, 1))
+            }
+        });
+        let store = script.store();
+        let guard = driven(&time, store.lock("a").acquire()).await.unwrap();
+        pass(&time, TTL, ms(100)).await;
+        assert!(guard.is_valid(), "{:?} after {} renewals", guard.check(), log.renewals());
+    })
+    .await;
+}
+
+/// The keeper's task dies with its runtime. Where another one uses the client too, its guards must not die as well.
+#[test]
+fn renewals_go_on_where_the_client_is_still_used() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (script, time, log) = Script::new();
+    let store = script.store();
+    let (first, second) = (runtime(), runtime());
+    let early = first.block_on(store.lock("a").acquire()).unwrap();
+    let guard = second.block_on(store.lock("b").acquire()).unwrap();
+    drop(first);
+    second.block_on(in_time(async {
+        pass(&time, TTL * 2, ms(100)).await;
+        assert!(early.is_valid() && guard.is_valid(), "{} renewals", log.renewals());
+    }));
+    drop(second);
+    assert!(guard.is_valid());
+    time.advance(TTL);
+    assert!(!guard.is_valid(), "no runtime is left");
 }

@@ -1,12 +1,14 @@
 //! Loss: on time, for ever, and from no rumour.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use leasehold_core::seam::{Grant, Place, Renewal, Validity};
 use leasehold_core::{ErrorKind, FencingToken, Loss};
+use tokio::sync::Notify;
 
-use crate::script::{Call, GOOD, Script, TTL, error, granted_since, in_time, ms, pass, settle, waiting};
+use crate::script::{Call, GOOD, Script, TTL, error, granted, granted_since, in_time, ms, pass, settle, waiting};
 
 /// P3: the end of validity is the moment of loss, not a timer's luck, whatever the renewals do.
 #[tokio::test]
@@ -114,7 +116,7 @@ async fn a_slow_renewal_counts_from_its_send() {
     .await;
 }
 
-/// PROTOCOLS 3: a push that comes when the place that it grew from is over is no grant; the next claim decides.
+/// A push that comes when the place that it grew from is over is no grant; the next claim decides.
 #[tokio::test]
 async fn a_stale_push_is_not_believed() {
     in_time(async {
@@ -141,6 +143,44 @@ async fn a_stale_push_is_not_believed() {
         // And an older or doubled one changes nothing any more.
         bells.granted(id, Grant::new(Place::new("p"), FencingToken::new(2), Validity::since(sent, TTL)));
         assert_eq!((guard.fencing_token().get(), guard.remaining()), (2, GOOD - ms(500)));
+    })
+    .await;
+}
+
+/// A place in line was gone, so the store says when asked to renew it. The answer comes when the claim has been granted again:
+/// it says nothing about the grant.
+#[tokio::test]
+async fn an_answer_about_a_place_is_none_about_the_grant() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let (bells, answer) = (script.bells(), Arc::new(Notify::new()));
+        let script = script
+            .claims(async |claim, n| Ok(if n == 0 { waiting(&claim) } else { granted(&claim, n as u64) }))
+            .renewals({
+                let answer = answer.clone();
+                move |all, n| {
+                    let answer = answer.clone();
+                    async move {
+                        if n > 0 {
+                            return Ok(all.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect());
+                        }
+                        answer.notified().await;
+                        Ok(vec![Renewal::Lost(Loss::Gone)])
+                    }
+                }
+            });
+        let store = script.store();
+        let acquire = tokio::spawn(store.lock("a").acquire());
+        log.until_claimed(1).await;
+        pass(&time, TTL / 3, ms(100)).await;
+        assert_eq!(log.renewals(), 1);
+        bells.everyone();
+        let guard = acquire.await.unwrap().unwrap();
+        answer.notify_one();
+        settle().await;
+        assert!(guard.is_valid(), "{:?}", guard.check());
+        pass(&time, TTL * 2, ms(100)).await;
+        assert!(guard.is_valid(), "{:?}", guard.check());
     })
     .await;
 }

@@ -4,11 +4,13 @@
 
 mod acquiring;
 mod cancelling;
+mod closing;
 mod keeping;
 mod leaving;
 mod losing;
 mod script;
 mod several;
 mod surface;
+mod turns;
 mod watching;
 mod widening;

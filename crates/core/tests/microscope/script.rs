@@ -77,6 +77,11 @@ impl Log {
             .collect()
     }
 
+    /// When each of these was written.
+    pub(crate) fn instants(&self, which: impl Fn(&Call) -> bool) -> Vec<Moment> {
+        self.0.borrow().iter().filter(|(_, call)| which(call)).map(|(at, _)| *at).collect()
+    }
+
     /// Waits until so many of these were written.
     pub(crate) async fn until(&self, n: usize, which: impl Fn(&Call) -> bool) {
         let enough = |all: &Vec<(Moment, Call)>| all.iter().filter(|(_, call)| which(call)).count() >= n;
@@ -103,6 +108,7 @@ pub(crate) struct Script {
     renew: Hook<Vec<Tenure>, Vec<Renewal>>,
     release: Hook<Claim, ()>,
     look: Hook<Name, Line>,
+    close: Hook<(), ()>,
 }
 
 impl Script {
@@ -125,6 +131,7 @@ impl Script {
             }),
             release: Box::new(|_, _| ready(Ok(())).boxed()),
             look: Box::new(|_, _| ready(Ok(Line::default())).boxed()),
+            close: Box::new(|(), _| ready(Ok(())).boxed()),
         }
     }
 
@@ -158,6 +165,13 @@ impl Script {
         F: Future<Output = Result<Line>> + Send + 'static,
     {
         Script { look: Box::new(move |name, n| hook(name, n).boxed()), ..self }
+    }
+
+    pub(crate) fn closes<F>(self, hook: impl Fn((), usize) -> F + Send + Sync + 'static) -> Script
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        Script { close: Box::new(move |(), n| hook((), n).boxed()), ..self }
     }
 
     /// It rings no bells.
@@ -242,8 +256,9 @@ impl Backend for Watched {
     }
 
     async fn close(&self) -> Result<()> {
+        let n = self.0.log.count(|call| *call == Call::Close);
         self.0.write(Call::Close);
-        Ok(())
+        (self.0.close)((), n).await
     }
 }
 
