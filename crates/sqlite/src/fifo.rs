@@ -3,7 +3,8 @@
 //! A FIFO is known by a number, which is in the name of its file: 31 random bits, and 32 of its inode's number. So whatever
 //! else is put in its place is not taken for it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::collections::hash_map::{Entry, HashMap};
 use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -132,15 +133,17 @@ impl Watches {
         self.forget(claim);
         let mut dead = Vec::new();
         for &fifo in on {
-            if !self.0.contains_key(&fifo) {
-                match life(real, fifo) {
-                    Life::Alive(fd) => drop(self.0.insert(fifo, (fd, HashSet::new()))),
+            match self.0.entry(fifo) {
+                Entry::Occupied(mut known) => {
+                    known.get_mut().1.insert(claim);
+                }
+                Entry::Vacant(free) => match life(real, fifo) {
+                    Life::Alive(fd) => {
+                        free.insert((fd, HashSet::from([claim])));
+                    }
                     Life::Dead => dead.push(fifo),
                     Life::Unknown => {}
-                }
-            }
-            if let Some((_, claims)) = self.0.get_mut(&fifo) {
-                claims.insert(claim);
+                },
             }
         }
         dead
