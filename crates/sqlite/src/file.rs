@@ -91,8 +91,9 @@ impl File {
             }
         }
         connection.execute_batch("PRAGMA synchronous = NORMAL").about(path)?;
-        // More than there are statements: none is ever compiled twice.
+        // More than there are statements, and no value asks for a plan of its own: none is ever compiled twice.
         connection.set_prepared_statement_cache_capacity(64);
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).about(path)?;
         // The log stays for the next process, which then needs neither to sync nor to make it.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).about(path).map(drop)
     }
