@@ -14,7 +14,8 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// | `zookeeper://host:port,host:port[/chroot]` | `zookeeper` |
 /// | `sqlite:///absolute/path` | `sqlite` |
 ///
-/// Each store's crate documents its parameters.
+/// Each store's crate documents its parameters. A server that is set up to forget locks (Redis with an eviction policy, or
+/// without persistence) is warned of, by `tracing` and in [`Guarantees::warnings`](crate::Guarantees::warnings).
 ///
 /// # Errors
 ///

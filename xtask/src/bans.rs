@@ -1,4 +1,4 @@
-//! Who must not depend on whom: a user of one store compiles no other store's client.
+//! Who must not depend on whom: a user of one store compiles no other store, and no other client.
 
 use std::collections::BTreeSet;
 
@@ -7,41 +7,45 @@ use crate::{
     run::{cargo, output},
 };
 
-/// A store and the crates that only its client may bring.
-const CLIENTS: [(&str, &[&str]); 4] = [
-    ("redis", &["redis"]),
-    ("etcd", &["etcd-client", "tonic", "prost"]),
-    ("zookeeper", &["zookeeper-client"]),
+/// The stores that users choose from.
+const STORES: [&str; 6] = ["memory", "redis", "redlock", "etcd", "zookeeper", "sqlite"];
+
+/// What only certain stores may bring: who, and which crates.
+const CLIENTS: [(&[&str], &[&str]); 4] = [
+    (&["redis", "redlock", "redis-client"], &["leasehold-redis-client", "redis"]),
+    (&["etcd"], &["etcd-client", "tonic", "prost"]),
+    (&["zookeeper"], &["zookeeper-client"]),
     (FILE, &["rusqlite", "libsqlite3-sys"]),
 ];
 
 /// The store that needs no network.
-const FILE: &str = "sqlite";
+const FILE: &[&str] = &["sqlite"];
 
 /// What anything that talks to a network is built on.
 const NETWORK: [&str; 7] = ["mio", "socket2", "h2", "hyper", "rustls", "native-tls", "openssl"];
 
 /// Checks the dependencies that users get.
 pub(crate) fn bans() -> Outcome {
-    for features in ["", "memory", "redis", "redlock", "etcd", "zookeeper", "sqlite"] {
+    for features in STORES.into_iter().chain([""]) {
         check("leasehold", features)?;
     }
-    for store in ["core", "memory", "redis", "redlock", "etcd", "zookeeper", "sqlite", "conformance", "testbed"] {
-        check(&format!("leasehold-{store}"), "")?;
+    for package in STORES.into_iter().chain(["core", "redis-client", "conformance", "testbed"]) {
+        check(&format!("leasehold-{package}"), "")?;
     }
-    println!("bans: nobody depends on a store's client who should not");
+    println!("bans: nobody depends on a store, or on its client, who should not");
     Ok(())
 }
 
 fn check(package: &str, features: &str) -> Outcome {
     let tree = dependencies(package, features)?;
-    // Redlock is many of Redis.
     let is = |store: &str| features == store || package == format!("leasehold-{store}");
-    let own = |store: &str| is(store) || store == "redis" && is("redlock");
-    let foreign = CLIENTS.into_iter().filter(|(store, _)| !own(store)).flat_map(|(_, crates)| crates.iter().copied());
-    let with_network = package == "leasehold-testbed" || CLIENTS.iter().any(|(store, _)| own(store) && *store != FILE);
-    let network = NETWORK.into_iter().filter(|_| !with_network);
-    let found: Vec<&str> = foreign.chain(network).filter(|name| tree.contains(*name)).collect();
+    let others = STORES.into_iter().filter(|store| !is(store)).map(|store| format!("leasehold-{store}"));
+    let owns = |owners: &[&str]| owners.iter().any(|owner| is(owner));
+    let foreign = CLIENTS.iter().filter(|(owners, _)| !owns(owners)).flat_map(|(_, crates)| crates.iter());
+    let with_network = package == "leasehold-testbed" || CLIENTS.iter().any(|(who, _)| owns(who) && *who != FILE);
+    let network = NETWORK.iter().filter(|_| !with_network);
+    let banned = foreign.chain(network).map(|name| (*name).to_owned());
+    let found: Vec<String> = others.chain(banned).filter(|name| tree.contains(name)).collect();
     if found.is_empty() {
         return Ok(());
     }

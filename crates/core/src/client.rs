@@ -15,7 +15,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::events;
 use crate::gate::Gates;
 use crate::guarantees::Guarantees;
-use crate::keeper::{self, Keeper, Release};
+use crate::keeper::{self, Keeper};
+use crate::release::Release;
 use crate::standing::Standing;
 use crate::sync::locked;
 use crate::thread::OwnThread;
@@ -37,11 +38,12 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(backend: Arc<dyn Backend>, mut random: fastrand::Rng, thread: Option<OwnThread>) -> Client {
-        let bells = backend.bells().cloned().unwrap_or_default();
+        let (bells, guarantees) = (backend.bells().cloned().unwrap_or_default(), backend.guarantees());
+        guarantees.warnings.iter().for_each(|warning| events::store_warns(&*backend, warning));
         Client {
             bells: bells.clone(),
             clock: backend.clock(),
-            guarantees: backend.guarantees(),
+            guarantees,
             gates: Gates::default(),
             keeper: Arc::new(Keeper::new(backend.clone(), bells, random.fork())),
             backend,
@@ -126,7 +128,7 @@ impl Client {
     /// One withdrawal, waited for; the rest is done in the background if it fails or its future is dropped.
     pub(crate) async fn release_now(self: &Arc<Self>, standing: &Arc<Standing>) -> Result<()> {
         self.forget(standing);
-        let mut pending = Pending { client: self, release: Some(Release::of(standing)) };
+        let mut pending = Pending { client: self, release: Some(Release::of([standing])) };
         let place = standing.place();
         match self.ask(self.backend.release(&standing.claim, place.as_ref())).await {
             Ok(()) => {

@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
+use crate::backend::Backend;
 use crate::claim::Claim;
 use crate::error::Error;
 use crate::grant::Waiting;
 use crate::loss::Loss;
 use crate::token::FencingToken;
+
+pub(crate) fn store_warns(store: &dyn Backend, warning: &str) {
+    tracing::warn!(target: "leasehold", ?store, "{warning}");
+}
 
 pub(crate) fn waiting(claim: &Claim, at: &Waiting) {
     tracing::debug!(target: "leasehold", lock = %claim.name, behind = %at.who, "waiting");

@@ -48,7 +48,7 @@ fn failure<T>() -> leasehold_core::Result<T> {
     Err(Error::new(ErrorKind::Ambiguous, "no answer").with_source(SECRET))
 }
 
-/// Every event there is, in one life: waiting, failed, acquired, renewal unknown, lost, release unknown, given up, refused.
+/// Every event there is, in one life: a store that warns, waiting, failed, acquired, renewal unknown, lost, release unknown, given up, refused.
 #[tokio::test]
 async fn no_event_shows_a_secret() {
     let told = Told::default();
@@ -82,6 +82,7 @@ async fn no_event_shows_a_secret() {
         }
         let told = told.0.lock().unwrap().clone();
         let said = [
+            "it may forget",
             "claim failed",
             "waiting",
             "acquired",

@@ -1,8 +1,7 @@
 //! What is asked of a server at the start: whether it is set up to keep locks.
 
+use leasehold_redis_client::Connection;
 use redis::Value;
-
-use crate::connection::Connection;
 
 /// Reasons why this server may forget a lock that somebody holds, as sentences for its operator.
 pub(crate) async fn warnings(connection: &Connection) -> Vec<&'static str> {
@@ -31,9 +30,6 @@ pub(crate) async fn warnings(connection: &Connection) -> Vec<&'static str> {
         (Some(_), Some("")) => warnings.push(KEEPS_NOTHING),
         (Some(_), Some(_)) => warnings.push(SNAPSHOTS),
         _ => warnings.push(DISK_UNKNOWN),
-    }
-    for warning in &warnings {
-        tracing::warn!(target: "leasehold", server = connection.address(), "{warning}");
     }
     warnings
 }

@@ -2,23 +2,20 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::{Address, Host};
+use leasehold_core::seam::Address;
 use leasehold_core::{Error, ErrorKind, Result};
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
+use leasehold_redis_client::server;
+use redis::ConnectionInfo;
 
 /// How the store uses its server.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct Options {
     /// The limit of one request.
-    #[doc(hidden)]
-    pub timeout: Duration,
+    pub(crate) timeout: Duration,
     /// What stands before every key.
-    #[doc(hidden)]
-    pub prefix: String,
+    pub(crate) prefix: String,
     /// How many replicas have to acknowledge a claim, and within what time.
-    #[doc(hidden)]
-    pub min_replicas: Option<(u32, Duration)>,
+    pub(crate) min_replicas: Option<(u32, Duration)>,
 }
 
 impl Options {
@@ -86,27 +83,6 @@ pub(crate) fn parse(url: &str) -> Result<(ConnectionInfo, Options)> {
     address.done()?;
     let [host] = &address.hosts[..] else { return invalid("redis:// names one server") };
     Ok((server(&address, host)?, options))
-}
-
-/// One of an address's servers, with its credentials and its database.
-pub fn server(address: &Address, host: &Host) -> Result<ConnectionInfo> {
-    let mut settings = RedisConnectionInfo::default();
-    if !address.path.is_empty() {
-        let Ok(db @ 0..) = address.path.parse() else {
-            return Err(Error::new(ErrorKind::Invalid, "host/db: db is the number of a database"));
-        };
-        settings = settings.set_db(db);
-    }
-    if let Some(user) = &address.user {
-        settings = settings.set_username(user);
-    }
-    if let Some(password) = &address.password {
-        settings = settings.set_password(password);
-    }
-    let info = ConnectionAddr::Tcp(host.name.clone(), host.port)
-        .into_connection_info()
-        .map_err(|e| Error::new(ErrorKind::Invalid, format!("redis: {}", e.category())))?;
-    Ok(info.set_redis_settings(settings))
 }
 
 #[cfg(test)]

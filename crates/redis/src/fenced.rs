@@ -3,10 +3,9 @@
 use std::sync::LazyLock;
 
 use leasehold_core::{Error, ErrorKind, FencingToken, Result};
+use leasehold_redis_client::of_request;
 use redis::aio::ConnectionLike;
 use redis::{Script, ToRedisArgs};
-
-use crate::error::of_request;
 
 /// Compares decimal numbers as texts, by length first: a double would be too coarse for some stores' tokens.
 static WRITE: LazyLock<Script> = LazyLock::new(|| {

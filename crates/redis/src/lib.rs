@@ -1,50 +1,33 @@
 //! The Redis store of Leasehold: the public type, and the seam's verbs delegated to the files that know them.
 //!
-//! `config` reads URLs, `names` makes keys, `script` runs what `scripts/` holds, `connection` keeps one connection alive,
-//! `inbox` turns its pushes into bells, `checks` asks how the server is set up, `replicas` waits for its replicas,
-//! `fenced` writes where the token is spent, `line` claims, renews and releases, `look` inspects and evicts, `record` reads what
-//! the scripts write, `error` says honestly what went wrong.
+//! `config` reads URLs, `scripts` is the server's side, `line` claims, renews and releases, `look` inspects and evicts, `checks`
+//! asks how the server is set up, `replicas` waits for its replicas, `fenced` writes where the token is spent. Connections,
+//! keys and errors are those of `leasehold-redis-client`, which the Redlock store shares.
 
 mod checks;
 mod config;
-mod connection;
-mod error;
 mod fenced;
-mod inbox;
 mod line;
 mod look;
-mod names;
-mod record;
 mod replicas;
-mod script;
+mod scripts;
 
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
+use leasehold_core::seam::{
+    Backend, Bells, Claim, Claimed, ClaimedAll, Observing, Place, Renewal, Tenure, async_trait,
+};
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+use leasehold_redis_client::{Connection, Inbox, Names, walk};
 pub use redis as client;
 
-/// What a store on several Redis servers shares with this one. No part of the public API.
-#[doc(hidden)]
-pub mod parts {
-    pub use crate::config::server;
-    pub use crate::connection::Connection;
-    pub use crate::error::{again, junk, of_request};
-    pub use crate::inbox::of_name;
-    pub use crate::look::scan;
-    pub use crate::names::{Keys, Names};
-    pub use crate::record::Fields;
-    pub use crate::script::{Call, Script, record};
-}
-
 pub use crate::config::Options;
-use crate::connection::Connection;
 pub use crate::fenced::write_fenced;
-use crate::look::scan;
-use crate::names::Names;
 use crate::replicas::Replicas;
 
+/// How many names one script takes: it keeps everybody else waiting.
+const AT_ONCE: usize = 100;
 /// The shortest lease; a shorter one is granted as this.
 const MIN_TTL: Duration = Duration::from_millis(100);
 
@@ -85,14 +68,13 @@ pub struct Redis {
     replicas: Option<Replicas>,
     warnings: Vec<&'static str>,
     names: Names,
-    /// Where this client's pushes arrive.
-    channel: String,
-    bells: Bells,
+    inbox: Inbox,
 }
 
 impl Redis {
-    /// Connects to `redis://[:password@|user:password@]host[:port][/db]`, and asks the server a few questions whose answers
-    /// are its [`warnings`](Redis::warnings). After a `?`, joined by `&`, may stand:
+    /// Connects to `redis://[:password@|user:password@]host[:port][/db]`, and asks the server a few questions: whether it
+    /// may forget a lock that somebody holds, by an eviction policy or for want of persistence. The answers are
+    /// [`Guarantees::warnings`], and events. After a `?`, joined by `&`, may stand:
     ///
     /// * `timeout=ms` limits each request and each step of connecting (default 1000).
     /// * `prefix=text` stands before every key.
@@ -112,20 +94,14 @@ impl Redis {
     /// The protocol (RESP3) and TCP_NODELAY are set here, whatever the configuration says.
     pub async fn connect_with(info: client::ConnectionInfo, options: Options) -> Result<Redis> {
         let names = Names::new(&options.prefix, "")?;
-        let (bells, channel) = (Bells::new(), inbox::channel(options.min_replicas.is_some()));
-        let connection = Connection::open(info.clone(), options.timeout, &channel, &bells).await?;
+        let inbox = Inbox::new(options.min_replicas.is_some());
+        let connection = Connection::open(info.clone(), options.timeout, &inbox).await?;
         let replicas = match options.min_replicas {
             Some(min_replicas) => Some(Replicas::open(info, options.timeout, min_replicas).await?),
             None => None,
         };
         let warnings = checks::warnings(&connection).await;
-        Ok(Redis { connection, replicas, warnings, names, channel, bells })
-    }
-
-    /// Why this server, as it was set up when the store connected, may forget a lock that somebody holds: an eviction policy
-    /// that may delete it, no persistence. Each is also a `tracing` event of level `WARN` and target `leasehold`.
-    pub fn warnings(&self) -> &[&'static str] {
-        &self.warnings
+        Ok(Redis { connection, replicas, warnings, names, inbox })
     }
 }
 
@@ -141,6 +117,10 @@ impl Backend for Redis {
         self.take(claim).await
     }
 
+    async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
+        self.take_all(claims).await
+    }
+
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
         Ok(self.keep(tenures).await)
     }
@@ -153,10 +133,9 @@ impl Backend for Redis {
         self.look(name).await
     }
 
-    /// Walks all keys of the database with `SCAN`, so it costs O(keys) and is meant for people and tools. A hold whose lock
-    /// was deleted by hand is listed until its lease ends.
+    /// Walks all keys of the database with `SCAN`, so it costs O(keys) and is meant for people and tools.
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        scan(&self.connection, &self.names, prefix, after, limit).await
+        walk(&self.connection, &self.names, prefix, after, limit).await
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
@@ -170,15 +149,17 @@ impl Backend for Redis {
             .pushed_wake(true)
             .ttl(MIN_TTL, Duration::from_millis(1))
             .recovery(Duration::from_millis(200))
+            .atomic_multi(AT_ONCE)
             .notes(NOTES)
+            .warnings(self.warnings.clone())
     }
 
     fn bells(&self) -> Option<&Bells> {
-        Some(&self.bells)
+        Some(self.inbox.bells())
     }
 
     fn observe(&self, name: &Name) -> Observing {
-        self.connection.observe(name, inbox::of_name(&self.names.lock(name)))
+        self.connection.observe(name, self.names.channel(name))
     }
 
     /// Closes the connection. Redis has no sessions: what is still held ends with its lease.

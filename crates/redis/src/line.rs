@@ -1,14 +1,14 @@
 //! The three verbs: claim, renew, release.
 
+mod several;
+
 use std::time::Duration;
 
 use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Moment, Place, Queue, Renewal, Tenure, Validity, Waiting};
-use leasehold_core::{Contention, Error, Loss, MAX_TTL, Result};
+use leasehold_core::{Contention, Error, Loss, Result};
+use leasehold_redis_client::{Call, Fields, again, attempt, junk, lease, record};
 
-use crate::error::{again, junk};
-use crate::inbox::attempt;
-use crate::record::Fields;
-use crate::script::{CLAIM, Call, RELEASE, RENEW, record};
+use crate::scripts::{CLAIM, RELEASE, RENEW};
 use crate::{MIN_TTL, Redis};
 
 /// Tokens that a fast claim reserves for turns.
@@ -22,23 +22,12 @@ const FLIGHT: usize = 1000;
 
 impl Redis {
     pub(crate) async fn take(&self, claim: &Claim) -> Result<Claimed> {
-        let ((kind, n, of), ttl) = (permits(claim.mode), lease(claim.ttl));
-        let waits = if claim.queue == Queue::Try { "0" } else { "1" };
+        let ((kind, n, of), ttl) = (permits(claim.mode), lease(claim.ttl, MIN_TTL));
         let turns = if claim.queue == Queue::Fast { TURNS } else { 1 };
         let sent = Moment::now();
-        let args = vec![
-            claim.id.to_string(),
-            waits.to_owned(),
-            ttl.as_millis().to_string(),
-            turns.to_string(),
-            attempt(sent).to_string(),
-            kind.to_owned(),
-            n.to_string(),
-            of.to_string(),
-            self.channel.clone(),
-            claim.label.to_string(),
-        ];
-        let answer = CLAIM.run(&self.connection, Call { keys: self.names.keys(&claim.name), args }).await?;
+        let call = self.call(claim).arg(u8::from(claim.queue != Queue::Try)).arg(ttl.as_millis()).arg(turns);
+        let call = call.arg(attempt(sent)).arg(format!("{kind} {n} {of}")).arg(self.inbox.channel()).arg(&claim.label);
+        let answer = CLAIM.run(&self.connection, &call).await?;
         let answer = record(&answer)?;
         let mut fields = Fields::of(&answer);
         match fields.word() {
@@ -72,10 +61,9 @@ impl Redis {
     async fn keep_flight(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
         let sent = Moment::now();
         let call = |tenure: &Tenure| {
-            let (claim, ttl) = (&tenure.claim, lease(tenure.claim.ttl).as_millis());
             let token = tenure.token.map(|t| t.to_string()).unwrap_or_default();
-            let args = vec![claim.id.to_string(), ttl.to_string(), attempt(sent).to_string(), token];
-            Call { keys: self.names.keys(&claim.name), args }
+            let ttl = lease(tenure.claim.ttl, MIN_TTL).as_millis();
+            self.call(&tenure.claim).arg(ttl).arg(attempt(sent)).arg(token)
         };
         let calls: Vec<Call> = tenures.iter().map(call).collect();
         let answers = RENEW.run_all(&self.connection, &calls).await?;
@@ -87,11 +75,11 @@ impl Redis {
     }
 
     fn renewal(&self, tenure: &Tenure, answer: &str, sent: Moment) -> Result<Renewal> {
-        let ttl = lease(tenure.claim.ttl);
+        let ttl = lease(tenure.claim.ttl, MIN_TTL);
         let mut fields = Fields::of(answer);
         match (fields.word(), tenure.token) {
             ("granted", None) if self.replicas.is_some() => {
-                self.bells.claim_again(tenure.claim.id);
+                self.inbox.bells().claim_again(tenure.claim.id);
                 Ok(Renewal::Renewed(Validity::since(sent, ttl)))
             }
             ("granted", None) => Ok(Renewal::Granted(self.grant(&tenure.claim, fields, sent, ttl)?)),
@@ -102,8 +90,12 @@ impl Redis {
     }
 
     pub(crate) async fn withdraw(&self, claim: &Claim) -> Result<()> {
-        let call = Call { keys: self.names.keys(&claim.name), args: vec![claim.id.to_string()] };
-        RELEASE.run(&self.connection, call).await.map(drop)
+        RELEASE.run(&self.connection, &self.call(claim)).await.map(drop)
+    }
+
+    /// The start of every call for a claim.
+    fn call(&self, claim: &Claim) -> Call {
+        Call::on(self.names.keys(&claim.name)).arg(claim.id)
     }
 
     fn place(&self, claim: &Claim) -> Place {
@@ -159,12 +151,6 @@ fn permits(mode: Mode) -> (&'static str, u32, u32) {
     }
 }
 
-/// The lease in whole milliseconds, rounded up.
-fn lease(ttl: Duration) -> Duration {
-    let ms = ttl.clamp(MIN_TTL, MAX_TTL).as_micros().div_ceil(1000);
-    Duration::from_millis(ms as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,11 +184,5 @@ mod tests {
         assert_eq!(at(&foreign, None, 1), ms(3002));
         assert_eq!(at(&ours, Some(ms(500)), 0), ms(501));
         assert_eq!(at(&ours, Some(ms(500)), u32::MAX), ms(501) + TTL / 3);
-    }
-
-    #[test]
-    fn leases_are_rounded_up() {
-        assert_eq!(lease(Duration::from_nanos(1)), MIN_TTL);
-        assert_eq!(lease(Duration::from_micros(100_001)), ms(101));
     }
 }

@@ -1,25 +1,18 @@
-//! Looking on: inspect, list, evict.
+//! Looking on: inspect, evict.
 
-use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use leasehold_core::{Entry, FencingToken, Line, Name, Result};
+use leasehold_redis_client::{Call, Fields, junk, record};
 use redis::Value;
 
 use crate::Redis;
-use crate::connection::Connection;
-use crate::error::{junk, of_request};
-use crate::names::Names;
-use crate::record::Fields;
-use crate::script::{Call, EVICT, INSPECT, record};
-
-/// How many keys one step of a walk may look at: well under a millisecond of the server's time.
-const STEP: u32 = 1000;
+use crate::scripts::{EVICT, INSPECT};
 
 impl Redis {
     pub(crate) async fn look(&self, name: &Name) -> Result<Line> {
-        let call = Call { keys: self.names.keys(name), args: Vec::new() };
-        let Value::Array(records) = INSPECT.run(&self.connection, call).await? else {
+        let call = Call::on(self.names.keys(name));
+        let Value::Array(records) = INSPECT.run(&self.connection, &call).await? else {
             return Err(junk("the answer to an inspection"));
         };
         let mut line = Line::default();
@@ -41,56 +34,12 @@ impl Redis {
     }
 
     pub(crate) async fn end(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        let call = Call { keys: self.names.keys(name), args: vec![token.to_string()] };
-        let answer = EVICT.run(&self.connection, call).await?;
+        let call = Call::on(self.names.keys(name)).arg(token);
+        let answer = EVICT.run(&self.connection, &call).await?;
         match record(&answer)?.as_str() {
             "evicted" => Ok(true),
             "none" => Ok(false),
             _ => Err(junk("the answer to an eviction")),
-        }
-    }
-}
-
-/// The names that a walk of the whole database finds: O(keys), in steps. A last token or an entry leads to a name, and its
-/// lock or its entries show whether somebody holds it or waits.
-pub async fn scan(
-    connection: &Connection,
-    names: &Names,
-    prefix: &str,
-    after: Option<&Name>,
-    limit: usize,
-) -> Result<Vec<Name>> {
-    let pattern = names.pattern(prefix);
-    let mut found = BTreeSet::new();
-    let mut cursor = String::from("0");
-    loop {
-        let mut step = redis::pipe();
-        step.cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP);
-        let answer = connection.send(&step).await?.pop().unwrap_or_default();
-        let Value::Array(answer) = answer.extract_error().map_err(|e| of_request(&e))? else {
-            return Err(junk("a walk"));
-        };
-        let [next, Value::Array(keys)] = answer.as_slice() else { return Err(junk("a walk")) };
-        let wanted = |name: &Name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after);
-        let some = keys.iter().filter_map(|key| match key {
-            Value::BulkString(key) => names.name(key).filter(wanted),
-            _ => None,
-        });
-        let some: BTreeSet<Name> = some.collect();
-        let mut looks = redis::pipe();
-        for name in &some {
-            let [lock, _, _, entries, _] = names.keys(name);
-            looks.cmd("EXISTS").arg(lock).arg(entries);
-        }
-        let there = if some.is_empty() { Vec::new() } else { connection.send(&looks).await? };
-        let there = some.into_iter().zip(there).filter(|(_, there)| *there != Value::Int(0));
-        found.extend(there.map(|(name, _)| name));
-        while found.len() > limit {
-            found.pop_last();
-        }
-        cursor = record(next)?;
-        if cursor == "0" {
-            return Ok(found.into_iter().collect());
         }
     }
 }

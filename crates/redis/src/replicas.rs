@@ -2,13 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::Bells;
 use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_redis_client::{Connection, Inbox, junk, of_request};
 use redis::{ConnectionInfo, Value};
-
-use crate::connection::Connection;
-use crate::error::{junk, of_request};
-use crate::inbox;
 
 /// Asks for acknowledgements, on a connection of its own: `WAIT` holds up whatever comes behind it.
 pub(crate) struct Replicas {
@@ -23,7 +19,7 @@ impl Replicas {
         timeout: Duration,
         (least, within): (u32, Duration),
     ) -> Result<Replicas> {
-        let connection = Connection::open(info, timeout + within, &inbox::channel(false), &Bells::new()).await?;
+        let connection = Connection::open(info, timeout + within, &Inbox::new(false)).await?;
         Ok(Replicas { connection, least, within })
     }
 

@@ -22,7 +22,7 @@ async fn warned(url: &str) -> Vec<&'static str> {
     let store = Redis::connect(url).await.unwrap();
     let words = ["maxmemory-policy may delete", "may evict", "keeps nothing", "snapshots only", "on disk is not known"];
     let known = |warning: &&str| words.into_iter().find(|word| warning.contains(word)).unwrap();
-    store.warnings().iter().map(known).collect()
+    store.guarantees().warnings.iter().map(known).collect()
 }
 
 #[tokio::test]
@@ -56,7 +56,7 @@ async fn an_eviction_policy_really_deletes_held_locks() {
     bounded(async {
         let server = set_up(&["--maxmemory", "3mb", "--maxmemory-policy", "allkeys-random"], false).await;
         let store = client(&server).await;
-        assert!(!store.warnings().is_empty());
+        assert!(!store.guarantees().warnings.is_empty());
         let claims: Vec<_> = (0..50).map(|n| fair(&format!("held/{n}"))).collect();
         for claim in &claims {
             granted(&store, claim).await;

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Moment, Place, Queue, Validity, Waiting};
 use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Result};
-use leasehold_redis::client::Value;
-use leasehold_redis::parts::{Call, Fields, junk, record};
+use leasehold_redis_client::{Fields, junk, record};
+use redis::Value;
 
+use crate::nodes::{hear, let_land};
 use crate::store::Store;
 
 /// Tokens that a grant reserves for turns.
@@ -34,10 +35,7 @@ struct Refusal {
 
 impl Store {
     pub(crate) async fn take(&self, claim: &Claim) -> Result<Claimed> {
-        let mode = mode(claim.mode)?;
-        if claim.queue == Queue::Fair {
-            let why =
-                "Redlock keeps no order: its nodes would hand a lock to different waiters, and nobody would get it";
+        if let Some(why) = unsupported(claim) {
             return Err(Error::new(ErrorKind::Unsupported, why));
         }
         let sent = Moment::now();
@@ -50,7 +48,7 @@ impl Store {
             self.give_back(claim, false, (0..self.nodes.len()).collect()).await;
         }
         let (waits, sent) = (claim.queue != Queue::Try, Moment::now());
-        let tally = self.poll(claim, mode, waits).await?;
+        let tally = self.poll(claim, waits).await;
         let agreed = self.agree(claim, &tally).await;
         if let Ok(Some(token)) = agreed {
             self.settle(claim.id, token);
@@ -71,29 +69,26 @@ impl Store {
     }
 
     /// Asks every node, until a majority granted or no majority can any more.
-    async fn poll(&self, claim: &Claim, mode: &'static str, waits: bool) -> Result<Tally> {
-        let mut call = self.call("take", claim, mode);
-        call.args.extend([self.nodes.proposal().to_string(), u8::from(waits).to_string()]);
+    async fn poll(&self, claim: &Claim, waits: bool) -> Tally {
+        let call = self.call("take", claim).arg(self.nodes.proposal()).arg(u8::from(waits));
         let sent = Moment::now();
-        let mut flight = self.nodes.send_one(call);
-        let mut tally = Tally::default();
-        let needed = self.nodes.majority();
-        while tally.granted.len() < needed && self.nodes.len() - tally.refused.len() >= needed {
-            let Some((nth, answer)) = flight.next().await else { break };
+        let mut flight = self.nodes.send(call);
+        let (mut tally, needed) = (Tally::default(), self.nodes.majority());
+        hear(&mut flight, |nth, answer| {
             tally.enter(nth, answer.and_then(|answer| self.read(nth, &answer)));
-        }
+            tally.granted.len() >= needed || self.nodes.len() - tally.refused.len() < needed
+        })
+        .await;
         // A node may not know the holder's token yet. That most nodes name the same one is worth as long again.
-        if tally.granted.len() < needed {
-            let certain = async {
-                while !tally.refused.is_empty() && tally.votes(&tally.who()) < needed {
-                    let Some((nth, answer)) = flight.next().await else { break };
-                    tally.enter(nth, answer.and_then(|answer| self.read(nth, &answer)));
-                }
-            };
+        if tally.granted.len() < needed && tally.votes(&tally.who()) < needed {
+            let certain = hear(&mut flight, |nth, answer| {
+                tally.enter(nth, answer.and_then(|answer| self.read(nth, &answer)));
+                tally.votes(&tally.who()) >= needed
+            });
             let _ = tokio::time::timeout(Moment::now().since(sent), certain).await;
         }
-        flight.let_land();
-        Ok(tally)
+        let_land(flight);
+        tally
     }
 
     /// `granted micros token`, or `refused micros kind token held_for waiters left label`.
@@ -133,21 +128,13 @@ impl Store {
 
     /// Releases on every node, whatever it answered; returns when these have said so.
     async fn give_back(&self, claim: &Claim, stays: bool, mut open: Vec<usize>) {
-        let mut flight = self.nodes.send_one(self.release(claim, stays));
-        while let Some((nth, _)) = flight.next().await {
+        let mut flight = self.nodes.send(self.release_call(claim, stays));
+        hear(&mut flight, |nth, _| {
             open.retain(|waited| *waited != nth);
-            if open.is_empty() {
-                break;
-            }
-        }
-        flight.let_land();
-    }
-
-    /// Ends what was taken up to now, and nothing that is taken later.
-    pub(crate) fn release(&self, claim: &Claim, stays: bool) -> Call {
-        let (ttl, stays) = (lease(claim).as_millis().to_string(), u8::from(stays).to_string());
-        let args = vec!["release".to_owned(), claim.id.to_string(), ttl, self.attempt().to_string(), stays];
-        Call { keys: self.names.keys(&claim.name), args }
+            open.is_empty()
+        })
+        .await;
+        let_land(flight);
     }
 
     fn place(&self, claim: &Claim) -> Place {
@@ -201,21 +188,21 @@ impl Tally {
     }
 }
 
-/// How a mode is written on the nodes.
-pub(crate) fn mode(mode: Mode) -> Result<&'static str> {
-    match mode {
-        Mode::Exclusive => Ok("x"),
-        Mode::Shared => Ok("s"),
-        Mode::Permits { .. } => {
-            let why = "Redlock has no semaphores: of three holders each may have two of three nodes while no node has \
-                       more than two of them, so a majority does not count permits";
-            Err(Error::new(ErrorKind::Unsupported, why))
+/// What no majority can do, and why.
+fn unsupported(claim: &Claim) -> Option<&'static str> {
+    match (claim.queue, claim.mode) {
+        (Queue::Fair, _) => {
+            Some("Redlock keeps no order: its nodes would hand a lock to different waiters, and nobody would get it")
         }
+        (_, Mode::Permits { .. }) => Some(
+            "Redlock has no semaphores: of three holders each may have two of three nodes while no node has \
+                  more than two of them, so a majority does not count permits",
+        ),
+        _ => None,
     }
 }
 
 /// The lease in whole milliseconds, rounded up.
 pub(crate) fn lease(claim: &Claim) -> Duration {
-    let ttl = claim.ttl.clamp(crate::MIN_TTL, crate::MAX_TTL);
-    Duration::from_millis(ttl.as_nanos().div_ceil(1_000_000) as u64)
+    leasehold_redis_client::lease(claim.ttl, crate::MIN_TTL)
 }

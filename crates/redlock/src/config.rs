@@ -4,12 +4,46 @@ use std::time::Duration;
 
 use leasehold_core::seam::Address;
 use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_redis::Options;
-use leasehold_redis::client::ConnectionInfo;
-use leasehold_redis::parts::server;
+use leasehold_redis_client::server;
+use redis::ConnectionInfo;
 
-/// The limit of one request to one node, if the URL says nothing.
+/// The limit of one request to one node, if nobody says another.
 const TIMEOUT: Duration = Duration::from_millis(250);
+
+/// How the store uses its nodes.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) timeout: Duration,
+    pub(crate) prefix: String,
+}
+
+impl Options {
+    /// A quarter of a second for each request to each node, and no prefix.
+    pub fn new() -> Options {
+        Options { timeout: TIMEOUT, prefix: String::new() }
+    }
+
+    /// Limits each request to each node, and each of the two steps of connecting. At least a millisecond; keep it well under
+    /// a third of the shortest TTL.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Options {
+        self.timeout = timeout.max(Duration::from_millis(1));
+        self
+    }
+
+    /// Puts this text before every key. It may not contain `{`, `}` or NUL.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Options {
+        self.prefix = prefix.into();
+        self
+    }
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options::new()
+    }
+}
 
 /// Reads `redlock://[user:password@]host[:port],host[:port],host[:port]…[/db][?timeout=ms][&prefix=text]`.
 pub(crate) fn parse(url: &str) -> Result<(Vec<ConnectionInfo>, Options)> {

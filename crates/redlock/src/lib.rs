@@ -79,27 +79,23 @@ mod config;
 mod look;
 mod nodes;
 mod store;
-#[cfg(test)]
-mod tests;
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Bells, Claim, ClaimId, Claimed, Observing, Place, Renewal, Tenure, async_trait};
-use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
-pub use leasehold_redis::Options;
-use leasehold_redis::client::ConnectionInfo;
-use leasehold_redis::parts::Names;
+use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+use leasehold_redis_client::{Connection, Inbox, Names};
+pub use redis as client;
 
+pub use crate::config::Options;
 use crate::nodes::Nodes;
 use crate::store::Store;
 
 /// The shortest lease; a shorter one is granted as this.
 const MIN_TTL: Duration = Duration::from_millis(200);
-/// The longest lease: far beyond use, and exact in a double.
-const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// A store on several independent Redis servers (6 or newer), each a master of its own: no replicas of one another, no
 /// Cluster.
@@ -124,27 +120,13 @@ impl Redlock {
     }
 
     /// Connects with the client crate's own configuration of each node: Unix sockets, TLS if its features are on,
-    /// credentials of each. Say a timeout well under the shortest TTL; the one of [`Options::new`] is a second. Nodes have no
-    /// replicas, so `min_replicas` is `Invalid`.
-    pub async fn connect_with(nodes: Vec<ConnectionInfo>, options: Options) -> Result<Redlock> {
+    /// credentials of each.
+    pub async fn connect_with(nodes: Vec<client::ConnectionInfo>, options: Options) -> Result<Redlock> {
         config::check(&nodes)?;
-        if options.min_replicas.is_some() {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "redlock: its nodes have no replicas for min_replicas to wait for",
-            ));
-        }
         let names = Arc::new(Names::new(&options.prefix, "r")?);
-        let (bells, channel) = (Bells::new(), format!("leasehold:{}", ClaimId::fresh()));
-        let nodes = Nodes::connect(nodes, options.timeout, &channel, &bells).await?;
-        Ok(Redlock(Arc::new(Store {
-            nodes,
-            names,
-            channel,
-            bells,
-            holds: Mutex::default(),
-            attempts: AtomicU64::new(1),
-        })))
+        let inbox = Inbox::new(false);
+        let nodes = Nodes::connect(nodes, options.timeout, &inbox).await?;
+        Ok(Redlock(Arc::new(Store { nodes, names, inbox, holds: Mutex::default(), attempts: AtomicU64::new(1) })))
     }
 }
 
@@ -161,7 +143,7 @@ impl Backend for Redlock {
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        self.0.keep(tenures).await
+        Ok(self.0.keep(tenures).await)
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
@@ -192,7 +174,7 @@ impl Backend for Redlock {
     }
 
     fn bells(&self) -> Option<&Bells> {
-        Some(&self.0.bells)
+        Some(self.0.inbox.bells())
     }
 
     fn observe(&self, name: &Name) -> Observing {
@@ -201,7 +183,7 @@ impl Backend for Redlock {
 
     /// Closes the connections. Redis has no sessions: what is still held ends with its lease.
     async fn close(&self) -> Result<()> {
-        self.0.nodes.close();
+        self.0.nodes.connections().for_each(Connection::close);
         Ok(())
     }
 }
@@ -211,3 +193,6 @@ Exclusion and rising tokens hold while the nodes keep their data and their clock
 If a node loses data, two may hold at once, and tokens rise only if all clocks agree better than the time between two \
 grants. No order, so fair is refused and a waiter may be passed for ever, a writer by readers too; no semaphores, since a \
 majority does not count permits. Other Redlock clients (SET NX PX) are excluded, and seen to release within 250 ms.";
+
+#[cfg(test)]
+mod tests;

@@ -1,20 +1,18 @@
 //! The nodes: one request to all of them at once, answers as they land, and one word for several failures.
 
-use std::collections::VecDeque;
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::future::{Future, ready};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
-use leasehold_core::seam::Bells;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_redis::client::{ConnectionInfo, Value, pipe};
-use leasehold_redis::parts::{Call, Connection, Script, junk};
+use leasehold_redis_client::{CLOCK, Call, Connection, Inbox, Script};
+use redis::{ConnectionInfo, Value, pipe};
 
-static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("node.lua")));
+static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(&[CLOCK, include_str!("node.lua")]));
 
 /// How far a node's clock may lead our proposals.
 const MOST_AHEAD: i64 = 60_000_000;
@@ -28,59 +26,71 @@ struct Node {
     ahead: AtomicI64,
 }
 
+/// Requests under way, one for each node: the answers as they come, and whose they are. Whatever can be sent has been sent
+/// to all nodes before the first answer comes back.
+pub(crate) type Flight<T> = FuturesUnordered<BoxFuture<'static, (usize, Result<T>)>>;
+
+/// Hears one answer after another, until it is enough.
+pub(crate) async fn hear<T>(flight: &mut Flight<T>, mut enough: impl FnMut(usize, Result<T>) -> bool) {
+    while let Some((nth, answer)) = flight.next().await {
+        if enough(nth, answer) {
+            return;
+        }
+    }
+}
+
+/// The answers that are still out matter no more. They are waited for all the same: a request that is dropped makes its
+/// connection suspect.
+pub(crate) fn let_land<T: Send + 'static>(flight: Flight<T>) {
+    if !flight.is_empty() {
+        tokio::spawn(flight.for_each(|_| ready(())));
+    }
+}
+
 impl Nodes {
     /// Connects to all at once. A minority that cannot be reached is tried again in the background.
-    pub(crate) async fn connect(
-        infos: Vec<ConnectionInfo>,
-        timeout: Duration,
-        channel: &str,
-        bells: &Bells,
-    ) -> Result<Nodes> {
-        let opened = infos.into_iter().map(|info| {
-            let (channel, bells) = (channel.to_owned(), bells.clone());
-            async move { Connection::open_or_repair(info, timeout, &channel, &bells).await }
-        });
-        let (mut nodes, mut failed) = (Vec::new(), Vec::new());
-        let mut opened = Flight::of(opened);
-        while let Some((nth, answer)) = opened.next().await {
-            let (connection, dialled) = answer?;
-            let node = Node { connection: Arc::new(connection), ahead: AtomicI64::new(0) };
-            if let Err(e) = dialled {
-                // A password that one of them refuses will not get better.
-                if e.kind() != ErrorKind::Unavailable {
-                    return Err(Error::new(e.kind(), format!("{}: {e}", node.connection.address())));
-                }
-                failed.push((nth, e));
-            }
-            nodes.push((nth, node));
+    pub(crate) async fn connect(infos: Vec<ConnectionInfo>, timeout: Duration, inbox: &Inbox) -> Result<Nodes> {
+        let node = |info| {
+            let connection = Arc::new(Connection::new(info, timeout, inbox)?);
+            Ok(Node { connection, ahead: AtomicI64::new(0) })
+        };
+        let nodes = Nodes(infos.into_iter().map(node).collect::<Result<_>>()?);
+        let mut dialled = nodes.ask(|connection| async move { connection.dial().await });
+        let mut failed = Vec::new();
+        hear(&mut dialled, |nth, answer| {
+            failed.extend(answer.err().map(|e| (nth, e)));
+            false
+        })
+        .await;
+        // A password that one of them refuses will not get better.
+        if let Some(at) = failed.iter().position(|(_, e)| e.kind() != ErrorKind::Unavailable) {
+            return Err(nodes.failure(vec![failed.swap_remove(at)]));
         }
-        nodes.sort_by_key(|(nth, _)| *nth);
-        let nodes = Nodes(nodes.into_iter().map(|(_, node)| node).collect());
         if nodes.len() - failed.len() < nodes.majority() {
             return Err(nodes.failure(failed));
         }
-        nodes.are_different(channel).await?;
+        nodes.are_different(inbox.channel()).await?;
         Ok(nodes)
     }
 
     /// Refuses one server under two names: it would hear our channel twice.
     async fn are_different(&self, channel: &str) -> Result<()> {
-        let asked = self.0.iter().map(|node| {
-            let (connection, channel) = (node.connection.clone(), channel.to_owned());
-            async move {
-                let mut question = pipe();
-                question.cmd("PUBSUB").arg("NUMSUB").arg(channel);
-                connection.send(&question).await
-            }
+        let mut question = pipe();
+        question.cmd("PUBSUB").arg("NUMSUB").arg(channel);
+        let mut asked = self.ask(|connection| {
+            let question = question.clone();
+            async move { connection.send(&question).await }
         });
-        let mut asked = Flight::of(asked);
         let mut twice = Vec::new();
-        while let Some((nth, answer)) = asked.next().await {
-            let Ok([Value::Array(counts)]) = answer.as_deref() else { continue };
-            if matches!(counts[..], [_, Value::Int(2..)]) {
+        hear(&mut asked, |nth, answer| {
+            if let Ok([Value::Array(counts)]) = answer.as_deref()
+                && matches!(counts[..], [_, Value::Int(2..)])
+            {
                 twice.push(self.0[nth].connection.address());
             }
-        }
+            false
+        })
+        .await;
         if twice.is_empty() {
             return Ok(());
         }
@@ -97,32 +107,58 @@ impl Nodes {
         self.0.len() / 2 + 1
     }
 
+    /// Asks every node the same.
+    pub(crate) fn ask<T, F>(&self, question: impl Fn(Arc<Connection>) -> F) -> Flight<T>
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let one = |(nth, node): (usize, &Node)| -> BoxFuture<'static, _> {
+            let answer = question(node.connection.clone());
+            Box::pin(async move { (nth, answer.await) })
+        };
+        self.0.iter().enumerate().map(one).collect()
+    }
+
     /// Sends the same calls to every node.
-    pub(crate) fn send(&self, calls: Vec<Call>) -> Flight<Result<Vec<Result<Value>>>> {
+    pub(crate) fn send_all(&self, calls: Vec<Call>) -> Flight<Vec<Result<Value>>> {
         let calls = Arc::new(calls);
-        Flight::of(self.0.iter().map(|node| run(node.connection.clone(), calls.clone())))
+        self.ask(|connection| {
+            let calls = calls.clone();
+            async move { NODE.run_all(&connection, &calls).await }
+        })
     }
 
     /// Sends one call to every node.
-    pub(crate) fn send_one(&self, call: Call) -> Flight<Result<Value>> {
-        let call = Arc::new(vec![call]);
-        Flight::of(self.0.iter().map(|node| {
-            let answer = run(node.connection.clone(), call.clone());
-            async move { answer.await?.pop().unwrap_or_else(|| Err(junk("no answer"))) }
-        }))
+    pub(crate) fn send(&self, call: Call) -> Flight<Value> {
+        let call = Arc::new(call);
+        self.ask(|connection| {
+            let call = call.clone();
+            async move { NODE.run(&connection, &call).await }
+        })
     }
 
     /// Sends calls to one node; what it answers matters to nobody.
     pub(crate) async fn tell(&self, nth: usize, calls: Vec<Call>) {
-        drop(run(self.0[nth].connection.clone(), Arc::new(calls)).await);
+        drop(NODE.run_all(&self.0[nth].connection, &calls).await);
     }
 
-    pub(crate) fn connection(&self, nth: usize) -> Arc<Connection> {
-        self.0[nth].connection.clone()
+    /// What a majority answers, at least: `all` waits for everybody.
+    pub(crate) async fn majority_of<T: Send + 'static>(&self, mut flight: Flight<T>, all: bool) -> Result<Vec<T>> {
+        let (mut answers, mut failed) = (Vec::new(), Vec::new());
+        hear(&mut flight, |nth, answer| {
+            match answer {
+                Ok(answer) => answers.push(answer),
+                Err(e) => failed.push((nth, e)),
+            }
+            !all && answers.len() >= self.majority()
+        })
+        .await;
+        let_land(flight);
+        if answers.len() >= self.majority() { Ok(answers) } else { Err(self.failure(failed)) }
     }
 
-    pub(crate) fn close(&self) {
-        self.0.iter().for_each(|node| node.connection.close());
+    pub(crate) fn connections(&self) -> impl Iterator<Item = &Connection> {
+        self.0.iter().map(|node| &*node.connection)
     }
 
     /// A number that every node will most likely take as it is: the leading clock's, so that a majority answers the same.
@@ -157,61 +193,9 @@ fn wall() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros() as u64
 }
 
-async fn run(connection: Arc<Connection>, calls: Arc<Vec<Call>>) -> Result<Vec<Result<Value>>> {
-    NODE.run_all(&connection, &calls).await
-}
-
 impl fmt::Debug for Nodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let each = self.0.iter().map(|node| format!("{}: {:?}", node.connection.address(), node.connection));
+        let each = self.connections().map(|connection| format!("{}: {connection:?}", connection.address()));
         f.write_str(&each.collect::<Vec<_>>().join("; "))
-    }
-}
-
-type Request<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-/// Requests under way, one for each node.
-pub(crate) struct Flight<T> {
-    requests: Vec<(usize, Request<T>)>,
-    landed: VecDeque<(usize, T)>,
-}
-
-impl<T: Send + 'static> Flight<T> {
-    pub(crate) fn of(requests: impl Iterator<Item = impl Future<Output = T> + Send + 'static>) -> Flight<T> {
-        let requests = requests.enumerate().map(|(nth, request)| (nth, Box::pin(request) as Request<T>));
-        Flight { requests: requests.collect(), landed: VecDeque::new() }
-    }
-
-    /// The next answer, and whose it is. All requests are polled before any answer is given out: so all have been sent,
-    /// and in their order, before anybody can act on an answer.
-    pub(crate) async fn next(&mut self) -> Option<(usize, T)> {
-        poll_fn(|cx| {
-            self.requests.retain_mut(|(nth, request)| match request.as_mut().poll(cx) {
-                Poll::Ready(answer) => {
-                    self.landed.push_back((*nth, answer));
-                    false
-                }
-                Poll::Pending => true,
-            });
-            match self.landed.pop_front() {
-                Some(answer) => Poll::Ready(Some(answer)),
-                None if self.requests.is_empty() => Poll::Ready(None),
-                None => Poll::Pending,
-            }
-        })
-        .await
-    }
-
-    /// Whether answers are still out.
-    pub(crate) fn is_open(&self) -> bool {
-        !(self.requests.is_empty() && self.landed.is_empty())
-    }
-
-    /// The answers that are still out matter no more. They are waited for all the same: a request that is dropped makes
-    /// its connection suspect.
-    pub(crate) fn let_land(mut self) {
-        if !self.requests.is_empty() {
-            tokio::spawn(async move { while self.next().await.is_some() {} });
-        }
     }
 }

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use leasehold_core::seam::{Bells, Claim, ClaimId, Moment, Renewal, Tenure, Validity};
+use leasehold_core::seam::{Claim, ClaimId, Mode, Moment, Renewal, Tenure, Validity};
 use leasehold_core::{Error, FencingToken, Loss, Result};
-use leasehold_redis::client::Value;
-use leasehold_redis::parts::{Call, Names, again, record};
+use leasehold_redis_client::{Call, Inbox, Names, again, record};
+use redis::Value;
 
-use crate::claim::{TURNS, lease, mode};
-use crate::nodes::{Flight, Nodes};
+use crate::claim::{TURNS, lease};
+use crate::nodes::{Flight, Nodes, hear, let_land};
 
 /// The longest label that is stored, in bytes: an election's value.
 const LABEL: usize = 4096;
@@ -20,9 +20,7 @@ const FLIGHT: usize = 500;
 pub(crate) struct Store {
     pub(crate) nodes: Nodes,
     pub(crate) names: Arc<Names>,
-    /// Where this client's pushes arrive, on every node.
-    pub(crate) channel: String,
-    pub(crate) bells: Bells,
+    pub(crate) inbox: Inbox,
     /// The tokens on which majorities agreed. A node that granted late may have answered another one, so only who
     /// counted knows.
     pub(crate) holds: Mutex<HashMap<ClaimId, FencingToken>>,
@@ -31,119 +29,100 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(crate) fn attempt(&self) -> u64 {
-        self.attempts.fetch_add(1, Ordering::Relaxed)
+    /// What every call for a claim begins with: `verb id ttl mode turns channel label attempt`.
+    pub(crate) fn call(&self, verb: &str, claim: &Claim) -> Call {
+        let mode = if claim.mode == Mode::Shared { "s" } else { "x" };
+        let call = Call::on(self.names.keys(&claim.name)).arg(verb).arg(claim.id).arg(lease(claim).as_millis());
+        let call = call.arg(mode).arg(TURNS).arg(self.inbox.channel()).arg(clip(&claim.label));
+        call.arg(self.attempts.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The start of every call for a claim: `verb id ttl mode turns channel label attempt`.
-    pub(crate) fn call(&self, verb: &str, claim: &Claim, mode: &str) -> Call {
-        let args = vec![
-            verb.to_owned(),
-            claim.id.to_string(),
-            lease(claim).as_millis().to_string(),
-            mode.to_owned(),
-            TURNS.to_string(),
-            self.channel.clone(),
-            clip(&claim.label).to_owned(),
-            self.attempt().to_string(),
-        ];
-        Call { keys: self.names.keys(&claim.name), args }
-    }
-
-    fn keep_call(&self, claim: &Claim, token: FencingToken, what: &str) -> Result<Call> {
-        let mut call = self.call("keep", claim, mode(claim.mode)?);
-        call.args.extend([token.to_string(), what.to_owned()]);
-        Ok(call)
+    fn keep_call(&self, claim: &Claim, token: FencingToken, what: &str) -> Call {
+        self.call("keep", claim).arg(token).arg(what)
     }
 
     /// Extends one hold, and writes its token to all who have it. Says whether a majority has it.
     pub(crate) async fn extend(&self, claim: &Claim, token: FencingToken, what: &str) -> Result<bool> {
-        let mut flight = self.nodes.send_one(self.keep_call(claim, token, what)?);
+        let mut flight = self.nodes.send(self.keep_call(claim, token, what));
         let mut count = Count::default();
-        while count.verdict(&self.nodes).is_none() {
-            let Some((nth, answer)) = flight.next().await else { break };
+        hear(&mut flight, |nth, answer| {
             count.enter(nth, answer);
-        }
-        flight.let_land();
+            count.verdict(&self.nodes).is_some()
+        })
+        .await;
+        let_land(flight);
         count.verdict(&self.nodes).ok_or_else(|| self.nodes.failure(count.failed))
     }
 
-    pub(crate) async fn keep(self: &Arc<Self>, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+    pub(crate) async fn keep(self: &Arc<Self>, tenures: &[Tenure]) -> Vec<Renewal> {
         let mut renewals = Vec::with_capacity(tenures.len());
         for some in tenures.chunks(FLIGHT) {
-            renewals.extend(self.keep_some(some).await?);
+            renewals.extend(self.keep_some(some).await);
         }
-        Ok(renewals)
+        renewals
     }
 
-    async fn keep_some(self: &Arc<Self>, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+    async fn keep_some(self: &Arc<Self>, tenures: &[Tenure]) -> Vec<Renewal> {
         let sent = Moment::now();
-        let (mut held, mut calls) = (Vec::new(), Vec::new());
-        let mut asked = Vec::with_capacity(tenures.len());
-        for Tenure { claim, token, .. } in tenures {
+        let renewed = |claim: &Claim| Renewal::Renewed(Validity::since(sent, lease(claim)));
+        let (mut renewals, mut held, mut calls) = (Vec::with_capacity(tenures.len()), Vec::new(), Vec::new());
+        for (nth, Tenure { claim, token, .. }) in tenures.iter().enumerate() {
+            // A claim that waits has no place to renew: it comes back by itself, sooner than a lease.
+            let Some(token) = *token else {
+                renewals.push(renewed(claim));
+                continue;
+            };
             // Numbered before the look: so whatever is released after it has the greater number.
-            let call = token.map(|token| self.keep_call(claim, token, "renew")).transpose()?;
-            let call = call.filter(|_| self.settled(claim.id).is_some());
-            asked.push(call.is_some().then_some(held.len()));
-            if let (Some(token), Some(call)) = (token, call) {
-                held.push((claim.clone(), *token));
+            let call = self.keep_call(claim, token, "renew");
+            // A hold that is not among ours was released.
+            renewals.push(Renewal::Lost(Loss::Gone));
+            if self.settled(claim.id).is_some() {
+                held.push(Held { nth, claim: claim.clone(), token, count: Count::default() });
                 calls.push(call);
             }
         }
-        let mut counts: Vec<Count> = held.iter().map(|_| Count::default()).collect();
-        let mut flight = self.nodes.send(calls);
-        while counts.iter().any(|count| count.verdict(&self.nodes).is_none()) {
-            let Some((nth, answers)) = flight.next().await else { break };
-            enter_all(&mut counts, nth, answers);
+        if held.is_empty() {
+            return renewals;
         }
-        let renewal = |(tenure, nth): (&Tenure, Option<usize>)| {
-            let renewed = Renewal::Renewed(Validity::since(sent, lease(&tenure.claim)));
-            let Some(count) = nth.and_then(|nth| counts.get_mut(nth)) else {
-                // A claim that waits has no place to renew: it comes back by itself, sooner than a lease. A hold that is
-                // not among ours was released.
-                return if tenure.token.is_none() { renewed } else { Renewal::Lost(Loss::Gone) };
-            };
-            match count.verdict(&self.nodes) {
-                Some(true) => renewed,
+        let mut flight = self.nodes.send_all(calls);
+        hear(&mut flight, |node, answers| {
+            enter_all(&mut held, node, answers);
+            held.iter().all(|held| held.count.verdict(&self.nodes).is_some())
+        })
+        .await;
+        for Held { nth, claim, count, .. } in &mut held {
+            renewals[*nth] = match count.verdict(&self.nodes) {
+                Some(true) => renewed(claim),
                 Some(false) => Renewal::Lost(Loss::Gone),
                 None => Renewal::Unknown(self.nodes.failure(std::mem::take(&mut count.failed))),
-            }
-        };
-        let renewals = tenures.iter().zip(asked).map(renewal).collect();
-        if !held.is_empty() {
-            self.top_up_later(held, counts, flight);
+            };
         }
-        Ok(renewals)
+        self.top_up_later(held, flight);
+        renewals
     }
 
     /// Gives the holds that a majority has to the nodes that lost them or never had them, once these have answered.
-    fn top_up_later(
-        self: &Arc<Self>,
-        held: Vec<(Arc<Claim>, FencingToken)>,
-        mut counts: Vec<Count>,
-        mut flight: Flight<Result<Vec<Result<Value>>>>,
-    ) {
-        if !flight.is_open() && counts.iter().all(|count| count.gone.is_empty()) {
+    fn top_up_later(self: &Arc<Self>, mut held: Vec<Held>, mut flight: Flight<Vec<Result<Value>>>) {
+        if flight.is_empty() && held.iter().all(|held| held.count.gone.is_empty()) {
             return;
         }
         let store = self.clone();
         tokio::spawn(async move {
-            while let Some((nth, answers)) = flight.next().await {
-                enter_all(&mut counts, nth, answers);
-            }
-            counts
-                .iter_mut()
-                .filter(|count| count.verdict(&store.nodes) != Some(true))
-                .for_each(|count| count.gone.clear());
-            for nth in 0..store.nodes.len() {
-                let lacking = held.iter().zip(&counts).filter(|(_, count)| count.gone.contains(&nth));
-                let calls = lacking.filter_map(|((claim, token), _)| {
-                    let call = store.keep_call(claim, *token, "top").ok();
-                    call.filter(|_| store.settled(claim.id).is_some())
+            hear(&mut flight, |node, answers| {
+                enter_all(&mut held, node, answers);
+                false
+            })
+            .await;
+            held.retain(|held| held.count.verdict(&store.nodes) == Some(true));
+            for node in 0..store.nodes.len() {
+                let lacking = held.iter().filter(|held| held.count.gone.contains(&node));
+                let calls = lacking.filter_map(|held| {
+                    let call = store.keep_call(&held.claim, held.token, "top");
+                    store.settled(held.claim.id).map(|_| call)
                 });
                 let calls: Vec<Call> = calls.collect();
                 if !calls.is_empty() {
-                    store.nodes.tell(nth, calls).await;
+                    store.nodes.tell(node, calls).await;
                 }
             }
         });
@@ -152,17 +131,12 @@ impl Store {
     /// Removes every trace of a claim, on every node. A majority's word is enough: the others have been told too.
     pub(crate) async fn withdraw(&self, claim: &Claim) -> Result<()> {
         self.forget(claim.id);
-        let mut flight = self.nodes.send_one(self.release(claim, false));
-        let (mut done, mut failed) = (0, Vec::new());
-        while done < self.nodes.majority() {
-            match flight.next().await {
-                Some((_, Ok(_))) => done += 1,
-                Some((nth, Err(e))) => failed.push((nth, e)),
-                None => return Err(self.nodes.failure(failed)),
-            }
-        }
-        flight.let_land();
-        Ok(())
+        self.nodes.majority_of(self.nodes.send(self.release_call(claim, false)), false).await.map(drop)
+    }
+
+    /// Ends what was taken up to now, and nothing that is taken later.
+    pub(crate) fn release_call(&self, claim: &Claim, stays: bool) -> Call {
+        self.call("release", claim).arg(u8::from(stays))
     }
 
     pub(crate) fn settled(&self, id: ClaimId) -> Option<FencingToken> {
@@ -180,6 +154,15 @@ impl Store {
     fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, FencingToken>> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A hold that is renewed.
+struct Held {
+    /// Which of those that core asked about.
+    nth: usize,
+    claim: Arc<Claim>,
+    token: FencingToken,
+    count: Count,
 }
 
 /// What the nodes said of one hold.
@@ -208,10 +191,10 @@ impl Count {
 }
 
 /// One node's answers, one for each hold; or its failure, which concerns all.
-fn enter_all(counts: &mut [Count], nth: usize, answers: Result<Vec<Result<Value>>>) {
+fn enter_all(held: &mut [Held], node: usize, answers: Result<Vec<Result<Value>>>) {
     match answers {
-        Ok(answers) => counts.iter_mut().zip(answers).for_each(|(count, answer)| count.enter(nth, answer)),
-        Err(e) => counts.iter_mut().for_each(|count| count.failed.push((nth, again(&e)))),
+        Ok(answers) => held.iter_mut().zip(answers).for_each(|(held, answer)| held.count.enter(node, answer)),
+        Err(e) => held.iter_mut().for_each(|held| held.count.failed.push((node, again(&e)))),
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use common::*;
 use leasehold_core::Store;
 use leasehold_core::seam::{Backend, Mode, Queue};
+use leasehold_redis_client::CLOCK;
 use leasehold_redlock::Redlock;
 use leasehold_testbed::Redis;
 use tokio::sync::RwLock;
@@ -74,10 +75,10 @@ async fn one_clock_far_ahead_does_not_drive_the_tokens() {
         let call = |proposal: u64| proposal.to_string();
         // What a client whose clock is a year ahead would send: cut to a minute ahead of the node's own clock.
         let year = call(before + 365 * 86_400_000_000);
-        let script = include_str!("../src/node.lua");
+        let script = [CLOCK, include_str!("../src/node.lua")].concat();
         let id = "0123456789abcdef0123456789abcdef";
         let keys = ["x", "{x}:rh", "{x}:rf", "{x}:rq", "{x}:rw"];
-        let mut words = vec!["EVAL", script, "5"];
+        let mut words = vec!["EVAL", &script, "5"];
         words.extend(keys);
         words.extend(["take", id, "500", "x", "1", "nobody", "", "1", &year, "0"]);
         let answer = nodes[0].command(&words).await.unwrap().text().unwrap();

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use leasehold_core::seam::{Backend, Claimed, Queue, Renewal};
 use leasehold_core::{ErrorKind, Loss, Store};
+use leasehold_redis_client::CLOCK;
 use leasehold_redlock::Redlock;
 use leasehold_testbed::{Proxy, Redis, RedisOptions};
 
@@ -330,9 +331,10 @@ async fn a_late_release_of_an_earlier_attempt_ends_nothing() {
         proxies[2].deliver_held();
         trap.done().await;
         // The server may have heard first that its sender has left: the same release once more, as it would arrive.
-        let (script, sent) = (include_str!("../src/node.lua"), first.to_string());
+        let (script, sent) = ([CLOCK, include_str!("../src/node.lua")].concat(), first.to_string());
         let keys = ["x", "{x}:rh", "{x}:rf", "{x}:rq", "{x}:rw"];
-        let late = [&["EVAL", script, "5"], &keys[..], &["release", &id, "2000", &sent, "0"]].concat();
+        let late = [&["EVAL", &script, "5"], &keys[..], &["release", &id, "2000", "x", "1", "nobody", "", &sent, "0"]]
+            .concat();
         nodes[2].command(&late).await.unwrap();
         assert_eq!(held_on(&nodes, &claim).await, 3);
         store.release(&claim, None).await.unwrap();

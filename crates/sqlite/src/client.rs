@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use leasehold_core::seam::{Bells, Claim, ClaimId, Claimed, Moment, Renewal, Tenure};
+use leasehold_core::seam::{Bells, Claim, ClaimId, Claimed, ClaimedAll, Moment, Renewal, Tenure};
 use leasehold_core::{Error, ErrorKind, Loss, Name, Result};
 use rusqlite::{Transaction, TransactionBehavior};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -187,6 +187,11 @@ impl Client {
             dead.into_iter().try_for_each(|fifo| self.bury(fifo))?;
             self.ring();
         }
+    }
+
+    pub(crate) fn claim_all(&mut self, claims: &[Claim]) -> Result<ClaimedAll> {
+        self.ready()?;
+        self.write(|lines| lines.claim_all(claims))?
     }
 
     pub(crate) fn renew(&mut self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {

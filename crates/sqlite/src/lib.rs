@@ -22,11 +22,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
+use leasehold_core::seam::{
+    Backend, Bells, Claim, Claimed, ClaimedAll, Observing, Place, Renewal, Tenure, async_trait,
+};
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 
 use crate::client::Handle;
 
+/// How many names one transaction takes: it keeps everybody else waiting.
+const AT_ONCE: usize = 100;
 /// The shortest lease that survives a busy machine.
 const MIN_TTL: Duration = Duration::from_millis(100);
 
@@ -123,6 +127,12 @@ impl Backend for Sqlite {
         self.client.ask_for(claim.ttl / 2, move |client| client.claim(&claim)).await
     }
 
+    async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
+        let shortest = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
+        let claims = claims.to_vec();
+        self.client.ask_for(shortest / 2, move |client| client.claim_all(&claims)).await
+    }
+
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
         let longest = tenures.iter().map(|tenure| tenure.claim.ttl).max().unwrap_or_default();
         let tenures = tenures.to_vec();
@@ -156,6 +166,7 @@ impl Backend for Sqlite {
             .pushed_wake(true)
             .ttl(MIN_TTL, Duration::from_millis(1))
             .recovery(Duration::from_millis(100))
+            .atomic_multi(AT_ONCE)
             .notes(NOTES)
     }
 

@@ -199,8 +199,8 @@ fn wait(words: &[String]) {
 
 fn waiters_cost_nothing() {
     const WATCHED: Duration = Duration::from_secs(10);
-    // So much of a core at most, idle and beside others: what is measured leaves half of it. Debug builds are slower.
-    let (most_idle, most_beside) = if cfg!(debug_assertions) { (10.0, 12.0) } else { (1.0, 2.0) };
+    // Percent of a core at most, idle and beside others, on a machine that is busy with something else: that doubles it.
+    let (most_idle, most_beside) = if cfg!(debug_assertions) { (10.0, 12.0) } else { (2.5, 3.0) };
     for (processes, clients) in [(1, 4), (1, WAITERS), (WAITERS, 1)] {
         let place = Place::new();
         run(async {

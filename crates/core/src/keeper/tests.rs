@@ -1,7 +1,7 @@
 //! What the keeper's registry plans.
 
 use super::*;
-use crate::claim::{Mode, Queue};
+use crate::claim::{Claim, Mode, Place, Queue};
 use crate::clock::VirtualClock;
 use crate::grant::Grant;
 

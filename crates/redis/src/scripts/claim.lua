@@ -1,15 +1,12 @@
 -- Takes or keeps a place, in one step.
--- ARGV: id, 1 to wait or 0 to try, ttl, turns, attempt, kind, n, of, channel, label
+-- ARGV: id, 1 to wait or 0 to try, ttl, turns, attempt, mode (`kind n of`), channel, label
 -- Answers `granted token turns`; `differ of` if those in line say another number of permits; or `waiting` (to a newcomer
--- that only tries: `busy`) and `ours token held_for others left rank label`, where ours is 0 if another tool holds it.
-local id, waits, ttl, attempt = ARGV[1], ARGV[2] == '1', ARGV[3], ARGV[5]
-
+-- that only tries: `busy`) and who is in the way.
+waits = waits == '1'
 local before = settle()
-local e = get(id)
+local asked, e = read(fresh(0)), get(id)
 if not is_live(e) then
-  e = { id = id, token = 0, turns = ARGV[4], since = int(now), attempt = attempt, ttl = ttl,
-    deadline = now + ttl, kind = ARGV[6], n = ARGV[7], of = ARGV[8], channel = ARGV[9],
-    label = ARGV[10] }
+  e = asked
   if e.kind == 'permits' then
     local theirs = kind == e.kind and of
     for _, other in ipairs(theirs and {} or call('ZRANGE', LINE, 0, -1)) do
@@ -32,11 +29,11 @@ if not is_live(e) then
 else
   -- Known: a new lease, the new label, and the same token and mode, but for a downgrade.
   waits = true
-  stirred = stirred or e.token > 0 and e.label ~= ARGV[10]
+  stirred = stirred or e.token > 0 and e.label ~= label
   extend(e, ttl, attempt)
-  e.channel, e.label = ARGV[9], ARGV[10]
-  if e == holder and ARGV[6] == 'shared' then
-    holder, kind, of = nil, ARGV[6], ARGV[8]
+  e.channel, e.label = channel, label
+  if e == holder and asked.kind == 'shared' then
+    holder, kind, of = nil, asked.kind, asked.of
     e.kind, e.of = kind, of
     save(e)
     settle()
@@ -45,10 +42,4 @@ else
   end
 end
 commit()
-if e.token > 0 then return granted(e) end
-
-local h = holder or kind and get(call('ZRANGE', SHARERS, 0, 0)[1])
-local left = kind and not holder and h and h.deadline - now or call('PTTL', LOCK)
-return table.concat({ waits and 'waiting' or 'busy', h and 1 or 0, int(h and h.token or 0),
-  int(h and math.max(0, now - h.since) or 0), call('ZCARD', LINE) - (waits and 1 or 0), int(left),
-  waits and call('ZRANK', LINE, id) or 0, h and h.label or '' }, ' ')
+return e.token > 0 and granted(e) or refusal(waits and 'waiting' or 'busy', waits and id)

@@ -1,12 +1,19 @@
+local id, waits, ttl, turns, attempt, mode, channel, label = unpack(ARGV)
+
+-- The entry of whoever asks.
+local function fresh(token)
+  return id .. ' ' .. token .. ' ' .. turns .. ' ' .. now .. ' ' .. attempt .. ' ' .. ttl .. ' ' .. now + ttl .. ' ' .. mode
+    .. ' ' .. channel .. ' ' .. label
+end
+
 -- The shortest way to claim, before the rest is even defined: it is free, and nobody waits or shares.
-if not found[1] and not crowd and ARGV[6] == 'exclusive' then
+if not found[1] and not crowd and mode == 'exclusive 1 1' then
   local token = math.max(last + 1, micros)
-  local entry = table.concat({ ARGV[1], int(token), ARGV[4], int(now), ARGV[5], ARGV[3], int(now + ARGV[3]), 'exclusive 1 1',
-    ARGV[9], ARGV[10] }, ' ')
-  if call('SET', LOCK, entry, 'NX', 'PX', ARGV[3]) then
-    remember(token + ARGV[4] - 1)
+  local text = int(token)
+  if call('SET', LOCK, fresh(text), 'NX', 'PX', ttl) then
+    remember(token + turns - 1)
     stir()
-    return 'granted ' .. int(token) .. ' ' .. ARGV[4]
+    return 'granted ' .. text .. ' ' .. turns
   end
 end
 

@@ -9,7 +9,7 @@ local function read(text)
 end
 
 local function text_of(e)
-  return table.concat({ e.id, int(e.token), e.turns, e.since, e.attempt, e.ttl, int(e.deadline), e.kind, e.n, e.of,
+  return table.concat({ e.id, int(e.token), e.turns, e.since, e.attempt, e.ttl, e.deadline, e.kind, e.n, e.of,
     e.channel, e.label }, ' ')
 end
 
@@ -35,10 +35,6 @@ local function is_live(e)
   return e and (e == holder or e.deadline > now)
 end
 
-local function keep(key, ms)
-  call('PEXPIRE', key, int(math.max(ms, call('PTTL', key))))
-end
-
 local function save(e)
   if e.token > 0 then changed = true end
   if e.token > 0 and e.kind == 'exclusive' then
@@ -47,14 +43,14 @@ local function save(e)
   end
   crowd = true
   call('HSET', ENTRIES, e.id, text_of(e))
-  local key, score = SHARERS, int(e.deadline)
+  local key, score = SHARERS, e.deadline
   if e.token == 0 then
     local behind = call('ZREVRANGE', LINE, 0, 0, 'WITHSCORES')[2]
-    key, score = LINE, call('ZSCORE', LINE, e.id) or int((behind or 0) + 1)
+    key, score = LINE, call('ZSCORE', LINE, e.id) or (behind or 0) + 1
   end
   call('ZADD', key, score, e.id)
-  keep(ENTRIES, e.deadline - now)
-  keep(key, e.deadline - now)
+  outlive(ENTRIES, e.deadline - now)
+  outlive(key, e.deadline - now)
 end
 
 -- Removes an entry, wherever it stands.
@@ -85,7 +81,7 @@ end
 
 -- Gives the lock to this entry, until its deadline, with a token above every one before.
 local function grant(e)
-  e.token, e.since, stirred = math.max(last + 1, micros), int(now), true
+  e.token, e.since, stirred = math.max(last + 1, micros), now, true
   last = e.token + e.turns - 1
   kind, taken, of = e.kind, (kind and taken or 0) + e.n, e.of
   save(e)
@@ -129,7 +125,7 @@ local function commit()
     end
     if not value then
       call('DEL', LOCK)
-    elseif not call('SET', LOCK, value, found[1] and 'XX' or 'NX', 'PX', int(deadline - now)) then
+    elseif not call('SET', LOCK, value, found[1] and 'XX' or 'NX', 'PX', deadline - now) then
       call('GET', LOCK) -- says that it is of another type
     end
     if last > (tonumber(found[2]) or 0) then
@@ -145,5 +141,14 @@ end
 
 local function granted(e)
   return 'granted ' .. int(e.token) .. ' ' .. e.turns
+end
+
+-- Who is in the way: `ours token held_for others left rank label`, where ours is 0 if another tool holds it. `id` is that of
+-- whoever asks, if it waits: it is none of the others, and the rank is its.
+local function refusal(word, id)
+  local h = holder or kind and get(call('ZRANGE', SHARERS, 0, 0)[1])
+  local left = kind and not holder and h and h.deadline - now or call('PTTL', LOCK)
+  return table.concat({ word, h and 1 or 0, int(h and h.token or 0), h and math.max(0, now - h.since) or 0,
+    call('ZCARD', LINE) - (id and 1 or 0), left, id and call('ZRANK', LINE, id) or 0, h and h.label or '' }, ' ')
 end
 

@@ -12,7 +12,7 @@ if not gone then
   if e == holder then
     call('PEXPIRE', LOCK, ttl)
   else
-    keep(ENTRIES, tonumber(ttl))
+    outlive(ENTRIES, ttl)
     save(e)
   end
 end

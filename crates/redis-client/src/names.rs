@@ -5,12 +5,6 @@ use std::fmt;
 use leasehold_core::seam::{escape, unescape};
 use leasehold_core::{Error, ErrorKind, Name, Result};
 
-/// How many keys a name has.
-pub(crate) const KEYS: usize = 5;
-
-/// The keys of one name, in the order in which the scripts take them. The first is the lock.
-pub type Keys = [String; KEYS];
-
 /// Makes keys. Injective, since in a lock's key `%`, `{` and `}` of the name are percent-encoded: two names never share a
 /// lock, and no lock's key looks like `{lock}:x`.
 pub struct Names {
@@ -33,8 +27,13 @@ impl Names {
         format!("{}{}", self.prefix, encode(name.as_str()))
     }
 
-    /// All keys of this name.
-    pub fn keys(&self, name: &Name) -> Keys {
+    /// The channel in which the scripts tell that this name's holder, or its label, has changed.
+    pub fn channel(&self, name: &Name) -> String {
+        format!("leasehold:name:{}", self.lock(name))
+    }
+
+    /// All keys of this name, in the order in which the scripts take them. The first is the lock.
+    pub fn keys(&self, name: &Name) -> [String; 5] {
         let lock = self.lock(name);
         let beside = ["h", "f", "q", "w"].map(|key| format!("{{{lock}}}:{}{key}", self.kind));
         let [hold, fence, line, places] = beside;

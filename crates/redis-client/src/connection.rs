@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::seam::{Bells, Observing};
+use leasehold_core::seam::Observing;
 use leasehold_core::{Error, ErrorKind, Name, Result};
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::error::{again, ends_connection, of_connect, of_request};
-use crate::inbox;
+use crate::inbox::Inbox;
 
 /// The pause before the first attempt to connect again, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
@@ -31,12 +31,14 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_
 pub struct Connection {
     link: Arc<Link>,
     address: String,
-    dialer: Arc<Dialer>,
     repair: Mutex<AbortHandle>,
 }
 
 /// What requests and the repairing task share.
 struct Link {
+    client: Client,
+    timeout: Duration,
+    inbox: Inbox,
     state: Mutex<State>,
     /// The state went down, or should be doubted.
     trouble: Notify,
@@ -46,6 +48,8 @@ struct Link {
     dialled: AtomicU64,
     /// The names that are observed, once for each observer.
     observed: Mutex<Vec<Arc<Observed>>>,
+    /// What the present connection is subscribed to.
+    heard: Mutex<BTreeSet<String>>,
 }
 
 /// A name that somebody observes, and the channel on which its changes are told.
@@ -72,47 +76,44 @@ enum State {
 
 impl Connection {
     /// Connects and subscribes; later connections are made in the background.
-    pub(crate) async fn open(
-        info: ConnectionInfo,
-        timeout: Duration,
-        channel: &str,
-        bells: &Bells,
-    ) -> Result<Connection> {
-        let (connection, dialled) = Connection::open_or_repair(info, timeout, channel, bells).await?;
-        dialled.map(|()| connection)
+    pub async fn open(info: ConnectionInfo, timeout: Duration, inbox: &Inbox) -> Result<Connection> {
+        let connection = Connection::new(info, timeout, inbox)?;
+        connection.dial().await?;
+        Ok(connection)
     }
 
-    /// The same, but the first attempt may fail as well: it is said beside the connection, which is then made in the
-    /// background.
-    pub async fn open_or_repair(
-        info: ConnectionInfo,
-        timeout: Duration,
-        channel: &str,
-        bells: &Bells,
-    ) -> Result<(Connection, Result<()>)> {
+    /// One that is not made yet.
+    pub fn new(info: ConnectionInfo, timeout: Duration, inbox: &Inbox) -> Result<Connection> {
         let runtime = Handle::try_current()
-            .map_err(|_| Error::new(ErrorKind::Unsupported, "the Redis store connects only inside a tokio runtime"))?;
+            .map_err(|_| Error::new(ErrorKind::Unsupported, "a store on Redis connects only inside a tokio runtime"))?;
         let address = info.addr().to_string();
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let tcp = info.tcp_settings().clone().set_nodelay(true);
         let client = Client::open(info.set_redis_settings(redis).set_tcp_settings(tcp)).map_err(|e| of_connect(&e))?;
         let down = State::Down(Error::new(ErrorKind::Unavailable, "not connected yet"));
         let link = Arc::new(Link {
+            client,
+            timeout,
+            inbox: inbox.clone(),
             state: Mutex::new(down),
             trouble: Notify::new(),
             useful: AtomicBool::new(true),
             dialled: AtomicU64::new(0),
             observed: Mutex::default(),
+            heard: Mutex::default(),
         });
-        let (channel, bells) = (channel.to_owned(), bells.clone());
-        let dialer = Arc::new(Dialer { client, timeout, channel, bells, link: link.clone(), heard: Mutex::default() });
-        let dialled = dialer.dial().await;
+        let repair = Mutex::new(runtime.spawn(repair(link.clone())).abort_handle());
+        Ok(Connection { link, address, repair })
+    }
+
+    /// Makes it for the first time. If that fails, it is tried again in the background all the same.
+    pub async fn dial(&self) -> Result<()> {
+        let dialled = self.link.dial().await;
         if let Err(e) = &dialled {
-            link.set(State::Down(again(e)));
-            link.trouble.notify_one();
+            self.link.set(State::Down(again(e)));
+            self.link.trouble.notify_one();
         }
-        let repair = Mutex::new(runtime.spawn(repair(dialer.clone())).abort_handle());
-        Ok((Connection { link, address, dialer, repair }, dialled))
+        dialled
     }
 
     /// The server's address, for people.
@@ -129,7 +130,7 @@ impl Connection {
         answers.map_err(|e| of_request(&e))
     }
 
-    /// Rings for this name whenever something is published in its channel, until what it returns is dropped.
+    /// Rings for this name whenever something is published in this channel, until what it returns is dropped.
     pub fn observe(&self, name: &Name, channel: String) -> Observing {
         let observed = Arc::new(Observed { channel, name: name.clone() });
         locked(&self.link.observed).push(observed.clone());
@@ -152,7 +153,7 @@ impl Connection {
             && let Ok(runtime) = Handle::try_current()
         {
             self.link.trouble.notify_one();
-            *task = runtime.spawn(repair(self.dialer.clone())).abort_handle();
+            *task = runtime.spawn(repair(self.link.clone())).abort_handle();
         }
         wire
     }
@@ -224,10 +225,65 @@ impl Link {
     }
 
     /// Rings for those who observe one of these channels.
-    fn stir(&self, bells: &Bells, channels: &[impl AsRef<[u8]>]) {
+    fn stir(&self, channels: &[impl AsRef<[u8]>]) {
         let observed = locked(&self.observed);
         let theirs = |o: &&Arc<Observed>| channels.iter().any(|channel| channel.as_ref() == o.channel.as_bytes());
-        observed.iter().filter(theirs).for_each(|o| bells.stirred(&o.name));
+        observed.iter().filter(theirs).for_each(|o| self.inbox.bells().stirred(&o.name));
+    }
+
+    /// Makes a connection that hears its channel: within two timeouts, or why not.
+    async fn dial(self: &Arc<Self>) -> Result<()> {
+        let nth = self.dialled.fetch_add(1, Ordering::Relaxed);
+        let link = Arc::downgrade(self);
+        let hear = move |push: PushInfo| {
+            match (link.upgrade(), push.kind, &push.data[..]) {
+                (Some(link), PushKind::Message, [Value::BulkString(channel), Value::BulkString(record)]) => {
+                    link.inbox.ring(record);
+                    link.stir(&[channel]);
+                }
+                (Some(link), PushKind::Disconnection, _) => {
+                    link.fail(nth, Error::new(ErrorKind::Unavailable, "the connection to Redis broke"));
+                }
+                _ => {}
+            }
+            Ok::<(), redis::aio::SendError>(())
+        };
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeout))
+            .set_response_timeout(Some(self.timeout))
+            .set_push_sender(hear);
+        let wire = self.client.get_multiplexed_async_connection_with_config(&config).await;
+        let mut wire = wire.map_err(|e| of_connect(&e))?;
+        locked(&self.heard).clear();
+        self.tune(&mut wire).await.map_err(|e| of_connect(&e))?;
+        self.set(State::Up { wire, nth });
+        Ok(())
+    }
+
+    /// Subscribes to what is listened to, and to nothing else.
+    async fn tune(&self, wire: &mut MultiplexedConnection) -> RedisResult<()> {
+        let observed: Vec<String> = locked(&self.observed).iter().map(|o| o.channel.clone()).collect();
+        let wanted: BTreeSet<String> = observed.into_iter().chain([self.inbox.channel().to_owned()]).collect();
+        wire.subscribe(&wanted).await?;
+        let heard = std::mem::replace(&mut *locked(&self.heard), wanted.clone());
+        let old: Vec<_> = heard.difference(&wanted).collect();
+        if !old.is_empty() {
+            wire.unsubscribe(old).await?;
+        }
+        self.stir(&wanted.difference(&heard).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// Completes when the connection is down. One that is doubted has to answer.
+    async fn until_down(&self) {
+        loop {
+            self.trouble.notified().await;
+            let Ok((mut wire, nth)) = self.wire() else { return };
+            if let Err(e) = self.tune(&mut wire).await {
+                self.fail(nth, of_connect(&e));
+                return;
+            }
+        }
     }
 
     fn set(&self, new: State) {
@@ -246,93 +302,24 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes connections.
-struct Dialer {
-    client: Client,
-    timeout: Duration,
-    channel: String,
-    bells: Bells,
-    link: Arc<Link>,
-    /// What the present connection is subscribed to.
-    heard: Mutex<BTreeSet<String>>,
-}
-
-impl Dialer {
-    /// Makes a connection that hears its channel: within two timeouts, or why not.
-    async fn dial(&self) -> Result<()> {
-        let nth = self.link.dialled.fetch_add(1, Ordering::Relaxed);
-        let (bells, link) = (self.bells.clone(), Arc::downgrade(&self.link));
-        let hear = move |push: PushInfo| {
-            match (push.kind, &push.data[..]) {
-                (PushKind::Message, [Value::BulkString(channel), Value::BulkString(record)]) => {
-                    inbox::ring(&bells, channel, record);
-                    link.upgrade().inspect(|link| link.stir(&bells, &[channel]));
-                }
-                (PushKind::Disconnection, _) => {
-                    let why = Error::new(ErrorKind::Unavailable, "the connection to Redis broke");
-                    link.upgrade().inspect(|link| link.fail(nth, why));
-                }
-                _ => {}
-            }
-            Ok::<(), redis::aio::SendError>(())
-        };
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.timeout))
-            .set_response_timeout(Some(self.timeout))
-            .set_push_sender(hear);
-        let wire = self.client.get_multiplexed_async_connection_with_config(&config).await;
-        let mut wire = wire.map_err(|e| of_connect(&e))?;
-        locked(&self.heard).clear();
-        self.tune(&mut wire).await.map_err(|e| of_connect(&e))?;
-        self.link.set(State::Up { wire, nth });
-        Ok(())
-    }
-
-    /// Subscribes to what is listened to, and to nothing else.
-    async fn tune(&self, wire: &mut MultiplexedConnection) -> RedisResult<()> {
-        let observed: Vec<String> = locked(&self.link.observed).iter().map(|o| o.channel.clone()).collect();
-        let wanted: BTreeSet<String> = observed.into_iter().chain([self.channel.clone()]).collect();
-        wire.subscribe(&wanted).await?;
-        let heard = std::mem::replace(&mut *locked(&self.heard), wanted.clone());
-        let old: Vec<_> = heard.difference(&wanted).collect();
-        if !old.is_empty() {
-            wire.unsubscribe(old).await?;
-        }
-        self.link.stir(&self.bells, &wanted.difference(&heard).collect::<Vec<_>>());
-        Ok(())
-    }
-
-    /// Completes when the connection is down. One that is doubted has to answer.
-    async fn until_down(&self) {
-        loop {
-            self.link.trouble.notified().await;
-            let Ok((mut wire, nth)) = self.link.wire() else { return };
-            if let Err(e) = self.tune(&mut wire).await {
-                self.link.fail(nth, of_connect(&e));
-                return;
-            }
-        }
-    }
-}
-
 /// Waits for trouble and makes a new connection, for ever. A server that does nothing for us (a replica, one that loads)
 /// is asked ever more rarely, as one that is not there.
-async fn repair(dialer: Arc<Dialer>) {
+async fn repair(link: Arc<Link>) {
     let mut pause = PAUSES.0;
     loop {
-        dialer.until_down().await;
-        if dialer.link.useful.swap(false, Ordering::Relaxed) {
+        link.until_down().await;
+        if link.useful.swap(false, Ordering::Relaxed) {
             pause = PAUSES.0;
         }
         loop {
             tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
             pause = (pause * 2).min(PAUSES.1);
-            match dialer.dial().await {
+            match link.dial().await {
                 Ok(()) => break,
-                Err(e) => dialer.link.set(State::Down(e)),
+                Err(e) => link.set(State::Down(e)),
             }
         }
         // Pushes may have been missed.
-        dialer.bells.everyone();
+        link.inbox.bells().everyone();
     }
 }

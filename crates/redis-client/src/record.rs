@@ -4,8 +4,17 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use leasehold_core::{FencingToken, Result};
+use redis::Value;
 
 use crate::error::junk;
+
+/// The record in an answer. What is no UTF-8 in it was written by others, and is only shown.
+pub fn record(answer: &Value) -> Result<String> {
+    match answer {
+        Value::BulkString(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
+        _ => Err(junk("an answer")),
+    }
+}
 
 /// Reads one record from left to right.
 #[derive(Debug)]

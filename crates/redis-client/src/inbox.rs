@@ -1,0 +1,97 @@
+//! Where a client's pushes arrive: one channel, on every server; what scripts publish there becomes a ring.
+
+use leasehold_core::seam::{Bells, ClaimId, Grant, Moment, Place, Validity};
+use leasehold_core::{Loss, Result};
+
+use crate::error::junk;
+use crate::record::Fields;
+
+/// A client's channel, and whom its pushes ring.
+#[derive(Clone, Debug)]
+pub struct Inbox {
+    channel: String,
+    bells: Bells,
+    asks: bool,
+}
+
+impl Inbox {
+    /// With a channel that nobody else has. Where it `asks`, a push that says *granted* makes its waiter claim again.
+    pub fn new(asks: bool) -> Inbox {
+        // No blank: records carry it.
+        Inbox { channel: format!("leasehold:{}", ClaimId::fresh()), bells: Bells::new(), asks }
+    }
+
+    /// The channel.
+    pub fn channel(&self) -> &str {
+        &self.channel
+    }
+
+    /// Whom it rings.
+    pub fn bells(&self) -> &Bells {
+        &self.bells
+    }
+
+    /// Rings what a push says. What cannot be read is nobody's ring.
+    pub(crate) fn ring(&self, record: &[u8]) {
+        let _ = str::from_utf8(record).map(|record| self.understand(record));
+    }
+
+    /// `granted id token turns attempt ttl lock`, `evicted id` or `again id`.
+    fn understand(&self, record: &str) -> Result<()> {
+        let mut fields = Fields::of(record);
+        let verb = fields.word();
+        let id = ClaimId::parse(fields.word()).ok_or_else(|| junk("a push"))?;
+        match verb {
+            "granted" if !self.asks => {
+                let (token, turns) = (fields.token()?, fields.value()?);
+                // The place's lease began when the server saw this attempt, and the grant ends with it: however late this
+                // push is, counting from the attempt's send is early.
+                let sent = moment(fields.value()?);
+                let validity = Validity::since(sent, fields.millis()?);
+                self.bells.granted(id, Grant::new(Place::new(fields.text()), token, validity).turns(turns));
+            }
+            "evicted" => self.bells.lost(id, Loss::Evicted),
+            "again" | "granted" => self.bells.claim_again(id),
+            _ => return Err(junk("a push")),
+        }
+        Ok(())
+    }
+}
+
+/// The number by which the server knows an attempt: the microsecond in which it was sent, exact in Lua.
+pub fn attempt(sent: Moment) -> u64 {
+    sent.as_nanos() / 1000
+}
+
+/// The start of the microsecond in which an attempt was sent.
+fn moment(attempt: u64) -> Moment {
+    Moment::from_nanos(attempt.saturating_mul(1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn an_attempt_comes_back_no_later_than_it_was_sent() {
+        let sent = Moment::now();
+        let back = moment(attempt(sent));
+        assert!(back <= sent && sent.since(back) < Duration::from_micros(1));
+    }
+
+    #[test]
+    fn junk_rings_nothing() {
+        let inbox = Inbox::new(false);
+        let id = ClaimId::fresh();
+        for junk in
+            ["", "granted", "granted x", &format!("granted {id} 1 1 x 1 k"), &format!("fired {id}"), "evicted me"]
+        {
+            assert!(inbox.understand(junk).is_err(), "{junk}");
+        }
+        assert!(inbox.understand(&format!("granted {id} 1 1 5 1000 a key")).is_ok());
+        assert!(inbox.understand(&format!("evicted {id}")).is_ok());
+        assert!(inbox.understand(&format!("again {id}")).is_ok());
+    }
+}

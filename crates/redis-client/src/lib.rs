@@ -1,0 +1,24 @@
+//! Internal: what the stores `leasehold-redis` and `leasehold-redlock` share, and nothing for anybody else. It changes with
+//! them, in any version. Use `leasehold` with the feature `redis` or `redlock`.
+//!
+//! It knows servers, keys and scripts, and no lock: `server` reads an address, `connection` keeps one connection alive,
+//! `inbox` turns its pushes into bells, `names` makes keys, `walk` finds names among them, `script` runs Lua, `record` reads
+//! what it answers, `error` says honestly what went wrong.
+
+mod connection;
+mod error;
+mod inbox;
+mod names;
+mod record;
+mod script;
+mod server;
+mod walk;
+
+pub use crate::connection::Connection;
+pub use crate::error::{again, junk, of_request};
+pub use crate::inbox::{Inbox, attempt};
+pub use crate::names::Names;
+pub use crate::record::{Fields, record};
+pub use crate::script::{CLOCK, Call, Script};
+pub use crate::server::{lease, server};
+pub use crate::walk::walk;

@@ -1,0 +1,85 @@
+//! Lua on the server: how a script is called, and taught to a server that does not know it yet.
+
+use std::slice::from_ref;
+
+use leasehold_core::Result;
+use redis::{Cmd, Pipeline, ServerErrorKind, Value};
+
+use crate::connection::Connection;
+use crate::error::{junk, of_request};
+
+/// What scripts of both stores begin with, once they need it: the server's clock, and the greatest token.
+pub const CLOCK: &str = include_str!("clock.lua");
+
+/// A script, known to the server by its hash once it ran there.
+#[derive(Debug)]
+pub struct Script {
+    source: String,
+    hash: String,
+}
+
+/// One run of a script.
+#[allow(missing_debug_implementations, reason = "it carries a claim's id")]
+pub struct Call {
+    keys: Vec<String>,
+    args: Vec<String>,
+}
+
+impl Call {
+    /// What it may touch.
+    pub fn on(keys: impl Into<Vec<String>>) -> Call {
+        Call { keys: keys.into(), args: Vec::new() }
+    }
+
+    /// What it is told next.
+    #[must_use]
+    pub fn arg(mut self, arg: impl ToString) -> Call {
+        self.args.push(arg.to_string());
+        self
+    }
+
+    fn command(&self, verb: &str, body: &str) -> Cmd {
+        let mut cmd = redis::cmd(verb);
+        cmd.arg(body).arg(self.keys.len()).arg(&self.keys).arg(&self.args);
+        cmd
+    }
+}
+
+impl Script {
+    /// The script that these parts make.
+    pub fn new(parts: &[&str]) -> Script {
+        let source = parts.concat();
+        Script { hash: redis::Script::new(&source).get_hash().to_owned(), source }
+    }
+
+    /// Runs it once: one request, two if the server did not know the script.
+    pub async fn run(&self, connection: &Connection, call: &Call) -> Result<Value> {
+        self.run_all(connection, from_ref(call)).await?.pop().unwrap_or_else(|| Err(junk("no answer")))
+    }
+
+    /// Runs it for every call, in one flight (two if the server did not know the script). `Err`: all are unknown.
+    pub async fn run_all(&self, connection: &Connection, calls: &[Call]) -> Result<Vec<Result<Value>>> {
+        let mut flight = Pipeline::with_capacity(calls.len());
+        for call in calls {
+            flight.add_command(call.command("EVALSHA", &self.hash));
+        }
+        let mut answers = connection.send(&flight).await?;
+        let missed: Vec<usize> = (0..answers.len()).filter(|i| is_unknown_script(&answers[*i])).collect();
+        if !missed.is_empty() {
+            let mut flight = Pipeline::with_capacity(missed.len());
+            for (nth, i) in missed.iter().enumerate() {
+                // The first one teaches the server the script; the others follow it on the same connection.
+                let (verb, body) = if nth == 0 { ("EVAL", &self.source) } else { ("EVALSHA", &self.hash) };
+                flight.add_command(calls[*i].command(verb, body));
+            }
+            for (i, answer) in missed.into_iter().zip(connection.send(&flight).await?) {
+                answers[i] = answer;
+            }
+        }
+        Ok(answers.into_iter().map(|answer| answer.extract_error().map_err(|e| of_request(&e))).collect())
+    }
+}
+
+fn is_unknown_script(answer: &Value) -> bool {
+    matches!(answer, Value::ServerError(e) if e.kind() == Some(ServerErrorKind::NoScript))
+}
