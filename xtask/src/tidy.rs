@@ -16,7 +16,7 @@ const MAX_LINES: usize = 500;
 /// only fall.
 const STORES: [(&str, usize); 7] = [
     ("memory", 360),
-    ("sqlite", 1265),
+    ("sqlite", 1083),
     ("redis", 745),
     ("redis-client", 630),
     ("redlock", 890),

@@ -150,7 +150,7 @@ impl<'a> Candidate<'a> {
             let until = nap.into_iter().chain(deadline).min().unwrap_or(now);
             tokio::select! {
                 () = changed => {}
-                () = self.client.clock.sleep_until(until) => {}
+                () = self.client.clock.nap_until(until) => {}
             }
         }
     }

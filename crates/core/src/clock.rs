@@ -11,6 +11,9 @@ use tokio::sync::watch;
 /// late a timer can fire after a resume.
 const SLICE: Duration = Duration::from_millis(250);
 
+/// The slices of whoever holds nothing. A multiple of [`SLICE`], so that all wake together.
+const NAP: Duration = Duration::from_secs(2);
+
 /// An instant on the clock that counts suspend (CLOCK_BOOTTIME on Linux), in nanoseconds.
 ///
 /// The only instant that crosses the seam. `std::time::Instant` stops during suspend and would keep a lost lock valid.
@@ -80,14 +83,21 @@ impl Clock {
     /// Completes when this clock has reached `at`. Cancel-safe. On the machine's clock it needs a tokio runtime with
     /// time enabled, and after a suspend it is late by at most a quarter of a second.
     pub async fn sleep_until(&self, at: Moment) {
+        self.sleep_in(SLICE, at).await;
+    }
+
+    /// The same for whoever has nothing to lose meanwhile: after a suspend it is late by at most two seconds.
+    pub(crate) async fn nap_until(&self, at: Moment) {
+        self.sleep_in(NAP, at).await;
+    }
+
+    async fn sleep_in(&self, slices: Duration, at: Moment) {
         match &self.0 {
-            None => loop {
-                let left = at.since(Moment::now());
-                if left.is_zero() {
-                    return;
+            None => {
+                while let Some(slice) = slice(slices, Moment::now(), at) {
+                    tokio::time::sleep(slice).await;
                 }
-                tokio::time::sleep(left.min(SLICE)).await;
-            },
+            }
             // The sender is ours, so the wait cannot fail.
             Some(time) => drop(time.subscribe().wait_for(|now| *now >= at).await),
         }
@@ -97,6 +107,14 @@ impl Clock {
     pub async fn sleep(&self, d: Duration) {
         self.sleep_until(self.now() + d).await;
     }
+}
+
+/// How long to sleep now; `None` at the end. Slices end at the same instants for every sleeper, however many there are and
+/// whenever they fell asleep: a process of thousands wakes as seldom as a process of one.
+fn slice(slices: Duration, now: Moment, at: Moment) -> Option<Duration> {
+    let left = at.since(now);
+    let over = Duration::from_nanos(now.0 % slices.as_nanos() as u64);
+    (!left.is_zero()).then(|| left.min(slices - over))
 }
 
 impl fmt::Debug for Clock {
@@ -152,6 +170,28 @@ mod tests {
         assert!(!asleep.is_finished());
         time.advance(Duration::from_secs(1));
         asleep.await.unwrap();
+    }
+
+    /// A sleep of `d` from `from` on: at which instants it wakes.
+    fn wakes(slices: Duration, from: u64, d: Duration) -> Vec<u64> {
+        let (mut now, at) = (Moment(from), Moment(from) + d);
+        let mut all = Vec::new();
+        while let Some(slice) = slice(slices, now, at) {
+            assert!(slice <= slices, "late after a suspend by {slice:?}");
+            now = now + slice;
+            all.push(now.0);
+        }
+        all
+    }
+
+    #[test]
+    fn whoever_sleeps_wakes_with_the_others_and_at_its_own_end() {
+        let (ms, second) = (1_000_000, Duration::from_secs(1));
+        assert_eq!(wakes(SLICE, 100 * ms, second), [250, 500, 750, 1000, 1100].map(|at| at * ms));
+        assert_eq!(wakes(SLICE, 500 * ms, second), [750, 1000, 1250, 1500].map(|at| at * ms));
+        assert_eq!(wakes(NAP, 500 * ms, 5 * second), [2000, 4000, 5500].map(|at| at * ms));
+        assert_eq!(NAP.as_nanos() % SLICE.as_nanos(), 0, "who naps wakes alone");
+        assert!(wakes(SLICE, 7, Duration::ZERO).is_empty());
     }
 
     #[test]

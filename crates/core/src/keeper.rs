@@ -40,15 +40,20 @@ struct Registry {
     kept: HashMap<ClaimId, Kept>,
     /// When something must be done about which of them; one entry each.
     agenda: BTreeSet<(Moment, ClaimId)>,
+    /// How many of them are holds, whose end is to be seen in time.
+    holds: usize,
     queued: Vec<Release>,
     releasing: usize,
+    /// Until when the task sleeps, and whether it watches over holds meanwhile.
     next_wake: Option<Moment>,
+    watching: bool,
     running: bool,
     no_more_work: bool,
 }
 
 struct Kept {
     standing: Arc<Standing>,
+    is_hold: bool,
     /// When to ask for it (again), whatever becomes of a renewal that is in flight.
     renew_at: Moment,
     /// The end of `min_hold`, for a hold whose guard has gone.
@@ -75,12 +80,12 @@ impl Keeper {
     /// Renews `standing` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken.
     pub(crate) fn keep(&self, standing: &Arc<Standing>) -> bool {
         let renew_at = self.clock.now() + standing.renew_in();
-        let fresh = || Kept { standing: standing.clone(), renew_at, release_at: None, at: None };
+        let fresh = || Kept { standing: standing.clone(), is_hold: false, renew_at, release_at: None, at: None };
         let mut registry = locked(&self.registry);
         let id = standing.claim.id;
         registry.kept.entry(id).or_insert_with(fresh);
         let at = registry.schedule(id);
-        !registry.running || registry.next_wake.is_none_or(|planned| at < planned)
+        !registry.running || registry.sleeps_past(at)
     }
 
     /// Looks again at when `standing` comes up: its end has changed.
@@ -184,7 +189,8 @@ impl Keeper {
                 }
             }
         }
-        let batch = if due { registry.take_batch(now) } else { Vec::new() };
+        let early = locked(&self.random).f64() / 20.0;
+        let batch = if due { registry.take_batch(now, early) } else { Vec::new() };
         for (standing, loss) in &given_up {
             if *loss != Loss::Released {
                 events::lost(&standing.claim, *loss);
@@ -193,10 +199,12 @@ impl Keeper {
             registry.queued.push(Release::of([standing]));
         }
         registry.next_wake = registry.agenda.first().map(|(at, _)| *at);
+        registry.watching = registry.holds > 0;
         let plan = Plan {
             batch,
             releases: std::mem::take(&mut registry.queued),
             next: registry.next_wake,
+            watching: registry.watching,
             // What is still kept when every guard has gone is within its min_hold.
             stop: registry.no_more_work && registry.is_drained(),
         };
@@ -250,6 +258,7 @@ struct Plan {
     batch: Vec<Arc<Standing>>,
     releases: Vec<Release>,
     next: Option<Moment>,
+    watching: bool,
     stop: bool,
 }
 
@@ -258,11 +267,20 @@ impl Registry {
         self.releasing == 0 && self.kept.is_empty()
     }
 
+    /// Whether the task would miss something that comes up then, or a hold that began while it napped.
+    fn sleeps_past(&self, at: Moment) -> bool {
+        self.holds > 0 && !self.watching || self.next_wake.is_none_or(|planned| at < planned)
+    }
+
     /// Enters a kept one into the agenda and says when it comes up.
     fn schedule(&mut self, id: ClaimId) -> Moment {
         let never = Moment::from_nanos(u64::MAX);
         let Some(kept) = self.kept.get_mut(&id) else { return never };
-        let at = [kept.release_at, kept.standing.ends()].into_iter().flatten().fold(kept.renew_at, Moment::min);
+        let ends = kept.standing.ends();
+        if ends.is_some() && !std::mem::replace(&mut kept.is_hold, true) {
+            self.holds += 1;
+        }
+        let at = [kept.release_at, ends].into_iter().flatten().fold(kept.renew_at, Moment::min);
         if let Some(old) = kept.at.replace(at) {
             self.agenda.remove(&(old, id));
         }
@@ -271,20 +289,23 @@ impl Registry {
     }
 
     fn remove(&mut self, id: ClaimId) {
-        if let Some(at) = self.kept.remove(&id).and_then(|kept| kept.at) {
+        let Some(kept) = self.kept.remove(&id) else { return };
+        self.holds -= usize::from(kept.is_hold);
+        if let Some(at) = kept.at {
             self.agenda.remove(&(at, id));
         }
     }
 
-    /// Everything that is due, and what would be soon: so that the renewals of one client fall together.
-    fn take_batch(&mut self, now: Moment) -> Vec<Arc<Standing>> {
+    /// Everything that is due, and what would be soon: so that the renewals of one client fall together. The next ones are
+    /// `early` by this share, another each time: so that those of many clients do not, because they began together.
+    fn take_batch(&mut self, now: Moment, early: f64) -> Vec<Arc<Standing>> {
         let soon = |kept: &Kept| kept.renew_at <= now + kept.standing.ttl() / 6;
         let ids: Vec<ClaimId> = self.kept.iter().filter(|(_, kept)| soon(kept)).map(|(id, _)| *id).collect();
         let mut batch = Vec::with_capacity(ids.len());
         for id in ids {
             // After a loss no renewal is sent; one that was lost just now comes up again at once, to be given up.
             if let Some(kept) = self.kept.get_mut(&id).filter(|kept| kept.standing.loss().is_none()) {
-                kept.renew_at = now + kept.standing.ttl() / 3;
+                kept.renew_at = now + (kept.standing.ttl() / 3).mul_f64(1.0 - early);
                 batch.push(kept.standing.clone());
             }
             self.schedule(id);
@@ -351,16 +372,17 @@ pub(crate) async fn run(running: Running) {
         }
         tokio::select! {
             () = keeper.wake.notified() => {}
-            () = until(&keeper.clock, plan.next) => {}
+            () = until(&keeper.clock, plan.next, plan.watching) => {}
             Some((batch, answer)) = renewals.next() => keeper.renewed(&batch, answer),
             Some(()) = releases.next() => keeper.released(),
         }
     }
 }
 
-async fn until(clock: &Clock, at: Option<Moment>) {
+async fn until(clock: &Clock, at: Option<Moment>, watching: bool) {
     match at {
-        Some(at) => clock.sleep_until(at).await,
+        Some(at) if watching => clock.sleep_until(at).await,
+        Some(at) => clock.nap_until(at).await,
         None => pending().await,
     }
 }
@@ -383,26 +405,4 @@ async fn renew(keeper: &Keeper, batch: Vec<Arc<Standing>>) -> (Batch, Result<Vec
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::claim::{Claim, Mode, Place, Queue};
-    use crate::clock::VirtualClock;
-    use crate::grant::Grant;
-
-    /// Between the look of `plan` and the batch a hold may be lost, by a bell or by time. It is not renewed, nor forgotten.
-    #[test]
-    fn what_is_lost_while_a_batch_is_made_comes_up_again() {
-        let clock = VirtualClock::new().clock();
-        let claim = Claim::new("a", Mode::Exclusive, Queue::Fair, Duration::from_secs(6), "me");
-        let standing = Arc::new(Standing::new(Arc::new(claim), clock.clone()));
-        let token = FencingToken::new(1);
-        standing.grant(Grant::new(Place::new("p"), token, Duration::from_secs(6)), clock.now());
-        standing.take(None);
-        let (id, due) = (standing.claim.id, clock.now());
-        let mut registry = Registry::default();
-        registry.kept.insert(id, Kept { standing: standing.clone(), renew_at: due, release_at: None, at: None });
-        standing.lose(Loss::Evicted);
-        assert!(registry.take_batch(clock.now()).is_empty());
-        assert_eq!(registry.agenda.first(), Some(&(clock.now(), id)));
-    }
-}
+mod tests;

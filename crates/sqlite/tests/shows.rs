@@ -183,48 +183,53 @@ const WAITERS: usize = 100;
 
 /// Waiters in line, spread over clients, each of which has a connection, a thread and a FIFO of its own.
 fn wait(words: &[String]) {
-    let [locks, clients] = words else { unreachable!() };
+    let [locks, clients, waiters] = words else { unreachable!() };
     run(async {
         let mut stores = Vec::new();
         for _ in 0..clients.parse().unwrap() {
             stores.push(store(locks).await);
         }
+        let waiters: usize = waiters.parse().unwrap();
         let _waiting: Vec<_> =
-            (0..WAITERS).map(|i| tokio::spawn(stores[i % stores.len()].lock("a").acquire())).collect();
+            (0..waiters).map(|i| tokio::spawn(stores[i % stores.len()].lock("a").acquire())).collect();
         tokio::task::spawn_blocking(await_cue).await.unwrap();
         std::process::exit(0);
     });
 }
 
 fn waiters_cost_nothing() {
-    const WATCHED: Duration = Duration::from_secs(8);
-    for clients in [4, WAITERS] {
+    const WATCHED: Duration = Duration::from_secs(10);
+    // Percent of a core at most, idle and beside others, on a machine that is busy with something else: that doubles it.
+    let (most_idle, most_beside) = if cfg!(debug_assertions) { (10.0, 12.0) } else { (2.5, 3.0) };
+    for (processes, clients) in [(1, 4), (1, WAITERS), (WAITERS, 1)] {
         let place = Place::new();
         run(async {
             let store = store(place.path()).await;
             let _held = store.lock("a").acquire().await.unwrap();
-            let crowd = Actor::start("wait", &[&place.word(), &clients.to_string()]);
+            let words = [place.word(), clients.to_string(), (WAITERS / processes).to_string()];
+            let start = |_| Actor::start("wait", &words.each_ref().map(String::as_str));
+            let crowd: Vec<Actor> = (0..processes).map(start).collect();
             while store.lock("a").inspect().await.unwrap().waiters.len() < WAITERS {
                 tokio::time::sleep(ms(10)).await;
             }
+            let cpu = || crowd.iter().map(Actor::cpu).sum::<Duration>();
+            let percent =
+                |before: Duration, began: Moment| (cpu() - before).as_secs_f64() / since(began).as_secs_f64() * 100.0;
             // Each compiles its statements once.
             tokio::time::sleep(WATCHED).await;
-            let percent = |before: Duration, began: Moment| {
-                (crowd.cpu() - before).as_secs_f64() / since(began).as_secs_f64() * 100.0
-            };
-            let (before, began) = (crowd.cpu(), Moment::now());
+            let (before, began) = (cpu(), Moment::now());
             tokio::time::sleep(WATCHED).await;
             let idle = percent(before, began);
-            let (before, began) = (crowd.cpu(), Moment::now());
+            let (before, began) = (cpu(), Moment::now());
             while since(began) < WATCHED {
                 // A cycle is two commits.
                 store.lock("other").acquire().await.unwrap().release().await.unwrap();
                 tokio::time::sleep(ms(100)).await;
             }
             let beside = percent(before, began);
-            let crowd = format!("{WAITERS} idle ones of {clients} clients");
+            let crowd = format!("{WAITERS} idle ones of {processes} × {clients} clients");
             println!("waiters: {crowd} take {idle:.2} % of a core, {beside:.2} % beside 20 commits/s");
-            assert!(idle < 10.0 && beside < 12.0, "{idle} % and {beside} %");
+            assert!(idle < most_idle && beside < most_beside, "{idle} % and {beside} %");
         });
     }
 }

@@ -96,12 +96,15 @@ impl Actor {
         self.child.wait().unwrap();
     }
 
-    /// CPU time that it has used, user and system.
+    /// CPU time that its threads have used, to the nanosecond.
     pub fn cpu(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
-        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
-        Duration::from_millis(ticks * 10)
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let used = threads.map(|thread| {
+            // One that has just ended counts no more.
+            let stat = std::fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap_or_default();
+            stat.split(' ').next().and_then(|nanos| nanos.parse::<u64>().ok()).unwrap_or_default()
+        });
+        Duration::from_nanos(used.sum())
     }
 }
 
