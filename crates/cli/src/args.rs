@@ -43,7 +43,7 @@ macro_rules! exit_codes {
 #[command(name = "leasehold", version = env!("LEASEHOLD_VERSION"), propagate_version = true, max_term_width = 100)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Say more on standard error: -v what happens to the lock, -vv everything.
+    /// Say more on standard error: -v what happens to the lock, -vv in detail, -vvv also what the store's client does.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
     #[command(subcommand)]
@@ -190,7 +190,7 @@ pub(crate) struct Break {
     pub(crate) json: bool,
 }
 
-/// Show what a store, configured as it is, really gives.
+/// Show what a kind of store gives, and on what condition; `verify` looks at your own server and its settings.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Guarantees {
     /// The store [default: as for the other commands].
@@ -276,15 +276,18 @@ impl Args {
 
     /// Begins to tell what `-v` asks for.
     pub(crate) fn trace(&self) {
-        use tracing_subscriber::filter::LevelFilter;
-        let level = match self.verbose {
+        use tracing_subscriber::filter::{LevelFilter, Targets};
+        use tracing_subscriber::prelude::*;
+        let told = Targets::new();
+        let told = match self.verbose {
             0 => return,
-            1 => LevelFilter::DEBUG,
-            _ => LevelFilter::TRACE,
+            1 => told.with_target("leasehold", LevelFilter::DEBUG),
+            2 => told.with_target("leasehold", LevelFilter::TRACE),
+            _ => told.with_default(LevelFilter::TRACE),
         };
         let colours = output::has_colours(&std::io::stderr());
-        let _ =
-            tracing_subscriber::fmt().with_max_level(level).with_ansi(colours).with_writer(std::io::stderr).try_init();
+        let lines = tracing_subscriber::fmt::layer().with_ansi(colours).with_writer(std::io::stderr);
+        let _ = tracing_subscriber::registry().with(lines.with_filter(told)).try_init();
     }
 }
 

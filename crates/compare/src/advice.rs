@@ -105,6 +105,10 @@ fn decide(stores: &[Measured], need: &str, introduction: &str, find: Find) -> Op
     if !others.is_empty() {
         why += &format!("; {}", others.join(", "));
     }
+    let has_fair = |c: &&&Candidate<'_>| c.store.contended.iter().any(|with| with.order == Order::Fair);
+    if equals.iter().filter(|c| c.order == Some(Order::Fast)).any(|c| has_fair(&c)) {
+        why += "; fast passes the lock on among tasks of one process, so programs of their own get what fair gives";
+    }
     for reach in [Reach::Host, Reach::Process] {
         if let Some(c) = narrow.iter().find(|c| c.store.reach == reach && c.cost * SAME < best.cost) {
             let place = if reach == Reach::Host { "On one host" } else { "Inside of one process" };
