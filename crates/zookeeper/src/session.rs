@@ -58,10 +58,15 @@ impl Session {
     pub(crate) async fn listen(&self) -> Result<OneshotWatcher, ZkError> {
         let client = self.connected().await?;
         let bell = self.config.bell(self.id);
-        client.mkdir(&self.config.sessions(), &self.config.make(CreateMode::Container)).await?;
-        match client.create(&bell, b"", &self.config.make(CreateMode::Ephemeral)).await {
-            Ok(_) | Err(ZkError::NodeExists) => Ok(client.get_and_watch_data(&bell).await?.2),
-            Err(e) => Err(e),
+        loop {
+            match client.get_and_watch_data(&bell).await {
+                Ok((.., watcher)) => return Ok(watcher),
+                Err(ZkError::NoNode) => {
+                    client.mkdir(&self.config.sessions(), &self.config.make(CreateMode::Container)).await?;
+                    client.create(&bell, b"", &self.config.make(CreateMode::Ephemeral)).await?;
+                }
+                Err(e) => return Err(e),
+            }
         }
     }
 

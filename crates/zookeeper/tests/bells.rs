@@ -126,8 +126,10 @@ async fn what_is_removed_by_hand_is_lost_within_a_renewal() {
         }
         tokio::time::sleep(SHORT * 2).await;
         assert!(other.is_valid());
+        until(|| async { server.watch_count().await.unwrap() == 2 }).await;
         assert!(store.evict("b", other.fencing_token()).await.unwrap());
-        assert_eq!(other.lost().await, Loss::Evicted);
+        // A renewal may find it gone before the bell is heard.
+        assert!(matches!(other.lost().await, Loss::Evicted | Loss::Gone));
     })
     .await;
 }

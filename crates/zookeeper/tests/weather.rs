@@ -239,15 +239,16 @@ async fn a_session_that_answers_nothing_extends_nothing() {
 async fn slow_answers_shorten_a_lease_and_never_extend_it() {
     limited(async {
         let server = server().await;
-        drop(hold(&store(&server).await, "a", SHORT).await); // the lock's node
         let proxy = Proxy::to(server.addr()).await.unwrap();
-        let slow = Duration::from_millis(250);
+        let (slow, ttl) = (Duration::from_millis(300), Duration::from_secs(6));
         proxy.delay_replies(slow);
         let store = Store::new(at(proxy.addr()).await);
-        let guard = hold(&store, "a", SHORT).await;
-        for _ in 0..60 {
+        let asked = Moment::now();
+        let guard = hold(&store, "a", ttl).await; // in a new session
+        for _ in 0..100 {
+            let most = (ttl - ttl / 4 - slow * 2).max(ttl.saturating_sub(Moment::now().since(asked)));
             let remaining = guard.remaining();
-            assert!(remaining <= SHORT - SHORT / 4 - slow * 2, "{remaining:?}");
+            assert!(remaining <= most, "{remaining:?}, more than {most:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         assert!(guard.is_valid());
