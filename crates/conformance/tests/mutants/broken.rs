@@ -264,7 +264,7 @@ impl Backend for Broken {
     }
 
     async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
-        self.keep_the_dead_alive().await;
+        self.keep_alive(Defect::WaitsForTheDead).await;
         self.take_all(claims).await
     }
 
