@@ -17,9 +17,9 @@ const MAX_LINES: usize = 500;
 const STORES: [(&str, usize); 7] = [
     ("memory", 340),
     ("sqlite", 1235),
-    ("redis", 665),
-    ("redis-client", 630),
-    ("redlock", 890),
+    ("redis", 640),
+    ("redis-client", 665),
+    ("redlock", 845),
     ("etcd", 1305),
     ("zookeeper", 1365),
 ];
