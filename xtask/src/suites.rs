@@ -72,13 +72,8 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("sqlite: fence", &["test", "-p", "leasehold-sqlite", "--test", "fence"]),
     suite("sqlite: shows", &["test", "-p", "leasehold-sqlite", "--test", "shows"]),
     suite("zookeeper: Python's kazoo", &["test", "-p", "leasehold-zookeeper", "--test", "interop"]),
-    suite("cli: the default file", &["test", "-p", "leasehold-cli", "--all-features", "--test", "file"]),
-    suite("cli: what it shows", &["test", "-p", "leasehold-cli", "--all-features", "--test", "look"]),
-    suite("cli: runs", &["test", "-p", "leasehold-cli", "--all-features", "--test", "run"]),
-    suite("cli: faults", &["test", "-p", "leasehold-cli", "--all-features", "--test", "faults"]),
-    suite("cli: compares stores", &["test", "-p", "leasehold-cli", "--test", "compare"]),
-    suite("cli: verifies servers", &["test", "-p", "leasehold-cli", "--all-features", "--test", "verify"]),
-    suite("cli: a terminal", &["test", "-p", "leasehold-cli", "--all-features", "--test", "terminal"]),
+    suite("cli: the command", &["test", "-p", "leasehold-cli", "--all-features", "--test", "command"]),
+    suite("cli: what a build lacks", &["test", "-p", "leasehold-cli", "--test", "features"]),
 ];
 
 /// Examples that run to their end without a server.

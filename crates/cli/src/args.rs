@@ -10,10 +10,38 @@ use leasehold::Options;
 
 use crate::exit::{NOT_ACQUIRED, USAGE};
 use crate::guardian::wire::Leftovers;
+use crate::output;
+
+const EXAMPLES: &str = "\
+Examples:
+  leasehold run nightly -- ./report.sh            wait for the lock, run, give it back
+  leasehold run nightly --no-wait -- ./report.sh  or exit with 75 if somebody else has it
+  leasehold who nightly                           who holds it, with which fencing token, who waits
+
+Without --store or LEASEHOLD_STORE the locks are in a file of yours, and for this machine alone.";
+
+/// The codes that every program under a lock shares, and those of one command.
+macro_rules! exit_codes {
+    ($not_acquired:literal, $max_hold:literal) => {
+        concat!(
+            "Exit codes:\n",
+            "  CMD's own, or 128+N if signal N ended it\n",
+            "  64   bad usage: arguments, a name, a URL, a store that this build lacks\n",
+            "  69   the store could not be used; nothing was run\n",
+            $not_acquired,
+            "  76   the lock was lost; CMD was ended, but for what runs as another user, which is named\n",
+            $max_hold,
+            "  125  leasehold itself failed; CMD was ended, if it ran\n",
+            "  126  CMD cannot be executed\n",
+            "  127  CMD was not found"
+        )
+    };
+}
 
 /// Hold a distributed lock while a program runs.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version = env!("LEASEHOLD_VERSION"), propagate_version = true, max_term_width = 100)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Say more on standard error: -v what happens to the lock, -vv everything.
     #[arg(short, long, global = true, action = ArgAction::Count)]
@@ -56,7 +84,10 @@ pub(crate) struct StoreArg {
 /// CMD finds LEASEHOLD_NAME, LEASEHOLD_FENCING_TOKEN and LEASEHOLD_STORE (without credentials) in its environment. Send the
 /// token along with each write, and let the resource refuse a smaller one: no lock can stop a packet that is on its way.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = exit_codes!(
+    "  75   the lock was not acquired; nothing was run (-E changes it)\n",
+    "  124  --max-hold was over; CMD was ended\n"
+))]
 pub(crate) struct Run {
     /// The lock's name: any text of up to 512 bytes.
     pub(crate) name: String,
@@ -92,10 +123,10 @@ pub(crate) struct Run {
 /// Run a program only while this is the leader.
 ///
 /// Runs for the election NAME and, when it is won, runs CMD. If the leadership is lost, CMD and all its descendants are ended
-/// before anybody else can lead, and the campaign begins again. When CMD ends by itself, this resigns and ends with CMD's exit
-/// code; a service manager that restarts it makes it a candidate again.
+/// before anybody else can lead, and the campaign begins again, unless something of CMD runs on as another user. When CMD ends
+/// by itself, this resigns and ends with CMD's exit code; a service manager that restarts it makes it a candidate again.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = exit_codes!("", ""))]
 pub(crate) struct Elect {
     /// The election's name. A lock of this name is the same thing.
     pub(crate) name: String,
@@ -231,18 +262,6 @@ impl LeaseArgs {
     }
 }
 
-const EXIT_CODES: &str = "\
-Exit codes:
-  CMD's own, or 128+N if signal N ended it
-  64   bad usage: arguments, a name, a URL, a store that this build lacks
-  69   the store could not be used; nothing was run
-  75   the lock was not acquired; nothing was run (-E changes it)
-  76   the lock was lost; CMD was ended
-  124  --max-hold was over; CMD was ended
-  125  leasehold itself failed
-  126  CMD cannot be executed
-  127  CMD was not found";
-
 impl Args {
     /// The arguments of this process, or how it ends without running anything.
     pub(crate) fn read() -> Result<Args, u8> {
@@ -263,7 +282,7 @@ impl Args {
             1 => LevelFilter::DEBUG,
             _ => LevelFilter::TRACE,
         };
-        let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+        let colours = output::has_colours(&std::io::stderr());
         let _ =
             tracing_subscriber::fmt().with_max_level(level).with_ansi(colours).with_writer(std::io::stderr).try_init();
     }

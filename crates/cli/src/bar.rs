@@ -1,36 +1,22 @@
-//! A bar on standard error, if that is a terminal, for work of known length.
+//! A bar for work of known length.
 
-use std::io::{IsTerminal, Write, stderr};
+use crate::status_line::StatusLine;
 
 /// How wide the bar is.
 const WIDTH: usize = 24;
 
-/// A bar that is shown again and again in one line, and is gone when it is dropped.
+/// A bar on a [`StatusLine`].
 #[derive(Debug)]
-pub(crate) struct Bar {
-    shown: bool,
-}
+pub(crate) struct Bar(StatusLine);
 
 impl Bar {
     pub(crate) fn new() -> Bar {
-        Bar { shown: stderr().is_terminal() }
+        Bar(StatusLine::new())
     }
 
     /// This part of the work is done, and this goes on.
     pub(crate) fn show(&self, done: f64, what: &str) {
-        if self.shown {
-            // The line is cleared and kept short, so that it never wraps.
-            let what: String = what.chars().filter(|c| !c.is_control()).take(44).collect();
-            let _ = write!(stderr(), "\r\x1b[K{} {what}", drawn(done));
-        }
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        if self.shown {
-            let _ = write!(stderr(), "\r\x1b[K");
-        }
+        self.0.show(&format!("{} {what}", drawn(done)));
     }
 }
 

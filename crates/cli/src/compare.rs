@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Write, stdout};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use tokio::process::Command;
 
 use crate::bar::Bar;
 use crate::exit::{self, Exit, FAILED, say};
+use crate::output;
 use crate::store_url::{StoreUrl, VARIABLE};
 
 /// The word by which this program starts itself as a holder that is killed later. The URL is in the environment, because it
@@ -41,7 +42,10 @@ pub(crate) struct Compare {
 
 pub(crate) fn main(args: &Compare) -> io::Result<Exit> {
     // Before the minutes of work, not after.
-    let page = args.html.as_deref().map(File::create).transpose()?;
+    let page = match args.html.as_deref().map(File::create).transpose() {
+        Ok(page) => page,
+        Err(e) => return Ok(exit::bad_usage(format_args!("the page's file: {e}"))),
+    };
     let program = std::env::current_exe()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let subject = |url: &String| {
@@ -74,8 +78,7 @@ pub(crate) fn main(args: &Compare) -> io::Result<Exit> {
         page.write_all(report.page().as_bytes())?;
     }
     let text = if args.json { report.json()? + "\n" } else { report.table() };
-    // Whoever closes the pipe has read enough.
-    let _ = stdout().write_all(text.as_bytes());
+    output::print(&text)?;
     runtime.shutdown_background();
     Ok(Exit::Code(0))
 }

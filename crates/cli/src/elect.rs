@@ -15,20 +15,21 @@ use crate::ran::Ran;
 use crate::report::{Outcome, ReportFile};
 use crate::signals::Signals;
 use crate::store_url::StoreUrl;
+use crate::waiting;
 
 /// How long to wait before asking a store again that could not be used.
 const PAUSE: Duration = Duration::from_secs(1);
 
-pub(crate) async fn main(args: Elect) -> Exit {
-    let prepared = lookup::for_program(&args.program.command[0])
-        .and_then(|()| StoreUrl::choose(args.store.url.as_deref()).map_err(exit::bad_usage));
-    let url = match prepared {
-        Ok(url) => url,
-        Err(exit) => return exit,
+pub(crate) async fn main(args: Elect) -> io::Result<Exit> {
+    let (store, ran) = match lookup::before_running(&args.program.command[0], args.store.url.as_deref()) {
+        Ok(url) => {
+            let store = url.to_string();
+            let ran = campaigns(&args, &url, &store).await;
+            (store, ran.unwrap_or_else(|e| Ran::failed(exit::FAILED, exit::chain(&e))))
+        }
+        Err(ran) => (String::new(), ran),
     };
-    let store = url.to_string();
-    let ran = campaigns(&args, &url, &store).await.unwrap_or_else(|e| Ran::failed(exit::chain(&e)));
-    ran.tell(&args.name, &store, &mut ReportFile::none())
+    Ok(ran.tell(&args.name, &store, &mut ReportFile::none()))
 }
 
 async fn campaigns(args: &Elect, url: &StoreUrl, shown: &str) -> io::Result<Ran> {
@@ -50,7 +51,8 @@ async fn campaigns(args: &Elect, url: &StoreUrl, shown: &str) -> io::Result<Ran>
         let guardian = Guardian::start(&args.program.command)?;
         let life_line = life_line.as_ref().map(|line| line.try_clone()).transpose()?;
         match term(args, &store, guardian, life_line, &terms).await? {
-            Term::Over(ran) if ran.outcome == Outcome::Lost => {
+            // Beside what is left of it the program must not run again.
+            Term::Over(ran) if ran.outcome == Outcome::Lost && ran.left.is_empty() => {
                 say(format_args!("{}; running for election again", ran.complaint.unwrap_or_default()));
                 led = true;
             }
@@ -85,7 +87,8 @@ async fn term(
 ) -> io::Result<Term> {
     let election = store.election(&args.name).with(&args.lease.options());
     let value = args.value.clone().unwrap_or_else(|| args.lease.label());
-    let leadership = match terms.signals.unless_interrupted(election.campaign(value)).await? {
+    let waiting = waiting::in_line(election.campaign(value.as_str()), store, &args.name, terms.store, &value);
+    let leadership = match terms.signals.unless_interrupted(waiting).await? {
         Ok(Ok(leadership)) => leadership,
         Ok(Err(e)) if e.is_retryable() => return Ok(Term::NoStore(Ran::refused(&e, exit::NOT_ACQUIRED))),
         Ok(Err(e)) => return Ok(Term::Over(Ran::refused(&e, exit::NOT_ACQUIRED))),

@@ -1,11 +1,12 @@
 //! How the command ends: its own exit codes, which scripts rely on, and death by a signal.
 
 use std::fmt::Display;
+use std::io::{Write, stderr};
 use std::process::ExitCode;
 
 use leasehold::{Error, ErrorKind};
 
-use crate::signals;
+use crate::{output, signals};
 
 /// Bad usage: arguments, a name, a URL, a feature that this build lacks.
 pub(crate) const USAGE: u8 = 64;
@@ -62,7 +63,8 @@ pub(crate) fn of_error(error: &Error) -> u8 {
 
 /// One line about ourselves on standard error.
 pub(crate) fn say(what: impl Display) {
-    eprintln!("leasehold: {what}");
+    // What it cannot be told to, nobody hears.
+    let _ = writeln!(stderr(), "leasehold: {}", output::plain(&what.to_string()));
 }
 
 /// An error with its causes.

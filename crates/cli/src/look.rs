@@ -1,22 +1,25 @@
 //! `ls`, `who`, `break` and `guarantees`: what a store says, as tables for people and as JSON for programs.
 
+use std::io::{self, stdout};
 use std::time::SystemTime;
 
 use leasehold::{Entry, Error, FencingToken, Line, Name, Result, Store};
 use serde_json::{Value, json};
 
-use crate::args::{Break, Guarantees, List, StoreArg, Who};
+use crate::args::{Break, Guarantees, List, Who};
 use crate::exit::{self, Exit, say};
 use crate::open::{farewell, open};
+use crate::output;
 use crate::store_url::StoreUrl;
-use crate::table::{self, Table};
+use crate::table::Table;
+use crate::waiting;
 
 /// The answer is no: nobody holds it, there was no such hold.
 const NO: Exit = Exit::Code(1);
 const YES: Exit = Exit::Code(0);
 
-pub(crate) async fn ls(args: List) -> Exit {
-    on(&args.store, async |store, _| {
+pub(crate) async fn ls(args: List) -> io::Result<Exit> {
+    on(StoreUrl::choose(args.store.url.as_deref()), async |store, _| {
         let after = args.after.as_deref().map(Name::new);
         let names = store.list(&args.prefix, after.as_ref(), args.limit).await?;
         let mut lines = Vec::new();
@@ -25,8 +28,7 @@ pub(crate) async fn ls(args: List) -> Exit {
             lines.push((name, line));
         }
         if args.json {
-            table::json(&Value::Array(lines.iter().map(|(name, line)| described(name.as_str(), line)).collect()));
-            return Ok(YES);
+            return Ok((YES, json(&lines.iter().map(|(name, line)| described(name.as_str(), line)).collect())));
         }
         let mut table = Table::new(["NAME", "HOLDER", "TOKEN", "SINCE", "WAITING"]);
         for (name, line) in &lines {
@@ -41,25 +43,21 @@ pub(crate) async fn ls(args: List) -> Exit {
                 line.waiters.len().to_string(),
             ]);
         }
-        table.print();
-        Ok(YES)
+        Ok((YES, shown(&table)))
     })
     .await
 }
 
-pub(crate) async fn who(args: Who) -> Exit {
-    on(&args.store, async |store, shown| {
+pub(crate) async fn who(args: Who) -> io::Result<Exit> {
+    on(StoreUrl::choose(args.store.url.as_deref()), async |store, at| {
         let line = store.lock(&args.name).inspect().await?;
         let verdict = if line.holders.is_empty() { NO } else { YES };
         if args.json {
-            table::json(&described(&args.name, &line));
-            return Ok(verdict);
+            return Ok((verdict, json(&described(&args.name, &line))));
         }
         if line.holders.is_empty() && line.waiters.is_empty() {
-            println!("{:?} at {shown}: nobody holds it", args.name);
-            return Ok(verdict);
+            return Ok((verdict, format!("{:?} at {at}: nobody holds it\n", args.name)));
         }
-        println!("{:?} at {shown}", args.name);
         let mut table = Table::new(["", "WHO", "TOKEN", "SINCE"]);
         for entry in &line.holders {
             table.row(["holds".into(), holder(entry), token(Some(entry)), since(entry)]);
@@ -67,32 +65,30 @@ pub(crate) async fn who(args: Who) -> Exit {
         for (place, entry) in line.waiters.iter().enumerate() {
             table.row([format!("waits {}", place + 1), holder(entry), "-".into(), since(entry)]);
         }
-        table.print();
-        Ok(verdict)
+        Ok((verdict, format!("{:?} at {at}\n{}", args.name, shown(&table))))
     })
     .await
 }
 
-pub(crate) async fn evict(args: Break) -> Exit {
-    on(&args.store, async |store, shown| {
-        let ended = store.evict(&args.name, FencingToken::new(args.token)).await?;
-        if args.json {
-            table::json(&json!({ "name": args.name, "token": args.token, "ended": ended }));
-        } else if ended {
-            println!("{:?} at {shown}: the hold with token {} was ended", args.name, args.token);
-        } else {
-            println!("{:?} at {shown}: nobody holds it with token {}", args.name, args.token);
-        }
-        Ok(if ended { YES } else { NO })
+pub(crate) async fn evict(args: Break) -> io::Result<Exit> {
+    on(StoreUrl::choose(args.store.url.as_deref()), async |store, at| {
+        let (name, token) = (&args.name, args.token);
+        let ended = store.evict(name, FencingToken::new(token)).await?;
+        let text = match (args.json, ended) {
+            (true, _) => json(&json!({ "name": name, "token": token, "ended": ended })),
+            (false, true) => format!("{name:?} at {at}: the hold with token {token} was ended\n"),
+            (false, false) => format!("{name:?} at {at}: nobody holds it with token {token}\n"),
+        };
+        Ok((if ended { YES } else { NO }, text))
     })
     .await
 }
 
-pub(crate) async fn guarantees(args: Guarantees) -> Exit {
-    on(&StoreArg { url: args.url.clone() }, async |store, shown| {
+pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
+    on(StoreUrl::any(args.url.as_deref()), async |store, at| {
         let g = store.guarantees();
         if args.json {
-            table::json(&json!({
+            let given = json!({
                 "store": g.store,
                 "fencing": format!("{:?}", g.fencing),
                 "fairness": format!("{:?}", g.fairness),
@@ -100,11 +96,11 @@ pub(crate) async fn guarantees(args: Guarantees) -> Exit {
                 "min_ttl_ms": u64::try_from(g.min_ttl.as_millis()).unwrap_or(u64::MAX),
                 "ttl_step_ms": u64::try_from(g.ttl_step.as_millis()).unwrap_or(u64::MAX),
                 "recovery_ms": u64::try_from(g.recovery.as_millis()).unwrap_or(u64::MAX),
+                "atomic_multi": g.atomic_multi,
                 "notes": g.notes,
-            }));
-            return Ok(YES);
+            });
+            return Ok((YES, json(&given)));
         }
-        println!("{shown}");
         let mut table = Table::new(["", g.store]);
         table.row(["tokens rise".into(), fencing(g.fencing).into()]);
         table.row(["waiters are served".into(), fairness(g.fairness).into()]);
@@ -113,11 +109,14 @@ pub(crate) async fn guarantees(args: Guarantees) -> Exit {
         table.row(["shortest lease".into(), format!("{:?}", g.min_ttl)]);
         table.row(["leases are multiples of".into(), format!("{:?}", g.ttl_step)]);
         table.row(["a dead holder's lock is free".into(), format!("at most {:?} after its lease", g.recovery)]);
-        table.print();
-        if !g.notes.is_empty() {
-            println!("\n{}", g.notes);
-        }
-        Ok(YES)
+        let at_once = match g.atomic_multi {
+            0 | 1 => "one after the other".into(),
+            usize::MAX => "in one step".into(),
+            most => format!("in one step, up to {most}"),
+        };
+        table.row(["several names are taken".into(), at_once]);
+        let notes = if g.notes.is_empty() { String::new() } else { format!("\n{}\n", g.notes) };
+        Ok((YES, format!("{at}\n{}{notes}", shown(&table))))
     })
     .await
 }
@@ -142,23 +141,38 @@ fn fairness(fairness: leasehold::Fairness) -> &'static str {
     }
 }
 
-/// Asks a store, and says what is wrong if it cannot.
-async fn on(store: &StoreArg, ask: impl AsyncFnOnce(&Store, &str) -> Result<Exit>) -> Exit {
-    let url = match StoreUrl::choose(store.url.as_deref()) {
+/// Asks a store, shows the answer, and says what is wrong if there is none.
+async fn on(
+    url: std::result::Result<StoreUrl, String>,
+    ask: impl AsyncFnOnce(&Store, &str) -> Result<(Exit, String)>,
+) -> io::Result<Exit> {
+    let url = match url {
         Ok(url) => url,
-        Err(what) => return exit::bad_usage(what),
+        Err(what) => return Ok(exit::bad_usage(what)),
     };
-    let asked: Result<Exit, Error> = async {
+    let asked: Result<(Exit, String), Error> = async {
         let store = open(&url).await?.store;
-        let exit = ask(&store, &url.to_string()).await;
+        let at = url.to_string();
+        let answer = waiting::during(ask(&store, &at), "asking", &at).await;
         farewell(&store).await;
-        exit
+        answer
     }
     .await;
-    asked.unwrap_or_else(|e| {
-        say(exit::chain(&e));
-        Exit::Code(exit::of_error(&e))
-    })
+    match asked {
+        Ok((exit, text)) => output::print(&text).map(|()| exit),
+        Err(e) => {
+            say(exit::chain(&e));
+            Ok(Exit::Code(exit::of_error(&e)))
+        }
+    }
+}
+
+fn shown<const N: usize>(table: &Table<N>) -> String {
+    table.text(output::has_colours(&stdout()))
+}
+
+fn json(value: &Value) -> String {
+    format!("{value:#}\n")
 }
 
 fn described(name: &str, line: &Line) -> Value {

@@ -1,4 +1,5 @@
-//! Whether there is such a program: looked up before the claim, so that nobody waits in line for a typo.
+//! What is looked at before the claim, so that nobody waits in line for a typo: whether there is such a program, and which
+//! store is meant.
 
 use std::env;
 use std::ffi::OsStr;
@@ -7,18 +8,20 @@ use std::path::Path;
 
 use rustix::fs::{Access, access};
 
-use crate::exit::{self, Exit, say};
+use crate::exit;
+use crate::ran::Ran;
+use crate::store_url::StoreUrl;
 
-/// Whether there is such a program; if not, it is said, and how this process ends.
-pub(crate) fn for_program(program: &OsStr) -> Result<(), Exit> {
+/// The store on which to run this program; or how the run went, if it is over already.
+pub(crate) fn before_running(program: &OsStr, store: Option<&str>) -> Result<StoreUrl, Ran> {
     look_up(program).map_err(|missing| {
         let (what, code) = match missing {
             Missing::NotFound => ("there is no such program", exit::NOT_FOUND),
             Missing::NotExecutable => ("it cannot be executed", exit::NOT_EXECUTABLE),
         };
-        say(format_args!("{}: {what}", program.display()));
-        Exit::Code(code)
-    })
+        Ran::failed(code, format!("{}: {what}", program.display()))
+    })?;
+    StoreUrl::choose(store).map_err(|what| Ran::failed(exit::USAGE, what))
 }
 
 /// What stands in the way of running a program.

@@ -17,11 +17,13 @@ mod look;
 mod lookup;
 mod manual;
 mod open;
+mod output;
 mod processes;
 mod ran;
 mod report;
 mod run;
 mod signals;
+mod status_line;
 mod store_url;
 mod supervise;
 mod table;
@@ -64,10 +66,10 @@ fn main() -> ExitCode {
 }
 
 /// One thread is enough: whatever may block has a thread of its own.
-fn in_runtime<F: Future<Output = Exit>>(work: impl FnOnce() -> F) -> std::io::Result<Exit> {
+fn in_runtime<F: Future<Output = std::io::Result<Exit>>>(work: impl FnOnce() -> F) -> std::io::Result<Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let exit = runtime.block_on(async { Box::pin(work()).await });
     // A lookup that hangs must not hold up the end.
     runtime.shutdown_background();
-    Ok(exit)
+    exit
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use leasehold::{Result, Store};
 
 use crate::store_url::StoreUrl;
+use crate::waiting;
 
 /// How long the last words may take.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -19,6 +20,10 @@ pub(crate) struct Opened {
 
 pub(crate) async fn open(url: &StoreUrl) -> Result<Opened> {
     tracing::debug!(store = %url, "connecting");
+    waiting::during(Box::pin(connect(url)), "connecting", &format!("to {url}")).await
+}
+
+async fn connect(url: &StoreUrl) -> Result<Opened> {
     #[cfg(feature = "sqlite")]
     if url.secret().starts_with("sqlite://") {
         let backend = leasehold::sqlite::Sqlite::connect(url.secret()).await?;

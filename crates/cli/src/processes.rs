@@ -1,12 +1,12 @@
 //! What `/proc` says about processes, and the way to end all children of this one.
 
-use std::fs;
-use std::io;
+use std::{fmt, fs, io};
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
+use serde::{Deserialize, Serialize};
 
 /// One process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,31 +53,42 @@ pub(crate) fn group_lives(group: i32) -> bool {
     all().unwrap_or_default().iter().any(|process| process.group == group && !process.ended)
 }
 
-/// What a round of killing found.
-#[derive(Debug, Default)]
-pub(crate) struct Round {
-    /// Children that had not ended yet, also if they were killed now.
-    pub(crate) living: Vec<i32>,
-    /// Those of them that we may not signal: they run as another user.
-    pub(crate) refused: Vec<i32>,
+/// A process that runs on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Left {
+    pub(crate) pid: i32,
+    /// We may not signal it: it runs as another user.
+    pub(crate) foreign: bool,
+}
+
+impl Left {
+    /// Of a child of this process.
+    pub(crate) fn of(pid: i32) -> Left {
+        Left { pid, foreign: kill(Pid::from_raw(pid), None) == Err(Errno::EPERM) }
+    }
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whose = if self.foreign { " (of another user: it may not be signalled)" } else { "" };
+        write!(f, "{}{whose}", self.pid)
+    }
 }
 
 /// Kills every child of this process but `except`, and reaps those that have ended. As each ends, its children become
 /// ours: rounds go on until none is left. Only our own unreaped children are signalled, so no id can have become
-/// somebody else's.
-pub(crate) fn kill_children(except: &[i32]) -> Round {
-    let mut round = Round::default();
+/// somebody else's. Returns those that had not ended yet, also if they were killed now.
+pub(crate) fn kill_children(except: &[i32]) -> Vec<Left> {
+    let mut living = Vec::new();
     for child in children().into_iter().filter(|child| !except.contains(&child.pid)) {
         if child.ended {
             reap(child.pid);
             continue;
         }
-        round.living.push(child.pid);
-        if kill(Pid::from_raw(child.pid), Signal::SIGKILL) == Err(Errno::EPERM) {
-            round.refused.push(child.pid);
-        }
+        let foreign = kill(Pid::from_raw(child.pid), Signal::SIGKILL) == Err(Errno::EPERM);
+        living.push(Left { pid: child.pid, foreign });
     }
-    round
+    living
 }
 
 /// Reaps the children that have ended, but not `except`.

@@ -5,6 +5,7 @@ use nix::sys::signal::Signal;
 
 use crate::exit::{self, Exit, say};
 use crate::guardian::wire::{Status, Why};
+use crate::processes::Left;
 use crate::report::{Outcome, Report, ReportFile};
 use crate::signals;
 use crate::supervise;
@@ -16,21 +17,23 @@ pub(crate) struct Ran {
     pub(crate) exit: Exit,
     pub(crate) token: Option<u64>,
     pub(crate) status: Option<Status>,
+    /// Processes that run on without the lock.
+    pub(crate) left: Vec<Left>,
     pub(crate) complaint: Option<String>,
 }
 
 impl Ran {
     fn new(outcome: Outcome, exit: Exit) -> Ran {
-        Ran { outcome, exit, token: None, status: None, complaint: None }
+        Ran { outcome, exit, token: None, status: None, left: Vec::new(), complaint: None }
     }
 
     fn because(self, what: String) -> Ran {
         Ran { complaint: Some(what), ..self }
     }
 
-    /// Leasehold itself failed.
-    pub(crate) fn failed(what: String) -> Ran {
-        Ran::new(Outcome::Failed, Exit::Code(exit::FAILED)).because(what)
+    /// It could not be run, or not to its end.
+    pub(crate) fn failed(code: u8, what: String) -> Ran {
+        Ran::new(Outcome::Failed, Exit::Code(code)).because(what)
     }
 
     /// The store said no, or nothing.
@@ -70,29 +73,30 @@ impl Ran {
     pub(crate) fn of(name: &str, outcome: supervise::Outcome, loss: Option<Loss>) -> Ran {
         let (ended, foreground) = match outcome {
             supervise::Outcome::Ended { ended, foreground } => (ended, foreground),
-            supervise::Outcome::NotStarted(what) => return Ran::failed(what),
+            supervise::Outcome::NotStarted(what) => return Ran::failed(exit::FAILED, what),
             supervise::Outcome::GuardianDied { left } => {
-                return Ran::failed(format!("the guardian died, and the program was ended{}", still_there(&left)));
+                let what = format!("the guardian died; {}", how_ended(&left));
+                return Ran { left, ..Ran::failed(exit::FAILED, what) };
             }
         };
-        let still = still_there(&ended.left);
+        let how = how_ended(&ended.left);
         let lost = |why: &str| {
-            Ran::new(Outcome::Lost, Exit::Code(exit::LOST))
-                .because(format!("the lock {name:?} was lost: {why}; the program was ended{still}"))
+            Ran::new(Outcome::Lost, Exit::Code(exit::LOST)).because(format!("the lock {name:?} was lost: {why}; {how}"))
         };
         let ran = match (ended.why, loss) {
             (Why::Deadline, None) => lost("its lease could not be renewed in time"),
             (Why::Deadline | Why::Ordered, Some(loss)) => lost(&loss.to_string()),
-            (Why::Ordered, None) => Ran::new(Outcome::MaxHold, Exit::Code(exit::MAX_HOLD))
-                .because(format!("--max-hold is over; the program was ended{still}")),
+            (Why::Ordered, None) => {
+                Ran::new(Outcome::MaxHold, Exit::Code(exit::MAX_HOLD)).because(format!("--max-hold is over; {how}"))
+            }
             (Why::Itself, _) => {
                 if !ended.left.is_empty() {
-                    say(format_args!("the program left processes behind: {}", numbers(&ended.left)));
+                    say(format_args!("the program left processes behind: {}", listed(&ended.left)));
                 }
                 Ran::new(Outcome::Ended, of_status(ended.status, foreground))
             }
         };
-        Ran { status: ended.status, ..ran }
+        Ran { status: ended.status, left: ended.left, ..ran }
     }
 
     /// Says and writes it.
@@ -107,7 +111,8 @@ impl Ran {
         };
         let detail = self.complaint.unwrap_or_default();
         let (outcome, token) = (self.outcome, self.token);
-        if let Err(e) = report.write(&Report { outcome, name, store, token, code, signal, detail }) {
+        let left = self.left.iter().map(|process| process.pid).collect();
+        if let Err(e) = report.write(&Report { outcome, name, store, token, code, signal, left, detail }) {
             say(format_args!("the report's file: {e}"));
         }
         self.exit
@@ -127,13 +132,14 @@ fn of_status(status: Option<Status>, foreground: bool) -> Exit {
     }
 }
 
-fn still_there(left: &[i32]) -> String {
+/// How the program was ended, by us.
+pub(crate) fn how_ended(left: &[Left]) -> String {
     match left {
-        [] => String::new(),
-        left => format!(", but these processes could not be: {}", numbers(left)),
+        [] => "the program was ended".into(),
+        left => format!("what could be ended was, but these processes run on: {}", listed(left)),
     }
 }
 
-fn numbers(pids: &[i32]) -> String {
-    pids.iter().map(i32::to_string).collect::<Vec<_>>().join(", ")
+fn listed(left: &[Left]) -> String {
+    left.iter().map(Left::to_string).collect::<Vec<_>>().join(", ")
 }

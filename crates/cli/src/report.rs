@@ -33,6 +33,8 @@ pub(crate) struct Report<'a> {
     pub(crate) code: Option<i32>,
     /// The signal that ended the program.
     pub(crate) signal: Option<i32>,
+    /// The program's processes that run on, without the lock.
+    pub(crate) left: Vec<i32>,
     /// What happened, for people.
     pub(crate) detail: String,
 }

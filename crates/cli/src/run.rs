@@ -2,7 +2,7 @@
 
 use std::io;
 
-use leasehold::{Acquire, Error, ErrorKind, Lock, Store};
+use leasehold::{Acquire, Lock, Store};
 
 use crate::args::Run;
 use crate::exit::{self, Exit};
@@ -16,19 +16,20 @@ use crate::signals::Signals;
 use crate::store_url::StoreUrl;
 use crate::waiting;
 
-pub(crate) async fn main(args: Run) -> Exit {
-    let prepared = lookup::for_program(&args.program.command[0]).and_then(|()| {
-        let url = StoreUrl::choose(args.store.url.as_deref()).map_err(exit::bad_usage)?;
-        let report = ReportFile::open(args.report.as_deref());
-        Ok((url, report.map_err(|e| exit::bad_usage(format_args!("the report's file: {e}")))?))
-    });
-    let (url, mut report) = match prepared {
-        Ok(prepared) => prepared,
-        Err(exit) => return exit,
+pub(crate) async fn main(args: Run) -> io::Result<Exit> {
+    let mut report = match ReportFile::open(args.report.as_deref()) {
+        Ok(report) => report,
+        Err(e) => return Ok(exit::bad_usage(format_args!("the report's file: {e}"))),
     };
-    let store = url.to_string();
-    let ran = attempt(&args, &url, &store).await.unwrap_or_else(|e| Ran::failed(exit::chain(&e)));
-    ran.tell(&args.name, &store, &mut report)
+    let (store, ran) = match lookup::before_running(&args.program.command[0], args.store.url.as_deref()) {
+        Ok(url) => {
+            let store = url.to_string();
+            let ran = attempt(&args, &url, &store).await;
+            (store, ran.unwrap_or_else(|e| Ran::failed(exit::FAILED, exit::chain(&e))))
+        }
+        Err(ran) => (String::new(), ran),
+    };
+    Ok(ran.tell(&args.name, &store, &mut report))
 }
 
 async fn attempt(args: &Run, url: &StoreUrl, shown: &str) -> io::Result<Ran> {
@@ -48,13 +49,7 @@ async fn attempt(args: &Run, url: &StoreUrl, shown: &str) -> io::Result<Ran> {
 async fn hold(args: &Run, shown: &str, signals: &Signals, guardian: Guardian, opened: Opened) -> io::Result<Ran> {
     let lock = lock(args, &opened.store);
     let label = args.lease.label();
-    let waiting = async {
-        tokio::select! {
-            acquired = acquire(args, &lock) => acquired,
-            // It has no end.
-            () = waiting::show(&opened.store, &args.name, shown, &label) => Err(Error::new(ErrorKind::Internal, "")),
-        }
-    };
+    let waiting = waiting::in_line(acquire(args, &lock), &opened.store, &args.name, shown, &label);
     let guard = match signals.unless_interrupted(waiting).await? {
         Ok(Ok(guard)) => guard,
         Ok(Err(e)) => return Ok(Ran::refused(&e, args.not_acquired)),

@@ -16,12 +16,21 @@ pub(crate) struct StoreUrl {
 }
 
 impl StoreUrl {
-    pub(crate) fn new(url: impl Into<String>) -> StoreUrl {
-        StoreUrl { url: url.into() }
+    pub(crate) fn new(url: impl AsRef<str>) -> StoreUrl {
+        StoreUrl { url: url.as_ref().trim().to_owned() }
     }
 
-    /// The store of this command.
+    /// The store of a command that shares locks with other processes.
     pub(crate) fn choose(option: Option<&str>) -> Result<StoreUrl, String> {
+        let url = StoreUrl::any(option)?;
+        if url.url.starts_with("memory:") {
+            return Err("memory:// lives in one process: nobody else would see the lock".into());
+        }
+        Ok(url)
+    }
+
+    /// The store of this command, whatever it is.
+    pub(crate) fn any(option: Option<&str>) -> Result<StoreUrl, String> {
         if let Some(url) = option {
             return Ok(StoreUrl::new(url));
         }

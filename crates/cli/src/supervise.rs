@@ -12,6 +12,7 @@ use crate::exit::say;
 use crate::guardian::Guardian;
 use crate::guardian::deadline::Plan;
 use crate::guardian::wire::{Ended, Order, Start, Word};
+use crate::processes::Left;
 use crate::signals::{self, Signals};
 use crate::terminal::Terminal;
 
@@ -26,7 +27,7 @@ pub(crate) enum Outcome {
     /// The guardian could not start it.
     NotStarted(String),
     /// The guardian died or did not answer, and with it the program; these could not be ended.
-    GuardianDied { left: Vec<i32> },
+    GuardianDied { left: Vec<Left> },
 }
 
 /// What is watched while the program runs.
@@ -71,6 +72,10 @@ pub(crate) async fn supervise(
                 Some(Word::Started { pid }) => program.pid = Some(pid),
                 Some(Word::Ack(nanos)) => acknowledged.until(Moment::from_nanos(nanos)),
                 Some(Word::Stopped { signal }) => program.was_stopped(signal, &guardian),
+                Some(Word::NotSignalled { signal }) => {
+                    let signal = signals::named(signal).map_or("a signal", Signal::as_str);
+                    say(format_args!("{signal} was not passed on: the program runs as another user"));
+                }
                 Some(Word::Ended(ended)) => break Some(Outcome::Ended { ended, foreground: foreground && program.has_terminal() }),
                 Some(Word::Failed(what)) => break Some(Outcome::NotStarted(what)),
                 None => break None,

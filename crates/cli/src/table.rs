@@ -1,8 +1,8 @@
-//! Tables for people and JSON for programs, on standard output.
+//! Tables for people.
 
-use std::io::{IsTerminal, Write, stdout};
+use std::fmt::Write;
 
-use serde_json::Value;
+use crate::output;
 
 /// Columns as wide as they must be, and a heading.
 #[derive(Debug)]
@@ -16,33 +16,22 @@ impl<const N: usize> Table<N> {
     }
 
     pub(crate) fn row(&mut self, cells: [String; N]) {
-        // What others wrote must not move the cursor.
-        self.rows.push(cells.map(|cell| cell.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c }).collect()));
+        self.rows.push(cells.map(|cell| output::plain(&cell)));
     }
 
-    pub(crate) fn print(&self) {
-        let bold = stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        let mut text = String::new();
-        for (at, line) in self.lines().enumerate() {
-            text.push_str(&if bold && at == 0 { format!("\x1b[1m{line}\x1b[0m\n") } else { format!("{line}\n") });
-        }
-        // Whoever closes the pipe has read enough.
-        let _ = stdout().write_all(text.as_bytes());
-    }
-
-    fn lines(&self) -> impl Iterator<Item = String> {
+    /// The table, with its heading in bold if asked for.
+    pub(crate) fn text(&self, bold: bool) -> String {
         let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..N).map(width).collect();
-        self.rows.iter().map(move |row| {
+        let mut text = String::new();
+        for (at, row) in self.rows.iter().enumerate() {
             let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-        })
+            let cells = cells.collect::<Vec<_>>().join("  ");
+            let (on, off) = if bold && at == 0 { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
+            let _ = writeln!(text, "{on}{}{off}", cells.trim_end());
+        }
+        text
     }
-}
-
-/// One document.
-pub(crate) fn json(value: &Value) {
-    let _ = writeln!(stdout(), "{value:#}");
 }
 
 #[cfg(test)]
@@ -54,7 +43,7 @@ mod tests {
         let mut table = Table::new(["A", "B"]);
         table.row(["long cell".into(), "x".into()]);
         table.row(["\x1b[2J".into(), "y".into()]);
-        let lines: Vec<String> = table.lines().collect();
-        assert_eq!(lines, ["A          B", "long cell  x", "\u{FFFD}[2J       y"]);
+        assert_eq!(table.text(false), "A          B\nlong cell  x\n\u{FFFD}[2J       y\n");
+        assert!(table.text(true).starts_with("\x1b[1mA          B\x1b[0m\nlong"));
     }
 }

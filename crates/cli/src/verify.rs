@@ -1,14 +1,14 @@
 //! `verify`: what a server, configured as it is, really gives.
 
-use std::io::{self, Write, stdout};
+use std::io;
 
 use leasehold_verify::{Verification, verify};
 use serde_json::Value;
 
 use crate::bar::Bar;
 use crate::exit::{self, Exit, say};
+use crate::output;
 use crate::store_url::StoreUrl;
-use crate::table;
 
 /// A promise does not hold, or with `--strict` there is something to warn of.
 const BROKEN: Exit = Exit::Code(1);
@@ -53,13 +53,12 @@ pub(crate) fn main(args: &Verify) -> io::Result<Exit> {
         drop(bar);
         if let Some(last) = all.last().filter(|_| !args.json) {
             let separator = if all.len() > 1 { "\n" } else { "" };
-            // Whoever closes the pipe has read enough.
-            let _ = write!(stdout(), "{separator}{}", last.table());
+            output::print(&format!("{separator}{}", last.table()))?;
         }
     }
     if args.json {
         let values: Result<Vec<Value>, _> = all.iter().map(serde_json::to_value).collect();
-        table::json(&Value::Array(values?));
+        output::print(&format!("{:#}\n", Value::Array(values?)))?;
     }
     runtime.shutdown_background();
     let bad = all.iter().any(|found| !found.holds() || args.strict && found.warns());

@@ -5,8 +5,8 @@ use std::pin::Pin;
 
 use crate::arena::Arena;
 use crate::cases::{
-    cancel, cost, downgrade, election, exclusion, fence, holding, hygiene, input, loss, modes, multi, names, permits,
-    programs, reentry, shared, token, waiting,
+    at_once, cancel, cost, downgrade, election, exclusion, fence, holding, hygiene, input, loss, modes, multi, names,
+    permits, programs, reentry, shared, token, waiting,
 };
 use crate::harness::Need;
 
@@ -69,6 +69,7 @@ table! {
     waiting::gets_it_without_a_bell: "P5", [], fair;
     waiting::skips_the_dead: "P5 P6 S4", [], fair;
     waiting::a_dead_place_is_not_granted: "P1 P5 S4", [Fair], fair;
+    waiting::outlives_what_its_client_forgot: "P4 P5 S4", [], fair;
     waiting::fast_never_passes_fair: "P6 S5", [Fair], fair;
     waiting::survives_a_dead_holder: "P5", [], fair;
     waiting::ends_at_its_deadline: "P8", [], any;
@@ -170,6 +171,17 @@ table! {
     multi::refuses_none_and_twice: "P8", [], fair;
     multi::is_lost_with_one_of_them: "P3", [], fair;
     multi::ends_and_runs_as_any_lock: "P3 P4", [], any;
+    multi::says_whether_it_is_one_step: "S12", [], fair;
+
+    at_once::is_not_seen_while_refused: "P4 P8 S12", [AtomicMulti], fair;
+    at_once::is_not_seen_while_granted: "P1 S12", [AtomicMulti], fair;
+    at_once::passes_nobody: "P6 P8 S12", [AtomicMulti], fair;
+    at_once::is_refused_by_every_mode: "P1 S10 S12", [AtomicMulti, Shared, Permits], fair;
+    at_once::is_idempotent: "S3 S12", [AtomicMulti], fair;
+    at_once::after_a_lost_reply: "P4 S6 S12", [AtomicMulti], fair;
+    at_once::each_is_renewed: "P3 S7", [AtomicMulti], fair;
+    at_once::is_dropped_at_every_await: "P4 S6", [AtomicMulti], any;
+    at_once::takes_as_many_as_it_says: "S12", [AtomicMulti], fair;
 
     reentry::a_writer_may_read_and_write: "P2", [Shared], any;
     reentry::a_reader_that_asks_to_write_is_refused: "P8", [Shared], any;
@@ -184,6 +196,7 @@ table! {
     cost::of_a_hand_over: "P7", [Private, Requests, PushedWake, Fair], alone;
     cost::of_readers_and_writers: "P7", [Private, Requests, PushedWake, Shared, Fair], alone;
     cost::of_permits: "P7", [Private, Requests, PushedWake, Permits, Fair], alone;
+    cost::of_several_names: "P7 S12", [Private, Requests, AtomicMulti], alone;
     cost::of_renewals: "P7", [Private, Requests], alone;
 
     hygiene::after_many_names: "P9", [Private, Footprint], fair;

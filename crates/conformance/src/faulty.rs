@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Clock, Observing, Place, Renewal, Tenure, async_trait};
+use leasehold_core::seam::{
+    Backend, Bells, Claim, Claimed, ClaimedAll, Clock, Observing, Place, Renewal, Tenure, async_trait,
+};
 use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, Line, Name, Result};
 
 /// The weather between core and a store. Shared by its clones.
@@ -116,6 +118,12 @@ impl Backend for Faulty {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
         self.before().await?;
         let answer = self.inner.claim(claim).await;
+        self.after(answer, take(&self.weather.0.lose_claim_replies))
+    }
+
+    async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
+        self.before().await?;
+        let answer = self.inner.claim_all(claims).await;
         self.after(answer, take(&self.weather.0.lose_claim_replies))
     }
 

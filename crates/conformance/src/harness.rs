@@ -155,12 +155,15 @@ pub enum Need {
     Downgrade,
     /// Labels of 4096 bytes, of any characters: a candidate's value.
     Values,
+    /// Several names in one step (S12).
+    AtomicMulti,
 }
 
 impl Need {
     /// Whether every store is expected to meet it.
     fn is_expected(self) -> bool {
-        matches!(self, Need::Fair | Need::Shared | Need::Permits | Need::Downgrade | Need::Values)
+        use Need::{AtomicMulti, Downgrade, Fair, Permits, Shared, Values};
+        matches!(self, Fair | Shared | Permits | Downgrade | Values | AtomicMulti)
     }
 }
 

@@ -18,7 +18,7 @@ const COLUMNS: [Column; 6] = [
     ("`rw_lock`", &["shared", "downgrade", "modes", "programs"], &[Need::Fair, Need::Shared, Need::Downgrade]),
     ("`semaphore`", &["permits", "modes", "programs"], &[Need::Fair, Need::Permits]),
     ("`election`", &["election", "modes", "programs"], &[Need::Fair, Need::Values]),
-    ("`multi`", &["multi", "modes", "programs"], &[Need::Fair]),
+    ("`multi`", &["multi", "at_once", "modes", "programs"], &[Need::Fair, Need::AtomicMulti]),
     ("`owner`", &["reentry", "programs"], &[Need::Fair, Need::Shared]),
 ];
 

@@ -1,4 +1,4 @@
-//! The acquire loop: claim, wait for a bell, a nap or the deadline, claim again; and what happens when its caller leaves.
+//! The acquire loop: claim, wait for a bell, a nap or the deadline, claim again.
 
 use std::fmt;
 use std::future::Future;
@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::backoff::{Backoff, jittered};
+use crate::candidate::{Answer, Candidate, Woken};
 use crate::claim::{Claim, Queue};
 use crate::client::Client;
 use crate::clock::Moment;
@@ -15,9 +16,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::events;
 use crate::grant::Claimed;
 use crate::guard::Guard;
-use crate::keeper::{Flight, Release};
 use crate::line::Contention;
-use crate::standing::{Granted, Look, Standing};
+use crate::standing::{Granted, Standing};
 
 /// How much longer than its deadline a bounded acquire may take: one last look at the store.
 const LAST_LOOK: Duration = Duration::from_millis(40);
@@ -73,27 +73,64 @@ impl Wait {
     }
 }
 
+/// A hold that no guard has yet, and what is known of its grant.
+pub(crate) type Taken = (Arc<Standing>, Granted);
+
 /// Takes the lock. The caller holds what comes back: renewed, listened for, and not yet given to a guard.
 pub(crate) async fn acquire(
     client: &Arc<Client>,
     mut claim: Claim,
     wait: Wait,
     max_hold: Option<Duration>,
-) -> Result<(Arc<Standing>, Granted)> {
+) -> Result<Taken> {
     client.ready()?;
-    let started = client.clock.now();
-    let (deadline, patience) = match wait {
-        Wait::Try => (None, claim.ttl / 3),
-        Wait::For(d) => (Some(started + d), Duration::MAX),
-        Wait::Forever => (None, claim.ttl),
-    };
-    let last_look = deadline.map(|at| at + LAST_LOOK);
     if let Wait::Try = wait {
         claim.queue = Queue::Try;
     }
+    let mut candidate = Candidate::new(client, claim, Vec::new());
+    let granted = pursue(&mut candidate, wait, max_hold).await?;
+    let standing = candidate.standing.clone();
+    candidate.succeed();
+    Ok((standing, granted))
+}
+
+/// Takes all of these in one step, or none. They are tries: `wait` is for a store that does not answer. An error comes with
+/// the number of the claim that it is about.
+pub(crate) async fn acquire_all(
+    client: &Arc<Client>,
+    first: Claim,
+    others: Vec<Claim>,
+    wait: Wait,
+    max_hold: Option<Duration>,
+) -> Result<Vec<Taken>, (usize, Error)> {
+    client.ready().map_err(|e| (0, e))?;
+    let mut candidate = Candidate::new(client, first, others);
+    let granted = pursue(&mut candidate, wait, max_hold).await.map_err(|e| (candidate.refused, e))?;
+    let mut taken = vec![(candidate.standing.clone(), granted)];
+    for (i, standing) in candidate.others.iter().enumerate() {
+        let granted = standing.take(max_hold).ok_or_else(|| (i + 1, too_slow()))?;
+        taken.push((standing.clone(), granted));
+    }
+    candidate.succeed();
+    Ok(taken)
+}
+
+fn too_slow() -> Error {
+    Error::new(ErrorKind::Unavailable, "the store answers more slowly than the lease lasts")
+}
+
+/// Asks, waits and asks again, until the claim is granted and is a hold.
+async fn pursue(candidate: &mut Candidate<'_>, wait: Wait, max_hold: Option<Duration>) -> Result<Granted> {
+    let client = candidate.client;
+    let (started, ttl) = (client.clock.now(), candidate.standing.claim.ttl);
+    let (deadline, patience) = match wait {
+        Wait::Try => (None, ttl / 3),
+        Wait::For(d) => (Some(started + d), Duration::MAX),
+        Wait::Forever => (None, ttl),
+    };
+    let last_look = deadline.map(|at| at + LAST_LOOK);
     let mut random = client.random();
     let mut backoff = Backoff::for_retries(random.fork());
-    let mut candidate = Candidate::new(client, claim);
     let mut trouble = Trouble::default();
     let mut who = None;
     loop {
@@ -104,8 +141,7 @@ pub(crate) async fn acquire(
             {
                 // It took longer to hear of the grant than it lasts.
                 candidate.standing.wait_at(grant.place);
-                let slow = Error::new(ErrorKind::Unavailable, "the store answers more slowly than the lease lasts");
-                nap = Some(trouble.met(slow, client.clock.now(), patience, &mut backoff)?);
+                nap = Some(trouble.met(too_slow(), client.clock.now(), patience, &mut backoff)?);
             }
             Answer::Landed(Ok(Claimed::Granted(grant))) => candidate.standing.grant(grant, candidate.stamp),
             Answer::Landed(Ok(Claimed::Busy(by))) => {
@@ -125,7 +161,7 @@ pub(crate) async fn acquire(
                 candidate.standing.wait_at(waiting.place);
                 client.keep(&candidate.standing);
                 // A store that says nothing is asked again once per lease: no wait rests on its bells alone.
-                nap = Some(waiting.look_again.unwrap_or_else(|| jittered(candidate.standing.claim.ttl, &mut random)));
+                nap = Some(waiting.look_again.unwrap_or_else(|| jittered(ttl, &mut random)));
                 who = Some(waiting.who);
             }
             Answer::Landed(Err(e)) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) => {
@@ -141,7 +177,7 @@ pub(crate) async fn acquire(
             Woken::Granted => {
                 if let Some(granted) = candidate.standing.take(max_hold) {
                     events::acquired(&candidate.standing.claim, granted.token, client.clock.now().since(started));
-                    return Ok((candidate.succeed(), granted));
+                    return Ok(granted);
                 }
             }
             Woken::Late => {
@@ -151,7 +187,7 @@ pub(crate) async fn acquire(
                 }
                 let Some(granted) = candidate.standing.take(max_hold) else { return Err(trouble.or_timed_out(who)) };
                 events::acquired(&candidate.standing.claim, granted.token, client.clock.now().since(started));
-                return Ok((candidate.succeed(), granted));
+                return Ok(granted);
             }
         }
     }
@@ -181,130 +217,6 @@ impl Trouble {
             (Some(e), _) => e,
             (None, Some(who)) => Error::contended(ErrorKind::TimedOut, who),
             (None, None) => Error::new(ErrorKind::Ambiguous, "the store did not answer in time"),
-        }
-    }
-}
-
-/// A claim on its way. Whatever it has left in the store when it is dropped is withdrawn in the background.
-struct Candidate<'a> {
-    client: &'a Arc<Client>,
-    standing: Arc<Standing>,
-    /// The request that is out, if one is.
-    flight: Option<Flight>,
-    /// An instant before the latest request was sent.
-    stamp: Moment,
-    /// Something may be in the store.
-    traces: bool,
-    /// An attempt stayed unanswered.
-    doubt: bool,
-}
-
-enum Answer {
-    Landed(Result<Claimed>),
-    Late,
-}
-
-enum Woken {
-    Granted,
-    Again,
-    Late,
-}
-
-impl<'a> Candidate<'a> {
-    fn new(client: &'a Arc<Client>, claim: Claim) -> Candidate<'a> {
-        let standing = Arc::new(Standing::new(Arc::new(claim), client.clock.clone()));
-        // The ear is open before the claim is sent.
-        client.bells.listen(standing.claim.id, standing.clone());
-        let stamp = client.clock.now();
-        Candidate { client, standing, flight: None, stamp, traces: false, doubt: false }
-    }
-
-    /// Sends the claim (again) and waits for the answer. At the deadline the request stays in flight.
-    async fn claim(&mut self, deadline: Option<Moment>) -> Answer {
-        if let Err(closed) = self.client.open() {
-            return Answer::Landed(Err(closed));
-        }
-        let (backend, claim) = (self.client.backend.clone(), self.standing.claim.clone());
-        self.stamp = self.client.clock.now();
-        // An answer that comes after the lease would be worth nothing.
-        let limit = self.stamp + claim.ttl;
-        let until = deadline.map_or(limit, |deadline| deadline.min(limit));
-        let traces_before = std::mem::replace(&mut self.traces, true);
-        let flight = self.flight.insert(Box::pin(async move { backend.claim(&claim).await }));
-        let answer = tokio::select! {
-            biased;
-            answer = flight => Some(answer),
-            () = self.client.clock.sleep_until(until) => None,
-        };
-        match answer {
-            Some(answer) => {
-                self.flight = None;
-                match answer.as_ref().err().map(Error::kind) {
-                    Some(ErrorKind::Ambiguous) => self.doubt = true,
-                    // The store may have seen what is wrong with the claim only in line.
-                    Some(ErrorKind::Invalid) => {}
-                    Some(kind) if !kind.may_have_been_executed() => self.traces = traces_before,
-                    _ => {}
-                }
-                // What lands after `close` becomes no guard.
-                Answer::Landed(self.client.open().and(answer))
-            }
-            None if until < limit => Answer::Late,
-            None => {
-                self.flight = None;
-                self.doubt = true;
-                Answer::Landed(Err(Error::new(ErrorKind::Ambiguous, "the store did not answer within the lease")))
-            }
-        }
-    }
-
-    /// Waits for a grant, a bell, the nap's end or the deadline.
-    async fn wait(&mut self, nap: Option<Moment>, deadline: Option<Moment>) -> Woken {
-        loop {
-            let changed = self.standing.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            match self.standing.look() {
-                Look::Granted => return Woken::Granted,
-                Look::Rung => return Woken::Again,
-                Look::Nothing => {}
-            }
-            let now = self.client.clock.now();
-            if deadline.is_some_and(|at| at <= now) {
-                return Woken::Late;
-            }
-            if nap.is_none_or(|at| at <= now) {
-                return Woken::Again;
-            }
-            let until = nap.into_iter().chain(deadline).min().unwrap_or(now);
-            tokio::select! {
-                () = changed => {}
-                () = self.client.clock.sleep_until(until) => {}
-            }
-        }
-    }
-
-    /// The store has said that nothing of this claim is left; true unless an earlier attempt is still unaccounted for.
-    fn left_nothing(&mut self) {
-        self.traces = self.doubt;
-    }
-
-    /// From here on the caller answers for it, and the keeper renews it.
-    fn succeed(mut self) -> Arc<Standing> {
-        self.client.keep(&self.standing);
-        self.traces = false;
-        self.standing.clone()
-    }
-}
-
-impl Drop for Candidate<'_> {
-    fn drop(&mut self) {
-        if self.standing.ends().is_some() {
-            return; // it became a hold
-        }
-        self.client.forget(&self.standing);
-        if self.traces {
-            self.client.release(Release { flight: self.flight.take(), ..Release::of(&self.standing) });
         }
     }
 }

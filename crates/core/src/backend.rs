@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use crate::bells::{Bells, Observing};
 use crate::claim::{Claim, Place, Tenure};
 use crate::clock::Clock;
-use crate::error::Result;
-use crate::grant::{Claimed, Renewal};
+use crate::error::{Error, ErrorKind, Result};
+use crate::grant::{Claimed, ClaimedAll, Renewal};
 use crate::guarantees::Guarantees;
 use crate::line::Line;
 use crate::name::Name;
@@ -34,10 +34,18 @@ use crate::token::FencingToken;
 /// | S9 | Errors are honest: not executed = `Unavailable`, perhaps executed = `Ambiguous`, and neither a credential nor a claim's id is shown. Each call ends in bounded time (a few seconds). |
 /// | S10 | One line per name for all modes: a claim holds as [`admit`](crate::seam::admit) decides. One whose count of permits differs from the line's is refused as [`same_permits`](crate::seam::same_permits) says; core withdraws what it left. |
 /// | S11 | A granted `Exclusive` claimed again as `Shared` becomes `Shared` in place: same token, and whoever that admits is rung. No other claim changes a mode: an `Exclusive` that comes late leaves it `Shared`. |
+/// | S12 | `claim_all` is **one step**: either every claim is granted, or the request changes nothing, so that nobody ever sees a part of them. It passes nobody: a name in whose line anybody stands before it, holder or live waiter, is busy. It is idempotent per ids: granted and sent again, it answers the same grants. S2, S3 and S6 hold for each of its claims; after a refusal core withdraws what an earlier attempt of theirs may have left. |
 #[async_trait]
 pub trait Backend: Send + Sync + Debug + 'static {
     /// Takes or keeps a place, in one step (S1–S5). Never waits for another holder.
     async fn claim(&self, claim: &Claim) -> Result<Claimed>;
+
+    /// Takes all of these, in one step, or none (S12). Core calls it only for as many claims as
+    /// [`Guarantees::atomic_multi`] says, and for no fewer than two: all [`Exclusive`](crate::seam::Mode) and
+    /// [`Try`](crate::seam::Queue), with one TTL and label, of different names in their order. A store without such a step leaves it out.
+    async fn claim_all(&self, _claims: &[Claim]) -> Result<ClaimedAll> {
+        Err(Error::new(ErrorKind::Unsupported, "this store takes several names one after the other"))
+    }
 
     /// Renews granted and waiting places alike (S7), in as few requests as the store allows. Answers in the same order and
     /// number. `Err` means that all are unknown.
@@ -88,6 +96,9 @@ macro_rules! forward {
         impl<B: Backend + ?Sized> Backend for $pointer {
             async fn claim(&self, claim: &Claim) -> Result<Claimed> {
                 (**self).claim(claim).await
+            }
+            async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
+                (**self).claim_all(claims).await
             }
             async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
                 (**self).renew(tenures).await

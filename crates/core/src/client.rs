@@ -15,7 +15,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::events;
 use crate::gate::Gates;
 use crate::guarantees::Guarantees;
-use crate::keeper::{self, Keeper, Release};
+use crate::keeper::{self, Keeper};
+use crate::release::Release;
 use crate::standing::Standing;
 use crate::sync::locked;
 use crate::thread::OwnThread;
@@ -127,7 +128,7 @@ impl Client {
     /// One withdrawal, waited for; the rest is done in the background if it fails or its future is dropped.
     pub(crate) async fn release_now(self: &Arc<Self>, standing: &Arc<Standing>) -> Result<()> {
         self.forget(standing);
-        let mut pending = Pending { client: self, release: Some(Release::of(standing)) };
+        let mut pending = Pending { client: self, release: Some(Release::of([standing])) };
         let place = standing.place();
         match self.ask(self.backend.release(&standing.claim, place.as_ref())).await {
             Ok(()) => {

@@ -20,6 +20,29 @@ pub enum Claimed {
     Busy(Contention),
 }
 
+/// A store's answer to several claims that are granted together or not at all.
+#[derive(Debug)]
+pub enum ClaimedAll {
+    /// Every one of them holds: their grants, in the order of the claims.
+    Granted(Vec<Grant>),
+    /// None of them was granted. The first one that somebody else stands in the way of, counted from 0, and who.
+    Busy(usize, Contention),
+}
+
+impl FromIterator<Claimed> for ClaimedAll {
+    /// What the answers to each of them come to.
+    fn from_iter<I: IntoIterator<Item = Claimed>>(answers: I) -> ClaimedAll {
+        let mut grants = Vec::new();
+        for (i, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Claimed::Granted(grant) => grants.push(grant),
+                Claimed::Waiting(Waiting { who, .. }) | Claimed::Busy(who) => return ClaimedAll::Busy(i, who),
+            }
+        }
+        ClaimedAll::Granted(grants)
+    }
+}
+
 /// A place in line.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -155,5 +178,15 @@ mod tests {
         assert_eq!(Validity::since(late, ttl).until(early), early + (ttl - margin));
         assert_eq!(Validity::from(ttl).until(late), late + (ttl - margin));
         assert_eq!(Validity::from(Duration::from_millis(1)).until(late), late);
+    }
+
+    #[test]
+    fn all_are_granted_or_the_first_that_is_not_is_named() {
+        let grant = |n| Claimed::Granted(Grant::new(Place::new("p"), FencingToken::new(n), Duration::from_secs(1)));
+        let waiting = Claimed::Waiting(Waiting::new(Place::new("p"), Contention::by("one")));
+        let all: ClaimedAll = [grant(1), grant(2)].into_iter().collect();
+        assert!(matches!(all, ClaimedAll::Granted(all) if all[0].token.get() == 1 && all[1].token.get() == 2));
+        let none: ClaimedAll = [grant(1), waiting, Claimed::Busy(Contention::by("two"))].into_iter().collect();
+        assert!(matches!(none, ClaimedAll::Busy(1, who) if who == Contention::by("one")));
     }
 }

@@ -22,6 +22,9 @@ pub struct Guarantees {
     pub ttl_step: Duration,
     /// How much later than the end of its lease a dead holder's lock may be granted to the next.
     pub recovery: Duration,
+    /// How many names a [`Multi`](crate::Multi) takes in one step at most, so that no onlooker sees a part of them. More are
+    /// taken one after the other; 1: always.
+    pub atomic_multi: usize,
     /// What else an operator should know.
     pub notes: &'static str,
     /// Why this very server may give less, by how it was set up when the store connected; empty if the store found nothing, or
@@ -40,6 +43,7 @@ impl Guarantees {
             min_ttl: Duration::from_millis(100),
             ttl_step: Duration::from_millis(1),
             recovery: Duration::from_secs(1),
+            atomic_multi: 1,
             notes: "",
             warnings: Vec::new(),
         }
@@ -78,6 +82,13 @@ impl Guarantees {
     #[must_use]
     pub const fn recovery(mut self, recovery: Duration) -> Guarantees {
         self.recovery = recovery;
+        self
+    }
+
+    /// Sets how many names are taken in one step.
+    #[must_use]
+    pub const fn atomic_multi(mut self, names: usize) -> Guarantees {
+        self.atomic_multi = names;
         self
     }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::claim::Mode;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::{Held, Hold, looks};
-use crate::keeper::Release;
 use crate::loss::{Loss, Lost};
+use crate::release::Release;
 
 /// A held lock. While it lives it renews itself; [`release`](Guard::release) or drop gives the lock back.
 ///
@@ -162,7 +162,7 @@ fn give_back(hold: &Hold) {
         client.release_at(standing, at);
     } else if turn.is_none_or(|turn| turn.pass(client, standing).is_some()) {
         client.forget(standing);
-        client.release(Release::of(standing));
+        client.release(Release::of([standing]));
     }
 }
 

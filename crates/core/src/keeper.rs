@@ -2,8 +2,7 @@
 //! background releases.
 
 use std::collections::{BTreeSet, HashMap};
-use std::future::{Future, pending};
-use std::pin::Pin;
+use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,14 +11,14 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::backend::Backend;
-use crate::backoff::Backoff;
 use crate::bells::Bells;
-use crate::claim::{Claim, ClaimId, Place, Tenure};
+use crate::claim::{ClaimId, Tenure};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events;
-use crate::grant::{Claimed, Renewal};
+use crate::grant::Renewal;
 use crate::loss::Loss;
+use crate::release::{Release, withdraw};
 use crate::standing::Standing;
 use crate::sync::locked;
 use crate::token::FencingToken;
@@ -56,22 +55,6 @@ struct Kept {
     release_at: Option<Moment>,
     /// Its entry in the agenda.
     at: Option<Moment>,
-}
-
-/// A claim to be withdrawn.
-pub(crate) struct Release {
-    pub(crate) claim: Arc<Claim>,
-    pub(crate) place: Option<Place>,
-    /// A request of it that is still unanswered: a release never overtakes its own claim.
-    pub(crate) flight: Option<Flight>,
-}
-
-pub(crate) type Flight = Pin<Box<dyn Future<Output = Result<Claimed>> + Send>>;
-
-impl Release {
-    pub(crate) fn of(standing: &Standing) -> Release {
-        Release { claim: standing.claim.clone(), place: standing.place(), flight: None }
-    }
 }
 
 impl Keeper {
@@ -152,7 +135,7 @@ impl Keeper {
         for standing in &ending {
             self.bells.unlisten(standing.claim.id);
             standing.lose(Loss::Gone);
-            self.queue(Release::of(standing));
+            self.queue(Release::of([standing]));
         }
     }
 
@@ -207,7 +190,7 @@ impl Keeper {
                 events::lost(&standing.claim, *loss);
             }
             registry.releasing += 1;
-            registry.queued.push(Release::of(standing));
+            registry.queued.push(Release::of([standing]));
         }
         registry.next_wake = registry.agenda.first().map(|(at, _)| *at);
         let plan = Plan {
@@ -360,7 +343,9 @@ pub(crate) async fn run(running: Running) {
         if !plan.batch.is_empty() {
             renewals.push(renew(keeper, plan.batch));
         }
-        releases.extend(plan.releases.into_iter().map(|release| withdraw(keeper, release, random.fork())));
+        releases.extend(
+            plan.releases.into_iter().map(|release| withdraw(&*keeper.backend, &keeper.clock, release, random.fork())),
+        );
         if plan.stop {
             return;
         }
@@ -397,46 +382,10 @@ async fn renew(keeper: &Keeper, batch: Vec<Arc<Standing>>) -> (Batch, Result<Vec
     (Batch { standings, stamp }, answer)
 }
 
-/// Withdraws a claim, retried until done or the lease has run out.
-async fn withdraw(keeper: &Keeper, release: Release, random: fastrand::Rng) {
-    let Keeper { backend, clock, .. } = keeper;
-    let Release { claim, mut place, flight } = release;
-    if let Some(flight) = flight {
-        let landed = tokio::select! {
-            biased;
-            answer = flight => answer.ok(),
-            () = clock.sleep(claim.ttl) => None,
-        };
-        match landed {
-            Some(Claimed::Granted(grant)) => place = Some(grant.place),
-            Some(Claimed::Waiting(waiting)) => place = Some(waiting.place),
-            Some(Claimed::Busy(_)) | None => {}
-        }
-    }
-    let deadline = clock.now() + claim.ttl;
-    let mut backoff = Backoff::for_retries(random);
-    loop {
-        let answer = tokio::select! {
-            biased;
-            answer = backend.release(&claim, place.as_ref()) => answer,
-            () = clock.sleep_until(deadline) => return events::release_given_up(&claim),
-        };
-        match answer {
-            Ok(()) => return events::released(&claim),
-            Err(e) if e.kind().is_final() => return events::release_refused(&claim, &e),
-            Err(e) => events::release_unknown(&claim, &e),
-        }
-        if clock.now() >= deadline {
-            return events::release_given_up(&claim);
-        }
-        clock.sleep(backoff.next()).await;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::claim::{Mode, Queue};
+    use crate::claim::{Claim, Mode, Place, Queue};
     use crate::clock::VirtualClock;
     use crate::grant::Grant;
 

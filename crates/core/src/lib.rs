@@ -12,6 +12,7 @@ mod backend;
 mod backoff;
 mod bells;
 pub mod blocking;
+mod candidate;
 mod claim;
 mod client;
 mod clock;
@@ -34,6 +35,7 @@ mod name;
 mod observer;
 mod options;
 mod owner;
+mod release;
 mod rw_lock;
 mod semaphore;
 mod standing;
@@ -71,7 +73,7 @@ pub mod seam {
     pub use crate::bells::{Bells, Observing};
     pub use crate::claim::{Claim, ClaimId, Mode, Place, Queue, Tenure};
     pub use crate::clock::{Clock, Moment, VirtualClock};
-    pub use crate::grant::{Claimed, Grant, Renewal, Validity, Waiting};
+    pub use crate::grant::{Claimed, ClaimedAll, Grant, Renewal, Validity, Waiting};
     pub use crate::token::{place_of_token, token_of_place};
     pub use async_trait::async_trait;
 }

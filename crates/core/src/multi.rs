@@ -4,11 +4,11 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use crate::acquire::{Acquire, Wait};
-use crate::claim::Mode;
+use crate::acquire::{Acquire, Taken, Wait, acquire_all};
+use crate::claim::{Claim, Mode, Queue};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, while_held};
-use crate::hold::Held;
+use crate::hold::{Held, Hold};
 use crate::lease::Lease;
 use crate::lock::Lock;
 use crate::loss::{Loss, Lost};
@@ -19,9 +19,18 @@ use crate::token::FencingToken;
 
 /// Exclusive locks of several names, taken together.
 ///
-/// They are taken one after the other in the order of their names, so that two who want the same names never wait for each
-/// other, and under one deadline. If one cannot be had, those already taken are given back. Meanwhile they *are* held: it
-/// is all or nothing for the caller, not for an onlooker.
+/// **All or nothing.** If one cannot be had, none is kept. Where the store can
+/// ([`Guarantees::atomic_multi`](crate::Guarantees)), they are taken in one step: with one request, and nobody ever sees a
+/// part of them held.
+///
+/// **Waiting.** If somebody stands in the way of one, [`acquire`](Multi::acquire) and
+/// [`acquire_timeout`](Multi::acquire_timeout) stand in line for one name after the other, in the order of the names and
+/// under one deadline, so that two who want the same names never wait for each other, and nobody is passed. Meanwhile those
+/// already taken *are* held, and given back if another cannot be had. A store that cannot take them in one step always
+/// does so, for [`try_acquire`](Multi::try_acquire) too.
+///
+/// Each name is renewed, lost and released by itself. `fast` is for the waiting: names that were taken in one step are given
+/// back to the store, not passed on to tasks of this process.
 ///
 /// ```no_run
 /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
@@ -86,6 +95,14 @@ impl Multi {
         }
         let client = self.store.client();
         let started = client.clock.now();
+        if let [first, others @ ..] = &self.names[..]
+            && (1..client.guarantees.atomic_multi).contains(&others.len())
+        {
+            match self.take_at_once(first, others, wait).await {
+                Err(e) if e.is_contended() && !matches!(wait, Wait::Try) => {} // somebody is to be waited for
+                outcome => return outcome,
+            }
+        }
         let mut taken = MultiGuard { guards: Vec::with_capacity(self.names.len()) };
         for name in &self.names {
             let lock = Lock::new(self.store.clone(), name.clone(), Mode::Exclusive, self.options.clone());
@@ -95,6 +112,24 @@ impl Multi {
         // Whoever waited long for the last may have lost the first.
         taken.check()?;
         Ok(taken)
+    }
+
+    /// One step: all of them, or [`Contended`](ErrorKind::Contended).
+    async fn take_at_once(&self, first: &Name, others: &[Name], wait: Wait) -> Result<MultiGuard> {
+        let client = self.store.client();
+        let words = self.options.settle(&client.guarantees)?;
+        let claim = |name: &Name| {
+            let full_name = self.store.full_name(name).map_err(|e| e.with_name(name))?;
+            Ok(Claim::new(full_name, Mode::Exclusive, Queue::Try, words.ttl, &words.label))
+        };
+        let (one, others) = (claim(first)?, others.iter().map(claim).collect::<Result<_>>()?);
+        let taken = acquire_all(client, one, others, wait, words.max_hold).await;
+        let taken = taken.map_err(|(at, e)| e.with_name(self.names.get(at).unwrap_or(first)))?;
+        let not_before = words.min_hold.map(|min| client.clock.now() + min);
+        let guard = |(name, (standing, granted)): (&Name, Taken)| {
+            Guard::new(Hold::new(client.clone(), standing, name.clone(), granted.token, not_before))
+        };
+        Ok(MultiGuard { guards: self.names.iter().zip(taken).map(guard).collect() })
     }
 }
 

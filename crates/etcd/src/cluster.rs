@@ -4,7 +4,7 @@
 //! fail; and nothing in it ends a request that is never answered. All that this crate sends may be sent twice.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const SILENCES: u32 = 2;
 
 pub(crate) struct Cluster {
     pub(crate) config: Config,
-    endpoints: Vec<Endpoint>,
+    endpoints: Vec<Mutex<Endpoint>>,
     active: AtomicUsize,
     /// Tells when another connection came into use.
     pub(crate) moved: watch::Sender<()>,
@@ -31,8 +31,8 @@ pub(crate) struct Cluster {
 
 #[derive(Default)]
 struct Endpoint {
-    client: Mutex<Option<Client>>,
-    silences: AtomicU32,
+    client: Option<Client>,
+    silences: u32,
 }
 
 /// What came of a call.
@@ -44,7 +44,7 @@ pub(crate) struct Answer<T> {
 
 impl Cluster {
     pub(crate) fn new(config: Config) -> Cluster {
-        let endpoints = config.endpoints.iter().map(|_| Endpoint::default()).collect();
+        let endpoints = config.endpoints.iter().map(|_| Mutex::default()).collect();
         Cluster { config, endpoints, active: AtomicUsize::new(0), moved: watch::Sender::new(()) }
     }
 
@@ -64,12 +64,7 @@ impl Cluster {
             doubt |= outcome.as_ref().is_err_and(|failure| failure.is(Ambiguous));
             left -= 1;
             let failed = outcome.as_ref().is_err_and(|failure| failure.is(Ambiguous) || failure.is(Unavailable));
-            if !silent {
-                self.endpoints[at].silences.store(0, Relaxed);
-            }
-            if failed {
-                self.leave(at, silent);
-            }
+            self.judge(at, failed, silent);
             if !failed || left == 0 {
                 let outcome = outcome.map_err(|failure| if doubt { failure.after_doubt() } else { failure });
                 return Answer { outcome, doubt };
@@ -77,32 +72,33 @@ impl Cluster {
         }
     }
 
-    /// Turns to the next endpoint; a connection that says nothing is given up.
-    fn leave(&self, at: usize, silent: bool) {
-        let next = (at + 1) % self.endpoints.len();
-        let turned = next != at && self.active.compare_exchange(at, next, Relaxed, Relaxed).is_ok();
-        let dead = silent && self.endpoints[at].silences.fetch_add(1, Relaxed) + 1 >= SILENCES;
+    /// After a failure the next endpoint is in use; a connection that says nothing is given up.
+    fn judge(&self, at: usize, failed: bool, silent: bool) {
+        let mut endpoint = self.endpoint(at);
+        endpoint.silences = if silent { endpoint.silences + 1 } else { 0 };
+        let dead = endpoint.silences >= SILENCES;
         if dead {
-            self.endpoints[at].silences.store(0, Relaxed);
-            *self.slot(at) = None;
+            *endpoint = Endpoint::default();
         }
+        let next = if failed { (at + 1) % self.endpoints.len() } else { at };
+        let turned = next != at && self.active.compare_exchange(at, next, Relaxed, Relaxed).is_ok();
         if turned || dead {
             self.moved.send_replace(());
         }
     }
 
-    fn slot(&self, at: usize) -> MutexGuard<'_, Option<Client>> {
-        self.endpoints[at].client.lock().unwrap_or_else(PoisonError::into_inner)
+    fn endpoint(&self, at: usize) -> MutexGuard<'_, Endpoint> {
+        self.endpoints[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Connects at the first use: with a user, that asks the server.
     async fn client(&self, at: usize) -> Result<Client, ClientError> {
-        let known = self.slot(at).clone();
+        let known = self.endpoint(at).client.clone();
         if let Some(client) = known {
             return Ok(client);
         }
         let Config { endpoints, options, .. } = &self.config;
         let client = Client::connect([&endpoints[at]], Some(options.clone())).await?;
-        Ok(self.slot(at).get_or_insert(client).clone())
+        Ok(self.endpoint(at).client.get_or_insert(client).clone())
     }
 }

@@ -1,17 +1,17 @@
 //! What a request came to when it did not succeed, told honestly.
 
 use etcd_client::Error as ClientError;
-use leasehold_core::{Error, ErrorKind};
+use leasehold_core::Error;
+use leasehold_core::ErrorKind::{self, Ambiguous, Denied, Internal, Invalid, Lost, Unavailable};
 use tonic::Code;
 
 /// Why a request has no good answer.
 #[derive(Clone, Debug)]
-pub(crate) enum Failure {
-    /// The lease does not exist (any more).
-    LeaseGone,
+pub(crate) struct Failure {
     /// `Unavailable`: surely not executed. `Ambiguous`: perhaps executed, perhaps later. For both, another endpoint may do
-    /// better. Any other kind: the store said no, and would say so again.
-    Of(ErrorKind, String),
+    /// better. `Lost`: the lease does not exist (any more). Any other kind: the store said no, and would say so again.
+    kind: ErrorKind,
+    why: String,
 }
 
 /// What is said when a request was refused before it was proposed to the peers, or never sent. Other errors of code
@@ -26,46 +26,46 @@ const NOT_EXECUTED: [&str; 6] = [
 ];
 
 impl Failure {
-    pub(crate) fn new(kind: ErrorKind, why: &str) -> Failure {
-        Failure::Of(kind, why.to_owned())
+    pub(crate) fn new(kind: ErrorKind, why: impl Into<String>) -> Failure {
+        Failure { kind, why: why.into() }
     }
 
     pub(crate) fn is(&self, kind: ErrorKind) -> bool {
-        matches!(self, Failure::Of(k, _) if *k == kind)
+        self.kind == kind
+    }
+
+    pub(crate) fn lease_is_gone(&self) -> bool {
+        self.is(Lost)
     }
 
     /// The same when an earlier attempt stayed unanswered.
     pub(crate) fn after_doubt(self) -> Failure {
-        self.instead_of(ErrorKind::Unavailable, ErrorKind::Ambiguous)
+        self.instead_of(Unavailable, Ambiguous)
     }
 
     /// The same for a request that changes nothing: whether it was executed does not matter.
     pub(crate) fn of_a_read(self) -> Failure {
-        self.instead_of(ErrorKind::Ambiguous, ErrorKind::Unavailable)
+        self.instead_of(Ambiguous, Unavailable)
     }
 
     fn instead_of(self, said: ErrorKind, kind: ErrorKind) -> Failure {
-        match self {
-            Failure::Of(is, why) if is == said => Failure::Of(kind, why),
-            other => other,
-        }
+        if self.kind == said { Failure { kind, ..self } } else { self }
     }
 }
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Failure {
-        use ErrorKind::{Ambiguous, Denied, Internal, Invalid, Unavailable};
         let status = match error {
             ClientError::GRpcStatus(status) => status,
-            ClientError::LeaseKeepAliveError(why) if why == "lease not found" => return Failure::LeaseGone,
+            ClientError::LeaseKeepAliveError(why) if why == "lease not found" => return Failure::new(Lost, why),
             ClientError::InvalidArgs(_) | ClientError::InvalidUri(_) | ClientError::InvalidMetadataValue(_) => {
-                return Failure::Of(Invalid, error.to_string());
+                return Failure::new(Invalid, error.to_string());
             }
-            other => return Failure::Of(Ambiguous, other.to_string()),
+            other => return Failure::new(Ambiguous, other.to_string()),
         };
         let says = |words: &[&str]| words.iter().any(|word| status.message().contains(word));
         let kind = match status.code() {
-            Code::NotFound if says(&["lease not found"]) => return Failure::LeaseGone,
+            Code::NotFound if says(&["lease not found"]) => Lost,
             Code::Unauthenticated | Code::PermissionDenied => Denied,
             // How etcd says that a password is wrong, a user is needed, or that it knows no users at all.
             Code::InvalidArgument | Code::FailedPrecondition if says(&["authenticat", "user name"]) => Denied,
@@ -73,20 +73,18 @@ impl From<ClientError> for Failure {
             Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::Unimplemented => Internal,
             _ => Ambiguous,
         };
-        Failure::Of(kind, format!("{}: {}", status.code(), status.message()))
+        Failure::new(kind, format!("{}: {}", status.code(), status.message()))
     }
 }
 
 impl From<Failure> for Error {
-    fn from(failure: Failure) -> Error {
-        let Failure::Of(kind, why) = failure else {
-            return Error::new(ErrorKind::Unavailable, "the session's lease ended; claim again");
-        };
-        let what = match kind {
-            ErrorKind::Unavailable => "etcd cannot be reached or cannot serve",
-            ErrorKind::Ambiguous => "etcd did not answer; the request may have been executed",
-            ErrorKind::Denied => "etcd refused the user, the password or the rights",
-            _ => "etcd refused the request",
+    fn from(Failure { kind, why }: Failure) -> Error {
+        let (kind, what) = match kind {
+            Lost => (Unavailable, "the session's lease ended; claim again"),
+            Unavailable => (kind, "etcd cannot be reached or cannot serve"),
+            Ambiguous => (kind, "etcd did not answer; the request may have been executed"),
+            Denied => (kind, "etcd refused the user, the password or the rights"),
+            _ => (kind, "etcd refused the request"),
         };
         Error::new(kind, format!("{what} ({why})"))
     }
@@ -102,15 +100,15 @@ mod tests {
 
     #[test]
     fn only_what_was_surely_not_executed_is_unavailable() {
-        assert_eq!(kind(Code::Unavailable, "tcp connect error"), ErrorKind::Unavailable);
-        assert_eq!(kind(Code::Unavailable, "etcdserver: no leader"), ErrorKind::Unavailable);
-        assert_eq!(kind(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"), ErrorKind::Unavailable);
-        assert_eq!(kind(Code::Unavailable, "etcdserver: request timed out"), ErrorKind::Ambiguous);
-        assert_eq!(kind(Code::Unavailable, "keep-alive timed out"), ErrorKind::Ambiguous);
-        assert_eq!(kind(Code::Unknown, "h2 protocol error"), ErrorKind::Ambiguous);
-        assert_eq!(kind(Code::InvalidArgument, "etcdserver: authentication failed"), ErrorKind::Denied);
-        assert_eq!(kind(Code::InvalidArgument, "etcdserver: user name is empty"), ErrorKind::Denied);
-        assert_eq!(kind(Code::PermissionDenied, "etcdserver: permission denied"), ErrorKind::Denied);
-        assert_eq!(kind(Code::InvalidArgument, "etcdserver: key is not provided"), ErrorKind::Internal);
+        assert_eq!(kind(Code::Unavailable, "tcp connect error"), Unavailable);
+        assert_eq!(kind(Code::Unavailable, "etcdserver: no leader"), Unavailable);
+        assert_eq!(kind(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"), Unavailable);
+        assert_eq!(kind(Code::Unavailable, "etcdserver: request timed out"), Ambiguous);
+        assert_eq!(kind(Code::Unavailable, "keep-alive timed out"), Ambiguous);
+        assert_eq!(kind(Code::Unknown, "h2 protocol error"), Ambiguous);
+        assert_eq!(kind(Code::InvalidArgument, "etcdserver: authentication failed"), Denied);
+        assert_eq!(kind(Code::InvalidArgument, "etcdserver: user name is empty"), Denied);
+        assert_eq!(kind(Code::PermissionDenied, "etcdserver: permission denied"), Denied);
+        assert_eq!(kind(Code::InvalidArgument, "etcdserver: key is not provided"), Internal);
     }
 }

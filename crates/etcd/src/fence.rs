@@ -1,10 +1,11 @@
 //! The token where it is spent: a condition for a user's own etcd transactions.
 
 use etcd_client::{Compare, CompareOp};
-use leasehold_core::{Error, ErrorKind, Fenced, Result};
+use leasehold_core::seam::place_of_token;
+use leasehold_core::{Error, ErrorKind, Fenced, Name, Result};
 
 use crate::Etcd;
-use crate::table::created_of;
+use crate::line::Own;
 
 impl Etcd {
     /// A condition for an etcd transaction of your own on the same cluster: *`by` still holds*. etcd checks it together with
@@ -35,13 +36,12 @@ impl Etcd {
     ///
     /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, or is another client's. It asks nobody.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<Compare> {
-        let created = created_of(by.fencing_token());
-        let state = self.0.state();
-        let hold = state.claims.values().find(|entry| entry.granted && entry.created == created);
-        let name = hold.and_then(|hold| self.0.keys.name_of(&hold.line));
+        let created = place_of_token(by.fencing_token());
+        let mut state = self.0.state();
         // A guard of another store may have the same number.
-        match hold.zip(name).filter(|(_, name)| name.as_str().ends_with(by.name().as_str())) {
-            Some((hold, _)) => Ok(Compare::create_revision(&*hold.key, CompareOp::Equal, created)),
+        let same = |name: &Name, own: &Own| own.created == created && name.as_str().ends_with(by.name().as_str());
+        match state.all().find(|(name, own)| own.granted && same(name, own)) {
+            Some((_, hold)) => Ok(Compare::create_revision(&*hold.key, CompareOp::Equal, created)),
             None => {
                 Err(Error::new(ErrorKind::Lost, "this etcd client holds nothing with this token").with_name(by.name()))
             }

@@ -37,10 +37,8 @@ mod fence;
 mod line;
 mod look;
 mod names;
-mod release;
 mod session;
 mod store;
-mod table;
 mod value;
 mod watch;
 
@@ -49,7 +47,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{ConnectOptions, GetOptions};
-use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
+use leasehold_core::seam::{
+    Backend, Bells, Claim, Claimed, ClaimedAll, Observing, Place, Renewal, Tenure, async_trait,
+};
 use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -57,6 +57,8 @@ use tokio::time::timeout;
 use crate::config::Config;
 use crate::store::Store;
 
+/// How many names one transaction takes: a server that is configured as it is shipped lets it compare 128 things.
+const AT_ONCE: usize = 100;
 /// How long `connect` may take.
 const CONNECT: Duration = Duration::from_secs(3);
 
@@ -121,12 +123,16 @@ impl Backend for Etcd {
         self.0.claim(claim).await
     }
 
+    async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
+        self.0.claim_all(claims).await
+    }
+
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
         Ok(self.0.renew(tenures).await)
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
-        Ok(self.0.release(claim.id).await?)
+        Ok(self.0.release(&claim.name, claim.id).await?)
     }
 
     async fn inspect(&self, name: &Name) -> Result<Line> {
@@ -148,6 +154,7 @@ impl Backend for Etcd {
             .pushed_wake(true)
             .ttl(Duration::from_secs(2), Duration::from_secs(1))
             .recovery(Duration::from_secs(2))
+            .atomic_multi(AT_ONCE)
             .notes(
                 "A restore from a backup may turn revisions, and so tokens, back. The server raises a TTL to 1.5 times its \
                  election timeout; a new leader extends every lease by its TTL. All locks of one client and TTL share one \

@@ -1,22 +1,105 @@
-//! One lock's line as a client sees it that waits in it, or observes it: a copy, read once its watch stands, and kept true by
-//! what the watch says. Pure: no clock, no network.
+//! One lock's line: this client's own claims in it, and, while one of them waits or somebody observes, a copy of all of it, read
+//! once when its watch stands and kept true by what the watch says. Pure: no clock, no network.
 //!
-//! A waiter holds when the copy knows its place and [`admit`] lets it in behind the entries with a smaller
-//! `create_revision`. None can be added there: a later entry has a greater one. So whoever dies in the middle is struck from
-//! the copy like everybody else, and no request is needed however long the line is.
+//! A waiter holds when the copy knows its entry and [`admit`](leasehold_core::seam::admit) lets it in behind those with a
+//! smaller `create_revision`. None can be added there: a later entry has a greater one. So whoever dies in the middle is struck
+//! from the copy like everybody else, and no request is needed however long the line is.
 //!
 //! What makes the copy right (each is a case of the model test below):
 //! * the watch stands before the line is read. What it says meanwhile is kept, and what the read has seen is not believed
 //!   again: keys are reused, and the deletion of an entry must not strike the next one of the same key;
-//! * a place of which the copy cannot know yet waits: its own put is still to come;
+//! * an entry of ours of which the copy cannot know yet waits: its own put is still to come;
 //! * all that happened at one revision is taken in before anybody's turn: a lease that ends deletes all its keys at once;
-//! * a place holds only if as many stood before it when it came as its own transaction counted. So an entry that the watch
+//! * a claim holds only if as many stood before it when it came as its own transaction counted. So an entry that the watch
 //!   failed to tell of lets nobody in too early.
 
-use std::collections::{BTreeMap, HashMap};
 use std::mem::take;
+use std::sync::{Arc, Weak};
 
-use leasehold_core::seam::{Admission, ClaimId, Mode, admit};
+use leasehold_core::seam::{ClaimId, Grant, Mode, Moment, Place, Validity, holding};
+
+use crate::session::Session;
+
+/// One claim of ours, from just before its first request until its release is confirmed.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    pub(crate) id: ClaimId,
+    pub(crate) session: Arc<Session>,
+    pub(crate) key: Arc<str>,
+    /// The key's create_revision, 0 while there is none that is known.
+    pub(crate) created: i64,
+    /// How many stood before it when it came, if its own transaction counted them.
+    pub(crate) ahead: Option<i64>,
+    pub(crate) granted: bool,
+    /// A request that may create the key was sent and not answered.
+    pub(crate) doubt: bool,
+    /// It is being released: what becomes of its key is no news.
+    pub(crate) leaving: bool,
+    /// When it was last claimed or renewed.
+    pub(crate) tended: Moment,
+}
+
+impl Own {
+    pub(crate) fn place(&self) -> Place {
+        Place::new(self.key.clone())
+    }
+
+    pub(crate) fn validity(&self) -> Validity {
+        self.session.validity(self.tended)
+    }
+
+    pub(crate) fn grant(&self) -> Grant {
+        Grant::of_place(self.place(), self.created, self.validity())
+    }
+
+    pub(crate) fn waits(&self) -> bool {
+        !self.granted && !self.leaving
+    }
+
+    /// Its key has this create_revision; 0 if there is none (any more).
+    pub(crate) fn stands_at(&mut self, created: i64) {
+        if self.created != created {
+            (self.created, self.ahead, self.granted) = (created, None, false);
+        }
+    }
+}
+
+/// What this client knows of a line.
+#[derive(Default, Debug)]
+pub(crate) struct Line {
+    pub(crate) own: Vec<Own>,
+    /// While it is watched, or will be.
+    pub(crate) copy: Option<Box<Copy>>,
+    /// Alive as long as somebody observes.
+    pub(crate) observers: Weak<()>,
+}
+
+/// All entries of a line.
+#[derive(Default, Debug)]
+pub(crate) struct Copy {
+    /// Its watch was asked for.
+    pub(crate) ordered: bool,
+    /// When it was read; before that, what the watch said is kept in `early`.
+    read_at: Option<i64>,
+    early: Vec<Event>,
+    /// Up to where it knows all.
+    revision: i64,
+    /// By create_revision.
+    entries: Vec<Entry>,
+    /// What observers have been told of: see [`Copy::holders`].
+    face: Option<Vec<(i64, i64)>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: Vec<u8>,
+    created: i64,
+    /// When its value was last written.
+    revision: i64,
+    mode: Mode,
+    /// How many stood before it when it came; `None` if it was read.
+    ahead: Option<i64>,
+}
 
 /// What the watch says of one key.
 #[derive(Clone, Debug)]
@@ -27,74 +110,62 @@ pub(crate) struct Event {
     pub(crate) put: Option<(i64, Mode)>,
 }
 
-/// One lock's line as one client sees it.
-#[derive(Default, Debug)]
-pub(crate) struct Line {
-    /// When it was read; before that, what the watch said is kept in `early`.
-    read_at: Option<i64>,
-    early: Vec<Event>,
-    /// Up to where the copy knows all.
-    revision: i64,
-    /// By create_revision.
-    entries: BTreeMap<i64, Entry>,
-    keys: HashMap<Vec<u8>, i64>,
-    /// This client's own, by create_revision.
-    places: BTreeMap<i64, (ClaimId, Stand)>,
-    stirred: bool,
-    /// Its watch was asked for.
-    pub(crate) sent: bool,
-    /// Nobody waited in it when it was last looked over.
-    idle: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    mode: Mode,
-    /// How many stood before it when it came; `None` if it was read.
-    ahead: Option<i64>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stand {
-    Holds,
-    /// Behind so many, as its own transaction counted.
-    Waits(Option<i64>),
-}
-
-/// What came of a look at the line: (claim, create_revision).
+/// What came of a look at the line.
 #[derive(Default, Debug)]
 pub(crate) struct News {
     /// These waited, and hold now.
-    pub(crate) granted: Vec<(ClaimId, i64)>,
-    /// The entries of these were deleted by somebody else.
-    pub(crate) gone: Vec<(ClaimId, i64)>,
-    /// Its holders, or their labels, may have changed.
+    pub(crate) granted: Vec<(ClaimId, Grant)>,
+    /// As these were, before somebody deleted their keys.
+    pub(crate) gone: Vec<Own>,
+    /// The holders, or their labels, may be others.
     pub(crate) stirred: bool,
     /// The copy is wrong.
     pub(crate) wrong: bool,
 }
 
 impl Line {
-    /// One of ours has this place.
-    pub(crate) fn place(&mut self, id: ClaimId, created: i64, stand: Stand) {
-        let place = self.places.entry(created).or_insert((id, stand));
-        if stand == Stand::Holds {
-            place.1 = stand;
-        }
+    pub(crate) fn own(&mut self, id: ClaimId) -> Option<&mut Own> {
+        self.own.iter_mut().find(|own| own.id == id)
     }
 
-    /// The place is none of this line's business any more.
-    pub(crate) fn forget(&mut self, created: i64) {
-        self.places.remove(&created);
+    /// Takes stock after all changes of a revision, or of ours.
+    pub(crate) fn news(&mut self) -> News {
+        let mut news = News::default();
+        let Some(copy) = self.copy.as_mut().filter(|copy| copy.read_at.is_some()) else { return news };
+        let holders = copy.holders();
+        let last = holders.last().map_or(0, |(created, _)| *created);
+        let known = |own: &&mut Own| own.created != 0 && own.created <= copy.revision && !own.leaving;
+        for own in self.own.iter_mut().filter(known) {
+            match copy.entry(own.created) {
+                None => {
+                    news.gone.push(own.clone());
+                    own.stands_at(0);
+                }
+                Some(entry) if !own.granted && own.created <= last => {
+                    own.granted = own.ahead.zip(entry.ahead).is_none_or(|(counted, seen)| counted == seen);
+                    news.wrong |= !own.granted;
+                    news.granted.extend(own.granted.then(|| (own.id, own.grant())));
+                }
+                Some(_) => {}
+            }
+        }
+        news.stirred = copy.face.as_ref() != Some(&holders);
+        copy.face = Some(holders);
+        news
     }
 
-    /// The whole line, read at `revision` while the watch stood.
-    pub(crate) fn read(&mut self, revision: i64, live: impl Iterator<Item = (Vec<u8>, i64, Mode)>) {
-        (self.read_at, self.revision, self.stirred) = (Some(revision), revision, true);
-        for (key, created, mode) in live {
-            self.keys.insert(key, created);
-            self.entries.insert(created, Entry { mode, ahead: None });
-        }
+    /// Whether nothing would be lost if it were forgotten.
+    pub(crate) fn is_nobodys(&self) -> bool {
+        self.own.is_empty() && self.copy.is_none()
+    }
+}
+
+impl Copy {
+    /// The whole line, read at `revision` while the watch stood: (key, create_revision, mod_revision, mode), oldest first.
+    pub(crate) fn read(&mut self, revision: i64, live: impl Iterator<Item = (Vec<u8>, i64, i64, Mode)>) {
+        (self.read_at, self.revision) = (Some(revision), revision);
+        let entry = |(key, created, revision, mode)| Entry { key, created, revision, mode, ahead: None };
+        self.entries = live.map(entry).collect();
         take(&mut self.early).into_iter().for_each(|event| self.hear(event));
     }
 
@@ -109,61 +180,27 @@ impl Line {
 
     fn apply(&mut self, Event { revision, key, put }: Event) {
         self.revision = revision;
-        let newcomer = put.filter(|(created, _)| self.keys.get(&key) != Some(created));
-        if put.is_none() || newcomer.is_some() {
-            self.keys.remove(&key).map(|deleted| self.entries.remove(&deleted));
+        if let Some((created, mode)) = put
+            && let Some(entry) = self.entries.iter_mut().find(|entry| entry.created == created)
+        {
+            (entry.revision, entry.mode) = (revision, mode);
+            return;
         }
+        self.entries.retain(|entry| entry.key != key);
         let ahead = i64::try_from(self.entries.len()).ok();
-        if let Some((created, mode)) = put {
-            self.keys.insert(key, created);
-            self.entries.entry(created).or_insert(Entry { mode, ahead }).mode = mode;
-        }
-        self.stirred |= newcomer.is_none_or(|(created, mode)| self.lets_in(created, mode));
+        self.entries.extend(put.map(|(created, mode)| Entry { key, created, revision, mode, ahead }));
     }
 
-    /// Takes stock after all changes of a revision, or a new place.
-    pub(crate) fn news(&mut self) -> News {
-        let mut news = News { stirred: take(&mut self.stirred), ..News::default() };
-        if self.read_at.is_none() {
-            return news;
-        }
-        let mut places = take(&mut self.places);
-        places.retain(|created, (id, _)| {
-            let there = *created > self.revision || self.entries.contains_key(created);
-            if !there {
-                news.gone.push((*id, *created));
-            }
-            there
-        });
-        // Whoever stands behind one that is not let in is not let in either.
-        for (created, (id, stand)) in &mut places {
-            let (Stand::Waits(counted), Some(entry)) = (*stand, self.entries.get(created)) else { continue };
-            news.wrong = counted.zip(entry.ahead).is_some_and(|(counted, seen)| counted != seen);
-            if news.wrong || !self.lets_in(*created, entry.mode) {
-                break;
-            }
-            *stand = Stand::Holds;
-            news.granted.push((*id, *created));
-        }
-        self.places = places;
-        news
+    fn entry(&self, created: i64) -> Option<&Entry> {
+        let at = self.entries.binary_search_by_key(&created, |entry| entry.created);
+        at.ok().map(|at| &self.entries[at])
     }
 
-    fn lets_in(&self, created: i64, mode: Mode) -> bool {
-        let before: Vec<Mode> = self.entries.range(..created).map(|(_, entry)| entry.mode).collect();
-        admit(&before, mode) == Admission::In
+    /// Who holds: the create_revision of each, and when its value was last written.
+    fn holders(&self) -> Vec<(i64, i64)> {
+        let modes: Vec<Mode> = self.entries.iter().map(|entry| entry.mode).collect();
+        self.entries[..holding(&modes)].iter().map(|entry| (entry.created, entry.revision)).collect()
     }
-
-    /// Looks it over: whether nobody waits in it, now and the last time.
-    pub(crate) fn is_over(&mut self) -> bool {
-        let idle = self.read_at.is_some() && self.places.values().all(|(_, stand)| *stand == Stand::Holds);
-        std::mem::replace(&mut self.idle, idle) && idle
-    }
-}
-
-/// How many hold in a line of these: always its first ones, for behind one that is not let in nobody is.
-pub(crate) fn holders(modes: &[Mode]) -> usize {
-    (0..modes.len()).take_while(|i| admit(&modes[..*i], modes[*i]) == Admission::In).count()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! ```text
 //! <namespace>/<name>/<lease>-<slot>   one place in the line of a lock; the value says whose, and how: see `value`
 //! <namespace>/%session/<lease>        one session: see `session`
-//! <namespace>/%evicted/<number>       an eviction: the create_revision of the place that it ended, under that place's lease
+//! <namespace>/%evicted/<number>/<key> an eviction: the create_revision and key of the place that it ended, under its lease
 //! ```
 //!
 //! In a name `/` is written `%2F` and `%` is written `%25`, the rest stays as it is. So the prefix `a/` holds the line of
@@ -40,6 +40,11 @@ impl Keys {
     /// The session's own key.
     pub(crate) fn session(&self, lease: i64) -> String {
         format!("{}%session/{lease:x}", self.root)
+    }
+
+    /// The note that the place with this create_revision and key was evicted.
+    pub(crate) fn eviction(&self, created: i64, key: &str) -> String {
+        format!("{}{created}/{key}", self.evictions())
     }
 
     /// What the keys of all evictions begin with.

@@ -1,22 +1,22 @@
-//! What all parts of the store share, and how they ask etcd.
+//! What all parts of the store share: what this client knows, and how it asks etcd.
 
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use etcd_client::{
     Client, Compare, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
-use leasehold_core::seam::{Bells, Mode};
-use leasehold_core::{Contention, Error, ErrorKind, Result};
+use futures_util::future::join_all;
+use leasehold_core::seam::{Bells, ClaimId, Moment};
+use leasehold_core::{Error, ErrorKind, Name, Result};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::cluster::{Answer, Cluster};
 use crate::config::Config;
 use crate::error::Failure;
-use crate::line::holders;
+use crate::line::{Copy, Line, Own};
 use crate::names::{self, Keys};
-use crate::table::{State, token};
-use crate::value::{self, Value};
+use crate::session::Session;
 
 pub(crate) struct Store {
     pub(crate) keys: Keys,
@@ -24,19 +24,94 @@ pub(crate) struct Store {
     pub(crate) bells: Bells,
     /// Leases are granted one by one.
     pub(crate) granting: tokio::sync::Mutex<()>,
+    /// Tells the watcher to watch this line.
+    pub(crate) orders: UnboundedSender<Name>,
     state: Mutex<State>,
-    closed: AtomicBool,
+}
+
+/// What this client knows of its claims, its sessions and their lines. Nothing here waits.
+#[derive(Default, Debug)]
+pub(crate) struct State {
+    pub(crate) lines: HashMap<Name, Line>,
+    pub(crate) sessions: Vec<Arc<Session>>,
+    pub(crate) closed: bool,
+}
+
+impl State {
+    /// The session for this TTL, in seconds, that lets claims in.
+    pub(crate) fn session(&self, asked: u64) -> Option<Arc<Session>> {
+        self.sessions.iter().find(|session| session.asked == asked && !session.is_closed()).cloned()
+    }
+
+    /// What is known of this claim.
+    pub(crate) fn own(&mut self, name: &Name, id: ClaimId) -> Option<&mut Own> {
+        self.lines.get_mut(name)?.own(id)
+    }
+
+    /// The copy of this line, while it is followed.
+    pub(crate) fn copy(&mut self, name: &Name) -> Option<&mut Copy> {
+        self.lines.get_mut(name)?.copy.as_deref_mut()
+    }
+
+    /// All claims.
+    pub(crate) fn all(&mut self) -> impl Iterator<Item = (&Name, &mut Own)> {
+        self.lines.iter_mut().flat_map(|(name, line)| line.own.iter_mut().map(move |own| (name, own)))
+    }
+
+    /// Takes the claim in, on the lowest slot that is free: keys are used again, because etcd keeps a tombstone of each.
+    pub(crate) fn enroll(&mut self, name: &Name, id: ClaimId, prefix: &str, session: Arc<Session>) -> Own {
+        let own = &mut self.lines.entry(name.clone()).or_default().own;
+        let used: HashSet<&str> = own.iter().map(|other| &*other.key).collect();
+        let mut slot = 0;
+        while used.contains(&*names::place(prefix, session.lease, slot)) {
+            slot += 1;
+        }
+        let (key, tended) = (names::place(prefix, session.lease, slot).into(), Moment::now());
+        let (granted, doubt, leaving) = (false, false, false);
+        let new = Own { id, session, key, created: 0, ahead: None, granted, doubt, leaving, tended };
+        own.push(new.clone());
+        new
+    }
+
+    /// Removes a claim that was released: the store surely has nothing left of it, and never will.
+    pub(crate) fn strike(&mut self, name: &Name, id: ClaimId) {
+        let Some(line) = self.lines.get_mut(name) else { return };
+        line.own.retain(|own| own.id != id || !own.leaving);
+        if line.is_nobodys() {
+            self.lines.remove(name);
+        }
+    }
+
+    /// Ends a session; answers whose claims ended with it.
+    pub(crate) fn end(&mut self, session: &Session) -> Vec<ClaimId> {
+        self.sessions.retain(|other| other.lease != session.lease);
+        let mut ended = Vec::new();
+        self.lines.retain(|_, line| {
+            let of = line.own.extract_if(.., |own| own.session.lease == session.lease);
+            ended.extend(of.map(|own| own.id));
+            !line.is_nobodys()
+        });
+        ended
+    }
+
+    /// Gives up the copies of lines in which nobody waits any more.
+    pub(crate) fn unfollow(&mut self) {
+        self.lines.retain(|_, line| {
+            line.copy.take_if(|_| !line.own.iter().any(Own::waits) && line.observers.strong_count() == 0);
+            !line.is_nobodys()
+        });
+    }
 }
 
 impl Store {
-    pub(crate) fn new(config: Config, orders: UnboundedSender<Arc<str>>) -> Store {
+    pub(crate) fn new(config: Config, orders: UnboundedSender<Name>) -> Store {
         Store {
             keys: Keys::new(&config.namespace),
             cluster: Cluster::new(config),
             bells: Bells::new(),
             granting: tokio::sync::Mutex::default(),
-            state: Mutex::new(State::new(orders)),
-            closed: AtomicBool::new(false),
+            orders,
+            state: Mutex::default(),
         }
     }
 
@@ -46,7 +121,7 @@ impl Store {
 
     pub(crate) fn open(&self) -> Result<()> {
         let closed = || Error::new(ErrorKind::Closed, "this etcd client was closed");
-        if self.closed.load(SeqCst) { Err(closed()) } else { Ok(()) }
+        if self.state().closed { Err(closed()) } else { Ok(()) }
     }
 
     pub(crate) async fn txn(&self, txn: Txn) -> Answer<TxnResponse> {
@@ -75,7 +150,7 @@ impl Store {
 
     /// Nothing new begins from here on, and the watcher ends.
     pub(crate) fn shut(&self) {
-        self.closed.store(true, SeqCst);
+        self.state().closed = true;
         self.cluster.moved.send_replace(());
     }
 
@@ -83,19 +158,16 @@ impl Store {
     pub(crate) async fn close(&self) -> Result<()> {
         self.shut();
         // Whoever is about to be granted a lease comes first, and is closed too.
-        let _turn = self.turn(&self.granting).await;
-        let sessions: Vec<_> = self.state().sessions.values().cloned().collect();
+        let _turn = self.turn().await;
+        let sessions = self.state().sessions.clone();
         let revocations = sessions.iter().map(|session| async move {
             let request = |client: Client| async move { client.lease_client().revoke(session.lease).await };
             match self.cluster.ask(self.cluster.config.limit, request).await.outcome {
-                Ok(_) | Err(Failure::LeaseGone) => {
-                    self.lose(session);
-                    Ok(())
-                }
-                Err(failure) => Err(Error::from(failure)),
+                Err(failure) if !failure.lease_is_gone() => Err(Error::from(failure)),
+                _ => Ok(self.lose(session)),
             }
         });
-        futures_util::future::join_all(revocations).await.into_iter().collect()
+        join_all(revocations).await.into_iter().collect()
     }
 }
 
@@ -112,36 +184,4 @@ pub(crate) fn put(lease: i64, key: &str, value: impl Into<Vec<u8>>) -> TxnOp {
 pub(crate) fn reads(response: &TxnResponse) -> Vec<GetResponse> {
     let read = |op| if let TxnOpResponse::Get(read) = op { Some(read) } else { None };
     response.op_responses().into_iter().filter_map(read).collect()
-}
-
-pub(crate) fn revision(header: Option<&etcd_client::ResponseHeader>) -> i64 {
-    header.map_or(0, etcd_client::ResponseHeader::revision)
-}
-
-/// The modes of those who stand before the entry `created`, from a read of the line's oldest. What was not read keeps
-/// everybody out.
-pub(crate) fn before(line: &str, read: &GetResponse, created: i64) -> Vec<Mode> {
-    let older = read.kvs().iter().take_while(|entry| entry.create_revision() < created);
-    let mut modes: Vec<Mode> = older.map(|entry| value::mode(line, entry)).collect();
-    if read.more() && modes.len() == read.kvs().len() {
-        modes.push(Mode::Exclusive);
-    }
-    modes
-}
-
-/// How many of the line's oldest hold.
-pub(crate) fn holding(line: &str, read: &GetResponse) -> usize {
-    holders(&before(line, read, i64::MAX))
-}
-
-/// Who holds, from a read of the line's oldest; `others`: how many stand in it, whoever asks not counted.
-pub(crate) fn contention(line: &str, read: &GetResponse, others: i64) -> Contention {
-    let Some(head) = read.kvs().first() else { return Contention::unknown() };
-    let ours = names::is_ours(line, head.key());
-    let who = if ours { Contention::by(Value::read(head.value()).label) } else { Contention::foreign() };
-    let who = who.token(token(head.create_revision()));
-    // Whether more hold than were read cannot be known, unless the head excludes them.
-    let known = !read.more() || value::mode(line, head) == Mode::Exclusive;
-    let waiters = usize::try_from(others).unwrap_or(0).saturating_sub(holding(line, read));
-    if known { who.waiters(waiters) } else { who }
 }

@@ -13,7 +13,8 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use etcd_client::KeyValue;
-use leasehold_core::seam::Mode;
+use leasehold_core::Entry;
+use leasehold_core::seam::{Mode, token_of_place};
 
 use crate::names;
 
@@ -53,9 +54,18 @@ fn permits(text: &str) -> Mode {
     numbers.filter(|(n, _)| *n > 0).map_or(Mode::Exclusive, |(n, of)| Mode::Permits { n, of })
 }
 
-/// The mode of an entry in this line.
-pub(crate) fn mode(line: &str, entry: &KeyValue) -> Mode {
-    if names::is_ours(line, entry.key()) { Value::read(entry.value()).mode } else { Mode::Exclusive }
+/// The mode of an entry in this line, and who it is, with the token that it has if it holds.
+pub(crate) fn entry(prefix: &str, kv: &KeyValue) -> (Mode, Entry) {
+    let token = token_of_place(kv.create_revision());
+    if !names::is_ours(prefix, kv.key()) {
+        return (Mode::Exclusive, Entry::foreign().token(token));
+    }
+    let Value { label, since, mode } = Value::read(kv.value());
+    (mode, since.into_iter().fold(Entry::new(label).token(token), Entry::since))
+}
+
+pub(crate) fn mode(prefix: &str, kv: &KeyValue) -> Mode {
+    entry(prefix, kv).0
 }
 
 #[cfg(test)]

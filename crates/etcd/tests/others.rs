@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ use leasehold_core::seam::{Backend, Claimed, Queue};
 use leasehold_core::{ErrorKind, Name, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::ChildStdout;
 
 #[tokio::test]
 async fn names_are_listed_over_many_pages_and_long_lines() {
@@ -75,6 +78,77 @@ async fn other_tools_wait_for_us_and_a_key_of_nobody_blocks_visibly() {
         granted(etcd.claim(&fair("junk")).await);
     })
     .await;
+}
+
+/// `etcdctl elect` campaigns behind our leader, leads, and resigns to ours; each side sees who leads.
+#[tokio::test]
+async fn etcdctl_campaigns_in_one_line_with_us() {
+    within(90, async {
+        let server = server().await;
+        let (one, two) = (Store::new(client(server.addr()).await), Store::new(client(server.addr()).await));
+        let elect = |word: &str| {
+            let mut ctl = tokio::process::Command::new("etcdctl");
+            ctl.env("ETCDCTL_API", "3").args(["--endpoints", &server.url(), "elect"]);
+            ctl.args(word.split(' ')).kill_on_drop(true).stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let until = |waiters: usize| {
+            let store = &one;
+            async move {
+                while store.election("jobs/1").inspect().await.unwrap().waiters.len() != waiters {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+        };
+        let mut observer = two.election("jobs/1").observe().await.unwrap();
+        let first = one.election("jobs/1").campaign("ours, first").await.unwrap();
+        observer.changed().await.unwrap();
+        assert_eq!(observer.current().unwrap().value, "ours, first");
+
+        let mut theirs = elect("test/jobs%2F1 theirs");
+        until(1).await;
+        let second = tokio::spawn(two.election("jobs/1").campaign("ours, second"));
+        until(2).await;
+        let mut listener = elect("-l test/jobs%2F1");
+        let mut heard = BufReader::new(listener.stdout.take().unwrap()).lines();
+        let mut said = BufReader::new(theirs.stdout.take().unwrap()).lines();
+        hears(&mut heard, "ours, first").await;
+
+        let token = first.fencing_token();
+        first.resign().await.unwrap();
+        hears(&mut said, "theirs").await;
+        hears(&mut heard, "theirs").await;
+        observer.changed().await.unwrap();
+        let leader = observer.current().unwrap().clone();
+        // What another tool stands for is not known to us, but that it leads, and that it came later.
+        assert!(leader.value.is_empty() && leader.token > token, "{leader:?}");
+        assert!(two.election("jobs/1").inspect().await.unwrap().holders[0].foreign);
+        assert!(!second.is_finished());
+
+        let pid = theirs.id().unwrap().to_string();
+        assert!(tokio::process::Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
+        let second = within(10, second).await.unwrap().unwrap();
+        assert!(second.fencing_token() > leader.token);
+        hears(&mut heard, "ours, second").await;
+        observer.changed().await.unwrap();
+        assert_eq!(observer.current().unwrap().value, "ours, second");
+        second.resign().await.unwrap();
+        theirs.wait().await.unwrap();
+        assert!(keys(&server, "").await.is_empty());
+    })
+    .await;
+}
+
+/// Reads lines until this one.
+async fn hears(lines: &mut Lines<BufReader<ChildStdout>>, line: &str) {
+    let heard = async {
+        while let Some(next) = lines.next_line().await.unwrap() {
+            if next == line {
+                return;
+            }
+        }
+        panic!("{line:?} was never said");
+    };
+    within(20, heard).await;
 }
 
 /// A holder that is cut off past its lease, and does not know it, writes nothing: etcd itself refuses, atomically.

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Bells, Claim, Claimed, Clock, Observing, Place, Renewal, Tenure, VirtualClock, async_trait,
+    Backend, Bells, Claim, Claimed, ClaimedAll, Clock, Moment, Observing, Place, Renewal, Tenure, VirtualClock,
+    async_trait,
 };
 use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
 
@@ -127,21 +128,7 @@ impl Memory {
 
     /// Works on one line, serves whoever is next, and leaves nothing behind of an empty line.
     fn with_line<T>(&self, name: &Name, work: impl FnOnce(&mut Queue, &mut Mint) -> T) -> T {
-        let now = self.0.world.clock.now();
-        let mut state = self.state();
-        let State { lines, mint, observers } = &mut *state;
-        let line = lines.entry(name.clone()).or_default();
-        let before = line.face();
-        line.settle(now, mint);
-        let outcome = work(line, mint);
-        line.settle(now, mint);
-        if line.face() != before {
-            observers.iter().filter(|observer| observer.name == *name).for_each(|o| o.cord.stirred(name));
-        }
-        if line.len() == 0 {
-            lines.remove(name);
-        }
-        outcome
+        self.state().with_line(name, self.0.world.clock.now(), work)
     }
 
     /// The state without the dead, of whom nobody may have asked since they died.
@@ -165,6 +152,25 @@ impl Memory {
             return Err(Error::new(ErrorKind::Unavailable, "this client was cut off"));
         }
         Ok(())
+    }
+}
+
+impl State {
+    /// Works on one line, serves whoever is next, and leaves nothing behind of an empty line.
+    fn with_line<T>(&mut self, name: &Name, now: Moment, work: impl FnOnce(&mut Queue, &mut Mint) -> T) -> T {
+        let State { lines, mint, observers } = self;
+        let line = lines.entry(name.clone()).or_default();
+        let before = line.face();
+        line.settle(now, mint);
+        let outcome = work(line, mint);
+        line.settle(now, mint);
+        if line.face() != before {
+            observers.iter().filter(|observer| observer.name == *name).for_each(|o| o.cord.stirred(name));
+        }
+        if line.len() == 0 {
+            lines.remove(name);
+        }
+        outcome
     }
 }
 
@@ -198,6 +204,20 @@ impl Backend for Memory {
         self.reachable()?;
         let now = self.0.world.clock.now();
         self.with_line(&claim.name, |line, mint| line.claim(claim, &self.0.cord, now, mint))
+    }
+
+    async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
+        self.reachable()?;
+        let now = self.0.world.clock.now();
+        let mut state = self.state();
+        for (i, claim) in claims.iter().enumerate() {
+            if let Some(who) = state.with_line(&claim.name, now, |line, _| line.before(claim.id, now)) {
+                return Ok(ClaimedAll::Busy(i, who));
+            }
+        }
+        let cord = &self.0.cord;
+        let take = |claim: &Claim| state.with_line(&claim.name, now, |line, mint| line.claim(claim, cord, now, mint));
+        claims.iter().map(take).collect()
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
@@ -236,6 +256,7 @@ impl Backend for Memory {
             .pushed_wake(true)
             .ttl(Duration::from_millis(10), Duration::from_nanos(1))
             .recovery(Duration::from_millis(5))
+            .atomic_multi(usize::MAX)
             .notes("one process; lives and dies with it")
     }
 

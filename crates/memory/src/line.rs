@@ -143,6 +143,11 @@ impl Queue {
         Ok(Claimed::Waiting(Waiting::new(place, self.contention(at, now)).look_again(look)))
     }
 
+    /// Who is in line before this claim, if anybody is.
+    pub(crate) fn before(&self, id: ClaimId, now: Moment) -> Option<Contention> {
+        self.0.first().filter(|first| first.claim.id != id).map(|_| self.contention(self.0.len(), now))
+    }
+
     pub(crate) fn renew(&mut self, tenure: &Tenure, now: Moment) -> Renewal {
         let Some(entry) = self.0.iter_mut().find(|entry| entry.claim.id == tenure.claim.id) else {
             return Renewal::Lost(Loss::Gone);

@@ -15,7 +15,9 @@ mod scripts;
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
+use leasehold_core::seam::{
+    Backend, Bells, Claim, Claimed, ClaimedAll, Observing, Place, Renewal, Tenure, async_trait,
+};
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 use leasehold_redis_client::{Connection, Inbox, Names, walk};
 pub use redis as client;
@@ -24,6 +26,8 @@ pub use crate::config::Options;
 pub use crate::fenced::write_fenced;
 use crate::replicas::Replicas;
 
+/// How many names one script takes: it keeps everybody else waiting.
+const AT_ONCE: usize = 100;
 /// The shortest lease; a shorter one is granted as this.
 const MIN_TTL: Duration = Duration::from_millis(100);
 
@@ -113,6 +117,10 @@ impl Backend for Redis {
         self.take(claim).await
     }
 
+    async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
+        self.take_all(claims).await
+    }
+
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
         Ok(self.keep(tenures).await)
     }
@@ -141,6 +149,7 @@ impl Backend for Redis {
             .pushed_wake(true)
             .ttl(MIN_TTL, Duration::from_millis(1))
             .recovery(Duration::from_millis(200))
+            .atomic_multi(AT_ONCE)
             .notes(NOTES)
             .warnings(self.warnings.clone())
     }

@@ -1,5 +1,7 @@
 //! The three verbs: claim, renew, release.
 
+mod several;
+
 use std::time::Duration;
 
 use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Moment, Place, Queue, Renewal, Tenure, Validity, Waiting};

@@ -14,6 +14,25 @@ macro_rules! lua {
 pub(crate) static CLAIM: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[lua!("keys"), CLOCK, lua!("claim_alone"), lua!("line"), lua!("claim")]));
 
+/// Takes several names, or none.
+pub(crate) static SEVERAL: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(&[
+        "local function before(KEYS, ARGV)\n",
+        lua!("keys"),
+        CLOCK,
+        lua!("line"),
+        lua!("before"),
+        "end\nlocal function claim(KEYS, ARGV)\n",
+        lua!("keys"),
+        CLOCK,
+        lua!("claim_alone"),
+        lua!("line"),
+        lua!("claim"),
+        "end\n",
+        lua!("several"),
+    ])
+});
+
 /// Extends what is still there.
 pub(crate) static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[lua!("keys"), CLOCK, lua!("line"), lua!("renew")]));

@@ -54,6 +54,7 @@ impl Harness for World {
         Powers::new(&able, "tokens rise for as long as the nodes keep their data, as its guarantees say")
             .lacks(&[Need::Fair], "the nodes share no order")
             .lacks(&[Need::Permits], "no majority counts permits")
+            .lacks(&[Need::AtomicMulti], "a majority of the nodes agrees on one name at a time")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use leasehold_core::seam::{Bells, Claim, ClaimId, Claimed, Moment, Renewal, Tenure, unescape};
+use leasehold_core::seam::{Bells, Claim, ClaimId, Claimed, ClaimedAll, Moment, Renewal, Tenure, unescape};
 use leasehold_core::{Error, ErrorKind, Loss, Name, Result};
 use rusqlite::{OptionalExtension, Transaction, TransactionBehavior, params};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -180,6 +180,11 @@ impl Client {
             }
             self.ended.extend(dead);
         }
+    }
+
+    pub(crate) fn claim_all(&mut self, claims: &[Claim], deadline: Moment) -> Result<ClaimedAll> {
+        self.ready(deadline)?;
+        self.write(deadline, |lines| lines.claim_all(claims))?
     }
 
     pub(crate) fn renew(&mut self, tenures: &[Tenure], deadline: Moment) -> Result<Vec<Renewal>> {

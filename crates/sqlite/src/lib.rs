@@ -22,11 +22,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
+use leasehold_core::seam::{
+    Backend, Bells, Claim, Claimed, ClaimedAll, Observing, Place, Renewal, Tenure, async_trait,
+};
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 
 use crate::client::{Handle, limit};
 
+/// How many names one transaction takes: it keeps everybody else waiting.
+const AT_ONCE: usize = 100;
 /// The shortest lease that survives a busy machine.
 const MIN_TTL: Duration = Duration::from_millis(100);
 
@@ -123,6 +127,11 @@ impl Backend for Sqlite {
         self.client.ask(move |client| client.claim(&claim, limit)).await
     }
 
+    async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
+        let (claims, limit) = (claims.to_vec(), limit(claims.iter().map(|claim| claim.ttl).min()));
+        self.client.ask(move |client| client.claim_all(&claims, limit)).await
+    }
+
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
         let (tenures, limit) = (tenures.to_vec(), limit(tenures.iter().map(|tenure| tenure.claim.ttl).min()));
         self.client.ask(move |client| client.renew(&tenures, limit)).await
@@ -155,6 +164,7 @@ impl Backend for Sqlite {
             .pushed_wake(true)
             .ttl(MIN_TTL, Duration::from_nanos(1))
             .recovery(Duration::from_millis(100))
+            .atomic_multi(AT_ONCE)
             .notes(NOTES)
     }
 

@@ -1,5 +1,7 @@
 //! What one transaction does to lines: take a place, keep it, give it back, and serve whoever is next.
 
+mod several;
+
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime};
 

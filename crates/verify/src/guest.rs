@@ -69,6 +69,9 @@ pub(crate) async fn lacking(store: &Store) -> Vec<Need> {
     if store.guarantees().fairness == Fairness::None {
         lacking.push(Need::Fair);
     }
+    if store.guarantees().atomic_multi < 2 {
+        lacking.push(Need::AtomicMulti);
+    }
     if refused(store.rw_lock("shared").read().try_acquire().await) {
         lacking.push(Need::Shared);
     }

@@ -4,10 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use leasehold_core::seam::{Address, Host};
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::{Error, ErrorKind, Name, Result};
 use zookeeper_client::{Acls, Connector, CreateMode, CreateOptions};
 
-use crate::names::Root;
+use crate::names;
 
 /// Where locks live when the URL names no path.
 const DEFAULT_ROOT: &str = "/leasehold";
@@ -23,7 +23,7 @@ const DEFAULT_PORT: u16 = 2181;
 pub struct Config {
     pub(crate) connector: Connector,
     pub(crate) servers: String,
-    pub(crate) root: Root,
+    pub(crate) root: String,
     pub(crate) timeout: Duration,
     private: bool,
 }
@@ -66,7 +66,7 @@ impl Config {
 
     fn of(connector: Connector, hosts: &[Host]) -> Config {
         let servers = hosts.iter().map(Host::to_string).collect::<Vec<_>>().join(",");
-        Config { connector, servers, root: Root::new(DEFAULT_ROOT), timeout: DEFAULT_TIMEOUT, private: false }
+        Config { connector, servers, root: DEFAULT_ROOT.to_owned(), timeout: DEFAULT_TIMEOUT, private: false }
     }
 
     /// The node under which locks live, such as `/prod/locks`. It is made when it is not there.
@@ -80,7 +80,7 @@ impl Config {
         if !parts.iter().all(|part| good(part)) || parts.first() == Some(&"zookeeper") {
             return Err(invalid(format!("the path {path:?} is not one for ZooKeeper's clients")));
         }
-        self.root = Root::new(path);
+        self.root = path.to_owned();
         Ok(self)
     }
 
@@ -93,11 +93,27 @@ impl Config {
         self
     }
 
-    /// How long one request may take before its outcome is called unknown. One second unless said otherwise.
+    /// How long a request may take before its outcome is called unknown. One second unless said otherwise. A call, which may
+    /// need several and a new connection, takes at most twice as long.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Config {
         self.timeout = timeout;
         self
+    }
+
+    /// The node of a lock: the parent of its line.
+    pub(crate) fn lock(&self, name: &Name) -> String {
+        format!("{}/{}", self.root, names::encode(name.as_str()))
+    }
+
+    /// The folder of the sessions' own nodes, to which they write their heartbeats. No lock's node begins with a dot.
+    pub(crate) fn sessions(&self) -> String {
+        format!("{}/.leasehold", self.root)
+    }
+
+    /// The node that an evictor touches so that the session hears of it.
+    pub(crate) fn bell(&self, session: i64) -> String {
+        format!("{}/{session:016x}-bell", self.sessions())
     }
 
     /// How nodes of this kind are made.
@@ -108,10 +124,7 @@ impl Config {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("servers", &self.servers)
-            .field("root", &self.root.path())
-            .finish_non_exhaustive()
+        f.debug_struct("Config").field("servers", &self.servers).field("root", &self.root).finish_non_exhaustive()
     }
 }
 
@@ -133,9 +146,9 @@ mod tests {
     fn reads_what_the_url_says() {
         let config = Config::from_url("zookeeper://a,b.c:1,[::1]:7/prod/lo%20cks?timeout=250").unwrap();
         assert_eq!(config.servers, "a:2181,b.c:1,[::1]:7");
-        assert_eq!((config.root.path(), config.timeout.as_millis(), config.private), ("/prod/lo cks", 250, false));
+        assert_eq!((&*config.root, config.timeout.as_millis(), config.private), ("/prod/lo cks", 250, false));
         for bare in ["zookeeper://a", "zookeeper://a/", "zookeeper://[::1]/"] {
-            assert_eq!(Config::from_url(bare).unwrap().root.path(), "/leasehold");
+            assert_eq!(Config::from_url(bare).unwrap().root, "/leasehold");
         }
     }
 

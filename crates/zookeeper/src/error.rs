@@ -23,17 +23,17 @@ fn of(e: ZkError, unanswered: ErrorKind) -> Error {
         ZkError::NoAuth | ZkError::InvalidAcl | ZkError::AuthFailed => {
             (ErrorKind::Denied, "ZooKeeper refuses: check the credentials, and the ACLs of the store's nodes")
         }
-        ZkError::SessionExpired | ZkError::SessionMoved => {
+        ZkError::SessionExpired | ZkError::SessionMoved | ZkError::ClientClosed => {
             (ErrorKind::Unavailable, "the session with ZooKeeper has ended; a new one will be made")
         }
-        ZkError::ClientClosed => (ErrorKind::Unavailable, "the session with ZooKeeper was closed"),
         ZkError::NoHosts | ZkError::Timeout => (ErrorKind::Unavailable, "no ZooKeeper server can be reached"),
         ZkError::NotReadOnly => (ErrorKind::Unavailable, "the ZooKeeper server has no quorum and only reads"),
         ZkError::Throttled => (ErrorKind::Unavailable, "the ZooKeeper server is overloaded"),
         ZkError::QuotaExceeded => (ErrorKind::Unavailable, "the quota of the store's root node is used up"),
         ZkError::ConnectionLoss | ZkError::Custom(_) | ZkError::UnexpectedError(_) => {
-            (unanswered, "the connection to ZooKeeper was lost before the answer")
+            (unanswered, "ZooKeeper has not answered, or the connection was lost before it did")
         }
+        ZkError::NoNode => (unanswered, "somebody removed the node meanwhile"),
         ZkError::NoChildrenForEphemerals => {
             (ErrorKind::Internal, "the lock's node is an ephemeral one, which is not Leasehold's: remove it")
         }

@@ -35,11 +35,11 @@ mod line;
 mod look;
 mod names;
 mod observe;
-mod places;
 mod proof;
 mod record;
 mod session;
 mod sessions;
+mod state;
 mod wait;
 mod withdraw;
 
@@ -51,6 +51,7 @@ use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Ren
 use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 
 pub use config::Config;
+use error::{reading, writing};
 use sessions::Sessions;
 
 /// A client of ZooKeeper. Clones are the same client; when the last one is dropped, its sessions are closed, and whatever was
@@ -105,7 +106,8 @@ impl ZooKeeper {
     /// # Errors
     /// [`ErrorKind::Lost`] if nobody holds with this token any more. Cancel-safe: it only reads.
     pub async fn fence(&self, name: &Name, token: FencingToken) -> Result<String> {
-        let holder = look::holder(&*self.sessions.any().await?, name, token).await?;
+        let session = self.sessions.any().await?;
+        let holder = session.limited(look::holder(&session, name, token)).await.map_err(reading)?;
         holder.map(|(path, _)| path).ok_or_else(|| Error::new(ErrorKind::Lost, "nobody holds with this token any more"))
     }
 }
@@ -123,21 +125,24 @@ impl Backend for ZooKeeper {
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
         match self.sessions.live(claim.ttl) {
-            Some(session) => withdraw::withdraw(&session, claim).await,
+            Some(session) => session.limited(withdraw::withdraw(&session, claim.id)).await.map_err(writing),
             None => Ok(()), // its session has ended, and so has its entry
         }
     }
 
     async fn inspect(&self, name: &Name) -> Result<Line> {
-        look::inspect(&*self.sessions.any().await?, name).await
+        let session = self.sessions.any().await?;
+        session.limited(look::inspect(&session, name)).await.map_err(reading)
     }
 
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        look::list(&*self.sessions.any().await?, prefix, after, limit).await
+        let session = self.sessions.any().await?;
+        session.limited(look::list(&session, prefix, after, limit)).await.map_err(reading)
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        look::evict(&*self.sessions.any().await?, name, token).await
+        let session = self.sessions.any().await?;
+        session.limited(look::evict(&session, name, token)).await.map_err(writing)
     }
 
     fn observe(&self, name: &Name) -> Observing {
@@ -160,7 +165,7 @@ impl Backend for ZooKeeper {
     }
 
     fn bells(&self) -> Option<&Bells> {
-        Some(self.sessions.bells())
+        Some(&self.sessions.bells)
     }
 
     async fn close(&self) -> Result<()> {
@@ -171,6 +176,6 @@ impl Backend for ZooKeeper {
 
 impl fmt::Debug for ZooKeeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ZooKeeper").field(self.sessions.config()).finish()
+        f.debug_tuple("ZooKeeper").field(&self.sessions.config).finish()
     }
 }

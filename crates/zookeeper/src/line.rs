@@ -1,6 +1,7 @@
-//! The order of a lock's line, and who in it holds. Pure.
+//! The line of a lock: its node's children, in order.
 
-use leasehold_core::seam::{Admission, Mode, admit};
+use leasehold_core::seam::Mode;
+use zookeeper_client::{Client, Error as ZkError};
 
 use crate::{names, record};
 
@@ -30,11 +31,22 @@ impl Child {
         Some(Child { node: node.to_owned(), sequence, mode: names::mode(node) })
     }
 
-    /// Takes into account what its data says of it.
+    /// Takes into account what its data says of it. Only who holds alone can be downgraded, so this is news at the head alone.
     pub(crate) fn refine(&mut self, data: &[u8]) {
-        if record::is_shared(data) {
+        if record::decode(data).is_some_and(|(mode, _)| mode == "shared") {
             self.mode = Mode::Shared;
         }
+    }
+}
+
+/// The children of a node, none if it is not there; seen after everything that happened before, if `sync`.
+pub(crate) async fn children(client: &Client, path: &str, sync: bool) -> Result<Vec<String>, ZkError> {
+    if sync {
+        client.sync(path).await?;
+    }
+    match client.list_children(path).await {
+        Err(ZkError::NoNode) => Ok(Vec::new()),
+        listed => listed,
     }
 }
 
@@ -52,12 +64,6 @@ pub(crate) fn in_order(children: &[String]) -> Vec<Child> {
 /// The modes of these entries.
 pub(crate) fn modes(line: &[Child]) -> Vec<Mode> {
     line.iter().map(|child| child.mode).collect()
-}
-
-/// How many at the head of a line hold.
-pub(crate) fn holding(line: &[Child]) -> usize {
-    let modes = modes(line);
-    (0..line.len()).take_while(|&i| admit(&modes[..i], modes[i]) == Admission::In).count()
 }
 
 #[cfg(test)]
@@ -96,17 +102,5 @@ mod tests {
         assert_eq!(sequences(&line), [i32::MAX - 1, i32::MAX, i32::MIN, i32::MIN + 1]);
         // Junk that spans more than half of the circle has no order; it must not do worse than that.
         assert_eq!(in_order(&nodes(&[0, i32::MAX, i32::MIN, -1_500_000_000, 1_500_000_000])).len(), 5);
-    }
-
-    #[test]
-    fn the_head_of_a_line_holds() {
-        let holders = |modes: &[&str]| {
-            let line: Vec<String> = modes.iter().zip(1..).map(|(mode, i)| format!("_c_x-{mode}lock-{i:010}")).collect();
-            holding(&in_order(&line))
-        };
-        assert_eq!(holders(&[]), 0);
-        assert_eq!(holders(&["", "", "shared-"]), 1);
-        assert_eq!(holders(&["shared-", "shared-", "", "shared-"]), 2);
-        assert_eq!(holders(&["1of3-", "2of3-", "1of3-"]), 2);
     }
 }

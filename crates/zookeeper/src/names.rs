@@ -1,44 +1,7 @@
-//! Where things are in ZooKeeper: how a lock's name becomes a node and back, and what the nodes below it are called.
+//! How a lock's name becomes a node's and back, and how the nodes of its line are called.
 
 use leasehold_core::Name;
 use leasehold_core::seam::{ClaimId, Mode, escape, unescape};
-
-/// The folder of the sessions' own nodes. No lock's node begins with a dot.
-const SESSIONS: &str = ".leasehold";
-
-/// The node under which everything of one store lives.
-#[derive(Clone, Debug)]
-pub(crate) struct Root(String);
-
-impl Root {
-    /// `path` is an absolute path without a slash at its end.
-    pub(crate) fn new(path: &str) -> Root {
-        Root(path.to_owned())
-    }
-
-    pub(crate) fn path(&self) -> &str {
-        &self.0
-    }
-
-    /// The parent of a lock's line.
-    pub(crate) fn lock(&self, name: &Name) -> String {
-        format!("{}/{}", self.0, encode(name.as_str()))
-    }
-
-    pub(crate) fn sessions(&self) -> String {
-        format!("{}/{SESSIONS}", self.0)
-    }
-
-    /// The node to which a session writes its heartbeats.
-    pub(crate) fn beat(&self, session: i64) -> String {
-        format!("{}/{SESSIONS}/{session:016x}-beat", self.0)
-    }
-
-    /// The node that an evictor touches so that the session hears of it.
-    pub(crate) fn bell(&self, session: i64) -> String {
-        format!("{}/{SESSIONS}/{session:016x}-bell", self.0)
-    }
-}
 
 /// Percent-encodes `/`, `%`, control characters, everything that is not ASCII, and a dot at the beginning.
 pub(crate) fn encode(name: &str) -> String {
@@ -62,13 +25,10 @@ fn special(c: char) -> bool {
     c == '/' || c.is_control() || !c.is_ascii()
 }
 
-/// The beginning of the name of a claim's entry, in the form of Curator's recipes.
-///
-/// The UUID is the claim's id mixed with the session's: in a new session the same claim must not take the old session's
-/// node, which may still be there, for its own.
-pub(crate) fn entry(claim: ClaimId, session: i64) -> String {
-    let id = u128::from_str_radix(&claim.to_string(), 16).unwrap_or_default() ^ u128::from(session as u64);
-    let hex = format!("{id:032x}");
+/// How the name of a new entry begins, in the form of Curator's recipes. It never comes again: what is meant for this entry
+/// meets no other, of whatever claim or session.
+pub(crate) fn fresh() -> String {
+    let hex = ClaimId::fresh().to_string();
     format!("_c_{}-{}-{}-{}-{}-", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
@@ -116,18 +76,17 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_named_as_curator_names_it_and_is_its_session_s_own() {
-        let id = ClaimId::parse("000102030405060708090a0b0c0d0e0f").unwrap();
-        assert_eq!(entry(id, 0) + &ending(Mode::Exclusive), "_c_00010203-0405-0607-0809-0a0b0c0d0e0f-lock-");
-        assert_ne!(entry(id, 1), entry(id, 2));
-        assert_eq!(entry(id, -1), "_c_00010203-0405-0607-f7f6-f5f4f3f2f1f0-");
+    fn an_entry_is_named_as_curator_names_it_and_never_as_another() {
+        let (one, other) = (fresh(), fresh());
+        let groups: Vec<usize> = one.split('-').map(str::len).collect();
+        assert!(one.starts_with("_c_") && groups == [3 + 8, 4, 4, 4, 12, 0], "{one}");
+        assert_ne!(one, other);
     }
 
     #[test]
     fn an_entry_s_name_says_its_mode() {
-        let id = ClaimId::fresh();
         for of in [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: 3 }, Mode::Permits { n: 1, of: u32::MAX }] {
-            assert_eq!(mode(&format!("{}{}0000000007", entry(id, 5), ending(of))), of);
+            assert_eq!(mode(&format!("{}{}0000000007", fresh(), ending(of))), of);
         }
         for shared in ["_c_x-__READ__0000000007", "0123__rlock__0000000007"] {
             assert_eq!(mode(shared), Mode::Shared);

@@ -1,79 +1,62 @@
 //! Observing: a ring whenever the first holder of a name, or what its node says, may have changed.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use leasehold_core::seam::Observing;
 use leasehold_core::{ErrorKind, Name, Result};
 use tokio::runtime::Handle;
-use zookeeper_client::{Error as ZkError, EventType, OneshotWatcher};
+use tokio::task::JoinSet;
+use zookeeper_client::{Error as ZkError, OneshotWatcher};
 
 use crate::error::reading;
-use crate::line;
+use crate::heart::BREATHE;
+use crate::line::{children, in_order};
+use crate::session::Session;
 use crate::sessions::Sessions;
-
-/// How long to wait before trying again what has failed.
-const BREATHE: Duration = Duration::from_millis(200);
 
 /// See [`Backend::observe`](leasehold_core::seam::Backend::observe).
 pub(crate) fn observe(sessions: &Arc<Sessions>, name: &Name) -> Observing {
-    let Ok(runtime) = Handle::try_current() else { return Observing::none() };
+    if Handle::try_current().is_err() {
+        return Observing::none();
+    }
     let (sessions, name) = (sessions.clone(), name.clone());
-    let task = runtime.spawn(async move {
+    let mut task = JoinSet::new();
+    task.spawn(async move {
         loop {
-            match watch_head(&sessions, &name).await {
+            match watch(&sessions, &name).await {
                 Ok(watcher) => {
                     // Whatever changed before there was a watch.
-                    sessions.bells().stirred(&name);
-                    if watcher.changed().await.event_type != EventType::Session {
-                        continue;
-                    }
+                    sessions.bells.stirred(&name);
+                    watcher.changed().await;
                 }
                 Err(e) if e.kind() == ErrorKind::Closed => return,
-                Err(_) => {}
+                Err(_) => tokio::time::sleep(BREATHE).await,
             }
-            tokio::time::sleep(BREATHE).await;
         }
     });
-    Observing::new(Watching(task.abort_handle()))
+    Observing::new(task)
 }
 
-struct Watching(tokio::task::AbortHandle);
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+async fn watch(sessions: &Sessions, name: &Name) -> Result<OneshotWatcher> {
+    let session = sessions.any().await?;
+    session.limited(watch_head(&session, name)).await.map_err(reading)
 }
 
 /// Watches the head of the line, which holds: who comes behind it changes nothing. An empty line is watched for its first
 /// entry, and a name that has no node for that.
-async fn watch_head(sessions: &Arc<Sessions>, name: &Name) -> Result<OneshotWatcher> {
-    let session = sessions.any().await?;
+async fn watch_head(session: &Session, name: &Name) -> Result<OneshotWatcher, ZkError> {
     let client = session.connected().await?;
-    let parent = session.config.root.lock(name);
-    loop {
-        let children = session.children(&client, &parent, false).await?;
-        let watching = async {
-            if let Some(head) = line::in_order(&children).first() {
-                return client
-                    .get_and_watch_data(&format!("{parent}/{}", head.node))
-                    .await
-                    .map(|(.., watcher)| watcher);
-            }
-            match client.list_and_watch_children(&parent).await {
-                Ok((children, watcher)) if line::in_order(&children).is_empty() => Ok(watcher),
-                Err(ZkError::NoNode) => match client.check_and_watch_stat(&parent).await? {
-                    (None, watcher) => Ok(watcher),
-                    (Some(_), _) => Err(ZkError::NoNode),
-                },
-                Ok(_) => Err(ZkError::NoNode),
-                Err(e) => Err(e),
-            }
-        };
-        match session.limited(watching).await {
-            Err(ZkError::NoNode) => {} // it has just changed
-            watching => return watching.map_err(reading),
-        }
+    let parent = session.config.lock(name);
+    if let Some(head) = in_order(&children(&client, &parent, false).await?).first() {
+        return Ok(client.get_and_watch_data(&format!("{parent}/{}", head.node)).await?.2);
     }
+    let empty = match client.list_and_watch_children(&parent).await {
+        Ok((children, watcher)) => in_order(&children).is_empty().then_some(watcher),
+        Err(ZkError::NoNode) => match client.check_and_watch_stat(&parent).await? {
+            (None, watcher) => Some(watcher),
+            (Some(_), _) => None,
+        },
+        Err(e) => return Err(e),
+    };
+    empty.ok_or(ZkError::NoNode) // it has just changed
 }

@@ -1,27 +1,20 @@
 //! One session with ZooKeeper: the lease of everything that was claimed through it.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{join, join3};
-use leasehold_core::seam::{Bells, Claim, Moment, Validity};
+use leasehold_core::seam::{Bells, ClaimId, Moment, Renewal, Tenure};
 use leasehold_core::{Loss, Result};
 use tokio::time::timeout;
 use zookeeper_client::{Client, CreateMode, Error as ZkError, OneshotWatcher, SessionState};
 
 use crate::config::Config;
 use crate::error::{reading, unavailable};
-use crate::places::Places;
 use crate::proof::Proof;
-use crate::withdraw::withdraw;
-use crate::{claim, heart};
-
-/// How long making a session may take.
-const CONNECT: Duration = Duration::from_millis(2500);
+use crate::state::{Kept, State};
+use crate::{heart, withdraw};
 
 /// A server that says nothing for so long is left for another one.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -32,176 +25,130 @@ pub(crate) struct Session {
     pub(crate) id: i64,
     /// What the server agreed to.
     pub(crate) timeout: Duration,
-    /// `None` once it has ended.
-    client: Mutex<Option<Arc<Client>>>,
-    proof: Mutex<Proof>,
-    places: Mutex<Places>,
-    /// How often it was connected again.
-    connection: AtomicU64,
+    /// How long a claim lasts that nobody claims again or renews.
+    lease: Duration,
+    state: Mutex<State>,
 }
 
 impl Session {
-    /// Makes a session whose timeout is as near to `ttl` as the server allows, with its own nodes, and keeps it alive.
+    /// Makes a session whose timeout is as near to `ttl` as the server allows, and keeps it alive.
     pub(crate) async fn open(config: &Arc<Config>, bells: &Bells, ttl: Duration) -> Result<Arc<Session>> {
-        let connector = config.connector.clone().with_session_timeout(ttl).with_fail_eagerly();
+        // ZooKeeper counts in milliseconds, and a lease is never shorter than was asked for.
+        let in_milliseconds = ttl + Duration::from_nanos(999_999);
+        let connector = config.connector.clone().with_session_timeout(in_milliseconds).with_fail_eagerly();
         let connector = connector.with_connection_timeout(SILENCE.min(ttl * 2 / 5));
         let asked = Moment::now();
-        let connecting = timeout(CONNECT, connector.connect(&config.servers)).await;
-        let client = connecting.map_err(|_| unavailable("no ZooKeeper server answers"))?.map_err(reading)?;
+        let client = connector.connect(&config.servers).await.map_err(reading)?;
+        let (states, timeout) = (client.state_watcher(), client.session_timeout());
         let session = Arc::new(Session {
             config: config.clone(),
             bells: bells.clone(),
             id: client.session_id().0,
-            timeout: client.session_timeout(),
-            proof: Mutex::new(Proof::new(asked, client.session_timeout())),
-            client: Mutex::new(Some(Arc::new(client))),
-            places: Mutex::default(),
-            connection: AtomicU64::new(0),
+            timeout,
+            lease: timeout.max(ttl),
+            state: Mutex::new(State::new(Some(client), Proof::new(asked, timeout), Moment::now())),
         });
-        let bell = session.furnish().await.inspect_err(|_| drop(session.leave())).map_err(reading)?;
-        session.touch();
-        tokio::spawn(heart::beat(session.clone(), bell));
+        let bell = session.listen().await.map_err(reading)?;
+        let living = session.clone();
+        tokio::spawn(async move { living.ended(heart::live(&living, states, bell).await) });
         Ok(session)
     }
 
-    /// Makes the session's own nodes, if they are not there, and listens at its bell.
-    pub(crate) async fn furnish(&self) -> Result<OneshotWatcher, ZkError> {
-        let client = self.current().ok_or(ZkError::ClientClosed)?;
-        let root = &self.config.root;
-        let (beat, bell) = (root.beat(self.id), root.bell(self.id));
-        let make = self.config.make(CreateMode::Ephemeral);
-        for _ in 0..3 {
-            let sent = Moment::now();
-            let made = join3(
-                client.create(&beat, b"", &make),
-                client.create(&bell, b"", &make),
-                client.get_and_watch_data(&bell),
-            );
-            match self.limited(async { Ok(made.await) }).await? {
-                (Err(ZkError::NoNode), ..) | (_, Err(ZkError::NoNode), _) => self.make_folder(&root.sessions()).await?,
-                (Ok(_) | Err(ZkError::NodeExists), Ok(_) | Err(ZkError::NodeExists), Ok((.., bell))) => {
-                    self.proven(sent);
-                    return Ok(bell);
-                }
-                (Err(e), ..) | (_, Err(e), _) | (.., Err(e)) => return Err(e),
-            }
+    /// Listens at the node that evictors touch, and makes it if it is not there.
+    pub(crate) async fn listen(&self) -> Result<OneshotWatcher, ZkError> {
+        let client = self.connected().await?;
+        let bell = self.config.bell(self.id);
+        client.mkdir(&self.config.sessions(), &self.config.make(CreateMode::Container)).await?;
+        match client.create(&bell, b"", &self.config.make(CreateMode::Ephemeral)).await {
+            Ok(_) | Err(ZkError::NodeExists) => Ok(client.get_and_watch_data(&bell).await?.2),
+            Err(e) => Err(e),
         }
-        Err(ZkError::NoNode)
     }
 
-    /// Makes a folder that ZooKeeper removes by itself once it is empty, and what is above it.
-    pub(crate) async fn make_folder(&self, path: &str) -> Result<(), ZkError> {
-        let client = self.current().ok_or(ZkError::ClientClosed)?;
-        self.limited(client.mkdir(path, &self.config.make(CreateMode::Container))).await
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        locked(&self.state)
     }
 
     /// The client, if the session has not ended.
-    pub(crate) fn current(&self) -> Option<Arc<Client>> {
-        locked(&self.client).clone()
+    pub(crate) fn current(&self) -> Option<Client> {
+        self.state().client.clone()
     }
 
     /// The client once it is connected. An error means that nothing was sent.
     ///
     /// A request that is made while there is no connection would be queued, and sent whenever there is one.
-    pub(crate) async fn connected(&self) -> Result<Arc<Client>> {
-        let ended = || unavailable("the session with ZooKeeper has ended; a new one will be made");
-        let client = self.current().ok_or_else(ended)?;
+    pub(crate) async fn connected(&self) -> Result<Client, ZkError> {
+        let client = self.current().ok_or(ZkError::ClientClosed)?;
         let mut states = client.state_watcher();
-        let mut state = client.state();
-        while state != SessionState::SyncConnected {
-            if state.is_terminated() {
-                return Err(ended());
-            }
-            let changed = timeout(self.config.timeout, states.changed()).await;
-            state = changed.map_err(|_| unavailable("there is no connection to ZooKeeper"))?;
+        let mut state = states.state();
+        while state != SessionState::SyncConnected && !state.is_terminated() {
+            state = timeout(self.config.timeout, states.changed()).await.map_err(|_| ZkError::Timeout)?;
         }
         Ok(client)
     }
 
-    /// Bounds a request in time. One that is given up may still arrive.
-    pub(crate) async fn limited<T>(&self, request: impl Future<Output = Result<T, ZkError>>) -> Result<T, ZkError> {
-        timeout(self.config.timeout, request).await.unwrap_or(Err(ZkError::ConnectionLoss))
-    }
-
-    /// The children of a node, none if it is not there; seen after everything that happened before, if `sync`.
-    pub(crate) async fn children(&self, client: &Client, path: &str, sync: bool) -> Result<Vec<String>> {
-        let synced = sync.then(|| client.sync(path));
-        let listed = client.list_children(path);
-        let both = join(async { if let Some(synced) = synced { synced.await } else { Ok(()) } }, listed);
-        match self.limited(async { Ok(both.await) }).await.map_err(reading)? {
-            (Err(e), _) if e != ZkError::NoNode => Err(reading(e)),
-            (_, Err(ZkError::NoNode)) => Ok(Vec::new()),
-            (_, listed) => listed.map_err(reading),
-        }
-    }
-
-    /// How long what was last asked for at `asked` surely holds; `None` if that is over.
-    pub(crate) fn validity(&self, asked: Moment) -> Option<Validity> {
-        self.proof().validity(asked, Moment::now())
-    }
-
-    /// A heartbeat was answered. What was claimed or renewed before the touch that this proves now holds for its whole lease:
-    /// that is said at once, because the next renewal may fail.
-    pub(crate) fn proven(&self, sent: Moment) {
-        let (before, since) = self.proof().answered(sent, Moment::now());
-        let held = self.places().held_since(before, since);
-        for (id, node, asked) in held {
-            if let Some(validity) = self.validity(asked) {
-                self.bells.granted(id, claim::grant(&node, validity));
-            }
-        }
-    }
-
-    /// How long a claim lasts that nobody claims again or renews.
-    pub(crate) fn lease(&self, claim: &Claim) -> Duration {
-        self.timeout.max(claim.ttl)
-    }
-
-    /// Withdraws the claims that nobody has claimed again or renewed for a whole lease. The session goes on without them.
-    pub(crate) fn lapse(self: &Arc<Session>) {
-        let lapsed = self.places().lapsed(Moment::now());
-        for claim in lapsed {
-            self.bells.lost(claim.id, Loss::Expired);
-            let session = self.clone();
-            tokio::spawn(async move { withdraw(&session, &claim).await });
-        }
-    }
-
-    pub(crate) fn proof(&self) -> MutexGuard<'_, Proof> {
-        locked(&self.proof)
-    }
-
-    pub(crate) fn places(&self) -> MutexGuard<'_, Places> {
-        locked(&self.places)
-    }
-
-    /// Which of its connections this is.
-    pub(crate) fn connection(&self) -> u64 {
-        self.connection.load(Ordering::Acquire)
-    }
-
-    /// It is connected again: whoever watches may have missed something.
-    pub(crate) fn reconnected(&self) {
-        self.connection.fetch_add(1, Ordering::AcqRel);
-        tracing::debug!(session = %format_args!("{:#x}", self.id), "connected to ZooKeeper again");
-        self.bells.everyone();
+    /// Bounds a call in time. A request that is given up may still arrive.
+    pub(crate) async fn limited<T>(&self, call: impl Future<Output = Result<T, ZkError>>) -> Result<T, ZkError> {
+        timeout(self.config.timeout * 2, call).await.unwrap_or(Err(ZkError::ConnectionLoss))
     }
 
     /// Takes the session into use; `false` if it has ended.
     pub(crate) fn touch(&self) -> bool {
-        self.current().is_some_and(|client| !client.state().is_terminated()) && self.places().touch(Moment::now())
+        let mut state = self.state();
+        state.used = Moment::now();
+        state.client.as_ref().is_some_and(|client| !client.state().is_terminated())
+    }
+
+    /// One heartbeat, and with a connection that is known to work what is left of claims that nobody wants any more.
+    ///
+    /// A heartbeat is a write: it needs the leader and a quorum, which a read does not.
+    pub(crate) async fn beat(&self, sent: Moment) {
+        let asked = self.current().map(|client| client.set_data(&self.config.sessions(), b"", None));
+        let Some(answer) = asked else { return };
+        match answer.await {
+            Ok(_) => self.proven(sent),
+            Err(e) => return tracing::debug!(error = %e, "a heartbeat to ZooKeeper was not answered"),
+        }
+        let _ = self.limited(withdraw::clear(self, |_| true)).await;
+    }
+
+    /// A heartbeat was answered. What it adds to all that is held is said at once, because the next renewal may fail.
+    fn proven(&self, sent: Moment) {
+        self.state().proof.answered(sent, Moment::now());
+        let grants = self.state().grants();
+        grants.into_iter().for_each(|(id, grant)| self.bells.granted(id, grant));
+    }
+
+    /// Lets go of what nobody needs: claims that nobody has claimed again or renewed for a lease, and then the session itself.
+    pub(crate) fn tidy(&self, now: Moment) {
+        let mut state = self.state();
+        state.lapse(self.lease, now);
+        if state.is_idle(now) {
+            state.client = None;
+        }
+    }
+
+    /// Extends nothing by itself: heartbeats do.
+    pub(crate) fn renew(&self, tenure: &Tenure) -> Renewal {
+        let mut state = self.state();
+        let now = Moment::now();
+        match state.renew(tenure.claim.id, now).map(|entry| entry.node) {
+            Some(Some(node)) if *node.path == *tenure.place.as_str() => Renewal::Renewed(state.proof.validity(now)),
+            Some(None) => Renewal::Unknown(unavailable("the claim is just being made again")),
+            Some(Some(_)) | None => Renewal::Lost(Loss::Gone),
+        }
     }
 
     /// Compares the claims' nodes with the session's ephemeral ones, and rings for those that are gone. One request for all.
-    pub(crate) async fn audit(&self, limit: Duration, loss: Loss) -> Result<(), ZkError> {
-        let known = self.places().known();
-        if known.is_empty() {
-            return Ok(());
-        }
-        let client = self.current().ok_or(ZkError::ClientClosed)?;
-        let listed = timeout(limit, client.list_ephemerals(self.config.root.path())).await;
+    pub(crate) async fn audit(&self, loss: Loss) -> Result<(), ZkError> {
+        let nodes = |kept: &Kept| kept.entry.node.as_ref().map(|node| node.path.clone());
+        let known: HashSet<Arc<str>> = self.state().kept.values().filter_map(nodes).collect();
+        let Some(client) = self.current().filter(|_| !known.is_empty()) else { return Ok(()) };
+        let listed =
+            timeout(self.config.timeout.min(self.timeout / 8), client.list_ephemerals(&self.config.root)).await;
         let alive: HashSet<String> = listed.unwrap_or(Err(ZkError::ConnectionLoss))?.into_iter().collect();
-        let gone = self.places().forget_missing(&known, &alive);
+        let is_gone = |kept: &Kept| nodes(kept).is_some_and(|path| known.contains(&path) && !alive.contains(&*path));
+        let gone: Vec<ClaimId> = self.state().kept.extract_if(|_, kept| is_gone(kept)).map(|(id, _)| id).collect();
         gone.into_iter().for_each(|id| self.bells.lost(id, loss));
         Ok(())
     }
@@ -209,7 +156,7 @@ impl Session {
     /// The session has ended, and with it everything that was claimed through it.
     pub(crate) fn ended(&self, loss: Loss) {
         drop(self.leave());
-        let all = self.places().end();
+        let all: Vec<ClaimId> = self.state().kept.drain().map(|(id, _)| id).collect();
         if !all.is_empty() {
             tracing::warn!(claims = all.len(), ?loss, "the session with ZooKeeper has ended");
         }
@@ -217,26 +164,20 @@ impl Session {
     }
 
     /// Lets the client go. When its last request is answered it closes the session, and whatever is left of it is gone.
-    pub(crate) fn leave(&self) -> Option<Arc<Client>> {
-        locked(&self.client).take()
+    pub(crate) fn leave(&self) -> Option<Client> {
+        self.state().client.take()
     }
 
     /// Closes the session, and waits for it as long as for any request.
     pub(crate) async fn close(&self) {
-        let Some(client) = self.leave() else { return };
-        let mut states = client.state_watcher();
-        let open = !client.state().is_terminated();
-        drop(client);
-        if open {
-            let closed = async { while !states.changed().await.is_terminated() {} };
-            let _ = timeout(self.config.timeout, closed).await;
-        }
-    }
-}
-
-impl fmt::Debug for Session {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("id", &self.id).field("timeout", &self.timeout).finish_non_exhaustive()
+        let Some(mut states) = self.leave().map(|client| client.state_watcher()) else { return };
+        let mut state = states.state();
+        let closed = async {
+            while !state.is_terminated() {
+                state = states.changed().await;
+            }
+        };
+        let _ = timeout(self.config.timeout, closed).await;
     }
 }
 

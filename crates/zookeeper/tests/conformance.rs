@@ -67,12 +67,13 @@ impl Harness for World {
     fn powers(&self) -> Powers {
         use Need::{AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart};
         let able = [AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart];
-        match self {
+        let powers = match self {
             World::Private(_) => Powers::new(&able, "transaction numbers restart with the data, as its guarantees say"),
             World::External(_) => {
                 Powers::new(&[PushedWake], "the server of LEASEHOLD_ZOOKEEPER_URL is not ours to disturb")
             }
-        }
+        };
+        powers.lacks(&[Need::AtomicMulti], "no transaction makes nodes on the condition that others have no children")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

@@ -233,6 +233,28 @@ async fn a_session_that_answers_nothing_extends_nothing() {
     .await;
 }
 
+/// Validity counts from what was sent. A heartbeat is proven by another, sent a quarter of the session's timeout after its
+/// answer: when that is answered, two slow answers and this quarter have passed.
+#[tokio::test]
+async fn slow_answers_shorten_a_lease_and_never_extend_it() {
+    limited(async {
+        let server = server().await;
+        drop(hold(&store(&server).await, "a", SHORT).await); // the lock's node
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let slow = Duration::from_millis(250);
+        proxy.delay_replies(slow);
+        let store = Store::new(at(proxy.addr()).await);
+        let guard = hold(&store, "a", SHORT).await;
+        for _ in 0..60 {
+            let remaining = guard.remaining();
+            assert!(remaining <= SHORT - SHORT / 4 - slow * 2, "{remaining:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(guard.is_valid());
+    })
+    .await;
+}
+
 /// Nobody renews a claim, while its session lives on for another: it ends by itself, and can be claimed again.
 #[tokio::test]
 async fn a_claim_that_nobody_renews_lapses_alone() {

@@ -24,7 +24,7 @@ use rustix::process::set_child_subreaper;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-use crate::processes;
+use crate::processes::{self, Left};
 use wire::{Order, Start, Word};
 
 /// The first word of the guardian's command line.
@@ -96,15 +96,12 @@ impl Guardian {
     }
 
     /// Does what the guardian would have done: ends all that came to us when it died. Returns what could not be ended.
-    pub(crate) async fn clean_up(self, limit: Duration) -> Vec<i32> {
+    pub(crate) async fn clean_up(self, limit: Duration) -> Vec<Left> {
         let give_up = Moment::now() + limit;
         loop {
-            let round = processes::kill_children(&self.strangers);
-            if round.living.is_empty() {
-                return Vec::new();
-            }
-            if round.refused.len() == round.living.len() || Moment::now() >= give_up {
-                return round.living;
+            let living = processes::kill_children(&self.strangers);
+            if living.iter().all(|process| process.foreign) || Moment::now() >= give_up {
+                return living;
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

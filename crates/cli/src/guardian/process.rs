@@ -18,7 +18,7 @@ use rustix::time::{
 use super::ward::{Verdict, Ward};
 use super::wire::{self, Order, Start, Word};
 use super::{EXEC, OURSELVES};
-use crate::{exit, processes, signals};
+use crate::{exit, processes, ran, signals};
 
 /// `__guardian -- CMD…`, with the command at the other end of standard input.
 pub(crate) fn main(words: &[OsString]) -> ExitCode {
@@ -85,6 +85,10 @@ impl Guardian<'_> {
             }
             match ward.act(Moment::now(), !command_lives) {
                 Verdict::Done(ended) => {
+                    if !command_lives && !ended.left.is_empty() {
+                        // Who would say it is not there any more.
+                        exit::say(ran::how_ended(&ended.left));
+                    }
                     tell(&Word::Ended(ended));
                     return Ok(());
                 }
@@ -113,7 +117,11 @@ impl Guardian<'_> {
                     // Also while it is ending the program: it lives, and does its work.
                     tell(&Word::Ack(nanos));
                 }
-                (Order::Signal(number), Some(ward)) => ward.signal(number),
+                (Order::Signal(signal), Some(ward)) => {
+                    if !ward.signal(signal) {
+                        tell(&Word::NotSignalled { signal });
+                    }
+                }
                 (Order::End { at_once }, Some(ward)) => ward.end(Moment::now(), at_once),
                 (_, _) => {}
             }

@@ -4,13 +4,14 @@ use std::io;
 use std::time::Duration;
 
 use leasehold::seam::Moment;
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 use super::deadline::Plan;
 use super::wire::{Ended, Leftovers, Status, Why};
-use crate::processes;
+use crate::processes::{self, Left};
 
 /// How soon to look again at processes that say nothing when they end: while they may end by themselves, and once they
 /// were killed.
@@ -62,10 +63,10 @@ impl Ward {
         self.deadline = self.deadline.max(deadline);
     }
 
-    pub(super) fn signal(&self, number: i32) {
-        if let Some(signal) = crate::signals::named(number) {
-            let _ = killpg(Pid::from_raw(self.leader), signal);
-        }
+    /// Passes a signal on; false if nobody in the program's group may be signalled.
+    pub(super) fn signal(&self, number: i32) -> bool {
+        let signal = crate::signals::named(number);
+        signal.is_none_or(|signal| killpg(Pid::from_raw(self.leader), signal) != Err(Errno::EPERM))
     }
 
     /// Ends the program and all its descendants, by order of the command.
@@ -174,6 +175,7 @@ impl Ward {
             Some(_) => processes::reap(self.leader),
             None => left.push(self.leader),
         }
+        let left = left.into_iter().map(Left::of).collect();
         Verdict::Done(Ended { status: self.status, why, left })
     }
 }

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::deadline::Plan;
+use crate::processes::Left;
 
 /// From the command to the guardian. Deadlines are CLOCK_BOOTTIME in nanoseconds.
 #[derive(Debug, Serialize, Deserialize)]
@@ -61,6 +62,10 @@ pub(crate) enum Word {
     Stopped {
         signal: i32,
     },
+    /// The program may not be signalled: it runs as another user.
+    NotSignalled {
+        signal: i32,
+    },
     Ended(Ended),
     /// The program could not be started.
     Failed(String),
@@ -73,7 +78,7 @@ pub(crate) struct Ended {
     pub(crate) status: Option<Status>,
     pub(crate) why: Why,
     /// Processes that run on.
-    pub(crate) left: Vec<i32>,
+    pub(crate) left: Vec<Left>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

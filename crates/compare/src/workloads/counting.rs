@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold::seam::{Backend, Bells, Claim, Claimed, Clock, Moment, Observing, Place, Renewal, Tenure, async_trait};
+use leasehold::seam::{
+    Backend, Bells, Claim, Claimed, ClaimedAll, Clock, Moment, Observing, Place, Renewal, Tenure, async_trait,
+};
 use leasehold::{FencingToken, Guarantees, Line, Name, Result};
 
 /// The batches of one client so far: how long each took, and of how many places.
@@ -21,6 +23,10 @@ pub(super) struct Counting {
 impl Backend for Counting {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
         self.inner.claim(claim).await
+    }
+
+    async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
+        self.inner.claim_all(claims).await
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {

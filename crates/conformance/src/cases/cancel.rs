@@ -37,12 +37,16 @@ impl<G> Future for DroppedAt<G> {
     }
 }
 
+/// Drops an acquisition after so many polls; says whether it was done before.
+pub(super) fn leaves_at<G>(acquire: Acquire<G>, polls: usize) -> impl Future<Output = bool> {
+    DroppedAt { acquire: Some(acquire), polls }
+}
+
 /// Drops an acquisition after 0, 1, 2, … polls, until it is done before that; each time `names` are free soon.
-async fn at_every_await<G>(arena: &Arena, names: &[&str], make: impl Fn(&Store) -> Acquire<G>) {
+pub(super) async fn at_every_await<G>(arena: &Arena, names: &[&str], make: impl Fn(&Store) -> Acquire<G>) {
     let store = arena.store().await;
     for polls in 0..50 {
-        let acquire = Some(make(&store));
-        let done = within(arena.ttl() * 3, "an acquisition", DroppedAt { acquire, polls }).await;
+        let done = within(arena.ttl() * 3, "an acquisition", leaves_at(make(&store), polls)).await;
         for name in names {
             arena.becomes_empty(name).await;
         }
@@ -58,9 +62,8 @@ async fn at_every_await_behind<G: Send + 'static>(arena: &Arena, name: &str, mak
     let (one, two) = (arena.store().await, arena.store().await);
     for polls in [0, 1, 2, 3, 4, 6] {
         let guard = one.lock(name).acquire().await.unwrap();
-        let leaver = DroppedAt { acquire: Some(make(&two)), polls };
         // Whoever is never woken again is dropped where it waits.
-        let _ = tokio::time::timeout(arena.ttl() / 4, leaver).await;
+        let _ = tokio::time::timeout(arena.ttl() / 4, leaves_at(make(&two), polls)).await;
         let next = tokio::spawn(make(&two));
         drop(guard);
         let next = within(arena.ttl() * 4, "the waiter behind", next).await.unwrap();

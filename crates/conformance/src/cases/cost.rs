@@ -95,6 +95,33 @@ pub(crate) async fn of_permits(arena: Arena) {
     does_not_grow(&arena, "permit", |store, _| store.semaphore("a", 3).permits(1)).await;
 }
 
+/// Several names are taken with one request, and refused with one.
+pub(crate) async fn of_several_names(arena: Arena) {
+    const NAMES: u64 = 8;
+    const CYCLES: usize = 50;
+    let arena = arena.private().await;
+    let store = arena.store().await;
+    let several = store.multi((0..NAMES).map(|i| ("several", i))).with(&calm());
+    several.acquire().await.unwrap().release().await.unwrap(); // sessions, scripts and parents are made once
+    let before = arena.harness().requests().await;
+    for _ in 0..CYCLES {
+        several.acquire().await.unwrap().release().await.unwrap();
+    }
+    let cycle = (arena.harness().requests().await - before) as f64 / CYCLES as f64;
+    let _held = store.lock(("several", NAMES - 1)).with(&calm()).acquire().await.unwrap();
+    let before = arena.harness().requests().await;
+    for _ in 0..CYCLES {
+        several.try_acquire().await.unwrap_err();
+    }
+    let refusal = (arena.harness().requests().await - before) as f64 / CYCLES as f64;
+    arena
+        .harness()
+        .tell(&format!("{cycle:.2} requests to take and give back {NAMES} names, {refusal:.2} to be refused them"));
+    let release = arena.harness().budget().cycle - 1.0;
+    assert!((cycle - 1.0 - release * NAMES as f64).abs() < 0.2, "{cycle} requests for {NAMES} names");
+    assert!((refusal - 1.0).abs() < 0.2, "{refusal} requests for a refusal");
+}
+
 /// Renewals of one client do not cost a request per lock: 100 locks, held for a lease, need no more round trips than a
 /// batch each third of it, however the store counts the commands inside.
 pub(crate) async fn of_renewals(arena: Arena) {

@@ -1,5 +1,6 @@
 //! The cases, grouped by what they ask. Where a case falls out of a real bug, it names it.
 
+pub(crate) mod at_once;
 pub(crate) mod cancel;
 pub(crate) mod cost;
 pub(crate) mod downgrade;

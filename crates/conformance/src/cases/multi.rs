@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::Moment;
+use leasehold_core::seam::{Moment, Queue};
 use leasehold_core::{ErrorKind, Loss, Name, Options};
 
 use crate::arena::{Arena, expect_kind, give_back, within};
+use crate::harness::Need;
 
 /// Tasks that want the same names in opposite orders never wait for each other, and whoever
 /// holds them all is alone.
@@ -127,6 +128,17 @@ pub(crate) async fn refuses_none_and_twice(arena: Arena) {
     expect_kind(store.multi(["a", "b"]).with(&words).acquire().await, ErrorKind::Invalid);
     for name in ["a", "b", "x"] {
         arena.becomes_empty(name).await;
+    }
+}
+
+/// Whether they are taken in one step is what the store says, and what its test says.
+pub(crate) async fn says_whether_it_is_one_step(arena: Arena) {
+    let backend = arena.backend().await;
+    let lacks = arena.harness().powers().lack(&[Need::AtomicMulti]).is_some();
+    assert_eq!(backend.guarantees().atomic_multi < 2, lacks, "{:?}", backend.guarantees());
+    if lacks {
+        let claims = ["a", "b"].map(|name| arena.claim(name, Queue::Try));
+        expect_kind(backend.claim_all(&claims).await, ErrorKind::Unsupported);
     }
 }
 

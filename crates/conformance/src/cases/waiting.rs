@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Moment, Queue, Tenure};
+use leasehold_core::seam::{Backend, Claim, Claimed, Moment, Queue, Renewal, Tenure};
 use leasehold_core::{ErrorKind, Result, Store};
 
 use crate::arena::{Arena, expect_kind, granted, nap, waiting, within};
@@ -114,6 +114,35 @@ async fn awake(arena: &Arena, client: &dyn Backend, claim: &Claim) -> Result<Cla
         }
     })
     .await
+}
+
+/// S4: what its client neither claims again nor renews ends after its lease, although the client lives on and renews another
+/// place: a release that was given up, or a waiter that nobody answers for, blocks no line.
+pub(crate) async fn outlives_what_its_client_forgot(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let kept = Arc::new(arena.claim("kept", Queue::Fair));
+    let grant = granted(one.claim(&kept).await);
+    let kept = Tenure::new(kept, grant.place, Some(grant.token));
+    let (forgotten, heir) = (arena.claim("a", Queue::Fair), arena.claim("a", Queue::Fair));
+    let before = Moment::now();
+    let old = granted(one.claim(&forgotten).await);
+    let limit = arena.ttl() * 4 + one.guarantees().recovery * 2 + Duration::from_secs(2);
+    let new = within(limit, "a forgotten place to end", async {
+        loop {
+            let renewed = one.renew(std::slice::from_ref(&kept)).await.unwrap();
+            assert!(!matches!(renewed[..], [Renewal::Lost(_)]), "{renewed:?}");
+            if let Claimed::Granted(grant) = two.claim(&heir).await.unwrap() {
+                return grant;
+            }
+            tokio::time::sleep(arena.ttl() / 10).await;
+        }
+    })
+    .await;
+    assert!(Moment::now() >= old.validity.until(before), "granted while its holder could still say valid");
+    assert!(new.token > old.token);
+    two.release(&heir, Some(&new.place)).await.unwrap();
+    one.release(&kept.claim, Some(&kept.place)).await.unwrap();
+    arena.becomes_empty("a").await;
 }
 
 /// A fast claim that asks in the very moment of a release does not get before a live fair place.

@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Bells, Claim, ClaimId, Claimed, Grant, Moment, Observing, Place, Queue, Renewal, Tenure, Validity,
-    Waiting, async_trait,
+    Backend, Bells, Claim, ClaimId, Claimed, ClaimedAll, Grant, Moment, Observing, Place, Queue, Renewal, Tenure,
+    Validity, Waiting, async_trait,
 };
 use leasehold_core::{Contention, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
 
@@ -35,7 +35,7 @@ impl Broken {
     }
 
     /// The claim as it goes to the store: its id leads the label, so that a look at the line says whose turn it is.
-    fn asked(&self, claim: &Claim, sent: Moment) -> Claim {
+    pub(crate) fn asked(&self, claim: &Claim, sent: Moment) -> Claim {
         let mut asked = claim.clone().with_label(&format!("{} {}", claim.id, claim.label));
         asked.name = self.encoded(&claim.name);
         match self.world.defect {
@@ -80,7 +80,7 @@ impl Broken {
         None
     }
 
-    fn remember(&self, claim: &Claim, asked: &Claim, sent: Moment) -> bool {
+    pub(crate) fn remember(&self, claim: &Claim, asked: &Claim, sent: Moment) -> bool {
         let mut known = self.world.known();
         if let Some(mine) = known.iter_mut().find(|k| k.claim.id == claim.id) {
             (mine.sent, mine.asked) = (sent, asked.clone());
@@ -95,7 +95,7 @@ impl Broken {
         self.world.known().iter_mut().find(|k| k.claim.id == id).map(work)
     }
 
-    fn forget(&self, id: ClaimId) -> Option<Known> {
+    pub(crate) fn forget(&self, id: ClaimId) -> Option<Known> {
         let mut known = self.world.known();
         known.iter().position(|k| k.claim.id == id).map(|at| known.remove(at))
     }
@@ -109,7 +109,7 @@ impl Broken {
         }
     }
 
-    fn granted(&self, claim: &Claim, mut grant: Grant, sent: Moment) -> Claimed {
+    pub(crate) fn granted(&self, claim: &Claim, mut grant: Grant, sent: Moment) -> Claimed {
         grant.token = self.mistaken_token(claim, self.shown(grant.token));
         if self.is(Defect::GrantsLessThanItSays) || self.is(Defect::CountsFromTheClaim) {
             grant.validity = Validity::since(sent, claim.ttl);
@@ -150,7 +150,7 @@ impl Broken {
         }
     }
 
-    fn unlabel(&self, who: &mut Contention) {
+    pub(crate) fn unlabel(&self, who: &mut Contention) {
         who.label = who.label.take().map(|label| without_id(&label));
         who.token = who.token.map(|token| self.shown(token));
     }
@@ -176,8 +176,8 @@ impl Broken {
         }
     }
 
-    async fn keep_the_dead_alive(&self) {
-        if self.is(Defect::WaitsForTheDead) {
+    async fn keep_alive(&self, defect: Defect) {
+        if self.is(defect) {
             let all: Vec<Tenure> = self.world.known().iter().map(|k| tenure(&k.asked, None)).collect();
             let _ = self.world.memory().renew(&all).await;
         }
@@ -233,7 +233,7 @@ impl fmt::Debug for Broken {
 #[deny(clippy::missing_trait_methods)]
 impl Backend for Broken {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        self.keep_the_dead_alive().await;
+        self.keep_alive(Defect::WaitsForTheDead).await;
         if let Some(answer) = self.unasked(claim).await {
             return Ok(answer);
         }
@@ -263,8 +263,14 @@ impl Backend for Broken {
         })
     }
 
-    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+    async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
         self.keep_the_dead_alive().await;
+        self.take_all(claims).await
+    }
+
+    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+        self.keep_alive(Defect::WaitsForTheDead).await;
+        self.keep_alive(Defect::RenewsTheForgotten).await;
         if self.is(Defect::PretendsToRenew) {
             return Ok(tenures.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect());
         }
@@ -287,7 +293,7 @@ impl Backend for Broken {
     }
 
     async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {
-        self.keep_the_dead_alive().await;
+        self.keep_alive(Defect::WaitsForTheDead).await;
         if self.is(Defect::ReleasesOnlyWithAPlace) && place.is_none() {
             return Ok(());
         }

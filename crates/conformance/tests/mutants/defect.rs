@@ -28,6 +28,7 @@ pub(crate) enum Defect {
     FastPassesFair,
     TryLeavesAPlace,
     WaitsForTheDead,
+    RenewsTheForgotten,
     FoldsNames,
     ListsBackwards,
     ReadersExclude,
@@ -44,6 +45,10 @@ pub(crate) enum Defect {
     LateClaimUndoesDowngrade,
     ProclaimChangesTheToken,
     CutsValues,
+    GrantsAPart,
+    TakesOneByOne,
+    RefusesItself,
+    NamesTheFirst,
 }
 
 /// A mistake and its judge.
@@ -116,6 +121,8 @@ sentences! {
         => "exclusion/a_failed_try_leaves_nothing", "left a place";
     WaitsForTheDead: "the place of a dead waiter never ends"
         => "waiting/skips_the_dead", "behind dead ones";
+    RenewsTheForgotten: "a renewal keeps all places of its session alive, also those that nobody claims or renews any more"
+        => "waiting/outlives_what_its_client_forgot", "a forgotten place to end";
     FoldsNames: "names are encoded without regard to case"
         => "names/do_not_interact", "\"A\"";
     ListsBackwards: "lists come in no order"
@@ -152,4 +159,12 @@ sentences! {
         => "election/is_observed", "to see Some(\"two\")";
     CutsValues: "a value is cut as if it were a label"
         => "election/keeps_long_and_odd_values", "campaigned";
+    GrantsAPart: "several names are taken until one is refused, and those before it are kept"
+        => "at_once/passes_nobody", "a part was left";
+    TakesOneByOne: "several names are taken one after the other, and given back if one is refused"
+        => "at_once/is_not_seen_while_refused", "a part of them was seen";
+    RefusesItself: "several names that are claimed again by the same ids are found held"
+        => "at_once/is_idempotent", "got Ok(Busy";
+    NamesTheFirst: "a refusal of several names is about the first, whichever is held"
+        => "at_once/passes_nobody", "left == right";
 }

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test binary of its own")]
 
+mod at_once;
 mod broken;
 mod defect;
 mod modes;

@@ -158,7 +158,7 @@ async fn the_same_seed_retries_at_the_same_instants() {
         let (script, time, log) = Script::new();
         let store = script.releases(async |_, n| if n < 5 { error(ErrorKind::Unavailable) } else { Ok(()) }).store();
         drop(store.lock("a").acquire().await.unwrap());
-        in_time(async { pass(&time, TTL, ms(1)).await }).await;
+        in_time(async { pass(&time, TTL, ms(10)).await }).await;
         assert_eq!(log.releases(), 6);
         instants.push(log.instants(|call| matches!(call, Call::Release(..))));
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test binary of its own")]
 
 mod acquiring;
+mod at_once;
 mod cancelling;
 mod closing;
 mod keeping;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::seam::{
-    Backend, Bells, Claim, ClaimId, Claimed, Clock, Grant, Moment, Observing, Place, Renewal, Tenure, Validity,
-    VirtualClock, Waiting, async_trait,
+    Backend, Bells, Claim, ClaimId, Claimed, ClaimedAll, Clock, Grant, Moment, Observing, Place, Renewal, Tenure,
+    Validity, VirtualClock, Waiting, async_trait,
 };
 use leasehold_core::{Contention, Error, ErrorKind, Fairness, FencingToken, Guarantees, Line, Name, Result, Store};
 use tokio::sync::watch;
@@ -17,6 +17,9 @@ use tokio::sync::watch;
 pub(crate) const TTL: Duration = Duration::from_secs(6);
 /// How long a grant of it may be believed: the lease without 1 % and 2 ms.
 pub(crate) const GOOD: Duration = Duration::from_millis(6000 - 60 - 2);
+
+/// How many names a script takes at once, if it does.
+pub(crate) const AT_ONCE: usize = 4;
 
 pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -28,6 +31,9 @@ pub(crate) enum Call {
     Claim(ClaimId),
     /// The claim's answer was made.
     Answered(ClaimId),
+    /// Several at once.
+    ClaimAll(Vec<ClaimId>),
+    AnsweredAll,
     Renew(Vec<ClaimId>),
     Release(ClaimId, Option<Place>),
     Look(Name),
@@ -47,6 +53,12 @@ impl Log {
 
     pub(crate) fn claims(&self) -> usize {
         self.count(|call| matches!(call, Call::Claim(_)))
+    }
+
+    /// The requests for several names: the ids in each.
+    pub(crate) fn parties(&self) -> Vec<Vec<ClaimId>> {
+        let party = |call| if let Call::ClaimAll(ids) = call { Some(ids) } else { None };
+        self.calls().into_iter().filter_map(party).collect()
     }
 
     pub(crate) fn renewals(&self) -> usize {
@@ -105,6 +117,8 @@ pub(crate) struct Script {
     bells: Option<Bells>,
     log: Log,
     claim: Hook<Claim, Claimed>,
+    /// A script without it takes names one after the other.
+    claim_all: Option<Hook<Vec<Claim>, ClaimedAll>>,
     renew: Hook<Vec<Tenure>, Vec<Renewal>>,
     release: Hook<Claim, ()>,
     look: Hook<Name, Line>,
@@ -126,6 +140,7 @@ impl Script {
             bells: Some(Bells::new()),
             log: Log(watch::Sender::new(Vec::new())),
             claim: Box::new(|claim, n| ready(Ok(granted(&claim, n as u64 + 1))).boxed()),
+            claim_all: None,
             renew: Box::new(|all, _| {
                 ready(Ok(all.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect())).boxed()
             }),
@@ -144,6 +159,14 @@ impl Script {
         F: Future<Output = Result<Claimed>> + Send + 'static,
     {
         Script { claim: Box::new(move |claim, n| hook(claim, n).boxed()), ..self }
+    }
+
+    /// It takes up to [`AT_ONCE`] names at once.
+    pub(crate) fn claims_of_all<F>(self, hook: impl Fn(Vec<Claim>, usize) -> F + Send + Sync + 'static) -> Script
+    where
+        F: Future<Output = Result<ClaimedAll>> + Send + 'static,
+    {
+        Script { claim_all: Some(Box::new(move |all, n| hook(all, n).boxed())), ..self }
     }
 
     pub(crate) fn renewals<F>(self, hook: impl Fn(Vec<Tenure>, usize) -> F + Send + Sync + 'static) -> Script
@@ -213,6 +236,15 @@ impl Backend for Watched {
         answer
     }
 
+    async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
+        let n = self.0.log.parties().len();
+        self.0.write(Call::ClaimAll(claims.iter().map(|claim| claim.id).collect()));
+        let Some(hook) = &self.0.claim_all else { panic!("asked for what it does not give") };
+        let answer = hook(claims.to_vec(), n).await;
+        self.0.write(Call::AnsweredAll);
+        answer
+    }
+
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
         let n = self.0.log.renewals();
         self.0.write(Call::Renew(tenures.iter().map(|t| t.claim.id).collect()));
@@ -240,7 +272,9 @@ impl Backend for Watched {
     }
 
     fn guarantees(&self) -> Guarantees {
-        Guarantees::none("script").fairness(Fairness::Strict).warnings(vec!["it may forget"])
+        let at_once = if self.0.claim_all.is_some() { AT_ONCE } else { 1 };
+        let warnings = vec!["it may forget"];
+        Guarantees::none("script").fairness(Fairness::Strict).atomic_multi(at_once).warnings(warnings)
     }
 
     fn bells(&self) -> Option<&Bells> {
@@ -268,6 +302,11 @@ pub(crate) fn place(claim: &Claim) -> Place {
 
 pub(crate) fn granted(claim: &Claim, token: u64) -> Claimed {
     Claimed::Granted(Grant::new(place(claim), FencingToken::new(token), claim.ttl))
+}
+
+/// All of them, from this token on.
+pub(crate) fn all_granted(claims: &[Claim], first: u64) -> ClaimedAll {
+    claims.iter().zip(first..).map(|(claim, token)| granted(claim, token)).collect()
 }
 
 pub(crate) fn granted_since(claim: &Claim, token: u64, since: Moment) -> Claimed {

@@ -1,9 +1,44 @@
 //! The copy of `line`, case by case and against a model of the store.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use leasehold_core::seam::{Admission, admit, place_of_token};
 
 use super::Mode::{Exclusive, Shared};
 use super::*;
+
+/// A claim of ours that waits behind so many, or holds.
+#[derive(Clone, Copy)]
+enum Stand {
+    Holds,
+    Waits(Option<i64>),
+}
+
+impl Line {
+    fn place(&mut self, created: i64, stand: Stand) {
+        let session = Arc::new(Session::new(1, 9, Duration::from_secs(9), String::new(), Moment::now()));
+        let (granted, ahead) = match stand {
+            Stand::Holds => (true, None),
+            Stand::Waits(ahead) => (false, ahead),
+        };
+        if let Some(known) = self.own(id(created)) {
+            known.granted |= granted;
+            return;
+        }
+        let (id, key, tended) = (id(created), "".into(), Moment::now());
+        self.own.push(Own { id, session, key, created, ahead, granted, doubt: false, leaving: false, tended });
+    }
+
+    fn hear(&mut self, event: Event) {
+        self.copy.get_or_insert_default().hear(event);
+    }
+
+    fn read(&mut self, revision: i64, live: impl Iterator<Item = (Vec<u8>, i64, Mode)>) {
+        let live = live.map(|(key, created, mode)| (key, created, created, mode));
+        self.copy.get_or_insert_default().read(revision, live);
+    }
+}
 
 fn put(created: i64, key: u8, mode: Mode) -> Event {
     Event { revision: created, key: vec![key], put: Some((created, mode)) }
@@ -21,11 +56,12 @@ fn read(live: &[(u8, i64, Mode)]) -> Line {
 }
 
 fn granted(line: &mut Line) -> Vec<i64> {
-    line.news().granted.into_iter().map(|(_, created)| created).collect()
+    let grants = line.news().granted.into_iter();
+    grants.map(|(_, grant)| place_of_token(grant.token)).collect()
 }
 
 fn gone(line: &mut Line) -> Vec<i64> {
-    line.news().gone.into_iter().map(|(_, created)| created).collect()
+    line.news().gone.into_iter().map(|own| own.created).collect()
 }
 
 fn id(number: i64) -> ClaimId {
@@ -36,14 +72,13 @@ fn id(number: i64) -> ClaimId {
 fn a_waiter_holds_when_all_before_it_are_gone_whatever_the_order() {
     let mut line = read(&[(1, 7, Exclusive), (2, 8, Exclusive), (3, 9, Exclusive)]);
     line.hear(put(14, 4, Exclusive));
-    line.place(id(14), 14, Stand::Waits(Some(3)));
+    line.place(14, Stand::Waits(Some(3)));
     line.hear(deleted(15, 2)); // died in the middle
     line.hear(deleted(16, 1));
     line.hear(put(17, 5, Exclusive)); // behind us
     assert!(granted(&mut line).is_empty());
     line.hear(deleted(18, 3));
     assert_eq!(granted(&mut line), [14]);
-    assert!(!line.is_over() && line.is_over(), "nobody waits");
     line.hear(deleted(19, 4));
     assert_eq!(gone(&mut line), [14], "a hold that was deleted is told");
 }
@@ -51,7 +86,7 @@ fn a_waiter_holds_when_all_before_it_are_gone_whatever_the_order() {
 #[test]
 fn what_the_read_has_seen_is_not_believed_again() {
     let mut line = Line::default();
-    line.place(id(9), 9, Stand::Waits(Some(1)));
+    line.place(9, Stand::Waits(Some(1)));
     line.hear(deleted(6, 1)); // the watch lags: this was another entry of the same key
     assert!(line.news().gone.is_empty(), "nothing is known before it was read");
     line.read(10, [(vec![1], 7, Exclusive), (vec![2], 9, Exclusive)].into_iter());
@@ -64,7 +99,7 @@ fn what_the_read_has_seen_is_not_believed_again() {
 #[test]
 fn a_place_waits_for_its_own_put_to_be_told() {
     let mut line = read(&[]);
-    line.place(id(12), 12, Stand::Waits(Some(1)));
+    line.place(12, Stand::Waits(Some(1)));
     let news = line.news();
     assert!(news.granted.is_empty() && news.gone.is_empty());
     line.hear(put(11, 1, Exclusive));
@@ -75,26 +110,26 @@ fn a_place_waits_for_its_own_put_to_be_told() {
     // One that was told before its reply came is known already, also that it has gone.
     line.hear(put(14, 3, Exclusive));
     line.hear(deleted(15, 3));
-    line.place(id(14), 14, Stand::Waits(Some(1)));
+    line.place(14, Stand::Waits(Some(1)));
     assert_eq!(gone(&mut line), [14]);
 }
 
 #[test]
 fn a_lease_that_ends_takes_the_waiter_with_its_predecessor() {
     let mut line = read(&[(1, 7, Exclusive), (2, 8, Exclusive)]);
-    line.place(id(8), 8, Stand::Waits(Some(1)));
+    line.place(8, Stand::Waits(Some(1)));
     line.hear(deleted(15, 1));
     line.hear(deleted(15, 2));
     let news = line.news();
     assert!(news.granted.is_empty());
-    assert_eq!(news.gone, [(id(8), 8)]);
+    assert_eq!(news.gone.iter().map(|own| own.created).collect::<Vec<_>>(), [8]);
 }
 
 #[test]
 fn readers_get_in_together_and_after_a_downgrade() {
     let mut line = read(&[(1, 3, Exclusive), (2, 4, Shared), (3, 5, Shared), (4, 6, Exclusive), (5, 7, Shared)]);
     for created in 4..8 {
-        line.place(id(created), created, Stand::Waits(None));
+        line.place(created, Stand::Waits(None));
     }
     assert!(granted(&mut line).is_empty());
     line.hear(Event { revision: 11, key: vec![1], put: Some((3, Shared)) });
@@ -107,18 +142,17 @@ fn readers_get_in_together_and_after_a_downgrade() {
 fn permits_are_handed_on() {
     let two = Mode::Permits { n: 2, of: 3 };
     let mut line = read(&[(1, 3, two), (2, 4, two), (3, 5, Mode::Permits { n: 1, of: 3 })]);
-    line.place(id(4), 4, Stand::Waits(Some(1)));
-    line.place(id(5), 5, Stand::Waits(Some(2)));
+    line.place(4, Stand::Waits(Some(1)));
+    line.place(5, Stand::Waits(Some(2)));
     assert!(granted(&mut line).is_empty(), "nobody passes");
     line.hear(deleted(11, 1));
     assert_eq!(granted(&mut line), [4, 5]);
-    assert_eq!(holders(&[two, two, Mode::Permits { n: 1, of: 3 }]), 1);
 }
 
 #[test]
 fn an_entry_that_the_watch_forgot_lets_nobody_in() {
     let mut line = read(&[]);
-    line.place(id(14), 14, Stand::Waits(Some(1)));
+    line.place(14, Stand::Waits(Some(1)));
     line.hear(put(14, 2, Exclusive));
     let news = line.news();
     assert!(news.wrong && news.granted.is_empty());
@@ -164,17 +198,13 @@ struct World {
     /// Claims of ours whose reply is on its way.
     replies: Vec<(i64, Stand)>,
     ours: BTreeSet<i64>,
-    line: Option<Line>,
+    line: Line,
     told: BTreeSet<i64>,
     /// The line is to be read, or its answer is on its way.
     reading: Option<Option<(i64, Live)>>,
 }
 
 impl World {
-    fn line(&mut self) -> &mut Line {
-        self.line.get_or_insert_default()
-    }
-
     fn admitted(&self, created: i64) -> bool {
         let before: Vec<Mode> = self.live.range(..created).map(|(_, (_, mode))| *mode).collect();
         admit(&before, self.live[&created].1) == Admission::In
@@ -245,23 +275,16 @@ impl World {
     }
 
     fn lands(&mut self, created: i64, stand: Stand) {
-        if stand == Stand::Holds {
+        if matches!(stand, Stand::Holds) {
             self.told.insert(created);
         }
-        self.line().place(id(created), created, stand);
+        self.line.place(created, stand);
         self.look();
     }
 
-    /// The line is forgotten, and all who waited claim again: the living find their places, the dead are none of ours.
+    /// The stream ends: the line is read anew once another watch stands.
     fn break_off(&mut self) {
-        (self.events, self.reading, self.line) = (None, None, None);
-        let holds: Vec<i64> = self.told.iter().copied().collect();
-        holds.into_iter().for_each(|created| self.line().place(id(created), created, Stand::Holds));
-        self.replies.clear();
-        for created in self.ours.clone().difference(&self.told).filter(|created| self.live.contains_key(created)) {
-            let stand = if self.admitted(*created) { Stand::Holds } else { Stand::Waits(None) };
-            self.replies.push((*created, stand));
-        }
+        (self.events, self.reading, self.line.copy) = (None, None, None);
     }
 
     fn open(&mut self) {
@@ -277,7 +300,7 @@ impl World {
             };
             let next = |events: &mut VecDeque<Event>| events.pop_front_if(|event| event.revision == revision);
             while let Some(event) = self.events.as_mut().and_then(next) {
-                self.line().hear(event);
+                self.line.hear(event);
             }
             self.look();
         }
@@ -287,7 +310,7 @@ impl World {
         match self.reading.take() {
             Some(None) => self.reading = Some(Some((self.revision, self.live.clone()))),
             Some(Some((revision, live))) => {
-                self.line().read(revision, live.into_iter().map(|(created, (key, mode))| (vec![key], created, mode)));
+                self.line.read(revision, live.into_iter().map(|(created, (key, mode))| (vec![key], created, mode)));
                 self.look();
             }
             None => {}
@@ -295,14 +318,15 @@ impl World {
     }
 
     fn look(&mut self) {
-        let news = self.line().news();
+        let news = self.line.news();
         assert!(!news.wrong);
-        for (_, created) in &news.gone {
-            assert!(!self.live.contains_key(created), "the living are told that they are gone");
-            self.ours.remove(created);
-            self.told.remove(created);
+        for own in &news.gone {
+            assert!(!self.live.contains_key(&own.created), "the living are told that they are gone");
+            self.ours.remove(&own.created);
+            self.told.remove(&own.created);
         }
-        for (_, created) in news.granted {
+        for (_, grant) in news.granted {
+            let created = place_of_token(grant.token);
             // It may be dead already, but the watch has not said so: that is what validity is for.
             assert!(!self.live.contains_key(&created) || self.admitted(created), "early");
             let told =
@@ -332,6 +356,6 @@ impl World {
             self.revision += 1;
             self.dies(head);
         }
-        assert!(self.line().places.is_empty(), "the dead are not told");
+        assert!(self.line.own.iter().all(|own| own.created == 0), "the dead are not told");
     }
 }

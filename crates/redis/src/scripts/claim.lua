@@ -1,7 +1,7 @@
 -- Takes or keeps a place, in one step.
 -- ARGV: id, 1 to wait or 0 to try, ttl, turns, attempt, mode (`kind n of`), channel, label
 -- Answers `granted token turns`; `differ of` if those in line say another number of permits; or `waiting` (to a newcomer
--- that only tries: `busy`) and `kind token held_for others left rank label`, where kind is `ours`, or `foreign` if another tool holds it.
+-- that only tries: `busy`) and who is in the way.
 waits = waits == '1'
 local before = settle()
 local asked, e = read(fresh(0)), get(id)
@@ -42,10 +42,4 @@ else
   end
 end
 commit()
-if e.token > 0 then return granted(e) end
-
-local h = holder or kind and get(call('ZRANGE', SHARERS, 0, 0)[1])
-local left = kind and not holder and h and h.deadline - now or call('PTTL', LOCK)
-return table.concat({ waits and 'waiting' or 'busy', h and 'ours' or 'foreign', int(h and h.token or 0),
-  h and math.max(0, now - h.since) or 0, call('ZCARD', LINE) - (waits and 1 or 0), left,
-  waits and call('ZRANK', LINE, id) or 0, h and h.label or '' }, ' ')
+return e.token > 0 and granted(e) or refusal(waits and 'waiting' or 'busy', waits and id)

@@ -1,21 +1,11 @@
 //! The embedded store as the command's default: where its file is, and what is wrong with it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "tests and their helpers"
-)]
-
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
-use support::{code, leasehold, output};
+use crate::support::{code, leasehold, output};
 
 const RUN: [&str; 4] = ["run", "job", "--", "true"];
 
@@ -80,18 +70,35 @@ fn a_file_that_cannot_be_used() {
     assert_eq!(code(&mut at_home(home.path(), RUN)), Some(64));
 }
 
-#[test]
-fn a_full_disk() {
-    let home = tempfile::tempdir().unwrap();
-    let script = "mount -t tmpfs -o size=64k none \"$1\" && cat /dev/zero > \"$1/full\" 2>/dev/null; \
-                  LEASEHOLD_STORE=\"sqlite://$1/locks.db\" \"$2\" run job -- true";
+/// Runs a script on a disk of 256 KiB: `$1` is its folder, `$L` the binary, and `fill` fills it up.
+fn on_a_small_disk(script: &str) -> Output {
+    let disk = tempfile::tempdir().unwrap();
     let mut unshare = Command::new("unshare");
     if !rustix::process::geteuid().is_root() {
         unshare.arg("--map-root-user");
     }
-    unshare.args(["--mount", "sh", "-c", script, "sh"]).arg(home.path()).arg(env!("CARGO_BIN_EXE_leasehold"));
-    let output = output(&mut unshare);
+    let prepare = "mount -t tmpfs -o size=256k none \"$1\" || exit 1; export LEASEHOLD_STORE=\"sqlite://$1/locks.db\"; \
+                   fill() { cat /dev/zero > \"$1/full\" 2>/dev/null; }; export -f fill";
+    let script = format!("{prepare}; {script}");
+    unshare.args(["--mount", "bash", "-c", &script, "bash"]).arg(disk.path());
+    output(unshare.env("L", env!("CARGO_BIN_EXE_leasehold")))
+}
+
+#[test]
+fn a_full_disk() {
+    let output = on_a_small_disk("fill \"$1\"; \"$L\" run job -- true");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(69), "{said}");
     assert!(said.contains("leasehold: "), "{said}");
+}
+
+/// What cannot be renewed is lost, in time; once there is room again, the lock is free.
+#[test]
+fn a_disk_that_fills_up_while_the_program_runs() {
+    let hold = "\"$L\" run job --ttl 1s -- bash -c 'fill \"$0\"; sleep 1000' \"$1\"; [ $? = 76 ] || exit 1";
+    let next = "rm \"$1/full\"; exec \"$L\" run job -n -- sh -c 'exit 4'";
+    let output = on_a_small_disk(&format!("{hold}; {next}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("the lock \"job\" was lost"), "{said}");
 }

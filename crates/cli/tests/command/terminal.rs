@@ -1,21 +1,12 @@
 //! The command as one job of an interactive shell, driven through tmux: Ctrl-C, Ctrl-Z, fg, bg, pipelines, loops, scripts.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "tests and their helpers"
-)]
-
-// Programs that Ctrl-C is to end are `exec`ed: a shell that has just forked one may swallow the signal, with us or without.
-mod support;
+//!
+//! Programs that Ctrl-C is to end are `exec`ed: a shell that has just forked one may swallow the signal, with us or without.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use support::{Stage, until};
+use crate::support::{self, Stage, until};
 use tempfile::TempDir;
 
 /// A terminal with an interactive bash in it, on a tmux server of its own.

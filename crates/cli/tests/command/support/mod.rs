@@ -1,11 +1,7 @@
 //! What the tests of the command share: the real binary, servers, a program that is hard to end, and what it has written.
 
-#![allow(dead_code, reason = "each test target uses its part")]
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "helpers of tests")]
-
 use std::any::Any;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -16,14 +12,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// The same test on every store.
-#[allow(unused_macros, reason = "each test target uses its part")]
 macro_rules! on {
     ($($store:ident),+: $test:ident) => { on!(@ [$($store)+] $test); };
     (@ [$($store:ident)+] $test:ident) => {
         mod $test {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $store() {
-                super::$test(&super::support::$store().await).await;
+                super::$test(&crate::support::$store().await).await;
             })+
         }
     };
@@ -40,40 +35,56 @@ pub(crate) struct Stage {
     pub(crate) url: String,
     /// A short lease that it keeps.
     pub(crate) ttl: Duration,
-    keep: Box<dyn Any + Send + Sync>,
+    _keep: Box<dyn Any + Send + Sync>,
 }
 
 /// A Redis of its own.
 pub(crate) async fn redis() -> Stage {
     let redis = Redis::start().await.unwrap();
-    Stage { url: redis.url(), keep: Box::new(redis), ttl: TTL }
+    Stage { url: redis.url(), _keep: Box::new(redis), ttl: TTL }
 }
 
 /// A file of its own.
 pub(crate) async fn sqlite() -> Stage {
     let folder = TempDir::new().unwrap();
     let url = format!("sqlite://{}", folder.path().join("locks.db").display());
-    Stage { url, keep: Box::new(folder), ttl: TTL }
+    Stage { url, _keep: Box::new(folder), ttl: TTL }
 }
 
 /// An etcd of its own.
 pub(crate) async fn etcd() -> Stage {
     let etcd = Etcd::start().await.unwrap();
-    Stage { url: format!("etcd://{}", etcd.addr()), keep: Box::new(etcd), ttl: TTL }
+    Stage { url: format!("etcd://{}", etcd.addr()), _keep: Box::new(etcd), ttl: TTL }
 }
 
 /// A ZooKeeper of its own.
 pub(crate) async fn zookeeper() -> Stage {
     let zookeeper = ZooKeeper::start().await.unwrap();
-    Stage { url: format!("zookeeper://{}", zookeeper.addr()), keep: Box::new(zookeeper), ttl: Duration::from_secs(4) }
+    Stage { url: format!("zookeeper://{}", zookeeper.addr()), _keep: Box::new(zookeeper), ttl: Duration::from_secs(4) }
+}
+
+/// Five Redis masters that know nothing of each other.
+pub(crate) async fn redlock() -> Stage {
+    let masters = Redis::start_many(5).await.unwrap();
+    on_masters(&masters).keep(masters)
+}
+
+/// Redis masters that the test keeps.
+pub(crate) fn on_masters(masters: &[Redis]) -> Stage {
+    let addrs: Vec<String> = masters.iter().map(|master| master.addr().to_string()).collect();
+    Stage { url: format!("redlock://{}", addrs.join(",")), _keep: Box::new(()), ttl: TTL }
 }
 
 /// A Redis that the test keeps.
 pub(crate) fn on_redis(redis: &Redis) -> Stage {
-    Stage { url: redis.url(), keep: Box::new(()), ttl: TTL }
+    Stage { url: redis.url(), _keep: Box::new(()), ttl: TTL }
 }
 
 impl Stage {
+    fn keep(self, what: impl Any + Send + Sync) -> Stage {
+        Stage { _keep: Box::new(what), ..self }
+    }
+
     /// `leasehold` with these words, on this store.
     pub(crate) fn leasehold<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = leasehold(words);
@@ -262,7 +273,7 @@ impl Drop for Family {
 }
 
 fn script() -> String {
-    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/family.sh").into()
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/command/support/family.sh").into()
 }
 
 /// The complete lines of a file of times.
@@ -276,8 +287,4 @@ fn stamps(file: &Path) -> Vec<u64> {
 pub(crate) fn now() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     u64::try_from(now.as_micros()).unwrap()
-}
-
-pub(crate) fn read(path: &Path) -> io::Result<String> {
-    fs::read_to_string(path)
 }

@@ -1,27 +1,16 @@
 //! Faults of the command, of its guardian, of the link and of the server: the program and all its descendants have ended
 //! before anybody else's begins. Judged by the times that the programs themselves write.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "tests and their helpers"
-)]
-
-#[macro_use]
-mod support;
-
 use std::process::Command;
 
+use crate::support::{self, Family, Running, Stage, is_stopped, send, until};
 use leasehold_testbed::{Proxy, Redis};
 use rustix::process::Signal;
-use support::{Family, Running, Stage, is_stopped, send, until};
 
-on!(redis, sqlite, etcd, zookeeper: a_stopped_command);
-on!(redis, sqlite, etcd, zookeeper: a_killed_command);
-on!(redis, sqlite, etcd, zookeeper: a_killed_guardian);
-on!(redis, sqlite, etcd, zookeeper: a_stopped_guardian);
+on!(redis, sqlite, etcd, zookeeper, redlock: a_stopped_command);
+on!(redis, sqlite, etcd, zookeeper, redlock: a_killed_command);
+on!(redis, sqlite, etcd, zookeeper, redlock: a_killed_guardian);
+on!(redis, sqlite, etcd, zookeeper, redlock: a_stopped_guardian);
 on!(redis, sqlite: both_killed);
 on!(redis, sqlite: both_stopped);
 

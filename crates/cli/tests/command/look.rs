@@ -1,23 +1,11 @@
-//! What the command shows: who holds, what there is, what a store gives; ending a hold by force; `elect`; shared modes; the
-//! manual. Through the binary.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "tests and their helpers"
-)]
-
-#[macro_use]
-mod support;
+//! What the command shows: who holds, what there is, what a store gives; ending a hold by force; `elect`; shared modes.
 
 use std::fs;
 use std::process::Command;
 
+use crate::support::{Family, Running, Stage, code, leasehold, output, until};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Family, Running, Stage, code, leasehold, output, until};
 
 on!(redis, sqlite, etcd, zookeeper: who_ls_and_break);
 on!(redis, sqlite, etcd, zookeeper: guarantees);
@@ -130,15 +118,7 @@ async fn who_is_elected_runs_and_runs_again_when_elected_again(stage: &Stage) {
 }
 
 #[test]
-fn completions_and_manual() {
-    for shell in ["bash", "zsh", "fish"] {
-        assert!(text(&mut leasehold(["completions", shell])).contains("leasehold"));
-    }
-    assert!(text(&mut leasehold(["man"])).starts_with(".ie"));
-    let folder = tempfile::tempdir().unwrap();
-    assert_eq!(code(leasehold(["man"]).arg(folder.path())), Some(0));
-    let page = fs::read_to_string(folder.path().join("leasehold-run.1")).unwrap();
-    assert!(page.contains("fencing") || page.contains("FENCING"), "{page}");
+fn the_version_has_the_commit() {
     let version = text(&mut leasehold(["--version"]));
     let commit = Command::new("git").args(["rev-parse", "--short=10", "HEAD"]).output().ok();
     if let Some(commit) = commit.filter(|commit| commit.status.success()) {

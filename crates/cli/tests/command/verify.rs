@@ -1,12 +1,8 @@
 //! `leasehold verify` through the binary: what is wrong with a server is found and said, and nothing is left on it.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "tests")]
-
-mod support;
-
+use crate::support::{code, leasehold, output};
 use leasehold_testbed::{Redis, RedisOptions};
 use serde_json::Value;
-use support::{code, leasehold, output};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_evicts_is_found_out() {

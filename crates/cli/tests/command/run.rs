@@ -1,35 +1,24 @@
 //! `leasehold run`: exit codes, environment, streams, signals, what a program leaves behind, reports. Through the binary.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "tests and their helpers"
-)]
-
-#[macro_use]
-mod support;
-
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::support::{self, Family, Running, Stage, code, leasehold, output, send, until, words_of};
 use leasehold_testbed::{Redis, RedisOptions};
 use rustix::process::Signal;
-use support::{Family, Running, Stage, code, leasehold, output, send, until, words_of};
 
-on!(redis, sqlite, etcd, zookeeper: exit_codes_are_the_programs_own);
+on!(redis, sqlite, etcd, zookeeper, redlock: exit_codes_are_the_programs_own);
 on!(redis, sqlite: streams_are_the_programs);
-on!(redis, sqlite, etcd, zookeeper: a_held_lock_is_refused_waited_for_and_got);
+on!(redis, sqlite, etcd, zookeeper, redlock: a_held_lock_is_refused_waited_for_and_got);
 on!(redis, sqlite: a_script_without_an_interpreter_cannot_be_executed);
 on!(redis, sqlite: signals_are_passed_on);
 on!(redis, sqlite, etcd, zookeeper: a_signal_ends_the_wait_and_leaves_no_place_in_line);
 on!(redis, sqlite: what_the_caller_ignores_stays_ignored);
 on!(redis, sqlite: the_program_has_a_clean_signal_state);
-on!(redis, sqlite, etcd, zookeeper: max_hold_ends_even_what_ignores_sigterm);
-on!(redis, sqlite, etcd, zookeeper: an_evicted_holder_is_ended);
+on!(redis, sqlite, etcd, zookeeper, redlock: max_hold_ends_even_what_ignores_sigterm);
+on!(redis, sqlite, etcd, zookeeper, redlock: an_evicted_holder_is_ended);
 on!(redis, sqlite: leftovers);
 on!(redis, sqlite: reports);
 on!(redis, sqlite: as_the_first_process_of_a_namespace);
@@ -252,6 +241,10 @@ async fn reports(stage: &Stage) {
     assert_eq!((status, &over["outcome"], &over["signal"]), (Some(124), &"max_hold".into(), &15.into()));
     let (status, bad) = report(&["--store", "redis://127.0.0.1:1", "--", "true"]);
     assert_eq!((status, &bad["outcome"], &bad["token"]), (Some(69), &"unavailable".into(), &serde_json::Value::Null));
+    // A report of an earlier run does not stay.
+    let (status, missing) = report(&["--", "no-such-program-anywhere"]);
+    assert_eq!((status, &missing["outcome"]), (Some(127), &"failed".into()));
+    assert!(missing["detail"].as_str().unwrap().contains("no-such-program-anywhere"), "{missing}");
     let nowhere = code(&mut stage.run("job", ["--report", "/no/such/folder/report", "--", "true"]));
     assert_eq!(nowhere, Some(64));
 }
@@ -286,8 +279,11 @@ async fn as_the_first_process_of_a_namespace(stage: &Stage) {
 
 #[test]
 fn bad_usage() {
-    let bad: [&[&str]; 13] = [
+    let bad: [&[&str]; 16] = [
         &[],
+        &["frobnicate"],
+        &["run", "job", "--store", "", "--", "true"],
+        &["run", "job", "--store", "memory://", "--", "true"],
         &["run"],
         &["run", "job"],
         &["run", "job", "true"],

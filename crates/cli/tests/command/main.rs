@@ -1,0 +1,23 @@
+//! The command, driven through its binary on private servers. One target of many modules, so that it is linked once.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "tests and their helpers"
+)]
+
+#[macro_use]
+mod support;
+
+mod compare;
+mod faults;
+mod file;
+mod look;
+mod output;
+mod redlock;
+mod run;
+mod terminal;
+mod users;
+mod verify;

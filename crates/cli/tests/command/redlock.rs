@@ -1,0 +1,73 @@
+//! The command on Redlock: five masters, of which two may be missing.
+
+use leasehold_testbed::{Redis, RedisOptions};
+use serde_json::Value;
+
+use crate::support::{self, Family, Running, code, output, until};
+
+/// The holders' tokens.
+fn tokens(stage: &support::Stage) -> Vec<u64> {
+    let output = output(&mut stage.leasehold(["who", "job", "--json"]));
+    let who: Value = serde_json::from_slice(&output.stdout).unwrap();
+    who["holders"].as_array().unwrap().iter().map(|holder| holder["token"].as_u64().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_ls_and_break() {
+    let stage = support::redlock().await;
+    assert_eq!(code(&mut stage.leasehold(["who", "job"])), Some(1));
+    let mut holder = Running::start(&mut stage.run("job", ["--label", "me", "--", "sleep", "1000"]));
+    until("a holder", || (tokens(&stage).len() == 1).then_some(()));
+    let listed = output(&mut stage.leasehold(["ls"]));
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.lines().count() == 2 && listed.contains("job") && listed.contains("me"), "{listed}");
+    let token = tokens(&stage)[0];
+    let evict = |token: u64| code(&mut stage.leasehold(["break", "job", "--token", &token.to_string()]));
+    assert_eq!(evict(token - 1), Some(1));
+    assert_eq!(evict(token), Some(0));
+    assert_eq!(holder.end().code(), Some(76));
+    assert_eq!(code(&mut stage.leasehold(["who", "job"])), Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_it_cannot_give_is_refused() {
+    let stage = support::redlock().await;
+    assert_eq!(code(&mut stage.run("job", ["--permits", "2", "--", "true"])), Some(64));
+    assert_eq!(code(&mut stage.run("job", ["--fair", "--", "true"])), Some(64));
+    let two = stage.url.rsplitn(4, ',').last().unwrap();
+    assert_eq!(code(&mut stage.run("job", ["--store", two, "--", "true"])), Some(64), "two have no majority");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_outlives_two_masters_and_ends_with_the_third() {
+    let masters = Redis::start_many(5).await.unwrap();
+    let stage = support::on_masters(&masters);
+    let family = Family::new();
+    let mut holder = Running::start(stage.run("job", ["--"]).args(family.all()));
+    family.until_alive();
+    for master in &masters[..2] {
+        master.kill().await.unwrap();
+    }
+    let alone = support::now();
+    until("two leases", || (family.last() > alone + 2 * stage.ttl.as_micros() as u64).then_some(()));
+    assert_eq!(code(&mut stage.run("job", ["--no-wait", "--", "true"])), Some(75));
+    masters[2].kill().await.unwrap();
+    let killed = support::now();
+    assert_eq!(holder.end().code(), Some(76));
+    let lived = family.until_gone() - killed;
+    assert!(u128::from(lived) < stage.ttl.as_micros(), "the program lived on for {lived} µs");
+    assert_eq!(code(&mut stage.run("job", ["--no-wait", "--", "true"])), Some(69), "two of five are no majority");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_credentials_are_shown() {
+    let options = RedisOptions { password: Some("s3cret".into()), ..RedisOptions::default() };
+    let masters = Redis::start_many_with(3, &options).await.unwrap();
+    let mut stage = support::on_masters(&masters);
+    let shown = stage.url.clone();
+    stage.url = shown.replace("redlock://", "redlock://:s3cret@");
+    let ran = output(&mut stage.run("job", ["-vv", "--", "sh", "-c", "echo $LEASEHOLD_STORE"]));
+    let said = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(String::from_utf8(ran.stdout).unwrap().trim(), shown, "{said}");
+    assert!(said.contains("redlock://") && !said.contains("s3cret"), "{said}");
+}

@@ -1,0 +1,249 @@
+//! Are several names taken in one step, where the store says so?
+
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Claim, ClaimedAll, Grant, Mode, Queue};
+use leasehold_core::{Contention, ErrorKind, Name, Options, Result, Store};
+use tokio::task::JoinSet;
+
+use crate::arena::{Arena, expect_kind, granted, waiting, within};
+use crate::cases::cancel::{at_every_await, leaves_at};
+use crate::faulty::Weather;
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+fn claims(arena: &Arena) -> [Claim; 3] {
+    NAMES.map(|name| arena.claim(name, Queue::Try))
+}
+
+fn all_granted(answer: Result<ClaimedAll>) -> Vec<Grant> {
+    match answer {
+        Ok(ClaimedAll::Granted(grants)) => grants,
+        other => panic!("expected all to be granted, got {other:?}"),
+    }
+}
+
+fn refused(answer: Result<ClaimedAll>) -> (usize, Contention) {
+    match answer {
+        Ok(ClaimedAll::Busy(at, who)) => (at, who),
+        other => panic!("expected a refusal, got {other:?}"),
+    }
+}
+
+/// How many hold each name, and how many wait for it.
+async fn lines(arena: &Arena, backend: &dyn Backend) -> [(usize, usize); 3] {
+    let mut lines = [(0, 0); 3];
+    for (line, name) in lines.iter_mut().zip(NAMES) {
+        let seen = backend.inspect(&arena.full(name)).await.unwrap();
+        *line = (seen.holders.len(), seen.waiters.len());
+    }
+    lines
+}
+
+async fn who_holds(store: &Store, name: &Name) -> Option<String> {
+    store.lock(name).inspect().await.unwrap().holders.first().and_then(|holder| holder.label.clone())
+}
+
+/// S12: while many want names of which somebody holds the last, nobody sees the others held, not for a moment.
+pub(crate) async fn is_not_seen_while_refused(arena: Arena) {
+    let onlooker = arena.store().await;
+    let words = Options::default().ttl(Duration::from_secs(20));
+    let holder = arena.store().await.lock("c").with(&words).acquire().await.unwrap();
+    let mut tasks = JoinSet::new();
+    for _ in 0..4 {
+        let multi = arena.store().await.multi(NAMES).with(&words);
+        tasks.spawn(async move {
+            for _ in 0..25 {
+                let error = expect_kind(multi.try_acquire().await, ErrorKind::Contended);
+                assert_eq!(error.name(), Some(&Name::new("c")), "who stood in the way");
+            }
+        });
+    }
+    let mut looks = 0;
+    while !tasks.is_empty() {
+        for name in ["a", "b"] {
+            let line = onlooker.lock(name).inspect().await.unwrap();
+            assert!(line.holders.is_empty() && line.waiters.is_empty(), "a part of them was seen: {name:?} {line:?}");
+        }
+        looks += 1;
+        // A store in memory never makes its caller wait.
+        tokio::task::yield_now().await;
+        while let Some(done) = tasks.try_join_next() {
+            done.unwrap();
+        }
+    }
+    arena.harness().tell(&format!("100 refused tries were looked at {looks} times"));
+    assert!(holder.is_valid());
+}
+
+/// S12: whoever is seen to hold the first of them holds the last one too.
+pub(crate) async fn is_not_seen_while_granted(arena: Arena) {
+    let (onlooker, words) = (arena.store().await, Options::default().ttl(Duration::from_secs(20)));
+    let mut stores = Vec::new();
+    for _ in 0..4 {
+        stores.push(arena.store().await);
+    }
+    for round in 0..12_u64 {
+        let names: Vec<Name> = NAMES.iter().map(|name| Name::from((*name, round))).collect();
+        let mut tasks = JoinSet::new();
+        for (i, store) in stores.iter().enumerate() {
+            let multi = store.multi(&names).with(&words).label(format!("contender {i}"));
+            tasks.spawn(async move { multi.try_acquire().await });
+        }
+        let mut outcomes = Vec::new();
+        while !tasks.is_empty() {
+            if let Some(label) = who_holds(&onlooker, &names[0]).await {
+                assert_eq!(who_holds(&onlooker, &names[2]).await, Some(label), "a part of them was seen");
+            }
+            tokio::task::yield_now().await;
+            while let Some(done) = tasks.try_join_next() {
+                outcomes.push(done.unwrap());
+            }
+        }
+        let held = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        assert_eq!(held, 1, "one of those who want the same names: {outcomes:?}");
+    }
+}
+
+/// S12: a name with anybody in its line is busy, whoever it is; the answer says which and by whom, and nothing is left.
+pub(crate) async fn passes_nobody(arena: Arena) {
+    let (one, two, three) = (arena.backend().await, arena.backend().await, arena.backend().await);
+    let all = claims(&arena);
+    let holder = arena.claim("b", Queue::Fair).with_label("the holder");
+    let held = granted(one.claim(&holder).await);
+    let (at, who) = refused(three.claim_all(&all).await);
+    assert_eq!((at, who.label.as_deref(), who.token), (1, Some("the holder"), Some(held.token)));
+    assert_eq!(lines(&arena, &*two).await, [(0, 0), (1, 0), (0, 0)], "a part was left");
+    // Behind whoever waits, and when that one has its turn.
+    let waiter = arena.claim("b", Queue::Fair).with_label("the waiter");
+    let place = waiting(two.claim(&waiter).await).place;
+    let (at, who) = refused(three.claim_all(&all).await);
+    assert_eq!((at, who.label.as_deref()), (1, Some("the holder")));
+    assert_eq!(lines(&arena, &*two).await, [(0, 0), (1, 1), (0, 0)], "a part was left");
+    one.release(&holder, Some(&held.place)).await.unwrap();
+    let (at, who) = refused(three.claim_all(&all).await);
+    assert_eq!((at, who.label.as_deref()), (1, Some("the waiter")));
+    assert_eq!(lines(&arena, &*two).await, [(0, 0), (1, 0), (0, 0)], "a part was left");
+    two.release(&waiter, Some(&place)).await.unwrap();
+    // Free: all of them, each in a line of its own.
+    let grants = all_granted(three.claim_all(&all).await);
+    assert!(grants[1].token > held.token, "{:?} came after {:?}", grants[1].token, held.token);
+    assert_eq!(lines(&arena, &*two).await, [(1, 0); 3]);
+    let (at, _) = refused(one.claim_all(&claims(&arena)).await);
+    assert_eq!(at, 0);
+    for claim in &all {
+        three.release(claim, None).await.unwrap();
+    }
+    assert_eq!(lines(&arena, &*two).await, [(0, 0); 3]);
+}
+
+/// S12: readers and permits are in the way too.
+pub(crate) async fn is_refused_by_every_mode(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    for mode in [Mode::Shared, Mode::Permits { n: 1, of: 3 }] {
+        let other = arena.claim_as("c", mode, Queue::Fair);
+        let grant = granted(one.claim(&other).await);
+        assert_eq!(refused(two.claim_all(&claims(&arena)).await).0, 2, "{mode:?}");
+        assert_eq!(lines(&arena, &*one).await, [(0, 0), (0, 0), (1, 0)], "a part was left");
+        one.release(&other, Some(&grant.place)).await.unwrap();
+    }
+}
+
+/// S12, S3: claimed again by the same ids, each has the same grant, also with somebody behind it; new ones have greater tokens.
+pub(crate) async fn is_idempotent(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let all = claims(&arena);
+    let first = all_granted(one.claim_all(&all).await);
+    let waiter = arena.claim("b", Queue::Fair);
+    waiting(two.claim(&waiter).await);
+    let again = all_granted(one.claim_all(&all).await);
+    for (first, again) in first.iter().zip(&again) {
+        assert_eq!((first.token, &first.place), (again.token, &again.place), "the same grant");
+    }
+    assert_eq!(lines(&arena, &*two).await, [(1, 0), (1, 1), (1, 0)]);
+    two.release(&waiter, None).await.unwrap();
+    for (claim, grant) in all.iter().zip(&again) {
+        one.release(claim, Some(&grant.place)).await.unwrap();
+    }
+    let others = claims(&arena);
+    for (before, after) in first.iter().zip(all_granted(two.claim_all(&others).await)) {
+        assert!(after.token > before.token, "{:?} came after {:?}", after.token, before.token);
+    }
+    for claim in &others {
+        two.release(claim, None).await.unwrap();
+    }
+}
+
+/// P4, S12: the reply is lost after the store has acted: the same names are found held; and whoever was never told of it
+/// leaves nothing.
+pub(crate) async fn after_a_lost_reply(arena: Arena) {
+    let weather = Weather::default();
+    let (store, other) = (arena.store_in(&weather).await, arena.store().await);
+    weather.lose_claim_replies(2);
+    let guard = within(arena.ttl() * 2, "the claims to find themselves", store.multi(NAMES).acquire()).await.unwrap();
+    for (name, token) in guard.tokens() {
+        let line = other.lock(name).inspect().await.unwrap();
+        assert_eq!((line.holders.len(), line.waiters.len()), (1, 0));
+        assert_eq!(line.holders[0].token, Some(token));
+    }
+    guard.release().await.unwrap();
+    let silence = Weather::default();
+    silence.deaf();
+    let store = arena.store_in(&silence).await;
+    silence.lose_claim_replies(1000);
+    let multi = store.multi(NAMES).ttl(Duration::from_secs(20));
+    let wait = Duration::from_millis(200);
+    expect_kind(multi.acquire_timeout(wait).await, ErrorKind::Ambiguous);
+    for name in NAMES {
+        arena.becomes_empty(name).await;
+    }
+}
+
+/// P3, S7: each of them is renewed.
+pub(crate) async fn each_is_renewed(arena: Arena) {
+    let (store, other) = (arena.store().await, arena.store().await);
+    let ttl = arena.ttl().max(Duration::from_secs(2));
+    let guard = store.multi(NAMES).ttl(ttl).acquire().await.unwrap();
+    tokio::time::sleep(ttl + ttl / 2).await;
+    assert!(guard.is_valid(), "lost: {:?}", guard.check());
+    for (name, token) in guard.tokens() {
+        assert_eq!(other.lock(name).inspect().await.unwrap().holders[0].token, Some(token));
+    }
+    drop(guard.release().await);
+    for name in NAMES {
+        arena.becomes_empty(name).await;
+    }
+}
+
+/// P4: a try is dropped at every await, free and refused.
+pub(crate) async fn is_dropped_at_every_await(arena: Arena) {
+    at_every_await(&arena, &NAMES, |store| store.multi(NAMES).try_acquire()).await;
+    let store = arena.store().await;
+    let holder = store.lock("c").acquire().await.unwrap();
+    for polls in 0..6 {
+        let _ = within(arena.ttl() * 3, "a try", leaves_at(store.multi(NAMES).try_acquire(), polls)).await;
+        for name in ["a", "b"] {
+            arena.becomes_empty(name).await;
+        }
+    }
+    drop(holder.release().await);
+}
+
+/// As many as the store says are taken in one step, and more all the same.
+pub(crate) async fn takes_as_many_as_it_says(arena: Arena) {
+    const MANY: usize = 500;
+    let (store, other) = (arena.store().await.ttl(Duration::from_secs(30)), arena.backend().await);
+    let most = store.guarantees().atomic_multi;
+    let names = |n: usize| (0..n as u64).map(|i| ("many", i));
+    let counts = if most < MANY { vec![most, most + 1] } else { vec![MANY] };
+    for n in counts {
+        let guard = store.multi(names(n)).try_acquire().await.unwrap();
+        assert!(guard.is_valid());
+        assert_eq!(guard.tokens().count(), n);
+        let refused = store.multi(names(n)).try_acquire().await;
+        assert_eq!(expect_kind(refused, ErrorKind::Contended).name(), Some(&Name::from(("many", 0))));
+        guard.release().await.unwrap();
+    }
+    let line = other.inspect(&arena.full("many/1")).await.unwrap();
+    assert!(line.holders.is_empty() && line.waiters.is_empty());
+}

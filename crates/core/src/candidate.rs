@@ -1,0 +1,190 @@
+//! A claim on its way, or several that are claimed together: its requests, its waits, and what happens when its caller
+//! leaves.
+
+use std::sync::Arc;
+
+use crate::claim::Claim;
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::grant::{Claimed, ClaimedAll};
+use crate::release::{Flight, Landed, Release};
+use crate::standing::{Look, Standing};
+
+/// A claim on its way. Whatever it has left in the store when it is dropped is withdrawn in the background.
+pub(crate) struct Candidate<'a> {
+    pub(crate) client: &'a Arc<Client>,
+    pub(crate) standing: Arc<Standing>,
+    /// Those that are claimed together with it, all or none.
+    pub(crate) others: Vec<Arc<Standing>>,
+    /// Which of them all the latest refusal was about.
+    pub(crate) refused: usize,
+    /// The request that is out, if one is.
+    flight: Option<Flight>,
+    /// An instant before the latest request was sent.
+    pub(crate) stamp: Moment,
+    /// Something may be in the store.
+    traces: bool,
+    /// An attempt stayed unanswered, or was granted too late: a refusal need not mean that nothing is left.
+    doubt: bool,
+    /// They are holds now, and others answer for them.
+    held: bool,
+}
+
+pub(crate) enum Answer {
+    Landed(Result<Claimed>),
+    Late,
+}
+
+pub(crate) enum Woken {
+    Granted,
+    Again,
+    Late,
+}
+
+impl<'a> Candidate<'a> {
+    pub(crate) fn new(client: &'a Arc<Client>, claim: Claim, others: Vec<Claim>) -> Candidate<'a> {
+        let standing = |claim| {
+            let standing = Arc::new(Standing::new(Arc::new(claim), client.clock.clone()));
+            // The ear is open before the claim is sent.
+            client.bells.listen(standing.claim.id, standing.clone());
+            standing
+        };
+        let (standing, others) = (standing(claim), others.into_iter().map(standing).collect());
+        let stamp = client.clock.now();
+        let (flight, refused) = (None, 0);
+        Candidate { client, standing, others, refused, flight, stamp, traces: false, doubt: false, held: false }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Standing>> {
+        std::iter::once(&self.standing).chain(&self.others)
+    }
+
+    /// The request that says it all.
+    fn request(&self) -> Flight {
+        let (backend, claim) = (self.client.backend.clone(), self.standing.claim.clone());
+        if self.others.is_empty() {
+            return Box::pin(async move { backend.claim(&claim).await.map(Landed::One) });
+        }
+        let claims: Vec<Claim> = self.all().map(|standing| (*standing.claim).clone()).collect();
+        Box::pin(async move { backend.claim_all(&claims).await.map(Landed::All) })
+    }
+
+    /// Sends the claim (again) and waits for the answer. At the deadline the request stays in flight.
+    pub(crate) async fn claim(&mut self, deadline: Option<Moment>) -> Answer {
+        if let Err(closed) = self.client.open() {
+            return Answer::Landed(Err(closed));
+        }
+        self.stamp = self.client.clock.now();
+        // An answer that comes after the lease would be worth nothing.
+        let limit = self.stamp + self.standing.claim.ttl;
+        let until = deadline.map_or(limit, |deadline| deadline.min(limit));
+        let traces_before = std::mem::replace(&mut self.traces, true);
+        let request = self.request();
+        let flight = self.flight.insert(request);
+        let answer = tokio::select! {
+            biased;
+            answer = flight => Some(answer),
+            () = self.client.clock.sleep_until(until) => None,
+        };
+        match answer {
+            Some(answer) => {
+                self.flight = None;
+                match answer.as_ref().err().map(Error::kind) {
+                    Some(ErrorKind::Ambiguous) => self.doubt = true,
+                    // The store may have seen what is wrong with the claim only in line.
+                    Some(ErrorKind::Invalid) => {}
+                    Some(kind) if !kind.may_have_been_executed() => self.traces = traces_before,
+                    _ => {}
+                }
+                let answer = answer.and_then(|landed| self.learn(landed));
+                // What lands after `close` becomes no guard.
+                Answer::Landed(self.client.open().and(answer))
+            }
+            None if until < limit => Answer::Late,
+            None => {
+                self.flight = None;
+                self.doubt = true;
+                Answer::Landed(Err(Error::new(ErrorKind::Ambiguous, "the store did not answer within the lease")))
+            }
+        }
+    }
+
+    /// What the answer means for the first; what it grants to the others is theirs.
+    fn learn(&mut self, landed: Landed) -> Result<Claimed> {
+        let grants = match landed {
+            Landed::One(claimed) => return Ok(claimed),
+            Landed::All(ClaimedAll::Busy(refused, who)) => {
+                self.refused = refused.min(self.others.len());
+                return Ok(Claimed::Busy(who));
+            }
+            Landed::All(ClaimedAll::Granted(grants)) => grants,
+        };
+        self.doubt = true;
+        let all = grants.len() == self.all().count();
+        let mut grants = grants.into_iter();
+        let first = grants.next().filter(|_| all);
+        self.others.iter().zip(grants).for_each(|(standing, grant)| standing.grant(grant, self.stamp));
+        let internal = || Error::new(ErrorKind::Internal, "the store did not answer for each name");
+        first.map(Claimed::Granted).ok_or_else(internal)
+    }
+
+    /// Waits for a grant, a bell, the nap's end or the deadline.
+    pub(crate) async fn wait(&mut self, nap: Option<Moment>, deadline: Option<Moment>) -> Woken {
+        loop {
+            let changed = self.standing.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            match self.look() {
+                Look::Granted => return Woken::Granted,
+                Look::Rung => return Woken::Again,
+                Look::Nothing => {}
+            }
+            let now = self.client.clock.now();
+            if deadline.is_some_and(|at| at <= now) {
+                return Woken::Late;
+            }
+            if nap.is_none_or(|at| at <= now) {
+                return Woken::Again;
+            }
+            let until = nap.into_iter().chain(deadline).min().unwrap_or(now);
+            tokio::select! {
+                () = changed => {}
+                () = self.client.clock.sleep_until(until) => {}
+            }
+        }
+    }
+
+    /// They are granted when each of them is.
+    fn look(&self) -> Look {
+        let others = self.others.iter().all(|standing| standing.look() == Look::Granted);
+        match self.standing.look() {
+            Look::Granted if !others => Look::Nothing,
+            look => look,
+        }
+    }
+
+    /// The store has said that nothing of this claim is left; true unless an earlier attempt is still unaccounted for.
+    pub(crate) fn left_nothing(&mut self) {
+        self.traces = self.doubt;
+    }
+
+    /// From here on the caller answers for them, and the keeper renews them.
+    pub(crate) fn succeed(mut self) {
+        self.all().for_each(|standing| self.client.keep(standing));
+        self.held = true;
+    }
+}
+
+impl Drop for Candidate<'_> {
+    fn drop(&mut self) {
+        if self.held {
+            return;
+        }
+        self.all().for_each(|standing| self.client.forget(standing));
+        if self.traces {
+            let flight = self.flight.take();
+            self.client.release(Release { flight, ..Release::of(self.all()) });
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Withdrawing claims in the background, once their own request has landed.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+
+use crate::backend::Backend;
+use crate::backoff::Backoff;
+use crate::claim::{Claim, Place};
+use crate::clock::Clock;
+use crate::error::Result;
+use crate::events;
+use crate::grant::{Claimed, ClaimedAll};
+use crate::standing::Standing;
+
+/// Claims of one request, to be withdrawn.
+pub(crate) struct Release {
+    pub(crate) claims: Vec<(Arc<Claim>, Option<Place>)>,
+    /// A request of them that is still unanswered: a release never overtakes its own claim.
+    pub(crate) flight: Option<Flight>,
+}
+
+pub(crate) type Flight = Pin<Box<dyn Future<Output = Result<Landed>> + Send>>;
+
+/// What the store answered to a request that claims.
+pub(crate) enum Landed {
+    One(Claimed),
+    All(ClaimedAll),
+}
+
+impl Landed {
+    /// Where its claims stand now, in their order.
+    fn places(self) -> Vec<Place> {
+        match self {
+            Landed::One(Claimed::Granted(grant)) => vec![grant.place],
+            Landed::One(Claimed::Waiting(waiting)) => vec![waiting.place],
+            Landed::All(ClaimedAll::Granted(grants)) => grants.into_iter().map(|grant| grant.place).collect(),
+            Landed::One(Claimed::Busy(_)) | Landed::All(ClaimedAll::Busy(..)) => Vec::new(),
+        }
+    }
+}
+
+impl Release {
+    pub(crate) fn of<'a>(standings: impl IntoIterator<Item = &'a Arc<Standing>>) -> Release {
+        let claim = |standing: &Arc<Standing>| (standing.claim.clone(), standing.place());
+        Release { claims: standings.into_iter().map(claim).collect(), flight: None }
+    }
+}
+
+/// Lets the request that is in flight land, and then withdraws each of its claims.
+pub(crate) async fn withdraw(backend: &dyn Backend, clock: &Clock, release: Release, mut random: fastrand::Rng) {
+    let Release { mut claims, flight } = release;
+    if let Some(flight) = flight {
+        let longest = claims.iter().map(|(claim, _)| claim.ttl).max().unwrap_or_default();
+        let landed = tokio::select! {
+            biased;
+            answer = flight => answer.ok(),
+            () = clock.sleep(longest) => None,
+        };
+        let places = landed.map(Landed::places).unwrap_or_default();
+        claims.iter_mut().zip(places).for_each(|((_, at), place)| *at = Some(place));
+    }
+    let each = claims.iter().map(|(claim, place)| give_back(backend, clock, claim, place.as_ref(), random.fork()));
+    join_all(each).await;
+}
+
+/// Withdraws a claim, retried until done or the lease has run out.
+async fn give_back(backend: &dyn Backend, clock: &Clock, claim: &Claim, place: Option<&Place>, random: fastrand::Rng) {
+    let deadline = clock.now() + claim.ttl;
+    let mut backoff = Backoff::for_retries(random);
+    loop {
+        let answer = tokio::select! {
+            biased;
+            answer = backend.release(claim, place) => answer,
+            () = clock.sleep_until(deadline) => return events::release_given_up(claim),
+        };
+        match answer {
+            Ok(()) => return events::released(claim),
+            Err(e) if e.kind().is_final() => return events::release_refused(claim, &e),
+            Err(e) => events::release_unknown(claim, &e),
+        }
+        if clock.now() >= deadline {
+            return events::release_given_up(claim);
+        }
+        clock.sleep(backoff.next()).await;
+    }
+}
