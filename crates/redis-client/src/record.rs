@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use leasehold_core::{FencingToken, Result};
+use leasehold_core::{Contention, FencingToken, Result};
 use redis::Value;
 
 use crate::error::junk;
@@ -61,6 +61,35 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// Who is ahead of a claim that was not granted.
+#[derive(Debug)]
+pub struct Ahead {
+    /// The holder, or who goes first.
+    pub who: Contention,
+    /// How long that lasts if nobody does anything; `None` if it has no end.
+    pub left: Option<Duration>,
+    /// How many stand before the claim.
+    pub rank: u32,
+}
+
+impl Ahead {
+    /// Reads `kind token held_for others left rank label`. A kind is `ours`, `next` (has its turn, and no token yet) or `foreign`.
+    pub fn of(mut fields: Fields<'_>) -> Result<Ahead> {
+        let kind = fields.word();
+        let (token, held) = (fields.token()?, fields.millis()?);
+        let (others, left): (usize, i64) = (fields.value()?, fields.value()?);
+        let rank = fields.value()?;
+        let who = match kind {
+            "ours" => Contention::by(fields.text()).token(token).held_for(held),
+            "next" => Contention::by(fields.text()),
+            "foreign" => Contention::foreign(),
+            _ => return Err(junk("the answer to a claim")),
+        };
+        let left = u64::try_from(left).ok().map(Duration::from_millis);
+        Ok(Ahead { who: who.waiters(others), left, rank })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,5 +103,20 @@ mod tests {
         assert_eq!(record.text(), "a label  with blanks\n");
         assert_eq!(Fields::of("").word(), "");
         assert!(Fields::of("x").token().is_err());
+    }
+
+    #[test]
+    fn an_answer_says_who_is_ahead() {
+        let ours = Ahead::of(Fields::of("ours 77 1500 3 8000 2 web 1")).unwrap();
+        let held = Duration::from_millis(1500);
+        assert_eq!(ours.who, Contention::by("web 1").token(FencingToken::new(77)).held_for(held).waiters(3));
+        assert_eq!((ours.left, ours.rank), (Some(Duration::from_secs(8)), 2));
+        let foreign = Ahead::of(Fields::of("foreign 0 0 0 -1 0 ")).unwrap();
+        assert_eq!((foreign.who, foreign.left), (Contention::foreign().waiters(0), None));
+        let next = Ahead::of(Fields::of("next 0 0 1 40 0 web 2")).unwrap();
+        assert_eq!(next.who, Contention::by("web 2").waiters(1));
+        for junk in ["ours 77 1500", "mine 1 1 1 1 1 x", ""] {
+            assert!(Ahead::of(Fields::of(junk)).is_err(), "{junk}");
+        }
     }
 }

@@ -6,7 +6,10 @@ use leasehold_core::Result;
 use redis::{Cmd, Pipeline, ServerErrorKind, Value};
 
 use crate::connection::Connection;
-use crate::error::{junk, of_request};
+use crate::error::{again, junk, of_request};
+
+/// How many calls travel together: a flight of these takes the server a few milliseconds.
+const FLIGHT: usize = 1000;
 
 /// What scripts of both stores begin with, once they need it: the server's clock, and the greatest token.
 pub const CLOCK: &str = include_str!("clock.lua");
@@ -33,6 +36,7 @@ impl Call {
 
     /// What it is told next.
     #[must_use]
+    #[allow(clippy::needless_pass_by_value, reason = "values are named in place, as in `format!`")]
     pub fn arg(mut self, arg: impl ToString) -> Call {
         self.args.push(arg.to_string());
         self
@@ -54,11 +58,23 @@ impl Script {
 
     /// Runs it once: one request, two if the server did not know the script.
     pub async fn run(&self, connection: &Connection, call: &Call) -> Result<Value> {
-        self.run_all(connection, from_ref(call)).await?.pop().unwrap_or_else(|| Err(junk("no answer")))
+        self.run_all(connection, from_ref(call)).await.pop().unwrap_or_else(|| Err(junk("no answer")))
     }
 
-    /// Runs it for every call, in one flight (two if the server did not know the script). `Err`: all are unknown.
-    pub async fn run_all(&self, connection: &Connection, calls: &[Call]) -> Result<Vec<Result<Value>>> {
+    /// Runs it for every call, many in one flight; answers in the same order and number.
+    pub async fn run_all(&self, connection: &Connection, calls: &[Call]) -> Vec<Result<Value>> {
+        let mut answers = Vec::with_capacity(calls.len());
+        for some in calls.chunks(FLIGHT) {
+            match self.fly(connection, some).await {
+                Ok(flight) => answers.extend(flight),
+                Err(e) => answers.extend(some.iter().map(|_| Err(again(&e)))),
+            }
+        }
+        answers
+    }
+
+    /// One flight, two if the server did not know the script. `Err`: all are unknown.
+    async fn fly(&self, connection: &Connection, calls: &[Call]) -> Result<Vec<Result<Value>>> {
         let mut flight = Pipeline::with_capacity(calls.len());
         for call in calls {
             flight.add_command(call.command("EVALSHA", &self.hash));

@@ -5,8 +5,8 @@ mod several;
 use std::time::Duration;
 
 use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Moment, Place, Queue, Renewal, Tenure, Validity, Waiting};
-use leasehold_core::{Contention, Error, Loss, Result};
-use leasehold_redis_client::{Call, Fields, again, attempt, junk, lease, record};
+use leasehold_core::{Error, Loss, Result};
+use leasehold_redis_client::{Ahead, Call, Fields, attempt, junk, lease, record};
 
 use crate::scripts::{CLAIM, RELEASE, RENEW};
 use crate::{MIN_TTL, Redis};
@@ -17,8 +17,6 @@ const TURNS: u32 = 64;
 const FOREIGN: Duration = Duration::from_millis(250);
 /// How far apart those in line look when a holder died, by their place.
 const SPREAD: Duration = Duration::from_millis(2);
-/// How many renewals travel together: a flight of these takes the server a few milliseconds.
-const FLIGHT: usize = 1000;
 
 impl Redis {
     pub(crate) async fn take(&self, claim: &Claim) -> Result<Claimed> {
@@ -38,27 +36,18 @@ impl Redis {
                 }
                 Ok(Claimed::Granted(grant))
             }
-            "busy" => Ok(Claimed::Busy(who(fields)?.0)),
+            "busy" => Ok(Claimed::Busy(Ahead::of(fields)?.who)),
             "differ" => Err(Error::permits_differ(fields.value()?, of)),
             "waiting" => {
-                let (who, holder) = who(fields)?;
-                let nap = nap(&who, &holder, ttl);
-                Ok(Claimed::Waiting(Waiting::new(self.place(claim), who).look_again(nap)))
+                let ahead = Ahead::of(fields)?;
+                let nap = nap(&ahead, ttl);
+                Ok(Claimed::Waiting(Waiting::new(self.place(claim), ahead.who).look_again(nap)))
             }
             _ => Err(junk("the answer to a claim")),
         }
     }
 
     pub(crate) async fn keep(&self, tenures: &[Tenure]) -> Vec<Renewal> {
-        let mut renewals = Vec::with_capacity(tenures.len());
-        for flight in tenures.chunks(FLIGHT) {
-            let answers = self.keep_flight(flight).await;
-            renewals.extend(answers.unwrap_or_else(|e| flight.iter().map(|_| Renewal::Unknown(again(&e))).collect()));
-        }
-        renewals
-    }
-
-    async fn keep_flight(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
         let sent = Moment::now();
         let call = |tenure: &Tenure| {
             let token = tenure.token.map(|t| t.to_string()).unwrap_or_default();
@@ -66,12 +55,11 @@ impl Redis {
             self.call(&tenure.claim).arg(ttl).arg(attempt(sent)).arg(token)
         };
         let calls: Vec<Call> = tenures.iter().map(call).collect();
-        let answers = RENEW.run_all(&self.connection, &calls).await?;
         let renewal = |(tenure, answer): (&Tenure, Result<_>)| {
             let renewed = answer.and_then(|a| self.renewal(tenure, &record(&a)?, sent));
             renewed.unwrap_or_else(Renewal::Unknown)
         };
-        Ok(tenures.iter().zip(answers).map(renewal).collect())
+        tenures.iter().zip(RENEW.run_all(&self.connection, &calls).await).map(renewal).collect()
     }
 
     fn renewal(&self, tenure: &Tenure, answer: &str, sent: Moment) -> Result<Renewal> {
@@ -109,37 +97,15 @@ impl Redis {
     }
 }
 
-/// What the server says of a holder's lease and of this claim's rank, besides [`Contention`].
-struct Ahead {
-    /// What is left of the holder's lease; `None` if it has no end.
-    left: Option<Duration>,
-    /// How many stand before this claim.
-    rank: u32,
-}
-
-/// `ours token held_for others pttl rank label`.
-fn who(mut fields: Fields<'_>) -> Result<(Contention, Ahead)> {
-    let ours = fields.word() == "1";
-    let (token, held) = (fields.token()?, fields.millis()?);
-    let others: usize = fields.value()?;
-    let left: i64 = fields.value()?;
-    let ahead = Ahead { left: u64::try_from(left).ok().map(Duration::from_millis), rank: fields.value()? };
-    let who = match ours {
-        true => Contention::by(fields.text()).token(token).held_for(held),
-        false => Contention::foreign(),
-    };
-    Ok((who.waiters(others), ahead))
-}
-
 /// When claiming again may help without a bell: just after the holder's lease ends, one after another. Another tool's
 /// release tells nobody, so the first in line looks often. Only a hint: renewals notice a dead holder too.
-fn nap(who: &Contention, holder: &Ahead, ttl: Duration) -> Duration {
-    let end = holder.left.map(|left| left + Duration::from_millis(1));
-    let nap = match (end, who.foreign && holder.rank == 0) {
+fn nap(ahead: &Ahead, ttl: Duration) -> Duration {
+    let end = ahead.left.map(|left| left + Duration::from_millis(1));
+    let nap = match (end, ahead.who.foreign && ahead.rank == 0) {
         (end, true) => end.map_or(FOREIGN, |end| end.min(FOREIGN)),
         (end, false) => end.unwrap_or(ttl / 3),
     };
-    nap + (SPREAD * holder.rank).min(ttl / 3)
+    nap + (SPREAD * ahead.rank).min(ttl / 3)
 }
 
 /// A mode as permits of a kind: claims of one kind share what there is, and kinds exclude each other.
@@ -153,6 +119,8 @@ fn permits(mode: Mode) -> (&'static str, u32, u32) {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_core::Contention;
+
     use super::*;
 
     const TTL: Duration = Duration::from_secs(9);
@@ -162,23 +130,10 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_who_is_ahead() {
-        let (ours, ahead) = who(Fields::of("1 77 1500 3 8000 2 web 1")).unwrap();
-        let expected =
-            Contention::by("web 1").token(leasehold_core::FencingToken::new(77)).held_for(ms(1500)).waiters(3);
-        assert_eq!(ours, expected);
-        assert_eq!(nap(&ours, &ahead, TTL), ms(8005));
-        let (foreign, ahead) = who(Fields::of("0 0 0 0 -1 0 ")).unwrap();
-        assert_eq!(foreign, Contention::foreign().waiters(0));
-        assert_eq!(nap(&foreign, &ahead, TTL), FOREIGN);
-        assert!(who(Fields::of("1 77 1500")).is_err());
-    }
-
-    #[test]
     fn naps_end_with_the_holder_and_never_all_at_once() {
         let foreign = Contention::foreign();
         let ours = Contention::by("x");
-        let at = |who, left, rank| nap(who, &Ahead { left, rank }, TTL);
+        let at = |who: &Contention, left, rank| nap(&Ahead { who: who.clone(), left, rank }, TTL);
         assert_eq!(at(&foreign, Some(ms(40)), 0), ms(41));
         assert_eq!(at(&foreign, Some(ms(9_999_999)), 0), FOREIGN);
         assert_eq!(at(&foreign, None, 1), ms(3002));

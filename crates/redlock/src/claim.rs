@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Moment, Place, Queue, Validity, Waiting};
 use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Result};
-use leasehold_redis_client::{Fields, junk, record};
+use leasehold_redis_client::{Ahead, Fields, record};
 use redis::Value;
 
 use crate::nodes::{hear, let_land};
@@ -22,15 +22,8 @@ const SPOILT: Duration = Duration::from_millis(100);
 struct Tally {
     /// Who granted, with which token.
     granted: Vec<(usize, u64)>,
-    refused: Vec<Refusal>,
+    refused: Vec<Ahead>,
     failed: Vec<(usize, Error)>,
-}
-
-/// Why a node did not grant.
-struct Refusal {
-    who: Contention,
-    /// For how long it will stay so if nobody does anything; `None`: for ever.
-    left: Option<Duration>,
 }
 
 impl Store {
@@ -39,19 +32,19 @@ impl Store {
             return Err(Error::new(ErrorKind::Unsupported, why));
         }
         let sent = Moment::now();
-        if let Some(token) = self.settled(claim.id) {
+        if let Some(token) = self.held(claim.id) {
             if self.extend(claim, token, "again").await? {
                 return Ok(Claimed::Granted(self.grant(claim, token, sent)));
             }
             // The hold has gone: what is left of it on a minority goes before a new one begins.
-            self.forget(claim.id);
+            self.holds().remove(&claim.id);
             self.give_back(claim, false, (0..self.nodes.len()).collect()).await;
         }
         let (waits, sent) = (claim.queue != Queue::Try, Moment::now());
         let tally = self.poll(claim, waits).await;
         let agreed = self.agree(claim, &tally).await;
         if let Ok(Some(token)) = agreed {
-            self.settle(claim.id, token);
+            self.holds().insert(claim.id, token);
             return Ok(Claimed::Granted(self.grant(claim, token, sent)));
         }
         let took = Moment::now().since(sent);
@@ -91,26 +84,13 @@ impl Store {
         tally
     }
 
-    /// `granted micros token`, or `refused micros kind token held_for waiters left label`.
-    fn read(&self, nth: usize, answer: &Value) -> Result<Result<u64, Refusal>> {
+    /// `granted micros token`, or `refused micros` and who is ahead.
+    fn read(&self, nth: usize, answer: &Value) -> Result<Result<u64, Ahead>> {
         let answer = record(answer)?;
         let mut fields = Fields::of(&answer);
-        let verb = fields.word();
+        let granted = fields.word() == "granted";
         self.nodes.learn(nth, fields.value()?);
-        if verb == "granted" {
-            return Ok(Ok(fields.value()?));
-        }
-        let kind = fields.word();
-        let (token, held) = (fields.token()?, fields.millis()?);
-        let (waiters, left): (usize, i64) = (fields.value()?, fields.value()?);
-        let who = match kind {
-            "ours" => Contention::by(fields.text()).token(token).held_for(held),
-            "next" => Contention::by(fields.text()),
-            "foreign" => Contention::foreign(),
-            _ => return Err(junk("the answer to a claim")),
-        };
-        let left = u64::try_from(left).ok().map(Duration::from_millis);
-        Ok(Err(Refusal { who: who.waiters(waiters), left }))
+        if granted { fields.value().map(Ok) } else { Ahead::of(fields).map(Err) }
     }
 
     /// The token, once a majority that holds this claim knows one as great. `None`: there is no such majority.
@@ -168,7 +148,7 @@ impl Store {
 }
 
 impl Tally {
-    fn enter(&mut self, nth: usize, answer: Result<Result<u64, Refusal>>) {
+    fn enter(&mut self, nth: usize, answer: Result<Result<u64, Ahead>>) {
         match answer {
             Ok(Ok(token)) => self.granted.push((nth, token)),
             Ok(Err(refusal)) => self.refused.push(refusal),

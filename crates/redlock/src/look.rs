@@ -80,7 +80,7 @@ impl Store {
         Observing::new(each.collect::<Vec<_>>())
     }
 
-    fn ask(&self, verb: &str, name: &Name, what: &str) -> Flight<Value> {
+    fn ask(&self, verb: &str, name: &Name, what: &str) -> Flight<Result<Value>> {
         self.nodes.send(Call::on(self.names.keys(name)).arg(verb).arg(what))
     }
 }

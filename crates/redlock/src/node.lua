@@ -145,7 +145,7 @@ local function ring()
 end
 
 -- take: proposal, 1 to wait.
--- Answers `granted micros token`, or `refused micros kind token held_for waiters left label`: kind is `ours`, `foreign`
+-- Answers `granted micros token`, or `refused micros kind token held_for others left 0 label`: kind is `ours`, `foreign`
 -- or `next`.
 if verb == 'take' then
   local who, its, left = reserved()
@@ -178,7 +178,7 @@ if verb == 'take' then
   end
   local others = call('ZCARD', ROOM) - (call('ZSCORE', ROOM, id) and 1 or 0)
   return table.concat({ 'refused', int(micros), kind, int(other and other.token or 0),
-    other and math.max(0, now - other.since) or 0, others, left, other and other.label or '' }, ' ')
+    other and math.max(0, now - other.since) or 0, others, left, 0, other and other.label or '' }, ' ')
 end
 
 -- keep: token, what. Extends what is there, and writes the token back. What: `renew`; `again`, which takes over the label and

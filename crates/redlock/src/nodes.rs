@@ -28,10 +28,10 @@ struct Node {
 
 /// Requests under way, one for each node: the answers as they come, and whose they are. Whatever can be sent has been sent
 /// to all nodes before the first answer comes back.
-pub(crate) type Flight<T> = FuturesUnordered<BoxFuture<'static, (usize, Result<T>)>>;
+pub(crate) type Flight<T> = FuturesUnordered<BoxFuture<'static, (usize, T)>>;
 
 /// Hears one answer after another, until it is enough.
-pub(crate) async fn hear<T>(flight: &mut Flight<T>, mut enough: impl FnMut(usize, Result<T>) -> bool) {
+pub(crate) async fn hear<T>(flight: &mut Flight<T>, mut enough: impl FnMut(usize, T) -> bool) {
     while let Some((nth, answer)) = flight.next().await {
         if enough(nth, answer) {
             return;
@@ -110,7 +110,7 @@ impl Nodes {
     /// Asks every node the same.
     pub(crate) fn ask<T, F>(&self, question: impl Fn(Arc<Connection>) -> F) -> Flight<T>
     where
-        F: Future<Output = Result<T>> + Send + 'static,
+        F: Future<Output = T> + Send + 'static,
     {
         let one = |(nth, node): (usize, &Node)| -> BoxFuture<'static, _> {
             let answer = question(node.connection.clone());
@@ -129,7 +129,7 @@ impl Nodes {
     }
 
     /// Sends one call to every node.
-    pub(crate) fn send(&self, call: Call) -> Flight<Value> {
+    pub(crate) fn send(&self, call: Call) -> Flight<Result<Value>> {
         let call = Arc::new(call);
         self.ask(|connection| {
             let call = call.clone();
@@ -143,7 +143,11 @@ impl Nodes {
     }
 
     /// What a majority answers, at least: `all` waits for everybody.
-    pub(crate) async fn majority_of<T: Send + 'static>(&self, mut flight: Flight<T>, all: bool) -> Result<Vec<T>> {
+    pub(crate) async fn majority_of<T: Send + 'static>(
+        &self,
+        mut flight: Flight<Result<T>>,
+        all: bool,
+    ) -> Result<Vec<T>> {
         let (mut answers, mut failed) = (Vec::new(), Vec::new());
         hear(&mut flight, |nth, answer| {
             match answer {

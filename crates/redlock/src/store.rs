@@ -12,11 +12,6 @@ use redis::Value;
 use crate::claim::{TURNS, lease};
 use crate::nodes::{Flight, Nodes, hear, let_land};
 
-/// The longest label that is stored, in bytes: an election's value.
-const LABEL: usize = 4096;
-/// How many renewals travel together: a node has a few milliseconds of work with these.
-const FLIGHT: usize = 500;
-
 pub(crate) struct Store {
     pub(crate) nodes: Nodes,
     pub(crate) names: Arc<Names>,
@@ -33,7 +28,7 @@ impl Store {
     pub(crate) fn call(&self, verb: &str, claim: &Claim) -> Call {
         let mode = if claim.mode == Mode::Shared { "s" } else { "x" };
         let call = Call::on(self.names.keys(&claim.name)).arg(verb).arg(claim.id).arg(lease(claim).as_millis());
-        let call = call.arg(mode).arg(TURNS).arg(self.inbox.channel()).arg(clip(&claim.label));
+        let call = call.arg(mode).arg(TURNS).arg(self.inbox.channel()).arg(&claim.label);
         call.arg(self.attempts.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -43,94 +38,86 @@ impl Store {
 
     /// Extends one hold, and writes its token to all who have it. Says whether a majority has it.
     pub(crate) async fn extend(&self, claim: &Claim, token: FencingToken, what: &str) -> Result<bool> {
-        let mut flight = self.nodes.send(self.keep_call(claim, token, what));
-        let mut count = Count::default();
-        hear(&mut flight, |nth, answer| {
-            count.enter(nth, answer);
-            count.verdict(&self.nodes).is_some()
-        })
-        .await;
+        let mut count = [Count::default()];
+        let flight = self.count(&mut count, vec![self.keep_call(claim, token, what)]).await;
         let_land(flight);
+        let [count] = count;
         count.verdict(&self.nodes).ok_or_else(|| self.nodes.failure(count.failed))
     }
 
     pub(crate) async fn keep(self: &Arc<Self>, tenures: &[Tenure]) -> Vec<Renewal> {
-        let mut renewals = Vec::with_capacity(tenures.len());
-        for some in tenures.chunks(FLIGHT) {
-            renewals.extend(self.keep_some(some).await);
-        }
-        renewals
-    }
-
-    async fn keep_some(self: &Arc<Self>, tenures: &[Tenure]) -> Vec<Renewal> {
         let sent = Moment::now();
-        let renewed = |claim: &Claim| Renewal::Renewed(Validity::since(sent, lease(claim)));
-        let (mut renewals, mut held, mut calls) = (Vec::with_capacity(tenures.len()), Vec::new(), Vec::new());
-        for (nth, Tenure { claim, token, .. }) in tenures.iter().enumerate() {
-            // A claim that waits has no place to renew: it comes back by itself, sooner than a lease.
-            let Some(token) = *token else {
-                renewals.push(renewed(claim));
-                continue;
-            };
+        let (mut held, mut calls) = (Vec::new(), Vec::new());
+        for Tenure { claim, token, .. } in tenures {
             // Numbered before the look: so whatever is released after it has the greater number.
-            let call = self.keep_call(claim, token, "renew");
-            // A hold that is not among ours was released.
-            renewals.push(Renewal::Lost(Loss::Gone));
-            if self.settled(claim.id).is_some() {
-                held.push(Held { nth, claim: claim.clone(), token, count: Count::default() });
+            let call = token.map(|token| self.keep_call(claim, token, "renew"));
+            if let (Some(call), Some(token)) = (call, self.held(claim.id)) {
+                held.push((claim.clone(), token));
                 calls.push(call);
             }
         }
-        if held.is_empty() {
-            return renewals;
+        let mut counts: Vec<Count> = held.iter().map(|_| Count::default()).collect();
+        let flight = self.count(&mut counts, calls).await;
+        let mut verdicts: HashMap<ClaimId, _> = HashMap::with_capacity(held.len());
+        for ((claim, _), count) in held.iter().zip(&mut counts) {
+            let verdict = count.verdict(&self.nodes);
+            verdicts.insert(claim.id, verdict.ok_or_else(|| self.nodes.failure(std::mem::take(&mut count.failed))));
         }
-        let mut flight = self.nodes.send_all(calls);
+        self.top_up_later(held, counts, flight);
+        let renewal = |Tenure { claim, token, .. }: &Tenure| match (token, verdicts.get(&claim.id)) {
+            // A claim that waits has no place to renew: it comes back by itself, sooner than a lease.
+            (None, _) | (_, Some(Ok(true))) => Renewal::Renewed(Validity::since(sent, lease(claim))),
+            (_, Some(Err(e))) => Renewal::Unknown(again(e)),
+            // A hold that is not among ours was released.
+            (_, Some(Ok(false)) | None) => Renewal::Lost(Loss::Gone),
+        };
+        tenures.iter().map(renewal).collect()
+    }
+
+    /// Sends these to every node, one for each count, and counts until all is certain.
+    async fn count(&self, counts: &mut [Count], calls: Vec<Call>) -> Flight<Vec<Result<Value>>> {
+        let mut flight = if calls.is_empty() { Flight::new() } else { self.nodes.send_all(calls) };
         hear(&mut flight, |node, answers| {
-            enter_all(&mut held, node, answers);
-            held.iter().all(|held| held.count.verdict(&self.nodes).is_some())
+            counts.iter_mut().zip(answers).for_each(|(count, answer)| count.enter(node, answer));
+            counts.iter().all(|count| count.verdict(&self.nodes).is_some())
         })
         .await;
-        for Held { nth, claim, count, .. } in &mut held {
-            renewals[*nth] = match count.verdict(&self.nodes) {
-                Some(true) => renewed(claim),
-                Some(false) => Renewal::Lost(Loss::Gone),
-                None => Renewal::Unknown(self.nodes.failure(std::mem::take(&mut count.failed))),
-            };
-        }
-        self.top_up_later(held, flight);
-        renewals
+        flight
     }
 
     /// Gives the holds that a majority has to the nodes that lost them or never had them, once these have answered.
-    fn top_up_later(self: &Arc<Self>, mut held: Vec<Held>, mut flight: Flight<Vec<Result<Value>>>) {
-        if flight.is_empty() && held.iter().all(|held| held.count.gone.is_empty()) {
+    fn top_up_later(
+        self: &Arc<Self>,
+        held: Vec<(Arc<Claim>, FencingToken)>,
+        mut counts: Vec<Count>,
+        mut flight: Flight<Vec<Result<Value>>>,
+    ) {
+        if flight.is_empty() && counts.iter().all(|count| count.gone.is_empty()) {
             return;
         }
         let store = self.clone();
         tokio::spawn(async move {
             hear(&mut flight, |node, answers| {
-                enter_all(&mut held, node, answers);
+                counts.iter_mut().zip(answers).for_each(|(count, answer)| count.enter(node, answer));
                 false
             })
             .await;
-            held.retain(|held| held.count.verdict(&store.nodes) == Some(true));
             for node in 0..store.nodes.len() {
-                let lacking = held.iter().filter(|held| held.count.gone.contains(&node));
-                let calls = lacking.filter_map(|held| {
-                    let call = store.keep_call(&held.claim, held.token, "top");
-                    store.settled(held.claim.id).map(|_| call)
+                let lacks = |count: &Count| count.verdict(&store.nodes) == Some(true) && count.gone.contains(&node);
+                let lacking = held.iter().zip(&counts).filter(|(_, count)| lacks(count));
+                let calls = lacking.filter_map(|((claim, token), _)| {
+                    let call = store.keep_call(claim, *token, "top");
+                    store.held(claim.id).map(|_| call)
                 });
                 let calls: Vec<Call> = calls.collect();
-                if !calls.is_empty() {
-                    store.nodes.tell(node, calls).await;
-                }
+                store.nodes.tell(node, calls).await;
             }
         });
     }
 
     /// Removes every trace of a claim, on every node. A majority's word is enough: the others have been told too.
     pub(crate) async fn withdraw(&self, claim: &Claim) -> Result<()> {
-        self.forget(claim.id);
+        self.holds().remove(&claim.id);
         self.nodes.majority_of(self.nodes.send(self.release_call(claim, false)), false).await.map(drop)
     }
 
@@ -139,30 +126,14 @@ impl Store {
         self.call("release", claim).arg(u8::from(stays))
     }
 
-    pub(crate) fn settled(&self, id: ClaimId) -> Option<FencingToken> {
+    /// The token of this hold, if it is one of ours.
+    pub(crate) fn held(&self, id: ClaimId) -> Option<FencingToken> {
         self.holds().get(&id).copied()
     }
 
-    pub(crate) fn settle(&self, id: ClaimId, token: FencingToken) {
-        self.holds().insert(id, token);
-    }
-
-    pub(crate) fn forget(&self, id: ClaimId) {
-        self.holds().remove(&id);
-    }
-
-    fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, FencingToken>> {
+    pub(crate) fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, FencingToken>> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A hold that is renewed.
-struct Held {
-    /// Which of those that core asked about.
-    nth: usize,
-    claim: Arc<Claim>,
-    token: FencingToken,
-    count: Count,
 }
 
 /// What the nodes said of one hold.
@@ -188,18 +159,4 @@ impl Count {
         let lost = nodes.len() - self.gone.len() < needed;
         (self.kept >= needed || lost).then_some(!lost)
     }
-}
-
-/// One node's answers, one for each hold; or its failure, which concerns all.
-fn enter_all(held: &mut [Held], node: usize, answers: Result<Vec<Result<Value>>>) {
-    match answers {
-        Ok(answers) => held.iter_mut().zip(answers).for_each(|(held, answer)| held.count.enter(node, answer)),
-        Err(e) => held.iter_mut().for_each(|held| held.count.failed.push((node, again(&e)))),
-    }
-}
-
-/// The label, or as much of it as is stored.
-fn clip(label: &str) -> &str {
-    let end = (0..=LABEL.min(label.len())).rev().find(|end| label.is_char_boundary(*end));
-    &label[..end.unwrap_or_default()]
 }

@@ -2,10 +2,10 @@
 
 use leasehold_core::Result;
 use leasehold_core::seam::{Claim, ClaimedAll, Moment};
-use leasehold_redis_client::{Call, Fields, attempt, junk, lease, record};
+use leasehold_redis_client::{Ahead, Call, Fields, attempt, junk, lease, record};
 use redis::Value;
 
-use super::{permits, who};
+use super::permits;
 use crate::scripts::SEVERAL;
 use crate::{MIN_TTL, Redis};
 
@@ -24,7 +24,7 @@ impl Redis {
             let refusal = record(refusal)?;
             let mut fields = Fields::of(&refusal);
             fields.word();
-            return Ok(ClaimedAll::Busy(usize::try_from(*at).map_err(|_| unknown())?, who(fields)?.0));
+            return Ok(ClaimedAll::Busy(usize::try_from(*at).map_err(|_| unknown())?, Ahead::of(fields)?.who));
         }
         let grant = |(claim, answer)| {
             let answer = record(answer)?;

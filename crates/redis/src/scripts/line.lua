@@ -143,12 +143,12 @@ local function granted(e)
   return 'granted ' .. int(e.token) .. ' ' .. e.turns
 end
 
--- Who is in the way: `ours token held_for others left rank label`, where ours is 0 if another tool holds it. `id` is that of
+-- Who is in the way: `kind token held_for others left rank label`, where kind is `ours`, or `foreign` if another tool holds it. `id` is that of
 -- whoever asks, if it waits: it is none of the others, and the rank is its.
 local function refusal(word, id)
   local h = holder or kind and get(call('ZRANGE', SHARERS, 0, 0)[1])
   local left = kind and not holder and h and h.deadline - now or call('PTTL', LOCK)
-  return table.concat({ word, h and 1 or 0, int(h and h.token or 0), h and math.max(0, now - h.since) or 0,
+  return table.concat({ word, h and 'ours' or 'foreign', int(h and h.token or 0), h and math.max(0, now - h.since) or 0,
     call('ZCARD', LINE) - (id and 1 or 0), left, id and call('ZRANK', LINE, id) or 0, h and h.label or '' }, ' ')
 end
 
