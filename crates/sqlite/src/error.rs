@@ -5,40 +5,37 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use leasehold_core::{Error, ErrorKind, Result};
-use rusqlite::ErrorCode as Code;
+use leasehold_core::{Error, ErrorKind};
+use rusqlite::ErrorCode;
 
 /// The byte of the `-shm` file that is locked by whoever writes (SQLite's *WAL-mode File Format*, section 2.2: the locks).
 const WRITE_LOCK: u64 = 120;
 
-/// Says which file a statement was about that failed, and was not committed.
-pub(crate) trait About<T> {
-    fn about(self, file: &Path) -> Result<T>;
-}
-
-impl<T> About<T> for rusqlite::Result<T> {
-    fn about(self, file: &Path) -> Result<T> {
-        self.map_err(|e| of(&e, file))
-    }
-}
-
-fn of(e: &rusqlite::Error, file: &Path) -> Error {
+/// Of a statement on this file that was not committed.
+pub(crate) fn of(e: &rusqlite::Error, file: &Path) -> Error {
+    use ErrorCode::{
+        AuthorizationForStatementDenied, CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, DiskFull,
+        FileLockingProtocolFailed, NotADatabase, OutOfMemory, PermissionDenied, ReadOnly, SystemIoFailure,
+    };
     let file_name = file.display();
-    let (kind, what) = match e.sqlite_error_code() {
-        None => (ErrorKind::Internal, "holds what Leasehold never writes; was it changed by hand?"),
-        Some(Code::DatabaseBusy | Code::DatabaseLocked | Code::FileLockingProtocolFailed) => return locked(file),
-        Some(Code::ReadOnly | Code::PermissionDenied) => {
+    let Some(code) = e.sqlite_error_code() else {
+        let what = format!("{file_name} holds what Leasehold never writes; was it changed by hand?");
+        return Error::new(ErrorKind::Internal, format!("{what} ({e})"));
+    };
+    let (kind, what) = match code {
+        DatabaseBusy | DatabaseLocked | FileLockingProtocolFailed => return locked(file),
+        ReadOnly | PermissionDenied | AuthorizationForStatementDenied => {
             (ErrorKind::Denied, "may not be written: the file, its directory or its file system is read-only for us")
         }
-        Some(Code::CannotOpen) => (ErrorKind::Denied, "cannot be opened, or the files beside it cannot be made"),
-        Some(Code::DiskFull) => (ErrorKind::Unavailable, "cannot grow: the disk is full"),
-        Some(Code::OutOfMemory | Code::SystemIoFailure) => (ErrorKind::Unavailable, "cannot be read or written"),
-        Some(Code::NotADatabase | Code::DatabaseCorrupt) => {
+        CannotOpen => (ErrorKind::Denied, "cannot be opened, or the files beside it cannot be made"),
+        DiskFull => (ErrorKind::Unavailable, "cannot grow: the disk is full"),
+        OutOfMemory | SystemIoFailure => (ErrorKind::Unavailable, "cannot be read or written"),
+        NotADatabase | DatabaseCorrupt => {
             let what = "is damaged, or no SQLite database. It is not made anew by itself, since somebody may hold a lock \
                         in it: end all its users, delete it, and start again; tokens keep rising";
             (ErrorKind::Internal, what)
         }
-        Some(_) => (ErrorKind::Internal, "is not as Leasehold left it"),
+        _ => (ErrorKind::Internal, "is not as Leasehold left it"),
     };
     Error::new(kind, format!("{file_name} {what} ({e})"))
 }
@@ -46,7 +43,7 @@ fn of(e: &rusqlite::Error, file: &Path) -> Error {
 /// Of a commit: an error of the disk leaves open what is in the log.
 pub(crate) fn of_commit(e: &rusqlite::Error, file: &Path) -> Error {
     match e.sqlite_error_code() {
-        Some(Code::SystemIoFailure) => {
+        Some(ErrorCode::SystemIoFailure) => {
             Error::new(ErrorKind::Ambiguous, format!("{}: the commit failed ({e})", file.display()))
         }
         _ => of(e, file),

@@ -10,14 +10,14 @@ use std::time::Duration;
 use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, Result};
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use rustix::fs::{Access, access, statfs};
 
-use crate::error::{self, About};
+use crate::error;
 
 /// `application_id` and `user_version` of our files.
 const APPLICATION: i64 = 0x4C65_6173;
-const VERSION: i64 = 2;
+const VERSION: i64 = 1;
 /// How long opening may wait for others.
 const OPENING: Duration = Duration::from_secs(3);
 /// File systems on which locks, shared memory or FIFOs do not reach every user of a file: the numbers of statfs(2).
@@ -62,88 +62,83 @@ impl File {
         }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         wait_until(Moment::now() + OPENING);
-        let mut connection = Connection::open_with_flags(path, flags).about(path)?;
-        connection.busy_handler(Some(wait)).about(path)?;
+        let of = |e: rusqlite::Error| error::of(&e, path);
+        let mut connection = Connection::open_with_flags(path, flags).map_err(of)?;
         let real = path.canonicalize().map_err(|e| error::of_io(&e, path, "cannot be found"))?;
-        // Group members who may make files beside it share it. What SQLite makes later takes the file's own bits.
-        let group = group_bits(&real);
-        if before.is_none() && group != 0 {
-            // Refused if somebody else was faster to make it: then it is theirs to say.
-            let _ = fs::set_permissions(&real, fs::Permissions::from_mode(0o600 | group));
-        }
-        let identity = identity(path).filter(|now| before.is_none_or(|file| *now == (file.dev(), file.ino())));
+        prepare(&mut connection, &real, &boot, before.is_none()).map_err(of)??;
+        let identity = identity(path);
+        let identity = identity.filter(|now| before.is_none_or(|file| *now == (file.dev(), file.ino())));
         let replaced = || Error::new(ErrorKind::Unavailable, format!("{} was replaced just now", path.display()));
-        let file = File { path: path.into(), real, connection, boot, identity: identity.ok_or_else(replaced)? };
-        file.configure()?;
-        file.take_over().about(path)??;
-        Ok(file)
+        Ok(File { path: path.into(), real, connection, boot, identity: identity.ok_or_else(replaced)? })
     }
 
-    fn configure(&self) -> Result<()> {
-        let File { connection, path, .. } = self;
-        loop {
-            // The change of mode does not ask the busy handler.
-            match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0)) {
-                Ok(mode) if mode == "wal" => break,
-                Ok(mode) => return self.unsupported(&format!("SQLite answers journal_mode {mode:?}, not \"wal\"")),
-                Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) && wait(0) => {}
-                Err(e) => return Err(e).about(path),
-            }
-        }
-        connection.execute_batch("PRAGMA synchronous = NORMAL").about(path)?;
-        // More than there are statements, and no value asks for a plan of its own: none is ever compiled twice.
-        connection.set_prepared_statement_cache_capacity(64);
-        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).about(path)?;
-        // The log stays for the next process, which then needs neither to sync nor to make it.
-        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).about(path).map(drop)
+    /// Whether the path still leads to the file that was opened. SQLite would go on in a deleted one, beside whoever made
+    /// it anew. The file itself is not opened to find out: to close it would drop SQLite's locks, as POSIX wants it.
+    pub(crate) fn is_current(&self) -> bool {
+        identity(&self.path) == Some(self.identity)
     }
 
-    /// Makes the tables of a new file, and empties one of another boot.
-    fn take_over(&self) -> rusqlite::Result<Result<()>> {
-        let tx = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
-        let number = |ask: &str| tx.query_row(ask, [], |row| row.get::<_, i64>(0));
-        let tables = number("SELECT count(*) FROM sqlite_schema")?;
-        match (number("PRAGMA application_id")?, number("PRAGMA user_version")?) {
-            (APPLICATION, VERSION) => {}
-            (APPLICATION, other) => {
-                return Ok(self.unsupported(&format!("it was made by another version of Leasehold (schema {other})")));
-            }
-            (0, 0) if tables == 0 => {
-                tx.execute_batch(include_str!("schema.sql"))?;
-                tx.execute("INSERT INTO meta VALUES (?1, 0)", [&self.boot])?;
-                tx.execute_batch(&format!("PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}"))?;
-            }
-            _ => return Ok(self.unsupported("it is another program's database")),
-        }
-        if tx.execute("UPDATE meta SET boot = ?1 WHERE boot <> ?1", [&self.boot])? > 0 {
-            self.clients()?.into_iter().for_each(|fifo| crate::fifo::remove(&self.real, fifo));
-            tx.execute_batch("DELETE FROM place; DELETE FROM observer")?;
-        }
-        tx.commit().map(Ok)
-    }
-
-    /// The FIFOs of all clients that have something in the file.
-    pub(crate) fn clients(&self) -> rusqlite::Result<Vec<i64>> {
-        let all = "SELECT fifo FROM place UNION SELECT fifo FROM observer";
-        self.connection.prepare(all)?.query_map([], |row| row.get(0))?.collect()
-    }
-
-    fn unsupported(&self, what: &str) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, format!("{} cannot be used: {what}", self.path.display())))
-    }
-
-    /// Whether the path still leads to the file that was opened, and its times are those of this boot. SQLite would go on
-    /// in a deleted file, beside whoever made it anew. The file itself is not opened to find out: to close it would drop
-    /// SQLite's locks, as POSIX wants it.
-    pub(crate) fn is_current(&self) -> rusqlite::Result<bool> {
+    /// Whether the times in the file are still those of this boot: another one has no business in it.
+    pub(crate) fn is_of_this_boot(&self) -> rusqlite::Result<bool> {
         let boot = "SELECT boot = ?1 FROM meta";
-        Ok(identity(&self.path) == Some(self.identity)
-            && self.connection.prepare_cached(boot)?.query_row([&self.boot], |row| row.get(0))?)
+        self.connection.prepare_cached(boot)?.query_row([&self.boot], |row| row.get(0))
     }
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+fn prepare(connection: &mut Connection, real: &Path, boot: &str, is_new: bool) -> rusqlite::Result<Result<()>> {
+    connection.busy_handler(Some(wait))?;
+    // Group members who may make files beside it share it. What SQLite makes later takes the file's own bits.
+    let group = group_bits(real);
+    if is_new && group != 0 {
+        // Refused if somebody else was faster to make it: then it is theirs to say.
+        let _ = fs::set_permissions(real, fs::Permissions::from_mode(0o600 | group));
+    }
+    loop {
+        // The change of mode does not ask the busy handler.
+        match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0)) {
+            Ok(mode) if mode == "wal" => break,
+            Ok(mode) => return Ok(unsupported(real, &format!("SQLite answers journal_mode {mode:?}, not \"wal\""))),
+            Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) && wait(0) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    connection.execute_batch("PRAGMA synchronous = NORMAL")?;
+    // More than there are statements: none is ever compiled twice.
+    connection.set_prepared_statement_cache_capacity(64);
+    // The log stays for the next process, which then needs neither to sync nor to make it.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let number = |pragma: &str| tx.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i64>(0));
+    let tables: i64 = tx.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    match (number("application_id")?, number("user_version")?) {
+        (APPLICATION, VERSION) => {}
+        (APPLICATION, other) => {
+            return Ok(unsupported(real, &format!("it was made by another version of Leasehold (schema {other})")));
+        }
+        (0, 0) if tables == 0 => {
+            tx.execute_batch(include_str!("schema.sql"))?;
+            tx.execute("INSERT INTO meta VALUES (?1, 0)", [boot])?;
+            tx.execute_batch(&format!("PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}"))?;
+        }
+        _ => return Ok(unsupported(real, "it is another program's database")),
+    }
+    if tx.execute("UPDATE meta SET boot = ?1 WHERE boot <> ?1", [boot])? > 0 {
+        let mut left = tx.prepare("SELECT fifo FROM session UNION SELECT fifo FROM observer")?;
+        for fifo in left.query_map([], |row| row.get(0))? {
+            crate::fifo::remove(real, fifo?);
+        }
+        tx.execute_batch("DELETE FROM place; DELETE FROM session; DELETE FROM observer")?;
+    }
+    tx.commit()?;
+    Ok(Ok(()))
+}
+
+fn unsupported(file: &Path, what: &str) -> Result<()> {
+    Err(Error::new(ErrorKind::Unsupported, format!("{} cannot be used: {what}", file.display())))
 }
 
 /// What the directory lets its group do, for the files that we make in it.

@@ -27,7 +27,7 @@ use leasehold_core::seam::{
 };
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 
-use crate::client::Handle;
+use crate::client::{Handle, limit};
 
 /// How many names one transaction takes: it keeps everybody else waiting.
 const AT_ONCE: usize = 100;
@@ -123,25 +123,23 @@ impl fmt::Debug for Sqlite {
 #[async_trait]
 impl Backend for Sqlite {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        let claim = claim.clone();
-        self.client.ask_for(claim.ttl / 2, move |client| client.claim(&claim)).await
+        let (claim, limit) = (claim.clone(), limit(Some(claim.ttl)));
+        self.client.ask(move |client| client.claim(&claim, limit)).await
     }
 
     async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
-        let shortest = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
-        let claims = claims.to_vec();
-        self.client.ask_for(shortest / 2, move |client| client.claim_all(&claims)).await
+        let (claims, limit) = (claims.to_vec(), limit(claims.iter().map(|claim| claim.ttl).min()));
+        self.client.ask(move |client| client.claim_all(&claims, limit)).await
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        let longest = tenures.iter().map(|tenure| tenure.claim.ttl).max().unwrap_or_default();
-        let tenures = tenures.to_vec();
-        self.client.ask_for(longest / 6, move |client| client.renew(&tenures)).await
+        let (tenures, limit) = (tenures.to_vec(), limit(tenures.iter().map(|tenure| tenure.claim.ttl).min()));
+        self.client.ask(move |client| client.renew(&tenures, limit)).await
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
-        let id = claim.id;
-        self.client.ask(move |client| client.release(id)).await
+        let (id, limit) = (claim.id, limit(Some(claim.ttl)));
+        self.client.ask(move |client| client.release(id, limit)).await
     }
 
     async fn inspect(&self, name: &Name) -> Result<Line> {
@@ -155,8 +153,8 @@ impl Backend for Sqlite {
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        let name = name.clone();
-        self.client.ask(move |client| client.write(|lines| lines.evict(name.as_str(), token))).await
+        let (name, limit) = (name.clone(), limit(None));
+        self.client.ask(move |client| client.write(limit, |lines| lines.evict(name.as_str(), token))).await
     }
 
     fn guarantees(&self) -> Guarantees {
@@ -164,7 +162,7 @@ impl Backend for Sqlite {
             .fencing(Fencing::SurvivesDataLoss)
             .fairness(Fairness::Strict)
             .pushed_wake(true)
-            .ttl(MIN_TTL, Duration::from_millis(1))
+            .ttl(MIN_TTL, Duration::from_nanos(1))
             .recovery(Duration::from_millis(100))
             .atomic_multi(AT_ONCE)
             .notes(NOTES)

@@ -2,242 +2,347 @@
 
 mod several;
 
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime};
 
-use leasehold_core::seam::{Admission, Claim, ClaimId, Claimed, Mode, Queue, Renewal, Tenure, Waiting, admit};
-use leasehold_core::{Contention, Error, FencingToken, Loss, Result};
-use rusqlite::{OptionalExtension, Params, Transaction, params};
+use leasehold_core::seam::{Admission, Claim, ClaimId, Claimed, Mode, Queue, Waiting, admit, escape, same_permits};
+use leasehold_core::{Contention, FencingToken, Result};
+use rusqlite::{OptionalExtension, Transaction, params};
 
-use crate::row::{Standing, columns};
+use crate::fifo::Address;
+use crate::row::{Standing, columns, standings, token};
 
 /// How many tokens a fast claim reserves, for tasks of one process that take turns.
 const TURNS: u32 = 64;
 
 /// A write transaction.
 pub(crate) struct Lines<'a> {
-    pub(crate) tx: &'a Transaction<'a>,
-    /// This client's FIFO.
-    pub(crate) me: i64,
-    /// When it began.
-    pub(crate) now: i64,
-    /// Whom to tell once it is committed.
-    pub(crate) rings: Vec<Ring>,
+    tx: &'a Transaction<'a>,
+    me: &'a mut Me,
+    /// When it began, on CLOCK_BOOTTIME.
+    now: i64,
+    rings: Vec<Ring>,
+    /// Names whose holder, or the holder's label, is another.
+    stirred: BTreeSet<String>,
 }
 
-/// A word for a client's FIFO.
+/// What this client has in the file.
+#[derive(Default)]
+pub(crate) struct Me {
+    pub(crate) address: Address,
+    /// The TTL of each place, and until when it lasts if nobody claims or renews it: its session lives on with others.
+    pub(crate) tended: HashMap<ClaimId, (i64, i64)>,
+}
+
+/// A word for a client's FIFO, and the line that it is about.
 pub(crate) struct Ring {
-    pub(crate) to: i64,
+    pub(crate) to: Address,
+    pub(crate) name: String,
     pub(crate) word: String,
 }
 
 /// The answer to a claim, and whose death would concern it.
-pub(crate) type Answer = (Claimed, Vec<i64>);
+pub(crate) struct Answer {
+    pub(crate) claimed: Claimed,
+    pub(crate) watch: Vec<Address>,
+}
 
 /// One line from its head on.
 struct Head {
-    /// The first of those who hold.
-    first: Option<Standing>,
-    /// What they all hold.
-    held: Vec<Mode>,
+    /// Those who hold, in order.
+    holders: Vec<Standing>,
     /// The first who waits.
     next: Option<Standing>,
 }
 
-impl Lines<'_> {
+impl Head {
+    fn modes(&self) -> Vec<Mode> {
+        self.holders.iter().map(|holder| holder.mode).collect()
+    }
+}
+
+impl<'a> Lines<'a> {
+    pub(crate) fn new(tx: &'a Transaction<'a>, me: &'a mut Me, now: i64) -> Lines<'a> {
+        Lines { tx, me, now, rings: Vec::new(), stirred: BTreeSet::new() }
+    }
+
+    /// Whom to tell once it is committed.
+    pub(crate) fn rings(mut self) -> rusqlite::Result<Vec<Ring>> {
+        for name in self.stirred {
+            let all = "SELECT fifo, dev, ino FROM observer WHERE name = ?1";
+            for to in self.tx.prepare_cached(all)?.query_map([&name], Address::read)? {
+                let word = format!("stirred {}", one_line(&name));
+                self.rings.push(Ring { to: to?, name: name.clone(), word });
+            }
+        }
+        Ok(self.rings)
+    }
+
     /// Takes or keeps a place. The inner error is the claim's own fault.
     pub(crate) fn claim(&mut self, claim: &Claim) -> rusqlite::Result<Result<Answer>> {
         let (name, id) = (claim.name.as_str(), claim.id.to_string());
-        let ((mode, n, permits), ttl) = (columns(claim.mode), millis(claim.ttl));
-        let head = self.settle(name)?;
-        let again = "UPDATE place SET label = ?2, until = ?3 + ttl,
-                            mode = iif(mode = 'exclusive' AND ?4 = 'shared' AND token IS NOT NULL, 'shared', mode)
-                     WHERE claim = ?1 RETURNING *";
-        if let Some(mine) = self.standing(again, params![id, &*claim.label, self.now, mode])? {
-            if mine.token.is_some() {
-                // It may have another label, or let others in, since it is shared from now on.
-                self.stir(name)?;
-                self.settle(name)?;
+        let ttl = nanos(claim.ttl);
+        self.me.tended.insert(claim.id, (ttl, self.now.saturating_add(ttl)));
+        let session = self.session(ttl)?;
+        let mut head = self.settle(name)?;
+        if let Some(known) = self.find(&id)? {
+            let label = "UPDATE place SET label = ?2 WHERE seq = ?1 AND label <> ?2";
+            if self.tx.prepare_cached(label)?.execute(params![known.seq, &*claim.label])? > 0 && known.token.is_some() {
+                self.stirred.insert(name.to_owned());
             }
-            return self.answer(&mine, &head, name).map(Ok);
-        }
-        if let Mode::Permits { of, .. } = claim.mode {
-            let first = "SELECT permits FROM place WHERE name = ?1 AND mode = 'permits' ORDER BY seq LIMIT 1";
-            let first = self.tx.prepare_cached(first)?.query_row([name], |row| row.get(0)).optional()?;
-            if let Some(theirs) = first.filter(|theirs| *theirs != of) {
-                return Ok(Err(Error::permits_differ(theirs, of)));
+            if (known.mode, claim.mode, known.token.is_some()) == (Mode::Exclusive, Mode::Shared, true) {
+                let downgrade = "UPDATE place SET mode = ?2 WHERE seq = ?1";
+                self.tx.prepare_cached(downgrade)?.execute(params![known.seq, columns(Mode::Shared).0])?;
+                head = self.settle(name)?;
             }
+            return self.answer(&known, &head, name).map(Ok);
         }
-        let is_in = head.next.is_none() && admit(&head.held, claim.mode) == Admission::In;
+        if let Err(e) = self.same_permits(name, claim.mode)? {
+            return Ok(Err(e));
+        }
+        let is_in = head.next.is_none() && admit(&head.modes(), claim.mode) == Admission::In;
         if !is_in && claim.queue == Queue::Try {
-            return Ok(Ok((Claimed::Busy(self.contention(&head, name, 0)?), Vec::new())));
+            self.me.tended.remove(&claim.id);
+            let who = self.contention(&head, name, 0)?;
+            return Ok(Ok(Answer { claimed: Claimed::Busy(who), watch: Vec::new() }));
         }
         let turns = if claim.queue == Queue::Fast { TURNS } else { 1 };
-        let token = if is_in { Some(self.mint(name, turns)?) } else { None };
-        let insert = "INSERT INTO place (name, claim, fifo, mode, n, permits, label, ttl, until, turns, token, since)
-                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) RETURNING *";
-        let until = self.now + ttl;
-        let mine = params![name, id, self.me, mode, n, permits, &*claim.label, ttl, until, turns, token, since()];
-        let mine = self.tx.prepare_cached(insert)?.query_row(mine, Standing::read)?;
+        let token = if is_in { Some(self.mint(turns)?) } else { None };
+        if is_in {
+            self.stirred.insert(name.to_owned());
+        }
+        let (mode, n, permits) = columns(claim.mode);
+        let insert = "INSERT INTO place (name, claim, session, mode, n, permits, turns, token, label, since)
+                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+        let row = params![name, id, session, mode, n, permits, turns, token, &*claim.label, wall().as_millis() as i64];
+        self.tx.prepare_cached(insert)?.execute(row)?;
+        let mine = self.find(&id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
         self.answer(&mine, &head, name).map(Ok)
     }
 
-    fn answer(&self, mine: &Standing, head: &Head, name: &str) -> rusqlite::Result<Answer> {
+    fn same_permits(&self, name: &str, mine: Mode) -> rusqlite::Result<Result<()>> {
+        if !matches!(mine, Mode::Permits { .. }) {
+            return Ok(Ok(()));
+        }
+        let first = standings!("WHERE p.name = ?1 AND p.mode = 'permits' ORDER BY p.seq LIMIT 1");
+        let first = self.tx.prepare_cached(first)?.query_row([name], Standing::read).optional()?;
+        Ok(same_permits(first.iter().map(|first| &first.mode), mine))
+    }
+
+    fn answer(&mut self, mine: &Standing, head: &Head, name: &str) -> rusqlite::Result<Answer> {
         if let Some(grant) = mine.grant() {
-            return Ok((Claimed::Granted(grant), Vec::new()));
+            return Ok(Answer { claimed: Claimed::Granted(grant), watch: Vec::new() });
         }
         // The first who waits watches those who keep it out; everybody else whoever is before it.
-        let is_next = head.next.as_ref().is_none_or(|next| next.seq == mine.seq);
-        let most = match mine.mode {
-            Mode::Permits { of, .. } if is_next => of,
-            _ => 1,
+        let ahead: Vec<(Address, i64)> = if head.next.as_ref().is_none_or(|next| next.seq == mine.seq) {
+            let watch = match admit(&head.modes(), mine.mode) {
+                Admission::Watch(watch) => watch,
+                Admission::In => Vec::new(),
+            };
+            watch.into_iter().map(|at| (head.holders[at].client, head.holders[at].until)).collect()
+        } else {
+            let before = standings!("WHERE p.name = ?1 AND p.seq < ?2 ORDER BY p.seq DESC LIMIT 1");
+            let before = self.tx.prepare_cached(before)?.query_row(params![name, mine.seq], Standing::read)?;
+            vec![(before.client, before.until)]
         };
-        let before = "SELECT fifo, until FROM place WHERE name = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3";
-        let mut before = self.tx.prepare_cached(before)?;
-        let before = before.query_map(params![name, mine.seq, most], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let before = before.collect::<rusqlite::Result<Vec<(i64, i64)>>>()?;
         // Should nobody be able to see that it ended, its lease does.
-        let end = before.iter().map(|(_, until)| *until).min().unwrap_or(self.now);
-        let nap = Duration::from_millis((end - self.now).max(0) as u64 + 1);
-        let waiting = Waiting::new(mine.place(), self.contention(head, name, 1)?).look_again(nap);
-        let watch = before.into_iter().map(|(fifo, _)| fifo).filter(|fifo| *fifo != self.me).collect();
-        Ok((Claimed::Waiting(waiting), watch))
+        let end = ahead.iter().map(|(_, until)| *until).min().unwrap_or(self.now);
+        let nap = Duration::from_nanos(end.saturating_sub(self.now).max(0) as u64) + Duration::from_millis(1);
+        let who = self.contention(head, name, 1)?;
+        let watch = ahead.into_iter().map(|(client, _)| client).filter(|client| *client != self.me.address).collect();
+        Ok(Answer { claimed: Claimed::Waiting(Waiting::new(mine.place(), who).look_again(nap)), watch })
     }
 
     /// Drops the dead of one line and grants to whoever is admitted now.
     ///
     /// Who is admitted are the first of the line: whoever is not admitted keeps out all behind, since each of them has
-    /// before it what the other has, and the other. So all who hold do so in one mode.
+    /// before it what the other has, and the other.
     fn settle(&mut self, name: &str) -> rusqlite::Result<Head> {
-        let dead = "DELETE FROM place INDEXED BY ends WHERE until <= ?1 AND name = ?2";
+        let dead = "DELETE FROM place INDEXED BY mine
+                    WHERE session IN (SELECT id FROM session WHERE until <= ?1) AND name = ?2";
         if self.tx.prepare_cached(dead)?.execute(params![self.now, name])? > 0 {
-            self.stir(name)?;
+            self.stirred.insert(name.to_owned());
         }
-        let first = "SELECT * FROM place WHERE name = ?1 ORDER BY seq LIMIT 1";
-        let mut first = self.standing(first, [name])?.filter(|first| first.token.is_some());
-        let mut held: Vec<Mode> = first.iter().map(|first| first.mode).collect();
-        if let [Mode::Permits { n, of }] = &mut held[..] {
-            let all = "SELECT sum(n), min(permits) FROM place WHERE name = ?1 AND token IS NOT NULL";
-            (*n, *of) = self.tx.prepare_cached(all)?.query_row([name], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let mut head = Head { holders: Vec::new(), next: None };
+        let mut modes = Vec::new();
+        let mut line = self.tx.prepare_cached(standings!("WHERE p.name = ?1 ORDER BY p.seq"))?;
+        for standing in line.query_map([name], Standing::read)? {
+            let standing = standing?;
+            if admit(&modes, standing.mode) != Admission::In {
+                head.next = Some(standing);
+                break;
+            }
+            modes.push(standing.mode);
+            head.holders.push(standing);
         }
-        loop {
-            let next = "SELECT * FROM place WHERE name = ?1 AND token IS NULL ORDER BY seq LIMIT 1";
-            let next = match self.standing(next, [name])? {
-                Some(next) if admit(&held, next.mode) == Admission::In => next,
-                next => return Ok(Head { first, held, next }),
-            };
-            let token = self.mint(name, next.turns)?;
-            let grant = "UPDATE place SET token = ?2, since = ?3 WHERE seq = ?1 RETURNING *";
-            let grant = self.standing(grant, params![next.seq, token, since()])?;
-            self.rings.push(Ring { to: next.fifo, word: format!("granted {}", next.seq) });
-            held.push(next.mode);
-            first = first.or(grant);
+        for holder in head.holders.iter_mut().filter(|holder| holder.token.is_none()) {
+            let token = self.mint(holder.turns)?;
+            let grant = "UPDATE place SET token = ?2, since = ?3 WHERE seq = ?1";
+            let since = wall().as_millis() as i64;
+            self.tx.prepare_cached(grant)?.execute(params![holder.seq, token, since])?;
+            (holder.token, holder.since) = (Some(token), since);
+            let word = format!("granted {}", holder.seq);
+            self.rings.push(Ring { to: holder.client, name: name.to_owned(), word });
+            self.stirred.insert(name.to_owned());
         }
+        Ok(head)
     }
 
-    /// The holder of this name, or its label, is another: tells who observes it.
-    fn stir(&mut self, name: &str) -> rusqlite::Result<()> {
-        let mut all = self.tx.prepare_cached("SELECT fifo FROM observer WHERE name = ?1")?;
-        for to in all.query_map([name], |row| row.get(0))? {
-            self.rings.push(Ring { to: to?, word: format!("stirred {name}") });
-        }
-        Ok(())
+    pub(crate) fn serve(&mut self, name: &str) -> rusqlite::Result<()> {
+        self.settle(name).map(drop)
     }
 
-    /// Reserves tokens for a new holder: never below the wall clock, so that they rise also after the file is gone.
-    fn mint(&mut self, name: &str, turns: u32) -> rusqlite::Result<i64> {
-        self.stir(name)?;
+    /// Reserves tokens: never below the wall clock, so that they rise also after the file is gone.
+    fn mint(&self, turns: u32) -> rusqlite::Result<i64> {
         let mint = "UPDATE meta SET token = max(token + 1, ?1) + ?2 - 1 RETURNING token - ?2 + 1";
         let micros = wall().as_micros() as i64;
         self.tx.prepare_cached(mint)?.query_row(params![micros, turns], |row| row.get(0))
     }
 
-    fn standing(&self, find: &str, which: impl Params) -> rusqlite::Result<Option<Standing>> {
-        self.tx.prepare_cached(find)?.query_row(which, Standing::read).optional()
+    fn find(&self, claim: &str) -> rusqlite::Result<Option<Standing>> {
+        let find = standings!("WHERE p.claim = ?1");
+        self.tx.prepare_cached(find)?.query_row([claim], Standing::read).optional()
     }
 
-    /// Extends what is still there.
-    pub(crate) fn renew(&self, tenures: &[Tenure]) -> rusqlite::Result<Vec<Renewal>> {
-        let renew = "UPDATE place SET until = ?2 + ttl WHERE claim = ?1 AND until > ?2 RETURNING *";
-        let renewal = |tenure: &Tenure| {
-            let standing = self.standing(renew, params![tenure.claim.id.to_string(), self.now])?;
-            Ok(match standing.map(|standing| (standing.grant(), standing.validity())) {
-                None => Renewal::Lost(Loss::Gone),
-                Some((Some(grant), _)) if tenure.token != Some(grant.token) => Renewal::Granted(grant),
-                Some((_, validity)) => Renewal::Renewed(validity),
-            })
-        };
-        tenures.iter().map(renewal).collect()
+    /// This client's session of this TTL, made if there is none, and extended unless it is nearly whole.
+    fn session(&mut self, ttl: i64) -> rusqlite::Result<i64> {
+        if let Some((id, until)) = self.alive(ttl)? {
+            if until - self.now < ttl - ttl / 10 {
+                self.extend(id, ttl)?;
+            }
+            return Ok(id);
+        }
+        // What an ended one of ours still has is dead, and nobody may think it alive again.
+        let Address { fifo, dev, ino } = self.me.address;
+        let ended = "DELETE FROM place WHERE session = (SELECT id FROM session WHERE fifo = ?1 AND ttl = ?2) RETURNING name, token IS NOT NULL";
+        self.remove(ended, params![fifo, ttl])?;
+        let insert = "INSERT OR REPLACE INTO session (fifo, dev, ino, pid, ttl, until) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        let until = self.now.saturating_add(ttl);
+        self.tx.prepare_cached(insert)?.execute(params![fifo, dev, ino, std::process::id(), ttl, until])?;
+        Ok(self.tx.last_insert_rowid())
+    }
+
+    /// This client's session of this TTL and its end, unless it has ended.
+    fn alive(&self, ttl: i64) -> rusqlite::Result<Option<(i64, i64)>> {
+        let alive = "SELECT id, until FROM session WHERE fifo = ?1 AND ttl = ?2 AND until > ?3";
+        let found = params![self.me.address.fifo, ttl, self.now];
+        self.tx.prepare_cached(alive)?.query_row(found, |row| Ok((row.get(0)?, row.get(1)?))).optional()
+    }
+
+    /// Extends a session and all its places but those that nobody tends.
+    fn extend(&mut self, id: i64, ttl: i64) -> rusqlite::Result<()> {
+        let now = self.now;
+        let untended = self.me.tended.extract_if(|_, (of, until)| *of == ttl && *until <= now);
+        let untended: Vec<ClaimId> = untended.map(|(claim, _)| claim).collect();
+        untended.into_iter().try_for_each(|claim| self.withdraw(claim))?;
+        let extend = "UPDATE session SET until = ?2 WHERE id = ?1";
+        self.tx.prepare_cached(extend)?.execute(params![id, self.now.saturating_add(ttl)])?;
+        Ok(())
+    }
+
+    /// Renews the sessions of these claims. What has become of each place is read afterwards.
+    pub(crate) fn renew(&mut self, claims: &[(ClaimId, Duration)]) -> rusqlite::Result<()> {
+        let mut ttls: Vec<i64> = claims.iter().map(|(_, ttl)| nanos(*ttl)).collect();
+        ttls.sort_unstable();
+        ttls.dedup();
+        for (claim, _) in claims {
+            if let Some((ttl, until)) = self.me.tended.get_mut(claim).filter(|(_, until)| *until > self.now) {
+                *until = self.now.saturating_add(*ttl);
+            }
+        }
+        for ttl in ttls {
+            if let Some((id, _)) = self.alive(ttl)? {
+                self.extend(id, ttl)?;
+            }
+        }
+        Ok(())
     }
 
     /// Leaves no trace of this claim, and serves who is next.
     pub(crate) fn withdraw(&mut self, claim: ClaimId) -> rusqlite::Result<()> {
-        let withdraw = "DELETE FROM place WHERE claim = ?1 RETURNING name, token IS NOT NULL";
-        self.remove(withdraw, [claim.to_string()]).map(drop)
+        self.me.tended.remove(&claim);
+        self.remove("DELETE FROM place WHERE claim = ?1 RETURNING name, token IS NOT NULL", [claim.to_string()])
     }
 
     /// Ends the hold that has this token, and tells its client.
     pub(crate) fn evict(&mut self, name: &str, token: FencingToken) -> rusqlite::Result<bool> {
-        let evict =
-            "DELETE FROM place WHERE name = ?1 AND token <= ?2 AND ?2 < token + turns AND until > ?3 RETURNING *";
-        let evicted = self.standing(evict, params![name, token.as_i64(), self.now])?;
-        if let Some(evicted) = &evicted {
-            self.rings.push(Ring { to: evicted.fifo, word: format!("evicted {}", evicted.claim) });
-            self.stir(name)?;
-            self.settle(name)?;
-        }
-        Ok(evicted.is_some())
+        let owner = standings!("WHERE p.name = ?1 AND p.token <= ?2 AND ?2 < p.token + p.turns AND s.until > ?3");
+        let owner = self.tx.prepare_cached(owner)?;
+        let owner = { owner }.query_row(params![name, token.as_i64(), self.now], Standing::read).optional()?;
+        let Some(owner) = owner else { return Ok(false) };
+        let word = format!("evicted {}", owner.claim);
+        self.rings.push(Ring { to: owner.client, name: name.to_owned(), word });
+        self.remove("DELETE FROM place WHERE seq = ?1 RETURNING name, token IS NOT NULL", [owner.seq])?;
+        Ok(true)
     }
 
-    /// Removes what a client has that has ended, a bounded part of it at a time; answers whether it was all.
+    /// The process behind this FIFO has ended: so have its sessions, and it hears nothing.
+    pub(crate) fn end(&self, fifo: i64) -> rusqlite::Result<()> {
+        let end = "UPDATE session SET until = 0 WHERE fifo = ?1 AND until > 0";
+        self.tx.prepare_cached(end)?.execute([fifo])?;
+        self.tx.prepare_cached("DELETE FROM observer WHERE fifo = ?1")?.execute([fifo]).map(drop)
+    }
+
+    /// Removes what is left of ended clients, or of ourselves, a bounded part of it at a time; answers whether it was all.
     pub(crate) fn bury(&mut self, fifo: i64) -> rusqlite::Result<bool> {
-        const PART: usize = 500;
-        self.tx.prepare_cached("DELETE FROM observer WHERE fifo = ?1")?.execute([fifo])?;
-        let part = "DELETE FROM place WHERE seq IN (SELECT seq FROM place WHERE fifo = ?1 LIMIT ?2)
-                    RETURNING name, token IS NOT NULL";
-        Ok(self.remove(part, params![fifo, PART as i64])? < PART)
+        const PART: i64 = 500;
+        self.end(fifo)?;
+        let part = "DELETE FROM place WHERE seq IN (SELECT p.seq FROM place p JOIN session s ON s.id = p.session
+                    WHERE s.fifo = ?1 LIMIT ?2) RETURNING name, token IS NOT NULL";
+        self.remove(part, params![fifo, PART])?;
+        let rest = "SELECT EXISTS (SELECT 1 FROM place p JOIN session s ON s.id = p.session WHERE s.fifo = ?1)";
+        if self.tx.prepare_cached(rest)?.query_row([fifo], |row| row.get(0))? {
+            return Ok(false);
+        }
+        self.tx.prepare_cached("DELETE FROM session WHERE fifo = ?1")?.execute([fifo])?;
+        Ok(true)
     }
 
     /// Our FIFO is another one from now on.
-    pub(crate) fn move_to(&self, fifo: i64) -> rusqlite::Result<()> {
-        for table in ["place", "observer"] {
-            let set = format!("UPDATE {table} SET fifo = ?2 WHERE fifo = ?1");
-            self.tx.prepare_cached(&set)?.execute([self.me, fifo])?;
+    pub(crate) fn move_to(&mut self, address: Address) -> rusqlite::Result<()> {
+        let Address { fifo, dev, ino } = address;
+        for table in ["session", "observer"] {
+            let set = format!("UPDATE {table} SET fifo = ?2, dev = ?3, ino = ?4 WHERE fifo = ?1");
+            self.tx.prepare_cached(&set)?.execute(params![self.me.address.fifo, fifo, dev, ino])?;
         }
         Ok(())
     }
 
     /// From now on we hear of this name.
-    pub(crate) fn observe(&self, name: &str) -> rusqlite::Result<()> {
-        let insert = "INSERT INTO observer (name, fifo) VALUES (?1, ?2)";
-        self.tx.prepare_cached(insert)?.execute(params![name, self.me]).map(drop)
+    pub(crate) fn observe(&mut self, name: &str) -> rusqlite::Result<()> {
+        let Address { fifo, dev, ino } = self.me.address;
+        let insert = "INSERT INTO observer (name, fifo, dev, ino) VALUES (?1, ?2, ?3, ?4)";
+        self.tx.prepare_cached(insert)?.execute(params![name, fifo, dev, ino]).map(drop)
     }
 
     /// One of those who wanted to hear of this name does so no more.
-    pub(crate) fn unobserve(&self, name: &str) -> rusqlite::Result<()> {
+    pub(crate) fn unobserve(&mut self, name: &str) -> rusqlite::Result<()> {
         let delete = "DELETE FROM observer WHERE rowid = (SELECT rowid FROM observer WHERE name = ?1 AND fifo = ?2)";
-        self.tx.prepare_cached(delete)?.execute(params![name, self.me]).map(drop)
+        self.tx.prepare_cached(delete)?.execute(params![name, self.me.address.fifo]).map(drop)
     }
 
-    /// Runs a deletion that answers names, and whether they were held, and serves these lines; answers how many went.
-    fn remove(&mut self, deletion: &str, which: impl Params) -> rusqlite::Result<usize> {
+    /// Runs a deletion that answers names, and serves these lines.
+    fn remove(&mut self, deletion: &str, which: impl rusqlite::Params) -> rusqlite::Result<()> {
         let mut deletion = self.tx.prepare_cached(deletion)?;
         let gone = deletion.query_map(which, |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let gone = gone.collect::<rusqlite::Result<Vec<(String, bool)>>>()?;
-        for (name, held) in &gone {
-            self.settle(name)?;
-            if *held {
-                self.stir(name)?;
+        for (name, held) in gone.collect::<rusqlite::Result<Vec<(String, bool)>>>()? {
+            self.serve(&name)?;
+            if held {
+                self.stirred.insert(name);
             }
         }
-        Ok(gone.len())
+        Ok(())
     }
 
     /// Who stands in the way.
     fn contention(&self, head: &Head, name: &str, of_mine: i64) -> rusqlite::Result<Contention> {
         let waiters = "SELECT count(*) FROM place WHERE name = ?1 AND token IS NULL";
         let waiters: i64 = self.tx.prepare_cached(waiters)?.query_row([name], |row| row.get(0))?;
-        let who = head.first.as_ref().map_or_else(Contention::unknown, |first| Contention::from(&first.entry()));
-        Ok(who.waiters((waiters - of_mine).max(0) as usize))
+        let waiters = (waiters - of_mine).max(0) as usize;
+        let Some(first) = head.holders.first() else { return Ok(Contention::unknown().waiters(waiters)) };
+        let since = Duration::from_millis(first.since.max(0) as u64);
+        let who = Contention::by(&*first.label).held_for(wall().saturating_sub(since)).waiters(waiters);
+        Ok(first.token.map_or(who.clone(), |number| who.token(token(number))))
     }
 }
 
@@ -246,12 +351,15 @@ fn wall() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Now, as rows have it.
-fn since() -> i64 {
-    wall().as_millis() as i64
+/// A name as one line of a FIFO has it.
+pub(crate) fn one_line(name: &str) -> String {
+    escape(name, is_end_of_line)
 }
 
-/// A TTL as rows have it, rounded up.
-fn millis(d: Duration) -> i64 {
-    d.as_nanos().div_ceil(1_000_000).min(1 << 60) as i64
+pub(crate) fn is_end_of_line(c: char) -> bool {
+    c == '\n'
+}
+
+fn nanos(d: Duration) -> i64 {
+    i64::try_from(d.as_nanos()).unwrap_or(i64::MAX)
 }

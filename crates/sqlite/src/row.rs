@@ -7,38 +7,48 @@ use leasehold_core::{Entry, FencingToken};
 use rusqlite::Row;
 use rusqlite::types::Type;
 
-/// One place in a line.
+use crate::fifo::Address;
+
+/// What [`Standing::read`] reads, from `place p JOIN session s ON s.id = p.session`.
+macro_rules! standings {
+    ($tail:literal) => {
+        concat!(
+            "SELECT p.seq, p.mode, p.n, p.permits, p.turns, p.token, p.label, p.since, p.claim, ",
+            "s.ttl, s.until, s.fifo, s.dev, s.ino FROM place p JOIN session s ON s.id = p.session ",
+            $tail
+        )
+    };
+}
+pub(crate) use standings;
+
+/// One place in a line, and the session that keeps it.
 pub(crate) struct Standing {
     pub(crate) seq: i64,
-    pub(crate) claim: ClaimId,
-    pub(crate) fifo: i64,
     pub(crate) mode: Mode,
-    label: String,
-    ttl: Duration,
-    /// When its lease ends, on CLOCK_BOOTTIME.
-    until: Duration,
     pub(crate) turns: u32,
-    pub(crate) token: Option<FencingToken>,
-    /// When it took its place or was granted, on the wall clock.
-    since: Duration,
+    pub(crate) token: Option<i64>,
+    pub(crate) label: String,
+    pub(crate) since: i64,
+    pub(crate) claim: ClaimId,
+    pub(crate) ttl: i64,
+    pub(crate) until: i64,
+    pub(crate) client: Address,
 }
 
 impl Standing {
-    /// Reads a whole row of `place`.
     pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Standing> {
-        let (word, claim): (String, String) = (row.get("mode")?, row.get("claim")?);
-        let millis = |column| row.get(column).map(|ms: i64| Duration::from_millis(ms.max(0) as u64));
+        let claim: String = row.get(8)?;
         Ok(Standing {
-            seq: row.get("seq")?,
-            claim: ClaimId::parse(&claim).ok_or_else(|| junk("claim"))?,
-            fifo: row.get("fifo")?,
-            mode: mode(&word, row.get("n")?, row.get("permits")?).ok_or_else(|| junk("mode"))?,
-            label: row.get("label")?,
-            ttl: millis("ttl")?,
-            until: millis("until")?,
-            turns: row.get("turns")?,
-            token: row.get::<_, Option<i64>>("token")?.map(|number| FencingToken::new(number.max(0) as u64)),
-            since: millis("since")?,
+            seq: row.get(0)?,
+            mode: mode(&row.get::<_, String>(1)?, row.get(2)?, row.get(3)?).ok_or_else(|| junk(1, "mode"))?,
+            turns: row.get(4)?,
+            token: row.get(5)?,
+            label: row.get(6)?,
+            since: row.get(7)?,
+            claim: ClaimId::parse(&claim).ok_or_else(|| junk(8, "claim"))?,
+            ttl: row.get(9)?,
+            until: row.get(10)?,
+            client: Address { fifo: row.get(11)?, dev: row.get(12)?, ino: row.get(13)? },
         })
     }
 
@@ -46,20 +56,28 @@ impl Standing {
         Place::new(self.seq.to_string())
     }
 
-    /// Its lease, from the transaction that began it.
+    /// Its lease, from the update that began it.
     pub(crate) fn validity(&self) -> Validity {
-        Validity::since(Moment::from_nanos(0) + self.until.saturating_sub(self.ttl), self.ttl)
+        let (ttl, until) = (self.ttl.max(0) as u64, self.until.max(0) as u64);
+        Validity::since(Moment::from_nanos(until.saturating_sub(ttl)), Duration::from_nanos(ttl))
     }
 
     pub(crate) fn grant(&self) -> Option<Grant> {
-        Some(Grant::new(self.place(), self.token?, self.validity()).turns(self.turns))
+        let token = self.token.map(token)?;
+        Some(Grant::new(self.place(), token, self.validity()).turns(self.turns))
     }
 
     pub(crate) fn entry(&self) -> Entry {
-        let mut entry = Entry::new(&*self.label).since(SystemTime::UNIX_EPOCH + self.since);
-        entry.token = self.token;
-        entry
+        let entry = Entry::new(&*self.label).since(SystemTime::UNIX_EPOCH + Duration::from_millis(self.since as u64));
+        match self.token {
+            Some(number) => entry.token(token(number)),
+            None => entry,
+        }
     }
+}
+
+pub(crate) fn token(number: i64) -> FencingToken {
+    FencingToken::new(number.max(0) as u64)
 }
 
 /// How a mode is written: its word, and its permits.
@@ -80,8 +98,8 @@ fn mode(word: &str, n: u32, of: u32) -> Option<Mode> {
     }
 }
 
-fn junk(what: &str) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(0, Type::Text, format!("no {what} of ours").into())
+fn junk(column: usize, what: &str) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, Type::Text, format!("no {what} of ours").into())
 }
 
 #[cfg(test)]

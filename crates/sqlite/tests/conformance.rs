@@ -71,9 +71,12 @@ impl Harness for World {
     }
 
     async fn put_junk(&self, full_name: &str) {
-        let place = "INSERT INTO place (name, claim, fifo, mode, n, permits, label, ttl, until, turns, since)
-                     VALUES (?1, 'nobody', 0, 'junk', 0, 0, '', 1, ?2, 1, 0)";
-        self.database().execute(place, params![full_name, i64::MAX]).expect("a place");
+        let session = "INSERT INTO session (fifo, dev, ino, pid, ttl, until) VALUES (0, 0, 0, 0, 1, ?1) RETURNING id";
+        let place = "INSERT INTO place (name, claim, session, mode, n, permits, turns, label, since)
+                     VALUES (?1, 'nobody', ?2, 'junk', 0, 0, 1, '', 0)";
+        let database = self.database();
+        let session: i64 = database.query_row(session, [i64::MAX], |row| row.get(0)).expect("a session");
+        database.execute(place, params![full_name, session]).expect("a place");
     }
 
     /// Nobody has the file open any more: as after a restart of all its users, since there is no server.
@@ -92,7 +95,7 @@ impl Harness for World {
     /// Files and rows.
     async fn footprint(&self) -> u64 {
         let mut rows = 0;
-        for table in ["place", "observer"] {
+        for table in ["session", "place", "observer"] {
             let count = format!("SELECT count(*) FROM {table}");
             rows += self.database().query_row(&count, [], |row| row.get::<_, i64>(0)).expect("a count") as u64;
         }

@@ -11,12 +11,12 @@ impl Lines<'_> {
         for (i, claim) in claims.iter().enumerate() {
             let name = claim.name.as_str();
             let head = self.settle(name)?;
-            let first = head.first.as_ref().or(head.next.as_ref());
+            let first = head.holders.first().or(head.next.as_ref());
             if first.is_some_and(|first| first.claim != claim.id) {
                 return Ok(Ok(ClaimedAll::Busy(i, self.contention(&head, name, 0)?)));
             }
         }
         let answers: rusqlite::Result<Vec<_>> = claims.iter().map(|claim| self.claim(claim)).collect();
-        Ok(answers?.into_iter().map(|answer| answer.map(|(claimed, _)| claimed)).collect())
+        Ok(answers?.into_iter().map(|answer| answer.map(|answer| answer.claimed)).collect())
     }
 }
