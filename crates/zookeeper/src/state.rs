@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_session_is_idle_once_nobody_needs_it() {
-        let mut state = self::state(at(10));
+        let mut state = state(at(10));
         assert!(!state.is_idle(at(69)));
         let entry = claimed(&mut state, 30);
         assert!(!state.is_idle(at(500)));
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_claim_lapses_unless_it_is_renewed() {
-        let mut state = self::state(at(0));
+        let mut state = state(at(0));
         let entry = claimed(&mut state, 30);
         state.lapse(IDLE, at(89));
         assert!(state.renew(entry.id, at(40)).is_some());
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_claim_that_comes_back_has_another_entry() {
-        let mut state = self::state(at(0));
+        let mut state = state(at(0));
         let first = claimed(&mut state, 30);
         state.leave(first.id);
         let second = Entry::new(first.id, "/a");
