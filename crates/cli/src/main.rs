@@ -18,6 +18,7 @@ mod lookup;
 mod manual;
 mod open;
 mod output;
+mod patience;
 mod processes;
 mod ran;
 mod report;

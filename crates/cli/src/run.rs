@@ -2,7 +2,7 @@
 
 use std::io;
 
-use leasehold::{Acquire, Lock, Store};
+use leasehold::{Guard, Lock, Result, Store};
 
 use crate::args::Run;
 use crate::exit::{self, Exit};
@@ -10,6 +10,7 @@ use crate::guardian::Guardian;
 use crate::held::{self, Terms};
 use crate::lookup;
 use crate::open::{Opened, farewell, open};
+use crate::patience::patiently;
 use crate::ran::Ran;
 use crate::report::ReportFile;
 use crate::signals::Signals;
@@ -49,7 +50,7 @@ async fn attempt(args: &Run, url: &StoreUrl, shown: &str) -> io::Result<Ran> {
 async fn hold(args: &Run, shown: &str, signals: &Signals, guardian: Guardian, opened: Opened) -> io::Result<Ran> {
     let lock = lock(args, &opened.store);
     let label = args.lease.label();
-    let waiting = waiting::in_line(acquire(args, &lock), &opened.store, &args.name, shown, &label);
+    let waiting = waiting::in_line(acquire(args, &lock, shown), &opened.store, &args.name, shown, &label);
     let guard = match signals.unless_interrupted(waiting).await? {
         Ok(Ok(guard)) => guard,
         Ok(Err(e)) => return Ok(Ran::refused(&e, args.not_acquired)),
@@ -78,10 +79,11 @@ fn lock(args: &Run, store: &Store) -> Lock {
     lock.with(&args.lease.options())
 }
 
-fn acquire(args: &Run, lock: &Lock) -> Acquire {
+async fn acquire(args: &Run, lock: &Lock, shown: &str) -> Result<Guard> {
     match args.wait {
-        _ if args.no_wait => lock.try_acquire(),
-        Some(wait) => lock.acquire_timeout(wait),
-        None => lock.acquire(),
+        _ if args.no_wait => lock.try_acquire().await,
+        // Waits out a store that is away by itself.
+        Some(wait) => lock.acquire_timeout(wait).await,
+        None => patiently(shown, args.lease.ttl, async || lock.acquire().await).await,
     }
 }

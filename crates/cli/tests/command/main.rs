@@ -15,6 +15,7 @@ mod compare;
 mod faults;
 mod file;
 mod look;
+mod outage;
 mod output;
 mod redlock;
 mod run;

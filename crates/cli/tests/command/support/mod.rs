@@ -80,6 +80,11 @@ pub(crate) fn on_redis(redis: &Redis) -> Stage {
     Stage { url: redis.url(), _keep: Box::new(()), ttl: TTL }
 }
 
+/// An etcd that the test keeps.
+pub(crate) fn on_etcd(etcd: &Etcd) -> Stage {
+    Stage { url: format!("etcd://{}", etcd.addr()), _keep: Box::new(()), ttl: TTL }
+}
+
 impl Stage {
     fn keep(self, what: impl Any + Send + Sync) -> Stage {
         Stage { _keep: Box::new(what), ..self }
