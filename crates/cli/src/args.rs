@@ -4,13 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
 use clap::{ArgAction, Parser, Subcommand};
 use leasehold::Options;
 
-use crate::exit::{NOT_ACQUIRED, USAGE};
+use crate::exit::{self, Exit, NOT_ACQUIRED};
 use crate::guardian::wire::Leftovers;
-use crate::output;
+use crate::{output, usage};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -264,13 +263,11 @@ impl LeaseArgs {
 
 impl Args {
     /// The arguments of this process, or how it ends without running anything.
-    pub(crate) fn read() -> Result<Args, u8> {
-        Args::try_parse().map_err(|e| {
-            let _ = e.print();
-            match e.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => 0,
-                _ => USAGE,
-            }
+    pub(crate) fn read() -> Result<Args, Exit> {
+        let words: Vec<OsString> = std::env::args_os().collect();
+        Args::try_parse_from(&words).map_err(|e| match usage::say(e, &words) {
+            Ok(code) => Exit::Code(code),
+            Err(e) => exit::failed(&e),
         })
     }
 

@@ -29,6 +29,7 @@ mod store_url;
 mod supervise;
 mod table;
 mod terminal;
+mod usage;
 mod verify;
 mod waiting;
 
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
     }
     let args = match Args::read() {
         Ok(args) => args,
-        Err(exit) => return exit.into(),
+        Err(exit) => return exit.end(),
     };
     args.trace();
     let exit = match args.command {
