@@ -18,31 +18,24 @@ use crate::store_url::StoreUrl;
 use crate::waiting;
 
 pub(crate) async fn main(args: Elect) -> io::Result<Exit> {
-    let (store, ran) = match lookup::before_running(&args.program.command[0], args.store.url.as_deref()) {
-        Ok(url) => {
-            let store = url.to_string();
-            let ran = campaigns(&args, &url, &store).await;
-            (store, ran.unwrap_or_else(|e| Ran::failed(exit::FAILED, exit::chain(&e))))
-        }
-        Err(ran) => (String::new(), ran),
+    let url = StoreUrl::choose(args.store.url.as_deref());
+    let store = url.as_ref().map_or_else(|_| String::new(), StoreUrl::to_string);
+    let ran = match lookup::before_running(&args.program.command[0], url) {
+        Ok(url) => campaigns(&args, &url).await.unwrap_or_else(|e| Ran::failed(exit::FAILED, exit::chain(&e))),
+        Err(ran) => ran,
     };
     Ok(ran.tell(&args.name, &store, &mut ReportFile::none()))
 }
 
-async fn campaigns(args: &Elect, url: &StoreUrl, shown: &str) -> io::Result<Ran> {
+async fn campaigns(args: &Elect, url: &StoreUrl) -> io::Result<Ran> {
     let signals = Signals::take()?;
     let Opened { store, life_line } = match signals.unless_interrupted(open(url)).await? {
         Ok(Ok(opened)) => opened,
-        Ok(Err(e)) => return Ok(Ran::refused(&e, exit::NOT_ACQUIRED)),
+        Ok(Err(e)) => return Ok(Ran::refused(&e, url, exit::NOT_ACQUIRED)),
         Err(signal) => return Ok(Ran::interrupted(signal)),
     };
-    let terms = Terms {
-        signals: &signals,
-        store: shown,
-        ttl: args.lease.ttl,
-        max_hold: None,
-        leftovers: args.program.leftovers,
-    };
+    let terms =
+        Terms { signals: &signals, url, ttl: args.lease.ttl, max_hold: None, leftovers: args.program.leftovers };
     let ran = loop {
         let guardian = Guardian::start(&args.program.command)?;
         let life_line = life_line.as_ref().map(|line| line.try_clone()).transpose()?;
@@ -68,11 +61,11 @@ async fn term(
 ) -> io::Result<Ran> {
     let election = store.election(&args.name).with(&args.lease.options());
     let value = args.value.clone().unwrap_or_else(|| args.lease.label());
-    let campaign = patiently(terms.store, terms.ttl, async || election.campaign(value.as_str()).await);
-    let waiting = waiting::in_line(campaign, store, &args.name, terms.store, &value);
+    let campaign = patiently(terms.url, terms.ttl, async || election.campaign(value.as_str()).await);
+    let waiting = waiting::in_line(campaign, store, &args.name, &terms.url.to_string(), &value);
     let leadership = match terms.signals.unless_interrupted(waiting).await? {
         Ok(Ok(leadership)) => leadership,
-        Ok(Err(e)) => return Ok(Ran::refused(&e, exit::NOT_ACQUIRED)),
+        Ok(Err(e)) => return Ok(Ran::refused(&e, terms.url, exit::NOT_ACQUIRED)),
         Err(signal) => return Ok(Ran::interrupted(signal)),
     };
     let ran = held::run(guardian, life_line, &leadership, terms).await?;

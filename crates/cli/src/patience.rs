@@ -5,7 +5,8 @@ use std::time::Duration;
 use leasehold::seam::Moment;
 use leasehold::{Error, ErrorKind, Result};
 
-use crate::exit::{chain, say};
+use crate::exit::{of_store, say};
+use crate::store_url::StoreUrl;
 
 /// How long to wait before asking a store again that could not be used.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -13,7 +14,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Tries until the store has answered, whatever it says. One line on standard error tells of each time that it goes away.
 /// An attempt gives up by itself when the store has been away for a lease: one that lasted longer had reached the store.
 pub(crate) async fn patiently<T>(
-    store: &str,
+    store: &StoreUrl,
     lease: Duration,
     mut attempt: impl AsyncFnMut() -> Result<T>,
 ) -> Result<T> {
@@ -25,7 +26,7 @@ pub(crate) async fn patiently<T>(
             answered => return answered,
         };
         if !told || Moment::now().since(began) > lease * 3 {
-            say(format_args!("the store at {store} is away; waiting for it to come back: {}", chain(&e)));
+            say(format_args!("the store is away; waiting for it to come back: {}", of_store(&e, &store.named())));
         }
         told = true;
         tokio::time::sleep(PAUSE).await;

@@ -89,7 +89,8 @@ mod tests {
         for secret in ["redis://me:s3cret@host", "redis://:s3=cret@host", "redis://:s3/c ret'@host/0"] {
             let option = format!("--frobnicate{secret}");
             let value = format!("--json={secret}");
-            for words in [&["leasehold", "ls", "a", secret][..], &["leasehold", "ls", &option], &["leasehold", "ls", &value]]
+            for words in
+                [&["leasehold", "ls", "a", secret][..], &["leasehold", "ls", &option], &["leasehold", "ls", &value]]
             {
                 let said = said(words);
                 assert!(said.contains("redis://") && !said.contains("s3"), "{said}");

@@ -22,3 +22,4 @@ mod run;
 mod terminal;
 mod users;
 mod verify;
+mod words;
