@@ -62,12 +62,12 @@ fn without_credentials(mut text: String, words: &[OsString]) -> String {
     for word in words {
         let word = word.to_string_lossy();
         let Some((before, _)) = word.split_once("://") else { continue };
-        let scheme = before.rfind(|c: char| !c.is_ascii_alphanumeric() && c != '+').map_or(0, |at| at + 1);
-        let Some(url) = word.get(scheme..) else { continue };
+        let scheme = before.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '+').len();
+        let url = &word[scheme..];
         text = text.replace(url, &StoreUrl::new(url).to_string());
         // An option is shown up to its first =.
         if let Some((cut, _)) = url.split_once('=').filter(|_| word.starts_with('-')) {
-            text = text.replace(cut, &format!("{}://…", &before[scheme.min(before.len())..]));
+            text = text.replace(cut, &format!("{}://…", &before[scheme..]));
         }
     }
     text

@@ -75,7 +75,9 @@ fn who_only_looks_makes_no_file() {
         for words in [&["ls"][..], &["who", "job"], &["break", "job", "--token", "1"]] {
             let mut command = leasehold(words.iter().copied());
             command.env_remove("XDG_STATE_HOME").env("HOME", at);
-            store.map(|file| command.env("LEASEHOLD_STORE", format!("sqlite://{}", file.display())));
+            if let Some(file) = store {
+                command.env("LEASEHOLD_STORE", format!("sqlite://{}", file.display()));
+            }
             let (status, said) = said(&mut command);
             assert_eq!(status, Some(64), "{said}");
             assert!(!at.exists() || said.contains("there is no such file"), "{said}");
