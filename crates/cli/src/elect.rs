@@ -62,7 +62,8 @@ async fn term(
     let election = store.election(&args.name).with(&args.lease.options());
     let value = args.value.clone().unwrap_or_else(|| args.lease.label());
     let campaign = patiently(terms.url, terms.ttl, async || election.campaign(value.as_str()).await);
-    let waiting = waiting::in_line(campaign, store, &args.name, &terms.url.to_string(), &value);
+    let shown = terms.url.to_string();
+    let waiting = waiting::in_line(campaign, store, &args.name, &shown, &value);
     let leadership = match terms.signals.unless_interrupted(waiting).await? {
         Ok(Ok(leadership)) => leadership,
         Ok(Err(e)) => return Ok(Ran::refused(&e, terms.url, exit::NOT_ACQUIRED)),
