@@ -35,7 +35,7 @@ pub(crate) fn say(mut error: Error, words: &[OsString]) -> io::Result<u8> {
 fn hint(error: &Error, words: &[OsString]) -> Option<String> {
     let command = words.iter().skip(1).find_map(|word| word.to_str().filter(|word| !word.starts_with('-')))?;
     match (error.kind(), error.get(ContextKind::InvalidArg)) {
-        (ErrorKind::UnknownArgument, Some(ContextValue::String(unknown))) => {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(unknown))) if !unknown.starts_with('-') => {
             let separated = separated(words, unknown)?;
             Some(format!("put -- before the program: {separated}"))
         }
