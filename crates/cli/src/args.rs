@@ -4,13 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
 use clap::{ArgAction, Parser, Subcommand};
 use leasehold::Options;
 
-use crate::exit::{NOT_ACQUIRED, USAGE};
+use crate::exit::{self, Exit, NOT_ACQUIRED};
 use crate::guardian::wire::Leftovers;
-use crate::output;
+use crate::{output, usage};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,10 +23,11 @@ Without --store or LEASEHOLD_STORE the locks are in a file of yours, and for thi
 macro_rules! exit_codes {
     ($not_acquired:literal, $max_hold:literal) => {
         concat!(
+            "DURATION is written as in 500ms, 30s, 5m, 1h or 1h30m.\n\n",
             "Exit codes:\n",
             "  CMD's own, or 128+N if signal N ended it\n",
             "  64   bad usage: arguments, a name, a URL, a store that this build lacks\n",
-            "  69   the store could not be used; nothing was run\n",
+            "  69   the store could not be used at the start, nor by the end of a limited wait; nothing was run\n",
             $not_acquired,
             "  76   the lock was lost; CMD was ended, but for what runs as another user, which is named\n",
             $max_hold,
@@ -78,11 +78,15 @@ pub(crate) struct StoreArg {
 
 /// Run a program while holding the lock.
 ///
-/// Waits for the lock NAME, runs CMD, and gives the lock back when CMD and what it left behind have ended. If the lock is
-/// lost, CMD and all its descendants are ended before anybody else can have it: SIGTERM first, then SIGKILL.
+/// Waits for the lock NAME, runs CMD, and gives the lock back when CMD has ended; what becomes of processes that it leaves
+/// behind is chosen by --leftovers. If the lock is lost, CMD and all its descendants are ended before anybody else can have
+/// it: SIGTERM first, then SIGKILL.
 ///
-/// CMD finds LEASEHOLD_NAME, LEASEHOLD_FENCING_TOKEN and LEASEHOLD_STORE (without credentials) in its environment. Send the
-/// token along with each write, and let the resource refuse a smaller one: no lock can stop a packet that is on its way.
+/// CMD finds LEASEHOLD_NAME, LEASEHOLD_FENCING_TOKEN and LEASEHOLD_STORE in its environment, the last without credentials: a
+/// `leasehold` inside of CMD that needs them must be given the store anew. Send the token along with each write, and let the
+/// resource refuse a smaller one: no lock can stop a packet that is on its way.
+///
+/// A store that goes away while we wait for ever is waited for; one that cannot be used at the start is not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit_codes!(
     "  75   the lock was not acquired; nothing was run (-E changes it)\n",
@@ -102,15 +106,15 @@ pub(crate) struct Run {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
     /// Give up after waiting so long [default: wait for ever].
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
-    /// Give up at once if somebody else holds it.
+    /// Give up at once if somebody else holds it, or the store is away.
     #[arg(short = 'n', long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// End CMD after so long; exit code 124.
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    /// End CMD after so long, more than 0; exit code 124.
+    #[arg(long, value_name = "DURATION", value_parser = max_hold)]
     pub(crate) max_hold: Option<Duration>,
-    /// Write one line of JSON about the outcome: CMD may return any of our exit codes itself.
+    /// Write one line of JSON about the outcome into this file: CMD may return any of our exit codes itself.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
     /// The exit code when the lock is not acquired.
@@ -124,7 +128,8 @@ pub(crate) struct Run {
 ///
 /// Runs for the election NAME and, when it is won, runs CMD. If the leadership is lost, CMD and all its descendants are ended
 /// before anybody else can lead, and the campaign begins again, unless something of CMD runs on as another user. When CMD ends
-/// by itself, this resigns and ends with CMD's exit code; a service manager that restarts it makes it a candidate again.
+/// by itself, this resigns and ends with CMD's exit code; a service manager that restarts it makes it a candidate again. A
+/// store that goes away is waited for; one that cannot be used at the start is not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit_codes!("", ""))]
 pub(crate) struct Elect {
@@ -132,7 +137,7 @@ pub(crate) struct Elect {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) store: StoreArg,
-    /// What the leader stands for, as `leasehold who` shows it, such as its address [default: the label].
+    /// What the leader stands for, such as its address [default: the label]. `leasehold who` shows it in place of the label.
     #[arg(long, value_name = "TEXT")]
     pub(crate) value: Option<String>,
     #[command(flatten)]
@@ -174,8 +179,9 @@ pub(crate) struct Who {
 
 /// End a hold by force. Exit code 1 if there is none with that token.
 ///
-/// The next waiter gets the lock at once. The holder learns it when the store can tell it; until then it goes on, and only a
-/// resource that checks tokens is protected from it. `leasehold run` then kills its program.
+/// The next waiter gets the lock at once. The holder learns it when the store can tell it: `leasehold run` then kills its
+/// program by itself and exits with 76, `leasehold elect` becomes a candidate again. Until then the program goes on, perhaps
+/// beside the next one, and only a resource that checks tokens is protected from it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Break {
     /// The lock's name.
@@ -216,7 +222,9 @@ pub(crate) struct Man {
 /// How the lock is taken and kept.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LeaseArgs {
-    /// The lease: if this machine dies, the lock is free after so long. It is renewed every third of it. At least 1s.
+    /// The lease: if this machine dies, the lock is free after so long. From 1s (on etcd 2s) to 24h.
+    ///
+    /// It is renewed every third of it. When CMD must end it has a fifth of it, at most 30s, from SIGTERM to SIGKILL.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = ttl)]
     pub(crate) ttl: Duration,
     /// Be served in the order of arrival: the default of every store that has a line.
@@ -225,7 +233,7 @@ pub(crate) struct LeaseArgs {
     /// Be served as is fastest for the store.
     #[arg(long)]
     fast: bool,
-    /// Who we are, for `leasehold who` [default: host name and process id].
+    /// Who we are, for `leasehold who` [default: HOST/PID, our host name and process id].
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
 }
@@ -233,8 +241,8 @@ pub(crate) struct LeaseArgs {
 /// What is run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProgramArgs {
-    /// What becomes of processes that CMD leaves behind when it ends: `kill` those of its process group; `wait` for all;
-    /// `leave` them running without the lock.
+    /// What becomes of processes that CMD leaves behind when it ends: `kill` those of its process group, while daemons that
+    /// left it run on WITHOUT the lock and are named; `wait` for all; `leave` them all running without the lock.
     #[arg(long, value_name = "WHAT", default_value = "kill")]
     pub(crate) leftovers: Leftovers,
     /// The program and its arguments, after `--`.
@@ -264,13 +272,11 @@ impl LeaseArgs {
 
 impl Args {
     /// The arguments of this process, or how it ends without running anything.
-    pub(crate) fn read() -> Result<Args, u8> {
-        Args::try_parse().map_err(|e| {
-            let _ = e.print();
-            match e.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => 0,
-                _ => USAGE,
-            }
+    pub(crate) fn read() -> Result<Args, Exit> {
+        let words: Vec<OsString> = std::env::args_os().collect();
+        Args::try_parse_from(&words).map_err(|e| match usage::say(e, &words) {
+            Ok(code) => Exit::Code(code),
+            Err(e) => exit::failed(&e),
         })
     }
 
@@ -293,6 +299,11 @@ impl Args {
 
 fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|e| format!("{e}; write it as in 500ms, 30s, 5m or 1h"))
+}
+
+fn max_hold(text: &str) -> Result<Duration, String> {
+    let max = duration(text)?;
+    if max.is_zero() { Err("CMD would be ended at once".into()) } else { Ok(max) }
 }
 
 /// Ending processes takes time: a lease must leave some.

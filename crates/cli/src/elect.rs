@@ -1,7 +1,6 @@
 //! `leasehold elect`: run the program only while leader, and again after every election that is won.
 
 use std::io;
-use std::time::Duration;
 
 use leasehold::Store;
 
@@ -11,70 +10,45 @@ use crate::guardian::Guardian;
 use crate::held::{self, Terms};
 use crate::lookup;
 use crate::open::{Opened, farewell, open};
+use crate::patience::patiently;
 use crate::ran::Ran;
 use crate::report::{Outcome, ReportFile};
 use crate::signals::Signals;
 use crate::store_url::StoreUrl;
 use crate::waiting;
 
-/// How long to wait before asking a store again that could not be used.
-const PAUSE: Duration = Duration::from_secs(1);
-
 pub(crate) async fn main(args: Elect) -> io::Result<Exit> {
-    let (store, ran) = match lookup::before_running(&args.program.command[0], args.store.url.as_deref()) {
-        Ok(url) => {
-            let store = url.to_string();
-            let ran = campaigns(&args, &url, &store).await;
-            (store, ran.unwrap_or_else(|e| Ran::failed(exit::FAILED, exit::chain(&e))))
-        }
-        Err(ran) => (String::new(), ran),
+    let url = StoreUrl::choose(args.store.url.as_deref());
+    let store = url.as_ref().map_or_else(|_| String::new(), StoreUrl::to_string);
+    let ran = match lookup::before_running(&args.program.command[0], url) {
+        Ok(url) => campaigns(&args, &url).await.unwrap_or_else(|e| Ran::failed(exit::FAILED, exit::chain(&e))),
+        Err(ran) => ran,
     };
     Ok(ran.tell(&args.name, &store, &mut ReportFile::none()))
 }
 
-async fn campaigns(args: &Elect, url: &StoreUrl, shown: &str) -> io::Result<Ran> {
+async fn campaigns(args: &Elect, url: &StoreUrl) -> io::Result<Ran> {
     let signals = Signals::take()?;
     let Opened { store, life_line } = match signals.unless_interrupted(open(url)).await? {
         Ok(Ok(opened)) => opened,
-        Ok(Err(e)) => return Ok(Ran::refused(&e, exit::NOT_ACQUIRED)),
+        Ok(Err(e)) => return Ok(Ran::refused(&e, url, exit::NOT_ACQUIRED)),
         Err(signal) => return Ok(Ran::interrupted(signal)),
     };
-    let terms = Terms {
-        signals: &signals,
-        store: shown,
-        ttl: args.lease.ttl,
-        max_hold: None,
-        leftovers: args.program.leftovers,
-    };
-    let mut led = false;
+    let terms =
+        Terms { signals: &signals, url, ttl: args.lease.ttl, max_hold: None, leftovers: args.program.leftovers };
     let ran = loop {
         let guardian = Guardian::start(&args.program.command)?;
         let life_line = life_line.as_ref().map(|line| line.try_clone()).transpose()?;
         match term(args, &store, guardian, life_line, &terms).await? {
             // Beside what is left of it the program must not run again.
-            Term::Over(ran) if ran.outcome == Outcome::Lost && ran.left.is_empty() => {
+            ran if ran.outcome == Outcome::Lost && ran.left.is_empty() => {
                 say(format_args!("{}; running for election again", ran.complaint.unwrap_or_default()));
-                led = true;
             }
-            Term::Over(ran) => break ran,
-            // Who has led once is a service: it waits for its store to come back.
-            Term::NoStore(ran) if led => {
-                tracing::debug!(why = ran.complaint.unwrap_or_default(), "the campaign failed");
-                if let Err(signal) = signals.unless_interrupted(tokio::time::sleep(PAUSE)).await? {
-                    break Ran::interrupted(signal);
-                }
-            }
-            Term::NoStore(ran) => break ran,
+            ran => break ran,
         }
     };
     farewell(&store).await;
     Ok(ran)
-}
-
-enum Term {
-    Over(Ran),
-    /// It did not begin: the store could not be used.
-    NoStore(Ran),
 }
 
 /// One campaign and, if it is won, one term.
@@ -84,19 +58,20 @@ async fn term(
     guardian: Guardian,
     life_line: Option<std::os::fd::OwnedFd>,
     terms: &Terms<'_>,
-) -> io::Result<Term> {
+) -> io::Result<Ran> {
     let election = store.election(&args.name).with(&args.lease.options());
     let value = args.value.clone().unwrap_or_else(|| args.lease.label());
-    let waiting = waiting::in_line(election.campaign(value.as_str()), store, &args.name, terms.store, &value);
+    let campaign = patiently(terms.url, terms.ttl, async || election.campaign(value.as_str()).await);
+    let shown = terms.url.to_string();
+    let waiting = waiting::in_line(campaign, store, &args.name, &shown, &value);
     let leadership = match terms.signals.unless_interrupted(waiting).await? {
         Ok(Ok(leadership)) => leadership,
-        Ok(Err(e)) if e.is_retryable() => return Ok(Term::NoStore(Ran::refused(&e, exit::NOT_ACQUIRED))),
-        Ok(Err(e)) => return Ok(Term::Over(Ran::refused(&e, exit::NOT_ACQUIRED))),
-        Err(signal) => return Ok(Term::Over(Ran::interrupted(signal))),
+        Ok(Err(e)) => return Ok(Ran::refused(&e, terms.url, exit::NOT_ACQUIRED)),
+        Err(signal) => return Ok(Ran::interrupted(signal)),
     };
     let ran = held::run(guardian, life_line, &leadership, terms).await?;
-    Ok(Term::Over(match leadership.resign().await {
+    Ok(match leadership.resign().await {
         Ok(()) => ran,
         Err(e) => ran.released(&e),
-    }))
+    })
 }

@@ -78,6 +78,20 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// An error of this store, with the store where that is what matters.
+pub(crate) fn of_store(error: &Error, named: &str) -> String {
+    match error.contention() {
+        Some(who) => {
+            let name = error.name().map_or_else(String::new, |name| format!("lock {name:?}: "));
+            let in_time = if error.kind() == ErrorKind::TimedOut { " in time" } else { "" };
+            format!("{name}not acquired{in_time}, nothing was run: {who}")
+        }
+        // About the name, not the store.
+        None if error.kind() == ErrorKind::Invalid && error.name().is_some() => chain(error),
+        None => format!("{named}: {}", chain(error)),
+    }
+}
+
 /// What was asked for makes no sense.
 pub(crate) fn bad_usage(what: impl Display) -> Exit {
     say(what);

@@ -12,7 +12,7 @@ use crate::guardian::deadline::Plan;
 use crate::guardian::wire::{Leftovers, Start};
 use crate::ran::Ran;
 use crate::signals::Signals;
-use crate::store_url;
+use crate::store_url::{StoreUrl, VARIABLE};
 use crate::supervise::{Watch, supervise};
 use crate::terminal::Terminal;
 
@@ -20,8 +20,8 @@ use crate::terminal::Terminal;
 #[derive(Debug)]
 pub(crate) struct Terms<'a> {
     pub(crate) signals: &'a Signals,
-    /// The store, as the program is to see it.
-    pub(crate) store: &'a str,
+    /// The store. The program sees it without credentials.
+    pub(crate) url: &'a StoreUrl,
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) leftovers: Leftovers,
@@ -46,7 +46,7 @@ pub(crate) async fn run(
         environment: vec![
             ("LEASEHOLD_NAME".into(), name.into()),
             ("LEASEHOLD_FENCING_TOKEN".into(), token.to_string()),
-            (store_url::VARIABLE.into(), terms.store.into()),
+            (VARIABLE.into(), terms.url.to_string()),
         ],
         deadline: deadline().as_nanos(),
         plan,

@@ -19,7 +19,7 @@ const NO: Exit = Exit::Code(1);
 const YES: Exit = Exit::Code(0);
 
 pub(crate) async fn ls(args: List) -> io::Result<Exit> {
-    on(StoreUrl::choose(args.store.url.as_deref()), async |store, _| {
+    on(StoreUrl::existing(args.store.url.as_deref()), async |store, _| {
         let after = args.after.as_deref().map(Name::new);
         let names = store.list(&args.prefix, after.as_ref(), args.limit).await?;
         let mut lines = Vec::new();
@@ -49,7 +49,7 @@ pub(crate) async fn ls(args: List) -> io::Result<Exit> {
 }
 
 pub(crate) async fn who(args: Who) -> io::Result<Exit> {
-    on(StoreUrl::choose(args.store.url.as_deref()), async |store, at| {
+    on(StoreUrl::existing(args.store.url.as_deref()), async |store, at| {
         let line = store.lock(&args.name).inspect().await?;
         let verdict = if line.holders.is_empty() { NO } else { YES };
         if args.json {
@@ -71,7 +71,7 @@ pub(crate) async fn who(args: Who) -> io::Result<Exit> {
 }
 
 pub(crate) async fn evict(args: Break) -> io::Result<Exit> {
-    on(StoreUrl::choose(args.store.url.as_deref()), async |store, at| {
+    on(StoreUrl::existing(args.store.url.as_deref()), async |store, at| {
         let (name, token) = (&args.name, args.token);
         let ended = store.evict(name, FencingToken::new(token)).await?;
         let text = match (args.json, ended) {
@@ -161,7 +161,7 @@ async fn on(
     match asked {
         Ok((exit, text)) => output::print(&text).map(|()| exit),
         Err(e) => {
-            say(exit::chain(&e));
+            say(exit::of_store(&e, &url.named()));
             Ok(Exit::Code(exit::of_error(&e)))
         }
     }

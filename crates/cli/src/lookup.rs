@@ -13,22 +13,22 @@ use crate::ran::Ran;
 use crate::store_url::StoreUrl;
 
 /// The store on which to run this program; or how the run went, if it is over already.
-pub(crate) fn before_running(program: &OsStr, store: Option<&str>) -> Result<StoreUrl, Ran> {
+pub(crate) fn before_running(program: &OsStr, store: Result<StoreUrl, String>) -> Result<StoreUrl, Ran> {
     look_up(program).map_err(|missing| {
         let (what, code) = match missing {
-            Missing::NotFound => ("there is no such program", exit::NOT_FOUND),
-            Missing::NotExecutable => ("it cannot be executed", exit::NOT_EXECUTABLE),
+            Missing::NotFound => ("there is no such program".into(), exit::NOT_FOUND),
+            Missing::NotExecutable(why) => (format!("it cannot be executed: {why}"), exit::NOT_EXECUTABLE),
         };
         Ran::failed(code, format!("{}: {what}", program.display()))
     })?;
-    StoreUrl::choose(store).map_err(|what| Ran::failed(exit::USAGE, what))
+    store.map_err(|what| Ran::failed(exit::USAGE, what))
 }
 
 /// What stands in the way of running a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Missing {
     NotFound,
-    NotExecutable,
+    NotExecutable(&'static str),
 }
 
 /// Looks for `program` as `execvp` will.
@@ -48,7 +48,7 @@ fn look_up_in(program: &OsStr, path: &OsStr) -> Result<(), Missing> {
     for folder in env::split_paths(path) {
         match check(&folder.join(program)) {
             Ok(()) => return Ok(()),
-            Err(Missing::NotExecutable) => verdict = Missing::NotExecutable,
+            Err(missing @ Missing::NotExecutable(_)) => verdict = missing,
             Err(Missing::NotFound) => {}
         }
     }
@@ -57,9 +57,13 @@ fn look_up_in(program: &OsStr, path: &OsStr) -> Result<(), Missing> {
 
 fn check(file: &Path) -> Result<(), Missing> {
     match file.metadata() {
-        Ok(about) if about.is_file() => access(file, Access::EXEC_OK).map_err(|_| Missing::NotExecutable),
-        Ok(_) => Err(Missing::NotExecutable),
-        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Err(Missing::NotExecutable),
+        Ok(about) if about.is_file() => access(file, Access::EXEC_OK)
+            .map_err(|_| Missing::NotExecutable("we lack the right to execute it (chmod +x), or its disk allows none")),
+        Ok(about) if about.is_dir() => Err(Missing::NotExecutable("it is a directory")),
+        Ok(_) => Err(Missing::NotExecutable("it is no regular file")),
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            Err(Missing::NotExecutable("we may not enter a directory on its path"))
+        }
         Err(_) => Err(Missing::NotFound),
     }
 }
@@ -75,10 +79,14 @@ mod tests {
         assert_eq!(look("/bin/sh"), Ok(()));
         assert_eq!(look("no-such-program"), Err(Missing::NotFound));
         assert_eq!(look("/no/such/program"), Err(Missing::NotFound));
-        assert_eq!(look("/etc/passwd"), Err(Missing::NotExecutable));
-        assert_eq!(look("/etc"), Err(Missing::NotExecutable));
+        let not_executable = |program| match look(program) {
+            Err(Missing::NotExecutable(why)) => why,
+            other => panic!("{program}: {other:?}"),
+        };
+        assert!(not_executable("/etc/passwd").contains("right"));
+        assert!(not_executable("/etc").contains("directory"));
         assert_eq!(look("passwd"), Ok(()), "a later folder has a file of that name that is not executable");
-        assert_eq!(look("group"), Err(Missing::NotExecutable));
+        assert!(not_executable("group").contains("right"));
         assert_eq!(look(""), Err(Missing::NotFound));
     }
 }

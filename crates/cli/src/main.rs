@@ -18,6 +18,7 @@ mod lookup;
 mod manual;
 mod open;
 mod output;
+mod patience;
 mod processes;
 mod ran;
 mod report;
@@ -28,6 +29,7 @@ mod store_url;
 mod supervise;
 mod table;
 mod terminal;
+mod usage;
 mod verify;
 mod waiting;
 
@@ -47,7 +49,7 @@ fn main() -> ExitCode {
     }
     let args = match Args::read() {
         Ok(args) => args,
-        Err(exit) => return exit.into(),
+        Err(exit) => return exit.end(),
     };
     args.trace();
     let exit = match args.command {

@@ -19,6 +19,8 @@ pub(crate) struct Opened {
 }
 
 pub(crate) async fn open(url: &StoreUrl) -> Result<Opened> {
+    url.check()?;
+    url.make_folder()?;
     tracing::debug!(store = %url, "connecting");
     waiting::during(Box::pin(connect(url)), "connecting", &format!("to {url}")).await
 }

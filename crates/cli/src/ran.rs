@@ -8,6 +8,7 @@ use crate::guardian::wire::{Status, Why};
 use crate::processes::Left;
 use crate::report::{Outcome, Report, ReportFile};
 use crate::signals;
+use crate::store_url::StoreUrl;
 use crate::supervise;
 
 /// How a run went.
@@ -37,13 +38,13 @@ impl Ran {
     }
 
     /// The store said no, or nothing.
-    pub(crate) fn refused(e: &Error, not_acquired: u8) -> Ran {
+    pub(crate) fn refused(e: &Error, store: &StoreUrl, not_acquired: u8) -> Ran {
         let (outcome, code) = match exit::of_error(e) {
             exit::NOT_ACQUIRED => (Outcome::NotAcquired, not_acquired),
             exit::USAGE => (Outcome::Failed, exit::USAGE),
             code => (Outcome::Unavailable, code),
         };
-        Ran::new(outcome, Exit::Code(code)).because(exit::chain(e))
+        Ran::new(outcome, Exit::Code(code)).because(exit::of_store(e, &store.named()))
     }
 
     /// A signal ended the wait.
@@ -85,13 +86,19 @@ impl Ran {
         };
         let ran = match (ended.why, loss) {
             (Why::Deadline, None) => lost("its lease could not be renewed in time"),
+            (Why::Deadline | Why::Ordered, Some(Loss::Evicted)) => {
+                lost("somebody ended this hold by its token, as `leasehold break` does")
+            }
             (Why::Deadline | Why::Ordered, Some(loss)) => lost(&loss.to_string()),
             (Why::Ordered, None) => {
                 Ran::new(Outcome::MaxHold, Exit::Code(exit::MAX_HOLD)).because(format!("--max-hold is over; {how}"))
             }
             (Why::Itself, _) => {
                 if !ended.left.is_empty() {
-                    say(format_args!("the program left processes behind: {}", listed(&ended.left)));
+                    say(format_args!(
+                        "the program left processes behind, which run on without the lock: {}",
+                        listed(&ended.left)
+                    ));
                 }
                 Ran::new(Outcome::Ended, of_status(ended.status, foreground))
             }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use leasehold::{Acquire, Lock, Store};
+use leasehold::{Guard, Lock, Result, Store};
 
 use crate::args::Run;
 use crate::exit::{self, Exit};
@@ -10,6 +10,7 @@ use crate::guardian::Guardian;
 use crate::held::{self, Terms};
 use crate::lookup;
 use crate::open::{Opened, farewell, open};
+use crate::patience::patiently;
 use crate::ran::Ran;
 use crate::report::ReportFile;
 use crate::signals::Signals;
@@ -21,47 +22,40 @@ pub(crate) async fn main(args: Run) -> io::Result<Exit> {
         Ok(report) => report,
         Err(e) => return Ok(exit::bad_usage(format_args!("the report's file: {e}"))),
     };
-    let (store, ran) = match lookup::before_running(&args.program.command[0], args.store.url.as_deref()) {
-        Ok(url) => {
-            let store = url.to_string();
-            let ran = attempt(&args, &url, &store).await;
-            (store, ran.unwrap_or_else(|e| Ran::failed(exit::FAILED, exit::chain(&e))))
-        }
-        Err(ran) => (String::new(), ran),
+    let url = StoreUrl::choose(args.store.url.as_deref());
+    let store = url.as_ref().map_or_else(|_| String::new(), StoreUrl::to_string);
+    let ran = match lookup::before_running(&args.program.command[0], url) {
+        Ok(url) => attempt(&args, &url).await.unwrap_or_else(|e| Ran::failed(exit::FAILED, exit::chain(&e))),
+        Err(ran) => ran,
     };
     Ok(ran.tell(&args.name, &store, &mut report))
 }
 
-async fn attempt(args: &Run, url: &StoreUrl, shown: &str) -> io::Result<Ran> {
+async fn attempt(args: &Run, url: &StoreUrl) -> io::Result<Ran> {
     let signals = Signals::take()?;
     let guardian = Guardian::start(&args.program.command)?;
     let opened = match signals.unless_interrupted(open(url)).await? {
         Ok(Ok(opened)) => opened,
-        Ok(Err(e)) => return Ok(Ran::refused(&e, args.not_acquired)),
+        Ok(Err(e)) => return Ok(Ran::refused(&e, url, args.not_acquired)),
         Err(signal) => return Ok(Ran::interrupted(signal)),
     };
     let store = opened.store.clone();
-    let ran = hold(args, shown, &signals, guardian, opened).await;
+    let ran = hold(args, url, &signals, guardian, opened).await;
     farewell(&store).await;
     ran
 }
 
-async fn hold(args: &Run, shown: &str, signals: &Signals, guardian: Guardian, opened: Opened) -> io::Result<Ran> {
+async fn hold(args: &Run, url: &StoreUrl, signals: &Signals, guardian: Guardian, opened: Opened) -> io::Result<Ran> {
+    let shown = &url.to_string();
     let lock = lock(args, &opened.store);
     let label = args.lease.label();
-    let waiting = waiting::in_line(acquire(args, &lock), &opened.store, &args.name, shown, &label);
+    let waiting = waiting::in_line(acquire(args, &lock, url), &opened.store, &args.name, shown, &label);
     let guard = match signals.unless_interrupted(waiting).await? {
         Ok(Ok(guard)) => guard,
-        Ok(Err(e)) => return Ok(Ran::refused(&e, args.not_acquired)),
+        Ok(Err(e)) => return Ok(Ran::refused(&e, url, args.not_acquired)),
         Err(signal) => return Ok(Ran::interrupted(signal)),
     };
-    let terms = Terms {
-        signals,
-        store: shown,
-        ttl: args.lease.ttl,
-        max_hold: args.max_hold,
-        leftovers: args.program.leftovers,
-    };
+    let terms = Terms { signals, url, ttl: args.lease.ttl, max_hold: args.max_hold, leftovers: args.program.leftovers };
     let ran = held::run(guardian, opened.life_line, &guard, &terms).await?;
     match guard.release().await {
         Ok(()) => Ok(ran),
@@ -78,10 +72,11 @@ fn lock(args: &Run, store: &Store) -> Lock {
     lock.with(&args.lease.options())
 }
 
-fn acquire(args: &Run, lock: &Lock) -> Acquire {
+async fn acquire(args: &Run, lock: &Lock, url: &StoreUrl) -> Result<Guard> {
     match args.wait {
-        _ if args.no_wait => lock.try_acquire(),
-        Some(wait) => lock.acquire_timeout(wait),
-        None => lock.acquire(),
+        _ if args.no_wait => lock.try_acquire().await,
+        // Waits out a store that is away by itself.
+        Some(wait) => lock.acquire_timeout(wait).await,
+        None => patiently(url, args.lease.ttl, async || lock.acquire().await).await,
     }
 }

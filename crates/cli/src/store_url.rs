@@ -3,8 +3,10 @@
 
 use std::env;
 use std::fmt;
-#[cfg(feature = "sqlite")]
-use std::{os::unix::fs::DirBuilderExt, path::PathBuf};
+use std::path::PathBuf;
+
+use leasehold::seam::Address;
+use leasehold::{Error, ErrorKind};
 
 /// The environment variable that names the store.
 pub(crate) const VARIABLE: &str = "LEASEHOLD_STORE";
@@ -13,11 +15,25 @@ pub(crate) const VARIABLE: &str = "LEASEHOLD_STORE";
 #[derive(Clone)]
 pub(crate) struct StoreUrl {
     url: String,
+    origin: Origin,
+}
+
+/// Who named it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Argument,
+    Variable,
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "there is no default without files"))]
+    Default,
 }
 
 impl StoreUrl {
     pub(crate) fn new(url: impl AsRef<str>) -> StoreUrl {
-        StoreUrl { url: url.as_ref().trim().to_owned() }
+        StoreUrl::from(Origin::Argument, url)
+    }
+
+    fn from(origin: Origin, url: impl AsRef<str>) -> StoreUrl {
+        StoreUrl { url: url.as_ref().trim().to_owned(), origin }
     }
 
     /// The store of a command that shares locks with other processes.
@@ -29,13 +45,22 @@ impl StoreUrl {
         Ok(url)
     }
 
+    /// The same for a command that only looks: where the store is a file, it makes none.
+    pub(crate) fn existing(option: Option<&str>) -> Result<StoreUrl, String> {
+        let url = StoreUrl::choose(option)?;
+        match url.file() {
+            Some(file) if !file.exists() => Err(format!("{}: there is no such file", url.named())),
+            _ => Ok(url),
+        }
+    }
+
     /// The store of this command, whatever it is.
     pub(crate) fn any(option: Option<&str>) -> Result<StoreUrl, String> {
         if let Some(url) = option {
             return Ok(StoreUrl::new(url));
         }
         match env::var(VARIABLE) {
-            Ok(url) if !url.is_empty() => Ok(StoreUrl::new(url)),
+            Ok(url) if !url.is_empty() => Ok(StoreUrl::from(Origin::Variable, url)),
             Ok(_) | Err(env::VarError::NotPresent) => default_store(),
             Err(env::VarError::NotUnicode(_)) => Err(format!("{VARIABLE} is not UTF-8")),
         }
@@ -45,22 +70,67 @@ impl StoreUrl {
     pub(crate) fn secret(&self) -> &str {
         &self.url
     }
+
+    /// For errors: which store, and who named it if that is not before everybody's eyes.
+    pub(crate) fn named(&self) -> String {
+        match self.origin {
+            Origin::Argument => self.to_string(),
+            Origin::Variable => format!("{self} (from {VARIABLE})"),
+            Origin::Default => format!("{self} (the default)"),
+        }
+    }
+
+    /// What this command says better than the library, which speaks to programmers.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match self.url.split_once("://").map(|(scheme, _)| scheme) {
+            Some("rediss" | "etcds") => {
+                let what = "this build has no TLS; use a local tunnel (stunnel, ssh -L)";
+                Err(Error::new(ErrorKind::Unsupported, what))
+            }
+            Some("memory" | "sqlite" | "redis" | "redlock" | "etcd" | "zookeeper") | None => Ok(()),
+            Some(scheme) => {
+                let what =
+                    format!("unknown scheme {scheme:?}; the known ones are sqlite, redis, redlock, etcd, zookeeper");
+                Err(Error::new(ErrorKind::Invalid, what))
+            }
+        }
+    }
+
+    /// The file that it names, if it is one of a file and can be read.
+    pub(crate) fn file(&self) -> Option<PathBuf> {
+        let path = self.url.strip_prefix("sqlite://").filter(|path| path.starts_with('/'))?;
+        // A file has no host: the one grammar of URLs wants one.
+        let address = Address::parse(&format!("sqlite://localhost{path}"), "sqlite", 1).ok()?;
+        Some(PathBuf::from(format!("/{}", address.path)))
+    }
+
+    /// Makes the folder of the default store; one that was named is somebody's to make.
+    pub(crate) fn make_folder(&self) -> Result<(), Error> {
+        let Some(file) = self.file().filter(|_| self.origin == Origin::Default) else { return Ok(()) };
+        make_private(file.parent().unwrap_or(&file))
+    }
+}
+
+fn make_private(folder: &std::path::Path) -> Result<(), Error> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|e| Error::new(ErrorKind::Invalid, format!("its folder {}: {e}", folder.display())))
 }
 
 /// The file of this user, on this machine.
 #[cfg(feature = "sqlite")]
 fn default_store() -> Result<StoreUrl, String> {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
-    let Some(state) = state else {
-        return Err(format!("no store is named: use --store URL or {VARIABLE}; without HOME there is no default"));
+    // A home that is not there is nobody's.
+    let home = || absolute("HOME").filter(|home| home.is_dir()).map(|home| home.join(".local/state"));
+    let Some(state) = absolute("XDG_STATE_HOME").or_else(home) else {
+        let why = "without a HOME that is a folder there is no default";
+        return Err(format!("no store is named: use --store URL or {VARIABLE}; {why}"));
     };
-    let folder = state.join("leasehold");
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-    made.map_err(|e| format!("the default store's folder {}: {e}", folder.display()))?;
-    let file = folder.join("locks.db");
+    let file = state.join("leasehold/locks.db");
     let file = file.to_str().ok_or("the path of the default store is not UTF-8; use --store URL")?;
-    Ok(StoreUrl::new(format!("sqlite://{}", leasehold::seam::escape(file, |c| "?#%".contains(c) || c.is_control()))))
+    let path = leasehold::seam::escape(file, |c| "?#%".contains(c) || c.is_control());
+    Ok(StoreUrl::from(Origin::Default, format!("sqlite://{path}")))
 }
 
 #[cfg(not(feature = "sqlite"))]
@@ -77,8 +147,18 @@ impl fmt::Display for StoreUrl {
         }
         // The last @, wherever it is: a password may be written with any character.
         let shown = rest.rsplit_once('@').map_or(rest, |(_, shown)| shown);
+        // Without one, what stands for a port may be a password whose host was forgotten.
+        let hosts = shown.split(['/', '?']).next().unwrap_or(shown);
+        let shown = if hosts.split(',').all(may_be_a_host) { shown } else { "…" };
         if scheme.is_empty() { f.write_str(shown) } else { write!(f, "{scheme}://{shown}") }
     }
+}
+
+fn may_be_a_host(host: &str) -> bool {
+    // A colon inside of brackets belongs to the address.
+    let (name, rest) = host.rsplit_once(']').unwrap_or(("", host));
+    let (before, port) = rest.split_once(':').unwrap_or((rest, ""));
+    port.bytes().all(|byte| byte.is_ascii_digit()) && (port.is_empty() || !name.is_empty() || !before.is_empty())
 }
 
 impl fmt::Debug for StoreUrl {
@@ -96,6 +176,9 @@ mod tests {
         for (url, shown) in [
             ("redis://me:s3cret@host:1/0", "redis://host:1/0"),
             ("redis://:s3/cr@et@host", "redis://host"),
+            ("redis://:s3cret", "redis://…"),
+            ("redis://me:s3cret/0", "redis://…"),
+            ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
             ("etcd://a:1,b:2/ns", "etcd://a:1,b:2/ns"),
             ("me:s3cret@host", "host"),
             ("sqlite:///a/b@c.db", "sqlite:///a/b@c.db"),

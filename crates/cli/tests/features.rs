@@ -11,7 +11,7 @@ fn a_store_that_this_build_lacks() {
         ("redlock", cfg!(feature = "redlock"), "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"),
         ("etcd", cfg!(feature = "etcd"), "etcd://127.0.0.1:1"),
         ("zookeeper", cfg!(feature = "zookeeper"), "zookeeper://127.0.0.1:1"),
-        ("sqlite", cfg!(feature = "sqlite"), "sqlite:///dev/null/locks.db"),
+        ("sqlite", cfg!(feature = "sqlite"), "sqlite:///no/such/folder/locks.db"),
     ];
     for (store, built, url) in built {
         let words = ["run", "job", "--store", url, "--", "true"];

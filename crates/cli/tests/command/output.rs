@@ -33,7 +33,7 @@ async fn whoever_closes_the_pipe_has_read_enough() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_written_is_no_success() {
-    for words in ["ls", "ls --json", "who job", "guarantees", "man", "completions zsh"] {
+    for words in ["--help", "run --help", "ls", "ls --json", "who job", "guarantees", "man", "completions zsh"] {
         let (status, _, said) = shell(&format!("$L {words} > /dev/full")).await;
         assert_eq!(status, Some(125), "{words}: {said}");
         assert!(said.starts_with("leasehold: standard output: No space left"), "{words}: {said}");

@@ -209,7 +209,8 @@ async fn leftovers(stage: &Stage) {
     assert_eq!(output.status.code(), Some(4));
     let left = killed.alive();
     assert_eq!(left.len(), 1, "the daemon has left the group");
-    assert!(String::from_utf8_lossy(&output.stderr).contains(&left[0].to_string()), "and is told of");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(&format!("run on without the lock: {}", left[0])), "and is told of: {said}");
 
     let left = Family::new();
     assert_eq!(code(&mut stage.run("job", ["--leftovers", "leave", "--", "sh", "-c", &script(&left)])), Some(4));

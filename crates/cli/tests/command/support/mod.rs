@@ -48,6 +48,8 @@ pub(crate) async fn redis() -> Stage {
 pub(crate) async fn sqlite() -> Stage {
     let folder = TempDir::new().unwrap();
     let url = format!("sqlite://{}", folder.path().join("locks.db").display());
+    // Whoever only looks makes none.
+    drop(leasehold::connect(&url).await.unwrap());
     Stage { url, _keep: Box::new(folder), ttl: TTL }
 }
 
@@ -78,6 +80,11 @@ pub(crate) fn on_masters(masters: &[Redis]) -> Stage {
 /// A Redis that the test keeps.
 pub(crate) fn on_redis(redis: &Redis) -> Stage {
     Stage { url: redis.url(), _keep: Box::new(()), ttl: TTL }
+}
+
+/// An etcd that the test keeps.
+pub(crate) fn on_etcd(etcd: &Etcd) -> Stage {
+    Stage { url: format!("etcd://{}", etcd.addr()), _keep: Box::new(()), ttl: TTL }
 }
 
 impl Stage {

@@ -1,0 +1,38 @@
+//! Waiting out a store that has gone away: who waits for ever, and could use the store once, keeps waiting.
+
+use std::time::Duration;
+
+use leasehold::seam::Moment;
+use leasehold::{Error, ErrorKind, Result};
+
+use crate::exit::{of_store, say};
+use crate::store_url::StoreUrl;
+
+/// How long to wait before asking a store again that could not be used.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Tries until the store has answered, whatever it says. One line on standard error tells of each time that it goes away.
+/// An attempt gives up by itself when the store has been away for a lease: one that lasted longer had reached the store.
+pub(crate) async fn patiently<T>(
+    store: &StoreUrl,
+    lease: Duration,
+    mut attempt: impl AsyncFnMut() -> Result<T>,
+) -> Result<T> {
+    let mut told = false;
+    loop {
+        let began = Moment::now();
+        let e = match attempt().await {
+            Err(e) if is_away(&e) => e,
+            answered => return answered,
+        };
+        if !told || Moment::now().since(began) > lease * 3 {
+            say(format_args!("the store is away; waiting for it to come back: {}", of_store(&e, &store.named())));
+        }
+        told = true;
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn is_away(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous)
+}

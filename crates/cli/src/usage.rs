@@ -1,0 +1,114 @@
+//! What is wrong with a command line, in words: with a hint where the usual one would not help, and without the credentials
+//! that an argument may have in it.
+
+use std::ffi::OsString;
+use std::io::{self, Write, stderr, stdout};
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Error, Parser};
+
+use crate::args::Args;
+use crate::exit::USAGE;
+use crate::output;
+use crate::store_url::StoreUrl;
+
+/// Says what is wrong with these words, or shows the help that they ask for; with what exit code this process then ends.
+pub(crate) fn say(mut error: Error, words: &[OsString]) -> io::Result<u8> {
+    let hint = hint(&error, words).map_or_else(String::new, |hint| format!("\n  hint: {hint}\n"));
+    if error.kind() == ErrorKind::UnknownArgument {
+        // The usual advice is to pass a mistyped option on to the program.
+        error.remove(ContextKind::Suggested);
+    }
+    let text = |colours: bool| {
+        let text = error.render();
+        let text = if colours { text.ansi().to_string() } else { text.to_string() };
+        without_credentials(text + &hint, words)
+    };
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return output::print(&text(output::has_colours(&stdout()))).map(|()| 0);
+    }
+    // What it cannot be told to, nobody hears.
+    let _ = stderr().write_all(text(output::has_colours(&stderr())).as_bytes());
+    Ok(USAGE)
+}
+
+fn hint(error: &Error, words: &[OsString]) -> Option<String> {
+    let command = words.iter().skip(1).find_map(|word| word.to_str().filter(|word| !word.starts_with('-')))?;
+    match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(unknown))) if !unknown.starts_with('-') => {
+            let separated = separated(words, unknown)?;
+            Some(format!("put -- before the program: {separated}"))
+        }
+        (ErrorKind::MissingRequiredArgument, _) if command == "break" => {
+            Some("`leasehold who NAME` shows the token of the hold".into())
+        }
+        _ => None,
+    }
+}
+
+/// The same words with the `--` that was forgotten before this one, if that mends them.
+fn separated(words: &[OsString], before: &str) -> Option<String> {
+    (1..words.len()).filter(|at| words[*at] == *before).find_map(|at| {
+        let mut mended = words.to_vec();
+        mended.insert(at, "--".into());
+        Args::try_parse_from(&mended).ok()?;
+        let rest: Vec<_> = mended[1..].iter().map(|word| word.to_string_lossy()).collect();
+        Some(format!("leasehold {}", rest.join(" ")))
+    })
+}
+
+/// Shows each URL among these words as it is shown everywhere else.
+fn without_credentials(mut text: String, words: &[OsString]) -> String {
+    for word in words {
+        let word = word.to_string_lossy();
+        let Some((before, _)) = word.split_once("://") else { continue };
+        let scheme = before.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '+').len();
+        let url = &word[scheme..];
+        text = text.replace(url, &StoreUrl::new(url).to_string());
+        // An option is shown up to its first =.
+        if let Some((cut, _)) = url.split_once('=').filter(|_| word.starts_with('-')) {
+            text = text.replace(cut, &format!("{}://…", &before[scheme..]));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(words: &[&str]) -> String {
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        let error = Args::try_parse_from(&words).unwrap_err();
+        let hint = hint(&error, &words).unwrap_or_default();
+        without_credentials(format!("{error}{hint}"), &words)
+    }
+
+    #[test]
+    fn no_argument_shows_its_credentials() {
+        for secret in ["redis://me:s3cret@host", "redis://:s3=cret@host", "redis://:s3/c ret'@host/0"] {
+            let option = format!("--frobnicate{secret}");
+            let value = format!("--json={secret}");
+            for words in
+                [&["leasehold", "ls", "a", secret][..], &["leasehold", "ls", &option], &["leasehold", "ls", &value]]
+            {
+                let said = said(words);
+                assert!(said.contains("redis://") && !said.contains("s3"), "{said}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_forgotten_separator_is_told() {
+        for (words, mended) in [
+            (&["leasehold", "run", "x", "./job.sh", "-a"][..], "leasehold run x -- ./job.sh -a"),
+            (&["leasehold", "run", "x", "x"], "leasehold run x -- x"),
+            (&["leasehold", "elect", "--ttl", "3s", "x", "a", "b"], "leasehold elect --ttl 3s x -- a b"),
+        ] {
+            let said = said(words);
+            assert!(said.ends_with(&format!("put -- before the program: {mended}")), "{said}");
+        }
+        assert!(!said(&["leasehold", "run", "x", "--frob", "--", "true"]).contains("put --"));
+        assert!(said(&["leasehold", "break", "x"]).contains("leasehold who"));
+    }
+}

@@ -1,0 +1,93 @@
+//! What is said when something is wrong: which store it is, what to do instead, and never a password.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{self, Running, code, leasehold, output, until};
+
+const SECRET: &str = "redis://me:s3cret@127.0.0.1:1";
+
+/// How it ends, and what it says.
+fn said(command: &mut Command) -> (Option<i32>, String) {
+    let output = output(command);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!said.contains("s3cret"), "{said}");
+    (output.status.code(), said)
+}
+
+#[test]
+fn a_bad_command_line() {
+    for (words, what) in [
+        (&["guarantees", SECRET, SECRET][..], "redis://127.0.0.1:1"),
+        (&["ls", "--frobnicate", SECRET], "--frobnicate"),
+        (&["run", "x", "./job.sh", "-a"], "put -- before the program: leasehold run x -- ./job.sh -a"),
+        (&["run", "--store", SECRET, "x", "a"], "leasehold run --store redis://127.0.0.1:1 x -- a"),
+        (&["break", "x"], "leasehold who"),
+        (&["run", "x", "--max-hold", "0s", "--", "true"], "at once"),
+        (&["run", "x", "--report", "-", "--", "true"], "/dev/stderr"),
+        (&["run", "x", "--store", "rediss://me:s3cret@h", "--", "true"], "rediss://h: this build has no TLS"),
+        (&["run", "x", "--store", "redis://:s3cret", "--", "true"], "redis://…: "),
+    ] {
+        let (status, said) = said(&mut leasehold(words.iter().copied()));
+        assert!(status == Some(64) && said.contains(what), "{words:?}: {said}");
+        assert!(!said.contains("as a value"), "{said}");
+    }
+}
+
+#[test]
+fn an_error_names_the_store_and_who_named_it() {
+    let at = |url: &str, words: &[&str]| said(leasehold(words.iter().copied()).env("LEASEHOLD_STORE", url));
+    for words in [&["run", "x", "-w", "1s", "--", "true"][..], &["elect", "x", "--", "true"], &["ls"], &["who", "x"]] {
+        let (status, said) = at(SECRET, words);
+        assert!(status == Some(69) && said.contains("redis://127.0.0.1:1 (from LEASEHOLD_STORE): "), "{said}");
+    }
+    let (status, said) = at("redsi://me:s3cret@host", &["who", "x"]);
+    assert!(status == Some(64) && said.contains("LEASEHOLD_STORE") && !said.contains("memory"), "{said}");
+    let (status, said) = at(SECRET, &["run", "x", "--", "/"]);
+    assert!(status == Some(126) && said.contains("it is a directory"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_stands_in_the_way_and_who_ended_a_hold() {
+    let stage = support::sqlite().await;
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report");
+    let mut holder = stage.run("job", ["--label", "me", "--report"]);
+    let mut holder = Running::start(holder.arg(&report).args(["--", "sleep", "1000"]));
+    until("the holder", || (code(&mut stage.leasehold(["who", "job"])) == Some(0)).then_some(()));
+    let (status, refused) = said(&mut stage.run("job", ["-n", "--", "true"]));
+    assert_eq!(status, Some(75));
+    assert!(refused.contains("not acquired, nothing was run: held by me, token "), "{refused}");
+    let token = refused.split("token ").nth(1).unwrap().split(',').next().unwrap().trim();
+    assert_eq!(code(&mut stage.leasehold(["break", "job", "--token", token])), Some(0));
+    assert_eq!(holder.end().code(), Some(76));
+    assert!(fs::read_to_string(&report).unwrap().contains("`leasehold break`"));
+    // What could not be run has a store, too.
+    code(stage.run("job", ["--report"]).arg(&report).args(["--", "no-such-program-anywhere"]));
+    assert!(fs::read_to_string(&report).unwrap().contains(&stage.url));
+}
+
+#[test]
+fn who_only_looks_makes_no_file() {
+    let home = tempfile::tempdir().unwrap();
+    let looks = |store: Option<&Path>, at: &Path| {
+        for words in [&["ls"][..], &["who", "job"], &["break", "job", "--token", "1"]] {
+            let mut command = leasehold(words.iter().copied());
+            command.env_remove("XDG_STATE_HOME").env("HOME", at);
+            if let Some(file) = store {
+                command.env("LEASEHOLD_STORE", format!("sqlite://{}", file.display()));
+            }
+            let (status, said) = said(&mut command);
+            assert_eq!(status, Some(64), "{said}");
+            assert!(!at.exists() || said.contains("there is no such file"), "{said}");
+        }
+    };
+    looks(Some(&home.path().join("typo.db")), home.path());
+    looks(None, home.path());
+    let missing = home.path().join("nobody");
+    looks(None, &missing);
+    let (status, _) = said(leasehold(["run", "job", "--", "true"]).env_remove("XDG_STATE_HOME").env("HOME", &missing));
+    assert_eq!(status, Some(64), "nor is a home made");
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
+}
