@@ -199,8 +199,11 @@ pub(crate) struct Break {
 /// Show what a kind of store gives, and on what condition; `verify` looks at your own server and its settings.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Guarantees {
-    /// The store [default: as for the other commands].
-    pub(crate) url: Option<String>,
+    /// The same as --store URL.
+    #[arg(value_name = "URL", conflicts_with = "url")]
+    pub(crate) of: Option<String>,
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -212,11 +215,12 @@ pub(crate) struct Completions {
     pub(crate) shell: clap_complete::Shell,
 }
 
-/// Print the manual page, or write the pages of all commands into a folder.
+/// Print the manual page, or that of one command, or write all pages into a folder.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Man {
-    /// An existing folder.
-    pub(crate) folder: Option<PathBuf>,
+    /// A command, or an existing folder.
+    #[arg(value_name = "COMMAND|FOLDER")]
+    pub(crate) of: Option<PathBuf>,
 }
 
 /// How the lock is taken and kept.

@@ -85,19 +85,21 @@ pub(crate) async fn evict(args: Break) -> io::Result<Exit> {
 }
 
 pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
-    on(StoreUrl::any(args.url.as_deref()), async |store, at| {
+    let url = args.of.or(args.store.url);
+    on(StoreUrl::any(url.as_deref()), async |store, at| {
         let g = store.guarantees();
         if args.json {
             let given = json!({
                 "store": g.store,
-                "fencing": format!("{:?}", g.fencing),
-                "fairness": format!("{:?}", g.fairness),
+                "fencing": snake_case(&g.fencing),
+                "fairness": snake_case(&g.fairness),
                 "pushed_wake": g.pushed_wake,
                 "min_ttl_ms": u64::try_from(g.min_ttl.as_millis()).unwrap_or(u64::MAX),
                 "ttl_step_ms": u64::try_from(g.ttl_step.as_millis()).unwrap_or(u64::MAX),
                 "recovery_ms": u64::try_from(g.recovery.as_millis()).unwrap_or(u64::MAX),
                 "atomic_multi": g.atomic_multi,
                 "notes": g.notes,
+                "warnings": g.warnings,
             });
             return Ok((YES, json(&given)));
         }
@@ -116,9 +118,22 @@ pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
         };
         table.row(["several names are taken".into(), at_once]);
         let notes = if g.notes.is_empty() { String::new() } else { format!("\n{}\n", g.notes) };
-        Ok((YES, format!("{at}\n{}{notes}", shown(&table))))
+        let warnings: String = g.warnings.iter().map(|warning| format!("\nwarning: {warning}\n")).collect();
+        Ok((YES, format!("{at}\n{}{notes}{warnings}", shown(&table))))
     })
     .await
+}
+
+/// A variant's name, as JSON has the other words.
+fn snake_case(variant: &impl std::fmt::Debug) -> String {
+    let mut word = String::new();
+    for c in format!("{variant:?}").chars() {
+        if c.is_uppercase() && !word.is_empty() {
+            word.push('_');
+        }
+        word.extend(c.to_lowercase());
+    }
+    word
 }
 
 fn fencing(fencing: leasehold::Fencing) -> &'static str {

@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::main(&args),
         Command::Compare(args) => compare::main(&args),
         Command::Completions(args) => manual::completions(args.shell),
-        Command::Man(args) => manual::pages(args.folder.as_deref()),
+        Command::Man(args) => manual::pages(args.of.as_deref()),
     };
     exit.unwrap_or_else(|e| exit::failed(&e)).end()
 }

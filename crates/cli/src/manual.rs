@@ -1,10 +1,11 @@
 //! Manual pages and completions, made from the command line's own description.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
+use clap_mangen::Man;
 
 use crate::args::Args;
 use crate::exit::{self, Exit};
@@ -16,17 +17,48 @@ pub(crate) fn completions(shell: Shell) -> io::Result<Exit> {
     shown(text)
 }
 
-pub(crate) fn pages(folder: Option<&Path>) -> io::Result<Exit> {
-    let Some(folder) = folder else {
-        let mut text = Vec::new();
-        clap_mangen::Man::new(Args::command()).render(&mut text)?;
-        return shown(text);
-    };
-    if !folder.is_dir() {
-        return Ok(exit::bad_usage(format_args!("{}: there is no such folder", folder.display())));
+/// Prints the page of the whole or of one command, or writes all into a folder.
+pub(crate) fn pages(of: Option<&Path>) -> io::Result<Exit> {
+    let mut whole = Args::command().disable_help_subcommand(true);
+    whole.build();
+    let Some(of) = of else { return shown(page(&whole)?) };
+    if let Some(command) = of.to_str().and_then(|name| whole.find_subcommand(name)) {
+        return shown(page(command)?);
     }
-    clap_mangen::generate_to(Args::command(), folder)?;
+    if !of.is_dir() {
+        return Ok(exit::bad_usage(format_args!("{}: neither a command nor an existing folder", of.display())));
+    }
+    for command in std::iter::once(&whole).chain(whole.get_subcommands()) {
+        let file = of.join(Man::new(command.clone()).get_filename());
+        std::fs::write(file, page(command)?)?;
+    }
     Ok(Exit::Code(0))
+}
+
+/// One page. The usage is the command's own, and what `--help` ends with keeps its lines.
+fn page(command: &Command) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let man = Man::new(command.clone());
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage:").trim();
+    writeln!(text, ".SH SYNOPSIS\n.nf\n{}\n.fi", roff(usage))?;
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut text)?;
+    }
+    if let Some(more) = command.get_after_long_help().or_else(|| command.get_after_help()) {
+        writeln!(text, ".SH NOTES\n.nf\n{}\n.fi", roff(&more.to_string()))?;
+    }
+    Ok(text)
+}
+
+/// Text that no line of which is a request to the formatter.
+fn roff(text: &str) -> String {
+    let lines = text.lines().map(|line| format!("\\&{}", line.replace('\\', "\\e").replace('-', "\\-")));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn shown(text: Vec<u8>) -> io::Result<Exit> {

@@ -65,9 +65,11 @@ async fn who_ls_and_break(stage: &Stage) {
 
 async fn guarantees(stage: &Stage) {
     let (status, given) = json(&mut leasehold(["guarantees", &stage.url, "--json"]));
-    assert_eq!((status, &given["fairness"]), (Some(0), &"Strict".into()));
+    assert_eq!((status, &given["fairness"]), (Some(0), &"strict".into()));
     assert!(stage.url.starts_with(given["store"].as_str().unwrap()));
     assert!(text(&mut stage.leasehold(["guarantees"])).contains("in the order in which they came"));
+    assert_eq!(json(&mut leasehold(["guarantees", "--store", &stage.url, "--json"])).1, given);
+    assert_eq!(code(&mut leasehold(["guarantees", &stage.url, "--store", &stage.url])), Some(64));
     assert_eq!(code(&mut leasehold(["guarantees", "redis://127.0.0.1:1"])), Some(69));
 }
 
