@@ -45,11 +45,12 @@ impl StoreUrl {
         Ok(url)
     }
 
-    /// The same for a command that only looks: where the store is a file, it makes none.
+    /// The same for a command that only looks: a file that somebody named is there, or the name is wrong. The default is
+    /// made, since there nobody has locked anything yet.
     pub(crate) fn existing(option: Option<&str>) -> Result<StoreUrl, String> {
         let url = StoreUrl::choose(option)?;
         match url.file() {
-            Some(file) if !file.exists() => Err(format!("{}: there is no such file", url.named())),
+            Some(file) if url.origin != Origin::Default && !file.exists() => Err(format!("{}: there is no such file", url.named())),
             _ => Ok(url),
         }
     }

@@ -152,7 +152,7 @@ fn the_manual_and_the_completions() {
     assert!(pages.iter().all(|page| fs::read_to_string(page).unwrap().starts_with(".ie")));
     let page = fs::read_to_string(folder.path().join("leasehold-run.1")).unwrap();
     assert!(page.contains("LEASEHOLD_FENCING_TOKEN") && page.contains("max\\-hold"), "{page}");
-    assert!(page.contains("<NAME> \\-\\- <CMD>") && page.contains("run nightly \\-\\- "), "{page}");
+    assert!(page.contains("<NAME> \\-\\- <CMD>") && page.contains("\n\\&  75   the lock was not acquired"), "{page}");
     assert_eq!(String::from_utf8(output(&mut leasehold(["man", "run"])).stdout).unwrap(), page);
     for shell in ["zsh", "fish"] {
         let text = String::from_utf8(output(&mut leasehold(["completions", shell])).stdout).unwrap();

@@ -84,10 +84,12 @@ fn who_only_looks_makes_no_file() {
         }
     };
     looks(Some(&home.path().join("typo.db")), home.path());
-    looks(None, home.path());
     let missing = home.path().join("nobody");
     looks(None, &missing);
     let (status, _) = said(leasehold(["run", "job", "--", "true"]).env_remove("XDG_STATE_HOME").env("HOME", &missing));
     assert_eq!(status, Some(64), "nor is a home made");
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
+    // Where nobody has locked anything yet, nobody holds.
+    let mut who = leasehold(["who", "job"]);
+    assert_eq!(code(who.env_remove("XDG_STATE_HOME").env("HOME", home.path())), Some(1));
 }
