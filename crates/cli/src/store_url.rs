@@ -50,7 +50,9 @@ impl StoreUrl {
     pub(crate) fn existing(option: Option<&str>) -> Result<StoreUrl, String> {
         let url = StoreUrl::choose(option)?;
         match url.file() {
-            Some(file) if url.origin != Origin::Default && !file.exists() => Err(format!("{}: there is no such file", url.named())),
+            Some(file) if url.origin != Origin::Default && !file.exists() => {
+                Err(format!("{}: there is no such file", url.named()))
+            }
             _ => Ok(url),
         }
     }

@@ -16,7 +16,8 @@ const BROKEN: Exit = Exit::Code(1);
 /// Judge your own server: the conformance suite as its guest, and what its settings mean for locks.
 ///
 /// Runs in a namespace of its own, which is removed afterwards, with clients and nothing else: it neither restarts nor slows
-/// down the server. A minute or two for each server. Exit code 1 if a promise does not hold.
+/// down the server. A minute or two for each server. Exit code 1 if a promise does not hold; 69 or 64 if a server could not be
+/// judged, the others are judged all the same.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Verify {
     /// The servers: redis://…, etcd://…, zookeeper://…, and others as for --store.
@@ -35,6 +36,8 @@ pub(crate) fn main(args: &Verify) -> io::Result<Exit> {
     std::panic::set_hook(Box::new(|panic| tracing::debug!(%panic, "a case failed")));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let mut all: Vec<Verification> = Vec::new();
+    // What became of the first server that could not be judged: the others are judged all the same.
+    let mut unjudged = None;
     for url in &args.urls {
         let shown = StoreUrl::new(url.as_str()).to_string();
         let bar = Bar::new();
@@ -47,7 +50,8 @@ pub(crate) fn main(args: &Verify) -> io::Result<Exit> {
             Err(e) => {
                 drop(bar);
                 say(format!("{shown}: {}", exit::chain(&e)));
-                return Ok(Exit::Code(exit::of_error(&e)));
+                unjudged.get_or_insert(Exit::Code(exit::of_error(&e)));
+                continue;
             }
         }
         drop(bar);
@@ -62,5 +66,5 @@ pub(crate) fn main(args: &Verify) -> io::Result<Exit> {
     }
     runtime.shutdown_background();
     let bad = all.iter().any(|found| !found.holds() || args.strict && found.warns());
-    Ok(if bad { BROKEN } else { Exit::Code(0) })
+    Ok(unjudged.unwrap_or(if bad { BROKEN } else { Exit::Code(0) }))
 }

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold::seam::{Backend, Bells, Claim, Claimed, ClaimedAll, Clock, Moment, Observing, Place, Renewal, Tenure, async_trait};
+use leasehold::seam::{
+    Backend, Bells, Claim, Claimed, ClaimedAll, Clock, Moment, Observing, Place, Renewal, Tenure, async_trait,
+};
 use leasehold::{FencingToken, Guarantees, Line, Name, Result};
 
 /// The batches of one client so far: how long each took, and of how many places.
