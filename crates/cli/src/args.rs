@@ -166,6 +166,8 @@ pub(crate) struct List {
 }
 
 /// Show who holds a lock and who waits for it. Exit code 1 if nobody holds it.
+///
+/// On etcd and ZooKeeper, SINCE is when a holder took its place in line, not when it got the lock.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Who {
     /// The lock's name.

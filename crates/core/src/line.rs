@@ -129,7 +129,8 @@ pub struct Entry {
     pub label: Option<String>,
     /// Its token, if it holds.
     pub token: Option<FencingToken>,
-    /// Since when it holds or waits, by the store's wall clock.
+    /// Since when it holds or waits, by the store's wall clock. etcd and ZooKeeper know of a holder only when it took its
+    /// place in line.
     pub since: Option<SystemTime>,
     /// It is another tool's entry.
     pub foreign: bool,
