@@ -150,6 +150,24 @@ async fn a_late_create_leaves_nothing() {
     .await;
 }
 
+/// Who could not release does not have to come back: the session has not forgotten it.
+#[tokio::test]
+async fn a_release_that_failed_is_made_good_by_the_session() {
+    limited(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let client = at(proxy.addr()).await;
+        let claim = fair("a", Duration::from_secs(6));
+        let grant = granted(&client, &claim).await;
+        until_entries(&server, 1, 2).await;
+        proxy.cut().await;
+        client.release(&claim, Some(&grant.place)).await.unwrap_err();
+        proxy.heal().await;
+        until_entries(&server, 0, 2).await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_claim_dropped_at_any_await_is_withdrawn() {
     limited(async {
