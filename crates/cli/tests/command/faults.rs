@@ -100,14 +100,18 @@ async fn both_stopped(stage: &Stage) {
     assert_eq!(two.holder.end().code(), Some(76));
 }
 
+/// A holder whose link to the store is the proxy's, and another whose link is not.
+fn behind(proxy: &Proxy, stage: &Stage) -> Two {
+    let mut holder = stage.run(NAME, ["--store", &format!("redis://{}", proxy.addr()), "--"]);
+    holder.env_remove("LEASEHOLD_STORE");
+    Two::with(stage, holder)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_that_swallows_everything() {
     let redis = Redis::start().await.unwrap();
-    let stage = support::on_redis(&redis);
-    let proxy = Proxy::to(redis.addr()).await.unwrap();
-    let mut holder = stage.run(NAME, ["--store", &format!("redis://{}", proxy.addr()), "--"]);
-    holder.env_remove("LEASEHOLD_STORE");
-    let mut two = Two::with(&stage, holder);
+    let (stage, proxy) = (support::on_redis(&redis), Proxy::to(redis.addr()).await.unwrap());
+    let mut two = behind(&proxy, &stage);
     proxy.hold();
     two.assert_apart();
     assert_eq!(two.holder.end().code(), Some(76));
@@ -116,11 +120,8 @@ async fn a_link_that_swallows_everything() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_that_is_cut() {
     let redis = Redis::start().await.unwrap();
-    let stage = support::on_redis(&redis);
-    let proxy = Proxy::to(redis.addr()).await.unwrap();
-    let mut holder = stage.run(NAME, ["--store", &format!("redis://{}", proxy.addr()), "--"]);
-    holder.env_remove("LEASEHOLD_STORE");
-    let mut two = Two::with(&stage, holder);
+    let (stage, proxy) = (support::on_redis(&redis), Proxy::to(redis.addr()).await.unwrap());
+    let mut two = behind(&proxy, &stage);
     proxy.cut().await;
     two.assert_apart();
     assert_eq!(two.holder.end().code(), Some(76));
