@@ -18,7 +18,7 @@ const STORES: [(&str, usize); 7] = [
     ("memory", 360),
     ("sqlite", 1325),
     ("redis", 715),
-    ("redis-client", 660),
+    ("redis-client", 661),
     ("redlock", 842),
     ("etcd", 1330),
     ("zookeeper", 1110),

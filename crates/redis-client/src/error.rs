@@ -9,10 +9,7 @@ const INNER: [&str; 6] = ["WRONGTYPE", "OOM", "READONLY", "NOREPLICAS", "MISCONF
 /// Of a request that was sent, or tried.
 pub fn of_request(e: &RedisError) -> Error {
     let (kind, what) = match code(e) {
-        "NOAUTH" => {
-            let what = "Redis wants a password: name it in the URL, as in redis://:password@host, `%`-encoded";
-            return Error::new(ErrorKind::Denied, what);
-        }
+        "NOAUTH" => (ErrorKind::Denied, "Redis wants a password, in the URL as redis://:password@host"),
         "WRONGPASS" | "NOPERM" => (ErrorKind::Denied, "Redis refused our credentials or rights"),
         "READONLY" => (ErrorKind::Unavailable, "this Redis is a read-only replica"),
         "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY" => {
