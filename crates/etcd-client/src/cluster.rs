@@ -6,7 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use etcd_client::{
@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::config::Config;
 use crate::error::Failure;
+use crate::session::{Sessions, Tenants};
 
 /// How many endpoints one call asks at most, so that it ends in bounded time.
 pub(crate) const ATTEMPTS: u32 = 3;
@@ -30,14 +31,16 @@ const CONNECT: Duration = Duration::from_secs(3);
 /// How many keys one request brings while keys are listed.
 const PAGE: i64 = 500;
 
-/// An etcd cluster.
+/// An etcd cluster, and the sessions of one client with it.
 pub struct Cluster {
-    pub(crate) config: Config,
+    /// Where the servers are, and how to talk to them.
+    pub config: Config,
     endpoints: Vec<Mutex<Endpoint>>,
     active: AtomicUsize,
     /// Tells that streams are to be opened anew.
     pub(crate) moved: watch::Sender<()>,
     closed: AtomicBool,
+    pub(crate) sessions: Sessions,
 }
 
 #[derive(Default)]
@@ -48,29 +51,26 @@ struct Endpoint {
 
 /// What came of a call.
 #[derive(Debug)]
-pub struct Answer<T> {
+pub(crate) struct Answer<T> {
     /// The answer of the endpoint that was asked last.
-    pub outcome: Result<T, Failure>,
+    pub(crate) outcome: Result<T, Failure>,
     /// An attempt stayed unanswered, even if another one was answered: it may still arrive.
-    pub doubt: bool,
+    pub(crate) doubt: bool,
 }
 
 impl Cluster {
-    /// Connects, within three seconds.
-    pub async fn connect(config: Config) -> Result<Arc<Cluster>> {
+    /// Nothing is asked yet. `tenants` are told what becomes of sessions.
+    pub fn new(config: Config, tenants: Weak<dyn Tenants>) -> Arc<Cluster> {
         let endpoints = config.endpoints.iter().map(|_| Mutex::default()).collect();
-        let (moved, closed) = (watch::Sender::new(()), AtomicBool::new(false));
-        let cluster = Cluster { config, endpoints, active: AtomicUsize::new(0), moved, closed };
-        // Any read shows that there is a leader and that we may.
-        let probe = cluster.get(cluster.session_key(0), GetOptions::new().with_count_only());
-        let late = |_| Error::new(Unavailable, "etcd did not answer within three seconds");
-        timeout(CONNECT, probe).await.map_err(late)??;
-        Ok(Arc::new(cluster))
+        let (active, moved, closed) = (AtomicUsize::new(0), watch::Sender::new(()), AtomicBool::new(false));
+        Arc::new(Cluster { config, endpoints, active, moved, closed, sessions: Sessions::new(tenants) })
     }
 
-    /// What all keys begin with: empty, or ends in `/`.
-    pub fn root(&self) -> &str {
-        &self.config.root
+    /// Connects, within three seconds: any read shows that there is a leader and that we may.
+    pub async fn connect(&self) -> Result<()> {
+        let probe = self.get(self.session_key(0), GetOptions::new().with_count_only());
+        let late = |_| Error::new(Unavailable, "etcd did not answer within three seconds");
+        Ok(timeout(CONNECT, probe).await.map_err(late)?.map(drop)?)
     }
 
     pub(crate) fn session_key(&self, lease: i64) -> String {
@@ -94,8 +94,7 @@ impl Cluster {
         self.moved.send_replace(());
     }
 
-    /// A transaction.
-    pub async fn txn(&self, txn: Txn) -> Answer<TxnResponse> {
+    pub(crate) async fn txn(&self, txn: Txn) -> Answer<TxnResponse> {
         let request = |client: Client| {
             let txn = txn.clone();
             async move { client.kv_client().max_decoding_message_size(usize::MAX).txn(txn).await }

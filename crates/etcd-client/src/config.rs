@@ -18,7 +18,7 @@ pub struct Config {
     /// `http://host:port`, at least one.
     pub(crate) endpoints: Vec<String>,
     /// What all keys begin with: empty, or ends in `/`.
-    pub(crate) root: String,
+    pub root: String,
     pub(crate) options: ConnectOptions,
     /// How long one request to one endpoint may take.
     pub(crate) limit: Duration,

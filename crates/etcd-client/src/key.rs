@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
 use leasehold_core::ErrorKind;
 
-use crate::cluster::put;
+use crate::cluster::{Cluster, put};
 use crate::error::Failure;
-use crate::session::{Session, Sessions};
+use crate::session::Session;
 
 /// A key that is, or may come to be, under a session's lease.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl LeasedKey {
     }
 }
 
-impl Sessions {
+impl Cluster {
     /// A transaction that may create these keys of one session, and does not if that is closed.
     pub async fn create(
         &self,
@@ -58,7 +58,7 @@ impl Sessions {
         when.push(Compare::create_revision(&*session.key, CompareOp::Equal, 0));
         // From here until the answer, the keys may come to be without our knowing: also if this future is dropped.
         let before: Vec<bool> = keys.iter().map(|key| key.doubt.swap(true, SeqCst)).collect();
-        let answer = self.cluster.txn(Txn::new().when(when).and_then(then).or_else(or_else)).await;
+        let answer = self.txn(Txn::new().when(when).and_then(then).or_else(or_else)).await;
         keys.iter().zip(before).for_each(|(key, before)| key.doubt.store(answer.doubt || before, SeqCst));
         self.under(session, answer.outcome)
     }
@@ -66,7 +66,7 @@ impl Sessions {
     /// Writes the key if it is still the version of this mod_revision. Says whether it was.
     pub async fn rewrite(&self, key: &LeasedKey, version: i64, value: String) -> Result<bool, Failure> {
         let still = Compare::mod_revision(&*key.path, CompareOp::Equal, version);
-        self.under(&key.session, self.cluster.change(still, vec![key.put(value)]).await)
+        self.under(&key.session, self.change(still, vec![key.put(value)]).await)
     }
 
     /// Leaves nothing of the key that was created at this revision, 0 if at none that is known. If a request that creates it
@@ -76,12 +76,12 @@ impl Sessions {
         if key.doubt.load(SeqCst) {
             session.closed.store(true, SeqCst);
             let both = Txn::new().and_then([delete, put(session.lease, &session.key, "")]);
-            match self.under(session, self.cluster.txn(both).await.outcome) {
+            match self.under(session, self.txn(both).await.outcome) {
                 Err(failure) if failure.is(ErrorKind::Lost) => {}
                 outcome => drop(outcome?),
             }
         } else if created != 0 {
-            self.cluster.change(key.was_created(created), vec![delete]).await?;
+            self.change(key.was_created(created), vec![delete]).await?;
         }
         Ok(())
     }

@@ -12,9 +12,9 @@ mod key;
 mod session;
 mod watch;
 
-pub use crate::cluster::{Answer, Cluster, oldest, put};
+pub use crate::cluster::{Cluster, oldest, put};
 pub use crate::config::Config;
 pub use crate::error::Failure;
 pub use crate::key::LeasedKey;
-pub use crate::session::{Session, Sessions, Tenants};
+pub use crate::session::{Session, Tenants};
 pub use crate::watch::{Broken, Watch};

@@ -12,7 +12,7 @@
 use std::slice::from_ref;
 use std::sync::Arc;
 
-use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, ResponseHeader, TxnOp, TxnOpResponse, TxnResponse};
+use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, ResponseHeader, TxnOp, TxnOpResponse};
 use leasehold_core::seam::{Admission, Claim, ClaimId, Claimed, ClaimedAll, Mode, Queue, Waiting, admit, same_permits};
 use leasehold_core::{Contention, Error, ErrorKind, Name, Result};
 use leasehold_etcd_client::{Failure, LeasedKey, oldest};
@@ -31,6 +31,15 @@ enum Taken {
     All(Vec<Claimed>),
     /// The line of this one let it not in, and nothing is left of any.
     Busy(usize, Contention),
+}
+
+/// What the transaction found of one claim.
+struct Found {
+    line: Seen,
+    /// Its key, if it was there before.
+    mine: Option<KeyValue>,
+    /// The create_revision of its key, if it is there now.
+    created: Option<i64>,
 }
 
 impl Store {
@@ -54,40 +63,36 @@ impl Store {
         'again: for _ in 0..TRIES {
             self.cluster.open()?;
             let owns = self.enroll(claims).await?;
-            let response = match self.enter(claims, &owns, seen).await {
+            let (revision, found) = match self.enter(claims, &owns, seen).await {
                 Err(failure) if failure.is(ErrorKind::Lost) => continue,
-                response => response?,
+                answer => answer?,
             };
-            let (reads, revision) = (reads(&response), response.header().map_or(0, ResponseHeader::revision));
-            let each = reads.len() / claims.len();
-            let mut all = Vec::with_capacity(claims.len());
-            for (i, (claim, own)) in claims.iter().zip(&owns).enumerate() {
-                let reads = &reads[i * each..(i + 1) * each];
-                let line = Seen::new(self.keys.line(&claim.name), reads.first());
-                let mine =
-                    reads.last().and_then(|read| read.kvs().iter().find(|kv| kv.key() == own.key.path.as_bytes()));
-                if response.succeeded() || mine.is_some() {
-                    match self.stand(claim, own, &line, mine, revision).await? {
-                        Some(claimed) => all.push(claimed),
-                        None => continue 'again,
-                    }
-                    continue;
-                }
-                let before = line.before(i64::MAX);
-                if claim.queue == Queue::Try {
+            for (i, (claim, found)) in claims.iter().zip(&found).enumerate() {
+                if found.created.is_none() && claim.queue == Queue::Try {
+                    let before = found.line.before(i64::MAX);
                     same_permits(&before, claim.mode)?;
                     if admit(&before, claim.mode) != Admission::In {
                         // Their own late attempt could still find the lines empty.
                         self.release_all(claims).await?;
-                        return Ok(Taken::Busy(i, line.contention(line.count)));
+                        return Ok(Taken::Busy(i, found.line.contention(found.line.count)));
                     }
                 }
-                if own.session().is_closed() || claims.len() > 1 {
+            }
+            if found.iter().any(|found| found.created.is_none()) {
+                // Their session lets nobody in any more, or the line has changed. Several are only let in by empty lines.
+                if claims.len() > 1 || owns.iter().any(|own| own.session().is_closed()) {
                     self.release_all(claims).await?;
                 } else {
                     seen = revision;
                 }
-                continue 'again;
+                continue;
+            }
+            let mut all = Vec::with_capacity(claims.len());
+            for ((claim, own), found) in claims.iter().zip(&owns).zip(&found) {
+                match self.stand(claim, own, found).await? {
+                    Some(claimed) => all.push(claimed),
+                    None => continue 'again,
+                }
             }
             return Ok(Taken::All(all));
         }
@@ -105,13 +110,14 @@ impl Store {
         // What is on its way out, or was left of a part of them: its release would take the new entry along.
         self.release_all(claims).await?;
         let ttl = claims.iter().map(|claim| claim.ttl).max().unwrap_or_default();
-        let session = self.sessions.get(ttl).await?;
+        let session = self.cluster.session(ttl).await?;
         let mut lines = self.lines();
         Ok(claims.iter().map(|claim| lines.enroll(claim, &self.keys.line(&claim.name), &session)).collect())
     }
 
-    /// The transaction: it reads the oldest of each line, creates the keys unless they exist, and else reads them.
-    async fn enter(&self, claims: &[Claim], owns: &[Own], seen: i64) -> Result<TxnResponse, Failure> {
+    /// The transaction: it reads the oldest of each line, creates the keys unless they exist, and else reads them. Answers at
+    /// which revision, and what it found.
+    async fn enter(&self, claims: &[Claim], owns: &[Own], seen: i64) -> Result<(i64, Vec<Found>), Failure> {
         let (mut when, mut then, mut or_else) = (Vec::new(), Vec::new(), Vec::new());
         for (claim, own) in claims.iter().zip(owns) {
             let line = self.keys.line(&claim.name);
@@ -119,55 +125,63 @@ impl Store {
             let look = TxnOp::get(&*line, Some(oldest(i64::from(claim.mode == Mode::Exclusive))));
             let put = own.key.put(Value::now(&claim.label, claim.mode).write());
             if claim.queue == Queue::Try {
-                // Its own key is one of them, and the first one if it is exclusive.
+                // Its own key is one of them.
                 when.push(Compare::create_revision(&*line, CompareOp::Less, seen + 1).with_prefix());
-                then.push(put);
-                or_else.push(look);
             } else {
                 when.push(own.key.was_created(0));
-                then.extend([look.clone(), put]);
-                or_else.extend([look, TxnOp::get(&*own.key.path, None)]);
+                then.push(look.clone());
+            }
+            then.push(put);
+            or_else.push(look);
+            // Of several, each is the oldest if it is there.
+            if claims.len() == 1 {
+                or_else.push(TxnOp::get(&*own.key.path, None));
             }
         }
         let keys: Vec<&LeasedKey> = owns.iter().map(|own| &*own.key).collect();
-        self.sessions.create(&keys, when, then, or_else).await
+        let response = self.cluster.create(&keys, when, then, or_else).await?;
+        let revision = response.header().map_or(0, ResponseHeader::revision);
+        let reads = |op| if let TxnOpResponse::Get(read) = op { Some(read) } else { None };
+        let reads: Vec<GetResponse> = response.op_responses().into_iter().filter_map(reads).collect();
+        let each = reads.len() / claims.len();
+        let found = |(i, (claim, own)): (usize, (&Claim, &Own))| {
+            let reads = &reads[i * each..(i + 1) * each];
+            let line = Seen::new(self.keys.line(&claim.name), reads.first());
+            let key = own.key.path.as_bytes();
+            let mine = reads.last().and_then(|read| read.kvs().iter().find(|kv| kv.key() == key)).cloned();
+            let created = mine.as_ref().map(KeyValue::create_revision).or(response.succeeded().then_some(revision));
+            Found { line, mine, created }
+        };
+        Ok((revision, claims.iter().zip(owns).enumerate().map(found).collect()))
     }
 
-    /// What it means that the key stands in line: since this revision, or as `mine` if it did before. `None`: start over, it
-    /// has just changed.
-    async fn stand(
-        self: &Arc<Self>,
-        claim: &Claim,
-        own: &Own,
-        line: &Seen,
-        mine: Option<&KeyValue>,
-        revision: i64,
-    ) -> Result<Option<Claimed>> {
-        let created = mine.map_or(revision, KeyValue::create_revision);
-        let said = mine.map_or_else(|| Value::now(&claim.label, claim.mode), |mine| Value::read(mine.value()));
+    /// What it means that the key stands in line. `None`: start over, it has just changed.
+    async fn stand(self: &Arc<Self>, claim: &Claim, own: &Own, found: &Found) -> Result<Option<Claimed>> {
+        let Found { line, mine, created: Some(created) } = found else { return Ok(None) };
+        let said = mine.as_ref().map_or_else(|| Value::now(&claim.label, claim.mode), |mine| Value::read(mine.value()));
         // A release knows from now on what to delete.
         if let Some(own) = self.lines().own(&claim.name, claim.id) {
-            own.stands_at(created);
+            own.stands_at(*created);
         }
-        let before = line.before(created);
+        let before = line.before(*created);
         if own.created == 0 {
             same_permits(&before, said.mode)?;
         }
         let holds = admit(&before, said.mode) == Admission::In;
         let downgraded = holds && (claim.mode, said.mode) == (Mode::Shared, Mode::Exclusive);
-        if let Some(mine) = mine.filter(|_| downgraded || *said.label != *claim.label) {
+        if let Some(mine) = mine.as_ref().filter(|_| downgraded || *said.label != *claim.label) {
             // A put on a key that exists changes neither its create_revision nor its place. A late duplicate of an earlier
             // one finds another version of it, and changes nothing.
             let mode = if downgraded { Mode::Shared } else { said.mode };
             let value = Value { label: claim.label.to_string(), mode, ..said }.write();
-            if !self.sessions.rewrite(&own.key, mine.mod_revision(), value).await? {
+            if !self.cluster.rewrite(&own.key, mine.mod_revision(), value).await? {
                 return Ok(None);
             }
         }
         let others = line.count - i64::from(mine.is_some());
         let mut lines = self.lines();
         // It may be gone by now, or on its way.
-        let still = |own: &&mut Own| own.created == created && !own.leaving;
+        let still = |own: &&mut Own| own.created == *created && !own.leaving;
         let Some(own) = lines.own(&claim.name, claim.id).filter(still) else { return Ok(None) };
         own.granted |= holds;
         own.ahead = if mine.is_none() { Some(others) } else { own.ahead };
@@ -188,7 +202,7 @@ impl Store {
             own.clone()
         });
         if let Some(own) = leaving {
-            self.sessions.remove(&own.key, own.created).await?;
+            self.cluster.remove(&own.key, own.created).await?;
             self.lines().strike(name, id);
         }
         Ok(())
@@ -200,10 +214,4 @@ impl Store {
         }
         Ok(())
     }
-}
-
-/// The reads in a transaction's answer, in order.
-fn reads(response: &TxnResponse) -> Vec<GetResponse> {
-    let read = |op| if let TxnOpResponse::Get(read) = op { Some(read) } else { None };
-    response.op_responses().into_iter().filter_map(read).collect()
 }

@@ -48,7 +48,7 @@ use leasehold_core::seam::{
     Backend, Bells, Claim, Claimed, ClaimedAll, Observing, Place, Renewal, Tenure, async_trait,
 };
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
-use leasehold_etcd_client::{Cluster, Config};
+use leasehold_etcd_client::Config;
 use tokio::sync::mpsc;
 
 use crate::lines::Lines;
@@ -89,7 +89,8 @@ impl Etcd {
 
     async fn open(config: Config) -> Result<Etcd> {
         let (orders, inbox) = mpsc::unbounded_channel();
-        let store = Store::new(Cluster::connect(config).await?, Lines::new(orders));
+        let store = Store::new(config, Lines::new(orders));
+        store.cluster.connect().await?;
         tokio::spawn(store.clone().watch(inbox));
         Ok(Etcd(store))
     }
@@ -108,7 +109,7 @@ impl Drop for Etcd {
 
 impl fmt::Debug for Etcd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Etcd({:?})", self.0.cluster)
+        write!(f, "Etcd({:?})", self.0.cluster.config)
     }
 }
 
@@ -167,6 +168,6 @@ impl Backend for Etcd {
     }
 
     async fn close(&self) -> Result<()> {
-        self.0.sessions.close().await
+        self.0.cluster.close().await
     }
 }

@@ -45,7 +45,7 @@ impl Own {
     }
 
     pub(crate) fn validity(&self) -> Validity {
-        self.session().validity(self.tended)
+        Validity::since(self.session().proven().min(self.tended), self.session().ttl)
     }
 
     pub(crate) fn grant(&self) -> Grant {

@@ -56,11 +56,9 @@ impl Lines {
             return known.clone();
         }
         let used: HashSet<&str> = line.own.iter().map(|other| &*other.key.path).collect();
-        let mut slot = 0;
-        while used.contains(&*names::place(prefix, session.lease(), slot)) {
-            slot += 1;
-        }
-        let key = Arc::new(LeasedKey::new(session.clone(), names::place(prefix, session.lease(), slot)));
+        let mut slots = (0..).map(|slot| names::place(prefix, session.lease, slot));
+        let path = slots.find(|path| !used.contains(&**path)).unwrap_or_default();
+        let key = Arc::new(LeasedKey::new(session.clone(), path));
         let (id, tended) = (claim.id, Moment::now());
         let new = Own { id, key, created: 0, ahead: None, granted: false, leaving: false, tended };
         line.own.push(new.clone());
@@ -80,7 +78,7 @@ impl Lines {
     pub(crate) fn end(&mut self, session: &Session) -> Vec<ClaimId> {
         let mut ended = Vec::new();
         self.lines.retain(|_, line| {
-            let of = line.own.extract_if(.., |own| own.session().lease() == session.lease());
+            let of = line.own.extract_if(.., |own| own.session().lease == session.lease);
             ended.extend(of.map(|own| own.id));
             !line.is_nobodys()
         });

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use futures_util::future::join_all;
 use leasehold_core::seam::{Bells, Moment, Renewal, Tenure, token_of_place};
 use leasehold_core::{ErrorKind, Loss};
-use leasehold_etcd_client::{Cluster, Failure, Session, Sessions, Tenants};
+use leasehold_etcd_client::{Cluster, Config, Failure, Session, Tenants};
 
 use crate::lines::Lines;
 use crate::names::Keys;
@@ -14,17 +14,15 @@ use crate::names::Keys;
 pub(crate) struct Store {
     pub(crate) keys: Keys,
     pub(crate) cluster: Arc<Cluster>,
-    pub(crate) sessions: Arc<Sessions>,
     pub(crate) bells: Bells,
     lines: Mutex<Lines>,
 }
 
 impl Store {
-    pub(crate) fn new(cluster: Arc<Cluster>, lines: Lines) -> Arc<Store> {
+    pub(crate) fn new(config: Config, lines: Lines) -> Arc<Store> {
         Arc::new_cyclic(|store: &Weak<Store>| Store {
-            keys: Keys::new(cluster.root()),
-            sessions: Sessions::new(cluster.clone(), store.clone()),
-            cluster,
+            keys: Keys::new(&config.root),
+            cluster: Cluster::new(config, store.clone()),
             bells: Bells::new(),
             lines: Mutex::new(lines),
         })
@@ -41,10 +39,10 @@ impl Store {
         for Tenure { claim, .. } in tenures {
             if let Some(own) = self.lines().own(&claim.name, claim.id) {
                 own.tended = now;
-                sessions.insert(own.session().lease(), own.session().clone());
+                sessions.insert(own.session().lease, own.session().clone());
             }
         }
-        let renewed = join_all(sessions.values().map(|session| self.sessions.renew(session))).await;
+        let renewed = join_all(sessions.values().map(|session| self.cluster.renew(session))).await;
         let failed = renewed.into_iter().find_map(Result::err);
         let failed = failed.unwrap_or_else(|| Failure::new(ErrorKind::Unavailable, "claimed during the renewal"));
         let mut lines = self.lines();
@@ -67,7 +65,7 @@ impl Tenants for Store {
     fn renewed(self: Arc<Self>, session: &Session) {
         let now = Moment::now();
         for (name, own) in self.lines().all() {
-            if own.session().lease() == session.lease() && session.end_of(own.tended) <= now {
+            if own.session().lease == session.lease && own.tended + session.ttl <= now {
                 (own.tended, own.leaving) = (now, true);
                 self.bells.lost(own.id, Loss::Expired);
                 let (store, name, id) = (self.clone(), name.clone(), own.id);
