@@ -6,7 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::config::Config;
 use crate::error::Failure;
-use crate::session::{Sessions, Tenants};
+use crate::session::Session;
 
 /// How many endpoints one call asks at most, so that it ends in bounded time.
 pub(crate) const ATTEMPTS: u32 = 3;
@@ -40,7 +40,9 @@ pub struct Cluster {
     /// Tells that streams are to be opened anew.
     pub(crate) moved: watch::Sender<()>,
     closed: AtomicBool,
-    pub(crate) sessions: Sessions,
+    /// Leases are granted one by one.
+    pub(crate) granting: tokio::sync::Mutex<()>,
+    pub(crate) sessions: Mutex<Vec<Arc<Session>>>,
 }
 
 #[derive(Default)]
@@ -59,11 +61,17 @@ pub(crate) struct Answer<T> {
 }
 
 impl Cluster {
-    /// Nothing is asked yet. `tenants` are told what becomes of sessions.
-    pub fn new(config: Config, tenants: Weak<dyn Tenants>) -> Arc<Cluster> {
-        let endpoints = config.endpoints.iter().map(|_| Mutex::default()).collect();
-        let (active, moved, closed) = (AtomicUsize::new(0), watch::Sender::new(()), AtomicBool::new(false));
-        Arc::new(Cluster { config, endpoints, active, moved, closed, sessions: Sessions::new(tenants) })
+    /// Nothing is asked yet.
+    pub fn new(config: Config) -> Arc<Cluster> {
+        Arc::new(Cluster {
+            endpoints: config.endpoints.iter().map(|_| Mutex::default()).collect(),
+            config,
+            active: AtomicUsize::new(0),
+            moved: watch::Sender::new(()),
+            closed: AtomicBool::new(false),
+            granting: tokio::sync::Mutex::default(),
+            sessions: Mutex::default(),
+        })
     }
 
     /// Connects, within three seconds: any read shows that there is a leader and that we may.

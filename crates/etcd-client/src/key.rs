@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
-use leasehold_core::ErrorKind;
 
 use crate::cluster::{Cluster, put};
 use crate::error::Failure;
@@ -44,29 +43,27 @@ impl LeasedKey {
 }
 
 impl Cluster {
-    /// A transaction that may create these keys of one session, and does not if that is closed.
+    /// A transaction that may create these keys of this session, and does not if that is closed.
     pub async fn create(
         &self,
+        session: &Session,
         keys: &[&LeasedKey],
         mut when: Vec<Compare>,
         then: Vec<TxnOp>,
         or_else: Vec<TxnOp>,
     ) -> Result<TxnResponse, Failure> {
-        let Some(session) = keys.first().map(|key| &key.session) else {
-            return Err(Failure::new(ErrorKind::Internal, "no key is to be created"));
-        };
         when.push(Compare::create_revision(&*session.key, CompareOp::Equal, 0));
         // From here until the answer, the keys may come to be without our knowing: also if this future is dropped.
         let before: Vec<bool> = keys.iter().map(|key| key.doubt.swap(true, SeqCst)).collect();
         let answer = self.txn(Txn::new().when(when).and_then(then).or_else(or_else)).await;
         keys.iter().zip(before).for_each(|(key, before)| key.doubt.store(answer.doubt || before, SeqCst));
-        self.under(session, answer.outcome)
+        answer.outcome
     }
 
     /// Writes the key if it is still the version of this mod_revision. Says whether it was.
     pub async fn rewrite(&self, key: &LeasedKey, version: i64, value: String) -> Result<bool, Failure> {
         let still = Compare::mod_revision(&*key.path, CompareOp::Equal, version);
-        self.under(&key.session, self.change(still, vec![key.put(value)]).await)
+        self.change(still, vec![key.put(value)]).await
     }
 
     /// Leaves nothing of the key that was created at this revision, 0 if at none that is known. If a request that creates it
@@ -74,12 +71,9 @@ impl Cluster {
     pub async fn remove(&self, key: &LeasedKey, created: i64) -> Result<(), Failure> {
         let (session, delete) = (&key.session, TxnOp::delete(&*key.path, None));
         if key.doubt.load(SeqCst) {
-            session.closed.store(true, SeqCst);
+            session.close();
             let both = Txn::new().and_then([delete, put(session.lease, &session.key, "")]);
-            match self.under(session, self.txn(both).await.outcome) {
-                Err(failure) if failure.is(ErrorKind::Lost) => {}
-                outcome => drop(outcome?),
-            }
+            self.txn(both).await.outcome?;
         } else if created != 0 {
             self.change(key.was_created(created), vec![delete]).await?;
         }

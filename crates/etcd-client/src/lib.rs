@@ -16,5 +16,5 @@ pub use crate::cluster::{Cluster, oldest, put};
 pub use crate::config::Config;
 pub use crate::error::Failure;
 pub use crate::key::LeasedKey;
-pub use crate::session::{Session, Tenants};
+pub use crate::session::Session;
 pub use crate::watch::{Broken, Watch};

@@ -1,10 +1,11 @@
-//! Sessions: one lease for each TTL that is asked for. All keys of that TTL live under it, and one request renews them.
+//! Sessions: leases, one for each TTL that is asked for. All keys of that TTL live under it, and one request renews them.
 //!
 //! What is under a session lives since its last *proven* renewal: the send of the last keep-alive that was answered, or of
-//! the grant of the lease. Never since a key was written, which extends nothing.
+//! the grant of the lease. Never since a key was written, which extends nothing. Only whoever has keys under a session renews
+//! it: one that nobody renews ends, and after half of its lease another one is granted to newcomers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::Client;
@@ -30,8 +31,7 @@ pub struct Session {
     pub ttl: Duration,
     /// The session's own key, which closes it: see `key`.
     pub(crate) key: String,
-    /// Its key was written, or is about to be.
-    pub(crate) closed: AtomicBool,
+    closed: AtomicBool,
     proven: AtomicU64,
 }
 
@@ -51,78 +51,38 @@ impl Session {
         Moment::now().since(self.proven()) <= self.ttl / 2
     }
 
-    /// No key is created under it any more.
+    /// No key is created under it from here on: its own key is about to be written, or its lease is no more.
+    pub fn close(&self) {
+        self.closed.store(true, SeqCst);
+    }
+
+    /// Whether no key is created under it any more.
     pub fn is_closed(&self) -> bool {
         self.closed.load(SeqCst)
     }
 }
 
-/// Whoever has keys under sessions, and is told what becomes of them.
-pub trait Tenants: Send + Sync {
-    /// The lease was renewed, and so is all that is under it.
-    fn renewed(self: Arc<Self>, session: &Session);
-
-    /// The lease is no more, and nothing that was under it.
-    fn ended(&self, session: &Session);
-}
-
-/// The sessions of one client.
-pub(crate) struct Sessions {
-    tenants: Weak<dyn Tenants>,
-    /// Leases are granted one by one.
-    granting: tokio::sync::Mutex<()>,
-    live: Mutex<Vec<Arc<Session>>>,
-}
-
-impl Sessions {
-    pub(crate) fn new(tenants: Weak<dyn Tenants>) -> Sessions {
-        Sessions { tenants, granting: tokio::sync::Mutex::default(), live: Mutex::default() }
-    }
-
-    fn live(&self) -> MutexGuard<'_, Vec<Arc<Session>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The one for this TTL, in seconds, if keys may be created under it.
-    fn known(&self, asked: u64) -> Option<Arc<Session>> {
-        self.live().iter().find(|session| session.asked == asked && !session.is_closed()).cloned()
-    }
-
-    fn end(&self, session: &Session) {
-        self.live().retain(|other| other.lease != session.lease);
-        if let Some(tenants) = self.tenants.upgrade() {
-            tenants.ended(session);
-        }
-    }
-}
-
 impl Cluster {
-    /// The session for this TTL, with at least half of its lease before it.
+    /// A session for this TTL, with at least half of its lease before it.
     pub async fn session(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Session>> {
         let seconds = ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0));
         if seconds > LONGEST {
             return Err(Error::new(ErrorKind::Invalid, "etcd grants no lease longer than 9000000000 s"));
         }
-        if let Some(session) = self.sessions.known(seconds).filter(|session| session.is_young()) {
+        if let Some(session) = self.young_session(seconds) {
             return Ok(session);
         }
         // In a task of its own: a lease must not be forgotten because whoever asked for it is gone.
         let cluster = self.clone();
-        let young = tokio::spawn(async move { cluster.young_session(seconds).await }).await;
-        young.unwrap_or_else(|_| Err(Failure::new(ErrorKind::Unavailable, "the runtime ends").into()))
+        let granted = tokio::spawn(async move { cluster.grant(seconds).await }).await;
+        granted.unwrap_or_else(|_| Err(Failure::new(ErrorKind::Unavailable, "the runtime ends").into()))
     }
 
-    async fn young_session(&self, seconds: u64) -> Result<Arc<Session>> {
+    async fn grant(&self, seconds: u64) -> Result<Arc<Session>> {
         let _turn = self.turn().await?;
         self.open()?;
-        if let Some(session) = self.sessions.known(seconds) {
-            if session.is_young() {
-                return Ok(session);
-            }
-            match self.renew(&session).await {
-                Err(failure) if failure.is(ErrorKind::Lost) => {}
-                outcome => return Ok(outcome.map(|()| session)?),
-            }
+        if let Some(session) = self.young_session(seconds) {
+            return Ok(session);
         }
         let request = |client: Client| async move {
             let sent = Moment::now();
@@ -134,15 +94,25 @@ impl Cluster {
         let (sent, granted) = answer.outcome.map_err(Failure::of_a_read)?;
         let (lease, ttl) = (granted.id(), Duration::from_secs(granted.ttl().unsigned_abs()));
         let session = Arc::new(Session::new(lease, seconds, ttl, self.session_key(lease), sent));
-        let mut live = self.sessions.live();
-        live.retain(|other| !other.is_closed() || other.proven() + other.ttl > Moment::now());
-        live.push(session.clone());
+        let mut sessions = self.sessions();
+        // Nothing is left under the others, and soon not even their leases.
+        sessions.retain(|other| Arc::strong_count(other) > 1 || other.proven() + other.ttl > Moment::now());
+        sessions.push(session.clone());
         Ok(session)
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Vec<Arc<Session>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn young_session(&self, asked: u64) -> Option<Arc<Session>> {
+        let young = |session: &&Arc<Session>| session.asked == asked && !session.is_closed() && session.is_young();
+        self.sessions().iter().find(young).cloned()
     }
 
     /// The turn of whoever is granted a lease, within the longest that one call may take.
     async fn turn(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Failure> {
-        let turn = timeout(self.config.limit * ATTEMPTS, self.sessions.granting.lock()).await;
+        let turn = timeout(self.config.limit * ATTEMPTS, self.granting.lock()).await;
         turn.map_err(|_| Failure::new(ErrorKind::Unavailable, "others did not end in time"))
     }
 
@@ -155,34 +125,22 @@ impl Cluster {
             let sent = Moment::now();
             client.lease_client().keep_alive(session.lease).await.map(|_| sent)
         };
-        let outcome = self.ask(limit, request).await.outcome.map_err(Failure::of_a_read);
-        let sent = self.under(session, outcome)?;
+        let sent = self.ask(limit, request).await.outcome.map_err(Failure::of_a_read)?;
         session.proven.fetch_max(sent.as_nanos(), SeqCst);
-        if let Some(tenants) = self.sessions.tenants.upgrade() {
-            tenants.renewed(session);
-        }
         Ok(())
     }
 
-    /// The outcome of a request that needs this session's lease.
-    pub(crate) fn under<T>(&self, session: &Session, outcome: Result<T, Failure>) -> Result<T, Failure> {
-        if outcome.as_ref().is_err_and(|failure| failure.is(ErrorKind::Lost)) {
-            self.sessions.end(session);
-        }
-        outcome
-    }
-
-    /// Ends all sessions, and all that is under them. Nothing new begins from here on.
-    pub async fn close(&self) -> Result<()> {
+    /// Ends all sessions, and tells which. Nothing new begins from here on.
+    pub async fn close(&self, ended: impl Fn(&Session)) -> Result<()> {
         self.shut();
         // Whoever is about to be granted a lease comes first, and is ended too.
         let _turn = self.turn().await;
-        let live = self.sessions.live().clone();
-        let revocations = live.iter().map(|session| async move {
+        let (sessions, ended) = (self.sessions().clone(), &ended);
+        let revocations = sessions.iter().map(|session| async move {
             let request = |client: Client| async move { client.lease_client().revoke(session.lease).await };
             match self.ask(self.config.limit, request).await.outcome {
                 Err(failure) if !failure.is(ErrorKind::Lost) => return Err(Error::from(failure)),
-                _ => self.sessions.end(session),
+                _ => ended(session),
             }
             Ok(())
         });

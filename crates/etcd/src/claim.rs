@@ -15,7 +15,7 @@ use std::sync::Arc;
 use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, ResponseHeader, TxnOp, TxnOpResponse};
 use leasehold_core::seam::{Admission, Claim, ClaimId, Claimed, ClaimedAll, Mode, Queue, Waiting, admit, same_permits};
 use leasehold_core::{Contention, Error, ErrorKind, Name, Result};
-use leasehold_etcd_client::{Failure, LeasedKey, oldest};
+use leasehold_etcd_client::{Failure, LeasedKey, Session, oldest};
 
 use crate::line::Own;
 use crate::look::Seen;
@@ -38,8 +38,8 @@ struct Found {
     line: Seen,
     /// Its key, if it was there before.
     mine: Option<KeyValue>,
-    /// The create_revision of its key, if it is there now.
-    created: Option<i64>,
+    /// The create_revision of its key, 0 if it is not there now.
+    created: i64,
 }
 
 impl Store {
@@ -63,12 +63,14 @@ impl Store {
         'again: for _ in 0..TRIES {
             self.cluster.open()?;
             let owns = self.enroll(claims).await?;
-            let (revision, found) = match self.enter(claims, &owns, seen).await {
+            let Some(session) = owns.first().map(Own::session) else { return Ok(Taken::All(Vec::new())) };
+            let entered = self.enter(session, claims, &owns, seen).await;
+            let (revision, found) = match self.under(session, entered) {
                 Err(failure) if failure.is(ErrorKind::Lost) => continue,
                 answer => answer?,
             };
             for (i, (claim, found)) in claims.iter().zip(&found).enumerate() {
-                if found.created.is_none() && claim.queue == Queue::Try {
+                if found.created == 0 && claim.queue == Queue::Try {
                     let before = found.line.before(i64::MAX);
                     same_permits(&before, claim.mode)?;
                     if admit(&before, claim.mode) != Admission::In {
@@ -78,9 +80,9 @@ impl Store {
                     }
                 }
             }
-            if found.iter().any(|found| found.created.is_none()) {
+            if found.iter().any(|found| found.created == 0) {
                 // Their session lets nobody in any more, or the line has changed. Several are only let in by empty lines.
-                if claims.len() > 1 || owns.iter().any(|own| own.session().is_closed()) {
+                if claims.len() > 1 || session.is_closed() {
                     self.release_all(claims).await?;
                 } else {
                     seen = revision;
@@ -117,7 +119,13 @@ impl Store {
 
     /// The transaction: it reads the oldest of each line, creates the keys unless they exist, and else reads them. Answers at
     /// which revision, and what it found.
-    async fn enter(&self, claims: &[Claim], owns: &[Own], seen: i64) -> Result<(i64, Vec<Found>), Failure> {
+    async fn enter(
+        &self,
+        session: &Session,
+        claims: &[Claim],
+        owns: &[Own],
+        seen: i64,
+    ) -> Result<(i64, Vec<Found>), Failure> {
         let (mut when, mut then, mut or_else) = (Vec::new(), Vec::new(), Vec::new());
         for (claim, own) in claims.iter().zip(owns) {
             let line = self.keys.line(&claim.name);
@@ -139,7 +147,7 @@ impl Store {
             }
         }
         let keys: Vec<&LeasedKey> = owns.iter().map(|own| &*own.key).collect();
-        let response = self.cluster.create(&keys, when, then, or_else).await?;
+        let response = self.cluster.create(session, &keys, when, then, or_else).await?;
         let revision = response.header().map_or(0, ResponseHeader::revision);
         let reads = |op| if let TxnOpResponse::Get(read) = op { Some(read) } else { None };
         let reads: Vec<GetResponse> = response.op_responses().into_iter().filter_map(reads).collect();
@@ -149,7 +157,8 @@ impl Store {
             let line = Seen::new(self.keys.line(&claim.name), reads.first());
             let key = own.key.path.as_bytes();
             let mine = reads.last().and_then(|read| read.kvs().iter().find(|kv| kv.key() == key)).cloned();
-            let created = mine.as_ref().map(KeyValue::create_revision).or(response.succeeded().then_some(revision));
+            let new = if response.succeeded() { revision } else { 0 };
+            let created = mine.as_ref().map_or(new, KeyValue::create_revision);
             Found { line, mine, created }
         };
         Ok((revision, claims.iter().zip(owns).enumerate().map(found).collect()))
@@ -157,7 +166,7 @@ impl Store {
 
     /// What it means that the key stands in line. `None`: start over, it has just changed.
     async fn stand(self: &Arc<Self>, claim: &Claim, own: &Own, found: &Found) -> Result<Option<Claimed>> {
-        let Found { line, mine, created: Some(created) } = found else { return Ok(None) };
+        let Found { line, mine, created } = found;
         let said = mine.as_ref().map_or_else(|| Value::now(&claim.label, claim.mode), |mine| Value::read(mine.value()));
         // A release knows from now on what to delete.
         if let Some(own) = self.lines().own(&claim.name, claim.id) {
@@ -174,7 +183,8 @@ impl Store {
             // one finds another version of it, and changes nothing.
             let mode = if downgraded { Mode::Shared } else { said.mode };
             let value = Value { label: claim.label.to_string(), mode, ..said }.write();
-            if !self.cluster.rewrite(&own.key, mine.mod_revision(), value).await? {
+            let rewritten = self.cluster.rewrite(&own.key, mine.mod_revision(), value).await;
+            if !self.under(own.session(), rewritten)? {
                 return Ok(None);
             }
         }
@@ -202,8 +212,10 @@ impl Store {
             own.clone()
         });
         if let Some(own) = leaving {
-            self.cluster.remove(&own.key, own.created).await?;
-            self.lines().strike(name, id);
+            match self.under(own.session(), self.cluster.remove(&own.key, own.created).await) {
+                Err(failure) if !failure.is(ErrorKind::Lost) => return Err(failure),
+                _ => self.lines().strike(name, id),
+            }
         }
         Ok(())
     }

@@ -89,7 +89,7 @@ impl Etcd {
 
     async fn open(config: Config) -> Result<Etcd> {
         let (orders, inbox) = mpsc::unbounded_channel();
-        let store = Store::new(config, Lines::new(orders));
+        let store = Arc::new(Store::new(config, Lines::new(orders)));
         store.cluster.connect().await?;
         tokio::spawn(store.clone().watch(inbox));
         Ok(Etcd(store))
@@ -168,6 +168,6 @@ impl Backend for Etcd {
     }
 
     async fn close(&self) -> Result<()> {
-        self.0.cluster.close().await
+        self.0.cluster.close(|session| self.0.lose(session)).await
     }
 }

@@ -1,12 +1,12 @@
 //! The store: what its parts share, and what becomes of places that nobody asks for, in sessions that live on or end.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::join_all;
 use leasehold_core::seam::{Bells, Moment, Renewal, Tenure, token_of_place};
 use leasehold_core::{ErrorKind, Loss};
-use leasehold_etcd_client::{Cluster, Config, Failure, Session, Tenants};
+use leasehold_etcd_client::{Cluster, Config, Failure, Session};
 
 use crate::lines::Lines;
 use crate::names::Keys;
@@ -19,13 +19,9 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(crate) fn new(config: Config, lines: Lines) -> Arc<Store> {
-        Arc::new_cyclic(|store: &Weak<Store>| Store {
-            keys: Keys::new(&config.root),
-            cluster: Cluster::new(config, store.clone()),
-            bells: Bells::new(),
-            lines: Mutex::new(lines),
-        })
+    pub(crate) fn new(config: Config, lines: Lines) -> Store {
+        let keys = Keys::new(&config.root);
+        Store { keys, cluster: Cluster::new(config), bells: Bells::new(), lines: Mutex::new(lines) }
     }
 
     pub(crate) fn lines(&self) -> MutexGuard<'_, Lines> {
@@ -34,7 +30,7 @@ impl Store {
 
     /// One request for each session. A grant holds since its session's last proven renewal, nor longer than a TTL after its
     /// claim was last asked for or renewed.
-    pub(crate) async fn renew(&self, tenures: &[Tenure]) -> Vec<Renewal> {
+    pub(crate) async fn renew(self: &Arc<Self>, tenures: &[Tenure]) -> Vec<Renewal> {
         let (now, mut sessions) = (Moment::now(), HashMap::new());
         for Tenure { claim, .. } in tenures {
             if let Some(own) = self.lines().own(&claim.name, claim.id) {
@@ -42,7 +38,10 @@ impl Store {
                 sessions.insert(own.session().lease, own.session().clone());
             }
         }
-        let renewed = join_all(sessions.values().map(|session| self.cluster.renew(session))).await;
+        let renew = |session: Arc<Session>| async move {
+            self.under(&session, self.cluster.renew(&session).await).map(|()| self.lapse(&session))
+        };
+        let renewed = join_all(sessions.into_values().map(renew)).await;
         let failed = renewed.into_iter().find_map(Result::err);
         let failed = failed.unwrap_or_else(|| Failure::new(ErrorKind::Unavailable, "claimed during the renewal"));
         let mut lines = self.lines();
@@ -57,12 +56,10 @@ impl Store {
         };
         tenures.iter().map(renewal).collect()
     }
-}
 
-impl Tenants for Store {
     /// A lease that is renewed keeps alive what nobody wants any more: what was not claimed or renewed for a whole TTL is
     /// released, and again a TTL later if that failed.
-    fn renewed(self: Arc<Self>, session: &Session) {
+    fn lapse(self: &Arc<Self>, session: &Session) {
         let now = Moment::now();
         for (name, own) in self.lines().all() {
             if own.session().lease == session.lease && own.tended + session.ttl <= now {
@@ -74,8 +71,18 @@ impl Tenants for Store {
         }
     }
 
-    fn ended(&self, session: &Session) {
-        let ended = self.lines().end(session);
-        ended.into_iter().for_each(|id| self.bells.lost(id, Loss::Gone));
+    /// The outcome of a request that needs this session's lease.
+    pub(crate) fn under<T>(&self, session: &Session, outcome: Result<T, Failure>) -> Result<T, Failure> {
+        if outcome.as_ref().is_err_and(|failure| failure.is(ErrorKind::Lost)) {
+            self.lose(session);
+        }
+        outcome
+    }
+
+    /// The session's lease is no more: so are all places under it.
+    pub(crate) fn lose(&self, session: &Session) {
+        session.close();
+        let lost = self.lines().end(session);
+        lost.into_iter().for_each(|id| self.bells.lost(id, Loss::Gone));
     }
 }
