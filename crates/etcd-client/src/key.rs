@@ -60,12 +60,6 @@ impl Cluster {
         answer.outcome
     }
 
-    /// Writes the key if it is still the version of this mod_revision. Says whether it was.
-    pub async fn rewrite(&self, key: &LeasedKey, version: i64, value: String) -> Result<bool, Failure> {
-        let still = Compare::mod_revision(&*key.path, CompareOp::Equal, version);
-        self.change(still, vec![key.put(value)]).await
-    }
-
     /// Leaves nothing of the key that was created at this revision, 0 if at none that is known. If a request that creates it
     /// may still be on its way, its session is closed.
     pub async fn remove(&self, key: &LeasedKey, created: i64) -> Result<(), Failure> {

@@ -1,8 +1,9 @@
 //! Sessions: leases, one for each TTL that is asked for. All keys of that TTL live under it, and one request renews them.
 //!
 //! What is under a session lives since its last *proven* renewal: the send of the last keep-alive that was answered, or of
-//! the grant of the lease. Never since a key was written, which extends nothing. Only whoever has keys under a session renews
-//! it: one that nobody renews ends, and after half of its lease another one is granted to newcomers.
+//! the grant of the lease. Never since a key was written, which extends nothing. A session with keys is
+//! renewed by whoever has them, and by nobody else: what is abandoned lives no longer because others come. After half of a
+//! lease, newcomers get another one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -69,8 +70,8 @@ impl Cluster {
         if seconds > LONGEST {
             return Err(Error::new(ErrorKind::Invalid, "etcd grants no lease longer than 9000000000 s"));
         }
-        if let Some(session) = self.young_session(seconds) {
-            return Ok(session);
+        if let Some(young) = self.find_session(seconds, |session| session.is_young()) {
+            return Ok(young);
         }
         // In a task of its own: a lease must not be forgotten because whoever asked for it is gone.
         let cluster = self.clone();
@@ -81,8 +82,14 @@ impl Cluster {
     async fn grant(&self, seconds: u64) -> Result<Arc<Session>> {
         let _turn = self.turn().await?;
         self.open()?;
-        if let Some(session) = self.young_session(seconds) {
-            return Ok(session);
+        if let Some(young) = self.find_session(seconds, |session| session.is_young()) {
+            return Ok(young);
+        }
+        if let Some(idle) = self.find_session(seconds, |session| Arc::strong_count(session) == 1) {
+            match self.renew(&idle).await {
+                Err(failure) if failure.is(ErrorKind::Lost) => idle.close(),
+                renewed => return Ok(renewed.map(|()| idle)?),
+            }
         }
         let request = |client: Client| async move {
             let sent = Moment::now();
@@ -105,9 +112,10 @@ impl Cluster {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn young_session(&self, asked: u64) -> Option<Arc<Session>> {
-        let young = |session: &&Arc<Session>| session.asked == asked && !session.is_closed() && session.is_young();
-        self.sessions().iter().find(young).cloned()
+    /// One for this TTL, in seconds, under which keys may be created, and which is fit.
+    fn find_session(&self, asked: u64, fit: impl Fn(&Arc<Session>) -> bool) -> Option<Arc<Session>> {
+        let found = |session: &&Arc<Session>| session.asked == asked && !session.is_closed() && fit(session);
+        self.sessions().iter().find(found).cloned()
     }
 
     /// The turn of whoever is granted a lease, within the longest that one call may take.

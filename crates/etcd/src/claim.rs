@@ -15,7 +15,7 @@ use std::sync::Arc;
 use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, ResponseHeader, TxnOp, TxnOpResponse};
 use leasehold_core::seam::{Admission, Claim, ClaimId, Claimed, ClaimedAll, Mode, Queue, Waiting, admit, same_permits};
 use leasehold_core::{Contention, Error, ErrorKind, Name, Result};
-use leasehold_etcd_client::{Failure, LeasedKey, Session, oldest};
+use leasehold_etcd_client::{Failure, LeasedKey, oldest};
 
 use crate::line::Own;
 use crate::look::Seen;
@@ -64,7 +64,7 @@ impl Store {
             self.cluster.open()?;
             let owns = self.enroll(claims).await?;
             let Some(session) = owns.first().map(Own::session) else { return Ok(Taken::All(Vec::new())) };
-            let entered = self.enter(session, claims, &owns, seen).await;
+            let entered = self.enter(claims, &owns, seen).await;
             let (revision, found) = match self.under(session, entered) {
                 Err(failure) if failure.is(ErrorKind::Lost) => continue,
                 answer => answer?,
@@ -119,13 +119,7 @@ impl Store {
 
     /// The transaction: it reads the oldest of each line, creates the keys unless they exist, and else reads them. Answers at
     /// which revision, and what it found.
-    async fn enter(
-        &self,
-        session: &Session,
-        claims: &[Claim],
-        owns: &[Own],
-        seen: i64,
-    ) -> Result<(i64, Vec<Found>), Failure> {
+    async fn enter(&self, claims: &[Claim], owns: &[Own], seen: i64) -> Result<(i64, Vec<Found>), Failure> {
         let (mut when, mut then, mut or_else) = (Vec::new(), Vec::new(), Vec::new());
         for (claim, own) in claims.iter().zip(owns) {
             let line = self.keys.line(&claim.name);
@@ -147,7 +141,7 @@ impl Store {
             }
         }
         let keys: Vec<&LeasedKey> = owns.iter().map(|own| &*own.key).collect();
-        let response = self.cluster.create(session, &keys, when, then, or_else).await?;
+        let response = self.cluster.create(owns[0].session(), &keys, when, then, or_else).await?;
         let revision = response.header().map_or(0, ResponseHeader::revision);
         let reads = |op| if let TxnOpResponse::Get(read) = op { Some(read) } else { None };
         let reads: Vec<GetResponse> = response.op_responses().into_iter().filter_map(reads).collect();
@@ -183,8 +177,9 @@ impl Store {
             // one finds another version of it, and changes nothing.
             let mode = if downgraded { Mode::Shared } else { said.mode };
             let value = Value { label: claim.label.to_string(), mode, ..said }.write();
-            let rewritten = self.cluster.rewrite(&own.key, mine.mod_revision(), value).await;
-            if !self.under(own.session(), rewritten)? {
+            let same = Compare::mod_revision(&*own.key.path, CompareOp::Equal, mine.mod_revision());
+            let changed = self.cluster.change(same, vec![own.key.put(value)]).await;
+            if !self.under(own.session(), changed)? {
                 return Ok(None);
             }
         }

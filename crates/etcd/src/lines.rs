@@ -76,13 +76,8 @@ impl Lines {
 
     /// Removes all claims of a session that has ended; answers which.
     pub(crate) fn end(&mut self, session: &Session) -> Vec<ClaimId> {
-        let mut ended = Vec::new();
-        self.lines.retain(|_, line| {
-            let of = line.own.extract_if(.., |own| own.session().lease == session.lease);
-            ended.extend(of.map(|own| own.id));
-            !line.is_nobodys()
-        });
-        ended
+        let ended = |own: &mut Own| own.session().lease == session.lease;
+        self.lines.values_mut().flat_map(|line| line.own.extract_if(.., ended)).map(|own| own.id).collect()
     }
 
     /// From now on the line is watched, until nobody waits in it or observes it.
@@ -106,7 +101,7 @@ impl Lines {
         }
     }
 
-    /// Gives up the copies of lines in which nobody waits any more; answers of which.
+    /// Gives up the copies of lines in which nobody waits any more, and answers of which; and all of lines that are nobody's.
     pub(crate) fn unfollow(&mut self) -> Vec<Name> {
         let mut over = Vec::new();
         self.lines.retain(|name, line| {
