@@ -61,7 +61,7 @@ impl Cluster {
     }
 
     /// Leaves nothing of the key that was created at this revision, 0 if at none that is known. If a request that creates it
-    /// may still be on its way, its session is closed.
+    /// may still be on its way, its session is closed. `Lost`: nothing of it is left either.
     pub async fn remove(&self, key: &LeasedKey, created: i64) -> Result<(), Failure> {
         let (session, delete) = (&key.session, TxnOp::delete(&*key.path, None));
         if key.doubt.load(SeqCst) {

@@ -78,7 +78,7 @@ pub(crate) struct Line {
 #[derive(Default, Debug)]
 pub(crate) struct Copy {
     /// When it was read; before that, what the watch said is kept in `early`.
-    read_at: Option<i64>,
+    pub(crate) read_at: Option<i64>,
     early: Vec<Event>,
     /// Up to where it knows all.
     revision: i64,

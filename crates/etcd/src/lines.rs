@@ -101,11 +101,13 @@ impl Lines {
         }
     }
 
-    /// Gives up the copies of lines in which nobody waits any more, and answers of which; and all of lines that are nobody's.
+    /// Gives up the copies of lines in which nobody waits any more, and tells which; and lines that are nobody's.
     pub(crate) fn unfollow(&mut self) -> Vec<Name> {
         let mut over = Vec::new();
         self.lines.retain(|name, line| {
-            let copy = line.copy.take_if(|_| !line.own.iter().any(Own::waits) && line.observers.strong_count() == 0);
+            let wanted = line.own.iter().any(Own::waits) || line.observers.strong_count() > 0;
+            // A read that is on its way is of this copy, and must not meet the next one.
+            let copy = line.copy.take_if(|copy| !wanted && copy.read_at.is_some());
             over.extend(copy.map(|_| name.clone()));
             !line.is_nobodys()
         });

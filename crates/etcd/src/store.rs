@@ -38,10 +38,9 @@ impl Store {
                 sessions.insert(own.session().lease, own.session().clone());
             }
         }
-        let renew = |session: Arc<Session>| async move {
-            self.under(&session, self.cluster.renew(&session).await).map(|()| self.lapse(&session))
-        };
+        let renew = |session: Arc<Session>| async move { self.under(&session, self.cluster.renew(&session).await) };
         let renewed = join_all(sessions.into_values().map(renew)).await;
+        self.lapse();
         let failed = renewed.into_iter().find_map(Result::err);
         let failed = failed.unwrap_or_else(|| Failure::new(ErrorKind::Unavailable, "claimed during the renewal"));
         let mut lines = self.lines();
@@ -59,10 +58,10 @@ impl Store {
 
     /// A lease that is renewed keeps alive what nobody wants any more: what was not claimed or renewed for a whole TTL is
     /// released, and again a TTL later if that failed.
-    fn lapse(self: &Arc<Self>, session: &Session) {
+    fn lapse(self: &Arc<Self>) {
         let now = Moment::now();
         for (name, own) in self.lines().all() {
-            if own.session().lease == session.lease && own.tended + session.ttl <= now {
+            if own.tended + own.session().ttl <= now {
                 (own.tended, own.leaving) = (now, true);
                 self.bells.lost(own.id, Loss::Expired);
                 let (store, name, id) = (self.clone(), name.clone(), own.id);
