@@ -20,7 +20,7 @@ const STORES: [(&str, usize); 8] = [
     ("redis", 715),
     ("redis-client", 660),
     ("redlock", 842),
-    ("etcd", 872),
+    ("etcd", 873),
     ("etcd-client", 539),
     ("zookeeper", 1110),
 ];

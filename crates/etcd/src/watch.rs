@@ -33,6 +33,8 @@ impl Store {
         let mut again = false;
         while self.cluster.open().is_ok() {
             let _ = self.stream(&mut orders, replace(&mut again, true)).await;
+            // All that are wanted are ordered anew; an outage must not pile them up.
+            while orders.try_recv().is_ok() {}
             self.lines().follow_anew();
             sleep(BREATH).await;
         }
