@@ -29,7 +29,7 @@ const TRIES: usize = 12;
 enum Taken {
     /// Each stands in its line.
     All(Vec<Claimed>),
-    /// The line of this one let it not in, and nothing is left of any.
+    /// The line of this one did not let it in, and nothing is left of any.
     Busy(usize, Contention),
 }
 

@@ -217,19 +217,18 @@ async fn late_claim(server: &testbed::Etcd, queue: Queue, withdrawn: bool) -> bo
         assert_eq!(etcd.claim(&late).await.unwrap_err().kind(), ErrorKind::Ambiguous);
     }
     assert!(trap.has_sprung());
-    if withdrawn {
-        etcd.release(&late, None).await.unwrap();
-    }
+    // The limit is so short that a busy machine may miss it.
+    while withdrawn && etcd.release(&late, None).await.is_err() {}
     proxy.deliver_held();
     trap.done().await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     let landed = !keys(server, "test/late/").await.is_empty();
     if withdrawn {
         let next = fair("late");
-        granted(etcd.claim(&next).await);
-        release(&etcd, &next).await;
+        becomes_granted(&etcd, &next).await;
+        while etcd.release(&next, None).await.is_err() {}
     }
-    etcd.close().await.unwrap();
+    while etcd.close().await.is_err() {}
     landed
 }
 
