@@ -5,7 +5,6 @@
 //! to be opened.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::time::Duration;
 
 use etcd_client::{Client, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream};
@@ -28,7 +27,7 @@ pub struct Watch<T> {
     stream: WatchResponseStream,
     moved: Receiver<()>,
     limit: Duration,
-    ids: HashMap<T, i64>,
+    /// By the numbers of the watches.
     tags: HashMap<i64, T>,
     next: i64,
 }
@@ -39,33 +38,29 @@ fn options(id: i64) -> Option<WatchOptions> {
 
 impl Cluster {
     /// Opens a stream, with its first watch.
-    pub async fn watch<T: Clone + Eq + Hash>(&self, tag: T, prefix: &str) -> Result<Watch<T>, Broken> {
+    pub async fn watch<T>(&self, tag: T, prefix: &str) -> Result<Watch<T>, Broken> {
         let limit = self.config.limit;
         let open = |client: Client| async move { client.watch_client().watch(prefix, options(FIRST)).await };
         let (sender, stream) = self.ask(limit, open).await.outcome.map_err(Error::from)?.split();
         let moved = self.moved.subscribe();
         self.open()?;
-        let (ids, tags) = (HashMap::from([(tag.clone(), FIRST)]), HashMap::from([(FIRST, tag)]));
-        Ok(Watch { sender, stream, moved, limit, ids, tags, next: FIRST + 1 })
+        Ok(Watch { sender, stream, moved, limit, tags: HashMap::from([(FIRST, tag)]), next: FIRST + 1 })
     }
 }
 
-impl<T: Clone + Eq + Hash> Watch<T> {
-    /// Watches one more prefix, unless one has this tag.
+impl<T: Clone> Watch<T> {
+    /// Watches one more prefix.
     pub async fn add(&mut self, tag: T, prefix: &str) -> Result<(), Broken> {
-        if !self.ids.contains_key(&tag) {
-            self.ids.insert(tag.clone(), self.next);
-            self.tags.insert(self.next, tag);
-            timeout(self.limit, self.sender.watch(prefix, options(self.next))).await??;
-            self.next += 1;
-        }
+        self.tags.insert(self.next, tag);
+        timeout(self.limit, self.sender.watch(prefix, options(self.next))).await??;
+        self.next += 1;
         Ok(())
     }
 
-    /// Ends the watch with this tag.
-    pub async fn remove(&mut self, tag: &T) -> Result<(), Broken> {
-        if let Some(id) = self.ids.remove(tag) {
-            self.tags.remove(&id);
+    /// Ends all other watches.
+    pub async fn retain(&mut self, keep: impl Fn(&T) -> bool) -> Result<(), Broken> {
+        let over: Vec<i64> = self.tags.extract_if(|_, tag| !keep(tag)).map(|(id, _)| id).collect();
+        for id in over {
             timeout(self.limit, self.sender.cancel(id)).await??;
         }
         Ok(())

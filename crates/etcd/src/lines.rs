@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leasehold_core::Name;
 use leasehold_core::seam::{Claim, ClaimId, Moment};
 use leasehold_etcd_client::{LeasedKey, Session};
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::line::{Copy, Line, Own};
 use crate::names;
@@ -91,8 +91,9 @@ impl Lines {
         line
     }
 
-    /// Begins anew with all lines that are watched: no watch stands any more.
-    pub(crate) fn follow_anew(&mut self) {
+    /// Begins anew with all lines that are watched: no watch stands any more. All of them are ordered, and no order is left.
+    pub(crate) fn follow_anew(&mut self, orders: &mut UnboundedReceiver<Name>) {
+        while orders.try_recv().is_ok() {}
         for (name, line) in &mut self.lines {
             if let Some(copy) = &mut line.copy {
                 **copy = Copy::default();
@@ -102,11 +103,11 @@ impl Lines {
     }
 
     /// Gives up the copies of lines in which nobody waits any more, and tells which; and lines that are nobody's.
-    pub(crate) fn unfollow(&mut self) -> Vec<Name> {
-        let mut over = Vec::new();
+    pub(crate) fn unfollow(&mut self) -> HashSet<Name> {
+        let mut over = HashSet::new();
         self.lines.retain(|name, line| {
             let wanted = line.own.iter().any(Own::waits) || line.observers.strong_count() > 0;
-            // A read that is on its way is of this copy, and must not meet the next one.
+            // What was ordered for this copy, a watch and a read, must not meet the next one.
             let copy = line.copy.take_if(|copy| !wanted && copy.read_at.is_some());
             over.extend(copy.map(|_| name.clone()));
             !line.is_nobodys()

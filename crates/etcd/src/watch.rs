@@ -33,9 +33,7 @@ impl Store {
         let mut again = false;
         while self.cluster.open().is_ok() {
             let _ = self.stream(&mut orders, replace(&mut again, true)).await;
-            // All that are wanted are ordered anew; an outage must not pile them up.
-            while orders.try_recv().is_ok() {}
-            self.lines().follow_anew();
+            self.lines().follow_anew(&mut orders);
             sleep(BREATH).await;
         }
     }
@@ -60,10 +58,8 @@ impl Store {
                     }
                 },
                 Some(name) = orders.recv() => {
-                    let (wanted, line) = (self.lines().copy(&name).is_some(), self.keys.line(&name));
-                    if wanted {
-                        watch.add(Some(name), &line).await?;
-                    }
+                    let line = self.keys.line(&name);
+                    watch.add(Some(name), &line).await?;
                 }
                 Some(read) = reads.next() => {
                     let (name, line, read) = read?;
@@ -76,9 +72,7 @@ impl Store {
                 }
                 _ = tidy.tick() => {
                     let over = self.lines().unfollow();
-                    for name in over {
-                        watch.remove(&Some(name)).await?;
-                    }
+                    watch.retain(|name| name.as_ref().is_none_or(|name| !over.contains(name))).await?;
                 }
             }
         }
