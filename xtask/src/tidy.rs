@@ -12,15 +12,16 @@ use crate::{
 };
 
 const MAX_LINES: usize = 500;
-/// How many lines of code each store, and what two of them share, may take, tests not counted. About 600 is the aim; these may
+/// How many lines of code each store, and what lies below it, may take, tests not counted. About 600 is the aim; these may
 /// only fall.
-const STORES: [(&str, usize); 7] = [
+const STORES: [(&str, usize); 8] = [
     ("memory", 360),
     ("sqlite", 1325),
     ("redis", 715),
     ("redis-client", 661),
     ("redlock", 842),
-    ("etcd", 1330),
+    ("etcd", 869),
+    ("etcd-client", 533),
     ("zookeeper", 1110),
 ];
 /// Folders at the root of somebody's machine, which nothing in here may mention.

@@ -1,6 +1,6 @@
 //! The token where it is spent: a condition for a user's own etcd transactions.
 
-use etcd_client::{Compare, CompareOp};
+use etcd_client::Compare;
 use leasehold_core::seam::place_of_token;
 use leasehold_core::{Error, ErrorKind, Fenced, Name, Result};
 
@@ -37,11 +37,11 @@ impl Etcd {
     /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, or is another client's. It asks nobody.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<Compare> {
         let created = place_of_token(by.fencing_token());
-        let mut state = self.0.state();
+        let mut lines = self.0.lines();
         // A guard of another store may have the same number.
         let same = |name: &Name, own: &Own| own.created == created && name.as_str().ends_with(by.name().as_str());
-        match state.all().find(|(name, own)| own.granted && same(name, own)) {
-            Some((_, hold)) => Ok(Compare::create_revision(&*hold.key, CompareOp::Equal, created)),
+        match lines.all().find(|(name, own)| own.granted && same(name, own)) {
+            Some((_, hold)) => Ok(hold.key.was_created(created)),
             None => {
                 Err(Error::new(ErrorKind::Lost, "this etcd client holds nothing with this token").with_name(by.name()))
             }

@@ -30,14 +30,11 @@
 //! use, renewed by one request for all that is held and waited for.
 
 mod claim;
-mod cluster;
-mod config;
-mod error;
 mod fence;
 mod line;
+mod lines;
 mod look;
 mod names;
-mod session;
 mod store;
 mod value;
 mod watch;
@@ -46,21 +43,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{ConnectOptions, GetOptions};
+use etcd_client::ConnectOptions;
 use leasehold_core::seam::{
     Backend, Bells, Claim, Claimed, ClaimedAll, Observing, Place, Renewal, Tenure, async_trait,
 };
-use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+use leasehold_etcd_client::Config;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 
-use crate::config::Config;
+use crate::lines::Lines;
 use crate::store::Store;
 
 /// How many names one transaction takes: a server that is configured as it is shipped lets it compare 128 things.
 const AT_ONCE: usize = 100;
-/// How long `connect` may take.
-const CONNECT: Duration = Duration::from_secs(3);
 
 /// An etcd cluster as a store of locks.
 ///
@@ -94,20 +89,21 @@ impl Etcd {
 
     async fn open(config: Config) -> Result<Etcd> {
         let (orders, inbox) = mpsc::unbounded_channel();
-        let store = Arc::new(Store::new(config, orders));
-        // Any read shows that there is a leader and that we may.
-        let probe = store.keys.session(0);
-        let probe = store.get(probe, GetOptions::new().with_count_only());
-        let late = |_| Error::new(ErrorKind::Unavailable, "etcd did not answer within three seconds");
-        timeout(CONNECT, probe).await.map_err(late)??;
+        let store = Arc::new(Store::new(config, Lines::new(orders)));
+        store.cluster.connect().await?;
         tokio::spawn(store.clone().watch(inbox));
         Ok(Etcd(store))
+    }
+
+    /// The store, unless it was closed.
+    fn opened(&self) -> Result<&Store> {
+        self.0.cluster.open().map(|()| &*self.0)
     }
 }
 
 impl Drop for Etcd {
     fn drop(&mut self) {
-        self.0.shut();
+        self.0.cluster.shut();
     }
 }
 
@@ -136,15 +132,15 @@ impl Backend for Etcd {
     }
 
     async fn inspect(&self, name: &Name) -> Result<Line> {
-        self.0.inspect(name).await
+        self.opened()?.inspect(name).await
     }
 
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        self.0.list(prefix, after, limit).await
+        self.opened()?.list(prefix, after, limit).await
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        self.0.evict(name, token).await
+        self.opened()?.evict(name, token).await
     }
 
     fn guarantees(&self) -> Guarantees {
@@ -172,6 +168,6 @@ impl Backend for Etcd {
     }
 
     async fn close(&self) -> Result<()> {
-        self.0.close().await
+        self.0.cluster.close(|session| self.0.lose(session)).await
     }
 }

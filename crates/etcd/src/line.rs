@@ -17,22 +17,18 @@ use std::mem::take;
 use std::sync::{Arc, Weak};
 
 use leasehold_core::seam::{ClaimId, Grant, Mode, Moment, Place, Validity, holding};
-
-use crate::session::Session;
+use leasehold_etcd_client::{LeasedKey, Session};
 
 /// One claim of ours, from just before its first request until its release is confirmed.
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
     pub(crate) id: ClaimId,
-    pub(crate) session: Arc<Session>,
-    pub(crate) key: Arc<str>,
+    pub(crate) key: Arc<LeasedKey>,
     /// The key's create_revision, 0 while there is none that is known.
     pub(crate) created: i64,
     /// How many stood before it when it came, if its own transaction counted them.
     pub(crate) ahead: Option<i64>,
     pub(crate) granted: bool,
-    /// A request that may create the key was sent and not answered.
-    pub(crate) doubt: bool,
     /// It is being released: what becomes of its key is no news.
     pub(crate) leaving: bool,
     /// When it was last claimed or renewed.
@@ -40,12 +36,16 @@ pub(crate) struct Own {
 }
 
 impl Own {
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.key.session
+    }
+
     pub(crate) fn place(&self) -> Place {
-        Place::new(self.key.clone())
+        Place::new(self.key.path.clone())
     }
 
     pub(crate) fn validity(&self) -> Validity {
-        self.session.validity(self.tended)
+        Validity::since(self.session().proven().min(self.tended), self.session().ttl)
     }
 
     pub(crate) fn grant(&self) -> Grant {
@@ -77,10 +77,8 @@ pub(crate) struct Line {
 /// All entries of a line.
 #[derive(Default, Debug)]
 pub(crate) struct Copy {
-    /// Its watch was asked for.
-    pub(crate) ordered: bool,
     /// When it was read; before that, what the watch said is kept in `early`.
-    read_at: Option<i64>,
+    pub(crate) read_at: Option<i64>,
     early: Vec<Event>,
     /// Up to where it knows all.
     revision: i64,

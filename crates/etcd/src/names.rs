@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <namespace>/<name>/<lease>-<slot>   one place in the line of a lock; the value says whose, and how: see `value`
-//! <namespace>/%session/<lease>        a session that is closed: see `session`
+//! <namespace>/%session/<lease>        a session that is closed: see `key` of the client
 //! <namespace>/%evicted/<number>/<key> an eviction: the create_revision and key of the place that it ended, under its lease
 //! ```
 //!
@@ -15,16 +15,15 @@ use leasehold_core::Name;
 use leasehold_core::seam::{escape, unescape};
 
 /// The keys of one namespace.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Keys {
     /// Empty, or ends in `/`.
     root: String,
 }
 
 impl Keys {
-    pub(crate) fn new(namespace: &str) -> Keys {
-        let root = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
-        Keys { root }
+    pub(crate) fn new(root: &str) -> Keys {
+        Keys { root: root.to_owned() }
     }
 
     /// What all keys of this lock's line begin with.
@@ -35,11 +34,6 @@ impl Keys {
     /// What the keys of all locks begin with whose name begins with `prefix`.
     pub(crate) fn names(&self, prefix: &str) -> String {
         format!("{}{}", self.root, encode(prefix))
-    }
-
-    /// The session's own key.
-    pub(crate) fn session(&self, lease: i64) -> String {
-        format!("{}%session/{lease:x}", self.root)
     }
 
     /// The note that the place with this create_revision and key was evicted.
@@ -71,11 +65,6 @@ pub(crate) fn is_ours(line: &str, key: &[u8]) -> bool {
     i64::from_str_radix(lease, 16).is_ok() && slot.parse::<u32>().is_ok()
 }
 
-/// The first key behind all that begin with `prefix`, which does not end in 0xFF (it is UTF-8); for none, the end of all.
-pub(crate) fn after_prefix(prefix: &str) -> Vec<u8> {
-    prefix.as_bytes().split_last().map_or(vec![0], |(last, all)| [all, &[last + 1]].concat())
-}
-
 fn encode(name: &str) -> String {
     escape(name, |c| c == '/')
 }
@@ -88,14 +77,14 @@ mod tests {
     fn names_come_back_and_never_interact() {
         let names =
             ["a", "a/b", "a%2Fb", "a%252Fb", "%", "%25", "%session", "{a}", "\"", " ", "é漢\u{1F512}", "a/", "/"];
-        let keys = Keys::new("prod");
+        let keys = Keys::new("prod/");
         let lines: Vec<_> = names.iter().map(|n| keys.line(&Name::from(*n))).collect();
         for (i, line) in lines.iter().enumerate() {
             let key = place(line, 0x1234, 7);
             assert_eq!(keys.name_of(&key), Some(Name::from(names[i])));
             assert!(is_ours(line, key.as_bytes()));
             assert!(lines.iter().filter(|other| key.starts_with(&***other)).count() == 1, "{key}");
-            assert!(!keys.session(0x1234).starts_with(&**line) && !keys.evictions().starts_with(&**line));
+            assert!(!keys.evictions().starts_with(&**line) && !"prod/%session/1234".starts_with(&**line));
         }
         assert_eq!(&*lines[0], "prod/a/");
         assert_eq!(&*Keys::new("").line(&"orders/42".into()), "orders%2F42/");
@@ -112,10 +101,5 @@ mod tests {
         for key in ["%session/1", "%evicted/1", "/registry/pods", "plain"] {
             assert_eq!(keys.name_of(key), None, "{key}");
         }
-    }
-
-    #[test]
-    fn a_prefix_ends_before_its_successor() {
-        assert_eq!((after_prefix("a/"), after_prefix("")), (b"a0".to_vec(), vec![0]));
     }
 }

@@ -26,8 +26,8 @@ impl Line {
             known.granted |= granted;
             return;
         }
-        let (id, key, tended) = (id(created), "".into(), Moment::now());
-        self.own.push(Own { id, session, key, created, ahead, granted, doubt: false, leaving: false, tended });
+        let (id, key, tended) = (id(created), Arc::new(LeasedKey::new(session, "")), Moment::now());
+        self.own.push(Own { id, key, created, ahead, granted, leaving: false, tended });
     }
 
     fn hear(&mut self, event: Event) {

@@ -14,11 +14,11 @@ const PING: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(
 
 /// Where the servers are and how to talk to them.
 #[derive(Clone)]
-pub(crate) struct Config {
+pub struct Config {
     /// `http://host:port`, at least one.
     pub(crate) endpoints: Vec<String>,
-    /// What all keys begin with; without the `/` that follows it.
-    pub(crate) namespace: String,
+    /// What all keys begin with: empty, or ends in `/`.
+    pub root: String,
     pub(crate) options: ConnectOptions,
     /// How long one request to one endpoint may take.
     pub(crate) limit: Duration,
@@ -26,7 +26,7 @@ pub(crate) struct Config {
 
 impl Config {
     /// Reads `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms]`.
-    pub(crate) fn parse(url: &str) -> Result<Config> {
+    pub fn parse(url: &str) -> Result<Config> {
         if url.starts_with("etcds://") {
             let what = "TLS is not built in: connect with `etcd_client::ConnectOptions` of your own";
             return Err(Error::new(ErrorKind::Unsupported, what));
@@ -44,8 +44,8 @@ impl Config {
         Config::new(endpoints, &address.path, options, Some(limit))
     }
 
-    /// With etcd-client's own options.
-    pub(crate) fn new(
+    /// With etcd-client's own options. `limit` is how long one request to one endpoint may take, a second unless said.
+    pub fn new(
         endpoints: Vec<String>,
         namespace: &str,
         options: ConnectOptions,
@@ -54,7 +54,7 @@ impl Config {
         if endpoints.is_empty() {
             return Err(invalid("etcd needs at least one endpoint"));
         }
-        // `%` begins what no name can be written as: see `names`.
+        // A key whose part begins with `%` is the library's own.
         if !namespace.is_empty() && namespace.split('/').any(|part| part.is_empty() || part.starts_with('%')) {
             return Err(invalid("a part of the etcd namespace may neither be empty nor begin with `%`"));
         }
@@ -68,14 +68,15 @@ impl Config {
             .with_connect_timeout(limit)
             .with_keep_alive(PING.0, PING.1)
             .with_keep_alive_while_idle(false);
-        Ok(Config { endpoints, namespace: namespace.into(), options, limit })
+        let root = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+        Ok(Config { endpoints, root, options, limit })
     }
 }
 
 /// The options hold the password.
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.endpoints.join(","), self.namespace)
+        write!(f, "{}/{}", self.endpoints.join(","), self.root.trim_end_matches('/'))
     }
 }
 
@@ -91,7 +92,7 @@ mod tests {
     fn a_url_says_where() {
         let config = Config::parse("etcd://10.0.0.1:2379,[::1]:7,db/prod/eu/?timeout=250").unwrap();
         assert_eq!(config.endpoints, ["http://10.0.0.1:2379", "http://[::1]:7", "http://db:2379"]);
-        assert_eq!((config.namespace.as_str(), config.limit), ("prod/eu", Duration::from_millis(250)));
+        assert_eq!((config.root.as_str(), config.limit), ("prod/eu/", Duration::from_millis(250)));
         let secret = Config::parse("etcd://me:p%40ss%2Fword@h").unwrap();
         assert_eq!(format!("{secret:?}"), "http://h:2379/");
         assert!(format!("{:?}", secret.options).contains("p@ss/word"), "the password is understood");

@@ -7,7 +7,7 @@ use tonic::Code;
 
 /// Why a request has no good answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub struct Failure {
     /// `Unavailable`: surely not executed. `Ambiguous`: perhaps executed, perhaps later. For both, another endpoint may do
     /// better. `Lost`: the lease does not exist (any more). Any other kind: the store said no, and would say so again.
     kind: ErrorKind,
@@ -26,11 +26,13 @@ const NOT_EXECUTED: [&str; 6] = [
 ];
 
 impl Failure {
-    pub(crate) fn new(kind: ErrorKind, why: impl Into<String>) -> Failure {
+    /// Of this kind, because of this.
+    pub fn new(kind: ErrorKind, why: impl Into<String>) -> Failure {
         Failure { kind, why: why.into() }
     }
 
-    pub(crate) fn is(&self, kind: ErrorKind) -> bool {
+    /// Whether it is of this kind.
+    pub fn is(&self, kind: ErrorKind) -> bool {
         self.kind == kind
     }
 

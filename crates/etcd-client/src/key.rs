@@ -1,0 +1,76 @@
+//! Keys under a session's lease: made by transactions that may be late, and surely removed.
+//!
+//! Each session may have one key of its own, `%session/<lease>`. Once it has, it is closed: no transaction that creates keys is
+//! executed in it any more. It is written when a key is removed of which a request may still be on its way: so no late
+//! request can leave a key under a lease that lives on. What stands in a closed session stays, and its lease ends when nothing
+//! is left to be renewed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
+
+use crate::cluster::{Cluster, put};
+use crate::error::Failure;
+use crate::session::Session;
+
+/// A key that is, or may come to be, under a session's lease.
+#[derive(Debug)]
+pub struct LeasedKey {
+    /// The session.
+    pub session: Arc<Session>,
+    /// The key.
+    pub path: Arc<str>,
+    /// A request that may create it was sent and not answered.
+    doubt: AtomicBool,
+}
+
+impl LeasedKey {
+    /// A key that is not there yet.
+    pub fn new(session: Arc<Session>, path: impl Into<Arc<str>>) -> LeasedKey {
+        LeasedKey { session, path: path.into(), doubt: AtomicBool::new(false) }
+    }
+
+    /// Writes it.
+    pub fn put(&self, value: impl Into<Vec<u8>>) -> TxnOp {
+        put(self.session.lease, &self.path, value)
+    }
+
+    /// Whether it is the one with this create_revision; 0: whether it is not there.
+    pub fn was_created(&self, revision: i64) -> Compare {
+        Compare::create_revision(&*self.path, CompareOp::Equal, revision)
+    }
+}
+
+impl Cluster {
+    /// A transaction that may create these keys of this session, and does not if that is closed.
+    pub async fn create(
+        &self,
+        session: &Session,
+        keys: &[&LeasedKey],
+        mut when: Vec<Compare>,
+        then: Vec<TxnOp>,
+        or_else: Vec<TxnOp>,
+    ) -> Result<TxnResponse, Failure> {
+        when.push(Compare::create_revision(&*session.key, CompareOp::Equal, 0));
+        // From here until the answer, the keys may come to be without our knowing: also if this future is dropped.
+        let before: Vec<bool> = keys.iter().map(|key| key.doubt.swap(true, SeqCst)).collect();
+        let answer = self.txn(Txn::new().when(when).and_then(then).or_else(or_else)).await;
+        keys.iter().zip(before).for_each(|(key, before)| key.doubt.store(answer.doubt || before, SeqCst));
+        answer.outcome
+    }
+
+    /// Leaves nothing of the key that was created at this revision, 0 if at none that is known. If a request that creates it
+    /// may still be on its way, its session is closed. `Lost`: nothing of it is left either.
+    pub async fn remove(&self, key: &LeasedKey, created: i64) -> Result<(), Failure> {
+        let (session, delete) = (&key.session, TxnOp::delete(&*key.path, None));
+        if key.doubt.load(SeqCst) {
+            session.close();
+            let both = Txn::new().and_then([delete, put(session.lease, &session.key, "")]);
+            self.txn(both).await.outcome?;
+        } else if created != 0 {
+            self.change(key.was_created(created), vec![delete]).await?;
+        }
+        Ok(())
+    }
+}

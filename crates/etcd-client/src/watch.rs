@@ -1,0 +1,88 @@
+//! A stream of watches of prefixes, each with a tag of its user's.
+//!
+//! Each watch starts *now*. One that starts at a past revision is served by etcd in rounds of 100 ms. What happened before is
+//! to be read once the watch stands, which its first message says. After any doubt the whole stream ends, and another one is
+//! to be opened.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use etcd_client::{Client, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream};
+use leasehold_core::Error;
+use tokio::sync::watch::Receiver;
+use tokio::time::timeout;
+
+use crate::cluster::Cluster;
+
+/// The number of the first watch; others follow.
+const FIRST: i64 = 1;
+
+/// Why the stream ended, or must be opened anew.
+pub type Broken = Box<dyn std::error::Error + Send + Sync>;
+
+/// One stream.
+#[derive(Debug)]
+pub struct Watch<T> {
+    sender: WatchRequestSender,
+    stream: WatchResponseStream,
+    moved: Receiver<()>,
+    limit: Duration,
+    /// By the numbers of the watches.
+    tags: HashMap<i64, T>,
+    next: i64,
+}
+
+fn options(id: i64) -> Option<WatchOptions> {
+    Some(WatchOptions::new().with_prefix().with_watch_id(id))
+}
+
+impl Cluster {
+    /// Opens a stream, with its first watch.
+    pub async fn watch<T>(&self, tag: T, prefix: &str) -> Result<Watch<T>, Broken> {
+        let limit = self.config.limit;
+        let open = |client: Client| async move { client.watch_client().watch(prefix, options(FIRST)).await };
+        let (sender, stream) = self.ask(limit, open).await.outcome.map_err(Error::from)?.split();
+        let moved = self.moved.subscribe();
+        self.open()?;
+        Ok(Watch { sender, stream, moved, limit, tags: HashMap::from([(FIRST, tag)]), next: FIRST + 1 })
+    }
+}
+
+impl<T: Clone> Watch<T> {
+    /// Watches one more prefix.
+    pub async fn add(&mut self, tag: T, prefix: &str) -> Result<(), Broken> {
+        self.tags.insert(self.next, tag);
+        timeout(self.limit, self.sender.watch(prefix, options(self.next))).await??;
+        self.next += 1;
+        Ok(())
+    }
+
+    /// Ends all other watches.
+    pub async fn retain(&mut self, keep: impl Fn(&T) -> bool) -> Result<(), Broken> {
+        let over: Vec<i64> = self.tags.extract_if(|_, tag| !keep(tag)).map(|(id, _)| id).collect();
+        for id in over {
+            timeout(self.limit, self.sender.cancel(id)).await??;
+        }
+        Ok(())
+    }
+
+    /// What the next watch says that says something. Nothing is missed if this is dropped.
+    pub async fn next(&mut self) -> Result<(T, WatchResponse), Broken> {
+        loop {
+            tokio::select! {
+                message = self.stream.message() => {
+                    let message = message?.ok_or("the end")?;
+                    let tag = self.tags.get(&message.watch_id());
+                    // -1 stands for a watch that could not be opened; others are the farewell of one that we closed.
+                    if message.canceled() && (tag.is_some() || message.watch_id() < 0) {
+                        return Err("a watch was cancelled".into());
+                    }
+                    if let Some(tag) = tag {
+                        return Ok((tag.clone(), message));
+                    }
+                }
+                _ = self.moved.changed() => return Err("another connection is in use".into()),
+            }
+        }
+    }
+}
