@@ -3,133 +3,148 @@
 use futures_util::future::join;
 use leasehold_core::seam::{Claim, Claimed, Mode, Moment, Place, Queue, Waiting, holding, same_permits};
 use leasehold_core::{Contention, Error, ErrorKind, Result};
+use leasehold_zookeeper_client::{reading, writing};
 use zookeeper_client::{Client, CreateMode, Error as ZkError};
 
-use crate::error::{reading, writing};
-use crate::line::{Child, children, in_order, modes};
-use crate::session::Session;
-use crate::state::{Entry, Node};
-use crate::wait::{busy, is_awaited, wait};
+use crate::claims::Session;
+use crate::line::{Child, in_order, line, modes};
+use crate::table::{Entry, Node};
+use crate::wait::is_awaited;
 use crate::withdraw::withdraw;
 use crate::{names, record};
 
 /// See [`Backend::claim`](leasehold_core::seam::Backend::claim).
 pub(crate) async fn claim(session: &Session, claim: &Claim) -> Result<Claimed> {
-    session.limited(attempt(session, claim)).await.unwrap_or_else(|e| {
+    let attempted = async {
+        let (client, parent) = (session.connected().await?, names::node(session.root(), &claim.name));
+        Attempt { session, client, claim, parent }.run().await
+    };
+    session.limited(attempted).await.unwrap_or_else(|e| {
         // What is known of a claim is what may be in the store.
-        let may_be_there = session.state().kept.contains_key(&claim.id);
+        let may_be_there = session.tenant.table().kept.contains_key(&claim.id);
         Err(if may_be_there { writing(e) } else { reading(e) })
     })
 }
 
-/// The outer error is ZooKeeper's, the inner one is the answer.
-async fn attempt(session: &Session, claim: &Claim) -> Result<Result<Claimed>, ZkError> {
-    let client = session.connected().await?;
-    let parent = session.config.lock(&claim.name);
-    let trying = claim.queue == Queue::Try;
-    if session.state().kept.get(&claim.id).is_some_and(|kept| kept.entry.node.is_none()) {
-        withdraw(session, claim.id).await?; // its answer was lost: what came of it goes first
-    }
-    let known = session.state().renew(claim.id, Moment::now());
-    let mut line = match known.is_some() || trying {
-        true => in_order(&children(&client, &parent, false).await?),
-        false => Vec::new(),
-    };
-    let found = known.filter(|entry| line.iter().any(|child| entry.is(child)));
-    let again = found.is_some();
-    let entry = match found {
-        Some(entry) => entry,
-        None => {
-            session.state().kept.remove(&claim.id); // its entry is gone
-            if trying {
-                if let Err(differ) = same_permits(&modes(&line), claim.mode) {
-                    return Ok(Err(differ));
-                }
-                if let Some(who) = busy(&client, &parent, line, claim.mode).await? {
-                    return Ok(Ok(Claimed::Busy(who)));
-                }
-            }
-            let (entry, entered) = enter(session, &client, claim, &parent).await?;
-            line = entered;
-            entry
+/// One attempt at a claim.
+pub(crate) struct Attempt<'a> {
+    pub(crate) session: &'a Session,
+    pub(crate) client: Client,
+    claim: &'a Claim,
+    /// The lock's node.
+    pub(crate) parent: String,
+}
+
+impl Attempt<'_> {
+    /// The outer error is ZooKeeper's, the inner one is the answer.
+    async fn run(&self) -> Result<Result<Claimed>, ZkError> {
+        let (claims, claim) = (&self.session.tenant, self.claim);
+        let trying = claim.queue == Queue::Try;
+        if claims.table().kept.get(&claim.id).is_some_and(|kept| kept.entry.node.is_none()) {
+            withdraw(self.session, claim.id).await?; // its answer was lost: what came of it goes first
         }
-    };
-    let at = line.iter().position(|child| entry.is(child)).ok_or(ZkError::NoNode)?;
-    let (own, before) = (line.remove(at), line[..at].to_vec());
-    let path = format!("{parent}/{}", own.node);
-    if !again && let Err(differ) = same_permits(&modes(&before), claim.mode) {
-        return Ok(Err(differ));
-    }
-    if trying {
-        if let Some(who) = busy(&client, &parent, before, own.mode).await? {
-            withdraw(session, claim.id).await?;
-            return Ok(Ok(Claimed::Busy(who)));
-        }
-    } else if let Some(holder) = wait(session, &client, &entry, before.clone(), own.mode).await? {
-        let queued = line.len() - holding(&modes(&before));
-        let who = match holder {
-            Some(holder) => holder.waiters(queued),
-            None if again => busy(&client, &parent, line, own.mode).await?.unwrap_or_default(),
-            // In a long line it is not among those that are watched, and not worth a request.
-            None => Contention::unknown().waiters(queued),
+        let known = claims.table().renew(claim.id, Moment::now());
+        let mut line = match known.is_some() || trying {
+            true => line(&self.client, &self.parent).await?,
+            false => Vec::new(),
         };
-        // A nap of one lease: no wait rests on its watches alone.
-        return Ok(Ok(Claimed::Waiting(Waiting::new(Place::new(path), who).look_again(session.timeout))));
-    }
-    hold(session, &client, claim, &entry, &path, again && !trying && is_awaited(own.mode)).await
-}
-
-/// Makes a new entry. The list is sent right behind it: the session's order makes it show whatever is before the entry.
-async fn enter(
-    session: &Session,
-    client: &Client,
-    claim: &Claim,
-    parent: &str,
-) -> Result<(Entry, Vec<Child>), ZkError> {
-    let mut entry = Entry::new(claim.id, parent);
-    let prefix = format!("{parent}/{}{}", entry.prefix, names::ending(claim.mode));
-    let data = record::encode(claim.mode, &claim.label);
-    let options = session.config.make(CreateMode::EphemeralSequential);
-    session.state().keep(&entry, claim, Moment::now());
-    loop {
-        let (created, listed) = join(client.create(&prefix, &data, &options), client.list_children(parent)).await;
-        match created {
-            Ok((stat, number)) => {
-                entry.node = Some(Node { path: format!("{prefix}{number}").into(), czxid: stat.czxid });
-                if let Some(kept) = session.state().at(&entry) {
-                    kept.entry = entry.clone();
+        let found = known.filter(|entry| line.iter().any(|child| entry.is(&child.node)));
+        let again = found.is_some();
+        let entry = match found {
+            Some(entry) => entry,
+            None => {
+                claims.table().kept.remove(&claim.id); // its entry is gone
+                if trying {
+                    if let Err(differ) = same_permits(&modes(&line), claim.mode) {
+                        return Ok(Err(differ));
+                    }
+                    if let Some(who) = self.busy(line, claim.mode).await? {
+                        return Ok(Ok(Claimed::Busy(who)));
+                    }
                 }
-                return Ok((entry, in_order(&listed?)));
+                let (entry, entered) = self.enter().await?;
+                line = entered;
+                entry
             }
-            // ZooKeeper removes the node of a lock that nobody has used for a minute.
-            Err(ZkError::NoNode) => client.mkdir(parent, &session.config.make(CreateMode::Container)).await?,
-            Err(e) => {
-                if writing(e.clone()).kind() != ErrorKind::Ambiguous {
-                    session.state().kept.remove(&claim.id);
+        };
+        let at = line.iter().position(|child| entry.is(&child.node)).ok_or(ZkError::NoNode)?;
+        let (own, before) = (line.remove(at), line[..at].to_vec());
+        let path = self.path(&own.node);
+        if !again && let Err(differ) = same_permits(&modes(&before), claim.mode) {
+            return Ok(Err(differ));
+        }
+        if trying {
+            if let Some(who) = self.busy(before, own.mode).await? {
+                withdraw(self.session, claim.id).await?;
+                return Ok(Ok(Claimed::Busy(who)));
+            }
+        } else if let Some(holder) = self.wait(&entry, before.clone(), own.mode).await? {
+            let queued = line.len() - holding(&modes(&before));
+            let who = match holder {
+                Some(holder) => holder.waiters(queued),
+                None if again => self.busy(line, own.mode).await?.unwrap_or_default(),
+                // In a long line it is not among those that are watched, and not worth a request.
+                None => Contention::unknown().waiters(queued),
+            };
+            // A nap of one lease: no wait rests on its watches alone.
+            return Ok(Ok(Claimed::Waiting(Waiting::new(Place::new(path), who).look_again(self.session.timeout))));
+        }
+        self.hold(&entry, &path, again && !trying && is_awaited(own.mode)).await
+    }
+
+    /// Makes a new entry. The list is sent right behind it: the session's order makes it show whatever is before the entry.
+    async fn enter(&self) -> Result<(Entry, Vec<Child>), ZkError> {
+        let (claims, claim) = (&self.session.tenant, self.claim);
+        let mut entry = Entry::new(claim.id, &self.parent);
+        let prefix = self.path(&format!("{}{}", entry.prefix, names::ending(claim.mode)));
+        let data = record::encode(claim.mode, &claim.label);
+        let options = self.session.make(CreateMode::EphemeralSequential);
+        claims.table().keep(&entry, claim, claim.ttl.max(self.session.timeout), Moment::now());
+        loop {
+            let created = self.client.create(&prefix, &data, &options);
+            let (created, listed) = join(created, self.client.list_children(&self.parent)).await;
+            match created {
+                Ok((stat, number)) => {
+                    entry.node = Some(Node { path: format!("{prefix}{number}").into(), czxid: stat.czxid });
+                    if let Some(kept) = claims.table().at(&entry) {
+                        kept.entry = entry.clone();
+                    }
+                    return Ok((entry, in_order(&listed?)));
                 }
-                return Err(e);
+                // ZooKeeper removes the node of a lock that nobody has used for a minute.
+                Err(ZkError::NoNode) => {
+                    self.client.mkdir(&self.parent, &self.session.make(CreateMode::Container)).await?;
+                }
+                Err(e) => {
+                    if writing(e.clone()).kind() != ErrorKind::Ambiguous {
+                        claims.table().kept.remove(&claim.id);
+                    }
+                    return Err(e);
+                }
             }
         }
     }
-}
 
-/// It is the entry's turn. Stores what is new about it, or that it holds if others wait for that.
-async fn hold(
-    session: &Session,
-    client: &Client,
-    claim: &Claim,
-    entry: &Entry,
-    path: &str,
-    tell: bool,
-) -> Result<Result<Claimed>, ZkError> {
-    let withdrawn = || Error::new(ErrorKind::Ambiguous, "the claim was withdrawn meanwhile");
-    let kept = session.state().at(entry).map(|kept| (kept.held, kept.stored.clone()));
-    let Some((held, stored)) = kept else { return Ok(Err(withdrawn())) };
-    let downgrade = held && (stored.0, claim.mode) == (Mode::Exclusive, Mode::Shared);
-    let new = (if downgrade { Mode::Shared } else { stored.0 }, claim.label.clone());
-    if tell || new != stored {
-        client.set_data(path, &record::encode(new.0, &new.1), None).await?;
+    /// It is the entry's turn. Stores what is new about it, or that it holds if others wait for that.
+    async fn hold(&self, entry: &Entry, path: &str, tell: bool) -> Result<Result<Claimed>, ZkError> {
+        let (claims, claim) = (&self.session.tenant, self.claim);
+        let withdrawn = || Error::new(ErrorKind::Ambiguous, "the claim was withdrawn meanwhile");
+        let known = claims.table().at(entry).map(|kept| (kept.held, kept.stored.clone()));
+        let Some((held, stored)) = known else { return Ok(Err(withdrawn())) };
+        let downgrade = held && (stored.0, claim.mode) == (Mode::Exclusive, Mode::Shared);
+        let new = (if downgrade { Mode::Shared } else { stored.0 }, claim.label.clone());
+        if tell || new != stored {
+            self.client.set_data(path, &record::encode(new.0, &new.1), None).await?;
+        }
+        let grant = claims.table().at(entry).and_then(|kept| {
+            (kept.held, kept.stored) = (true, new);
+            kept.grant(|asked| self.session.validity(asked))
+        });
+        Ok(grant.map(Claimed::Granted).ok_or_else(withdrawn))
     }
-    let grant = session.state().hold(entry, new);
-    Ok(grant.map(Claimed::Granted).ok_or_else(withdrawn))
+
+    /// The path of a child of the lock's node.
+    pub(crate) fn path(&self, node: &str) -> String {
+        format!("{}/{node}", self.parent)
+    }
 }

@@ -28,31 +28,30 @@
 //! is waited for two more (watch, and list again), and a release wakes one waiter.
 
 mod claim;
-mod config;
-mod error;
-mod heart;
+mod claims;
 mod line;
 mod look;
 mod names;
 mod observe;
-mod proof;
 mod record;
-mod session;
-mod sessions;
-mod state;
+mod table;
 mod wait;
 mod withdraw;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
-use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+use leasehold_core::{
+    DEFAULT_TTL, Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result,
+};
+pub use leasehold_zookeeper_client::Config;
+use leasehold_zookeeper_client::{Sessions, reading, writing};
 
-pub use config::Config;
-use error::{reading, writing};
-use sessions::Sessions;
+use crate::claims::{Claims, Session};
 
 /// A client of ZooKeeper. Clones are the same client; when the last one is dropped, its sessions are closed, and whatever was
 /// held through them is free.
@@ -62,7 +61,8 @@ use sessions::Sessions;
 /// the session.
 #[derive(Clone)]
 pub struct ZooKeeper {
-    sessions: Arc<Sessions>,
+    sessions: Arc<Sessions<Claims>>,
+    bells: Bells,
 }
 
 impl ZooKeeper {
@@ -79,9 +79,11 @@ impl ZooKeeper {
 
     /// Connects as the configuration says. The errors are those of [`connect`](ZooKeeper::connect).
     pub async fn with_config(config: Config) -> Result<ZooKeeper> {
-        let sessions = Arc::new(Sessions::new(config));
+        let bells = Bells::new();
+        let theirs = bells.clone();
+        let sessions = Arc::new(Sessions::new(config, move || Claims::new(theirs.clone())));
         sessions.with_ttl(DEFAULT_TTL).await?;
-        Ok(ZooKeeper { sessions })
+        Ok(ZooKeeper { sessions, bells })
     }
 
     /// The node of the hold with this token: the fence for writes to this same ZooKeeper, by any client of it.
@@ -120,7 +122,15 @@ impl Backend for ZooKeeper {
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        Ok(self.sessions.renew(tenures).await)
+        let live = |tenure: &Tenure| Some((tenure.claim.ttl, self.sessions.live(tenure.claim.ttl)?));
+        let sessions: HashMap<Duration, Arc<Session>> = tenures.iter().filter_map(live).collect();
+        // An audit that fails says nothing, and takes nothing from what heartbeats have proven.
+        join_all(sessions.values().map(|session| claims::audit(session, Loss::Gone))).await;
+        let renewal = |tenure: &Tenure| match sessions.get(&tenure.claim.ttl) {
+            Some(session) => claims::renew(session, tenure),
+            None => Renewal::Lost(Loss::Expired),
+        };
+        Ok(tenures.iter().map(renewal).collect())
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
@@ -146,7 +156,7 @@ impl Backend for ZooKeeper {
     }
 
     fn observe(&self, name: &Name) -> Observing {
-        observe::observe(&self.sessions, name)
+        observe::observe(&self.sessions, &self.bells, name)
     }
 
     fn guarantees(&self) -> Guarantees {
@@ -165,7 +175,7 @@ impl Backend for ZooKeeper {
     }
 
     fn bells(&self) -> Option<&Bells> {
-        Some(&self.sessions.bells)
+        Some(&self.bells)
     }
 
     async fn close(&self) -> Result<()> {
@@ -176,6 +186,6 @@ impl Backend for ZooKeeper {
 
 impl fmt::Debug for ZooKeeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ZooKeeper").field(&self.sessions.config).finish()
+        f.debug_tuple("ZooKeeper").field(&self.sessions).finish()
     }
 }

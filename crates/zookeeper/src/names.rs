@@ -3,8 +3,13 @@
 use leasehold_core::Name;
 use leasehold_core::seam::{ClaimId, Mode, escape, unescape};
 
+/// The node of a lock: the parent of its line.
+pub(crate) fn node(root: &str, name: &Name) -> String {
+    format!("{root}/{}", encode(name.as_str()))
+}
+
 /// Percent-encodes `/`, `%`, control characters, everything that is not ASCII, and a dot at the beginning.
-pub(crate) fn encode(name: &str) -> String {
+fn encode(name: &str) -> String {
     let escaped = escape(name, special);
     match escaped.strip_prefix('.') {
         Some(rest) => format!("%2E{rest}"),

@@ -1,32 +1,35 @@
 //! Observing: a ring whenever the first holder of a name, or what its node says, may have changed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use leasehold_core::seam::Observing;
+use leasehold_core::seam::{Bells, Observing};
 use leasehold_core::{ErrorKind, Name, Result};
+use leasehold_zookeeper_client::{Sessions, reading};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use zookeeper_client::{Error as ZkError, OneshotWatcher};
 
-use crate::error::reading;
-use crate::heart::BREATHE;
-use crate::line::{children, in_order};
-use crate::session::Session;
-use crate::sessions::Sessions;
+use crate::claims::{Claims, Session};
+use crate::line::{in_order, line};
+use crate::names;
+
+/// How long to wait before trying again what has failed.
+const BREATHE: Duration = Duration::from_millis(200);
 
 /// See [`Backend::observe`](leasehold_core::seam::Backend::observe).
-pub(crate) fn observe(sessions: &Arc<Sessions>, name: &Name) -> Observing {
+pub(crate) fn observe(sessions: &Arc<Sessions<Claims>>, bells: &Bells, name: &Name) -> Observing {
     if Handle::try_current().is_err() {
         return Observing::none();
     }
-    let (sessions, name) = (sessions.clone(), name.clone());
+    let (sessions, bells, name) = (sessions.clone(), bells.clone(), name.clone());
     let mut task = JoinSet::new();
     task.spawn(async move {
         loop {
             match watch(&sessions, &name).await {
                 Ok(watcher) => {
                     // Whatever changed before there was a watch.
-                    sessions.bells.stirred(&name);
+                    bells.stirred(&name);
                     watcher.changed().await;
                 }
                 Err(e) if e.kind() == ErrorKind::Closed => return,
@@ -37,7 +40,7 @@ pub(crate) fn observe(sessions: &Arc<Sessions>, name: &Name) -> Observing {
     Observing::new(task)
 }
 
-async fn watch(sessions: &Sessions, name: &Name) -> Result<OneshotWatcher> {
+async fn watch(sessions: &Sessions<Claims>, name: &Name) -> Result<OneshotWatcher> {
     let session = sessions.any().await?;
     session.limited(watch_head(&session, name)).await.map_err(reading)
 }
@@ -46,17 +49,17 @@ async fn watch(sessions: &Sessions, name: &Name) -> Result<OneshotWatcher> {
 /// entry, and a name that has no node for that.
 async fn watch_head(session: &Session, name: &Name) -> Result<OneshotWatcher, ZkError> {
     let client = session.connected().await?;
-    let parent = session.config.lock(name);
-    if let Some(head) = in_order(&children(&client, &parent, false).await?).first() {
+    let parent = names::node(session.root(), name);
+    if let Some(head) = line(&client, &parent).await?.first() {
         return Ok(client.get_and_watch_data(&format!("{parent}/{}", head.node)).await?.2);
     }
-    let empty = match client.list_and_watch_children(&parent).await {
-        Ok((children, watcher)) => in_order(&children).is_empty().then_some(watcher),
-        Err(ZkError::NoNode) => match client.check_and_watch_stat(&parent).await? {
-            (None, watcher) => Some(watcher),
-            (Some(_), _) => None,
-        },
+    let (changed, watcher) = match client.list_and_watch_children(&parent).await {
+        Ok((children, watcher)) => (!in_order(&children).is_empty(), watcher),
+        Err(ZkError::NoNode) => {
+            let (stat, watcher) = client.check_and_watch_stat(&parent).await?;
+            (stat.is_some(), watcher)
+        }
         Err(e) => return Err(e),
     };
-    empty.ok_or(ZkError::NoNode) // it has just changed
+    if changed { Err(ZkError::NoNode) } else { Ok(watcher) }
 }

@@ -1,0 +1,202 @@
+//! One session with ZooKeeper: the lease of every node that was made through it.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::seam::{Moment, Validity};
+use leasehold_core::{Loss, Result};
+use tokio::time::timeout;
+use zookeeper_client::{Client, CreateMode, CreateOptions, Error as ZkError, SessionState};
+
+use crate::config::Config;
+use crate::error::reading;
+use crate::proof::Proof;
+use crate::{bell, heart};
+
+/// A server that says nothing for so long is left for another one.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// A session that nobody has used for so long is closed.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Who lives in a session, and hears what becomes of it.
+pub trait Tenant: Send + Sync + Sized + 'static {
+    /// There is another connection. Whoever watches may have missed something.
+    fn connected(&self);
+
+    /// A heartbeat was answered: the session's [`validity`](Session::validity) may have grown, and the connection works.
+    fn proven(session: &Session<Self>) -> impl Future<Output = ()> + Send;
+
+    /// Somebody rang: nodes of this session may have been removed. After an error it is told again.
+    fn rung(session: &Session<Self>) -> impl Future<Output = Result<(), ZkError>> + Send;
+
+    /// Nothing in here needs the session. One that nobody takes into use for a minute then is closed.
+    fn is_idle(&self) -> bool;
+
+    /// The session has ended, and with it all its nodes.
+    fn ended(&self, loss: Loss);
+}
+
+/// One session, until it ends.
+pub struct Session<T> {
+    /// Who lives in it.
+    pub tenant: T,
+    /// What the server agreed to.
+    pub timeout: Duration,
+    pub(crate) config: Arc<Config>,
+    pub(crate) id: i64,
+    life: Mutex<Life>,
+}
+
+pub(crate) struct Life {
+    /// `None` once the session has ended.
+    client: Option<Client>,
+    pub(crate) proof: Proof,
+    /// When it was last taken into use.
+    used: Moment,
+}
+
+impl<T: Tenant> Session<T> {
+    /// Makes a session whose timeout is as near to `ttl` as the server allows, and keeps it alive.
+    pub(crate) async fn open(config: &Arc<Config>, tenant: T, ttl: Duration) -> Result<Arc<Session<T>>> {
+        // ZooKeeper counts in milliseconds, and a lease is never shorter than was asked for.
+        let in_milliseconds = ttl + Duration::from_nanos(999_999);
+        let connector = config.connector.clone().with_session_timeout(in_milliseconds).with_fail_eagerly();
+        let connector = connector.with_connection_timeout(SILENCE.min(ttl * 2 / 5));
+        let asked = Moment::now();
+        let client = connector.connect(&config.servers).await.map_err(reading)?;
+        let (states, timeout, id) = (client.state_watcher(), client.session_timeout(), client.session_id().0);
+        let life = Life { client: Some(client), proof: Proof::new(asked, timeout), used: Moment::now() };
+        let session = Arc::new(Session { tenant, timeout, config: config.clone(), id, life: Mutex::new(life) });
+        let bell = bell::listen(&session).await.map_err(reading)?;
+        let living = session.clone();
+        tokio::spawn(async move {
+            let loss = heart::live(&living, states, bell).await;
+            drop(living.leave());
+            living.tenant.ended(loss);
+        });
+        Ok(session)
+    }
+
+    /// The client once it is connected. An error means that nothing was sent.
+    ///
+    /// A request that is made while there is no connection would be queued, and sent whenever there is one.
+    pub async fn connected(&self) -> Result<Client, ZkError> {
+        let client = self.client().ok_or(ZkError::ClientClosed)?;
+        let mut states = client.state_watcher();
+        let mut state = states.state();
+        while state != SessionState::SyncConnected && !state.is_terminated() {
+            state = timeout(self.config.timeout, states.changed()).await.map_err(|_| ZkError::Timeout)?;
+        }
+        Ok(client)
+    }
+
+    /// Bounds a call in time. A request that is given up may still arrive.
+    pub async fn limited<R>(&self, call: impl Future<Output = Result<R, ZkError>>) -> Result<R, ZkError> {
+        timeout(self.config.timeout * 2, call).await.unwrap_or(Err(ZkError::ConnectionLoss))
+    }
+
+    /// The node under which everything lives.
+    pub fn root(&self) -> &str {
+        &self.config.root
+    }
+
+    /// How nodes of this kind are made.
+    pub fn make(&self, mode: CreateMode) -> CreateOptions<'static> {
+        self.config.make(mode)
+    }
+
+    /// How long something holds that was last asked for at `asked`, as is proven now.
+    pub fn validity(&self, asked: Moment) -> Validity {
+        self.life().proof.validity(asked)
+    }
+
+    /// The paths of all nodes that live as long as the session. One request, which is given up early: others wait behind it.
+    pub async fn nodes(&self) -> Result<HashSet<String>, ZkError> {
+        let client = self.client().ok_or(ZkError::ClientClosed)?;
+        let listed = timeout(self.config.timeout.min(self.timeout / 8), client.list_ephemerals(self.root())).await;
+        Ok(listed.unwrap_or(Err(ZkError::ConnectionLoss))?.into_iter().collect())
+    }
+
+    /// Rings another session, so that it looks after its nodes. One that is not ours has no bell.
+    pub async fn ring(&self, other: i64) -> Result<(), ZkError> {
+        let client = self.client().ok_or(ZkError::ClientClosed)?;
+        client.set_data(&self.config.bell(other), b"", None).await.map(drop)
+    }
+
+    /// Takes the session into use; `false` if it has ended.
+    pub(crate) fn touch(&self) -> bool {
+        let mut life = self.life();
+        life.used = Moment::now();
+        life.client.as_ref().is_some_and(|client| !client.state().is_terminated())
+    }
+
+    /// The client, if the session has not ended.
+    pub(crate) fn client(&self) -> Option<Client> {
+        self.life().client.clone()
+    }
+
+    pub(crate) fn life(&self) -> MutexGuard<'_, Life> {
+        locked(&self.life)
+    }
+
+    /// Lets the client go if nobody needs it, and nobody did for a while.
+    pub(crate) fn leave_if_idle(&self, now: Moment) {
+        if self.tenant.is_idle() {
+            let mut life = self.life();
+            if life.is_unused(now) {
+                life.client = None;
+            }
+        }
+    }
+
+    /// Lets the client go. When its last request is answered it closes the session, and whatever is left of it is gone.
+    pub(crate) fn leave(&self) -> Option<Client> {
+        self.life().client.take()
+    }
+
+    /// Closes the session, and waits for it as long as for any request.
+    pub(crate) async fn close(&self) {
+        let Some(mut states) = self.leave().map(|client| client.state_watcher()) else { return };
+        let mut state = states.state();
+        let closed = async {
+            while !state.is_terminated() {
+                state = states.changed().await;
+            }
+        };
+        let _ = timeout(self.config.timeout, closed).await;
+    }
+}
+
+impl Life {
+    fn is_unused(&self, now: Moment) -> bool {
+        self.used + IDLE <= now
+    }
+}
+
+impl<T> fmt::Debug for Session<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_unused_a_minute_after_its_last_use() {
+        let at = |s: u64| Moment::from_nanos(s * 1_000_000_000);
+        let mut life = Life { client: None, proof: Proof::new(at(10), IDLE), used: at(10) };
+        assert!(!life.is_unused(at(69)) && life.is_unused(at(70)));
+        life.used = at(490);
+        assert!(!life.is_unused(at(549)));
+    }
+}
