@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use zookeeper_client::{CreateMode, Error as ZkError, OneshotWatcher};
 
+use crate::read::found;
 use crate::session::{Session, Tenant};
 
 /// How long to wait before trying again what has failed.
@@ -16,14 +17,11 @@ pub(crate) async fn listen<T: Tenant>(session: &Session<T>) -> Result<OneshotWat
     let client = session.connected().await?;
     let bell = session.config.bell(session.id);
     loop {
-        match client.get_and_watch_data(&bell).await {
-            Ok((.., watcher)) => return Ok(watcher),
-            Err(ZkError::NoNode) => {
-                client.mkdir(&session.config.sessions(), &session.make(CreateMode::Container)).await?;
-                client.create(&bell, b"", &session.make(CreateMode::Ephemeral)).await?;
-            }
-            Err(e) => return Err(e),
+        if let Some((.., watcher)) = found(client.get_and_watch_data(&bell).await)? {
+            return Ok(watcher);
         }
+        client.mkdir(&session.config.sessions(), &session.make(CreateMode::Container)).await?;
+        client.create(&bell, b"", &session.make(CreateMode::Ephemeral)).await?;
     }
 }
 

@@ -22,7 +22,8 @@ pub(crate) async fn live<T: Tenant>(session: &Session<T>, mut states: StateWatch
         let due = session.life().proof.next(last);
         tokio::select! {
             state = states.changed() => match state {
-                SessionState::SyncConnected => session.tenant.connected(),
+                // Whoever watches may have missed something.
+                SessionState::SyncConnected => session.bells.everyone(),
                 SessionState::Expired => return Loss::Expired,
                 state if state.is_terminated() => return Loss::Gone,
                 _ => {}
@@ -43,7 +44,7 @@ pub(crate) async fn live<T: Tenant>(session: &Session<T>, mut states: StateWatch
 /// A heartbeat is a write: it needs the leader and a quorum, which a read does not.
 async fn beat<T: Tenant>(session: &Session<T>, sent: Moment) {
     let asked = session.client().map(|client| client.set_data(&session.config.sessions(), b"", None));
-    let Some(answer) = asked else { return };
+    let Ok(answer) = asked else { return };
     match answer.await {
         Ok(_) => session.life().proof.answered(sent, Moment::now()),
         Err(e) => return tracing::debug!(error = %e, "a heartbeat to ZooKeeper was not answered"),

@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use leasehold_core::seam::{Moment, Validity};
+use leasehold_core::seam::{Bells, Moment, Validity, locked};
 use leasehold_core::{Loss, Result};
 use tokio::time::timeout;
-use zookeeper_client::{Client, CreateMode, CreateOptions, Error as ZkError, SessionState};
+use zookeeper_client::{Client, CreateMode, CreateOptions, Error as ZkError, SessionState, StateWatcher};
 
 use crate::config::Config;
 use crate::error::reading;
@@ -22,11 +22,8 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// A session that nobody has used for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Who lives in a session, and hears what becomes of it.
-pub trait Tenant: Send + Sync + Sized + 'static {
-    /// There is another connection. Whoever watches may have missed something.
-    fn connected(&self);
-
+/// Who lives in a session, from its beginning on, and hears what becomes of it.
+pub trait Tenant: Default + Send + 'static {
     /// A heartbeat was answered: the session's [`validity`](Session::validity) may have grown, and the connection works.
     fn proven(session: &Session<Self>) -> impl Future<Output = ()> + Send;
 
@@ -37,17 +34,18 @@ pub trait Tenant: Send + Sync + Sized + 'static {
     fn is_idle(&self) -> bool;
 
     /// The session has ended, and with it all its nodes.
-    fn ended(&self, loss: Loss);
+    fn ended(session: &Session<Self>, loss: Loss);
 }
 
 /// One session, until it ends.
 pub struct Session<T> {
-    /// Who lives in it.
-    pub tenant: T,
+    /// What its tenant rings.
+    pub bells: Bells,
     /// What the server agreed to.
     pub timeout: Duration,
     pub(crate) config: Arc<Config>,
     pub(crate) id: i64,
+    tenant: Mutex<T>,
     life: Mutex<Life>,
 }
 
@@ -61,7 +59,7 @@ pub(crate) struct Life {
 
 impl<T: Tenant> Session<T> {
     /// Makes a session whose timeout is as near to `ttl` as the server allows, and keeps it alive.
-    pub(crate) async fn open(config: &Arc<Config>, tenant: T, ttl: Duration) -> Result<Arc<Session<T>>> {
+    pub(crate) async fn open(config: &Arc<Config>, bells: &Bells, ttl: Duration) -> Result<Arc<Session<T>>> {
         // ZooKeeper counts in milliseconds, and a lease is never shorter than was asked for.
         let in_milliseconds = ttl + Duration::from_nanos(999_999);
         let connector = config.connector.clone().with_session_timeout(in_milliseconds).with_fail_eagerly();
@@ -70,13 +68,14 @@ impl<T: Tenant> Session<T> {
         let client = connector.connect(&config.servers).await.map_err(reading)?;
         let (states, timeout, id) = (client.state_watcher(), client.session_timeout(), client.session_id().0);
         let life = Life { client: Some(client), proof: Proof::new(asked, timeout), used: Moment::now() };
-        let session = Arc::new(Session { tenant, timeout, config: config.clone(), id, life: Mutex::new(life) });
+        let (bells, config, tenant) = (bells.clone(), config.clone(), Mutex::default());
+        let session = Arc::new(Session { bells, timeout, config, id, tenant, life: Mutex::new(life) });
         let bell = bell::listen(&session).await.map_err(reading)?;
         let living = session.clone();
         tokio::spawn(async move {
             let loss = heart::live(&living, states, bell).await;
             drop(living.leave());
-            living.tenant.ended(loss);
+            T::ended(&living, loss);
         });
         Ok(session)
     }
@@ -85,18 +84,30 @@ impl<T: Tenant> Session<T> {
     ///
     /// A request that is made while there is no connection would be queued, and sent whenever there is one.
     pub async fn connected(&self) -> Result<Client, ZkError> {
-        let client = self.client().ok_or(ZkError::ClientClosed)?;
-        let mut states = client.state_watcher();
+        let client = self.client()?;
+        let connected = |state: SessionState| state == SessionState::SyncConnected || state.is_terminated();
+        self.until(connected, client.state_watcher()).await.map(|()| client)
+    }
+
+    /// Waits for such a state as long as for any request.
+    async fn until(&self, reached: impl Fn(SessionState) -> bool, mut states: StateWatcher) -> Result<(), ZkError> {
         let mut state = states.state();
-        while state != SessionState::SyncConnected && !state.is_terminated() {
-            state = timeout(self.config.timeout, states.changed()).await.map_err(|_| ZkError::Timeout)?;
-        }
-        Ok(client)
+        let reaching = async {
+            while !reached(state) {
+                state = states.changed().await;
+            }
+        };
+        timeout(self.config.timeout, reaching).await.map_err(|_| ZkError::Timeout)
     }
 
     /// Bounds a call in time. A request that is given up may still arrive.
     pub async fn limited<R>(&self, call: impl Future<Output = Result<R, ZkError>>) -> Result<R, ZkError> {
         timeout(self.config.timeout * 2, call).await.unwrap_or(Err(ZkError::ConnectionLoss))
+    }
+
+    /// Its tenant. Nobody waits while having it.
+    pub fn tenant(&self) -> MutexGuard<'_, T> {
+        locked(&self.tenant)
     }
 
     /// The node under which everything lives.
@@ -116,15 +127,14 @@ impl<T: Tenant> Session<T> {
 
     /// The paths of all nodes that live as long as the session. One request, which is given up early: others wait behind it.
     pub async fn nodes(&self) -> Result<HashSet<String>, ZkError> {
-        let client = self.client().ok_or(ZkError::ClientClosed)?;
+        let client = self.client()?;
         let listed = timeout(self.config.timeout.min(self.timeout / 8), client.list_ephemerals(self.root())).await;
         Ok(listed.unwrap_or(Err(ZkError::ConnectionLoss))?.into_iter().collect())
     }
 
     /// Rings another session, so that it looks after its nodes. One that is not ours has no bell.
     pub async fn ring(&self, other: i64) -> Result<(), ZkError> {
-        let client = self.client().ok_or(ZkError::ClientClosed)?;
-        client.set_data(&self.config.bell(other), b"", None).await.map(drop)
+        self.client()?.set_data(&self.config.bell(other), b"", None).await.map(drop)
     }
 
     /// Takes the session into use; `false` if it has ended.
@@ -135,8 +145,8 @@ impl<T: Tenant> Session<T> {
     }
 
     /// The client, if the session has not ended.
-    pub(crate) fn client(&self) -> Option<Client> {
-        self.life().client.clone()
+    pub(crate) fn client(&self) -> Result<Client, ZkError> {
+        self.life().client.clone().ok_or(ZkError::ClientClosed)
     }
 
     pub(crate) fn life(&self) -> MutexGuard<'_, Life> {
@@ -145,11 +155,10 @@ impl<T: Tenant> Session<T> {
 
     /// Lets the client go if nobody needs it, and nobody did for a while.
     pub(crate) fn leave_if_idle(&self, now: Moment) {
-        if self.tenant.is_idle() {
-            let mut life = self.life();
-            if life.is_unused(now) {
-                life.client = None;
-            }
+        let is_idle = self.tenant().is_idle();
+        let mut life = self.life();
+        if is_idle && life.is_unused(now) {
+            life.client = None;
         }
     }
 
@@ -160,14 +169,8 @@ impl<T: Tenant> Session<T> {
 
     /// Closes the session, and waits for it as long as for any request.
     pub(crate) async fn close(&self) {
-        let Some(mut states) = self.leave().map(|client| client.state_watcher()) else { return };
-        let mut state = states.state();
-        let closed = async {
-            while !state.is_terminated() {
-                state = states.changed().await;
-            }
-        };
-        let _ = timeout(self.config.timeout, closed).await;
+        let Some(states) = self.leave().map(|client| client.state_watcher()) else { return };
+        let _ = self.until(SessionState::is_terminated, states).await;
     }
 }
 
@@ -181,10 +184,6 @@ impl<T> fmt::Debug for Session<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").field("timeout", &self.timeout).finish_non_exhaustive()
     }
-}
-
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

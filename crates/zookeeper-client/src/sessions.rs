@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use leasehold_core::seam::{Bells, locked};
 use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Result};
 use tokio::time::timeout;
 
 use crate::config::Config;
-use crate::session::{Session, Tenant, locked};
+use crate::session::{Session, Tenant};
 
 /// How long making a session may take.
 const CONNECT: Duration = Duration::from_millis(2500);
@@ -18,8 +19,8 @@ const CONNECT: Duration = Duration::from_millis(2500);
 /// All sessions of one client. When it is dropped they are closed.
 pub struct Sessions<T: Tenant> {
     config: Arc<Config>,
-    /// Who lives in a new one.
-    tenant: Box<dyn Fn() -> T + Send + Sync>,
+    /// Rung when the sessions' watches may have missed something, and by whoever lives in them.
+    pub bells: Bells,
     /// `None` once the client is closed.
     open: Mutex<Option<ByTtl<T>>>,
     /// One makes a session, the others wait for it.
@@ -29,10 +30,10 @@ pub struct Sessions<T: Tenant> {
 type ByTtl<T> = HashMap<Duration, Arc<Session<T>>>;
 
 impl<T: Tenant> Sessions<T> {
-    /// No sessions yet. Each new one gets a tenant of its own.
-    pub fn new(config: Config, tenant: impl Fn() -> T + Send + Sync + 'static) -> Sessions<T> {
-        let (config, open) = (Arc::new(config), Mutex::new(Some(HashMap::new())));
-        Sessions { config, tenant: Box::new(tenant), open, making: tokio::sync::Mutex::default() }
+    /// No sessions yet.
+    pub fn new(config: Config) -> Sessions<T> {
+        let open = Mutex::new(Some(HashMap::new()));
+        Sessions { config: Arc::new(config), bells: Bells::new(), open, making: tokio::sync::Mutex::default() }
     }
 
     /// The session for leases of `ttl`, a new one if there is none (any more).
@@ -43,9 +44,9 @@ impl<T: Tenant> Sessions<T> {
                 return Ok(session);
             }
             self.opened(|_| ())?;
-            let session = Session::open(&self.config, (self.tenant)(), ttl).await?;
+            let session = Session::open(&self.config, &self.bells, ttl).await?;
             self.opened(|sessions| {
-                sessions.retain(|_, session| session.client().is_some());
+                sessions.retain(|_, session| session.client().is_ok());
                 sessions.insert(ttl, session.clone());
             })
             .inspect_err(|_| drop(session.leave()))?;

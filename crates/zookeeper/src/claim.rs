@@ -1,14 +1,12 @@
 //! Taking a place in line and keeping it: what `claim` does.
 
-use futures_util::future::join;
 use leasehold_core::seam::{Claim, Claimed, Mode, Moment, Place, Queue, Waiting, holding, same_permits};
 use leasehold_core::{Contention, Error, ErrorKind, Result};
-use leasehold_zookeeper_client::{reading, writing};
-use zookeeper_client::{Client, CreateMode, Error as ZkError};
+use leasehold_zookeeper_client::{Node, reading, writing};
+use zookeeper_client::{Client, Error as ZkError};
 
 use crate::claims::Session;
 use crate::line::{Child, in_order, line, modes};
-use crate::table::{Entry, Node};
 use crate::wait::is_awaited;
 use crate::withdraw::withdraw;
 use crate::{names, record};
@@ -21,7 +19,7 @@ pub(crate) async fn claim(session: &Session, claim: &Claim) -> Result<Claimed> {
     };
     session.limited(attempted).await.unwrap_or_else(|e| {
         // What is known of a claim is what may be in the store.
-        let may_be_there = session.tenant.table().kept.contains_key(&claim.id);
+        let may_be_there = session.tenant().kept.contains_key(&claim.id);
         Err(if may_be_there { writing(e) } else { reading(e) })
     })
 }
@@ -30,7 +28,7 @@ pub(crate) async fn claim(session: &Session, claim: &Claim) -> Result<Claimed> {
 pub(crate) struct Attempt<'a> {
     pub(crate) session: &'a Session,
     pub(crate) client: Client,
-    claim: &'a Claim,
+    pub(crate) claim: &'a Claim,
     /// The lock's node.
     pub(crate) parent: String,
 }
@@ -38,12 +36,12 @@ pub(crate) struct Attempt<'a> {
 impl Attempt<'_> {
     /// The outer error is ZooKeeper's, the inner one is the answer.
     async fn run(&self) -> Result<Result<Claimed>, ZkError> {
-        let (claims, claim) = (&self.session.tenant, self.claim);
+        let (session, claim) = (self.session, self.claim);
         let trying = claim.queue == Queue::Try;
-        if claims.table().kept.get(&claim.id).is_some_and(|kept| kept.entry.node.is_none()) {
-            withdraw(self.session, claim.id).await?; // its answer was lost: what came of it goes first
+        if session.tenant().kept.get(&claim.id).is_some_and(|kept| kept.entry.made.is_none()) {
+            withdraw(session, claim.id).await?; // its answer was lost: what came of it goes first
         }
-        let known = claims.table().renew(claim.id, Moment::now());
+        let known = session.tenant().renew(claim.id, Moment::now());
         let mut line = match known.is_some() || trying {
             true => line(&self.client, &self.parent).await?,
             false => Vec::new(),
@@ -53,7 +51,7 @@ impl Attempt<'_> {
         let entry = match found {
             Some(entry) => entry,
             None => {
-                claims.table().kept.remove(&claim.id); // its entry is gone
+                session.tenant().kept.remove(&claim.id); // its entry is gone
                 if trying {
                     if let Err(differ) = same_permits(&modes(&line), claim.mode) {
                         return Ok(Err(differ));
@@ -75,7 +73,7 @@ impl Attempt<'_> {
         }
         if trying {
             if let Some(who) = self.busy(before, own.mode).await? {
-                withdraw(self.session, claim.id).await?;
+                withdraw(session, claim.id).await?;
                 return Ok(Ok(Claimed::Busy(who)));
             }
         } else if let Some(holder) = self.wait(&entry, before.clone(), own.mode).await? {
@@ -87,58 +85,41 @@ impl Attempt<'_> {
                 None => Contention::unknown().waiters(queued),
             };
             // A nap of one lease: no wait rests on its watches alone.
-            return Ok(Ok(Claimed::Waiting(Waiting::new(Place::new(path), who).look_again(self.session.timeout))));
+            return Ok(Ok(Claimed::Waiting(Waiting::new(Place::new(path), who).look_again(session.timeout))));
         }
         self.hold(&entry, &path, again && !trying && is_awaited(own.mode)).await
     }
 
-    /// Makes a new entry. The list is sent right behind it: the session's order makes it show whatever is before the entry.
-    async fn enter(&self) -> Result<(Entry, Vec<Child>), ZkError> {
-        let (claims, claim) = (&self.session.tenant, self.claim);
-        let mut entry = Entry::new(claim.id, &self.parent);
-        let prefix = self.path(&format!("{}{}", entry.prefix, names::ending(claim.mode)));
+    /// Makes a new entry. Answers the line with it.
+    async fn enter(&self) -> Result<(Node, Vec<Child>), ZkError> {
+        let (session, claim) = (self.session, self.claim);
+        let mut entry = Node::new(&self.parent);
+        session.tenant().keep(&entry, claim, claim.ttl.max(session.timeout), Moment::now());
         let data = record::encode(claim.mode, &claim.label);
-        let options = self.session.make(CreateMode::EphemeralSequential);
-        claims.table().keep(&entry, claim, claim.ttl.max(self.session.timeout), Moment::now());
-        loop {
-            let created = self.client.create(&prefix, &data, &options);
-            let (created, listed) = join(created, self.client.list_children(&self.parent)).await;
-            match created {
-                Ok((stat, number)) => {
-                    entry.node = Some(Node { path: format!("{prefix}{number}").into(), czxid: stat.czxid });
-                    if let Some(kept) = claims.table().at(&entry) {
-                        kept.entry = entry.clone();
-                    }
-                    return Ok((entry, in_order(&listed?)));
-                }
-                // ZooKeeper removes the node of a lock that nobody has used for a minute.
-                Err(ZkError::NoNode) => {
-                    self.client.mkdir(&self.parent, &self.session.make(CreateMode::Container)).await?;
-                }
-                Err(e) => {
-                    if writing(e.clone()).kind() != ErrorKind::Ambiguous {
-                        claims.table().kept.remove(&claim.id);
-                    }
-                    return Err(e);
-                }
-            }
+        let listed = entry.make(session, &names::ending(claim.mode), &data).await;
+        let refused = |e: &ZkError| writing(e.clone()).kind() != ErrorKind::Ambiguous;
+        if entry.made.is_none() && listed.as_ref().is_err_and(refused) {
+            session.tenant().kept.remove(&claim.id);
+        } else if let Some(kept) = session.tenant().at(claim.id, &entry) {
+            kept.entry = entry.clone();
         }
+        Ok((entry, in_order(&listed?)))
     }
 
     /// It is the entry's turn. Stores what is new about it, or that it holds if others wait for that.
-    async fn hold(&self, entry: &Entry, path: &str, tell: bool) -> Result<Result<Claimed>, ZkError> {
-        let (claims, claim) = (&self.session.tenant, self.claim);
+    async fn hold(&self, entry: &Node, path: &str, tell: bool) -> Result<Result<Claimed>, ZkError> {
+        let (session, claim) = (self.session, self.claim);
         let withdrawn = || Error::new(ErrorKind::Ambiguous, "the claim was withdrawn meanwhile");
-        let known = claims.table().at(entry).map(|kept| (kept.held, kept.stored.clone()));
+        let known = session.tenant().at(claim.id, entry).map(|kept| (kept.held, kept.stored.clone()));
         let Some((held, stored)) = known else { return Ok(Err(withdrawn())) };
         let downgrade = held && (stored.0, claim.mode) == (Mode::Exclusive, Mode::Shared);
         let new = (if downgrade { Mode::Shared } else { stored.0 }, claim.label.clone());
         if tell || new != stored {
             self.client.set_data(path, &record::encode(new.0, &new.1), None).await?;
         }
-        let grant = claims.table().at(entry).and_then(|kept| {
+        let grant = session.tenant().at(claim.id, entry).and_then(|kept| {
             (kept.held, kept.stored) = (true, new);
-            kept.grant(|asked| self.session.validity(asked))
+            kept.grant(session)
         });
         Ok(grant.map(Claimed::Granted).ok_or_else(withdrawn))
     }

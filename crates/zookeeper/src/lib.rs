@@ -34,24 +34,19 @@ mod look;
 mod names;
 mod observe;
 mod record;
-mod table;
+mod renew;
 mod wait;
 mod withdraw;
 
-use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
-use leasehold_core::{
-    DEFAULT_TTL, Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result,
-};
+use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 pub use leasehold_zookeeper_client::Config;
 use leasehold_zookeeper_client::{Sessions, reading, writing};
 
-use crate::claims::{Claims, Session};
+use crate::claims::Claims;
 
 /// A client of ZooKeeper. Clones are the same client; when the last one is dropped, its sessions are closed, and whatever was
 /// held through them is free.
@@ -59,10 +54,9 @@ use crate::claims::{Claims, Session};
 /// Locks with the same TTL share one session, so they also share its end. The server has the last word on how long a session
 /// lives: between two and twenty of its ticks (4 s and 40 s as it is shipped), whatever the TTL says. Leases are then as long as
 /// the session.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ZooKeeper {
     sessions: Arc<Sessions<Claims>>,
-    bells: Bells,
 }
 
 impl ZooKeeper {
@@ -79,11 +73,9 @@ impl ZooKeeper {
 
     /// Connects as the configuration says. The errors are those of [`connect`](ZooKeeper::connect).
     pub async fn with_config(config: Config) -> Result<ZooKeeper> {
-        let bells = Bells::new();
-        let theirs = bells.clone();
-        let sessions = Arc::new(Sessions::new(config, move || Claims::new(theirs.clone())));
+        let sessions = Arc::new(Sessions::new(config));
         sessions.with_ttl(DEFAULT_TTL).await?;
-        Ok(ZooKeeper { sessions, bells })
+        Ok(ZooKeeper { sessions })
     }
 
     /// The node of the hold with this token: the fence for writes to this same ZooKeeper, by any client of it.
@@ -122,15 +114,7 @@ impl Backend for ZooKeeper {
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        let live = |tenure: &Tenure| Some((tenure.claim.ttl, self.sessions.live(tenure.claim.ttl)?));
-        let sessions: HashMap<Duration, Arc<Session>> = tenures.iter().filter_map(live).collect();
-        // An audit that fails says nothing, and takes nothing from what heartbeats have proven.
-        join_all(sessions.values().map(|session| claims::audit(session, Loss::Gone))).await;
-        let renewal = |tenure: &Tenure| match sessions.get(&tenure.claim.ttl) {
-            Some(session) => claims::renew(session, tenure),
-            None => Renewal::Lost(Loss::Expired),
-        };
-        Ok(tenures.iter().map(renewal).collect())
+        Ok(renew::renew(&self.sessions, tenures).await)
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
@@ -156,7 +140,7 @@ impl Backend for ZooKeeper {
     }
 
     fn observe(&self, name: &Name) -> Observing {
-        observe::observe(&self.sessions, &self.bells, name)
+        observe::observe(&self.sessions, name)
     }
 
     fn guarantees(&self) -> Guarantees {
@@ -175,17 +159,11 @@ impl Backend for ZooKeeper {
     }
 
     fn bells(&self) -> Option<&Bells> {
-        Some(&self.bells)
+        Some(&self.sessions.bells)
     }
 
     async fn close(&self) -> Result<()> {
         self.sessions.close().await;
         Ok(())
-    }
-}
-
-impl fmt::Debug for ZooKeeper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ZooKeeper").field(&self.sessions).finish()
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Bells, Observing};
+use leasehold_core::seam::Observing;
 use leasehold_core::{ErrorKind, Name, Result};
-use leasehold_zookeeper_client::{Sessions, reading};
+use leasehold_zookeeper_client::{Sessions, found, reading};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use zookeeper_client::{Error as ZkError, OneshotWatcher};
@@ -18,18 +18,18 @@ use crate::names;
 const BREATHE: Duration = Duration::from_millis(200);
 
 /// See [`Backend::observe`](leasehold_core::seam::Backend::observe).
-pub(crate) fn observe(sessions: &Arc<Sessions<Claims>>, bells: &Bells, name: &Name) -> Observing {
+pub(crate) fn observe(sessions: &Arc<Sessions<Claims>>, name: &Name) -> Observing {
     if Handle::try_current().is_err() {
         return Observing::none();
     }
-    let (sessions, bells, name) = (sessions.clone(), bells.clone(), name.clone());
+    let (sessions, name) = (sessions.clone(), name.clone());
     let mut task = JoinSet::new();
     task.spawn(async move {
         loop {
             match watch(&sessions, &name).await {
                 Ok(watcher) => {
                     // Whatever changed before there was a watch.
-                    bells.stirred(&name);
+                    sessions.bells.stirred(&name);
                     watcher.changed().await;
                 }
                 Err(e) if e.kind() == ErrorKind::Closed => return,
@@ -53,13 +53,12 @@ async fn watch_head(session: &Session, name: &Name) -> Result<OneshotWatcher, Zk
     if let Some(head) = line(&client, &parent).await?.first() {
         return Ok(client.get_and_watch_data(&format!("{parent}/{}", head.node)).await?.2);
     }
-    let (changed, watcher) = match client.list_and_watch_children(&parent).await {
-        Ok((children, watcher)) => (!in_order(&children).is_empty(), watcher),
-        Err(ZkError::NoNode) => {
+    let (changed, watcher) = match found(client.list_and_watch_children(&parent).await)? {
+        Some((children, watcher)) => (!in_order(&children).is_empty(), watcher),
+        None => {
             let (stat, watcher) = client.check_and_watch_stat(&parent).await?;
             (stat.is_some(), watcher)
         }
-        Err(e) => return Err(e),
     };
     if changed { Err(ZkError::NoNode) } else { Ok(watcher) }
 }

@@ -4,12 +4,11 @@
 use futures_util::future::join_all;
 use leasehold_core::Contention;
 use leasehold_core::seam::{Admission, Mode, admit, holding};
-use tokio::task::JoinSet;
+use leasehold_zookeeper_client::{Node, found};
 use zookeeper_client::{Error as ZkError, OneshotWatcher};
 
 use crate::claim::Attempt;
 use crate::line::{Child, in_order, line, modes};
-use crate::table::Entry;
 
 /// More permits than that are not watched one by one. The first that does not get one watches the children, and whoever is
 /// behind it watches the one before, which writes to its own node once it holds. So a release still wakes one waiter only.
@@ -27,16 +26,13 @@ impl Attempt<'_> {
     /// Who keeps a claim of this mode out of this line; `None`: nobody does.
     pub(crate) async fn busy(&self, mut line: Vec<Child>, mode: Mode) -> Result<Option<Contention>, ZkError> {
         while admit(&modes(&line), mode) != Admission::In {
-            match self.client.get_data(&self.path(&line[0].node)).await {
-                Ok((data, stat)) => {
-                    let holder = line[0].read(&data, &stat);
-                    let modes = modes(&line);
-                    let who = Contention::from(&holder).waiters(line.len() - holding(&modes));
-                    return Ok((admit(&modes, mode) != Admission::In).then_some(who));
-                }
-                Err(ZkError::NoNode) => drop(line.remove(0)),
-                Err(e) => return Err(e),
+            if let Some((data, stat)) = found(self.client.get_data(&self.path(&line[0].node)).await)? {
+                let holder = line[0].read(&data, &stat);
+                let modes = modes(&line);
+                let who = Contention::from(&holder).waiters(line.len() - holding(&modes));
+                return Ok((admit(&modes, mode) != Admission::In).then_some(who));
             }
+            line.remove(0);
         }
         Ok(None)
     }
@@ -47,7 +43,7 @@ impl Attempt<'_> {
     /// Nothing can get in before an entry that is in line, so what stood before it when the line was read only gets shorter.
     pub(crate) async fn wait(
         &self,
-        entry: &Entry,
+        entry: &Node,
         mut before: Vec<Child>,
         mode: Mode,
     ) -> Result<Option<Option<Contention>>, ZkError> {
@@ -63,16 +59,14 @@ impl Attempt<'_> {
                 // By getData: on a node that is gone it leaves no watch behind.
                 let watch = async |node: &String| self.client.get_and_watch_data(&self.path(node)).await;
                 for (node, answer) in nodes.iter().zip(join_all(nodes.iter().map(watch)).await) {
-                    match answer {
-                        Ok((data, stat, watcher)) => {
-                            if let Some(head) = before.first_mut().filter(|head| head.node == *node) {
-                                holder = Some(Contention::from(&head.read(&data, &stat)));
-                            }
-                            watchers.push(watcher);
-                        }
-                        Err(ZkError::NoNode) => before.retain(|child| child.node != *node),
-                        Err(e) => return Err(e),
+                    let Some((data, stat, watcher)) = found(answer)? else {
+                        before.retain(|child| child.node != *node);
+                        continue;
+                    };
+                    if let Some(head) = before.first_mut().filter(|head| head.node == *node) {
+                        holder = Some(Contention::from(&head.read(&data, &stat)));
                     }
+                    watchers.push(watcher);
                 }
                 if is_awaited(mode) {
                     // It may have written before it was watched.
@@ -88,17 +82,17 @@ impl Attempt<'_> {
     }
 
     /// Lets these watchers ring for this entry, instead of those before.
-    fn ring_for(&self, entry: &Entry, watchers: Vec<OneshotWatcher>) {
-        let mut watches = JoinSet::new();
-        for watcher in watchers {
-            let (bells, id) = (self.session.tenant.bells.clone(), entry.id);
-            watches.spawn(async move {
+    fn ring_for(&self, entry: &Node, watchers: Vec<OneshotWatcher>) {
+        let (session, id) = (self.session, self.claim.id);
+        let rings = watchers.into_iter().map(|watcher| {
+            let bells = session.bells.clone();
+            async move {
                 watcher.changed().await;
                 bells.claim_again(id);
-            });
-        }
-        if let Some(kept) = self.session.tenant.table().at(entry) {
-            kept.watches = watches;
+            }
+        });
+        if let Some(kept) = session.tenant().at(id, entry) {
+            kept.watches = rings.collect();
         }
     }
 }
