@@ -3,6 +3,9 @@
 use leasehold_core::{Error, ErrorKind};
 use zookeeper_client::Error as ZkError;
 
+/// What ZooKeeper answered, or why it did not.
+pub type Answer<T> = Result<T, ZkError>;
+
 /// An error of a request that only reads: nothing was changed, whatever happened to it.
 pub fn reading(e: ZkError) -> Error {
     of(e, ErrorKind::Unavailable)

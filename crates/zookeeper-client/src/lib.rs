@@ -5,10 +5,9 @@
 //! alive, proven to live by writes, and closed when nobody needs them; whoever lives in one hears of that as its [`Tenant`].
 //!
 //! `config` reads an address, `sessions` has one session for each TTL, `session` is one of them, `heart` keeps it alive, `proof`
-//! says since when it surely lives, `bell` wakes it from outside, `node` is made through it and surely removed, `read` asks for
-//! nodes that come and go, `error` says honestly what went wrong.
+//! says since when it surely lives, `node` is made through it and surely removed, `read` asks for nodes that come and go, `error`
+//! says honestly what went wrong.
 
-mod bell;
 mod config;
 mod error;
 mod heart;
@@ -19,7 +18,7 @@ mod session;
 mod sessions;
 
 pub use crate::config::Config;
-pub use crate::error::{reading, writing};
+pub use crate::error::{Answer, reading, writing};
 pub use crate::node::Node;
 pub use crate::read::{AT_ONCE, children, found, read};
 pub use crate::session::{Session, Tenant};

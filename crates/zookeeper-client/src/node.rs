@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use futures_util::future::join;
 use leasehold_core::seam::ClaimId;
-use zookeeper_client::{CreateMode, Error as ZkError};
+use zookeeper_client::CreateMode;
 
+use crate::error::Answer;
 use crate::read::{children, found};
 use crate::session::{Session, Tenant};
 
@@ -36,15 +37,11 @@ impl Node {
 
     /// Makes it, with this end before its number. Its parent's children are asked for right behind that: the session's order
     /// makes the list show whatever is before the node.
-    pub async fn make<T: Tenant>(
-        &mut self,
-        session: &Session<T>,
-        ending: &str,
-        data: &[u8],
-    ) -> Result<Vec<String>, ZkError> {
+    pub async fn make<T: Tenant>(&mut self, session: &Session<T>, ending: &str, data: &[u8]) -> Answer<Vec<String>> {
         let client = session.connected().await?;
         let path = format!("{}/{}{ending}", self.parent, self.prefix);
-        let (own, parents) = (session.make(CreateMode::EphemeralSequential), session.make(CreateMode::Container));
+        let (own, parents) =
+            (session.config.make(CreateMode::EphemeralSequential), session.config.make(CreateMode::Container));
         loop {
             let (made, listed) = join(client.create(&path, data, &own), client.list_children(&self.parent)).await;
             if let Some((stat, number)) = found(made)? {
@@ -60,7 +57,7 @@ impl Node {
     ///
     /// Nothing of it can arrive after this: a request that was sent before on the same connection is executed before, and one on
     /// an earlier connection of the session is refused by the server once the session is on another.
-    pub async fn remove<T: Tenant>(&self, session: &Session<T>) -> Result<(), ZkError> {
+    pub async fn remove<T: Tenant>(&self, session: &Session<T>) -> Answer<()> {
         let client = session.connected().await?;
         if let Some((path, _)) = &self.made {
             return found(client.delete(path, None).await).map(drop);

@@ -2,11 +2,13 @@
 
 use zookeeper_client::{Client, Error as ZkError, MultiReadResult, MultiReader};
 
+use crate::error::Answer;
+
 /// How many nodes one request reads.
 pub const AT_ONCE: usize = 128;
 
 /// What was answered, or `None` if the node is not there.
-pub fn found<R>(answer: Result<R, ZkError>) -> Result<Option<R>, ZkError> {
+pub fn found<R>(answer: Answer<R>) -> Answer<Option<R>> {
     match answer {
         Err(ZkError::NoNode) => Ok(None),
         other => other.map(Some),
@@ -14,7 +16,7 @@ pub fn found<R>(answer: Result<R, ZkError>) -> Result<Option<R>, ZkError> {
 }
 
 /// The children of a node, none if it is not there.
-pub async fn children(client: &Client, path: &str) -> Result<Vec<String>, ZkError> {
+pub async fn children(client: &Client, path: &str) -> Answer<Vec<String>> {
     Ok(found(client.list_children(path).await)?.unwrap_or_default())
 }
 
@@ -22,8 +24,8 @@ pub async fn children(client: &Client, path: &str) -> Result<Vec<String>, ZkErro
 pub async fn read<'a>(
     client: &'a Client,
     paths: &[String],
-    what: impl Fn(&mut MultiReader<'a>, &str) -> Result<(), ZkError>,
-) -> Result<Vec<MultiReadResult>, ZkError> {
+    what: impl Fn(&mut MultiReader<'a>, &str) -> Answer<()>,
+) -> Answer<Vec<MultiReadResult>> {
     let mut answers = Vec::with_capacity(paths.len());
     for chunk in paths.chunks(AT_ONCE) {
         let mut reader = client.new_multi_reader();

@@ -9,12 +9,12 @@ use std::time::Duration;
 use leasehold_core::seam::{Bells, Moment, Validity, locked};
 use leasehold_core::{Loss, Result};
 use tokio::time::timeout;
-use zookeeper_client::{Client, CreateMode, CreateOptions, Error as ZkError, SessionState, StateWatcher};
+use zookeeper_client::{Client, Error as ZkError, SessionState, StateWatcher};
 
 use crate::config::Config;
-use crate::error::reading;
+use crate::error::{Answer, reading};
+use crate::heart;
 use crate::proof::Proof;
-use crate::{bell, heart};
 
 /// A server that says nothing for so long is left for another one.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ pub trait Tenant: Default + Send + 'static {
     fn proven(session: &Session<Self>) -> impl Future<Output = ()> + Send;
 
     /// Somebody rang: nodes of this session may have been removed. After an error it is told again.
-    fn rung(session: &Session<Self>) -> impl Future<Output = Result<(), ZkError>> + Send;
+    fn rung(session: &Session<Self>) -> impl Future<Output = Answer<()>> + Send;
 
     /// Nothing in here needs the session. One that nobody takes into use for a minute then is closed.
     fn is_idle(&self) -> bool;
@@ -70,27 +70,22 @@ impl<T: Tenant> Session<T> {
         let life = Life { client: Some(client), proof: Proof::new(asked, timeout), used: Moment::now() };
         let (bells, config, tenant) = (bells.clone(), config.clone(), Mutex::default());
         let session = Arc::new(Session { bells, timeout, config, id, tenant, life: Mutex::new(life) });
-        let bell = bell::listen(&session).await.map_err(reading)?;
-        let living = session.clone();
-        tokio::spawn(async move {
-            let loss = heart::live(&living, states, bell).await;
-            drop(living.leave());
-            T::ended(&living, loss);
-        });
+        let bell = heart::listen(&session).await.map_err(reading)?;
+        tokio::spawn(heart::live(session.clone(), states, bell));
         Ok(session)
     }
 
     /// The client once it is connected. An error means that nothing was sent.
     ///
     /// A request that is made while there is no connection would be queued, and sent whenever there is one.
-    pub async fn connected(&self) -> Result<Client, ZkError> {
+    pub async fn connected(&self) -> Answer<Client> {
         let client = self.client()?;
         let connected = |state: SessionState| state == SessionState::SyncConnected || state.is_terminated();
         self.until(connected, client.state_watcher()).await.map(|()| client)
     }
 
     /// Waits for such a state as long as for any request.
-    async fn until(&self, reached: impl Fn(SessionState) -> bool, mut states: StateWatcher) -> Result<(), ZkError> {
+    async fn until(&self, reached: impl Fn(SessionState) -> bool, mut states: StateWatcher) -> Answer<()> {
         let mut state = states.state();
         let reaching = async {
             while !reached(state) {
@@ -101,7 +96,7 @@ impl<T: Tenant> Session<T> {
     }
 
     /// Bounds a call in time. A request that is given up may still arrive.
-    pub async fn limited<R>(&self, call: impl Future<Output = Result<R, ZkError>>) -> Result<R, ZkError> {
+    pub async fn limited<R>(&self, call: impl Future<Output = Answer<R>>) -> Answer<R> {
         timeout(self.config.timeout * 2, call).await.unwrap_or(Err(ZkError::ConnectionLoss))
     }
 
@@ -115,25 +110,20 @@ impl<T: Tenant> Session<T> {
         &self.config.root
     }
 
-    /// How nodes of this kind are made.
-    pub fn make(&self, mode: CreateMode) -> CreateOptions<'static> {
-        self.config.make(mode)
-    }
-
     /// How long something holds that was last asked for at `asked`, as is proven now.
     pub fn validity(&self, asked: Moment) -> Validity {
         self.life().proof.validity(asked)
     }
 
     /// The paths of all nodes that live as long as the session. One request, which is given up early: others wait behind it.
-    pub async fn nodes(&self) -> Result<HashSet<String>, ZkError> {
+    pub async fn nodes(&self) -> Answer<HashSet<String>> {
         let client = self.client()?;
         let listed = timeout(self.config.timeout.min(self.timeout / 8), client.list_ephemerals(self.root())).await;
         Ok(listed.unwrap_or(Err(ZkError::ConnectionLoss))?.into_iter().collect())
     }
 
     /// Rings another session, so that it looks after its nodes. One that is not ours has no bell.
-    pub async fn ring(&self, other: i64) -> Result<(), ZkError> {
+    pub async fn ring(&self, other: i64) -> Answer<()> {
         self.client()?.set_data(&self.config.bell(other), b"", None).await.map(drop)
     }
 
@@ -145,7 +135,7 @@ impl<T: Tenant> Session<T> {
     }
 
     /// The client, if the session has not ended.
-    pub(crate) fn client(&self) -> Result<Client, ZkError> {
+    pub(crate) fn client(&self) -> Answer<Client> {
         self.life().client.clone().ok_or(ZkError::ClientClosed)
     }
 

@@ -2,7 +2,7 @@
 
 use leasehold_core::seam::{Claim, Claimed, Mode, Moment, Place, Queue, Waiting, holding, same_permits};
 use leasehold_core::{Contention, Error, ErrorKind, Result};
-use leasehold_zookeeper_client::{Node, reading, writing};
+use leasehold_zookeeper_client::{Answer, Node, reading, writing};
 use zookeeper_client::{Client, Error as ZkError};
 
 use crate::claims::Session;
@@ -35,21 +35,21 @@ pub(crate) struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// The outer error is ZooKeeper's, the inner one is the answer.
-    async fn run(&self) -> Result<Result<Claimed>, ZkError> {
+    async fn run(&self) -> Answer<Result<Claimed>> {
         let (session, claim) = (self.session, self.claim);
         let trying = claim.queue == Queue::Try;
         if session.tenant().kept.get(&claim.id).is_some_and(|kept| kept.entry.made.is_none()) {
             withdraw(session, claim.id).await?; // its answer was lost: what came of it goes first
         }
         let known = session.tenant().renew(claim.id, Moment::now());
-        let mut line = match known.is_some() || trying {
+        let line = match known.is_some() || trying {
             true => line(&self.client, &self.parent).await?,
             false => Vec::new(),
         };
-        let found = known.filter(|entry| line.iter().any(|child| entry.is(&child.node)));
-        let again = found.is_some();
-        let entry = match found {
-            Some(entry) => entry,
+        let known = known.filter(|entry| line.iter().any(|child| entry.is(&child.node)));
+        let again = known.is_some();
+        let (entry, mut line) = match known {
+            Some(entry) => (entry, line),
             None => {
                 session.tenant().kept.remove(&claim.id); // its entry is gone
                 if trying {
@@ -60,9 +60,7 @@ impl Attempt<'_> {
                         return Ok(Ok(Claimed::Busy(who)));
                     }
                 }
-                let (entry, entered) = self.enter().await?;
-                line = entered;
-                entry
+                self.enter().await?
             }
         };
         let at = line.iter().position(|child| entry.is(&child.node)).ok_or(ZkError::NoNode)?;
@@ -91,7 +89,7 @@ impl Attempt<'_> {
     }
 
     /// Makes a new entry. Answers the line with it.
-    async fn enter(&self) -> Result<(Node, Vec<Child>), ZkError> {
+    async fn enter(&self) -> Answer<(Node, Vec<Child>)> {
         let (session, claim) = (self.session, self.claim);
         let mut entry = Node::new(&self.parent);
         session.tenant().keep(&entry, claim, claim.ttl.max(session.timeout), Moment::now());
@@ -107,7 +105,7 @@ impl Attempt<'_> {
     }
 
     /// It is the entry's turn. Stores what is new about it, or that it holds if others wait for that.
-    async fn hold(&self, entry: &Node, path: &str, tell: bool) -> Result<Result<Claimed>, ZkError> {
+    async fn hold(&self, entry: &Node, path: &str, tell: bool) -> Answer<Result<Claimed>> {
         let (session, claim) = (self.session, self.claim);
         let withdrawn = || Error::new(ErrorKind::Ambiguous, "the claim was withdrawn meanwhile");
         let known = session.tenant().at(claim.id, entry).map(|kept| (kept.held, kept.stored.clone()));

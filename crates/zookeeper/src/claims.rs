@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use leasehold_core::Loss;
 use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place};
-use leasehold_zookeeper_client::{Node, Tenant};
+use leasehold_zookeeper_client::{Answer, Node, Tenant};
 use tokio::task::JoinSet;
-use zookeeper_client::Error as ZkError;
 
 use crate::renew::audit;
 use crate::withdraw::clear;
@@ -89,7 +88,7 @@ impl Tenant for Claims {
         let _ = session.limited(clear(session, |_| true)).await;
     }
 
-    async fn rung(session: &Session) -> Result<(), ZkError> {
+    async fn rung(session: &Session) -> Answer<()> {
         audit(session, Loss::Evicted).await
     }
 

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use leasehold_core::Entry;
 use leasehold_core::seam::{Mode, token_of_place};
-use leasehold_zookeeper_client::children;
-use zookeeper_client::{Client, Error as ZkError, Stat};
+use leasehold_zookeeper_client::{Answer, children};
+use zookeeper_client::{Client, Stat};
 
 use crate::{names, record};
 
@@ -49,7 +49,7 @@ impl Child {
 }
 
 /// The line of this lock's node.
-pub(crate) async fn line(client: &Client, parent: &str) -> Result<Vec<Child>, ZkError> {
+pub(crate) async fn line(client: &Client, parent: &str) -> Answer<Vec<Child>> {
     Ok(in_order(&children(client, parent).await?))
 }
 

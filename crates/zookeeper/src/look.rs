@@ -3,27 +3,22 @@
 use futures_util::future::join;
 use leasehold_core::seam::{Mode, holding, place_of_token};
 use leasehold_core::{Entry, FencingToken, Line, Name};
-use leasehold_zookeeper_client::{AT_ONCE, children, found, read};
-use zookeeper_client::{Error as ZkError, MultiReadResult, MultiReader, Stat};
+use leasehold_zookeeper_client::{AT_ONCE, Answer, children, found, read};
+use zookeeper_client::{MultiReadResult, MultiReader, Stat};
 
 use crate::claims::Session;
 use crate::line::{Child, in_order, line};
 use crate::names;
 
 /// See [`Backend::inspect`](leasehold_core::seam::Backend::inspect).
-pub(crate) async fn inspect(session: &Session, name: &Name) -> Result<Line, ZkError> {
+pub(crate) async fn inspect(session: &Session, name: &Name) -> Answer<Line> {
     let seen = look(session, &names::node(session.root(), name)).await?;
     Ok(Line::in_order(seen.into_iter().map(|(child, entry, _)| (child.mode, entry))))
 }
 
 /// See [`Backend::list`](leasehold_core::seam::Backend::list). One request for the names, and one for each 128 of those that are
 /// looked at: the node of a lock stays for about a minute after its last use.
-pub(crate) async fn list(
-    session: &Session,
-    prefix: &str,
-    after: Option<&Name>,
-    limit: usize,
-) -> Result<Vec<Name>, ZkError> {
+pub(crate) async fn list(session: &Session, prefix: &str, after: Option<&Name>, limit: usize) -> Answer<Vec<Name>> {
     let (client, root) = (session.connected().await?, session.root());
     client.sync(root).await?;
     let nodes = children(&client, root).await?;
@@ -47,7 +42,7 @@ pub(crate) async fn list(
 }
 
 /// See [`Backend::evict`](leasehold_core::seam::Backend::evict). The entry's session hears of it by the one watch that it has.
-pub(crate) async fn evict(session: &Session, name: &Name, token: FencingToken) -> Result<bool, ZkError> {
+pub(crate) async fn evict(session: &Session, name: &Name, token: FencingToken) -> Answer<bool> {
     let Some((path, owner)) = holder(session, name, token).await? else { return Ok(false) };
     let client = session.connected().await?;
     // Another tool's session has no bell.
@@ -56,11 +51,7 @@ pub(crate) async fn evict(session: &Session, name: &Name, token: FencingToken) -
 }
 
 /// The node of the hold with this token, any of its turns, and the session that it belongs to.
-pub(crate) async fn holder(
-    session: &Session,
-    name: &Name,
-    token: FencingToken,
-) -> Result<Option<(String, i64)>, ZkError> {
+pub(crate) async fn holder(session: &Session, name: &Name, token: FencingToken) -> Answer<Option<(String, i64)>> {
     let parent = names::node(session.root(), name);
     let line = look(session, &parent).await?;
     let modes: Vec<Mode> = line.iter().map(|(child, ..)| child.mode).collect();
@@ -69,7 +60,7 @@ pub(crate) async fn holder(
 }
 
 /// A line, and what its nodes say.
-async fn look(session: &Session, parent: &str) -> Result<Vec<(Child, Entry, Stat)>, ZkError> {
+async fn look(session: &Session, parent: &str) -> Answer<Vec<(Child, Entry, Stat)>> {
     let client = session.connected().await?;
     client.sync(parent).await?;
     let line = line(&client, parent).await?;

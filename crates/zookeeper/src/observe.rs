@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_core::seam::Observing;
 use leasehold_core::{ErrorKind, Name, Result};
-use leasehold_zookeeper_client::{Sessions, found, reading};
+use leasehold_zookeeper_client::{Answer, Sessions, found, reading};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use zookeeper_client::{Error as ZkError, OneshotWatcher};
@@ -47,7 +47,7 @@ async fn watch(sessions: &Sessions<Claims>, name: &Name) -> Result<OneshotWatche
 
 /// Watches the head of the line, which holds: who comes behind it changes nothing. An empty line is watched for its first
 /// entry, and a name that has no node for that.
-async fn watch_head(session: &Session, name: &Name) -> Result<OneshotWatcher, ZkError> {
+async fn watch_head(session: &Session, name: &Name) -> Answer<OneshotWatcher> {
     let client = session.connected().await?;
     let parent = names::node(session.root(), name);
     if let Some(head) = line(&client, &parent).await?.first() {

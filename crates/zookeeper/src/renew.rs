@@ -7,8 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use leasehold_core::seam::{Moment, Renewal, Tenure};
 use leasehold_core::{Error, ErrorKind, Loss};
-use leasehold_zookeeper_client::Sessions;
-use zookeeper_client::Error as ZkError;
+use leasehold_zookeeper_client::{Answer, Sessions};
 
 use crate::claims::{Claims, Kept, Session, lose};
 
@@ -31,7 +30,7 @@ pub(crate) async fn renew(sessions: &Sessions<Claims>, tenures: &[Tenure]) -> Ve
 }
 
 /// Compares the claims' nodes with the session's, and rings for those that are gone. One request for all.
-pub(crate) async fn audit(session: &Session, loss: Loss) -> Result<(), ZkError> {
+pub(crate) async fn audit(session: &Session, loss: Loss) -> Answer<()> {
     let path = |kept: &Kept| kept.entry.made.as_ref().map(|(path, _)| path.clone());
     let known: HashSet<Arc<str>> = session.tenant().kept.values().filter_map(path).collect();
     if !known.is_empty() {

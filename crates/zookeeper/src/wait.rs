@@ -4,8 +4,8 @@
 use futures_util::future::join_all;
 use leasehold_core::Contention;
 use leasehold_core::seam::{Admission, Mode, admit, holding};
-use leasehold_zookeeper_client::{Node, found};
-use zookeeper_client::{Error as ZkError, OneshotWatcher};
+use leasehold_zookeeper_client::{Answer, Node, found};
+use zookeeper_client::OneshotWatcher;
 
 use crate::claim::Attempt;
 use crate::line::{Child, in_order, line, modes};
@@ -24,7 +24,7 @@ pub(crate) fn is_awaited(mode: Mode) -> bool {
 
 impl Attempt<'_> {
     /// Who keeps a claim of this mode out of this line; `None`: nobody does.
-    pub(crate) async fn busy(&self, mut line: Vec<Child>, mode: Mode) -> Result<Option<Contention>, ZkError> {
+    pub(crate) async fn busy(&self, mut line: Vec<Child>, mode: Mode) -> Answer<Option<Contention>> {
         while admit(&modes(&line), mode) != Admission::In {
             if let Some((data, stat)) = found(self.client.get_data(&self.path(&line[0].node)).await)? {
                 let holder = line[0].read(&data, &stat);
@@ -46,7 +46,7 @@ impl Attempt<'_> {
         entry: &Node,
         mut before: Vec<Child>,
         mode: Mode,
-    ) -> Result<Option<Option<Contention>>, ZkError> {
+    ) -> Answer<Option<Option<Contention>>> {
         let before_it = |line: Vec<Child>| line.into_iter().take_while(|child| !entry.is(&child.node)).collect();
         let mut holder = None;
         while let Some(nodes) = obstacles(&before, mode) {

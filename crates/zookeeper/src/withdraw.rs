@@ -1,20 +1,20 @@
 //! Withdrawing claims: what `release` does, and what becomes of a claim that nobody wants any more.
 
 use leasehold_core::seam::ClaimId;
-use leasehold_zookeeper_client::Node;
+use leasehold_zookeeper_client::{Answer, Node};
 use zookeeper_client::Error as ZkError;
 
 use crate::claims::Session;
 
 /// Removes whatever the claim has left. If that fails, or nobody waits for it, the session tries again after each heartbeat: it
 /// outlives its claims, so an entry that was forgotten would block its line.
-pub(crate) async fn withdraw(session: &Session, id: ClaimId) -> Result<(), ZkError> {
+pub(crate) async fn withdraw(session: &Session, id: ClaimId) -> Answer<()> {
     session.tenant().leave(id);
     clear(session, |left| left == id).await
 }
 
 /// Removes what those claims have left.
-pub(crate) async fn clear(session: &Session, whose: impl Fn(ClaimId) -> bool) -> Result<(), ZkError> {
+pub(crate) async fn clear(session: &Session, whose: impl Fn(ClaimId) -> bool) -> Answer<()> {
     let leaving: Vec<(ClaimId, Node)> = session.tenant().leaving.iter().filter(|(id, _)| whose(*id)).cloned().collect();
     for (_, entry) in leaving {
         match entry.remove(session).await {
