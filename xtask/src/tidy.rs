@@ -12,16 +12,17 @@ use crate::{
 };
 
 const MAX_LINES: usize = 500;
-/// How many lines of code each store, and what two of them share, may take, tests not counted. About 600 is the aim; these may
+/// How many lines of code each store, and what lies below it, may take, tests not counted. About 600 is the aim; these may
 /// only fall.
-const STORES: [(&str, usize); 7] = [
+const STORES: [(&str, usize); 8] = [
     ("memory", 360),
     ("sqlite", 1265),
     ("redis", 715),
     ("redis-client", 660),
     ("redlock", 842),
     ("etcd", 1330),
-    ("zookeeper", 1110),
+    ("zookeeper", 620),
+    ("zookeeper-client", 502),
 ];
 /// Folders at the root of somebody's machine, which nothing in here may mention.
 const MACHINE: [&str; 4] = ["work", "tmp", "root", "home"];
