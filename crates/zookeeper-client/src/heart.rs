@@ -76,7 +76,7 @@ pub(crate) async fn listen<T: Tenant>(session: &Session<T>) -> Answer<OneshotWat
 }
 
 /// Hears whoever rings, for as long as the session lives.
-pub(crate) async fn hear<T: Tenant>(session: &Session<T>, mut bell: OneshotWatcher) -> Infallible {
+async fn hear<T: Tenant>(session: &Session<T>, mut bell: OneshotWatcher) -> Infallible {
     loop {
         bell.changed().await;
         bell = loop {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join;
-use leasehold_core::seam::ClaimId;
+use uuid::Uuid;
 use zookeeper_client::CreateMode;
 
 use crate::error::Answer;
@@ -25,9 +25,7 @@ impl Node {
     /// A node under this one, not made yet. In the form of Curator's recipes, its name never comes again: what is meant for this
     /// node meets no other, of whatever session.
     pub fn new(parent: &str) -> Node {
-        let hex = ClaimId::fresh().to_string();
-        let prefix = format!("_c_{}-{}-{}-{}-{}-", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
-        Node { parent: parent.into(), prefix: prefix.into(), made: None }
+        Node { parent: parent.into(), prefix: format!("_c_{}-", Uuid::new_v4()).into(), made: None }
     }
 
     /// Whether it is called so.
@@ -40,16 +38,15 @@ impl Node {
     pub async fn make<T: Tenant>(&mut self, session: &Session<T>, ending: &str, data: &[u8]) -> Answer<Vec<String>> {
         let client = session.connected().await?;
         let path = format!("{}/{}{ending}", self.parent, self.prefix);
-        let (own, parents) =
-            (session.config.make(CreateMode::EphemeralSequential), session.config.make(CreateMode::Container));
+        let options = session.config.make(CreateMode::EphemeralSequential);
         loop {
-            let (made, listed) = join(client.create(&path, data, &own), client.list_children(&self.parent)).await;
+            let (made, listed) = join(client.create(&path, data, &options), client.list_children(&self.parent)).await;
             if let Some((stat, number)) = found(made)? {
                 self.made = Some((format!("{path}{number}").into(), stat.czxid));
                 return listed;
             }
             // ZooKeeper removes a container that nobody has used for a minute.
-            client.mkdir(&self.parent, &parents).await?;
+            client.mkdir(&self.parent, &session.config.make(CreateMode::Container)).await?;
         }
     }
 

@@ -95,6 +95,7 @@ impl Attempt<'_> {
         session.tenant().keep(&entry, claim, claim.ttl.max(session.timeout), Moment::now());
         let data = record::encode(claim.mode, &claim.label);
         let listed = entry.make(session, &names::ending(claim.mode), &data).await;
+        // Refused, and so not made: nothing of it can be there.
         let refused = |e: &ZkError| writing(e.clone()).kind() != ErrorKind::Ambiguous;
         if entry.made.is_none() && listed.as_ref().is_err_and(refused) {
             session.tenant().kept.remove(&claim.id);
