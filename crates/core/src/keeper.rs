@@ -305,7 +305,7 @@ impl Registry {
         for id in ids {
             // After a loss no renewal is sent; one that was lost just now comes up again at once, to be given up.
             if let Some(kept) = self.kept.get_mut(&id).filter(|kept| kept.standing.loss().is_none()) {
-                kept.renew_at = now + (kept.standing.ttl() / 3).mul_f64(1.0 - early);
+                kept.renew_at = now + kept.standing.renew_every().mul_f64(1.0 - early);
                 batch.push(kept.standing.clone());
             }
             self.schedule(id);

@@ -211,11 +211,17 @@ impl Standing {
         locked(&self.state).grant.as_ref().map_or(self.claim.ttl, |g| g.ttl)
     }
 
-    /// How long the first renewal may wait: a third of the lease, or half of what is left of a grant that was slow to come.
+    /// How long the first renewal may wait: as long as any, or half of what is left of a grant that was slow to come.
     pub(crate) fn renew_in(&self) -> Duration {
-        let third = self.ttl() / 3;
-        let now = self.clock.now();
-        locked(&self.state).grant.as_ref().map_or(third, |g| third.min(g.until.since(now) / 2))
+        let (each, now) = (self.renew_every(), self.clock.now());
+        locked(&self.state).grant.as_ref().map_or(each, |g| each.min(g.until.since(now) / 2))
+    }
+
+    /// A third of the lease between renewals. Whoever waits has less to lose: nearly half, so that more than half of the lease
+    /// is left when the grant comes.
+    pub(crate) fn renew_every(&self) -> Duration {
+        let ttl = self.ttl();
+        if locked(&self.state).grant.is_some() { ttl / 3 } else { ttl * 9 / 20 }
     }
 
     pub(crate) fn place(&self) -> Option<Place> {

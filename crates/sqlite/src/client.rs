@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use leasehold_core::seam::{Bells, Claim, ClaimId, Claimed, ClaimedAll, Moment, Renewal, Tenure, unescape};
 use leasehold_core::{Error, ErrorKind, Loss, Name, Result};
-use rusqlite::{OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{Transaction, TransactionBehavior};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tokio::sync::oneshot;
 
 use crate::error;
 use crate::fifo::{Fifo, Life, Watches, remove, ring};
 use crate::file::{File, wait_until};
-use crate::line::{Lines, Me, Ring, is_end_of_line};
+use crate::line::{Lines, Me, Outlook, Ring, is_end_of_line};
 use crate::row::{Standing, standings};
 
 /// How long a request without a lease may wait for other writers, and any other at most.
@@ -189,23 +189,23 @@ impl Client {
 
     pub(crate) fn renew(&mut self, tenures: &[Tenure], deadline: Moment) -> Result<Vec<Renewal>> {
         self.ready(deadline)?;
-        let claims: Vec<(ClaimId, Duration)> = tenures.iter().map(|t| (t.claim.id, t.claim.ttl)).collect();
-        self.write(deadline, |lines| lines.renew(&claims))?;
+        self.write(deadline, |lines| lines.renew(tenures))?;
         // Thousands of places are read without keeping others from writing.
         let of = |e| error::of(&e, &self.file.path);
         let tx = self.file.connection.unchecked_transaction().map_err(of)?;
-        let mut find = tx.prepare_cached(standings!("WHERE p.claim = ?1 AND s.until > ?2")).map_err(of)?;
-        let renewal = |tenure: &Tenure| {
-            let found = find.query_row(params![tenure.claim.id.to_string(), now()], Standing::read).optional();
-            Ok(match found.map_err(of)? {
-                None => Renewal::Lost(Loss::Gone),
-                Some(standing) => match standing.grant() {
-                    Some(grant) if tenure.token != Some(grant.token) => Renewal::Granted(grant),
-                    _ => Renewal::Renewed(standing.validity()),
-                },
-            })
+        let seen = Lines::new(&tx, &mut self.me, now()).renewals(tenures).map_err(of)?;
+        drop(tx);
+        let renewal = |(tenure, (renewal, outlook)): (&Tenure, (Renewal, Option<Outlook>))| {
+            if let Some(Outlook { watch, is_near, .. }) = outlook {
+                let dead = self.watches.set(&self.file.real, tenure.claim.id, &watch);
+                if is_near || !dead.is_empty() {
+                    self.bells.claim_again(tenure.claim.id);
+                }
+                self.ended.extend(dead);
+            }
+            renewal
         };
-        tenures.iter().map(renewal).collect()
+        Ok(tenures.iter().zip(seen).map(renewal).collect())
     }
 
     pub(crate) fn release(&mut self, claim: ClaimId, deadline: Moment) -> Result<()> {

@@ -139,8 +139,11 @@ pub(crate) struct Watches {
 impl Watches {
     /// From now on `claim` depends on these lives; answers which have ended already.
     pub(crate) fn set(&mut self, real: &Path, claim: ClaimId, on: &[Address]) -> Vec<i64> {
-        self.forget(claim);
         let mut dead = Vec::new();
+        if self.of.get(&claim).is_some_and(|known| known.iter().eq(on.iter().map(|of| &of.fifo))) {
+            return dead;
+        }
+        self.forget(claim);
         for of in on {
             let watched = match self.open.entry(of.fifo) {
                 Entry::Occupied(known) => known.into_mut(),

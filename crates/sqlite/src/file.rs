@@ -109,6 +109,8 @@ fn prepare(connection: &mut Connection, real: &Path, boot: &str, is_new: bool) -
     connection.execute_batch("PRAGMA synchronous = NORMAL")?;
     // More than there are statements: none is ever compiled twice.
     connection.set_prepared_statement_cache_capacity(64);
+    // Nor again for another value: the bundled SQLite is built to plan by values, which gains nothing with these indexes.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     // The log stays for the next process, which then needs neither to sync nor to make it.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;

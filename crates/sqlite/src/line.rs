@@ -1,16 +1,21 @@
 //! What one transaction does to lines: take a place, keep it, give it back, and serve whoever is next.
 
 mod several;
+mod waiting;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime};
 
-use leasehold_core::seam::{Admission, Claim, ClaimId, Claimed, Mode, Queue, Waiting, admit, escape, same_permits};
+use leasehold_core::seam::{
+    Admission, Claim, ClaimId, Claimed, Mode, Queue, Tenure, Waiting, admit, escape, same_permits,
+};
 use leasehold_core::{Contention, FencingToken, Result};
 use rusqlite::{OptionalExtension, Transaction, params};
 
 use crate::fifo::Address;
 use crate::row::{Standing, columns, standings, token};
+
+pub(crate) use self::waiting::Outlook;
 
 /// How many tokens a fast claim reserves, for tasks of one process that take turns.
 const TURNS: u32 = 64;
@@ -133,36 +138,14 @@ impl<'a> Lines<'a> {
         if let Some(grant) = mine.grant() {
             return Ok(Answer { claimed: Claimed::Granted(grant), watch: Vec::new() });
         }
-        // The first who waits watches those who keep it out; everybody else whoever is before it.
-        let ahead: Vec<(Address, i64)> = if head.next.as_ref().is_none_or(|next| next.seq == mine.seq) {
-            let watch = match admit(&head.modes(), mine.mode) {
-                Admission::Watch(watch) => watch,
-                Admission::In => Vec::new(),
-            };
-            watch.into_iter().map(|at| (head.holders[at].client, head.holders[at].until)).collect()
-        } else {
-            let before = standings!("WHERE p.name = ?1 AND p.seq < ?2 ORDER BY p.seq DESC LIMIT 1");
-            let before = self.tx.prepare_cached(before)?.query_row(params![name, mine.seq], Standing::read)?;
-            vec![(before.client, before.until)]
-        };
-        // Should nobody be able to see that it ended, its lease does.
-        let end = ahead.iter().map(|(_, until)| *until).min().unwrap_or(self.now);
-        let nap = Duration::from_nanos(end.saturating_sub(self.now).max(0) as u64) + Duration::from_millis(1);
+        let Outlook { watch, nap, .. } = self.outlook(mine, head, name)?;
         let who = self.contention(head, name, 1)?;
-        let watch = ahead.into_iter().map(|(client, _)| client).filter(|client| *client != self.me.address).collect();
         Ok(Answer { claimed: Claimed::Waiting(Waiting::new(mine.place(), who).look_again(nap)), watch })
     }
 
-    /// Drops the dead of one line and grants to whoever is admitted now.
-    ///
     /// Who is admitted are the first of the line: whoever is not admitted keeps out all behind, since each of them has
     /// before it what the other has, and the other.
-    fn settle(&mut self, name: &str) -> rusqlite::Result<Head> {
-        let dead = "DELETE FROM place INDEXED BY mine
-                    WHERE session IN (SELECT id FROM session WHERE until <= ?1) AND name = ?2";
-        if self.tx.prepare_cached(dead)?.execute(params![self.now, name])? > 0 {
-            self.stirred.insert(name.to_owned());
-        }
+    fn head(&self, name: &str) -> rusqlite::Result<Head> {
         let mut head = Head { holders: Vec::new(), next: None };
         let mut modes = Vec::new();
         let mut line = self.tx.prepare_cached(standings!("WHERE p.name = ?1 ORDER BY p.seq"))?;
@@ -175,6 +158,17 @@ impl<'a> Lines<'a> {
             modes.push(standing.mode);
             head.holders.push(standing);
         }
+        Ok(head)
+    }
+
+    /// Drops the dead of one line and grants to whoever is admitted now.
+    fn settle(&mut self, name: &str) -> rusqlite::Result<Head> {
+        let dead = "DELETE FROM place INDEXED BY mine
+                    WHERE session IN (SELECT id FROM session WHERE until <= ?1) AND name = ?2";
+        if self.tx.prepare_cached(dead)?.execute(params![self.now, name])? > 0 {
+            self.stirred.insert(name.to_owned());
+        }
+        let mut head = self.head(name)?;
         for holder in head.holders.iter_mut().filter(|holder| holder.token.is_none()) {
             let token = self.mint(holder.turns)?;
             let grant = "UPDATE place SET token = ?2, since = ?3 WHERE seq = ?1";
@@ -241,12 +235,12 @@ impl<'a> Lines<'a> {
     }
 
     /// Renews the sessions of these claims. What has become of each place is read afterwards.
-    pub(crate) fn renew(&mut self, claims: &[(ClaimId, Duration)]) -> rusqlite::Result<()> {
-        let mut ttls: Vec<i64> = claims.iter().map(|(_, ttl)| nanos(*ttl)).collect();
+    pub(crate) fn renew(&mut self, tenures: &[Tenure]) -> rusqlite::Result<()> {
+        let mut ttls: Vec<i64> = tenures.iter().map(|tenure| nanos(tenure.claim.ttl)).collect();
         ttls.sort_unstable();
         ttls.dedup();
-        for (claim, _) in claims {
-            if let Some((ttl, until)) = self.me.tended.get_mut(claim).filter(|(_, until)| *until > self.now) {
+        for Tenure { claim, .. } in tenures {
+            if let Some((ttl, until)) = self.me.tended.get_mut(&claim.id).filter(|(_, until)| *until > self.now) {
                 *until = self.now.saturating_add(*ttl);
             }
         }

@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         ("place/network_file_system_is_refused", network_file_system_is_refused),
         ("place/time_namespace_is_refused", time_namespace_is_refused),
         ("process/stopped_keeps_its_lease", stopped_keeps_its_lease),
+        ("process/dead_is_seen_by_who_moved_up", dead_is_seen_by_who_moved_up),
         ("process/lives_as_long_as_its_guardian", lives_as_long_as_its_guardian),
         ("process/without_its_fifo_is_not_dead", without_its_fifo_is_not_dead),
         ("process/with_another_fifo_in_its_place_is_not_dead", another_fifo_is_not_death),
@@ -379,6 +380,32 @@ fn stopped_keeps_its_lease() {
         holder.signal("CONT");
         holder.cue();
         holder.says("lost");
+        guard.release().await.unwrap();
+    });
+}
+
+/// Whoever stands behind one that leaves is next, and its renewals find out: it sees the death of the holder, whose lease
+/// lasts for longer than this test may.
+fn dead_is_seen_by_who_moved_up() {
+    let place = Place::new();
+    run(async {
+        let ttl = Duration::from_secs(1);
+        let long = Duration::from_secs(120);
+        let (one, two) = (store(place.path()).await.ttl(long), store(place.path()).await.ttl(ttl));
+        let mut holder = Actor::start("hold", &[&place.word(), "a", "120000"]);
+        holder.says("held");
+        let first = tokio::spawn(one.lock("a").acquire());
+        in_line(&two, "a", 1).await;
+        let second = tokio::spawn(two.lock("a").acquire());
+        in_line(&two, "a", 2).await;
+        first.abort();
+        in_line(&two, "a", 1).await;
+        // It is not told, and renews twice in a lease.
+        tokio::time::sleep(ttl).await;
+        let killed = Moment::now();
+        holder.kill();
+        let guard = second.await.unwrap().unwrap();
+        assert!(since(killed) < Duration::from_secs(10), "{:?}", since(killed));
         guard.release().await.unwrap();
     });
 }

@@ -41,6 +41,28 @@ async fn one_batch_renews_everything() {
     .await;
 }
 
+/// A client that only waits has less to lose: it renews a little before half of its lease is over.
+#[tokio::test]
+async fn who_only_waits_renews_less_often() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let store = script.claims(async |claim, _| Ok(waiting(&claim))).store();
+        let start = time.clock().now();
+        let waiters: Vec<_> = (0..20).map(|i| tokio::spawn(store.lock(("waiting", i)).acquire())).collect();
+        log.until_claimed(20).await;
+        pass(&time, TTL * 9, TTL / 60).await;
+        let batches = log.batches();
+        assert!((19..=22).contains(&batches.len()), "{} batches in nine leases", batches.len());
+        let mut last = start;
+        for (at, ids) in batches {
+            assert!(ids.len() == 20 && at.since(last) < TTL / 2, "{} after {:?}", ids.len(), at.since(last));
+            last = at;
+        }
+        waiters.iter().for_each(|waiter| waiter.abort());
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn renewals_fall_at_a_third_and_after_a_failure_at_a_sixth() {
     in_time(async {

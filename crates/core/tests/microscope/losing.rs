@@ -172,7 +172,7 @@ async fn an_answer_about_a_place_is_none_about_the_grant() {
         let store = script.store();
         let acquire = tokio::spawn(store.lock("a").acquire());
         log.until_claimed(1).await;
-        pass(&time, TTL / 3, ms(100)).await;
+        pass(&time, TTL / 2, ms(100)).await;
         assert_eq!(log.renewals(), 1);
         bells.everyone();
         let guard = acquire.await.unwrap().unwrap();

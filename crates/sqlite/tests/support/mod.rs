@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
+use tokio::runtime::Builder;
 
 use leasehold_core::Store;
 use leasehold_core::seam::Moment;
@@ -153,8 +154,16 @@ pub async fn store(path: impl AsRef<Path>) -> Store {
 
 /// Runs a test that may take a minute at most.
 pub fn run<T>(test: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
+    run_on(Builder::new_multi_thread().worker_threads(2), test)
+}
+
+/// The same on one thread.
+pub fn run_alone<T>(test: impl Future<Output = T>) -> T {
+    run_on(&mut Builder::new_current_thread(), test)
+}
+
+fn run_on<T>(runtime: &mut Builder, test: impl Future<Output = T>) -> T {
+    runtime.enable_all().build().unwrap().block_on(async {
         tokio::time::timeout(Duration::from_secs(60), Box::pin(test)).await.expect("the test hangs")
     })
 }
