@@ -14,15 +14,16 @@ use crate::{
 const MAX_LINES: usize = 500;
 /// How many lines of code each store, and what lies below it, may take, tests not counted. About 600 is the aim; these may
 /// only fall.
-const STORES: [(&str, usize); 8] = [
+const STORES: [(&str, usize); 9] = [
     ("memory", 360),
     ("sqlite", 1325),
     ("redis", 715),
-    ("redis-client", 661),
+    ("redis-client", 657),
     ("redlock", 842),
     ("etcd", 869),
     ("etcd-client", 533),
-    ("zookeeper", 1110),
+    ("zookeeper", 620),
+    ("zookeeper-client", 499),
 ];
 /// Folders at the root of somebody's machine, which nothing in here may mention.
 const MACHINE: [&str; 4] = ["work", "tmp", "root", "home"];

@@ -74,6 +74,7 @@ pub mod seam {
     pub use crate::claim::{Claim, ClaimId, Mode, Place, Queue, Tenure};
     pub use crate::clock::{Clock, Moment, VirtualClock};
     pub use crate::grant::{Claimed, ClaimedAll, Grant, Renewal, Validity, Waiting};
+    pub use crate::sync::locked;
     pub use crate::token::{place_of_token, token_of_place};
     pub use async_trait::async_trait;
 }

@@ -8,10 +8,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use leasehold_core::seam::Observing;
+use leasehold_core::seam::{Observing, locked};
 use leasehold_core::{Error, ErrorKind, Name, Result};
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -296,10 +296,6 @@ impl Link {
     fn state(&self) -> MutexGuard<'_, State> {
         locked(&self.state)
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits for trouble and makes a new connection, for ever. A server that does nothing for us (a replica, one that loads)

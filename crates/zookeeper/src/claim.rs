@@ -1,135 +1,130 @@
 //! Taking a place in line and keeping it: what `claim` does.
 
-use futures_util::future::join;
 use leasehold_core::seam::{Claim, Claimed, Mode, Moment, Place, Queue, Waiting, holding, same_permits};
 use leasehold_core::{Contention, Error, ErrorKind, Result};
-use zookeeper_client::{Client, CreateMode, Error as ZkError};
+use leasehold_zookeeper_client::{Answer, Node, reading, writing};
+use zookeeper_client::{Client, Error as ZkError};
 
-use crate::error::{reading, writing};
-use crate::line::{Child, children, in_order, modes};
-use crate::session::Session;
-use crate::state::{Entry, Node};
-use crate::wait::{busy, is_awaited, wait};
+use crate::claims::Session;
+use crate::line::{Child, in_order, line, modes};
+use crate::wait::is_awaited;
 use crate::withdraw::withdraw;
 use crate::{names, record};
 
 /// See [`Backend::claim`](leasehold_core::seam::Backend::claim).
 pub(crate) async fn claim(session: &Session, claim: &Claim) -> Result<Claimed> {
-    session.limited(attempt(session, claim)).await.unwrap_or_else(|e| {
+    let attempted = async {
+        let (client, parent) = (session.connected().await?, names::node(session.root(), &claim.name));
+        Attempt { session, client, claim, parent }.run().await
+    };
+    session.limited(attempted).await.unwrap_or_else(|e| {
         // What is known of a claim is what may be in the store.
-        let may_be_there = session.state().kept.contains_key(&claim.id);
+        let may_be_there = session.tenant().kept.contains_key(&claim.id);
         Err(if may_be_there { writing(e) } else { reading(e) })
     })
 }
 
-/// The outer error is ZooKeeper's, the inner one is the answer.
-async fn attempt(session: &Session, claim: &Claim) -> Result<Result<Claimed>, ZkError> {
-    let client = session.connected().await?;
-    let parent = session.config.lock(&claim.name);
-    let trying = claim.queue == Queue::Try;
-    if session.state().kept.get(&claim.id).is_some_and(|kept| kept.entry.node.is_none()) {
-        withdraw(session, claim.id).await?; // its answer was lost: what came of it goes first
-    }
-    let known = session.state().renew(claim.id, Moment::now());
-    let mut line = match known.is_some() || trying {
-        true => in_order(&children(&client, &parent, false).await?),
-        false => Vec::new(),
-    };
-    let found = known.filter(|entry| line.iter().any(|child| entry.is(child)));
-    let again = found.is_some();
-    let entry = match found {
-        Some(entry) => entry,
-        None => {
-            session.state().kept.remove(&claim.id); // its entry is gone
-            if trying {
-                if let Err(differ) = same_permits(&modes(&line), claim.mode) {
-                    return Ok(Err(differ));
-                }
-                if let Some(who) = busy(&client, &parent, line, claim.mode).await? {
-                    return Ok(Ok(Claimed::Busy(who)));
-                }
-            }
-            let (entry, entered) = enter(session, &client, claim, &parent).await?;
-            line = entered;
-            entry
+/// One attempt at a claim.
+pub(crate) struct Attempt<'a> {
+    pub(crate) session: &'a Session,
+    pub(crate) client: Client,
+    pub(crate) claim: &'a Claim,
+    /// The lock's node.
+    pub(crate) parent: String,
+}
+
+impl Attempt<'_> {
+    /// The outer error is ZooKeeper's, the inner one is the answer.
+    async fn run(&self) -> Answer<Result<Claimed>> {
+        let (session, claim) = (self.session, self.claim);
+        let trying = claim.queue == Queue::Try;
+        if session.tenant().kept.get(&claim.id).is_some_and(|kept| kept.entry.made.is_none()) {
+            withdraw(session, claim.id).await?; // its answer was lost: what came of it goes first
         }
-    };
-    let at = line.iter().position(|child| entry.is(child)).ok_or(ZkError::NoNode)?;
-    let (own, before) = (line.remove(at), line[..at].to_vec());
-    let path = format!("{parent}/{}", own.node);
-    if !again && let Err(differ) = same_permits(&modes(&before), claim.mode) {
-        return Ok(Err(differ));
-    }
-    if trying {
-        if let Some(who) = busy(&client, &parent, before, own.mode).await? {
-            withdraw(session, claim.id).await?;
-            return Ok(Ok(Claimed::Busy(who)));
-        }
-    } else if let Some(holder) = wait(session, &client, &entry, before.clone(), own.mode).await? {
-        let queued = line.len() - holding(&modes(&before));
-        let who = match holder {
-            Some(holder) => holder.waiters(queued),
-            None if again => busy(&client, &parent, line, own.mode).await?.unwrap_or_default(),
-            // In a long line it is not among those that are watched, and not worth a request.
-            None => Contention::unknown().waiters(queued),
+        let known = session.tenant().renew(claim.id, Moment::now());
+        let line = match known.is_some() || trying {
+            true => line(&self.client, &self.parent).await?,
+            false => Vec::new(),
         };
-        // A nap of one lease: no wait rests on its watches alone.
-        return Ok(Ok(Claimed::Waiting(Waiting::new(Place::new(path), who).look_again(session.timeout))));
-    }
-    hold(session, &client, claim, &entry, &path, again && !trying && is_awaited(own.mode)).await
-}
-
-/// Makes a new entry. The list is sent right behind it: the session's order makes it show whatever is before the entry.
-async fn enter(
-    session: &Session,
-    client: &Client,
-    claim: &Claim,
-    parent: &str,
-) -> Result<(Entry, Vec<Child>), ZkError> {
-    let mut entry = Entry::new(claim.id, parent);
-    let prefix = format!("{parent}/{}{}", entry.prefix, names::ending(claim.mode));
-    let data = record::encode(claim.mode, &claim.label);
-    let options = session.config.make(CreateMode::EphemeralSequential);
-    session.state().keep(&entry, claim, Moment::now());
-    loop {
-        let (created, listed) = join(client.create(&prefix, &data, &options), client.list_children(parent)).await;
-        match created {
-            Ok((stat, number)) => {
-                entry.node = Some(Node { path: format!("{prefix}{number}").into(), czxid: stat.czxid });
-                if let Some(kept) = session.state().at(&entry) {
-                    kept.entry = entry.clone();
+        let known = known.filter(|entry| line.iter().any(|child| entry.is(&child.node)));
+        let again = known.is_some();
+        let (entry, mut line) = match known {
+            Some(entry) => (entry, line),
+            None => {
+                session.tenant().kept.remove(&claim.id); // its entry is gone
+                if trying {
+                    if let Err(differ) = same_permits(&modes(&line), claim.mode) {
+                        return Ok(Err(differ));
+                    }
+                    if let Some(who) = self.busy(line, claim.mode).await? {
+                        return Ok(Ok(Claimed::Busy(who)));
+                    }
                 }
-                return Ok((entry, in_order(&listed?)));
+                self.enter().await?
             }
-            // ZooKeeper removes the node of a lock that nobody has used for a minute.
-            Err(ZkError::NoNode) => client.mkdir(parent, &session.config.make(CreateMode::Container)).await?,
-            Err(e) => {
-                if writing(e.clone()).kind() != ErrorKind::Ambiguous {
-                    session.state().kept.remove(&claim.id);
-                }
-                return Err(e);
-            }
+        };
+        let at = line.iter().position(|child| entry.is(&child.node)).ok_or(ZkError::NoNode)?;
+        let (own, before) = (line.remove(at), line[..at].to_vec());
+        let path = self.path(&own.node);
+        if !again && let Err(differ) = same_permits(&modes(&before), claim.mode) {
+            return Ok(Err(differ));
         }
+        if trying {
+            if let Some(who) = self.busy(before, own.mode).await? {
+                withdraw(session, claim.id).await?;
+                return Ok(Ok(Claimed::Busy(who)));
+            }
+        } else if let Some(holder) = self.wait(&entry, before.clone(), own.mode).await? {
+            let queued = line.len() - holding(&modes(&before));
+            let who = match holder {
+                Some(holder) => holder.waiters(queued),
+                None if again => self.busy(line, own.mode).await?.unwrap_or_default(),
+                // In a long line it is not among those that are watched, and not worth a request.
+                None => Contention::unknown().waiters(queued),
+            };
+            // A nap of one lease: no wait rests on its watches alone.
+            return Ok(Ok(Claimed::Waiting(Waiting::new(Place::new(path), who).look_again(session.timeout))));
+        }
+        self.hold(&entry, &path, again && !trying && is_awaited(own.mode)).await
     }
-}
 
-/// It is the entry's turn. Stores what is new about it, or that it holds if others wait for that.
-async fn hold(
-    session: &Session,
-    client: &Client,
-    claim: &Claim,
-    entry: &Entry,
-    path: &str,
-    tell: bool,
-) -> Result<Result<Claimed>, ZkError> {
-    let withdrawn = || Error::new(ErrorKind::Ambiguous, "the claim was withdrawn meanwhile");
-    let kept = session.state().at(entry).map(|kept| (kept.held, kept.stored.clone()));
-    let Some((held, stored)) = kept else { return Ok(Err(withdrawn())) };
-    let downgrade = held && (stored.0, claim.mode) == (Mode::Exclusive, Mode::Shared);
-    let new = (if downgrade { Mode::Shared } else { stored.0 }, claim.label.clone());
-    if tell || new != stored {
-        client.set_data(path, &record::encode(new.0, &new.1), None).await?;
+    /// Makes a new entry. Answers the line with it.
+    async fn enter(&self) -> Answer<(Node, Vec<Child>)> {
+        let (session, claim) = (self.session, self.claim);
+        let mut entry = Node::new(&self.parent);
+        session.tenant().keep(&entry, claim, claim.ttl.max(session.timeout), Moment::now());
+        let data = record::encode(claim.mode, &claim.label);
+        let listed = entry.make(session, &names::ending(claim.mode), &data).await;
+        // Refused, and so not made: nothing of it can be there.
+        let refused = |e: &ZkError| writing(e.clone()).kind() != ErrorKind::Ambiguous;
+        if entry.made.is_none() && listed.as_ref().is_err_and(refused) {
+            session.tenant().kept.remove(&claim.id);
+        } else if let Some(kept) = session.tenant().at(claim.id, &entry) {
+            kept.entry = entry.clone();
+        }
+        Ok((entry, in_order(&listed?)))
     }
-    let grant = session.state().hold(entry, new);
-    Ok(grant.map(Claimed::Granted).ok_or_else(withdrawn))
+
+    /// It is the entry's turn. Stores what is new about it, or that it holds if others wait for that.
+    async fn hold(&self, entry: &Node, path: &str, tell: bool) -> Answer<Result<Claimed>> {
+        let (session, claim) = (self.session, self.claim);
+        let withdrawn = || Error::new(ErrorKind::Ambiguous, "the claim was withdrawn meanwhile");
+        let known = session.tenant().at(claim.id, entry).map(|kept| (kept.held, kept.stored.clone()));
+        let Some((held, stored)) = known else { return Ok(Err(withdrawn())) };
+        let downgrade = held && (stored.0, claim.mode) == (Mode::Exclusive, Mode::Shared);
+        let new = (if downgrade { Mode::Shared } else { stored.0 }, claim.label.clone());
+        if tell || new != stored {
+            self.client.set_data(path, &record::encode(new.0, &new.1), None).await?;
+        }
+        let grant = session.tenant().at(claim.id, entry).and_then(|kept| {
+            (kept.held, kept.stored) = (true, new);
+            kept.grant(session)
+        });
+        Ok(grant.map(Claimed::Granted).ok_or_else(withdrawn))
+    }
+
+    /// The path of a child of the lock's node.
+    pub(crate) fn path(&self, node: &str) -> String {
+        format!("{}/{node}", self.parent)
+    }
 }

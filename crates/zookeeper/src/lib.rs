@@ -28,31 +28,25 @@
 //! is waited for two more (watch, and list again), and a release wakes one waiter.
 
 mod claim;
-mod config;
-mod error;
-mod heart;
+mod claims;
 mod line;
 mod look;
 mod names;
 mod observe;
-mod proof;
 mod record;
-mod session;
-mod sessions;
-mod state;
+mod renew;
 mod wait;
 mod withdraw;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
 use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+pub use leasehold_zookeeper_client::Config;
+use leasehold_zookeeper_client::{Sessions, reading, writing};
 
-pub use config::Config;
-use error::{reading, writing};
-use sessions::Sessions;
+use crate::claims::Claims;
 
 /// A client of ZooKeeper. Clones are the same client; when the last one is dropped, its sessions are closed, and whatever was
 /// held through them is free.
@@ -60,9 +54,9 @@ use sessions::Sessions;
 /// Locks with the same TTL share one session, so they also share its end. The server has the last word on how long a session
 /// lives: between two and twenty of its ticks (4 s and 40 s as it is shipped), whatever the TTL says. Leases are then as long as
 /// the session.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ZooKeeper {
-    sessions: Arc<Sessions>,
+    sessions: Arc<Sessions<Claims>>,
 }
 
 impl ZooKeeper {
@@ -120,7 +114,7 @@ impl Backend for ZooKeeper {
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        Ok(self.sessions.renew(tenures).await)
+        Ok(renew::renew(&self.sessions, tenures).await)
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
@@ -171,11 +165,5 @@ impl Backend for ZooKeeper {
     async fn close(&self) -> Result<()> {
         self.sessions.close().await;
         Ok(())
-    }
-}
-
-impl fmt::Debug for ZooKeeper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ZooKeeper").field(&self.sessions.config).finish()
     }
 }

@@ -1,7 +1,11 @@
 //! The line of a lock: its node's children, in order.
 
-use leasehold_core::seam::Mode;
-use zookeeper_client::{Client, Error as ZkError};
+use std::time::{Duration, SystemTime};
+
+use leasehold_core::Entry;
+use leasehold_core::seam::{Mode, token_of_place};
+use leasehold_zookeeper_client::{Answer, children};
+use zookeeper_client::{Client, Stat};
 
 use crate::{names, record};
 
@@ -12,7 +16,7 @@ pub(crate) struct Child {
     pub(crate) node: String,
     /// The number that the server gave it. It wraps around to negative numbers.
     pub(crate) sequence: i32,
-    /// As its name says it, until it is refined: a downgrade is in its data alone.
+    /// As its name says it, until it is read: a downgrade is in its data alone.
     pub(crate) mode: Mode,
 }
 
@@ -31,23 +35,22 @@ impl Child {
         Some(Child { node: node.to_owned(), sequence, mode: names::mode(node) })
     }
 
-    /// Takes into account what its data says of it. Only who holds alone can be downgraded, so this is news at the head alone.
-    pub(crate) fn refine(&mut self, data: &[u8]) {
-        if record::decode(data).is_some_and(|(mode, _)| mode == "shared") {
+    /// Reads what its node says: the mode, and the rest for people. Only who holds alone can be downgraded, so the mode is news
+    /// at the head alone.
+    pub(crate) fn read(&mut self, data: &[u8], stat: &Stat) -> Entry {
+        let ours = record::decode(data);
+        if ours.is_some_and(|(mode, _)| mode == "shared") {
             self.mode = Mode::Shared;
         }
+        let entry = ours.map_or_else(Entry::foreign, |(_, label)| Entry::new(label));
+        let since = SystemTime::UNIX_EPOCH + Duration::from_millis(stat.ctime.max(0) as u64);
+        entry.since(since).token(token_of_place(stat.czxid))
     }
 }
 
-/// The children of a node, none if it is not there; seen after everything that happened before, if `sync`.
-pub(crate) async fn children(client: &Client, path: &str, sync: bool) -> Result<Vec<String>, ZkError> {
-    if sync {
-        client.sync(path).await?;
-    }
-    match client.list_children(path).await {
-        Err(ZkError::NoNode) => Ok(Vec::new()),
-        listed => listed,
-    }
+/// The line of this lock's node.
+pub(crate) async fn line(client: &Client, parent: &str) -> Answer<Vec<Child>> {
+    Ok(in_order(&children(client, parent).await?))
 }
 
 /// The entries among these children, in line order. The number's 32 bits wrap around (after 2³¹ entries under one parent), so

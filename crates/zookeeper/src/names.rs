@@ -1,10 +1,15 @@
 //! How a lock's name becomes a node's and back, and how the nodes of its line are called.
 
 use leasehold_core::Name;
-use leasehold_core::seam::{ClaimId, Mode, escape, unescape};
+use leasehold_core::seam::{Mode, escape, unescape};
+
+/// The node of a lock: the parent of its line.
+pub(crate) fn node(root: &str, name: &Name) -> String {
+    format!("{root}/{}", encode(name.as_str()))
+}
 
 /// Percent-encodes `/`, `%`, control characters, everything that is not ASCII, and a dot at the beginning.
-pub(crate) fn encode(name: &str) -> String {
+fn encode(name: &str) -> String {
     let escaped = escape(name, special);
     match escaped.strip_prefix('.') {
         Some(rest) => format!("%2E{rest}"),
@@ -25,14 +30,8 @@ fn special(c: char) -> bool {
     c == '/' || c.is_control() || !c.is_ascii()
 }
 
-/// How the name of a new entry begins, in the form of Curator's recipes. It never comes again: what is meant for this entry
-/// meets no other, of whatever claim or session.
-pub(crate) fn fresh() -> String {
-    let hex = ClaimId::fresh().to_string();
-    format!("_c_{}-{}-{}-{}-{}-", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
-}
-
-/// What follows it, up to the sequence number. All modes end as Curator's and kazoo's mutexes do, so that those wait for all.
+/// How the name of an entry goes on behind its random beginning, up to the sequence number. All modes end as Curator's and
+/// kazoo's mutexes do, so that those wait for all.
 pub(crate) fn ending(mode: Mode) -> String {
     match mode {
         Mode::Exclusive => "lock-".to_owned(),
@@ -57,6 +56,8 @@ pub(crate) fn mode(node: &str) -> Mode {
 mod tests {
     use super::*;
 
+    const CURATOR: &str = "_c_00010203-0405-0607-0809-0a0b0c0d0e0f-";
+
     #[test]
     fn names_come_back_and_never_meet() {
         let long = "\u{1F512}".repeat(128);
@@ -76,17 +77,9 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_named_as_curator_names_it_and_never_as_another() {
-        let (one, other) = (fresh(), fresh());
-        let groups: Vec<usize> = one.split('-').map(str::len).collect();
-        assert!(one.starts_with("_c_") && groups == [3 + 8, 4, 4, 4, 12, 0], "{one}");
-        assert_ne!(one, other);
-    }
-
-    #[test]
     fn an_entry_s_name_says_its_mode() {
         for of in [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: 3 }, Mode::Permits { n: 1, of: u32::MAX }] {
-            assert_eq!(mode(&format!("{}{}0000000007", fresh(), ending(of))), of);
+            assert_eq!(mode(&format!("{CURATOR}{}0000000007", ending(of))), of);
         }
         for shared in ["_c_x-__READ__0000000007", "0123__rlock__0000000007"] {
             assert_eq!(mode(shared), Mode::Shared);

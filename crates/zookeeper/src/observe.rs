@@ -1,21 +1,24 @@
 //! Observing: a ring whenever the first holder of a name, or what its node says, may have changed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_core::seam::Observing;
 use leasehold_core::{ErrorKind, Name, Result};
+use leasehold_zookeeper_client::{Answer, Sessions, found, reading};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use zookeeper_client::{Error as ZkError, OneshotWatcher};
 
-use crate::error::reading;
-use crate::heart::BREATHE;
-use crate::line::{children, in_order};
-use crate::session::Session;
-use crate::sessions::Sessions;
+use crate::claims::{Claims, Session};
+use crate::line::{in_order, line};
+use crate::names;
+
+/// How long to wait before trying again what has failed.
+const BREATHE: Duration = Duration::from_millis(200);
 
 /// See [`Backend::observe`](leasehold_core::seam::Backend::observe).
-pub(crate) fn observe(sessions: &Arc<Sessions>, name: &Name) -> Observing {
+pub(crate) fn observe(sessions: &Arc<Sessions<Claims>>, name: &Name) -> Observing {
     if Handle::try_current().is_err() {
         return Observing::none();
     }
@@ -37,26 +40,25 @@ pub(crate) fn observe(sessions: &Arc<Sessions>, name: &Name) -> Observing {
     Observing::new(task)
 }
 
-async fn watch(sessions: &Sessions, name: &Name) -> Result<OneshotWatcher> {
+async fn watch(sessions: &Sessions<Claims>, name: &Name) -> Result<OneshotWatcher> {
     let session = sessions.any().await?;
     session.limited(watch_head(&session, name)).await.map_err(reading)
 }
 
 /// Watches the head of the line, which holds: who comes behind it changes nothing. An empty line is watched for its first
 /// entry, and a name that has no node for that.
-async fn watch_head(session: &Session, name: &Name) -> Result<OneshotWatcher, ZkError> {
+async fn watch_head(session: &Session, name: &Name) -> Answer<OneshotWatcher> {
     let client = session.connected().await?;
-    let parent = session.config.lock(name);
-    if let Some(head) = in_order(&children(&client, &parent, false).await?).first() {
+    let parent = names::node(session.root(), name);
+    if let Some(head) = line(&client, &parent).await?.first() {
         return Ok(client.get_and_watch_data(&format!("{parent}/{}", head.node)).await?.2);
     }
-    let empty = match client.list_and_watch_children(&parent).await {
-        Ok((children, watcher)) => in_order(&children).is_empty().then_some(watcher),
-        Err(ZkError::NoNode) => match client.check_and_watch_stat(&parent).await? {
-            (None, watcher) => Some(watcher),
-            (Some(_), _) => None,
-        },
-        Err(e) => return Err(e),
+    let (changed, watcher) = match found(client.list_and_watch_children(&parent).await)? {
+        Some((children, watcher)) => (!in_order(&children).is_empty(), watcher),
+        None => {
+            let (stat, watcher) = client.check_and_watch_stat(&parent).await?;
+            (stat.is_some(), watcher)
+        }
     };
-    empty.ok_or(ZkError::NoNode) // it has just changed
+    if changed { Err(ZkError::NoNode) } else { Ok(watcher) }
 }

@@ -4,10 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use leasehold_core::seam::{Address, Host};
-use leasehold_core::{Error, ErrorKind, Name, Result};
+use leasehold_core::{Error, ErrorKind, Result};
 use zookeeper_client::{Acls, Connector, CreateMode, CreateOptions};
-
-use crate::names;
 
 /// Where locks live when the URL names no path.
 const DEFAULT_ROOT: &str = "/leasehold";
@@ -101,17 +99,12 @@ impl Config {
         self
     }
 
-    /// The node of a lock: the parent of its line.
-    pub(crate) fn lock(&self, name: &Name) -> String {
-        format!("{}/{}", self.root, names::encode(name.as_str()))
-    }
-
-    /// The folder of the sessions' own nodes, to which they write their heartbeats. No lock's node begins with a dot.
+    /// The folder of the sessions' own nodes, to which they write their heartbeats. Nothing else may be called so.
     pub(crate) fn sessions(&self) -> String {
         format!("{}/.leasehold", self.root)
     }
 
-    /// The node that an evictor touches so that the session hears of it.
+    /// The node that others touch so that the session hears of it.
     pub(crate) fn bell(&self, session: i64) -> String {
         format!("{}/{session:016x}-bell", self.sessions())
     }

@@ -3,19 +3,17 @@
 use leasehold_core::{Error, ErrorKind};
 use zookeeper_client::Error as ZkError;
 
+/// What ZooKeeper answered, or why it did not.
+pub type Answer<T> = Result<T, ZkError>;
+
 /// An error of a request that only reads: nothing was changed, whatever happened to it.
-pub(crate) fn reading(e: ZkError) -> Error {
+pub fn reading(e: ZkError) -> Error {
     of(e, ErrorKind::Unavailable)
 }
 
 /// An error of a request that writes: without an answer it may or may not have been executed.
-pub(crate) fn writing(e: ZkError) -> Error {
+pub fn writing(e: ZkError) -> Error {
     of(e, ErrorKind::Ambiguous)
-}
-
-/// The session is not connected, or not any more: nothing was sent.
-pub(crate) fn unavailable(why: &str) -> Error {
-    Error::new(ErrorKind::Unavailable, why)
 }
 
 fn of(e: ZkError, unanswered: ErrorKind) -> Error {

@@ -1,0 +1,93 @@
+//! The sessions of one client: one for each TTL in use, made when it is needed.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use leasehold_core::seam::{Bells, locked};
+use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Result};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::config::Config;
+use crate::session::{Session, Tenant};
+
+/// How long making a session may take.
+const CONNECT: Duration = Duration::from_millis(2500);
+
+/// All sessions of one client. When it is dropped they are closed.
+pub struct Sessions<T: Tenant> {
+    config: Arc<Config>,
+    /// Rung when the sessions' watches may have missed something, and by whoever lives in them.
+    pub bells: Bells,
+    open: Mutex<HashMap<Duration, Arc<Session<T>>>>,
+    /// One makes a session, the others wait for it. Closed with the client.
+    turn: Semaphore,
+}
+
+impl<T: Tenant> Sessions<T> {
+    /// No sessions yet.
+    pub fn new(config: Config) -> Sessions<T> {
+        Sessions { config: Arc::new(config), bells: Bells::new(), open: Mutex::default(), turn: Semaphore::new(1) }
+    }
+
+    /// The session for leases of `ttl`, a new one if there is none (any more).
+    pub async fn with_ttl(&self, ttl: Duration) -> Result<Arc<Session<T>>> {
+        let closed = || Error::new(ErrorKind::Closed, "the store was closed");
+        let making = async {
+            let _turn = self.turn.acquire().await.map_err(|_| closed())?;
+            if let Some(session) = self.live(ttl) {
+                return Ok(session);
+            }
+            let session = Session::open(&self.config, &self.bells, ttl).await?;
+            let mut open = locked(&self.open);
+            if self.turn.is_closed() {
+                drop(session.leave());
+                return Err(closed());
+            }
+            open.retain(|_, session| session.client().is_ok());
+            open.insert(ttl, session.clone());
+            Ok(session)
+        };
+        let late = |_| Err(Error::new(ErrorKind::Unavailable, "no ZooKeeper server answers"));
+        match self.live(ttl) {
+            Some(session) => Ok(session),
+            None => timeout(CONNECT, making).await.unwrap_or_else(late),
+        }
+    }
+
+    /// The session for leases of `ttl`, if there is one that has not ended.
+    pub fn live(&self, ttl: Duration) -> Option<Arc<Session<T>>> {
+        locked(&self.open).get(&ttl).filter(|session| session.touch()).cloned()
+    }
+
+    /// A session for what needs none of its own.
+    pub async fn any(&self) -> Result<Arc<Session<T>>> {
+        let open = locked(&self.open).values().find(|session| session.touch()).cloned();
+        match open {
+            Some(session) => Ok(session),
+            None => self.with_ttl(DEFAULT_TTL).await,
+        }
+    }
+
+    /// Closes all sessions. There will be no others.
+    pub async fn close(&self) {
+        self.turn.close();
+        let sessions = std::mem::take(&mut *locked(&self.open));
+        join_all(sessions.values().map(|session| session.close())).await;
+    }
+}
+
+impl<T: Tenant> Drop for Sessions<T> {
+    fn drop(&mut self) {
+        locked(&self.open).values().for_each(|session| drop(session.leave()));
+    }
+}
+
+impl<T: Tenant> fmt::Debug for Sessions<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.config.fmt(f)
+    }
+}

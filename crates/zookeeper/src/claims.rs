@@ -1,0 +1,169 @@
+//! The claims that live in one session: which have an entry, which entries are on their way out, and what the session's life
+//! means for them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::Loss;
+use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place};
+use leasehold_zookeeper_client::{Answer, Node, Tenant};
+use tokio::task::JoinSet;
+
+use crate::renew::audit;
+use crate::withdraw::clear;
+
+pub(crate) type Session = leasehold_zookeeper_client::Session<Claims>;
+
+#[derive(Default)]
+pub(crate) struct Claims {
+    pub(crate) kept: HashMap<ClaimId, Kept>,
+    /// What nobody wants any more, until ZooKeeper has said that it is gone.
+    pub(crate) leaving: Vec<(ClaimId, Node)>,
+}
+
+/// A claim of which something may be in the store.
+pub(crate) struct Kept {
+    /// Its place in line.
+    pub(crate) entry: Node,
+    /// When it was last claimed or renewed.
+    seen: Moment,
+    /// How long it lasts if that is not done again.
+    lease: Duration,
+    /// The mode and the label that were last stored.
+    pub(crate) stored: (Mode, Arc<str>),
+    /// It was granted.
+    pub(crate) held: bool,
+    /// What rings for it while it waits.
+    pub(crate) watches: JoinSet<()>,
+}
+
+impl Claims {
+    /// A request that may make this entry is about to be sent.
+    pub(crate) fn keep(&mut self, entry: &Node, claim: &Claim, lease: Duration, now: Moment) {
+        let (entry, stored, watches) = (entry.clone(), (claim.mode, claim.label.clone()), JoinSet::new());
+        self.kept.insert(claim.id, Kept { entry, seen: now, lease, stored, held: false, watches });
+    }
+
+    /// The claim is still wanted: its entry, if there may be one.
+    pub(crate) fn renew(&mut self, id: ClaimId, now: Moment) -> Option<Node> {
+        let kept = self.kept.get_mut(&id)?;
+        kept.seen = now;
+        Some(kept.entry.clone())
+    }
+
+    /// What is known of the claim, if it still has this entry.
+    pub(crate) fn at(&mut self, id: ClaimId, entry: &Node) -> Option<&mut Kept> {
+        self.kept.get_mut(&id).filter(|kept| kept.entry.prefix == entry.prefix)
+    }
+
+    /// Nobody wants this claim any more.
+    pub(crate) fn leave(&mut self, id: ClaimId) {
+        self.leaving.extend(self.kept.remove(&id).map(|kept| (id, kept.entry)));
+    }
+
+    /// Nobody wants what was not claimed again or renewed for a whole lease.
+    fn lapse(&mut self, now: Moment) {
+        let lapsed = self.kept.extract_if(|_, kept| kept.seen + kept.lease <= now);
+        self.leaving.extend(lapsed.map(|(id, kept)| (id, kept.entry)));
+    }
+}
+
+impl Kept {
+    /// What it has if it holds, as is proven now.
+    pub(crate) fn grant(&self, session: &Session) -> Option<Grant> {
+        let (path, czxid) = self.entry.made.as_ref().filter(|_| self.held)?;
+        Some(Grant::of_place(Place::new(path.clone()), *czxid, session.validity(self.seen)))
+    }
+}
+
+impl Tenant for Claims {
+    /// What that adds to all that is held is said at once, because the next renewal may fail. What nobody wants any more is
+    /// removed, by a connection that is known to work.
+    async fn proven(session: &Session) {
+        session.tenant().lapse(Moment::now());
+        let grant = |(id, kept): (&ClaimId, &Kept)| Some((*id, kept.grant(session)?));
+        let grants: Vec<(ClaimId, Grant)> = session.tenant().kept.iter().filter_map(grant).collect();
+        grants.into_iter().for_each(|(id, grant)| session.bells.granted(id, grant));
+        let _ = session.limited(clear(session, |_| true)).await;
+    }
+
+    async fn rung(session: &Session) -> Answer<()> {
+        audit(session, Loss::Evicted).await
+    }
+
+    fn is_idle(&self) -> bool {
+        self.kept.is_empty() && self.leaving.is_empty()
+    }
+
+    fn ended(session: &Session, loss: Loss) {
+        let claims = lose(session, loss, |_| true);
+        if claims > 0 {
+            tracing::warn!(claims, ?loss, "the session with ZooKeeper has ended");
+        }
+    }
+}
+
+/// These claims have nothing in the store any more. Rings for them, and says how many there were.
+pub(crate) fn lose(session: &Session, loss: Loss, which: impl Fn(&Kept) -> bool) -> usize {
+    let lost: Vec<ClaimId> = session.tenant().kept.extract_if(|_, kept| which(kept)).map(|(id, _)| id).collect();
+    lost.iter().for_each(|id| session.bells.lost(*id, loss));
+    lost.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::seam::Queue;
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(60);
+
+    fn at(s: u64) -> Moment {
+        Moment::from_nanos(s * 1_000_000_000)
+    }
+
+    fn claimed(claims: &mut Claims, s: u64) -> (ClaimId, Node) {
+        let claim = Claim::new("a", Mode::Exclusive, Queue::Fair, LEASE, "");
+        let entry = Node::new("/a");
+        claims.keep(&entry, &claim, LEASE, at(s));
+        (claim.id, entry)
+    }
+
+    #[test]
+    fn a_session_is_needed_until_nothing_of_its_claims_can_be_left() {
+        let mut claims = Claims::default();
+        assert!(claims.is_idle());
+        let (id, _) = claimed(&mut claims, 30);
+        assert!(!claims.is_idle());
+        claims.leave(id);
+        assert!(!claims.is_idle());
+        claims.leaving.clear();
+        assert!(claims.is_idle());
+    }
+
+    #[test]
+    fn a_claim_lapses_unless_it_is_renewed() {
+        let mut claims = Claims::default();
+        let (id, entry) = claimed(&mut claims, 30);
+        claims.lapse(at(89));
+        assert!(claims.renew(id, at(40)).is_some());
+        claims.lapse(at(99));
+        assert!(claims.at(id, &entry).is_some());
+        claims.lapse(at(100));
+        assert!(claims.at(id, &entry).is_none());
+        assert_eq!(claims.leaving[0].1.prefix, entry.prefix);
+    }
+
+    #[test]
+    fn a_claim_that_comes_back_has_another_entry() {
+        let mut claims = Claims::default();
+        let (id, first) = claimed(&mut claims, 30);
+        claims.leave(id);
+        let second = Node::new("/a");
+        let mut again = Claim::new("a", Mode::Shared, Queue::Fair, LEASE, "");
+        again.id = id;
+        claims.keep(&second, &again, LEASE, at(31));
+        assert!(claims.at(id, &first).is_none() && claims.at(id, &second).is_some());
+    }
+}
