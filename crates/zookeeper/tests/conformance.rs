@@ -120,7 +120,8 @@ impl Harness for World {
     }
 
     fn budget(&self) -> Budget {
-        Budget { cycle: 3.0, hand_over: 5.1 }
+        // Two sessions, for leases of 10 and of 20 s: eight heartbeats a lease, and a ping between two of them.
+        Budget { cycle: 3.0, hand_over: 5.1, idle: 2.0 * (8.0 / 10.0 + 8.0 / 20.0) }
     }
 
     async fn footprint(&self) -> u64 {
