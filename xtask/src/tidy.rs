@@ -20,8 +20,8 @@ const STORES: [(&str, usize); 8] = [
     ("redis", 715),
     ("redis-client", 660),
     ("redlock", 842),
-    ("etcd", 869),
-    ("etcd-client", 533),
+    ("etcd", 700),
+    ("etcd-client", 738),
     ("zookeeper", 1110),
 ];
 /// Folders at the root of somebody's machine, which nothing in here may mention.

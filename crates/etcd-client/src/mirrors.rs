@@ -163,3 +163,45 @@ impl<V> Mirrored<V> {
         self.look().read(read.header().map_or(0, ResponseHeader::revision), read.kvs().iter().map(entry));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn mirrors() -> Mirrors<i64> {
+        Mirrors::new(Cluster::new(Config::parse("etcd://localhost").unwrap()), |_, kv| kv.version(), "always/")
+    }
+
+    #[test]
+    fn a_mirror_is_ordered_once_and_given_up_when_nobody_has_it() {
+        let (mirrors, prefix) = (mirrors(), Arc::from("a/"));
+        let mine = mirrors.follow(&prefix);
+        assert!(Arc::ptr_eq(&mine, &mirrors.follow(&prefix)));
+        let watched = take(&mut mirrors.table().orders);
+        assert!(watched.len() == 1 && mirrors.is_wanted(&watched[0]));
+        drop(mine);
+        let again = mirrors.follow(&prefix);
+        assert!(Arc::ptr_eq(&again, &watched[0]), "the stream still has it");
+        drop(again);
+        assert!(!mirrors.is_wanted(&watched[0]) && mirrors.get("a/").is_none());
+        assert!(!Arc::ptr_eq(&mirrors.follow(&prefix), &watched[0]), "what the old watch says meets no new mirror");
+        assert!(mirrors.is_wanted(&mirrors.always.clone()));
+    }
+
+    #[test]
+    fn after_a_stream_all_that_somebody_has_begins_anew_and_nothing_else() {
+        let mirrors = mirrors();
+        assert!(mirrors.always.look().is_read(), "only what comes matters");
+        let [wanted, ordered, watched] =
+            ["wanted/", "ordered/", "watched/"].map(|prefix| mirrors.follow(&prefix.into()));
+        wanted.look().read(7, [(vec![1], 5, 5, 1)].into_iter());
+        mirrors.table().orders.retain(|mirror| !Arc::ptr_eq(mirror, &watched));
+        drop((ordered, watched));
+        mirrors.begin_anew();
+        let orders = take(&mut mirrors.table().orders);
+        assert!(orders.len() == 1 && Arc::ptr_eq(&orders[0], &wanted));
+        assert!(!wanted.look().is_read() && wanted.look().entries().is_empty() && !mirrors.always.look().is_read());
+        assert!(mirrors.get("ordered/").is_none() && mirrors.get("watched/").is_none());
+    }
+}

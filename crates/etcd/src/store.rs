@@ -23,8 +23,7 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn new(config: Config) -> Store {
-        let keys = Keys::new(&config.root);
-        let cluster = Cluster::new(config);
+        let (keys, cluster) = (Keys::new(&config.root), Cluster::new(config));
         let mirrors = Mirrors::new(cluster.clone(), mode, &keys.evictions());
         Store { keys, cluster, bells: Bells::new(), mirrors, lines: Mutex::default() }
     }
