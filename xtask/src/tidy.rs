@@ -20,8 +20,8 @@ const STORES: [(&str, usize); 9] = [
     ("redis", 715),
     ("redis-client", 657),
     ("redlock", 842),
-    ("etcd", 869),
-    ("etcd-client", 533),
+    ("etcd", 700),
+    ("etcd-client", 738),
     ("zookeeper", 620),
     ("zookeeper-client", 499),
 ];

@@ -3,12 +3,14 @@
 //!
 //! It knows endpoints, leases and keys, and no lock: `config` reads an address, `cluster` asks one endpoint after the other and
 //! answers in bounded time, `session` keeps one lease for each TTL, `key` makes keys under one and surely removes them,
-//! `watch` follows prefixes, `error` says honestly what went wrong.
+//! `mirror` is a copy of what a prefix holds, `mirrors` keeps such copies true by the one stream of `watch`, `error` says honestly what went wrong.
 
 mod cluster;
 mod config;
 mod error;
 mod key;
+mod mirror;
+mod mirrors;
 mod session;
 mod watch;
 
@@ -16,5 +18,6 @@ pub use crate::cluster::{Cluster, oldest, put};
 pub use crate::config::Config;
 pub use crate::error::Failure;
 pub use crate::key::LeasedKey;
+pub use crate::mirror::{Entry, Event, Mirror};
+pub use crate::mirrors::{Mirrored, Mirrors};
 pub use crate::session::Session;
-pub use crate::watch::{Broken, Watch};

@@ -1,4 +1,4 @@
-//! A stream of watches of prefixes, each with a tag of its user's.
+//! A stream of watches of prefixes, each with a tag.
 //!
 //! Each watch starts *now*. One that starts at a past revision is served by etcd in rounds of 100 ms. What happened before is
 //! to be read once the watch stands, which its first message says. After any doubt the whole stream ends, and another one is
@@ -18,11 +18,11 @@ use crate::cluster::Cluster;
 const FIRST: i64 = 1;
 
 /// Why the stream ended, or must be opened anew.
-pub type Broken = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Broken = Box<dyn std::error::Error + Send + Sync>;
 
 /// One stream.
 #[derive(Debug)]
-pub struct Watch<T> {
+pub(crate) struct Watch<T> {
     sender: WatchRequestSender,
     stream: WatchResponseStream,
     moved: Receiver<()>,
@@ -38,7 +38,7 @@ fn options(id: i64) -> Option<WatchOptions> {
 
 impl Cluster {
     /// Opens a stream, with its first watch.
-    pub async fn watch<T>(&self, tag: T, prefix: &str) -> Result<Watch<T>, Broken> {
+    pub(crate) async fn watch<T>(&self, tag: T, prefix: &str) -> Result<Watch<T>, Broken> {
         let limit = self.config.limit;
         let open = |client: Client| async move { client.watch_client().watch(prefix, options(FIRST)).await };
         let (sender, stream) = self.ask(limit, open).await.outcome.map_err(Error::from)?.split();
@@ -50,7 +50,7 @@ impl Cluster {
 
 impl<T: Clone> Watch<T> {
     /// Watches one more prefix.
-    pub async fn add(&mut self, tag: T, prefix: &str) -> Result<(), Broken> {
+    pub(crate) async fn add(&mut self, tag: T, prefix: &str) -> Result<(), Broken> {
         self.tags.insert(self.next, tag);
         timeout(self.limit, self.sender.watch(prefix, options(self.next))).await??;
         self.next += 1;
@@ -58,7 +58,7 @@ impl<T: Clone> Watch<T> {
     }
 
     /// Ends all other watches.
-    pub async fn retain(&mut self, keep: impl Fn(&T) -> bool) -> Result<(), Broken> {
+    pub(crate) async fn retain(&mut self, keep: impl Fn(&T) -> bool) -> Result<(), Broken> {
         let over: Vec<i64> = self.tags.extract_if(|_, tag| !keep(tag)).map(|(id, _)| id).collect();
         for id in over {
             timeout(self.limit, self.sender.cancel(id)).await??;
@@ -67,7 +67,7 @@ impl<T: Clone> Watch<T> {
     }
 
     /// What the next watch says that says something. Nothing is missed if this is dropped.
-    pub async fn next(&mut self) -> Result<(T, WatchResponse), Broken> {
+    pub(crate) async fn next(&mut self) -> Result<(T, WatchResponse), Broken> {
         loop {
             tokio::select! {
                 message = self.stream.message() => {

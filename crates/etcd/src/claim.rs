@@ -190,9 +190,7 @@ impl Store {
         let Some(own) = lines.own(&claim.name, claim.id).filter(still) else { return Ok(None) };
         own.granted |= holds;
         own.ahead = if mine.is_none() { Some(others) } else { own.ahead };
-        if !own.granted {
-            lines.follow(&claim.name);
-        }
+        own.mirror = (!own.granted).then(|| self.mirrors.follow(&self.keys.line(&claim.name)));
         self.tell(&mut lines, &claim.name);
         Ok(lines.own(&claim.name, claim.id).map(|own| match own.granted {
             true => Claimed::Granted(own.grant()),

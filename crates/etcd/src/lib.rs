@@ -36,8 +36,8 @@ mod lines;
 mod look;
 mod names;
 mod store;
+mod tell;
 mod value;
-mod watch;
 
 use std::fmt;
 use std::sync::Arc;
@@ -49,9 +49,7 @@ use leasehold_core::seam::{
 };
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 use leasehold_etcd_client::Config;
-use tokio::sync::mpsc;
 
-use crate::lines::Lines;
 use crate::store::Store;
 
 /// How many names one transaction takes: a server that is configured as it is shipped lets it compare 128 things.
@@ -88,10 +86,9 @@ impl Etcd {
     }
 
     async fn open(config: Config) -> Result<Etcd> {
-        let (orders, inbox) = mpsc::unbounded_channel();
-        let store = Arc::new(Store::new(config, Lines::new(orders)));
+        let store = Arc::new(Store::new(config));
         store.cluster.connect().await?;
-        tokio::spawn(store.clone().watch(inbox));
+        tokio::spawn(store.clone().listen());
         Ok(Etcd(store))
     }
 

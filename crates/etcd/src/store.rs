@@ -4,24 +4,28 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::join_all;
-use leasehold_core::seam::{Bells, Moment, Renewal, Tenure, token_of_place};
+use leasehold_core::seam::{Bells, Mode, Moment, Renewal, Tenure, token_of_place};
 use leasehold_core::{ErrorKind, Loss};
-use leasehold_etcd_client::{Cluster, Config, Failure, Session};
+use leasehold_etcd_client::{Cluster, Config, Failure, Mirrors, Session};
 
 use crate::lines::Lines;
 use crate::names::Keys;
+use crate::value::mode;
 
 pub(crate) struct Store {
     pub(crate) keys: Keys,
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) bells: Bells,
+    /// Of the lines in which somebody waits or that somebody observes, and always of the evictions.
+    pub(crate) mirrors: Mirrors<Mode>,
     lines: Mutex<Lines>,
 }
 
 impl Store {
-    pub(crate) fn new(config: Config, lines: Lines) -> Store {
-        let keys = Keys::new(&config.root);
-        Store { keys, cluster: Cluster::new(config), bells: Bells::new(), lines: Mutex::new(lines) }
+    pub(crate) fn new(config: Config) -> Store {
+        let (keys, cluster) = (Keys::new(&config.root), Cluster::new(config));
+        let mirrors = Mirrors::new(cluster.clone(), mode, &keys.evictions());
+        Store { keys, cluster, bells: Bells::new(), mirrors, lines: Mutex::default() }
     }
 
     pub(crate) fn lines(&self) -> MutexGuard<'_, Lines> {

@@ -1,9 +1,11 @@
-//! The copy of `line`, case by case and against a model of the store.
+//! What is told of a line, case by case and against a model of the store.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem::take;
 use std::time::Duration;
 
 use leasehold_core::seam::{Admission, admit, place_of_token};
+use leasehold_etcd_client::Event;
 
 use super::Mode::{Exclusive, Shared};
 use super::*;
@@ -15,36 +17,47 @@ enum Stand {
     Waits(Option<i64>),
 }
 
+/// Our claims in a line, and its mirror.
+#[derive(Default)]
+struct Line {
+    own: Vec<Own>,
+    mirror: Mirror<Mode>,
+}
+
 impl Line {
+    fn news(&mut self) -> News {
+        news(&mut self.own, &mut self.mirror)
+    }
+
     fn place(&mut self, created: i64, stand: Stand) {
         let session = Arc::new(Session::new(1, 9, Duration::from_secs(9), String::new(), Moment::now()));
         let (granted, ahead) = match stand {
             Stand::Holds => (true, None),
             Stand::Waits(ahead) => (false, ahead),
         };
-        if let Some(known) = self.own(id(created)) {
+        if let Some(known) = self.own.iter_mut().find(|own| own.id == id(created)) {
             known.granted |= granted;
             return;
         }
         let (id, key, tended) = (id(created), Arc::new(LeasedKey::new(session, "")), Moment::now());
-        self.own.push(Own { id, key, created, ahead, granted, leaving: false, tended });
+        self.own.push(Own { id, key, created, ahead, granted, leaving: false, tended, mirror: None });
     }
 
-    fn hear(&mut self, event: Event) {
-        self.copy.get_or_insert_default().hear(event);
+    fn hear(&mut self, event: Event<Mode>) {
+        self.mirror.hear(event);
     }
 
     fn read(&mut self, revision: i64, live: impl Iterator<Item = (Vec<u8>, i64, Mode)>) {
         let live = live.map(|(key, created, mode)| (key, created, created, mode));
-        self.copy.get_or_insert_default().read(revision, live);
+        self.mirror.read(revision, live);
     }
 }
 
-fn put(created: i64, key: u8, mode: Mode) -> Event {
+fn put(created: i64, key: u8, mode: Mode) -> Event<Mode> {
     Event { revision: created, key: vec![key], put: Some((created, mode)) }
 }
 
-fn deleted(revision: i64, key: u8) -> Event {
+fn deleted(revision: i64, key: u8) -> Event<Mode> {
     Event { revision, key: vec![key], put: None }
 }
 
@@ -194,7 +207,7 @@ struct World {
     revision: i64,
     live: Live,
     /// What the watch has not told yet; `None` while there is no watch.
-    events: Option<VecDeque<Event>>,
+    events: Option<VecDeque<Event<Mode>>>,
     /// Claims of ours whose reply is on its way.
     replies: Vec<(i64, Stand)>,
     ours: BTreeSet<i64>,
@@ -284,7 +297,7 @@ impl World {
 
     /// The stream ends: the line is read anew once another watch stands.
     fn break_off(&mut self) {
-        (self.events, self.reading, self.line.copy) = (None, None, None);
+        (self.events, self.reading, self.line.mirror) = (None, None, Mirror::default());
     }
 
     fn open(&mut self) {
@@ -298,7 +311,7 @@ impl World {
             else {
                 return;
             };
-            let next = |events: &mut VecDeque<Event>| events.pop_front_if(|event| event.revision == revision);
+            let next = |events: &mut VecDeque<Event<Mode>>| events.pop_front_if(|event| event.revision == revision);
             while let Some(event) = self.events.as_mut().and_then(next) {
                 self.line.hear(event);
             }
