@@ -37,7 +37,7 @@ async fn exit_codes_are_the_programs_own(stage: &Stage) {
         ("kill -INT $$", 130),
         ("exit 255", 255),
     ] {
-        assert_eq!(code(&mut sh(stage, script)), Some(expected), "{script}");
+        assert_eq!(code(&mut support::afresh(&sh(stage, script))), Some(expected), "{script}");
     }
 }
 
@@ -118,7 +118,7 @@ async fn signals_are_passed_on(stage: &Stage) {
         let folder = tempfile::tempdir().unwrap();
         let ready = folder.path().join("ready");
         let script = format!("trap 'exit {expected}' {name}; : > {}; while :; do sleep 0.01; done", ready.display());
-        let mut running = Running::start(&mut sh(stage, &script));
+        let mut running = Running::start(&mut support::afresh(&sh(stage, &script)));
         until_there(&ready);
         running.signal(signal);
         assert_eq!(running.end().code(), Some(expected), "{name}");

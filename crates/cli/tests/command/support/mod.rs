@@ -114,6 +114,19 @@ pub(crate) fn leasehold<'a>(words: impl IntoIterator<Item = &'a str>) -> Command
     command
 }
 
+/// The same with all signals as they are by default, whatever the caller of these tests ignores, as `nohup` does.
+pub(crate) fn afresh(command: &Command) -> Command {
+    let mut afresh = Command::new("env");
+    afresh.arg("--default-signal").arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => afresh.env(name, value),
+            None => afresh.env_remove(name),
+        };
+    }
+    afresh
+}
+
 /// Runs it to its end.
 pub(crate) fn output(command: &mut Command) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
