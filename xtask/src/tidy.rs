@@ -21,7 +21,7 @@ const STORES: [(&str, usize); 9] = [
     ("redis-client", 657),
     ("redlock", 842),
     ("etcd", 700),
-    ("etcd-client", 738),
+    ("etcd-client", 737),
     ("zookeeper", 620),
     ("zookeeper-client", 499),
 ];

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use etcd_client::{
@@ -14,6 +14,7 @@ use etcd_client::{
     TxnResponse,
 };
 use leasehold_core::ErrorKind::{self, Ambiguous, Unavailable};
+use leasehold_core::seam::locked;
 use leasehold_core::{Error, Result};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -168,7 +169,7 @@ impl Cluster {
 
     /// After a failure the next endpoint is in use; a connection that says nothing is given up.
     fn judge(&self, at: usize, failed: bool, silent: bool) {
-        let mut endpoint = self.endpoint(at);
+        let mut endpoint = locked(&self.endpoints[at]);
         endpoint.silences = if silent { endpoint.silences + 1 } else { 0 };
         let dead = endpoint.silences >= SILENCES;
         if dead {
@@ -181,19 +182,15 @@ impl Cluster {
         }
     }
 
-    fn endpoint(&self, at: usize) -> MutexGuard<'_, Endpoint> {
-        self.endpoints[at].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Connects at the first use: with a user, that asks the server.
     async fn client(&self, at: usize) -> Result<Client, ClientError> {
-        let known = self.endpoint(at).client.clone();
+        let known = locked(&self.endpoints[at]).client.clone();
         if let Some(client) = known {
             return Ok(client);
         }
         let Config { endpoints, options, .. } = &self.config;
         let client = Client::connect([&endpoints[at]], Some(options.clone())).await?;
-        Ok(self.endpoint(at).client.get_or_insert(client).clone())
+        Ok(locked(&self.endpoints[at]).client.get_or_insert(client).clone())
     }
 }
 

@@ -5,11 +5,12 @@
 
 use std::collections::HashMap;
 use std::mem::take;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use etcd_client::{EventType, GetResponse, KeyValue, ResponseHeader, WatchResponse};
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use leasehold_core::seam::locked;
 use tokio::sync::Notify;
 use tokio::time::{interval, sleep};
 
@@ -138,14 +139,14 @@ impl<V> Mirrors<V> {
     }
 
     fn table(&self) -> MutexGuard<'_, Table<V>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.table)
     }
 }
 
 impl<V> Mirrored<V> {
     /// What it shows now.
     pub fn look(&self) -> MutexGuard<'_, Mirror<V>> {
-        self.mirror.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.mirror)
     }
 
     /// Takes in all that happened at a revision before anybody looks.

@@ -6,12 +6,12 @@
 //! lease, newcomers get another one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use etcd_client::Client;
 use futures_util::future::join_all;
-use leasehold_core::seam::Moment;
+use leasehold_core::seam::{Moment, locked};
 use leasehold_core::{Error, ErrorKind, Result};
 use tokio::time::timeout;
 
@@ -109,7 +109,7 @@ impl Cluster {
     }
 
     fn sessions(&self) -> MutexGuard<'_, Vec<Arc<Session>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.sessions)
     }
 
     /// One for this TTL, in seconds, under which keys may be created, and which is fit.

@@ -1,10 +1,10 @@
 //! The store: what its parts share, and what becomes of places that nobody asks for, in sessions that live on or end.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::future::join_all;
-use leasehold_core::seam::{Bells, Mode, Moment, Renewal, Tenure, token_of_place};
+use leasehold_core::seam::{Bells, Mode, Moment, Renewal, Tenure, locked, token_of_place};
 use leasehold_core::{ErrorKind, Loss};
 use leasehold_etcd_client::{Cluster, Config, Failure, Mirrors, Session};
 
@@ -29,7 +29,7 @@ impl Store {
     }
 
     pub(crate) fn lines(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.lines)
     }
 
     /// One request for each session. A grant holds since its session's last proven renewal, nor longer than a TTL after its

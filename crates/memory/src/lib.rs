@@ -6,12 +6,12 @@ mod line;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leasehold_core::seam::{
     Backend, Bells, Claim, Claimed, ClaimedAll, Clock, Moment, Observing, Place, Renewal, Tenure, VirtualClock,
-    async_trait,
+    async_trait, locked,
 };
 use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
 
@@ -176,7 +176,7 @@ impl State {
 
 impl World {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 }
 

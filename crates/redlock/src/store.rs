@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use leasehold_core::seam::{Claim, ClaimId, Mode, Moment, Renewal, Tenure, Validity};
+use leasehold_core::seam::{Claim, ClaimId, Mode, Moment, Renewal, Tenure, Validity, locked};
 use leasehold_core::{Error, FencingToken, Loss, Result};
 use leasehold_redis_client::{Call, Inbox, Names, again, record};
 use redis::Value;
@@ -132,7 +132,7 @@ impl Store {
     }
 
     pub(crate) fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, FencingToken>> {
-        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.holds)
     }
 }
 
