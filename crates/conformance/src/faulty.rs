@@ -145,6 +145,12 @@ impl Backend for Faulty {
         self.after(answer, take(&self.weather.0.lose_release_replies))
     }
 
+    async fn release_after(&self, claim: &Claim, place: Option<&Place>, rest: Duration) -> Result<()> {
+        self.before().await?;
+        let answer = self.inner.release_after(claim, place, rest).await;
+        self.after(answer, take(&self.weather.0.lose_release_replies))
+    }
+
     async fn inspect(&self, name: &Name) -> Result<Line> {
         self.inner.inspect(name).await
     }

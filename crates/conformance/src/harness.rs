@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, async_trait};
+use leasehold_core::{Fenced, Result};
 
 /// A running store, and power over it. Methods beyond `client` are called only if [`powers`](Harness::powers) names them.
 #[async_trait]
@@ -42,6 +43,11 @@ pub trait Harness: Send + Sync + 'static {
 
     /// A client whose network the case controls.
     async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
+        unreachable!("not among the powers")
+    }
+
+    /// A client, and a resource in the same store whose writes carry this client's own condition (`still_holds`).
+    async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
         unreachable!("not among the powers")
     }
 
@@ -109,6 +115,17 @@ pub trait ForeignHold: Send + Sync {
     async fn release(self: Box<Self>);
 }
 
+/// A resource in the store itself, fenced by the store's condition instead of by a token.
+#[async_trait]
+pub trait FencedResource: Send + Sync {
+    /// Writes in one step of the store with the check that `by` still holds; says whether it was written. `Err` if the store's
+    /// client refuses to make a condition for this hold, or does not know what became of the write.
+    async fn write(&self, by: &dyn Fenced) -> Result<bool>;
+
+    /// How many writes have been accepted.
+    async fn written(&self) -> u64;
+}
+
 /// The network between one client and its server.
 #[async_trait]
 pub trait Link: Send + Sync {
@@ -131,6 +148,8 @@ pub enum Need {
     Private,
     /// [`Harness::linked_client`].
     Link,
+    /// [`Harness::fenced_client`].
+    Fence,
     /// [`Harness::delete_holder`].
     DeleteHolder,
     /// [`Harness::hold_as_another_tool`].

@@ -22,7 +22,7 @@ mod verdict;
 
 pub use arena::Arena;
 pub use case::{CASES, Case};
-pub use harness::{Budget, Harness, Link, Need, Powers};
+pub use harness::{Budget, FencedResource, Harness, Link, Need, Powers};
 pub use run::{Dressing, judge, main};
 pub use verdict::{Outcome, Verdict, verdicts};
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -35,6 +36,9 @@ use crate::token::FencingToken;
 /// | S10 | One line per name for all modes: a claim holds as [`admit`](crate::seam::admit) decides. One whose count of permits differs from the line's is refused as [`same_permits`](crate::seam::same_permits) says; core withdraws what it left. |
 /// | S11 | A granted `Exclusive` claimed again as `Shared` becomes `Shared` in place: same token, and whoever that admits is rung. No other claim changes a mode: an `Exclusive` that comes late leaves it `Shared`. |
 /// | S12 | `claim_all` is **one step**: either every claim is granted, or the request changes nothing, so that nobody ever sees a part of them. It passes nobody: a name in whose line anybody stands before it, holder or live waiter, is busy. It is idempotent per ids: granted and sent again, it answers the same grants. S2, S3 and S6 hold for each of its claims; after a refusal core withdraws what an earlier attempt of theirs may have left. |
+/// | S13 | A lease **never gets shorter** by an older, late or repeated request: the server keeps the latest end, and what was answered stays true. Only `release_after` shortens one. |
+/// | S14 | `renew` **answers for the hold's own entry**, not for the session, lease or file that carries it: one that was deleted, restored from a backup or evicted at any moment is `Lost` at the next renewal. It carries the claim as it is now (mode, label), so an entry that is put back is put back like that. A proof counts only if it came from who may still decide: not from a former leader, nor under another server's session limit. |
+/// | S15 | After `release_after` nothing renews the hold: it ends that long from now, neither sooner nor later than the store's granularity, also if this client has gone. `release` ends it before. |
 #[async_trait]
 pub trait Backend: Send + Sync + Debug + 'static {
     /// Takes or keeps a place, in one step (S1–S5). Never waits for another holder.
@@ -53,6 +57,13 @@ pub trait Backend: Send + Sync + Debug + 'static {
 
     /// Withdraws a claim (S6). `place` is what the store last answered, `None` if it never did.
     async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()>;
+
+    /// Lets a hold lapse `rest` from now without this client's help (S15): a lock that is given back within its `min_hold`.
+    /// Idempotent. Core calls it only if [`Guarantees::min_hold_outlives_process`] says so; a store that cannot leaves it out,
+    /// and core renews the hold until then instead.
+    async fn release_after(&self, _claim: &Claim, _place: Option<&Place>, _rest: Duration) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported, "a hold of this store ends with its client"))
+    }
 
     /// Who holds and who waits.
     async fn inspect(&self, name: &Name) -> Result<Line>;
@@ -105,6 +116,9 @@ macro_rules! forward {
             }
             async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {
                 (**self).release(claim, place).await
+            }
+            async fn release_after(&self, claim: &Claim, place: Option<&Place>, rest: Duration) -> Result<()> {
+                (**self).release_after(claim, place, rest).await
             }
             async fn inspect(&self, name: &Name) -> Result<Line> {
                 (**self).inspect(name).await

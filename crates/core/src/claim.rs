@@ -120,7 +120,7 @@ impl Place {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Tenure {
-    /// The claim that took the place.
+    /// The claim that took the place, as it is now: after a downgrade with that mode, after a proclamation with that label.
     pub claim: Arc<Claim>,
     /// The place.
     pub place: Place,

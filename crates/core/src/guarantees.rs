@@ -25,6 +25,9 @@ pub struct Guarantees {
     /// How many names a [`Multi`](crate::Multi) takes in one step at most, so that no onlooker sees a part of them. More are
     /// taken one after the other; 1: always.
     pub atomic_multi: usize,
+    /// A lock that was given back within its `min_hold` stays taken until then, and no longer, also if its process ends first.
+    /// Otherwise it is free as soon as the store notices that the process has gone, at the latest after its lease.
+    pub min_hold_outlives_process: bool,
     /// What else an operator should know.
     pub notes: &'static str,
     /// Why this very server may give less, by how it was set up when the store connected; empty if the store found nothing, or
@@ -44,6 +47,7 @@ impl Guarantees {
             ttl_step: Duration::from_millis(1),
             recovery: Duration::from_secs(1),
             atomic_multi: 1,
+            min_hold_outlives_process: false,
             notes: "",
             warnings: Vec::new(),
         }
@@ -89,6 +93,13 @@ impl Guarantees {
     #[must_use]
     pub const fn atomic_multi(mut self, names: usize) -> Guarantees {
         self.atomic_multi = names;
+        self
+    }
+
+    /// Says whether a `min_hold` is kept when its process ends.
+    #[must_use]
+    pub const fn min_hold_outlives_process(mut self, outlives: bool) -> Guarantees {
+        self.min_hold_outlives_process = outlives;
         self
     }
 

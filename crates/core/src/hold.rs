@@ -161,6 +161,12 @@ macro_rules! looks {
             fn fencing_token(&self) -> crate::FencingToken {
                 self.$($held)+.0.token
             }
+            fn full_name(&self) -> &crate::Name {
+                &self.$($held)+.0.standing.claim.name
+            }
+            fn place(&self) -> Option<crate::seam::Place> {
+                self.$($held)+.0.standing.place()
+            }
         }
     };
 }

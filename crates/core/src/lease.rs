@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use crate::claim::Place;
 use crate::loss::{Loss, Lost};
 use crate::name::Name;
 use crate::token::FencingToken;
@@ -48,4 +49,14 @@ pub trait Fenced: Lease {
 
     /// The token to hand to the resource.
     fn fencing_token(&self) -> FencingToken;
+
+    /// The lock's name in the store, namespaces included: what the store's own condition (`still_holds`) goes by.
+    fn full_name(&self) -> &Name {
+        self.name()
+    }
+
+    /// Where the hold stands in the store, a key or a node's path, if the store gave one. A test's double has none.
+    fn place(&self) -> Option<Place> {
+        None
+    }
 }

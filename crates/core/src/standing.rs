@@ -26,8 +26,9 @@ pub(crate) struct Standing {
     pub(crate) changed: Notify,
 }
 
-#[derive(Default)]
 struct State {
+    /// The claim as it is now: what its holder has made of it since, shared instead of exclusive, another label.
+    now: Arc<Claim>,
     place: Option<Place>,
     grant: Option<Granted>,
     /// A guard was made of the grant: from now on an end of validity is a loss.
@@ -36,9 +37,6 @@ struct State {
     max_until: Option<Moment>,
     loss: Option<Loss>,
     rung: bool,
-    /// What its holder has made of the claim since: shared instead of exclusive, another label.
-    shared: bool,
-    label: Option<Arc<str>>,
 }
 
 #[derive(Clone)]
@@ -51,7 +49,9 @@ pub(crate) struct Granted {
 
 impl Standing {
     pub(crate) fn new(claim: Arc<Claim>, clock: Clock) -> Standing {
-        Standing { claim, clock, state: Mutex::default(), turn: Mutex::default(), changed: Notify::new() }
+        let (now, changed) = (claim.clone(), Notify::new());
+        let state = State { now, place: None, grant: None, taken: false, max_until: None, loss: None, rung: false };
+        Standing { claim, clock, state: Mutex::new(state), turn: Mutex::default(), changed }
     }
 
     /// The store granted. Ignored once the hold has ended; a grant with another token than the guard's means that the
@@ -141,24 +141,23 @@ impl Standing {
 
     /// The mode of the hold, also after a downgrade.
     pub(crate) fn mode(&self) -> Mode {
-        if locked(&self.state).shared { Mode::Shared } else { self.claim.mode }
+        locked(&self.state).now.mode
     }
 
     /// Whether an exclusive hold counts as shared from now on.
     pub(crate) fn count_as_shared(&self, shared: bool) {
-        locked(&self.state).shared = shared;
+        let mode = if shared { Mode::Shared } else { self.claim.mode };
+        Arc::make_mut(&mut locked(&self.state).now).mode = mode;
     }
 
     /// From now on the hold has this label.
     pub(crate) fn relabel(&self, label: Arc<str>) {
-        locked(&self.state).label = Some(label);
+        Arc::make_mut(&mut locked(&self.state).now).label = label;
     }
 
     /// The claim with which to ask for this hold again. If it is gone, it leaves no place in line.
     pub(crate) fn again(&self) -> Claim {
-        let mode = self.mode();
-        let label = locked(&self.state).label.clone().unwrap_or_else(|| self.claim.label.clone());
-        Claim { mode, label, queue: Queue::Try, ..(*self.claim).clone() }
+        Claim { queue: Queue::Try, ..(*locked(&self.state).now).clone() }
     }
 
     pub(crate) fn in_turn(&self, turn: TurnSlot) {
@@ -228,11 +227,11 @@ impl Standing {
         locked(&self.state).place.clone()
     }
 
-    /// What to ask the store to renew.
+    /// What to ask the store to renew: the claim as it is now.
     pub(crate) fn tenure(&self) -> Option<Tenure> {
         let state = locked(&self.state);
         let token = state.grant.as_ref().map(|g| g.token);
-        state.place.clone().map(|place| Tenure { claim: self.claim.clone(), place, token })
+        state.place.clone().map(|place| Tenure { claim: state.now.clone(), place, token })
     }
 
     /// Whether there is something new for the acquire loop; clears the bell.

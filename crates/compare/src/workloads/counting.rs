@@ -41,6 +41,10 @@ impl Backend for Counting {
         self.inner.release(claim, place).await
     }
 
+    async fn release_after(&self, claim: &Claim, place: Option<&Place>, rest: Duration) -> Result<()> {
+        self.inner.release_after(claim, place, rest).await
+    }
+
     async fn inspect(&self, name: &Name) -> Result<Line> {
         self.inner.inspect(name).await
     }

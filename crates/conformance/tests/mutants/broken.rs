@@ -310,6 +310,10 @@ impl Backend for Broken {
         Ok(())
     }
 
+    async fn release_after(&self, claim: &Claim, place: Option<&Place>, rest: Duration) -> Result<()> {
+        self.world.memory().release_after(claim, place, rest).await
+    }
+
     async fn inspect(&self, name: &Name) -> Result<Line> {
         let mut line = self.world.memory().inspect(&self.encoded(name)).await?;
         for entry in line.holders.iter_mut().chain(&mut line.waiters) {
