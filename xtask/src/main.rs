@@ -1,15 +1,16 @@
 //! The project's own chores: `cargo xtask <setup | lint | test | ci | tidy>`.
 //!
-//! Only the standard library is used, so that this builds in seconds on a bare machine.
+//! It uses little beyond the standard library, so that it builds in seconds on a bare machine.
 //!
 //! - `setup` installs the servers and tools that tests need.
 //! - `lint` checks formatting, lints, documentation, features, dependency bans and the rules of `tidy`.
-//! - `test` runs every test suite there is and counts.
+//! - `test` builds every test suite at once, runs several side by side, and counts.
 //! - `ci` is `lint` and `test`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a program that talks to its user")]
 
 mod bans;
+mod binaries;
 mod lint;
 mod manifest;
 mod matrix;

@@ -1,9 +1,8 @@
-//! The little that is asked of a `Cargo.toml`: its package's name and its test targets.
+//! The little that is asked of a `Cargo.toml`: its test targets.
 
 /// What a manifest says about tests.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Manifest {
-    pub(crate) package: String,
     pub(crate) tests: Vec<String>,
     pub(crate) finds_tests_itself: bool,
 }
@@ -19,7 +18,6 @@ impl Manifest {
             let Some((key, value)) = line.split_once('=') else { continue };
             let value = value.trim().trim_matches('"');
             match (section, key.trim()) {
-                ("[package]", "name") => manifest.package = value.into(),
                 ("[package]", "autotests") => manifest.finds_tests_itself = value != "false",
                 ("[[test]]", "name") => manifest.tests.push(value.into()),
                 _ => {}
@@ -39,7 +37,6 @@ mod tests {
             "[package]\nname = \"a\"\nautotests = false\n[dependencies]\nname = \"x\"\n[[test]]\nname = \"t\"\n\
              harness = false\n[[test]]\nname = \"u\"\n",
         );
-        assert_eq!(manifest.package, "a");
         assert_eq!(manifest.tests, ["t", "u"]);
         assert!(!manifest.finds_tests_itself);
     }

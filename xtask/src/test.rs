@@ -1,18 +1,33 @@
-//! Runs every suite, passes its output through and counts what it says.
+//! Builds every suite, runs several side by side, passes on what each has printed when it ends, and counts.
 
 use std::{
-    io::{self, BufRead, BufReader, Write},
+    collections::VecDeque,
+    io::{self, Read, Seek, Write},
     process::{Command, Stdio},
+    sync::{Mutex, PoisonError},
+    thread,
     time::{Duration, SystemTime},
 };
 
 use crate::{
     Outcome,
+    binaries::{self, Binary},
     matrix::Matrix,
     run::{cargo, shown},
     setup,
-    suites::{EXAMPLES, SUITES},
+    suites::{ALONE, BY_CARGO, BY_CARGO_LAST, EXAMPLES, IN_PLAIN, LONG, WORDS},
 };
+
+/// How many suites run side by side: most of their time they wait for leases to end.
+const SIDE_BY_SIDE: usize = 3;
+
+/// Something to run, with what counts as its success.
+struct Suite {
+    name: String,
+    command: Command,
+    /// At least one test must have run.
+    must_count: bool,
+}
 
 /// What a suite said about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,53 +48,106 @@ struct Report {
 /// Prepares the machine and runs everything, also after a failure, so that one run tells all there is to know.
 pub(crate) fn test() -> Outcome {
     setup::setup()?;
-    let (mut reports, mut matrix) = (Vec::new(), Matrix::default());
-    for suite in SUITES {
-        let mut args = suite.args.to_vec();
-        args.insert(1, "--no-fail-fast");
-        let command = cargo(&args);
-        reports.push(report(suite.name, command, true, &mut matrix));
-    }
-    for example in EXAMPLES {
-        let command = cargo(&["run", "--quiet", "--example", example]);
-        reports.push(report(&format!("example: {example}"), command, false, &mut matrix));
-    }
-    let matrix = matrix.judge();
-    summarize(&reports).and(matrix)
+    let (alone, mut together): (Vec<Binary>, Vec<Binary>) = binaries::build()?
+        .into_iter()
+        .filter(|binary| binary.package != "leasehold" || !IN_PLAIN.contains(&&*binary.target))
+        .partition(|binary| ALONE.contains(&(&*binary.package, &*binary.target)));
+    together.sort_by_key(|binary| LONG.iter().position(|long| *long == binary.target).unwrap_or(LONG.len()));
+    // Whoever runs cargo waits for whoever else does: those stand in one row.
+    let cargos = BY_CARGO.iter().map(by_cargo).chain(EXAMPLES.iter().map(example)).collect();
+    let rows = [cargos].into_iter().chain(together.iter().map(|binary| vec![suite(binary)]));
+    let mut run = Run::default();
+    run.side_by_side(rows.collect());
+    let last = alone.iter().map(suite).chain(BY_CARGO_LAST.iter().map(by_cargo));
+    run.side_by_side(VecDeque::from([last.collect()]));
+    let matrix = run.matrix.judge();
+    summarize(&run.reports).and(matrix)
 }
 
-fn report(name: &str, command: Command, counts: bool, matrix: &mut Matrix) -> Report {
-    println!("\n==== {name}: {}", shown(&command));
-    let begin = SystemTime::now();
-    let (count, mut trouble) = match stream(command, matrix) {
-        Ok((count, trouble)) => (count, trouble),
-        Err(error) => (Count::default(), Some(error.to_string())),
-    };
-    if counts && trouble.is_none() && count.passed == 0 {
-        trouble = Some("no test ran".into());
-    }
-    let took = begin.elapsed().unwrap_or_default();
-    println!("---- {name}: {:.1} s", took.as_secs_f64());
-    Report { name: name.into(), count, trouble, took }
+fn suite(binary: &Binary) -> Suite {
+    let Binary { package, target, is_suite, .. } = binary;
+    let words = WORDS.iter().find(|(p, t, _)| p == package && t == target).map_or(&[][..], |(_, _, words)| words);
+    let what = if *is_suite { target } else { "unit tests" };
+    Suite { name: format!("{package}: {what}"), command: binary.command(words), must_count: *is_suite }
 }
 
-/// Runs a command, passing through what it prints and adding up the results in it.
-fn stream(mut command: Command, matrix: &mut Matrix) -> io::Result<(Count, Option<String>)> {
-    let mut child = command.stdout(Stdio::piped()).spawn()?;
-    let mut count = Count::default();
-    if let Some(stdout) = child.stdout.take() {
-        let mut lines = BufReader::new(stdout);
-        let mut line = Vec::new();
-        while lines.read_until(b'\n', &mut line)? > 0 {
-            io::stdout().write_all(&line)?;
-            let text = String::from_utf8_lossy(&line);
-            count.add(&text);
-            matrix.add(&text);
-            line.clear();
+fn by_cargo((name, words): &(&str, &[&str])) -> Suite {
+    Suite { name: (*name).into(), command: cargo(words), must_count: true }
+}
+
+fn example(name: &&str) -> Suite {
+    let command = cargo(&["run", "--quiet", "--example", name]);
+    Suite { name: format!("example: {name}"), command, must_count: false }
+}
+
+#[derive(Default)]
+struct Run {
+    reports: Vec<Report>,
+    matrix: Matrix,
+}
+
+impl Run {
+    /// Runs these rows of suites, each row one suite after the other.
+    fn side_by_side(&mut self, rows: VecDeque<Vec<Suite>>) {
+        let (rows, run) = (Mutex::new(rows), Mutex::new(self));
+        let work = || {
+            loop {
+                let row = rows.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                for suite in row.into_iter().flatten() {
+                    println!("begins: {}", suite.name);
+                    let (report, printed) = suite.run();
+                    run.lock().unwrap_or_else(PoisonError::into_inner).take_in(report, &printed);
+                }
+                if rows.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+                    return;
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..SIDE_BY_SIDE {
+                scope.spawn(work);
+            }
+        });
+    }
+
+    fn take_in(&mut self, report: Report, printed: &str) {
+        println!("\n==== {}\n{printed}---- {}: {:.1} s", report.name, report.name, report.took.as_secs_f64());
+        printed.lines().for_each(|line| self.matrix.add(line));
+        self.reports.push(report);
+        // What is lost of it is only the showing.
+        let _ = io::stdout().flush();
+    }
+}
+
+impl Suite {
+    /// Runs it to its end; what it printed comes with the report.
+    fn run(self) -> (Report, String) {
+        let Suite { name, command, must_count } = self;
+        let said = shown(&command);
+        let begin = SystemTime::now();
+        let (printed, mut trouble) = match captured(command) {
+            Ok((printed, trouble)) => (printed, trouble),
+            Err(error) => (String::new(), Some(format!("{said}: {error}"))),
+        };
+        let took = begin.elapsed().unwrap_or_default();
+        let mut count = Count::default();
+        printed.lines().for_each(|line| count.add(line));
+        if must_count && trouble.is_none() && count.passed == 0 {
+            trouble = Some("no test ran".into());
         }
+        (Report { name, count, trouble, took }, printed)
     }
-    let status = child.wait()?;
-    Ok((count, (!status.success()).then(|| status.to_string())))
+}
+
+/// Runs a command with its output and its complaints in one file, as a terminal would show them.
+fn captured(mut command: Command) -> io::Result<(String, Option<String>)> {
+    let mut file = tempfile::tempfile()?;
+    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
+    let status = command.status()?;
+    let mut printed = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut printed)?;
+    Ok((String::from_utf8_lossy(&printed).into_owned(), (!status.success()).then(|| status.to_string())))
 }
 
 impl Count {
