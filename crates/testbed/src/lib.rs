@@ -31,6 +31,7 @@ mod zookeeper_ensemble;
 mod zookeeper_links;
 
 mod redis;
+mod redis_echo;
 
 pub use error::{Error, Result};
 pub use etcd::{Etcd, EtcdOptions};
@@ -39,6 +40,7 @@ pub use external::Store;
 pub use find::Program;
 pub use proxy::{Counters, Proxy, Trap};
 pub use redis::{Redis, RedisOptions};
+pub use redis_echo::RedisEcho;
 pub use resp::Reply;
 pub use server::Server;
 pub use zookeeper::{ZooKeeper, ZooKeeperOptions};

@@ -298,3 +298,15 @@ fn a_proxy_outlives_the_runtime_that_made_it() {
     let reply = runtime().block_on(async { Client::connect(&proxy).await.unwrap().ask("still here").await });
     assert_eq!(reply.unwrap(), "still here");
 }
+
+#[tokio::test]
+async fn freeze_is_a_black_hole_for_the_connections_that_there_are() {
+    let (echo, proxy, mut client) = started().await;
+    proxy.freeze();
+    client.send("kept").await.unwrap();
+    let mut fresh = Client::connect(&proxy).await.unwrap();
+    assert_eq!(fresh.ask("new").await.unwrap(), "new");
+    assert!(client.stays_silent().await && !echo.has_heard("kept"));
+    proxy.heal().await;
+    assert_eq!(client.reply().await.unwrap(), "kept");
+}

@@ -49,16 +49,16 @@ impl Drop for Open {
 }
 
 /// Carries a connection until both sides have closed it, or the proxy is cut.
-pub(super) async fn serve(client: TcpStream, generation: u64, open: Open) {
+pub(super) async fn serve(client: TcpStream, (nth, generation): (u64, u64), open: Open) {
     let mut control = open.0.control.subscribe();
     tokio::select! {
         biased;
         _ = control.wait_for(|control| control.generation != generation) => {}
-        () = carry(client, &open.0) => {}
+        () = carry(client, nth, &open.0) => {}
     }
 }
 
-async fn carry(client: TcpStream, shared: &Shared) {
+async fn carry(client: TcpStream, nth: u64, shared: &Shared) {
     // Chunks must pass as they came.
     let _ = client.set_nodelay(true);
     let (mut from_client, mut to_client) = client.into_split();
@@ -72,7 +72,7 @@ async fn carry(client: TcpStream, shared: &Shared) {
     };
     let lost = tokio::select! {
         () = reading => None,
-        lost = answer(&mut to_client, queue, &gone, shared) => lost,
+        lost = answer(&mut to_client, queue, &gone, (shared, nth)) => lost,
     };
     if let Some((trap, from_server, _to_server)) = lost {
         drop((from_client, to_client));
@@ -86,7 +86,7 @@ async fn answer(
     to_client: &mut OwnedWriteHalf,
     queue: mpsc::Receiver<Chunk>,
     gone: &AtomicBool,
-    shared: &Shared,
+    (shared, nth): (&Shared, u64),
 ) -> Option<(Trap, OwnedReadHalf, OwnedWriteHalf)> {
     let mut control = shared.control.subscribe();
     if control.borrow().requests.flow == Flow::Hold {
@@ -102,8 +102,8 @@ async fn answer(
     let (replies, reply_queue) = mpsc::channel(QUEUE);
     let doom = OnceLock::new();
     let outcome = tokio::try_join!(
-        lane::write_requests(&mut to_server, queue, shared, &doom),
-        lane::write_replies(to_client, reply_queue, shared, &doom),
+        lane::write_requests(&mut to_server, queue, (shared, nth), &doom),
+        lane::write_replies(to_client, reply_queue, (shared, nth), &doom),
         async {
             lane::read(&mut from_server, replies, shared, Side::Replies).await;
             Ok(())

@@ -51,6 +51,8 @@ pub(super) struct Control {
     pub(super) cut: bool,
     /// Connections of an earlier generation close.
     pub(super) generation: u64,
+    /// Of connections up to this number nothing passes any more, in either direction.
+    pub(super) frozen: u64,
     pub(super) requests: Lane,
     pub(super) replies: Lane,
 }
@@ -66,6 +68,11 @@ impl Control {
             Side::Requests => self.requests,
             Side::Replies => self.replies,
         }
+    }
+
+    /// What happens to the chunks of the connection with this number.
+    pub(super) fn flow(&self, side: Side, nth: u64) -> Flow {
+        if nth <= self.frozen { Flow::Hold } else { self.lane(side).flow }
     }
 }
 

@@ -54,10 +54,10 @@ pub(super) async fn read(from: &mut OwnedReadHalf, queue: mpsc::Sender<Chunk>, s
 pub(super) async fn write_requests(
     to: &mut OwnedWriteHalf,
     mut queue: mpsc::Receiver<Chunk>,
-    shared: &Shared,
+    (shared, nth): (&Shared, u64),
     doom: &OnceLock<Trap>,
 ) -> Result<(), Ended> {
-    let mut gate = Gate::new(shared, Side::Requests);
+    let mut gate = Gate::new(shared, Side::Requests, nth);
     while let Some(mut chunk) = gate.next(&mut queue).await? {
         if !gate.admits(&chunk).await {
             continue;
@@ -87,10 +87,10 @@ pub(super) async fn write_requests(
 pub(super) async fn write_replies(
     to: &mut OwnedWriteHalf,
     mut queue: mpsc::Receiver<Chunk>,
-    shared: &Shared,
+    (shared, nth): (&Shared, u64),
     doom: &OnceLock<Trap>,
 ) -> Result<(), Ended> {
-    let mut gate = Gate::new(shared, Side::Replies);
+    let mut gate = Gate::new(shared, Side::Replies, nth);
     let mut gone = false;
     while let Some(chunk) = gate.next(&mut queue).await? {
         if let Some(trap) = doom.get() {
@@ -114,26 +114,28 @@ pub(super) async fn write_replies(
 struct Gate {
     control: watch::Receiver<Control>,
     side: Side,
+    /// The connection's number.
+    nth: u64,
     /// Whether bytes of this direction were thrown away.
     tainted: bool,
 }
 
 impl Gate {
-    fn new(shared: &Shared, side: Side) -> Self {
-        Self { control: shared.control.subscribe(), side, tainted: false }
+    fn new(shared: &Shared, side: Side, nth: u64) -> Self {
+        Self { control: shared.control.subscribe(), side, nth, tainted: false }
     }
 
     /// The next chunk, or none at the end of the direction, which is held like a chunk.
     async fn next(&mut self, queue: &mut mpsc::Receiver<Chunk>) -> Result<Option<Chunk>, Ended> {
-        let side = self.side;
+        let (side, nth) = (self.side, self.nth);
         let next = tokio::select! {
             biased;
-            _ = self.control.wait_for(|control| control.lane(side).flow == Flow::Pass), if self.tainted => None,
+            _ = self.control.wait_for(|control| control.flow(side, nth) == Flow::Pass), if self.tainted => None,
             next = queue.recv() => next,
         };
         if next.is_none() {
             // The sender outlives every connection.
-            let _ = self.control.wait_for(|control| control.lane(side).flow == Flow::Pass).await;
+            let _ = self.control.wait_for(|control| control.flow(side, nth) == Flow::Pass).await;
             if self.tainted {
                 return Err(Ended::Tainted);
             }
@@ -144,9 +146,9 @@ impl Gate {
     /// Waits until a chunk may go on; false when it is to be thrown away.
     async fn admits(&mut self, chunk: &Chunk) -> bool {
         self.linger(chunk).await;
-        let side = self.side;
-        let flow = match self.control.wait_for(|control| control.lane(side).flow != Flow::Hold).await {
-            Ok(control) => control.lane(side).flow,
+        let (side, nth) = (self.side, self.nth);
+        let flow = match self.control.wait_for(|control| control.flow(side, nth) != Flow::Hold).await {
+            Ok(control) => control.flow(side, nth),
             Err(_) => Flow::Drop,
         };
         // Bytes after a gap are not worth more than the gap.

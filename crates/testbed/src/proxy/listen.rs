@@ -38,10 +38,10 @@ pub(super) async fn accept(listener: StdListener, addr: SocketAddr, shared: Arc<
             () = time::sleep(AGAIN), if listener.is_none() && !cut => {}
             accepted = next(listener.as_ref()), if listener.is_some() => match accepted {
                 Ok((client, _)) => {
-                    shared.connections.fetch_add(1, Ordering::Relaxed);
+                    let nth = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
                     let open = connection::Open::count(&shared);
                     let generation = shared.control.borrow().generation;
-                    connections.spawn(connection::serve(client, generation, open));
+                    connections.spawn(connection::serve(client, (nth, generation), open));
                 }
                 Err(_) => time::sleep(AGAIN).await,
             },

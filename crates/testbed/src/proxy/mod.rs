@@ -84,6 +84,12 @@ impl Proxy {
         });
     }
 
+    /// A black hole for the connections that there are: nothing of theirs arrives any more in either direction, and nobody is
+    /// told; new ones work. [`heal`](Self::heal) delivers what was held back.
+    pub fn freeze(&self) {
+        self.shared.set(|control| control.frozen = self.shared.connections.load(Ordering::Relaxed));
+    }
+
     /// As [`hold`](Self::hold), for requests alone: replies to what was sent before still arrive.
     pub fn hold_requests(&self) {
         self.shared.set(|control| control.requests.flow = Flow::Hold);
