@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use crate::claim::ClaimId;
 use crate::grant::Grant;
@@ -22,6 +22,8 @@ pub struct Bells(Arc<Inner>);
 
 struct Inner {
     ears: Mutex<HashMap<ClaimId, Arc<dyn Ear>>>,
+    /// How often everybody was rung.
+    everyone: watch::Sender<u64>,
     stirred: broadcast::Sender<Name>,
 }
 
@@ -40,7 +42,11 @@ pub(crate) trait Ear: Send + Sync {
 impl Bells {
     /// A registry with no ears.
     pub fn new() -> Bells {
-        Bells(Arc::new(Inner { ears: Mutex::default(), stirred: broadcast::Sender::new(64) }))
+        Bells(Arc::new(Inner {
+            ears: Mutex::default(),
+            everyone: watch::Sender::new(0),
+            stirred: broadcast::Sender::new(64),
+        }))
     }
 
     /// Something changed for this claim: claim again and see.
@@ -64,10 +70,17 @@ impl Bells {
         let _ = self.0.stirred.send(name.clone());
     }
 
-    /// Everybody claims again: after a reconnect, when rings may have been missed.
+    /// Everybody claims again, and holds are renewed at once: after a reconnect, when rings may have been missed and renewals
+    /// may have gone with the old connection.
     pub fn everyone(&self) {
+        self.0.everyone.send_modify(|times| *times += 1);
         let ears: Vec<_> = self.ears().values().cloned().collect();
         ears.iter().for_each(|ear| ear.hear(Ring::ClaimAgain));
+    }
+
+    /// Changes whenever everybody is rung from now on.
+    pub(crate) fn rings_for_everyone(&self) -> watch::Receiver<u64> {
+        self.0.everyone.subscribe()
     }
 
     /// The names that are stirred from now on.

@@ -245,6 +245,19 @@ impl Keeper {
         }
     }
 
+    /// The store has a new connection: what was in flight on the old one may be late for its lease.
+    fn renew_holds_now(&self) {
+        let now = self.clock.now();
+        let mut registry = locked(&self.registry);
+        let holds: Vec<ClaimId> = registry.kept.iter().filter(|(_, kept)| kept.is_hold).map(|(id, _)| *id).collect();
+        for id in holds {
+            if let Some(kept) = registry.kept.get_mut(&id) {
+                kept.renew_at = kept.renew_at.min(now);
+            }
+            registry.schedule(id);
+        }
+    }
+
     fn released(&self) {
         let mut registry = locked(&self.registry);
         registry.releasing -= 1;
@@ -357,6 +370,7 @@ struct Batch {
 pub(crate) async fn run(running: Running) {
     let keeper = &*running.0;
     let mut random = locked(&keeper.random).fork();
+    let mut rings = keeper.bells.rings_for_everyone();
     let mut renewals = FuturesUnordered::new();
     let mut releases = FuturesUnordered::new();
     loop {
@@ -372,6 +386,7 @@ pub(crate) async fn run(running: Running) {
         }
         tokio::select! {
             () = keeper.wake.notified() => {}
+            Ok(()) = rings.changed() => keeper.renew_holds_now(),
             () = until(&keeper.clock, plan.next, plan.watching) => {}
             Some((batch, answer)) = renewals.next() => keeper.renewed(&batch, answer),
             Some(()) = releases.next() => keeper.released(),
