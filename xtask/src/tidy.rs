@@ -18,7 +18,7 @@ const STORES: [(&str, usize); 9] = [
     ("memory", 360),
     ("sqlite", 1325),
     ("redis", 715),
-    ("redis-client", 657),
+    ("redis-client", 775),
     ("redlock", 842),
     ("etcd", 700),
     ("etcd-client", 737),

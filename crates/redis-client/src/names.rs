@@ -111,6 +111,20 @@ mod tests {
         assert_eq!(keys.len(), all);
     }
 
+    /// What Redis Cluster hashes: between the first `{` and the next `}`, if there is something, or else all.
+    fn hashed(key: &str) -> &str {
+        let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+        tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
+    }
+
+    #[test]
+    fn all_keys_of_a_name_are_in_one_slot() {
+        for name in ["a", "{a}", "a}b", "{}", "}{", "\u{1F512} x"] {
+            let keys = names().keys(&name.into());
+            assert!(keys.iter().all(|key| hashed(key) == keys[0]), "{keys:?}");
+        }
+    }
+
     #[test]
     fn other_keys_have_no_name() {
         for key in

@@ -2,11 +2,12 @@
 
 use std::slice::from_ref;
 
+use futures_util::future::join_all;
 use leasehold_core::Result;
 use redis::{Cmd, Pipeline, ServerErrorKind, Value};
 
 use crate::connection::Connection;
-use crate::error::{again, junk, of_request};
+use crate::error::{again, junk};
 
 /// How many calls travel together: a flight of these takes the server a few milliseconds.
 const FLIGHT: usize = 1000;
@@ -61,11 +62,12 @@ impl Script {
         self.run_all(connection, from_ref(call)).await.pop().unwrap_or_else(|| Err(junk("no answer")))
     }
 
-    /// Runs it for every call, many in one flight; answers in the same order and number.
+    /// Runs it for every call, many in one flight, and all flights side by side; answers in the same order and number.
     pub async fn run_all(&self, connection: &Connection, calls: &[Call]) -> Vec<Result<Value>> {
         let mut answers = Vec::with_capacity(calls.len());
-        for some in calls.chunks(FLIGHT) {
-            match self.fly(connection, some).await {
+        let flights = calls.chunks(FLIGHT).map(|some| self.fly(connection, some));
+        for (some, flight) in calls.chunks(FLIGHT).zip(join_all(flights).await) {
+            match flight {
                 Ok(flight) => answers.extend(flight),
                 Err(e) => answers.extend(some.iter().map(|_| Err(again(&e)))),
             }
@@ -92,7 +94,7 @@ impl Script {
                 answers[i] = answer;
             }
         }
-        Ok(answers.into_iter().map(|answer| answer.extract_error().map_err(|e| of_request(&e))).collect())
+        Ok(answers.into_iter().map(|answer| connection.refusal(answer)).collect())
     }
 }
 

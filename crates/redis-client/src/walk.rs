@@ -6,7 +6,7 @@ use leasehold_core::{Name, Result};
 use redis::Value;
 
 use crate::connection::Connection;
-use crate::error::{junk, of_request};
+use crate::error::junk;
 use crate::names::Names;
 use crate::record::record;
 
@@ -29,7 +29,7 @@ pub async fn walk(
         let mut step = redis::pipe();
         step.cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP);
         let answer = connection.send(&step).await?.pop().unwrap_or_default();
-        let Value::Array(answer) = answer.extract_error().map_err(|e| of_request(&e))? else {
+        let Value::Array(answer) = connection.refusal(answer)? else {
             return Err(junk("a walk"));
         };
         let [next, Value::Array(keys)] = answer.as_slice() else { return Err(junk("a walk")) };

@@ -82,8 +82,9 @@ impl Redis {
     ///
     /// # Errors
     ///
-    /// `Invalid` for a URL that is anything else (the message names the part), `Unsupported` for TLS and for servers
-    /// before Redis 6, `Denied` for a refused password, `Unavailable` if nobody answers within two timeouts.
+    /// `Invalid` for a URL that is anything else (the message names the part) and for a database that the server does not have,
+    /// `Unsupported` for TLS, for servers before Redis 6, for a Sentinel and for a node of a Redis Cluster, `Denied` for a refused
+    /// password, `Unavailable` if nobody answers within two timeouts. None shows a credential, or what the server says of one.
     pub async fn connect(url: &str) -> Result<Redis> {
         let (info, options) = config::parse(url)?;
         Redis::connect_with(info, options).await

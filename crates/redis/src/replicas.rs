@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_redis_client::{Connection, Inbox, junk, of_request};
+use leasehold_redis_client::{Connection, Inbox, junk};
 use redis::{ConnectionInfo, Value};
 
 /// Asks for acknowledgements, on a connection of its own: `WAIT` holds up whatever comes behind it.
@@ -19,7 +19,7 @@ impl Replicas {
         timeout: Duration,
         (least, within): (u32, Duration),
     ) -> Result<Replicas> {
-        let connection = Connection::open(info, timeout + within, &Inbox::new(false)).await?;
+        let connection = Connection::open_for_waits(info, timeout, within, &Inbox::new(false)).await?;
         Ok(Replicas { connection, least, within })
     }
 
@@ -30,7 +30,7 @@ impl Replicas {
         let mut wait = redis::pipe();
         wait.cmd("PING").cmd("WAIT").arg(self.least).arg(self.within.as_millis() as u64);
         let answer = self.connection.send(&wait).await?.pop().unwrap_or_default();
-        let Value::Int(heard) = answer.extract_error().map_err(|e| of_request(&e))? else { return Err(junk("WAIT")) };
+        let Value::Int(heard) = self.connection.refusal(answer)? else { return Err(junk("WAIT")) };
         if heard >= i64::from(self.least) {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What others see: the slots of the keys, and the pushes word by word.
+//! What others see: the pushes word by word.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -7,36 +7,9 @@ mod support;
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Moment, Queue};
-use leasehold_redis::Redis;
 use leasehold_redis::client::{AsyncConnectionConfig, Client, PushInfo, PushKind, Value};
-use leasehold_testbed::RedisOptions;
 use support::*;
 use tokio::sync::mpsc;
-
-#[tokio::test]
-async fn every_script_stays_within_one_slot() {
-    bounded(async {
-        let extra = vec!["--cluster-enabled".into(), "yes".into()];
-        let server = Server::start_with(&RedisOptions { extra, ..RedisOptions::default() }).await.unwrap();
-        server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await.unwrap();
-        while !text(&server, &["CLUSTER", "INFO"]).await.unwrap().contains("cluster_state:ok") {
-            sleep(20).await;
-        }
-        let store = Redis::connect(&format!("{}?prefix=app:", server.url())).await.unwrap();
-        for name in ["a", "{a}", "a}b", "{}", "}{", "\u{1F512} x"] {
-            let [holder, next] = [fair(name), fair(name)];
-            let token = granted(&store, &holder).await.token;
-            waiting(&store, &next).await;
-            renewed(&store, &holder, Some(token)).await;
-            store.inspect(&holder.name).await.unwrap();
-            assert!(store.evict(&holder.name, token).await.unwrap());
-            granted(&store, &next).await;
-            store.release(&next, None).await.unwrap();
-        }
-        assert_eq!(traces(&server).await, [""; 0]);
-    })
-    .await;
-}
 
 /// Everything that is published to any client of the store.
 async fn pushes(

@@ -186,8 +186,7 @@ impl Nodes {
             Some(kind) if kinds.all(|other| other == kind) => kind,
             _ => ErrorKind::Unavailable,
         };
-        let each: Vec<String> =
-            failed.iter().map(|(nth, e)| format!("{}: {e}", self.0[*nth].connection.address())).collect();
+        let each: Vec<String> = failed.iter().map(|(_, e)| e.to_string()).collect();
         Error::new(kind, format!("{} of {} nodes failed: {}", failed.len(), self.len(), each.join("; ")))
     }
 }

@@ -1,0 +1,204 @@
+//! What a server says of a refused request may repeat the request: no password and no claim's id gets into an error or an event.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::error::Error as _;
+use std::fmt::{Debug, Write as _};
+use std::sync::{Arc, Mutex};
+
+use leasehold_core::seam::{Backend, Claim, Queue, Renewal};
+use leasehold_core::{Error, ErrorKind, Result, Store};
+use leasehold_redis::Redis;
+use leasehold_testbed::{RedisEcho, RedisOptions};
+use support::*;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+const CANARY: &str = "s3ntinel";
+
+/// Every word of an error.
+fn words(e: &Error) -> String {
+    let mut words = format!("{e} {e:?} {e:#?}");
+    let mut source = e.source();
+    while let Some(cause) = source {
+        write!(words, " {cause} {cause:?}").unwrap();
+        source = cause.source();
+    }
+    words
+}
+
+fn refused<T: Debug>(answer: Result<T>, claim: &Claim, verb: &str) -> String {
+    let Err(e) = answer else { panic!("{verb}: {answer:?}") };
+    let words = words(&e);
+    for secret in [CANARY, &claim.id.to_string()] {
+        assert!(!words.contains(secret), "{verb}: {words}");
+    }
+    words
+}
+
+#[tokio::test]
+async fn no_error_repeats_what_a_request_said() {
+    bounded(async {
+        let codes = [
+            "ERR",
+            "NOPERM",
+            "NOAUTH",
+            "WRONGPASS",
+            "READONLY",
+            "LOADING",
+            "OOM",
+            "WRONGTYPE",
+            "MOVED",
+            "NOSCRIPT",
+            "BUSY",
+            "X-s3ntinel",
+            "ZZZ",
+        ];
+        for code in codes {
+            let server = RedisEcho::start(code, true).await.unwrap();
+            let claims = [fair("x"), fair("y")];
+            let claim = &claims[0];
+            let verbs = ["claim", "claim_all", "renew", "release", "release_after", "inspect", "list", "evict"];
+            for verb in verbs {
+                // Each on a connection of its own, since some codes end it.
+                let store = Redis::connect(&format!("redis://:{CANARY}@{}", server.addr())).await.unwrap();
+                assert!(!format!("{store:?}").contains(CANARY));
+                let words = match verb {
+                    "claim" => refused(store.claim(claim).await, claim, verb),
+                    "claim_all" => refused(store.claim_all(&claims).await, claim, verb),
+                    "renew" => match renewed(&store, claim, None).await {
+                        Renewal::Unknown(e) => refused(Err::<(), _>(e), claim, verb),
+                        other => panic!("{other:?}"),
+                    },
+                    "release" => refused(store.release(claim, None).await, claim, verb),
+                    "release_after" => refused(store.release_after(claim, None, TTL).await, claim, verb),
+                    "inspect" => refused(store.inspect(&claim.name).await, claim, verb),
+                    "list" => refused(store.list("", None, 9).await, claim, verb),
+                    _ => refused(store.evict(&claim.name, leasehold_core::FencingToken::new(7)).await, claim, verb),
+                };
+                assert!(verb == "release_after" || words.contains(server.addr()), "does not name the server: {words}");
+                let _ = refused(store.claim(claim).await, claim, "the next");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn no_error_of_connecting_repeats_the_password() {
+    bounded(async {
+        let claim = fair("x");
+        for code in ["ERR", "NOPERM", "WRONGPASS", "LOADING", "ZZZ"] {
+            let server = RedisEcho::start(code, false).await.unwrap();
+            for user in ["", "app"] {
+                let url = format!("redis://{user}:{CANARY}@{}", server.addr());
+                refused(Redis::connect(&url).await, &claim, code);
+            }
+        }
+        // A server as it really is, of a version that knows no HELLO.
+        let extra = ["--rename-command", "HELLO", ""].map(str::to_owned).to_vec();
+        let server = Server::start_with(&RedisOptions { extra, ..RedisOptions::default() }).await.unwrap();
+        let url = format!("redis://app:{CANARY}@{}", server.addr());
+        let words = refused(Redis::connect(&url).await, &claim, "without HELLO");
+        assert!(words.contains("Redis 6"), "{words}");
+    })
+    .await;
+}
+
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<String>>);
+
+impl Visit for Told {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        writeln!(self.0.lock().unwrap(), "{field}={value:?}").unwrap();
+    }
+}
+
+impl Subscriber for Told {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut self.clone());
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test]
+async fn no_event_repeats_what_a_request_said() {
+    let told = Told::default();
+    let _listening = tracing::subscriber::set_default(told.clone());
+    bounded(async {
+        // Events of a server that takes claims and then refuses all; the id is read from its own key.
+        let server = server().await;
+        let store = Store::new(client(&server).await);
+        let guard = store.lock("x").ttl(std::time::Duration::from_secs(1)).acquire().await.unwrap();
+        let id = held_by(&server, "x").await;
+        server.command(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]).await.unwrap();
+        guard.lost().await;
+        let echo = RedisEcho::start("LOADING", true).await.unwrap();
+        let refusing = Store::new(Redis::connect(&format!("redis://:{CANARY}@{}", echo.addr())).await.unwrap());
+        refusing.lock("x").acquire_timeout(std::time::Duration::from_millis(300)).await.unwrap_err();
+        let words = told.0.lock().unwrap().clone();
+        assert!(words.contains("renewal") || words.contains("lost"), "nothing was told: {words}");
+        assert!(!words.contains(CANARY) && !words.contains(&id), "{words}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_used_is_refused_with_its_reason() {
+    bounded(async {
+        let kind = |url: String| async move {
+            let error = Redis::connect(&url).await.unwrap_err();
+            (error.kind(), error.to_string())
+        };
+        let extra = vec!["--cluster-enabled".into(), "yes".into()];
+        let cluster = Server::start_with(&RedisOptions { extra, ..RedisOptions::default() }).await.unwrap();
+        let (refusal, words) = kind(cluster.url()).await;
+        assert_eq!(refusal, ErrorKind::Unsupported, "{words}");
+        assert!(words.contains("Cluster") && words.contains(cluster.addr()), "{words}");
+        let server = server().await;
+        let (refusal, words) = kind(format!("{}/99", server.url())).await;
+        assert_eq!(refusal, ErrorKind::Invalid, "{words}");
+        assert!(words.contains("database") && words.contains(server.addr()), "{words}");
+        let (refusal, words) = kind("redis://127.0.0.1:1".to_owned()).await;
+        assert!(refusal == ErrorKind::Unavailable && words.contains("127.0.0.1:1"), "{words}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_inside_a_script_is_denied() {
+    bounded(async {
+        let server = server().await;
+        for (nth, rights) in [
+            "~* &leasehold:* +@scripting +@read +@pubsub +@connection +time",
+            "~* resetchannels +@scripting +@read +@write +@pubsub +@connection +time",
+            "~x &leasehold:* +@scripting +@read +@write +@pubsub +@connection +time",
+        ]
+        .iter()
+        .enumerate()
+        {
+            let user = format!("u{nth}");
+            let set: Vec<&str> = ["ACL", "SETUSER", &user, "on", ">pw"].into_iter().chain(rights.split(' ')).collect();
+            server.command(&set).await.unwrap();
+            let answer = match Redis::connect(&format!("redis://{user}:pw@{}", server.addr())).await {
+                Ok(store) => store.claim(&claim("x", Queue::Try, TTL, "")).await.map(drop),
+                Err(e) => Err(e),
+            };
+            let error = answer.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Denied, "{rights}: {error}");
+        }
+    })
+    .await;
+}
