@@ -89,11 +89,14 @@ impl Bells {
     }
 
     pub(crate) fn listen(&self, id: ClaimId, ear: Arc<dyn Ear>) {
-        self.ears().insert(id, ear);
+        let before = self.ears().insert(id, ear);
+        drop(before);
     }
 
     pub(crate) fn unlisten(&self, id: ClaimId) {
-        self.ears().remove(&id);
+        // Its end may run anybody's code, so it comes once the lock is free again.
+        let gone = self.ears().remove(&id);
+        drop(gone);
     }
 
     fn ring(&self, id: ClaimId, ring: Ring) {

@@ -81,6 +81,10 @@ impl Error {
         self
     }
 
+    pub(crate) fn closed() -> Error {
+        Error::new(ErrorKind::Closed, "the store was closed")
+    }
+
     pub(crate) fn contended(kind: ErrorKind, who: Contention) -> Error {
         let mut e = Error::new(kind, "");
         e.0.contention = Some(who);

@@ -113,7 +113,7 @@ impl Gates {
         match word {
             Ok(Word::Lead(lead)) => Ok(Entry::Lead(lead)),
             Ok(Word::Turn(guard)) => Ok(Entry::Turn(guard)),
-            Err(_) => Err(Error::new(ErrorKind::Closed, "the store was closed")),
+            Err(_) => Err(Error::closed()),
         }
     }
 }

@@ -45,7 +45,8 @@ impl Hold {
     }
 
     pub(crate) fn in_turn(self, turn: Turn) -> Hold {
-        *locked(&self.turn) = Some(turn);
+        let before = locked(&self.turn).replace(turn);
+        drop(before);
         self.standing.in_turn(self.turn.clone());
         self
     }

@@ -36,7 +36,11 @@ struct State {
     /// The end of `max_hold`, if there is one.
     max_until: Option<Moment>,
     loss: Option<Loss>,
+    /// When the store last said that nothing is left: a grant that was asked for before that may be the one that is gone.
+    gone_at: Option<Moment>,
     rung: bool,
+    /// Whoever listens is to be told once the lock on this is free again: a waker may run anybody's code.
+    tell: bool,
 }
 
 #[derive(Clone)]
@@ -50,31 +54,39 @@ pub(crate) struct Granted {
 impl Standing {
     pub(crate) fn new(claim: Arc<Claim>, clock: Clock) -> Standing {
         let (now, changed) = (claim.clone(), Notify::new());
-        let state = State { now, place: None, grant: None, taken: false, max_until: None, loss: None, rung: false };
-        Standing { claim, clock, state: Mutex::new(state), turn: Mutex::default(), changed }
+        let state = Mutex::new(State {
+            now,
+            place: None,
+            grant: None,
+            taken: false,
+            max_until: None,
+            loss: None,
+            gone_at: None,
+            rung: false,
+            tell: false,
+        });
+        Standing { claim, clock, state, turn: Mutex::default(), changed }
+    }
+
+    /// Works on the state of this instant. Loss is decided by time alone as soon as anybody looks, and whoever looks first
+    /// tells the others.
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        let now = self.clock.now();
+        let mut state = locked(&self.state);
+        state.expire(now);
+        let done = work(&mut state);
+        let tell = std::mem::take(&mut state.tell);
+        drop(state);
+        if tell {
+            self.changed.notify_waiters();
+        }
+        done
     }
 
     /// The store granted. Ignored once the hold has ended; a grant with another token than the guard's means that the
-    /// guard's own is gone.
+    /// guard's own is gone. `stamp`: an instant before it was asked for.
     pub(crate) fn grant(&self, grant: Grant, stamp: Moment) {
-        let state = &mut *locked(&self.state);
-        self.expire(state);
-        if state.loss.is_some() {
-            return;
-        }
-        let until = grant.validity.until(stamp);
-        let known = state.grant.as_ref().map(|g| g.token.cmp(&grant.token));
-        match (&mut state.grant, known) {
-            (Some(mine), Some(Ordering::Equal)) => mine.until = mine.until.max(until),
-            (Some(_), _) if state.taken => state.loss = Some(Loss::Gone),
-            (Some(_), Some(Ordering::Greater)) => return, // a late push of an older grant
-            _ => {
-                let Grant { place, token, turns, validity } = grant;
-                state.place = Some(place);
-                state.grant = Some(Granted { token, turns, ttl: validity.ttl(), until });
-            }
-        }
-        self.changed.notify_waiters();
+        self.with(|state| state.granted(grant, stamp));
     }
 
     /// The store says that the claim waits there.
@@ -85,28 +97,28 @@ impl Standing {
 
     /// A renewal that surely counted.
     pub(crate) fn extend(&self, validity: Validity, stamp: Moment) {
-        let mut state = locked(&self.state);
-        self.expire(&mut state);
-        if state.loss.is_none()
-            && let Some(mine) = &mut state.grant
-        {
-            mine.until = mine.until.max(validity.until(stamp));
-            mine.ttl = validity.ttl();
-        }
+        self.with(|state| {
+            if let (None, Some(mine)) = (state.loss, &mut state.grant) {
+                mine.until = mine.until.max(validity.until(stamp));
+                mine.ttl = validity.ttl();
+            }
+        });
     }
 
     /// The hold ended, or the store says that nothing of it is left. A waiting claim has no hold to lose: it claims again.
     pub(crate) fn lose(&self, loss: Loss) {
-        let mut state = locked(&self.state);
-        let taken = state.taken;
-        if taken {
-            state.loss.get_or_insert(loss);
-        } else {
-            state.grant = None;
-            state.rung = true;
-        }
-        drop(state);
-        self.changed.notify_waiters();
+        let now = self.clock.now();
+        let taken = self.with(|state| {
+            state.tell = true;
+            if state.taken {
+                state.loss.get_or_insert(loss);
+            } else {
+                state.grant = None;
+                state.gone_at = Some(now);
+                state.rung = true;
+            }
+            state.taken
+        });
         if taken {
             self.end_turns();
         }
@@ -161,27 +173,27 @@ impl Standing {
     }
 
     pub(crate) fn in_turn(&self, turn: TurnSlot) {
-        *locked(&self.turn) = turn;
+        let before = std::mem::replace(&mut *locked(&self.turn), turn);
+        drop(before);
     }
 
     /// Nothing of the claim is left to take turns under.
     pub(crate) fn end_turns(&self) {
         let turn = locked(&self.turn).clone();
-        drop(locked(&turn).take());
+        // It goes to the next task only when the lock on the slot is free again.
+        let ended = locked(&turn).take();
+        drop(ended);
     }
 
     /// Why the hold ended, computed now: `None` means that it is valid at this instant.
     pub(crate) fn loss(&self) -> Option<Loss> {
-        let mut state = locked(&self.state);
-        self.expire(&mut state);
-        state.loss
+        self.with(|state| state.loss)
     }
 
-    /// Loss is decided by time alone as soon as anybody looks, and whoever looks first tells the others.
-    fn expire(&self, state: &mut State) {
-        if state.expire(self.clock.now()) {
-            self.changed.notify_waiters();
-        }
+    /// The same for the keeper, which looks while it has a lock in hand: nobody is told.
+    pub(crate) fn loss_by(&self, now: Moment) -> Option<Loss> {
+        let state = locked(&self.state);
+        state.loss.or_else(|| state.ended_by(now))
     }
 
     /// For how much longer the hold is surely good; zero once it ended.
@@ -197,6 +209,12 @@ impl Standing {
     pub(crate) fn lease_left(&self) -> Duration {
         let now = self.clock.now();
         locked(&self.state).grant.as_ref().map_or(Duration::ZERO, |g| g.until.since(now))
+    }
+
+    /// When the lease ends that was asked for at `asked`, if nothing renews it. A place in line is renewed a little before half
+    /// of its lease is over, so it has at least the rest.
+    pub(crate) fn lease_ends(&self, asked: Moment) -> Moment {
+        locked(&self.state).grant.as_ref().map_or_else(|| asked + self.claim.ttl * 11 / 20, |g| g.until)
     }
 
     /// When the hold ends if nothing renews it; `None` while it is not a guard's.
@@ -227,6 +245,11 @@ impl Standing {
         locked(&self.state).place.clone()
     }
 
+    /// The claim as it is now.
+    pub(crate) fn now(&self) -> Arc<Claim> {
+        locked(&self.state).now.clone()
+    }
+
     /// What to ask the store to renew: the claim as it is now.
     pub(crate) fn tenure(&self) -> Option<Tenure> {
         let state = locked(&self.state);
@@ -255,15 +278,44 @@ pub(crate) enum Look {
 }
 
 impl State {
-    /// Says whether the hold has ended just now. Loss is terminal.
-    fn expire(&mut self, now: Moment) -> bool {
-        let Some(grant) = self.grant.as_ref().filter(|_| self.taken && self.loss.is_none()) else { return false };
-        if self.max_until.is_some_and(|max| max <= now && max <= grant.until) {
-            self.loss = Some(Loss::MaxHold);
-        } else if grant.until <= now {
-            self.loss = Some(Loss::Expired);
+    /// Ends the hold if its time has come. Loss is terminal.
+    fn expire(&mut self, now: Moment) {
+        if self.loss.is_none() {
+            self.loss = self.ended_by(now);
+            self.tell |= self.loss.is_some();
         }
-        self.loss.is_some()
+    }
+
+    fn ended_by(&self, now: Moment) -> Option<Loss> {
+        let until = self.grant.as_ref().filter(|_| self.taken)?.until;
+        if self.max_until.is_some_and(|max| max <= now && max <= until) {
+            return Some(Loss::MaxHold);
+        }
+        (until <= now).then_some(Loss::Expired)
+    }
+
+    fn granted(&mut self, grant: Grant, stamp: Moment) {
+        if self.loss.is_some() {
+            return;
+        }
+        if !self.taken && self.gone_at.is_some_and(|gone| stamp < gone) {
+            // It was asked for before the store said that it is gone: claim again and see.
+            (self.rung, self.tell) = (true, true);
+            return;
+        }
+        let until = grant.validity.until(stamp);
+        let known = self.grant.as_ref().map(|g| g.token.cmp(&grant.token));
+        match (&mut self.grant, known) {
+            (Some(mine), Some(Ordering::Equal)) => mine.until = mine.until.max(until),
+            (Some(_), _) if self.taken => self.loss = Some(Loss::Gone),
+            (Some(_), Some(Ordering::Greater)) => return, // a late push of an older grant
+            _ => {
+                let Grant { place, token, turns, validity } = grant;
+                self.place = Some(place);
+                self.grant = Some(Granted { token, turns, ttl: validity.ttl(), until });
+            }
+        }
+        self.tell = true;
     }
 
     fn ends(&self) -> Option<Moment> {
@@ -275,12 +327,13 @@ impl State {
 impl Ear for Standing {
     fn hear(&self, ring: Ring) {
         match ring {
-            Ring::Granted(grant) if grant.validity.is_anchored() => self.grant(grant, self.clock.now()),
-            Ring::Lost(loss) => self.lose(loss),
-            Ring::Granted(_) | Ring::ClaimAgain => {
-                locked(&self.state).rung = true;
-                self.changed.notify_waiters();
+            Ring::Granted(grant) if grant.validity.is_anchored() => {
+                // It grew from a request that was sent when its validity began.
+                let sent = grant.validity.start(self.clock.now());
+                self.grant(grant, sent);
             }
+            Ring::Lost(loss) => self.lose(loss),
+            Ring::Granted(_) | Ring::ClaimAgain => self.with(|state| (state.rung, state.tell) = (true, true)),
         }
     }
 }
