@@ -139,6 +139,10 @@ impl Backend for Faulty {
         self.after(answer, false)
     }
 
+    fn renew_batch(&self) -> usize {
+        self.inner.renew_batch()
+    }
+
     async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {
         self.before().await?;
         let answer = self.inner.release(claim, place).await;

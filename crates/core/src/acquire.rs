@@ -135,14 +135,14 @@ async fn pursue(
         Wait::For(d) => (Some(started + d), Duration::MAX),
         Wait::Forever => (None, ttl),
     };
-    let last_look = deadline.map(|at| at + LAST_LOOK);
+    let (last_look, in_line) = (deadline.map(|at| at + LAST_LOOK), patience.min(ttl));
     let mut random = client.random();
     let mut backoff = Backoff::for_retries(random.fork());
     let mut trouble = Trouble { since: troubled_since, last: None };
     let mut who = None;
     loop {
         let mut nap = None;
-        match candidate.claim(last_look).await {
+        match candidate.claim(last_look, in_line).await {
             Answer::Landed(Ok(Claimed::Granted(grant)))
                 if grant.validity.until(candidate.stamp) <= client.clock.now() =>
             {
@@ -189,7 +189,7 @@ async fn pursue(
             }
             Woken::Late => {
                 // One last look, so that a lock freed just now is not missed by a hair.
-                if let Answer::Landed(Ok(Claimed::Granted(grant))) = candidate.claim(last_look).await {
+                if let Answer::Landed(Ok(Claimed::Granted(grant))) = candidate.claim(last_look, in_line).await {
                     candidate.standing.grant(grant, candidate.stamp);
                 }
                 let Some(granted) = candidate.standing.take(max_hold) else { return Err(trouble.or_timed_out(who)) };

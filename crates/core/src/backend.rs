@@ -52,8 +52,16 @@ pub trait Backend: Send + Sync + Debug + 'static {
     }
 
     /// Renews granted and waiting places alike (S7), in as few requests as the store allows. Answers in the same order and
-    /// number. `Err` means that all are unknown.
+    /// number. `Err` means that all are unknown. Core has several of these under way side by side, each of at most
+    /// [`renew_batch`](Backend::renew_batch) tenures, those whose leases end first before others. It asks again for what stays
+    /// unanswered, and takes in a late answer all the same, for as long as a lease.
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>>;
+
+    /// How many tenures one [`renew`](Backend::renew) may bring: so few that it is answered soon, also when all of a client's
+    /// are due. `usize::MAX` for a store that renews a session, whose requests do not grow with the number of its tenures.
+    fn renew_batch(&self) -> usize {
+        256
+    }
 
     /// Withdraws a claim (S6). `place` is what the store last answered, `None` if it never did.
     async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()>;
@@ -113,6 +121,9 @@ macro_rules! forward {
             }
             async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
                 (**self).renew(tenures).await
+            }
+            fn renew_batch(&self) -> usize {
+                (**self).renew_batch()
             }
             async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {
                 (**self).release(claim, place).await

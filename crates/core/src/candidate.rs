@@ -2,12 +2,14 @@
 //! leaves.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::claim::Claim;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grant::{Claimed, ClaimedAll};
+use crate::lane::Slot;
 use crate::release::{Flight, Landed, Release};
 use crate::standing::{Look, Standing};
 
@@ -60,27 +62,41 @@ impl<'a> Candidate<'a> {
         std::iter::once(&self.standing).chain(&self.others)
     }
 
-    /// The request that says it all.
-    fn request(&self) -> Flight {
+    /// The request that says it all. It is one of so many of this client for as long as it is under way.
+    fn request(&self, slot: Slot) -> Flight {
         let (backend, claim) = (self.client.backend.clone(), self.standing.claim.clone());
         if self.others.is_empty() {
-            return Box::pin(async move { backend.claim(&claim).await.map(Landed::One) });
+            return Box::pin(async move {
+                let _slot = slot;
+                backend.claim(&claim).await.map(Landed::One)
+            });
         }
         let claims: Vec<Claim> = self.all().map(|standing| (*standing.claim).clone()).collect();
-        Box::pin(async move { backend.claim_all(&claims).await.map(Landed::All) })
+        Box::pin(async move {
+            let _slot = slot;
+            backend.claim_all(&claims).await.map(Landed::All)
+        })
     }
 
-    /// Sends the claim (again) and waits for the answer. At the deadline the request stays in flight.
-    pub(crate) async fn claim(&mut self, deadline: Option<Moment>) -> Answer {
-        if let Err(closed) = self.client.open() {
-            return Answer::Landed(Err(closed));
-        }
+    /// Sends the claim (again), when its turn has come among those of this client, and waits for the answer. At the deadline
+    /// the request stays in flight. `patience`: for how long it waits for its turn while the store answers nobody.
+    pub(crate) async fn claim(&mut self, deadline: Option<Moment>, patience: Duration) -> Answer {
+        let lane = &self.client.lanes[usize::from(self.standing.place().is_some())];
+        let slot = match self.client.open() {
+            Ok(()) => lane.enter(deadline, patience).await,
+            Err(closed) => Err(closed),
+        };
+        // Meanwhile it may have been closed.
+        let slot = match slot.and_then(|slot| self.client.open().map(|()| slot)) {
+            Ok(slot) => slot,
+            Err(e) => return Answer::Landed(Err(e)),
+        };
         self.stamp = self.client.clock.now();
         // An answer that comes after the lease would be worth nothing.
         let limit = self.stamp + self.standing.claim.ttl;
         let until = deadline.map_or(limit, |deadline| deadline.min(limit));
         let traces_before = std::mem::replace(&mut self.traces, true);
-        let request = self.request();
+        let request = self.request(slot);
         let flight = self.flight.insert(request);
         let answer = tokio::select! {
             biased;
@@ -90,6 +106,9 @@ impl<'a> Candidate<'a> {
         match answer {
             Some(answer) => {
                 self.flight = None;
+                if answer.is_ok() {
+                    lane.answered();
+                }
                 match answer.as_ref().err().map(Error::kind) {
                     Some(ErrorKind::Ambiguous) => self.doubt = true,
                     // The store may have seen what is wrong with the claim only in line.

@@ -10,12 +10,13 @@ use tokio::runtime::Handle;
 
 use crate::backend::Backend;
 use crate::bells::Bells;
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events;
 use crate::gate::Gates;
 use crate::guarantees::Guarantees;
-use crate::keeper::{self, Keeper};
+use crate::keeper::{self, Keeper, Work};
+use crate::lane::Lane;
 use crate::release::Release;
 use crate::standing::Standing;
 use crate::sync::locked;
@@ -30,6 +31,8 @@ pub(crate) struct Client {
     pub(crate) clock: Clock,
     pub(crate) guarantees: Guarantees,
     pub(crate) gates: Gates,
+    /// Claims that go to the store for the first time, and those that were answered before: they do not stand behind a crowd.
+    pub(crate) lanes: [Arc<Lane>; 2],
     keeper: Arc<Keeper>,
     closed: AtomicBool,
     thread: Option<OwnThread>,
@@ -45,6 +48,7 @@ impl Client {
             clock: backend.clock(),
             guarantees,
             gates: Gates::default(),
+            lanes: [(); 2].map(|()| Lane::new(backend.clock())),
             keeper: Arc::new(Keeper::new(backend.clone(), bells, random.fork())),
             backend,
             closed: AtomicBool::new(false),
@@ -56,7 +60,7 @@ impl Client {
     /// Refuses work after `close`.
     pub(crate) fn open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Closed, "the store was closed"));
+            return Err(Error::closed());
         }
         Ok(())
     }
@@ -115,24 +119,54 @@ impl Client {
 
     /// Withdraws in the background, retried until done or the lease has run out.
     pub(crate) fn release(&self, release: Release) {
-        self.keeper.queue(release);
+        self.work(Work::Withdraw(release));
+    }
+
+    fn work(&self, work: Work) {
+        self.keeper.queue(work);
         self.wake_keeper();
     }
 
-    /// Keeps renewing until `at`, and releases then.
-    pub(crate) fn release_at(&self, standing: &Arc<Standing>, at: crate::clock::Moment) {
-        self.keeper.release_at(standing, at);
-        self.wake_keeper();
+    /// Releases with effect at `at`: the store lets it end by itself then, or the keeper renews it until then.
+    pub(crate) fn release_at(&self, standing: &Arc<Standing>, at: Moment) {
+        let lapses = self.guarantees.min_hold_outlives_process;
+        self.keeper.release_at(standing, at, lapses);
+        if lapses {
+            self.work(Work::Lapse(standing.clone(), at));
+        } else {
+            self.wake_keeper();
+        }
+    }
+
+    /// The same, and waits for the store's word. It goes on in the background if that fails or its future is dropped.
+    pub(crate) async fn release_at_now(self: &Arc<Self>, standing: &Arc<Standing>, at: Moment) -> Result<()> {
+        if !self.guarantees.min_hold_outlives_process {
+            self.release_at(standing, at);
+            return Ok(());
+        }
+        self.keeper.release_at(standing, at, true);
+        let mut pending = Pending { client: self, work: Some(Work::Lapse(standing.clone(), at)) };
+        self.ready()?;
+        match self.ask(self.keeper.ask_to_lapse(standing, at)).await {
+            Ok(()) => self.keeper.has_lapsed(standing),
+            Err(e) if e.kind().is_final() => self.keeper.outlives_nothing(standing),
+            Err(e) => {
+                events::release_unknown(&standing.claim, &e);
+                return Err(e);
+            }
+        }
+        pending.work = None;
+        Ok(())
     }
 
     /// One withdrawal, waited for; the rest is done in the background if it fails or its future is dropped.
     pub(crate) async fn release_now(self: &Arc<Self>, standing: &Arc<Standing>) -> Result<()> {
         self.forget(standing);
-        let mut pending = Pending { client: self, release: Some(Release::of([standing])) };
+        let mut pending = Pending { client: self, work: Some(Work::Withdraw(Release::of([standing]))) };
         let place = standing.place();
         match self.ask(self.backend.release(&standing.claim, place.as_ref())).await {
             Ok(()) => {
-                pending.release = None;
+                pending.work = None;
                 events::released(&standing.claim);
                 Ok(())
             }
@@ -147,6 +181,7 @@ impl Client {
     pub(crate) async fn close(&self, limit: Duration) -> Result<()> {
         self.ready()?;
         self.closed.store(true, Ordering::Release);
+        self.lanes.iter().for_each(|lane| lane.close());
         // As soon as the store's client ends, others may hold: by then nothing of ours may be valid.
         self.end_all(false);
         let drained = self.within(limit, self.keeper.drained()).await.is_some();
@@ -204,13 +239,13 @@ impl fmt::Debug for Client {
 /// A withdrawal that goes on in the background if it is dropped.
 struct Pending<'a> {
     client: &'a Arc<Client>,
-    release: Option<Release>,
+    work: Option<Work>,
 }
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        if let Some(release) = self.release.take() {
-            self.client.release(release);
+        if let Some(work) = self.work.take() {
+            self.client.work(work);
         }
     }
 }

@@ -46,6 +46,11 @@ impl Moment {
     pub const fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+
+    /// This long before this moment, not before the clock's zero.
+    pub(crate) fn before(self, d: Duration) -> Moment {
+        Moment(self.0.saturating_sub(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
 }
 
 impl Add<Duration> for Moment {

@@ -29,6 +29,18 @@ pub(crate) fn renewal_unknown(claim: &Claim, error: &Error) {
     tracing::warn!(target: "leasehold", lock = %claim.name, %error, "renewal unanswered, will be repeated");
 }
 
+/// The ceiling is near: with more holds, or a slower store, the next thing told is losses.
+pub(crate) fn renewals_slow(claim: &Claim, holds: usize, took: Duration, ttl: Duration) {
+    tracing::warn!(
+        target: "leasehold", lock = %claim.name, holds, ?took, ?ttl,
+        "a renewal took longer than a third of its lease: too many holds, a slow store or a busy runtime"
+    );
+}
+
+pub(crate) fn lapses(claim: &Claim) {
+    tracing::debug!(target: "leasehold", lock = %claim.name, "released, with effect at the end of its min_hold");
+}
+
 pub(crate) fn lost(claim: &Claim, loss: Loss) {
     tracing::warn!(target: "leasehold", lock = %claim.name, reason = %loss, "lock lost");
 }

@@ -102,7 +102,11 @@ impl Guard {
         let ended = held.0.end();
         let later = not_before.filter(|at| *at > client.clock.now());
         match (ended, later) {
-            (Loss::Released, Some(_)) => give_back(&held.0),
+            (Loss::Released, Some(at)) => {
+                // Nobody here takes a turn of it any more: whoever waits goes to the store.
+                drop(held.0.take_turn());
+                client.release_at_now(standing, at).await.map_err(|e| e.with_name(name))?;
+            }
             (Loss::Released, None) => {
                 if let Some(turn) = held.0.take_turn() {
                     // A task of this process gets it, or whoever waits here goes to the store.

@@ -1,27 +1,38 @@
-//! The keeper: one task per store client that renews everything in batches, says when a hold has run out, and owns the
-//! background releases.
+//! The keeper: one task per store client that renews everything in batches, says when a hold has run out, and does what is
+//! left to the background.
 
-use std::collections::{BTreeSet, HashMap};
 use std::future::pending;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::backend::Backend;
 use crate::bells::Bells;
-use crate::claim::{ClaimId, Tenure};
+use crate::claim::ClaimId;
 use crate::clock::{Clock, Moment};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::events;
 use crate::grant::Renewal;
 use crate::loss::Loss;
-use crate::release::{Release, withdraw};
+use crate::release::Release;
 use crate::standing::Standing;
 use crate::sync::locked;
-use crate::token::FencingToken;
+use flight::{Flight, Flown};
+use registry::{Ended, Passenger, Registry};
+pub(crate) use work::Work;
+
+mod flight;
+mod registry;
+mod work;
+
+/// How many requests that renew are under way at once, at most: fewer while the store takes long for them. Those that may
+/// not wait any longer go all the same, once nothing moves.
+const FLIGHTS: usize = 16;
+
+/// How many withdrawals are sent at once: renewals do not stand behind a crowd of them.
+const RELEASING: usize = 128;
 
 pub(crate) struct Keeper {
     backend: Arc<dyn Backend>,
@@ -31,42 +42,17 @@ pub(crate) struct Keeper {
     /// The runtime of the latest use: where to run, also for a guard that is dropped outside of any.
     runtime: Mutex<Option<Handle>>,
     registry: Mutex<Registry>,
+    releasing: Semaphore,
     wake: Notify,
     quiet: Notify,
-}
-
-#[derive(Default)]
-struct Registry {
-    kept: HashMap<ClaimId, Kept>,
-    /// When something must be done about which of them; one entry each.
-    agenda: BTreeSet<(Moment, ClaimId)>,
-    /// How many of them are holds, whose end is to be seen in time.
-    holds: usize,
-    queued: Vec<Release>,
-    releasing: usize,
-    /// Until when the task sleeps, and whether it watches over holds meanwhile.
-    next_wake: Option<Moment>,
-    watching: bool,
-    running: bool,
-    no_more_work: bool,
-}
-
-struct Kept {
-    standing: Arc<Standing>,
-    is_hold: bool,
-    /// When to ask for it (again), whatever becomes of a renewal that is in flight.
-    renew_at: Moment,
-    /// The end of `min_hold`, for a hold whose guard has gone.
-    release_at: Option<Moment>,
-    /// Its entry in the agenda.
-    at: Option<Moment>,
 }
 
 impl Keeper {
     pub(crate) fn new(backend: Arc<dyn Backend>, bells: Bells, random: fastrand::Rng) -> Keeper {
         let (clock, random) = (backend.clock(), Mutex::new(random));
         let (runtime, registry) = (Mutex::default(), Mutex::default());
-        Keeper { backend, clock, bells, random, runtime, registry, wake: Notify::new(), quiet: Notify::new() }
+        let (wake, quiet, releasing) = (Notify::new(), Notify::new(), Semaphore::new(RELEASING));
+        Keeper { backend, clock, bells, random, runtime, registry, releasing, wake, quiet }
     }
 
     pub(crate) fn used_in(&self, runtime: Handle) {
@@ -80,11 +66,8 @@ impl Keeper {
     /// Renews `standing` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken.
     pub(crate) fn keep(&self, standing: &Arc<Standing>) -> bool {
         let renew_at = self.clock.now() + standing.renew_in();
-        let fresh = || Kept { standing: standing.clone(), is_hold: false, renew_at, release_at: None, at: None };
         let mut registry = locked(&self.registry);
-        let id = standing.claim.id;
-        registry.kept.entry(id).or_insert_with(fresh);
-        let at = registry.schedule(id);
+        let at = registry.keep(standing, renew_at);
         !registry.running || registry.sleeps_past(at)
     }
 
@@ -95,22 +78,48 @@ impl Keeper {
     }
 
     pub(crate) fn forget(&self, id: ClaimId) {
-        locked(&self.registry).remove(id);
+        let gone = locked(&self.registry).remove(id);
+        drop(gone);
     }
 
-    pub(crate) fn release_at(&self, standing: &Arc<Standing>, at: Moment) {
+    /// Keeps it until `at`, and releases it then. `lapsing`: the store is asked meanwhile to let it end by itself.
+    pub(crate) fn release_at(&self, standing: &Arc<Standing>, at: Moment, lapsing: bool) {
         self.keep(standing);
         let mut registry = locked(&self.registry);
         if let Some(kept) = registry.kept.get_mut(&standing.claim.id) {
             kept.release_at = Some(at);
+            kept.lapsing = lapsing;
         }
         registry.schedule(standing.claim.id);
     }
 
-    pub(crate) fn queue(&self, release: Release) {
+    /// One attempt to let a hold end at that moment without us.
+    pub(crate) async fn ask_to_lapse(&self, standing: &Standing, at: Moment) -> Result<()> {
+        let (claim, place) = (standing.now(), standing.place());
+        self.backend.release_after(&claim, place.as_ref(), at.since(self.clock.now())).await
+    }
+
+    /// The store lets it end by itself: nothing renews it any more.
+    pub(crate) fn has_lapsed(&self, standing: &Standing) {
+        self.bells.unlisten(standing.claim.id);
+        self.forget(standing.claim.id);
+        self.tell_if_quiet();
+        events::lapses(&standing.claim);
+    }
+
+    /// It is renewed as ever: the store does not let holds end by themselves.
+    pub(crate) fn outlives_nothing(&self, standing: &Standing) {
         let mut registry = locked(&self.registry);
-        registry.releasing += 1;
-        registry.queued.push(release);
+        if let Some(kept) = registry.kept.get_mut(&standing.claim.id) {
+            kept.lapsing = false;
+        }
+        registry.schedule(standing.claim.id);
+        drop(registry);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn queue(&self, work: Work) {
+        locked(&self.registry).queue(work);
     }
 
     /// Wakes the keeper; the answer is `Some` if its task must be spawned.
@@ -133,14 +142,17 @@ impl Keeper {
     /// that is within its `min_hold` goes on, unless that is to end `too`.
     pub(crate) fn end_all(&self, min_hold_too: bool) {
         let mut registry = locked(&self.registry);
-        let ends = |kept: &&Kept| min_hold_too || kept.release_at.is_none();
-        let ending: Vec<_> = registry.kept.values().filter(ends).map(|kept| kept.standing.clone()).collect();
-        ending.iter().for_each(|standing| registry.remove(standing.claim.id));
+        let ends = |standing: &Arc<Standing>| {
+            min_hold_too || registry.kept.get(&standing.claim.id).is_none_or(|kept| kept.release_at.is_none())
+        };
+        let ending: Vec<_> = registry.standings().into_iter().filter(ends).collect();
+        let gone: Vec<_> = ending.iter().map(|standing| registry.remove(standing.claim.id)).collect();
         drop(registry);
+        drop(gone);
         for standing in &ending {
             self.bells.unlisten(standing.claim.id);
             standing.lose(Loss::Gone);
-            self.queue(Release::of([standing]));
+            self.queue(Work::Withdraw(Release::of([standing])));
         }
     }
 
@@ -167,164 +179,127 @@ impl Keeper {
     }
 
     /// What is to be done now, and when to look again.
-    fn plan(&self) -> Plan {
+    fn plan(&self, room: usize) -> Plan {
         let now = self.clock.now();
-        let mut registry = locked(&self.registry);
-        let mut due = false;
-        let mut given_up = Vec::new();
-        while let Some(&(at, id)) = registry.agenda.first().filter(|(at, _)| *at <= now) {
-            registry.agenda.remove(&(at, id));
-            let Some(kept) = registry.kept.get_mut(&id) else { continue };
-            kept.at = None;
-            let loss = kept.standing.loss();
-            if let Some(loss) = loss.or(kept.release_at.filter(|at| *at <= now).map(|_| Loss::Released)) {
-                given_up.push((kept.standing.clone(), loss));
-                registry.remove(id);
-                self.bells.unlisten(id);
-            } else {
-                due |= kept.renew_at <= now;
-                // Whatever is due now goes into the batch below, which plans it anew.
-                if kept.renew_at > now {
-                    registry.schedule(id);
-                }
-            }
-        }
         let early = locked(&self.random).f64() / 20.0;
-        let batch = if due { registry.take_batch(now, early) } else { Vec::new() };
-        for (standing, loss) in &given_up {
-            if *loss != Loss::Released {
-                events::lost(&standing.claim, *loss);
+        let most = self.backend.renew_batch();
+        let mut registry = locked(&self.registry);
+        let ended = registry.look(now);
+        let flights = registry.take_flights(now, early, most, room);
+        for Ended { kept, loss } in &ended {
+            // A hold that the store may have let lapse by now ends when its min_hold does, not before.
+            if !kept.lapsing || *loss == Loss::Released {
+                registry.queue(Work::Withdraw(Release::of([&kept.standing])));
             }
-            registry.releasing += 1;
-            registry.queued.push(Release::of([standing]));
         }
         registry.next_wake = registry.agenda.first().map(|(at, _)| *at);
         registry.watching = registry.holds > 0;
         let plan = Plan {
-            batch,
-            releases: std::mem::take(&mut registry.queued),
+            works: registry.take_work(),
             next: registry.next_wake,
             watching: registry.watching,
+            early,
             // What is still kept when every guard has gone is within its min_hold.
             stop: registry.no_more_work && registry.is_drained(),
+            flights,
         };
         drop(registry);
-        given_up.iter().for_each(|(standing, _)| standing.end_turns());
+        for Ended { kept, loss } in ended {
+            self.bells.unlisten(kept.standing.claim.id);
+            if loss != Loss::Released {
+                kept.standing.lose(loss);
+                events::lost(&kept.standing.claim, loss);
+            }
+            kept.standing.end_turns();
+        }
         plan
     }
 
-    /// Takes in what the store answered to a batch.
-    fn renewed(&self, batch: &Batch, answer: Result<Vec<Renewal>>) {
+    /// Takes in what the store answered to a flight, however late: it counts from when it was sent.
+    fn landed(&self, flight: Flight, answer: Result<Vec<Renewal>>, early: f64) {
+        let Flight { passengers, sent, late, .. } = flight;
         let mut answers = match answer {
             Ok(all) => all.into_iter(),
             Err(e) => {
-                if let Some((standing, _)) = batch.standings.first() {
-                    events::renewal_unknown(&standing.claim, &e);
+                if let Some(first) = passengers.first().filter(|_| !late) {
+                    events::renewal_unknown(&first.standing.claim, &e);
                 }
                 Vec::new().into_iter()
             }
         };
+        let renewed: Vec<bool> = passengers.iter().map(|passenger| taken_in(passenger, answers.next(), sent)).collect();
         let now = self.clock.now();
-        for (standing, token) in &batch.standings {
-            let mut unknown = false;
-            match answers.next() {
-                Some(Renewal::Renewed(validity)) => standing.extend(validity, batch.stamp),
-                Some(Renewal::Granted(grant)) => standing.grant(grant, batch.stamp),
-                Some(Renewal::Lost(loss)) => standing.lose_tenure(*token, loss),
-                Some(Renewal::Unknown(e)) => {
-                    events::renewal_unknown(&standing.claim, &e);
-                    unknown = true;
-                }
-                None => unknown = true,
+        let mut slowest: Option<&Passenger> = None;
+        let mut registry = locked(&self.registry);
+        registry.moved = Some(now);
+        for (passenger, renewed) in passengers.iter().zip(renewed) {
+            registry.landed(passenger.standing.claim.id, sent, now, early, renewed);
+            let slow = now.since(passenger.due_since) > passenger.standing.ttl() / 3;
+            if slow && slowest.is_none_or(|other| passenger.due_since < other.due_since) {
+                slowest = Some(passenger);
             }
-            let mut registry = locked(&self.registry);
-            if let Some(kept) = registry.kept.get_mut(&standing.claim.id).filter(|_| unknown) {
-                kept.renew_at = kept.renew_at.min(now + standing.ttl() / 6);
-            }
-            registry.schedule(standing.claim.id);
+        }
+        let slowest = slowest.filter(|passenger| registry.warns(now, passenger.standing.ttl()));
+        let holds = registry.holds;
+        drop(registry);
+        if let Some(Passenger { standing, due_since, .. }) = slowest {
+            events::renewals_slow(&standing.claim, holds, now.since(*due_since), standing.ttl());
         }
     }
 
     /// The store has a new connection: what was in flight on the old one may be late for its lease.
     fn renew_holds_now(&self) {
+        locked(&self.registry).renew_holds_now(self.clock.now());
+    }
+
+    /// A flight is late: whatever is in it is asked for again soon.
+    fn late(&self, flight: &Flight) {
         let now = self.clock.now();
         let mut registry = locked(&self.registry);
-        let holds: Vec<ClaimId> = registry.kept.iter().filter(|(_, kept)| kept.is_hold).map(|(id, _)| *id).collect();
-        for id in holds {
-            if let Some(kept) = registry.kept.get_mut(&id) {
-                kept.renew_at = kept.renew_at.min(now);
-            }
-            registry.schedule(id);
+        flight.passengers.iter().for_each(|passenger| registry.overdue(passenger.standing.claim.id, now));
+        drop(registry);
+        if let Some(first) = flight.passengers.first() {
+            events::renewal_unknown(&first.standing.claim, &flight::no_answer());
         }
     }
 
-    fn released(&self) {
-        let mut registry = locked(&self.registry);
-        registry.releasing -= 1;
-        if registry.releasing == 0 {
+    fn finished(&self, work: u64) {
+        let done = locked(&self.registry).finish(work);
+        drop(done);
+        self.tell_if_quiet();
+    }
+
+    /// Whoever waits for the end of the work looks again.
+    fn tell_if_quiet(&self) {
+        let quiet = locked(&self.registry).is_drained();
+        if quiet {
             self.quiet.notify_waiters();
         }
     }
 }
 
-struct Plan {
-    batch: Vec<Arc<Standing>>,
-    releases: Vec<Release>,
-    next: Option<Moment>,
-    watching: bool,
-    stop: bool,
+/// Takes in the answer about one, and says if it was renewed.
+fn taken_in(Passenger { standing, tenure, .. }: &Passenger, answer: Option<Renewal>, sent: Moment) -> bool {
+    match answer {
+        Some(Renewal::Renewed(validity)) => standing.extend(validity, sent),
+        Some(Renewal::Granted(grant)) => standing.grant(grant, sent),
+        Some(Renewal::Lost(loss)) => standing.lose_tenure(tenure.token, loss),
+        Some(Renewal::Unknown(e)) => {
+            events::renewal_unknown(&standing.claim, &e);
+            return false;
+        }
+        None => return false,
+    }
+    true
 }
 
-impl Registry {
-    fn is_drained(&self) -> bool {
-        self.releasing == 0 && self.kept.is_empty()
-    }
-
-    /// Whether the task would miss something that comes up then, or a hold that began while it napped.
-    fn sleeps_past(&self, at: Moment) -> bool {
-        self.holds > 0 && !self.watching || self.next_wake.is_none_or(|planned| at < planned)
-    }
-
-    /// Enters a kept one into the agenda and says when it comes up.
-    fn schedule(&mut self, id: ClaimId) -> Moment {
-        let never = Moment::from_nanos(u64::MAX);
-        let Some(kept) = self.kept.get_mut(&id) else { return never };
-        let ends = kept.standing.ends();
-        if ends.is_some() && !std::mem::replace(&mut kept.is_hold, true) {
-            self.holds += 1;
-        }
-        let at = [kept.release_at, ends].into_iter().flatten().fold(kept.renew_at, Moment::min);
-        if let Some(old) = kept.at.replace(at) {
-            self.agenda.remove(&(old, id));
-        }
-        self.agenda.insert((at, id));
-        at
-    }
-
-    fn remove(&mut self, id: ClaimId) {
-        let Some(kept) = self.kept.remove(&id) else { return };
-        self.holds -= usize::from(kept.is_hold);
-        if let Some(at) = kept.at {
-            self.agenda.remove(&(at, id));
-        }
-    }
-
-    /// Everything that is due, and what would be soon: so that the renewals of one client fall together. The next ones are
-    /// `early` by this share, another each time: so that those of many clients do not, because they began together.
-    fn take_batch(&mut self, now: Moment, early: f64) -> Vec<Arc<Standing>> {
-        let soon = |kept: &Kept| kept.renew_at <= now + kept.standing.ttl() / 6;
-        let ids: Vec<ClaimId> = self.kept.iter().filter(|(_, kept)| soon(kept)).map(|(id, _)| *id).collect();
-        let mut batch = Vec::with_capacity(ids.len());
-        for id in ids {
-            // After a loss no renewal is sent; one that was lost just now comes up again at once, to be given up.
-            if let Some(kept) = self.kept.get_mut(&id).filter(|kept| kept.standing.loss().is_none()) {
-                kept.renew_at = now + kept.standing.renew_every().mul_f64(1.0 - early);
-                batch.push(kept.standing.clone());
-            }
-            self.schedule(id);
-        }
-        batch
-    }
+struct Plan {
+    flights: Vec<Vec<Passenger>>,
+    works: Vec<(u64, Work)>,
+    next: Option<Moment>,
+    watching: bool,
+    early: f64,
+    stop: bool,
 }
 
 /// The keeper's task runs as long as this lives; a runtime that shuts down drops it.
@@ -333,18 +308,8 @@ pub(crate) struct Running(Arc<Keeper>);
 impl Drop for Running {
     fn drop(&mut self) {
         let mut registry = locked(&self.0.registry);
-        registry.running = false;
-        // What was in flight went with the task: renewals are repeated as after any failure, releases are left to the lease.
-        registry.releasing = registry.queued.len();
-        let now = self.0.clock.now();
-        let all: Vec<Arc<Standing>> = registry.kept.values().map(|kept| kept.standing.clone()).collect();
-        for standing in &all {
-            if let Some(kept) = registry.kept.get_mut(&standing.claim.id) {
-                kept.renew_at = kept.renew_at.min(now + standing.ttl() / 6);
-            }
-            registry.schedule(standing.claim.id);
-        }
-        let busy = !registry.is_drained();
+        registry.orphaned(self.0.clock.now());
+        let (busy, all) = (!registry.is_drained(), registry.standings());
         drop(registry);
         self.0.quiet.notify_waiters();
         // Another runtime may use the client still: its guards live on. It is taken, so that one that is ending itself is
@@ -361,26 +326,26 @@ impl Drop for Running {
     }
 }
 
-struct Batch {
-    /// Each with the token of the grant that the store was asked about.
-    standings: Vec<(Arc<Standing>, Option<FencingToken>)>,
-    stamp: Moment,
-}
-
 pub(crate) async fn run(running: Running) {
     let keeper = &*running.0;
     let mut random = locked(&keeper.random).fork();
     let mut rings = keeper.bells.rings_for_everyone();
-    let mut renewals = FuturesUnordered::new();
-    let mut releases = FuturesUnordered::new();
+    let mut flights = FuturesUnordered::new();
+    // How many of them are not late, and how many these may be.
+    let (mut under_way, mut width) = (0, FLIGHTS);
+    let mut works = FuturesUnordered::new();
     loop {
-        let plan = keeper.plan();
-        if !plan.batch.is_empty() {
-            renewals.push(renew(keeper, plan.batch));
-        }
-        releases.extend(
-            plan.releases.into_iter().map(|release| withdraw(&*keeper.backend, &keeper.clock, release, random.fork())),
-        );
+        let plan = keeper.plan(width - under_way.min(width));
+        under_way += plan.flights.len();
+        let begun = |passengers| Flight::new(&keeper.backend, &keeper.clock, passengers).fly(&keeper.clock);
+        flights.extend(plan.flights.into_iter().map(begun));
+        works.extend(plan.works.into_iter().map(|(id, work)| {
+            let random = random.fork();
+            async move {
+                work.done(keeper, random).await;
+                id
+            }
+        }));
         if plan.stop {
             return;
         }
@@ -388,8 +353,22 @@ pub(crate) async fn run(running: Running) {
             () = keeper.wake.notified() => {}
             Ok(()) = rings.changed() => keeper.renew_holds_now(),
             () = until(&keeper.clock, plan.next, plan.watching) => {}
-            Some((batch, answer)) = renewals.next() => keeper.renewed(&batch, answer),
-            Some(()) = releases.next() => keeper.released(),
+            Some(flown) = flights.next() => match flown {
+                Flown::Landed(flight, answer) => {
+                    if !flight.late {
+                        under_way -= 1;
+                        width = FLIGHTS.min(width + 1);
+                    }
+                    keeper.landed(flight, answer, plan.early);
+                }
+                Flown::Late(flight) => {
+                    under_way -= 1;
+                    width = 1.max(width / 2);
+                    keeper.late(&flight);
+                    flights.push(flight.fly(&keeper.clock));
+                }
+            },
+            Some(id) = works.next() => keeper.finished(id),
         }
     }
 }
@@ -400,23 +379,6 @@ async fn until(clock: &Clock, at: Option<Moment>, watching: bool) {
         Some(at) => clock.nap_until(at).await,
         None => pending().await,
     }
-}
-
-/// One attempt to renew a batch, given up in time for another. Those with a shorter lease are asked for again before that: a
-/// store that is too slow for them is not too slow for the rest.
-async fn renew(keeper: &Keeper, batch: Vec<Arc<Standing>>) -> (Batch, Result<Vec<Renewal>>) {
-    let Keeper { backend, clock, .. } = keeper;
-    let (standings, tenures): (Vec<_>, Vec<Tenure>) =
-        batch.into_iter().filter_map(|s| s.tenure().map(|tenure| ((s, tenure.token), tenure))).unzip();
-    let stamp = clock.now();
-    let longest = standings.iter().map(|(s, _)| s.ttl()).max().unwrap_or_default();
-    let limit = (longest / 6).clamp(Duration::from_millis(50), Duration::from_secs(5));
-    let answer = tokio::select! {
-        biased;
-        answer = backend.renew(&tenures) => answer,
-        () = clock.sleep(limit) => Err(Error::new(ErrorKind::Ambiguous, "the store did not answer in time")),
-    };
-    (Batch { standings, stamp }, answer)
 }
 
 #[cfg(test)]

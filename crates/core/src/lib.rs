@@ -26,6 +26,7 @@ mod guarantees;
 mod guard;
 mod hold;
 mod keeper;
+mod lane;
 mod lease;
 mod line;
 mod lock;

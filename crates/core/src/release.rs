@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use tokio::sync::Semaphore;
 
 use crate::backend::Backend;
 use crate::backoff::Backoff;
@@ -49,8 +50,14 @@ impl Release {
     }
 }
 
-/// Lets the request that is in flight land, and then withdraws each of its claims.
-pub(crate) async fn withdraw(backend: &dyn Backend, clock: &Clock, release: Release, mut random: fastrand::Rng) {
+/// Lets the request that is in flight land, and then withdraws each of its claims. `sending`: so many requests at once.
+pub(crate) async fn withdraw(
+    backend: &dyn Backend,
+    clock: &Clock,
+    sending: &Semaphore,
+    release: Release,
+    mut random: fastrand::Rng,
+) {
     let Release { mut claims, flight } = release;
     if let Some(flight) = flight {
         let longest = claims.iter().map(|(claim, _)| claim.ttl).max().unwrap_or_default();
@@ -62,18 +69,28 @@ pub(crate) async fn withdraw(backend: &dyn Backend, clock: &Clock, release: Rele
         let places = landed.map(Landed::places).unwrap_or_default();
         claims.iter_mut().zip(places).for_each(|((_, at), place)| *at = Some(place));
     }
-    let each = claims.iter().map(|(claim, place)| give_back(backend, clock, claim, place.as_ref(), random.fork()));
+    let request = async |claim: &Claim, place: Option<&Place>| {
+        let _turn = sending.acquire().await;
+        backend.release(claim, place).await
+    };
+    let each = claims.iter().map(|(claim, place)| {
+        let request = || request(claim, place.as_ref());
+        give_back(clock, claim, request, random.fork())
+    });
     join_all(each).await;
 }
 
 /// Withdraws a claim, retried until done or the lease has run out.
-async fn give_back(backend: &dyn Backend, clock: &Clock, claim: &Claim, place: Option<&Place>, random: fastrand::Rng) {
+async fn give_back<F>(clock: &Clock, claim: &Claim, request: impl Fn() -> F, random: fastrand::Rng)
+where
+    F: Future<Output = Result<()>>,
+{
     let deadline = clock.now() + claim.ttl;
     let mut backoff = Backoff::for_retries(random);
     loop {
         let answer = tokio::select! {
             biased;
-            answer = backend.release(claim, place) => answer,
+            answer = request() => answer,
             () = clock.sleep_until(deadline) => return events::release_given_up(claim),
         };
         match answer {

@@ -124,6 +124,10 @@ impl Backend for Etcd {
         Ok(self.0.renew(tenures).await)
     }
 
+    fn renew_batch(&self) -> usize {
+        usize::MAX
+    }
+
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
         Ok(self.0.release(&claim.name, claim.id).await?)
     }

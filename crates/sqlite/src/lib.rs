@@ -137,6 +137,10 @@ impl Backend for Sqlite {
         self.client.ask(move |client| client.renew(&tenures, limit)).await
     }
 
+    fn renew_batch(&self) -> usize {
+        usize::MAX
+    }
+
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
         let (id, limit) = (claim.id, limit(Some(claim.ttl)));
         self.client.ask(move |client| client.release(id, limit)).await

@@ -117,6 +117,10 @@ impl Backend for ZooKeeper {
         Ok(renew::renew(&self.sessions, tenures).await)
     }
 
+    fn renew_batch(&self) -> usize {
+        usize::MAX
+    }
+
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
         match self.sessions.live(claim.ttl) {
             Some(session) => session.limited(withdraw::withdraw(&session, claim.id)).await.map_err(writing),

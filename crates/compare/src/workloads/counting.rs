@@ -37,6 +37,10 @@ impl Backend for Counting {
         answer
     }
 
+    fn renew_batch(&self) -> usize {
+        self.inner.renew_batch()
+    }
+
     async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {
         self.inner.release(claim, place).await
     }

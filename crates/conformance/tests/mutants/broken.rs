@@ -292,6 +292,10 @@ impl Backend for Broken {
         Ok(answers)
     }
 
+    fn renew_batch(&self) -> usize {
+        self.world.memory().renew_batch()
+    }
+
     async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {
         self.keep_alive(Defect::WaitsForTheDead).await;
         if self.is(Defect::ReleasesOnlyWithAPlace) && place.is_none() {

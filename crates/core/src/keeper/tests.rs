@@ -1,47 +1,56 @@
 //! What the keeper's registry plans.
 
-use super::*;
-use crate::claim::{Claim, Mode, Place, Queue};
-use crate::clock::VirtualClock;
-use crate::grant::Grant;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// Between the look of `plan` and the batch a hold may be lost, by a bell or by time. It is not renewed, nor forgotten.
+use super::registry::Registry;
+use crate::claim::{Claim, Mode, Place, Queue};
+use crate::clock::{Clock, VirtualClock};
+use crate::grant::Grant;
+use crate::loss::Loss;
+use crate::standing::Standing;
+use crate::token::FencingToken;
+
+const TTL: Duration = Duration::from_secs(6);
+
+fn standing(clock: &Clock, ttl: Duration) -> Arc<Standing> {
+    let claim = Claim::new("a", Mode::Shared, Queue::Fair, ttl, "me");
+    Arc::new(Standing::new(Arc::new(claim), clock.clone()))
+}
+
+fn held(clock: &Clock, ttl: Duration) -> Arc<Standing> {
+    let standing = standing(clock, ttl);
+    standing.grant(Grant::new(Place::new("p"), FencingToken::new(1), ttl), clock.now());
+    standing.take(None);
+    standing
+}
+
+/// Between the look and the flight a hold may be lost, by a bell or by time. It is not renewed, nor forgotten.
 #[test]
 fn what_is_lost_while_a_batch_is_made_comes_up_again() {
     let clock = VirtualClock::new().clock();
-    let claim = Claim::new("a", Mode::Exclusive, Queue::Fair, Duration::from_secs(6), "me");
-    let standing = Arc::new(Standing::new(Arc::new(claim), clock.clone()));
-    let token = FencingToken::new(1);
-    standing.grant(Grant::new(Place::new("p"), token, Duration::from_secs(6)), clock.now());
-    standing.take(None);
-    let (id, due) = (standing.claim.id, clock.now());
+    let (standing, due) = (held(&clock, TTL), clock.now());
     let mut registry = Registry::default();
-    registry
-        .kept
-        .insert(id, Kept { standing: standing.clone(), renew_at: due, release_at: None, at: None, is_hold: false });
+    registry.keep(&standing, due);
+    assert!(registry.look(due).is_empty());
     standing.lose(Loss::Evicted);
-    assert!(registry.take_batch(clock.now(), 0.0).is_empty());
-    assert_eq!(registry.agenda.first(), Some(&(clock.now(), id)));
+    assert!(registry.take_flights(due, 0.0, 9, 16).is_empty());
+    assert_eq!(registry.look(due).into_iter().map(|ended| ended.loss).collect::<Vec<_>>(), [Loss::Evicted]);
 }
 
 #[test]
 fn holds_are_watched_over_and_places_in_line_are_not() {
-    let time = VirtualClock::new();
-    let (clock, ttl) = (time.clock(), Duration::from_secs(6));
+    let clock = VirtualClock::new().clock();
     let mut registry = Registry::default();
     let [one, two, three] = [(); 3].map(|()| {
-        let claim = Claim::new("a", Mode::Shared, Queue::Fair, ttl, "me");
-        let standing = Arc::new(Standing::new(Arc::new(claim), clock.clone()));
-        let kept =
-            Kept { standing: standing.clone(), renew_at: clock.now(), release_at: None, at: None, is_hold: false };
-        registry.kept.insert(standing.claim.id, kept);
-        registry.schedule(standing.claim.id);
+        let standing = standing(&clock, TTL);
+        registry.keep(&standing, clock.now());
         standing
     });
     registry.next_wake = Some(clock.now());
     assert!(!registry.sleeps_past(clock.now()), "nobody holds: naps do");
     for standing in [&one, &two] {
-        standing.grant(Grant::new(Place::new("p"), FencingToken::new(1), ttl), clock.now());
+        standing.grant(Grant::new(Place::new("p"), FencingToken::new(1), TTL), clock.now());
         standing.take(None);
         registry.schedule(standing.claim.id);
     }
@@ -49,8 +58,52 @@ fn holds_are_watched_over_and_places_in_line_are_not() {
     registry.watching = true;
     assert!(!registry.sleeps_past(clock.now()));
     let holds = [one, three, two].map(|standing| {
-        registry.remove(standing.claim.id);
+        assert!(registry.remove(standing.claim.id).is_some());
         registry.holds
     });
     assert_eq!(holds, [1, 1, 0]);
+}
+
+/// Those that end first go first, a bounded number of requests is under way, and whoever is in danger waits for none.
+#[test]
+fn flights_go_by_need() {
+    let time = VirtualClock::new();
+    let (clock, start) = (time.clock(), time.clock().now());
+    let mut registry = Registry::default();
+    let mut kept = Vec::new();
+    for i in 0..40 {
+        // The later ones have been held for longer.
+        let ttl = TTL + Duration::from_millis(40 - i);
+        kept.push(held(&clock, ttl));
+    }
+    let renew_at = start + TTL / 3;
+    for standing in &kept {
+        registry.keep(standing, renew_at);
+    }
+    time.advance(TTL / 3);
+    let now = clock.now();
+    assert!(registry.look(now).is_empty());
+    let flights = registry.take_flights(now, 0.0, 2, 16);
+    let order: Vec<_> = flights.iter().flatten().map(|passenger| passenger.standing.ttl()).collect();
+    assert_eq!((flights.len(), order.len()), (16, 32));
+    assert!(order.is_sorted(), "{order:?}");
+    assert!(registry.take_flights(now, 0.0, 2, 0).is_empty(), "the others wait");
+    assert_eq!(registry.take_flights(now, 0.0, 2, 1).len(), 1);
+    // What is in flight is not sent again, and the six that wait go as soon as a third of their leases is left, unless others
+    // come and go.
+    let wakes = registry.agenda.first().map(|(at, _)| at.since(start));
+    assert!(wakes.is_some_and(|at| (TTL * 3 / 5..TTL * 2 / 3).contains(&at)), "{wakes:?}");
+    time.advance(TTL / 3 - Duration::from_millis(100));
+    let now = clock.now();
+    assert!(registry.look(now).is_empty());
+    assert!(registry.take_flights(now, 0.0, 9, 0).is_empty());
+    registry.moved = Some(now);
+    time.advance(Duration::from_millis(90));
+    let now = clock.now();
+    assert!(registry.look(now).is_empty());
+    assert!(registry.take_flights(now, 0.0, 9, 0).is_empty());
+    time.advance(TTL / 6);
+    let now = clock.now();
+    assert!(registry.look(now).is_empty());
+    assert_eq!(registry.take_flights(now, 0.0, 50, 0).iter().flatten().count(), 40);
 }

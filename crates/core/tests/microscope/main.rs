@@ -9,6 +9,7 @@ mod closing;
 mod keeping;
 mod leaving;
 mod losing;
+mod many;
 mod script;
 mod several;
 mod surface;

@@ -120,6 +120,7 @@ pub(crate) struct Script {
     /// A script without it takes names one after the other.
     claim_all: Option<Hook<Vec<Claim>, ClaimedAll>>,
     renew: Hook<Vec<Tenure>, Vec<Renewal>>,
+    renew_batch: usize,
     release: Hook<Claim, ()>,
     look: Hook<Name, Line>,
     close: Hook<(), ()>,
@@ -144,6 +145,7 @@ impl Script {
             renew: Box::new(|all, _| {
                 ready(Ok(all.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect())).boxed()
             }),
+            renew_batch: usize::MAX,
             release: Box::new(|_, _| ready(Ok(())).boxed()),
             look: Box::new(|_, _| ready(Ok(Line::default())).boxed()),
             close: Box::new(|(), _| ready(Ok(())).boxed()),
@@ -174,6 +176,11 @@ impl Script {
         F: Future<Output = Result<Vec<Renewal>>> + Send + 'static,
     {
         Script { renew: Box::new(move |all, n| hook(all, n).boxed()), ..self }
+    }
+
+    /// It renews so many at once.
+    pub(crate) fn renews_by(self, renew_batch: usize) -> Script {
+        Script { renew_batch, ..self }
     }
 
     pub(crate) fn releases<F>(self, hook: impl Fn(Claim, usize) -> F + Send + Sync + 'static) -> Script
@@ -249,6 +256,10 @@ impl Backend for Watched {
         let n = self.0.log.renewals();
         self.0.write(Call::Renew(tenures.iter().map(|t| t.claim.id).collect()));
         (self.0.renew)(tenures.to_vec(), n).await
+    }
+
+    fn renew_batch(&self) -> usize {
+        self.0.renew_batch
     }
 
     async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {

@@ -1,0 +1,63 @@
+//! One request that renews: several are under way side by side, and one that is late is not given up, only passed by.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::registry::Passenger;
+use crate::backend::Backend;
+use crate::claim::Tenure;
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, ErrorKind, Result};
+use crate::grant::Renewal;
+
+pub(super) struct Flight {
+    pub(super) passengers: Vec<Passenger>,
+    /// An instant before it was sent.
+    pub(super) sent: Moment,
+    /// It has taken longer than such a request should, and no other waits for it.
+    pub(super) late: bool,
+    answer: Pin<Box<dyn Future<Output = Result<Vec<Renewal>>> + Send>>,
+}
+
+/// How a flight came out of the air.
+pub(super) enum Flown {
+    Landed(Flight, Result<Vec<Renewal>>),
+    /// Not yet.
+    Late(Flight),
+}
+
+impl Flight {
+    pub(super) fn new(backend: &Arc<dyn Backend>, clock: &Clock, passengers: Vec<Passenger>) -> Flight {
+        let tenures: Vec<Tenure> = passengers.iter().map(|passenger| passenger.tenure.clone()).collect();
+        let backend = backend.clone();
+        let answer = Box::pin(async move { backend.renew(&tenures).await });
+        Flight { passengers, sent: clock.now(), late: false, answer }
+    }
+
+    /// Waits for the answer: for a sixth of the shortest lease, and then for as long as it may still be worth something.
+    pub(super) async fn fly(mut self, clock: &Clock) -> Flown {
+        let leases = || self.passengers.iter().map(|passenger| passenger.standing.ttl());
+        let limit = if self.late {
+            leases().max().unwrap_or_default()
+        } else {
+            (leases().min().unwrap_or_default() / 6).clamp(Duration::from_millis(50), Duration::from_secs(5))
+        };
+        let until = self.sent + limit;
+        let answer = tokio::select! {
+            biased;
+            answer = &mut self.answer => Some(answer),
+            () = clock.sleep_until(until) => None,
+        };
+        match answer {
+            Some(answer) => Flown::Landed(self, answer),
+            None if self.late => Flown::Landed(self, Err(no_answer())),
+            None => Flown::Late(Flight { late: true, ..self }),
+        }
+    }
+}
+
+pub(super) fn no_answer() -> Error {
+    Error::new(ErrorKind::Ambiguous, "the store did not answer in time")
+}

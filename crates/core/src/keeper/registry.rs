@@ -1,0 +1,354 @@
+//! What the keeper keeps: when something must be done about which claim, which renewals wait for a request to go out with,
+//! and the work for the background. Nobody is told anything here, and nothing is dropped: the keeper's mutex is locked.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::work::Work;
+use crate::claim::{ClaimId, Tenure};
+use crate::clock::Moment;
+use crate::loss::Loss;
+use crate::standing::Standing;
+
+/// The key of what waits no longer.
+const AT_ONCE: Moment = Moment::from_nanos(0);
+
+#[derive(Default)]
+pub(super) struct Registry {
+    pub(super) kept: HashMap<ClaimId, Kept>,
+    /// When something must be done about which of them; one entry each.
+    pub(super) agenda: BTreeSet<(Moment, ClaimId)>,
+    /// From when on each may be renewed together with others.
+    joining: BTreeSet<(Moment, ClaimId)>,
+    /// Renewals that wait for a request, by when a third of their leases is left.
+    due: BTreeSet<(Moment, ClaimId)>,
+    /// When the store last answered a request that renews.
+    pub(super) moved: Option<Moment>,
+    /// How many of them are holds, whose end is to be seen in time.
+    pub(super) holds: usize,
+    works: HashMap<u64, Work>,
+    next_work: u64,
+    /// Those of them that nobody does yet.
+    queued: Vec<u64>,
+    /// Until when the task sleeps, and whether it watches over holds meanwhile.
+    pub(super) next_wake: Option<Moment>,
+    pub(super) watching: bool,
+    pub(super) running: bool,
+    pub(super) no_more_work: bool,
+    /// Until when nobody is warned again that renewals are slow.
+    pub(super) warned_until: Option<Moment>,
+}
+
+pub(super) struct Kept {
+    pub(super) standing: Arc<Standing>,
+    is_hold: bool,
+    renewal: Renewing,
+    /// How many requests that ask for it are unanswered, and when the latest was sent.
+    in_flight: usize,
+    sent: Option<Moment>,
+    /// The end of `min_hold`, for a hold whose guard has gone.
+    pub(super) release_at: Option<Moment>,
+    /// The store is being asked to let it lapse then.
+    pub(super) lapsing: bool,
+    /// Its entries in the agenda and among those who may join.
+    at: Option<Moment>,
+    joins: Option<Moment>,
+}
+
+#[derive(Clone, Copy)]
+enum Renewing {
+    /// When to ask for it (again), whatever becomes of a request that is in flight.
+    At(Moment),
+    /// It waits for a request since the first moment. At the second a third of its lease is left.
+    Due(Moment, Moment),
+}
+
+/// One renewal of a request.
+pub(super) struct Passenger {
+    pub(super) standing: Arc<Standing>,
+    pub(super) tenure: Tenure,
+    /// Since when it was to be sent.
+    pub(super) due_since: Moment,
+}
+
+/// What has come to its end.
+pub(super) struct Ended {
+    pub(super) kept: Kept,
+    pub(super) loss: Loss,
+}
+
+impl Kept {
+    fn new(standing: Arc<Standing>, renew_at: Moment) -> Kept {
+        let renewal = Renewing::At(renew_at);
+        Kept {
+            standing,
+            is_hold: false,
+            renewal,
+            in_flight: 0,
+            sent: None,
+            release_at: None,
+            lapsing: false,
+            at: None,
+            joins: None,
+        }
+    }
+
+    /// When a third of its lease is left that was asked for at `asked`.
+    fn third_left_at(&self, asked: Moment) -> Moment {
+        self.standing.lease_ends(asked).before(self.standing.ttl() / 3)
+    }
+}
+
+impl Registry {
+    pub(super) fn is_drained(&self) -> bool {
+        self.works.is_empty() && self.kept.is_empty()
+    }
+
+    /// Whether the task would miss something that comes up then, or a hold that began while it napped.
+    pub(super) fn sleeps_past(&self, at: Moment) -> bool {
+        self.holds > 0 && !self.watching || self.next_wake.is_none_or(|planned| at < planned)
+    }
+
+    /// Keeps this one from now on, and says when it comes up. One that is kept already stays as it is.
+    pub(super) fn keep(&mut self, standing: &Arc<Standing>, renew_at: Moment) -> Moment {
+        let id = standing.claim.id;
+        self.kept.entry(id).or_insert_with(|| Kept::new(standing.clone(), renew_at));
+        self.schedule(id)
+    }
+
+    /// Enters a kept one where it belongs, and says when it comes up.
+    pub(super) fn schedule(&mut self, id: ClaimId) -> Moment {
+        let never = Moment::from_nanos(u64::MAX);
+        let Some(kept) = self.kept.get_mut(&id) else { return never };
+        let ends = kept.standing.ends();
+        if ends.is_some() && !std::mem::replace(&mut kept.is_hold, true) {
+            self.holds += 1;
+        }
+        let (asks, joins) = match kept.renewal {
+            // What is to lapse soon is renewed only if the store does not answer that.
+            Renewing::At(at) if kept.lapsing => (at.max(kept.third_left_at(at)), None),
+            Renewing::At(at) if kept.in_flight > 0 => (at, None),
+            Renewing::At(at) => (at, Some(at.before(kept.standing.ttl() / 6))),
+            // If nothing moves it waits no longer for others.
+            Renewing::Due(_, at) => (self.moved.map_or(at, |moved| at.max(moved + kept.standing.ttl() / 6)), None),
+        };
+        let at = [kept.release_at, ends].into_iter().flatten().fold(asks, Moment::min);
+        replace(&mut self.agenda, &mut kept.at, Some(at), id);
+        replace(&mut self.joining, &mut kept.joins, joins, id);
+        at
+    }
+
+    /// The caller drops what comes back when the mutex is free again.
+    #[must_use]
+    pub(super) fn remove(&mut self, id: ClaimId) -> Option<Kept> {
+        let mut kept = self.kept.remove(&id)?;
+        self.holds -= usize::from(kept.is_hold);
+        replace(&mut self.agenda, &mut kept.at, None, id);
+        replace(&mut self.joining, &mut kept.joins, None, id);
+        if let Renewing::Due(_, key) = kept.renewal {
+            self.due.remove(&(key, id));
+        }
+        Some(kept)
+    }
+
+    /// Takes out whatever was lost, or has come to the end of its `min_hold`, and makes due what is to be renewed now: with
+    /// everything that would be soon, so that the renewals of one client fall together.
+    pub(super) fn look(&mut self, now: Moment) -> Vec<Ended> {
+        let mut ended = Vec::new();
+        let mut any_due = false;
+        while let Some(&(at, id)) = self.agenda.first().filter(|(at, _)| *at <= now) {
+            self.agenda.remove(&(at, id));
+            let Some(kept) = self.kept.get_mut(&id) else { continue };
+            kept.at = None;
+            let released = kept.release_at.filter(|at| *at <= now).map(|_| Loss::Released);
+            if let Some(loss) = kept.standing.loss_by(now).or(released) {
+                ended.extend(self.remove(id).map(|kept| Ended { kept, loss }));
+                continue;
+            }
+            let renewal = kept.renewal;
+            match renewal {
+                _ if self.schedule(id) > now => {}
+                Renewing::At(_) => {
+                    any_due = true;
+                    self.make_due(id, now, None);
+                }
+                Renewing::Due(..) => self.make_due(id, now, Some(AT_ONCE)),
+            }
+        }
+        while let Some(&(_, id)) = self.joining.first().filter(|(from, _)| any_due && *from <= now) {
+            self.make_due(id, now, None);
+        }
+        ended
+    }
+
+    /// It waits for a request from now on; `key`: not by when a third of its lease is left.
+    fn make_due(&mut self, id: ClaimId, now: Moment, key: Option<Moment>) {
+        let Some(kept) = self.kept.get_mut(&id) else { return };
+        let since = match kept.renewal {
+            Renewing::At(at) => at.min(now),
+            Renewing::Due(since, old) => {
+                self.due.remove(&(old, id));
+                since
+            }
+        };
+        let key = key.unwrap_or_else(|| kept.third_left_at(since));
+        kept.renewal = Renewing::Due(since, key);
+        self.due.insert((key, id));
+        // It comes up next when it has waited for too long.
+        replace(&mut self.agenda, &mut kept.at, None, id);
+        if key != AT_ONCE {
+            self.schedule(id);
+        }
+    }
+
+    /// What goes out now, in requests of at most so many: of those that may wait only `room` requests. The next renewals are
+    /// `early` by this share, another each time: so that those of many clients do not fall together, because they began
+    /// together.
+    pub(super) fn take_flights(&mut self, now: Moment, early: f64, most: usize, room: usize) -> Vec<Vec<Passenger>> {
+        let mut flights = Vec::new();
+        while let Some((key, _)) = self.due.first() {
+            if *key > AT_ONCE && flights.len() >= room {
+                break;
+            }
+            let mut flight = Vec::new();
+            while flight.len() < most.max(1)
+                && let Some((_, id)) = self.due.pop_first()
+            {
+                flight.extend(self.board(id, now, early));
+            }
+            if !flight.is_empty() {
+                flights.push(flight);
+            }
+        }
+        flights
+    }
+
+    fn board(&mut self, id: ClaimId, now: Moment, early: f64) -> Option<Passenger> {
+        let kept = self.kept.get_mut(&id)?;
+        let (standing, due_since) = (
+            kept.standing.clone(),
+            match kept.renewal {
+                Renewing::Due(since, _) => since,
+                Renewing::At(_) => now,
+            },
+        );
+        // After a loss no renewal is sent; one that was lost just now comes up again at once, to be given up.
+        let lost = standing.loss_by(now).is_some();
+        let tenure = standing.tenure().filter(|_| !lost);
+        let again = match kept.in_flight {
+            _ if lost => Duration::ZERO,
+            0 => standing.renew_every().mul_f64(1.0 - early),
+            _ => standing.ttl() / 6,
+        };
+        kept.renewal = Renewing::At(now + again);
+        kept.in_flight += usize::from(tenure.is_some());
+        kept.sent = Some(now);
+        self.schedule(id);
+        tenure.map(|tenure| Passenger { standing, tenure, due_since })
+    }
+
+    /// A request that asked for this one was answered, or never will be.
+    pub(super) fn landed(&mut self, id: ClaimId, sent: Moment, now: Moment, early: f64, renewed: bool) {
+        let Some(kept) = self.kept.get_mut(&id) else { return };
+        kept.in_flight = kept.in_flight.saturating_sub(1);
+        let (lost, ttl) = (kept.standing.loss_by(now).is_some(), kept.standing.ttl());
+        // An older request than the latest leaves it to that one when to ask again.
+        let latest = renewed && kept.sent.is_none_or(|latest| latest <= sent);
+        let next = sent + kept.standing.renew_every().mul_f64(1.0 - early);
+        kept.renewal = match kept.renewal {
+            Renewing::At(_) if lost => Renewing::At(now),
+            Renewing::At(_) if latest => Renewing::At(next),
+            Renewing::At(at) if !renewed => Renewing::At(at.min(now + ttl / 6)),
+            Renewing::Due(_, key) if latest => {
+                self.due.remove(&(key, id));
+                Renewing::At(next)
+            }
+            as_it_is => as_it_is,
+        };
+        self.schedule(id);
+    }
+
+    /// It has not been answered for so long that another is sent soon.
+    pub(super) fn overdue(&mut self, id: ClaimId, now: Moment) {
+        let Some(kept) = self.kept.get_mut(&id) else { return };
+        if let Renewing::At(at) = kept.renewal {
+            kept.renewal = Renewing::At(at.min(now + kept.standing.ttl() / 6));
+        }
+        self.schedule(id);
+    }
+
+    /// Every hold is due, also what is in flight.
+    pub(super) fn renew_holds_now(&mut self, now: Moment) {
+        let holds: Vec<ClaimId> = self.kept.iter().filter(|(_, kept)| kept.is_hold).map(|(id, _)| *id).collect();
+        for id in holds {
+            if let Some(kept) = self.kept.get_mut(&id)
+                && let Renewing::At(at) = kept.renewal
+            {
+                kept.renewal = Renewing::At(at.min(now));
+            }
+            self.schedule(id);
+        }
+    }
+
+    /// Says whether somebody is to be warned that renewals are slow: not again within a lease.
+    pub(super) fn warns(&mut self, now: Moment, ttl: Duration) -> bool {
+        let warns = self.warned_until.is_none_or(|until| until <= now);
+        if warns {
+            self.warned_until = Some(now + ttl);
+        }
+        warns
+    }
+
+    pub(super) fn queue(&mut self, work: Work) {
+        self.works.insert(self.next_work, work);
+        self.queued.push(self.next_work);
+        self.next_work += 1;
+    }
+
+    /// The work that nobody does yet.
+    pub(super) fn take_work(&mut self) -> Vec<(u64, Work)> {
+        let begin = |id: u64| self.works.get_mut(&id).map(|work| (id, work.begin()));
+        std::mem::take(&mut self.queued).into_iter().filter_map(begin).collect()
+    }
+
+    /// The caller drops what comes back when the mutex is free again.
+    #[must_use]
+    pub(super) fn finish(&mut self, id: u64) -> Option<Work> {
+        self.works.remove(&id)
+    }
+
+    /// Whoever did the work has gone, and what was in flight with it. It is all done anew.
+    pub(super) fn orphaned(&mut self, now: Moment) {
+        self.running = false;
+        self.next_wake = None;
+        self.queued = self.works.keys().copied().collect();
+        let ids: Vec<ClaimId> = self.kept.keys().copied().collect();
+        for id in ids {
+            if let Some(kept) = self.kept.get_mut(&id)
+                && std::mem::take(&mut kept.in_flight) > 0
+                && let Renewing::At(at) = kept.renewal
+            {
+                kept.renewal = Renewing::At(at.min(now));
+            }
+            self.schedule(id);
+        }
+    }
+
+    pub(super) fn standings(&self) -> Vec<Arc<Standing>> {
+        self.kept.values().map(|kept| kept.standing.clone()).collect()
+    }
+}
+
+/// Moves an entry of an index.
+fn replace(index: &mut BTreeSet<(Moment, ClaimId)>, entry: &mut Option<Moment>, to: Option<Moment>, id: ClaimId) {
+    if *entry == to {
+        return;
+    }
+    if let Some(old) = std::mem::replace(entry, to) {
+        index.remove(&(old, id));
+    }
+    if let Some(new) = to {
+        index.insert((new, id));
+    }
+}
