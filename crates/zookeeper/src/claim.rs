@@ -102,7 +102,8 @@ impl Attempt<'_> {
         } else if let Some(kept) = session.tenant().at(claim.id, &entry) {
             kept.entry = entry.clone();
         }
-        Ok((entry, in_order(&listed?)))
+        let line = in_order(&self.client, &self.parent, &listed?).await?;
+        Ok((entry, line))
     }
 
     /// It is the entry's turn. Stores what is new about it, or that it holds if others wait for that.

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use leasehold_core::Entry;
 use leasehold_core::seam::{Mode, token_of_place};
-use leasehold_zookeeper_client::{Answer, children};
-use zookeeper_client::{Client, Stat};
+use leasehold_zookeeper_client::{Answer, children, read};
+use zookeeper_client::{Client, MultiReadResult, MultiReader, Stat};
 
 use crate::{names, record};
 
@@ -14,8 +14,8 @@ use crate::{names, record};
 pub(crate) struct Child {
     /// The node's name, without its parent's path.
     pub(crate) node: String,
-    /// The number that the server gave it. It wraps around to negative numbers.
-    pub(crate) sequence: i32,
+    /// The number that the server gave it, from the count of its parent's children ever made.
+    sequence: i32,
     /// As its name says it, until it is read: a downgrade is in its data alone.
     pub(crate) mode: Mode,
 }
@@ -35,6 +35,12 @@ impl Child {
         Some(Child { node: node.to_owned(), sequence, mode: names::mode(node) })
     }
 
+    /// Whether its number may also be another's, made before or after it. The count stops at its greatest value: from then on
+    /// the server gives that to all, and negative ones to those that it is asked for at once.
+    fn is_past_counting(&self) -> bool {
+        self.sequence == i32::MAX || self.sequence < 0
+    }
+
     /// Reads what its node says: the mode, and the rest for people. Only who holds alone can be downgraded, so the mode is news
     /// at the head alone.
     pub(crate) fn read(&mut self, data: &[u8], stat: &Stat) -> Entry {
@@ -50,17 +56,31 @@ impl Child {
 
 /// The line of this lock's node.
 pub(crate) async fn line(client: &Client, parent: &str) -> Answer<Vec<Child>> {
-    Ok(in_order(&children(client, parent).await?))
+    in_order(client, parent, &children(client, parent).await?).await
 }
 
-/// The entries among these children, in line order. The number's 32 bits wrap around (after 2³¹ entries under one parent), so
-/// they are compared by their distance.
-pub(crate) fn in_order(children: &[String]) -> Vec<Child> {
-    let mut line: Vec<Child> = children.iter().filter_map(|node| Child::parse(node)).collect();
-    if let Some(some) = line.first().map(|child| child.sequence) {
-        // Distances from one of them are totally ordered, whatever junk is among them.
-        line.sort_by(|a, b| (a.sequence.wrapping_sub(some), &a.node).cmp(&(b.sequence.wrapping_sub(some), &b.node)));
+/// The entries among these children, in line order: that of their numbers. Where the parent's counter has come to its end the
+/// numbers say nothing any more, so the nodes are asked which transaction made them.
+pub(crate) async fn in_order(client: &Client, parent: &str, children: &[String]) -> Answer<Vec<Child>> {
+    let line = by_number(children);
+    if !line.iter().any(Child::is_past_counting) {
+        return Ok(line);
     }
+    let paths: Vec<String> = line.iter().map(|child| format!("{parent}/{}", child.node)).collect();
+    let answers = read(client, &paths, MultiReader::add_get_data).await?;
+    let made = line.into_iter().zip(answers).filter_map(|(child, answer)| match answer {
+        MultiReadResult::Data { stat, .. } => Some((stat.czxid, child)),
+        _ => None, // it has gone meanwhile
+    });
+    let mut made: Vec<(i64, Child)> = made.collect();
+    made.sort_by_key(|(czxid, _)| *czxid);
+    Ok(made.into_iter().map(|(_, child)| child).collect())
+}
+
+/// The entries among these children, by their numbers.
+pub(crate) fn by_number(children: &[String]) -> Vec<Child> {
+    let mut line: Vec<Child> = children.iter().filter_map(|node| Child::parse(node)).collect();
+    line.sort_by(|a, b| (a.sequence, &a.node).cmp(&(b.sequence, &b.node)));
     line
 }
 
@@ -74,14 +94,6 @@ mod tests {
     use super::*;
 
     const CURATOR: &str = "_c_00010203-0405-0607-0809-0a0b0c0d0e0f-lock-0000000007";
-
-    fn nodes(sequences: &[i32]) -> Vec<String> {
-        sequences.iter().map(|s| format!("_c_x-lock-{s:010}")).collect()
-    }
-
-    fn sequences(line: &[Child]) -> Vec<i32> {
-        line.iter().map(|child| child.sequence).collect()
-    }
 
     #[test]
     fn every_tool_s_entries_are_understood_and_junk_is_not() {
@@ -100,10 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn the_order_survives_the_wrap_around() {
-        let line = in_order(&nodes(&[i32::MIN + 1, i32::MAX, i32::MIN, i32::MAX - 1]));
-        assert_eq!(sequences(&line), [i32::MAX - 1, i32::MAX, i32::MIN, i32::MIN + 1]);
-        // Junk that spans more than half of the circle has no order; it must not do worse than that.
-        assert_eq!(in_order(&nodes(&[0, i32::MAX, i32::MIN, -1_500_000_000, 1_500_000_000])).len(), 5);
+    fn numbers_are_an_order_until_the_counter_ends() {
+        let nodes = |numbers: &[i32]| numbers.iter().map(|n| format!("_c_x-lock-{n:010}")).collect::<Vec<_>>();
+        let line = by_number(&nodes(&[8, i32::MAX - 1, 7]));
+        assert_eq!(line.iter().map(|child| child.sequence).collect::<Vec<_>>(), [7, 8, i32::MAX - 1]);
+        assert!(!line.iter().any(Child::is_past_counting));
+        for end in [i32::MAX, i32::MIN, -1] {
+            assert!(by_number(&nodes(&[end]))[0].is_past_counting(), "{end}");
+        }
     }
 }

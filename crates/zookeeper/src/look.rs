@@ -7,7 +7,7 @@ use leasehold_zookeeper_client::{AT_ONCE, Answer, children, found, read};
 use zookeeper_client::{MultiReadResult, MultiReader, Stat};
 
 use crate::claims::Session;
-use crate::line::{Child, in_order, line};
+use crate::line::{Child, by_number, line};
 use crate::names;
 
 /// See [`Backend::inspect`](leasehold_core::seam::Backend::inspect).
@@ -32,7 +32,7 @@ pub(crate) async fn list(session: &Session, prefix: &str, after: Option<&Name>, 
         }
         let paths: Vec<String> = chunk.iter().map(|name| names::node(root, name)).collect();
         for (name, answer) in chunk.iter().zip(read(&client, &paths, MultiReader::add_get_children).await?) {
-            if matches!(answer, MultiReadResult::Children { children } if !in_order(&children).is_empty()) {
+            if matches!(answer, MultiReadResult::Children { children } if !by_number(&children).is_empty()) {
                 in_use.push(name.clone());
             }
         }

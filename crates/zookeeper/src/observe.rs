@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use zookeeper_client::{Error as ZkError, OneshotWatcher};
 
 use crate::claims::{Claims, Session};
-use crate::line::{in_order, line};
+use crate::line::{by_number, line};
 use crate::names;
 
 /// How long to wait before trying again what has failed.
@@ -54,7 +54,7 @@ async fn watch_head(session: &Session, name: &Name) -> Answer<OneshotWatcher> {
         return Ok(client.get_and_watch_data(&format!("{parent}/{}", head.node)).await?.2);
     }
     let (changed, watcher) = match found(client.list_and_watch_children(&parent).await)? {
-        Some((children, watcher)) => (!in_order(&children).is_empty(), watcher),
+        Some((children, watcher)) => (!by_number(&children).is_empty(), watcher),
         None => {
             let (stat, watcher) = client.check_and_watch_stat(&parent).await?;
             (stat.is_some(), watcher)

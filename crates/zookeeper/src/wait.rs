@@ -53,7 +53,7 @@ impl Attempt<'_> {
             let mut watchers = Vec::new();
             if nodes == [CHILDREN] {
                 let (children, watcher) = self.client.list_and_watch_children(&self.parent).await?;
-                before = before_it(in_order(&children));
+                before = before_it(in_order(&self.client, &self.parent, &children).await?);
                 watchers.push(watcher);
             } else {
                 // By getData: on a node that is gone it leaves no watch behind.
