@@ -75,6 +75,12 @@ impl ZooKeeperEnsemble {
         self.links.of(member).map(|link| link.hold()).count() > 0
     }
 
+    /// Lets one member hear its leader so much later, so that it answers reads from the past. Without
+    /// [`ZooKeeperOptions::peer_proxies`] this does nothing and says so by returning `false`.
+    pub fn lag(&self, member: usize, by: Duration) -> bool {
+        self.links.to_leader(member).map(|link| link.delay_replies(by)).count() > 0
+    }
+
     /// Joins an isolated member to the others again. The connections of before are closed, and the members make new ones.
     pub async fn rejoin(&self, member: usize) {
         for link in self.links.of(member) {

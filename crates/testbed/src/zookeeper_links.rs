@@ -66,6 +66,11 @@ impl Links {
         links.flat_map(|link| [&link.quorum, &link.election])
     }
 
+    /// The proxies by which a member dials its leader, whoever that is.
+    pub(crate) fn to_leader(&self, member: usize) -> impl Iterator<Item = &Proxy> {
+        self.0.iter().filter(move |link| link.from == member).map(|link| &link.quorum)
+    }
+
     /// The `server.N` lines of one member's `zoo.cfg`.
     pub(crate) fn view(&self, peers: &[Peer], member: usize) -> Vec<String> {
         let lines = peers.iter().enumerate().map(|(to, peer)| {

@@ -1,11 +1,13 @@
-//! From a URL, or the client crate's own builder, to what a client needs.
+//! From a URL, or from parts, to what a client needs.
 
 use std::fmt;
 use std::time::Duration;
 
 use leasehold_core::seam::{Address, Host};
 use leasehold_core::{Error, ErrorKind, Result};
-use zookeeper_client::{Acls, Connector, CreateMode, CreateOptions};
+use zookeeper_client::{Acls, Client, Connector, CreateMode, CreateOptions, Error as ZkError};
+
+use crate::error::Answer;
 
 /// Where locks live when the URL names no path.
 const DEFAULT_ROOT: &str = "/leasehold";
@@ -38,36 +40,43 @@ impl Config {
         let mut address = Address::parse(url, "zookeeper", DEFAULT_PORT)?;
         let timeout = address.timeout()?;
         address.done()?;
-        let mut config = Config::of(zookeeper_client::Client::connector(), &address.hosts).timeout(timeout);
+        let mut config = Config::of(&address.hosts).timeout(timeout);
         if !address.path.is_empty() {
             config = config.root(&format!("/{}", address.path))?;
         }
         match (&address.user, &address.password) {
             (Some(user), Some(password)) => {
-                config.connector = config.connector.with_auth("digest", format!("{user}:{password}").as_bytes());
-                Ok(config.private())
+                Ok(config.auth("digest", format!("{user}:{password}").as_bytes()).private())
             }
             (None, Some(_)) => Err(invalid("ZooKeeper knows no password without a user")),
             _ => Ok(config),
         }
     }
 
-    /// Takes the client crate's own builder, for credentials of any scheme and for TLS, and the servers as
-    /// `host:port,host:port,…`. The session and connection timeouts of the builder are overridden.
+    /// Takes the servers as `host:port,host:port,…`. They are talked to in plain text.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] names the server that is wrong.
-    pub fn new(connector: Connector, servers: &str) -> Result<Config> {
+    pub fn new(servers: &str) -> Result<Config> {
         let hosts = servers.split(',').map(|host| Host::parse(host, DEFAULT_PORT)).collect::<Result<Vec<_>>>()?;
-        Ok(Config::of(connector, &hosts))
+        Ok(Config::of(&hosts))
     }
 
-    fn of(connector: Connector, hosts: &[Host]) -> Config {
+    /// Adds credentials of a scheme, such as `digest` and `user:password`.
+    #[must_use]
+    pub fn auth(mut self, scheme: &str, credentials: &[u8]) -> Config {
+        self.connector = self.connector.with_auth(scheme, credentials);
+        self
+    }
+
+    fn of(hosts: &[Host]) -> Config {
+        let connector = Client::connector();
         let servers = hosts.iter().map(Host::to_string).collect::<Vec<_>>().join(",");
         Config { connector, servers, root: DEFAULT_ROOT.to_owned(), timeout: DEFAULT_TIMEOUT, private: false }
     }
 
-    /// The node under which locks live, such as `/prod/locks`. It is made when it is not there.
+    /// The node under which locks live, such as `/prod/locks`. It is made when it is not there; and so are the nodes above it,
+    /// with the access that the node above them gives.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for what is no absolute path of ZooKeeper, and for the root itself.
@@ -82,9 +91,9 @@ impl Config {
         Ok(self)
     }
 
-    /// Makes all nodes for the credentials of the connection alone (ACL *auth: all*), so that nobody else can remove or
-    /// even see a lock. Without it anybody who reaches ZooKeeper can, as with Curator's and kazoo's defaults. All users of
-    /// one lock need the same credentials then.
+    /// Makes all nodes from the root on for the credentials of the connection alone (ACL *auth: all*), so that nobody else can
+    /// remove or even see a lock. Without it anybody who reaches ZooKeeper can, as with Curator's and kazoo's defaults. All users
+    /// of one lock need the same credentials then.
     #[must_use]
     pub fn private(mut self) -> Config {
         self.private = true;
@@ -107,6 +116,28 @@ impl Config {
     /// The node that others touch so that the session hears of it.
     pub(crate) fn bell(&self, session: i64) -> String {
         format!("{}/{session:016x}-bell", self.sessions())
+    }
+
+    /// Makes a folder, and what is missing above it. What is above the root is not ours: it inherits who may use it.
+    pub(crate) async fn mkdir(&self, client: &Client, path: &str) -> Answer<()> {
+        let ours = self.make(CreateMode::Container);
+        let mut above = "/";
+        for (end, _) in self.root.match_indices('/').skip(1) {
+            let folder = &self.root[..end];
+            if client.check_stat(folder).await?.is_none() {
+                let made = match client.get_acl(above).await {
+                    Ok((acl, _)) => client.create(folder, b"", &CreateMode::Container.with_acls(Acls::new(&acl))).await,
+                    Err(ZkError::NoAuth) => client.create(folder, b"", &ours).await,
+                    Err(e) => Err(e),
+                };
+                match made {
+                    Ok(_) | Err(ZkError::NodeExists) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            above = folder;
+        }
+        client.mkdir(path, &ours).await
     }
 
     /// How nodes of this kind are made.
@@ -157,9 +188,20 @@ mod tests {
             ("zookeeper://a?ttl=1", "ttl"),
             ("zookeeper://a?timeout=soon", "timeout"),
             ("zookeeper://:s3cret@a", "user"),
+            ("zookeepers://a", "zookeeper://"),
+            ("zookeeper://tcp+tls://a", "host"),
         ] {
             assert!(refused(bad).contains(part), "{bad}");
         }
+    }
+
+    /// Whoever asks for TLS does not get plain text.
+    #[test]
+    fn tls_is_refused_until_there_is_tls() {
+        for tls in ["tcp+tls://a:2281", "a:2181,tcp+tls://b", "tcp://a"] {
+            assert_eq!(Config::new(tls).unwrap_err().kind(), ErrorKind::Invalid, "{tls}");
+        }
+        assert_eq!(Config::new("a,[::1]:7").unwrap().servers, "a:2181,[::1]:7");
     }
 
     #[test]

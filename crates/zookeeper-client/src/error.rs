@@ -24,7 +24,10 @@ fn of(e: ZkError, unanswered: ErrorKind) -> Error {
         ZkError::SessionExpired | ZkError::SessionMoved | ZkError::ClientClosed => {
             (ErrorKind::Unavailable, "the session with ZooKeeper has ended; a new one will be made")
         }
-        ZkError::NoHosts | ZkError::Timeout => (ErrorKind::Unavailable, "no ZooKeeper server can be reached"),
+        ZkError::NoHosts | ZkError::Timeout => (
+            ErrorKind::Unavailable,
+            "no ZooKeeper server can be reached, or each has as many connections of this host as its maxClientCnxns allows",
+        ),
         ZkError::NotReadOnly => (ErrorKind::Unavailable, "the ZooKeeper server has no quorum and only reads"),
         ZkError::Throttled => (ErrorKind::Unavailable, "the ZooKeeper server is overloaded"),
         ZkError::QuotaExceeded => (ErrorKind::Unavailable, "the quota of the store's root node is used up"),
@@ -35,7 +38,7 @@ fn of(e: ZkError, unanswered: ErrorKind) -> Error {
         ZkError::NoChildrenForEphemerals => {
             (ErrorKind::Internal, "the lock's node is an ephemeral one, which is not Leasehold's: remove it")
         }
-        ZkError::Unimplemented => (ErrorKind::Unsupported, "the ZooKeeper server is too old: 3.5.3 is needed"),
+        ZkError::Unimplemented => (ErrorKind::Unsupported, "the ZooKeeper server is too old: 3.6 is needed"),
         ZkError::BadArguments(_) => (ErrorKind::Invalid, "ZooKeeper's client does not accept the request"),
         _ => (ErrorKind::Internal, "ZooKeeper gave an answer that Leasehold does not expect"),
     };

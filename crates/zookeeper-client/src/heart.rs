@@ -56,7 +56,7 @@ async fn beat<T: Tenant>(session: &Session<T>, sent: Moment) {
     let asked = session.client().map(|client| client.set_data(&session.config.sessions(), b"", None));
     let Ok(answer) = asked else { return };
     match answer.await {
-        Ok(_) => session.life().proof.answered(sent, Moment::now()),
+        Ok(_) => session.life().answered(sent),
         Err(e) => return tracing::debug!(error = %e, "a heartbeat to ZooKeeper was not answered"),
     }
     T::proven(session).await;
@@ -70,7 +70,7 @@ pub(crate) async fn listen<T: Tenant>(session: &Session<T>) -> Answer<OneshotWat
         if let Some((.., watcher)) = found(client.get_and_watch_data(&bell).await)? {
             return Ok(watcher);
         }
-        client.mkdir(&session.config.sessions(), &session.config.make(CreateMode::Container)).await?;
+        session.config.mkdir(&client, &session.config.sessions()).await?;
         client.create(&bell, b"", &session.config.make(CreateMode::Ephemeral)).await?;
     }
 }

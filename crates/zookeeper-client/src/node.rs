@@ -46,7 +46,7 @@ impl Node {
                 return listed;
             }
             // ZooKeeper removes a container that nobody has used for a minute.
-            client.mkdir(&self.parent, &session.config.make(CreateMode::Container)).await?;
+            session.config.mkdir(&client, &self.parent).await?;
         }
     }
 

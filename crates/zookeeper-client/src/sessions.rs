@@ -14,6 +14,10 @@ use tokio::time::timeout;
 use crate::config::Config;
 use crate::session::{Session, Tenant};
 
+/// So many leases of different lengths have sessions of their own. More share: a server takes 60 connections of a host as it is
+/// shipped (`maxClientCnxns`).
+const EXACT: usize = 8;
+
 /// How long making a session may take.
 const CONNECT: Duration = Duration::from_millis(2500);
 
@@ -33,7 +37,8 @@ impl<T: Tenant> Sessions<T> {
         Sessions { config: Arc::new(config), bells: Bells::new(), open: Mutex::default(), turn: Semaphore::new(1) }
     }
 
-    /// The session for leases of `ttl`, a new one if there is none (any more).
+    /// The session for leases of `ttl`, a new one if there is none (any more). Its timeout is that, or longer: beyond the first
+    /// few lengths the next power of two, in seconds, so that there are never more than some dozens of sessions.
     pub async fn with_ttl(&self, ttl: Duration) -> Result<Arc<Session<T>>> {
         let closed = || Error::new(ErrorKind::Closed, "the store was closed");
         let making = async {
@@ -41,14 +46,18 @@ impl<T: Tenant> Sessions<T> {
             if let Some(session) = self.live(ttl) {
                 return Ok(session);
             }
-            let session = Session::open(&self.config, &self.bells, ttl).await?;
+            let shared = (self.lengths() >= EXACT).then(|| rounded_up(ttl));
+            let session = match shared.and_then(|ttl| self.live(ttl)) {
+                Some(session) => session,
+                None => Session::open(&self.config, &self.bells, shared.unwrap_or(ttl)).await?,
+            };
             let mut open = locked(&self.open);
             if self.turn.is_closed() {
                 drop(session.leave());
                 return Err(closed());
             }
             open.retain(|_, session| session.client().is_ok());
-            open.insert(ttl, session.clone());
+            open.extend([ttl].into_iter().chain(shared).map(|ttl| (ttl, session.clone())));
             Ok(session)
         };
         let late = |_| Err(Error::new(ErrorKind::Unavailable, "no ZooKeeper server answers"));
@@ -61,6 +70,16 @@ impl<T: Tenant> Sessions<T> {
     /// The session for leases of `ttl`, if there is one that has not ended.
     pub fn live(&self, ttl: Duration) -> Option<Arc<Session<T>>> {
         locked(&self.open).get(&ttl).filter(|session| session.touch()).cloned()
+    }
+
+    /// How many lengths of leases are in use.
+    fn lengths(&self) -> usize {
+        locked(&self.open).values().filter(|session| session.client().is_ok()).count()
+    }
+
+    /// All sessions that have not ended, some of them more than once.
+    pub fn all(&self) -> Vec<Arc<Session<T>>> {
+        locked(&self.open).values().cloned().collect()
     }
 
     /// A session for what needs none of its own.
@@ -80,6 +99,12 @@ impl<T: Tenant> Sessions<T> {
     }
 }
 
+/// The next power of two, in seconds.
+fn rounded_up(ttl: Duration) -> Duration {
+    let seconds = ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0));
+    seconds.checked_next_power_of_two().map_or(ttl, Duration::from_secs)
+}
+
 impl<T: Tenant> Drop for Sessions<T> {
     fn drop(&mut self) {
         locked(&self.open).values().for_each(|session| drop(session.leave()));
@@ -89,5 +114,18 @@ impl<T: Tenant> Drop for Sessions<T> {
 impl<T: Tenant> fmt::Debug for Sessions<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.config.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_rounded_up_and_never_down() {
+        for (asked, given) in [(1, 1), (400, 1), (1000, 1), (1001, 2), (3000, 4), (4000, 4), (4001, 8), (60_000, 64)] {
+            assert_eq!(rounded_up(Duration::from_millis(asked)), Duration::from_secs(given), "{asked} ms");
+        }
+        assert_eq!(rounded_up(Duration::MAX), Duration::MAX);
     }
 }

@@ -138,8 +138,8 @@ impl Shared {
         self.traps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn rewrite(&self, from: &str, to: &str) {
-        self.rewrites().push((from.into(), to.into()));
+    pub(super) fn rewrite(&self, from: &[u8], to: &[u8]) {
+        self.rewrites().push((from.to_vec(), to.to_vec()));
     }
 
     pub(super) fn rewritten(&self, chunk: &mut [u8]) {

@@ -186,7 +186,8 @@ impl Proxy {
     }
 
     /// Replaces `from` by `to`, of the same length, in every request chunk.
-    pub(crate) fn rewrite_requests(&self, from: &str, to: &str) {
+    pub fn rewrite_requests(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) {
+        let (from, to) = (from.as_ref(), to.as_ref());
         debug_assert_eq!(from.len(), to.len(), "lengths may be part of the protocol");
         self.shared.rewrite(from, to);
     }
