@@ -22,8 +22,8 @@ const STORES: [(&str, usize); 9] = [
     ("redlock", 842),
     ("etcd", 700),
     ("etcd-client", 737),
-    ("zookeeper", 620),
-    ("zookeeper-client", 499),
+    ("zookeeper", 700),
+    ("zookeeper-client", 560),
 ];
 /// Folders at the root of somebody's machine, which nothing in here may mention.
 const MACHINE: [&str; 4] = ["work", "tmp", "root", "home"];

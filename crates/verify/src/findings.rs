@@ -62,8 +62,8 @@ pub(crate) fn of_etcd(text: &str) -> Vec<Finding> {
 pub(crate) fn of_zookeeper(srvr: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let version = zookeeper_version(srvr).map(|text| version(&text));
-    if version.is_some_and(|version| version < [3, 5, 0]) {
-        findings.push(warning("version", "Before 3.5 there are no container nodes: locks need them."));
+    if version.is_some_and(|version| version < [3, 6, 0]) {
+        findings.push(warning("version", "Before 3.6 a session cannot be asked for its nodes: locks need that."));
     }
     if srvr.lines().any(|line| line.trim() == "Mode: standalone") {
         let text = "One server without others: while it is down nobody takes a lock, and if it loses its disk, tokens begin anew.";
@@ -179,7 +179,13 @@ mod tests {
         assert_eq!(zookeeper_version(srvr).as_deref(), Some("3.8.0"));
         assert_eq!(of_zookeeper(srvr)[0].about, "replication");
         assert!(of_zookeeper("Zookeeper version: 3.8.0--1\nMode: follower").is_empty());
-        assert_eq!(of_zookeeper("Zookeeper version: 3.4.14-x\nMode: follower")[0].about, "version");
+        for old in ["3.4.14", "3.5.10"] {
+            assert_eq!(
+                of_zookeeper(&format!("Zookeeper version: {old}-x\nMode: follower"))[0].about,
+                "version",
+                "{old}"
+            );
+        }
     }
 
     #[test]

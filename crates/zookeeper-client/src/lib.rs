@@ -20,6 +20,6 @@ mod sessions;
 pub use crate::config::Config;
 pub use crate::error::{Answer, reading, writing};
 pub use crate::node::Node;
-pub use crate::read::{AT_ONCE, children, found, read};
+pub use crate::read::{AT_ONCE, children, exists, found, read};
 pub use crate::session::{Session, Tenant};
 pub use crate::sessions::Sessions;

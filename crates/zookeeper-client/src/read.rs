@@ -15,6 +15,13 @@ pub fn found<R>(answer: Answer<R>) -> Answer<Option<R>> {
     }
 }
 
+/// Whether a node is there, as the leader and a quorum see it; no server that lags behind is believed. `NoNode` if not.
+pub async fn exists(client: &Client, path: &str) -> Answer<()> {
+    let mut writer = client.new_multi_writer();
+    writer.add_check_version(path, -1)?;
+    Ok(writer.commit().await.map(drop)?)
+}
+
 /// The children of a node, none if it is not there.
 pub async fn children(client: &Client, path: &str) -> Answer<Vec<String>> {
     Ok(found(client.list_children(path).await)?.unwrap_or_default())

@@ -53,6 +53,8 @@ pub(crate) struct Life {
     /// `None` once the session has ended.
     client: Option<Client>,
     pub(crate) proof: Proof,
+    /// When the latest heartbeat was sent that was answered.
+    pub(crate) fresh: Moment,
     /// When it was last taken into use.
     used: Moment,
 }
@@ -67,9 +69,11 @@ impl<T: Tenant> Session<T> {
         let asked = Moment::now();
         let client = connector.connect(&config.servers).await.map_err(reading)?;
         let (states, timeout, id) = (client.state_watcher(), client.session_timeout(), client.session_id().0);
-        let life = Life { client: Some(client), proof: Proof::new(asked, timeout), used: Moment::now() };
+        let life = Life { client: Some(client), proof: Proof::new(asked, timeout), fresh: asked, used: Moment::now() };
         let (bells, config, tenant) = (bells.clone(), config.clone(), Mutex::default());
         let session = Arc::new(Session { bells, timeout, config, id, tenant, life: Mutex::new(life) });
+        // A server that cannot say which nodes a session has is too old to tell a loss.
+        session.nodes().await.map_err(reading)?;
         let bell = heart::listen(&session).await.map_err(reading)?;
         tokio::spawn(heart::live(session.clone(), states, bell));
         Ok(session)
@@ -115,10 +119,15 @@ impl<T: Tenant> Session<T> {
         self.life().proof.validity(asked)
     }
 
-    /// The paths of all nodes that live as long as the session. One request, which is given up early: others wait behind it.
+    /// What is read in this session from now on is no older than this: at that moment a heartbeat was sent, which was answered.
+    pub fn fresh(&self) -> Moment {
+        self.life().fresh
+    }
+
+    /// The paths of all nodes that live as long as the session. One request.
     pub async fn nodes(&self) -> Answer<HashSet<String>> {
         let client = self.client()?;
-        let listed = timeout(self.config.timeout.min(self.timeout / 8), client.list_ephemerals(self.root())).await;
+        let listed = timeout(self.config.timeout, client.list_ephemerals(self.root())).await;
         Ok(listed.unwrap_or(Err(ZkError::ConnectionLoss))?.into_iter().collect())
     }
 
@@ -165,6 +174,12 @@ impl<T: Tenant> Session<T> {
 }
 
 impl Life {
+    /// A heartbeat that was sent at `sent` has just been answered.
+    pub(crate) fn answered(&mut self, sent: Moment) {
+        self.fresh = self.fresh.max(sent);
+        self.proof.answered(sent, Moment::now());
+    }
+
     fn is_unused(&self, now: Moment) -> bool {
         self.used + IDLE <= now
     }
@@ -183,7 +198,7 @@ mod tests {
     #[test]
     fn a_session_is_unused_a_minute_after_its_last_use() {
         let at = |s: u64| Moment::from_nanos(s * 1_000_000_000);
-        let mut life = Life { client: None, proof: Proof::new(at(10), IDLE), used: at(10) };
+        let mut life = Life { client: None, proof: Proof::new(at(10), IDLE), fresh: at(10), used: at(10) };
         assert!(!life.is_unused(at(69)) && life.is_unused(at(70)));
         life.used = at(490);
         assert!(!life.is_unused(at(549)));

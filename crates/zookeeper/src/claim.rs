@@ -1,8 +1,11 @@
 //! Taking a place in line and keeping it: what `claim` does.
 
-use leasehold_core::seam::{Claim, Claimed, Mode, Moment, Place, Queue, Waiting, holding, same_permits};
+use futures_util::future::join;
+use leasehold_core::seam::{
+    Admission, Claim, Claimed, Mode, Moment, Place, Queue, Waiting, admit, holding, same_permits,
+};
 use leasehold_core::{Contention, Error, ErrorKind, Result};
-use leasehold_zookeeper_client::{Answer, Node, reading, writing};
+use leasehold_zookeeper_client::{Answer, Node, exists, found, reading, writing};
 use zookeeper_client::{Client, Error as ZkError};
 
 use crate::claims::Session;
@@ -41,24 +44,28 @@ impl Attempt<'_> {
         if session.tenant().kept.get(&claim.id).is_some_and(|kept| kept.entry.made.is_none()) {
             withdraw(session, claim.id).await?; // its answer was lost: what came of it goes first
         }
-        let known = session.tenant().renew(claim.id, Moment::now());
-        let line = match known.is_some() || trying {
-            true => line(&self.client, &self.parent).await?,
-            false => Vec::new(),
+        let known = session.tenant().renew(claim.id, Moment::now()).map(|kept| (kept.entry.clone(), kept.held));
+        if let Some((entry, true)) = &known
+            && let Some(held) = found(self.hold(entry, false).await)?
+        {
+            return Ok(held);
+        }
+        let fresh = session.fresh();
+        let waiting = match known {
+            Some((entry, false)) => Some((line(&self.client, &self.parent).await?, entry)),
+            _ => None,
         };
-        let known = known.filter(|entry| line.iter().any(|child| entry.is(&child.node)));
-        let again = known.is_some();
-        let (entry, mut line) = match known {
-            Some(entry) => (entry, line),
+        let waiting = waiting.filter(|(line, entry)| line.iter().any(|child| entry.is(&child.node)));
+        let again = waiting.is_some();
+        let (entry, mut line) = match waiting {
+            Some((line, entry)) => {
+                session.tenant().at(claim.id, &entry).into_iter().for_each(|kept| kept.seen(fresh));
+                (entry, line)
+            }
             None => {
                 session.tenant().kept.remove(&claim.id); // its entry is gone
-                if trying {
-                    if let Err(differ) = same_permits(&modes(&line), claim.mode) {
-                        return Ok(Err(differ));
-                    }
-                    if let Some(who) = self.busy(line, claim.mode).await? {
-                        return Ok(Ok(Claimed::Busy(who)));
-                    }
+                if trying && let Some(refused) = self.refused().await? {
+                    return Ok(refused);
                 }
                 self.enter().await?
             }
@@ -85,7 +92,23 @@ impl Attempt<'_> {
             // A nap of one lease: no wait rests on its watches alone.
             return Ok(Ok(Claimed::Waiting(Waiting::new(Place::new(path), who).look_again(session.timeout))));
         }
-        self.hold(&entry, &path, again && !trying && is_awaited(own.mode)).await
+        self.hold(&entry, again && !trying && is_awaited(own.mode)).await
+    }
+
+    /// Whether a try need not even make an entry. The server that is asked may lag behind a release that was answered long ago,
+    /// so it says no only after it has caught up with its leader.
+    async fn refused(&self) -> Answer<Option<Result<Claimed>>> {
+        let (client, parent, mode) = (&self.client, &self.parent, self.claim.mode);
+        let first = modes(&line(client, parent).await?);
+        if same_permits(&first, mode).is_ok() && admit(&first, mode) == Admission::In {
+            return Ok(None);
+        }
+        let (synced, line) = join(client.sync(parent), line(client, parent)).await;
+        let line = synced.and(line)?;
+        match same_permits(&modes(&line), mode) {
+            Ok(()) => Ok(self.busy(line, mode).await?.map(|who| Ok(Claimed::Busy(who)))),
+            Err(differ) => Ok(Some(Err(differ))),
+        }
     }
 
     /// Makes a new entry. Answers the line with it.
@@ -106,18 +129,25 @@ impl Attempt<'_> {
         Ok((entry, line))
     }
 
-    /// It is the entry's turn. Stores what is new about it, or that it holds if others wait for that.
-    async fn hold(&self, entry: &Node, path: &str, tell: bool) -> Answer<Result<Claimed>> {
+    /// It is the entry's turn, or was. Stores what is new about it, or that it holds if others wait for that. A hold of before is
+    /// asked for where deletions are decided, by the leader and a quorum.
+    async fn hold(&self, entry: &Node, tell: bool) -> Answer<Result<Claimed>> {
         let (session, claim) = (self.session, self.claim);
         let withdrawn = || Error::new(ErrorKind::Ambiguous, "the claim was withdrawn meanwhile");
         let known = session.tenant().at(claim.id, entry).map(|kept| (kept.held, kept.stored.clone()));
-        let Some((held, stored)) = known else { return Ok(Err(withdrawn())) };
+        let (Some((held, stored)), Some((path, _))) = (known, &entry.made) else { return Ok(Err(withdrawn())) };
         let downgrade = held && (stored.0, claim.mode) == (Mode::Exclusive, Mode::Shared);
         let new = (if downgrade { Mode::Shared } else { stored.0 }, claim.label.clone());
+        let asked = Moment::now();
         if tell || new != stored {
             self.client.set_data(path, &record::encode(new.0, &new.1), None).await?;
+        } else if held {
+            exists(&self.client, path).await?;
         }
         let grant = session.tenant().at(claim.id, entry).and_then(|kept| {
+            if held {
+                kept.seen(asked);
+            }
             (kept.held, kept.stored) = (true, new);
             kept.grant(session)
         });

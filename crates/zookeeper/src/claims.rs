@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::Loss;
-use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place};
+use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place, Validity};
 use leasehold_zookeeper_client::{Answer, Node, Tenant};
 use tokio::task::JoinSet;
 
@@ -27,7 +27,9 @@ pub(crate) struct Kept {
     /// Its place in line.
     pub(crate) entry: Node,
     /// When it was last claimed or renewed.
-    seen: Moment,
+    asked: Moment,
+    /// At some moment after this one its entry was surely there: a hold is proven by its own entry, and not by the session.
+    there: Moment,
     /// How long it lasts if that is not done again.
     lease: Duration,
     /// The mode and the label that were last stored.
@@ -42,19 +44,25 @@ impl Claims {
     /// A request that may make this entry is about to be sent.
     pub(crate) fn keep(&mut self, entry: &Node, claim: &Claim, lease: Duration, now: Moment) {
         let (entry, stored, watches) = (entry.clone(), (claim.mode, claim.label.clone()), JoinSet::new());
-        self.kept.insert(claim.id, Kept { entry, seen: now, lease, stored, held: false, watches });
+        self.kept.insert(claim.id, Kept { entry, asked: now, there: now, lease, stored, held: false, watches });
     }
 
-    /// The claim is still wanted: its entry, if there may be one.
-    pub(crate) fn renew(&mut self, id: ClaimId, now: Moment) -> Option<Node> {
+    /// The claim is still wanted: what is known of it.
+    pub(crate) fn renew(&mut self, id: ClaimId, now: Moment) -> Option<&Kept> {
         let kept = self.kept.get_mut(&id)?;
-        kept.seen = now;
-        Some(kept.entry.clone())
+        kept.asked = now;
+        Some(kept)
     }
 
     /// What is known of the claim, if it still has this entry.
     pub(crate) fn at(&mut self, id: ClaimId, entry: &Node) -> Option<&mut Kept> {
         self.kept.get_mut(&id).filter(|kept| kept.entry.prefix == entry.prefix)
+    }
+
+    /// Whether something is held by the node at this path, which this transaction made.
+    pub(crate) fn holds(&self, place: &Place, made: i64) -> bool {
+        let is_it = |(path, czxid): &(Arc<str>, i64)| **path == *place.as_str() && *czxid == made;
+        self.kept.values().any(|kept| kept.held && kept.entry.made.as_ref().is_some_and(is_it))
     }
 
     /// Nobody wants this claim any more.
@@ -64,16 +72,26 @@ impl Claims {
 
     /// Nobody wants what was not claimed again or renewed for a whole lease.
     fn lapse(&mut self, now: Moment) {
-        let lapsed = self.kept.extract_if(|_, kept| kept.seen + kept.lease <= now);
+        let lapsed = self.kept.extract_if(|_, kept| kept.asked + kept.lease <= now);
         self.leaving.extend(lapsed.map(|(id, kept)| (id, kept.entry)));
     }
 }
 
 impl Kept {
+    /// Its entry was seen by something that was asked for at `asked`, and that no server answers from an older state.
+    pub(crate) fn seen(&mut self, asked: Moment) {
+        self.there = self.there.max(asked);
+    }
+
+    /// How long it lasts, as is proven now.
+    pub(crate) fn validity(&self, session: &Session) -> Validity {
+        session.validity(self.there)
+    }
+
     /// What it has if it holds, as is proven now.
     pub(crate) fn grant(&self, session: &Session) -> Option<Grant> {
         let (path, czxid) = self.entry.made.as_ref().filter(|_| self.held)?;
-        Some(Grant::of_place(Place::new(path.clone()), *czxid, session.validity(self.seen)))
+        Some(Grant::of_place(Place::new(path.clone()), *czxid, self.validity(session)))
     }
 }
 

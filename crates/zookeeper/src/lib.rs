@@ -12,8 +12,9 @@
 //!
 //! Curator's `InterProcessMutex` on the same path (`/leasehold/orders%2F42` for the lock `orders/42`) stands in the same line,
 //! and so does kazoo's `Lock` with `extra_lock_patterns=["-lock-"]`: they wait for all that is ours, whatever its mode, and ours
-//! waits for them. Curator compares the numbers as text, so for it this ends when the number wraps around, after 2³¹ entries of
-//! one lock.
+//! waits for them. **Either of the two, never both**: they do not see each other. Both compare the numbers as they are written, so
+//! for them this ends when ZooKeeper has counted 2³¹ − 1 entries of one lock, and gives all later ones the same number; ours
+//! then go by the transactions that made them.
 //!
 //! kazoo's `ReadLock` and `WriteLock`, told the same pattern, are kept out by all that is ours. Ours is kept out by its write
 //! locks, and its read locks share with our readers. Curator's `InterProcessReadWriteLock` only looks at nodes that are named
@@ -29,6 +30,7 @@
 
 mod claim;
 mod claims;
+mod fence;
 mod line;
 mod look;
 mod names;
@@ -42,7 +44,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
-use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+use leasehold_core::{DEFAULT_TTL, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 pub use leasehold_zookeeper_client::Config;
 use leasehold_zookeeper_client::{Sessions, reading, writing};
 
@@ -51,7 +53,8 @@ use crate::claims::Claims;
 /// A client of ZooKeeper. Clones are the same client; when the last one is dropped, its sessions are closed, and whatever was
 /// held through them is free.
 ///
-/// Locks with the same TTL share one session, so they also share its end. The server has the last word on how long a session
+/// Locks with the same TTL share one session, so they also share its end. Beyond eight TTLs in use, further ones are rounded up to
+/// a power of two, in seconds, and share: a server takes 60 connections of a host as it is shipped (`maxClientCnxns`). The server has the last word on how long a session
 /// lives: between two and twenty of its ticks (4 s and 40 s as it is shipped), whatever the TTL says. Leases are then as long as
 /// the session.
 #[derive(Clone, Debug)]
@@ -64,8 +67,9 @@ impl ZooKeeper {
     /// [`Config::from_url`].
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for the URL, [`ErrorKind::Unavailable`] within three seconds if no server can be reached,
-    /// [`ErrorKind::Denied`] if it refuses. ZooKeeper does not check a *digest* password: with a wrong one, what fails is the
+    /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for the URL, [`Unavailable`](leasehold_core::ErrorKind::Unavailable) within
+    /// three seconds if no server can be reached, [`Unsupported`](leasehold_core::ErrorKind::Unsupported) before ZooKeeper 3.6,
+    /// [`Denied`](leasehold_core::ErrorKind::Denied) if it refuses. ZooKeeper does not check a *digest* password: with a wrong one, what fails is the
     /// first use of a node that was made with another.
     pub async fn connect(url: &str) -> Result<ZooKeeper> {
         ZooKeeper::with_config(Config::from_url(url)?).await
@@ -76,33 +80,6 @@ impl ZooKeeper {
         let sessions = Arc::new(Sessions::new(config));
         sessions.with_ttl(DEFAULT_TTL).await?;
         Ok(ZooKeeper { sessions })
-    }
-
-    /// The node of the hold with this token: the fence for writes to this same ZooKeeper, by any client of it.
-    ///
-    /// The node is there exactly as long as the hold is, and its path never comes again. A transaction that first *checks* it
-    /// (version −1: any) is refused by ZooKeeper itself once the hold is gone, however late the write arrives: after a pause,
-    /// after the session's end, after an eviction. It is asked for once per hold. `name` is the lock's full name, with the
-    /// store's namespace if it has one; the path is absolute, for a client without a chroot.
-    ///
-    /// ```no_run
-    /// # async fn example(zk: leasehold_zookeeper::ZooKeeper, client: zookeeper_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let store = leasehold_core::Store::new(zk.clone());
-    /// let guard = store.lock("orders/42").acquire().await?;
-    /// let fence = zk.fence(guard.name(), guard.fencing_token()).await?;
-    ///
-    /// let mut write = client.new_check_writer(&fence, None)?; // or `add_check_version(&fence, -1)` in a `MultiWriter`
-    /// write.add_set_data("/orders/42", b"paid", None)?;
-    /// write.commit().await?; // `CheckFailed`, and nothing written, if the hold is gone
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// [`ErrorKind::Lost`] if nobody holds with this token any more. Cancel-safe: it only reads.
-    pub async fn fence(&self, name: &Name, token: FencingToken) -> Result<String> {
-        let session = self.sessions.any().await?;
-        let holder = session.limited(look::holder(&session, name, token)).await.map_err(reading)?;
-        holder.map(|(path, _)| path).ok_or_else(|| Error::new(ErrorKind::Lost, "nobody holds with this token any more"))
     }
 }
 

@@ -8,6 +8,12 @@ pub(crate) fn node(root: &str, name: &Name) -> String {
     format!("{root}/{}", encode(name.as_str()))
 }
 
+/// Whether this is the path of an entry of this lock's line.
+pub(crate) fn is_of(entry: &str, name: &Name) -> bool {
+    let parent = entry.rsplit_once('/').and_then(|(parent, _)| parent.rsplit('/').next());
+    parent == Some(&encode(name.as_str()))
+}
+
 /// Percent-encodes `/`, `%`, control characters, everything that is not ASCII, and a dot at the beginning.
 fn encode(name: &str) -> String {
     let escaped = escape(name, special);

@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use leasehold_core::seam::{Moment, Renewal, Tenure};
 use leasehold_core::{Error, ErrorKind, Loss};
-use leasehold_zookeeper_client::{Answer, Sessions};
+use leasehold_zookeeper_client::{Answer, Sessions, reading};
+use zookeeper_client::Error as ZkError;
 
 use crate::claims::{Claims, Kept, Session, lose};
 
@@ -15,27 +16,37 @@ use crate::claims::{Claims, Kept, Session, lose};
 pub(crate) async fn renew(sessions: &Sessions<Claims>, tenures: &[Tenure]) -> Vec<Renewal> {
     let live = |tenure: &Tenure| Some((tenure.claim.ttl, sessions.live(tenure.claim.ttl)?));
     let live: HashMap<Duration, Arc<Session>> = tenures.iter().filter_map(live).collect();
-    // An audit that fails says nothing, and takes nothing from what heartbeats have proven.
-    join_all(live.values().map(|session| audit(session, Loss::Gone))).await;
+    let audited = join_all(live.iter().map(async |(ttl, session)| (*ttl, audit(session, Loss::Gone).await))).await;
+    // An audit that fails says nothing, and takes nothing from what was proven before.
+    let failed: HashMap<Duration, ZkError> = audited.into_iter().filter_map(|(ttl, e)| Some((ttl, e.err()?))).collect();
     let renewal = |tenure: &Tenure| {
         let Some(session) = live.get(&tenure.claim.ttl) else { return Renewal::Lost(Loss::Expired) };
-        let now = Moment::now();
-        match session.tenant().renew(tenure.claim.id, now).map(|entry| entry.made) {
-            Some(Some((path, _))) if *path == *tenure.place.as_str() => Renewal::Renewed(session.validity(now)),
-            Some(None) => Renewal::Unknown(Error::new(ErrorKind::Unavailable, "the claim is just being made again")),
-            Some(Some(_)) | None => Renewal::Lost(Loss::Gone),
+        let mut claims = session.tenant();
+        let Some(kept) = claims.renew(tenure.claim.id, Moment::now()) else { return Renewal::Lost(Loss::Gone) };
+        match (&kept.entry.made, failed.get(&tenure.claim.ttl)) {
+            (None, _) => Renewal::Unknown(Error::new(ErrorKind::Unavailable, "the claim is just being made again")),
+            (Some((path, _)), _) if **path != *tenure.place.as_str() => Renewal::Lost(Loss::Gone),
+            (Some(_), Some(e)) => Renewal::Unknown(reading(e.clone())),
+            (Some(_), None) => Renewal::Renewed(kept.validity(session)),
         }
     };
     tenures.iter().map(renewal).collect()
 }
 
 /// Compares the claims' nodes with the session's, and rings for those that are gone. One request for all.
+///
+/// It is answered by one server alone, which may lag behind. But the same connection had a heartbeat answered before, and what
+/// it reads after that is no older: each node that it shows was there at some moment since that heartbeat was sent.
 pub(crate) async fn audit(session: &Session, loss: Loss) -> Answer<()> {
     let path = |kept: &Kept| kept.entry.made.as_ref().map(|(path, _)| path.clone());
     let known: HashSet<Arc<str>> = session.tenant().kept.values().filter_map(path).collect();
-    if !known.is_empty() {
-        let alive = session.nodes().await?;
-        lose(session, loss, |kept| path(kept).is_some_and(|path| known.contains(&path) && !alive.contains(&*path)));
+    if known.is_empty() {
+        return Ok(());
     }
+    let fresh = session.fresh();
+    let alive = session.nodes().await?;
+    lose(session, loss, |kept| path(kept).is_some_and(|path| known.contains(&path) && !alive.contains(&*path)));
+    let there = |kept: &&mut Kept| path(kept).is_some_and(|path| alive.contains(&*path));
+    session.tenant().kept.values_mut().filter(there).for_each(|kept| kept.seen(fresh));
     Ok(())
 }

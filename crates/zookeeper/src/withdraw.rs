@@ -13,16 +13,18 @@ pub(crate) async fn withdraw(session: &Session, id: ClaimId) -> Answer<()> {
     clear(session, |left| left == id).await
 }
 
-/// Removes what those claims have left.
+/// Removes what those claims have left: one that resists keeps nobody from the others.
 pub(crate) async fn clear(session: &Session, whose: impl Fn(ClaimId) -> bool) -> Answer<()> {
     let leaving: Vec<(ClaimId, Node)> = session.tenant().leaving.iter().filter(|(id, _)| whose(*id)).cloned().collect();
+    let mut cleared = Ok(());
     for (_, entry) in leaving {
         match entry.remove(session).await {
             // With the session all its entries are gone.
-            Ok(()) | Err(ZkError::SessionExpired | ZkError::ClientClosed) => {}
-            Err(e) => return Err(e),
+            Ok(()) | Err(ZkError::SessionExpired | ZkError::ClientClosed) => {
+                session.tenant().leaving.retain(|(_, other)| other.prefix != entry.prefix);
+            }
+            Err(e) => cleared = Err(e),
         }
-        session.tenant().leaving.retain(|(_, other)| other.prefix != entry.prefix);
     }
-    Ok(())
+    cleared
 }

@@ -4,14 +4,18 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use leasehold_conformance::harness::ForeignHold;
+use leasehold_conformance::harness::{FencedResource, ForeignHold};
 use leasehold_conformance::{Budget, Harness, Link, Need, Powers};
 use leasehold_core::seam::{Backend, async_trait};
+use leasehold_core::{Error, ErrorKind, Fenced, Result};
 use leasehold_testbed::{Proxy, Store, ZooKeeper as Server};
 use leasehold_zookeeper::ZooKeeper;
-use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
+use zookeeper_client::{
+    Acls, Client, CreateMode, Error as ZkError, LockOptions, LockPrefix, MultiWriteError, OwnedLockClient,
+};
 
 /// A server of ours, or somebody else's.
 enum World {
@@ -65,8 +69,8 @@ impl Harness for World {
     }
 
     fn powers(&self) -> Powers {
-        use Need::{AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart};
-        let able = [AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart];
+        use Need::{AnotherTool, DeleteHolder, Fence, Footprint, Junk, Link, Private, PushedWake, Requests, Restart};
+        let able = [AnotherTool, DeleteHolder, Fence, Footprint, Junk, Link, Private, PushedWake, Requests, Restart];
         let powers = match self {
             World::Private(_) => Powers::new(&able, "transaction numbers restart with the data, as its guarantees say"),
             World::External(_) => {
@@ -84,6 +88,14 @@ impl Harness for World {
         let proxy = Proxy::to(self.server().addr()).await.expect("a proxy");
         let client = ZooKeeper::connect(&format!("zookeeper://{}", proxy.addr())).await.expect("a client");
         (Arc::new(client), Arc::new(proxy))
+    }
+
+    async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
+        let (raw, path) = (self.raw().await, format!("/row-{}", ROWS.fetch_add(1, Ordering::Relaxed)));
+        raw.create(&path, b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.expect("a row");
+        let url = format!("zookeeper://{}", self.server().addr());
+        let client = ZooKeeper::connect(&url).await.expect("a client");
+        (Arc::new(client.clone()), Arc::new(Row { client, raw, path }))
     }
 
     async fn delete_holder(&self, full_name: &str) {
@@ -129,6 +141,35 @@ impl Harness for World {
         let mntr = self.server().mntr().await.expect("counters");
         let number = |name: &str| mntr.get(name).and_then(|n| n.parse::<u64>().ok()).expect("a number");
         number("zk_ephemerals_count") + number("zk_watch_count") + number("zk_num_alive_connections")
+    }
+}
+
+static ROWS: AtomicUsize = AtomicUsize::new(0);
+
+/// A node that counts its writes as its version.
+struct Row {
+    client: ZooKeeper,
+    raw: Client,
+    path: String,
+}
+
+#[async_trait]
+impl FencedResource for Row {
+    async fn write(&self, by: &dyn Fenced) -> Result<bool> {
+        let unknown = |e: ZkError| Error::new(ErrorKind::Ambiguous, "the write was not answered").with_source(e);
+        let mut write = self.raw.new_multi_writer();
+        write.add_check_version(&self.client.still_holds(by)?, -1).map_err(unknown)?;
+        write.add_set_data(&self.path, b"", None).map_err(unknown)?;
+        match write.commit().await {
+            Ok(_) => Ok(true),
+            Err(MultiWriteError::OperationFailed { source: ZkError::NoNode, index: 0 }) => Ok(false),
+            Err(e) => Err(unknown(e.into())),
+        }
+    }
+
+    async fn written(&self) -> u64 {
+        let row = self.raw.check_stat(&self.path).await.expect("an answer");
+        row.expect("a row").version.unsigned_abs().into()
     }
 }
 

@@ -6,10 +6,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{SHORT, at, hold, hold_patiently, limited, until};
+use common::{LONG, SHORT, at, hold, hold_patiently, limited, until};
 use leasehold_core::seam::{Backend, Moment};
-use leasehold_core::{Loss, Store};
-use leasehold_testbed::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
+use leasehold_core::{ErrorKind, Loss, Store};
+use leasehold_testbed::{ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions};
+use leasehold_zookeeper::ZooKeeper;
 
 /// A follower that is cut off goes on answering reads and pings for `sync_limit` ticks: much longer than a session.
 async fn ensemble(peer_proxies: bool) -> (ZooKeeperEnsemble, usize, usize) {
@@ -21,7 +22,7 @@ async fn ensemble(peer_proxies: bool) -> (ZooKeeperEnsemble, usize, usize) {
         peer_proxies,
         ..ZooKeeperOptions::default()
     };
-    let ensemble = ZooKeeper::ensemble_with(3, &options).await.unwrap();
+    let ensemble = Server::ensemble_with(3, &options).await.unwrap();
     let leader = ensemble.leader().await;
     (ensemble, (leader + 1) % 3, leader)
 }
@@ -60,6 +61,55 @@ async fn a_holder_behind_a_follower_that_was_cut_off_loses_before_another_holds(
         ensemble.rejoin(follower).await;
         drop(next);
         drop(hold(&far, "a", SHORT).await);
+    })
+    .await;
+}
+
+/// Late enough to be met, and soon enough for the store's requests.
+const LAG: Duration = Duration::from_millis(700);
+
+/// Two stores, one at the leader and one at a follower that lags, with their sessions open.
+async fn near_and_far(ensemble: &ZooKeeperEnsemble, leader: usize, follower: usize) -> (Store, Store) {
+    let url = |member: usize| format!("zookeeper://{}/test?timeout=5000", ensemble.members()[member].addr());
+    let near = Store::new(ZooKeeper::connect(&url(leader)).await.unwrap());
+    let far = Store::new(ZooKeeper::connect(&url(follower)).await.unwrap());
+    drop((hold(&near, "a", LONG).await, hold(&far, "b", LONG).await));
+    assert!(ensemble.lag(follower, LAG));
+    (near, far)
+}
+
+/// A follower answers reads from the past: a lock that was released there is still held in its eyes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_try_through_a_follower_that_lags_knows_of_an_answered_release() {
+    limited(async {
+        let (ensemble, follower, leader) = ensemble(true).await;
+        let (near, far) = near_and_far(&ensemble, leader, follower).await;
+        for round in 0..3 {
+            let guard = hold(&near, "a", LONG).await;
+            // The follower has seen it by now; its release it has not.
+            tokio::time::sleep(LAG * 2).await;
+            assert_eq!(far.lock("a").ttl(LONG).try_acquire().await.unwrap_err().kind(), ErrorKind::Contended);
+            guard.release().await.unwrap();
+            let taken = far.lock("a").ttl(LONG).try_acquire().await;
+            taken.unwrap_or_else(|e| panic!("round {round}: {e:?}")).release().await.unwrap();
+        }
+    })
+    .await;
+}
+
+/// And a hold that was evicted there is still valid in its eyes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_confirmation_through_a_follower_that_lags_knows_of_an_answered_eviction() {
+    limited(async {
+        let (ensemble, follower, leader) = ensemble(true).await;
+        let (near, far) = near_and_far(&ensemble, leader, follower).await;
+        for round in 0..3 {
+            let guard = hold(&far, "b", LONG).await;
+            guard.confirm().await.unwrap();
+            assert!(near.evict("b", guard.fencing_token()).await.unwrap());
+            let e = guard.confirm().await.expect_err("evicted, and answered so");
+            assert_eq!(e.kind(), ErrorKind::Lost, "round {round}: {e:?}");
+        }
     })
     .await;
 }

@@ -5,9 +5,9 @@
 mod common;
 
 use common::*;
-use leasehold_core::seam::{Backend, Tenure};
-use leasehold_core::{ErrorKind, FencingToken, Loss, Name};
+use leasehold_core::{ErrorKind, Loss, Name, Store};
 use leasehold_testbed::Proxy;
+use leasehold_zookeeper::ZooKeeper;
 use zookeeper_client::{Acls, CheckWriteError, Client, CreateMode, Error as ZkError};
 
 /// Writes what is guarded, if the hold at this node is there.
@@ -27,19 +27,19 @@ async fn a_holder_that_was_cut_off_writes_no_more() {
         let server = server().await;
         let proxy = Proxy::to(server.addr()).await.unwrap();
         let (paused, near) = (at(proxy.addr()).await, client(&server).await);
-        let (far_store, near_store) =
-            (leasehold_core::Store::new(paused.clone()), leasehold_core::Store::new(near.clone()));
+        let (far_store, near_store) = (Store::new(paused.clone()), Store::new(near.clone()));
         let resource = Client::connect(server.addr()).await.unwrap();
         resource.create("/row", b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.unwrap();
 
         let guard = hold(&far_store, "a", SHORT).await;
-        let fence = paused.fence(guard.name(), guard.fencing_token()).await.unwrap();
+        let fence = paused.still_holds(&guard).unwrap();
         write(&resource, &fence, b"first").await.unwrap();
         // The same while it is proclaimed or downgraded: the node is the hold, not its version.
         proxy.hold();
         let next = hold_patiently(&near_store, "a", SHORT).await;
         assert_eq!(guard.lost().await, Loss::Expired);
-        let later = near.fence(next.name(), next.fencing_token()).await.unwrap();
+        assert_eq!(paused.still_holds(&guard).unwrap_err().kind(), ErrorKind::Lost);
+        let later = near.still_holds(&next).unwrap();
         write(&resource, &later, b"second").await.unwrap();
         // What the first holder sends now, not knowing, comes too late.
         let answer = write(&resource, &fence, b"stale").await;
@@ -58,28 +58,60 @@ async fn a_fence_is_of_one_hold_and_outlives_what_is_said_of_it() {
     limited(async {
         let server = server().await;
         let client = client(&server).await;
+        let store = Store::new(client.clone());
         let resource = Client::connect(server.addr()).await.unwrap();
         resource.create("/row", b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.unwrap();
-        let (name, claim) = (Name::new("a"), fair("a", LONG));
-        let grant = granted(&client, &claim).await;
-        let behind = fair("a", LONG);
-        waiting(&client, &behind).await;
-        let turn = FencingToken::new(grant.token.get() + 3);
-        let fence = client.fence(&name, turn).await.unwrap();
-        assert_eq!(fence, client.fence(&name, grant.token).await.unwrap());
-        granted(&client, &claim.clone().with_label("another")).await;
+        let leader = store.election("a").ttl(LONG).campaign("one").await.unwrap();
+        let fence = client.still_holds(&leader).unwrap();
+        leader.proclaim("another").await.unwrap();
         write(&resource, &fence, b"x").await.unwrap();
-        let tenure = Tenure::new(claim.clone().into(), grant.place.clone(), Some(grant.token));
-        client.renew(&[tenure]).await.unwrap();
+        leader.confirm().await.unwrap();
         write(&resource, &fence, b"y").await.unwrap();
-        // Nobody holds with another token, and one who waits does not hold.
-        for nobody in [FencingToken::new(256), FencingToken::new(grant.token.get() + 256)] {
-            assert_eq!(client.fence(&name, nobody).await.unwrap_err().kind(), ErrorKind::Lost);
-        }
-        assert!(client.evict(&name, grant.token).await.unwrap());
+        assert_eq!(fence, client.still_holds(&leader).unwrap());
+        assert!(store.evict("a", leader.fencing_token()).await.unwrap());
         assert!(is_refused(&write(&resource, &fence, b"z").await));
-        assert_eq!(client.fence(&name, grant.token).await.unwrap_err().kind(), ErrorKind::Lost);
+        leader.lost().await;
+        assert_eq!(client.still_holds(&leader).unwrap_err().kind(), ErrorKind::Lost);
         assert_eq!(resource.get_data("/row").await.unwrap().0, b"y");
+    })
+    .await;
+}
+
+/// The hold is found by its full name and its place: namespaces, names that end alike, other clients, other roots.
+#[tokio::test]
+async fn a_fence_is_of_this_guard_and_of_no_other() {
+    limited(async {
+        let server = server().await;
+        let client = client(&server).await;
+        let url = format!("zookeeper://{}/other", server.addr());
+        let others = [at(server.addr()).await, ZooKeeper::connect(&url).await.unwrap()];
+        let resource = Client::connect(server.addr()).await.unwrap();
+        resource.create("/row", b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.unwrap();
+        let store = Store::new(client.clone());
+        let inner = store.clone().namespace("b");
+        let places = [(&store, "a"), (&inner, "a"), (&inner, "b/a"), (&store, "a/"), (&store, "%2Fa"), (&store, ".")];
+        let mut held = Vec::new();
+        for (space, name) in places {
+            let guard = hold(space, name, LONG).await;
+            let fence = client.still_holds(&guard).unwrap();
+            for other in &others {
+                let e = other.still_holds(&guard).unwrap_err();
+                assert_eq!((e.kind(), e.name().map(Name::as_str)), (ErrorKind::Lost, Some(name)));
+            }
+            held.push((guard, fence));
+        }
+        while let Some((guard, fence)) = held.pop() {
+            write(&resource, &fence, b"held").await.unwrap();
+            guard.release().await.unwrap();
+            assert!(is_refused(&write(&resource, &fence, b"released").await), "{fence}");
+            for (guard, fence) in &held {
+                assert_eq!(client.still_holds(guard).unwrap(), *fence);
+                write(&resource, fence, b"held").await.unwrap();
+            }
+        }
+        let again = hold(&store, "a", LONG).await;
+        assert_eq!(others[0].still_holds(&again).unwrap_err().kind(), ErrorKind::Lost);
+        write(&resource, &client.still_holds(&again).unwrap(), b"again").await.unwrap();
     })
     .await;
 }

@@ -1,0 +1,41 @@
+//! The token where it is spent: a condition for a user's own ZooKeeper transactions.
+
+use leasehold_core::seam::place_of_token;
+use leasehold_core::{Error, ErrorKind, Fenced, Result};
+
+use crate::{ZooKeeper, names};
+
+impl ZooKeeper {
+    /// A condition for a ZooKeeper transaction of your own on the same ensemble: *`by` still holds*. It is the path of the node
+    /// that is this hold: there exactly as long as the hold is, and never again. ZooKeeper checks it together with the write, so
+    /// a holder that was paused, evicted or cut off past its lease writes nothing, without a token in your data.
+    ///
+    /// The path is absolute, for a client without a chroot, and no version of the node is meant (−1). For a `fast` lock it means
+    /// this hold of the process, whichever of its tasks has the turn.
+    ///
+    /// ```no_run
+    /// # async fn example(zk: leasehold_zookeeper::ZooKeeper, client: zookeeper_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = leasehold_core::Store::new(zk.clone());
+    /// let guard = store.lock("orders/42").acquire().await?;
+    ///
+    /// let mut write = client.new_multi_writer();
+    /// write.add_check_version(&zk.still_holds(&guard)?, -1)?;
+    /// write.add_set_data("/orders/42", b"paid", None)?;
+    /// write.commit().await?; // an error, and nothing written, if it was not ours any more
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, or is another client's. It asks nobody.
+    pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<String> {
+        let (place, made) = (by.place(), place_of_token(by.fencing_token()));
+        let ours = place.filter(|place| {
+            names::is_of(place.as_str(), by.full_name())
+                && self.sessions.all().iter().any(|session| session.tenant().holds(place, made))
+        });
+        ours.map(|place| place.as_str().to_owned()).ok_or_else(|| {
+            Error::new(ErrorKind::Lost, "this ZooKeeper client holds nothing with this token").with_name(by.name())
+        })
+    }
+}

@@ -1,0 +1,211 @@
+//! Who may use the store's nodes, and what a server can refuse: credentials, old servers, too many connections.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use leasehold_core::seam::{Backend, Claimed, Renewal, Tenure};
+use leasehold_core::{ErrorKind, Loss};
+use leasehold_testbed::{Proxy, ZooKeeper as Server, ZooKeeperOptions};
+use leasehold_zookeeper::{Config, ZooKeeper};
+use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Error as ZkError, Permission};
+
+const CANARY: &str = "c4n4ry-p4ssw0rd";
+
+/// Clients that come with many different TTLs share sessions: a server takes so many connections of one host, and no more.
+#[tokio::test]
+async fn many_ttls_need_few_connections() {
+    limited(async {
+        let options = ZooKeeperOptions { extra: vec!["maxClientCnxns=30".into()], ..ZooKeeperOptions::default() };
+        let server = Server::start_with(&options).await.unwrap();
+        let client = client(&server).await;
+        let mut held = Vec::new();
+        for i in 0..61 {
+            let ttl = Duration::from_millis(5000 + 700 * i);
+            let claim = fair(&format!("{i}"), ttl);
+            let grant = granted(&client, &claim).await;
+            assert!(grant.validity.ttl() >= ttl * 98 / 100, "{:?} for {ttl:?}", grant.validity.ttl());
+            assert_eq!(granted(&client, &claim).await.token, grant.token, "the same session");
+            held.push((claim, grant));
+        }
+        let tenures: Vec<Tenure> = held
+            .iter()
+            .map(|(claim, grant)| Tenure::new(claim.clone().into(), grant.place.clone(), Some(grant.token)))
+            .collect();
+        let renewed = client.renew(&tenures).await.unwrap();
+        assert!(renewed.iter().all(|renewal| matches!(renewal, Renewal::Renewed(_))), "{renewed:?}");
+        for (claim, grant) in &held {
+            release(&client, claim, &grant.place).await;
+        }
+        assert!(server.connection_count().await.unwrap() <= 16);
+        assert_eq!(client.list("", None, 100).await.unwrap(), []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn too_many_connections_are_named() {
+    limited(async {
+        let options = ZooKeeperOptions { extra: vec!["maxClientCnxns=1".into()], ..ZooKeeperOptions::default() };
+        let server = Server::start_with(&options).await.unwrap();
+        let _one = client(&server).await;
+        let e = ZooKeeper::connect(&format!("zookeeper://{}", server.addr())).await.unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Unavailable);
+        assert!(e.to_string().contains("maxClientCnxns"), "{e}");
+    })
+    .await;
+}
+
+/// To an older server `getEphemerals` is an unknown request, as this one is to ours.
+fn as_if_older(proxy: &Proxy) {
+    let request = |kind: u8, path: &str| {
+        let mut bytes = vec![0, 0, 0, kind, 0, 0, 0, path.len() as u8];
+        bytes.extend(path.bytes());
+        bytes
+    };
+    proxy.rewrite_requests(request(103, "/test"), request(99, "/test"));
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_tell_a_loss_is_refused() {
+    limited(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        as_if_older(&proxy);
+        let e = ZooKeeper::connect(&format!("zookeeper://{}/test", proxy.addr())).await.unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Unsupported, "{e:?}");
+        assert!(e.to_string().contains("3.6"), "{e}");
+    })
+    .await;
+}
+
+/// A renewal that cannot ask for the hold's own node proves nothing.
+#[tokio::test]
+async fn a_renewal_without_an_answer_renews_nothing() {
+    limited(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let client = at(proxy.addr()).await;
+        let claim = fair("a", Duration::from_secs(4));
+        let grant = granted(&client, &claim).await;
+        let tenure = Tenure::new(claim.into(), grant.place, Some(grant.token));
+        as_if_older(&proxy);
+        let renewed = client.renew(std::slice::from_ref(&tenure)).await.unwrap();
+        assert!(matches!(&renewed[..], [Renewal::Unknown(e)] if e.kind() == ErrorKind::Unsupported), "{renewed:?}");
+    })
+    .await;
+}
+
+/// A node that somebody deleted by hand is told of at the next renewal, also if nobody rang.
+#[tokio::test]
+async fn a_hold_is_proven_by_its_own_node() {
+    limited(async {
+        let server = server().await;
+        let client = client(&server).await;
+        let raw = Client::connect(server.addr()).await.unwrap();
+        let (kept, deleted) = (fair("kept", LONG), fair("deleted", LONG));
+        let mut tenures = Vec::new();
+        for claim in [&kept, &deleted] {
+            let grant = granted(&client, claim).await;
+            tenures.push(Tenure::new(claim.clone().into(), grant.place, Some(grant.token)));
+        }
+        raw.delete(tenures[1].place.as_str(), None).await.unwrap();
+        let renewed = client.renew(&tenures).await.unwrap();
+        assert!(matches!(renewed[..], [Renewal::Renewed(_), Renewal::Lost(Loss::Gone)]), "{renewed:?}");
+        let tried = client.claim(&trying("kept", LONG)).await.unwrap();
+        assert!(matches!(tried, Claimed::Busy(_)), "{tried:?}");
+    })
+    .await;
+}
+
+/// What stands above the root is not ours: it stays open to those who could use it before.
+#[tokio::test]
+async fn credentials_close_the_root_and_nothing_above_it() {
+    limited(async {
+        let server = server().await;
+        let mine =
+            ZooKeeper::connect(&format!("zookeeper://me:{CANARY}@{}/team/app/locks", server.addr())).await.unwrap();
+        granted(&mine, &fair("a", LONG)).await;
+        let anybody = Client::connect(server.addr()).await.unwrap();
+        let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        anybody.create("/team/other", b"", &open).await.unwrap();
+        anybody.create("/team/app/other", b"", &open).await.unwrap();
+        for closed in ["/team/app/locks", "/team/app/locks/a"] {
+            assert_eq!(anybody.list_children(closed).await.unwrap_err(), ZkError::NoAuth, "{closed}");
+        }
+        // Without credentials nothing is closed.
+        let open = client(&server).await;
+        granted(&open, &fair("a", LONG)).await;
+        anybody.list_children("/test/a").await.unwrap();
+        // And what is closed above stays closed below.
+        let readable = Acl::new(Permission::READ | Permission::CREATE, AuthId::anyone());
+        let guarded = CreateMode::Persistent.with_acls(Acls::new(std::slice::from_ref(&readable)));
+        anybody.create("/guarded", b"", &guarded).await.unwrap();
+        let inside =
+            ZooKeeper::connect(&format!("zookeeper://me:{CANARY}@{}/guarded/app/locks", server.addr())).await.unwrap();
+        granted(&inside, &fair("a", LONG)).await;
+        assert_eq!(anybody.get_acl("/guarded/app").await.unwrap().0, [readable]);
+    })
+    .await;
+}
+
+/// Neither a password nor the names by which claims are found again are in any error.
+#[tokio::test]
+async fn no_error_shows_a_secret() {
+    limited(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let url = format!("zookeeper://me:{CANARY}@{}/closed", proxy.addr());
+        let client = ZooKeeper::connect(&url).await.unwrap();
+        let (held, waits) = (fair("a", SHORT), fair("a", SHORT));
+        let grant = granted(&client, &held).await;
+        let secrets = [CANARY.to_owned(), held.id.to_string(), waits.id.to_string(), fair("x", SHORT).id.to_string()];
+        let mut errors = vec![
+            ZooKeeper::connect(&format!("zookeeper://me:other{CANARY}@{}/closed", server.addr())).await.unwrap_err(),
+            ZooKeeper::connect(&format!("zookeeper://{}/closed", server.addr())).await.unwrap_err(),
+            ZooKeeper::connect(&format!("zookeeper://me:{CANARY}@127.0.0.1:1/closed")).await.unwrap_err(),
+            ZooKeeper::connect(&format!("zookeeper://me:{CANARY}@{}/a//b", server.addr())).await.unwrap_err(),
+            ZooKeeper::connect(&format!("zookeeper://{CANARY}@{}/b", server.addr())).await.unwrap_err(),
+            Config::new(&format!("me:{CANARY}@a")).unwrap_err(),
+        ];
+        let tenure = Tenure::new(held.clone().into(), grant.place.clone(), Some(grant.token));
+        proxy.cut().await;
+        errors.extend(client.claim(&waits).await.err());
+        errors.extend(client.claim(&held).await.err());
+        errors.extend(client.release(&held, Some(&grant.place)).await.err());
+        errors.extend(client.inspect(&held.name).await.err());
+        errors.extend(client.evict(&held.name, grant.token).await.err());
+        errors.extend(client.list("", None, 9).await.err());
+        for renewal in client.renew(&[tenure]).await.unwrap() {
+            if let Renewal::Unknown(e) = renewal {
+                errors.push(e);
+            }
+        }
+        assert!(errors.len() >= 11, "{errors:?}");
+        proxy.heal().await;
+        // The server's own words: a node that is not what it should be.
+        let raw = Client::connector()
+            .with_auth("digest", format!("me:{CANARY}").as_bytes())
+            .connect(server.addr())
+            .await
+            .unwrap();
+        raw.create("/closed/wrong", b"", &CreateMode::Ephemeral.with_acls(Acls::anyone_all())).await.unwrap();
+        until(|| async { client.inspect(&held.name).await.is_ok() }).await;
+        errors.push(client.claim(&fair("wrong", SHORT)).await.unwrap_err());
+        for e in errors {
+            let mut texts = vec![format!("{e} {e:?}")];
+            let mut source = std::error::Error::source(&e);
+            while let Some(inner) = source {
+                texts.push(format!("{inner} {inner:?}"));
+                source = inner.source();
+            }
+            for secret in &secrets {
+                assert!(!texts.concat().contains(secret), "{texts:?}");
+            }
+        }
+    })
+    .await;
+}
