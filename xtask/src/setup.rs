@@ -10,7 +10,7 @@ use std::{
 use crate::{Outcome, run};
 
 /// A file that must be there and the Debian package that brings it. A name without a folder is looked for in `PATH`.
-const NEEDED: [(&str, &str); 12] = [
+const NEEDED: [(&str, &str); 13] = [
     ("redis-server", "redis-server"),
     ("redis-sentinel", "redis-sentinel"),
     ("etcd", "etcd-server"),
@@ -22,6 +22,7 @@ const NEEDED: [(&str, &str); 12] = [
     (REDIS_PY, "python3-redis"),
     (KAZOO, "python3-kazoo"),
     ("tmux", "tmux"),
+    ("strace", "strace"),
     ("unshare", "util-linux"),
 ];
 

@@ -1,56 +1,85 @@
-//! What `/proc` says about processes, and the way to end all children of this one.
+//! The children of this process, as the kernel tells of them, and the way to end them all.
+//!
+//! Nothing here walks `/proc`: that costs as much as the machine has processes, and misses whom it passes by. A subreaper's
+//! living descendants are its children, or below one of them. The kernel lists a process's own children; as one ends, its
+//! children join the list, in the same step; and nobody leaves it but whom this process reaps. So a list without a living child means
+//! that no descendant lives.
 
-use std::{fmt, fs, io};
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek};
 
-use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpgid, getpid, kill_process, test_kill_process, waitid};
 use serde::{Deserialize, Serialize};
 
-/// One process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Process {
-    pub(crate) pid: i32,
-    parent: i32,
-    group: i32,
-    ended: bool,
-}
+/// How often those that came to us while others were killed are killed at once, before anything else is done.
+const PASSES: usize = 1000;
 
-/// All processes. `None` if there is no `/proc`, or one of another PID namespace.
-fn all() -> Option<Vec<Process>> {
-    let own = fs::read_link("/proc/self").ok()?.to_str()?.parse::<u32>().ok()?;
-    if own != std::process::id() {
-        return None;
+/// The kernel's list of the children of this process, and of those that become its own because their parents have ended.
+#[derive(Debug)]
+pub(crate) struct Children(File);
+
+impl Children {
+    /// Opens the list, once and early: later neither a lack of file descriptors nor a `/proc` that has gone hides anybody. Called in
+    /// a process's first thread, the only one that has children.
+    ///
+    /// # Errors
+    /// Where the list is not there or is of no use: no `/proc`, one of another PID namespace, or a kernel without it.
+    pub(crate) fn open() -> io::Result<Children> {
+        let refuse = |why: &str| {
+            let what = "descendants of CMD could outlive the lock, so it is not run";
+            Err(io::Error::other(format!("{why}; without it {what}")))
+        };
+        let Ok(status) = fs::read_to_string("/proc/self/status") else {
+            return refuse(
+                "there is no /proc of this PID namespace: mount it (`mount -t proc proc /proc`, `unshare --mount-proc`)",
+            );
+        };
+        // One number for each namespace, from the one that /proc shows down to ours.
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        if numbers.is_some_and(|numbers| numbers.split_whitespace().count() != 1) {
+            return refuse(
+                "/proc is that of another PID namespace: mount ours (`mount -t proc proc /proc`, `unshare --mount-proc`)",
+            );
+        }
+        match File::open(format!("/proc/self/task/{}/children", own_pid())) {
+            Ok(list) => Ok(Children(list)),
+            Err(e) => refuse(&format!("the kernel does not list our children (CONFIG_PROC_CHILDREN): {e}")),
+        }
     }
-    let pids = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    // One that ends meanwhile is not there any more.
-    Some(pids.filter_map(|pid: i32| parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)).collect())
-}
 
-/// A line of `/proc/PID/stat`: the name, in parentheses, may contain anything.
-fn parse(stat: &str) -> Option<Process> {
-    let (head, tail) = (stat.split_once(" (")?.0, stat.rsplit_once(") ")?.1);
-    let mut words = tail.split(' ');
-    let state = words.next()?;
-    let mut number = || words.next()?.parse().ok();
-    Some(Process { pid: head.parse().ok()?, parent: number()?, group: number()?, ended: matches!(state, "Z" | "X") })
-}
+    /// All of them, ended ones too.
+    pub(crate) fn all(&self) -> io::Result<Vec<i32>> {
+        let (mut list, mut text) = (&self.0, String::new());
+        list.rewind()?;
+        list.read_to_string(&mut text)?;
+        Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+    }
 
-/// The children of this process, ended ones too. Nobody else may reap them, so their ids stay theirs.
-pub(crate) fn children() -> Vec<Process> {
-    let own = own_pid();
-    all().unwrap_or_default().into_iter().filter(|process| process.parent == own).collect()
-}
+    /// Those that live, but none of `except`. The others are reaped. Until then nobody else can have their ids.
+    pub(crate) fn living(&self, except: &[i32]) -> io::Result<Vec<i32>> {
+        Ok(self.all()?.into_iter().filter(|pid| !except.contains(pid) && !reap(*pid)).collect())
+    }
 
-/// The children of this process that have not ended, but not `except`.
-pub(crate) fn living_children(except: i32) -> Vec<i32> {
-    children().iter().filter(|child| !child.ended && child.pid != except).map(|child| child.pid).collect()
-}
-
-/// Whether a process of this group lives.
-pub(crate) fn group_lives(group: i32) -> bool {
-    all().unwrap_or_default().iter().any(|process| process.group == group && !process.ended)
+    /// Kills every child but `except`, also those that come to us meanwhile. Returns those that had not ended yet; it is to
+    /// be called again until there are none.
+    pub(crate) fn kill(&self, except: &[i32]) -> io::Result<Vec<Left>> {
+        let mut foreign = HashMap::new();
+        let mut living = Vec::new();
+        for _ in 0..PASSES {
+            living = self.living(except)?;
+            let met = foreign.len();
+            for pid in &living {
+                foreign.entry(*pid).or_insert_with(|| signal(*pid, Signal::KILL) == Err(Errno::PERM));
+            }
+            if foreign.len() == met {
+                break;
+            }
+        }
+        Ok(living.into_iter().map(|pid| Left { pid, foreign: foreign[&pid] }).collect())
+    }
 }
 
 /// A process that runs on.
@@ -64,7 +93,7 @@ pub(crate) struct Left {
 impl Left {
     /// Of a child of this process.
     pub(crate) fn of(pid: i32) -> Left {
-        Left { pid, foreign: kill(Pid::from_raw(pid), None) == Err(Errno::EPERM) }
+        Left { pid, foreign: Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid) == Err(Errno::PERM)) }
     }
 }
 
@@ -75,60 +104,35 @@ impl fmt::Display for Left {
     }
 }
 
-/// Kills every child of this process but `except`, and reaps those that have ended. As each ends, its children become
-/// ours: rounds go on until none is left. Only our own unreaped children are signalled, so no id can have become
-/// somebody else's. Returns those that had not ended yet, also if they were killed now.
-pub(crate) fn kill_children(except: &[i32]) -> Vec<Left> {
-    let mut living = Vec::new();
-    for child in children().into_iter().filter(|child| !except.contains(&child.pid)) {
-        if child.ended {
-            reap(child.pid);
-            continue;
-        }
-        let foreign = kill(Pid::from_raw(child.pid), Signal::SIGKILL) == Err(Errno::EPERM);
-        living.push(Left { pid: child.pid, foreign });
-    }
-    living
+/// Whether this process has no child at all, living or ended.
+pub(crate) fn is_childless() -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    matches!(waitid(WaitId::All, options), Err(Errno::CHILD))
 }
 
-/// Reaps the children that have ended, but not `except`.
-pub(crate) fn reap_ended(except: i32) {
-    children().iter().filter(|child| child.ended && child.pid != except).for_each(|child| reap(child.pid));
-}
-
-/// Reaps one child that has ended.
-pub(crate) fn reap(pid: i32) {
-    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-        let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-    }
+/// Reaps one child if it has ended, with all its threads; false if it lives.
+pub(crate) fn reap(pid: i32) -> bool {
+    let Some(pid) = Pid::from_raw(pid) else { return true };
+    !matches!(waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG), Ok(None) | Err(Errno::INTR))
 }
 
 /// Waits for the end of one child.
 pub(crate) fn wait_for(pid: i32) -> io::Result<()> {
-    let Some(pid) = rustix::process::Pid::from_raw(pid) else { return Ok(()) };
+    let Some(pid) = Pid::from_raw(pid) else { return Ok(()) };
     waitid(WaitId::Pid(pid), WaitIdOptions::EXITED)?;
     Ok(())
 }
 
-pub(crate) fn own_pid() -> i32 {
-    rustix::process::getpid().as_raw_nonzero().get()
+/// Sends a signal to a child that has not been reaped.
+pub(crate) fn signal(pid: i32, signal: Signal) -> Result<(), Errno> {
+    Pid::from_raw(pid).map_or(Ok(()), |pid| kill_process(pid, signal))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Whether a child that has not been reaped is in this process group.
+pub(crate) fn is_in_group(pid: i32, group: i32) -> bool {
+    getpgid(Pid::from_raw(pid)).is_ok_and(|found| found.as_raw_nonzero().get() == group)
+}
 
-    #[test]
-    fn a_name_may_contain_anything() {
-        let process = parse("42 (a) b (c) S 1 40 40 0 -1").unwrap();
-        assert_eq!(process, Process { pid: 42, parent: 1, group: 40, ended: false });
-        assert!(parse("43 (x) Z 1 40 40 0 -1").unwrap().ended);
-        assert_eq!(parse("nonsense"), None);
-    }
-
-    #[test]
-    fn this_process_is_there() {
-        let own = own_pid();
-        assert!(all().unwrap().iter().any(|process| process.pid == own && !process.ended));
-    }
+pub(crate) fn own_pid() -> i32 {
+    getpid().as_raw_nonzero().get()
 }

@@ -48,8 +48,8 @@ impl Ran {
     }
 
     /// A signal ended the wait.
-    pub(crate) fn interrupted(signal: Signal) -> Ran {
-        Ran::new(Outcome::Interrupted, Exit::Signal(signal as i32))
+    pub(crate) fn interrupted(signal: i32) -> Ran {
+        Ran::new(Outcome::Interrupted, Exit::Signal(signal))
     }
 
     /// What the release of the lock says about a run that seemed to be good.

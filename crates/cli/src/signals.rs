@@ -1,35 +1,59 @@
 //! Signals: blocked before any thread starts and read as events, so that no handler exists and what the caller ignores
-//! (`nohup`) stays ignored, in the program too.
+//! (`nohup`) stays ignored, in the program too. Which is not so of SIGPIPE: the language's runtime ignores it before `main`, so
+//! what the caller did is not known.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::{fs, sync::Arc, sync::atomic::AtomicBool};
 
-use nix::sys::signal::{SigSet, Signal, kill, raise};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::unistd::Pid;
+use rustix_libc_wrappers::process::SignalExt;
 use tokio::net::unix::pipe;
 
-/// What is passed on to the program, or acted upon.
-const READ: [Signal; 11] = [
-    Signal::SIGHUP,
-    Signal::SIGINT,
-    Signal::SIGQUIT,
-    Signal::SIGTERM,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGALRM,
-    Signal::SIGTSTP,
-    Signal::SIGTTIN,
-    Signal::SIGTTOU,
-    Signal::SIGCONT,
+/// What is not passed on to the program: its own end, SIGPIPE, and what a process does to itself by a fault.
+const OURS: [Signal; 8] = [
+    Signal::SIGCHLD,
+    Signal::SIGPIPE,
+    Signal::SIGSEGV,
+    Signal::SIGBUS,
+    Signal::SIGFPE,
+    Signal::SIGILL,
+    Signal::SIGTRAP,
+    Signal::SIGSYS,
 ];
+
+/// What the kernel tells a process of limits that it has reached itself.
+const OWN_LIMITS: [Signal; 2] = [Signal::SIGXCPU, Signal::SIGXFSZ];
+
+/// A signal that came, real-time ones too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caught {
+    pub(crate) number: i32,
+    /// The kernel sent it: a terminal, a timer. Otherwise a process did.
+    pub(crate) by_kernel: bool,
+}
+
+impl Caught {
+    /// Read from a record of `signalfd`, which begins with the number, an error and the code.
+    fn of(record: &[u8; size_of::<siginfo>()]) -> Caught {
+        let word = |at: usize| i32::from_ne_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
+        Caught { number: word(0), by_kernel: word(8) > 0 }
+    }
+
+    pub(crate) fn named(&self) -> Option<Signal> {
+        named(self.number)
+    }
+}
 
 /// The signals that this process reads, in its one runtime.
 #[derive(Debug)]
 pub(crate) struct Signals {
     fd: pipe::Receiver,
     before: Vec<i32>,
+    /// As a set of bits.
+    ignored: u64,
 }
 
 impl Signals {
@@ -38,27 +62,26 @@ impl Signals {
         let before = SigSet::thread_get_mask()?.iter().map(|signal| signal as i32).collect();
         children_can_be_waited_for()?;
         let ignored = ignored();
-        let read: SigSet = READ.into_iter().filter(|signal| ignored & (1 << (*signal as u32 - 1)) == 0).collect();
+        let mut read = SigSet::all();
+        OURS.into_iter().for_each(|signal| read.remove(signal));
         read.thread_block()?;
-        // Whoever gives a terminal away must not be stopped by it.
-        SigSet::from(Signal::SIGTTOU).thread_block()?;
         let fd = SignalFd::with_flags(&read, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         // No pipe, but read like one.
         let fd = pipe::Receiver::from_owned_fd_unchecked(fd.as_fd().try_clone_to_owned()?)?;
-        Ok(Signals { fd, before })
+        Ok(Signals { fd, before, ignored })
     }
 
-    /// The next one. Cancel-safe.
-    pub(crate) async fn next(&self) -> io::Result<Signal> {
+    /// The next one that is not ignored. Cancel-safe.
+    pub(crate) async fn next(&self) -> io::Result<Caught> {
         let mut record = [0; size_of::<siginfo>()];
         loop {
             self.fd.readable().await?;
             match self.fd.try_read(&mut record) {
                 Ok(_) => {
-                    // A record begins with the signal's number.
-                    let [a, b, c, d, ..] = record;
-                    if let Some(signal) = named(i32::from_ne_bytes([a, b, c, d])) {
-                        return Ok(signal);
+                    let caught = Caught::of(&record);
+                    let own_limit = caught.by_kernel && caught.named().is_some_and(|it| OWN_LIMITS.contains(&it));
+                    if !own_limit && self.ignored & bit(caught.number) == 0 {
+                        return Ok(caught);
                     }
                 }
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
@@ -67,17 +90,17 @@ impl Signals {
         }
     }
 
-    /// Does the work, unless a signal ends it; stops and continues with its job meanwhile.
-    pub(crate) async fn unless_interrupted<T>(&self, work: impl Future<Output = T>) -> io::Result<Result<T, Signal>> {
+    /// Does the work, unless a signal ends it, by its number; stops and continues with its job meanwhile.
+    pub(crate) async fn unless_interrupted<T>(&self, work: impl Future<Output = T>) -> io::Result<Result<T, i32>> {
         tokio::pin!(work);
         loop {
             tokio::select! {
                 biased;
                 done = &mut work => return Ok(Ok(done)),
-                signal = self.next() => match signal? {
-                    stop @ (Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU) => stop_own_group(stop),
-                    Signal::SIGCONT => {}
-                    signal => return Ok(Err(signal)),
+                caught = self.next() => match caught.map(|caught| (caught.number, caught.named()))? {
+                    (_, Some(stop @ (Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU))) => stop_own_group(stop),
+                    (_, Some(Signal::SIGCONT | Signal::SIGWINCH | Signal::SIGURG)) => {}
+                    (number, _) => return Ok(Err(number)),
                 },
             }
         }
@@ -89,9 +112,19 @@ impl Signals {
     }
 }
 
-/// The signal of this number.
+/// The signal of this number, if it has a name.
 pub(crate) fn named(number: i32) -> Option<Signal> {
     Signal::try_from(number).ok()
+}
+
+/// The signal of this number, also a real-time one.
+pub(crate) fn numbered(number: i32) -> Option<rustix::process::Signal> {
+    rustix::process::Signal::from_raw(number)
+}
+
+/// For people.
+pub(crate) fn name_of(number: i32) -> String {
+    named(number).map_or_else(|| format!("signal {number}"), |signal| signal.as_str().into())
 }
 
 /// All signals blocked, and a descriptor that tells of the end of children: for the guardian.
@@ -113,6 +146,10 @@ fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn bit(number: i32) -> u64 {
+    u32::try_from(number - 1).ok().and_then(|at| 1_u64.checked_shl(at)).unwrap_or(0)
 }
 
 /// Stops our whole group as the terminal would. The kernel does not stop a group that nobody could continue. Returns when
@@ -137,8 +174,24 @@ pub(crate) fn tell_own_group(signal: Signal) {
 
 /// Ends this process by the signal's default action; returns if that is not to end.
 pub(crate) fn die_of(number: i32) {
-    if let Some(signal) = named(number) {
-        let _ = raise(signal);
-        let _ = SigSet::from(signal).thread_unblock();
+    if let Some(signal) = numbered(number) {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+        let _ = SigSet::empty().thread_set_mask();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_says_which_signal_and_from_whom() {
+        let mut record = [0; size_of::<siginfo>()];
+        record[..4].copy_from_slice(&40_i32.to_ne_bytes());
+        record[8..12].copy_from_slice(&(-1_i32).to_ne_bytes());
+        let caught = Caught::of(&record);
+        assert_eq!((caught.number, caught.by_kernel, caught.named()), (40, false, None));
+        assert_eq!(numbered(40).map(|signal| signal.as_raw()), Some(40));
+        assert_eq!((bit(1), bit(64), bit(65), bit(0)), (1, 1 << 63, 0, 0));
     }
 }

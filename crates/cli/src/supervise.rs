@@ -13,7 +13,7 @@ use crate::guardian::Guardian;
 use crate::guardian::deadline::Plan;
 use crate::guardian::wire::{Ended, Order, Start, Word};
 use crate::processes::Left;
-use crate::signals::{self, Signals};
+use crate::signals::{self, Caught, Signals};
 use crate::terminal::Terminal;
 
 /// How the program ended.
@@ -55,6 +55,7 @@ pub(crate) async fn supervise(
         wants_terminal: start.foreground,
         terminal: watch.terminal,
         deadline: &deadline,
+        told_of_stop: false,
     };
     let mut acknowledged = Acknowledged::new(Moment::from_nanos(start.deadline), &watch);
     let foreground = start.foreground;
@@ -73,7 +74,7 @@ pub(crate) async fn supervise(
                 Some(Word::Ack(nanos)) => acknowledged.until(Moment::from_nanos(nanos)),
                 Some(Word::Stopped { signal }) => program.was_stopped(signal, &guardian),
                 Some(Word::NotSignalled { signal }) => {
-                    let signal = signals::named(signal).map_or("a signal", Signal::as_str);
+                    let signal = signals::name_of(signal);
                     say(format_args!("{signal} was not passed on: the program runs as another user"));
                 }
                 Some(Word::Ended(ended)) => break Some(Outcome::Ended { ended, foreground: foreground && program.has_terminal() }),
@@ -100,7 +101,7 @@ pub(crate) async fn supervise(
             guardian.gone();
             outcome
         }
-        None => Outcome::GuardianDied { left: guardian.clean_up(watch.plan.grace + watch.plan.margin).await },
+        None => Outcome::GuardianDied { left: guardian.clean_up(watch.plan.grace + watch.plan.margin).await? },
     };
     program.take_terminal();
     Ok(outcome)
@@ -141,26 +142,38 @@ struct Program<'a, D> {
     wants_terminal: bool,
     terminal: Option<&'a Terminal>,
     deadline: &'a D,
+    /// Somebody at the terminal was told that only the program was stopped.
+    told_of_stop: bool,
 }
 
 impl<D: Fn() -> Moment> Program<'_, D> {
-    fn signalled(&mut self, signal: Signal, guardian: &Guardian) {
-        match signal {
+    fn signalled(&mut self, caught: Caught, guardian: &Guardian) {
+        match caught.named() {
             // Another process of our group wants the terminal that the program has: `leasehold run … | less`.
-            Signal::SIGTTIN | Signal::SIGTTOU => {
+            Some(Signal::SIGTTIN | Signal::SIGTTOU) if caught.by_kernel => {
                 if self.take_terminal() {
                     self.wants_terminal = false;
                     signals::continue_own_group();
                 }
             }
             // Also SIGTSTP: the program stops, and then we do.
-            _ => guardian.order(&Order::Signal(signal as i32)),
+            _ => guardian.order(&Order::Signal(caught.number)),
         }
     }
 
-    /// Stops with the program, as one job; returns when the job was continued.
+    /// Stops with the program, as one job; returns when the job was continued. But of SIGSTOP: somebody stopped the program
+    /// and nothing else (`kill -STOP`, cpulimit), and will continue it. The lock stays held meanwhile.
     fn was_stopped(&mut self, signal: i32, guardian: &Guardian) {
-        let by = signals::named(signal).unwrap_or(Signal::SIGTSTP);
+        let Some(by @ (Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU)) = signals::named(signal) else {
+            if self.has_terminal() && !self.told_of_stop {
+                self.told_of_stop = true;
+                let pid = self.pid.unwrap_or_default();
+                say(format_args!(
+                    "the program was stopped by SIGSTOP; the lock stays held; `kill -CONT {pid}` continues it"
+                ));
+            }
+            return;
+        };
         let asked = matches!(by, Signal::SIGTTIN | Signal::SIGTTOU);
         self.wants_terminal |= asked;
         if !(asked && self.give_terminal()) {
@@ -169,8 +182,7 @@ impl<D: Fn() -> Moment> Program<'_, D> {
             if had_it {
                 say(format_args!("stopped; the lock is held for {:.1} s more", left.as_secs_f64()));
             }
-            // SIGSTOP cannot be blocked; whoever sent it to the program alone stops the job all the same.
-            signals::stop_own_group(if by == Signal::SIGSTOP { Signal::SIGTSTP } else { by });
+            signals::stop_own_group(by);
             self.give_terminal();
         }
         guardian.order(&Order::Signal(Signal::SIGCONT as i32));

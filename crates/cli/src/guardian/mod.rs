@@ -18,13 +18,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use leasehold::seam::Moment;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use rustix::process::set_child_subreaper;
+use rustix::process::{Signal, set_child_subreaper};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-use crate::processes::{self, Left};
+use crate::processes::{self, Children, Left};
 use wire::{Order, Start, Word};
 
 /// The first word of the guardian's command line.
@@ -41,14 +39,17 @@ pub(crate) struct Guardian {
     /// Carries packets, whatever the type's name says.
     socket: UnixStream,
     pid: i32,
+    children: Children,
     /// Children that this process had before, from whoever executed it: none of ours.
     strangers: Vec<i32>,
 }
 
 impl Guardian {
-    /// Starts the guardian of this program, which does not run yet. All signals that are not to end it are blocked.
+    /// Starts the guardian of this program, which does not run yet. All signals that are not to end it are blocked. Fails where
+    /// descendants cannot be found.
     pub(crate) fn start(program: &[OsString]) -> io::Result<Guardian> {
-        let strangers = processes::children().iter().map(|child| child.pid).collect();
+        let children = Children::open()?;
+        let strangers = children.all()?;
         // If the guardian is killed, what it guards becomes ours.
         set_child_subreaper(Some(rustix::process::getpid()))?;
         let (ours, its) = wire::pair()?;
@@ -57,7 +58,7 @@ impl Guardian {
         let pid = i32::try_from(command.spawn()?.id()).map_err(io::Error::other)?;
         let ours = std::os::unix::net::UnixStream::from(ours);
         ours.set_nonblocking(true)?;
-        Ok(Guardian { socket: UnixStream::from_std(ours)?, pid, strangers })
+        Ok(Guardian { socket: UnixStream::from_std(ours)?, pid, children, strangers })
     }
 
     /// Has the program started.
@@ -86,7 +87,7 @@ impl Guardian {
 
     /// Kills a guardian that no longer answers. The kernel kills the program with it; the rest comes to us.
     pub(crate) fn kill(&self) {
-        let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
+        let _ = processes::signal(self.pid, Signal::KILL);
     }
 
     /// Waits for a guardian that has said its last word.
@@ -96,12 +97,12 @@ impl Guardian {
     }
 
     /// Does what the guardian would have done: ends all that came to us when it died. Returns what could not be ended.
-    pub(crate) async fn clean_up(self, limit: Duration) -> Vec<Left> {
+    pub(crate) async fn clean_up(self, limit: Duration) -> io::Result<Vec<Left>> {
         let give_up = Moment::now() + limit;
         loop {
-            let living = processes::kill_children(&self.strangers);
+            let living = self.children.kill(&self.strangers)?;
             if living.iter().all(|process| process.foreign) || Moment::now() >= give_up {
-                return living;
+                return Ok(living);
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

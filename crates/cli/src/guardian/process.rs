@@ -18,6 +18,7 @@ use rustix::time::{
 use super::ward::{Verdict, Ward};
 use super::wire::{self, Order, Start, Word};
 use super::{EXEC, OURSELVES};
+use crate::processes::Children;
 use crate::{exit, processes, ran, signals};
 
 /// `__guardian -- CMD…`, with the command at the other end of standard input.
@@ -41,6 +42,8 @@ struct Guardian<'a> {
     program: &'a [OsString],
     children: SignalFd,
     timer: OwnedFd,
+    /// Until the program starts.
+    offspring: Option<Children>,
     ward: Option<Ward>,
     /// The store's sign that we live: closed last, by our end.
     _life_line: Option<OwnedFd>,
@@ -50,7 +53,8 @@ fn guard(program: &[OsString]) -> io::Result<()> {
     let children = signals::deaf()?;
     set_child_subreaper(Some(rustix::process::getpid()))?;
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-    Guardian { program, children, timer, ward: None, _life_line: None }.listen()
+    let offspring = Some(Children::open()?);
+    Guardian { program, children, timer, offspring, ward: None, _life_line: None }.listen()
 }
 
 impl Guardian<'_> {
@@ -83,7 +87,7 @@ impl Guardian<'_> {
             if child_changed && let Some(signal) = ward.look()? {
                 tell(&Word::Stopped { signal });
             }
-            match ward.act(Moment::now(), !command_lives) {
+            match ward.act(Moment::now(), !command_lives)? {
                 Verdict::Done(ended) => {
                     if !command_lives && !ended.left.is_empty() {
                         // Who would say it is not there any more.
@@ -122,13 +126,14 @@ impl Guardian<'_> {
                         tell(&Word::NotSignalled { signal });
                     }
                 }
-                (Order::End { at_once }, Some(ward)) => ward.end(Moment::now(), at_once),
+                (Order::End { at_once }, Some(ward)) => ward.end(Moment::now(), at_once)?,
                 (_, _) => {}
             }
         }
     }
 
     fn start(&mut self, start: &Start, fds: Vec<OwnedFd>) -> io::Result<i32> {
+        let children = self.offspring.take().ok_or_else(|| io::Error::other("there was a program before"))?;
         let mut fds = fds.into_iter();
         let stdin = fds.next().map_or_else(Stdio::null, Stdio::from);
         self._life_line = fds.next();
@@ -139,7 +144,7 @@ impl Guardian<'_> {
         command.args(self.program).stdin(stdin).process_group(0);
         command.envs(start.environment.iter().map(|(name, value)| (name, value)));
         let pid = i32::try_from(command.spawn()?.id()).map_err(io::Error::other)?;
-        self.ward = Some(Ward::new(pid, start.plan, Moment::from_nanos(start.deadline), start.leftovers));
+        self.ward = Some(Ward::new(children, pid, start.plan, Moment::from_nanos(start.deadline), start.leftovers));
         Ok(pid)
     }
 

@@ -4,14 +4,13 @@ use std::io;
 use std::time::Duration;
 
 use leasehold::seam::Moment;
-use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::Pid;
-use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, waitid};
 
 use super::deadline::Plan;
 use super::wire::{Ended, Leftovers, Status, Why};
-use crate::processes::{self, Left};
+use crate::processes::{self, Children, Left};
+use crate::signals;
 
 /// How soon to look again at processes that say nothing when they end: while they may end by themselves, and once they
 /// were killed.
@@ -21,12 +20,17 @@ const KILLED: Duration = Duration::from_millis(2);
 /// One program. Its leader stays unreaped to the last, so that its process group's id stays its own.
 #[derive(Debug)]
 pub(super) struct Ward {
+    children: Children,
     leader: i32,
     plan: Plan,
     deadline: Moment,
     leftovers: Leftovers,
     status: Option<Status>,
     ending: Option<Ending>,
+    /// The leader was reaped: nobody may be signalled by its group any more.
+    reaped: bool,
+    /// Whom the last round of killing met, and may kill.
+    met: Vec<i32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +38,7 @@ struct Ending {
     why: Why,
     scope: Scope,
     kill_at: Moment,
-    /// When it was first killed.
+    /// When somebody was killed who had not been met before; at first, when the killing began.
     killed_at: Option<Moment>,
 }
 
@@ -54,8 +58,8 @@ pub(super) enum Verdict {
 }
 
 impl Ward {
-    pub(super) fn new(leader: i32, plan: Plan, deadline: Moment, leftovers: Leftovers) -> Ward {
-        Ward { leader, plan, deadline, leftovers, status: None, ending: None }
+    pub(super) fn new(children: Children, leader: i32, plan: Plan, deadline: Moment, leftovers: Leftovers) -> Ward {
+        Ward { children, leader, plan, deadline, leftovers, status: None, ending: None, reaped: false, met: Vec::new() }
     }
 
     /// The lock is held until `deadline`. Nothing saves a program that must end already.
@@ -65,18 +69,17 @@ impl Ward {
 
     /// Passes a signal on; false if nobody in the program's group may be signalled.
     pub(super) fn signal(&self, number: i32) -> bool {
-        let signal = crate::signals::named(number);
-        signal.is_none_or(|signal| killpg(Pid::from_raw(self.leader), signal) != Err(Errno::EPERM))
+        signals::numbered(number).is_none_or(|signal| self.signal_group(signal) != Err(Errno::PERM))
     }
 
     /// Ends the program and all its descendants, by order of the command.
-    pub(super) fn end(&mut self, now: Moment, at_once: bool) {
-        self.begin(Why::Ordered, Scope::All, if at_once { now } else { now + self.plan.grace });
+    pub(super) fn end(&mut self, now: Moment, at_once: bool) -> io::Result<()> {
+        self.begin(Why::Ordered, Scope::All, if at_once { now } else { now + self.plan.grace })
     }
 
     /// A child changed: notes the end of the leader, reaps the rest. The signal, if the leader was stopped by one.
     pub(super) fn look(&mut self) -> io::Result<Option<i32>> {
-        let Some(leader) = rustix::process::Pid::from_raw(self.leader) else { return Ok(None) };
+        let Some(leader) = Pid::from_raw(self.leader) else { return Ok(None) };
         let ask = |options| waitid(WaitId::Pid(leader), options | WaitIdOptions::NOHANG);
         let mut stopped = None;
         if self.status.is_none()
@@ -88,95 +91,133 @@ impl Ward {
                 None => self.status = Some(status_of(&status)),
             }
         }
-        processes::reap_ended(self.leader);
+        self.others()?;
         Ok(stopped)
     }
 
     /// What to do at this moment.
-    pub(super) fn act(&mut self, now: Moment, command_died: bool) -> Verdict {
+    pub(super) fn act(&mut self, now: Moment, command_died: bool) -> io::Result<Verdict> {
         if command_died {
-            self.begin(Why::Deadline, Scope::All, now + self.plan.grace);
+            self.begin(Why::Deadline, Scope::All, now + self.plan.grace)?;
         } else if now >= self.plan.term_at(self.deadline) {
-            self.begin(Why::Deadline, Scope::All, self.plan.kill_at(self.deadline));
+            self.begin(Why::Deadline, Scope::All, self.plan.kill_at(self.deadline))?;
         }
-        let Some(ending) = &mut self.ending else {
+        let Some(mut ending) = self.ending else {
             return match (self.status, self.leftovers) {
-                (None, _) => Verdict::Look(self.plan.term_at(self.deadline)),
-                (Some(_), Leftovers::Wait) if !self.others().is_empty() => {
-                    Verdict::Look(self.plan.term_at(self.deadline))
+                (None, _) => Ok(Verdict::Look(self.plan.term_at(self.deadline))),
+                (Some(_), Leftovers::Wait) if !self.others()?.is_empty() => {
+                    Ok(Verdict::Look(self.plan.term_at(self.deadline)))
                 }
-                (Some(_), Leftovers::Kill) if processes::group_lives(self.leader) => {
-                    self.begin(Why::Itself, Scope::Group, now + self.plan.grace);
+                (Some(_), Leftovers::Kill) if !self.others()?.is_empty() => {
+                    self.begin(Why::Itself, Scope::Group, now + self.plan.grace)?;
                     self.act(now, command_died)
                 }
                 (Some(_), _) => self.done(Why::Itself),
             };
         };
         if now >= ending.kill_at {
-            ending.killed_at.get_or_insert(now);
+            let came_forth = self.kill(ending.scope)?;
+            if came_forth || ending.killed_at.is_none() {
+                ending.killed_at = Some(now);
+            }
+            self.ending = Some(ending);
         }
-        let ending = *ending;
-        if ending.killed_at.is_some() {
-            self.kill(ending.scope);
-        }
-        let over = self.status.is_some()
-            && match ending.scope {
-                Scope::Group => !processes::group_lives(self.leader),
-                Scope::All => self.others().is_empty(),
-            };
         // What cannot be killed (another user's, or stuck in the kernel) must not make us hang.
-        if over || ending.killed_at.is_some_and(|at| now >= at + self.plan.margin) {
+        if ending.killed_at.is_some_and(|at| now >= at + self.plan.margin) {
             return self.done(ending.why);
         }
-        Verdict::Look(match (ending.killed_at, self.status) {
+        if self.status.is_some() && !self.any_lives(ending.scope)? {
+            return self.over(now, &ending);
+        }
+        Ok(Verdict::Look(match (ending.killed_at, self.status) {
             (Some(_), _) => now + KILLED,
             (None, Some(_)) => ending.kill_at.min(now + GLANCE),
             (None, None) => ending.kill_at,
-        })
+        }))
+    }
+
+    /// Nobody seems to live for whom this end is.
+    fn over(&mut self, now: Moment, ending: &Ending) -> io::Result<Verdict> {
+        match ending.scope {
+            // A member whose parent has left the group and lives is no child of ours.
+            Scope::Group => drop(self.signal_group(Signal::KILL)),
+            Scope::All => {
+                self.reaped = self.reaped || processes::reap(self.leader);
+                // The kernel has the last word.
+                if !processes::is_childless() {
+                    return Ok(Verdict::Look(now + KILLED));
+                }
+            }
+        }
+        self.done(ending.why)
     }
 
     /// Asks it to end. A wider scope takes over from a narrower one; otherwise the first reason stays.
-    fn begin(&mut self, why: Why, scope: Scope, kill_at: Moment) {
+    fn begin(&mut self, why: Why, scope: Scope, kill_at: Moment) -> io::Result<()> {
         let kill_at = kill_at.min(self.plan.kill_at(self.deadline));
         if let Some(ending) = &mut self.ending
             && ending.scope >= scope
         {
             ending.kill_at = ending.kill_at.min(kill_at);
-            return;
+            return Ok(());
         }
         self.ending = Some(Ending { why, scope, kill_at, killed_at: None });
-        self.ask_to_end(Pid::from_raw(self.leader), killpg);
-        if scope == Scope::All {
-            self.others().into_iter().for_each(|pid| self.ask_to_end(Pid::from_raw(pid), kill));
+        // A stopped process must run to end by itself.
+        for signal in [Signal::TERM, Signal::CONT] {
+            let _ = self.signal_group(signal);
+            if scope == Scope::All {
+                for pid in self.others()? {
+                    let _ = processes::signal(pid, signal);
+                }
+            }
         }
+        Ok(())
     }
 
-    /// A stopped process must run to end by itself.
-    fn ask_to_end(&self, pid: Pid, send: fn(Pid, Signal) -> nix::Result<()>) {
-        let _ = send(pid, Signal::SIGTERM);
-        let _ = send(pid, Signal::SIGCONT);
+    /// Kills them, and says whether somebody was among them whom the last round had not met: then it gets on.
+    fn kill(&mut self, scope: Scope) -> io::Result<bool> {
+        let _ = self.signal_group(Signal::KILL);
+        if scope != Scope::All {
+            return Ok(false);
+        }
+        let met = self.children.kill(self.spared())?.into_iter().filter(|left| !left.foreign).map(|left| left.pid);
+        let before = std::mem::replace(&mut self.met, met.collect());
+        Ok(self.met.iter().any(|pid| !before.contains(pid)))
     }
 
-    fn kill(&self, scope: Scope) {
-        let _ = killpg(Pid::from_raw(self.leader), Signal::SIGKILL);
-        if scope == Scope::All {
-            processes::kill_children(&[self.leader]);
+    fn signal_group(&self, signal: Signal) -> Result<(), Errno> {
+        match Pid::from_raw(self.leader).filter(|_| !self.reaped) {
+            Some(leader) => kill_process_group(leader, signal),
+            None => Ok(()),
         }
     }
 
     /// Our living children but the leader: every descendant is one, or below one.
-    fn others(&self) -> Vec<i32> {
-        processes::living_children(self.leader)
+    fn others(&self) -> io::Result<Vec<i32>> {
+        self.children.living(self.spared())
     }
 
-    fn done(&mut self, why: Why) -> Verdict {
-        let mut left = self.others();
+    /// The leader, as long as its id is its own.
+    fn spared(&self) -> &[i32] {
+        if self.reaped { &[] } else { std::slice::from_ref(&self.leader) }
+    }
+
+    fn any_lives(&self, scope: Scope) -> io::Result<bool> {
+        let others = self.others()?;
+        Ok(match scope {
+            Scope::Group => others.iter().any(|pid| processes::is_in_group(*pid, self.leader)),
+            Scope::All => !others.is_empty(),
+        })
+    }
+
+    fn done(&mut self, why: Why) -> io::Result<Verdict> {
+        let mut left = self.others()?;
         match self.status {
-            Some(_) => processes::reap(self.leader),
+            Some(_) => self.reaped = self.reaped || processes::reap(self.leader),
             None => left.push(self.leader),
         }
         let left = left.into_iter().map(Left::of).collect();
-        Verdict::Done(Ended { status: self.status, why, left })
+        Ok(Verdict::Done(Ended { status: self.status, why, left }))
     }
 }
 

@@ -12,6 +12,7 @@
 mod support;
 
 mod compare;
+mod descendants;
 mod faults;
 mod file;
 mod look;
@@ -19,6 +20,7 @@ mod outage;
 mod output;
 mod redlock;
 mod run;
+mod signals;
 mod terminal;
 mod users;
 mod verify;

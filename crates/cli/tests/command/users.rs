@@ -28,6 +28,10 @@ struct Case {
 impl Case {
     /// The holder's program is this script, in which `FOREIGN` becomes the other user's process.
     async fn of(script: &str) -> Case {
+        Case::with(script, run).await
+    }
+
+    async fn with(script: &str, run: fn(&Stage, PathBuf, &str) -> Command) -> Case {
         let (folder, stage) = (TempDir::new().unwrap(), support::redis().await);
         fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).unwrap();
         let at = folder.path().display();
@@ -58,9 +62,13 @@ impl Case {
 
     /// That process lives on, and is told of on standard error.
     fn assert_told(&self) {
+        self.assert_named();
+        assert!(words_of(self.foreign).contains("while"), "it lives on: {}", self.said());
+    }
+
+    fn assert_named(&self) {
         let (said, foreign) = (self.said(), self.foreign);
         assert!(said.contains(&format!(": {foreign} (of another user: it may not be signalled)")), "{said}");
-        assert!(words_of(foreign).contains("while"), "it lives on: {said}");
     }
 
     /// And in the report.
@@ -84,6 +92,33 @@ fn run(stage: &Stage, report: PathBuf, script: &str) -> Command {
     command.args(["--ttl", &format!("{}ms", stage.ttl.as_millis()), "--report"]).arg(report);
     command.args(["--", "sh", "-c", script]).stdin(Stdio::null());
     command
+}
+
+/// The same where `/proc` shows nobody but the user's own processes.
+fn run_hidden(stage: &Stage, report: PathBuf, script: &str) -> Command {
+    let inner = run(stage, report, script);
+    let mut command = Command::new("unshare");
+    let mut words = inner.get_args();
+    if !rustix::process::geteuid().is_root() {
+        // Only in a PID namespace of its own may such a user mount one; the inner `unshare` is then this one.
+        command.args(["--map-root-user", "--map-auto", "--pid", "--fork"]);
+        words.by_ref().take(2).for_each(drop);
+    }
+    let line = "mount -t proc -o hidepid=2 proc /proc && exec \"$@\"";
+    command.args(["--mount", "sh", "-c", line, "sh"]).stdin(Stdio::null());
+    if rustix::process::geteuid().is_root() {
+        command.arg(inner.get_program());
+    }
+    command.args(words);
+    command
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_proc_does_not_show() {
+    let mut case = Case::with("setsid FOREIGN & exec sleep 1000", run_hidden).await;
+    case.lose();
+    assert_eq!(case.holder.end().code(), Some(76));
+    case.assert_named();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -24,6 +24,11 @@ macro_rules! on {
     };
 }
 
+/// How often something is done: a short slice always, all of it with `LEASEHOLD_CAMPAIGN=1`.
+pub(crate) fn campaign(slice: usize, whole: usize) -> usize {
+    if std::env::var_os("LEASEHOLD_CAMPAIGN").is_some_and(|it| it == "1") { whole } else { slice }
+}
+
 /// Nothing here takes so long, on any machine.
 pub(crate) const LONG: Duration = Duration::from_secs(40);
 const TTL: Duration = Duration::from_secs(3);

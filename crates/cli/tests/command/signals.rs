@@ -1,0 +1,98 @@
+//! Signals as the program would get them from its parent: each that others send to `leasehold` reaches it, none ends `leasehold`; a program
+//! that only itself was stopped stays stopped, with its lock.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{self, Family, Running, Stage, code, is_stopped, output, send, until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+on!(sqlite: every_signal_is_the_programs);
+on!(redis, sqlite: a_program_that_was_stopped_keeps_its_lock);
+
+/// All that a process can handle, but what is of its own making (SEGV and the like), SIGPIPE and SIGCHLD.
+const SIGNALS: &str = "HUP INT QUIT ABRT USR1 USR2 ALRM TERM STKFLT CONT TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH \
+                       IO PWR RTMIN RTMIN+7 RTMAX";
+
+/// Sends it as `kill` does.
+fn kill(signal: &str, pid: i32) {
+    assert!(Command::new("bash").args(["-c", &format!("kill -s {signal} {pid}")]).status().unwrap().success());
+}
+
+async fn every_signal_is_the_programs(stage: &Stage) {
+    let folder = tempfile::tempdir().unwrap();
+    let (seen, ready) = (folder.path().join("seen"), folder.path().join("ready"));
+    let traps: String =
+        SIGNALS.split(' ').map(|name| format!("trap 'echo {name} >> {}' {name}; ", seen.display())).collect();
+    let script = format!("{traps} : > {}; while [ -e {0} ]; do read -rt 0.01 <> <(:); done; exit 7", ready.display());
+    let mut running = Running::start(&mut support::afresh(&stage.run("job", ["--", "bash", "-c", &script])));
+    until("the program", || ready.exists().then_some(()));
+    for name in SIGNALS.split(' ') {
+        kill(name, running.pid());
+        until(name, || fs::read_to_string(&seen).unwrap_or_default().lines().any(|line| line == name).then_some(()));
+    }
+    assert_eq!(fs::read_to_string(&seen).unwrap().lines().count(), SIGNALS.split(' ').count(), "each once");
+    fs::remove_file(&ready).unwrap();
+    assert_eq!(running.end().code(), Some(7));
+}
+
+/// Nothing that is ignored by default ends a wait, and what ends a process by default ends it as itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn signals_while_waiting() {
+    use std::os::unix::process::ExitStatusExt;
+    let stage = support::sqlite().await;
+    let family = Family::new();
+    let _holder = Running::start(stage.run("job", ["--"]).args(family.all()));
+    family.until_alive();
+    for (signal, number) in [("PWR", 30), ("IO", 29), ("RTMIN+3", 37), ("VTALRM", 26)] {
+        let mut waiting = Running::start(&mut support::afresh(&stage.run("job", ["--", "true"])));
+        until("a place in line", || (waiters(&stage) == 1).then_some(()));
+        ["WINCH", "URG", "CONT"].into_iter().for_each(|signal| kill(signal, waiting.pid()));
+        kill(signal, waiting.pid());
+        assert_eq!(waiting.end().signal(), Some(number), "{signal}");
+        until("no place in line", || (waiters(&stage) == 0).then_some(()));
+    }
+}
+
+fn line(stage: &Stage) -> Value {
+    serde_json::from_slice(&output(&mut stage.leasehold(["who", "job", "--json"])).stdout).unwrap()
+}
+
+fn waiters(stage: &Stage) -> usize {
+    line(stage)["waiters"].as_array().unwrap().len()
+}
+
+async fn a_program_that_was_stopped_keeps_its_lock(stage: &Stage) {
+    let folder = tempfile::tempdir().unwrap();
+    let (pid, go) = (folder.path().join("pid"), folder.path().join("go"));
+    let script = format!(
+        "echo $$ > {0}.new; mv {0}.new {0}; while [ ! -e {1} ]; do :; done; exit 5",
+        pid.display(),
+        go.display()
+    );
+    let mut holder = Running::start(&mut stage.run("job", ["--", "sh", "-c", &script]));
+    let program: i32 = until("the program", || number(&pid));
+    let token = line(stage)["holders"][0]["token"].clone();
+    send(program, Signal::STOP);
+    until("the stop", || is_stopped(program).then_some(()));
+    fs::write(&go, "").unwrap();
+    // Past its lease: whoever waits that long does not get it.
+    assert_eq!(
+        code(&mut stage.run("job", ["--wait", &format!("{}ms", stage.ttl.as_millis() * 3 / 2), "--", "true"])),
+        Some(75)
+    );
+    assert!(is_stopped(program), "nobody continued it");
+    assert!(!is_stopped(holder.pid()), "nor was anything else stopped");
+    assert_eq!(line(stage)["holders"][0]["token"], token);
+    send(program, Signal::CONT);
+    assert_eq!(holder.end().code(), Some(5));
+    // A stopped program is ended all the same.
+    let mut command = stage.run("job", ["--max-hold", "500ms", "--", "sh", "-c", "kill -STOP $$; exit 3"]);
+    assert_eq!(code(&mut command), Some(124));
+}
+
+fn number(file: &Path) -> Option<i32> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
