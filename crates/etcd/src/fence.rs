@@ -2,7 +2,7 @@
 
 use etcd_client::Compare;
 use leasehold_core::seam::place_of_token;
-use leasehold_core::{Error, ErrorKind, Fenced, Name, Result};
+use leasehold_core::{Error, ErrorKind, Fenced, Result};
 
 use crate::Etcd;
 use crate::line::Own;
@@ -36,15 +36,14 @@ impl Etcd {
     ///
     /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, or is another client's. It asks nobody.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<Compare> {
-        let created = place_of_token(by.fencing_token());
+        let (name, created) = (by.full_name(), place_of_token(by.fencing_token()));
+        let place = by.place();
         let mut lines = self.0.lines();
-        // A guard of another store may have the same number.
-        let same = |name: &Name, own: &Own| own.created == created && name.as_str().ends_with(by.name().as_str());
-        match lines.all().find(|(name, own)| own.granted && same(name, own)) {
-            Some((_, hold)) => Ok(hold.key.was_created(created)),
-            None => {
-                Err(Error::new(ErrorKind::Lost, "this etcd client holds nothing with this token").with_name(by.name()))
-            }
+        // All names of one step have one create_revision: the name and the place tell them apart.
+        let same = |own: &&mut Own| own.granted && !own.leaving && own.created == created && place == Some(own.place());
+        match lines.line(name).find(same) {
+            Some(hold) => Ok(hold.key.was_created(created)),
+            None => Err(Error::new(ErrorKind::Lost, "this client knows no such hold").with_name(by.name())),
         }
     }
 }

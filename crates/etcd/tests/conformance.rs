@@ -4,13 +4,16 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use leasehold_conformance::harness::ForeignHold;
+use etcd_client::{Client, Txn, TxnOp};
+use leasehold_conformance::harness::{FencedResource, ForeignHold};
 use leasehold_conformance::{Budget, Harness, Link, Need, Powers};
 use leasehold_core::seam::{Backend, async_trait};
+use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_etcd::Etcd as EtcdStore;
 use leasehold_testbed::{Etcd, Proxy, Store};
 
@@ -61,10 +64,10 @@ impl Harness for World {
     }
 
     fn powers(&self) -> Powers {
-        use Need::{AnotherTool, DeleteHolder, Footprint, Link, Private, PushedWake, Requests, Restart};
+        use Need::{AnotherTool, DeleteHolder, Fence, Footprint, Link, Private, PushedWake, Requests, Restart};
         match self {
             World::Private(_) => Powers::new(
-                &[Private, Link, DeleteHolder, AnotherTool, Restart, Footprint, Requests, PushedWake],
+                &[Private, Link, Fence, DeleteHolder, AnotherTool, Restart, Footprint, Requests, PushedWake],
                 "etcd keys have no types, so no key is junk; revisions restart with the data, as its guarantees say",
             ),
             World::External(_) => Powers::new(&[PushedWake], "the server of LEASEHOLD_ETCD_URL is not ours to disturb"),
@@ -79,6 +82,14 @@ impl Harness for World {
         let proxy = Proxy::to(self.server().addr()).await.expect("a proxy");
         let client = EtcdStore::connect(&format!("etcd://{}", proxy.addr())).await.expect("a client");
         (Arc::new(client), Arc::new(proxy))
+    }
+
+    async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
+        let locks = EtcdStore::connect(&format!("etcd://{}", self.server().addr())).await.expect("a client");
+        let (locks, data) =
+            (Arc::new(locks), Client::connect([self.server().url()], None).await.expect("etcd's client"));
+        let written = AtomicU64::new(0);
+        (locks.clone(), Arc::new(Fenced { locks, data, written }))
     }
 
     async fn delete_holder(&self, full_name: &str) {
@@ -119,6 +130,28 @@ impl Harness for World {
 fn field(json: &str, name: &str) -> String {
     let (_, rest) = json.split_once(&format!(r#""{name}":""#)).unwrap_or_else(|| panic!("no {name} in {json}"));
     rest.split('"').next().unwrap_or_default().to_owned()
+}
+
+/// A key beside the locks, written in one transaction with the lock's condition.
+struct Fenced {
+    locks: Arc<EtcdStore>,
+    data: Client,
+    written: AtomicU64,
+}
+
+#[async_trait]
+impl FencedResource for Fenced {
+    async fn write(&self, by: &dyn leasehold_core::Fenced) -> Result<bool> {
+        let write = Txn::new().when([self.locks.still_holds(by)?]).and_then([TxnOp::put("%data", "x", None)]);
+        let written = self.data.clone().txn(write).await;
+        let written = written.map_err(|e| Error::new(ErrorKind::Ambiguous, e.to_string()))?.succeeded();
+        self.written.fetch_add(u64::from(written), SeqCst);
+        Ok(written)
+    }
+
+    async fn written(&self) -> u64 {
+        self.written.load(SeqCst)
+    }
 }
 
 struct Foreign {
