@@ -14,7 +14,7 @@ use etcd_client::{
     TxnResponse,
 };
 use leasehold_core::ErrorKind::{self, Ambiguous, Unavailable};
-use leasehold_core::seam::locked;
+use leasehold_core::seam::{Moment, locked};
 use leasehold_core::{Error, Result};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -27,6 +27,8 @@ use crate::session::Session;
 pub(crate) const ATTEMPTS: u32 = 3;
 /// So many silences in a row, and the connection itself is taken for dead.
 const SILENCES: u32 = 2;
+/// After silences, an endpoint is given up to two times two times the limit: it may be far away.
+const SLOWEST: u32 = 2;
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(3);
 /// How many keys one request brings while keys are listed.
@@ -36,7 +38,7 @@ const PAGE: i64 = 500;
 pub struct Cluster {
     /// Where the servers are, and how to talk to them.
     pub config: Config,
-    endpoints: Vec<Mutex<Endpoint>>,
+    endpoints: Vec<Endpoint>,
     active: AtomicUsize,
     /// Tells that streams are to be opened anew.
     pub(crate) moved: watch::Sender<()>,
@@ -48,8 +50,19 @@ pub struct Cluster {
 
 #[derive(Default)]
 struct Endpoint {
+    state: Mutex<State>,
+    /// The turn of whoever connects, so that a crowd does it once: with a user, that costs the server a hash of the password.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
     client: Option<Client>,
+    /// The number of the connection: of what was refused with an earlier one, another is not to blame.
+    number: u64,
     silences: u32,
+    /// How often the limit is doubled.
+    slow: u32,
 }
 
 /// What came of a call.
@@ -65,9 +78,9 @@ impl Cluster {
     /// Nothing is asked yet.
     pub fn new(config: Config) -> Arc<Cluster> {
         Arc::new(Cluster {
-            endpoints: config.endpoints.iter().map(|_| Mutex::default()).collect(),
+            endpoints: config.endpoints.iter().map(|_| Endpoint::default()).collect(),
+            active: AtomicUsize::new(fastrand::usize(..config.endpoints.len())),
             config,
-            active: AtomicUsize::new(0),
             moved: watch::Sender::new(()),
             closed: AtomicBool::new(false),
             granting: tokio::sync::Mutex::default(),
@@ -75,11 +88,20 @@ impl Cluster {
         })
     }
 
-    /// Connects, within three seconds: any read shows that there is a leader and that we may.
+    /// Connects, within three seconds: any read shows that there is a leader and that we may. Asks all endpoints, from one at
+    /// random on, and each of them once more: one that is far away answers the second time.
     pub async fn connect(&self) -> Result<()> {
-        let probe = self.get(self.session_key(0), GetOptions::new().with_count_only());
+        let all = u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX);
+        let limit = self.config.limit.min(CONNECT / all);
+        let probe = self.ask_some(2 * self.endpoints.len(), limit, |client| self.probe(client));
         let late = |_| Error::new(Unavailable, "etcd did not answer within three seconds");
-        Ok(timeout(CONNECT, probe).await.map_err(late)?.map(drop)?)
+        Ok(timeout(CONNECT, probe).await.map_err(late)?.outcome.map_err(Failure::of_a_read)?)
+    }
+
+    /// A cheap read: it shows that the token is good, or has it renewed.
+    pub(crate) async fn probe(&self, client: Client) -> Result<(), ClientError> {
+        let count = GetOptions::new().with_count_only();
+        client.kv_client().get(self.session_key(0), Some(count)).await.map(drop)
     }
 
     pub(crate) fn session_key(&self, lease: i64) -> String {
@@ -143,37 +165,67 @@ impl Cluster {
         }
     }
 
-    /// Sends a request, at most `limit` to each endpoint. It must not matter if it is executed twice.
+    /// Sends a request, at most `limit` to each endpoint, and more to one that is slow. It must not matter if it is executed
+    /// twice.
     pub(crate) async fn ask<T, F>(&self, limit: Duration, request: impl Fn(Client) -> F) -> Answer<T>
     where
         F: Future<Output = Result<T, ClientError>>,
     {
-        let mut doubt = false;
-        let mut left = self.endpoints.len().min(ATTEMPTS as usize);
+        self.ask_some(self.endpoints.len().min(ATTEMPTS as usize), limit, request).await
+    }
+
+    async fn ask_some<T, F>(&self, mut left: usize, limit: Duration, request: impl Fn(Client) -> F) -> Answer<T>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
+        let (began, longest, mut doubt, mut renewed) = (Moment::now(), limit.saturating_mul(ATTEMPTS), false, false);
         loop {
-            let at = self.active.load(Relaxed);
-            let attempt = async { request(self.client(at).await?).await };
-            let answer = timeout(limit, attempt).await.map(|answer| answer.map_err(Failure::from));
-            let silent = answer.is_err();
+            let (at, sent) = (self.active(), Moment::now());
+            let patience = limit * (1 << locked(&self.endpoints[at].state).slow);
+            let mut number = 0;
+            let attempt = async {
+                let client;
+                (number, client) = self.client(at, patience).await?;
+                request(client).await
+            };
+            let answer = timeout(patience, attempt).await.map(|answer| answer.map_err(Failure::from));
+            let took = answer.is_ok().then(|| Moment::now().since(sent));
             let outcome = answer.unwrap_or_else(|_| Err(Failure::new(Ambiguous, "no answer in time")));
+            if outcome.as_ref().is_err_and(Failure::is_of_the_token) && !renewed {
+                // It was refused before anything was executed. Whoever connects anew authenticates anew.
+                renewed = true;
+                self.forget(at, number);
+                continue;
+            }
             doubt |= outcome.as_ref().is_err_and(|failure| failure.is(Ambiguous));
             left -= 1;
             let failed = outcome.as_ref().is_err_and(|failure| failure.is(Ambiguous) || failure.is(Unavailable));
-            self.judge(at, failed, silent);
-            if !failed || left == 0 {
+            self.judge(at, failed, took);
+            if !failed || left == 0 || Moment::now().since(began) >= longest {
                 let outcome = outcome.map_err(|failure| if doubt { failure.after_doubt() } else { failure });
                 return Answer { outcome, doubt };
             }
         }
     }
 
-    /// After a failure the next endpoint is in use; a connection that says nothing is given up.
-    fn judge(&self, at: usize, failed: bool, silent: bool) {
-        let mut endpoint = locked(&self.endpoints[at]);
-        endpoint.silences = if silent { endpoint.silences + 1 } else { 0 };
-        let dead = endpoint.silences >= SILENCES;
+    /// The endpoint in use.
+    pub(crate) fn active(&self) -> usize {
+        self.active.load(Relaxed)
+    }
+
+    /// After a failure the next endpoint is in use; a connection that says nothing is given up. `took`: how long the answer
+    /// took, if there was one.
+    fn judge(&self, at: usize, failed: bool, took: Option<Duration>) {
+        let mut state = locked(&self.endpoints[at].state);
+        state.silences = if took.is_none() { state.silences + 1 } else { 0 };
+        match took {
+            None => state.slow = (state.slow + 1).min(SLOWEST),
+            Some(took) if took < self.config.limit / 2 => state.slow = 0,
+            Some(_) => {}
+        }
+        let dead = state.silences >= SILENCES;
         if dead {
-            *endpoint = Endpoint::default();
+            (state.client, state.silences) = (None, 0);
         }
         let next = if failed { (at + 1) % self.endpoints.len() } else { at };
         let turned = next != at && self.active.compare_exchange(at, next, Relaxed, Relaxed).is_ok();
@@ -183,14 +235,33 @@ impl Cluster {
     }
 
     /// Connects at the first use: with a user, that asks the server.
-    async fn client(&self, at: usize) -> Result<Client, ClientError> {
-        let known = locked(&self.endpoints[at]).client.clone();
-        if let Some(client) = known {
-            return Ok(client);
+    async fn client(&self, at: usize, limit: Duration) -> Result<(u64, Client), ClientError> {
+        let Endpoint { state, connecting } = &self.endpoints[at];
+        let known = || {
+            let state = locked(state);
+            state.client.clone().map(|client| (state.number, client))
+        };
+        if let Some(known) = known() {
+            return Ok(known);
         }
-        let Config { endpoints, options, .. } = &self.config;
-        let client = Client::connect([&endpoints[at]], Some(options.clone())).await?;
-        Ok(locked(&self.endpoints[at]).client.get_or_insert(client).clone())
+        let _turn = connecting.lock().await;
+        if let Some(known) = known() {
+            return Ok(known);
+        }
+        let options = self.config.options.clone().with_connect_timeout(limit);
+        let client = Client::connect([&self.config.endpoints[at]], Some(options)).await?;
+        let mut state = locked(state);
+        state.number += 1;
+        state.client = Some(client.clone());
+        Ok((state.number, client))
+    }
+
+    /// Gives up the connection with this number, if it is still in use.
+    fn forget(&self, at: usize, number: u64) {
+        let mut state = locked(&self.endpoints[at].state);
+        if state.number == number {
+            state.client = None;
+        }
     }
 }
 

@@ -63,11 +63,8 @@ impl Config {
         }
         let limit = limit.unwrap_or(REQUEST);
         // A ping on an idle connection would be answered by its end, so pings are sent beside open streams only.
-        let options = options
-            .with_require_leader(true)
-            .with_connect_timeout(limit)
-            .with_keep_alive(PING.0, PING.1)
-            .with_keep_alive_while_idle(false);
+        let options =
+            options.with_require_leader(true).with_keep_alive(PING.0, PING.1).with_keep_alive_while_idle(false);
         let root = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
         Ok(Config { endpoints, root, options, limit })
     }

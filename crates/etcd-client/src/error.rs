@@ -14,16 +14,26 @@ pub struct Failure {
     why: String,
 }
 
+/// How a lease is missed.
+pub(crate) const LEASE_NOT_FOUND: &str = "lease not found";
+
 /// What is said when a request was refused before it was proposed to the peers, or never sent. Other errors of code
 /// `Unavailable` (`request timed out`, `server stopped`, `leader changed`) may follow a request that was carried out.
-const NOT_EXECUTED: [&str; 6] = [
+const NOT_EXECUTED: [&str; 7] = [
+    "auth store is old",
     "etcdserver: no leader",
     "too many requests",
     "not capable",
-    "database space exceeded",
+    FULL,
     "connect error",
     "dns error",
 ];
+
+/// How etcd says that it stores nothing more until its alarm is disarmed.
+const FULL: &str = "database space exceeded";
+
+/// How etcd refuses a token that has run out, or that is older than a change of the users or roles.
+const OF_THE_TOKEN: [&str; 2] = ["invalid auth token", "auth store is old"];
 
 impl Failure {
     /// Of this kind, because of this.
@@ -34,6 +44,16 @@ impl Failure {
     /// Whether it is of this kind.
     pub fn is(&self, kind: ErrorKind) -> bool {
         self.kind == kind
+    }
+
+    /// Whether the server refuses whatever stores something; it still deletes.
+    pub fn is_full(&self) -> bool {
+        self.why.contains(FULL)
+    }
+
+    /// Whether another token may be let in.
+    pub(crate) fn is_of_the_token(&self) -> bool {
+        OF_THE_TOKEN.iter().any(|words| self.why.contains(words))
     }
 
     /// The same when an earlier attempt stayed unanswered.
@@ -55,7 +75,7 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Failure {
         let status = match error {
             ClientError::GRpcStatus(status) => status,
-            ClientError::LeaseKeepAliveError(why) if why == "lease not found" => return Failure::new(Lost, why),
+            ClientError::LeaseKeepAliveError(why) if why == LEASE_NOT_FOUND => return Failure::new(Lost, why),
             ClientError::InvalidArgs(_) | ClientError::InvalidUri(_) | ClientError::InvalidMetadataValue(_) => {
                 return Failure::new(Invalid, error.to_string());
             }
@@ -63,11 +83,11 @@ impl From<ClientError> for Failure {
         };
         let says = |words: &[&str]| words.iter().any(|word| status.message().contains(word));
         let kind = match status.code() {
-            Code::NotFound if says(&["lease not found"]) => Lost,
+            Code::NotFound if says(&[LEASE_NOT_FOUND]) => Lost,
             Code::Unauthenticated | Code::PermissionDenied => Denied,
             // How etcd says that a password is wrong, a user is needed, or that it knows no users at all.
             Code::InvalidArgument | Code::FailedPrecondition if says(&["authenticat", "user name"]) => Denied,
-            Code::Unavailable | Code::ResourceExhausted if says(&NOT_EXECUTED) => Unavailable,
+            Code::Unavailable | Code::ResourceExhausted | Code::InvalidArgument if says(&NOT_EXECUTED) => Unavailable,
             Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::Unimplemented => Internal,
             _ => Ambiguous,
         };
@@ -101,6 +121,7 @@ mod tests {
         assert_eq!(kind(Code::Unavailable, "tcp connect error"), Unavailable);
         assert_eq!(kind(Code::Unavailable, "etcdserver: no leader"), Unavailable);
         assert_eq!(kind(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"), Unavailable);
+        assert_eq!(kind(Code::InvalidArgument, "etcdserver: revision of auth store is old"), Unavailable);
         assert_eq!(kind(Code::Unavailable, "etcdserver: request timed out"), Ambiguous);
         assert_eq!(kind(Code::Unavailable, "keep-alive timed out"), Ambiguous);
         assert_eq!(kind(Code::Unknown, "h2 protocol error"), Ambiguous);

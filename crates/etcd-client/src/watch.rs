@@ -40,8 +40,13 @@ impl Cluster {
     /// Opens a stream, with its first watch.
     pub(crate) async fn watch<T>(&self, tag: T, prefix: &str) -> Result<Watch<T>, Broken> {
         let limit = self.config.limit;
-        let open = |client: Client| async move { client.watch_client().watch(prefix, options(FIRST)).await };
-        let (sender, stream) = self.ask(limit, open).await.outcome.map_err(Error::from)?.split();
+        // A stream that is opened with a token that has run out is refused as if we had no right; a read gets another.
+        let open = |client: Client| async move {
+            self.probe(client.clone()).await?;
+            client.watch_client().watch(prefix, options(FIRST)).await
+        };
+        // These are two round trips.
+        let (sender, stream) = self.ask(2 * limit, open).await.outcome.map_err(Error::from)?.split();
         let moved = self.moved.subscribe();
         self.open()?;
         Ok(Watch { sender, stream, moved, limit, tags: HashMap::from([(FIRST, tag)]), next: FIRST + 1 })
