@@ -20,8 +20,8 @@ const STORES: [(&str, usize); 9] = [
     ("redis", 715),
     ("redis-client", 775),
     ("redlock", 842),
-    ("etcd", 700),
-    ("etcd-client", 737),
+    ("etcd", 860),
+    ("etcd-client", 940),
     ("zookeeper", 700),
     ("zookeeper-client", 560),
 ];

@@ -1,7 +1,7 @@
 //! Sessions: leases, one for each TTL that is asked for. All keys of that TTL live under it, and one request renews them.
 //!
-//! What is under a session lives since its last *proven* renewal: the send of the last keep-alive that was answered, or of
-//! the grant of the lease. Never since a key was written, which extends nothing. A session with keys is
+//! What is under a session lives since its last *proven* renewal: the send of the last keep-alive that surely counted (see
+//! `proof`), or of the grant of the lease. Never since a key was written, which extends nothing. A session with keys is
 //! renewed by whoever has them, and by nobody else: what is abandoned lives no longer because others come. After half of a
 //! lease, newcomers get another one.
 
@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use crate::cluster::{ATTEMPTS, Cluster};
 use crate::error::Failure;
+use crate::proof::Beats;
 
 /// Above this etcd refuses a lease.
 const LONGEST: u64 = 9_000_000_000;
@@ -34,17 +35,25 @@ pub struct Session {
     pub(crate) key: String,
     closed: AtomicBool,
     proven: AtomicU64,
+    /// The stream of its keep-alives.
+    pub(crate) beats: tokio::sync::Mutex<Option<Beats>>,
 }
 
 impl Session {
     /// A session whose lease was asked for at `proven`.
     pub fn new(lease: i64, asked: u64, ttl: Duration, key: String, proven: Moment) -> Session {
-        Session { lease, asked, ttl, key, closed: AtomicBool::new(false), proven: AtomicU64::new(proven.as_nanos()) }
+        let (closed, proven) = (AtomicBool::new(false), AtomicU64::new(proven.as_nanos()));
+        Session { lease, asked, ttl, key, closed, proven, beats: tokio::sync::Mutex::default() }
     }
 
     /// Since when it surely lives.
     pub fn proven(&self) -> Moment {
         Moment::from_nanos(self.proven.load(SeqCst))
+    }
+
+    /// It lived then.
+    pub(crate) fn lived(&self, at: Moment) {
+        self.proven.fetch_max(at.as_nanos(), SeqCst);
     }
 
     /// At least half of its lease lies before it.
@@ -66,10 +75,7 @@ impl Session {
 impl Cluster {
     /// A session for this TTL, with at least half of its lease before it.
     pub async fn session(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Session>> {
-        let seconds = ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0));
-        if seconds > LONGEST {
-            return Err(Error::new(ErrorKind::Invalid, "etcd grants no lease longer than 9000000000 s"));
-        }
+        let seconds = seconds(ttl)?;
         if let Some(young) = self.find_session(seconds, |session| session.is_young()) {
             return Ok(young);
         }
@@ -86,26 +92,38 @@ impl Cluster {
             return Ok(young);
         }
         if let Some(idle) = self.find_session(seconds, |session| Arc::strong_count(session) == 1) {
-            match self.renew(&idle).await {
+            match self.prove(&idle, &[]).await {
                 Err(failure) if failure.is(ErrorKind::Lost) => idle.close(),
-                renewed => return Ok(renewed.map(|()| idle)?),
+                Err(failure) => return Err(failure.into()),
+                Ok(_) if idle.is_young() => return Ok(idle),
+                Ok(_) => {}
             }
         }
-        let request = |client: Client| async move {
-            let sent = Moment::now();
-            let granted = client.lease_client().grant(seconds.max(1).cast_signed(), None).await?;
-            Ok((sent, granted))
-        };
-        // A lease whose grant was not answered ends by itself: nothing is under it.
-        let answer = self.ask(self.config.limit, request).await;
-        let (sent, granted) = answer.outcome.map_err(Failure::of_a_read)?;
-        let (lease, ttl) = (granted.id(), Duration::from_secs(granted.ttl().unsigned_abs()));
+        let (sent, lease, ttl) = self.lease(seconds).await?;
         let session = Arc::new(Session::new(lease, seconds, ttl, self.session_key(lease), sent));
         let mut sessions = self.sessions();
         // Nothing is left under the others, and soon not even their leases.
         sessions.retain(|other| Arc::strong_count(other) > 1 || other.proven() + other.ttl > Moment::now());
         sessions.push(session.clone());
         Ok(session)
+    }
+
+    /// A lease of so many seconds: when it was asked for, its number, and what was granted.
+    async fn lease(&self, seconds: u64) -> Result<(Moment, i64, Duration), Failure> {
+        let request = |client: Client| async move {
+            let sent = Moment::now();
+            let granted = client.lease_client().grant(seconds.max(1).cast_signed(), None).await?;
+            Ok((sent, granted.id(), Duration::from_secs(granted.ttl().unsigned_abs())))
+        };
+        // A lease whose grant was not answered ends by itself: nothing is under it.
+        self.ask(self.config.limit, request).await.outcome.map_err(Failure::of_a_read)
+    }
+
+    /// A lease that nobody renews, for what is to outlive this client by so long: its number, and when it has surely ended
+    /// unless the leader changes.
+    pub async fn last_lease(&self, rest: Duration) -> Result<(i64, Moment)> {
+        let (_, lease, ttl) = self.lease(seconds(rest)?).await?;
+        Ok((lease, Moment::now() + ttl))
     }
 
     fn sessions(&self) -> MutexGuard<'_, Vec<Arc<Session>>> {
@@ -124,20 +142,6 @@ impl Cluster {
         turn.map_err(|_| Failure::new(ErrorKind::Unavailable, "others did not end in time"))
     }
 
-    /// Renews the lease. One attempt takes less than a sixth of the TTL, after which core begins anew: so the next attempt
-    /// goes to the next endpoint.
-    pub async fn renew(&self, session: &Session) -> Result<(), Failure> {
-        let limit = (session.ttl / 8).min(self.config.limit);
-        // A fresh stream each time: on one stream, a renewal that hangs in the server holds up all that follow.
-        let request = |client: Client| async move {
-            let sent = Moment::now();
-            client.lease_client().keep_alive(session.lease).await.map(|_| sent)
-        };
-        let sent = self.ask(limit, request).await.outcome.map_err(Failure::of_a_read)?;
-        session.proven.fetch_max(sent.as_nanos(), SeqCst);
-        Ok(())
-    }
-
     /// Ends all sessions, and tells which. Nothing new begins from here on.
     pub async fn close(&self, ended: impl Fn(&Session)) -> Result<()> {
         self.shut();
@@ -154,4 +158,11 @@ impl Cluster {
         });
         join_all(revocations).await.into_iter().collect()
     }
+}
+
+/// What etcd is asked for: whole seconds, rounded up.
+fn seconds(ttl: Duration) -> Result<u64> {
+    let seconds = ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0));
+    let long = || Error::new(ErrorKind::Invalid, "etcd grants no lease longer than 9000000000 s");
+    if seconds > LONGEST { Err(long()) } else { Ok(seconds) }
 }

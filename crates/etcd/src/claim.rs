@@ -11,8 +11,9 @@
 
 use std::slice::from_ref;
 use std::sync::Arc;
+use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, ResponseHeader, TxnOp, TxnOpResponse};
+use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, PutOptions, ResponseHeader, TxnOp, TxnOpResponse};
 use leasehold_core::seam::{Admission, Claim, ClaimId, Claimed, ClaimedAll, Mode, Queue, Waiting, admit, same_permits};
 use leasehold_core::{Contention, Error, ErrorKind, Name, Result};
 use leasehold_etcd_client::{Failure, LeasedKey, oldest};
@@ -124,7 +125,8 @@ impl Store {
         for (claim, own) in claims.iter().zip(owns) {
             let line = self.keys.line(&claim.name);
             // The oldest entry alone keeps an exclusive claim out.
-            let look = TxnOp::get(&*line, Some(oldest(i64::from(claim.mode == Mode::Exclusive))));
+            let exclusive = (claim.mode, own.mode) == (Mode::Exclusive, Mode::Exclusive);
+            let look = TxnOp::get(&*line, Some(oldest(i64::from(exclusive))));
             let put = own.key.put(Value::now(&claim.label, claim.mode).write());
             if claim.queue == Queue::Try {
                 // Its own key is one of them.
@@ -165,6 +167,11 @@ impl Store {
         // A release knows from now on what to delete.
         if let Some(own) = self.lines().own(&claim.name, claim.id) {
             own.stands_at(*created);
+            // The news of its eviction may have overtaken the answer: nobody tells it again.
+            if self.was_evicted(own) {
+                own.stands_at(0);
+                return Ok(None);
+            }
         }
         let before = line.before(*created);
         if own.created == 0 {
@@ -209,6 +216,27 @@ impl Store {
                 Err(failure) if !failure.is(ErrorKind::Lost) => return Err(failure),
                 _ => self.lines().strike(name, id),
             }
+        }
+        Ok(())
+    }
+
+    /// Leaves the hold to a lease of its own, which nobody renews. Its key stays where it is, so it is the same hold to
+    /// everybody else, whatever becomes of its session; and `release` still finds it.
+    pub(crate) async fn release_after(&self, claim: &Claim, rest: Duration) -> Result<()> {
+        let known = self.lines().own(&claim.name, claim.id).filter(|own| own.created != 0).cloned();
+        let Some(own) = known else { return Ok(()) };
+        // It goes on to exist when we have forgotten it: no later claim of ours may take its key for its own.
+        own.session().close();
+        let (lease, end) = self.cluster.last_lease(rest).await?;
+        let same = PutOptions::new().with_lease(lease).with_ignore_value();
+        let moved = vec![TxnOp::put(&*own.key.path, "", Some(same))];
+        let there = self.cluster.change(own.key.was_created(own.created), moved).await?;
+        let mut lines = self.lines();
+        if let Some(own) = lines.own(&claim.name, claim.id).filter(|now| now.created == own.created) {
+            (own.leaving, own.rests) = (true, Some(end));
+        }
+        if !there {
+            lines.strike(&claim.name, claim.id);
         }
         Ok(())
     }

@@ -27,7 +27,8 @@
 //! With a live session a claim is one request and a release is one, however many wait; a hand-over is pushed and needs
 //! no other. A `try` to share what others hold is two, and more while others come at the same moment. A claim that may
 //! share reads the whole line with its request, an exclusive one the first entry. A session is one lease for each TTL in
-//! use, renewed by one request for all that is held and waited for.
+//! use, renewed by one keep-alive for all that is held and waited for, and one more request for each 128 of them, which looks
+//! whether they are there.
 
 mod claim;
 mod fence;
@@ -35,6 +36,7 @@ mod line;
 mod lines;
 mod look;
 mod names;
+mod renew;
 mod store;
 mod tell;
 mod value;
@@ -132,6 +134,10 @@ impl Backend for Etcd {
         Ok(self.0.release(&claim.name, claim.id).await?)
     }
 
+    async fn release_after(&self, claim: &Claim, _place: Option<&Place>, rest: Duration) -> Result<()> {
+        self.opened()?.release_after(claim, rest).await
+    }
+
     async fn inspect(&self, name: &Name) -> Result<Line> {
         self.opened()?.inspect(name).await
     }
@@ -152,6 +158,7 @@ impl Backend for Etcd {
             .ttl(Duration::from_secs(2), Duration::from_secs(1))
             .recovery(Duration::from_secs(2))
             .atomic_multi(AT_ONCE)
+            .min_hold_outlives_process(true)
             .notes(
                 "A restore from a backup may turn revisions, and so tokens, back. The server raises a TTL to 1.5 times its \
                  election timeout; a new leader extends every lease by its TTL. All locks of one client and TTL share one \

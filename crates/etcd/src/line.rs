@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use leasehold_core::seam::{ClaimId, Grant, Mode, Moment, Place, Validity, holding};
+use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place, Validity, holding};
 use leasehold_etcd_client::{LeasedKey, Mirror, Mirrored, Session};
 
 /// One claim of ours, from just before its first request until its release is confirmed.
@@ -20,6 +20,10 @@ use leasehold_etcd_client::{LeasedKey, Mirror, Mirrored, Session};
 pub(crate) struct Own {
     pub(crate) id: ClaimId,
     pub(crate) key: Arc<LeasedKey>,
+    /// The number of its key, for the next one when it is gone.
+    pub(crate) slot: u32,
+    /// The mode that its first claim asked for.
+    pub(crate) mode: Mode,
     /// The key's create_revision, 0 while there is none that is known.
     pub(crate) created: i64,
     /// How many stood before it when it came, if its own transaction counted them.
@@ -29,6 +33,8 @@ pub(crate) struct Own {
     pub(crate) leaving: bool,
     /// When it was last claimed or renewed.
     pub(crate) tended: Moment,
+    /// It was left to end by itself, and has by then.
+    pub(crate) rests: Option<Moment>,
     /// The mirror of its line, while it waits.
     pub(crate) mirror: Option<Arc<Mirrored<Mode>>>,
 }
@@ -48,6 +54,23 @@ impl Own {
 
     pub(crate) fn grant(&self) -> Grant {
         Grant::of_place(self.place(), self.created, self.validity())
+    }
+
+    /// A claim of which nothing was sent yet.
+    pub(crate) fn new(claim: &Claim, key: Arc<LeasedKey>, slot: u32) -> Own {
+        Own {
+            id: claim.id,
+            key,
+            slot,
+            mode: claim.mode,
+            created: 0,
+            ahead: None,
+            granted: false,
+            leaving: false,
+            tended: Moment::now(),
+            rests: None,
+            mirror: None,
+        }
     }
 
     /// Its key has this create_revision; 0 if there is none (any more).
@@ -72,7 +95,7 @@ pub(crate) struct News {
 }
 
 /// Takes stock of our claims in a line after all changes of a revision, or of ours.
-pub(crate) fn news(ours: &mut [Own], line: &mut Mirror<Mode>) -> News {
+pub(crate) fn news<'a>(ours: impl Iterator<Item = &'a mut Own>, line: &mut Mirror<Mode>) -> News {
     let mut news = News::default();
     if !line.is_read() {
         return news;
@@ -81,7 +104,7 @@ pub(crate) fn news(ours: &mut [Own], line: &mut Mirror<Mode>) -> News {
     let holding = holding(&modes);
     let last = line.entries()[..holding].last().map_or(0, |holder| holder.created);
     let known = |own: &&mut Own| own.created != 0 && own.created <= line.revision() && !own.leaving;
-    for own in ours.iter_mut().filter(known) {
+    for own in ours.filter(known) {
         match line.entry(own.created) {
             None => {
                 news.gone.push(own.clone());

@@ -66,7 +66,8 @@ impl Store {
         Ok(self.look(name, SHOWN).await?.line())
     }
 
-    /// Ends the hold with this token, and notes under its session's lease that it did.
+    /// Ends the hold with this token, and notes under its session's lease that it did: without the note, if the server stores
+    /// nothing more.
     pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
         let (line, created) = (self.look(name, 0).await?, place_of_token(token));
         let mut holds = line.oldest.iter().take(line.line().holders.len());
@@ -77,7 +78,12 @@ impl Store {
             then.push(put(hold.lease(), &self.keys.eviction(created, key), ""));
         }
         let still = Compare::create_revision(hold.key(), CompareOp::Equal, created);
-        Ok(self.cluster.change(still, then).await?)
+        let delete = vec![then[0].clone()];
+        match self.cluster.change(still.clone(), then).await {
+            // Its holder learns it from its next renewal.
+            Err(failure) if failure.is_full() => Ok(self.cluster.change(still, delete).await?),
+            evicted => Ok(evicted?),
+        }
     }
 
     /// Reads all keys under the prefix: they are not in the order of the names (`a!/` comes before `a/`), so the first

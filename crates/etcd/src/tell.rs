@@ -65,6 +65,12 @@ impl Store {
         }
     }
 
+    /// Whether we have heard that the place was evicted.
+    pub(crate) fn was_evicted(&self, own: &Own) -> bool {
+        let note = self.note(own);
+        self.mirrors.always.look().entries().iter().any(|entry| entry.key == note.as_bytes())
+    }
+
     /// What is noted if the place is evicted.
     fn note(&self, own: &Own) -> String {
         self.keys.eviction(own.created, &own.key.path)

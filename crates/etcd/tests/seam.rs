@@ -73,9 +73,8 @@ async fn one_request_renews_all_that_is_held_and_waited_for() {
             assert!(validity.until(Moment::now()) >= validity.until(stamp));
             assert!(validity.until(Moment::now()).since(stamp) > TTL - Duration::from_millis(210));
         }
-        // The stream is counted when the server has noticed its end.
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        assert_eq!(requests_since(&server, &before).await, counts(&[("LeaseKeepAlive", 1)]));
+        // Beside the keep-alive, whose stream is counted when it ends: one look at the keys.
+        assert_eq!(requests_since(&server, &before).await, counts(&[("Txn", 1)]));
         // What the store does not have is lost, and only that.
         let gone = Tenure::new(Arc::new(fair("gone")), tenures[0].place.clone(), Some(FencingToken::new(1)));
         let stale = Tenure::new(tenures[1].claim.clone(), tenures[1].place.clone(), Some(FencingToken::new(256)));
@@ -95,13 +94,13 @@ async fn what_is_abandoned_ends_although_others_come() {
         let (first, abandoned) = (claim("a", Queue::Fair, ttl), claim("a", Queue::Fair, ttl));
         granted(etcd.claim(&first).await);
         release(&etcd, &first).await;
-        for (next, expected) in [(&abandoned, "LeaseKeepAlive"), (&claim("b", Queue::Fair, ttl), "LeaseGrant")] {
+        for (next, expected) in
+            [(&abandoned, &[("Txn", 2)][..]), (&claim("b", Queue::Fair, ttl), &[("LeaseGrant", 1), ("Txn", 1)])]
+        {
             tokio::time::sleep(ttl * 6 / 10).await;
             let before = requests(&server).await;
             granted(etcd.claim(next).await);
-            // The stream is counted when the server has noticed its end.
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            assert_eq!(requests_since(&server, &before).await, counts(&[(expected, 1), ("Txn", 1)]));
+            assert_eq!(requests_since(&server, &before).await, counts(expected));
         }
         assert_eq!(server.lease_count().await.unwrap(), 2);
         becomes_granted(&rival, &fair("a")).await;
@@ -214,7 +213,11 @@ async fn late_claim(server: &testbed::Etcd, queue: Queue, withdrawn: bool) -> bo
     let late = claim("late", queue, TTL);
     // Two silences, and the client takes the connection for dead.
     for _ in 0..2 {
-        assert_eq!(etcd.claim(&late).await.unwrap_err().kind(), ErrorKind::Ambiguous);
+        match etcd.claim(&late).await {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Ambiguous),
+            // On a busy machine it was taken for dead before.
+            Ok(answer) => assert!(matches!(answer, Claimed::Granted(_)) && trap.has_sprung(), "{answer:?}"),
+        }
     }
     assert!(trap.has_sprung());
     // The limit is so short that a busy machine may miss it.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::take;
 use std::time::Duration;
 
-use leasehold_core::seam::{Admission, admit, place_of_token};
+use leasehold_core::seam::{Admission, Queue, admit, place_of_token};
 use leasehold_etcd_client::Event;
 
 use super::Mode::{Exclusive, Shared};
@@ -26,7 +26,7 @@ struct Line {
 
 impl Line {
     fn news(&mut self) -> News {
-        news(&mut self.own, &mut self.mirror)
+        news(self.own.iter_mut(), &mut self.mirror)
     }
 
     fn place(&mut self, created: i64, stand: Stand) {
@@ -39,8 +39,9 @@ impl Line {
             known.granted |= granted;
             return;
         }
-        let (id, key, tended) = (id(created), Arc::new(LeasedKey::new(session, "")), Moment::now());
-        self.own.push(Own { id, key, created, ahead, granted, leaving: false, tended, mirror: None });
+        let claim = Claim::new("a", Exclusive, Queue::Fair, Duration::from_secs(9), "");
+        let own = Own::new(&claim, Arc::new(LeasedKey::new(session, "")), 0);
+        self.own.push(Own { id: id(created), created, ahead, granted, ..own });
     }
 
     fn hear(&mut self, event: Event<Mode>) {
