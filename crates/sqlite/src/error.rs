@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use leasehold_core::{Error, ErrorKind};
 use rusqlite::ErrorCode;
+use rustix::io::Errno;
 
 /// The byte of the `-shm` file that is locked by whoever writes (SQLite's *WAL-mode File Format*, section 2.2: the locks).
 const WRITE_LOCK: u64 = 120;
@@ -27,9 +28,17 @@ pub(crate) fn of(e: &rusqlite::Error, file: &Path) -> Error {
         ReadOnly | PermissionDenied | AuthorizationForStatementDenied => {
             (ErrorKind::Denied, "may not be written: the file, its directory or its file system is read-only for us")
         }
+        CannotOpen if no_descriptor_is_left() => {
+            (ErrorKind::Unavailable, "cannot be opened: this process has too many open files (ulimit -n)")
+        }
         CannotOpen => (ErrorKind::Denied, "cannot be opened, or the files beside it cannot be made"),
         DiskFull => (ErrorKind::Unavailable, "cannot grow: the disk is full"),
-        OutOfMemory | SystemIoFailure => (ErrorKind::Unavailable, "cannot be read or written"),
+        OutOfMemory => (ErrorKind::Unavailable, "cannot be read or written"),
+        SystemIoFailure => {
+            let what = "cannot be read or written. Was it, or -wal or -shm beside it, cut or changed by hand? Then delete \
+                        all three: whoever comes next begins anew";
+            (ErrorKind::Unavailable, what)
+        }
         NotADatabase | DatabaseCorrupt => {
             let what = "is damaged, or no SQLite database. It is not made anew by itself, since somebody may hold a lock \
                         in it: end all its users, delete it, and start again; tokens keep rising";
@@ -38,6 +47,12 @@ pub(crate) fn of(e: &rusqlite::Error, file: &Path) -> Error {
         _ => (ErrorKind::Internal, "is not as Leasehold left it"),
     };
     Error::new(kind, format!("{file_name} {what} ({e})"))
+}
+
+/// SQLite does not say so. It has closed by now what it could open: as many as it needs are tried.
+fn no_descriptor_is_left() -> bool {
+    let tried: io::Result<Vec<_>> = (0..4).map(|_| fs::File::open("/")).collect();
+    tried.is_err_and(|e| matches!(Errno::from_io_error(&e), Some(Errno::MFILE | Errno::NFILE)))
 }
 
 /// Of a commit: an error of the disk leaves open what is in the log.

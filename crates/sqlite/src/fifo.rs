@@ -5,12 +5,13 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use leasehold_core::Result;
 use leasehold_core::seam::ClaimId;
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mkfifoat, open};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fchmod, fstat, mkfifoat, open};
 use rustix::io::{Errno, read, write};
 
 use crate::error;
@@ -40,17 +41,30 @@ pub(crate) struct Fifo {
 
 impl Fifo {
     pub(crate) fn create(real: &Path) -> Result<Fifo> {
-        let fifo = fastrand::i64(1..);
-        let path = path(real, fifo);
-        let of = |e: Errno| error::of_io(&e.into(), &path, "cannot be made");
-        mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).map_err(of)?;
-        // Whoever shares the file may ring; the umask does not cut this.
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600 | group_bits(real)))
-            .map_err(|e| error::of_io(&e, &path, "cannot be shared"))?;
-        let fd = open(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty());
-        let fd = fd.map_err(of)?;
-        let stat = fstat(&fd).map_err(of)?;
-        Ok(Fifo { fd, address: Address { fifo, dev: stat.st_dev as i64, ino: stat.st_ino as i64 }, path })
+        loop {
+            let fifo = fastrand::i64(1..);
+            let path = path(real, fifo);
+            let of = |e: Errno| error::of_io(&e.into(), &path, "cannot be made");
+            mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).map_err(of)?;
+            let fd = open(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty());
+            let fd = match fd {
+                // Somebody swept before we had it open, and took it for a dead one's.
+                Err(Errno::NOENT) => continue,
+                Err(e) => {
+                    let _ = fs::remove_file(&path);
+                    return Err(of(e));
+                }
+                Ok(fd) => fd,
+            };
+            // Whoever shares the file may ring; the umask does not cut this.
+            fchmod(&fd, Mode::from_raw_mode(0o600 | group_bits(real))).map_err(of)?;
+            let stat = fstat(&fd).map_err(of)?;
+            let address = Address { fifo, dev: stat.st_dev as i64, ino: stat.st_ino as i64 };
+            let fifo = Fifo { fd, address, path };
+            if !fifo.has_vanished() {
+                return Ok(fifo);
+            }
+        }
     }
 
     /// Whether somebody deleted it: nobody can ring us, or see our end, any more.
@@ -88,6 +102,20 @@ pub(crate) fn remove(real: &Path, fifo: i64) {
     if fs::symlink_metadata(&path).is_ok_and(|file| file.file_type().is_fifo()) {
         let _ = fs::remove_file(path);
     }
+}
+
+/// All FIFOs of this file's clients, as they are there.
+pub(crate) fn beside(real: &Path) -> Vec<Address> {
+    let Some((folder, name)) = real.parent().zip(real.file_name()) else { return Vec::new() };
+    let prefix = [name.as_bytes(), b"-fifo-"].concat();
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let address = |file: fs::DirEntry| {
+        let digits = file.file_name().as_bytes().strip_prefix(&*prefix)?.to_vec();
+        let fifo = i64::from_str_radix(&String::from_utf8(digits).ok()?, 16).ok()?;
+        let stat = file.metadata().ok()?;
+        Some(Address { fifo, dev: stat.dev() as i64, ino: stat.ino() as i64 })
+    };
+    files.filter_map(address).collect()
 }
 
 /// What is behind an address.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -10,14 +10,23 @@ use std::time::Duration;
 use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, Result};
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
-use rustix::fs::{Access, access, statfs};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior, ffi, params};
+use rustix::fs::{Access, FallocateFlags, Mode, OFlags, access, fallocate, open, statfs, statvfs};
+use rustix::io::Errno;
 
+use crate::client::now;
 use crate::error;
+use crate::generation::{self, Files, Header, beside};
+use crate::presence::Presence;
 
-/// `application_id` and `user_version` of our files.
-const APPLICATION: i64 = 0x4C65_6173;
-const VERSION: i64 = 1;
+/// How many pages the log has when it is written back into the file, and how many bytes it has room for from the start, so
+/// that a full disk refuses no renewal.
+const LOG_PAGES: i64 = 256;
+const LOG_BYTES: u64 = 2 << 20;
+/// By how many pages the file may grow at once, and how much of the disk must be free for that: its log has to be written
+/// back into it later, or nothing could be renewed.
+const STEP_PAGES: i64 = 256;
+const STEP_BYTES: u64 = 4 << 20;
 /// How long opening may wait for others.
 const OPENING: Duration = Duration::from_secs(3);
 /// File systems on which locks, shared memory or FIFOs do not reach every user of a file: the numbers of statfs(2).
@@ -43,104 +52,211 @@ pub(crate) struct File {
     /// The path without links: what the names of FIFOs are made of.
     pub(crate) real: PathBuf,
     pub(crate) connection: Connection,
-    /// The boot whose times are in it.
-    boot: String,
-    identity: (u64, u64),
+    pub(crate) presence: Presence,
+    files: Files,
+    generation: i64,
+}
+
+/// What came of opening the files that were there.
+enum Joined {
+    /// They are one generation, with this number.
+    Open(Connection, i64),
+    /// Others have replaced or completed them meanwhile, or we have.
+    Changed,
+    /// They are of another boot, or not those that belong together: nobody may use them any more. With the last token.
+    Stale(i64),
+}
+
+/// Why they cannot be opened.
+enum Failed {
+    Sqlite(rusqlite::Error),
+    Other(Error),
+}
+
+impl From<rusqlite::Error> for Failed {
+    fn from(e: rusqlite::Error) -> Failed {
+        Failed::Sqlite(e)
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(e: Error) -> Failed {
+        Failed::Other(e)
+    }
 }
 
 impl File {
-    /// Opens the file, or makes it if there is none. Whatever is left in it of another boot is dead.
-    pub(crate) fn open(path: &Path) -> Result<File> {
+    /// Opens the file. It is begun anew if there is none, if it is of another boot, or if it is not together any more with the
+    /// files beside it: then it grants nothing until every lease of those who live may have ended, whatever they still use.
+    /// `lease`: the longest of our own in files that we used until now.
+    pub(crate) fn open(path: &Path, lease: i64) -> Result<File> {
         let boot = boot()?;
         let folder = path.parent().unwrap_or(Path::new("/"));
         stands_on_local_disk(folder)?;
         access(folder, Access::WRITE_OK | Access::EXEC_OK)
             .map_err(|e| error::of_io(&e.into(), folder, "is a directory in which we may make no files"))?;
-        let before = fs::metadata(path).ok();
-        if before.as_ref().is_some_and(|file| !file.is_file()) {
+        if fs::metadata(path).is_ok_and(|file| !file.is_file()) {
             return Err(Error::new(ErrorKind::Invalid, format!("{} is no file", path.display())));
         }
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        wait_until(Moment::now() + OPENING);
-        let of = |e: rusqlite::Error| error::of(&e, path);
-        let mut connection = Connection::open_with_flags(path, flags).map_err(of)?;
-        let real = path.canonicalize().map_err(|e| error::of_io(&e, path, "cannot be found"))?;
-        prepare(&mut connection, &real, &boot, before.is_none()).map_err(of)??;
-        let identity = identity(path);
-        let identity = identity.filter(|now| before.is_none_or(|file| *now == (file.dev(), file.ino())));
-        let replaced = || Error::new(ErrorKind::Unavailable, format!("{} was replaced just now", path.display()));
-        Ok(File { path: path.into(), real, connection, boot, identity: identity.ok_or_else(replaced)? })
-    }
-
-    /// Whether the path still leads to the file that was opened. SQLite would go on in a deleted one, beside whoever made
-    /// it anew. The file itself is not opened to find out: to close it would drop SQLite's locks, as POSIX wants it.
-    pub(crate) fn is_current(&self) -> bool {
-        identity(&self.path) == Some(self.identity)
-    }
-
-    /// Whether the times in the file are still those of this boot: another one has no business in it.
-    pub(crate) fn is_of_this_boot(&self) -> rusqlite::Result<bool> {
-        let boot = "SELECT boot = ?1 FROM meta";
-        self.connection.prepare_cached(boot)?.query_row([&self.boot], |row| row.get(0))
-    }
-}
-
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
-}
-
-fn prepare(connection: &mut Connection, real: &Path, boot: &str, is_new: bool) -> rusqlite::Result<Result<()>> {
-    connection.busy_handler(Some(wait))?;
-    // Group members who may make files beside it share it. What SQLite makes later takes the file's own bits.
-    let group = group_bits(real);
-    if is_new && group != 0 {
-        // Refused if somebody else was faster to make it: then it is theirs to say.
-        let _ = fs::set_permissions(real, fs::Permissions::from_mode(0o600 | group));
-    }
-    loop {
-        // The change of mode does not ask the busy handler.
-        match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0)) {
-            Ok(mode) if mode == "wal" => break,
-            Ok(mode) => return Ok(unsupported(real, &format!("SQLite answers journal_mode {mode:?}, not \"wal\""))),
-            Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) && wait(0) => {}
-            Err(e) => return Err(e),
+        let real = without_links(path)?;
+        let mut presence = Presence::open(&real, real.parent().unwrap_or(folder))?;
+        presence.set(lease)?;
+        let deadline = Moment::now() + OPENING;
+        wait_until(deadline);
+        while Moment::now() < deadline {
+            let files = Files::at(path, &real);
+            let token = match look(&real, files)? {
+                Some(token) => token,
+                None => match join(&real, files, &boot, &presence)? {
+                    Joined::Open(connection, generation) => {
+                        let files = Files::at(path, &real);
+                        return Ok(File { path: path.into(), real, connection, presence, files, generation });
+                    }
+                    Joined::Changed => continue,
+                    Joined::Stale(token) => token,
+                },
+            };
+            generation::begin(&real, files, token, &presence, deadline)?;
         }
+        Err(Error::new(ErrorKind::Unavailable, format!("{} is replaced again and again", path.display())))
     }
-    connection.execute_batch("PRAGMA synchronous = NORMAL")?;
+
+    /// Whether the paths still lead to the files that were opened. SQLite would go on in deleted ones, beside whoever made
+    /// them anew.
+    pub(crate) fn is_current(&self) -> bool {
+        Files::at(&self.path, &self.real) == self.files
+    }
+
+    /// Until when nothing is granted; `None` if another generation has no business in this file any more.
+    pub(crate) fn quiet(&self) -> rusqlite::Result<Option<i64>> {
+        let quiet = "SELECT quiet FROM meta WHERE generation = ?1";
+        self.connection.prepare_cached(quiet)?.query_row([self.generation], |row| row.get(0)).optional()
+    }
+
+    /// Lets the file grow by a step, if the disk has room for it.
+    pub(crate) fn may_grow(&self) -> bool {
+        let free = self.real.parent().and_then(|folder| statvfs(folder).ok());
+        let has_room = free.is_some_and(|free| free.f_bavail.saturating_mul(free.f_frsize) > STEP_BYTES);
+        let pages = self.connection.query_row("PRAGMA page_count", [], |row| row.get::<_, i64>(0));
+        has_room && pages.is_ok_and(|pages| limit_pages(&self.connection, pages + STEP_PAGES).is_ok())
+    }
+
+    /// Has the file begun anew: what is in it is not what we wrote.
+    pub(crate) fn condemn(&self, deadline: Moment) -> Result<()> {
+        let token = "SELECT token FROM meta";
+        let token = self.connection.query_row(token, [], |row| row.get(0)).unwrap_or(0);
+        generation::begin(&self.real, self.files, token, &self.presence, deadline)
+    }
+}
+
+/// The last token if the file has to be begun anew before anybody opens it.
+fn look(real: &Path, files: Files) -> Result<Option<i64>> {
+    if !files.is_there() {
+        return Ok(Some(0));
+    }
+    if files.are_complete() {
+        return Ok(None);
+    }
+    let header = Header::read(real).map_err(|e| error::of(&e, real))?;
+    header.check(real)?;
+    // Whoever opens a new one makes the files beside it. All others have been used, perhaps by somebody who still does.
+    Ok((!header.is_new()).then_some(header.token))
+}
+
+fn join(real: &Path, files: Files, boot: &str, presence: &Presence) -> Result<Joined> {
+    match try_to_join(real, files, boot, presence) {
+        Ok(joined) => Ok(joined),
+        Err(Failed::Other(e)) => Err(e),
+        Err(Failed::Sqlite(e)) => match Header::read(real) {
+            // What a power cut has left, or what a file and the log of another make together. Nobody has used that.
+            Ok(header) if header.is_of_others(files.mark(boot)) => Ok(Joined::Stale(header.token)),
+            _ => Err(error::of(&e, real)),
+        },
+    }
+}
+
+fn try_to_join(real: &Path, files: Files, boot: &str, presence: &Presence) -> std::result::Result<Joined, Failed> {
+    let mut connection = connect(real)?;
+    if connection.is_readonly("main")? {
+        return Err(Failed::Sqlite(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_READONLY), None)));
+    }
+    let header = Header::of(&connection)?;
+    header.check(real)?;
+    if connection.query_row("PRAGMA journal_mode", [], |row| row.get::<_, String>(0))? != "wal" {
+        return Ok(Joined::Stale(header.token));
+    }
+    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // The same before and after: it is those that we have opened.
+    if !files.are_complete() || Files::at(real, real) != files {
+        return Ok(Joined::Changed);
+    }
+    let meta = "SELECT files, boot, generation, token FROM meta";
+    let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get(2)?, row.get(3)?));
+    let known = tx.query_row(meta, [], read).optional()?;
+    let Some((known, of, mut generation, token)) = known else { return Ok(Joined::Stale(0)) };
+    if known.is_empty() {
+        let others = presence.longest_of_others()?;
+        let quiet = if others == 0 { 0 } else { now().saturating_add(others) };
+        generation = fastrand::i64(1..);
+        let begin = "UPDATE meta SET files = ?1, boot = ?2, generation = ?3, quiet = ?4";
+        tx.execute(begin, params![files.text(), boot, generation, quiet])?;
+        tx.execute_batch(&format!("PRAGMA user_version = {}", files.mark(boot)))?;
+        grow(&beside(real, "-wal"))?;
+        tx.commit()?;
+        // Now the file itself says that it is in use, whatever becomes of its log.
+        connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+    } else if (known, &*of) != (files.text(), boot) {
+        return Ok(Joined::Stale(token));
+    } else {
+        drop(tx);
+    }
+    // It grows by steps from here on.
+    limit_pages(&connection, 1)?;
+    Ok(Joined::Open(connection, generation))
+}
+
+fn connect(real: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(real, flags)?;
+    connection.busy_handler(Some(wait))?;
+    // The log stays for the next process. And whoever closes last would delete what is at the log's path, which may be the
+    // log of others by then.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     // More than there are statements: none is ever compiled twice.
     connection.set_prepared_statement_cache_capacity(64);
     // Nor again for another value: the bundled SQLite is built to plan by values, which gains nothing with these indexes.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-    // The log stays for the next process, which then needs neither to sync nor to make it.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let number = |pragma: &str| tx.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i64>(0));
-    let tables: i64 = tx.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    match (number("application_id")?, number("user_version")?) {
-        (APPLICATION, VERSION) => {}
-        (APPLICATION, other) => {
-            return Ok(unsupported(real, &format!("it was made by another version of Leasehold (schema {other})")));
-        }
-        (0, 0) if tables == 0 => {
-            tx.execute_batch(include_str!("schema.sql"))?;
-            tx.execute("INSERT INTO meta VALUES (?1, 0)", [boot])?;
-            tx.execute_batch(&format!("PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}"))?;
-        }
-        _ => return Ok(unsupported(real, "it is another program's database")),
-    }
-    if tx.execute("UPDATE meta SET boot = ?1 WHERE boot <> ?1", [boot])? > 0 {
-        let mut left = tx.prepare("SELECT fifo FROM session UNION SELECT fifo FROM observer")?;
-        for fifo in left.query_map([], |row| row.get(0))? {
-            crate::fifo::remove(real, fifo?);
-        }
-        tx.execute_batch("DELETE FROM place; DELETE FROM session; DELETE FROM observer")?;
-    }
-    tx.commit()?;
-    Ok(Ok(()))
+    // Nothing waits for the disk: what a power cut leaves is of another boot, and begun anew.
+    connection.execute_batch("PRAGMA synchronous = OFF")?;
+    connection.query_row(&format!("PRAGMA wal_autocheckpoint = {LOG_PAGES}"), [], |_| Ok(()))?;
+    Ok(connection)
 }
 
-fn unsupported(file: &Path, what: &str) -> Result<()> {
-    Err(Error::new(ErrorKind::Unsupported, format!("{} cannot be used: {what}", file.display())))
+/// At least as many as there are.
+fn limit_pages(connection: &Connection, pages: i64) -> rusqlite::Result<()> {
+    connection.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))
+}
+
+/// Gives the log its room. Where that cannot be asked for, it grows as it is written.
+fn grow(log: &Path) -> Result<()> {
+    let of = |e: Errno| error::of_io(&e.into(), log, "cannot be made large enough");
+    let log = open(log, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()).map_err(of)?;
+    match fallocate(&log, FallocateFlags::empty(), 0, LOG_BYTES) {
+        Err(Errno::OPNOTSUPP) => Ok(()),
+        grown => grown.map_err(of),
+    }
+}
+
+/// The file's path without links, also if it is not there yet.
+fn without_links(path: &Path) -> Result<PathBuf> {
+    let of = |e| error::of_io(&e, path, "cannot be found");
+    match path.canonicalize() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => {
+            let folder = path.parent().unwrap_or(Path::new("/")).canonicalize().map_err(of)?;
+            Ok(folder.join(path.file_name().unwrap_or_default()))
+        }
+        found => found.map_err(of),
+    }
 }
 
 /// What the directory lets its group do, for the files that we make in it.

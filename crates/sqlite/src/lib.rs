@@ -1,8 +1,9 @@
 //! The embedded store of Leasehold: one SQLite file, shared by the processes of one machine. No server.
 //!
-//! `config` reads URLs, `file` opens the file and knows whether it can be trusted where it is, `schema.sql` says what is in
-//! it, `client` is the thread that owns the connection, `line` is what one transaction does, `row` what it reads and writes,
-//! `fifo` is how processes wake each other and see each other die, `look` inspects, `error` says honestly what went wrong.
+//! `config` reads URLs, `file` opens the file and knows whether it can be trusted where it is, `generation` begins it anew,
+//! `presence` says how long who lives must be waited for then, `schema.sql` says what is in it, `client` is the thread that owns the connection, `line` is what one transaction does, `row` what it reads and writes,
+//! `fifo` is how processes wake each other and see each other die, `look` inspects, `error`
+//! says honestly what went wrong.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("leasehold-sqlite needs Linux: CLOCK_BOOTTIME, boot ids and /proc");
@@ -12,8 +13,10 @@ mod config;
 mod error;
 mod fifo;
 mod file;
+mod generation;
 mod line;
 mod look;
+mod presence;
 mod row;
 
 use std::fmt;
@@ -58,10 +61,16 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// then rings exactly its FIFO; nobody polls. A FIFO is also its process's life: it ends when the process does, however it
 /// ends, and whoever is next sees that at once. A holder that is stopped is another thing: its lease has to end.
 ///
+/// **Its files.** The file, a log of 2 MB (`-wal`) and its index (`-shm`) belong together. If one is deleted or another one,
+/// whoever comes next begins all three anew. Each client that holds or waits has a lock on their directory, which says how long
+/// its longest lease is; the new files grant nothing for as long as the longest of those, so that nobody holds beside
+/// somebody in the old ones, who is told at the next renewal. A reboot begins them anew as well, at once, and tokens go on
+/// rising. Nothing is ever synced to the disk.
+///
 /// **What it is not for.** Network file systems, which are refused. A process that is stopped inside a transaction, for
 /// which there are some fifty microseconds in each request, holds up every lock in the file until it is continued or
-/// ended: the errors of all others name it. Nothing else should open the file: a `close` of any descriptor of it drops the
-/// locks that SQLite has in that process, as POSIX wants it.
+/// ended: the errors of all others name it. Nothing but SQLite should open the file: a `close` of any descriptor of it drops
+/// the locks that SQLite has in that process, as POSIX wants it.
 pub struct Sqlite {
     path: PathBuf,
     client: Arc<Handle>,
@@ -189,7 +198,7 @@ impl Backend for Sqlite {
 }
 
 const NOTES: &str = "\
-For processes of one machine. Exclusion holds while they use the same file: whoever deletes or replaces it makes a second \
-one, and the holders in the first learn that at their next renewal. A process that dies is replaced at once, a stopped one \
-after its TTL. A process stopped inside a transaction holds up all locks of the file. Tokens are never below the wall clock \
-in µs: they rise also when the file is lost, unless that clock steps back past the loss.";
+For processes of one machine. Exclusion holds while they use the same path in the same directory: if the files there are \
+deleted or replaced, the new ones grant nothing until every lease of a living client may have ended. A process that dies is \
+replaced at once, a stopped one after its TTL. A process stopped inside a transaction holds up all locks of the file. Tokens \
+are never below the wall clock in µs: they rise also when the file is lost, unless that clock steps back past the loss.";

@@ -26,6 +26,11 @@ pub(crate) struct Lines<'a> {
     me: &'a mut Me,
     /// When it began, on CLOCK_BOOTTIME.
     now: i64,
+    /// Until when nothing is granted.
+    quiet: i64,
+    /// The end of a session is not the one that we have written.
+    pub(crate) went_back: bool,
+    written: Written,
     rings: Vec<Ring>,
     /// Names whose holder, or the holder's label, is another.
     stirred: BTreeSet<String>,
@@ -37,7 +42,12 @@ pub(crate) struct Me {
     pub(crate) address: Address,
     /// The TTL of each place, and until when it lasts if nobody claims or renews it: its session lives on with others.
     pub(crate) tended: HashMap<ClaimId, (i64, i64)>,
+    /// The end that we have written last into the session of each TTL.
+    pub(crate) written: HashMap<i64, i64>,
 }
+
+/// The ends that one transaction has written into sessions, by TTL.
+type Written = Vec<(i64, i64)>;
 
 /// A word for a client's FIFO, and the line that it is about.
 pub(crate) struct Ring {
@@ -67,12 +77,13 @@ impl Head {
 }
 
 impl<'a> Lines<'a> {
-    pub(crate) fn new(tx: &'a Transaction<'a>, me: &'a mut Me, now: i64) -> Lines<'a> {
-        Lines { tx, me, now, rings: Vec::new(), stirred: BTreeSet::new() }
+    pub(crate) fn new(tx: &'a Transaction<'a>, me: &'a mut Me, now: i64, quiet: i64) -> Lines<'a> {
+        let (rings, written, stirred) = Default::default();
+        Lines { tx, me, now, quiet, went_back: false, written, rings, stirred }
     }
 
-    /// Whom to tell once it is committed.
-    pub(crate) fn rings(mut self) -> rusqlite::Result<Vec<Ring>> {
+    /// Whom to tell once it is committed, and which ends of sessions it has written.
+    pub(crate) fn done(mut self) -> rusqlite::Result<(Vec<Ring>, Written)> {
         for name in self.stirred {
             let all = "SELECT fifo, dev, ino FROM observer WHERE name = ?1";
             for to in self.tx.prepare_cached(all)?.query_map([&name], Address::read)? {
@@ -80,7 +91,7 @@ impl<'a> Lines<'a> {
                 self.rings.push(Ring { to: to?, name: name.clone(), word });
             }
         }
-        Ok(self.rings)
+        Ok((self.rings, self.written))
     }
 
     /// Takes or keeps a place. The inner error is the claim's own fault.
@@ -105,7 +116,7 @@ impl<'a> Lines<'a> {
         if let Err(e) = self.same_permits(name, claim.mode)? {
             return Ok(Err(e));
         }
-        let is_in = head.next.is_none() && admit(&head.modes(), claim.mode) == Admission::In;
+        let is_in = self.grants() && head.next.is_none() && admit(&head.modes(), claim.mode) == Admission::In;
         if !is_in && claim.queue == Queue::Try {
             self.me.tended.remove(&claim.id);
             let who = self.contention(&head, name, 0)?;
@@ -169,7 +180,8 @@ impl<'a> Lines<'a> {
             self.stirred.insert(name.to_owned());
         }
         let mut head = self.head(name)?;
-        for holder in head.holders.iter_mut().filter(|holder| holder.token.is_none()) {
+        let grants = self.grants();
+        for holder in head.holders.iter_mut().filter(|holder| grants && holder.token.is_none()) {
             let token = self.mint(holder.turns)?;
             let grant = "UPDATE place SET token = ?2, since = ?3 WHERE seq = ?1";
             let since = wall().as_millis() as i64;
@@ -180,6 +192,11 @@ impl<'a> Lines<'a> {
             self.stirred.insert(name.to_owned());
         }
         Ok(head)
+    }
+
+    /// Not while leases may live in files that these have replaced.
+    fn grants(&self) -> bool {
+        self.now >= self.quiet
     }
 
     pub(crate) fn serve(&mut self, name: &str) -> rusqlite::Result<()> {
@@ -213,14 +230,19 @@ impl<'a> Lines<'a> {
         let insert = "INSERT OR REPLACE INTO session (fifo, dev, ino, pid, ttl, until) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
         let until = self.now.saturating_add(ttl);
         self.tx.prepare_cached(insert)?.execute(params![fifo, dev, ino, std::process::id(), ttl, until])?;
+        self.written.push((ttl, until));
         Ok(self.tx.last_insert_rowid())
     }
 
     /// This client's session of this TTL and its end, unless it has ended.
-    fn alive(&self, ttl: i64) -> rusqlite::Result<Option<(i64, i64)>> {
-        let alive = "SELECT id, until FROM session WHERE fifo = ?1 AND ttl = ?2 AND until > ?3";
-        let found = params![self.me.address.fifo, ttl, self.now];
-        self.tx.prepare_cached(alive)?.query_row(found, |row| Ok((row.get(0)?, row.get(1)?))).optional()
+    fn alive(&mut self, ttl: i64) -> rusqlite::Result<Option<(i64, i64)>> {
+        let of = "SELECT id, until FROM session WHERE fifo = ?1 AND ttl = ?2";
+        let found = params![self.me.address.fifo, ttl];
+        let found = self.tx.prepare_cached(of)?.query_row(found, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+        // Others set it to 0 at most. A copy of earlier days has been put into the file.
+        let written = self.me.written.get(&ttl).copied().unwrap_or_default();
+        self.went_back |= found.is_some_and(|(_, until)| 0 < until && until < written);
+        Ok(found.filter(|(_, until)| *until > self.now))
     }
 
     /// Extends a session and all its places but those that nobody tends.
@@ -230,7 +252,9 @@ impl<'a> Lines<'a> {
         let untended: Vec<ClaimId> = untended.map(|(claim, _)| claim).collect();
         untended.into_iter().try_for_each(|claim| self.withdraw(claim))?;
         let extend = "UPDATE session SET until = ?2 WHERE id = ?1";
-        self.tx.prepare_cached(extend)?.execute(params![id, self.now.saturating_add(ttl)])?;
+        let until = self.now.saturating_add(ttl);
+        self.tx.prepare_cached(extend)?.execute(params![id, until])?;
+        self.written.push((ttl, until));
         Ok(())
     }
 
@@ -354,6 +378,6 @@ pub(crate) fn is_end_of_line(c: char) -> bool {
     c == '\n'
 }
 
-fn nanos(d: Duration) -> i64 {
+pub(crate) fn nanos(d: Duration) -> i64 {
     i64::try_from(d.as_nanos()).unwrap_or(i64::MAX)
 }

@@ -1,7 +1,14 @@
 -- Everything that the store keeps. Times are nanoseconds of CLOCK_BOOTTIME, but for `since`: milliseconds of the wall clock.
 
--- The boot to which those times belong, and the last fencing token.
-CREATE TABLE meta (boot TEXT NOT NULL, token INTEGER NOT NULL) STRICT;
+-- The three files that belong together, the boot to which those times belong, the number of this generation, until when it
+-- grants nothing, and the last fencing token.
+CREATE TABLE meta (
+    files TEXT NOT NULL,
+    boot TEXT NOT NULL,
+    generation INTEGER NOT NULL,
+    quiet INTEGER NOT NULL,
+    token INTEGER NOT NULL
+) STRICT;
 
 -- One row for each client and TTL, however many places it has: renewing is one update.
 CREATE TABLE session (

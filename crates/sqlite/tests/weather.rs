@@ -1,4 +1,4 @@
-//! Bad days: files that vanish, are damaged, full, locked or refused, and processes that stop or lose their FIFO.
+//! Bad days: places that are locked, refused or short of something, and processes that stop or lose their FIFO.
 //!
 //! Some processes run in namespaces of their own (`unshare`), where they mount what they need; one test needs to be root.
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::Moment;
-use leasehold_core::{Error, ErrorKind, Loss, Store};
+use leasehold_core::{Error, ErrorKind, Store};
 use leasehold_sqlite::Sqlite;
 use rusqlite::Connection;
 use support::*;
@@ -23,22 +23,21 @@ use support::*;
 fn main() -> ExitCode {
     let roles: &[Role] = &[
         ("connect", connect),
+        ("connect_on_cue", connect_on_cue),
         ("connect_in_a_read_only_folder", connect_in_a_read_only_folder),
         ("fill_the_disk", fill_the_disk),
         ("hold", hold),
+        ("hold_beside_work", hold_beside_work),
         ("hold_with_a_guardian", hold_with_a_guardian),
         ("stay_in_a_transaction", stay_in_a_transaction),
     ];
     let tests: &[Test] = &[
-        ("file/deleted_is_loss", deleted_is_loss),
-        ("file/replaced_is_loss", replaced_is_loss),
-        ("file/of_another_boot_is_free", of_another_boot_is_free),
-        ("file/damaged_is_an_error_and_stays", damaged_is_an_error_and_stays),
-        ("file/of_somebody_else_is_refused", of_somebody_else_is_refused),
         ("file/locked_names_the_process", locked_names_the_process),
         ("file/locked_by_a_stopped_process_says_so", locked_by_a_stopped_process_says_so),
         ("place/read_only_is_denied", read_only_is_denied),
-        ("place/full_disk_is_an_error_until_there_is_room", full_disk_is_an_error),
+        ("disk/full_keeps_what_is_held", full_disk_keeps_what_is_held),
+        ("disk/stalled_keeps_what_is_held", stalled_disk_keeps_what_is_held),
+        ("descriptors/none_left_is_an_error", no_descriptor_is_an_error),
         ("place/is_shared_by_its_group", is_shared_by_its_group),
         ("place/network_file_system_is_refused", network_file_system_is_refused),
         ("place/time_namespace_is_refused", time_namespace_is_refused),
@@ -68,93 +67,6 @@ async fn in_line(store: &Store, name: &str, n: usize) {
     while store.lock(name).inspect().await.unwrap().waiters.len() != n {
         tokio::time::sleep(ms(5)).await;
     }
-}
-
-/// Whoever held in the deleted file hears of it, and then stands in the line of the new one, whose tokens are greater.
-fn deleted_is_loss() {
-    let place = Place::new();
-    run(async {
-        let old = store(place.path()).await.ttl(Duration::from_secs(2));
-        let first = old.lock("a").acquire().await.unwrap();
-        delete(&files(&place, "locks.db"));
-        let new = store(place.path()).await.ttl(Duration::from_secs(2));
-        let second = new.lock("a").try_acquire().await.unwrap();
-        assert!(second.fencing_token() > first.fencing_token());
-        assert_eq!(tokio::time::timeout(Duration::from_secs(2), first.lost()).await.unwrap(), Loss::Gone);
-        let again = tokio::spawn(old.lock("a").acquire());
-        in_line(&new, "a", 1).await;
-        let token = second.fencing_token();
-        second.release().await.unwrap();
-        assert!(again.await.unwrap().unwrap().fencing_token() > token);
-    });
-}
-
-/// The same for a file that was moved into its place, as a restore from a copy does.
-fn replaced_is_loss() {
-    let place = Place::new();
-    run(async {
-        let other = place.folder().join("other.db");
-        store(&other).await.lock("b").acquire().await.unwrap().release().await.unwrap();
-        let here = store(place.path()).await.ttl(Duration::from_secs(2));
-        let guard = here.lock("a").acquire().await.unwrap();
-        fs::rename(&other, place.path()).unwrap();
-        assert_eq!(tokio::time::timeout(Duration::from_secs(2), guard.lost()).await.unwrap(), Loss::Gone);
-        let next = here.lock("a").try_acquire().await.unwrap();
-        assert!(next.fencing_token() > guard.fencing_token());
-    });
-}
-
-/// What another boot has left is dead, however long its lease: only the time of this boot means anything.
-fn of_another_boot_is_free() {
-    let place = Place::new();
-    run(async {
-        let mut holder = Actor::start("hold", &[&place.word(), "a", "60000"]);
-        holder.says("held");
-        holder.signal("STOP"); // as alive as the file of a machine that was switched off
-        let database = Connection::open(place.path()).unwrap();
-        database.execute("UPDATE meta SET boot = 'another'", []).unwrap();
-        let here = store(place.path()).await;
-        let guard = here.lock("a").try_acquire().await.unwrap();
-        holder.signal("CONT");
-        holder.cue();
-        holder.says("lost");
-        assert!(guard.confirm().await.is_ok());
-    });
-}
-
-/// A damaged file is never made anew in silence: somebody may hold a lock in it.
-fn damaged_is_an_error_and_stays() {
-    let place = Place::new();
-    run(async {
-        let junk = b"this is no database, and long enough to be looked at as one".repeat(100);
-        fs::write(place.path(), &junk).unwrap();
-        let error = refused(&place.path()).await;
-        assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
-        assert!(error.to_string().contains("delete it"), "{error}");
-        assert_eq!(fs::read(place.path()).unwrap(), junk);
-        // One that is damaged later, while it is open.
-        let path = place.folder().join("later.db");
-        let here = store(&path).await;
-        here.lock("a").acquire().await.unwrap().release().await.unwrap();
-        let database = Connection::open(&path).unwrap();
-        database.execute_batch("DROP INDEX line; DROP TABLE place").unwrap();
-        let error = here.lock("a").try_acquire().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
-    });
-}
-
-fn of_somebody_else_is_refused() {
-    let place = Place::new();
-    run(async {
-        Connection::open(place.path()).unwrap().execute_batch("CREATE TABLE users (name TEXT)").unwrap();
-        let error = refused(&place.path()).await;
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        assert!(error.to_string().contains("another program"), "{error}");
-        for (path, kind) in [("missing/locks.db", ErrorKind::Invalid), ("", ErrorKind::Invalid)] {
-            let error = refused(&place.folder().join(path)).await;
-            assert_eq!(error.kind(), kind, "{path}: {error}");
-        }
-    });
 }
 
 /// Begins a transaction, and commits it on cue; or stops itself in it.
@@ -264,35 +176,120 @@ fn read_only_is_denied() {
 /// On a small disk of its own: what happens while it is full, and afterwards.
 fn fill_the_disk(words: &[String]) {
     let [folder] = words else { unreachable!() };
-    shell(&format!("mount -t tmpfs -o size=512k none '{folder}'"));
+    shell(&format!("mount -t tmpfs -o size=16m none '{folder}'"));
     let folder = Path::new(folder);
     run(async {
-        let here = store(folder.join("locks.db")).await.ttl(Duration::from_secs(30));
+        let ttl = Duration::from_secs(1);
+        let here = store(folder.join("locks.db")).await.ttl(ttl);
         let guard = here.lock("held").acquire().await.unwrap();
         let filler = folder.join("filler");
-        assert!(fs::write(&filler, vec![1; 1 << 20]).is_err(), "the disk is larger than it was made");
+        assert!(fs::write(&filler, vec![1; 16 << 20]).is_err(), "the disk is larger than it was made");
         let cold = refused(&folder.join("new.db")).await;
         assert_eq!(cold.kind(), ErrorKind::Unavailable, "{cold}");
-        // The log has room for a while, and then has to grow.
+        // Work goes on, for longer than the log is long.
+        for _ in 0..400 {
+            here.lock("a").try_acquire().await.unwrap().release().await.unwrap();
+        }
+        // Until there is more of it than the file has room for.
+        let mut all = Vec::new();
         let full = loop {
-            match here.lock("a").try_acquire().await {
-                Ok(guard) => drop(guard.release().await),
+            match here.lock(format!("{} {}", "long name ".repeat(40), all.len())).try_acquire().await {
+                Ok(guard) => all.push(guard),
                 Err(e) => break e,
             }
+            assert!(all.len() < 10_000, "the file grows on a full disk");
         };
         assert_eq!(full.kind(), ErrorKind::Unavailable, "{full}");
         assert!(full.to_string().contains("disk is full"), "{full}");
+        // Nothing of what is held is lost meanwhile: renewals need no room.
+        let began = Moment::now();
+        while since(began) < 3 * ttl {
+            assert!(here.lock("one more than there is room for ".repeat(10)).try_acquire().await.is_err());
+            assert!(guard.confirm().await.is_ok());
+        }
+        assert!(guard.is_valid() && all.iter().all(leasehold_core::Guard::is_valid));
         fs::remove_file(&filler).unwrap();
-        here.lock("a").acquire().await.unwrap().release().await.unwrap();
+        here.lock("one more than there is room for ".repeat(10)).acquire().await.unwrap().release().await.unwrap();
         assert!(guard.confirm().await.is_ok());
         say("fine");
     });
 }
 
-fn full_disk_is_an_error() {
+fn full_disk_keeps_what_is_held() {
     let place = Place::new();
     let folder = place.folder().display().to_string();
-    Actor::start_by(unshare(&["-rm"]), "fill_the_disk", &[&folder]).says("fine");
+    let mut actor = Actor::start_by(unshare(&["-rm"]), "fill_the_disk", &[&folder]);
+    while actor.hear() != "fine" {}
+}
+
+/// Holds a lock of a second beside enough work that the log is written back several times.
+fn hold_beside_work(words: &[String]) {
+    let [locks] = words else { unreachable!() };
+    run(async {
+        let here = store(locks).await.ttl(Duration::from_secs(1));
+        let guard = here.lock("held").acquire().await.unwrap();
+        for _ in 0..500 {
+            here.lock("a").acquire().await.unwrap().release().await.unwrap();
+        }
+        assert!(guard.is_valid());
+        guard.release().await.unwrap();
+        say("fine");
+    });
+}
+
+/// A disk that takes seconds to say that something is on it: nothing asks it to. `strace` makes each such request take three
+/// seconds, and names it.
+fn stalled_disk_keeps_what_is_held() {
+    let place = Place::new();
+    let (trace, calls) = (place.folder().join("trace"), "fsync,fdatasync,sync_file_range,msync,syncfs,sync");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-e", &format!("trace={calls}"), "-e", "signal=none"]);
+    strace.args(["-e", &format!("inject={calls}:delay_enter=3000000"), "-o"]).arg(&trace);
+    strace.arg(std::env::current_exe().unwrap());
+    Actor::start_by(strace, "hold_beside_work", &[&place.word()]).says("fine");
+    let log = fs::metadata(place.path().with_extension("db-wal")).unwrap().len();
+    assert!(log < 4 << 20, "it was never written back: {log} bytes");
+    let asked = fs::read_to_string(trace).unwrap();
+    assert!(!asked.contains("sync"), "the disk was asked: {asked}");
+}
+
+/// Opens again and again, on cue.
+fn connect_on_cue(words: &[String]) {
+    let [locks] = words else { unreachable!() };
+    run(async {
+        say("ready");
+        while await_cue() {
+            let lock = async {
+                let store = Store::new(Sqlite::open(locks).await?);
+                let guard = store.lock("a").acquire().await?;
+                guard.release().await?;
+                store.close(Duration::from_secs(5)).await
+            };
+            match lock.await {
+                Ok(()) => say("fine"),
+                Err(e) => say(&format!("{:?} {e}", e.kind())),
+            }
+        }
+    });
+}
+
+/// `ulimit -n`: an error that says so, wherever it is met.
+fn no_descriptor_is_an_error() {
+    let place = Place::new();
+    let mut actor = Actor::start("connect_on_cue", &[&place.word()]);
+    actor.says("ready");
+    let pid = actor.child.id().to_string();
+    let used = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    let mut answers = Vec::new();
+    for more in 0..20 {
+        let limit = format!("--nofile={}:", used + more);
+        assert!(Command::new("prlimit").args(["--pid", &pid, &limit]).status().unwrap().success());
+        actor.cue();
+        answers.push(actor.hear());
+    }
+    assert_eq!(answers.last().unwrap(), "fine", "{answers:?}");
+    let refused: Vec<_> = answers.iter().filter(|answer| *answer != "fine").collect();
+    assert!(refused.len() >= 3 && refused.iter().all(|answer| answer.starts_with("Unavailable ")), "{answers:?}");
 }
 
 /// Another user of the directory's group stands in the same line, is rung, and is seen to die. Needs root, to be two users.

@@ -12,7 +12,7 @@ impl Lines<'_> {
             let name = claim.name.as_str();
             let head = self.settle(name)?;
             let first = head.holders.first().or(head.next.as_ref());
-            if first.is_some_and(|first| first.claim != claim.id) {
+            if !self.grants() || first.is_some_and(|first| first.claim != claim.id) {
                 return Ok(Ok(ClaimedAll::Busy(i, self.contention(&head, name, 0)?)));
             }
         }

@@ -51,6 +51,10 @@ impl Lines<'_> {
 
     /// The first who waits depends on those who keep it out; everybody else on whoever is before it.
     pub(super) fn outlook(&self, mine: &Standing, head: &Head, name: &str) -> rusqlite::Result<Outlook> {
+        if !self.grants() {
+            let nap = Duration::from_nanos((self.quiet - self.now) as u64) + Duration::from_millis(1);
+            return Ok(Outlook { watch: Vec::new(), nap, is_near: true });
+        }
         let ahead: Vec<(Address, i64)> = if head.next.as_ref().is_none_or(|next| next.seq == mine.seq) {
             let watch = match admit(&head.modes(), mine.mode) {
                 Admission::Watch(watch) => watch,

@@ -1,0 +1,167 @@
+//! The three files of which one generation consists, and how a new one is begun: never in files that somebody else may
+//! still use.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use leasehold_core::seam::Moment;
+use leasehold_core::{Error, ErrorKind, Result};
+use rusqlite::{Connection, OpenFlags};
+
+use crate::error;
+use crate::file::group_bits;
+use crate::presence::Presence;
+
+/// `application_id` of our files.
+pub(crate) const APPLICATION: i64 = 0x4C65_6173;
+/// The low byte of `user_version`. Above it is a mark of the files that belong together and of the boot; 0: nobody has used
+/// them yet.
+pub(crate) const VERSION: i64 = 2;
+
+/// Device and inode of the file, of its log and of the log's index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Files([Option<(u64, u64)>; 3]);
+
+impl Files {
+    /// What is there now. The files themselves are not opened to find out: to close one would drop SQLite's locks, as POSIX
+    /// wants it.
+    pub(crate) fn at(path: &Path, real: &Path) -> Files {
+        let identity = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        Files([identity(path), identity(&beside(real, "-wal")), identity(&beside(real, "-shm"))])
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        self.0[0].is_some()
+    }
+
+    pub(crate) fn are_complete(&self) -> bool {
+        self.0.iter().all(Option::is_some)
+    }
+
+    /// As `meta` has them.
+    pub(crate) fn text(&self) -> String {
+        format!("{:?}", self.0)
+    }
+
+    /// What `user_version` is in a file that this boot uses together with the others.
+    pub(crate) fn mark(&self, boot: &str) -> i64 {
+        let text = self.text() + boot;
+        let hash = text.bytes().fold(0i64, |hash, byte| (hash * 31 + i64::from(byte)) % 0x7F_FFFE);
+        (hash + 1) << 8 | VERSION
+    }
+}
+
+pub(crate) fn beside(real: &Path, what: &str) -> PathBuf {
+    let mut path = real.as_os_str().to_owned();
+    path.push(what);
+    path.into()
+}
+
+/// What a file says of itself.
+pub(crate) struct Header {
+    application: i64,
+    version: i64,
+    tables: i64,
+    /// The last token that it knows, as far as it can be read.
+    pub(crate) token: i64,
+}
+
+impl Header {
+    /// Reads it, its log left out, without a lock and without making anything beside it.
+    pub(crate) fn read(real: &Path) -> rusqlite::Result<Header> {
+        let bytes = real.as_os_str().as_bytes().iter();
+        let uri = bytes.fold("file:".to_owned(), |uri, byte| format!("{uri}%{byte:02X}")) + "?immutable=1";
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        Header::of(&Connection::open_with_flags(uri, flags)?)
+    }
+
+    /// The same through a connection, with what is in the log.
+    pub(crate) fn of(connection: &Connection) -> rusqlite::Result<Header> {
+        let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
+        Ok(Header {
+            application: number("PRAGMA application_id")?,
+            version: number("PRAGMA user_version")?,
+            tables: number("SELECT count(*) FROM sqlite_schema")?,
+            token: number("SELECT token FROM meta").unwrap_or(0),
+        })
+    }
+
+    /// An error unless it is ours, or empty.
+    pub(crate) fn check(&self, file: &Path) -> Result<()> {
+        let what = match (self.application, self.version & 0xFF) {
+            (APPLICATION, VERSION) => return Ok(()),
+            (APPLICATION, other) => format!("it was made by another version of Leasehold (schema {other})"),
+            (0, 0) if self.version == 0 && self.tables == 0 => return Ok(()),
+            _ => "it is another program's database".to_owned(),
+        };
+        Err(Error::new(ErrorKind::Unsupported, format!("{} cannot be used: {what}", file.display())))
+    }
+
+    /// Made for use, and used by nobody yet.
+    pub(crate) fn is_new(&self) -> bool {
+        (self.application, self.version) == (APPLICATION, VERSION)
+    }
+
+    /// Ours, and not used together with the files of this mark.
+    pub(crate) fn is_of_others(&self, mark: i64) -> bool {
+        self.application == APPLICATION && self.version & 0xFF == VERSION && self.version != mark && !self.is_new()
+    }
+}
+
+/// Puts a new file into the place of these, unless others have replaced them already. They must be ours, or not there.
+pub(crate) fn begin(real: &Path, old: Files, token: i64, alone: &Presence, deadline: Moment) -> Result<()> {
+    let _alone = alone.alone(deadline)?;
+    if Files::at(real, real) != old {
+        return Ok(());
+    }
+    let new = beside(real, "-new");
+    let done = remove(&new).and_then(|()| make(&new, real, token)).and_then(|()| {
+        // First, so that nobody opens the new file beside the old log.
+        remove(&beside(real, "-wal"))?;
+        remove(&beside(real, "-shm"))?;
+        fs::rename(&new, real).map_err(|e| error::of_io(&e, real, "cannot be replaced"))
+    });
+    if done.is_err() {
+        let _ = remove(&new);
+    }
+    done
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(error::of_io(&e, path, "cannot be removed")),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a file that nobody has used, with the owner and the rights of the old one.
+fn make(new: &Path, real: &Path, token: i64) -> Result<()> {
+    let create = || -> rusqlite::Result<()> {
+        let file = Connection::open(new)?;
+        file.query_row("PRAGMA journal_mode = OFF", [], |_| Ok(()))?;
+        file.execute_batch(&format!(
+            "PRAGMA synchronous = OFF; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}"
+        ))?;
+        file.execute_batch(include_str!("schema.sql"))?;
+        file.execute("INSERT INTO meta VALUES ('', '', 0, 0, ?1)", [token.max(0)])?;
+        // Room for rows, which a full disk cannot refuse later.
+        file.execute_batch("CREATE TABLE room (room); INSERT INTO room VALUES (zeroblob(262144)); DROP TABLE room")?;
+        file.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))
+    };
+    create().map_err(|e| error::of(&e, new))?;
+    let of = |e| error::of_io(&e, new, "cannot be shared");
+    match fs::metadata(real) {
+        Ok(old) => {
+            // Only root may give it to its owner; whoever may not would be the new one.
+            let _ = chown(new, Some(old.uid()), Some(old.gid()));
+            fs::set_permissions(new, old.permissions()).map_err(of)
+        }
+        // Group members who may make files beside it share it. What SQLite makes later takes the file's own bits.
+        Err(_) => match group_bits(real) {
+            0 => Ok(()),
+            group => fs::set_permissions(new, fs::Permissions::from_mode(0o600 | group)).map_err(of),
+        },
+    }
+}

@@ -1,0 +1,408 @@
+//! The three files of a store that are deleted, replaced, restored, damaged, or somebody else's.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use leasehold_core::seam::Moment;
+use leasehold_core::{Error, ErrorKind, Guard, Loss};
+use leasehold_sqlite::Sqlite;
+use rusqlite::Connection;
+use support::*;
+use tokio::task::JoinSet;
+
+fn main() -> ExitCode {
+    let roles: &[Role] = &[("hold", hold)];
+    let tests: &[Test] = &[
+        ("gone/any_of_them_is_loss_and_no_double_hold", any_of_them_is_loss),
+        ("gone/a_stopped_holder_is_waited_for", a_stopped_holder_is_waited_for),
+        ("gone/a_waiter_gets_its_turn", a_waiter_gets_its_turn),
+        ("gone/nobody_waits_for_who_holds_nothing", nobody_waits_for_who_holds_nothing),
+        ("other/a_copy_in_their_place_is_loss", a_copy_in_their_place_is_loss),
+        ("other/a_copy_of_older_content_is_loss", a_copy_of_older_content_is_loss),
+        ("other/moved_away_and_back_is_loss", moved_away_and_back_is_loss),
+        ("other/a_file_of_other_locks_is_loss", a_file_of_other_locks_is_loss),
+        ("other/a_cut_log_is_an_error_that_says_what_to_do", a_cut_log_is_an_error),
+        ("rows/deleted_by_hand_are_loss", deleted_rows_are_loss),
+        ("boot/another_ones_holds_are_free", another_boot_is_free),
+        ("boot/another_ones_damage_is_begun_anew", another_boots_damage_is_begun_anew),
+        ("boot/owner_and_rights_stay", owner_and_rights_stay),
+        ("damage/is_an_error_and_stays", damaged_is_an_error_and_stays),
+        ("foreign/is_refused_and_not_touched", of_somebody_else_is_refused),
+        ("fifo/of_nobody_is_swept", fifo_of_nobody_is_swept),
+    ];
+    support::main(roles, tests, false)
+}
+
+const TTL: Duration = Duration::from_secs(2);
+
+fn beside(place: &Place, what: &str) -> PathBuf {
+    place.folder().join(format!("locks.db{what}"))
+}
+
+fn all(place: &Place) -> [PathBuf; 3] {
+    ["", "-wal", "-shm"].map(|what| beside(place, what))
+}
+
+async fn refused(path: &Path) -> Error {
+    Sqlite::open(path).await.err().unwrap_or_else(|| panic!("{} was opened", path.display()))
+}
+
+/// Whoever holds is told within one renewal, and nobody else gets the lock before its guard is invalid.
+async fn is_lost_before_another_gets_it(place: &Place, first: Guard) {
+    let done = Moment::now();
+    let new = store(place.path()).await.ttl(TTL);
+    let told = async {
+        let loss = first.lost().await;
+        (loss, since(done))
+    };
+    let next = async {
+        let second = new.lock("a").acquire().await.unwrap();
+        assert!(!first.is_valid(), "two hold");
+        assert!(second.fencing_token() > first.fencing_token());
+        second
+    };
+    let ((loss, told), second) = tokio::join!(told, next);
+    assert_eq!(loss, Loss::Gone, "it was told nothing: its lease ran out after {told:?}");
+    assert!(first.confirm().await.is_err() && second.confirm().await.is_ok());
+    let _ = first.release().await;
+    assert!(second.confirm().await.is_ok());
+    second.release().await.unwrap();
+}
+
+/// As a cleaner of old files does: main file, log, index, or several of them.
+fn any_of_them_is_loss() {
+    run(async {
+        let mut all_subsets = JoinSet::new();
+        for subset in 1..8usize {
+            all_subsets.spawn(async move {
+                let place = Place::new();
+                let old = store(place.path()).await.ttl(TTL);
+                let first = old.lock("a").acquire().await.unwrap();
+                let chosen = all(&place).into_iter().enumerate().filter(|(i, _)| subset & (1 << i) != 0);
+                chosen.for_each(|(_, file)| fs::remove_file(file).unwrap());
+                is_lost_before_another_gets_it(&place, first).await;
+                // All are in one line again.
+                let guard = old.lock("a").acquire().await.unwrap();
+                let others = store(place.path()).await;
+                assert!(others.lock("a").try_acquire().await.is_err_and(|e| e.is_contended()), "subset {subset}");
+                guard.release().await.unwrap();
+            });
+        }
+        while let Some(done) = all_subsets.join_next().await {
+            done.unwrap();
+        }
+    });
+}
+
+/// Holds a lock; on cue says whether it still does.
+fn hold(words: &[String]) {
+    let [locks, name, ttl] = words else { unreachable!() };
+    run(async {
+        let guard = store(locks).await.lock(name).ttl(ms(ttl.parse().unwrap())).acquire().await.unwrap();
+        say("held");
+        while tokio::task::spawn_blocking(await_cue).await.unwrap() {
+            say(if guard.confirm().await.is_ok() { "valid" } else { "lost" });
+        }
+    });
+}
+
+/// Nobody can tell it anything, so its lease has to end, though not a byte of it is left; and no longer than that is waited.
+fn a_stopped_holder_is_waited_for() {
+    let place = Place::new();
+    run(async {
+        let mut holder = Actor::start("hold", &[&place.word(), "a", "3000"]);
+        holder.says("held");
+        let held = Moment::now();
+        holder.signal("STOP");
+        for file in fs::read_dir(place.folder()).unwrap() {
+            fs::remove_file(file.unwrap().path()).unwrap();
+        }
+        let gone = Moment::now();
+        let here = store(place.path()).await.ttl(TTL);
+        let busy = here.lock("a").try_acquire().await;
+        assert!(busy.is_err_and(|e| e.is_contended()) && since(held) < ms(3000), "a machine too slow to say");
+        // For any name: nobody knows which it was. In no step of a `multi` either.
+        assert!(here.multi(["b", "c"]).try_acquire().await.is_err_and(|e| e.is_contended()));
+        let guard = here.lock("a").acquire().await.unwrap();
+        assert!(since(gone) >= ms(2900), "granted after {:?}", since(gone));
+        drop(here.lock("b").try_acquire().await.unwrap());
+        holder.signal("CONT");
+        holder.cue();
+        holder.says("lost");
+        assert!(guard.confirm().await.is_ok());
+        // A stopped one that has been waited for once is not waited for again: the file is not new any more.
+        let mut stopped = Actor::start("hold", &[&place.word(), "z", "30000"]);
+        stopped.says("held");
+        stopped.kill();
+        drop(store(place.path()).await.lock("z").try_acquire().await.unwrap());
+    });
+}
+
+/// Whoever waits in files that are gone waits in the new ones, and gets its turn.
+fn a_waiter_gets_its_turn() {
+    let place = Place::new();
+    run(async {
+        let (one, two) = (store(place.path()).await.ttl(TTL), store(place.path()).await.ttl(TTL));
+        let first = one.lock("a").acquire().await.unwrap();
+        let waiter = tokio::spawn(two.lock("a").acquire());
+        while one.lock("a").inspect().await.unwrap().waiters.is_empty() {
+            tokio::time::sleep(ms(5)).await;
+        }
+        all(&place)[1..].iter().for_each(|file| fs::remove_file(file).unwrap());
+        let second = waiter.await.unwrap().unwrap();
+        assert!(!first.is_valid(), "two hold");
+        second.release().await.unwrap();
+    });
+}
+
+/// A new file grants at once if nobody lives who may hold something: an idle client is no reason to wait.
+fn nobody_waits_for_who_holds_nothing() {
+    let place = Place::new();
+    run(async {
+        let idle = store(place.path()).await.ttl(Duration::from_secs(3600));
+        idle.lock("a").acquire().await.unwrap().release().await.unwrap();
+        let other = place.folder().join("other.db");
+        let _elsewhere = store(&other).await.lock("a").ttl(Duration::from_secs(3600)).acquire().await.unwrap();
+        all(&place).iter().for_each(|file| fs::remove_file(file).unwrap());
+        store(place.path()).await.lock("a").try_acquire().await.unwrap().release().await.unwrap();
+        idle.lock("a").try_acquire().await.unwrap().release().await.unwrap();
+    });
+}
+
+/// A restore from a backup, into new files.
+fn a_copy_in_their_place_is_loss() {
+    let place = Place::new();
+    run(async {
+        let old = store(place.path()).await.ttl(TTL);
+        old.lock("a").acquire().await.unwrap().release().await.unwrap();
+        let copies = all(&place).map(|file| fs::read(file).unwrap());
+        let first = old.lock("a").acquire().await.unwrap();
+        for (file, copy) in all(&place).iter().zip(copies) {
+            fs::remove_file(file).unwrap();
+            fs::write(file, copy).unwrap();
+        }
+        is_lost_before_another_gets_it(&place, first).await;
+    });
+}
+
+/// The same into the very files, which no look at them can see: older content is seen by whoever wrote younger.
+fn a_copy_of_older_content_is_loss() {
+    let place = Place::new();
+    run(async {
+        let old = store(place.path()).await.ttl(TTL);
+        let first = old.lock("a").acquire().await.unwrap();
+        let copies = all(&place).map(|file| fs::read(file).unwrap());
+        let end = || -> i64 {
+            let database = Connection::open(place.path()).unwrap();
+            database.query_row("SELECT max(until) FROM session", [], |row| row.get(0)).unwrap()
+        };
+        let began = end();
+        while end() == began {
+            tokio::time::sleep(ms(5)).await;
+        }
+        for (file, copy) in all(&place).iter().zip(copies) {
+            fs::write(file, copy).unwrap();
+        }
+        assert_eq!(end(), began, "restored");
+        let loss = tokio::time::timeout(TTL / 2, first.lost()).await;
+        assert_eq!(loss.expect("told within one renewal"), Loss::Gone);
+        let second = store(place.path()).await.lock("a").acquire().await.unwrap();
+        assert!(second.fencing_token() > first.fencing_token());
+    });
+}
+
+/// Away, somebody makes a new one, and back.
+fn moved_away_and_back_is_loss() {
+    let place = Place::new();
+    run(async {
+        let old = store(place.path()).await.ttl(TTL);
+        let first = old.lock("a").acquire().await.unwrap();
+        let away = place.folder().join("away");
+        fs::rename(place.path(), &away).unwrap();
+        let new = store(place.path()).await.ttl(TTL);
+        let waiter = tokio::spawn(new.lock("a").acquire());
+        fs::rename(&away, place.path()).unwrap();
+        let second = waiter.await.unwrap().unwrap();
+        assert!(!first.is_valid(), "two hold");
+        assert!(second.fencing_token() > first.fencing_token());
+    });
+}
+
+/// A file of Leasehold's own, but another one.
+fn a_file_of_other_locks_is_loss() {
+    let place = Place::new();
+    run(async {
+        let other = place.folder().join("other.db");
+        store(&other).await.lock("b").acquire().await.unwrap().release().await.unwrap();
+        let first = store(place.path()).await.ttl(TTL).lock("a").acquire().await.unwrap();
+        fs::rename(&other, place.path()).unwrap();
+        is_lost_before_another_gets_it(&place, first).await;
+    });
+}
+
+/// A log that was emptied in place has the same inode.
+fn a_cut_log_is_an_error() {
+    let place = Place::new();
+    run(async {
+        let old = store(place.path()).await;
+        old.lock("a").acquire().await.unwrap().release().await.unwrap();
+        fs::File::options().write(true).open(beside(&place, "-wal")).unwrap().set_len(0).unwrap();
+        let error = refused(&place.path()).await;
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("delete all three"), "{error}");
+        all(&place).iter().for_each(|file| fs::remove_file(file).unwrap());
+        store(place.path()).await.lock("a").acquire().await.unwrap().release().await.unwrap();
+        old.lock("a").acquire().await.unwrap().release().await.unwrap();
+    });
+}
+
+/// Its own row, that of its client, or all.
+fn deleted_rows_are_loss() {
+    run(async {
+        for table in ["place", "session", "meta"] {
+            let place = Place::new();
+            let here = store(place.path()).await.ttl(TTL);
+            let first = here.lock("a").acquire().await.unwrap();
+            Connection::open(place.path()).unwrap().execute(&format!("DELETE FROM {table}"), []).unwrap();
+            let loss = tokio::time::timeout(TTL / 2, first.lost()).await;
+            assert_eq!(loss.expect("told within one renewal"), Loss::Gone, "{table}");
+            here.lock("a").acquire().await.unwrap().release().await.unwrap();
+        }
+    });
+}
+
+/// Has the file be one of another boot, and its client one of which nothing is known.
+fn of_another_boot(place: &Place) {
+    let database = Connection::open(place.path()).unwrap();
+    database.execute("UPDATE meta SET boot = 'another'", []).unwrap();
+    let mark: i64 = database.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+    database.execute_batch(&format!("PRAGMA user_version = {}; PRAGMA wal_checkpoint", mark ^ 0x7F00)).unwrap();
+}
+
+/// What another boot has left is dead, however long its lease: only the time of this boot means anything.
+fn another_boot_is_free() {
+    let place = Place::new();
+    run(async {
+        let mut holder = Actor::start("hold", &[&place.word(), "a", "60000"]);
+        holder.says("held");
+        let [fifo] = &fifos(&place)[..] else { panic!("one client, one FIFO") };
+        fs::remove_file(fifo).unwrap(); // so that nobody sees it die
+        holder.kill();
+        let here = store(place.path()).await;
+        let busy = here.lock("a").try_acquire().await.unwrap_err().into_contention().expect("it is held");
+        drop(here);
+        of_another_boot(&place);
+        let guard = store(place.path()).await.lock("a").try_acquire().await.unwrap();
+        assert!(Some(guard.fencing_token()) > busy.token);
+    });
+}
+
+/// What a power cut leaves of a file that nobody waited for: the next boot begins anew, and tokens rise.
+fn another_boots_damage_is_begun_anew() {
+    run(async {
+        for (name, from, to) in [("file", 4096, usize::MAX), ("log", 32, 4096), ("log", 0, 24)] {
+            let place = Place::new();
+            let token = {
+                let here = store(place.path()).await;
+                here.lock("a").acquire().await.unwrap().fencing_token()
+            };
+            while !fifos(&place).is_empty() {
+                tokio::time::sleep(ms(5)).await;
+            }
+            of_another_boot(&place);
+            let which = if name == "file" { place.path() } else { beside(&place, "-wal") };
+            let mut bytes = fs::read(&which).unwrap_or_default();
+            let to = to.min(bytes.len());
+            bytes.get_mut(from..to).unwrap_or_default().fill(0x5A);
+            fs::write(&which, bytes).unwrap();
+            let guard = store(place.path()).await.lock("a").try_acquire().await.unwrap();
+            assert!(guard.fencing_token() > token, "{name} {from}");
+            guard.release().await.unwrap();
+        }
+    });
+}
+
+/// Whoever begins it anew, root perhaps, does not lock its users out.
+fn owner_and_rights_stay() {
+    let place = Place::new();
+    run(async {
+        drop(store(place.path()).await);
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o646)).unwrap();
+        // Only root can give it away, and then it has to be given back.
+        let given = std::os::unix::fs::chown(place.path(), Some(12_345), None).is_ok();
+        of_another_boot(&place);
+        let before = fs::metadata(place.path()).unwrap();
+        drop(store(place.path()).await);
+        let after = fs::metadata(place.path()).unwrap();
+        assert_ne!(before.ino(), after.ino());
+        assert_eq!((before.uid(), before.mode()), (after.uid(), after.mode()));
+        assert_eq!(given, after.uid() == 12_345);
+    });
+}
+
+/// A damaged file is never made anew in silence: somebody may hold a lock in it.
+fn damaged_is_an_error_and_stays() {
+    let place = Place::new();
+    run(async {
+        let junk = b"this is no database, and long enough to be looked at as one".repeat(100);
+        fs::write(place.path(), &junk).unwrap();
+        let error = refused(&place.path()).await;
+        assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
+        assert!(error.to_string().contains("delete it"), "{error}");
+        assert_eq!(fs::read(place.path()).unwrap(), junk);
+        // One that is damaged later, while it is open.
+        let path = place.folder().join("later.db");
+        let here = store(&path).await;
+        here.lock("a").acquire().await.unwrap().release().await.unwrap();
+        let database = Connection::open(&path).unwrap();
+        database.execute_batch("DROP INDEX line; DROP TABLE place").unwrap();
+        let error = here.lock("a").try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
+    });
+}
+
+fn of_somebody_else_is_refused() {
+    let place = Place::new();
+    run(async {
+        Connection::open(place.path()).unwrap().execute_batch("CREATE TABLE users (name TEXT)").unwrap();
+        let before = fs::read(place.path()).unwrap();
+        let error = refused(&place.path()).await;
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("another program"), "{error}");
+        assert!(fs::read(place.path()).unwrap() == before, "it was written to");
+        assert_eq!(fs::read_dir(place.folder()).unwrap().count(), 1, "nothing beside it");
+        for (path, kind) in [("missing/locks.db", ErrorKind::Invalid), ("", ErrorKind::Invalid)] {
+            let error = refused(&place.folder().join(path)).await;
+            assert_eq!(error.kind(), kind, "{path}: {error}");
+        }
+    });
+}
+
+fn fifos(place: &Place) -> Vec<PathBuf> {
+    let all = fs::read_dir(place.folder()).unwrap().map(|file| file.unwrap().path());
+    all.filter(|file| file.to_string_lossy().contains("-fifo-")).collect()
+}
+
+/// What a client left that was killed before it had a row.
+fn fifo_of_nobody_is_swept() {
+    let place = Place::new();
+    run(async {
+        let here = store(place.path()).await;
+        let _held = here.lock("a").acquire().await.unwrap();
+        let [mine] = &fifos(&place)[..] else { panic!("one client, one FIFO") };
+        let nobodys = beside(&place, "-fifo-0123456789abcdef");
+        assert!(std::process::Command::new("mkfifo").arg(&nobodys).status().unwrap().success());
+        let others = [beside(&place, "-fifo-0123456789abcde"), place.folder().join("fifo-0123456789abcdef")];
+        fs::write(&others[0], "no FIFO").unwrap();
+        fs::write(&others[1], "no FIFO").unwrap();
+        drop(store(place.path()).await);
+        assert!(!nobodys.exists() && mine.exists() && others.iter().all(|file| file.exists()));
+    });
+}
