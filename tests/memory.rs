@@ -2,11 +2,13 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::memory::Memory;
 use leasehold::seam::{Backend, async_trait};
-use leasehold_conformance::{Harness, Link, Need, Powers};
+use leasehold::{Fenced, Result};
+use leasehold_conformance::{FencedResource, Harness, Link, Need, Powers};
 
 struct World(Memory);
 
@@ -25,7 +27,7 @@ impl Harness for World {
     }
 
     fn powers(&self) -> Powers {
-        let able = [Need::Private, Need::Link, Need::DeleteHolder, Need::Footprint, Need::PushedWake];
+        let able = [Need::Private, Need::Link, Need::Fence, Need::DeleteHolder, Need::Footprint, Need::PushedWake];
         Powers::new(&able, "a store in memory has no server, no other tools and nothing that survives it")
     }
 
@@ -38,12 +40,31 @@ impl Harness for World {
         (Arc::new(client.clone()), Arc::new(Cable(client)))
     }
 
+    async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
+        let client = self.0.another_client();
+        (Arc::new(client.clone()), Arc::new(Counter(client, AtomicU64::new(0))))
+    }
+
     async fn delete_holder(&self, full_name: &str) {
         assert!(self.0.delete(full_name));
     }
 
     async fn footprint(&self) -> u64 {
         self.0.entries() as u64
+    }
+}
+
+/// What the lock protects, beside it in the same store.
+struct Counter(Memory, AtomicU64);
+
+#[async_trait]
+impl FencedResource for Counter {
+    async fn write(&self, by: &dyn Fenced) -> Result<bool> {
+        Ok(self.0.while_held(by, || self.1.fetch_add(1, Ordering::Relaxed)).is_some())
+    }
+
+    async fn written(&self) -> u64 {
+        self.1.load(Ordering::Relaxed)
     }
 }
 
@@ -55,7 +76,7 @@ impl Link for Cable {
         self.0.cut_off();
     }
     async fn lose_replies(&self) {
-        self.0.cut_off();
+        self.0.lose_replies();
     }
     async fn cut(&self) {
         self.0.cut_off();

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::task::coop::consume_budget;
 
 use crate::acquire::Wait;
 use crate::claim::Mode;
@@ -83,6 +84,8 @@ pub(crate) struct Turn {
 impl Gates {
     /// Waits for a turn, or for the lead.
     pub(crate) async fn enter(client: &Arc<Client>, key: Key, turn: TurnWords, wait: Wait) -> Result<Entry> {
+        // A try that is refused here waits for nothing: one that asks in a loop would never let go of its thread.
+        consume_budget().await;
         let line = {
             let mut gates = locked(&client.gates.0);
             match gates.get_mut(&key) {

@@ -5,7 +5,6 @@ mod line;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -13,9 +12,10 @@ use leasehold_core::seam::{
     Backend, Bells, Claim, Claimed, ClaimedAll, Clock, Moment, Observing, Place, Renewal, Tenure, VirtualClock,
     async_trait, locked,
 };
-use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
+use leasehold_core::{Error, ErrorKind, Fairness, Fenced, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
+use tokio::task::coop::consume_budget;
 
-use line::{Cord, Mint, Queue};
+use line::{Cord, Link, Mint, Queue};
 
 /// A client of an in-memory store.
 ///
@@ -97,13 +97,29 @@ impl Memory {
 
     /// From now on no request of this client arrives, and no bell reaches it, until [`reconnect`](Memory::reconnect).
     pub fn cut_off(&self) {
-        self.0.cord.cut_off.store(true, Ordering::Release);
+        self.0.cord.set(Link::Cut);
     }
 
-    /// Ends a [`cut_off`](Memory::cut_off).
+    /// From now on requests of this client arrive and are executed, but neither an answer nor a bell comes back: each is
+    /// [`Ambiguous`](ErrorKind::Ambiguous), until [`reconnect`](Memory::reconnect).
+    pub fn lose_replies(&self) {
+        self.0.cord.set(Link::Mute);
+    }
+
+    /// Ends a [`cut_off`](Memory::cut_off) or [`lose_replies`](Memory::lose_replies).
     pub fn reconnect(&self) {
-        self.0.cord.cut_off.store(false, Ordering::Release);
+        self.0.cord.set(Link::Whole);
         self.0.cord.bells.everyone();
+    }
+
+    /// Runs `write` in one step with the check that `by` still holds its lock in this store; `None` if it does not. What other
+    /// stores do by a condition in the resource's own transaction: no other holder gets between the check and the write.
+    ///
+    /// It is the store that decides, not what `by` believes: a hold that is over here is refused although its guard has not
+    /// heard of it. All other users of the store wait, blocked, while `write` runs; one that uses the store waits for ever.
+    pub fn while_held<R>(&self, by: &(impl Fenced + ?Sized), write: impl FnOnce() -> R) -> Option<R> {
+        let place = by.place().filter(|_| by.is_valid())?;
+        self.with_line(by.full_name(), |line, _, _| line.holds(&place, by.fencing_token()).then(write))
     }
 
     /// Ends the lease of whoever holds `name`, now, and tells it; says whether anybody did. The next waiter is served.
@@ -114,7 +130,7 @@ impl Memory {
     /// Deletes the holder's entry of `name` without a word to anybody, as an operator's careless command would; says whether
     /// there was one.
     pub fn delete(&self, name: impl Into<Name>) -> bool {
-        self.with_line(&name.into(), |line, _| line.forget_holders())
+        self.with_line(&name.into(), |line, _, _| line.forget_holders())
     }
 
     /// How many holders and waiters there are, over all names.
@@ -123,18 +139,18 @@ impl Memory {
     }
 
     fn end(&self, name: &Name, loss: Loss, which: impl Fn(&line::Entry) -> bool) -> bool {
-        self.with_line(name, |line, _| line.end(loss, which))
+        self.with_line(name, |line, _, _| line.end(loss, which))
     }
 
     /// Works on one line, serves whoever is next, and leaves nothing behind of an empty line.
-    fn with_line<T>(&self, name: &Name, work: impl FnOnce(&mut Queue, &mut Mint) -> T) -> T {
-        self.state().with_line(name, self.0.world.clock.now(), work)
+    fn with_line<T>(&self, name: &Name, work: impl FnOnce(&mut Queue, Moment, &mut Mint) -> T) -> T {
+        let (mut state, now) = self.state_now();
+        state.with_line(name, now, work)
     }
 
     /// The state without the dead, of whom nobody may have asked since they died.
     fn swept(&self) -> MutexGuard<'_, State> {
-        let now = self.0.world.clock.now();
-        let mut state = self.state();
+        let (mut state, now) = self.state_now();
         let State { lines, mint, .. } = &mut *state;
         lines.retain(|_, line| {
             line.settle(now, mint);
@@ -147,22 +163,37 @@ impl Memory {
         self.0.world.state()
     }
 
-    fn reachable(&self) -> Result<()> {
-        if self.0.cord.cut_off.load(Ordering::Acquire) {
+    /// The state, and the instant at which it was entered. Not one that was read before others had their turn: it would
+    /// count from before what they did.
+    fn state_now(&self) -> (MutexGuard<'_, State>, Moment) {
+        let state = self.state();
+        let now = self.0.world.clock.now();
+        (state, now)
+    }
+
+    /// One request of this client. A store in memory never makes its caller wait, so that one who asks in a loop would never
+    /// let go of its thread: each request counts for tokio's cooperative budget.
+    async fn request<T>(&self, work: impl FnOnce(&Memory) -> Result<T>) -> Result<T> {
+        consume_budget().await;
+        if self.0.cord.is(Link::Cut) {
             return Err(Error::new(ErrorKind::Unavailable, "this client was cut off"));
         }
-        Ok(())
+        let answer = work(self);
+        if self.0.cord.is(Link::Mute) {
+            return Err(Error::new(ErrorKind::Ambiguous, "this client hears no answers"));
+        }
+        answer
     }
 }
 
 impl State {
     /// Works on one line, serves whoever is next, and leaves nothing behind of an empty line.
-    fn with_line<T>(&mut self, name: &Name, now: Moment, work: impl FnOnce(&mut Queue, &mut Mint) -> T) -> T {
+    fn with_line<T>(&mut self, name: &Name, now: Moment, work: impl FnOnce(&mut Queue, Moment, &mut Mint) -> T) -> T {
         let State { lines, mint, observers } = self;
         let line = lines.entry(name.clone()).or_default();
         let before = line.face();
         line.settle(now, mint);
-        let outcome = work(line, mint);
+        let outcome = work(line, now, mint);
         line.settle(now, mint);
         if line.face() != before {
             observers.iter().filter(|observer| observer.name == *name).for_each(|o| o.cord.stirred(name));
@@ -201,52 +232,58 @@ impl fmt::Debug for Memory {
 #[async_trait]
 impl Backend for Memory {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        self.reachable()?;
-        let now = self.0.world.clock.now();
-        self.with_line(&claim.name, |line, mint| line.claim(claim, &self.0.cord, now, mint))
+        let take = |line: &mut Queue, now, mint: &mut Mint| line.claim(claim, &self.0.cord, now, mint);
+        self.request(|store| store.with_line(&claim.name, take)).await
     }
 
     async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
-        self.reachable()?;
-        let now = self.0.world.clock.now();
-        let mut state = self.state();
-        for (i, claim) in claims.iter().enumerate() {
-            if let Some(who) = state.with_line(&claim.name, now, |line, _| line.before(claim.id, now)) {
-                return Ok(ClaimedAll::Busy(i, who));
+        let all = |store: &Memory| {
+            let (mut state, now) = store.state_now();
+            for (i, claim) in claims.iter().enumerate() {
+                if let Some(who) = state.with_line(&claim.name, now, |line, now, _| line.before(claim.id, now)) {
+                    return Ok(ClaimedAll::Busy(i, who));
+                }
             }
-        }
-        let cord = &self.0.cord;
-        let take = |claim: &Claim| state.with_line(&claim.name, now, |line, mint| line.claim(claim, cord, now, mint));
-        claims.iter().map(take).collect()
+            let cord = &self.0.cord;
+            let take =
+                |claim: &Claim| state.with_line(&claim.name, now, |line, now, mint| line.claim(claim, cord, now, mint));
+            claims.iter().map(take).collect()
+        };
+        self.request(all).await
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        self.reachable()?;
-        let now = self.0.world.clock.now();
-        Ok(tenures.iter().map(|t| self.with_line(&t.claim.name, |line, _| line.renew(t, now))).collect())
+        let one = |store: &Memory, t: &Tenure| store.with_line(&t.claim.name, |line, now, _| line.renew(t, now));
+        self.request(|store| Ok(tenures.iter().map(|t| one(store, t)).collect())).await
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
-        self.reachable()?;
-        self.with_line(&claim.name, |line, _| line.remove(claim.id));
-        Ok(())
+        let withdraw = |store: &Memory| {
+            store.with_line(&claim.name, |line, _, _| line.remove(claim.id));
+            Ok(())
+        };
+        self.request(withdraw).await
+    }
+
+    async fn release_after(&self, claim: &Claim, _place: Option<&Place>, rest: Duration) -> Result<()> {
+        let lapse = |store: &Memory| {
+            store.with_line(&claim.name, |line, now, _| line.lapse(claim.id, now + rest));
+            Ok(())
+        };
+        self.request(lapse).await
     }
 
     async fn inspect(&self, name: &Name) -> Result<Line> {
-        self.reachable()?;
-        Ok(self.with_line(name, |line, _| line.inspect()))
+        self.request(|store| Ok(store.with_line(name, |line, _, _| line.inspect()))).await
     }
 
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        self.reachable()?;
-        let state = self.swept();
         let wanted = |name: &&Name| name.as_str().starts_with(prefix) && after.is_none_or(|after| *name > after);
-        Ok(state.lines.keys().filter(wanted).take(limit).cloned().collect())
+        self.request(|store| Ok(store.swept().lines.keys().filter(wanted).take(limit).cloned().collect())).await
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        self.reachable()?;
-        Ok(self.end(name, Loss::Evicted, |entry| entry.owns(token)))
+        self.request(|store| Ok(store.end(name, Loss::Evicted, |entry| entry.owns(token)))).await
     }
 
     fn guarantees(&self) -> Guarantees {
@@ -254,9 +291,10 @@ impl Backend for Memory {
             .fencing(Fencing::WhileDataLives)
             .fairness(Fairness::Strict)
             .pushed_wake(true)
-            .ttl(Duration::from_millis(10), Duration::from_nanos(1))
+            .ttl(Duration::from_millis(50), Duration::from_nanos(1))
             .recovery(Duration::from_millis(5))
             .atomic_multi(usize::MAX)
+            .min_hold_outlives_process(true)
             .notes("one process; lives and dies with it")
     }
 

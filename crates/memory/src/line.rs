@@ -1,7 +1,7 @@
 //! One name's line: who holds, who waits, and who is next. Synchronous and without a clock of its own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::{
@@ -13,30 +13,53 @@ use leasehold_core::{Contention, FencingToken, Line, Loss, Name, Result};
 /// How many tokens a `fast` grant reserves for turns among the tasks of its process.
 const TURNS: u32 = 64;
 
-/// A client's bells, which are silent while it is cut off.
+/// A client's bells, and what becomes of its requests. Bells are silent while answers are.
 #[derive(Clone, Default)]
 pub(crate) struct Cord {
     pub(crate) bells: Bells,
-    pub(crate) cut_off: Arc<AtomicBool>,
+    link: Arc<AtomicU8>,
+}
+
+/// What arrives between a client and the store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// Everything.
+    Whole = 0,
+    /// Requests, but neither answers nor rings.
+    Mute = 1,
+    /// Nothing.
+    Cut = 2,
 }
 
 impl Cord {
-    fn granted(&self, id: ClaimId, grant: Grant) {
-        if !self.cut_off.load(Ordering::Acquire) {
-            self.bells.granted(id, grant);
+    pub(crate) fn set(&self, link: Link) {
+        self.link.store(link as u8, Ordering::Release);
+    }
+
+    pub(crate) fn is(&self, link: Link) -> bool {
+        self.link.load(Ordering::Acquire) == link as u8
+    }
+
+    fn ring(&self, how: impl FnOnce(&Bells)) {
+        if self.is(Link::Whole) {
+            how(&self.bells);
         }
+    }
+
+    fn granted(&self, id: ClaimId, grant: Grant) {
+        self.ring(|bells| bells.granted(id, grant));
+    }
+
+    fn claim_again(&self, id: ClaimId) {
+        self.ring(|bells| bells.claim_again(id));
     }
 
     pub(crate) fn stirred(&self, name: &Name) {
-        if !self.cut_off.load(Ordering::Acquire) {
-            self.bells.stirred(name);
-        }
+        self.ring(|bells| bells.stirred(name));
     }
 
     fn lost(&self, id: ClaimId, loss: Loss) {
-        if !self.cut_off.load(Ordering::Acquire) {
-            self.bells.lost(id, loss);
-        }
+        self.ring(|bells| bells.lost(id, loss));
     }
 }
 
@@ -59,8 +82,10 @@ pub(crate) struct Queue(Vec<Entry>);
 pub(crate) struct Entry {
     claim: Claim,
     cord: Cord,
-    /// When the latest claim or renewal that the store saw was sent: what a grant's validity counts from.
+    /// The latest claim or renewal that the store saw: what a grant's validity counts from. It never goes back (S13).
     sent: Moment,
+    /// When it ends whatever is asked, because its client gave it back within its `min_hold` (S15).
+    ends: Option<Moment>,
     grant: Option<(FencingToken, u32)>,
     since: SystemTime,
     began: Moment,
@@ -68,7 +93,17 @@ pub(crate) struct Entry {
 
 impl Entry {
     fn deadline(&self) -> Moment {
-        self.sent + self.claim.ttl
+        self.ends.unwrap_or(self.sent + self.claim.ttl)
+    }
+
+    /// A claim or a renewal has come. An older one, that was overtaken on its way, takes nothing away.
+    fn extend(&mut self, now: Moment) {
+        self.sent = self.sent.max(now);
+    }
+
+    /// For how long it surely lives.
+    fn validity(&self) -> Validity {
+        Validity::since(self.sent, self.deadline().since(self.sent))
     }
 
     fn place(&self) -> Place {
@@ -83,7 +118,7 @@ impl Entry {
 
     fn granted(&self) -> Option<Grant> {
         let (token, turns) = self.grant?;
-        Some(Grant::new(self.place(), token, Validity::since(self.sent, self.claim.ttl)).turns(turns))
+        Some(Grant::new(self.place(), token, self.validity()).turns(turns))
     }
 
     /// Whether this token is one of this hold's turns.
@@ -124,11 +159,12 @@ impl Queue {
                 return Ok(Claimed::Busy(self.contention(at, now)));
             }
             let (claim, cord) = (claim.clone(), cord.clone());
-            self.0.push(Entry { claim, cord, sent: now, grant: None, since: SystemTime::now(), began: now });
+            let (since, began) = (SystemTime::now(), now);
+            self.0.push(Entry { claim, cord, sent: now, ends: None, grant: None, since, began });
             self.settle(now, mint);
         }
         let entry = &mut self.0[at];
-        entry.sent = now;
+        entry.extend(now);
         entry.claim.label = claim.label.clone();
         if let Some(grant) = entry.granted() {
             if claim.mode == Mode::Shared && entry.claim.mode == Mode::Exclusive {
@@ -152,11 +188,24 @@ impl Queue {
         let Some(entry) = self.0.iter_mut().find(|entry| entry.claim.id == tenure.claim.id) else {
             return Renewal::Lost(Loss::Gone);
         };
-        entry.sent = now;
+        entry.extend(now);
         match entry.granted() {
             Some(grant) if tenure.token != Some(grant.token) => Renewal::Granted(grant),
-            _ => Renewal::Renewed(Validity::since(now, entry.claim.ttl)),
+            _ => Renewal::Renewed(entry.validity()),
         }
+    }
+
+    /// Lets a hold end at this instant, or before if it was to end before. Whoever waits counted on its lease, and looks anew.
+    pub(crate) fn lapse(&mut self, id: ClaimId, at: Moment) {
+        let Some(entry) = self.0.iter_mut().find(|entry| entry.claim.id == id && entry.grant.is_some()) else { return };
+        entry.ends = Some(entry.ends.map_or(at, |before| before.min(at)));
+        let waiting = self.0.iter().filter(|entry| entry.grant.is_none());
+        waiting.for_each(|entry| entry.cord.claim_again(entry.claim.id));
+    }
+
+    /// Whether the hold at this place holds now, by this token.
+    pub(crate) fn holds(&self, place: &Place, token: FencingToken) -> bool {
+        self.0.iter().any(|entry| entry.owns(token) && entry.place() == *place)
     }
 
     pub(crate) fn remove(&mut self, id: ClaimId) {
@@ -199,5 +248,54 @@ impl Queue {
         let first = self.0.iter().find(|entry| entry.grant.is_some());
         let by = |first: &Entry| Contention::from(&first.shown()).held_for(now.since(first.began));
         first.map_or_else(Contention::unknown, by).waiters(waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn at(secs: u64) -> Moment {
+        Moment::from_nanos(1_000_000_000) + Duration::from_secs(secs)
+    }
+
+    /// A line that somebody has held since the tenth second.
+    fn held() -> (Queue, Mint, Claim) {
+        let claim = Claim::new("a", Mode::Exclusive, Kind::Fair, TTL, "test");
+        let (mut line, mut mint) = (Queue::default(), Mint::default());
+        assert!(matches!(line.claim(&claim, &Cord::default(), at(10), &mut mint), Ok(Claimed::Granted(_))));
+        (line, mint, claim)
+    }
+
+    fn tenure(claim: &Claim) -> Tenure {
+        Tenure::new(Arc::new(claim.clone()), Place::new(claim.id.to_string()), Some(FencingToken::new(1)))
+    }
+
+    /// S13: a renewal that was overtaken by a confirmation shortens nothing, and what it answers is true.
+    #[test]
+    fn a_lease_never_gets_shorter_by_an_older_request() {
+        let (mut line, mut mint, claim) = held();
+        let Renewal::Renewed(validity) = line.renew(&tenure(&claim), at(7)) else { panic!("it is there") };
+        assert_eq!(line.0[0].deadline(), at(20));
+        assert!(validity.until(at(30)) <= at(20));
+        assert!(matches!(line.claim(&claim, &Cord::default(), at(9), &mut mint), Ok(Claimed::Granted(_))));
+        assert_eq!(line.0[0].deadline(), at(20));
+        line.settle(at(19), &mut mint);
+        assert_eq!(line.len(), 1);
+    }
+
+    /// S15: a hold that lapses is neither renewed nor put off, and what is answered about it is true.
+    #[test]
+    fn what_lapses_is_not_renewed() {
+        let (mut line, mut mint, claim) = held();
+        line.lapse(claim.id, at(13));
+        line.lapse(claim.id, at(15));
+        let Renewal::Renewed(validity) = line.renew(&tenure(&claim), at(12)) else { panic!("it is there") };
+        assert!(validity.until(at(30)) <= at(13));
+        assert_eq!(line.0[0].deadline(), at(13));
+        line.settle(at(13), &mut mint);
+        assert_eq!(line.len(), 0);
     }
 }

@@ -1,0 +1,145 @@
+//! Is a lease as long as the store said, and never shorter than it said before?
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Moment, Queue, Renewal, Tenure};
+
+use crate::arena::{Arena, granted, within};
+
+/// Fails if another client is granted `name` before the validity that the store answered has ended.
+pub(super) async fn nobody_before(arena: &Arena, rival: &dyn Backend, name: &str, valid_until: Moment) {
+    let limit = arena.ttl() * 4 + rival.guarantees().recovery + Duration::from_secs(10);
+    within(limit, "the rival to be granted", async {
+        let claim = arena.claim(name, Queue::Fair);
+        loop {
+            if let Ok(Claimed::Granted(grant)) = rival.claim(&claim).await {
+                let now = Moment::now();
+                assert!(now >= valid_until, "granted {:?} too early", valid_until.since(now));
+                return rival.release(&claim, Some(&grant.place)).await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+/// Takes it, and says what to renew.
+async fn taken(client: &dyn Backend, claim: Claim) -> Tenure {
+    let grant = granted(client.claim(&claim).await);
+    Tenure::new(Arc::new(claim), grant.place, Some(grant.token))
+}
+
+/// The end of validity that a renewal, sent after `stamp`, has answered.
+fn end(answer: &Renewal, stamp: Moment) -> Moment {
+    let Renewal::Renewed(validity) = answer else { panic!("it was there: {answer:?}") };
+    validity.until(stamp)
+}
+
+/// A renewal extends by as much as it says: nobody else is granted before the end that it answered.
+pub(crate) async fn is_as_long_as_a_renewal_says(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let tenure = taken(&*one, arena.claim("a", Queue::Fair)).await;
+    tokio::time::sleep(arena.ttl() * 3 / 5).await;
+    let stamp = Moment::now();
+    let answers = one.renew(&[tenure]).await.unwrap();
+    nobody_before(&arena, &*two, "a", end(&answers[0], stamp)).await;
+}
+
+/// The same of readers and permits.
+pub(crate) async fn is_as_long_as_a_renewal_says_in_every_mode(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let reader = taken(&*one, arena.claim_as("reader", Mode::Shared, Queue::Fair)).await;
+    let permits = taken(&*one, arena.claim_as("permits", Mode::Permits { n: 2, of: 3 }, Queue::Fair)).await;
+    tokio::time::sleep(arena.ttl() * 3 / 5).await;
+    let stamp = Moment::now();
+    let answers = one.renew(&[reader, permits]).await.unwrap();
+    let [reader, permits] = [0, 1].map(|i| end(&answers[i], stamp));
+    tokio::join!(nobody_before(&arena, &*two, "reader", reader), nobody_before(&arena, &*two, "permits", permits));
+}
+
+/// One of those that are renewed together has gone: it is said to be, and those before and behind it are extended, not only
+/// answered.
+pub(crate) async fn is_renewed_beside_a_lost_one(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let mut batch = Vec::new();
+    for name in ["before", "gone", "behind"] {
+        batch.push(taken(&*one, arena.claim(name, Queue::Fair)).await);
+    }
+    one.release(&batch[1].claim, Some(&batch[1].place)).await.unwrap();
+    tokio::time::sleep(arena.ttl() * 3 / 5).await;
+    let stamp = Moment::now();
+    let answers = one.renew(&batch).await.unwrap();
+    assert_eq!(answers.len(), batch.len());
+    assert!(matches!(answers[1], Renewal::Lost(_)), "it has gone: {:?}", answers[1]);
+    let [before, behind] = [0, 2].map(|i| end(&answers[i], stamp));
+    tokio::join!(nobody_before(&arena, &*two, "before", before), nobody_before(&arena, &*two, "behind", behind));
+}
+
+/// Each of those who hold together has the lease that it asked for, whatever the others asked for.
+pub(crate) async fn is_each_ones_own(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let mut ends = Vec::new();
+    for (name, leases) in [("rising", [1, 2]), ("falling", [2, 1])] {
+        let mut end = Moment::now();
+        for ttls in leases {
+            let mut claim = arena.claim_as(name, Mode::Shared, Queue::Fair);
+            claim.ttl = arena.ttl() * ttls;
+            let stamp = Moment::now();
+            end = end.max(granted(one.claim(&claim).await).validity.until(stamp));
+        }
+        ends.push(end);
+    }
+    tokio::join!(nobody_before(&arena, &*two, "rising", ends[0]), nobody_before(&arena, &*two, "falling", ends[1]));
+}
+
+/// S13: requests of many tasks overtake one another, and some are given up midway; whatever was answered once stays true.
+pub(crate) async fn never_gets_shorter(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    for name in ["first", "second"] {
+        let tenure = taken(&*one, arena.claim(name, Queue::Fair)).await;
+        let latest = Arc::new(AtomicU64::new(0));
+        let until = Moment::now() + arena.ttl() * 2 / 5;
+        let tasks: Vec<_> = (0..6_u64)
+            .map(|i| {
+                let (one, tenure, latest) = (one.clone(), tenure.clone(), latest.clone());
+                let mut random = fastrand::Rng::with_seed(arena.seed() ^ i);
+                tokio::spawn(async move {
+                    while Moment::now() < until {
+                        let stamp = Moment::now();
+                        let asked = extended(&*one, &tenure, i % 2 == 0, stamp);
+                        let end = match random.u8(0..4) {
+                            0 => tokio::time::timeout(Duration::from_micros(random.u64(0..500)), asked).await.ok(),
+                            _ => Some(asked.await),
+                        };
+                        latest.fetch_max(end.flatten().map_or(0, Moment::as_nanos), Ordering::SeqCst);
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        nobody_before(&arena, &*two, name, Moment::from_nanos(latest.load(Ordering::SeqCst))).await;
+    }
+}
+
+/// Renews, or claims again; the end of validity if the store said one.
+async fn extended(client: &dyn Backend, tenure: &Tenure, renews: bool, stamp: Moment) -> Option<Moment> {
+    let validity = if renews {
+        match client.renew(std::slice::from_ref(tenure)).await.ok()?.pop()? {
+            Renewal::Renewed(validity) => validity,
+            Renewal::Granted(grant) => grant.validity,
+            Renewal::Unknown(_) => return None,
+            Renewal::Lost(loss) => panic!("it was there, and is said to be lost: {loss:?}"),
+        }
+    } else {
+        match client.claim(&tenure.claim).await {
+            Ok(Claimed::Granted(grant)) => grant.validity,
+            Ok(other) => panic!("it was there: {other:?}"),
+            Err(_) => return None,
+        }
+    };
+    Some(validity.until(stamp))
+}
