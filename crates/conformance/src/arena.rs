@@ -148,7 +148,8 @@ impl Arena {
         within(limit, what, waiter).await.unwrap().unwrap_or_else(|e| panic!("{what}: {e:?}"))
     }
 
-    async fn recovery(&self) -> Duration {
+    /// How much later than a lease the store may be.
+    pub async fn recovery(&self) -> Duration {
         self.backend().await.guarantees().recovery
     }
 

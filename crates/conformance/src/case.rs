@@ -5,8 +5,8 @@ use std::pin::Pin;
 
 use crate::arena::Arena;
 use crate::cases::{
-    at_once, cancel, cost, downgrade, election, exclusion, fence, holding, hygiene, input, loss, modes, multi, names,
-    permits, programs, reentry, shared, token, waiting,
+    at_once, cancel, cost, downgrade, election, exclusion, fence, holding, hygiene, input, lease, loss, modes, multi,
+    names, permits, programs, reentry, shared, token, waiting,
 };
 use crate::harness::Need;
 
@@ -62,6 +62,7 @@ table! {
     token::rises_across_restart: "P2", [Private, Restart], fair;
     token::rises_across_data_loss: "P2", [Private, Wipe], fair;
     token::is_equal_within_a_hold: "P2 S1", [], any;
+    token::is_reserved_for_each_turn: "P2 S3", [], fair;
 
     waiting::is_woken_by_a_release: "P5", [PushedWake], fair;
     waiting::is_in_order: "P6 S5", [Fair], fair;
@@ -74,6 +75,9 @@ table! {
     waiting::survives_a_dead_holder: "P5", [], fair;
     waiting::ends_at_its_deadline: "P8", [], any;
     waiting::that_gives_up_harms_nobody: "P4 P5", [], any;
+    waiting::keeps_its_place: "P5 P6 S4", [Fair], fair;
+    waiting::is_in_order_after_a_death: "P5 P6 S4", [Fair], fair;
+    waiting::is_not_starved_by_refused_tries: "P5", [], fair;
 
     holding::outlives_its_ttl: "P3 S7", [], any;
     holding::is_confirmed_by_the_store: "P3", [], any;
@@ -82,6 +86,18 @@ table! {
     holding::is_shared_by_its_owner: "P2", [], any;
     holding::runs_a_body: "P3 P4", [], any;
     holding::skips_a_body: "P8", [], any;
+    holding::many_at_once: "P3", [], alone;
+    holding::outlives_a_crowd: "P3 P4", [Fair], alone;
+    holding::says_whether_min_hold_outlives_its_client: "S15", [], fair;
+    holding::lapses_without_its_client: "P1 S15", [MinHold], fair;
+    holding::lapses_for_those_who_wait: "P5 S15", [MinHold], fair;
+    holding::lapses_beside_others: "S15", [MinHold, Shared, Permits], fair;
+
+    lease::is_as_long_as_a_renewal_says: "P1 S2 S7", [], fair;
+    lease::is_as_long_as_a_renewal_says_in_every_mode: "P1 S2 S7", [Shared, Permits], fair;
+    lease::is_renewed_beside_a_lost_one: "P1 P3 S7", [], fair;
+    lease::is_each_ones_own: "P1 S2", [Shared], fair;
+    lease::never_gets_shorter: "P1 S2 S13", [], fair;
 
     loss::comes_before_another_grant_when_renewals_hang: "P1 P3", [], fair;
     loss::of_a_pushed_grant_comes_before_another_grant: "P1 P3 S2 S4", [], fair;
@@ -96,6 +112,11 @@ table! {
     loss::is_followed_by_a_new_hold: "P3", [], fair;
     loss::grant_under_an_aged_session: "P1 S2", [], fair;
     loss::repeated_claim_counts_from_what_extended: "P1 S2", [], fair;
+    loss::is_told_by_the_next_renewal: "P3 S14", [DeleteHolder, OwnEntry], fair;
+    loss::is_told_by_the_next_renewal_in_every_mode: "P3 S14", [DeleteHolder, OwnEntry, Shared, Permits], fair;
+    loss::by_eviction_at_any_moment_is_told: "P3 S14", [OwnEntry], fair;
+    loss::by_eviction_before_the_answer_is_told: "P3 S14", [OwnEntry], fair;
+    loss::by_eviction_of_any_turn: "P3 S6", [], fair;
 
     cancel::at_every_await_when_free: "P4 S6", [], any;
     cancel::at_every_await_when_held: "P4 S6", [], any;
@@ -112,6 +133,7 @@ table! {
     cancel::outside_of_any_runtime: "P4", [], fair;
 
     names::do_not_interact: "P10 S8", [], fair;
+    names::are_long: "P10 S8", [], fair;
     names::are_listed: "P10", [], fair;
     names::nest_in_namespaces: "P10", [], fair;
     names::show_who_holds_and_waits: "P8", [], fair;
@@ -138,6 +160,8 @@ table! {
     downgrade::is_for_the_granted_only: "P1 S11", [Downgrade, Shared, Fair], fair;
     downgrade::may_be_asked_again: "P8 S11", [Downgrade, Shared], fair;
     downgrade::is_refused_where_others_count_on_it: "P8 S11", [Downgrade, Shared], fair;
+    downgrade::counts_from_what_extended: "P1 S2 S11", [Downgrade, Shared], fair;
+    downgrade::is_renewed_as_it_is_now: "S14", [Downgrade, Shared], fair;
 
     permits::never_more_than_there_are: "P1 S10", [Permits], any;
     permits::are_held_together: "P1 P2 S10", [Permits], any;
@@ -145,6 +169,7 @@ table! {
     permits::any_holder_may_make_room: "P5 S10", [Permits, Fair], fair;
     permits::come_back_from_the_dead: "P5 S4", [Permits, Fair], fair;
     permits::of_another_count_are_refused: "P8 S10", [Permits, Fair], fair;
+    permits::of_another_count_than_waiters_are_refused: "P8 S10", [Permits, Fair], fair;
     permits::of_no_sense_are_refused: "P8", [Permits], fair;
     permits::of_one_holder_are_evicted: "P3 S6", [Permits, Fair], fair;
     permits::end_and_run_as_any_lock: "P3 P4", [Permits], any;
@@ -160,6 +185,7 @@ table! {
     election::is_observed_apart_from_others: "P10", [], any;
     election::proclaims_nothing_after_loss: "P3 S6", [PushedWake], fair;
     election::proclaims_again_after_a_lost_reply: "P8 S1", [], fair;
+    election::is_renewed_with_its_latest_value: "S14", [], fair;
     election::keeps_long_and_odd_values: "P8 S1", [Values], fair;
     election::is_lost_like_any_lease: "P1 P3", [], fair;
     election::refuses_bad_input: "P8", [], fair;
@@ -178,6 +204,7 @@ table! {
     at_once::passes_nobody: "P6 P8 S12", [AtomicMulti], fair;
     at_once::is_refused_by_every_mode: "P1 S10 S12", [AtomicMulti, Shared, Permits], fair;
     at_once::is_idempotent: "S3 S12", [AtomicMulti], fair;
+    at_once::repeated_counts_from_what_extended: "P1 S2 S12", [AtomicMulti], fair;
     at_once::after_a_lost_reply: "P4 S6 S12", [AtomicMulti], fair;
     at_once::each_is_renewed: "P3 S7", [AtomicMulti], fair;
     at_once::is_dropped_at_every_await: "P4 S6", [AtomicMulti], any;
@@ -189,6 +216,14 @@ table! {
     reentry::ends_with_the_hold: "P2 P3", [], fair;
 
     fence::refuses_a_paused_holder: "P2", [], fair;
+    fence::lets_in_who_holds_and_not_who_did: "P2", [Fence], fair;
+    fence::refuses_the_evicted: "P2 S6", [Fence], fair;
+    fence::refuses_the_expired: "P2", [Fence], fair;
+    fence::tells_names_of_one_step_apart: "P2 P10 S12", [Fence, AtomicMulti], fair;
+    fence::goes_by_the_full_name: "P2 P10", [Fence], fair;
+    fence::serves_every_mode: "P2 S10 S11", [Fence, Shared, Permits, Downgrade], fair;
+    fence::serves_each_turn: "P2", [Fence], fair;
+    fence::refuses_holders_of_another_store: "P2", [Fence, Private], fair;
 
     programs::follow_the_models: "P1 P2 P4 P5 P6 S3 S10 S11", [Shared, Permits, Downgrade, Fair], alone;
 

@@ -9,6 +9,7 @@ use leasehold_core::seam::{
     Backend, Bells, Claim, Claimed, ClaimedAll, Clock, Observing, Place, Renewal, Tenure, async_trait,
 };
 use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, Line, Name, Result};
+use tokio::sync::watch;
 
 /// The weather between core and a store. Shared by its clones.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +27,10 @@ struct Settings {
     lose_claim_replies: AtomicU32,
     lose_release_replies: AtomicU32,
     deaf: AtomicBool,
+    /// Claims that the store has answered are held back while this is set.
+    hold_claim_replies: watch::Sender<bool>,
+    /// What the store was asked to renew, in order.
+    renewed: Mutex<Vec<Tenure>>,
 }
 
 impl Weather {
@@ -56,6 +61,16 @@ impl Weather {
     /// The replies to the next `n` releases are lost after the store has acted.
     pub fn lose_release_replies(&self, n: u32) {
         self.0.lose_release_replies.store(n, Ordering::Relaxed);
+    }
+
+    /// Replies to claims are held back, after the store has acted, while this is set.
+    pub fn hold_claim_replies(&self, on: bool) {
+        self.0.hold_claim_replies.send_replace(on);
+    }
+
+    /// What the store was asked to renew so far, in order.
+    pub fn renewed(&self) -> Vec<Tenure> {
+        self.0.renewed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// No bell is heard. Must be said before a store is made of the backend.
@@ -118,6 +133,8 @@ impl Backend for Faulty {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
         self.before().await?;
         let answer = self.inner.claim(claim).await;
+        // The sender is ours, so the wait cannot fail.
+        drop(self.weather.0.hold_claim_replies.subscribe().wait_for(|held| !held).await);
         self.after(answer, take(&self.weather.0.lose_claim_replies))
     }
 
@@ -135,6 +152,7 @@ impl Backend for Faulty {
             return Err(Error::new(ErrorKind::Unavailable, "refused, by the suite"));
         }
         self.before().await?;
+        self.weather.0.renewed.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(tenures);
         let answer = self.inner.renew(tenures).await;
         self.after(answer, false)
     }

@@ -178,13 +178,17 @@ pub enum Need {
     Values,
     /// Several names in one step (S12).
     AtomicMulti,
+    /// A renewal answers for the hold's own entry (S14).
+    OwnEntry,
+    /// A hold that its client gave back within its `min_hold` lapses without it (S15).
+    MinHold,
 }
 
 impl Need {
     /// Whether every store is expected to meet it.
     fn is_expected(self) -> bool {
-        use Need::{AtomicMulti, Downgrade, Fair, Permits, Shared, Values};
-        matches!(self, Fair | Shared | Permits | Downgrade | Values | AtomicMulti)
+        use Need::{AtomicMulti, Downgrade, Fair, MinHold, OwnEntry, Permits, Shared, Values};
+        matches!(self, Fair | Shared | Permits | Downgrade | Values | AtomicMulti | OwnEntry | MinHold)
     }
 }
 

@@ -12,8 +12,21 @@ type Column = (&'static str, &'static [&'static str], &'static [Need]);
 const COLUMNS: [Column; 6] = [
     (
         "`lock`",
-        &["exclusion", "token", "waiting", "holding", "loss", "cancel", "names", "input", "fence", "cost", "hygiene"],
-        &[Need::Fair],
+        &[
+            "exclusion",
+            "token",
+            "waiting",
+            "holding",
+            "lease",
+            "loss",
+            "cancel",
+            "names",
+            "input",
+            "fence",
+            "cost",
+            "hygiene",
+        ],
+        &[Need::Fair, Need::OwnEntry, Need::MinHold],
     ),
     ("`rw_lock`", &["shared", "downgrade", "modes", "programs"], &[Need::Fair, Need::Shared, Need::Downgrade]),
     ("`semaphore`", &["permits", "modes", "programs"], &[Need::Fair, Need::Permits]),

@@ -55,12 +55,13 @@ impl Harness for World {
     fn powers(&self) -> Powers {
         use Need::{AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart, Wipe};
         let all = [Private, Link, DeleteHolder, AnotherTool, Junk, Restart, Wipe, Footprint, Requests, PushedWake];
-        match self {
+        let powers = match self {
             World::Private(_) => Powers::new(&all, ""),
             World::External(_) => {
                 Powers::new(&[PushedWake], "the server of LEASEHOLD_REDIS_URL is not ours to disturb")
             }
-        }
+        };
+        powers.lacks(&[Need::MinHold], "C7: `release_after` is not built yet")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

@@ -59,6 +59,7 @@ impl Harness for World {
         use Need::{DeleteHolder, Footprint, Junk, Private, PushedWake, Restart, Wipe};
         let able = [Private, DeleteHolder, Junk, Restart, Wipe, Footprint, PushedWake];
         Powers::new(&able, "there is no server: neither a link to cut, nor requests to count, nor other tools")
+            .lacks(&[Need::MinHold], "C7: `release_after` is not built yet")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

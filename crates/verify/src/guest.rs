@@ -72,6 +72,9 @@ pub(crate) async fn lacking(store: &Store) -> Vec<Need> {
     if store.guarantees().atomic_multi < 2 {
         lacking.push(Need::AtomicMulti);
     }
+    if !store.guarantees().min_hold_outlives_process {
+        lacking.push(Need::MinHold);
+    }
     if refused(store.rw_lock("shared").read().try_acquire().await) {
         lacking.push(Need::Shared);
     }

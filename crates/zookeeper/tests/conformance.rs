@@ -77,7 +77,9 @@ impl Harness for World {
                 Powers::new(&[PushedWake], "the server of LEASEHOLD_ZOOKEEPER_URL is not ours to disturb")
             }
         };
-        powers.lacks(&[Need::AtomicMulti], "no transaction makes nodes on the condition that others have no children")
+        powers
+            .lacks(&[Need::AtomicMulti], "no transaction makes nodes on the condition that others have no children")
+            .lacks(&[Need::MinHold], "nothing of a session outlives its client")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

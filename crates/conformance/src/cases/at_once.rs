@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, ClaimedAll, Grant, Mode, Queue};
+use leasehold_core::seam::{Backend, Claim, ClaimedAll, Grant, Mode, Moment, Queue};
 use leasehold_core::{Contention, ErrorKind, Name, Options, Result, Store};
 use tokio::task::JoinSet;
 
 use crate::arena::{Arena, expect_kind, granted, waiting, within};
 use crate::cases::cancel::{at_every_await, leaves_at};
+use crate::cases::lease::nobody_before;
 use crate::faulty::Weather;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -172,6 +173,18 @@ pub(crate) async fn is_idempotent(arena: Arena) {
     for claim in &others {
         two.release(claim, None).await.unwrap();
     }
+}
+
+/// S2, S12: a repeated claim of several either extended each lease or does not count from the repeat.
+pub(crate) async fn repeated_counts_from_what_extended(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let all = claims(&arena);
+    all_granted(one.claim_all(&all).await);
+    tokio::time::sleep(arena.ttl() * 3 / 5).await;
+    let stamp = Moment::now();
+    let again = all_granted(one.claim_all(&all).await);
+    let [a, b, c] = [0, 1, 2].map(|i| nobody_before(&arena, &*two, NAMES[i], again[i].validity.until(stamp)));
+    tokio::join!(a, b, c);
 }
 
 /// P4, S12: the reply is lost after the store has acted: the same names are found held; and whoever was never told of it

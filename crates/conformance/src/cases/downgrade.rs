@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::{Claim, Claimed, Mode, Queue};
+use leasehold_core::seam::{Claim, Claimed, Mode, Moment, Queue};
 use leasehold_core::{ErrorKind, Guard, Owner};
 
-use crate::arena::{Arena, expect_kind, give_back, granted, waiting, within};
+use crate::arena::{Arena, expect_kind, give_back, granted, nap, waiting, within};
+use crate::cases::lease::nobody_before;
 use crate::faulty::Weather;
 
 /// Downgrades; in bad weather the store's word may be lost, and it is asked again.
@@ -186,4 +187,36 @@ pub(crate) async fn is_refused_where_others_count_on_it(arena: Arena) {
     expect_kind(guard.downgrade().await, ErrorKind::Lost);
     drop(guard);
     arena.becomes_empty("a").await;
+}
+
+/// S2, S11: a downgrade that is answered *granted* either extended the lease or does not count from itself.
+pub(crate) async fn counts_from_what_extended(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let writer = arena.claim("a", Queue::Fair);
+    granted(one.claim(&writer).await);
+    tokio::time::sleep(arena.ttl() * 3 / 5).await;
+    let stamp = Moment::now();
+    let shared = granted(one.claim(&in_mode(&writer, Mode::Shared)).await);
+    nobody_before(&arena, &*two, "a", shared.validity.until(stamp)).await;
+}
+
+/// S14: what the store is asked to renew is the hold as it is now: shared since its downgrade, and with the latest value. What
+/// the store puts back of an entry that it has lost is no more than that.
+pub(crate) async fn is_renewed_as_it_is_now(arena: Arena) {
+    let weather = Weather::default();
+    let store = arena.store_in(&weather).await;
+    let guard = store.rw_lock("a").write().acquire().await.unwrap();
+    downgraded(&guard).await;
+    let before = weather.renewed().len();
+    within(arena.ttl() * 2 + Duration::from_secs(10), "a renewal of a downgraded hold", async {
+        while weather.renewed().len() == before {
+            nap().await;
+        }
+    })
+    .await;
+    for tenure in &weather.renewed()[before..] {
+        assert_eq!(tenure.claim.mode, Mode::Shared, "a downgraded hold is renewed as {:?}", tenure.claim.mode);
+        assert_eq!(tenure.token, Some(guard.fencing_token()));
+    }
+    guard.release().await.unwrap();
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_core::{ErrorKind, Leader, Leadership, Loss, MAX_VALUE_BYTES, Observer, Options};
 
-use crate::arena::{Arena, expect_kind, within};
+use crate::arena::{Arena, expect_kind, nap, within};
 use crate::faulty::Weather;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -272,4 +272,23 @@ pub(crate) async fn refuses_bad_input(arena: Arena) {
     expect_kind(election.observe().await, ErrorKind::Closed);
     let ended = within(arena.ttl() * 3 + SOON, "watching to end with the store", observer.changed()).await;
     assert!(ended.is_err());
+}
+
+/// S14: what the store is asked to renew carries the value of now, so that an entry that is put back shows it.
+pub(crate) async fn is_renewed_with_its_latest_value(arena: Arena) {
+    let weather = Weather::default();
+    let store = arena.store_in(&weather).await;
+    let leadership = store.election("a").campaign("one").await.unwrap();
+    proclaimed(&leadership, "two").await;
+    let before = weather.renewed().len();
+    within(arena.ttl() * 2 + Duration::from_secs(10), "a renewal of a leader", async {
+        while weather.renewed().len() == before {
+            nap().await;
+        }
+    })
+    .await;
+    for tenure in &weather.renewed()[before..] {
+        assert_eq!(&*tenure.claim.label, "two", "a leader is renewed with an old value");
+    }
+    resigned(leadership).await;
 }

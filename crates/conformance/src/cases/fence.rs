@@ -1,11 +1,13 @@
-//! Is a stale holder's write refused where the token is spent?
+//! Is a stale holder's write refused: where the token is spent, and by the store's own condition?
 
 use std::time::Duration;
 
-use leasehold_core::{ErrorKind, FenceGate, Store};
+use leasehold_core::seam::{Claim, ClaimedAll, Grant, Mode, Place, Queue};
+use leasehold_core::{ErrorKind, FenceGate, Fenced, FencingToken, Lease, Loss, Lost, Name, Options, Store};
 
-use crate::arena::{Arena, within};
-use crate::faulty::Weather;
+use crate::arena::{Arena, granted, within};
+use crate::faulty::{Faulty, Weather};
+use crate::harness::FencedResource;
 
 async fn next(arena: &Arena, store: &Store) -> leasehold_core::Guard {
     let limit = arena.ttl() * 2 + store.guarantees().recovery + Duration::from_secs(2);
@@ -33,4 +35,250 @@ pub(crate) async fn refuses_a_paused_holder(arena: Arena) {
     rows.write(&third, |rows| rows.push("the third")).unwrap();
     assert_eq!(rows.read(Vec::clone), ["before the pause", "the successor", "the third"]);
     assert_eq!(rows.seen(), Some(third.fencing_token()));
+}
+
+/// A holder that was paused between its look at the clock and its write: it believes that it holds, whatever happened since.
+/// Only the store can refuse it.
+#[derive(Debug)]
+struct Paused {
+    name: Name,
+    full_name: Name,
+    token: FencingToken,
+    place: Option<Place>,
+}
+
+impl Paused {
+    fn holder(by: &impl Fenced) -> Paused {
+        let (name, full_name) = (by.name().clone(), by.full_name().clone());
+        Paused { name, full_name, token: by.fencing_token(), place: by.place() }
+    }
+
+    fn of(claim: &Claim, grant: &Grant) -> Paused {
+        let (name, full_name) = (claim.name.clone(), claim.name.clone());
+        Paused { name, full_name, token: grant.token, place: Some(grant.place.clone()) }
+    }
+}
+
+impl Lease for Paused {
+    fn loss(&self) -> Option<Loss> {
+        None
+    }
+    fn remaining(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+    fn lost(&self) -> Lost {
+        unreachable!("no store waits for a loss")
+    }
+}
+
+impl Fenced for Paused {
+    fn name(&self) -> &Name {
+        &self.name
+    }
+    fn fencing_token(&self) -> FencingToken {
+        self.token
+    }
+    fn full_name(&self) -> &Name {
+        &self.full_name
+    }
+    fn place(&self) -> Option<Place> {
+        self.place.clone()
+    }
+}
+
+/// Fails unless this write is accepted.
+async fn accepted(resource: &dyn FencedResource, by: &dyn Fenced, who: &str) {
+    let before = resource.written().await;
+    let answer = resource.write(by).await;
+    assert!(matches!(answer, Ok(true)), "{who} was refused: {answer:?}");
+    assert_eq!(resource.written().await, before + 1, "{who} did not write");
+}
+
+/// Fails unless this write is refused, by the store or by its client.
+async fn refused(resource: &dyn FencedResource, by: &dyn Fenced, who: &str) {
+    let before = resource.written().await;
+    let answer = resource.write(by).await;
+    let refused = answer.as_ref().map_or_else(|e| e.kind() == ErrorKind::Lost, |written| !written);
+    assert!(refused, "{who}: {answer:?}");
+    assert_eq!(resource.written().await, before, "{who} wrote");
+}
+
+/// A lease that no pause of the machine ends.
+fn long() -> Options {
+    Options::default().ttl(Duration::from_secs(20))
+}
+
+/// Whoever holds is let in, at once, after renewals and after a confirmation; whoever has given it back is not, also when the
+/// next is the same client, and when that one has gone.
+pub(crate) async fn lets_in_who_holds_and_not_who_did(arena: Arena) {
+    let (client, resource) = arena.harness().fenced_client().await;
+    let (one, two, resource) = (arena.over(client), arena.store().await, &*resource);
+    let guard = one.lock("a").acquire().await.unwrap();
+    let first = Paused::holder(&guard);
+    accepted(resource, &guard, "the holder").await;
+    accepted(resource, &first, "the holder").await;
+    tokio::time::sleep(arena.ttl()).await;
+    accepted(resource, &guard, "the holder after renewals").await;
+    guard.confirm().await.unwrap();
+    accepted(resource, &guard.view(), "the holder after a confirmation").await;
+    guard.release().await.unwrap();
+    refused(resource, &first, "one that has released").await;
+    let guard = two.lock("a").acquire().await.unwrap();
+    refused(resource, &first, "one that has released, beside the next").await;
+    guard.release().await.unwrap();
+    let guard = one.lock("a").acquire().await.unwrap();
+    let second = Paused::holder(&guard);
+    refused(resource, &first, "one that has released, beside a later hold of its own").await;
+    accepted(resource, &guard, "the later hold").await;
+    guard.release().await.unwrap();
+    refused(resource, &first, "the first").await;
+    refused(resource, &second, "the second").await;
+}
+
+/// An evicted holder is refused from the eviction on, not from when it hears of it.
+pub(crate) async fn refuses_the_evicted(arena: Arena) {
+    let (client, resource) = arena.harness().fenced_client().await;
+    let (one, two, resource) = (arena.over(client), arena.store().await, &*resource);
+    let guard = one.lock("a").with(&long()).acquire().await.unwrap();
+    let evicted = Paused::holder(&guard);
+    accepted(resource, &evicted, "the holder").await;
+    assert!(two.evict("a", guard.fencing_token()).await.unwrap());
+    refused(resource, &evicted, "the evicted").await;
+    let next = two.lock("a").with(&long()).acquire().await.unwrap();
+    refused(resource, &evicted, "the evicted, beside the next").await;
+    next.release().await.unwrap();
+    drop(guard);
+}
+
+/// A holder whose lease has run out is refused, before and after another has taken the lock.
+pub(crate) async fn refuses_the_expired(arena: Arena) {
+    let (client, resource) = arena.harness().fenced_client().await;
+    let (weather, resource) = (Weather::default(), &*resource);
+    weather.hang_renewals(true);
+    let one = arena.over(std::sync::Arc::new(Faulty::new(client.clone(), weather, arena.seed())));
+    let two = arena.store().await;
+    let guard = one.lock("a").acquire().await.unwrap();
+    let expired = Paused::holder(&guard);
+    accepted(resource, &expired, "the holder").await;
+    guard.lost().await;
+    refused(resource, &guard, "one that knows that it has expired").await;
+    arena.becomes_empty("a").await;
+    refused(resource, &expired, "the expired").await;
+    let successor = next(&arena, &two).await;
+    refused(resource, &expired, "the expired, beside the next").await;
+    successor.release().await.unwrap();
+    drop(guard);
+}
+
+/// Names that are taken in one step are told apart, also where one ends like another: each holds by itself.
+pub(crate) async fn tells_names_of_one_step_apart(arena: Arena) {
+    let (client, resource) = arena.harness().fenced_client().await;
+    let (two, resource) = (arena.store().await, &*resource);
+    let names = ["a", "b", "b/a", "x", "x/b/a"];
+    let claims = names.map(|name| arena.claim(name, Queue::Try));
+    let Ok(ClaimedAll::Granted(grants)) = client.claim_all(&claims).await else { panic!("all are free") };
+    let holders: Vec<Paused> = claims.iter().zip(&grants).map(|(claim, grant)| Paused::of(claim, grant)).collect();
+    for holder in &holders {
+        accepted(resource, holder, holder.name.as_str()).await;
+    }
+    for gone in 0..names.len() {
+        if gone % 2 == 0 {
+            client.release(&claims[gone], Some(&grants[gone].place)).await.unwrap();
+        } else {
+            assert!(client.evict(&claims[gone].name, grants[gone].token).await.unwrap());
+        }
+        for (i, holder) in holders.iter().enumerate() {
+            match i > gone {
+                true => accepted(resource, holder, holder.name.as_str()).await,
+                false => refused(resource, holder, holder.name.as_str()).await,
+            }
+        }
+    }
+    // The same with guards: one of them is lost to another, who takes it anew.
+    let guard = arena.over(client).multi(names).with(&long()).acquire().await.unwrap();
+    let lost = Paused::holder(guard.get("a").unwrap());
+    assert!(two.evict("a", lost.token).await.unwrap());
+    let next = two.lock("a").with(&long()).acquire().await.unwrap();
+    refused(resource, &lost, "the evicted of several").await;
+    accepted(resource, guard.get("b/a").unwrap(), "the one whose name ends like the evicted").await;
+    next.release().await.unwrap();
+    drop(guard);
+}
+
+/// A name goes by its namespaces: a holder is let in under them, and not because another namespace's lock of that name, or a
+/// longer one that ends like it, is held.
+pub(crate) async fn goes_by_the_full_name(arena: Arena) {
+    let (client, resource) = arena.harness().fenced_client().await;
+    let (store, resource) = (arena.over(client), &*resource);
+    let (inner, other) = (store.clone().namespace("inner"), store.clone().namespace("b").namespace("inner"));
+    let mut guards = Vec::new();
+    for store in [&store, &inner, &other] {
+        guards.push(store.lock("a").with(&long()).acquire().await.unwrap());
+    }
+    let holders: Vec<Paused> = guards.iter().map(Paused::holder).collect();
+    for (holder, guard) in holders.iter().zip(guards) {
+        accepted(resource, &guard, holder.full_name.as_str()).await;
+        guard.release().await.unwrap();
+        refused(resource, holder, holder.full_name.as_str()).await;
+    }
+}
+
+/// Each mode's holder is let in as long as its own entry is there, beside others; a downgrade changes nothing.
+pub(crate) async fn serves_every_mode(arena: Arena) {
+    let (client, resource) = arena.harness().fenced_client().await;
+    let resource = &*resource;
+    for mode in [Mode::Shared, Mode::Permits { n: 2, of: 5 }] {
+        let claims = [arena.claim_as("a", mode, Queue::Fair), arena.claim_as("a", mode, Queue::Fair)];
+        let grants = [granted(client.claim(&claims[0]).await), granted(client.claim(&claims[1]).await)];
+        let [first, second] = [0, 1].map(|i| Paused::of(&claims[i], &grants[i]));
+        accepted(resource, &first, "one of two").await;
+        accepted(resource, &second, "the other of two").await;
+        client.release(&claims[0], Some(&grants[0].place)).await.unwrap();
+        refused(resource, &first, "one that has left another").await;
+        accepted(resource, &second, "the one that is left").await;
+        assert!(client.evict(&claims[1].name, grants[1].token).await.unwrap());
+        refused(resource, &second, "the evicted").await;
+    }
+    let guard = arena.over(client).rw_lock("a").write().with(&long()).acquire().await.unwrap();
+    let writer = Paused::holder(&guard);
+    guard.downgrade().await.unwrap();
+    accepted(resource, &guard, "a writer that became a reader").await;
+    accepted(resource, &writer, "a writer that became a reader").await;
+    guard.release().await.unwrap();
+    refused(resource, &writer, "a reader that was a writer").await;
+}
+
+/// Tasks that take turns under one claim: each is let in during its own turn, and the last is refused like any other.
+pub(crate) async fn serves_each_turn(arena: Arena) {
+    let (client, resource) = arena.harness().fenced_client().await;
+    let (store, resource) = (arena.over(client), &*resource);
+    let lock = store.lock("a").with(&long()).fast();
+    let first = lock.acquire().await.unwrap();
+    let before = first.view();
+    let waiter = lock.acquire();
+    let mut waiter = std::pin::pin!(waiter);
+    // It stands in the local line before the first leaves.
+    assert!(tokio::time::timeout(Duration::from_millis(50), &mut waiter).await.is_err());
+    accepted(resource, &first, "the first turn").await;
+    first.release().await.unwrap();
+    let second = within(Duration::from_secs(20), "the second turn", waiter).await.unwrap();
+    accepted(resource, &second, "the second turn").await;
+    refused(resource, &before, "the first turn, when it is over").await;
+    let last = Paused::holder(&second);
+    second.release().await.unwrap();
+    refused(resource, &last, "the last turn").await;
+}
+
+/// Somebody who holds the lock of that name elsewhere, by the very same number, holds nothing here.
+pub(crate) async fn refuses_holders_of_another_store(arena: Arena) {
+    let (client, resource) = arena.harness().fenced_client().await;
+    let (store, there, resource) = (arena.over(client), arena.private().await, &*resource);
+    let (here, elsewhere) = (store.lock("a").with(&long()), there.store().await.lock("a").with(&long()));
+    let (guard, foreign) = (here.acquire().await.unwrap(), elsewhere.acquire().await.unwrap());
+    let impostor = Paused { token: guard.fencing_token(), ..Paused::holder(&foreign) };
+    refused(resource, &impostor, "a holder of another store").await;
+    accepted(resource, &guard, "the holder").await;
+    guard.release().await.unwrap();
+    refused(resource, &impostor, "a holder of another store, when nobody holds here").await;
+    drop(foreign);
 }

@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold_core::{DistributedLock, ErrorKind, Loss, Owner, Ran};
+use leasehold_core::seam::{Backend, Claimed, Mode, Moment, Queue, Tenure};
+use leasehold_core::{DistributedLock, ErrorKind, Guard, Loss, Options, Owner, Ran};
+use tokio::task::JoinSet;
 
-use crate::arena::{Arena, expect_kind, within};
+use crate::arena::{Arena, expect_kind, granted, nap, within};
+use crate::harness::Need;
 
 /// A guard renews itself: after three leases it is still ours, and nobody else's.
 pub(crate) async fn outlives_its_ttl(arena: Arena) {
@@ -127,4 +130,166 @@ pub(crate) async fn skips_a_body(arena: Arena) {
         }
     })
     .await;
+}
+
+/// One client keeps hundreds of holds for several leases, and loses none.
+pub(crate) async fn many_at_once(arena: Arena) {
+    const MANY: u64 = 300;
+    let store = arena.store().await;
+    let mut taking = JoinSet::new();
+    let mut guards: Vec<Guard> = Vec::new();
+    for i in 0..MANY {
+        taking.spawn(store.lock(("many", i)).acquire());
+        while taking.len() >= 50 {
+            guards.push(taking.join_next().await.unwrap().unwrap().unwrap());
+        }
+    }
+    guards.extend(taking.join_all().await.into_iter().map(|guard| guard.unwrap()));
+    for _ in 0..6 {
+        tokio::time::sleep(arena.ttl() / 2).await;
+        let lost: Vec<_> = guards.iter().filter(|guard| !guard.is_valid()).collect();
+        assert!(lost.is_empty(), "{} of {MANY} were lost, the first {:?}", lost.len(), lost[0]);
+    }
+    drop(guards);
+    store.close(Duration::from_secs(60)).await.unwrap();
+}
+
+/// Hundreds of tasks of one client come for one name; its holder, of the same client and with a short lease, is renewed past
+/// them, and gives it back to one of them.
+pub(crate) async fn outlives_a_crowd(arena: Arena) {
+    const CROWD: usize = 500;
+    let (store, other) = (arena.store().await, arena.store().await);
+    let guard = store.lock("a").acquire().await.unwrap();
+    let words = Options::default().ttl(Duration::from_secs(30));
+    let mut crowd = JoinSet::new();
+    for _ in 0..CROWD {
+        crowd.spawn(store.lock("a").with(&words).acquire());
+    }
+    for _ in 0..6 {
+        tokio::time::sleep(arena.ttl() / 2).await;
+        assert!(guard.is_valid(), "lost beside a crowd of its own client: {:?}", guard.check());
+    }
+    let mut stood = 0;
+    within(Duration::from_secs(60), "the crowd to stand in line", async {
+        while stood < CROWD {
+            stood = other.lock("a").inspect().await.map_or(stood, |line| line.waiters.len());
+            assert!(guard.is_valid(), "lost beside a crowd of its own client: {:?}", guard.check());
+            nap().await;
+        }
+    })
+    .await;
+    guard.release().await.unwrap();
+    let next = within(Duration::from_secs(60), "one of the crowd", crowd.join_next()).await.unwrap().unwrap().unwrap();
+    crowd.shutdown().await;
+    drop(next);
+    store.close(Duration::from_secs(60)).await.unwrap();
+}
+
+/// Whether a `min_hold` outlives its process is what the store says, and what its test says.
+pub(crate) async fn says_whether_min_hold_outlives_its_client(arena: Arena) {
+    let backend = arena.backend().await;
+    let lacks = arena.harness().powers().lack(&[Need::MinHold]).is_some();
+    assert_eq!(!backend.guarantees().min_hold_outlives_process, lacks, "{:?}", backend.guarantees());
+    if lacks {
+        let claim = arena.claim("a", Queue::Fair);
+        let grant = granted(backend.claim(&claim).await);
+        let lapses = backend.release_after(&claim, Some(&grant.place), Duration::from_secs(1)).await;
+        expect_kind(lapses, ErrorKind::Unsupported);
+        backend.release(&claim, Some(&grant.place)).await.unwrap();
+    }
+}
+
+/// S15: a hold that was given back for later ends then, not sooner and not with its lease, although its client has gone, and
+/// however often it was said. What came late, a renewal or a repeated claim, puts nothing off.
+pub(crate) async fn lapses_without_its_client(arena: Arena) {
+    let long = Duration::from_secs(60);
+    tokio::join!(
+        // The lease would have ended before, and after.
+        lapses(&arena, "longer than its lease", arena.ttl(), arena.ttl() * 3 / 2),
+        lapses(&arena, "shorter than its lease", long, arena.ttl() / 2),
+    );
+}
+
+async fn lapses(arena: &Arena, name: &str, ttl: Duration, rest: Duration) {
+    let (client, rival) = (arena.backend().await, arena.backend().await);
+    let mut claim = arena.claim(name, Queue::Fair);
+    claim.ttl = ttl;
+    let grant = granted(client.claim(&claim).await);
+    let begin = Moment::now();
+    let place = Some(&grant.place);
+    client.release_after(&claim, place, rest).await.unwrap();
+    let answered = Moment::now();
+    client.release_after(&claim, place, rest.saturating_sub(answered.since(begin))).await.unwrap();
+    drop(client.renew(&[Tenure::new(Arc::new(claim.clone()), grant.place.clone(), Some(grant.token))]).await);
+    let mut again = claim.clone();
+    again.queue = Queue::Try;
+    drop(client.claim(&again).await);
+    client.close().await.unwrap();
+    drop(client);
+    // Waiting in line is no way to hear sooner or later of it.
+    let next = arena.claim(name, Queue::Fair);
+    let late = Duration::from_secs(10) + arena.recovery().await;
+    within(rest + late, &format!("a hold that lapses, {name}"), async {
+        while !matches!(rival.claim(&next).await.unwrap(), Claimed::Granted(_)) {
+            nap().await;
+        }
+    })
+    .await;
+    let held = Moment::now().since(begin);
+    assert!(held >= rest, "{name}: free after {held:?} of {rest:?}");
+    rival.release(&next, None).await.unwrap();
+}
+
+/// S15: whoever waits behind a hold that lapses is served when it does, not when its lease would have ended; and whoever gives
+/// it back for good ends it before.
+pub(crate) async fn lapses_for_those_who_wait(arena: Arena) {
+    let (client, store) = (arena.backend().await, arena.store().await);
+    let mut claim = arena.claim("a", Queue::Fair);
+    claim.ttl = Duration::from_secs(60);
+    let limit = Duration::from_secs(20);
+    let grant = granted(client.claim(&claim).await);
+    let waiter = tokio::spawn(store.lock("a").acquire());
+    arena.queue_reaches(&store, "a", 1).await;
+    client.release_after(&claim, Some(&grant.place), Duration::from_secs(1)).await.unwrap();
+    let guard = within(limit, "the waiter behind a hold that lapses", waiter).await.unwrap().unwrap();
+    guard.release().await.unwrap();
+    // Ended before.
+    let claim = arena.claim("b", Queue::Fair);
+    let grant = granted(client.claim(&claim).await);
+    client.release_after(&claim, Some(&grant.place), Duration::from_secs(60)).await.unwrap();
+    expect_kind(store.lock("b").try_acquire().await, ErrorKind::Contended);
+    client.release(&claim, Some(&grant.place)).await.unwrap();
+    store.lock("b").try_acquire().await.unwrap().release().await.unwrap();
+    // And by an operator.
+    let claim = arena.claim("c", Queue::Fair);
+    let grant = granted(client.claim(&claim).await);
+    client.release_after(&claim, Some(&grant.place), Duration::from_secs(60)).await.unwrap();
+    assert!(store.evict("c", grant.token).await.unwrap());
+    store.lock("c").try_acquire().await.unwrap().release().await.unwrap();
+}
+
+/// S15: one of several who hold together lapses, and the others hold on.
+pub(crate) async fn lapses_beside_others(arena: Arena) {
+    let (client, other) = (arena.backend().await, arena.backend().await);
+    for mode in [Mode::Shared, Mode::Permits { n: 1, of: 2 }] {
+        let claims = [arena.claim_as("a", mode, Queue::Fair), arena.claim_as("a", mode, Queue::Fair)];
+        let grants = [granted(client.claim(&claims[0]).await), granted(client.claim(&claims[1]).await)];
+        client.release_after(&claims[0], Some(&grants[0].place), arena.ttl() / 4).await.unwrap();
+        let stays = Tenure::new(Arc::new(claims[1].clone()), grants[1].place.clone(), Some(grants[1].token));
+        within(arena.ttl() * 2 + Duration::from_secs(10), "one of two to lapse", async {
+            while holders(&*other, &arena, "a").await > 1 {
+                client.renew(std::slice::from_ref(&stays)).await.unwrap();
+                nap().await;
+            }
+        })
+        .await;
+        let line = other.inspect(&arena.full("a")).await.unwrap();
+        assert_eq!(line.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [stays.token]);
+        client.release(&claims[1], Some(&grants[1].place)).await.unwrap();
+        arena.becomes_empty("a").await;
+    }
+}
+
+async fn holders(client: &dyn Backend, arena: &Arena, name: &str) -> usize {
+    client.inspect(&arena.full(name)).await.unwrap().holders.len()
 }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claimed, Moment, Queue, Tenure};
-use leasehold_core::{ErrorKind, Guard, Loss, Store};
+use leasehold_core::seam::{Backend, Mode, Moment, Queue, Renewal, Tenure};
+use leasehold_core::{ErrorKind, FencingToken, Guard, Loss, Options, Result, Store};
+use tokio::task::JoinSet;
 
-use crate::arena::{Arena, expect_kind, granted, within};
+use crate::arena::{Arena, expect_kind, granted, nap, within};
+use crate::cases::lease::nobody_before;
 use crate::faulty::Weather;
 
 /// Fails if `rival` gets the lock before the guard has said that it lost it; returns the rival's guard.
@@ -96,7 +98,7 @@ pub(crate) async fn does_not_come_from_one_failed_renewal(arena: Arena) {
 /// An operator evicts the holder: the next gets the lock at once, and the evicted hears of it.
 pub(crate) async fn by_eviction_frees_the_next(arena: Arena) {
     let (one, two, operator) = (arena.store().await, arena.store().await, arena.store().await);
-    let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
+    let words = Options::default().ttl(Duration::from_secs(20));
     let guard = one.lock("a").with(&words).acquire().await.unwrap();
     let waiter = tokio::spawn(two.lock("a").with(&words).acquire());
     arena.queue_reaches(&operator, "a", 1).await;
@@ -190,23 +192,6 @@ pub(crate) async fn is_followed_by_a_new_hold(arena: Arena) {
     assert!(again.is_valid(), "{:?}", again.check());
 }
 
-/// Fails if another client is granted `name` before the validity that `since` claims has ended.
-async fn nobody_before(arena: &Arena, rival: &dyn Backend, name: &str, valid_until: Moment) {
-    let limit = arena.ttl() * 2 + rival.guarantees().recovery + Duration::from_secs(2);
-    within(limit, "the rival to be granted", async {
-        let claim = arena.claim(name, Queue::Fair);
-        loop {
-            if let Ok(Claimed::Granted(grant)) = rival.claim(&claim).await {
-                let now = Moment::now();
-                assert!(now >= valid_until, "granted {:?} too early", valid_until.since(now));
-                return rival.release(&claim, Some(&grant.place)).await.unwrap();
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
-}
-
 /// A grant under a session that was last renewed a while ago does not count from the claim.
 pub(crate) async fn grant_under_an_aged_session(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
@@ -226,4 +211,149 @@ pub(crate) async fn repeated_claim_counts_from_what_extended(arena: Arena) {
     let stamp = Moment::now();
     let again = granted(one.claim(&claim).await);
     nobody_before(&arena, &*two, "a", again.validity.until(stamp)).await;
+}
+
+/// S14: the first renewal after an end behind the client's back says so, and none says otherwise.
+async fn is_told_by_the_first_renewal(client: &dyn Backend, tenure: &Tenure, of: &str) {
+    within(Duration::from_secs(20), "an answer to a renewal", async {
+        loop {
+            match client.renew(std::slice::from_ref(tenure)).await.map(|mut all| all.pop()) {
+                Ok(Some(Renewal::Lost(_))) => return,
+                Ok(Some(Renewal::Unknown(_))) | Err(_) => nap().await,
+                other => panic!("{of} has no entry any more, and a renewal says {other:?}"),
+            }
+        }
+    })
+    .await;
+}
+
+/// S14: one entry after the other is ended behind its holder's back, also one that was renewed meanwhile, and while another
+/// hold of the same client lives on.
+pub(crate) async fn is_told_by_the_next_renewal(arena: Arena) {
+    told_in(&arena, &[Mode::Exclusive]).await;
+}
+
+/// S14: the same of readers and permits.
+pub(crate) async fn is_told_by_the_next_renewal_in_every_mode(arena: Arena) {
+    told_in(&arena, &[Mode::Shared, Mode::Permits { n: 2, of: 3 }]).await;
+}
+
+async fn told_in(arena: &Arena, modes: &[Mode]) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let take = async |name: &str, mode| {
+        let claim = arena.claim_as(name, mode, Queue::Fair);
+        let grant = granted(one.claim(&claim).await);
+        Tenure::new(Arc::new(claim), grant.place, Some(grant.token))
+    };
+    let other = take("other", Mode::Exclusive).await;
+    for mode in modes {
+        for (end, renewed) in [("evicted", false), ("evicted", true), ("deleted", false), ("deleted", true)] {
+            let deletes = end == "deleted";
+            let tenure = take("a", *mode).await;
+            if renewed {
+                let answers = one.renew(&[tenure.clone(), other.clone()]).await.unwrap();
+                assert!(matches!(answers[0], Renewal::Renewed(_)), "{answers:?}");
+            }
+            match deletes {
+                true => arena.harness().delete_holder(tenure.claim.name.as_str()).await,
+                false => assert!(two.evict(&tenure.claim.name, tenure.token.unwrap()).await.unwrap()),
+            }
+            is_told_by_the_first_renewal(&*one, &tenure, &format!("a {mode:?} that was {end}")).await;
+            let left = one.renew(std::slice::from_ref(&other)).await.unwrap();
+            assert!(matches!(left[0], Renewal::Renewed(_)), "the other hold: {left:?}");
+            one.release(&tenure.claim, Some(&tenure.place)).await.unwrap();
+        }
+    }
+    one.release(&other.claim, Some(&other.place)).await.unwrap();
+}
+
+/// Evicts whoever is seen to hold it first; says by which token.
+async fn evicts_as_soon_as_seen(operator: &Store, name: &str) -> FencingToken {
+    loop {
+        let line = operator.lock(name).inspect().await.unwrap_or_default();
+        if let Some(token) = line.holders.first().and_then(|holder| holder.token)
+            && operator.evict(name, token).await.unwrap()
+        {
+            return token;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Fails if the guard of an evicted hold is not told by the store. One that was claimed again since then is another hold.
+async fn hears_of_it(guard: Result<Guard>, evicted: FencingToken, limit: Duration) {
+    let guard = guard.unwrap();
+    if guard.fencing_token() == evicted {
+        let loss = within(limit, "the evicted to hear of it", guard.lost()).await;
+        assert!(matches!(loss, Loss::Evicted | Loss::Gone), "nobody told the evicted: {loss:?}");
+    }
+}
+
+/// S14: an operator evicts holders in the very moment in which they get it, before they know of it themselves: each is told.
+pub(crate) async fn by_eviction_at_any_moment_is_told(arena: Arena) {
+    let (one, operator) = (arena.store().await, arena.store().await);
+    let limit = arena.ttl() * 3 + Duration::from_secs(10);
+    let mut evicted = JoinSet::new();
+    for i in 0..20 {
+        let (holder, operator) = (one.clone(), operator.clone());
+        evicted.spawn(async move {
+            let name = format!("{i}");
+            let taking = tokio::spawn(holder.lock(&*name).acquire());
+            let token = within(limit, "a holder to evict", evicts_as_soon_as_seen(&operator, &name)).await;
+            hears_of_it(taking.await.unwrap(), token, limit).await;
+        });
+    }
+    while let Some(done) = evicted.join_next().await {
+        done.unwrap();
+    }
+}
+
+/// S14: the answer to a claim is held back; by the time at which it comes, the hold has been evicted. No bell is heard.
+pub(crate) async fn by_eviction_before_the_answer_is_told(arena: Arena) {
+    let weather = Weather::default();
+    weather.deaf();
+    let (one, operator) = (arena.store_in(&weather).await, arena.store().await);
+    let limit = arena.ttl() * 3 + Duration::from_secs(10);
+    for lock in [one.lock("a"), one.lock("a").fast()] {
+        weather.hold_claim_replies(true);
+        let taking = tokio::spawn(lock.acquire());
+        let token = within(limit, "a holder to evict", evicts_as_soon_as_seen(&operator, "a")).await;
+        weather.hold_claim_replies(false);
+        hears_of_it(taking.await.unwrap(), token, limit).await;
+        arena.becomes_empty("a").await;
+    }
+}
+
+/// An operator may say any of a hold's tokens: that of the turn that it saw, the first, or the last that is reserved; and the
+/// one after that ends nobody.
+pub(crate) async fn by_eviction_of_any_turn(arena: Arena) {
+    let (one, operator) = (arena.store().await, arena.store().await);
+    let words = Options::default().ttl(Duration::from_secs(20));
+    let lock = one.lock("a").with(&words).fast();
+    for evicts_the_first in [true, false] {
+        let first = lock.acquire().await.unwrap();
+        let token = first.fencing_token();
+        let mut waiter = std::pin::pin!(lock.acquire());
+        // It stands in the local line before the first leaves.
+        assert!(tokio::time::timeout(Duration::from_millis(20), &mut waiter).await.is_err());
+        first.release().await.unwrap();
+        let second = within(Duration::from_secs(20), "the second turn", waiter).await.unwrap();
+        let said = if evicts_the_first { token } else { second.fencing_token() };
+        assert!(operator.evict("a", said).await.unwrap(), "nobody was evicted by {said:?} of {token:?} and on");
+        let loss = within(Duration::from_secs(20), "the evicted to hear of it", second.lost()).await;
+        assert!(matches!(loss, Loss::Evicted | Loss::Gone), "{loss:?}");
+        drop(second);
+        arena.becomes_empty("a").await;
+    }
+    // At the seam, where one sees how many are reserved.
+    let client = arena.backend().await;
+    for last in [true, false] {
+        let claim = arena.claim("b", Queue::Fast);
+        let grant = granted(client.claim(&claim).await);
+        let beyond = FencingToken::new(grant.token.get() + u64::from(grant.turns));
+        assert!(!operator.evict("b", beyond).await.unwrap(), "{beyond:?} is nobody's");
+        let any = if last { FencingToken::new(beyond.get() - 1) } else { grant.token };
+        assert!(operator.evict("b", any).await.unwrap(), "{any:?} is one of {grant:?}");
+        client.release(&claim, Some(&grant.place)).await.unwrap();
+    }
 }

@@ -10,6 +10,7 @@ pub(crate) mod fence;
 pub(crate) mod holding;
 pub(crate) mod hygiene;
 pub(crate) mod input;
+pub(crate) mod lease;
 pub(crate) mod loss;
 pub(crate) mod modes;
 pub(crate) mod multi;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::Name;
+use leasehold_core::{MAX_NAME_BYTES, Name};
 
 use crate::arena::Arena;
 
@@ -129,4 +129,26 @@ pub(crate) async fn show_who_holds_and_waits(arena: Arena) {
     assert!(age < Duration::from_secs(30), "{age:?}");
     assert!(line.waiters.iter().all(|e| e.token.is_none() && !e.foreign));
     waiters.iter().for_each(|waiter| waiter.abort());
+}
+
+/// Names of the greatest length that differ in their last byte only are two locks, and are listed as they are. No store's own
+/// limit of a key, a node or a row cuts them.
+pub(crate) async fn are_long(arena: Arena) {
+    let store = arena.store().await;
+    let room = MAX_NAME_BYTES - arena.full("").as_str().len();
+    let names = [("x", "a"), ("x", "b"), ("/", "a"), ("/", "b")].map(|(fill, end)| fill.repeat(room - 1) + end);
+    let mut guards = Vec::new();
+    for name in &names {
+        guards.push(
+            store.lock(&**name).try_acquire().await.unwrap_or_else(|e| panic!("one is taken for another: {e:?}")),
+        );
+    }
+    let mut listed = names.clone().map(Name::new).to_vec();
+    listed.sort();
+    assert_eq!(store.list("", None, 10).await.unwrap(), listed);
+    for (name, guard) in names.iter().zip(guards) {
+        let line = store.lock(&**name).inspect().await.unwrap();
+        assert_eq!(line.holders.first().and_then(|holder| holder.token), Some(guard.fencing_token()));
+        guard.release().await.unwrap();
+    }
 }

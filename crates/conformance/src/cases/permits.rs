@@ -217,3 +217,26 @@ pub(crate) async fn end_and_run_as_any_lock(arena: Arena) {
     assert_eq!(expect_kind(lost.await, ErrorKind::Lost).loss(), Some(Loss::MaxHold));
     arena.becomes_empty("a").await;
 }
+
+/// S10: the count of the line is also that of those who only wait: whoever differs from it is refused although no permit is out.
+pub(crate) async fn of_another_count_than_waiters_are_refused(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let writer = arena.claim("a", Queue::Fair);
+    let grant = granted(one.claim(&writer).await);
+    let waiter = arena.claim_as("a", permits(1, 3), Queue::Fair);
+    waiting(one.claim(&waiter).await);
+    for queue in [Queue::Fair, Queue::Try] {
+        let other = arena.claim_as("a", permits(1, 5), queue);
+        match (queue, two.claim(&other).await) {
+            (_, Err(e)) => assert_eq!(e.kind(), ErrorKind::Invalid, "{e:?}"),
+            // To a try it is simply held.
+            (Queue::Try, Ok(Claimed::Busy(_))) => {}
+            (_, other) => panic!("5 permits were asked for where 3 are waited for: {other:?}"),
+        }
+        two.release(&other, None).await.unwrap();
+    }
+    one.release(&writer, Some(&grant.place)).await.unwrap();
+    let grant = granted(one.claim(&waiter).await);
+    one.release(&waiter, Some(&grant.place)).await.unwrap();
+    arena.becomes_empty("a").await;
+}

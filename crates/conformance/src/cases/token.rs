@@ -86,3 +86,26 @@ pub(crate) async fn is_equal_within_a_hold(arena: Arena) {
     }
     drop(guard.release().await);
 }
+
+/// S3: as many tokens as a grant says are its own: the next holder's are beyond them, whether it waited or came later, and
+/// whether it takes turns too.
+pub(crate) async fn is_reserved_for_each_turn(arena: Arena) {
+    let (one, two) = (arena.backend().await, arena.backend().await);
+    let mut next = 0;
+    for (waits, queue) in [(true, Queue::Fast), (false, Queue::Fast), (true, Queue::Fair), (false, Queue::Fair)] {
+        for claim in [arena.claim("a", queue), arena.claim("a", Queue::Fast)] {
+            let waiter = arena.claim("a", queue);
+            let grant = granted(one.claim(&claim).await);
+            assert!(grant.token.get() >= next, "{:?} was reserved for the one before", grant.token);
+            next = grant.token.get() + u64::from(grant.turns);
+            if waits {
+                waiting(two.claim(&waiter).await);
+            }
+            one.release(&claim, Some(&grant.place)).await.unwrap();
+            let after = granted(two.claim(&waiter).await);
+            assert!(after.token.get() >= next, "{:?} was reserved for the one before", after.token);
+            next = after.token.get() + u64::from(after.turns);
+            two.release(&waiter, Some(&after.place)).await.unwrap();
+        }
+    }
+}

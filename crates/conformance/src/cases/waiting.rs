@@ -1,9 +1,10 @@
 //! Does everybody who waits get the lock, in order and in time?
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Moment, Queue, Renewal, Tenure};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Moment, Queue, Renewal, Tenure};
 use leasehold_core::{ErrorKind, Result, Store};
 
 use crate::arena::{Arena, expect_kind, granted, nap, waiting, within};
@@ -220,13 +221,13 @@ pub(crate) async fn that_gives_up_harms_nobody(arena: Arena) {
 /// waiter of another client is still served in between (lock cohorting is bounded).
 pub(crate) async fn turns_do_not_starve_others(arena: Arena) {
     let (one, two) = (arena.store().await, arena.store().await);
-    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stop = Arc::new(AtomicBool::new(false));
     let last = Arc::new(Mutex::new(0));
     let mut busy = Vec::new();
     for _ in 0..4 {
         let (lock, stop, last) = (one.lock("a").fast(), stop.clone(), last.clone());
         busy.push(tokio::spawn(async move {
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 let guard = lock.acquire().await.unwrap();
                 let token = guard.fencing_token().get();
                 assert!(token > std::mem::replace(&mut *last.lock().unwrap(), token), "tokens rise over turns");
@@ -240,9 +241,142 @@ pub(crate) async fn turns_do_not_starve_others(arena: Arena) {
         assert!(token > std::mem::replace(&mut *last.lock().unwrap(), token));
         guard.release().await.unwrap();
     }
-    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    stop.store(true, Ordering::Relaxed);
     for task in busy {
         within(arena.ttl() * 4, "the busy tasks to end", task).await.unwrap();
     }
     arena.becomes_empty("a").await;
+}
+
+/// S4: a place lives by renewals alone, and by claiming again alone, for longer than its lease, and is still before one that
+/// was taken later.
+pub(crate) async fn keeps_its_place(arena: Arena) {
+    tokio::join!(is_kept(&arena, "by renewing", true), is_kept(&arena, "by claiming again", false));
+}
+
+async fn is_kept(arena: &Arena, name: &str, renews: bool) {
+    let (one, two, three) = (arena.backend().await, arena.backend().await, arena.backend().await);
+    let [holder, early, late] = [(); 3].map(|()| arena.claim(name, Queue::Fair));
+    let grant = granted(one.claim(&holder).await);
+    let held = Tenure::new(Arc::new(holder.clone()), grant.place.clone(), Some(grant.token));
+    // Sessions live by renewals too, of anything: each client has something else to renew.
+    let anchors =
+        [arena.claim(&format!("{name}, two"), Queue::Fair), arena.claim(&format!("{name}, three"), Queue::Fair)];
+    let anchors = [anchored(&*two, &anchors[0]).await, anchored(&*three, &anchors[1]).await];
+    let place = waiting(two.claim(&early).await).place;
+    let early_place = Tenure::new(Arc::new(early.clone()), place, None);
+    let until = Moment::now() + arena.ttl() * 3 / 2 + one.guarantees().recovery;
+    while Moment::now() < until {
+        for (client, kept) in [(&one, &held), (&two, &anchors[0]), (&three, &anchors[1])] {
+            let answers = client.renew(std::slice::from_ref(kept)).await.unwrap();
+            assert!(matches!(answers[..], [Renewal::Renewed(_)]), "{name}: {answers:?}");
+        }
+        waiting(three.claim(&late).await);
+        if renews {
+            let answers = two.renew(std::slice::from_ref(&early_place)).await.unwrap();
+            assert!(matches!(answers[..], [Renewal::Renewed(_)]), "{name}: {answers:?}");
+        } else {
+            waiting(two.claim(&early).await);
+        }
+        tokio::time::sleep(arena.ttl() / 10).await;
+    }
+    one.release(&holder, Some(&grant.place)).await.unwrap();
+    let turn = comes_first(arena, (&*two, &early), (&*three, &late), name).await;
+    two.release(&early, Some(&turn.place)).await.unwrap();
+    three.release(&late, None).await.unwrap();
+    two.release(&anchors[0].claim, Some(&anchors[0].place)).await.unwrap();
+    three.release(&anchors[1].claim, Some(&anchors[1].place)).await.unwrap();
+}
+
+async fn anchored(client: &dyn Backend, claim: &Claim) -> Tenure {
+    let grant = granted(client.claim(claim).await);
+    Tenure::new(Arc::new(claim.clone()), grant.place, Some(grant.token))
+}
+
+/// Claims for both until the first is granted; fails if the second is before. A client may hear a moment late that it is its turn.
+async fn comes_first(
+    arena: &Arena,
+    (first, early): (&dyn Backend, &Claim),
+    (second, late): (&dyn Backend, &Claim),
+    name: &str,
+) -> Grant {
+    within(arena.ttl() * 4 + Duration::from_secs(10), &format!("a place that was kept {name}"), async {
+        loop {
+            if let Ok(Claimed::Granted(grant)) = first.claim(early).await {
+                return grant;
+            }
+            let passed = second.claim(late).await;
+            assert!(!matches!(passed, Ok(Claimed::Granted(_))), "a place that was kept {name} is passed");
+        }
+    })
+    .await
+}
+
+/// P6, S4: the holder dies; those who wait are served in the order in which they came, as after a release.
+pub(crate) async fn is_in_order_after_a_death(arena: Arena) {
+    let (dead, one, two) = (arena.backend().await, arena.store().await, arena.store().await);
+    granted(dead.claim(&arena.claim("a", Queue::Fair)).await);
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for i in 0..4 {
+        let (lock, served) = ([&one, &two][i % 2].lock("a").fair(), served.clone());
+        tasks.push(tokio::spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            served.lock().unwrap().push(i);
+            guard.release().await.unwrap();
+        }));
+        arena.queue_reaches(&one, "a", i + 1).await;
+    }
+    for task in tasks {
+        within(arena.ttl() * 2 + Duration::from_secs(30), "the line behind a dead holder", task).await.unwrap();
+    }
+    assert_eq!(*served.lock().unwrap(), [0, 1, 2, 3]);
+}
+
+/// P5: tasks that try in a loop, and are refused each time, leave the others of their runtime room to run. Some are refused by
+/// the store, some by a task of their own process.
+pub(crate) async fn is_not_starved_by_refused_tries(arena: Arena) {
+    let (one, two) = (arena.store().await, arena.store().await);
+    let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
+    let holder = one.lock("a").with(&words).fast().acquire().await.unwrap();
+    let stop = Stop::default();
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let tries = [one.lock("a").with(&words).fast(), two.lock("a").with(&words)];
+    let stopped = stop.0.clone();
+    // A runtime of its own, so that its threads may be lost and the judge is not.
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        for lock in [&tries, &tries].into_iter().flatten() {
+            let (lock, stopped) = (lock.clone(), stopped.clone());
+            runtime.spawn(async move {
+                while !stopped.load(Ordering::Relaxed) {
+                    let refused = lock.try_acquire().await;
+                    assert!(refused.is_err_and(|e| e.is_retryable()), "it is held");
+                }
+            });
+        }
+        let fifth = runtime.spawn(async move {
+            for _ in 0..5 {
+                two.lock("b").with(&words).acquire().await.unwrap().release().await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        let outcome = runtime.block_on(fifth);
+        let _ = tell.send(outcome);
+        runtime.shutdown_background();
+    });
+    within(Duration::from_secs(60), "a task beside refused tries", told).await.unwrap().unwrap();
+    drop(stop);
+    tokio::task::spawn_blocking(move || thread.join().unwrap()).await.unwrap();
+    holder.release().await.unwrap();
+}
+
+/// Says stop when the case ends, also by a failure.
+#[derive(Default)]
+struct Stop(Arc<AtomicBool>);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
