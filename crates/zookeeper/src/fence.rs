@@ -11,7 +11,7 @@ impl ZooKeeper {
     /// a holder that was paused, evicted or cut off past its lease writes nothing, without a token in your data.
     ///
     /// The path is absolute, for a client without a chroot, and no version of the node is meant (−1). For a `fast` lock it means
-    /// this hold of the process, whichever of its tasks has the turn.
+    /// this hold of the process, whichever of its tasks has the turn; a task whose turn is over gets none.
     ///
     /// ```no_run
     /// # async fn example(zk: leasehold_zookeeper::ZooKeeper, client: zookeeper_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -31,7 +31,8 @@ impl ZooKeeper {
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<String> {
         let (place, made) = (by.place(), place_of_token(by.fencing_token()));
         let ours = place.filter(|place| {
-            names::is_of(place.as_str(), by.full_name())
+            by.is_valid()
+                && names::is_of(place.as_str(), by.full_name())
                 && self.sessions.all().iter().any(|session| session.tenant().holds(place, made))
         });
         ours.map(|place| place.as_str().to_owned()).ok_or_else(|| {
