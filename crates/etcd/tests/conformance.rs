@@ -65,14 +65,13 @@ impl Harness for World {
 
     fn powers(&self) -> Powers {
         use Need::{AnotherTool, DeleteHolder, Fence, Footprint, Link, Private, PushedWake, Requests, Restart};
-        let powers = match self {
+        match self {
             World::Private(_) => Powers::new(
                 &[Private, Link, Fence, DeleteHolder, AnotherTool, Restart, Footprint, Requests, PushedWake],
                 "etcd keys have no types, so no key is junk; revisions restart with the data, as its guarantees say",
             ),
             World::External(_) => Powers::new(&[PushedWake], "the server of LEASEHOLD_ETCD_URL is not ours to disturb"),
-        };
-        powers.lacks(&[Need::MinHold], "C7: `release_after` is not built yet")
+        }
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
