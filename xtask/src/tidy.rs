@@ -17,9 +17,9 @@ const MAX_LINES: usize = 500;
 const STORES: [(&str, usize); 9] = [
     ("memory", 415),
     ("sqlite", 1790),
-    ("redis", 715),
-    ("redis-client", 775),
-    ("redlock", 842),
+    ("redis", 915),
+    ("redis-client", 865),
+    ("redlock", 1025),
     ("etcd", 860),
     ("etcd-client", 940),
     ("zookeeper", 700),

@@ -80,7 +80,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>>;
 
     /// Ends the hold with this token (any of its turns), and only that one; says whether there was one. The evicted holder
-    /// is rung `lost` with [`Loss::Evicted`](crate::Loss::Evicted) where the store can.
+    /// is rung `lost` with [`Loss::Evicted`](crate::Loss::Evicted) where the store can. Token 0 is no hold's of ours: it ends what
+    /// another tool holds, where the store can tell that.
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool>;
 
     /// What this store, configured like this, really gives.

@@ -32,7 +32,7 @@ pub struct Guarantees {
     pub notes: &'static str,
     /// Why this very server may give less, by how it was set up when the store connected; empty if the store found nothing, or
     /// does not ask. [`Store::new`](crate::Store::new) also tells `tracing` each: level `WARN`, target `leasehold`.
-    pub warnings: Vec<&'static str>,
+    pub warnings: Vec<String>,
 }
 
 impl Guarantees {
@@ -112,7 +112,7 @@ impl Guarantees {
 
     /// Sets the warnings.
     #[must_use]
-    pub fn warnings(mut self, warnings: Vec<&'static str>) -> Guarantees {
+    pub fn warnings(mut self, warnings: Vec<String>) -> Guarantees {
         self.warnings = warnings;
         self
     }

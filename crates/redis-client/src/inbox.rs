@@ -31,6 +31,18 @@ impl Inbox {
         &self.bells
     }
 
+    /// Where a claim stands: its id, this client, and the lock's key.
+    pub fn place(&self, id: ClaimId, lock: &str) -> Place {
+        Place::new(format!("{id} {} {lock}", self.channel))
+    }
+
+    /// Whose place this is, if this client was given it for this lock.
+    pub fn id_at(&self, place: &Place, lock: &str) -> Option<ClaimId> {
+        let mut fields = Fields::of(place.as_str());
+        let id = ClaimId::parse(fields.word())?;
+        (fields.word() == self.channel && fields.text() == lock).then_some(id)
+    }
+
     /// Rings what a push says. What cannot be read is nobody's ring.
     pub(crate) fn ring(&self, record: &[u8]) {
         let _ = str::from_utf8(record).map(|record| self.understand(record));
@@ -48,7 +60,7 @@ impl Inbox {
                 // push is, counting from the attempt's send is early.
                 let sent = moment(fields.value()?);
                 let validity = Validity::since(sent, fields.millis()?);
-                self.bells.granted(id, Grant::new(Place::new(fields.text()), token, validity).turns(turns));
+                self.bells.granted(id, Grant::new(self.place(id, fields.text()), token, validity).turns(turns));
             }
             "evicted" => self.bells.lost(id, Loss::Evicted),
             "again" | "granted" => self.bells.claim_again(id),

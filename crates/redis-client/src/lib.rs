@@ -3,8 +3,9 @@
 //!
 //! It knows servers, keys and scripts, and no lock: `server` reads an address, `connection` keeps one connection alive,
 //! `inbox` turns its pushes into bells, `names` makes keys, `walk` finds names among them, `script` runs Lua, `record` reads
-//! what it answers, `error` says honestly what went wrong.
+//! what it answers, `error` says honestly what went wrong, `checks` asks how a server is set up.
 
+mod checks;
 mod connection;
 mod error;
 mod inbox;
@@ -14,6 +15,7 @@ mod script;
 mod server;
 mod walk;
 
+pub use crate::checks::warnings;
 pub use crate::connection::Connection;
 pub use crate::error::{again, junk, of_request};
 pub use crate::inbox::{Inbox, attempt};

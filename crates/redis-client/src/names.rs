@@ -40,23 +40,38 @@ impl Names {
         [lock, hold, fence, line, places]
     }
 
+    /// One more key beside this name's lock.
+    pub fn beside(&self, name: &Name, key: &str) -> String {
+        format!("{{{}}}:{}{key}", self.lock(name), self.kind)
+    }
+
     /// A pattern for `SCAN` that matches the last tokens and the entries of names that begin with `prefix`, and perhaps more.
     pub(crate) fn pattern(&self, prefix: &str) -> String {
-        let mut pattern = String::from("{");
+        format!("{{{}}}:{}[fw]", self.pattern_of_locks(prefix), self.kind)
+    }
+
+    /// The same for the locks themselves.
+    pub(crate) fn pattern_of_locks(&self, prefix: &str) -> String {
+        let mut pattern = String::new();
         for c in self.prefix.chars().chain(encode(prefix).chars()) {
             if matches!(c, '*' | '?' | '[' | '\\') {
                 pattern.push('\\');
             }
             pattern.push(c);
         }
-        pattern + "*}:" + self.kind + "[fw]"
+        pattern + "*"
     }
 
     /// The name whose last token or entries lie in this key.
     pub(crate) fn name(&self, key: &[u8]) -> Option<Name> {
         let key = str::from_utf8(key).ok()?.strip_prefix('{')?;
         let lock = key.strip_suffix(['f', 'w'])?.strip_suffix(self.kind)?.strip_suffix("}:")?;
-        decode(lock.strip_prefix(self.prefix.as_str())?).map(Name::from)
+        self.name_of_lock(lock.as_bytes())
+    }
+
+    /// The name whose lock is this key.
+    pub(crate) fn name_of_lock(&self, key: &[u8]) -> Option<Name> {
+        decode(str::from_utf8(key).ok()?.strip_prefix(self.prefix.as_str())?).map(Name::from)
     }
 }
 

@@ -1,16 +1,17 @@
 //! The Redis store of Leasehold: the public type, and the seam's verbs delegated to the files that know them.
 //!
-//! `config` reads URLs, `scripts` is the server's side, `line` claims, renews and releases, `look` inspects and evicts, `checks`
-//! asks how the server is set up, `replicas` waits for its replicas, `fenced` writes where the token is spent. Connections,
-//! keys and errors are those of `leasehold-redis-client`, which the Redlock store shares.
+//! `config` reads URLs, `scripts` is the server's side, `line` claims, renews and releases, `look` inspects and evicts,
+//! `replicas` waits for its replicas, `fenced` writes where the token is spent, `still_holds` where the lock itself is the
+//! condition. Connections, keys, errors and the questions about the server's set-up are those of `leasehold-redis-client`,
+//! which the Redlock store shares.
 
-mod checks;
 mod config;
 mod fenced;
 mod line;
 mod look;
 mod replicas;
 mod scripts;
+mod still_holds;
 
 use std::fmt;
 use std::time::Duration;
@@ -19,12 +20,13 @@ use leasehold_core::seam::{
     Backend, Bells, Claim, Claimed, ClaimedAll, Observing, Place, Renewal, Tenure, async_trait,
 };
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
-use leasehold_redis_client::{Connection, Inbox, Names, walk};
+use leasehold_redis_client::{Connection, Inbox, Names, walk, warnings};
 pub use redis as client;
 
 pub use crate::config::Options;
 pub use crate::fenced::write_fenced;
 use crate::replicas::Replicas;
+pub use crate::still_holds::StillHolds;
 
 /// How many names one script takes: it keeps everybody else waiting.
 const AT_ONCE: usize = 100;
@@ -66,7 +68,7 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 pub struct Redis {
     connection: Connection,
     replicas: Option<Replicas>,
-    warnings: Vec<&'static str>,
+    warnings: Vec<String>,
     names: Names,
     inbox: Inbox,
 }
@@ -101,7 +103,7 @@ impl Redis {
             Some(min_replicas) => Some(Replicas::open(info, options.timeout, min_replicas).await?),
             None => None,
         };
-        let warnings = checks::warnings(&connection).await;
+        let warnings = warnings(&connection).await;
         Ok(Redis { connection, replicas, warnings, names, inbox })
     }
 }
@@ -130,6 +132,10 @@ impl Backend for Redis {
         self.withdraw(claim).await
     }
 
+    async fn release_after(&self, claim: &Claim, _place: Option<&Place>, rest: Duration) -> Result<()> {
+        self.let_lapse(claim, rest).await
+    }
+
     async fn inspect(&self, name: &Name) -> Result<Line> {
         self.look(name).await
     }
@@ -139,6 +145,7 @@ impl Backend for Redis {
         walk(&self.connection, &self.names, prefix, after, limit).await
     }
 
+    /// A token of 0 is nobody's of ours: it ends what another tool holds, whatever that is.
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
         self.end(name, token).await
     }
@@ -151,6 +158,7 @@ impl Backend for Redis {
             .ttl(MIN_TTL, Duration::from_millis(1))
             .recovery(Duration::from_millis(200))
             .atomic_multi(AT_ONCE)
+            .min_hold_outlives_process(true)
             .notes(NOTES)
             .warnings(self.warnings.clone())
     }

@@ -1,20 +1,25 @@
-//! The three verbs: claim, renew, release.
+//! The verbs of a claim: claim, renew, release, release later.
 
 mod several;
 
 use std::time::Duration;
 
 use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Moment, Place, Queue, Renewal, Tenure, Validity, Waiting};
-use leasehold_core::{Error, Loss, Result};
-use leasehold_redis_client::{Ahead, Call, Fields, attempt, junk, lease, record};
+use leasehold_core::{Error, ErrorKind, FencingToken, Loss, Result};
+use leasehold_redis_client::{Ahead, Call, Fields, Script, again, attempt, junk, lease, record};
+use redis::Value;
 
-use crate::scripts::{CLAIM, RELEASE, RENEW};
+use crate::scripts::{CLAIM, LAPSE, RELEASE, RENEW, RENEW_HELD};
 use crate::{MIN_TTL, Redis};
 
+/// How long one verb goes on where more is to be done than one script may.
+const LONGEST: Duration = Duration::from_secs(2);
 /// Tokens that a fast claim reserves for turns.
 const TURNS: u32 = 64;
 /// How often the first in line looks at another tool's lock, whose release tells nobody.
 const FOREIGN: Duration = Duration::from_millis(250);
+/// How many holds one script renews: it keeps everybody else waiting.
+const RENEWED: usize = 100;
 /// How far apart those in line look when a holder died, by their place.
 const SPREAD: Duration = Duration::from_millis(2);
 
@@ -25,7 +30,7 @@ impl Redis {
         let sent = Moment::now();
         let call = self.call(claim).arg(u8::from(claim.queue != Queue::Try)).arg(ttl.as_millis()).arg(turns);
         let call = call.arg(attempt(sent)).arg(format!("{kind} {n} {of}")).arg(self.inbox.channel()).arg(&claim.label);
-        let answer = CLAIM.run(&self.connection, &call).await?;
+        let answer = self.run(&CLAIM, &call).await?;
         let answer = record(&answer)?;
         let mut fields = Fields::of(&answer);
         match fields.word() {
@@ -48,18 +53,56 @@ impl Redis {
     }
 
     pub(crate) async fn keep(&self, tenures: &[Tenure]) -> Vec<Renewal> {
+        let mut renewals: Vec<Option<Renewal>> = tenures.iter().map(|_| None).collect();
+        self.keep_held(tenures, &mut renewals).await;
         let sent = Moment::now();
         let call = |tenure: &Tenure| {
             let token = tenure.token.map(|t| t.to_string()).unwrap_or_default();
             let ttl = lease(tenure.claim.ttl, MIN_TTL).as_millis();
             self.call(&tenure.claim).arg(ttl).arg(attempt(sent)).arg(token)
         };
-        let calls: Vec<Call> = tenures.iter().map(call).collect();
-        let renewal = |(tenure, answer): (&Tenure, Result<_>)| {
-            let renewed = answer.and_then(|a| self.renewal(tenure, &record(&a)?, sent));
-            renewed.unwrap_or_else(Renewal::Unknown)
+        let others = tenures.iter().zip(&renewals).filter(|(_, known)| known.is_none());
+        let calls: Vec<Call> = others.map(|(tenure, _)| call(tenure)).collect();
+        let mut answers = RENEW.run_all(&self.connection, &calls).await.into_iter();
+        let renewal = |(tenure, known): (&Tenure, Option<Renewal>)| match known {
+            Some(known) => known,
+            None => {
+                let answer = answers.next().unwrap_or_else(|| Err(junk("the answer to a renewal")));
+                let renewed = answer.and_then(|a| self.renewal(tenure, &record(&a)?, sent));
+                renewed.unwrap_or_else(Renewal::Unknown)
+            }
         };
-        tenures.iter().zip(RENEW.run_all(&self.connection, &calls).await).map(renewal).collect()
+        tenures.iter().zip(renewals).map(renewal).collect()
+    }
+
+    /// Renews the exclusive holds among these in the shortest way, and says so where that was enough.
+    async fn keep_held(&self, tenures: &[Tenure], renewals: &mut [Option<Renewal>]) {
+        let sent = Moment::now();
+        let held = |(_, tenure): &(usize, &Tenure)| tenure.claim.mode == Mode::Exclusive && tenure.token.is_some();
+        let held: Vec<(usize, &Tenure)> = tenures.iter().enumerate().filter(held).collect();
+        let call = |some: &[(usize, &Tenure)]| {
+            let locks: Vec<String> = some.iter().map(|(_, tenure)| self.names.lock(&tenure.claim.name)).collect();
+            some.iter().fold(Call::on(locks), |call, (_, Tenure { claim, token, .. })| {
+                let start = format!("{} {} ", claim.id, token.map_or(0, FencingToken::get));
+                call.arg(start).arg(lease(claim.ttl, MIN_TTL).as_millis())
+            })
+        };
+        let calls: Vec<Call> = held.chunks(RENEWED).map(call).collect();
+        for (some, answer) in held.chunks(RENEWED).zip(RENEW_HELD.run_all(&self.connection, &calls).await) {
+            let answers = match answer {
+                Ok(Value::Array(answers)) => answers,
+                // What was refused for all may be done for each.
+                Ok(_) => continue,
+                Err(e) => {
+                    some.iter().for_each(|(at, _)| renewals[*at] = Some(Renewal::Unknown(again(&e))));
+                    continue;
+                }
+            };
+            for ((at, tenure), answer) in some.iter().zip(answers) {
+                let validity = Validity::since(sent, lease(tenure.claim.ttl, MIN_TTL));
+                renewals[*at] = (answer == Value::Int(1)).then_some(Renewal::Renewed(validity));
+            }
+        }
     }
 
     fn renewal(&self, tenure: &Tenure, answer: &str, sent: Moment) -> Result<Renewal> {
@@ -78,7 +121,27 @@ impl Redis {
     }
 
     pub(crate) async fn withdraw(&self, claim: &Claim) -> Result<()> {
-        RELEASE.run(&self.connection, &self.call(claim)).await.map(drop)
+        self.run(&RELEASE, &self.call(claim)).await.map(drop)
+    }
+
+    pub(crate) async fn let_lapse(&self, claim: &Claim, rest: Duration) -> Result<()> {
+        let rest = lease(rest, Duration::from_millis(1));
+        self.run(&LAPSE, &self.call(claim).arg(rest.as_millis())).await.map(drop)
+    }
+
+    /// Runs a script until it no longer says that there is more to do than one may: for others first, then what it is for.
+    pub(crate) async fn run(&self, script: &Script, call: &Call) -> Result<Value> {
+        let begun = Moment::now();
+        loop {
+            let answer = script.run(&self.connection, call).await?;
+            if answer != Value::BulkString(b"more".to_vec()) {
+                return Ok(answer);
+            }
+            if Moment::now().since(begun) > LONGEST {
+                let what = "so many waited here that they are still being served: ask again";
+                return Err(Error::new(ErrorKind::Ambiguous, what));
+            }
+        }
     }
 
     /// The start of every call for a claim.
@@ -87,7 +150,7 @@ impl Redis {
     }
 
     fn place(&self, claim: &Claim) -> Place {
-        Place::new(self.names.lock(&claim.name))
+        self.inbox.place(claim.id, &self.names.lock(&claim.name))
     }
 
     /// `token turns`. The script extended the lease, so it counts from this very request.

@@ -2,17 +2,18 @@
 
 use std::time::SystemTime;
 
+use leasehold_core::seam::ClaimId;
 use leasehold_core::{Entry, FencingToken, Line, Name, Result};
 use leasehold_redis_client::{Call, Fields, junk, record};
 use redis::Value;
 
 use crate::Redis;
-use crate::scripts::{EVICT, INSPECT};
+use crate::scripts::{EVICT, INSPECT, RELEASE};
 
 impl Redis {
     pub(crate) async fn look(&self, name: &Name) -> Result<Line> {
         let call = Call::on(self.names.keys(name));
-        let Value::Array(records) = INSPECT.run(&self.connection, &call).await? else {
+        let Value::Array(records) = self.run(&INSPECT, &call).await? else {
             return Err(junk("the answer to an inspection"));
         };
         let mut line = Line::default();
@@ -35,9 +36,14 @@ impl Redis {
 
     pub(crate) async fn end(&self, name: &Name, token: FencingToken) -> Result<bool> {
         let call = Call::on(self.names.keys(name)).arg(token);
-        let answer = EVICT.run(&self.connection, &call).await?;
+        let answer = self.run(&EVICT, &call).await?;
         match record(&answer)?.as_str() {
             "evicted" => Ok(true),
+            "evicted more" => {
+                // Done; the release of nobody goes on for the others.
+                let _ = self.run(&RELEASE, &Call::on(self.names.keys(name)).arg(ClaimId::fresh())).await;
+                Ok(true)
+            }
             "none" => Ok(false),
             _ => Err(junk("the answer to an eviction")),
         }

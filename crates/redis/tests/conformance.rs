@@ -4,12 +4,16 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_conformance::harness::ForeignHold;
+use leasehold_conformance::harness::{FencedResource, ForeignHold};
 use leasehold_conformance::{Budget, Harness, Link, Need, Powers};
 use leasehold_core::seam::{Backend, async_trait};
+use leasehold_core::{Fenced, Result};
 use leasehold_redis::Redis as RedisStore;
+use leasehold_redis::client::Client;
+use leasehold_redis::client::aio::MultiplexedConnection;
 use leasehold_testbed::{Proxy, Redis, RedisOptions, Store};
 
 /// A server of ours, or somebody else's.
@@ -53,15 +57,17 @@ impl Harness for World {
     }
 
     fn powers(&self) -> Powers {
-        use Need::{AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart, Wipe};
-        let all = [Private, Link, DeleteHolder, AnotherTool, Junk, Restart, Wipe, Footprint, Requests, PushedWake];
-        let powers = match self {
+        use Need::{
+            AnotherTool, DeleteHolder, Fence, Footprint, Junk, Link, Private, PushedWake, Requests, Restart, Wipe,
+        };
+        let all =
+            [Private, Link, Fence, DeleteHolder, AnotherTool, Junk, Restart, Wipe, Footprint, Requests, PushedWake];
+        match self {
             World::Private(_) => Powers::new(&all, ""),
             World::External(_) => {
                 Powers::new(&[PushedWake], "the server of LEASEHOLD_REDIS_URL is not ours to disturb")
             }
-        };
-        powers.lacks(&[Need::MinHold], "C7: `release_after` is not built yet")
+        }
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
@@ -72,6 +78,15 @@ impl Harness for World {
         let proxy = Proxy::to(self.server().addr()).await.expect("a proxy");
         let client = RedisStore::connect(&format!("redis://{}", proxy.addr())).await.expect("a client");
         (Arc::new(client), Arc::new(proxy))
+    }
+
+    async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
+        static ROWS: AtomicU64 = AtomicU64::new(0);
+        let locks = Arc::new(RedisStore::connect(&self.server().url()).await.expect("a client"));
+        let client = Client::open(self.server().url()).expect("a URL");
+        let connection = client.get_multiplexed_async_connection().await.expect("a connection");
+        let row = format!("row/{}", ROWS.fetch_add(1, Ordering::Relaxed));
+        (locks.clone(), Arc::new(Row { locks, connection, row }))
     }
 
     async fn delete_holder(&self, full_name: &str) {
@@ -115,6 +130,32 @@ impl Harness for World {
             lasting += u64::from(ttl.integer() == Some(-1));
         }
         lasting
+    }
+}
+
+/// A number that is added to while its writer still holds.
+struct Row {
+    locks: Arc<RedisStore>,
+    connection: MultiplexedConnection,
+    row: String,
+}
+
+#[async_trait]
+impl FencedResource for Row {
+    async fn write(&self, by: &dyn Fenced) -> Result<bool> {
+        let add = "return redis.call('INCR', KEYS[1])";
+        let held = self.locks.still_holds(by)?;
+        let written = held.then::<i64>(&mut self.connection.clone(), add, &[&self.row], &[""; 0]).await?;
+        Ok(written.is_some())
+    }
+
+    async fn written(&self) -> u64 {
+        let row: Option<u64> = leasehold_redis::client::cmd("GET")
+            .arg(&self.row)
+            .query_async(&mut self.connection.clone())
+            .await
+            .expect("GET");
+        row.unwrap_or_default()
     }
 }
 

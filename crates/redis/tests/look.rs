@@ -43,7 +43,7 @@ async fn inspect_shows_the_holder_and_the_line_but_no_id() {
 }
 
 #[tokio::test]
-async fn list_pages_in_byte_order_and_shows_only_ours() {
+async fn list_pages_in_byte_order_and_shows_only_locks() {
     bounded(async {
         let server = server().await;
         let plain = client(&server).await;
@@ -52,12 +52,14 @@ async fn list_pages_in_byte_order_and_shows_only_ours() {
         for name in names {
             granted(&prefixed, &fair(name)).await;
         }
+        // Another tool's, without an end; and what is no lock.
         server.command(&["SET", "app:foreign", "1"]).await.unwrap();
+        server.command(&["RPUSH", "app:list", "1"]).await.unwrap();
+        server.command(&["SET", "elsewhere", "1"]).await.unwrap();
+        server.command(&["SET", "app:{x}", "1"]).await.unwrap();
         let idle = fair("a/idle");
         granted(&prefixed, &idle).await;
         prefixed.release(&idle, None).await.unwrap();
-        // Foreign, but we wait for it.
-        waiting(&prefixed, &fair("foreign")).await;
         let mut sorted: Vec<Name> = names.iter().chain(&["foreign"]).map(Name::new).collect();
         sorted.sort();
         assert_eq!(prefixed.list("", None, 100).await.unwrap(), sorted);
@@ -157,6 +159,30 @@ async fn another_tools_lock_is_waited_for_and_reported() {
 }
 
 #[tokio::test]
+async fn another_tools_lock_is_ended_by_token_zero_and_the_next_is_served() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let zero = FencingToken::new(0);
+        assert!(!store.evict(&"x".into(), zero).await.unwrap());
+        server.command(&["SET", "x", "for ever"]).await.unwrap();
+        assert!(store.evict(&"x".into(), zero).await.unwrap());
+        assert!(store.inspect(&"x".into()).await.unwrap().holders.is_empty());
+        server.command(&["SET", "x", "for ever"]).await.unwrap();
+        let [next, other] = [fair("x"), fair("x")];
+        waiting(&store, &next).await;
+        waiting(&store, &other).await;
+        assert!(store.evict(&"x".into(), zero).await.unwrap());
+        assert_eq!(held_by(&server, "x").await, next.id.to_string());
+        // Ours have tokens, and those who wait have none to be ended by.
+        assert!(!store.evict(&"x".into(), zero).await.unwrap());
+        granted(&store, &next).await;
+        waiting(&store, &other).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn keys_of_another_type_are_an_error_that_says_what_to_do() {
     bounded(async {
         let server = server().await;
@@ -177,6 +203,10 @@ async fn keys_of_another_type_are_an_error_that_says_what_to_do() {
                 let error = store.claim(&claim(&name, queue, TTL, "")).await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Internal, "{suffix}: {error}");
                 assert!(error.to_string().contains("delete it"), "{suffix}: {error}");
+            }
+            if suffix.is_empty() {
+                let error = store.inspect(&name.as_str().into()).await.unwrap_err();
+                assert!(error.kind() == ErrorKind::Internal && error.to_string().contains("delete it"), "{error}");
             }
             assert_eq!(text(&server, &["TYPE", &key]).await.unwrap(), "list");
         }

@@ -20,8 +20,16 @@ async fn set_up(extra: &[&str], persistent: bool) -> Server {
 /// What is warned of: a word of each sentence.
 async fn warned(url: &str) -> Vec<&'static str> {
     let store = Redis::connect(url).await.unwrap();
-    let words = ["maxmemory-policy may delete", "may evict", "keeps nothing", "snapshots only", "on disk is not known"];
-    let known = |warning: &&str| words.into_iter().find(|word| warning.contains(word)).unwrap();
+    let words = [
+        "maxmemory-policy may delete",
+        "may evict",
+        "keeps nothing",
+        "snapshots only",
+        "on disk is not known",
+        "once a second",
+        "leaves it to the system",
+    ];
+    let known = |warning: &String| words.into_iter().find(|word| warning.contains(word)).unwrap();
     store.guarantees().warnings.iter().map(known).collect()
 }
 
@@ -36,6 +44,10 @@ async fn a_server_that_may_forget_locks_is_warned_of() {
         for policy in ["allkeys-lru", "volatile-ttl", "volatile-lru"] {
             let evicts = set_up(&["--maxmemory", "100mb", "--maxmemory-policy", policy], false).await;
             assert_eq!(warned(&evicts.url()).await, ["maxmemory-policy may delete", "keeps nothing"], "{policy}");
+        }
+        for (fsync, word) in [("everysec", "once a second"), ("no", "leaves it to the system")] {
+            let late = set_up(&["--appendfsync", fsync], true).await;
+            assert_eq!(warned(&late.url()).await, [word]);
         }
         let snapshots = set_up(&["--save", "60 1"], false).await;
         assert_eq!(warned(&snapshots.url()).await, ["snapshots only"]);

@@ -8,7 +8,7 @@ use leasehold_redis_client::{Ahead, Fields, record};
 use redis::Value;
 
 use crate::nodes::{hear, let_land};
-use crate::store::Store;
+use crate::store::{Held, Release, Store};
 
 /// Tokens that a grant reserves for turns.
 pub(crate) const TURNS: u32 = 64;
@@ -32,23 +32,24 @@ impl Store {
             return Err(Error::new(ErrorKind::Unsupported, why));
         }
         let sent = Moment::now();
-        if let Some(token) = self.held(claim.id) {
-            if self.extend(claim, token, "again").await? {
+        if let Some(Held { token, .. }) = self.held(claim.id) {
+            if self.again(claim, token).await? {
                 return Ok(Claimed::Granted(self.grant(claim, token, sent)));
             }
             // The hold has gone: what is left of it on a minority goes before a new one begins.
             self.holds().remove(&claim.id);
-            self.give_back(claim, false, (0..self.nodes.len()).collect()).await;
+            self.give_back(claim, Release::OfAttempt, (0..self.nodes.len()).collect()).await;
         }
         let (waits, sent) = (claim.queue != Queue::Try, Moment::now());
         let tally = self.poll(claim, waits).await;
         let agreed = self.agree(claim, &tally).await;
         if let Ok(Some(token)) = agreed {
-            self.holds().insert(claim.id, token);
+            self.remember(claim, token);
             return Ok(Claimed::Granted(self.grant(claim, token, sent)));
         }
         let took = Moment::now().since(sent);
-        self.give_back(claim, waits, tally.granted.iter().map(|(nth, _)| *nth).collect()).await;
+        let leaves = if waits { Release::StayInLine } else { Release::OfAttempt };
+        self.give_back(claim, leaves, tally.granted.iter().map(|(nth, _)| *nth).collect()).await;
         agreed?;
         if tally.granted.len() + tally.refused.len() < self.nodes.majority() {
             return Err(self.nodes.failure(tally.failed));
@@ -102,13 +103,13 @@ impl Store {
         }
         let token = FencingToken::new(greatest);
         let agree = tally.granted.iter().filter(|(_, token)| *token == greatest).count();
-        let known = agree >= needed || self.extend(claim, token, "renew").await?;
+        let known = agree >= needed || self.extend(claim, token).await?;
         Ok(known.then_some(token))
     }
 
     /// Releases on every node, whatever it answered; returns when these have said so.
-    async fn give_back(&self, claim: &Claim, stays: bool, mut open: Vec<usize>) {
-        let mut flight = self.nodes.send(self.release_call(claim, stays));
+    async fn give_back(&self, claim: &Claim, leaves: Release, mut open: Vec<usize>) {
+        let mut flight = self.nodes.send(self.release_call(claim, leaves));
         hear(&mut flight, |nth, _| {
             open.retain(|waited| *waited != nth);
             open.is_empty()

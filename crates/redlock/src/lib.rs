@@ -61,6 +61,8 @@
 //!   That is courtesy: somebody may be passed, and for ever.
 //! * **No semaphores.** Of three holders each may have two of three nodes while no node ever has more than two of them: a
 //!   majority excludes, but it does not count.
+//! * **No condition for your own writes** (`still_holds`, as on the stores with one server): your data is on one server, and the
+//!   lock on a majority of several, so no server can check one together with the other.
 //! * A lease cannot stop what a paused holder has already sent. The token at the resource can.
 //!
 //! # Layout and rights
@@ -72,7 +74,7 @@
 //! While readers hold it, the value is `leasehold:shared`.
 //!
 //! An ACL user needs on each node `+@scripting +@read +@write +@pubsub +@connection +time`, the channels `&leasehold:*`, and its
-//! keys twice: `~prefix*` and `~{prefix*`.
+//! keys twice: `~prefix*` and `~{prefix*`; for its warnings `+info +config|get`.
 
 mod claim;
 mod config;
@@ -107,13 +109,15 @@ impl Redlock {
     /// Connects to `redlock://[user:password@]host[:port],host[:port],host[:port]…[/db][?timeout=ms][&prefix=text]`.
     ///
     /// All nodes share credentials and number of database. `timeout` limits each request to each node (default 250 ms).
-    /// `prefix` stands before every key. A minority of nodes may be away, and is used as soon as it is back.
+    /// `prefix` stands before every key. A minority of nodes may be away, and is used as soon as it is back. Each node that is
+    /// there is asked whether it may forget a lock that somebody holds; the answers are [`Guarantees::warnings`].
     ///
     /// # Errors
     ///
     /// `Invalid` for fewer than three nodes, an even number, one server named twice (also under two names, if both are
-    /// there), and for a URL that is anything else; `Denied` if a node refuses the password; `Unavailable` if a majority
-    /// does not answer within two timeouts. None shows a credential.
+    /// there), and for a URL that is anything else; `Denied` if a node refuses the password; `Unsupported` if one is a node of a
+    /// Redis Cluster; `Unavailable` if a majority does not answer within two timeouts. None shows a credential, or what a server
+    /// says of one.
     pub async fn connect(url: &str) -> Result<Redlock> {
         let (nodes, options) = config::parse(url)?;
         Redlock::connect_with(nodes, options).await
@@ -126,7 +130,9 @@ impl Redlock {
         let names = Arc::new(Names::new(&options.prefix, "r")?);
         let inbox = Inbox::new(false);
         let nodes = Nodes::connect(nodes, options.timeout, &inbox).await?;
-        Ok(Redlock(Arc::new(Store { nodes, names, inbox, holds: Mutex::default(), attempts: AtomicU64::new(1) })))
+        let warnings = nodes.warnings().await;
+        let (holds, attempts) = (Mutex::default(), AtomicU64::new(1));
+        Ok(Redlock(Arc::new(Store { nodes, names, inbox, warnings, holds, attempts })))
     }
 }
 
@@ -150,6 +156,10 @@ impl Backend for Redlock {
         self.0.withdraw(claim).await
     }
 
+    async fn release_after(&self, claim: &Claim, _place: Option<&Place>, rest: Duration) -> Result<()> {
+        self.0.let_lapse(claim, rest).await
+    }
+
     async fn inspect(&self, name: &Name) -> Result<Line> {
         self.0.look(name).await
     }
@@ -170,7 +180,9 @@ impl Backend for Redlock {
             .pushed_wake(true)
             .ttl(MIN_TTL, Duration::from_millis(1))
             .recovery(Duration::from_millis(500))
+            .min_hold_outlives_process(true)
             .notes(NOTES)
+            .warnings(self.0.warnings.clone())
     }
 
     fn bells(&self) -> Option<&Bells> {

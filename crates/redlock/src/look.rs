@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::Observing;
 use leasehold_core::{Entry, FencingToken, Line, Name, Result};
-use leasehold_redis_client::{Call, Fields, junk, record, walk};
+use leasehold_redis_client::{Fields, junk, record, walk};
 use redis::Value;
 
 use crate::nodes::Flight;
@@ -38,7 +38,10 @@ impl Store {
         let mut line = Line::default();
         for ((kind, _), said) in certain {
             let since = said.iter().map(|said| said.since).min().unwrap_or_default();
-            let entry = Entry::new(&said[0].label).since(SystemTime::UNIX_EPOCH + since);
+            // A node that was away may know an older label.
+            let agree = |label: &str| said.iter().filter(|said| said.label == label).count();
+            let label = said.iter().map(|said| &said.label).max_by_key(|label| agree(label));
+            let entry = Entry::new(label.map_or("", String::as_str)).since(SystemTime::UNIX_EPOCH + since);
             let times = |token| said.iter().filter(|said| said.token == token).count();
             match (kind.as_str(), said.iter().map(|said| said.token).max_by_key(|token| times(*token))) {
                 ("waits", _) => line.waiters.push(entry),
@@ -81,6 +84,6 @@ impl Store {
     }
 
     fn ask(&self, verb: &str, name: &Name, what: &str) -> Flight<Result<Value>> {
-        self.nodes.send(Call::on(self.names.keys(name)).arg(verb).arg(what))
+        self.nodes.send(self.on(name).arg(verb).arg(what))
     }
 }

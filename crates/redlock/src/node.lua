@@ -6,70 +6,133 @@
 --       3 {lock}:rf    string, the greatest token given out or written back here
 --       4 {lock}:rq    sorted set, the waiting room: ids by when they came
 --       5 {lock}:rw    hash, who waits:  id -> entry;  `next` -> deadline id mode
--- An entry: deadline token turns since joined attempt rung mode channel label. Modes: x exclusive, s shared. An attempt is
+--       6 {lock}:rs    sorted set, who shares: ids by deadline
+-- An entry: deadline ttl token turns since joined attempt rung mode channel label. Modes: x exclusive, s shared. An attempt is
 -- the number of the last request that took or kept the hold: a release that was sent before it and comes late ends nothing.
-local LOCK, HOLD, FENCE, ROOM, WAITS = unpack(KEYS)
+-- `rung` is CLOSED for a hold that ends by itself. What a request costs does not grow with those who share.
+local LOCK, HOLD, FENCE, ROOM, WAITS, SHARES = unpack(KEYS)
 local verb, id, ttl, mode, turns, channel, label, attempt = unpack(ARGV)
 
 -- The lock's value while readers hold it.
 local SHARED = 'leasehold:shared'
+-- Nothing extends such a hold.
+local CLOSED = '2'
 -- A proposal further ahead of this clock is cut, or one bad clock would drive the tokens of all.
 local AHEAD = 60000000
 -- How long a freed lock waits for the one that was rung, before others may take it.
 local GRACE = 50
 -- How many of those who wait are looked at to find whom to ring.
 local RINGS = 16
+-- How many dead readers one request removes.
+local DEAD = 100
 
 -- Numbers that are only reckoned with stay the texts that they are.
 local function read(text)
-  local deadline, token, turns, since, joined, attempt, rung, mode, channel, label =
-    string.match(text or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%S) (%S+) (.*)$')
-  return deadline and { deadline = tonumber(deadline), token = tonumber(token), turns = turns, since = since,
+  local deadline, ttl, token, turns, since, joined, attempt, rung, mode, channel, label =
+    string.match(text or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%S) (%S+) (.*)$')
+  return deadline and { deadline = tonumber(deadline), ttl = ttl, token = tonumber(token), turns = turns, since = since,
     joined = joined, attempt = attempt, rung = rung, mode = mode, channel = channel, label = label }
 end
 
 local function write(hash, who, e)
-  call('HSET', hash, who, table.concat({ e.deadline, int(e.token), e.turns, e.since, e.joined, e.attempt, e.rung,
+  call('HSET', hash, who, table.concat({ e.deadline, e.ttl, int(e.token), e.turns, e.since, e.joined, e.attempt, e.rung,
     e.mode, e.channel, e.label }, ' '))
 end
 
 -- An entry of whoever asks, as yet without a token.
 local function fresh()
-  return { token = 0, turns = turns, since = now, joined = now, attempt = 0, rung = 0, mode = mode,
+  return { deadline = 0, ttl = ttl, token = 0, turns = turns, since = now, joined = now, attempt = 0, rung = 0, mode = mode,
     channel = channel, label = label }
 end
 
--- Who holds here. An exclusive hold ends with the lock's key, a shared one at its deadline.
+-- No lease is further away than its own length, or the clock has stepped back. Says whether this one was.
+local function cut(e)
+  local too_far = e.deadline - now > tonumber(e.ttl)
+  if too_far then e.deadline = now + e.ttl end
+  return too_far
+end
+
+-- Who holds here: one, whose lease is that of the lock's key; or several, the last of them until `last`.
 local value = call('GET', LOCK)
-local holders, foreign = {}, false
+local owner, last
+local function nobody()
+  call('DEL', LOCK)
+  call('UNLINK', HOLD, SHARES)
+  value, owner = false, nil
+end
+
 if value == SHARED then
-  local all = call('HGETALL', HOLD)
-  for i = 1, #all, 2 do
-    local h = read(all[i + 1])
-    if h and h.deadline > now then holders[all[i]] = h else call('HDEL', HOLD, all[i]) end
+  local dead = call('ZRANGEBYSCORE', SHARES, '-inf', now, 'LIMIT', 0, DEAD)
+  if dead[1] then
+    call('HDEL', HOLD, unpack(dead))
+    call('ZREM', SHARES, unpack(dead))
+  end
+  for _ = 1, RINGS do
+    local top = call('ZREVRANGE', SHARES, 0, 0, 'WITHSCORES')
+    local h = top[1] and read(call('HGET', HOLD, top[1]))
+    last = tonumber(top[2])
+    if not top[1] or last <= now then
+      nobody()
+      break
+    elseif not h then
+      call('ZREM', SHARES, top[1])
+    elseif cut(h) then
+      write(HOLD, top[1], h)
+      call('ZADD', SHARES, h.deadline, top[1])
+      call('PEXPIRE', LOCK, h.ttl)
+    else
+      break
+    end
   end
 elseif value then
-  holders[value] = read(call('HGET', HOLD, value)) or value == id and mode and fresh() or nil
-  foreign = not holders[value]
+  owner = read(call('HGET', HOLD, value)) or value == id and mode and fresh() or nil
+  if owner then
+    owner.deadline = now + call('PTTL', LOCK)
+    if cut(owner) then call('PEXPIRE', LOCK, owner.ttl) end
+  end
 end
-local mine = holders[id]
+local foreign = value and value ~= SHARED and not owner
+
+-- The reader of this id, if its lease is not over.
+local function reader(who)
+  local h = value == SHARED and read(call('HGET', HOLD, who))
+  return h and h.deadline > now and h or nil
+end
+local mine = owner and value == id and owner or reader(id)
 
 local function admits(as)
-  return not foreign and (next(holders) == nil or as == 's' and value == SHARED)
+  return not value or as == 's' and value == SHARED
 end
 
--- Writes a hold of whoever asks, with a new lease.
+-- Writes the lease of whoever asks, until its deadline.
 local function put(h)
-  h.deadline, h.attempt = now + ttl, math.max(h.attempt, attempt)
-  local lock, ms = id, ttl
+  local lock, till = id, h.deadline
   if h.mode == 's' then
-    lock, ms = SHARED, math.max(ttl, call('PTTL', LOCK))
+    lock, till = SHARED, math.max(till, value == SHARED and last or 0)
   end
-  if value ~= lock then call('DEL', HOLD) end
-  call('SET', LOCK, lock, 'PX', ms)
+  if value == lock then
+    -- First of all: a server whose memory is full takes it, and whatever follows.
+    call('PEXPIRE', LOCK, till - now)
+  else
+    call('UNLINK', HOLD, SHARES)
+    call('SET', LOCK, lock, 'PX', till - now)
+  end
   write(HOLD, id, h)
-  call('PEXPIRE', HOLD, ms)
-  value, holders[id] = lock, h
+  call('PEXPIRE', HOLD, till - now)
+  if lock == SHARED then
+    call('ZADD', SHARES, h.deadline, id)
+    call('PEXPIRE', SHARES, till - now)
+  end
+  value, last = lock, till
+end
+
+-- Counts the lease from now, unless it lasts longer already.
+local function extend(h)
+  if now + ttl >= h.deadline then
+    h.deadline, h.ttl = now + ttl, ttl
+  end
+  h.attempt = math.max(h.attempt, attempt)
+  put(h)
 end
 
 -- Gives the hold this token, and the block that it begins.
@@ -79,17 +142,20 @@ local function number(h, token)
 end
 
 local function end_hold(who)
-  call('HDEL', HOLD, who)
-  holders[who] = nil
   stir()
-  if next(holders) == nil then
-    call('DEL', LOCK, HOLD)
-    value = false
+  call('HDEL', HOLD, who)
+  call('ZREM', SHARES, who)
+  local top = value == SHARED and call('ZREVRANGE', SHARES, 0, 0, 'WITHSCORES') or {}
+  if not top[1] or tonumber(top[2]) <= now then
+    nobody()
+  else
+    call('PEXPIRE', LOCK, top[2] - now)
   end
 end
 
 local function waiter(who)
   local w = read(call('HGET', WAITS, who))
+  if w and cut(w) then write(WAITS, who, w) end
   return w and w.deadline > now and w
 end
 
@@ -103,7 +169,7 @@ local function passes_writer(joined)
 end
 
 local function join(w)
-  w.deadline, w.token, w.rung = now + ttl, 0, 0
+  w.deadline, w.ttl, w.token, w.rung = now + ttl, ttl, 0, 0
   call('ZADD', ROOM, w.joined, id)
   write(WAITS, id, w)
   outlive(ROOM, ttl)
@@ -118,13 +184,14 @@ end
 -- For whom a freed lock is kept for a moment: its id, its mode, for how long.
 local function reserved()
   local deadline, who, as = string.match(call('HGET', WAITS, 'next') or '', '^(%d+) (%S+) (%S)$')
-  if deadline and tonumber(deadline) > now then return who, as, deadline - now end
+  local left = deadline and deadline - now
+  if left and left > 0 and left <= GRACE then return who, as, left end
 end
 
 -- Rings the first who waits and could get in, once each until it asks again; with a reader, the other readers too.
 local function ring()
   local first
-  local open = next(holders) == nil
+  local open = not value
   for _, who in ipairs(call('ZRANGE', ROOM, 0, RINGS - 1)) do
     local w = waiter(who)
     if not w then
@@ -144,6 +211,8 @@ local function ring()
   end
 end
 
+local closed = mine and mine.rung == CLOSED
+
 -- take: proposal, 1 to wait.
 -- Answers `granted micros token`, or `refused micros kind token held_for others left 0 label`: kind is `ours`, `foreign`
 -- or `next`.
@@ -156,19 +225,19 @@ if verb == 'take' then
   local w, h = waiter(id), mine or fresh()
   h.joined = w and w.joined or h.joined
   local in_turn = not who or mode == 's' and its == 's'
-  if next(holders) and mode == 's' and in_turn then in_turn = not passes_writer(h.joined) end
-  if mine or admits(mode) and in_turn then
+  if value == SHARED and mode == 's' and in_turn then in_turn = not passes_writer(h.joined) end
+  if not closed and (mine or admits(mode) and in_turn) then
     if h.token == 0 then
-      local last = tonumber(call('GET', FENCE)) or micros
-      number(h, math.max(last + 1, math.min(ARGV[9], micros + AHEAD)))
+      local greatest = tonumber(call('GET', FENCE)) or micros
+      number(h, math.max(greatest + 1, math.min(ARGV[9], micros + AHEAD)))
       leave(id)
       stir()
     end
-    put(h)
+    extend(h)
     return 'granted ' .. int(micros) .. ' ' .. int(h.token)
   end
-  if ARGV[10] == '1' then join(h) end
-  local kind, other = 'foreign', select(2, next(holders))
+  if ARGV[10] == '1' and not closed then join(h) end
+  local kind, other = 'foreign', owner or value == SHARED and reader(call('ZRANGE', SHARES, -1, -1)[1])
   if other then
     kind, left = 'ours', call('PTTL', LOCK)
   elseif foreign then
@@ -178,36 +247,53 @@ if verb == 'take' then
   end
   local others = call('ZCARD', ROOM) - (call('ZSCORE', ROOM, id) and 1 or 0)
   return table.concat({ 'refused', int(micros), kind, int(other and other.token or 0),
-    other and math.max(0, now - other.since) or 0, others, left, 0, other and other.label or '' }, ' ')
+    other and math.max(0, now - other.since) or 0, others, left or 0, 0, other and other.label or '' }, ' ')
 end
 
--- keep: token, what. Extends what is there, and writes the token back. What: `renew`; `again`, which takes over the label and
--- turns exclusive into shared; `top`, which takes what is free.
+-- keep: token, what. Extends what is there, and writes the token and the label back; a claim that is shared by now makes
+-- an exclusive entry shared, and none makes it exclusive again. What: `keep`; or `top`, which takes what is free.
 -- Answers `kept`, `topped` or `gone`.
 if verb == 'keep' then
-  local answer, h, token, what = 'kept', mine, tonumber(ARGV[9]), ARGV[10]
+  local answer, h, token = 'kept', mine, tonumber(ARGV[9])
+  if closed then return 'gone' end
   if not h then
-    if what ~= 'top' or not admits(mode) or reserved() then return 'gone' end
+    if ARGV[10] ~= 'top' or not admits(mode) or reserved() then return 'gone' end
     answer, h = 'topped', fresh()
   end
   if h.token ~= token then number(h, token) end
-  local shares = what == 'again' and h.mode == 'x' and mode == 's'
-  if what == 'again' then
+  local shares = h.mode == 'x' and mode == 's'
+  if shares then h.mode = 's' end
+  if attempt - h.attempt > 0 then
     if h.label ~= label then stir() end
-    h.channel, h.label, h.mode = channel, label, shares and 's' or h.mode
+    h.channel, h.label = channel, label
   end
-  put(h)
+  extend(h)
   if shares then ring() end
   return answer
 end
 
--- release: 1 to stay in the waiting room. Answers `ok`.
+-- lapse: in how many milliseconds. Answers `ok`.
+if verb == 'lapse' then
+  if mine then
+    local till = now + ARGV[9]
+    mine.deadline, mine.ttl = closed and math.min(mine.deadline, till) or till, ARGV[9]
+    mine.rung, mine.attempt = CLOSED, math.max(mine.attempt, attempt)
+    put(mine)
+    if value == SHARED then
+      local top = call('ZREVRANGE', SHARES, 0, 0, 'WITHSCORES')
+      call('PEXPIRE', LOCK, top[2] - now)
+    end
+  end
+  return 'ok'
+end
+
+-- release: 0 for good, 1 to stay in the waiting room, 2 for what an attempt has left: not what ends by itself. Answers `ok`.
 if verb == 'release' then
-  if mine and mine.attempt - attempt > 0 then return 'ok' end
+  if mine and (mine.attempt - attempt > 0 or closed and ARGV[9] ~= '0') then return 'ok' end
   local was_next = reserved() == id
   if was_next then call('HDEL', WAITS, 'next') end
   if mine then end_hold(id) end
-  if ARGV[9] == '0' then
+  if ARGV[9] ~= '1' then
     leave(id)
     if mine or was_next then ring() end
   elseif mine then
@@ -216,9 +302,27 @@ if verb == 'release' then
   return 'ok'
 end
 
--- evict: the token, or that of a turn. Answers `evicted` or `none`.
+-- Everybody who holds: a walk, for people and tools.
+local function holders()
+  local found = {}
+  if owner then found[value] = owner end
+  local all = value == SHARED and call('HGETALL', HOLD) or {}
+  for i = 1, #all, 2 do
+    local h = read(all[i + 1])
+    if h and h.deadline > now then found[all[i]] = h end
+  end
+  return found
+end
+
+-- evict: the token, or that of a turn; 0 for a hold of another tool. Answers `evicted` or `none`.
 if verb == 'evict' then
-  for who, h in pairs(holders) do
+  if foreign and id == '0' then
+    stir()
+    nobody()
+    ring()
+    return 'evicted'
+  end
+  for who, h in pairs(holders()) do
     local turn = id - h.token
     if turn >= 0 and turn < tonumber(h.turns) then
       end_hold(who)
@@ -233,7 +337,7 @@ end
 -- inspect. Answers a list: `held who token since label`, `foreign who 0 0 `, `waits who 0 since label`, where `who` is the
 -- same on every server, and no id.
 local seen = {}
-for who, h in pairs(holders) do
+for who, h in pairs(holders()) do
   seen[#seen + 1] = table.concat({ 'held', redis.sha1hex(who), int(h.token), h.since, h.label }, ' ')
 end
 if foreign then seen[1] = 'foreign ' .. redis.sha1hex(value) .. ' 0 0 ' end

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_redis_client::{CLOCK, Call, Connection, Inbox, Script};
+use leasehold_redis_client::{CLOCK, Call, Connection, Inbox, Script, warnings};
 use redis::{ConnectionInfo, Value, pipe};
 
 static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(&[CLOCK, include_str!("node.lua")]));
@@ -97,6 +97,20 @@ impl Nodes {
         twice.sort_unstable();
         let what = "are one and the same server, which has only one vote";
         Err(Error::new(ErrorKind::Invalid, format!("redlock: {} {what}", twice.join(" and "))))
+    }
+
+    /// What is wrong with how each node is set up.
+    pub(crate) async fn warnings(&self) -> Vec<String> {
+        let mut asked = self.ask(|connection| async move { warnings(&connection).await });
+        let mut found = Vec::new();
+        hear(&mut asked, |nth, warnings| {
+            let address = self.0[nth].connection.address();
+            found.extend(warnings.into_iter().map(|warning| format!("{address}: {warning}")));
+            false
+        })
+        .await;
+        found.sort();
+        found
     }
 
     pub(crate) fn len(&self) -> usize {

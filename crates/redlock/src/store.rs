@@ -1,11 +1,12 @@
-//! What the verbs share: the nodes, the names, and which tokens this client's holds have. Keeping and giving back.
+//! What the verbs share: the nodes, the names, and this client's holds. Keeping and giving back.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use leasehold_core::seam::{Claim, ClaimId, Mode, Moment, Renewal, Tenure, Validity, locked};
-use leasehold_core::{Error, FencingToken, Loss, Result};
+use leasehold_core::{Error, ErrorKind, FencingToken, Loss, Name, Result};
 use leasehold_redis_client::{Call, Inbox, Names, again, record};
 use redis::Value;
 
@@ -16,20 +17,46 @@ pub(crate) struct Store {
     pub(crate) nodes: Nodes,
     pub(crate) names: Arc<Names>,
     pub(crate) inbox: Inbox,
-    /// The tokens on which majorities agreed. A node that granted late may have answered another one, so only who
-    /// counted knows.
-    pub(crate) holds: Mutex<HashMap<ClaimId, FencingToken>>,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) holds: Mutex<HashMap<ClaimId, Held>>,
     /// Numbers the requests that take, keep and release.
     pub(crate) attempts: AtomicU64,
+}
+
+/// What a release leaves.
+#[derive(Clone, Copy)]
+pub(crate) enum Release {
+    /// No trace of the claim.
+    ForGood = 0,
+    /// Its place in the waiting room.
+    StayInLine = 1,
+    /// No trace of an attempt.
+    OfAttempt = 2,
+}
+
+/// A hold of this client.
+#[derive(Clone)]
+pub(crate) struct Held {
+    /// The token on which a majority agreed. A node that granted late may have answered another one, so only who counted knows.
+    pub(crate) token: FencingToken,
+    /// The claim as it is now. It is shared once a majority made it so, or may have: then never again exclusive.
+    pub(crate) claim: Arc<Claim>,
 }
 
 impl Store {
     /// What every call for a claim begins with: `verb id ttl mode turns channel label attempt`.
     pub(crate) fn call(&self, verb: &str, claim: &Claim) -> Call {
         let mode = if claim.mode == Mode::Shared { "s" } else { "x" };
-        let call = Call::on(self.names.keys(&claim.name)).arg(verb).arg(claim.id).arg(lease(claim).as_millis());
+        let call = self.on(&claim.name).arg(verb).arg(claim.id).arg(lease(claim).as_millis());
         let call = call.arg(mode).arg(TURNS).arg(self.inbox.channel()).arg(&claim.label);
         call.arg(self.attempts.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The keys of a name.
+    pub(crate) fn on(&self, name: &Name) -> Call {
+        let mut keys = self.names.keys(name).to_vec();
+        keys.push(self.names.beside(name, "s"));
+        Call::on(keys)
     }
 
     fn keep_call(&self, claim: &Claim, token: FencingToken, what: &str) -> Call {
@@ -37,31 +64,63 @@ impl Store {
     }
 
     /// Extends one hold, and writes its token to all who have it. Says whether a majority has it.
-    pub(crate) async fn extend(&self, claim: &Claim, token: FencingToken, what: &str) -> Result<bool> {
+    pub(crate) async fn extend(&self, claim: &Claim, token: FencingToken) -> Result<bool> {
         let mut count = [Count::default()];
-        let flight = self.count(&mut count, vec![self.keep_call(claim, token, what)]).await;
+        let flight = self.count(&mut count, vec![self.keep_call(claim, token, "keep")]).await;
         let_land(flight);
         let [count] = count;
-        count.verdict(&self.nodes).ok_or_else(|| self.nodes.failure(count.failed))
+        count.verdict(&self.nodes).ok_or_else(|| {
+            let (done, failure) = (count.kept > 0, self.nodes.failure(count.failed));
+            // Some have done it.
+            if done { Error::new(ErrorKind::Ambiguous, failure.to_string()) } else { failure }
+        })
+    }
+
+    /// Claims a hold of ours again, as this claim says. Says whether a majority has it.
+    pub(crate) async fn again(&self, claim: &Claim, token: FencingToken) -> Result<bool> {
+        let extended = self.extend(claim, token).await;
+        if matches!(&extended, Ok(true)) || extended.as_ref().is_err_and(|e| e.kind() == ErrorKind::Ambiguous) {
+            self.remember(claim, token);
+        }
+        extended
+    }
+
+    /// This is what the hold is from now on.
+    pub(crate) fn remember(&self, claim: &Claim, token: FencingToken) {
+        let mut holds = self.holds();
+        let was_shared = holds.get(&claim.id).is_some_and(|held| held.claim.mode == Mode::Shared);
+        let mut claim = claim.clone();
+        if was_shared {
+            claim.mode = Mode::Shared;
+        }
+        holds.insert(claim.id, Held { token, claim: Arc::new(claim) });
     }
 
     pub(crate) async fn keep(self: &Arc<Self>, tenures: &[Tenure]) -> Vec<Renewal> {
         let sent = Moment::now();
         let (mut held, mut calls) = (Vec::new(), Vec::new());
-        for Tenure { claim, token, .. } in tenures {
+        for Tenure { claim, .. } in tenures.iter().filter(|tenure| tenure.token.is_some()) {
+            // The label is the renewal's. The mode is ours: whether it was made shared, only the claim's own answer says.
+            let relabelled = self.holds().get_mut(&claim.id).map(|held| {
+                if held.claim.label != claim.label {
+                    Arc::make_mut(&mut held.claim).label = claim.label.clone();
+                }
+                held.clone()
+            });
+            let Some(Held { token, claim }) = relabelled else { continue };
             // Numbered before the look: so whatever is released after it has the greater number.
-            let call = token.map(|token| self.keep_call(claim, token, "renew"));
-            if let (Some(call), Some(token)) = (call, self.held(claim.id)) {
-                held.push((claim.clone(), token));
+            let call = self.keep_call(&claim, token, "keep");
+            if self.held(claim.id).is_some() {
+                held.push(claim.id);
                 calls.push(call);
             }
         }
         let mut counts: Vec<Count> = held.iter().map(|_| Count::default()).collect();
         let flight = self.count(&mut counts, calls).await;
         let mut verdicts: HashMap<ClaimId, _> = HashMap::with_capacity(held.len());
-        for ((claim, _), count) in held.iter().zip(&mut counts) {
+        for (id, count) in held.iter().zip(&mut counts) {
             let verdict = count.verdict(&self.nodes);
-            verdicts.insert(claim.id, verdict.ok_or_else(|| self.nodes.failure(std::mem::take(&mut count.failed))));
+            verdicts.insert(*id, verdict.ok_or_else(|| self.nodes.failure(std::mem::take(&mut count.failed))));
         }
         self.top_up_later(held, counts, flight);
         let renewal = |Tenure { claim, token, .. }: &Tenure| match (token, verdicts.get(&claim.id)) {
@@ -88,7 +147,7 @@ impl Store {
     /// Gives the holds that a majority has to the nodes that lost them or never had them, once these have answered.
     fn top_up_later(
         self: &Arc<Self>,
-        held: Vec<(Arc<Claim>, FencingToken)>,
+        held: Vec<ClaimId>,
         mut counts: Vec<Count>,
         mut flight: Flight<Vec<Result<Value>>>,
     ) {
@@ -105,9 +164,11 @@ impl Store {
             for node in 0..store.nodes.len() {
                 let lacks = |count: &Count| count.verdict(&store.nodes) == Some(true) && count.gone.contains(&node);
                 let lacking = held.iter().zip(&counts).filter(|(_, count)| lacks(count));
-                let calls = lacking.filter_map(|((claim, token), _)| {
-                    let call = store.keep_call(claim, *token, "top");
-                    store.held(claim.id).map(|_| call)
+                let calls = lacking.filter_map(|(id, _)| {
+                    // As it is by now, and numbered before the last look.
+                    let Held { token, claim } = store.held(*id)?;
+                    let call = store.keep_call(&claim, token, "top");
+                    store.held(*id).map(|_| call)
                 });
                 let calls: Vec<Call> = calls.collect();
                 store.nodes.tell(node, calls).await;
@@ -118,20 +179,28 @@ impl Store {
     /// Removes every trace of a claim, on every node. A majority's word is enough: the others have been told too.
     pub(crate) async fn withdraw(&self, claim: &Claim) -> Result<()> {
         self.holds().remove(&claim.id);
-        self.nodes.majority_of(self.nodes.send(self.release_call(claim, false)), false).await.map(drop)
+        self.nodes.majority_of(self.nodes.send(self.release_call(claim, Release::ForGood)), false).await.map(drop)
+    }
+
+    /// Lets a hold end by itself, on every node.
+    pub(crate) async fn let_lapse(&self, claim: &Claim, rest: Duration) -> Result<()> {
+        self.holds().remove(&claim.id);
+        let rest = leasehold_redis_client::lease(rest, Duration::from_millis(1));
+        let call = self.call("lapse", claim).arg(rest.as_millis());
+        self.nodes.majority_of(self.nodes.send(call), false).await.map(drop)
     }
 
     /// Ends what was taken up to now, and nothing that is taken later.
-    pub(crate) fn release_call(&self, claim: &Claim, stays: bool) -> Call {
-        self.call("release", claim).arg(u8::from(stays))
+    pub(crate) fn release_call(&self, claim: &Claim, what: Release) -> Call {
+        self.call("release", claim).arg(what as u8)
     }
 
-    /// The token of this hold, if it is one of ours.
-    pub(crate) fn held(&self, id: ClaimId) -> Option<FencingToken> {
-        self.holds().get(&id).copied()
+    /// This hold, if it is one of ours.
+    pub(crate) fn held(&self, id: ClaimId) -> Option<Held> {
+        self.holds().get(&id).cloned()
     }
 
-    pub(crate) fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, FencingToken>> {
+    pub(crate) fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, Held>> {
         locked(&self.holds)
     }
 }

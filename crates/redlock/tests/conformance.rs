@@ -55,7 +55,6 @@ impl Harness for World {
             .lacks(&[Need::Fair], "the nodes share no order")
             .lacks(&[Need::Permits], "no majority counts permits")
             .lacks(&[Need::AtomicMulti], "a majority of the nodes agrees on one name at a time")
-            .lacks(&[Need::MinHold], "C7: `release_after` is not built yet")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

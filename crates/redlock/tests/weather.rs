@@ -322,7 +322,7 @@ async fn a_late_release_of_an_earlier_attempt_ends_nothing() {
         // A renewal reaches the node by a new connection, since the old one was silent, and counts it as one that holds.
         let id = claim.id.to_string();
         let record = || async { nodes[2].command(&["HGET", "{x}:rh", &id]).await.unwrap().text().unwrap() };
-        let attempt = async || record().await.split(' ').nth(5).unwrap().parse::<u64>().unwrap();
+        let attempt = async || record().await.split(' ').nth(6).unwrap().parse::<u64>().unwrap();
         let first = attempt().await;
         while attempt().await == first {
             renewed(&store, &claim, token).await;
@@ -332,8 +332,8 @@ async fn a_late_release_of_an_earlier_attempt_ends_nothing() {
         trap.done().await;
         // The server may have heard first that its sender has left: the same release once more, as it would arrive.
         let (script, sent) = ([CLOCK, include_str!("../src/node.lua")].concat(), first.to_string());
-        let keys = ["x", "{x}:rh", "{x}:rf", "{x}:rq", "{x}:rw"];
-        let late = [&["EVAL", &script, "5"], &keys[..], &["release", &id, "2000", "x", "1", "nobody", "", &sent, "0"]]
+        let keys = ["x", "{x}:rh", "{x}:rf", "{x}:rq", "{x}:rw", "{x}:rs"];
+        let late = [&["EVAL", &script, "6"], &keys[..], &["release", &id, "2000", "x", "1", "nobody", "", &sent, "0"]]
             .concat();
         nodes[2].command(&late).await.unwrap();
         assert_eq!(held_on(&nodes, &claim).await, 3);

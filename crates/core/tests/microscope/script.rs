@@ -284,7 +284,7 @@ impl Backend for Watched {
 
     fn guarantees(&self) -> Guarantees {
         let at_once = if self.0.claim_all.is_some() { AT_ONCE } else { 1 };
-        let warnings = vec!["it may forget"];
+        let warnings = vec!["it may forget".to_owned()];
         Guarantees::none("script").fairness(Fairness::Strict).atomic_multi(at_once).warnings(warnings)
     }
 

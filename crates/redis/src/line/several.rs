@@ -19,7 +19,7 @@ impl Redis {
         let call = call.arg(self.inbox.channel()).arg(&first.label);
         let call = claims.iter().fold(call, |call, claim| call.arg(claim.id));
         let unknown = || junk("the answer to several claims");
-        let Value::Array(answers) = SEVERAL.run(&self.connection, &call).await? else { return Err(unknown()) };
+        let Value::Array(answers) = self.run(&SEVERAL, &call).await? else { return Err(unknown()) };
         if let [refusal, Value::Int(at)] = &answers[..] {
             let refusal = record(refusal)?;
             let mut fields = Fields::of(&refusal);

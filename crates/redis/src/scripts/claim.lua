@@ -1,11 +1,17 @@
 -- Takes or keeps a place, in one step.
 -- ARGV: id, 1 to wait or 0 to try, ttl, turns, attempt, mode (`kind n of`), channel, label
--- Answers `granted token turns`; `differ of` if those in line say another number of permits; or `waiting` (to a newcomer
--- that only tries: `busy`) and who is in the way.
+-- Answers `granted token turns`; `differ of` if those in line say another number of permits; `waiting` (to a newcomer that only
+-- tries: `busy`) and who is in the way; or `more`, and it counts once it is called again.
 waits = waits == '1'
 local before = settle()
 local asked, e = read(fresh(0)), get(id)
-if not is_live(e) then
+if spent then
+  commit()
+  return 'more'
+elseif is_live(e) and is_closed(e) then
+  waits = false
+  e = asked
+elseif not is_live(e) then
   e = asked
   if e.kind == 'permits' then
     local theirs = kind == e.kind and of
@@ -27,11 +33,13 @@ if not is_live(e) then
     save(e)
   end
 else
-  -- Known: a new lease, the new label, and the same token and mode, but for a downgrade.
+  -- Known: a new lease, the label of the latest attempt, and the same token and mode, but for a downgrade.
   waits = true
-  stirred = stirred or e.token > 0 and e.label ~= label
+  if tonumber(attempt) >= tonumber(e.attempt) then
+    stirred = stirred or e.token > 0 and e.label ~= label
+    e.channel, e.label = channel, label
+  end
   extend(e, ttl, attempt)
-  e.channel, e.label = channel, label
   if e == holder and asked.kind == 'shared' then
     holder, kind, of = nil, asked.kind, asked.of
     e.kind, e.of = kind, of
@@ -41,5 +49,6 @@ else
     save(e)
   end
 end
+local answer = spent and 'more' or e.token > 0 and granted(e) or refusal(waits and 'waiting' or 'busy', waits and id)
 commit()
-return e.token > 0 and granted(e) or refusal(waits and 'waiting' or 'busy', waits and id)
+return answer

@@ -1,8 +1,20 @@
--- Ends the hold that this token, or one of its turns, belongs to, and tells its client.
+-- Ends the hold that this token, or one of its turns, belongs to, and tells its client. Token 0 is that of another tool's hold.
 -- ARGV: token
--- Answers `evicted` or `none`.
+-- Answers `evicted` or `none`; or `more`, and it counts once it is called again. After `evicted more` others are yet to be admitted.
 local token, evicted = tonumber(ARGV[1]), nil
 settle()
+if spent then
+  commit()
+  return 'more'
+end
+if foreign and token == 0 then
+  call('DEL', LOCK)
+  found[1], foreign = false, nil
+  stirred = true
+  settle()
+  commit()
+  return spent and 'evicted more' or 'evicted'
+end
 for _, id in ipairs(holder and { holder.id } or call('ZRANGE', SHARERS, 0, -1)) do
   local e = get(id)
   if e and e.token <= token and token < e.token + e.turns then evicted = e end
@@ -14,4 +26,4 @@ end
 commit()
 if not evicted then return 'none' end
 call('PUBLISH', evicted.channel, 'evicted ' .. evicted.id)
-return 'evicted'
+return spent and 'evicted more' or 'evicted'

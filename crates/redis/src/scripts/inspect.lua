@@ -1,8 +1,10 @@
 -- Who holds and who waits; shows no id.
 -- Answers a list: `foreign` if another tool holds it, then `token since label` for each of ours in the order of the line,
--- with token 0 for those that wait.
+-- with token 0 for those that wait; or `more`.
+if not found[1] then call('GET', LOCK) end -- says that it is of another type
 settle()
 commit()
+if spent then return 'more' end
 local line, answer = { holder }, { foreign and 'foreign' or nil }
 for _, id in ipairs(holder and {} or call('ZRANGE', SHARERS, 0, -1)) do
   line[#line + 1] = get(id)

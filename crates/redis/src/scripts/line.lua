@@ -13,7 +13,7 @@ local function text_of(e)
     e.channel, e.label }, ' ')
 end
 
--- Who holds: exclusively, this entry; in any case, so many permits of this kind.
+-- Who holds: exclusively, this entry; in any case, so many permits of this kind. Renewals extend the key and not the entry.
 local holder = read(found[1])
 local kind, taken, of = 'exclusive', 1, 1
 if not holder then
@@ -21,21 +21,43 @@ if not holder then
 end
 local foreign = found[1] and not kind
 
--- What is to be written at the end: whether the lock changed, whether what observers see did, who is told of its grant.
-local changed, stirred, told = false, false, {}
+-- What is to be written at the end: whether the lock changed, whether what observers see did, who is told of its grant. Whether
+-- there is more to do than one script may. Whether the clock was seen to have stepped back.
+local changed, stirred, told, spent, stepped = false, false, {}, false, false
+
+-- No lease is further away than its own length, or the clock has stepped back.
+local function is_too_far(e)
+  return e.deadline - now > tonumber(e.ttl)
+end
+
+if holder then
+  holder.deadline = now + call('PTTL', LOCK)
+  if is_too_far(holder) then holder.deadline, changed = now + holder.ttl, true end
+end
+
+local save
 
 -- The entry of this id. One that shares holds only while the lock says that its kind does.
 local function get(id)
   if holder and holder.id == id then return holder end
   local e = crowd and id and read(call('HGET', ENTRIES, id))
-  return e and (e.token == 0 or e.kind == kind) and e or nil
+  if not e or e.token > 0 and e.kind ~= kind then return nil end
+  if is_too_far(e) then
+    e.deadline, stepped = now + e.ttl, true
+    save(e)
+  end
+  return e
 end
 
 local function is_live(e)
   return e and (e == holder or e.deadline > now)
 end
 
-local function save(e)
+local function is_closed(e)
+  return e.attempt == CLOSED
+end
+
+function save(e)
   if e.token > 0 then changed = true end
   if e.token > 0 and e.kind == 'exclusive' then
     holder = e
@@ -69,10 +91,11 @@ local function drop(e)
   end
 end
 
--- Counts the lease from now, or from later if it did before. The attempt is the latest that was seen: the server saw it
--- before now, so the lease never ends before that attempt's own would.
+-- Counts the lease from now, unless it lasts longer already. The attempt is the latest that was seen: the server saw it before
+-- now, so the lease never ends before that attempt's own would.
 local function extend(e, ttl, attempt)
-  e.ttl, e.deadline, e.attempt = ttl, math.max(e.deadline, now + ttl), int(math.max(e.attempt, attempt))
+  if now + ttl < e.deadline then return end
+  e.ttl, e.deadline, e.attempt = ttl, now + ttl, int(math.max(e.attempt, attempt))
 end
 
 local function fits(e)
@@ -89,28 +112,36 @@ end
 
 -- The first in line whose lease is not over; the dead before it leave.
 local function head()
-  while true do
+  while budget > 0 do
     local id = call('ZRANGE', LINE, 0, 0)[1]
     local e = id and get(id)
     if not id or is_live(e) then return e end
+    budget = budget - 1
     drop(e or { id = id, token = 0, n = 0 })
   end
+  spent = true
 end
 
 -- Drops dead sharers, and admits from the line, in its order, for what is left of each place's lease. Whoever is admitted
--- stands before all who wait, so the first that does not fit ends it. Answers that one.
+-- stands before all who wait, so the first that does not fit ends it. Answers that one; nobody if it is `spent` before.
 local function settle()
   if not crowd or holder then return end
-  for _, id in ipairs(call('ZRANGEBYSCORE', SHARERS, '-inf', kind and now or '+inf')) do
+  local dead = call('ZRANGEBYSCORE', SHARERS, '-inf', kind and now or '+inf', 'LIMIT', 0, math.max(budget, 0))
+  for _, id in ipairs(dead) do
+    budget = budget - 1
     drop(get(id) or { id = id, token = 1, n = 0 })
   end
-  while true do
-    local e = head()
-    if not e or not fits(e) then return e end
+  local e = head()
+  while e and fits(e) do
+    budget = budget - ADMISSION
     drop(e)
     grant(e)
     told[#told + 1] = e
+    e = head()
   end
+  -- The dead behind the first are not to begin their last lease one after the other.
+  for _, id in ipairs(stepped and call('ZRANGE', LINE, 0, 99) or {}) do get(id) end
+  return e
 end
 
 -- Writes what has changed of the lock, and then tells.
@@ -133,7 +164,7 @@ local function commit()
     end
   end
   for _, e in ipairs(told) do
-    call('PUBLISH', e.channel,
+    call('PUBLISH', e.channel, e.token == 0 and 'again ' .. e.id or
       table.concat({ 'granted', e.id, int(e.token), e.turns, e.attempt, e.ttl, LOCK }, ' '))
   end
   if stirred then stir() end
@@ -144,10 +175,17 @@ local function granted(e)
 end
 
 -- Who is in the way: `kind token held_for others left rank label`, where kind is `ours`, or `foreign` if another tool holds it. `id` is that of
--- whoever asks, if it waits: it is none of the others, and the rank is its.
+-- whoever asks, if it waits: it is none of the others, and the rank is its. It stands before `commit`: what it finds is too far is
+-- written.
 local function refusal(word, id)
   local h = holder or kind and get(call('ZRANGE', SHARERS, 0, 0)[1])
-  local left = kind and not holder and h and h.deadline - now or call('PTTL', LOCK)
+  local left = h and h.deadline - now or call('PTTL', LOCK)
+  -- The sharers that seem to last longest are those from before a step of the clock.
+  for _ = 1, kind and not holder and 10 or 0 do
+    local top = call('ZREVRANGE', SHARERS, 0, 0, 'WITHSCORES')
+    local e = get(top[1])
+    if not e or e.deadline == tonumber(top[2]) then break end
+  end
   return table.concat({ word, h and 'ours' or 'foreign', int(h and h.token or 0), h and math.max(0, now - h.since) or 0,
     call('ZCARD', LINE) - (id and 1 or 0), left, id and call('ZRANK', LINE, id) or 0, h and h.label or '' }, ' ')
 end

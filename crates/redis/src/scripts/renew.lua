@@ -5,16 +5,16 @@ local ttl, token = ARGV[2], tonumber(ARGV[4])
 
 settle()
 local e = get(ARGV[1])
-local gone = not is_live(e) or token and token ~= e.token
+local gone = not is_live(e) or is_closed(e) or token and token ~= e.token
 if not gone then
   extend(e, ttl, ARGV[3])
   -- These come first: a server whose memory is full takes them, and whatever a script writes after them.
   if e == holder then
-    call('PEXPIRE', LOCK, ttl)
+    call('PEXPIRE', LOCK, e.deadline - now)
   else
     outlive(ENTRIES, ttl)
-    save(e)
   end
+  save(e)
 end
 commit()
 return gone and 'gone' or e.token > 0 and granted(e) or 'waiting'

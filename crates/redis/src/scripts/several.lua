@@ -1,15 +1,17 @@
 -- Several names in one step: all are looked at before any is claimed. `before` and `claim` are scripts for one name.
 -- KEYS: five for each name. ARGV: what a claim is told, without its id; then the id for each name.
--- Answers what each claim answers; or `busy` with a number, and who is in the way of the one with this number.
-local claims = {}
+-- Answers what each claim answers; or `busy` and who is in the way, with the number of its claim; or `more`.
+local claims, more = {}, false
 for i = 1, #KEYS / 5 do
   claims[i] = { { unpack(KEYS, i * 5 - 4, i * 5) }, { ARGV[i + 7], unpack(ARGV, 1, 7) } }
 end
 for i, asked in ipairs(claims) do
   local refusal = before(unpack(asked))
+  if refusal == 'more' then return refusal end
   if refusal then return { refusal, i - 1 } end
 end
 for i, asked in ipairs(claims) do
   claims[i] = claim(unpack(asked))
+  more = more or claims[i] == 'more'
 end
-return claims
+return more and 'more' or claims

@@ -1,12 +1,16 @@
 //! What is asked of a server at the start: whether it is set up to keep locks.
 
-use leasehold_redis_client::Connection;
 use redis::Value;
 
+use crate::connection::Connection;
+
 /// Reasons why this server may forget a lock that somebody holds, as sentences for its operator.
-pub(crate) async fn warnings(connection: &Connection) -> Vec<&'static str> {
+pub async fn warnings(connection: &Connection) -> Vec<String> {
     let mut questions = redis::pipe();
-    questions.cmd("INFO").arg("memory").cmd("INFO").arg("persistence").cmd("CONFIG").arg("GET").arg("save");
+    questions.cmd("INFO").arg("memory").cmd("INFO").arg("persistence");
+    for setting in ["save", "appendfsync"] {
+        questions.cmd("CONFIG").arg("GET").arg(setting);
+    }
     let answers = connection.send(&questions).await.unwrap_or_default();
     let mut known = String::new();
     for answer in &answers {
@@ -26,12 +30,17 @@ pub(crate) async fn warnings(connection: &Connection) -> Vec<&'static str> {
         _ => warnings.push(MEMORY_UNKNOWN),
     }
     match (fact("aof_enabled"), fact("save")) {
-        (Some("1"), _) => {}
+        (Some("1"), _) => match fact("appendfsync") {
+            Some("always") => {}
+            Some("no") => warnings.push(LATE),
+            Some(_) => warnings.push(EVERY_SECOND),
+            None => warnings.push(FSYNC_UNKNOWN),
+        },
         (Some(_), Some("")) => warnings.push(KEEPS_NOTHING),
         (Some(_), Some(_)) => warnings.push(SNAPSHOTS),
         _ => warnings.push(DISK_UNKNOWN),
     }
-    warnings
+    warnings.into_iter().map(str::to_owned).collect()
 }
 
 fn text(value: &Value) -> String {
@@ -49,4 +58,9 @@ const KEEPS_NOTHING: &str =
     "it keeps nothing on disk: after a restart every lock that was held is free (set appendonly yes)";
 const SNAPSHOTS: &str =
     "it keeps snapshots only: after a restart locks taken since the last one are free (set appendonly yes)";
+const EVERY_SECOND: &str = "it writes to the disk once a second: after a crash of its machine locks of the last second or two are free \
+(set appendfsync always)";
+const LATE: &str = "it leaves it to the system when to write to the disk: after a crash of its machine locks of the last half minute \
+are free (set appendfsync always)";
+const FSYNC_UNKNOWN: &str = "how soon it writes locks to the disk is not known: this user may not ask (CONFIG GET)";
 const DISK_UNKNOWN: &str = "whether it keeps locks on disk is not known: this user may not ask (INFO, CONFIG GET)";

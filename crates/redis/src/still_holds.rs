@@ -1,0 +1,130 @@
+//! The lock itself as a condition: a user's own writes to the same Redis, checked together with the hold.
+
+use std::fmt;
+
+use leasehold_core::{Error, ErrorKind, Fenced, FencingToken, Result};
+use leasehold_redis_client::of_request;
+use redis::aio::ConnectionLike;
+use redis::{FromRedisValue, RedisError, Script, ToRedisArgs, Value, from_redis_value};
+
+use crate::Redis;
+
+/// Stands before a user's script.
+const CHECK: &str = concat!(include_str!("scripts/limits.lua"), include_str!("scripts/still_holds.lua"));
+
+/// A condition for writes of your own to the same Redis: *this hold still stands*. [`Redis::still_holds`] makes it.
+///
+/// It goes by the lock's full name, the claim and its token, so no other hold of that name meets it: not one of an earlier or a
+/// later time, not one of another namespace.
+#[derive(Clone)]
+pub struct StillHolds {
+    keys: [String; 2],
+    id: String,
+    token: FencingToken,
+}
+
+impl fmt::Debug for StillHolds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StillHolds({:?}, token {})", self.keys[0], self.token)
+    }
+}
+
+impl Redis {
+    /// A condition for writes of your own to the same Redis: *`by` still holds*. The server checks it together with the write, in
+    /// one step, so a holder that was paused, evicted or cut off past its lease writes nothing, without a token in your data.
+    ///
+    /// For a `fast` lock that means this hold of the process, whichever of its tasks has the turn. It is only as good as the
+    /// server's memory of the lock: after an asynchronous failover it knows what the replica knew, and a hold that is forgotten
+    /// writes nothing. Redis compares; the lock and your data are on one server and in one database.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use leasehold_core::Store;
+    /// use leasehold_redis::{Redis, client::Client};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = Arc::new(Redis::connect("redis://127.0.0.1/").await?);
+    /// let store = Store::new(locks.clone());
+    /// let mut connection = Client::open("redis://127.0.0.1/")?.get_multiplexed_async_connection().await?;
+    /// let guard = store.lock("orders/42").acquire().await?;
+    /// let write = "redis.call('SET', KEYS[1], ARGV[1]) return 'written'";
+    /// let written: Option<String> =
+    ///     locks.still_holds(&guard)?.then(&mut connection, write, &["orders/42/state"], &["paid"]).await?;
+    /// if written.is_none() {
+    ///     // It was not ours any more, and nothing was written.
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it is another client's, or another store's. It asks nobody.
+    pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<StillHolds> {
+        let lock = self.names.lock(by.full_name());
+        let id = by.place().and_then(|place| self.inbox.id_at(&place, &lock));
+        let Some(id) = id else {
+            let what = "this Redis client holds nothing with this name and token";
+            return Err(Error::new(ErrorKind::Lost, what).with_name(by.full_name()));
+        };
+        let [_, _, _, _, entries] = self.names.keys(by.full_name());
+        Ok(StillHolds { keys: [lock, entries], id: id.to_string(), token: by.fencing_token() })
+    }
+}
+
+impl StillHolds {
+    /// Runs a Lua script of yours over your own connection if the hold stands, in one step with the check; answers what it
+    /// returns, and `None` if the hold has ended, in which case nothing ran.
+    ///
+    /// The script sees its `KEYS` and `ARGV` as always. Give a value back (`return 1`), also where you need none.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if the script itself fails, with the server's reason; `Denied`, `Unavailable` and so on as of every request.
+    /// [`Ambiguous`](ErrorKind::Ambiguous) means that it may have run.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it completes, it may have run or not, and runs once at most.
+    pub async fn then<T: FromRedisValue>(
+        &self,
+        connection: &mut (impl ConnectionLike + Send),
+        script: &str,
+        keys: &[impl ToRedisArgs + Sync],
+        args: &[impl ToRedisArgs + Sync],
+    ) -> Result<Option<T>> {
+        let script = Script::new(&format!("{CHECK}{script}\nend\nreturn {{ 1, write() }}"));
+        let mut run = script.prepare_invoke();
+        for key in keys {
+            run.key(key);
+        }
+        for arg in args {
+            run.arg(arg);
+        }
+        run.key(&self.keys).arg(&self.id).arg(self.token.get());
+        let answer: Vec<Value> = run.invoke_async(connection).await.map_err(|e| of_script(&e))?;
+        match <[Value; 2]>::try_from(answer) {
+            Ok([_, answer]) => match from_redis_value(answer) {
+                Ok(answer) => Ok(Some(answer)),
+                Err(_) => {
+                    Err(Error::new(ErrorKind::Invalid, "the script ran, and returned another type than asked for"))
+                }
+            },
+            Err(short) if short.first() == Some(&Value::Int(0)) => Ok(None),
+            Err(_) => {
+                Err(Error::new(ErrorKind::Invalid, "the script ran, and returned nothing: end it with `return 1`"))
+            }
+        }
+    }
+}
+
+/// The reason of a script that failed is its author's. What stands behind `with args` may be ours.
+fn of_script(e: &RedisError) -> Error {
+    let text = e.to_string();
+    let reason = text.split("with args").next().unwrap_or_default();
+    let refused = of_request(e);
+    let its_own = ["Error compiling script", "user_script:"].iter().any(|said| reason.contains(said));
+    match refused.kind() {
+        ErrorKind::Internal if its_own => Error::new(ErrorKind::Invalid, format!("the script failed: {reason}")),
+        _ => refused,
+    }
+}

@@ -1,0 +1,379 @@
+//! What may become of a lease: nothing but `release_after` shortens it, a step of the server's clock does not lengthen it, no
+//! crowd makes a script long, and a hold that is given back early ends on time without its client.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+#![allow(clippy::print_stdout, reason = "how long scripts take is for people")]
+
+mod support;
+
+use std::time::{Duration, SystemTime};
+
+use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Queue, Renewal, Tenure};
+use leasehold_core::{Loss, Store};
+use leasehold_redis::Redis;
+use support::*;
+
+const MODES: [Mode; 3] = [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 1, of: 2 }];
+const HOUR: u64 = 3_600_000;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn of_mode(name: &str, mode: Mode, ttl: Duration) -> Claim {
+    Claim::new(name, mode, Queue::Fair, ttl, "mine")
+}
+
+fn with_ttl(claim: &Claim, ttl: Duration) -> Claim {
+    let mut claim = claim.clone();
+    claim.ttl = ttl;
+    claim
+}
+
+/// As after a step back of an hour: what stood before is an hour further away.
+async fn step_back(server: &Server, claim: &Claim) {
+    let (lock, id) = (claim.name.as_str(), claim.id.to_string());
+    let entries = format!("{{{lock}}}:w");
+    if let Some(entry) = text(server, &["HGET", &entries, &id]).await {
+        let mut fields: Vec<String> = entry.split(' ').map(str::to_owned).collect();
+        let deadline: u64 = fields[6].parse().unwrap();
+        fields[6] = (deadline + HOUR).to_string();
+        server.command(&["HSET", &entries, &id, &fields.join(" ")]).await.unwrap();
+        let sharers = format!("{{{lock}}}:h");
+        server.command(&["ZADD", &sharers, "XX", &fields[6], &id]).await.unwrap();
+        for key in [&entries, &sharers, &format!("{{{lock}}}:q")] {
+            server.command(&["PEXPIRE", key, "7200000"]).await.unwrap();
+        }
+    }
+    if text(server, &["GET", lock]).await.is_some() {
+        server.command(&["PEXPIRE", lock, &HOUR.to_string()]).await.unwrap();
+    }
+}
+
+/// Claims until it is granted.
+async fn soon(store: &Redis, claim: &Claim) {
+    while !matches!(store.claim(claim).await.unwrap(), Claimed::Granted(_)) {
+        sleep(20).await;
+    }
+}
+
+/// For how long the server keeps a claim from now.
+async fn left(server: &Server, claim: &Claim) -> i64 {
+    let (lock, id) = (claim.name.as_str(), claim.id.to_string());
+    match text(server, &["HGET", &format!("{{{lock}}}:w"), &id]).await {
+        Some(entry) => {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as i64;
+            entry.split(' ').nth(6).unwrap().parse::<i64>().unwrap() - now
+        }
+        None => number(server, &["PTTL", lock]).await,
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_stepped_back_lengthens_no_lease() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        for (n, mode) in MODES.into_iter().enumerate() {
+            // Who holds, and has died.
+            let name = format!("held/{n}");
+            let dead = [of_mode(&name, mode, ms(400)), of_mode(&name, mode, ms(300))];
+            granted(&store, &dead[0]).await;
+            if mode != Mode::Exclusive {
+                granted(&store, &dead[1]).await;
+            }
+            for claim in &dead {
+                step_back(&server, claim).await;
+            }
+            soon(&store, &fair(&name)).await;
+        }
+        // Who waits, and has died.
+        let (holder, next) = (fair("waits"), fair("waits"));
+        granted(&store, &holder).await;
+        let dead: Vec<Claim> = (0..20).map(|n| of_mode("waits", MODES[n % 2], ms(400))).collect();
+        for claim in &dead {
+            waiting(&store, claim).await;
+        }
+        waiting(&store, &next).await;
+        for claim in &dead {
+            step_back(&server, claim).await;
+        }
+        server.command(&["PEXPIRE", "waits", "10000"]).await.unwrap();
+        store.release(&holder, None).await.unwrap();
+        soon(&store, &next).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn no_request_but_release_after_shortens_a_lease() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        for (n, mode) in MODES.into_iter().enumerate() {
+            let name = format!("x/{n}");
+            let holder = of_mode(&name, mode, TTL);
+            let token = granted(&store, &holder).await.token;
+            let waiter = claim(&name, Queue::Fair, TTL, "waits");
+            waiting(&store, &waiter).await;
+            let short = [with_ttl(&holder, ms(300)), with_ttl(&waiter, ms(300))];
+            for _ in 0..2 {
+                assert!(matches!(renewed(&store, &short[0], Some(token)).await, Renewal::Renewed(_)));
+                assert!(matches!(renewed(&store, &short[1], None).await, Renewal::Renewed(_)));
+                granted(&store, &short[0]).await;
+                waiting(&store, &short[1]).await;
+            }
+            for claim in [&holder, &waiter] {
+                assert!(left(&server, claim).await > 5000, "{mode:?} of {}", claim.label);
+            }
+            for claim in [&holder, &waiter] {
+                let token = (claim.id == holder.id).then_some(token);
+                assert!(matches!(renewed(&store, &with_ttl(claim, TTL * 3), token).await, Renewal::Renewed(_)));
+                assert!(left(&server, claim).await > 20_000, "{mode:?} of {}", claim.label);
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_late_claim_brings_no_old_label_back() {
+    bounded(async {
+        let server = server().await;
+        let proxy = leasehold_testbed::Proxy::to(server.addr()).await.unwrap();
+        let store = Redis::connect(&format!("redis://{}?timeout=4000", proxy.addr())).await.unwrap();
+        let (direct, mut claim) = (client(&server).await, fair("x"));
+        let token = granted(&store, &claim).await.token;
+        // An older request of the same id comes after a newer one.
+        let trap = proxy.hold_matching(claim.id.to_string());
+        let late = tokio::spawn({
+            let claim = claim.clone();
+            async move { store.claim(&claim).await }
+        });
+        while proxy.counters().request_bytes == 0 {
+            sleep(1).await;
+        }
+        sleep(50).await;
+        claim.label = "newer".into();
+        assert_eq!(granted(&direct, &claim).await.token, token);
+        proxy.deliver_held();
+        trap.done().await;
+        let _ = late.await;
+        let line = direct.inspect(&claim.name).await.unwrap();
+        assert_eq!(line.holders[0].label.as_deref(), Some("newer"));
+    })
+    .await;
+}
+
+/// How many scripts ran, and how many pushes they sent.
+async fn scripts_and_pushes(count: &Count<'_>) -> (u64, u64) {
+    (count.of("evalsha").await + count.of("eval").await, count.of("publish").await)
+}
+
+async fn readers(store: &Redis, name: &str, n: usize) -> Vec<Claim> {
+    let readers: Vec<Claim> = (0..n).map(|_| of_mode(name, SHARED, TTL * 3)).collect();
+    for reader in &readers {
+        drop(store.claim(reader).await.unwrap());
+    }
+    readers
+}
+
+async fn tell_longest(server: &Server, what: &str) {
+    let slow = server.command(&["SLOWLOG", "GET", "1000"]).await.unwrap();
+    let leasehold_testbed::Reply::Array(slow) = slow else { return };
+    let took = slow.iter().filter_map(|entry| match entry {
+        leasehold_testbed::Reply::Array(fields) => fields.get(2).and_then(leasehold_testbed::Reply::integer),
+        _ => None,
+    });
+    println!("{what}: the longest script took {} us", took.max().unwrap_or_default());
+    server.command(&["SLOWLOG", "RESET"]).await.unwrap();
+}
+
+#[tokio::test]
+async fn no_crowd_makes_a_script_long_and_nobody_is_forgotten() {
+    bounded(async {
+        const CROWD: usize = 2000;
+        let server = server().await;
+        for set in [["slowlog-log-slower-than", "200"], ["slowlog-max-len", "1000"]] {
+            server.command(&["CONFIG", "SET", set[0], set[1]]).await.unwrap();
+        }
+        let store = client(&server).await;
+        // Readers behind a writer: each is admitted, and told.
+        let writer = fair("readers");
+        granted(&store, &writer).await;
+        let crowd = readers(&store, "readers", CROWD).await;
+        tell_longest(&server, "standing in line").await;
+        let count = Count::from_here(&server).await;
+        store.release(&writer, None).await.unwrap();
+        let (scripts, pushes) = scripts_and_pushes(&count).await;
+        assert!(scripts as usize >= CROWD / 100 && pushes as usize >= CROWD, "{scripts} scripts, {pushes} pushes");
+        tell_longest(&server, "a release that admits readers").await;
+        for reader in &crowd {
+            assert!(matches!(renewed(&store, reader, None).await, Renewal::Granted(_)));
+        }
+        // Their lock is deleted by hand.
+        server.command(&["DEL", "readers"]).await.unwrap();
+        let count = Count::from_here(&server).await;
+        granted(&store, &fair("readers")).await;
+        assert!(scripts_and_pushes(&count).await.0 as usize >= CROWD / 100);
+        tell_longest(&server, "a claim that removes sharers").await;
+        // The dead in line, before one that lives.
+        let (holder, next) = (fair("dead"), fair("dead"));
+        granted(&store, &holder).await;
+        for _ in 0..CROWD {
+            drop(store.claim(&claim("dead", Queue::Fair, ms(100), "")).await.unwrap());
+        }
+        waiting(&store, &next).await;
+        sleep(150).await;
+        let count = Count::from_here(&server).await;
+        store.release(&holder, None).await.unwrap();
+        assert!(scripts_and_pushes(&count).await.0 as usize >= CROWD / 100);
+        tell_longest(&server, "a release before the dead").await;
+        assert_eq!(held_by(&server, "dead").await, next.id.to_string());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn whoever_comes_next_goes_on_where_a_release_was_cut_off() {
+    bounded(async {
+        const CROWD: usize = 400;
+        let server = server().await;
+        let store = client(&server).await;
+        // The server knows the script.
+        store.release(&fair("warm"), None).await.unwrap();
+        for (n, how) in ["renewal", "claim", "evict"].into_iter().enumerate() {
+            let proxy = leasehold_testbed::Proxy::to(server.addr()).await.unwrap();
+            let dying = Redis::connect(&format!("redis://{}", proxy.addr())).await.unwrap();
+            let name = format!("x/{n}");
+            let writer = fair(&name);
+            let token = granted(&store, &writer).await.token;
+            let crowd = readers(&store, &name, CROWD).await;
+            let count = Count::from_here(&server).await;
+            match how {
+                "evict" => assert!(store.evict(&writer.name, token).await.unwrap()),
+                _ => {
+                    // The client dies after its first script.
+                    proxy.hold_replies();
+                    let first = tokio::spawn({
+                        let writer = writer.clone();
+                        async move { dying.release(&writer, None).await }
+                    });
+                    while text(&server, &["GET", &name]).await.is_none_or(|value| !value.starts_with("shared")) {
+                        sleep(5).await;
+                    }
+                    first.abort();
+                    let _ = first.await;
+                    assert!(number(&server, &["ZCARD", &format!("{{{name}}}:q")]).await > 0, "nothing was left to do");
+                }
+            }
+            match how {
+                "renewal" => {
+                    let tenures: Vec<Tenure> = crowd.iter().map(|reader| tenure(reader, None)).collect();
+                    store.renew(&tenures).await.unwrap();
+                }
+                "claim" => drop(granted(&store, &of_mode(&name, SHARED, TTL)).await),
+                _ => {}
+            }
+            assert_eq!(number(&server, &["EXISTS", &format!("{{{name}}}:q")]).await, 0, "{how}: some still wait");
+            assert!(count.of("publish").await as usize >= CROWD, "{how}: some were not told");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hundred_holds_are_renewed_by_one_script() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let mut tenures = Vec::new();
+        for n in 0..100 {
+            let claim = fair(&format!("x/{n}"));
+            let token = granted(&store, &claim).await.token;
+            tenures.push(tenure(&claim, Some(token)));
+        }
+        // The server learns both scripts.
+        store.renew(&tenures).await.unwrap();
+        drop(renewed(&store, &fair("other"), None).await);
+        server.command(&["DEL", "x/7"]).await.unwrap();
+        server.command(&["SET", "x/8", "somebody else's"]).await.unwrap();
+        server.command(&["PEXPIRE", "x/9", "5000"]).await.unwrap();
+        let count = Count::from_here(&server).await;
+        let answers = store.renew(&tenures).await.unwrap();
+        // One for all, and one for each of the two that it leaves open.
+        assert_eq!((count.of("evalsha").await + count.of("eval").await, count.of("mget").await), (3, 3));
+        for (n, answer) in answers.iter().enumerate() {
+            match n {
+                7 | 8 => assert!(matches!(answer, Renewal::Lost(Loss::Gone)), "{n}: {answer:?}"),
+                _ => assert!(matches!(answer, Renewal::Renewed(_)), "{n}: {answer:?}"),
+            }
+        }
+        assert!(number(&server, &["PTTL", "x/9"]).await > 9000);
+        assert_eq!(text(&server, &["GET", "x/8"]).await.unwrap(), "somebody else's");
+        // Another token, or another id, is another hold.
+        let other = with_ttl(&tenures[0].claim, TTL);
+        let wrong = tenure(&other, tenures[1].token);
+        assert!(matches!(store.renew(&[wrong]).await.unwrap()[0], Renewal::Lost(Loss::Gone)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn release_after_ends_a_hold_on_time_without_its_client() {
+    bounded(async {
+        let server = server().await;
+        for (n, mode) in MODES.into_iter().enumerate() {
+            for (ttl, rest) in [(TTL, ms(700)), (ms(300), ms(1500))] {
+                let name = format!("x/{n}/{}", rest.as_millis());
+                let (store, other) = (client(&server).await, client(&server).await);
+                let (holder, next) = (of_mode(&name, mode, ttl), fair(&name));
+                let token = granted(&store, &holder).await.token;
+                for _ in 0..2 {
+                    store.release_after(&holder, None, rest).await.unwrap();
+                }
+                let given_back = now();
+                let left = left(&server, &holder).await;
+                assert!(left <= rest.as_millis() as i64 && left > 0, "{mode:?}: {left}");
+                // Nothing renews it, not even a late request.
+                assert!(matches!(renewed(&store, &holder, Some(token)).await, Renewal::Lost(Loss::Gone)));
+                assert!(matches!(store.claim(&holder).await.unwrap(), Claimed::Busy(_)), "{mode:?}");
+                assert!(matches!(other.claim(&next).await.unwrap(), Claimed::Waiting(_)), "{mode:?}");
+                drop(store);
+                soon(&other, &next).await;
+                let took = now() - given_back;
+                assert!(took + ms(100) > rest && took < rest + ms(8000), "{mode:?}: {took:?}");
+            }
+        }
+        // A release ends it before.
+        let store = client(&server).await;
+        let (holder, next) = (fair("y"), fair("y"));
+        granted(&store, &holder).await;
+        waiting(&store, &next).await;
+        store.release_after(&holder, None, TTL).await.unwrap();
+        store.release(&holder, None).await.unwrap();
+        granted(&store, &next).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn whoever_waits_learns_that_the_hold_ends_sooner() {
+    bounded(async {
+        let server = server().await;
+        let (raw, store) = (client(&server).await, Store::new(client(&server).await));
+        let ttl = Duration::from_secs(60);
+        let holder = claim("x", Queue::Fair, ttl, "");
+        granted(&raw, &holder).await;
+        let waiter = tokio::spawn(store.lock("x").ttl(ttl).acquire());
+        while number(&server, &["ZCARD", "{x}:q"]).await == 0 {
+            sleep(1).await;
+        }
+        raw.release_after(&holder, None, ms(500)).await.unwrap();
+        drop(raw);
+        // Far sooner than it would look by itself.
+        let guard = tokio::time::timeout(Duration::from_secs(15), waiter).await.unwrap().unwrap().unwrap();
+        guard.release().await.unwrap();
+    })
+    .await;
+}
