@@ -166,6 +166,7 @@ impl<'a> Candidate<'a> {
             if nap.is_none_or(|at| at <= now) {
                 return Woken::Again;
             }
+            self.client.attend_here();
             let until = nap.into_iter().chain(deadline).min().unwrap_or(now);
             tokio::select! {
                 () = changed => {}

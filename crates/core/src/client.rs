@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::events;
 use crate::gate::Gates;
 use crate::guarantees::Guarantees;
-use crate::keeper::{self, Keeper, Work};
+use crate::keeper::{Keeper, Work};
 use crate::lane::Lane;
 use crate::release::Release;
 use crate::standing::Standing;
@@ -69,7 +69,7 @@ impl Client {
     pub(crate) fn ready(&self) -> Result<()> {
         self.open()?;
         match Handle::try_current() {
-            Ok(handle) => self.keeper.used_in(handle),
+            Ok(here) => self.attend(&here),
             Err(_) => return Err(Error::new(ErrorKind::Closed, "no tokio runtime is running here")),
         }
         Ok(())
@@ -197,11 +197,15 @@ impl Client {
         self.wake_keeper();
     }
 
-    /// Starts the keeper here if the runtime that it ran in has gone.
-    pub(crate) fn rouse(&self) {
-        if !self.keeper.is_running() && Handle::try_current().is_ok() {
-            self.wake_keeper();
+    /// Whoever waits here, or watches a hold, keeps the keeper running.
+    pub(crate) fn attend_here(&self) {
+        if let Ok(here) = Handle::try_current() {
+            self.attend(&here);
         }
+    }
+
+    fn attend(&self, here: &Handle) {
+        self.keeper.attend(self.thread.as_ref().map_or(here, |thread| &thread.handle));
     }
 
     /// Completes when the keeper has no more work, ever.
@@ -211,12 +215,8 @@ impl Client {
     }
 
     fn wake_keeper(&self) {
-        let Some(running) = self.keeper.start() else { return };
-        let own = self.thread.as_ref().map(|thread| thread.handle.clone());
-        let handle = own.or_else(|| Handle::try_current().ok()).or_else(|| self.keeper.runtime());
-        if let Some(handle) = handle {
-            handle.spawn(keeper::run(running));
-        }
+        self.attend_here();
+        self.keeper.wake();
     }
 }
 

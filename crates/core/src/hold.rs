@@ -195,7 +195,7 @@ impl Held {
                 if let Some(loss) = hold.loss() {
                     return loss;
                 }
-                hold.client.rouse();
+                hold.client.attend_here();
                 changed.await;
             }
         })

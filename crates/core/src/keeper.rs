@@ -5,7 +5,6 @@ use std::future::pending;
 use std::sync::{Arc, Mutex};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::backend::Backend;
@@ -19,10 +18,12 @@ use crate::loss::Loss;
 use crate::release::Release;
 use crate::standing::Standing;
 use crate::sync::locked;
+use attendance::{Attendance, Running};
 use flight::{Flight, Flown};
 use registry::{Ended, Passenger, Registry};
 pub(crate) use work::Work;
 
+mod attendance;
 mod flight;
 mod registry;
 mod work;
@@ -39,28 +40,17 @@ pub(crate) struct Keeper {
     clock: Clock,
     bells: Bells,
     random: Mutex<fastrand::Rng>,
-    /// The runtime of the latest use: where to run, also for a guard that is dropped outside of any.
-    runtime: Mutex<Option<Handle>>,
     registry: Mutex<Registry>,
     releasing: Semaphore,
-    wake: Notify,
+    attendance: Arc<Attendance>,
     quiet: Notify,
 }
 
 impl Keeper {
     pub(crate) fn new(backend: Arc<dyn Backend>, bells: Bells, random: fastrand::Rng) -> Keeper {
-        let (clock, random) = (backend.clock(), Mutex::new(random));
-        let (runtime, registry) = (Mutex::default(), Mutex::default());
-        let (wake, quiet, releasing) = (Notify::new(), Notify::new(), Semaphore::new(RELEASING));
-        Keeper { backend, clock, bells, random, runtime, registry, releasing, wake, quiet }
-    }
-
-    pub(crate) fn used_in(&self, runtime: Handle) {
-        *locked(&self.runtime) = Some(runtime);
-    }
-
-    pub(crate) fn runtime(&self) -> Option<Handle> {
-        locked(&self.runtime).clone()
+        let (clock, random, registry) = (backend.clock(), Mutex::new(random), Mutex::default());
+        let (attendance, quiet, releasing) = (Arc::default(), Notify::new(), Semaphore::new(RELEASING));
+        Keeper { backend, clock, bells, random, registry, releasing, attendance, quiet }
     }
 
     /// Renews `standing` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken.
@@ -68,13 +58,13 @@ impl Keeper {
         let renew_at = self.clock.now() + standing.renew_in();
         let mut registry = locked(&self.registry);
         let at = registry.keep(standing, renew_at);
-        !registry.running || registry.sleeps_past(at)
+        registry.runner.is_none() || registry.sleeps_past(at)
     }
 
     /// Looks again at when `standing` comes up: its end has changed.
     pub(crate) fn reschedule(&self, standing: &Standing) {
         locked(&self.registry).schedule(standing.claim.id);
-        self.wake.notify_one();
+        self.wake();
     }
 
     pub(crate) fn forget(&self, id: ClaimId) {
@@ -115,27 +105,44 @@ impl Keeper {
         }
         registry.schedule(standing.claim.id);
         drop(registry);
-        self.wake.notify_one();
+        self.wake();
     }
 
     pub(crate) fn queue(&self, work: Work) {
         locked(&self.registry).queue(work);
     }
 
-    /// Wakes the keeper; the answer is `Some` if its task must be spawned.
-    pub(crate) fn start(self: &Arc<Self>) -> Option<Running> {
-        let was_running = std::mem::replace(&mut locked(&self.registry).running, true);
-        self.wake.notify_one();
-        (!was_running).then(|| Running(self.clone()))
+    /// Whoever runs the keeper looks what is to be done; whoever stands by looks if somebody runs it.
+    pub(crate) fn wake(&self) {
+        let now = self.clock.now();
+        let mut registry = locked(&self.registry);
+        let runner = registry.runner.clone();
+        if runner.is_some() {
+            registry.called.get_or_insert(now);
+        }
+        drop(registry);
+        if let Some(runner) = runner {
+            runner.notify_one();
+        }
+        self.attendance.call();
     }
 
-    pub(crate) fn is_running(&self) -> bool {
-        locked(&self.registry).running
+    /// The client goes, and what is left is still done.
+    pub(crate) fn no_more_work(self: &Arc<Keeper>) {
+        let mut registry = locked(&self.registry);
+        registry.no_more_work = true;
+        let left_alone = registry.runner.is_none() && !registry.is_drained();
+        drop(registry);
+        if left_alone {
+            self.attendance.hand_over(self);
+        }
+        self.quiet.notify_waiters();
+        self.wake();
     }
 
-    pub(crate) fn no_more_work(&self) {
-        locked(&self.registry).no_more_work = true;
-        self.wake.notify_one();
+    fn has_ended(&self) -> bool {
+        let registry = locked(&self.registry);
+        registry.no_more_work && registry.is_drained()
     }
 
     /// Ends whatever is kept: holds are lost, whoever waits looks again, and all are withdrawn. A hold whose guard has gone and
@@ -167,11 +174,11 @@ impl Keeper {
         }
     }
 
-    /// Completes when the task has ended.
+    /// Completes when there is nothing to do any more, ever.
     pub(crate) async fn ended(&self) {
         loop {
             let quiet = self.quiet.notified();
-            if !self.is_running() {
+            if self.has_ended() {
                 return;
             }
             quiet.await;
@@ -192,6 +199,7 @@ impl Keeper {
                 registry.queue(Work::Withdraw(Release::of([&kept.standing])));
             }
         }
+        registry.called = None;
         registry.next_wake = registry.agenda.first().map(|(at, _)| *at);
         registry.watching = registry.holds > 0;
         let plan = Plan {
@@ -213,6 +221,18 @@ impl Keeper {
             kept.standing.end_turns();
         }
         plan
+    }
+
+    /// What became of a flight; it comes back if it is still in the air.
+    fn flown(&self, flown: Flown, early: f64) -> Option<Flight> {
+        match flown {
+            Flown::Landed(flight, answer) => self.landed(flight, answer, early),
+            Flown::Late(flight) => {
+                self.late(&flight);
+                return Some(flight);
+            }
+        }
+        None
     }
 
     /// Takes in what the store answered to a flight, however late: it counts from when it was sent.
@@ -302,39 +322,16 @@ struct Plan {
     stop: bool,
 }
 
-/// The keeper's task runs as long as this lives; a runtime that shuts down drops it.
-pub(crate) struct Running(Arc<Keeper>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let mut registry = locked(&self.0.registry);
-        registry.orphaned(self.0.clock.now());
-        let (busy, all) = (!registry.is_drained(), registry.standings());
-        drop(registry);
-        self.0.quiet.notify_waiters();
-        // Another runtime may use the client still: its guards live on. It is taken, so that one that is ending itself is
-        // tried once.
-        let other = locked(&self.0.runtime).take();
-        if busy
-            && let Some(other) = other
-            && let Some(running) = self.0.start()
-        {
-            other.spawn(run(running));
-        }
-        // If not, whoever listens in a third one starts the keeper there.
-        all.iter().for_each(|standing| standing.changed.notify_waiters());
-    }
-}
-
-pub(crate) async fn run(running: Running) {
-    let keeper = &*running.0;
+/// Does the work, until there is none or another runtime goes on with it.
+async fn run(running: Running) {
+    let keeper = &*running.keeper;
     let mut random = locked(&keeper.random).fork();
     let mut rings = keeper.bells.rings_for_everyone();
     let mut flights = FuturesUnordered::new();
     // How many of them are not late, and how many these may be.
     let (mut under_way, mut width) = (0, FLIGHTS);
     let mut works = FuturesUnordered::new();
-    loop {
+    while !running.is_over() {
         let plan = keeper.plan(width - under_way.min(width));
         under_way += plan.flights.len();
         let begun = |passengers| Flight::new(&keeper.backend, &keeper.clock, passengers).fly(&keeper.clock);
@@ -350,26 +347,24 @@ pub(crate) async fn run(running: Running) {
             return;
         }
         tokio::select! {
-            () = keeper.wake.notified() => {}
+            () = running.wake.notified() => {}
             Ok(()) = rings.changed() => keeper.renew_holds_now(),
             () = until(&keeper.clock, plan.next, plan.watching) => {}
-            Some(flown) = flights.next() => match flown {
-                Flown::Landed(flight, answer) => {
-                    if !flight.late {
-                        under_way -= 1;
-                        width = FLIGHTS.min(width + 1);
-                    }
-                    keeper.landed(flight, answer, plan.early);
+            Some(flown) = flights.next() => {
+                match &flown {
+                    Flown::Landed(flight, _) if flight.late => {}
+                    Flown::Landed(..) => (under_way, width) = (under_way - 1, FLIGHTS.min(width + 1)),
+                    Flown::Late(_) => (under_way, width) = (under_way - 1, 1.max(width / 2)),
                 }
-                Flown::Late(flight) => {
-                    under_way -= 1;
-                    width = 1.max(width / 2);
-                    keeper.late(&flight);
-                    flights.push(flight.fly(&keeper.clock));
-                }
-            },
+                flights.extend(keeper.flown(flown, plan.early).map(|flight| flight.fly(&keeper.clock)));
+            }
             Some(id) = works.next() => keeper.finished(id),
         }
+    }
+    // What is in flight here is still worth something.
+    drop(works);
+    while let Some(flown) = flights.next().await {
+        flights.extend(keeper.flown(flown, 0.0).map(|flight| flight.fly(&keeper.clock)));
     }
 }
 

@@ -5,6 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use super::work::Work;
 use crate::claim::{ClaimId, Tenure};
 use crate::clock::Moment;
@@ -34,7 +36,10 @@ pub(super) struct Registry {
     /// Until when the task sleeps, and whether it watches over holds meanwhile.
     pub(super) next_wake: Option<Moment>,
     pub(super) watching: bool,
-    pub(super) running: bool,
+    /// What wakes the task that runs.
+    pub(super) runner: Option<Arc<Notify>>,
+    /// Since when it has been woken and has not looked.
+    pub(super) called: Option<Moment>,
     pub(super) no_more_work: bool,
     /// Until when nobody is warned again that renewals are slow.
     pub(super) warned_until: Option<Moment>,
@@ -318,11 +323,31 @@ impl Registry {
         self.works.remove(&id)
     }
 
-    /// Whoever did the work has gone, and what was in flight with it. It is all done anew.
-    pub(super) fn orphaned(&mut self, now: Moment) {
-        self.running = false;
-        self.next_wake = None;
+    pub(super) fn is_run_by(&self, task: &Arc<Notify>) -> bool {
+        self.runner.as_ref().is_some_and(|runner| Arc::ptr_eq(runner, task))
+    }
+
+    /// When whoever runs should have looked long ago. Places in line have time: their naps are long.
+    pub(super) fn stalls_at(&self, stall: Duration) -> Option<Moment> {
+        let planned = self.next_wake.filter(|_| self.watching);
+        let first = [planned, self.called].into_iter().flatten().min();
+        first.filter(|_| self.runner.is_some()).map(|at| at + stall)
+    }
+
+    /// Somebody else runs from now on, who does all the work anew. What is in flight may still be answered to the other.
+    pub(super) fn begun_anew(&mut self) {
+        (self.next_wake, self.called) = (None, None);
         self.queued = self.works.keys().copied().collect();
+    }
+
+    /// Whoever ran has gone.
+    pub(super) fn orphaned(&mut self) {
+        self.runner = None;
+        self.begun_anew();
+    }
+
+    /// What was in flight has gone with its runtime, and is asked for again.
+    pub(super) fn crashed(&mut self, now: Moment) {
         let ids: Vec<ClaimId> = self.kept.keys().copied().collect();
         for id in ids {
             if let Some(kept) = self.kept.get_mut(&id)

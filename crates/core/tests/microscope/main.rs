@@ -10,6 +10,7 @@ mod keeping;
 mod leaving;
 mod losing;
 mod many;
+mod runtimes;
 mod script;
 mod several;
 mod surface;
