@@ -37,7 +37,11 @@ pub struct Acquire<G = Guard>(Pin<Box<dyn Future<Output = Result<G>> + Send>>);
 
 impl<G> Acquire<G> {
     pub(crate) fn new(acquisition: impl Future<Output = Result<G>> + Send + 'static) -> Acquire<G> {
-        Acquire(Box::pin(acquisition))
+        Acquire(Box::pin(async move {
+            // Whoever asks in a loop, and is refused each time without any request, lets others run.
+            tokio::task::coop::consume_budget().await;
+            acquisition.await
+        }))
     }
 }
 
@@ -153,11 +157,11 @@ async fn pursue(
             Answer::Landed(Ok(Claimed::Granted(grant))) => candidate.standing.grant(grant, candidate.stamp),
             Answer::Landed(Ok(Claimed::Busy(by))) => {
                 candidate.left_nothing();
-                return Err(Error::contended(ErrorKind::Contended, by));
+                return Err(Error::contended(by));
             }
             Answer::Landed(Ok(Claimed::Waiting(waiting))) if matches!(wait, Wait::Try) => {
                 candidate.standing.wait_at(waiting.place);
-                return Err(Error::contended(ErrorKind::Contended, waiting.who));
+                return Err(Error::contended(waiting.who));
             }
             Answer::Landed(Ok(Claimed::Waiting(waiting))) => {
                 if who.is_none() {
@@ -222,7 +226,7 @@ impl Trouble {
     fn or_timed_out(self, who: Option<Contention>) -> Error {
         match (self.last, who) {
             (Some(e), _) => e,
-            (None, Some(who)) => Error::contended(ErrorKind::TimedOut, who),
+            (None, Some(who)) => Error::timed_out(who),
             (None, None) => Error::new(ErrorKind::Ambiguous, "the store did not answer in time"),
         }
     }

@@ -35,6 +35,8 @@ pub(crate) struct Client {
     pub(crate) lanes: [Arc<Lane>; 2],
     keeper: Arc<Keeper>,
     closed: AtomicBool,
+    /// Whether the store's client has ended; locked while somebody sees to it.
+    ended: tokio::sync::Mutex<bool>,
     thread: Option<OwnThread>,
     random: Mutex<fastrand::Rng>,
 }
@@ -52,6 +54,7 @@ impl Client {
             keeper: Arc::new(Keeper::new(backend.clone(), bells, random.fork())),
             backend,
             closed: AtomicBool::new(false),
+            ended: tokio::sync::Mutex::default(),
             thread,
             random: Mutex::new(random),
         }
@@ -68,6 +71,10 @@ impl Client {
     /// Refuses work that could not be done: after `close`, and outside of a tokio runtime.
     pub(crate) fn ready(&self) -> Result<()> {
         self.open()?;
+        self.in_a_runtime()
+    }
+
+    fn in_a_runtime(&self) -> Result<()> {
         match Handle::try_current() {
             Ok(here) => self.attend(&here),
             Err(_) => return Err(Error::new(ErrorKind::Closed, "no tokio runtime is running here")),
@@ -177,18 +184,23 @@ impl Client {
         }
     }
 
-    /// Ends all holds, waits until they are withdrawn, at most `limit`, and ends the store's client.
+    /// Ends all holds, waits until they are withdrawn, at most `limit`, and ends the store's client, if nobody has yet.
     pub(crate) async fn close(&self, limit: Duration) -> Result<()> {
-        self.ready()?;
+        self.in_a_runtime()?;
         self.closed.store(true, Ordering::Release);
         self.lanes.iter().for_each(|lane| lane.close());
         // As soon as the store's client ends, others may hold: by then nothing of ours may be valid.
         self.end_all(false);
+        let mut ended = self.ended.lock().await;
+        if *ended {
+            return Ok(());
+        }
         let drained = self.within(limit, self.keeper.drained()).await.is_some();
         self.end_all(true);
         let unsure = |text| Error::new(ErrorKind::Ambiguous, text);
         let closed = self.within(PATIENCE, self.backend.close()).await;
         closed.unwrap_or_else(|| Err(unsure("the store did not answer that it is closed")))?;
+        *ended = true;
         if drained { Ok(()) } else { Err(unsure("closed before every background release was answered")) }
     }
 

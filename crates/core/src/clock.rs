@@ -1,11 +1,14 @@
 //! Time that counts suspend: the only clock that validity may be computed from, and its virtual twin for tests.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Add;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
+
+use crate::sync::locked;
 
 /// Tokio's timers run on CLOCK_MONOTONIC, which stops while the machine is suspended. Sleeping in slices bounds how
 /// late a timer can fire after a resume.
@@ -69,7 +72,15 @@ impl fmt::Debug for Moment {
 
 /// The clock that core reads: the machine's, or a [`VirtualClock`]'s.
 #[derive(Clone, Default)]
-pub struct Clock(Option<Arc<watch::Sender<Moment>>>);
+pub struct Clock(Option<Arc<Virtual>>);
+
+/// Time that a test makes, and who sleeps in it.
+#[derive(Debug)]
+struct Virtual {
+    now: watch::Sender<Moment>,
+    /// Until when, and how many.
+    sleepers: Mutex<BTreeMap<Moment, usize>>,
+}
 
 impl Clock {
     /// The machine's clock.
@@ -81,7 +92,7 @@ impl Clock {
     pub fn now(&self) -> Moment {
         match &self.0 {
             None => Moment::now(),
-            Some(time) => *time.borrow(),
+            Some(time) => *time.now.borrow(),
         }
     }
 
@@ -103,8 +114,7 @@ impl Clock {
                     tokio::time::sleep(slice).await;
                 }
             }
-            // The sender is ours, so the wait cannot fail.
-            Some(time) => drop(time.subscribe().wait_for(|now| *now >= at).await),
+            Some(time) => time.sleep_until(at).await,
         }
     }
 
@@ -126,19 +136,58 @@ impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             None => f.write_str("Clock(boot)"),
-            Some(time) => write!(f, "Clock(virtual, {:?})", *time.borrow()),
+            Some(time) => write!(f, "Clock(virtual, {:?})", *time.now.borrow()),
+        }
+    }
+}
+
+impl Virtual {
+    async fn sleep_until(&self, at: Moment) {
+        let mut now = self.now.subscribe();
+        *locked(&self.sleepers).entry(at).or_default() += 1;
+        let _asleep = Asleep { time: self, at };
+        // The sender is ours, so the wait cannot fail.
+        drop(now.wait_for(|now| *now >= at).await);
+    }
+
+    /// Until when the first sleeps who wakes after this moment.
+    fn first_after(&self, now: Moment) -> Option<Moment> {
+        locked(&self.sleepers).keys().find(|at| **at > now).copied()
+    }
+
+    /// Whether somebody should have woken by then and has not run yet.
+    fn wakes(&self, now: Moment) -> bool {
+        locked(&self.sleepers).keys().next().is_some_and(|at| *at <= now)
+    }
+}
+
+/// One sleeper.
+struct Asleep<'a> {
+    time: &'a Virtual,
+    at: Moment,
+}
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        let mut sleepers = locked(&self.time.sleepers);
+        if let Some(others) = sleepers.get_mut(&self.at) {
+            *others -= 1;
+            if *others == 0 {
+                sleepers.remove(&self.at);
+            }
         }
     }
 }
 
 /// A clock that stands still until a test advances it.
 #[derive(Clone, Debug)]
-pub struct VirtualClock(Arc<watch::Sender<Moment>>);
+pub struct VirtualClock(Arc<Virtual>);
 
 impl VirtualClock {
     /// A clock that stands at one hour.
     pub fn new() -> VirtualClock {
-        VirtualClock(Arc::new(watch::Sender::new(Moment(3_600_000_000_000))))
+        let now = watch::Sender::new(Moment(3_600_000_000_000));
+        VirtualClock(Arc::new(Virtual { now, sleepers: Mutex::default() }))
     }
 
     /// The clock to give to a store.
@@ -146,9 +195,46 @@ impl VirtualClock {
         Clock(Some(self.0.clone()))
     }
 
-    /// Lets `d` pass; whoever sleeps until then or earlier wakes.
+    /// Lets `d` pass in one leap; whoever sleeps until then or earlier wakes afterwards, and finds that it is late: as after a
+    /// pause of the process. A hold whose renewals lie within is lost. [`pass`](VirtualClock::pass) is how time passes for a
+    /// process that runs.
     pub fn advance(&self, d: Duration) {
-        self.0.send_modify(|now| *now = *now + d);
+        self.0.now.send_modify(|now| *now = *now + d);
+    }
+
+    /// Lets `d` pass, from one sleeper's instant to the next, so that each runs at its own: holds are renewed meanwhile.
+    ///
+    /// It lets the other tasks of the current runtime run in between, and so wants one of a single thread, as `#[tokio::test]`
+    /// has. Whoever waits for something else than this clock, a socket or tokio's time, is not waited for.
+    pub async fn pass(&self, d: Duration) {
+        let end = self.clock().now() + d;
+        // Whoever was set going just now falls asleep first.
+        settle().await;
+        loop {
+            let now = self.clock().now();
+            let next = self.0.first_after(now).map_or(end, |at| at.min(end)).max(now);
+            self.0.now.send_modify(|now| *now = (*now).max(next));
+            // One that is kept and not polled never runs: nobody waits for it for ever.
+            let mut left = TURNS;
+            while left > 0 && self.0.wakes(next) {
+                tokio::task::yield_now().await;
+                left -= 1;
+            }
+            settle().await;
+            if next >= end {
+                return;
+            }
+        }
+    }
+}
+
+/// How often others run at most until all have run whose instant has come, and how often so that what these set going is done.
+const TURNS: usize = 1000;
+const SETTLING: usize = 50;
+
+async fn settle() {
+    for _ in 0..SETTLING {
+        tokio::task::yield_now().await;
     }
 }
 

@@ -81,20 +81,37 @@ impl Error {
         self
     }
 
-    pub(crate) fn closed() -> Error {
-        Error::new(ErrorKind::Closed, "the store was closed")
+    /// Somebody else holds it: what a *try* answers. For decorators and mocks of a [`DistributedLock`](crate::DistributedLock).
+    pub fn contended(who: Contention) -> Error {
+        Error::refused(ErrorKind::Contended, who)
     }
 
-    pub(crate) fn contended(kind: ErrorKind, who: Contention) -> Error {
+    /// It did not come free in the time that the caller gave. For decorators and mocks.
+    pub fn timed_out(who: Contention) -> Error {
+        Error::refused(ErrorKind::TimedOut, who)
+    }
+
+    /// The hold ended, for this reason. For decorators and mocks.
+    pub fn lost(loss: Loss) -> Error {
+        let mut e = Error::new(ErrorKind::Lost, "");
+        e.0.loss = Some(loss);
+        e
+    }
+
+    pub(crate) fn refused(kind: ErrorKind, who: Contention) -> Error {
         let mut e = Error::new(kind, "");
         e.0.contention = Some(who);
         e
     }
 
-    pub(crate) fn lost(loss: Loss) -> Error {
-        let mut e = Error::new(ErrorKind::Lost, "");
-        e.0.loss = Some(loss);
-        e
+    /// Says better who stood in the way.
+    pub(crate) fn with_contention(mut self, better: impl FnOnce(&mut Contention)) -> Error {
+        self.0.contention.as_mut().map(better);
+        self
+    }
+
+    pub(crate) fn closed() -> Error {
+        Error::new(ErrorKind::Closed, "the store was closed")
     }
 
     /// What happened.
@@ -173,9 +190,13 @@ mod tests {
 
     #[test]
     fn contention_is_a_value_on_request() {
-        let held = Error::contended(ErrorKind::Contended, Contention::by("web-1").waiters(2)).with_name(&"a".into());
+        let held = Error::contended(Contention::by("web-1").waiters(2)).with_name(&"a".into());
         assert_eq!(held.to_string(), "lock \"a\": held by web-1, 2 waiting");
         assert_eq!(held.into_contention().unwrap().label.as_deref(), Some("web-1"));
+        let late = Error::timed_out(Contention::unknown());
+        assert_eq!((late.kind(), late.into_contention().unwrap()), (ErrorKind::TimedOut, Contention::unknown()));
+        let lost = Error::lost(Loss::Evicted);
+        assert_eq!((lost.kind(), lost.loss()), (ErrorKind::Lost, Some(Loss::Evicted)));
         let other = Error::new(ErrorKind::Denied, "no");
         assert_eq!(other.into_contention().unwrap_err().kind(), ErrorKind::Denied);
     }

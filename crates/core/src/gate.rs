@@ -32,7 +32,18 @@ pub(crate) struct Gates(Mutex<HashMap<Key, Gate>>);
 #[derive(Default)]
 struct Gate {
     line: VecDeque<Waiter>,
-    holder: Option<(Arc<str>, FencingToken)>,
+    holder: Option<Holder>,
+}
+
+/// Whose turn it is.
+struct Holder {
+    label: Arc<str>,
+    token: FencingToken,
+    /// The tokens of its claim: the first one, by which the store knows it, and how many.
+    first: FencingToken,
+    turns: u32,
+    /// Somebody evicts it: nobody here gets a turn of that claim any more.
+    is_last: bool,
 }
 
 /// A task that waits for a turn.
@@ -95,7 +106,10 @@ impl Gates {
                 }
                 Some(gate) if matches!(wait, Wait::Try) => return Err(gate.refuses(ErrorKind::Contended)),
                 Some(Gate { line, .. }) => {
-                    line.retain(|waiter| !waiter.tell.is_closed());
+                    if line.len() == line.capacity() {
+                        // Not each time: a long line would be walked by everybody who enters it.
+                        line.retain(|waiter| !waiter.tell.is_closed());
+                    }
                     let (tell, told) = oneshot::channel();
                     line.push_back(Waiter { tell, turn });
                     Some(told)
@@ -107,7 +121,7 @@ impl Gates {
         };
         let late = || match locked(&client.gates.0).get(&key) {
             Some(gate) => gate.refuses(ErrorKind::TimedOut),
-            None => Error::contended(ErrorKind::TimedOut, Contention::unknown()),
+            None => Error::timed_out(Contention::unknown()),
         };
         let word = match wait {
             Wait::For(limit) => client.within(limit, told).await.ok_or_else(late)?,
@@ -121,28 +135,55 @@ impl Gates {
     }
 }
 
+impl Gates {
+    /// Whether a hold with this token may be evicted: not if a task of this client holds by a later turn of the same claim.
+    /// One that may gets no other turn.
+    pub(crate) fn may_evict(&self, name: &Name, token: FencingToken) -> bool {
+        let mut gates = locked(&self.0);
+        let holders = gates.iter_mut().filter(|(key, _)| key.0 == *name).filter_map(|(_, gate)| gate.holder.as_mut());
+        let Some(holder) = holders.into_iter().find(|holder| holder.owns(token)) else { return true };
+        holder.is_last |= holder.token == token;
+        holder.token == token
+    }
+
+    /// The store knows the first turn of a claim. This is whose turn it is, if it is one of this client.
+    pub(crate) fn whose_turn(&self, name: &Name, first: FencingToken) -> Option<(Arc<str>, FencingToken)> {
+        let gates = locked(&self.0);
+        let holders = gates.iter().filter(|(key, _)| key.0 == *name).filter_map(|(_, gate)| gate.holder.as_ref());
+        let holder = holders.into_iter().find(|holder| holder.first == first)?;
+        Some((holder.label.clone(), holder.token))
+    }
+}
+
+impl Holder {
+    fn owns(&self, token: FencingToken) -> bool {
+        (self.first.get()..self.first.get().saturating_add(self.turns.into())).contains(&token.get())
+    }
+}
+
 impl Gate {
     /// Says who of this process is before whoever asks; while a task of it is on its way to the store, nobody holds yet.
     fn refuses(&self, kind: ErrorKind) -> Error {
         let waiting = self.line.iter().filter(|waiter| !waiter.tell.is_closed()).count();
         let who = match &self.holder {
-            Some((label, token)) => Contention::by(&**label).token(*token),
+            Some(Holder { label, token, .. }) => Contention::by(&**label).token(*token),
             None => Contention::by("another task of this process"),
         };
-        Error::contended(kind, who.waiters(waiting))
+        Error::refused(kind, who.waiters(waiting))
     }
 }
 
 impl Lead {
     /// The first turn of what the store granted.
     pub(crate) fn first_turn(mut self, granted: &Granted, label: Arc<str>, now: Moment) -> Turn {
-        self.held_by(Some((label, granted.token)));
         self.troubled_since = None;
-        Turn { lead: self, first: granted.token, taken: 0, turns: granted.turns, began: now }
+        let turn = Turn { lead: self, first: granted.token, taken: 0, turns: granted.turns, began: now };
+        turn.is_of(label);
+        turn
     }
 
     /// Whose turn it is from now on.
-    fn held_by(&self, holder: Option<(Arc<str>, FencingToken)>) {
+    fn held_by(&self, holder: Option<Holder>) {
         if let Some(client) = self.client.upgrade()
             && let Some(gate) = locked(&client.gates.0).get_mut(&self.key)
         {
@@ -155,7 +196,10 @@ impl Lead {
     fn next_waiter(&self, and_close: bool) -> Option<Waiter> {
         let client = self.client.upgrade()?;
         let mut gates = locked(&client.gates.0);
-        let Gate { line, .. } = gates.get_mut(&self.key)?;
+        let Gate { line, holder } = gates.get_mut(&self.key)?;
+        if !and_close && holder.as_ref().is_some_and(|holder| holder.is_last) {
+            return None;
+        }
         while let Some(waiter) = line.pop_front() {
             if !waiter.tell.is_closed() {
                 return Some(waiter);
@@ -185,6 +229,11 @@ impl Turn {
         FencingToken::new(self.first.get() + u64::from(self.taken))
     }
 
+    fn is_of(&self, label: Arc<str>) {
+        let Turn { first, turns, .. } = *self;
+        self.lead.held_by(Some(Holder { label, token: self.token(), first, turns, is_last: false }));
+    }
+
     /// Passes the claim to the next local task; gives the turn back if it must go to the store instead: nobody waits here,
     /// others have waited long enough, or too little of the lease is left.
     pub(crate) fn pass(self, client: &Arc<Client>, standing: &Arc<Standing>) -> Option<Turn> {
@@ -201,7 +250,7 @@ impl Turn {
         standing.next_turn(words.max_hold);
         client.reschedule(standing);
         let turn = Turn { taken: self.taken + 1, ..self };
-        turn.lead.held_by(Some((words.label, turn.token())));
+        turn.is_of(words.label);
         let not_before = words.min_hold.map(|min| now + min);
         let hold = Hold::new(client.clone(), standing.clone(), words.name, turn.token(), not_before).in_turn(turn);
         // A guard that nobody takes any more is dropped here, and so ends its turn.

@@ -15,6 +15,11 @@ use crate::release::Release;
 /// Dropping it releases in the background, retried until done or the lease has run out; it never blocks and never panics,
 /// also outside of a runtime. If no runtime is left, the lease ends it. Bind it to a name: `let _ = lock.acquire().await?`
 /// releases at once.
+///
+/// **A program that returns from `main` with a guard alive, or just after it was dropped, leaves the lock taken until its TTL
+/// has passed**: the runtime ends before the background has sent anything. Call `release`, or end with
+/// [`Store::close`](crate::Store::close), which waits for what is under way. There is no last attempt at the end of a runtime:
+/// by then its connections cannot be driven any more, and to block there could hang the program's end.
 #[must_use = "dropping the guard releases the lock; bind it to a name, not to `_`"]
 pub struct Guard {
     share: Arc<Share>,
@@ -25,13 +30,16 @@ looks!(Guard, share.held);
 /// What the guards of one re-entered hold share: the last of them releases.
 pub(crate) struct Share {
     pub(crate) held: Held,
+    /// Downgrades go one after the other.
+    downgrading: tokio::sync::Mutex<()>,
     /// Somebody answers for the release already.
     answered: bool,
 }
 
 impl Guard {
     pub(crate) fn new(hold: Hold) -> Guard {
-        Guard { share: Arc::new(Share { held: Held(Arc::new(hold)), answered: false }) }
+        let (held, downgrading) = (Held(Arc::new(hold)), tokio::sync::Mutex::default());
+        Guard { share: Arc::new(Share { held, downgrading, answered: false }) }
     }
 
     pub(crate) fn of(share: Arc<Share>) -> Guard {
@@ -58,6 +66,7 @@ impl Guard {
     /// hold and count on its being exclusive. `Unsupported`: this store cannot. Any other error: the store did not say; ask
     /// again. Cancel-safe: dropped midway it may or may not have happened, and may be asked again.
     pub async fn downgrade(&self) -> Result<()> {
+        let _one_at_a_time = self.share.downgrading.lock().await;
         self.check()?;
         let Hold { standing, name, .. } = &*self.share.held.0;
         let invalid = |text: &str| Err(Error::new(ErrorKind::Invalid, text).with_name(name));

@@ -20,7 +20,7 @@ use crate::standing::Standing;
 use crate::sync::locked;
 use attendance::{Attendance, Running};
 use flight::{Flight, Flown};
-use registry::{Ended, Passenger, Registry};
+use registry::{Ended, Kept, Passenger, Registry};
 pub(crate) use work::Work;
 
 mod attendance;
@@ -155,11 +155,13 @@ impl Keeper {
         let ending: Vec<_> = registry.standings().into_iter().filter(ends).collect();
         let gone: Vec<_> = ending.iter().map(|standing| registry.remove(standing.claim.id)).collect();
         drop(registry);
-        drop(gone);
-        for standing in &ending {
+        for Kept { standing, lapsing, .. } in gone.iter().flatten() {
             self.bells.unlisten(standing.claim.id);
             standing.lose(Loss::Gone);
-            self.queue(Work::Withdraw(Release::of([standing])));
+            // What the store may have let lapse ends when its min_hold does.
+            if !lapsing {
+                self.queue(Work::Withdraw(Release::of([standing])));
+            }
         }
     }
 

@@ -129,7 +129,19 @@ impl Lock {
                 Some(owner) => owner.clone().enter(&lock, wait).await,
                 None => lock.enter(wait).await,
             };
-            entered.map_err(|e: Error| e.with_name(&lock.name))
+            entered.map_err(|e: Error| lock.says_who(e).with_name(&lock.name))
+        })
+    }
+
+    /// A refusal by the store names the first turn of a claim that tasks of this client share.
+    fn says_who(&self, e: Error) -> Error {
+        let client = self.store.client();
+        e.with_contention(|who| {
+            let full_name = self.store.full_name(&self.name).ok();
+            let turn = full_name.zip(who.token).and_then(|(name, first)| client.gates.whose_turn(&name, first));
+            if let Some((label, token)) = turn {
+                (who.label, who.token) = (Some(label.to_string()), Some(token));
+            }
         })
     }
 
@@ -211,7 +223,42 @@ pub enum Ran<T> {
 }
 
 /// What a library that needs a lock accepts, as `Arc<dyn DistributedLock>`: object-safe, the same for every store, open to
-/// decorators. The futures are cancel-safe as [`Acquire`] is.
+/// decorators and mocks. The futures are cancel-safe as [`Acquire`] is.
+///
+/// A mock that refuses, to test what becomes of a skipped job:
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold_core::seam::async_trait;
+/// use leasehold_core::{Contention, DistributedLock, Error, Guard, Name, Result};
+///
+/// #[derive(Debug)]
+/// struct Held(Name);
+///
+/// #[async_trait]
+/// impl DistributedLock for Held {
+///     fn name(&self) -> &Name {
+///         &self.0
+///     }
+///     async fn acquire(&self) -> Result<Guard> {
+///         std::future::pending().await
+///     }
+///     async fn try_acquire(&self) -> Result<Guard> {
+///         Err(Error::contended(Contention::by("web-1")).with_name(&self.0))
+///     }
+///     async fn acquire_timeout(&self, _wait: Duration) -> Result<Guard> {
+///         Err(Error::timed_out(Contention::by("web-1")).with_name(&self.0))
+///     }
+/// }
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let lock: &dyn DistributedLock = &Held("nightly".into());
+/// let who = lock.try_acquire().await.unwrap_err().into_contention().unwrap();
+/// assert_eq!(who.label.as_deref(), Some("web-1"));
+/// # });
+/// ```
+///
+/// One that grants forwards to a lock of the memory store, and loses its guard by [`Store::evict`].
 #[async_trait]
 pub trait DistributedLock: Send + Sync + Debug {
     /// The lock's name.

@@ -34,7 +34,7 @@ impl Owner {
         client.ready()?;
         let entry = self.entry((Arc::as_ptr(client) as usize, lock.store().full_name(lock.name())?));
         let started = client.clock.now();
-        let someone = |kind| Error::contended(kind, Contention::by("another task of the same owner"));
+        let someone = |kind| Error::refused(kind, Contention::by("another task of the same owner"));
         let mut hold = match wait {
             Wait::Forever => entry.lock().await,
             Wait::Try => entry.try_lock().map_err(|_| someone(ErrorKind::Contended))?,
@@ -56,7 +56,9 @@ impl Owner {
     fn entry(&self, key: Key) -> Entry {
         let mut entries = locked(&self.0);
         let in_use = |e: &Entry| Arc::strong_count(e) > 1 || e.try_lock().is_ok_and(|hold| hold.strong_count() > 0);
-        entries.retain(|_, e| in_use(e));
+        if entries.len() == entries.capacity() {
+            entries.retain(|_, e| in_use(e));
+        }
         entries.entry(key).or_default().clone()
     }
 }

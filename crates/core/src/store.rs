@@ -112,15 +112,30 @@ impl Store {
     /// Who holds this name and who waits for it.
     pub(crate) async fn inspect(&self, name: &Name) -> Result<Line> {
         let full = self.full_name(name)?;
-        self.client.ask(self.client.backend.inspect(&full)).await.map_err(|e| e.with_name(name))
+        let mut line = self.client.ask(self.client.backend.inspect(&full)).await.map_err(|e| e.with_name(name))?;
+        for holder in &mut line.holders {
+            if let Some((label, token)) = holder.token.and_then(|first| self.client.gates.whose_turn(&full, first)) {
+                (holder.label, holder.token) = (Some(label.to_string()), Some(token));
+            }
+        }
+        Ok(line)
     }
 
     /// Ends the hold with this token, and no other; says whether there was one. The next waiter gets the lock at once. The
     /// evicted holder learns it when the store can tell it, and its writes are stale from now on: only a resource that
     /// checks tokens is protected. Dropped midway it may or may not have happened, and may be asked again.
+    ///
+    /// Tasks of one client that pass a `fast` lock on among themselves share one hold by turns, each with its own token. The
+    /// client knows whose turn it is: evicting through the same client, only that one's token counts, and one of a turn that
+    /// is over ends nothing. The store knows the hold and its first turn only: through another client each token of the hold
+    /// ends it, whosever turn it is, and [`inspect`](Lock::inspect) names the first turn's task and token.
     pub async fn evict(&self, name: impl Into<Name>, token: FencingToken) -> Result<bool> {
         let name = name.into();
         let full = self.full_name(&name)?;
+        if !self.client.gates.may_evict(&full, token) {
+            self.client.ready()?;
+            return Ok(false);
+        }
         self.client.ask(self.client.backend.evict(&full, token)).await.map_err(|e| e.with_name(&name))
     }
 
@@ -132,14 +147,15 @@ impl Store {
     /// Gives up what this client holds, and ends it. Guards are lost ([`Loss::Gone`](crate::Loss)) before anything is sent,
     /// those who wait get [`Closed`](ErrorKind::Closed), and so does every later call. Then it waits, at most `limit`, until
     /// the store has answered the releases, also those of holds within their `min_hold`, and up to five seconds for the
-    /// client itself.
+    /// client itself. Closing what is closed is `Ok`.
     ///
     /// `Err` of kind [`Ambiguous`](ErrorKind::Ambiguous): it is closed, but the store has not answered everything; what is left
     /// there ends with its lease.
     ///
     /// # Cancel safety
     ///
-    /// Dropped midway the client is closed all the same, and what is left in the store ends with its lease.
+    /// Dropped midway the client is closed all the same, and what is left in the store ends with its lease; closing again goes
+    /// on with it.
     pub async fn close(&self, limit: Duration) -> Result<()> {
         self.client.close(limit).await
     }

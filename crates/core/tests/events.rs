@@ -108,3 +108,73 @@ async fn no_event_shows_a_secret() {
     })
     .await;
 }
+
+/// A subscriber that meddles: with each event it gives a lock back, and takes another.
+struct Meddler {
+    guards: Arc<Mutex<Vec<leasehold_core::Guard>>>,
+    store: Arc<Mutex<Option<leasehold_core::Store>>>,
+    events: Arc<Mutex<usize>>,
+}
+
+impl Subscriber for Meddler {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "leasehold"
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &Event<'_>) {
+        let events = {
+            let mut events = self.events.lock().unwrap();
+            *events += 1;
+            *events
+        };
+        let (guard, store) = (self.guards.lock().unwrap().pop(), self.store.lock().unwrap().clone());
+        drop(guard);
+        // Each of these is told of in turn.
+        if let (Some(store), Ok(here)) = (store.filter(|_| events < 200), tokio::runtime::Handle::try_current()) {
+            here.spawn(store.lock("another").try_acquire());
+        }
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// No event is told while a lock is held: every one there is meets a subscriber that comes back in.
+#[test]
+fn a_subscriber_may_give_locks_back() {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let (guards, store, events) = (Arc::default(), Arc::default(), Arc::default());
+        let meddler = Meddler { guards: Arc::clone(&guards), store: Arc::clone(&store), events: Arc::clone(&events) };
+        let _listening = tracing::subscriber::set_default(meddler);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (script, time, _log) = Script::new();
+            let script = script
+                .claims(async |claim, n| if n == 3 { failure() } else { Ok(granted(&claim, n as u64 + 1)) })
+                .renewals(async |all, n| {
+                    if n == 0 {
+                        return Ok(all.iter().map(|_| leasehold_core::seam::Renewal::Lost(Loss::Gone)).collect());
+                    }
+                    failure()
+                })
+                .releases(async |_, n| if n % 3 == 0 { failure() } else { Ok(()) });
+            let all = script.store();
+            *store.lock().unwrap() = Some(all.clone());
+            for i in 0..40 {
+                let taken = driven(&time, all.lock(("a", i)).acquire()).await.unwrap();
+                let mut kept = guards.lock().unwrap();
+                kept.push(taken);
+            }
+            // Some are lost to the store, the others to time.
+            pass(&time, TTL * 2, ms(100)).await;
+            assert!(*events.lock().unwrap() > 80);
+            drop((store.lock().unwrap().take(), std::mem::take(&mut *guards.lock().unwrap())));
+        });
+        let _ = tell.send(());
+    });
+    told.recv_timeout(std::time::Duration::from_secs(60)).expect("it hangs, or has failed");
+}

@@ -154,3 +154,32 @@ async fn a_store_that_does_not_answer_is_not_called_closed() {
     })
     .await;
 }
+
+/// Closing again is `Ok`: whoever does it waits for the first, or goes on where that was dropped or failed.
+#[tokio::test]
+async fn closing_again_is_fine() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let script = script.closes(async |(), n| match n {
+            0 => std::future::pending().await,
+            1 => Err(leasehold_core::Error::new(ErrorKind::Unavailable, "not now")),
+            _ => Ok(()),
+        });
+        let store = script.store();
+        let first = tokio::spawn({
+            let store = store.clone();
+            async move { store.close(TTL).await }
+        });
+        settle().await;
+        first.abort();
+        settle().await;
+        assert_eq!(driven(&time, store.close(TTL)).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        let (second, third) = tokio::join!(store.close(TTL), store.close(TTL));
+        second.unwrap();
+        third.unwrap();
+        store.close(TTL).await.unwrap();
+        assert_eq!(log.count(|call| *call == Call::Close), 3);
+        assert_eq!(store.lock("a").acquire().await.unwrap_err().kind(), ErrorKind::Closed);
+    })
+    .await;
+}

@@ -237,3 +237,19 @@ fn renewals_go_on_where_the_client_is_still_used() {
     time.advance(TTL);
     assert!(!guard.is_valid(), "no runtime is left");
 }
+
+/// Time that passes renews what is held; a leap is a pause of the process, and loses it.
+#[tokio::test]
+async fn time_passes_through_every_renewal() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let store = script.store();
+        let (guard, start) = (store.lock("a").acquire().await.unwrap(), time.clock().now());
+        time.pass(TTL * 20).await;
+        assert_eq!(time.clock().now(), start + TTL * 20);
+        assert!(guard.is_valid() && (60..65).contains(&log.renewals()), "{} renewals", log.renewals());
+        time.advance(TTL * 2);
+        assert!(!guard.is_valid());
+    })
+    .await;
+}

@@ -16,12 +16,15 @@ use tokio::task::JoinHandle;
 
 use crate::script::{Log, Script, TTL, ms, settle};
 
+/// Whose turn it is, and when their leases end.
+type Entries = Vec<(ClaimId, Moment)>;
+
 /// A store of leases in a few lines: exclusive claims, first come, first served.
 #[derive(Clone)]
 struct Leases {
     clock: Clock,
     bells: Bells,
-    lines: Arc<Mutex<HashMap<String, Vec<(ClaimId, Moment)>>>>,
+    lines: Arc<Mutex<HashMap<String, Entries>>>,
     tokens: Arc<Mutex<HashMap<ClaimId, u64>>>,
 }
 
@@ -38,7 +41,7 @@ impl Leases {
         (script, time, log, leases)
     }
 
-    fn with_line<T>(&self, claim: &Claim, work: impl FnOnce(&mut Vec<(ClaimId, Moment)>) -> T) -> T {
+    fn with_line<T>(&self, claim: &Claim, work: impl FnOnce(&mut Entries) -> T) -> T {
         let now = self.clock.now();
         let mut lines = self.lines.lock().unwrap();
         let line = lines.entry(claim.name.as_str().to_owned()).or_default();

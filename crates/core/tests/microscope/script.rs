@@ -36,6 +36,9 @@ pub(crate) enum Call {
     AnsweredAll,
     Renew(Vec<ClaimId>),
     Release(ClaimId, Option<Place>),
+    /// It is to end by itself so long from then.
+    Lapse(ClaimId, Duration),
+    Evict(FencingToken),
     Look(Name),
     Close,
     /// The last owner of the backend has gone.
@@ -67,6 +70,12 @@ impl Log {
 
     pub(crate) fn releases(&self) -> usize {
         self.count(|call| matches!(call, Call::Release(..)))
+    }
+
+    /// With which rests holds were to end by themselves.
+    pub(crate) fn lapses(&self) -> Vec<Duration> {
+        let rest = |call| if let Call::Lapse(_, rest) = call { Some(rest) } else { None };
+        self.calls().into_iter().filter_map(rest).collect()
     }
 
     pub(crate) fn looks(&self) -> usize {
@@ -122,6 +131,8 @@ pub(crate) struct Script {
     renew: Hook<Vec<Tenure>, Vec<Renewal>>,
     renew_batch: usize,
     release: Hook<Claim, ()>,
+    /// A script without it cannot.
+    lapse: Option<Hook<Claim, ()>>,
     look: Hook<Name, Line>,
     close: Hook<(), ()>,
 }
@@ -147,6 +158,7 @@ impl Script {
             }),
             renew_batch: usize::MAX,
             release: Box::new(|_, _| ready(Ok(())).boxed()),
+            lapse: None,
             look: Box::new(|_, _| ready(Ok(Line::default())).boxed()),
             close: Box::new(|(), _| ready(Ok(())).boxed()),
         }
@@ -188,6 +200,14 @@ impl Script {
         F: Future<Output = Result<()>> + Send + 'static,
     {
         Script { release: Box::new(move |claim, n| hook(claim, n).boxed()), ..self }
+    }
+
+    /// What is given back within its `min_hold` ends by itself.
+    pub(crate) fn lapses<F>(self, hook: impl Fn(Claim, usize) -> F + Send + Sync + 'static) -> Script
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        Script { lapse: Some(Box::new(move |claim, n| hook(claim, n).boxed())), ..self }
     }
 
     pub(crate) fn looks<F>(self, hook: impl Fn(Name, usize) -> F + Send + Sync + 'static) -> Script
@@ -268,6 +288,13 @@ impl Backend for Watched {
         (self.0.release)(claim.clone(), n).await
     }
 
+    async fn release_after(&self, claim: &Claim, _: Option<&Place>, rest: Duration) -> Result<()> {
+        let n = self.0.log.lapses().len();
+        self.0.write(Call::Lapse(claim.id, rest));
+        let Some(hook) = &self.0.lapse else { panic!("asked for what it does not give") };
+        hook(claim.clone(), n).await
+    }
+
     async fn inspect(&self, name: &Name) -> Result<Line> {
         let n = self.0.log.looks();
         self.0.write(Call::Look(name.clone()));
@@ -278,14 +305,19 @@ impl Backend for Watched {
         Ok(Vec::new())
     }
 
-    async fn evict(&self, _: &Name, _: FencingToken) -> Result<bool> {
-        Ok(false)
+    async fn evict(&self, _: &Name, token: FencingToken) -> Result<bool> {
+        self.0.write(Call::Evict(token));
+        Ok(true)
     }
 
     fn guarantees(&self) -> Guarantees {
         let at_once = if self.0.claim_all.is_some() { AT_ONCE } else { 1 };
         let warnings = vec!["it may forget".to_owned()];
-        Guarantees::none("script").fairness(Fairness::Strict).atomic_multi(at_once).warnings(warnings)
+        Guarantees::none("script")
+            .fairness(Fairness::Strict)
+            .atomic_multi(at_once)
+            .warnings(warnings)
+            .min_hold_outlives_process(self.0.lapse.is_some())
     }
 
     fn bells(&self) -> Option<&Bells> {

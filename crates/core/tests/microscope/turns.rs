@@ -1,7 +1,7 @@
 //! Turns of a `fast` lock among the tasks of one client: nobody waits behind a hold that has gone.
 
 use leasehold_core::seam::{Claim, Claimed};
-use leasehold_core::{ErrorKind, Loss};
+use leasehold_core::{Contention, Entry, ErrorKind, FencingToken, Line, Loss};
 
 use crate::script::{Call, Script, TTL, driven, error, granted, in_time, ms, settle};
 
@@ -72,4 +72,112 @@ async fn a_store_in_trouble_is_borne_with_once_for_all() {
         assert!(time.clock().now().since(start) >= TTL && log.claims() > claims + 3);
     })
     .await;
+}
+
+/// A turn that is over cannot be evicted: the hold is another task's by now. The turn that is, can, and passes to nobody.
+#[tokio::test]
+async fn only_the_turn_that_is_can_be_evicted() {
+    in_time(async {
+        let (script, _time, log) = Script::new();
+        let bells = script.bells();
+        let script = script.claims(async |claim, n| Ok(turns(&claim, n)));
+        let script = script
+            .looks(async |_, _| Ok(Line::new(vec![Entry::new("task 1").token(FencingToken::new(1))], Vec::new())));
+        let store = script.store();
+        let lock = |task: usize| store.lock("a").fast().label(format!("task {task}"));
+        let first = lock(1).acquire().await.unwrap();
+        let second = tokio::spawn(lock(2).acquire());
+        settle().await;
+        let old = first.fencing_token();
+        first.release().await.unwrap();
+        let second = second.await.unwrap().unwrap();
+        assert_eq!((second.fencing_token().get(), log.claims()), (2, 1));
+        assert!(!store.evict("a", old).await.unwrap());
+        assert!(!store.evict("a", FencingToken::new(3)).await.unwrap(), "a turn that nobody has had");
+        assert_eq!(log.count(|call| matches!(call, Call::Evict(_))), 0);
+
+        // Whoever looks through this client sees whose turn it is.
+        let line = lock(9).inspect().await.unwrap();
+        let seen = (line.holders[0].label.as_deref(), line.holders[0].token);
+        assert_eq!(seen, (Some("task 2"), Some(second.fencing_token())));
+
+        let third = tokio::spawn(lock(3).acquire());
+        settle().await;
+        assert!(store.evict("a", second.fencing_token()).await.unwrap());
+        assert!(store.evict("b", old).await.unwrap(), "that name is not ours to judge");
+        assert_eq!(log.count(|call| matches!(call, Call::Evict(_))), 2);
+        // Before the news of it has come, nobody else gets a turn of what was evicted.
+        second.release().await.unwrap();
+        let third = third.await.unwrap().unwrap();
+        assert_eq!((third.fencing_token().get(), log.claims()), (65, 2));
+        let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
+        bells.lost(id, Loss::Evicted);
+        assert!(third.is_valid());
+    })
+    .await;
+}
+
+/// A refusal by the store of another claim of this process names whose turn it is.
+#[tokio::test]
+async fn a_refusal_names_whose_turn_it_is() {
+    in_time(async {
+        let (script, _time, _log) = Script::new();
+        let script = script.claims(async |claim, n| {
+            Ok(if n == 0 {
+                turns(&claim, 0)
+            } else {
+                Claimed::Busy(Contention::by("task 1").token(FencingToken::new(1)).waiters(7))
+            })
+        });
+        let store = script.store();
+        let first = store.lock("a").fast().label("task 1").acquire().await.unwrap();
+        let second = tokio::spawn(store.lock("a").fast().label("task 2").acquire());
+        settle().await;
+        drop(first);
+        let second = second.await.unwrap().unwrap();
+        let who = store.lock("a").fair().try_acquire().await.unwrap_err().into_contention().unwrap();
+        assert_eq!(who, Contention::by("task 2").token(second.fencing_token()).waiters(7));
+    })
+    .await;
+}
+
+/// Tasks that try in a loop, and are refused without any request, let others run.
+#[test]
+fn a_loop_of_refused_tries_starves_nobody() {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (script, _time, _log) = Script::new();
+            let store = script.claims(async |claim, n| Ok(turns(&claim, n))).store();
+            let lock = store.lock("a").fast();
+            let guard = tokio::spawn(lock.acquire()).await.unwrap().unwrap();
+            let tries: Vec<_> = (0..4)
+                .map(|_| {
+                    let lock = lock.clone();
+                    tokio::spawn(async move {
+                        loop {
+                            if let Ok(guard) = lock.try_acquire().await {
+                                return guard.fencing_token();
+                            }
+                        }
+                    })
+                })
+                .collect();
+            // It is given back by a task that must get its turn among them.
+            tokio::spawn(async move {
+                settle().await;
+                guard.release().await
+            })
+            .await
+            .unwrap()
+            .unwrap();
+            for one in tries {
+                one.await.unwrap();
+            }
+        });
+        let _ = tell.send(());
+        runtime.shutdown_background();
+    });
+    told.recv_timeout(std::time::Duration::from_secs(60)).expect("nobody else gets to run");
 }

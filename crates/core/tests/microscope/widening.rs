@@ -92,3 +92,37 @@ async fn a_question_that_takes_the_lock_anew_gives_it_back() {
     assert_eq!(in_time(guard.confirm()).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(log.releases(), 2);
 }
+
+/// Downgrades that are asked for at the same time go one after the other: what the first learns holds for the second.
+#[tokio::test]
+async fn two_downgrades_do_not_interleave() {
+    in_time(async {
+        let (script, _time, _log) = Script::new();
+        let refuse = Arc::new(tokio::sync::Notify::new());
+        let refused = refuse.clone();
+        let script = script.claims(move |claim, n| {
+            let refused = refused.clone();
+            async move {
+                match n {
+                    1 => {
+                        refused.notified().await;
+                        error(ErrorKind::Unavailable)
+                    }
+                    _ => Ok(granted(&claim, 1)),
+                }
+            }
+        });
+        let lock = script.store().rw_lock("a").owner(&Owner::new());
+        let guard = lock.write().acquire().await.unwrap();
+        let (first, second, ()) = tokio::join!(guard.downgrade(), guard.downgrade(), async {
+            crate::script::settle().await;
+            refuse.notify_one();
+        });
+        assert_eq!(first.unwrap_err().kind(), ErrorKind::Unavailable);
+        second.unwrap();
+        // The store has it as a reader's: nobody of the owner enters to write.
+        assert_eq!(lock.write().acquire().await.unwrap_err().kind(), ErrorKind::Invalid);
+        drop(lock.read().acquire().await.unwrap());
+    })
+    .await;
+}
