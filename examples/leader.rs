@@ -4,6 +4,8 @@
 
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 
+use std::time::Duration;
+
 use leasehold::{Leader, Result};
 
 #[tokio::main]
@@ -30,7 +32,8 @@ async fn main() -> Result<()> {
         observer.changed().await?;
     }
     println!("{}", shown(observer.current()));
-    second.resign().await
+    second.resign().await?;
+    store.close(Duration::from_secs(1)).await
 }
 
 fn shown(leader: Option<&Leader>) -> String {

@@ -30,7 +30,8 @@ async fn main() -> Result<()> {
     let one = exports.acquire().await?;
     let Err(mistake) = store.semaphore("examples/exports", 5).try_acquire().await else { unreachable!("3 is not 5") };
     println!("a deployment that says five: {mistake}");
-    one.release().await
+    one.release().await?;
+    store.close(Duration::from_secs(1)).await
 }
 
 async fn export(n: u32, exports: Semaphore) -> Result<()> {

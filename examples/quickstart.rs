@@ -44,7 +44,9 @@ async fn main() -> Result<()> {
         Ran::Done(()) => println!("the job ran"),
         Ran::Skipped(who) => println!("the job was skipped: {who}"),
     }
-    Ok(())
+
+    // A program that just returns here drops what is in the background, and its locks stay taken until their leases end.
+    store.close(Duration::from_secs(1)).await
 }
 
 /// Stands for a request to a resource that refuses a smaller token than it has seen.

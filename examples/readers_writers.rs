@@ -4,6 +4,8 @@
 
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 
+use std::time::Duration;
+
 use leasehold::{Owner, Result};
 
 #[tokio::main]
@@ -31,5 +33,6 @@ async fn main() -> Result<()> {
     let reading = mine.read().acquire().await?;
     let Err(refusal) = mine.write().acquire().await else { unreachable!("no reader becomes a writer") };
     println!("a reader who wants to write: {refusal}");
-    reading.release().await
+    reading.release().await?;
+    store.close(Duration::from_secs(1)).await
 }

@@ -21,7 +21,11 @@ async fn main() -> Result<()> {
     println!("on {}", ours.guarantees().store);
     let alice = Arc::new(ours.lock(NAME).label("alice"));
     let bob = Arc::new(theirs.lock(NAME).label("bob"));
-    story(alice, bob, &ours).await
+    let told = story(alice, bob, &ours).await;
+    // Also after an error: what is still held is given back now, and not when its lease ends.
+    ours.close(Duration::from_secs(1)).await?;
+    theirs.close(Duration::from_secs(1)).await?;
+    told
 }
 
 /// Nothing in here depends on the store. `operator` is for what no holder does: looking on, and evicting.

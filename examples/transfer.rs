@@ -22,7 +22,8 @@ async fn main() -> Result<()> {
     let both = store.multi([("account", 3), ("account", 7)]);
     let Err(refusal) = both.acquire_timeout(Duration::from_millis(100)).await else { unreachable!("seven is held") };
     println!("not both: {refusal}");
-    seven.release().await
+    seven.release().await?;
+    store.close(Duration::from_secs(1)).await
 }
 
 async fn transfer(store: &Store, from: u32, to: u32) -> Result<()> {

@@ -6,8 +6,12 @@
 //! let guard = store.lock("orders/42").acquire().await?;  // waits; cancel it anywhere
 //! println!("token {}", guard.fencing_token());           // the resource rejects a smaller token
 //! guard.release().await?;                                // drop also releases, in the background
-//! # Ok(()) }
+//! store.close(std::time::Duration::from_secs(1)).await   // waits for what the background still does
+//! # }
 //! ```
+//!
+//! **A program that returns from `main` with a guard alive leaves the lock taken until its TTL has passed**: the runtime ends
+//! before anything in the background is sent. End with [`Guard::release`] or [`Store::close`].
 //!
 //! Every guard carries a [fencing token](FencingToken), renews itself, and says *before* anyone else can hold the lock that
 //! it is no longer safe ([`Guard::lost`], [`Guard::is_valid`]). No lock can stop a paused holder's packet: the token at the
