@@ -168,6 +168,8 @@ impl Client {
             }
         } else if let Some(claim) = word.strip_prefix("evicted ").and_then(ClaimId::parse) {
             self.bells.lost(claim, Loss::Evicted);
+        } else if let Some(claim) = word.strip_prefix("again ").and_then(ClaimId::parse) {
+            self.bells.claim_again(claim);
         } else if let Some(name) = word.strip_prefix("stirred ").and_then(|name| unescape(name, is_end_of_line)) {
             self.bells.stirred(&Name::new(name));
         }
@@ -235,6 +237,10 @@ impl Client {
         if self.me.tended.len() < 16 { self.let_go() } else { Ok(()) }
     }
 
+    pub(crate) fn release_after(&mut self, claim: ClaimId, rest: Duration, deadline: Moment) -> Result<()> {
+        self.write(deadline, |lines| lines.lapse(claim, nanos(rest)))
+    }
+
     /// From now on, or no longer, this client hears of a name. A hint: that it fails is no error.
     pub(crate) fn observe(&mut self, name: &Name, on: bool) {
         let deadline = limit(None);
@@ -280,7 +286,7 @@ impl Client {
         Ok(())
     }
 
-    /// Removes what has ended: clients and their FIFOs, also those that came to no row.
+    /// Removes what has ended: clients and their FIFOs, also those that came to no row, and holds that nobody renews.
     fn sweep(&mut self) -> Result<()> {
         let deadline = limit(None);
         let clients: HashMap<i64, Address> = self.clients()?.into_iter().map(|of| (of.fifo, of)).collect();
@@ -291,7 +297,7 @@ impl Client {
                 fifo::remove(&self.file.real, found.fifo);
             }
         }
-        Ok(())
+        if self.has_lapsed()? { self.write(deadline, |lines| lines.sweep()) } else { Ok(()) }
     }
 
     /// One transaction, and the rings that it calls for.

@@ -155,6 +155,11 @@ impl Backend for Sqlite {
         self.client.ask(move |client| client.release(id, limit)).await
     }
 
+    async fn release_after(&self, claim: &Claim, _place: Option<&Place>, rest: Duration) -> Result<()> {
+        let (id, limit) = (claim.id, limit(Some(claim.ttl)));
+        self.client.ask(move |client| client.release_after(id, rest, limit)).await
+    }
+
     async fn inspect(&self, name: &Name) -> Result<Line> {
         let name = name.clone();
         self.client.ask(move |client| client.inspect(&name)).await
@@ -178,6 +183,7 @@ impl Backend for Sqlite {
             .ttl(MIN_TTL, Duration::from_nanos(1))
             .recovery(Duration::from_millis(100))
             .atomic_multi(AT_ONCE)
+            .min_hold_outlives_process(true)
             .notes(NOTES)
     }
 

@@ -10,7 +10,7 @@ use leasehold_core::seam::{
     Admission, Claim, ClaimId, Claimed, Mode, Queue, Tenure, Waiting, admit, escape, same_permits,
 };
 use leasehold_core::{Contention, FencingToken, Result};
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 use crate::fifo::Address;
 use crate::row::{Standing, columns, standings, token};
@@ -280,6 +280,31 @@ impl<'a> Lines<'a> {
     pub(crate) fn withdraw(&mut self, claim: ClaimId) -> rusqlite::Result<()> {
         self.me.tended.remove(&claim);
         self.remove("DELETE FROM place WHERE claim = ?1 RETURNING name, token IS NOT NULL", [claim.to_string()])
+    }
+
+    /// Gives a hold a session of its own, which ends that long from now and is nobody's: neither renewed, nor ended with us.
+    pub(crate) fn lapse(&mut self, claim: ClaimId, rest: i64) -> rusqlite::Result<()> {
+        let hold = self.find(&claim.to_string())?.filter(|hold| hold.token.is_some() && hold.until > self.now);
+        self.me.tended.remove(&claim);
+        let lapse = "UPDATE place SET session = -seq WHERE claim = ?1 AND session > 0 RETURNING seq, name";
+        let mut lapse = self.tx.prepare_cached(lapse)?;
+        let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?));
+        let moved = hold.map(|_| lapse.query_row([claim.to_string()], read).optional()).transpose()?.flatten();
+        let Some((seq, name)) = moved else { return Ok(()) };
+        let insert = "INSERT INTO session (id, fifo, dev, ino, pid, ttl, until) VALUES (-?1, -?1, 0, 0, 0, ?2, ?3)";
+        self.tx.prepare_cached(insert)?.execute(params![seq, rest, self.now.saturating_add(rest)])?;
+        // Whoever is next waits for another end than it knew.
+        if let Some(next) = self.head(&name)?.next {
+            self.rings.push(Ring { to: next.client, name, word: format!("again {}", next.claim) });
+        }
+        Ok(())
+    }
+
+    /// Drops holds that have lapsed.
+    pub(crate) fn sweep(&mut self) -> rusqlite::Result<()> {
+        let lapsed = "DELETE FROM place WHERE session IN (SELECT id FROM session WHERE id < 0 AND until <= ?1)
+                      RETURNING name, token IS NOT NULL";
+        self.remove(lapsed, [self.now])
     }
 
     /// Ends the hold that has this token, and tells its client.

@@ -43,10 +43,17 @@ impl Client {
     /// The FIFOs of all clients that have something in the file.
     pub(crate) fn clients(&self) -> Result<Vec<Address>> {
         let read = || -> rusqlite::Result<Vec<Address>> {
-            let all = "SELECT fifo, dev, ino FROM session UNION SELECT fifo, dev, ino FROM observer";
+            let all = "SELECT fifo, dev, ino FROM session WHERE fifo > 0 UNION SELECT fifo, dev, ino FROM observer";
             self.file.connection.prepare(all)?.query_map([], Address::read)?.collect()
         };
         read().map_err(|e| error::of(&e, &self.file.path))
+    }
+
+    /// Whether there are holds that have lapsed by themselves.
+    pub(crate) fn has_lapsed(&self) -> Result<bool> {
+        let any = "SELECT EXISTS (SELECT 1 FROM session WHERE id < 0 AND until <= ?1)";
+        let any = self.file.connection.query_row(any, [now()], |row| row.get(0));
+        any.map_err(|e| error::of(&e, &self.file.path))
     }
 
     /// Looks at the file that is at the path now.

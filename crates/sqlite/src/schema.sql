@@ -10,7 +10,8 @@ CREATE TABLE meta (
     token INTEGER NOT NULL
 ) STRICT;
 
--- One row for each client and TTL, however many places it has: renewing is one update.
+-- One row for each client and TTL, however many places it has: renewing is one update. A hold that was given back, and lapses
+-- by itself, has one of its own: its number, and that of no FIFO, is the place's below zero.
 CREATE TABLE session (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     fifo INTEGER NOT NULL,  -- in the name of the client's FIFO: its bell and its life
@@ -39,6 +40,9 @@ CREATE TABLE place (
 ) STRICT;
 CREATE INDEX line ON place (name, seq, token);
 CREATE INDEX mine ON place (session, name);
+CREATE TRIGGER lapsed AFTER DELETE ON place WHEN OLD.session < 0 BEGIN
+    DELETE FROM session WHERE id = OLD.session;
+END;
 
 -- Who wants to hear when the holder of a name, or the holder's label, changes.
 CREATE TABLE observer (name TEXT NOT NULL, fifo INTEGER NOT NULL, dev INTEGER NOT NULL, ino INTEGER NOT NULL) STRICT;

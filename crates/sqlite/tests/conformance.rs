@@ -56,10 +56,9 @@ impl Harness for World {
     }
 
     fn powers(&self) -> Powers {
-        use Need::{DeleteHolder, Footprint, Junk, Private, PushedWake, Restart, Wipe};
-        let able = [Private, DeleteHolder, Junk, Restart, Wipe, Footprint, PushedWake];
+        use Need::{DeleteHolder, Footprint, Junk, MinHold, Private, PushedWake, Restart, Wipe};
+        let able = [Private, DeleteHolder, Junk, MinHold, Restart, Wipe, Footprint, PushedWake];
         Powers::new(&able, "there is no server: neither a link to cut, nor requests to count, nor other tools")
-            .lacks(&[Need::MinHold], "C7: `release_after` is not built yet")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
