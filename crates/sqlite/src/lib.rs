@@ -2,8 +2,8 @@
 //!
 //! `config` reads URLs, `file` opens the file and knows whether it can be trusted where it is, `generation` begins it anew,
 //! `presence` says how long who lives must be waited for then, `schema.sql` says what is in it, `client` is the thread that owns the connection, `line` is what one transaction does, `row` what it reads and writes,
-//! `fifo` is how processes wake each other and see each other die, `look` inspects, `error`
-//! says honestly what went wrong.
+//! `fifo` is how processes wake each other and see each other die, `look` inspects, `fence`
+//! is for other people's transactions, `error` says honestly what went wrong.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("leasehold-sqlite needs Linux: CLOCK_BOOTTIME, boot ids and /proc");
@@ -11,6 +11,7 @@ compile_error!("leasehold-sqlite needs Linux: CLOCK_BOOTTIME, boot ids and /proc
 mod client;
 mod config;
 mod error;
+mod fence;
 mod fifo;
 mod file;
 mod generation;
@@ -31,6 +32,7 @@ use leasehold_core::seam::{
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 
 use crate::client::{Handle, limit};
+pub use crate::fence::StillHolds;
 
 /// How many names one transaction takes: it keeps everybody else waiting.
 const AT_ONCE: usize = 100;

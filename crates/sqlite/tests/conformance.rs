@@ -5,11 +5,12 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_conformance::{Harness, Need, Powers};
+use leasehold_conformance::{FencedResource, Harness, Need, Powers};
 use leasehold_core::seam::{Backend, async_trait};
+use leasehold_core::{Fenced, Result};
 use leasehold_sqlite::Sqlite;
 use rusqlite::{Connection, params};
 use tempfile::TempDir;
@@ -56,13 +57,23 @@ impl Harness for World {
     }
 
     fn powers(&self) -> Powers {
-        use Need::{DeleteHolder, Footprint, Junk, MinHold, Private, PushedWake, Restart, Wipe};
-        let able = [Private, DeleteHolder, Junk, MinHold, Restart, Wipe, Footprint, PushedWake];
+        use Need::{DeleteHolder, Fence, Footprint, Junk, MinHold, Private, PushedWake, Restart, Wipe};
+        let able = [Private, DeleteHolder, Fence, Junk, MinHold, Restart, Wipe, Footprint, PushedWake];
         Powers::new(&able, "there is no server: neither a link to cut, nor requests to count, nor other tools")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
         World::fresh()
+    }
+
+    async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
+        let client = Arc::new(Sqlite::open(self.path()).await.expect("a client"));
+        let folder = tempfile::tempdir().expect("a directory");
+        let orders = Connection::open(folder.path().join("orders.db")).expect("a database");
+        orders.busy_timeout(Duration::from_secs(5)).expect("a timeout");
+        orders.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)").expect("a table");
+        orders.execute("ATTACH ?1 AS locks", [self.path().to_str()]).expect("the file of locks");
+        (client.clone(), Arc::new(Orders { client, orders: Mutex::new(orders), _folder: folder }))
     }
 
     async fn delete_holder(&self, full_name: &str) {
@@ -100,6 +111,31 @@ impl Harness for World {
             rows += self.database().query_row(&count, [], |row| row.get::<_, i64>(0)).expect("a count") as u64;
         }
         self.files().len() as u64 + rows
+    }
+}
+
+/// A database beside the locks.
+struct Orders {
+    client: Arc<Sqlite>,
+    orders: Mutex<Connection>,
+    _folder: TempDir,
+}
+
+#[async_trait]
+impl FencedResource for Orders {
+    async fn write(&self, by: &dyn Fenced) -> Result<bool> {
+        let still_holds = self.client.still_holds(by)?;
+        let mut orders = self.orders.lock().expect("the database");
+        let tx = orders.transaction().expect("a transaction");
+        let holds = tx.execute(&still_holds.sql("locks"), still_holds.params()).expect("the check") == 1;
+        tx.execute("INSERT INTO orders DEFAULT VALUES", []).expect("a row");
+        if holds { tx.commit() } else { tx.rollback() }.expect("the end");
+        Ok(holds)
+    }
+
+    async fn written(&self) -> u64 {
+        let orders = self.orders.lock().expect("the database");
+        orders.query_row("SELECT count(*) FROM orders", [], |row| row.get::<_, i64>(0)).expect("a count") as u64
     }
 }
 

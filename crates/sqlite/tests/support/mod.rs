@@ -154,18 +154,25 @@ pub async fn store(path: impl AsRef<Path>) -> Store {
 
 /// Runs a test that may take a minute at most.
 pub fn run<T>(test: impl Future<Output = T>) -> T {
-    run_on(Builder::new_multi_thread().worker_threads(2), test)
+    run_for(Duration::from_secs(60), test)
+}
+
+/// Runs a test that may take this long.
+pub fn run_for<T>(limit: Duration, test: impl Future<Output = T>) -> T {
+    run_on(Builder::new_multi_thread().worker_threads(2), limit, test)
 }
 
 /// The same on one thread.
 pub fn run_alone<T>(test: impl Future<Output = T>) -> T {
-    run_on(&mut Builder::new_current_thread(), test)
+    run_on(&mut Builder::new_current_thread(), Duration::from_secs(60), test)
 }
 
-fn run_on<T>(runtime: &mut Builder, test: impl Future<Output = T>) -> T {
-    runtime.enable_all().build().unwrap().block_on(async {
-        tokio::time::timeout(Duration::from_secs(60), Box::pin(test)).await.expect("the test hangs")
-    })
+fn run_on<T>(runtime: &mut Builder, limit: Duration, test: impl Future<Output = T>) -> T {
+    runtime
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(async { tokio::time::timeout(limit, Box::pin(test)).await.expect("the test hangs") })
 }
 
 pub fn ms(ms: u64) -> Duration {
