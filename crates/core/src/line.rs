@@ -109,7 +109,8 @@ impl Line {
     /// A line as it stands: who of these, in line order, holds is what [`admit`](crate::seam::admit) says. Each brings the
     /// token that it has if it holds.
     pub fn in_order(line: impl IntoIterator<Item = (Mode, Entry)>) -> Line {
-        let (modes, mut holders): (Vec<Mode>, Vec<Entry>) = line.into_iter().unzip();
+        let line = line.into_iter().map(|(mode, entry)| (mode, entry.mode(mode)));
+        let (modes, mut holders): (Vec<Mode>, Vec<Entry>) = line.unzip();
         let mut waiters = holders.split_off(holding(&modes));
         waiters.iter_mut().for_each(|waiter| waiter.token = None);
         Line { holders, waiters }
@@ -134,6 +135,9 @@ pub struct Entry {
     pub since: Option<SystemTime>,
     /// It is another tool's entry.
     pub foreign: bool,
+    /// How it holds, or wants to: alone, with other readers, or so many of how many permits. `None` where the store does not say
+    /// (Redlock).
+    pub mode: Option<Mode>,
 }
 
 impl Entry {
@@ -160,6 +164,13 @@ impl Entry {
         self.since = Some(since);
         self
     }
+
+    /// Adds how it holds.
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Entry {
+        self.mode = Some(mode);
+        self
+    }
 }
 
 #[cfg(test)]
@@ -174,8 +185,8 @@ mod tests {
     fn the_first_of_a_line_hold_and_the_rest_have_no_token_yet() {
         let modes = [Mode::Shared, Mode::Shared, Mode::Exclusive, Mode::Shared];
         let line = Line::in_order(modes.into_iter().zip([entry(1), entry(2), entry(3), Entry::foreign()]));
-        assert_eq!(line.holders, [entry(1), entry(2)]);
-        assert_eq!(line.waiters, [Entry::new("number 3"), Entry::foreign()]);
+        assert_eq!(line.holders, [entry(1), entry(2)].map(|entry| entry.mode(Mode::Shared)));
+        assert_eq!(line.waiters, [Entry::new("number 3").mode(Mode::Exclusive), Entry::foreign().mode(Mode::Shared)]);
         let who = line.contention();
         assert_eq!((who.label.as_deref(), who.token, who.waiters), (Some("number 1"), entry(1).token, Some(2)));
         assert_eq!(Line::in_order([]).contention(), Contention::unknown().waiters(0));

@@ -111,7 +111,7 @@ impl Entry {
     }
 
     fn shown(&self) -> leasehold_core::Entry {
-        let mut shown = leasehold_core::Entry::new(&*self.claim.label).since(self.since);
+        let mut shown = leasehold_core::Entry::new(&*self.claim.label).since(self.since).mode(self.claim.mode);
         shown.token = self.grant.map(|(token, _)| token);
         shown
     }

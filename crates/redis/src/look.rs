@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use leasehold_core::seam::ClaimId;
+use leasehold_core::seam::{ClaimId, Mode};
 use leasehold_core::{Entry, FencingToken, Line, Name, Result};
 use leasehold_redis_client::{Call, Fields, junk, record};
 use redis::Value;
@@ -25,7 +25,13 @@ impl Redis {
             }
             let mut fields = Fields::of(&text);
             let (token, since) = (fields.token()?, SystemTime::UNIX_EPOCH + fields.millis()?);
-            let entry = Entry::new(fields.text()).since(since);
+            let (kind, n, of) = (fields.word(), fields.value()?, fields.value()?);
+            let mode = match kind {
+                "shared" => Mode::Shared,
+                "permits" => Mode::Permits { n, of },
+                _ => Mode::Exclusive,
+            };
+            let entry = Entry::new(fields.text()).since(since).mode(mode);
             match token.get() {
                 0 => line.waiters.push(entry),
                 _ => line.holders.push(entry.token(token)),

@@ -69,6 +69,7 @@ impl Standing {
 
     pub(crate) fn entry(&self) -> Entry {
         let entry = Entry::new(&*self.label).since(SystemTime::UNIX_EPOCH + Duration::from_millis(self.since as u64));
+        let entry = entry.mode(self.mode);
         match self.token {
             Some(number) => entry.token(token(number)),
             None => entry,
