@@ -3,15 +3,16 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use leasehold_compare::{Settings, Subject, compare, hold_until_killed};
+use tempfile::NamedTempFile;
 use tokio::process::Command;
 
 use crate::bar::Bar;
-use crate::exit::{self, Exit, FAILED, say};
+use crate::exit::{self, Exit, FAILED, UNAVAILABLE, say};
 use crate::output;
 use crate::store_url::{StoreUrl, VARIABLE};
 
@@ -23,7 +24,7 @@ pub(crate) const HOLD: &str = "__hold";
 ///
 /// For each store: taking and giving back a lock alone, 2, 8 and 64 waiters, 1,000 locks renewed, holders killed; fair and
 /// fast, each against the store's own round trip. It says in words which store, and which of fair and fast, suits which need.
-/// About half a minute for each store. Names are in a namespace of the run's own, and end with their leases.
+/// About half a minute for each store. One that cannot be used is named, and the others are compared (exit code 69). Names are in a namespace of the run's own, and end with their leases.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Compare {
     /// The stores: redis://…, etcd://…, zookeeper://…, and others as for --store.
@@ -32,7 +33,7 @@ pub(crate) struct Compare {
     /// Print JSON for programs.
     #[arg(long)]
     json: bool,
-    /// Write a page with plots too: one file that needs nothing else.
+    /// Write a page with plots too: one file that needs nothing else. One that is there is replaced at the end, by a whole one.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Everything once, and briefly: shows that it works, and measures little.
@@ -42,7 +43,7 @@ pub(crate) struct Compare {
 
 pub(crate) fn main(args: &Compare) -> io::Result<Exit> {
     // Before the minutes of work, not after.
-    let page = match args.html.as_deref().map(File::create).transpose() {
+    let page = match args.html.as_deref().map(Page::open).transpose() {
         Ok(page) => page,
         Err(e) => return Ok(exit::bad_usage(format_args!("the page's file: {e}"))),
     };
@@ -74,13 +75,58 @@ pub(crate) fn main(args: &Compare) -> io::Result<Exit> {
         }
     };
     drop(bar);
-    if let Some(mut page) = page {
-        page.write_all(report.page().as_bytes())?;
+    let text =
+        if args.json { output::safe_json(&(report.json()? + "\n")) } else { output::plain_lines(&report.table()) };
+    // Whatever cannot be written keeps the rest from nobody.
+    let printed = output::print(&text);
+    let written = page.map_or(Ok(()), |page| page.write(&report.page()));
+    if let Err(e) = &written {
+        say(format_args!("the page's file: {e}"));
     }
-    let text = if args.json { report.json()? + "\n" } else { report.table() };
-    output::print(&text)?;
+    report.unreachable.iter().for_each(say);
     runtime.shutdown_background();
-    Ok(Exit::Code(0))
+    printed?;
+    Ok(Exit::Code(match (written, report.unreachable.is_empty()) {
+        (Err(_), _) => FAILED,
+        (Ok(()), false) => UNAVAILABLE,
+        (Ok(()), true) => 0,
+    }))
+}
+
+/// The page's file. One that is there stays as it is until the new one is whole.
+enum Page {
+    /// Written beside it, and renamed.
+    Beside(NamedTempFile, PathBuf),
+    /// No regular file, such as `/dev/stdout`: written as it is.
+    Special(File),
+}
+
+impl Page {
+    fn open(path: &Path) -> io::Result<Page> {
+        // A link stays one: what it points to is replaced.
+        let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if target.metadata().is_ok_and(|about| !about.is_file() && !about.is_dir()) {
+            return Ok(Page::Special(File::options().write(true).open(&target)?));
+        }
+        if target.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // With the rights that any new file gets.
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        let file = tempfile::Builder::new().prefix(".leasehold-").permissions(mode).tempfile_in(folder)?;
+        Ok(Page::Beside(file, target))
+    }
+
+    fn write(self, text: &str) -> io::Result<()> {
+        match self {
+            Page::Special(mut file) => file.write_all(text.as_bytes()),
+            Page::Beside(mut file, target) => {
+                file.write_all(text.as_bytes())?;
+                file.persist(target).map(drop).map_err(|e| e.error)
+            }
+        }
+    }
 }
 
 /// The holder that is killed: its lock's full name, and its lease in milliseconds.

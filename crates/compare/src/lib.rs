@@ -32,7 +32,7 @@ mod workloads;
 pub use advice::Advice;
 pub use distribution::{Bin, Latency};
 pub use holder::hold_until_killed;
-pub use report::{Contended, Failure, Measured, Order, Promises, Recovery, Renewal, Report, Uncontended};
+pub use report::{Contended, Failure, Measured, Order, Promises, Recovery, Renewal, Report, Uncontended, Unreachable};
 pub use run::{Progress, compare};
 pub use settings::Settings;
 pub use subject::{Reach, Subject};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Fairness, Fencing, Guarantees};
+use leasehold::{Error, Fairness, Fencing, Guarantees};
 use serde::Serialize;
 
 use crate::advice::{Advice, advise};
@@ -24,8 +24,38 @@ pub struct Report {
     pub settings: Settings,
     /// The stores, in the order in which they were given.
     pub stores: Vec<Measured>,
+    /// The stores that could not be used, or not to the end. The others were measured all the same.
+    pub unreachable: Vec<Unreachable>,
     /// Which store and which order suits which need.
     pub advice: Vec<Advice>,
+}
+
+/// A store that could not be used.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Unreachable {
+    /// What is shown of its URL.
+    pub address: String,
+    /// Why.
+    pub error: String,
+}
+
+impl Unreachable {
+    pub(crate) fn of(address: &str, error: &Error) -> Unreachable {
+        let mut text = error.to_string();
+        let mut cause = std::error::Error::source(error);
+        while let Some(e) = cause {
+            text.push_str(&format!(": {e}"));
+            cause = e.source();
+        }
+        Unreachable { address: address.to_owned(), error: text }
+    }
+}
+
+impl std::fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.address, self.error)
+    }
 }
 
 /// What was measured of one store.
@@ -220,7 +250,12 @@ pub struct Failure {
 }
 
 impl Report {
-    pub(crate) fn new(settings: &Settings, unix_time: u64, stores: Vec<Measured>) -> Report {
+    pub(crate) fn new(
+        settings: &Settings,
+        unix_time: u64,
+        stores: Vec<Measured>,
+        unreachable: Vec<Unreachable>,
+    ) -> Report {
         Report {
             version: env!("CARGO_PKG_VERSION"),
             unix_time,
@@ -228,6 +263,7 @@ impl Report {
             settings: settings.clone(),
             advice: advise(&stores),
             stores,
+            unreachable,
         }
     }
 

@@ -8,7 +8,7 @@ use leasehold::seam::Moment;
 use leasehold::{Error, ErrorKind, Result, Store};
 
 use crate::distribution::Latency;
-use crate::report::{Failure, Measured, Order, Promises, Report};
+use crate::report::{Failure, Measured, Order, Promises, Report, Unreachable};
 use crate::settings::Settings;
 use crate::subject::Subject;
 use crate::workloads;
@@ -32,8 +32,11 @@ pub struct Progress<'a> {
 ///
 /// Run it on a runtime with as many threads as your programs have: the client's share of a round trip is in every number.
 ///
+/// A store that cannot be used, or goes away, keeps nobody from the others: [`Report::unreachable`] names it.
+///
 /// # Errors
-/// What a store says that cannot be connected, before anything is measured. `Invalid` for no subjects.
+/// Before anything is measured: `Invalid` for no subjects or a bad URL, and what the first says if no store can be used.
+/// The text names the store.
 ///
 /// # Cancel safety
 /// Dropped midway, locks are given back in the background, and killed holders end.
@@ -44,9 +47,23 @@ pub async fn compare(subjects: &[Subject], settings: &Settings, progress: impl F
     #[allow(clippy::disallowed_methods, reason = "a date for people")]
     let unix_time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let namespace = format!("leasehold-compare-{:016x}", fastrand::u64(..));
-    let mut connected = Vec::new();
+    let (mut connected, mut reached, mut unreachable) = (Vec::new(), Vec::new(), Vec::new());
+    let mut first = None;
     for subject in subjects {
-        connected.push(clients(subject, settings, &namespace).await?);
+        match clients(subject, settings, &namespace).await {
+            Ok(clients) => {
+                connected.push(clients);
+                reached.push(subject);
+            }
+            Err(e) if e.kind() == ErrorKind::Invalid => return Err(named(subject, &e)),
+            Err(e) => {
+                unreachable.push(Unreachable::of(subject.address(), &e));
+                first.get_or_insert(named(subject, &e));
+            }
+        }
+    }
+    if let Some(e) = first.filter(|_| reached.is_empty()) {
+        return Err(e);
     }
     let labels = labels(&connected);
     let mut bar = Bar { progress: &progress, done: Duration::ZERO, total: Duration::ZERO, store: "" };
@@ -54,17 +71,28 @@ pub async fn compare(subjects: &[Subject], settings: &Settings, progress: impl F
     bar.total = plans.iter().sum();
     let mut stores = Vec::new();
     let mut before = Duration::ZERO;
-    for (((subject, clients), label), plan) in subjects.iter().zip(connected).zip(labels).zip(plans) {
+    for (((subject, clients), label), plan) in reached.into_iter().zip(connected).zip(labels).zip(plans) {
         bar.done = before;
         let run = One { subject, clients: &clients, settings, namespace: &namespace };
-        stores.push(run.measure(label, &mut bar).await?);
+        match run.measure(label, &mut bar).await {
+            Ok(measured) => stores.push(measured),
+            Err(e) => unreachable.push(Unreachable::of(subject.address(), &e)),
+        }
         before += plan;
         for client in clients {
             let _ = client.close(Duration::from_secs(5)).await;
         }
     }
     bar.finished();
-    Ok(Report::new(settings, unix_time, stores))
+    if let (true, Some(gone)) = (stores.is_empty(), unreachable.first()) {
+        return Err(Error::new(ErrorKind::Unavailable, gone.to_string()));
+    }
+    Ok(Report::new(settings, unix_time, stores, unreachable))
+}
+
+/// The same error, with the store.
+fn named(subject: &Subject, e: &Error) -> Error {
+    Error::new(e.kind(), Unreachable::of(subject.address(), e).to_string())
 }
 
 async fn clients(subject: &Subject, settings: &Settings, namespace: &str) -> Result<Vec<Store>> {

@@ -22,6 +22,8 @@ pub struct Settings {
     pub kills: usize,
     /// The lease of holders that are killed, and of the locks that are renewed; longer where the store's shortest is.
     pub lease: Duration,
+    /// Everything is done once, and briefly: numbers that show that it works, and measure little.
+    pub glance: bool,
 }
 
 impl Default for Settings {
@@ -34,6 +36,7 @@ impl Default for Settings {
             locks: 1000,
             kills: 3,
             lease: Duration::from_secs(3),
+            glance: false,
         }
     }
 }
@@ -48,6 +51,7 @@ impl Settings {
             locks: 50,
             kills: 1,
             lease: Duration::from_millis(500),
+            glance: true,
             ..Settings::default()
         }
     }

@@ -144,6 +144,9 @@ impl Report {
                 text += &line(&format!("  {}", row.title), &cells);
             }
         }
+        if self.settings.glance {
+            text += "\nonly a glance: these numbers show that it works, and measure little\n";
+        }
         for advice in &self.advice {
             text += &format!("\n{}: {}\n  {}\n", advice.need, advice.choice, advice.why);
         }

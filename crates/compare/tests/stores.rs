@@ -79,4 +79,18 @@ async fn bad_input_is_an_error() {
     assert_eq!(unknown.kind(), leasehold::ErrorKind::Invalid);
     let nobody = compare(&[Subject::at("redis://127.0.0.1:1", "x")], &Settings::glance(), |_| {}).await.unwrap_err();
     assert_eq!(nobody.kind(), leasehold::ErrorKind::Unavailable);
+    assert!(nobody.to_string().contains("x: "), "{nobody}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_cannot_be_used_is_named_and_the_others_are_compared() {
+    let report = glance(&[Subject::at("redis://127.0.0.1:1", "nobody's"), Subject::at("memory://", "ours")]).await;
+    assert_eq!(report.stores.len(), 1);
+    assert_eq!(report.unreachable[0].address, "nobody's");
+    let page = report.page();
+    assert!(page.contains("Not compared: <code>nobody's</code>") && page.contains("Only a glance"), "{page}");
+    assert!(page.contains("1 holder, with a waiter") && !page.contains("1 holders"));
+    let subjects = [Subject::at("memory://", "ours"), Subject::at("nonsense", "a typo")];
+    let bad = compare(&subjects, &Settings::glance(), |_| {}).await.unwrap_err();
+    assert!(bad.to_string().contains("a typo"), "before anything is measured: {bad}");
 }

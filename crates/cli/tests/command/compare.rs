@@ -38,3 +38,32 @@ fn bad_input_is_refused_before_anything_is_measured() {
     assert_eq!(code(&mut leasehold(["compare", "memory://", "--html", "/nowhere/at/all.html"])), Some(64));
     assert_eq!(code(&mut leasehold(["compare", "redis://127.0.0.1:1"])), Some(69));
 }
+
+#[test]
+fn a_page_that_is_there_stays_until_the_new_one_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    fs::write(&page, "yesterday's").unwrap();
+    let files = || fs::read_dir(folder.path()).unwrap().count();
+    // Nothing is measured: the old page is still there, and nothing else.
+    let nobody = output(leasehold(["compare", "redis://127.0.0.1:1", "--glance", "--html"]).arg(&page));
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("redis://127.0.0.1:1: "));
+    assert_eq!(
+        (nobody.status.code(), fs::read_to_string(&page).unwrap().as_str(), files()),
+        (Some(69), "yesterday's", 1)
+    );
+    // One that is there and one that is not.
+    let some = output(leasehold(["compare", "redis://127.0.0.1:1", "memory://", "--glance", "--html"]).arg(&page));
+    let (table, said) = (String::from_utf8(some.stdout).unwrap(), String::from_utf8(some.stderr).unwrap());
+    assert_eq!(some.status.code(), Some(69), "{said}");
+    assert!(
+        table.contains("memory") && table.contains("only a glance") && said.contains("redis://127.0.0.1:1: "),
+        "{said}"
+    );
+    assert!(fs::read_to_string(&page).unwrap().contains("Only a glance") && files() == 1);
+    // A page that cannot be written does not keep the table from anybody.
+    let full = output(&mut leasehold(["compare", "memory://", "--glance", "--html", "/dev/full"]));
+    assert_eq!(full.status.code(), Some(125));
+    assert!(String::from_utf8_lossy(&full.stdout).contains("one round trip"), "{full:?}");
+    assert!(String::from_utf8_lossy(&full.stderr).contains("the page's file: No space left"), "{full:?}");
+}

@@ -43,6 +43,10 @@ impl Report {
                             }
                         }
                     }
+                    @if self.settings.glance {
+                        p.warning { "Only a glance (" code { "--glance" } "): everything was done once, and briefly. These numbers show that it works, and measure little." }
+                    }
+                    @for store in &self.unreachable { p.warning { "Not compared: " code { (store.address) } ": " (store.error) } }
                     (alarms(&self.stores))
                     (self.advice())
                     (self.plots())
@@ -157,7 +161,8 @@ impl Report {
                     li { strong { "Alone. " } "One client takes and gives back one lock for " (us(settings.alone.as_secs_f64() * 1e6)) "." }
                     li { strong { "Waiters. " } "Spread over up to " (settings.clients) " clients with connections of their own, as so many processes would be. Each takes the lock, does nothing, gives it back, and asks again, for " (us(settings.contended.as_secs_f64() * 1e6)) ". Inside is a flag that would show two at once." }
                     li { strong { "Many locks. " } (settings.locks) " held by one client for two leases. Processor time is this process’s, without the server’s." }
-                    li { strong { "Killed holders. " } (settings.kills) " holders, each with a waiter, killed at different points between two renewals"
+                    li { strong { "Killed holders. " } @if settings.kills == 1 { "1 holder, with a waiter, killed between two renewals" }
+                        @else { (settings.kills) " holders, each with a waiter, killed at different points between two renewals" }
                         @if self.stores.iter().filter_map(|m| m.recovery.as_ref()).any(|r| r.killed == "client") { "; where no other process can hold the lock, a client whose runtime is torn down" }
                         "." }
                 }
