@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Parser, Subcommand};
+use clap::{ArgAction, Parser, Subcommand, ValueHint};
 use leasehold::Options;
 
 use crate::exit::{self, Exit, NOT_ACQUIRED};
@@ -23,7 +23,7 @@ Without --store or LEASEHOLD_STORE the locks are in a file of yours, and for thi
 macro_rules! exit_codes {
     ($not_acquired:literal, $max_hold:literal) => {
         concat!(
-            "DURATION is written as in 500ms, 30s, 5m, 1h or 1h30m.\n\n",
+            "DURATION is written as in 500ms, 30s, 5m, 1h or 1h30m; a number alone is seconds.\n\n",
             "Exit codes:\n",
             "  CMD's own, or 128+N if signal N ended it\n",
             "  64   bad usage: arguments, a name, a URL, a store that this build lacks\n",
@@ -114,9 +114,18 @@ pub(crate) struct Run {
     /// End CMD after so long, more than 0; exit code 124.
     #[arg(long, value_name = "DURATION", value_parser = max_hold)]
     pub(crate) max_hold: Option<Duration>,
+    /// Keep the lock for at least so long, also if CMD ends sooner: no other machine, whose clock lags, runs the same job again.
+    ///
+    /// Where the store keeps it by itself this ends with CMD; elsewhere it stays until then, and a signal ends the wait and the hold
+    /// (`leasehold guarantees` says which).
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) min_hold: Option<Duration>,
     /// Write one line of JSON about the outcome into this file: CMD may return any of our exit codes itself.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
+    /// Say nothing of a lock that somebody else holds: neither while waiting nor if it is not acquired. Faults are said.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
     /// The exit code when the lock is not acquired.
     #[arg(short = 'E', long = "conflict-exit-code", value_name = "N", default_value_t = NOT_ACQUIRED)]
     pub(crate) not_acquired: u8,
@@ -155,9 +164,9 @@ pub(crate) struct List {
     /// Only names after this one.
     #[arg(long, value_name = "NAME")]
     pub(crate) after: Option<String>,
-    /// At most so many.
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    pub(crate) limit: usize,
+    /// At most so many. If there are more, standard error says so, and how to go on.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) limit: u32,
     #[command(flatten)]
     pub(crate) store: StoreArg,
     /// Print JSON.
@@ -189,13 +198,23 @@ pub(crate) struct Break {
     /// The lock's name.
     pub(crate) name: String,
     /// The token of the hold, as `leasehold who` shows it: so it is never another hold than the one that was meant.
-    #[arg(long)]
-    pub(crate) token: u64,
+    #[arg(value_name = "TOKEN", required_unless_present = "token")]
+    token_there: Option<u64>,
+    /// The same as TOKEN.
+    #[arg(long, value_name = "TOKEN", conflicts_with = "token_there")]
+    token: Option<u64>,
     #[command(flatten)]
     pub(crate) store: StoreArg,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl Break {
+    /// The token, wherever it was written.
+    pub(crate) fn token(&self) -> u64 {
+        self.token_there.or(self.token).unwrap_or_default()
+    }
 }
 
 /// Show what a kind of store gives, and on what condition; `verify` looks at your own server and its settings.
@@ -252,7 +271,7 @@ pub(crate) struct ProgramArgs {
     #[arg(long, value_name = "WHAT", default_value = "kill")]
     pub(crate) leftovers: Leftovers,
     /// The program and its arguments, after `--`.
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -303,8 +322,13 @@ impl Args {
     }
 }
 
+/// As `humantime` reads it; a number without a unit is seconds, as everywhere in a shell.
 fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|e| format!("{e}; write it as in 500ms, 30s, 5m or 1h"))
+    let read = match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string()),
+        Err(_) => humantime::parse_duration(text).map_err(|e| e.to_string()),
+    };
+    read.map_err(|e| format!("{e}; write it as in 500ms, 30s, 5m or 1h, or as a number of seconds"))
 }
 
 fn max_hold(text: &str) -> Result<Duration, String> {
@@ -327,6 +351,16 @@ fn ttl(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_alone_is_seconds() {
+        assert_eq!(duration("5"), Ok(Duration::from_secs(5)));
+        assert_eq!(duration("0.25"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
+        for bad in ["", "-1", "nan", "inf", "1e300", "5 apples"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -15,7 +15,7 @@ use crate::ran::Ran;
 use crate::report::{Outcome, ReportFile};
 use crate::signals::Signals;
 use crate::store_url::StoreUrl;
-use crate::waiting;
+use crate::waiting::{self, InLine};
 
 pub(crate) async fn main(args: Elect) -> io::Result<Exit> {
     let url = StoreUrl::choose(args.store.url.as_deref());
@@ -63,7 +63,8 @@ async fn term(
     let value = args.value.clone().unwrap_or_else(|| args.lease.label());
     let campaign = patiently(terms.url, terms.ttl, async || election.campaign(value.as_str()).await);
     let shown = terms.url.to_string();
-    let waiting = waiting::in_line(campaign, store, &args.name, &shown, &value);
+    let line = InLine { store, name: &args.name, at: &shown, label: &value, quiet: false };
+    let waiting = waiting::in_line(campaign, &line);
     let leadership = match terms.signals.unless_interrupted(waiting).await? {
         Ok(Ok(leadership)) => leadership,
         Ok(Err(e)) => return Ok(Ran::refused(&e, terms.url, exit::NOT_ACQUIRED)),

@@ -3,6 +3,7 @@
 use std::io::{self, stdout};
 use std::time::SystemTime;
 
+use leasehold::seam::Mode;
 use leasehold::{Entry, Error, FencingToken, Line, Name, Result, Store};
 use serde_json::{Value, json};
 
@@ -21,7 +22,13 @@ const YES: Exit = Exit::Code(0);
 pub(crate) async fn ls(args: List) -> io::Result<Exit> {
     on(StoreUrl::existing(args.store.url.as_deref()), async |store, _| {
         let after = args.after.as_deref().map(Name::new);
-        let names = store.list(&args.prefix, after.as_ref(), args.limit).await?;
+        let limit = args.limit as usize;
+        let mut names = store.list(&args.prefix, after.as_ref(), limit + 1).await?;
+        if names.len() > limit {
+            names.truncate(limit);
+            let last = names.last().map(Name::to_string).unwrap_or_default();
+            say(format_args!("these are the first {limit}; --after {last:?} shows the next, --limit N more at once"));
+        }
         let mut lines = Vec::new();
         for name in names {
             let line = store.lock(&name).inspect().await?;
@@ -58,21 +65,22 @@ pub(crate) async fn who(args: Who) -> io::Result<Exit> {
         if line.holders.is_empty() && line.waiters.is_empty() {
             return Ok((verdict, format!("{:?} at {at}: nobody holds it\n", args.name)));
         }
-        let mut table = Table::new(["", "WHO", "TOKEN", "SINCE"]);
+        let mut table = Table::new(["", "WHO", "HOW", "TOKEN", "SINCE"]);
         for entry in &line.holders {
-            table.row(["holds".into(), holder(entry), token(Some(entry)), since(entry)]);
+            table.row(["holds".into(), holder(entry), mode(entry), token(Some(entry)), since(entry)]);
         }
         for (place, entry) in line.waiters.iter().enumerate() {
-            table.row([format!("waits {}", place + 1), holder(entry), "-".into(), since(entry)]);
+            table.row([format!("waits {}", place + 1), holder(entry), mode(entry), "-".into(), since(entry)]);
         }
-        Ok((verdict, format!("{:?} at {at}\n{}", args.name, shown(&table))))
+        let taken = taken(&line.holders).map_or_else(String::new, |(n, of)| format!(": {n} of {of} permits are taken"));
+        Ok((verdict, format!("{:?} at {at}{taken}\n{}", args.name, shown(&table))))
     })
     .await
 }
 
 pub(crate) async fn evict(args: Break) -> io::Result<Exit> {
     on(StoreUrl::existing(args.store.url.as_deref()), async |store, at| {
-        let (name, token) = (&args.name, args.token);
+        let (name, token) = (&args.name, args.token());
         let ended = store.evict(name, FencingToken::new(token)).await?;
         let text = match (args.json, ended) {
             (true, _) => json(&json!({ "name": name, "token": token, "ended": ended })),
@@ -98,6 +106,7 @@ pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
                 "ttl_step_ms": u64::try_from(g.ttl_step.as_millis()).unwrap_or(u64::MAX),
                 "recovery_ms": u64::try_from(g.recovery.as_millis()).unwrap_or(u64::MAX),
                 "atomic_multi": g.atomic_multi,
+                "min_hold_outlives_process": g.min_hold_outlives_process,
                 "notes": g.notes,
                 "warnings": g.warnings,
             });
@@ -117,6 +126,9 @@ pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
             most => format!("in one step, up to {most}"),
         };
         table.row(["several names are taken".into(), at_once]);
+        let kept =
+            if g.min_hold_outlives_process { "by the store" } else { "by its process, for as long as that lives" };
+        table.row(["a shortest hold is kept".into(), kept.into()]);
         let notes = if g.notes.is_empty() { String::new() } else { format!("\n{}\n", g.notes) };
         let warnings: String = g.warnings.iter().map(|warning| format!("\nwarning: {warning}\n")).collect();
         Ok((YES, format!("{at}\n{}{notes}{warnings}", shown(&table))))
@@ -187,7 +199,7 @@ fn shown<const N: usize>(table: &Table<N>) -> String {
 }
 
 fn json(value: &Value) -> String {
-    format!("{value:#}\n")
+    output::safe_json(&format!("{value:#}\n"))
 }
 
 fn described(name: &str, line: &Line) -> Value {
@@ -197,6 +209,13 @@ fn described(name: &str, line: &Line) -> Value {
             "token": entry.token.map(FencingToken::get),
             "since": entry.since.map(|at| humantime::format_rfc3339_millis(at).to_string()),
             "foreign": entry.foreign,
+            "mode": entry.mode.map(|mode| match mode {
+                Mode::Exclusive => "exclusive",
+                Mode::Shared => "shared",
+                Mode::Permits { .. } => "permits",
+            }),
+            "permits": permits(entry).map(|(n, _)| n),
+            "of": permits(entry).map(|(_, of)| of),
         })
     };
     let all = |entries: &[Entry]| entries.iter().map(entry).collect::<Vec<_>>();
@@ -209,6 +228,28 @@ fn holder(entry: &Entry) -> String {
         (Some(label), true) => format!("{label} (another tool)"),
         (None, true) => "another tool".into(),
         (None, false) => "somebody".into(),
+    }
+}
+
+fn permits(entry: &Entry) -> Option<(u32, u32)> {
+    match entry.mode {
+        Some(Mode::Permits { n, of }) => Some((n, of)),
+        _ => None,
+    }
+}
+
+/// How many permits these have together, and how many there are.
+fn taken(holders: &[Entry]) -> Option<(u32, u32)> {
+    let of = holders.iter().filter_map(permits).map(|(_, of)| of).min()?;
+    Some((holders.iter().filter_map(permits).map(|(n, _)| n).fold(0, u32::saturating_add), of))
+}
+
+fn mode(entry: &Entry) -> String {
+    match entry.mode {
+        Some(Mode::Exclusive) => "alone".into(),
+        Some(Mode::Shared) => "shared".into(),
+        Some(Mode::Permits { n, of }) => format!("{n} of {of}"),
+        None => "-".into(),
     }
 }
 

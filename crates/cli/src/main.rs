@@ -52,6 +52,9 @@ fn main() -> ExitCode {
         Err(exit) => return exit.end(),
     };
     args.trace();
+    if let Err(e) = descriptors_suffice() {
+        return exit::failed(&e).end();
+    }
     let exit = match args.command {
         Command::Run(args) => in_runtime(|| run::main(args)),
         Command::Elect(args) => in_runtime(|| elect::main(args)),
@@ -65,6 +68,18 @@ fn main() -> ExitCode {
         Command::Man(args) => manual::pages(args.of.as_deref()),
     };
     exit.unwrap_or_else(|e| exit::failed(&e)).end()
+}
+
+/// Below this many file descriptors parts of it fail in odd ways.
+const DESCRIPTORS: u64 = 64;
+
+fn descriptors_suffice() -> std::io::Result<()> {
+    match rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
+        Some(limit) if limit < DESCRIPTORS => Err(std::io::Error::other(format!(
+            "this process may open only {limit} files, and needs {DESCRIPTORS}: `ulimit -n {DESCRIPTORS}` or more"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// One thread is enough: whatever may block has a thread of its own.

@@ -11,9 +11,41 @@ use crate::args::Args;
 use crate::exit::{self, Exit};
 use crate::output;
 
+/// What comes after `--` is another program's: its name, its own completions if there are any, files.
+const BASH: &str = r#"
+_leasehold_or_program() {
+    local i
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        [[ ${COMP_WORDS[i]} == -- ]] || continue
+        local current=${COMP_WORDS[COMP_CWORD]}
+        if declare -F _command_offset > /dev/null; then
+            _command_offset $((i + 1))
+        elif ((COMP_CWORD == i + 1)) && [[ $current != */* ]]; then
+            mapfile -t COMPREPLY < <(compgen -c -- "$current")
+        else
+            compopt -o filenames 2> /dev/null
+            mapfile -t COMPREPLY < <(compgen -f -- "$current")
+        fi
+        return
+    done
+    _leasehold "$@"
+}
+
+complete -F _leasehold_or_program -o bashdefault -o default leasehold
+"#;
+const FISH: &str = "
+complete -c leasehold -n 'contains -- -- (commandline -opc)' -F
+complete -c leasehold -n 'contains -- -- (commandline -opc); and test (commandline -opc)[-1] = --' -a '(__fish_complete_command)'
+";
+
 pub(crate) fn completions(shell: Shell) -> io::Result<Exit> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "leasehold", &mut text);
+    match shell {
+        Shell::Bash => text.extend_from_slice(BASH.as_bytes()),
+        Shell::Fish => text.extend_from_slice(FISH.as_bytes()),
+        _ => {}
+    }
     shown(text)
 }
 

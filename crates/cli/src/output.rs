@@ -13,14 +13,41 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Text that does not move the cursor.
+/// Text in one line that neither moves the cursor nor changes the direction of what follows.
 pub(crate) fn plain(text: &str) -> String {
     let plain = |c: char| match c {
         '\n' | '\r' | '\t' => ' ',
-        c if c.is_control() => '\u{FFFD}',
+        c if acts(c) => '\u{FFFD}',
         c => c,
     };
     text.chars().map(plain).collect()
+}
+
+/// The same for text in many lines.
+pub(crate) fn plain_lines(text: &str) -> String {
+    text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
+}
+
+/// JSON in which every character that does something is written as an escape. They occur in strings only.
+pub(crate) fn safe_json(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c >= '\u{7f}' && acts(c) {
+            let mut units = [0; 2];
+            c.encode_utf16(&mut units).iter().for_each(|unit| safe.push_str(&format!("\\u{unit:04x}")));
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
+/// Whether a terminal or a reader sees what it does and not what it is: controls, marks of direction, breaks, what is invisible.
+fn acts(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Whether somebody watches this stream who can see a line change.
@@ -35,11 +62,21 @@ pub(crate) fn has_colours(stream: &impl IsTerminal) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::plain;
+    use super::*;
 
     #[test]
     fn nothing_moves_the_cursor() {
         assert_eq!(plain("\x1b[2Ja\u{9b}b\r\n"), "\u{FFFD}[2Ja\u{FFFD}b  ");
         assert_eq!(plain("é\u{1F512}"), "é\u{1F512}");
+        assert_eq!(plain("a\u{202e}b\u{2066}"), "a\u{FFFD}b\u{FFFD}");
+        assert_eq!(plain_lines("a\n\u{7f}\n"), "a\n\u{FFFD}\n");
+    }
+
+    #[test]
+    fn json_stays_the_same_and_is_safe_to_show() {
+        let value = serde_json::json!({ "a\u{9b}": ["\u{202e}\u{e0041}\u{7f}é\n"] });
+        let shown = safe_json(&format!("{value:#}"));
+        assert!(shown.contains("\\u009b") && shown.contains("\\u202e\\udb40\\udc41\\u007fé\\n"), "{shown}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
     }
 }

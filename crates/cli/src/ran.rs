@@ -21,15 +21,22 @@ pub(crate) struct Ran {
     /// Processes that run on without the lock.
     pub(crate) left: Vec<Left>,
     pub(crate) complaint: Option<String>,
+    /// The complaint is for the report alone.
+    pub(crate) silent: bool,
 }
 
 impl Ran {
     fn new(outcome: Outcome, exit: Exit) -> Ran {
-        Ran { outcome, exit, token: None, status: None, left: Vec::new(), complaint: None }
+        Ran { outcome, exit, token: None, status: None, left: Vec::new(), complaint: None, silent: false }
     }
 
     fn because(self, what: String) -> Ran {
         Ran { complaint: Some(what), ..self }
+    }
+
+    /// That somebody else holds it is not said.
+    pub(crate) fn silent_if_not_acquired(self) -> Ran {
+        Ran { silent: self.outcome == Outcome::NotAcquired, ..self }
     }
 
     /// It could not be run, or not to its end.
@@ -108,7 +115,7 @@ impl Ran {
 
     /// Says and writes it.
     pub(crate) fn tell(self, name: &str, store: &str, report: &mut ReportFile) -> Exit {
-        if let Some(what) = &self.complaint {
+        if let Some(what) = self.complaint.as_ref().filter(|_| !self.silent) {
             say(what);
         }
         let (code, signal) = match self.status {

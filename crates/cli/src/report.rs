@@ -6,6 +6,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::output;
+
 /// What became of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -58,7 +60,7 @@ impl ReportFile {
 
     pub(crate) fn write(&mut self, report: &Report<'_>) -> io::Result<()> {
         let Some(file) = &mut self.0 else { return Ok(()) };
-        let mut line = serde_json::to_string(report)?;
+        let mut line = output::safe_json(&serde_json::to_string(report)?);
         line.push('\n');
         file.write_all(line.as_bytes())
     }

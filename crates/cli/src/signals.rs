@@ -148,6 +148,11 @@ fn ignored() -> u64 {
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
+/// Whether this process ignores this signal.
+pub(crate) fn is_ignored(number: i32) -> bool {
+    ignored() & bit(number) != 0
+}
+
 fn bit(number: i32) -> u64 {
     u32::try_from(number - 1).ok().and_then(|at| 1_u64.checked_shl(at)).unwrap_or(0)
 }

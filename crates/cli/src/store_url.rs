@@ -146,15 +146,24 @@ impl fmt::Display for StoreUrl {
         let (scheme, rest) = self.url.split_once("://").map_or(("", &*self.url), |(scheme, rest)| (scheme, rest));
         if scheme == "sqlite" {
             // A path, and nothing else.
-            return f.write_str(&self.url);
+            return f.write_str(&without_unknown_parameters(&self.url));
         }
         // The last @, wherever it is: a password may be written with any character.
         let shown = rest.rsplit_once('@').map_or(rest, |(_, shown)| shown);
         // Without one, what stands for a port may be a password whose host was forgotten.
         let hosts = shown.split(['/', '?']).next().unwrap_or(shown);
         let shown = if hosts.split(',').all(may_be_a_host) { shown } else { "…" };
+        let shown = &without_unknown_parameters(shown);
         if scheme.is_empty() { f.write_str(shown) } else { write!(f, "{scheme}://{shown}") }
     }
+}
+
+/// A parameter that no store has may be a password that somebody wrote there.
+fn without_unknown_parameters(url: &str) -> String {
+    let Some((before, query)) = url.split_once('?') else { return url.into() };
+    let known = |pair: &&str| ["timeout=", "prefix="].iter().any(|key| pair.starts_with(key));
+    let shown: Vec<&str> = query.split('&').map(|pair| if known(&pair) { pair } else { "…" }).collect();
+    format!("{before}?{}", shown.join("&"))
 }
 
 fn may_be_a_host(host: &str) -> bool {
@@ -185,6 +194,10 @@ mod tests {
             ("etcd://a:1,b:2/ns", "etcd://a:1,b:2/ns"),
             ("me:s3cret@host", "host"),
             ("sqlite:///a/b@c.db", "sqlite:///a/b@c.db"),
+            ("redis://h/0?password=s3cret", "redis://h/0?…"),
+            ("redis://h?s3cret", "redis://h?…"),
+            ("redis://h?timeout=9&pass=s3cret&prefix=a:", "redis://h?timeout=9&…&prefix=a:"),
+            ("sqlite:///a.db?key=s3cret", "sqlite:///a.db?…"),
         ] {
             let url = StoreUrl::new(url);
             assert_eq!(url.to_string(), shown);

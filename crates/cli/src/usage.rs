@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::{self, Write, stderr, stdout};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Error, Parser};
+use clap::{CommandFactory, Error, Parser};
 
 use crate::args::Args;
 use crate::exit::USAGE;
@@ -18,6 +18,10 @@ pub(crate) fn say(mut error: Error, words: &[OsString]) -> io::Result<u8> {
     if error.kind() == ErrorKind::UnknownArgument {
         // The usual advice is to pass a mistyped option on to the program.
         error.remove(ContextKind::Suggested);
+    }
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        // Ours sees letters in the wrong order.
+        error.remove(ContextKind::SuggestedSubcommand);
     }
     let text = |colours: bool| {
         let text = error.render();
@@ -39,11 +43,23 @@ fn hint(error: &Error, words: &[OsString]) -> Option<String> {
             let separated = separated(words, unknown)?;
             Some(format!("put -- before the program: {separated}"))
         }
+        (ErrorKind::InvalidSubcommand, _) => Some(format!("did you mean `leasehold {}`?", nearest(command)?)),
         (ErrorKind::MissingRequiredArgument, _) if command == "break" => {
             Some("`leasehold who NAME` shows the token of the hold".into())
         }
         _ => None,
     }
+}
+
+/// The command that was meant, if one differs by a slip or two of the fingers, such as two letters in the wrong order.
+fn nearest(typed: &str) -> Option<String> {
+    let commands = Args::command();
+    let names =
+        commands.get_subcommands().flat_map(|it| std::iter::once(it.get_name()).chain(it.get_visible_aliases()));
+    let near = names.map(|name| (strsim::osa_distance(typed, name), name));
+    let most = if typed.chars().count() > 4 { 2 } else { 1 };
+    let nearest = near.filter(|(slips, _)| *slips <= most).min()?;
+    Some(nearest.1.to_owned())
 }
 
 /// The same words with the `--` that was forgotten before this one, if that mends them.
@@ -108,6 +124,12 @@ mod tests {
             let said = said(words);
             assert!(said.ends_with(&format!("put -- before the program: {mended}")), "{said}");
         }
+        for (typed, meant) in
+            [("rnu", "run"), ("rn", "run"), ("lits", "list"), ("gaurantees", "guarantees"), ("brake", "break")]
+        {
+            assert!(said(&["leasehold", typed]).ends_with(&format!("did you mean `leasehold {meant}`?")), "{typed}");
+        }
+        assert!(!said(&["leasehold", "frobnicate"]).contains("did you mean"));
         assert!(!said(&["leasehold", "run", "x", "--frob", "--", "true"]).contains("put --"));
         assert!(said(&["leasehold", "break", "x"]).contains("leasehold who"));
     }

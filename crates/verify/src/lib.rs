@@ -16,4 +16,4 @@ mod servers;
 
 pub use findings::{Finding, Severity};
 pub use report::{Broken, Granted, Promise, Verification};
-pub use run::{Progress, verify};
+pub use run::{Progress, verify, verify_until};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::seam::{Backend, Moment};
-use leasehold::{Guarantees, Name, Result, Store};
+use leasehold::{Error, ErrorKind, Guarantees, Name, Result, Store};
 use leasehold_conformance::verdicts;
 
 use crate::findings::Severity;
@@ -16,6 +16,8 @@ use crate::servers;
 const AT_ONCE: usize = 6;
 /// The same where all clients write one file, one after the other.
 const AT_ONCE_IN_A_FILE: usize = 2;
+/// How long requests of aborted cases may still be on their way.
+const SETTLED: Duration = Duration::from_secs(1);
 /// How long the removal of the namespace may take.
 const REMOVAL: Duration = Duration::from_secs(20);
 
@@ -42,7 +44,24 @@ pub struct Progress<'a> {
 ///
 /// # Cancel safety
 /// Dropped midway, cases are aborted, and what they held ends with its lease.
-pub async fn verify(url: &str, address: &str, mut progress: impl FnMut(Progress<'_>)) -> Result<Verification> {
+pub async fn verify(url: &str, address: &str, progress: impl FnMut(Progress<'_>)) -> Result<Verification> {
+    let judged = verify_until(url, address, progress, std::future::pending()).await?;
+    judged.ok_or_else(|| Error::new(ErrorKind::Internal, "stopped, and nobody has stopped it"))
+}
+
+/// The same until `stop` resolves: then `None`, and what the cases had in the namespace is removed all the same.
+///
+/// # Errors
+/// As [`verify`]'s.
+///
+/// # Cancel safety
+/// As [`verify`]'s.
+pub async fn verify_until(
+    url: &str,
+    address: &str,
+    mut progress: impl FnMut(Progress<'_>),
+    stop: impl Future<Output = ()>,
+) -> Result<Option<Verification>> {
     let begin = Moment::now();
     let connect = Connect::to(url);
     let client = connect.client().await?;
@@ -50,25 +69,36 @@ pub async fn verify(url: &str, address: &str, mut progress: impl FnMut(Progress<
     let root = format!("leasehold-verify-{:016x}", fastrand::u64(..));
     let store = Store::new(client.clone()).namespace(&root);
 
-    let mut server = servers::inspect(url).await;
-    server.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity == Severity::Warning));
-    let leases = leases(&store, &guarantees).await;
-    // A lease shorter than the store's own lateness would judge the load of the machine.
-    let comfortable = guarantees.min_ttl.max(guarantees.recovery).max(Duration::from_secs(1));
-    let ttl = granted(&store, comfortable).await.map_or(comfortable, |granted| granted.max(comfortable));
-    let lacking = lacking(&store).await;
-    let guest = Guest { connect, guarantees: guarantees.clone(), prefix: format!("{root}/"), ttl, lacking };
-    let mut done = 0;
-    let at_once = if url.trim_start().starts_with("sqlite:") { AT_ONCE_IN_A_FILE } else { AT_ONCE };
-    let verdicts = verdicts(Arc::new(guest), at_once, |verdict, of| {
-        done += 1;
-        progress(Progress { done, of, case: verdict.case.name });
-    })
-    .await;
-
+    let judging = Box::pin(async {
+        let mut server = servers::inspect(url).await;
+        server.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity == Severity::Warning));
+        let leases = leases(&store, &guarantees).await;
+        // A lease shorter than the store's own lateness would judge the load of the machine.
+        let comfortable = guarantees.min_ttl.max(guarantees.recovery).max(Duration::from_secs(1));
+        let ttl = granted(&store, comfortable).await.map_or(comfortable, |granted| granted.max(comfortable));
+        let lacking = lacking(&store).await;
+        let guest = Guest { connect, guarantees: guarantees.clone(), prefix: format!("{root}/"), ttl, lacking };
+        let mut done = 0;
+        let at_once = if url.trim_start().starts_with("sqlite:") { AT_ONCE_IN_A_FILE } else { AT_ONCE };
+        let verdicts = verdicts(Arc::new(guest), at_once, |verdict, of| {
+            done += 1;
+            progress(Progress { done, of, case: verdict.case.name });
+        })
+        .await;
+        (server, leases, verdicts)
+    });
+    let judged = tokio::select! {
+        judged = judging => Some(judged),
+        () = stop => None,
+    };
+    if judged.is_none() {
+        // What was on its way when its case was aborted arrives, or has been given up.
+        tokio::time::sleep(SETTLED).await;
+    }
     let left_behind = remove(url, &*client, &store, &root).await;
     let _ = client.close().await;
-    Ok(Verification {
+    let Some((server, leases, verdicts)) = judged else { return Ok(None) };
+    Ok(Some(Verification {
         address: address.to_owned(),
         store: guarantees.store.to_owned(),
         version: server.version,
@@ -79,7 +109,7 @@ pub async fn verify(url: &str, address: &str, mut progress: impl FnMut(Progress<
         notes: guarantees.notes.to_owned(),
         left_behind,
         seconds: Moment::now().since(begin).as_secs_f64(),
-    })
+    }))
 }
 
 /// What the server makes of short and long leases: some round up, some have limits of their own.

@@ -54,10 +54,13 @@ async fn who_ls_and_break(stage: &Stage) {
     assert!(table.lines().count() == 2 && table.contains("job"), "{table}");
     assert_eq!(text(&mut stage.leasehold(["ls", "other"])).lines().count(), 1);
 
-    let evict = |token: u64| code(&mut stage.leasehold(["break", "job", "--token", &token.to_string()]));
-    assert_eq!(evict(token - 1), Some(1));
+    let evict = |words: &[&str]| code(&mut stage.leasehold(["break", "job"].into_iter().chain(words.iter().copied())));
+    let (right, wrong) = (token.to_string(), (token - 1).to_string());
+    assert_eq!(evict(&["--token", &wrong]), Some(1));
+    assert_eq!(evict(&[&wrong]), Some(1));
     assert_eq!(line(stage, "job"), (1, 1), "a wrong token ends nothing");
-    assert_eq!(evict(token), Some(0));
+    assert_eq!(evict(&[&right, "--token", &right]), Some(64), "once is enough");
+    assert_eq!(evict(&[&right]), Some(0));
     assert_eq!(holder.end().code(), Some(76));
     assert_eq!(next.end().code(), Some(0));
     assert_eq!(code(&mut stage.leasehold(["break", "job"])), Some(64));
@@ -85,6 +88,12 @@ async fn readers_share_and_permits_are_counted(stage: &Stage) {
 
     let _permits = [hold("pool", &["--permits", "2"]), hold("pool", &["--permits", "2"])];
     until_line(stage, "pool", 2, 0);
+    let (_, who) = json(&mut stage.leasehold(["who", "pool", "--json"]));
+    assert_eq!((&who["holders"][0]["mode"], &who["holders"][0]["of"]), (&"permits".into(), &2.into()), "{who}");
+    let shown = text(&mut stage.leasehold(["who", "pool"]));
+    assert!(shown.contains("2 of 2 permits are taken") && shown.contains("1 of 2"), "{shown}");
+    assert_eq!(json(&mut stage.leasehold(["who", "table", "--json"])).1["holders"][1]["mode"], "shared");
+    assert!(text(&mut stage.leasehold(["who", "table"])).contains("shared"));
     assert_eq!(code(&mut stage.run("pool", ["-n", "--permits", "2", "--", "true"])), Some(75));
     assert_eq!(code(&mut stage.run("pool", ["-n", "--permits", "0", "--", "true"])), Some(64));
 }
@@ -126,4 +135,23 @@ fn the_version_has_the_commit() {
     if let Some(commit) = commit.filter(|commit| commit.status.success()) {
         assert!(version.contains(String::from_utf8(commit.stdout).unwrap().trim()), "{version}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_is_cut_says_so() {
+    let stage = crate::support::sqlite().await;
+    let _holders = ["a", "b", "c"].map(|name| Running::start(&mut stage.run(name, ["--", "sleep", "1000"])));
+    ["a", "b", "c"].into_iter().for_each(|name| until_line(&stage, name, 1, 0));
+    let list = |words: &[&str]| {
+        let output = output(&mut stage.leasehold(["ls", "--json"].into_iter().chain(words.iter().copied())));
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let names: Vec<String> =
+            found.as_array().unwrap().iter().map(|line| line["name"].as_str().unwrap().to_owned()).collect();
+        (names.concat(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (names, said) = list(&["--limit", "2"]);
+    assert!(names == "ab" && said.contains("first 2") && said.contains("--after \"b\""), "{said}");
+    assert_eq!(list(&["--limit", "2", "--after", "b"]), ("c".into(), String::new()));
+    assert_eq!(list(&["--limit", "3"]), ("abc".into(), String::new()));
+    assert_eq!(code(&mut stage.leasehold(["ls", "--limit", "0"])), Some(64));
 }

@@ -47,16 +47,18 @@ async fn what_cannot_be_written_is_no_success() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_wrote_does_not_move_the_cursor() {
     let stage = support::redis().await;
-    let evil = "me\x1b[2J\r\n";
+    let evil = "me\x1b[2J\r\n\u{9b}2J\u{202e}";
     let _holder = Running::start(&mut stage.run("job\x1b[2J", ["--label", evil, "--", "sleep", "1000"]));
     until("the holder", || (code(&mut stage.leasehold(["who", "job\x1b[2J"])) == Some(0)).then_some(()));
     for words in [&["who", "job\x1b[2J"][..], &["ls"], &["who", "job\x1b[2J", "--json"], &["ls", "--json"]] {
         let shown = output(&mut stage.leasehold(words.iter().copied()));
-        assert!(shown.stdout.contains(&b'm') && !shown.stdout.contains(&0x1b), "{shown:?}");
+        let text = String::from_utf8(shown.stdout).unwrap();
+        assert!(text.contains("me") && !text.contains(['\x1b', '\u{9b}', '\u{202e}']), "{text:?}");
     }
     let refused = output(&mut stage.run("job\x1b[2J", ["-n", "--", "true"]));
-    assert!(!refused.stderr.contains(&0x1b) && refused.stderr.ends_with(b"\n"), "{refused:?}");
-    assert_eq!(String::from_utf8(refused.stderr).unwrap().lines().count(), 1);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(!said.contains(['\x1b', '\u{9b}', '\u{202e}']) && said.ends_with('\n'), "{said:?}");
+    assert_eq!(said.lines().count(), 1);
 }
 
 #[test]
@@ -160,10 +162,18 @@ fn the_manual_and_the_completions() {
     }
     // What bash completes.
     let script = "complete() { [[ $* = *_leasehold* ]] && done=1; }; . \"$0\"; [[ $done ]] || exit 1; \
-                  COMP_WORDS=(leasehold run --max); COMP_CWORD=2; _leasehold leasehold --max run; echo \"${COMPREPLY[@]}\"";
+                  COMP_WORDS=(leasehold run --max); COMP_CWORD=2; _leasehold leasehold --max run; echo \"${COMPREPLY[@]}\"; \
+                  COMP_WORDS=(leasehold run x -- unshar); COMP_CWORD=4; _leasehold_or_program leasehold unshar --; echo \"${COMPREPLY[@]}\"; \
+                  COMP_WORDS=(leasehold run x -- cat /etc/passw); COMP_CWORD=5; _leasehold_or_program leasehold /etc/passw cat; echo \"${COMPREPLY[@]}\"; \
+                  COMP_WORDS=(leasehold run x -- --max); COMP_CWORD=4; _leasehold_or_program leasehold --max --; echo \"${COMPREPLY[@]}\"";
     let file = folder.path().join("completions");
     let to = File::create(&file).unwrap();
     assert!(leasehold(["completions", "bash"]).stdout(to).status().unwrap().success());
     let completed = output(Command::new("bash").args(["-c", script]).arg(&file));
-    assert_eq!(String::from_utf8(completed.stdout).unwrap().trim(), "--max-hold");
+    let lines = String::from_utf8(completed.stdout).unwrap();
+    let lines: Vec<&str> = lines.lines().collect();
+    assert_eq!(lines[0], "--max-hold");
+    assert!(lines[1].split(' ').any(|word| word == "unshare"), "a program: {lines:?}");
+    assert!(lines[2].contains("/etc/passwd"), "a file: {lines:?}");
+    assert_eq!(lines[3], "", "no option of ours");
 }

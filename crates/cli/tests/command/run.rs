@@ -4,8 +4,10 @@ use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use crate::support::{self, Family, Running, Stage, code, leasehold, output, send, until, words_of};
+use crate::support::{self, Family, LONG, Running, Stage, code, leasehold, output, send, until, words_of};
+use leasehold::seam::Moment;
 use leasehold_testbed::{Redis, RedisOptions};
 use rustix::process::Signal;
 
@@ -20,6 +22,7 @@ on!(redis, sqlite: the_program_has_a_clean_signal_state);
 on!(redis, sqlite, etcd, zookeeper, redlock: max_hold_ends_even_what_ignores_sigterm);
 on!(redis, sqlite, etcd, zookeeper, redlock: an_evicted_holder_is_ended);
 on!(redis, sqlite: leftovers);
+on!(redis, sqlite, etcd, zookeeper: min_hold);
 on!(redis, sqlite: reports);
 on!(redis, sqlite: as_the_first_process_of_a_namespace);
 on!(redis, sqlite: bad_names);
@@ -138,13 +141,18 @@ async fn a_signal_ends_the_wait_and_leaves_no_place_in_line(stage: &Stage) {
 }
 
 fn waiters(stage: &Stage) -> usize {
-    let store = tokio::task::block_in_place(|| {
+    waiters_and_holders(stage).0
+}
+
+fn waiters_and_holders(stage: &Stage) -> (usize, usize) {
+    let line = tokio::task::block_in_place(|| {
         tokio::runtime::Handle::current().block_on(async {
             let store = leasehold::connect(&stage.url).await?;
             store.lock("job").inspect().await
         })
     });
-    store.unwrap().waiters.len()
+    let line = line.unwrap();
+    (line.waiters.len(), line.holders.len())
 }
 
 async fn what_the_caller_ignores_stays_ignored(stage: &Stage) {
@@ -179,6 +187,37 @@ async fn max_hold_ends_even_what_ignores_sigterm(stage: &Stage) {
     assert!(family.alive().is_empty());
     // The lock was given back, not left to run out.
     assert_eq!(code(&mut stage.run("job", ["--no-wait", "--", "true"])), Some(0));
+}
+
+/// The lock stays taken, whether the store keeps it alone or the command does; and only so long.
+async fn min_hold(stage: &Stage) {
+    let alone = leasehold::connect(&stage.url).await.unwrap().guarantees().min_hold_outlives_process;
+    let began = Moment::now();
+    let mut first = Running::start(&mut stage.run("job", ["--min-hold", "3s", "--", "sh", "-c", "exit 4"]));
+    if alone {
+        assert_eq!(first.end().code(), Some(4));
+        assert!(Moment::now().since(began) < Duration::from_secs(3), "it ends at once");
+    }
+    until("the hold", || (waiters_and_holders(stage).1 == 1).then_some(()));
+    assert_eq!(code(&mut stage.run("job", ["-n", "--", "true"])), Some(75), "it is taken");
+    assert_eq!(code(&mut stage.run("job", ["--", "true"])), Some(0));
+    let waited = Moment::now().since(began);
+    assert!(waited >= Duration::from_millis(2900) && waited < LONG, "{waited:?}");
+    assert_eq!(first.end().code(), Some(4));
+    // One that ends later is given back at once.
+    let began = Moment::now();
+    assert_eq!(code(&mut stage.run("job", ["--min-hold", "100ms", "--", "sleep", "0.3"])), Some(0));
+    assert_eq!(code(&mut stage.run("job", ["--", "true"])), Some(0));
+    assert!(Moment::now().since(began) < stage.ttl, "nothing ran out");
+    if !alone {
+        // Somebody does not want to wait: the hold ends with the wait.
+        let mut first = Running::start(&mut support::afresh(&stage.run("job", ["--min-hold", "1h", "--", "true"])));
+        until("the hold", || (waiters_and_holders(stage).1 == 1).then_some(()));
+        until("the program's end", || support::children_of(first.pid()).is_empty().then_some(()));
+        first.signal(Signal::TERM);
+        assert_eq!(first.end().code(), Some(0));
+        assert_eq!(waiters_and_holders(stage), (0, 0));
+    }
 }
 
 async fn an_evicted_holder_is_ended(stage: &Stage) {

@@ -1,7 +1,11 @@
 //! `leasehold verify` through the binary: what is wrong with a server is found and said, and nothing is left on it.
 
-use crate::support::{code, leasehold, output};
+use std::time::Duration;
+
+use crate::support::{LONG, Running, code, leasehold, output};
+use leasehold::seam::Moment;
 use leasehold_testbed::{Redis, RedisOptions};
+use rustix::process::Signal;
 use serde_json::Value;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,6 +38,23 @@ async fn an_etcd_below_the_lease_fix_is_found_out() {
     // Debian ships 3.4.23; a newer one in its place has nothing to warn of.
     assert_eq!(warned, version.starts_with("3.4.1") || version.starts_with("3.4.2"), "{version}: {json}");
     assert_eq!(found[0]["store"], "etcd");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_stopped_leaves_nothing_behind() {
+    let redis = Redis::start().await.unwrap();
+    let mut command = leasehold(["verify", &redis.url()]);
+    let said = tempfile::NamedTempFile::new().unwrap();
+    let mut verify = Running::start(command.stderr(said.reopen().unwrap()));
+    let give_up = Moment::now() + LONG;
+    while redis.dbsize().await.unwrap() < 20 {
+        assert!(Moment::now() < give_up && !verify.has_ended(), "no keys");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    verify.signal(Signal::TERM);
+    assert_eq!(verify.end().code(), Some(143));
+    assert_eq!(redis.dbsize().await.unwrap(), 0, "{:?}", redis.keys("*").await);
+    assert!(std::fs::read_to_string(said.path()).unwrap().contains("the namespace was removed"));
 }
 
 #[test]

@@ -24,6 +24,10 @@ fn a_bad_command_line() {
         (&["run", "x", "./job.sh", "-a"], "put -- before the program: leasehold run x -- ./job.sh -a"),
         (&["run", "--store", SECRET, "x", "a"], "leasehold run --store redis://127.0.0.1:1 x -- a"),
         (&["break", "x"], "leasehold who"),
+        (&["rnu", "x", "--", "true"], "did you mean `leasehold run`?"),
+        (&["run", "x", "--min-hold", "2", "--max-hold", "1", "--", "true"], "--min-hold is longer than --max-hold"),
+        (&["guarantees", "redis://h/0?password=s3cret", "--frobnicate"], "--frobnicate"),
+        (&["guarantees", "redis://127.0.0.1:1/0?password=s3cret"], "redis://127.0.0.1:1/0?…: "),
         (&["run", "x", "--max-hold", "0s", "--", "true"], "at once"),
         (&["run", "x", "--report", "-", "--", "true"], "/dev/stderr"),
         (&["run", "x", "--store", "rediss://me:s3cret@h", "--", "true"], "rediss://h: this build has no TLS"),
@@ -92,4 +96,36 @@ fn who_only_looks_makes_no_file() {
     // Where nobody has locked anything yet, nobody holds.
     let mut who = leasehold(["who", "job"]);
     assert_eq!(code(who.env_remove("XDG_STATE_HOME").env("HOME", home.path())), Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quiet_one_says_nothing_of_a_lock_that_is_held() {
+    let stage = support::sqlite().await;
+    let _holder = Running::start(&mut stage.run("job", ["--", "sleep", "1000"]));
+    until("the holder", || (code(&mut stage.leasehold(["who", "job"])) == Some(0)).then_some(()));
+    let cron = output(&mut stage.run("job", ["-q", "-n", "-E", "0", "--", "true"]));
+    assert_eq!((cron.status.code(), &cron.stdout[..], &cron.stderr[..]), (Some(0), &b""[..], &b""[..]));
+    // Seconds without a unit; the report has the reason all the same, and a fault is said.
+    let report = tempfile::NamedTempFile::new().unwrap();
+    let mut waited = stage.run("job", ["-q", "-w", "0.2", "--report"]);
+    let (status, quiet) = said(waited.arg(report.path()).args(["--", "true"]));
+    assert_eq!((status, &*quiet), (Some(75), ""));
+    assert!(fs::read_to_string(report.path()).unwrap().contains("held by"));
+    let (status, fault) =
+        said(&mut leasehold(["run", "job", "-q", "-n", "--store", "redis://127.0.0.1:1", "--", "true"]));
+    assert!(status == Some(69) && fault.contains("redis://127.0.0.1:1"), "{fault}");
+}
+
+#[test]
+fn too_few_file_descriptors_are_said() {
+    for limit in ["4", "6", "7", "12", "40"] {
+        for words in ["run job -- true", "ls", "compare memory:// --glance", "verify memory://"] {
+            let mut shell = Command::new("bash");
+            shell
+                .args(["-c", &format!("ulimit -n {limit}; exec $L {words}")])
+                .env("L", env!("CARGO_BIN_EXE_leasehold"));
+            let (status, said) = said(&mut shell);
+            assert!(status == Some(125) && said.contains("ulimit -n 64"), "{limit}, {words}: {status:?}, {said}");
+        }
+    }
 }
