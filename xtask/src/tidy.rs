@@ -17,7 +17,7 @@ const MAX_LINES: usize = 500;
 const STORES: [(&str, usize); 9] = [
     ("memory", 415),
     ("sqlite", 1790),
-    ("redis", 915),
+    ("redis", 918),
     ("redis-client", 865),
     ("redlock", 1025),
     ("etcd", 860),
