@@ -79,11 +79,12 @@ impl Drop for Observation {
     }
 }
 
-/// One connection, its number, and the channels that it is subscribed to.
+/// One connection, its number, how much came over it, and the channels that it is subscribed to.
 #[derive(Clone)]
 struct Wire {
     connection: MultiplexedConnection,
     nth: u64,
+    came: Arc<AtomicU64>,
     heard: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -174,7 +175,7 @@ impl Connection {
             _ = ended => return Err(link.at(&Error::new(ErrorKind::Ambiguous, GIVEN_UP))),
             () = slow => return Err(link.at(&Error::new(ErrorKind::Ambiguous, GIVEN_UP))),
         };
-        link.judge(wire.nth, doubt, &answers);
+        link.judge(&wire, doubt, &answers);
         answers.map_err(|e| link.at(&of_request(&e)))
     }
 
@@ -256,20 +257,21 @@ impl Link {
     }
 
     /// What the answers to requests say of the connection.
-    fn judge(&self, nth: u64, doubt: Doubt<'_>, answers: &RedisResult<Vec<Value>>) {
+    fn judge(&self, wire: &Wire, doubt: Doubt<'_>, answers: &RedisResult<Vec<Value>>) {
         match answers {
             Ok(answers) => {
                 std::mem::forget(doubt);
+                wire.came.fetch_add(1, Ordering::Relaxed);
                 let refusals = answers.iter().filter_map(|answer| match answer {
                     Value::ServerError(e) => Some(e.clone().into()),
                     _ => None,
                 });
                 match refusals.into_iter().find(ends_connection) {
-                    Some(e) => self.fail(nth, self.at(&of_connect(&e))),
+                    Some(e) => self.fail(wire.nth, self.at(&of_connect(&e))),
                     None => self.useful.store(true, Ordering::Relaxed),
                 }
             }
-            Err(e) if ends_connection(e) => self.fail(nth, self.at(&of_connect(e))),
+            Err(e) if ends_connection(e) => self.fail(wire.nth, self.at(&of_connect(e))),
             // Silence: the doubt stands.
             Err(_) => {}
         }
@@ -322,7 +324,7 @@ impl Link {
             .set_push_sender(hear);
         let connection = self.client.get_multiplexed_async_connection_with_config(&config).await;
         let connection = connection.map_err(|e| self.at(&of_connect(&e)))?;
-        let wire = Wire { connection: connection.clone(), nth, heard: Arc::default() };
+        let wire = Wire { connection: connection.clone(), nth, came: Arc::default(), heard: Arc::default() };
         tokio::try_join!(self.asks_mode(connection), self.tune(&wire))?;
         Ok(wire)
     }
@@ -352,8 +354,10 @@ impl Link {
         Ok(())
     }
 
-    /// Doubts a connection: it has to answer, before another one does. Says whether it was replaced.
+    /// Doubts a connection: it has to answer, before another one does; also to an older request, since its requests may be many.
+    /// Says whether it was replaced.
     async fn doubt(self: &Arc<Self>, wire: &Wire) -> Result<bool> {
+        let before = wire.came.load(Ordering::Relaxed);
         let rival = async {
             sleep(self.waits + self.timeout / HEAD_START).await;
             self.make().await
@@ -362,6 +366,9 @@ impl Link {
             biased;
             answered = self.tune(wire) => answered.map(|()| false),
             Ok(rival) = rival => {
+                if wire.came.load(Ordering::Relaxed) != before {
+                    return Ok(false);
+                }
                 self.set(State::Up(rival));
                 self.ended.send_replace(wire.nth);
                 Ok(true)

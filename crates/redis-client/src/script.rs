@@ -9,8 +9,8 @@ use redis::{Cmd, Pipeline, ServerErrorKind, Value};
 use crate::connection::Connection;
 use crate::error::{again, junk};
 
-/// How many calls travel together: a flight of these takes the server a few milliseconds.
-const FLIGHT: usize = 1000;
+/// How many calls travel together: a flight of these takes the server a few milliseconds, so that answers come all the time.
+const FLIGHT: usize = 200;
 
 /// What scripts of both stores begin with, once they need it: the server's clock, and the greatest token.
 pub const CLOCK: &str = include_str!("clock.lua");

@@ -33,7 +33,8 @@ impl Redis {
     /// A condition for writes of your own to the same Redis: *`by` still holds*. The server checks it together with the write, in
     /// one step, so a holder that was paused, evicted or cut off past its lease writes nothing, without a token in your data.
     ///
-    /// For a `fast` lock that means this hold of the process, whichever of its tasks has the turn. It is only as good as the
+    /// For a `fast` lock that means this hold of the process, whichever of its tasks has the turn; a task whose turn is over
+    /// gets no condition. It is only as good as the
     /// server's memory of the lock: after an asynchronous failover it knows what the replica knew, and a hold that is forgotten
     /// writes nothing. Redis compares; the lock and your data are on one server and in one database.
     ///
@@ -58,10 +59,13 @@ impl Redis {
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it is another client's, or another store's. It asks nobody.
+    /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, is another client's, or another
+    /// store's. It asks nobody.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<StillHolds> {
         let lock = self.names.lock(by.full_name());
-        let id = by.place().and_then(|place| self.inbox.id_at(&place, &lock));
+        // A turn that is over has the entry of the next: only its own word tells them apart.
+        let place = by.place().filter(|_| by.is_valid());
+        let id = place.and_then(|place| self.inbox.id_at(&place, &lock));
         let Some(id) = id else {
             let what = "this Redis client holds nothing with this name and token";
             return Err(Error::new(ErrorKind::Lost, what).with_name(by.full_name()));

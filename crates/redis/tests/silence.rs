@@ -7,7 +7,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use leasehold_core::Store;
-use leasehold_core::seam::{Backend, Queue};
+use leasehold_core::seam::{Backend, Claim, Queue, Renewal};
 use leasehold_redis::Redis;
 use leasehold_testbed::Proxy;
 use support::*;
@@ -100,6 +100,27 @@ async fn a_server_that_is_only_slow_keeps_its_connection() {
             sleep(10).await;
         }
         granted(&store, &fair("y")).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_connection_that_answers_many_requests_slowly_is_kept() {
+    bounded(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        // So short a limit that thousands of requests take longer than one may be silent; each of them is answered in time.
+        let store = Redis::connect(&format!("redis://{}?timeout=1500", proxy.addr())).await.unwrap();
+        let mut tenures = Vec::new();
+        for n in 0..4000 {
+            let reader = Claim::new(format!("x/{}", n % 50).as_str(), SHARED, Queue::Fair, TTL, "");
+            tenures.push(tenure(&reader, Some(granted(&store, &reader).await.token)));
+        }
+        for _ in 0..2 {
+            let answers = store.renew(&tenures).await.unwrap();
+            let renewed = answers.iter().filter(|answer| matches!(answer, Renewal::Renewed(_))).count();
+            assert_eq!(renewed, tenures.len());
+        }
     })
     .await;
 }

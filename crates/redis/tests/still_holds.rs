@@ -45,10 +45,13 @@ async fn exactly_this_hold_writes_while_it_stands() {
         assert!(written(&held, &mut to).await);
         // A namespace with the same end of the name, and a name that contains it.
         let elsewhere = store.clone().namespace("shop").lock("x").ttl(TTL).acquire().await.unwrap();
-        assert!(written(&locks.still_holds(&elsewhere).unwrap(), &mut to).await);
+        let theirs = locks.still_holds(&elsewhere).unwrap();
+        assert!(written(&theirs, &mut to).await);
         assert!(locks.evict(elsewhere.full_name(), elsewhere.fencing_token()).await.unwrap());
         assert!(written(&held, &mut to).await);
-        assert!(!written(&locks.still_holds(&elsewhere).unwrap(), &mut to).await);
+        assert!(!written(&theirs, &mut to).await);
+        elsewhere.lost().await;
+        assert_eq!(locks.still_holds(&elsewhere).unwrap_err().kind(), ErrorKind::Lost);
         // Given back, and taken again by the same client.
         guard.release().await.unwrap();
         assert!(!written(&held, &mut to).await);

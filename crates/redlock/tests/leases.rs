@@ -138,8 +138,14 @@ async fn a_request_costs_the_same_however_many_read() {
             assert!(answers.iter().all(|answer| matches!(answer, Renewal::Renewed(_))));
             granted(&store, &crowd[0]).await;
             store.release(&crowd[1], None).await.unwrap();
-            let (scripts, inner) = calls(&nodes[0]).await;
-            assert!(scripts >= crowd.len() as u64, "{scripts} scripts");
+            // A majority's word is enough, and this node's may come later.
+            let (scripts, inner) = loop {
+                let (scripts, inner) = calls(&nodes[0]).await;
+                if scripts >= crowd.len() as u64 + 2 {
+                    break (scripts, inner);
+                }
+                sleep(5).await;
+            };
             each.push(inner as f64 / scripts as f64);
         }
         assert!(each[1] < each[0] + 2.0 && each[1] < 20.0, "calls for each request: {each:?}");
