@@ -136,53 +136,43 @@ async fn a_condition_is_about_its_own_name_of_several() {
     .await;
 }
 
-/// Stops the leader while a keep-alive lies in its socket, lets a rival take the lock, wakes it.
+/// Stops the leader while a keep-alive lies in its socket, wakes it for a moment, and lets a rival take the lock.
 async fn a_former_leader_wakes(cluster: &testbed::EtcdCluster, round: u64) {
-    let ttl = Duration::from_secs(3);
+    let ttl = Duration::from_secs(5);
     let leader = cluster.leader().await;
     let members = cluster.members();
     let beside: Vec<&str> = (1..3).map(|i| members[(leader + i) % 3].addr()).collect();
-    let holder = Store::new(client(members[leader].addr()).await).ttl(ttl);
+    let proxy = testbed::Proxy::to(members[leader].addr()).await.unwrap();
+    let holder = Store::new(client(proxy.addr()).await).ttl(ttl);
     let rival = Store::new(client(&beside.join(",")).await).ttl(ttl);
     let guard = holder.lock("a").acquire().await.unwrap();
-    // In every second round its stream of keep-alives is open.
-    tokio::time::sleep(ttl * u32::try_from(round % 2).unwrap() / 2).await;
-    let left = guard.remaining();
+    // From the first renewal on its stream of keep-alives is open.
+    let mut left = guard.remaining();
+    while guard.remaining() <= left {
+        left = guard.remaining();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     members[leader].pause().await.unwrap();
     let taken = tokio::spawn(rival.lock("a").acquire());
-    // Shortly before the hold would end.
-    tokio::time::sleep(left - Duration::from_millis(150 + round * 37 % 500)).await;
-    members[leader].resume().unwrap();
-    let both = async {
-        let taken = loop {
-            if taken.is_finished() {
-                break taken.await.unwrap().unwrap();
-            }
-            if guard.check().is_ok() && guard.remaining() > ttl {
-                panic!("a lease of more than its TTL");
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        };
-        let since = Moment::now();
-        while Moment::now().since(since) < ttl {
-            assert!(!(guard.is_valid() && taken.is_valid()), "two valid guards in round {round}");
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        taken.release().await.unwrap();
-    };
-    // If the renewal went on through the new leader, the hold does: then there is nothing to see.
-    let kept = async {
-        tokio::time::sleep(ttl * 2).await;
-        while guard.is_valid() {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    tokio::select! {
-        () = both => {}
-        () = kept => {}
-        () = tokio::time::sleep(ttl * 4) => {}
+    let other = cluster.leader().await;
+    assert_ne!(other, leader);
+    // The next keep-alive is on its way, and not given up yet.
+    while guard.remaining() > ttl * 2 / 3 - Duration::from_millis(150 + round * 37 % 300) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    members[leader].resume().unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // What it learns later does not help.
+    proxy.hold();
+    while !taken.is_finished() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let taken = taken.await.unwrap().unwrap();
+    let by = guard.remaining();
+    assert!(!(guard.is_valid() && taken.is_valid()), "two valid guards for {by:?} in round {round}");
+    taken.release().await.unwrap();
     drop(guard);
+    proxy.heal().await;
 }
 
 /// Some of the rounds of the campaign below.

@@ -1,0 +1,82 @@
+//! Many holds and many claims of one client: no renewal and no release stands behind a flood.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test judges by panicking")]
+#![allow(clippy::large_futures, reason = "a test is one future")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use futures_util::stream::{StreamExt, iter};
+use leasehold_core::seam::Moment;
+use leasehold_core::{Guard, Store};
+use leasehold_testbed as testbed;
+
+fn campaign() -> bool {
+    std::env::var_os("LEASEHOLD_CAMPAIGN").is_some()
+}
+
+/// So many locks.
+async fn hold(store: &Store, n: usize) -> Vec<Guard> {
+    let locks = (0..n).map(|i| store.lock(("held", i as u64)).acquire());
+    iter(locks).buffer_unordered(200).map(|guard| guard.unwrap()).collect().await
+}
+
+/// Keeps them for so long, and says what was lost. `each_second` is told how many seconds have passed.
+async fn keep(guards: &[Guard], seconds: u64, mut disturb: impl AsyncFnMut(u64)) -> usize {
+    let began = Moment::now();
+    for second in 0..seconds {
+        disturb(second).await;
+        while Moment::now().since(began) < Duration::from_secs(second + 1) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    guards.iter().filter(|guard| !guard.is_valid()).count()
+}
+
+/// 10,000 in the campaign.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_holds_of_a_short_lease_live_on() {
+    let (holds, seconds) = if campaign() { (10_000, 30) } else { (1_000, 6) };
+    within(300, async {
+        let server = server().await;
+        let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
+        let store = Store::new(client(proxy.addr()).await).ttl(Duration::from_secs(3));
+        let guards = hold(&store, holds).await;
+        assert_eq!(keep(&guards, seconds, async |_| {}).await, 0, "of {holds}, on a quiet network");
+        // A tenth of a second there and back, and a connection that is cut now and then.
+        proxy.delay(Duration::from_millis(50));
+        let cuts = async |second: u64| {
+            if second % 10 == 4 {
+                proxy.disconnect().await;
+            }
+        };
+        assert_eq!(keep(&guards, seconds, cuts).await, 0, "of {holds}, far away");
+    })
+    .await;
+}
+
+/// A crowd on one name: its holder is not lost, and each turn is given back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_on_one_name_loses_neither_holder_nor_release() {
+    let crowd = if campaign() { 3_000 } else { 500 };
+    within(if campaign() { 300 } else { 60 }, async {
+        let server = server().await;
+        let store = Store::new(client(server.addr()).await).ttl(Duration::from_secs(30));
+        let (held, hot) = (store.lock("held").acquire().await.unwrap(), store.lock("hot").acquire().await.unwrap());
+        let turn = async |lock: leasehold_core::Lock| lock.acquire().await.unwrap().release().await.unwrap();
+        let all: Vec<_> = (0..crowd).map(|_| tokio::spawn(turn(store.lock("hot")))).collect();
+        // It is given back in the midst of the flood.
+        while store.lock("hot").inspect().await.unwrap().waiters.len() < crowd.min(900) / 2 {
+            assert!(hot.is_valid());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        hot.release().await.unwrap();
+        for one in all {
+            one.await.unwrap();
+        }
+        assert!(held.is_valid());
+        held.release().await.unwrap();
+    })
+    .await;
+}
