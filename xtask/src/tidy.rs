@@ -21,7 +21,7 @@ const STORES: [(&str, usize); 9] = [
     ("redis-client", 865),
     ("redlock", 1025),
     ("etcd", 860),
-    ("etcd-client", 940),
+    ("etcd-client", 960),
     ("zookeeper", 700),
     ("zookeeper-client", 560),
 ];

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use etcd_client::{EventType, GetResponse, KeyValue, ResponseHeader, WatchResponse};
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use leasehold_core::ErrorKind;
 use leasehold_core::seam::locked;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{interval, sleep};
 
 use crate::cluster::{Cluster, oldest};
@@ -20,6 +21,9 @@ use crate::watch::Broken;
 
 /// How long to wait before another stream is opened.
 const BREATH: Duration = Duration::from_millis(200);
+/// How often a prefix is read before the whole stream is in doubt, and how many are read at once.
+const READS: u32 = 4;
+const READING: usize = 32;
 /// How often mirrors that nobody has are given up.
 const TIDY: Duration = Duration::from_secs(10);
 
@@ -33,6 +37,7 @@ pub struct Mirrors<V> {
     pub always: Arc<Mirrored<V>>,
     table: Mutex<Table<V>>,
     ordered: Notify,
+    reading: Semaphore,
 }
 
 #[derive(Debug)]
@@ -55,7 +60,14 @@ impl<V> Mirrors<V> {
     pub fn new(cluster: Arc<Cluster>, keep: fn(&str, &KeyValue) -> V, always: &str) -> Mirrors<V> {
         let always = Arc::new(Mirrored { prefix: always.into(), mirror: Mutex::new(Mirror::of_what_comes()) });
         let table = Table { mirrors: HashMap::new(), orders: Vec::new() };
-        Mirrors { cluster, keep, always, table: Mutex::new(table), ordered: Notify::new() }
+        Mirrors {
+            cluster,
+            keep,
+            always,
+            table: Mutex::new(table),
+            ordered: Notify::new(),
+            reading: Semaphore::new(READING),
+        }
     }
 
     /// The mirror of this prefix, which is kept at least until what this returns is dropped.
@@ -112,10 +124,23 @@ impl<V> Mirrors<V> {
         }
     }
 
+    /// One that fails is begun again by itself: the stream stands, and so do all other mirrors.
     async fn read(&self, mirror: Arc<Mirrored<V>>) -> leasehold_core::Result<Arc<Mirrored<V>>> {
-        let read = self.cluster.get(&*mirror.prefix, oldest(0)).await?;
-        mirror.read(&read, self.keep);
-        Ok(mirror)
+        let mut left = READS;
+        loop {
+            let turn = self.reading.acquire().await;
+            let read = self.cluster.get(&*mirror.prefix, oldest(0)).await;
+            drop(turn);
+            left -= 1;
+            match read {
+                Err(failure) if left == 0 || !failure.is(ErrorKind::Unavailable) => return Err(failure.into()),
+                Err(_) => sleep(BREATH).await,
+                Ok(read) => {
+                    mirror.read(&read, self.keep);
+                    return Ok(mirror);
+                }
+            }
+        }
     }
 
     /// Whether anybody but the stream has it. If not, nobody gets it any more.

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, PutOptions, ResponseHeader, TxnOp, TxnOpResponse};
-use leasehold_core::seam::{Admission, Claim, ClaimId, Claimed, ClaimedAll, Mode, Queue, Waiting, admit, same_permits};
+use leasehold_core::seam::{
+    Admission, Claim, ClaimId, Claimed, ClaimedAll, Mode, Moment, Queue, Waiting, admit, same_permits,
+};
 use leasehold_core::{Contention, Error, ErrorKind, Name, Result};
 use leasehold_etcd_client::{Failure, LeasedKey, oldest};
 
@@ -232,6 +234,7 @@ impl Store {
         let moved = vec![TxnOp::put(&*own.key.path, "", Some(same))];
         let there = self.cluster.change(own.key.was_created(own.created), moved).await?;
         let mut lines = self.lines();
+        lines.forget_rested(Moment::now());
         if let Some(own) = lines.own(&claim.name, claim.id).filter(|now| now.created == own.created) {
             (own.leaving, own.rests) = (true, Some(end));
         }

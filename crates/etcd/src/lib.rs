@@ -30,6 +30,21 @@
 //! use, renewed by one keep-alive for all that is held and waited for, and one more request for each 128 of them, which looks
 //! whether they are there.
 
+//! # For operators
+//!
+//! * Each acquisition and each release is a revision, which etcd keeps until it is compacted: run it with
+//!   `--auto-compaction-retention`.
+//! * A restore from a backup turns revisions back, and with them tokens: restore with `--bump-revision`, so that a later hold has
+//!   a greater token than any before. A holder whose key is not in the backup is told at its next renewal, and so is one whose
+//!   key was deleted by hand.
+//! * An eviction leaves a note under the evicted holder's lease, as long as that lives: under a long lease they pile up.
+//! * A server that is full (alarm `NOSPACE`) still releases and evicts, without the note; a claim, a downgrade and a
+//!   proclamation are refused as `Unavailable`, and leave everything as it was.
+//! * Servers before 3.4.30 and 3.5.12 revoke live leases when a leader wakes that was stopped for longer than they last
+//!   (etcd#15247): two hold then, until the renewal of the first. That a woken leader, or one that is about to revoke a lease,
+//!   answers a keep-alive as if it counted (etcd#15247, #14758, #20590, #21389) does no harm: each renewal looks at the keys.
+//! * Every change of users or roles makes signed tokens (`--auth-token=jwt`) old; clients authenticate anew, once each.
+
 mod claim;
 mod fence;
 mod line;
@@ -69,6 +84,9 @@ impl Etcd {
     /// The port is 2379 unless given, the user and the password are percent-encoded, and `timeout` (1000 unless given,
     /// from 10 to 10000) is how long one request to one endpoint may take. All keys begin with the namespace and `/`.
     ///
+    /// All endpoints are tried, from one at random on. An endpoint that does not answer within `timeout` is given up to
+    /// four times as long after that, so that a client works over round trips of more than a second.
+    ///
     /// Fails within three seconds: `Invalid` for a bad URL, `Unavailable` when no endpoint answers, `Denied` for a user
     /// that etcd does not let in.
     pub async fn connect(url: &str) -> Result<Etcd> {
@@ -77,7 +95,8 @@ impl Etcd {
 
     /// Connects with options of [`etcd_client`], for what a URL cannot say: TLS, for instance, with that crate's features.
     ///
-    /// One client is made for each endpoint. Require-leader, the connect timeout and the keep-alive pings are set here.
+    /// One client is made for each endpoint. Require-leader, the connect timeout and the keep-alive pings are set here,
+    /// whatever the options say: without pings, a watch on a connection that has died in silence is never missed.
     pub async fn with_options<E: Into<String>>(
         endpoints: impl IntoIterator<Item = E>,
         namespace: &str,
@@ -162,8 +181,9 @@ impl Backend for Etcd {
             .notes(
                 "A restore from a backup may turn revisions, and so tokens, back. The server raises a TTL to 1.5 times its \
                  election timeout; a new leader extends every lease by its TTL. All locks of one client and TTL share one \
-                 lease, and are lost with it. Servers before 3.4.30 and 3.5.12 may revoke live leases when a stopped \
-                 leader wakes (etcd#15247).",
+                 lease, and are lost with it. What is left of a min_hold lasts whole seconds, rounded up. Servers before \
+                 3.4.30 and 3.5.12 may revoke live leases when a stopped leader wakes (etcd#15247): the holder learns it at \
+                 its next renewal.",
             )
     }
 
