@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{broadcast, watch};
 
 use crate::claim::ClaimId;
-use crate::grant::Grant;
+use crate::grant::{Grant, Validity};
 use crate::loss::Loss;
 use crate::name::Name;
 use crate::sync::locked;
@@ -32,6 +32,7 @@ pub(crate) enum Ring {
     ClaimAgain,
     Granted(Grant),
     Lost(Loss),
+    Shortened(Validity),
 }
 
 /// Who listens for one claim.
@@ -63,6 +64,12 @@ impl Bells {
     /// This claim's entry is surely gone, granted or waiting.
     pub fn lost(&self, id: ClaimId, loss: Loss) {
         self.ring(id, Ring::Lost(loss));
+    }
+
+    /// The server goes by other terms than it did, and this claim's hold surely lasts only so long: the one way in which what
+    /// was promised gets shorter. It must name its instant, too.
+    pub fn shortened(&self, id: ClaimId, validity: Validity) {
+        self.ring(id, Ring::Shortened(validity));
     }
 
     /// The holder of this name, or its label, may have changed: observers look.

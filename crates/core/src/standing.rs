@@ -318,6 +318,14 @@ impl State {
         self.tell = true;
     }
 
+    /// The server goes by other terms now.
+    fn shorten(&mut self, until: Moment) {
+        if let Some(mine) = &mut self.grant {
+            self.tell |= until < mine.until;
+            mine.until = mine.until.min(until);
+        }
+    }
+
     fn ends(&self) -> Option<Moment> {
         let until = self.grant.as_ref()?.until;
         Some(self.max_until.map_or(until, |max| max.min(until)))
@@ -333,6 +341,10 @@ impl Ear for Standing {
                 self.grant(grant, sent);
             }
             Ring::Lost(loss) => self.lose(loss),
+            Ring::Shortened(validity) => {
+                let until = validity.until(self.clock.now());
+                self.with(|state| state.shorten(until));
+            }
             Ring::Granted(_) | Ring::ClaimAgain => self.with(|state| (state.rung, state.tell) = (true, true)),
         }
     }
@@ -366,6 +378,19 @@ mod tests {
         s.extend(Validity::from(TTL), time.clock().now());
         assert_eq!(s.loss(), Some(Loss::Expired));
         s.grant(grant(1, time.clock().now()), time.clock().now());
+        assert_eq!((s.loss(), s.remaining()), (Some(Loss::Expired), Duration::ZERO));
+    }
+
+    #[test]
+    fn other_terms_of_the_server_shorten_what_was_promised() {
+        let (time, s) = standing();
+        let since = time.clock().now();
+        s.grant(grant(1, since), since);
+        assert!(s.take(None).is_some());
+        s.hear(Ring::Shortened(Validity::since(since, TTL * 2)));
+        assert!(s.remaining() > TTL / 2);
+        s.hear(Ring::Shortened(Validity::since(since, TTL / 2)));
+        time.advance(TTL / 2);
         assert_eq!((s.loss(), s.remaining()), (Some(Loss::Expired), Duration::ZERO));
     }
 
