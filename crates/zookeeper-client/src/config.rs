@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leasehold_core::seam::{Address, Host};
 use leasehold_core::{Error, ErrorKind, Result};
+use uuid::Uuid;
 use zookeeper_client::{Acls, Client, Connector, CreateMode, CreateOptions, Error as ZkError};
 
 use crate::error::Answer;
@@ -106,6 +107,13 @@ impl Config {
     pub fn timeout(mut self, timeout: Duration) -> Config {
         self.timeout = timeout;
         self
+    }
+
+    /// Each server, in an order of chance.
+    pub(crate) fn each_server(&self) -> impl Iterator<Item = &str> {
+        let count = self.servers.split(',').count();
+        let first = Uuid::new_v4().as_u128() as usize % count.max(1);
+        self.servers.split(',').cycle().skip(first).take(count)
     }
 
     /// The folder of the sessions' own nodes, to which they write their heartbeats. Nothing else may be called so.

@@ -14,8 +14,13 @@ use leasehold_core::seam::{Moment, Validity};
 /// two, so half a tick is at most a quarter of it. Reads prove nothing: a follower that is cut off answers them.
 #[derive(Debug)]
 pub(crate) struct Proof {
+    /// What the server of the present connection agreed to.
     timeout: Duration,
     since: Moment,
+    /// How long the session surely lives from then: what the server agreed to that heard of it.
+    lasts: Duration,
+    /// Until when more was promised than is true since another server agreed to less.
+    promised: Option<Moment>,
     /// Heartbeats that were answered and are not proven yet: when each was sent and answered.
     pending: VecDeque<(Moment, Moment)>,
 }
@@ -23,7 +28,37 @@ pub(crate) struct Proof {
 impl Proof {
     /// A session that was asked for at `asked`: before that it did not exist.
     pub(crate) fn new(asked: Moment, timeout: Duration) -> Proof {
-        Proof { timeout, since: asked, pending: VecDeque::new() }
+        Proof { timeout, since: asked, lasts: timeout, promised: None, pending: VecDeque::new() }
+    }
+
+    /// What the server of the present connection agreed to.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// A server agreed to this on another connection. The leader goes by that at once: what was heard of before lasts no longer.
+    /// What was sent over the connection of before may be lost with its server.
+    pub(crate) fn negotiated(&mut self, timeout: Duration) {
+        if timeout < self.lasts {
+            self.promised = self.promised.max(Some(self.since + self.lasts));
+        }
+        self.pending.clear();
+        (self.timeout, self.lasts) = (timeout, self.lasts.min(timeout));
+    }
+
+    /// The leader heard of the session on this connection, since `asked`: followers ask it before they answer.
+    pub(crate) fn attached(&mut self, asked: Moment) {
+        (self.since, self.lasts) = (self.since.max(asked), self.timeout);
+    }
+
+    /// Whether more was promised than is true now.
+    pub(crate) fn is_shortened(&self) -> bool {
+        self.promised.is_some_and(|promised| self.since + self.lasts < promised)
+    }
+
+    /// Whether it has surely ended, also for a server that is late.
+    pub(crate) fn is_long_over(&self, now: Moment) -> bool {
+        self.since + self.lasts * 3 / 2 <= now
     }
 
     /// A heartbeat that was sent at `sent` was answered at `now`.
@@ -32,7 +67,7 @@ impl Proof {
             if heard + self.timeout / 4 > sent {
                 break;
             }
-            self.since = self.since.max(earlier);
+            (self.since, self.lasts) = (self.since.max(earlier), self.timeout);
             self.pending.pop_front();
         }
         self.pending.push_back((sent, now));
@@ -53,7 +88,7 @@ impl Proof {
     /// earlier. 1 % of the timeout is given up for the leader's own lateness in pinging, on top of the margin that every lease
     /// has.
     pub(crate) fn validity(&self, asked: Moment) -> Validity {
-        Validity::since(self.since.min(asked), self.timeout - self.timeout / 100)
+        Validity::since(self.since.min(asked), self.lasts - self.lasts / 100)
     }
 }
 
@@ -101,6 +136,32 @@ mod tests {
             }
             assert!(oldest <= Duration::from_millis(452 + 3 * rtt), "{oldest:?} at a round trip of {rtt} ms");
         }
+    }
+
+    #[test]
+    fn another_server_s_limit_counts_from_its_first_word() {
+        let ends = |proof: &Proof| (proof.since, proof.lasts.as_millis());
+        let mut proof = proof();
+        proof.answered(at(1100), at(1110));
+        proof.negotiated(Duration::from_millis(400));
+        assert_eq!(ends(&proof), (at(1000), 400));
+        assert!(proof.is_shortened());
+        // What was answered on the connection of before proves nothing on this one.
+        proof.answered(at(1450), at(1460));
+        assert_eq!(ends(&proof), (at(1000), 400));
+        proof.attached(at(1400));
+        assert_eq!(ends(&proof), (at(1400), 400));
+        assert!(proof.is_shortened(), "2200 was promised");
+        proof.answered(at(1850), at(1860));
+        proof.answered(at(2000), at(2010));
+        assert_eq!(ends(&proof), (at(1850), 400));
+        assert!(!proof.is_shortened());
+        // A longer one counts only for what was heard of under it.
+        proof.negotiated(Duration::from_millis(1200));
+        assert_eq!(ends(&proof), (at(1850), 400));
+        proof.attached(at(2100));
+        assert_eq!(ends(&proof), (at(2100), 1200));
+        assert!(!proof.is_long_over(at(3899)) && proof.is_long_over(at(3900)));
     }
 
     #[test]

@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use leasehold_core::seam::{Bells, Moment, Validity, locked};
 use leasehold_core::{Loss, Result};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::timeout;
-use zookeeper_client::{Client, Error as ZkError, SessionState, StateWatcher};
+use zookeeper_client::{Connector, Error as ZkError, SessionInfo};
 
 use crate::config::Config;
+use crate::connection::{Client, Over};
 use crate::error::{Answer, reading};
 use crate::heart;
 use crate::proof::Proof;
@@ -33,6 +36,9 @@ pub trait Tenant: Default + Send + 'static {
     /// Nothing in here needs the session. One that nobody takes into use for a minute then is closed.
     fn is_idle(&self) -> bool;
 
+    /// Another server agreed to less than was promised until now.
+    fn shortened(session: &Session<Self>);
+
     /// The session has ended, and with it all its nodes.
     fn ended(session: &Session<Self>, loss: Loss);
 }
@@ -41,62 +47,72 @@ pub trait Tenant: Default + Send + 'static {
 pub struct Session<T> {
     /// What its tenant rings.
     pub bells: Bells,
-    /// What the server agreed to.
-    pub timeout: Duration,
     pub(crate) config: Arc<Config>,
-    pub(crate) id: i64,
+    /// What the server knows it by.
+    info: SessionInfo,
+    /// The timeout that it asks for.
+    ttl: Duration,
     tenant: Mutex<T>,
     life: Mutex<Life>,
+    link: watch::Sender<Link>,
+}
+
+/// How it is connected.
+enum Link {
+    Up(Client),
+    Down,
+    /// Nobody needs it any more, or it has ended.
+    Left,
 }
 
 pub(crate) struct Life {
-    /// `None` once the session has ended.
-    client: Option<Client>,
     pub(crate) proof: Proof,
     /// When the latest heartbeat was sent that was answered.
-    pub(crate) fresh: Moment,
+    fresh: Moment,
     /// When it was last taken into use.
     used: Moment,
+    /// Its task runs.
+    pub(crate) attended: bool,
 }
 
 impl<T: Tenant> Session<T> {
     /// Makes a session whose timeout is as near to `ttl` as the server allows, and keeps it alive.
     pub(crate) async fn open(config: &Arc<Config>, bells: &Bells, ttl: Duration) -> Result<Arc<Session<T>>> {
         // ZooKeeper counts in milliseconds, and a lease is never shorter than was asked for.
-        let in_milliseconds = ttl + Duration::from_nanos(999_999);
-        let connector = config.connector.clone().with_session_timeout(in_milliseconds).with_fail_eagerly();
-        let connector = connector.with_connection_timeout(SILENCE.min(ttl * 2 / 5));
+        let ttl = ttl.saturating_add(Duration::from_nanos(999_999));
         let asked = Moment::now();
-        let client = connector.connect(&config.servers).await.map_err(reading)?;
-        let (states, timeout, id) = (client.state_watcher(), client.session_timeout(), client.session_id().0);
-        let life = Life { client: Some(client), proof: Proof::new(asked, timeout), fresh: asked, used: Moment::now() };
+        let client = Client::connect(connector(config, ttl), &config.servers).await.map_err(reading)?;
+        let proof = Proof::new(asked, client.session_timeout());
+        let life = Life { proof, fresh: asked, used: Moment::now(), attended: true };
+        let (info, life, link) = (client.session().clone(), Mutex::new(life), watch::Sender::new(Link::Up(client)));
         let (bells, config, tenant) = (bells.clone(), config.clone(), Mutex::default());
-        let session = Arc::new(Session { bells, timeout, config, id, tenant, life: Mutex::new(life) });
+        let session = Arc::new(Session { bells, config, info, ttl, tenant, life, link });
         // A server that cannot say which nodes a session has is too old to tell a loss.
         session.nodes().await.map_err(reading)?;
         let bell = heart::listen(&session).await.map_err(reading)?;
-        tokio::spawn(heart::live(session.clone(), states, bell));
+        tokio::spawn(heart::live(session.clone(), Some(bell)));
         Ok(session)
     }
 
-    /// The client once it is connected. An error means that nothing was sent.
-    ///
-    /// A request that is made while there is no connection would be queued, and sent whenever there is one.
-    pub async fn connected(&self) -> Answer<Client> {
-        let client = self.client()?;
-        let connected = |state: SessionState| state == SessionState::SyncConnected || state.is_terminated();
-        self.until(connected, client.state_watcher()).await.map(|()| client)
+    /// Another connection to this server, of this session or of one like it.
+    pub(crate) async fn connect(&self, server: &str, of_this: bool) -> Answer<Client> {
+        let connector = connector(&self.config, self.ttl);
+        let connector = if of_this { connector.with_session(self.info.clone()) } else { connector };
+        Client::connect(connector, server).await
     }
 
-    /// Waits for such a state as long as for any request.
-    async fn until(&self, reached: impl Fn(SessionState) -> bool, mut states: StateWatcher) -> Answer<()> {
-        let mut state = states.state();
-        let reaching = async {
-            while !reached(state) {
-                state = states.changed().await;
-            }
-        };
-        timeout(self.config.timeout, reaching).await.map_err(|_| ZkError::Timeout)
+    /// The client once it is connected. An error means that nothing was sent.
+    pub async fn connected(&self) -> Answer<Client> {
+        let mut link = self.link.subscribe();
+        let connected = link.wait_for(|link| match link {
+            Link::Up(client) => !client.is_over(),
+            Link::Down => false,
+            Link::Left => true,
+        });
+        match timeout(self.config.timeout, connected).await.map_err(|_| ZkError::Timeout)?.as_deref() {
+            Ok(Link::Up(client)) => Ok(client.clone()),
+            _ => Err(ZkError::ClientClosed),
+        }
     }
 
     /// Bounds a call in time. A request that is given up may still arrive.
@@ -114,9 +130,19 @@ impl<T: Tenant> Session<T> {
         &self.config.root
     }
 
+    /// What the servers agreed to: how long it lives if it is not heard of.
+    pub fn timeout(&self) -> Duration {
+        self.life().proof.timeout()
+    }
+
     /// How long something holds that was last asked for at `asked`, as is proven now.
     pub fn validity(&self, asked: Moment) -> Validity {
         self.life().proof.validity(asked)
+    }
+
+    /// Whether more was promised before than can be promised now: its server has agreed to less than another one had.
+    pub fn is_shortened(&self) -> bool {
+        self.life().proof.is_shortened()
     }
 
     /// What is read in this session from now on is no older than this: at that moment a heartbeat was sent, which was answered.
@@ -136,41 +162,107 @@ impl<T: Tenant> Session<T> {
         self.client()?.set_data(&self.config.bell(other), b"", None).await.map(drop)
     }
 
-    /// Takes the session into use; `false` if it has ended.
-    pub(crate) fn touch(&self) -> bool {
+    /// Takes the session into use; `false` if it has ended. If the runtime of its task has ended, it goes on in this one.
+    pub(crate) fn touch(self: &Arc<Self>) -> bool {
         let mut life = self.life();
         life.used = Moment::now();
-        life.client.as_ref().is_some_and(|client| !client.state().is_terminated())
+        if let (false, false, Ok(runtime)) = (life.attended, self.is_left(), Handle::try_current()) {
+            life.attended = true;
+            runtime.spawn(heart::live(self.clone(), None));
+        }
+        !self.is_left()
     }
 
-    /// The client, if the session has not ended.
+    /// The client, if the session is connected.
     pub(crate) fn client(&self) -> Answer<Client> {
-        self.life().client.clone().ok_or(ZkError::ClientClosed)
+        match &*self.link.borrow() {
+            Link::Up(client) => Ok(client.clone()),
+            Link::Down => Err(ZkError::ConnectionLoss),
+            Link::Left => Err(ZkError::ClientClosed),
+        }
+    }
+
+    /// When its connection is over, if it has one.
+    pub(crate) fn over(&self) -> Option<Over> {
+        self.client().ok().map(|client| client.over())
+    }
+
+    /// Its number, which is known to all.
+    pub(crate) fn id(&self) -> i64 {
+        self.info.id().0
     }
 
     pub(crate) fn life(&self) -> MutexGuard<'_, Life> {
         locked(&self.life)
     }
 
+    /// Its connection is over.
+    pub(crate) fn disconnected(&self) {
+        self.relink(|link| matches!(link, Link::Up(_)), Link::Down);
+    }
+
+    /// A server agreed to this timeout, as it may for each connection.
+    pub(crate) fn negotiated(&self, timeout: Duration) {
+        self.life().proof.negotiated(timeout);
+        if self.is_shortened() {
+            tracing::warn!(?timeout, "another ZooKeeper server allows a session less");
+            T::shortened(self);
+        }
+    }
+
+    /// It is connected again, since a request that was sent at `asked`, and a heartbeat that was sent at `sent` was answered.
+    pub(crate) fn connected_since(&self, client: Client, asked: Moment, sent: Moment) {
+        let mut life = self.life();
+        life.proof.attached(asked);
+        life.answered(sent);
+        drop(life);
+        self.relink(|link| matches!(link, Link::Down), Link::Up(client));
+    }
+
+    fn relink(&self, applies: impl Fn(&Link) -> bool, to: Link) {
+        self.link.send_if_modified(|link| {
+            let applies = applies(link);
+            if applies {
+                *link = to;
+            }
+            applies
+        });
+    }
+
+    /// Nobody needs it any more, or it has ended.
+    pub(crate) fn is_left(&self) -> bool {
+        matches!(*self.link.borrow(), Link::Left)
+    }
+
     /// Lets the client go if nobody needs it, and nobody did for a while.
     pub(crate) fn leave_if_idle(&self, now: Moment) {
         let is_idle = self.tenant().is_idle();
-        let mut life = self.life();
+        let life = self.life();
         if is_idle && life.is_unused(now) {
-            life.client = None;
+            drop(self.leave());
         }
     }
 
     /// Lets the client go. When its last request is answered it closes the session, and whatever is left of it is gone.
-    pub(crate) fn leave(&self) -> Option<Client> {
-        self.life().client.take()
+    pub(crate) fn leave(&self) -> Option<Over> {
+        match self.link.send_replace(Link::Left) {
+            Link::Up(client) => Some(client.over()),
+            Link::Down | Link::Left => None,
+        }
     }
 
     /// Closes the session, and waits for it as long as for any request.
     pub(crate) async fn close(&self) {
-        let Some(states) = self.leave().map(|client| client.state_watcher()) else { return };
-        let _ = self.until(SessionState::is_terminated, states).await;
+        if let Some(mut over) = self.leave() {
+            let _ = timeout(self.config.timeout, over.wait_for(|over| *over)).await;
+        }
     }
+}
+
+/// How to connect a session of this timeout.
+fn connector(config: &Config, ttl: Duration) -> Connector {
+    let connector = config.connector.clone().with_session_timeout(ttl).with_fail_eagerly();
+    connector.with_connection_timeout(SILENCE.min(ttl * 2 / 5))
 }
 
 impl Life {
@@ -187,7 +279,7 @@ impl Life {
 
 impl<T> fmt::Debug for Session<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("timeout", &self.timeout).finish_non_exhaustive()
+        f.debug_struct("Session").field("ttl", &self.ttl).finish_non_exhaustive()
     }
 }
 
@@ -198,7 +290,8 @@ mod tests {
     #[test]
     fn a_session_is_unused_a_minute_after_its_last_use() {
         let at = |s: u64| Moment::from_nanos(s * 1_000_000_000);
-        let mut life = Life { client: None, proof: Proof::new(at(10), IDLE), fresh: at(10), used: at(10) };
+        let proof = Proof::new(at(10), IDLE);
+        let mut life = Life { proof, fresh: at(10), used: at(10), attended: true };
         assert!(!life.is_unused(at(69)) && life.is_unused(at(70)));
         life.used = at(490);
         assert!(!life.is_unused(at(549)));

@@ -56,7 +56,7 @@ impl<T: Tenant> Sessions<T> {
                 drop(session.leave());
                 return Err(closed());
             }
-            open.retain(|_, session| session.client().is_ok());
+            open.retain(|_, session| !session.is_left());
             open.extend([ttl].into_iter().chain(shared).map(|ttl| (ttl, session.clone())));
             Ok(session)
         };
@@ -74,7 +74,7 @@ impl<T: Tenant> Sessions<T> {
 
     /// How many lengths of leases are in use.
     fn lengths(&self) -> usize {
-        locked(&self.open).values().filter(|session| session.client().is_ok()).count()
+        locked(&self.open).values().filter(|session| !session.is_left()).count()
     }
 
     /// All sessions that have not ended, some of them more than once.

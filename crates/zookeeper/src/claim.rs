@@ -5,8 +5,8 @@ use leasehold_core::seam::{
     Admission, Claim, Claimed, Mode, Moment, Place, Queue, Waiting, admit, holding, same_permits,
 };
 use leasehold_core::{Contention, Error, ErrorKind, Result};
-use leasehold_zookeeper_client::{Answer, Node, exists, found, reading, writing};
-use zookeeper_client::{Client, Error as ZkError};
+use leasehold_zookeeper_client::{Answer, Client, Node, exists, found, reading, writing};
+use zookeeper_client::Error as ZkError;
 
 use crate::claims::Session;
 use crate::line::{Child, in_order, line, modes};
@@ -90,7 +90,7 @@ impl Attempt<'_> {
                 None => Contention::unknown().waiters(queued),
             };
             // A nap of one lease: no wait rests on its watches alone.
-            return Ok(Ok(Claimed::Waiting(Waiting::new(Place::new(path), who).look_again(session.timeout))));
+            return Ok(Ok(Claimed::Waiting(Waiting::new(Place::new(path), who).look_again(session.timeout()))));
         }
         self.hold(&entry, again && !trying && is_awaited(own.mode)).await
     }
@@ -115,7 +115,7 @@ impl Attempt<'_> {
     async fn enter(&self) -> Answer<(Node, Vec<Child>)> {
         let (session, claim) = (self.session, self.claim);
         let mut entry = Node::new(&self.parent);
-        session.tenant().keep(&entry, claim, claim.ttl.max(session.timeout), Moment::now());
+        session.tenant().keep(&entry, claim, claim.ttl.max(session.timeout()), Moment::now());
         let data = record::encode(claim.mode, &claim.label);
         let listed = entry.make(session, &names::ending(claim.mode), &data).await;
         // Refused, and so not made: nothing of it can be there.

@@ -100,14 +100,19 @@ impl Tenant for Claims {
     /// removed, by a connection that is known to work.
     async fn proven(session: &Session) {
         session.tenant().lapse(Moment::now());
-        let grant = |(id, kept): (&ClaimId, &Kept)| Some((*id, kept.grant(session)?));
-        let grants: Vec<(ClaimId, Grant)> = session.tenant().kept.iter().filter_map(grant).collect();
-        grants.into_iter().for_each(|(id, grant)| session.bells.granted(id, grant));
+        if session.is_shortened() {
+            Claims::shortened(session);
+        }
+        grants(session).into_iter().for_each(|(id, grant)| session.bells.granted(id, grant));
         let _ = session.limited(clear(session, |_| true)).await;
     }
 
     async fn rung(session: &Session) -> Answer<()> {
         audit(session, Loss::Evicted).await
+    }
+
+    fn shortened(session: &Session) {
+        grants(session).into_iter().for_each(|(id, grant)| session.bells.shortened(id, grant.validity));
     }
 
     fn is_idle(&self) -> bool {
@@ -120,6 +125,12 @@ impl Tenant for Claims {
             tracing::warn!(claims, ?loss, "the session with ZooKeeper has ended");
         }
     }
+}
+
+/// What all that is held has, as is proven now.
+fn grants(session: &Session) -> Vec<(ClaimId, Grant)> {
+    let grant = |(id, kept): (&ClaimId, &Kept)| Some((*id, kept.grant(session)?));
+    session.tenant().kept.iter().filter_map(grant).collect()
 }
 
 /// These claims have nothing in the store any more. Rings for them, and says how many there were.

@@ -8,7 +8,7 @@ use leasehold_core::{ErrorKind, Name, Result};
 use leasehold_zookeeper_client::{Answer, Sessions, found, reading};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use zookeeper_client::{Error as ZkError, OneshotWatcher};
+use zookeeper_client::{Client, Error as ZkError, OneshotWatcher};
 
 use crate::claims::{Claims, Session};
 use crate::line::{by_number, line};
@@ -27,10 +27,10 @@ pub(crate) fn observe(sessions: &Arc<Sessions<Claims>>, name: &Name) -> Observin
     task.spawn(async move {
         loop {
             match watch(&sessions, &name).await {
-                Ok(watcher) => {
+                Ok(watching) => {
                     // Whatever changed before there was a watch.
                     sessions.bells.stirred(&name);
-                    watcher.changed().await;
+                    watching.await;
                 }
                 Err(e) if e.kind() == ErrorKind::Closed => return,
                 Err(_) => tokio::time::sleep(BREATHE).await,
@@ -40,17 +40,20 @@ pub(crate) fn observe(sessions: &Arc<Sessions<Claims>>, name: &Name) -> Observin
     Observing::new(task)
 }
 
-async fn watch(sessions: &Sessions<Claims>, name: &Name) -> Result<OneshotWatcher> {
+async fn watch(sessions: &Sessions<Claims>, name: &Name) -> Result<impl Future<Output = ()> + use<>> {
     let session = sessions.any().await?;
-    session.limited(watch_head(&session, name)).await.map_err(reading)
+    let watching = async {
+        let client = session.connected().await?;
+        Ok(client.watch(watch_head(&session, &client, name).await?))
+    };
+    session.limited(watching).await.map_err(reading)
 }
 
 /// Watches the head of the line, which holds: who comes behind it changes nothing. An empty line is watched for its first
 /// entry, and a name that has no node for that.
-async fn watch_head(session: &Session, name: &Name) -> Answer<OneshotWatcher> {
-    let client = session.connected().await?;
+async fn watch_head(session: &Session, client: &Client, name: &Name) -> Answer<OneshotWatcher> {
     let parent = names::node(session.root(), name);
-    if let Some(head) = line(&client, &parent).await?.first() {
+    if let Some(head) = line(client, &parent).await?.first() {
         return Ok(client.get_and_watch_data(&format!("{parent}/{}", head.node)).await?.2);
     }
     let (changed, watcher) = match found(client.list_and_watch_children(&parent).await)? {

@@ -85,9 +85,9 @@ impl Attempt<'_> {
     fn ring_for(&self, entry: &Node, watchers: Vec<OneshotWatcher>) {
         let (session, id) = (self.session, self.claim.id);
         let rings = watchers.into_iter().map(|watcher| {
-            let bells = session.bells.clone();
+            let (bells, watching) = (session.bells.clone(), self.client.watch(watcher));
             async move {
-                watcher.changed().await;
+                watching.await;
                 bells.claim_again(id);
             }
         });

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{LONG, SHORT, at, hold, hold_patiently, limited, until};
 use leasehold_core::seam::{Backend, Moment};
 use leasehold_core::{ErrorKind, Loss, Store};
-use leasehold_testbed::{ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions};
+use leasehold_testbed::{Proxy, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions};
 use leasehold_zookeeper::ZooKeeper;
 
 /// A follower that is cut off goes on answering reads and pings for `sync_limit` ticks: much longer than a session.
@@ -109,6 +109,62 @@ async fn a_confirmation_through_a_follower_that_lags_knows_of_an_answered_evicti
             assert!(near.evict("b", guard.fencing_token()).await.unwrap());
             let e = guard.confirm().await.expect_err("evicted, and answered so");
             assert_eq!(e.kind(), ErrorKind::Lost, "round {round}: {e:?}");
+        }
+    })
+    .await;
+}
+
+/// Starts a member anew with other limits: a rolling change.
+async fn limit_sessions(member: &Server, to: Duration) {
+    member.kill().await.unwrap();
+    let config = member.data().parent().unwrap().join("zoo.cfg");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(config, format!("{text}\nmaxSessionTimeout={}\n", to.as_millis())).unwrap();
+    member.start_again().await.unwrap();
+}
+
+/// Each server has limits of its own for a session's timeout, and what it agrees to is what the leader goes by from then on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_a_shorter_limit_shortens_what_was_promised() {
+    limited(async {
+        let (ensemble, follower, leader) = ensemble(false).await;
+        let member = |index: usize| &ensemble.members()[index];
+        let other = 3 - leader - follower;
+        limit_sessions(member(other), Duration::from_millis(1500)).await;
+        let generous = Proxy::to(member(follower).addr()).await.unwrap();
+        let strict = Proxy::to(member(other).addr()).await.unwrap();
+        strict.cut().await;
+        let far = Store::new(at(&format!("{},{}", generous.addr(), strict.addr())).await);
+        let near = Store::new(at(member(leader).addr()).await);
+        let ttl = Duration::from_secs(7);
+        for settled in [0, 10, 30, 400].map(Duration::from_millis) {
+            let guard = hold_patiently(&far, "a", ttl).await;
+            let next = tokio::spawn({
+                let near = near.clone();
+                async move { (hold(&near, "a", SHORT).await, Moment::now()) }
+            });
+            until(|| async { near.lock("a").inspect().await.unwrap().waiters.len() == 1 }).await;
+            assert!(guard.remaining() > ttl / 3);
+            // It goes to the strict server, and is cut off there: at once, or after it has settled.
+            strict.heal().await;
+            generous.cut().await;
+            strict.until_open(2).await; // it has a session for the default lease, too
+            tokio::time::sleep(settled).await;
+            strict.hold();
+            let cut = Moment::now();
+            assert_eq!(guard.lost().await, Loss::Expired);
+            let lost = Moment::now();
+            let (next, granted) = next.await.unwrap();
+            println!(
+                "lost {:?} after the cut, the next one granted {:?} after it",
+                lost.since(cut),
+                granted.since(cut)
+            );
+            assert!(lost < granted, "{settled:?}: two for {:?}", lost.since(granted));
+            drop(next);
+            strict.heal().await;
+            generous.heal().await;
+            strict.cut().await;
         }
     })
     .await;
