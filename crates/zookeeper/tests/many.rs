@@ -1,0 +1,139 @@
+//! Many holds, crowds, and several runtimes. `LEASEHOLD_CAMPAIGN=1` asks for the full numbers.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream;
+use leasehold_core::Store;
+use leasehold_core::seam::{Backend, Moment, Renewal, Tenure};
+use leasehold_testbed::{Proxy, ZooKeeper as Server, ZooKeeperOptions};
+use leasehold_zookeeper::ZooKeeper;
+
+fn is_campaign() -> bool {
+    std::env::var_os("LEASEHOLD_CAMPAIGN").is_some()
+}
+
+/// Two ticks of a server as it is shipped: the shortest lease there is.
+const SHORTEST: Duration = Duration::from_secs(4);
+
+async fn as_shipped() -> Server {
+    let tick = Duration::from_secs(2);
+    let options =
+        ZooKeeperOptions { tick, min_session: tick * 2, max_session: tick * 20, ..ZooKeeperOptions::default() };
+    Server::start_with(&options).await.unwrap()
+}
+
+/// One client keeps all that it holds, over a slow link that is cut again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_holds_outlast_latency_and_cuts() {
+    let (holds, lasting, between_cuts) =
+        if is_campaign() { (10_000, Duration::from_secs(30), 10) } else { (1_000, Duration::from_secs(7), 3) };
+    tokio::time::timeout(Duration::from_secs(500), async {
+        let server = as_shipped().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let url = format!("zookeeper://{}/test?timeout=3000", proxy.addr());
+        let store = Store::new(ZooKeeper::connect(&url).await.unwrap());
+        let taken = stream::iter(0..holds).map(|i| {
+            let store = store.clone();
+            async move { hold_patiently(&store, &format!("many/{i}"), SHORTEST).await }
+        });
+        let started = Moment::now();
+        let guards: Vec<_> = taken.buffer_unordered(200).collect().await;
+        println!("{holds} taken in {:?}", Moment::now().since(started));
+        proxy.delay(Duration::from_millis(50));
+        let (started, mut least, mut cuts) = (Moment::now(), SHORTEST, 0);
+        while Moment::now().since(started) < lasting {
+            for _ in 0..between_cuts * 10 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                least = guards.iter().map(leasehold_core::Guard::remaining).min().unwrap().min(least);
+            }
+            proxy.disconnect().await;
+            cuts += 1;
+        }
+        tokio::time::sleep(SHORTEST).await;
+        let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+        println!("{lost} of {holds} lost, {cuts} cuts, the least that was left {least:?}");
+        assert_eq!(lost, 0);
+        proxy.heal().await;
+        drop(guards);
+        store.close(Duration::from_secs(10)).await.unwrap();
+    })
+    .await
+    .unwrap();
+}
+
+/// A crowd of one client's own does not keep its heartbeats and its release from the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_of_one_client_costs_the_holder_nothing() {
+    let crowd = 3_000;
+    tokio::time::timeout(Duration::from_secs(300), async {
+        let server = server().await;
+        let store = store(&server).await;
+        let ttl = Duration::from_secs(30);
+        let guard = hold(&store, "a", ttl).await;
+        let started = Moment::now();
+        let waiters: Vec<_> = (0..crowd)
+            .map(|_| {
+                let store = store.clone();
+                tokio::spawn(async move { store.lock("a").ttl(ttl).acquire().await })
+            })
+            .collect();
+        let watcher = client(&server).await;
+        let mut least = guard.remaining();
+        while watcher.inspect(&"a".into()).await.map_or(0, |line| line.waiters.len()) < crowd {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            assert!(guard.is_valid(), "lost {:?} after the start", Moment::now().since(started));
+            least = least.min(guard.remaining());
+        }
+        println!("{crowd} wait after {:?}; the holder had {least:?} at least", Moment::now().since(started));
+        guard.release().await.unwrap();
+        let ended = join_all(waiters.into_iter().map(|waiter| async move {
+            waiter.abort();
+            waiter.await
+        }));
+        drop(ended.await);
+        until(|| async { watcher.inspect(&"a".into()).await.is_ok_and(|line| line.holders.is_empty()) }).await;
+    })
+    .await
+    .unwrap();
+}
+
+/// The runtime in which a session was opened ends; another one goes on with it.
+#[test]
+fn a_session_goes_on_in_another_runtime() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let (server, client, tenure) = first.block_on(limited(async {
+        let server = server().await;
+        let client = client(&server).await;
+        let claim = fair("a", SHORT);
+        let grant = granted(&client, &claim).await;
+        (server, client, Tenure::new(claim.into(), grant.place, Some(grant.token)))
+    }));
+    second.block_on(limited(async {
+        let waits = fair("a", SHORT);
+        waiting(&client, &waits).await;
+        first.shutdown_background();
+        let started = Moment::now();
+        let mut renewed = 0;
+        while Moment::now().since(started) < SHORT * 2 {
+            match &client.renew(std::slice::from_ref(&tenure)).await.unwrap()[..] {
+                [Renewal::Renewed(_)] => renewed += 1,
+                [Renewal::Unknown(_)] => {}
+                other => panic!("{other:?}"),
+            }
+            tokio::time::sleep(SHORT / 20).await;
+        }
+        assert!(renewed > 10, "{renewed}");
+        waiting(&client, &waits).await;
+        release(&client, &tenure.claim, &tenure.place).await;
+        granted(&client, &waits).await;
+        drop(server);
+    }));
+}
