@@ -198,11 +198,14 @@ pub(crate) struct Break {
     /// The lock's name.
     pub(crate) name: String,
     /// The token of the hold, as `leasehold who` shows it: so it is never another hold than the one that was meant.
-    #[arg(value_name = "TOKEN", required_unless_present = "token")]
+    #[arg(value_name = "TOKEN", required_unless_present_any = ["token", "foreign"])]
     token_there: Option<u64>,
     /// The same as TOKEN.
     #[arg(long, value_name = "TOKEN", conflicts_with = "token_there")]
     token: Option<u64>,
+    /// End the hold of another tool, which has no token, whichever it is by now: on Redis, where one without expiry stays for ever.
+    #[arg(long, conflicts_with_all = ["token", "token_there"])]
+    pub(crate) foreign: bool,
     #[command(flatten)]
     pub(crate) store: StoreArg,
     /// Print JSON.
@@ -211,7 +214,7 @@ pub(crate) struct Break {
 }
 
 impl Break {
-    /// The token, wherever it was written.
+    /// The token, wherever it was written; 0 stands for another tool's hold.
     pub(crate) fn token(&self) -> u64 {
         self.token_there.or(self.token).unwrap_or_default()
     }

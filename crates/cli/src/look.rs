@@ -84,6 +84,8 @@ pub(crate) async fn evict(args: Break) -> io::Result<Exit> {
         let ended = store.evict(name, FencingToken::new(token)).await?;
         let text = match (args.json, ended) {
             (true, _) => json(&json!({ "name": name, "token": token, "ended": ended })),
+            (false, true) if args.foreign => format!("{name:?} at {at}: the hold of another tool was ended\n"),
+            (false, false) if args.foreign => format!("{name:?} at {at}: no other tool holds it\n"),
             (false, true) => format!("{name:?} at {at}: the hold with token {token} was ended\n"),
             (false, false) => format!("{name:?} at {at}: nobody holds it with token {token}\n"),
         };

@@ -155,3 +155,33 @@ async fn a_list_that_is_cut_says_so() {
     assert_eq!(list(&["--limit", "3"]), ("abc".into(), String::new()));
     assert_eq!(code(&mut stage.leasehold(["ls", "--limit", "0"])), Some(64));
 }
+
+/// Another tool's lock that nobody gives back and that never expires is seen, and ended; what is no lock is told from one.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_other_tools_left_on_redis() {
+    let redis = leasehold_testbed::Redis::start().await.unwrap();
+    let stage = crate::support::on_redis(&redis);
+    let cli = |words: &[&str]| {
+        let mut cli = Command::new("redis-cli");
+        cli.args(["-u", &redis.url()]).args(words);
+        assert!(output(&mut cli).status.success(), "{words:?}");
+    };
+    cli(&["SET", "theirs", "somebody"]);
+    cli(&["LPUSH", "a list", "1"]);
+    let (_, all) = json(&mut stage.leasehold(["ls", "--json"]));
+    assert_eq!((all.as_array().unwrap().len(), &all[0]["name"]), (1, &"theirs".into()), "{all}");
+    assert!(text(&mut stage.leasehold(["who", "theirs"])).contains("another tool"));
+    assert_eq!(code(&mut stage.run("theirs", ["-n", "--", "true"])), Some(75));
+    assert_eq!(code(&mut stage.leasehold(["break", "theirs", "1"])), Some(1));
+    assert_eq!(code(&mut stage.leasehold(["break", "theirs", "--foreign"])), Some(0));
+    assert_eq!(code(&mut stage.leasehold(["break", "theirs", "--foreign"])), Some(1), "there is none any more");
+    assert_eq!(code(&mut stage.run("theirs", ["-n", "--", "true"])), Some(0));
+    let wrong = output(&mut stage.leasehold(["who", "a list"]));
+    assert_eq!(wrong.status.code(), Some(69));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("no lock"), "{wrong:?}");
+    // It ends no hold of ours.
+    let _holder = Running::start(&mut stage.run("ours", ["--", "sleep", "1000"]));
+    until_line(&stage, "ours", 1, 0);
+    assert_eq!(code(&mut stage.leasehold(["break", "ours", "--foreign"])), Some(1));
+    assert_eq!(line(&stage, "ours"), (1, 0));
+}
