@@ -18,7 +18,7 @@ const STORES: [(&str, usize); 9] = [
     ("memory", 415),
     ("sqlite", 1790),
     ("redis", 918),
-    ("redis-client", 865),
+    ("redis-client", 870),
     ("redlock", 1025),
     ("etcd", 860),
     ("etcd-client", 960),
