@@ -182,6 +182,9 @@ impl Client {
             let answer = self.write(deadline, |lines| lines.claim(claim))??;
             let dead = self.watches.set(&self.file.real, claim.id, &answer.watch);
             if dead.is_empty() {
+                if let Claimed::Busy(_) = answer.claimed {
+                    self.let_go()?;
+                }
                 return Ok(answer.claimed);
             }
             self.ended.extend(dead);
@@ -204,7 +207,11 @@ impl Client {
     pub(crate) fn claim_all(&mut self, claims: &[Claim], deadline: Moment) -> Result<ClaimedAll> {
         self.ready(deadline)?;
         self.promise(claims.iter().map(|claim| claim.ttl).max())?;
-        self.write(deadline, |lines| lines.claim_all(claims))?
+        let claimed = self.write(deadline, |lines| lines.claim_all(claims))?;
+        if let Ok(ClaimedAll::Busy(..)) = claimed {
+            self.let_go()?;
+        }
+        claimed
     }
 
     pub(crate) fn renew(&mut self, tenures: &[Tenure], deadline: Moment) -> Result<Vec<Renewal>> {

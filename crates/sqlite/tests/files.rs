@@ -1,6 +1,6 @@
 //! The three files of a store that are deleted, replaced, restored, damaged, or somebody else's.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "tests")]
 
 mod support;
 
@@ -8,10 +8,11 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_core::seam::Moment;
-use leasehold_core::{Error, ErrorKind, Guard, Loss};
+use leasehold_core::{Error, ErrorKind, Guard, Loss, Store};
 use leasehold_sqlite::Sqlite;
 use rusqlite::Connection;
 use support::*;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         ("gone/a_stopped_holder_is_waited_for", a_stopped_holder_is_waited_for),
         ("gone/a_waiter_gets_its_turn", a_waiter_gets_its_turn),
         ("gone/nobody_waits_for_who_holds_nothing", nobody_waits_for_who_holds_nothing),
+        ("gone/again_and_again_and_never_two_hold", never_two_hold),
         ("other/a_copy_in_their_place_is_loss", a_copy_in_their_place_is_loss),
         ("other/a_copy_of_older_content_is_loss", a_copy_of_older_content_is_loss),
         ("other/moved_away_and_back_is_loss", moved_away_and_back_is_loss),
@@ -168,11 +170,64 @@ fn nobody_waits_for_who_holds_nothing() {
     run(async {
         let idle = store(place.path()).await.ttl(Duration::from_secs(3600));
         idle.lock("a").acquire().await.unwrap().release().await.unwrap();
+        let short = store(place.path()).await.ttl(TTL).lock("b").acquire().await.unwrap();
+        assert!(idle.lock("b").try_acquire().await.is_err() && idle.multi(["a", "b"]).try_acquire().await.is_err());
+        short.release().await.unwrap();
         let other = place.folder().join("other.db");
         let _elsewhere = store(&other).await.lock("a").ttl(Duration::from_secs(3600)).acquire().await.unwrap();
         all(&place).iter().for_each(|file| fs::remove_file(file).unwrap());
         store(place.path()).await.lock("a").try_acquire().await.unwrap().release().await.unwrap();
         idle.lock("a").try_acquire().await.unwrap().release().await.unwrap();
+    });
+}
+
+/// Clients that come and go, and somebody who takes away some of the files again and again.
+fn never_two_hold() {
+    const TTL: Duration = Duration::from_millis(300);
+    let place = Place::new();
+    run(async {
+        let end = Moment::now() + Duration::from_secs(4);
+        let valid: Arc<Mutex<Vec<Arc<Guard>>>> = Arc::default();
+        let mut clients = JoinSet::new();
+        for _ in 0..6 {
+            let (path, valid) = (place.path(), valid.clone());
+            clients.spawn(async move {
+                let mut grants = 0;
+                while Moment::now() < end {
+                    let Ok(client) = Sqlite::open(&path).await else { continue };
+                    let lock = Store::new(client).lock("a").ttl(TTL);
+                    for _ in 0..4 {
+                        let Ok(Ok(guard)) = tokio::time::timeout(4 * TTL, lock.acquire()).await else { continue };
+                        let guard = Arc::new(guard);
+                        {
+                            let mut valid = valid.lock().unwrap();
+                            valid.retain(|other| other.is_valid());
+                            // Asked in this order, so that one that ends just now is not taken for two.
+                            let both =
+                                guard.is_valid() && !valid.is_empty() && valid.iter().any(|other| other.is_valid());
+                            assert!(!both, "two hold: {guard:?} beside {valid:?}");
+                            valid.push(guard.clone());
+                        }
+                        tokio::time::sleep(ms(fastrand::u64(0..TTL.as_millis() as u64))).await;
+                        valid.lock().unwrap().retain(|other| !Arc::ptr_eq(other, &guard));
+                        grants += 1;
+                        if let Some(guard) = Arc::into_inner(guard) {
+                            let _ = guard.release().await;
+                        }
+                    }
+                }
+                grants
+            });
+        }
+        let mut taken = 0;
+        while Moment::now() < end {
+            tokio::time::sleep(ms(fastrand::u64(50..900))).await;
+            all(&place).iter().filter(|_| fastrand::bool()).for_each(|file| drop(fs::remove_file(file)));
+            taken += 1;
+        }
+        let grants: usize = clients.join_all().await.into_iter().sum();
+        println!("{grants} grants, files taken {taken} times");
+        assert!(grants > 3, "nobody gets it any more");
     });
 }
 
