@@ -242,10 +242,12 @@ async fn lapses(arena: &Arena, name: &str, ttl: Duration, rest: Duration) {
 pub(crate) async fn lapses_for_those_who_wait(arena: Arena) {
     let (client, store) = (arena.backend().await, arena.store().await);
     let mut claim = arena.claim("a", Queue::Fair);
-    claim.ttl = Duration::from_secs(60);
+    // Leases so long that no renewal of a place can tell.
+    let long = Duration::from_secs(60);
+    claim.ttl = long;
     let limit = Duration::from_secs(20);
     let grant = granted(client.claim(&claim).await);
-    let waiter = tokio::spawn(store.lock("a").acquire());
+    let waiter = tokio::spawn(store.lock("a").ttl(long).acquire());
     arena.queue_reaches(&store, "a", 1).await;
     client.release_after(&claim, Some(&grant.place), Duration::from_secs(1)).await.unwrap();
     let guard = within(limit, "the waiter behind a hold that lapses", waiter).await.unwrap().unwrap();

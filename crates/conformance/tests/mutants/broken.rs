@@ -13,6 +13,7 @@ use leasehold_core::seam::{
 use leasehold_core::{Contention, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
 
 use crate::defect::Defect;
+use crate::leases::{as_said, tenure};
 use crate::world::{Known, World};
 
 pub(crate) struct Broken {
@@ -31,7 +32,11 @@ impl Broken {
     }
 
     pub(crate) fn encoded(&self, name: &Name) -> Name {
-        if self.is(Defect::FoldsNames) { name.as_str().to_lowercase().into() } else { name.clone() }
+        match self.world.defect {
+            Some(Defect::FoldsNames) => name.as_str().to_lowercase().into(),
+            Some(Defect::CutsNames) => name.as_str().chars().take(300).collect::<String>().into(),
+            _ => name.clone(),
+        }
     }
 
     /// The claim as it goes to the store: its id leads the label, so that a look at the line says whose turn it is.
@@ -44,7 +49,9 @@ impl Broken {
                 asked.ttl -= sent.since(*self.session.get_or_init(|| sent)).min(claim.ttl / 2);
             }
             Some(Defect::TryLeavesAPlace) => asked.queue = Queue::Fair,
-            Some(Defect::ReadersExclude | Defect::ManyCountAsOne | Defect::CountsMayDiffer) => {
+            Some(
+                Defect::ReadersExclude | Defect::ManyCountAsOne | Defect::CountsMayDiffer | Defect::CountsOfHoldersOnly,
+            ) => {
                 asked.mode = self.mistaken(&asked.name, claim.mode);
             }
             Some(Defect::CutsValues) => asked.label = self.cut(&asked.label),
@@ -87,7 +94,8 @@ impl Broken {
             return false;
         }
         let (claim, asked, bells) = (claim.clone(), asked.clone(), self.bells.clone());
-        known.push(Known { claim, asked, bells, sent, waits: true, grant: None, undone: false, behind: None });
+        let (grant, undone, behind, untold) = (None, false, None, false);
+        known.push(Known { claim, asked, bells, sent, waits: true, grant, undone, behind, untold });
         true
     }
 
@@ -112,7 +120,13 @@ impl Broken {
     pub(crate) fn granted(&self, claim: &Claim, mut grant: Grant, sent: Moment) -> Claimed {
         grant.token = self.mistaken_token(claim, self.shown(grant.token));
         if self.is(Defect::GrantsLessThanItSays) || self.is(Defect::CountsFromTheClaim) {
-            grant.validity = Validity::since(sent, claim.ttl);
+            grant = as_said(grant, sent, claim.ttl);
+        }
+        if self.is(Defect::DowngradesFromNow) || self.is(Defect::ShortestOfAll) {
+            grant = as_said(grant, sent, claim.ttl);
+        }
+        if self.is(Defect::SaysMoreTurns) {
+            grant.turns += 5;
         }
         self.with(claim.id, |mine| (mine.waits, mine.grant) = (false, Some(grant.clone())));
         Claimed::Granted(grant)
@@ -135,11 +149,14 @@ impl Broken {
         {
             self.go_before_the_others(claim).await;
         }
+        if is_new && self.is(Defect::LastFirstAfterADeath) {
+            self.passes_at_a_death(claim).await;
+        }
         Claimed::Waiting(waiting)
     }
 
     /// All who wait leave the line and join it again, behind `claim`.
-    async fn go_before_the_others(&self, claim: &Claim) {
+    pub(crate) async fn go_before_the_others(&self, claim: &Claim) {
         let memory = self.world.memory();
         let line = memory.inspect(&claim.name).await.unwrap_or_default();
         for id in line.waiters.iter().filter_map(|e| id_of(e.label.as_deref()?)).filter(|id| *id != claim.id) {
@@ -156,7 +173,7 @@ impl Broken {
     }
 
     /// Tells whoever has its turn.
-    async fn serve(&self, name: &Name) {
+    pub(crate) async fn serve(&self, name: &Name) {
         if self.is(Defect::SwallowsItsBells) || self.is(Defect::RestsOnItsBells) {
             return;
         }
@@ -211,10 +228,6 @@ impl Broken {
     }
 }
 
-fn tenure(asked: &Claim, token: Option<FencingToken>) -> Tenure {
-    Tenure::new(Arc::new(asked.clone()), Place::new(asked.id.to_string()), token)
-}
-
 pub(crate) fn id_of(label: &str) -> Option<ClaimId> {
     ClaimId::parse(label.get(..32)?)
 }
@@ -240,9 +253,13 @@ impl Backend for Broken {
         if let Some(answer) = self.undone(claim) {
             return Ok(answer);
         }
+        if let Some(answer) = self.merely_looks(claim).await {
+            return Ok(answer);
+        }
         let sent = Moment::now();
         let asked = self.asked(claim, sent);
         let downgrades = self.downgrades(claim);
+        let before = self.with(claim.id, |mine| mine.sent);
         if downgrades && self.is(Defect::DowngradeQueuesAgain) {
             self.world.memory().release(&asked, None).await?;
             self.serve(&claim.name).await;
@@ -251,6 +268,10 @@ impl Backend for Broken {
         let answer = self.world.memory().claim(&asked).await.inspect_err(|_| drop(self.forget(claim.id)))?;
         if downgrades && !self.is(Defect::DowngradeWakesNobody) {
             self.serve(&claim.name).await;
+        }
+        self.claimed_for_less(claim, sent, before, downgrades);
+        if self.is(Defect::ForgetsEarlyEvictions) {
+            tokio::time::sleep(Duration::from_millis(30)).await;
         }
         Ok(match answer {
             Claimed::Granted(grant) => self.granted(claim, grant, sent),
@@ -283,9 +304,11 @@ impl Backend for Broken {
         }
         let mut answers = Vec::new();
         let nth = self.world.answers.fetch_add(1, Ordering::Relaxed);
-        for (t, answer) in tenures.iter().zip(self.world.memory().renew(&asked).await?) {
+        let late = self.dawdles().await;
+        for (t, answer) in tenures.iter().zip(self.renew_some(tenures, &asked).await?) {
             if let Renewal::Renewed(_) = answer {
                 self.with(t.claim.id, |mine| mine.sent = sent);
+                self.renewed_for_less(t, sent, late);
             }
             answers.push(self.renewed(t, answer, nth % 2 == 1).await);
         }
@@ -315,7 +338,7 @@ impl Backend for Broken {
     }
 
     async fn release_after(&self, claim: &Claim, place: Option<&Place>, rest: Duration) -> Result<()> {
-        self.world.memory().release_after(claim, place, rest).await
+        self.lapse(claim, place, rest).await
     }
 
     async fn inspect(&self, name: &Name) -> Result<Line> {
@@ -340,9 +363,16 @@ impl Backend for Broken {
             self.evict_everybody(name).await?
         } else {
             let counted = FencingToken::new(token.get().saturating_sub(self.world.floor()));
-            self.world.memory().evict(&self.encoded(name), counted).await?
+            let name = self.encoded(name);
+            self.knows(&name, counted).await && self.world.memory().evict(&name, counted).await?
         };
-        let holds = |k: &&Known| k.claim.name == *name && k.grant.as_ref().is_some_and(|grant| grant.token == token);
+        if evicted && self.is(Defect::ForgetsEarlyEvictions) {
+            let unaware = |k: &&mut Known| k.claim.name == *name && k.grant.is_none();
+            self.world.known().iter_mut().filter(unaware).for_each(|k| k.untold = true);
+        }
+        let owns =
+            |grant: &Grant| (grant.token.get()..grant.token.get() + u64::from(grant.turns)).contains(&token.get());
+        let holds = |k: &&Known| k.claim.name == *name && k.grant.as_ref().is_some_and(owns);
         if evicted && !self.is(Defect::NeverSaysLost) {
             self.world.known().iter().filter(holds).for_each(|k| k.bells.lost(k.claim.id, Loss::Evicted));
         }

@@ -49,6 +49,26 @@ pub(crate) enum Defect {
     TakesOneByOne,
     RefusesItself,
     NamesTheFirst,
+    RenewsForLess,
+    StopsAtTheLost,
+    RepeatsAllFromNow,
+    DowngradesFromNow,
+    ShortestOfAll,
+    SaysMoreTurns,
+    WaitersAreNotRenewed,
+    WaitersAreNotKept,
+    LastFirstAfterADeath,
+    CutsNames,
+    CountsOfHoldersOnly,
+    EvictsByTheFirstToken,
+    OlderShortens,
+    ProvesTheSession,
+    ForgetsEarlyEvictions,
+    LapsesWithItsLease,
+    RenewsWhatLapses,
+    LapsesSilently,
+    FenceBelieves,
+    FenceGoesByTheEnd,
 }
 
 /// A mistake and its judge.
@@ -167,4 +187,48 @@ sentences! {
         => "at_once/is_idempotent", "got Ok(Busy";
     NamesTheFirst: "a refusal of several names is about the first, whichever is held"
         => "at_once/passes_nobody", "left == right";
+    RenewsForLess: "a renewal extends by less than it says"
+        => "lease/is_as_long_as_a_renewal_says", "too early";
+    RenewsForLess: "a renewal extends by less than it says"
+        => "lease/is_as_long_as_a_renewal_says_in_every_mode", "too early";
+    StopsAtTheLost: "after one of a batch that is lost, the rest are answered as good and not extended"
+        => "lease/is_renewed_beside_a_lost_one", "too early";
+    RepeatsAllFromNow: "several names that are claimed again count from the repeat, which extended nothing"
+        => "at_once/repeated_counts_from_what_extended", "too early";
+    DowngradesFromNow: "a downgrade counts from itself, and extends nothing"
+        => "downgrade/counts_from_what_extended", "too early";
+    ShortestOfAll: "all who stand in one line get the shortest lease among them"
+        => "lease/is_each_ones_own", "too early";
+    SaysMoreTurns: "a grant says that it has more turns than were reserved"
+        => "token/is_reserved_for_each_turn", "was reserved";
+    WaitersAreNotRenewed: "a renewal of a place in line is answered as good and extends nothing"
+        => "waiting/keeps_its_place", "kept by renewing is passed|by renewing";
+    WaitersAreNotKept: "a waiting place that is claimed again is looked at and not extended"
+        => "waiting/keeps_its_place", "kept by claiming again is passed";
+    LastFirstAfterADeath: "after an expiry, and only then, the newest waiter is first"
+        => "waiting/is_in_order_after_a_death", "left == right";
+    CutsNames: "names are cut at 300 bytes"
+        => "names/are_long", "one is taken for another";
+    CountsOfHoldersOnly: "the count of permits is compared with holders, not with those who wait"
+        => "permits/of_another_count_than_waiters_are_refused", "5 permits were asked for";
+    EvictsByTheFirstToken: "evict knows a hold by the token of its first turn only"
+        => "loss/by_eviction_of_any_turn", "nobody was evicted|is one of";
+    OlderShortens: "a renewal that was overtaken sets the end of the lease back to its own"
+        => "lease/never_gets_shorter", "too early";
+    ProvesTheSession: "a renewal is good as long as the client's session lives, whether the hold is there or not"
+        => "loss/is_told_by_the_next_renewal", "has no entry any more";
+    ProvesTheSession: "a renewal is good as long as the client's session lives, whether the hold is there or not"
+        => "loss/is_told_by_the_next_renewal_in_every_mode", "has no entry any more";
+    ForgetsEarlyEvictions: "an eviction that comes before the claim's own answer is told to nobody"
+        => "loss/by_eviction_at_any_moment_is_told", "the evicted to hear of it|nobody told";
+    LapsesWithItsLease: "a hold that is given back for later is left to its lease"
+        => "holding/lapses_without_its_client", "free after|a hold that lapses";
+    RenewsWhatLapses: "a renewal that comes late puts off the end of what was given back for later"
+        => "holding/lapses_without_its_client", "free after|a hold that lapses";
+    LapsesSilently: "whoever waits behind a hold that lapses hears of it when its lease would have ended"
+        => "holding/lapses_for_those_who_wait", "behind a hold that lapses";
+    FenceBelieves: "the store's condition is what the holder believes"
+        => "fence/refuses_the_evicted", "the evicted: Ok(true)";
+    FenceGoesByTheEnd: "the store's condition finds the hold by the end of its name"
+        => "fence/tells_names_of_one_step_apart", "Ok(true)";
 }

@@ -22,6 +22,15 @@ impl Broken {
                 let first = known.iter().filter(|k| k.asked.name == *name).find_map(|k| counts(k.asked.mode));
                 Mode::Permits { n, of: first.unwrap_or(of) }
             }
+            Mode::Permits { n, of } if self.is(Defect::CountsOfHoldersOnly) => {
+                let counts = |mode: Mode| if let Mode::Permits { of, .. } = mode { Some(of) } else { None };
+                let known = self.world.known();
+                let of_those = |wait: bool| {
+                    let mut line = known.iter().filter(|k| k.asked.name == *name && k.waits == wait);
+                    line.find_map(|k| counts(k.asked.mode))
+                };
+                Mode::Permits { n, of: if of_those(false).is_some() { of } else { of_those(true).unwrap_or(of) } }
+            }
             other => other,
         }
     }

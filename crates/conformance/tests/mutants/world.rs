@@ -1,11 +1,12 @@
 //! A broken world: one in-memory store, and clients that all make the same mistake.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use leasehold_conformance::{Harness, Need, Powers};
+use leasehold_conformance::{FencedResource, Harness, Need, Powers};
 use leasehold_core::seam::{Backend, Bells, Claim, Grant, Moment, async_trait};
+use leasehold_core::{Fenced, Result};
 use leasehold_memory::Memory;
 
 use crate::broken::Broken;
@@ -18,6 +19,8 @@ pub(crate) struct World {
     known: Mutex<Vec<Known>>,
     wipes: AtomicU64,
     pub(crate) answers: AtomicU64,
+    /// A renewal is on its way that takes long.
+    pub(crate) dawdling: AtomicBool,
 }
 
 /// What a client remembers of a claim.
@@ -33,6 +36,8 @@ pub(crate) struct Known {
     pub(crate) undone: bool,
     /// The holder's token when it took its place.
     pub(crate) behind: Option<u64>,
+    /// It was evicted before it was granted to anybody's knowledge.
+    pub(crate) untold: bool,
 }
 
 impl World {
@@ -43,6 +48,7 @@ impl World {
             known: Mutex::default(),
             wipes: AtomicU64::new(0),
             answers: AtomicU64::new(0),
+            dawdling: AtomicBool::new(false),
         })
     }
 
@@ -82,12 +88,16 @@ impl Harness for Harnessed {
     }
 
     fn powers(&self) -> Powers {
-        let able = [Need::Private, Need::DeleteHolder, Need::Footprint, Need::Wipe, Need::PushedWake];
+        let able = [Need::Private, Need::Fence, Need::DeleteHolder, Need::Footprint, Need::Wipe, Need::PushedWake];
         Powers::new(&able, "not needed to judge mistakes")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
         Arc::new(Harnessed(World::new(self.0.defect)))
+    }
+
+    async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
+        (self.client().await, Arc::new(Resource(self.0.clone(), AtomicU64::new(0))))
     }
 
     async fn delete_holder(&self, full_name: &str) {
@@ -102,5 +112,31 @@ impl Harness for Harnessed {
 
     async fn footprint(&self) -> u64 {
         self.0.memory().entries() as u64
+    }
+}
+
+/// A resource whose condition may be mistaken.
+struct Resource(Arc<World>, AtomicU64);
+
+#[async_trait]
+impl FencedResource for Resource {
+    async fn write(&self, by: &dyn Fenced) -> Result<bool> {
+        let memory = self.0.memory();
+        let write = || self.1.fetch_add(1, Ordering::Relaxed);
+        let believes = self.0.is(Defect::FenceBelieves) && by.is_valid();
+        let ends_alike = self.0.is(Defect::FenceGoesByTheEnd) && {
+            let last = by.full_name().as_str().rsplit('/').next().unwrap_or_default().to_owned();
+            let held = memory.list("", None, usize::MAX).await?;
+            held.iter().any(|name| name.as_str().ends_with(&last))
+        };
+        if believes || ends_alike {
+            write();
+            return Ok(true);
+        }
+        Ok(memory.while_held(by, write).is_some())
+    }
+
+    async fn written(&self) -> u64 {
+        self.1.load(Ordering::Relaxed)
     }
 }
