@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Queue, Waiting};
@@ -20,6 +21,8 @@ pub struct Arena {
     dressing: Dressing,
     namespace: String,
     seed: u64,
+    /// How many steps the case has made. What takes long is not stuck as long as this grows.
+    steps: Arc<AtomicU64>,
 }
 
 impl fmt::Debug for Arena {
@@ -31,7 +34,16 @@ impl fmt::Debug for Arena {
 impl Arena {
     pub(crate) fn new(harness: Arc<dyn Harness>, dressing: Dressing, case: &str, seed: u64) -> Arena {
         let namespace = format!("{}suite {seed:x} {}", harness.prefix(), case.replace('/', " "));
-        Arena { harness, dressing, namespace, seed }
+        Arena { harness, dressing, namespace, seed, steps: Arc::default() }
+    }
+
+    /// The case is one step further.
+    pub fn step(&self) {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
     }
 
     /// The same case in a world of its own.
@@ -56,11 +68,13 @@ impl Arena {
 
     /// A new client's backend, without dressing: for cases that talk to the seam.
     pub async fn backend(&self) -> Arc<dyn Backend> {
+        self.step();
         self.harness.client().await
     }
 
     /// A store over a new client, dressed as this run wants it.
     pub async fn store(&self) -> Store {
+        self.step();
         let client = self.harness.client().await;
         match self.dressing {
             Dressing::Bare => self.over(client),
@@ -100,6 +114,7 @@ impl Arena {
     /// Waits until nobody holds and nobody waits for `name`, at most one lease and the store's lateness.
     pub async fn becomes_empty(&self, name: &str) {
         let store = self.over(self.backend().await);
+        self.step();
         let limit = self.ttl() + store.guarantees().recovery + Duration::from_secs(1);
         let what = format!("{name:?} to be free of traces");
         within(limit, &what, async {
@@ -117,7 +132,7 @@ impl Arena {
     /// Waits until `n` stand in line for `name`.
     pub async fn queue_reaches(&self, store: &Store, name: &str, n: usize) {
         let what = format!("{n} waiters for {name:?}");
-        within(Duration::from_secs(20), &what, async {
+        within(Duration::from_secs(60), &what, async {
             while store.lock(name).inspect().await.map_or(0, |line| line.waiters.len()) != n {
                 nap().await;
             }
@@ -127,17 +142,20 @@ impl Arena {
 
     /// Waits until so many hold `name` and so many wait for it.
     pub async fn line_is(&self, store: &Store, name: &str, holders: usize, waiters: usize) {
-        let mut last = None;
-        let seen = tokio::time::timeout(Duration::from_secs(20), async {
+        self.step();
+        let last = Mutex::new(None);
+        let is_so = async {
             loop {
-                last = store.lock(name).inspect().await.ok().map(|line| (line.holders.len(), line.waiters.len()));
-                if last == Some((holders, waiters)) {
+                let seen = store.lock(name).inspect().await.ok().map(|line| (line.holders.len(), line.waiters.len()));
+                *last.lock().unwrap() = seen;
+                if seen == Some((holders, waiters)) {
                     return;
                 }
                 nap().await;
             }
-        });
-        if seen.await.is_err() {
+        };
+        if in_time(Duration::from_secs(60), is_so).await.is_none() {
+            let last = *last.lock().unwrap();
             panic!("{name:?} should have {holders} holders and {waiters} waiters, and has {last:?}");
         }
     }
@@ -183,9 +201,25 @@ pub async fn nap() {
 
 /// Fails if `what` takes longer than `limit`.
 pub async fn within<T>(limit: Duration, what: &str, work: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(limit, work).await {
-        Ok(done) => done,
-        Err(_) => panic!("waited {limit:?} for {what}"),
+    match in_time(limit, work).await {
+        Some(done) => done,
+        None => panic!("waited {limit:?} for {what}"),
+    }
+}
+
+/// `None` if it takes longer. The limit is one of time in which this process runs: it is counted in small sleeps, each of which
+/// takes longer where many others want the machine.
+async fn in_time<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    const TICK: Duration = Duration::from_millis(10);
+    let passes = async {
+        for _ in 0..limit.as_nanos().div_ceil(TICK.as_nanos()) {
+            tokio::time::sleep(TICK).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = passes => None,
     }
 }
 

@@ -89,6 +89,7 @@ table! {
     holding::many_at_once: "P3", [], alone;
     holding::outlives_a_crowd: "P3 P4", [Fair], alone;
     holding::says_whether_min_hold_outlives_its_client: "S15", [], fair;
+    holding::min_hold_outlives_its_client: "P4 S15", [MinHold], fair;
     holding::lapses_without_its_client: "P1 S15", [MinHold], fair;
     holding::lapses_for_those_who_wait: "P5 S15", [MinHold], fair;
     holding::lapses_beside_others: "S15", [MinHold, Shared, Permits], fair;

@@ -62,14 +62,14 @@ pub(crate) async fn lets_readers_in_and_no_writer(arena: Arena) {
 pub(crate) async fn wakes_readers_at_once(arena: Arena) {
     let (one, two) = (arena.store().await, arena.store().await);
     // A lease so long that neither a nap nor a renewal can do the work of the bell.
-    let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
+    let words = leasehold_core::Options::default().ttl(Duration::from_secs(30));
     let guard = one.rw_lock("a").with(&words).write().acquire().await.unwrap();
     let readers = [two.rw_lock("a").with(&words).read(), one.rw_lock("a").with(&words).read()];
     let readers = readers.map(|reader| tokio::spawn(reader.acquire()));
     arena.line_is(&one, "a", 1, 2).await;
     guard.downgrade().await.unwrap();
     for reader in readers {
-        let reader = within(Duration::from_secs(3), "the push of a downgrade", reader).await.unwrap().unwrap();
+        let reader = within(Duration::from_secs(10), "the push of a downgrade", reader).await.unwrap().unwrap();
         reader.release().await.unwrap();
     }
     guard.release().await.unwrap();

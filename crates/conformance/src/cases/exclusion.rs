@@ -29,20 +29,21 @@ impl Unprotected {
     }
 }
 
-/// Every one of `locks` increments the counter `each` times; the sum must be exact and tokens must rise.
-async fn count(locks: Vec<Arc<dyn DistributedLock>>, each: u64) {
+/// Every one of `locks` increments the counter `each` times; the sum must be exact and tokens must rise. Each time is a step.
+async fn count(arena: &Arena, locks: Vec<Arc<dyn DistributedLock>>, each: u64) {
     let counter = Arc::new(Unprotected::default());
     let total = locks.len() as u64 * each;
     let tasks: Vec<_> = locks
         .into_iter()
         .map(|lock| {
-            let counter = counter.clone();
+            let (counter, arena) = (counter.clone(), arena.clone());
             tokio::spawn(async move {
                 for _ in 0..each {
                     let guard = lock.acquire().await.unwrap();
                     counter.increment(guard.fencing_token().get()).await;
                     assert!(guard.is_valid());
                     drop(guard.release().await);
+                    arena.step();
                 }
             })
         })
@@ -64,7 +65,7 @@ pub(crate) async fn contenders(arena: Arena) {
         let store = arena.store().await;
         locks.extend([dynamic(&store), dynamic(&store)]);
     }
-    count(locks, 10).await;
+    count(&arena, locks, 10).await;
 }
 
 /// The articles' test: N tasks, each with its own client, increment an unprotected counter under the lock. How often each
@@ -79,7 +80,7 @@ pub(crate) async fn counter(arena: Arena) {
         locks.push(dynamic(&arena.store().await.ttl(Duration::from_secs(20))));
     }
     let started = tokio::time::Instant::now();
-    count(locks, each).await;
+    count(&arena, locks, each).await;
     let (total, took) = (tasks as u64 * each, started.elapsed());
     arena.harness().tell(&format!("{tasks} clients counted to {total} in {took:.1?}"));
 }
@@ -149,7 +150,7 @@ pub(crate) async fn fast_and_fair_together(arena: Arena) {
         Arc::new(two.lock("counter").fast()),
         Arc::new(two.lock("counter").fair()),
     ];
-    count(locks, 10).await;
+    count(&arena, locks, 10).await;
 }
 
 /// Another tool's entry in the plain layout is waited for, and reported as such.

@@ -292,3 +292,29 @@ pub(crate) async fn lapses_beside_others(arena: Arena) {
 async fn holders(client: &dyn Backend, arena: &Arena, name: &str) -> usize {
     client.inspect(&arena.full(name)).await.unwrap().holders.len()
 }
+
+/// A lock that is given back within its `min_hold` by a program that ends at once stays taken until then, and is free soon
+/// after, whichever of the two is longer, it or the lease.
+pub(crate) async fn min_hold_outlives_its_client(arena: Arena) {
+    let words = Options::default();
+    tokio::join!(
+        is_kept_without(&arena, "longer than its lease", words.clone().min_hold(arena.ttl() * 3 / 2)),
+        is_kept_without(&arena, "shorter than its lease", words.ttl(Duration::from_secs(30)).min_hold(arena.ttl() / 2)),
+    );
+}
+
+async fn is_kept_without(arena: &Arena, name: &str, words: Options) {
+    let (store, other) = (arena.store().await, arena.store().await);
+    let min = if name.starts_with("longer") { arena.ttl() * 3 / 2 } else { arena.ttl() / 2 };
+    let begin = Moment::now();
+    let guard = store.lock(name).with(&words).acquire().await.unwrap();
+    guard.release().await.unwrap();
+    // The program ends: nothing of it waits for anything.
+    store.close(Duration::ZERO).await.ok();
+    drop(store);
+    let limit = min + Duration::from_secs(10) + arena.recovery().await;
+    let next = arena.soon(&other, name, limit).await;
+    let held = Moment::now().since(begin);
+    assert!(held >= min, "{name}: free after {held:?} of {min:?}");
+    next.release().await.unwrap();
+}

@@ -14,12 +14,12 @@ use crate::faulty::Weather;
 pub(crate) async fn is_woken_by_a_release(arena: Arena) {
     let (one, two) = (arena.store().await, arena.store().await);
     // A lease so long that neither a nap nor a renewal can do the work of the bell.
-    let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
+    let words = leasehold_core::Options::default().ttl(Duration::from_secs(30));
     let guard = one.lock("a").with(&words).acquire().await.unwrap();
     let waiter = tokio::spawn(two.lock("a").with(&words).acquire());
     arena.queue_reaches(&one, "a", 1).await;
     guard.release().await.unwrap();
-    let guard = within(Duration::from_secs(3), "the push of a release", waiter).await.unwrap().unwrap();
+    let guard = within(Duration::from_secs(10), "the push of a release", waiter).await.unwrap().unwrap();
     guard.release().await.unwrap();
 }
 
