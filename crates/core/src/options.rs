@@ -60,8 +60,9 @@ macro_rules! words {
             }
 
             /// The shortest hold: a release before it takes effect only then. For jobs that end in a moment and must not run
-            /// again on another machine whose clock lags. If this process dies first, the lease ends it; `close` waits for it as
-            /// long as its limit allows. Default: none.
+            /// again on another machine whose clock lags. Once `release` has returned `Ok` the process may end, where
+            /// [`Guarantees::min_hold_outlives_process`](crate::Guarantees) says so; elsewhere it must live until then, and
+            /// `close` waits for that as long as its limit allows. Default: none.
             #[must_use = "a word is said by value: use what it returns"]
             pub fn min_hold(mut self, d: std::time::Duration) -> Self {
                 self.$($options)+.min_hold = Some(d);

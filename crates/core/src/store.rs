@@ -24,8 +24,11 @@ use crate::token::FencingToken;
 /// A store of locks: Redis, etcd, ZooKeeper, memory, or one of your own. Clones share one client.
 ///
 /// Making one does no I/O and needs no runtime; every request needs tokio, with its timers enabled. What runs in the background
-/// stays in the runtime in which it was first needed, and moves to the runtime of the latest request when that one ends. A
-/// runtime that nobody drives renews nothing: see [`Store::on_own_thread`].
+/// runs in one of the runtimes that use the store: when that one ends, or is not driven any more, another goes on. If no other
+/// is driven, nothing is renewed: see [`Store::on_own_thread`].
+///
+/// One client keeps as many locks as its store renews within about half of their TTL, waits for the network included. Near that
+/// ceiling `tracing` is told (`WARN`, target `leasehold`); see *the ceiling* in `docs/guarantees.md`.
 ///
 /// When the last clone, guard, [`Held`](crate::Held) and [`Lost`](crate::Lost) are gone, so is the client.
 #[derive(Clone)]
