@@ -17,7 +17,7 @@ const MAX_LINES: usize = 500;
 const STORES: [(&str, usize); 9] = [
     ("memory", 415),
     ("sqlite", 1795),
-    ("redis", 918),
+    ("redis", 919),
     ("redis-client", 870),
     ("redlock", 1025),
     ("etcd", 860),
