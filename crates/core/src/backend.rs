@@ -27,7 +27,7 @@ use crate::token::FencingToken;
 /// | S1 | `claim` is one step and **idempotent per [`ClaimId`](crate::seam::ClaimId)**: a lost reply, a retry and a re-check are all *claim again*. Claiming again while granted answers the same grant (same token) and stores the new label. |
 /// | S2 | A grant's `since` lies before the send of a request that surely extended the lease. A repeat that did not extend counts from the attempt that did; a session's grant counts from its last proven renewal. |
 /// | S3 | For one name, the token of a later conflicting grant is strictly greater; equal within one hold, however often it is claimed again. |
-/// | S4 | A waiting place is a lease: it, and a grant that grows from it, end TTL after the last claim or renewal that the store saw. A dead waiter is skipped. |
+/// | S4 | A waiting place is a lease: it, and a grant that grows from it, end TTL after the last renewal that the store saw; a repeated claim counts as one where the place has a lease of its own, and need not where a session carries it. A dead waiter is skipped. |
 /// | S5 | `Fair` places are granted in the order in which the store took them. `Fast` never passes a live `Fair` place. `Try` leaves nothing behind. |
 /// | S6 | After `release` no trace of the id is left, granted or waiting, and a late request of the same id (of which an attempt stayed unanswered) leaves nothing that outlives one TTL. It is idempotent and frees nobody else. The next waiter is rung. |
 /// | S7 | `renew` extends exactly what is still there. A missing answer is `Unknown`, never `Lost`; `Lost` is said only when the store says so. |

@@ -29,7 +29,7 @@ pub(crate) fn of(e: &rusqlite::Error, file: &Path) -> Error {
             (ErrorKind::Denied, "may not be written: the file, its directory or its file system is read-only for us")
         }
         CannotOpen if no_descriptor_is_left() => {
-            (ErrorKind::Unavailable, "cannot be opened: this process has too many open files (ulimit -n)")
+            return too_many_open(&format!("{file_name} cannot be opened ({e})"));
         }
         CannotOpen => (ErrorKind::Denied, "cannot be opened, or the files beside it cannot be made"),
         DiskFull => (ErrorKind::Unavailable, "cannot grow: the disk is full"),
@@ -50,9 +50,13 @@ pub(crate) fn of(e: &rusqlite::Error, file: &Path) -> Error {
 }
 
 /// SQLite does not say so. It has closed by now what it could open: as many as it needs are tried.
-fn no_descriptor_is_left() -> bool {
+pub(crate) fn no_descriptor_is_left() -> bool {
     let tried: io::Result<Vec<_>> = (0..4).map(|_| fs::File::open("/")).collect();
     tried.is_err_and(|e| matches!(Errno::from_io_error(&e), Some(Errno::MFILE | Errno::NFILE)))
+}
+
+pub(crate) fn too_many_open(what: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("{what}: this process has too many open files (ulimit -n)"))
 }
 
 /// Of a commit: an error of the disk leaves open what is in the log.

@@ -274,8 +274,11 @@ fn boot() -> Result<String> {
             "this process lives in a time namespace: leases in a file need the machine's own clock",
         ));
     }
-    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .map_err(|e| unsupported("/proc does not say which boot this is").with_source(e))?;
+    let id =
+        fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(|e| match error::no_descriptor_is_left() {
+            true => error::too_many_open("/proc cannot be read"),
+            false => unsupported("/proc does not say which boot this is").with_source(e),
+        })?;
     Ok(id.trim().to_owned())
 }
 

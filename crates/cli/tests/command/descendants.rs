@@ -85,14 +85,14 @@ async fn nothing_looks_at_processes_of_others() {
     let folder = TempDir::new().unwrap();
     let trace = folder.path().join("trace");
     let mut strace = Command::new("strace");
-    strace.args(["-f", "-qq", "-e", "trace=open,openat,getdents64,getdents", "-o"]).arg(&trace);
+    strace.args(["-f", "-y", "-qq", "-e", "trace=open,openat,getdents64,getdents", "-o"]).arg(&trace);
     strace.args([env!("CARGO_BIN_EXE_leasehold"), "run", "job", "--", "sh", "-c", "(setsid true &); true"]);
     assert_eq!(support::code(strace.env("LEASEHOLD_STORE", &stage.url)), Some(0), "strace: `cargo xtask setup`");
     let trace = fs::read_to_string(&trace).unwrap();
     assert!(trace.contains("/children\""), "the trace is one of the whole: {trace}");
     let looks = |line: &&str| {
         let path = line.split("\"/proc").nth(1).map(|rest| rest.split('"').next().unwrap_or_default());
-        line.contains("getdents") || path.is_some_and(|path| path.is_empty() || path == "/" || is_a_process(path))
+        line.contains("</proc>") || path.is_some_and(|path| path.is_empty() || path == "/" || is_a_process(path))
     };
     assert_eq!(trace.lines().filter(looks).collect::<Vec<_>>(), Vec::<&str>::new());
 }
