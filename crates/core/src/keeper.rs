@@ -330,8 +330,8 @@ async fn run(running: Running) {
     let mut random = locked(&keeper.random).fork();
     let mut rings = keeper.bells.rings_for_everyone();
     let mut flights = FuturesUnordered::new();
-    // How many of them are not late, and how many these may be.
-    let (mut under_way, mut width) = (0, FLIGHTS);
+    // How many of them are not late, how many these may be, and when that was last made less.
+    let (mut under_way, mut width, mut narrowed) = (0, FLIGHTS, None);
     let mut works = FuturesUnordered::new();
     while !running.is_over() {
         let plan = keeper.plan(width - under_way.min(width));
@@ -350,13 +350,24 @@ async fn run(running: Running) {
         }
         tokio::select! {
             () = running.wake.notified() => {}
-            Ok(()) = rings.changed() => keeper.renew_holds_now(),
+            Ok(()) = rings.changed() => {
+                width = FLIGHTS;
+                keeper.renew_holds_now();
+            }
             () = until(&keeper.clock, plan.next, plan.watching) => {}
             Some(flown) = flights.next() => {
                 match &flown {
-                    Flown::Landed(flight, _) if flight.late => {}
-                    Flown::Landed(..) => (under_way, width) = (under_way - 1, FLIGHTS.min(width + 1)),
-                    Flown::Late(_) => (under_way, width) = (under_way - 1, 1.max(width / 2)),
+                    Flown::Landed(flight, answer) => {
+                        under_way -= usize::from(!flight.late);
+                        width = FLIGHTS.min(width + usize::from(!flight.late || answer.is_ok()));
+                    }
+                    Flown::Late(flight) => {
+                        under_way -= 1;
+                        // Those that were in the air together are late together, by one cause.
+                        if narrowed.is_none_or(|at| at <= flight.sent) {
+                            (width, narrowed) = (1.max(width / 2), Some(keeper.clock.now()));
+                        }
+                    }
                 }
                 flights.extend(keeper.flown(flown, plan.early).map(|flight| flight.fly(&keeper.clock)));
             }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_core::seam::{Clock, Renewal, Tenure};
-use leasehold_core::{Guard, Result, Store};
-use tokio::sync::Semaphore;
+use leasehold_core::{ErrorKind, Guard, Result, Store};
+use tokio::sync::{Semaphore, watch};
 
-use crate::script::{Call, Script, TTL, driven, in_time, ms, pass, settle};
+use crate::script::{Call, Script, TTL, driven, error, in_time, ms, pass, settle};
 
 /// Takes so many locks.
 async fn hold(store: &Store, n: usize) -> Vec<Guard> {
@@ -59,6 +59,57 @@ async fn ten_thousand_holds_live_on_a_slow_store() {
         log.batches().iter().flat_map(|(_, ids)| ids).for_each(|id| *asked.entry(*id).or_insert(0) += 1);
         let most = asked.values().max().copied().unwrap_or(0);
         assert!(most <= 13, "one was asked for {most} times in four leases");
+    })
+    .await;
+}
+
+/// A client that stood still finds all its requests late at once. That is one sign of a slow store, not sixteen: what waited
+/// meanwhile is not sent one by one through a slow line, also when the line is cut then.
+#[tokio::test]
+async fn a_client_that_stood_still_catches_up() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let (bells, clock, cut) = (script.bells(), time.clock(), watch::Sender::new(false));
+        let script = script.renews_by(256).renewals({
+            let cut = cut.clone();
+            move |all, _| {
+                let (clock, mut cut) = (clock.clone(), cut.subscribe());
+                async move {
+                    // Another task reads the answer, and hands it over.
+                    let answer = async {
+                        clock.sleep(ms(250)).await;
+                        tokio::task::yield_now().await;
+                    };
+                    tokio::select! {
+                        biased;
+                        _ = cut.wait_for(|cut| *cut) => error(ErrorKind::Unavailable),
+                        () = answer => Ok(renewed(&all)),
+                    }
+                }
+            }
+        });
+        let store = script.store().ttl(TTL / 2);
+        let guards = hold(&store, 10_000).await;
+        while log.renewals() < 16 {
+            pass(&time, ms(10), ms(10)).await;
+        }
+        pass(&time, ms(900), ms(900)).await;
+        pass(&time, TTL, ms(10)).await;
+        let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+        assert_eq!(lost, 0, "lost after a pause, {} requests", log.renewals());
+        // With requests in the air it stands still for longer than they may take, and then the line breaks.
+        let before = log.renewals();
+        while log.renewals() == before {
+            pass(&time, ms(10), ms(10)).await;
+        }
+        pass(&time, ms(600), ms(600)).await;
+        cut.send_replace(true);
+        pass(&time, ms(20), ms(10)).await;
+        cut.send_replace(false);
+        bells.everyone();
+        pass(&time, TTL, ms(10)).await;
+        let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+        assert_eq!(lost, 0, "lost after a cut, {} requests", log.renewals());
     })
     .await;
 }
@@ -254,7 +305,7 @@ async fn a_crowd_hears_that_the_store_is_silent() {
         settle().await;
         pass(&time, TTL / 3 + ms(100), ms(50)).await;
         let e = bounded.await.unwrap().unwrap_err();
-        assert_eq!(e.kind(), leasehold_core::ErrorKind::Unavailable, "{e}");
+        assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
         pass(&time, TTL * 4, ms(250)).await;
         for waiter in crowd {
             assert!(waiter.is_finished());
@@ -279,7 +330,7 @@ async fn a_crowd_hears_of_close() {
             assert!(waiter.is_finished());
         }
         for waiter in crowd.into_iter().skip(128) {
-            assert_eq!(waiter.await.unwrap().unwrap_err().kind(), leasehold_core::ErrorKind::Closed);
+            assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
         }
     })
     .await;
