@@ -89,15 +89,13 @@ impl Redis {
         };
         let calls: Vec<Call> = held.chunks(RENEWED).map(call).collect();
         for (some, answer) in held.chunks(RENEWED).zip(RENEW_HELD.run_all(&self.connection, &calls).await) {
-            let answers = match answer {
-                Ok(Value::Array(answers)) => answers,
-                // What was refused for all may be done for each.
-                Ok(_) => continue,
-                Err(e) => {
-                    some.iter().for_each(|(at, _)| renewals[*at] = Some(Renewal::Unknown(again(&e))));
-                    continue;
-                }
-            };
+            // Nobody answered, or not in time. What is refused for all, because of one key, may be done for each.
+            if let Err(e) = &answer
+                && matches!(e.kind(), ErrorKind::Ambiguous | ErrorKind::Unavailable | ErrorKind::Closed)
+            {
+                some.iter().for_each(|(at, _)| renewals[*at] = Some(Renewal::Unknown(again(e))));
+            }
+            let Ok(Value::Array(answers)) = answer else { continue };
             for ((at, tenure), answer) in some.iter().zip(answers) {
                 let validity = Validity::since(sent, lease(tenure.claim.ttl, MIN_TTL));
                 renewals[*at] = (answer == Value::Int(1)).then_some(Renewal::Renewed(validity));

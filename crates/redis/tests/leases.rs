@@ -9,7 +9,7 @@ mod support;
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Queue, Renewal, Tenure};
-use leasehold_core::{Loss, Store};
+use leasehold_core::{ErrorKind, Loss, Store};
 use leasehold_redis::Redis;
 use support::*;
 
@@ -315,6 +315,32 @@ async fn a_hundred_holds_are_renewed_by_one_script() {
         let other = with_ttl(&tenures[0].claim, TTL);
         let wrong = tenure(&other, tenures[1].token);
         assert!(matches!(store.renew(&[wrong]).await.unwrap()[0], Renewal::Lost(Loss::Gone)));
+    })
+    .await;
+}
+
+/// The server refuses a request for many if it refuses it for one of their keys. That one is alone with it.
+#[tokio::test]
+async fn one_refused_key_takes_no_other_hold_along() {
+    bounded(async {
+        let server = server().await;
+        let user = ["ACL", "SETUSER", "me", "on", ">secret", "+@all", "allchannels", "~x*", "~{x*"];
+        server.command(&[&user[..], &["~y*", "~{y*"]].concat()).await.unwrap();
+        let store = Redis::connect(&format!("redis://me:secret@{}", server.addr())).await.unwrap();
+        let mut tenures = Vec::new();
+        for n in 0..20 {
+            let claim = fair(&if n == 7 { "y".to_owned() } else { format!("x/{n}") });
+            let token = granted(&store, &claim).await.token;
+            tenures.push(tenure(&claim, Some(token)));
+        }
+        let taken = ["ACL", "SETUSER", "me", "resetkeys", "~x*", "~{x*"];
+        server.command(&taken).await.unwrap();
+        for (n, answer) in store.renew(&tenures).await.unwrap().iter().enumerate() {
+            match n {
+                7 => assert!(matches!(answer, Renewal::Unknown(e) if e.kind() == ErrorKind::Denied), "{answer:?}"),
+                _ => assert!(matches!(answer, Renewal::Renewed(_)), "{n}: {answer:?}"),
+            }
+        }
     })
     .await;
 }
