@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Queue, Renewal, Tenure};
 use leasehold_core::{Loss, Store};
+use leasehold_redlock::Redlock;
 use leasehold_testbed::Redis;
 
 const SHARED: &str = "leasehold:shared";
@@ -130,12 +131,11 @@ async fn a_request_costs_the_same_however_many_read() {
             for reader in &crowd {
                 tenures.push(tenure(reader, granted(&store, reader).await.token));
             }
-            store.renew(&tenures).await.unwrap();
+            all_renewed(&store, &tenures).await;
             for node in &nodes {
                 node.reset_commandstats().await.unwrap();
             }
-            let answers = store.renew(&tenures).await.unwrap();
-            assert!(answers.iter().all(|answer| matches!(answer, Renewal::Renewed(_))));
+            all_renewed(&store, &tenures).await;
             granted(&store, &crowd[0]).await;
             store.release(&crowd[1], None).await.unwrap();
             // A majority's word is enough, and this node's may come later.
@@ -151,6 +151,17 @@ async fn a_request_costs_the_same_however_many_read() {
         assert!(each[1] < each[0] + 2.0 && each[1] < 20.0, "calls for each request: {each:?}");
     })
     .await;
+}
+
+/// Renews until every answer has come: a busy machine answers late.
+async fn all_renewed(store: &Redlock, tenures: &[Tenure]) {
+    loop {
+        let answers = store.renew(tenures).await.unwrap();
+        assert!(!answers.iter().any(|answer| matches!(answer, Renewal::Lost(_))), "{answers:?}");
+        if answers.iter().all(|answer| matches!(answer, Renewal::Renewed(_))) {
+            return;
+        }
+    }
 }
 
 #[tokio::test]

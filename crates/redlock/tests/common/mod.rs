@@ -58,10 +58,15 @@ pub fn tenure(claim: &Claim, token: FencingToken) -> Tenure {
     Tenure::new(Arc::new(claim.clone()), Place::new("unused"), Some(token))
 }
 
+/// Claims until the store says what became of it, which is a grant.
 pub async fn granted(store: &Redlock, claim: &Claim) -> Grant {
-    match store.claim(claim).await.unwrap() {
-        Claimed::Granted(grant) => grant,
-        other => panic!("not granted: {other:?}"),
+    loop {
+        match store.claim(claim).await {
+            Ok(Claimed::Granted(grant)) => return grant,
+            Ok(other) => panic!("not granted: {other:?}"),
+            Err(e) => assert!(matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous), "{e:?}"),
+        }
+        sleep(10).await;
     }
 }
 
