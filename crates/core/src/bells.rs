@@ -22,8 +22,8 @@ pub struct Bells(Arc<Inner>);
 
 struct Inner {
     ears: Mutex<HashMap<ClaimId, Arc<dyn Ear>>>,
-    /// How often everybody was rung.
-    everyone: watch::Sender<u64>,
+    /// How often all holds were to be renewed at once.
+    renew_holds: watch::Sender<u64>,
     stirred: broadcast::Sender<Name>,
 }
 
@@ -45,7 +45,7 @@ impl Bells {
     pub fn new() -> Bells {
         Bells(Arc::new(Inner {
             ears: Mutex::default(),
-            everyone: watch::Sender::new(0),
+            renew_holds: watch::Sender::new(0),
             stirred: broadcast::Sender::new(64),
         }))
     }
@@ -67,9 +67,10 @@ impl Bells {
     }
 
     /// The server goes by other terms than it did, and this claim's hold surely lasts only so long: the one way in which what
-    /// was promised gets shorter. It must name its instant, too.
+    /// was promised gets shorter. It must name its instant, too. Holds are renewed at once.
     pub fn shortened(&self, id: ClaimId, validity: Validity) {
         self.ring(id, Ring::Shortened(validity));
+        self.renew_holds();
     }
 
     /// The holder of this name, or its label, may have changed: observers look.
@@ -80,14 +81,19 @@ impl Bells {
     /// Everybody claims again, and holds are renewed at once: after a reconnect, when rings may have been missed and renewals
     /// may have gone with the old connection.
     pub fn everyone(&self) {
-        self.0.everyone.send_modify(|times| *times += 1);
+        self.renew_holds();
         let ears: Vec<_> = self.ears().values().cloned().collect();
         ears.iter().for_each(|ear| ear.hear(Ring::ClaimAgain));
     }
 
-    /// Changes whenever everybody is rung from now on.
-    pub(crate) fn rings_for_everyone(&self) -> watch::Receiver<u64> {
-        self.0.everyone.subscribe()
+    /// The keeper renews all holds, and plans anew by when they end now.
+    fn renew_holds(&self) {
+        self.0.renew_holds.send_modify(|times| *times += 1);
+    }
+
+    /// Changes whenever all holds are to be renewed at once.
+    pub(crate) fn renews_holds(&self) -> watch::Receiver<u64> {
+        self.0.renew_holds.subscribe()
     }
 
     /// The names that are stirred from now on.

@@ -269,7 +269,7 @@ impl Keeper {
         }
     }
 
-    /// The store has a new connection: what was in flight on the old one may be late for its lease.
+    /// The store has a new connection, so what was in flight on the old one may be late; or its server goes by other terms.
     fn renew_holds_now(&self) {
         locked(&self.registry).renew_holds_now(self.clock.now());
     }
@@ -328,7 +328,7 @@ struct Plan {
 async fn run(running: Running) {
     let keeper = &*running.keeper;
     let mut random = locked(&keeper.random).fork();
-    let mut rings = keeper.bells.rings_for_everyone();
+    let mut rings = keeper.bells.renews_holds();
     let mut flights = FuturesUnordered::new();
     // How many of them are not late, how many these may be, and when that was last made less.
     let (mut under_way, mut width, mut narrowed) = (0, FLIGHTS, None);

@@ -203,6 +203,26 @@ async fn a_bell_ends_a_hold() {
     .await;
 }
 
+/// Nor is the end that the store shortened heard later than it is, though nobody had planned to look by then.
+#[tokio::test]
+async fn comes_at_an_end_that_was_shortened() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let bells = script.bells();
+        let began = time.clock().now();
+        let store = script.renewals(async |_, _| std::future::pending().await).store();
+        let guard = store.lock("a").acquire().await.unwrap();
+        let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
+        let lost = tokio::spawn(guard.lost());
+        settle().await;
+        bells.shortened(id, Validity::since(began, TTL / 10));
+        pass(&time, TTL / 10, ms(10)).await;
+        assert_eq!(lost.now_or_never().map(Result::unwrap), Some(Loss::Expired));
+        assert!(log.renewals() >= 1, "and what is left was asked for at once");
+    })
+    .await;
+}
+
 /// P3 for a hold whose runtime is gone while the process lives on: whoever listens elsewhere hears of the loss.
 #[test]
 fn is_heard_in_another_runtime() {
