@@ -66,13 +66,13 @@ impl<'a> Candidate<'a> {
     fn request(&self, slot: Slot) -> Flight {
         let (backend, claim) = (self.client.backend.clone(), self.standing.claim.clone());
         if self.others.is_empty() {
-            return Box::pin(async move {
+            return Flight::new(async move {
                 let _slot = slot;
                 backend.claim(&claim).await.map(Landed::One)
             });
         }
         let claims: Vec<Claim> = self.all().map(|standing| (*standing.claim).clone()).collect();
-        Box::pin(async move {
+        Flight::new(async move {
             let _slot = slot;
             backend.claim_all(&claims).await.map(Landed::All)
         })

@@ -3,9 +3,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use futures_util::future::join_all;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use crate::backend::Backend;
 use crate::backoff::Backoff;
@@ -23,7 +26,40 @@ pub(crate) struct Release {
     pub(crate) flight: Option<Flight>,
 }
 
-pub(crate) type Flight = Pin<Box<dyn Future<Output = Result<Landed>> + Send>>;
+/// A request that claims. It may have timers and connections of the runtime in which it was sent, and is polled in no other:
+/// timers panic once their runtime has ended.
+pub(crate) struct Flight {
+    home: Option<Handle>,
+    request: Pin<Box<dyn Future<Output = Result<Landed>> + Send>>,
+}
+
+impl Flight {
+    pub(crate) fn new(request: impl Future<Output = Result<Landed>> + Send + 'static) -> Flight {
+        Flight { home: Handle::try_current().ok(), request: Box::pin(request) }
+    }
+
+    /// Its answer, in whichever runtime this is asked; `None` if there is none, or its own runtime ends.
+    async fn landed(self) -> Option<Landed> {
+        let here = Handle::try_current().ok().map(|here| here.id());
+        match self.home.filter(|home| Some(home.id()) != here) {
+            None => self.request.await.ok(),
+            Some(home) => {
+                let mut there = JoinSet::new(); // aborted with this
+                there.spawn_on(self.request, &home);
+                there.join_next().await?.ok()?.ok()
+            }
+        }
+    }
+}
+
+/// Where it was sent.
+impl Future for Flight {
+    type Output = Result<Landed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.request.as_mut().poll(cx)
+    }
+}
 
 /// What the store answered to a request that claims.
 pub(crate) enum Landed {
@@ -63,7 +99,7 @@ pub(crate) async fn withdraw(
         let longest = claims.iter().map(|(claim, _)| claim.ttl).max().unwrap_or_default();
         let landed = tokio::select! {
             biased;
-            answer = flight => answer.ok(),
+            landed = flight.landed() => landed,
             () = clock.sleep(longest) => None,
         };
         let places = landed.map(Landed::places).unwrap_or_default();
