@@ -13,6 +13,7 @@ mod http;
 mod report;
 mod run;
 mod servers;
+mod sessions;
 
 pub use findings::{Finding, Severity};
 pub use report::{Broken, Granted, Promise, Verification};

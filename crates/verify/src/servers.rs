@@ -4,6 +4,7 @@ use leasehold::seam::{Address, Host};
 
 use crate::findings::{self, Finding, note};
 use crate::http::ask;
+use crate::sessions;
 
 /// What was found out.
 #[derive(Debug, Default)]
@@ -17,7 +18,7 @@ pub(crate) async fn inspect(url: &str) -> Server {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     match scheme {
         "etcd" => each(url, "etcd", 2379, etcd).await,
-        "zookeeper" => each(url, "zookeeper", 2181, zookeeper).await,
+        "zookeeper" => ensemble(url).await,
         #[cfg(feature = "redis")]
         "redis" | "redlock" => redis::inspect(url, scheme).await,
         _ => Server::default(),
@@ -70,6 +71,26 @@ async fn etcd(host: &Host) -> Option<(String, Vec<Finding>)> {
     let version = serde_json::from_str::<serde_json::Value>(json).ok()?.get("etcdserver")?.as_str()?.to_owned();
     let findings = findings::of_etcd(&version);
     Some((version, findings))
+}
+
+/// Each member by itself, and then whether they are alike.
+async fn ensemble(url: &str) -> Server {
+    let mut server = each(url, "zookeeper", 2181, zookeeper).await;
+    let hosts = Address::parse(url, "zookeeper", 2181).map(|address| address.hosts).unwrap_or_default();
+    let mut members = Vec::new();
+    for host in &hosts {
+        match sessions::limits(host).await {
+            Some(limits) => members.push((host.to_string(), limits)),
+            None if hosts.len() > 1 => {
+                let text =
+                    format!("{host} took no session: it is not known whether its limits for them are the others'.");
+                server.findings.push(note("session limits", text));
+            }
+            None => {}
+        }
+    }
+    server.findings.extend(sessions::differing(&members));
+    server
 }
 
 async fn zookeeper(host: &Host) -> Option<(String, Vec<Finding>)> {
@@ -170,5 +191,44 @@ pub(crate) mod redis {
     async fn setting(connection: &mut MultiplexedConnection, name: &str) -> Option<String> {
         let pair: Vec<String> = cmd("CONFIG").arg("GET").arg(name).query_async(connection).await.ok()?;
         pair.into_iter().nth(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_testbed::ZooKeeper;
+
+    use super::*;
+
+    async fn differing(url: &str) -> Vec<Finding> {
+        let found = inspect(url).await.findings;
+        found.into_iter().filter(|finding| finding.about == "session limits").collect()
+    }
+
+    /// Each member has limits of its own, and a client comes to any of them.
+    #[tokio::test]
+    async fn members_of_an_ensemble_that_allow_different_sessions_are_found_out() {
+        let ensemble = ZooKeeper::ensemble(3).await.unwrap();
+        let url = format!("zookeeper://{}", ensemble.connect_string());
+        assert_eq!(differing(&url).await, []);
+        let strict = &ensemble.members()[1];
+        strict.kill().await.unwrap();
+        let silent = differing(&url).await;
+        assert!(matches!(&silent[..], [one] if one.text.contains(strict.addr())), "{silent:?}");
+        let config = strict.data().parent().unwrap().join("zoo.cfg");
+        let text = std::fs::read_to_string(&config).unwrap();
+        std::fs::write(config, format!("{text}\nmaxSessionTimeout=20000\n")).unwrap();
+        strict.start_again().await.unwrap();
+        let [found] = &differing(&url).await[..] else { panic!("no finding, or several") };
+        let limits = |host: &str, longest: u32| format!("{host} 400 to {longest} ms");
+        for (member, longest) in ensemble.members().iter().zip([60_000, 20_000, 60_000]) {
+            assert!(found.text.contains(&limits(member.addr(), longest)), "{}", found.text);
+        }
+        assert_eq!(found.severity, findings::Severity::Warning);
+        // The sessions that asked are closed, and do not wait for their ends.
+        let leader = &ensemble.members()[ensemble.leader().await];
+        let dump = leader.four_letter_word("dump").await.unwrap();
+        assert!(dump.contains("Global Sessions(0)") || dump.contains("Sessions with Ephemerals (0)"), "{dump}");
+        assert!(!dump.contains("20000ms") && !dump.contains("60000ms"), "{dump}");
     }
 }
