@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use common::*;
@@ -77,6 +79,43 @@ async fn a_crowd_on_one_name_loses_neither_holder_nor_release() {
         }
         assert!(held.is_valid());
         held.release().await.unwrap();
+    })
+    .await;
+}
+
+/// Keys of the same session come and go between the moments at which a renewal is built and executed. What stays is proven all
+/// the same: its guard never comes near its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_short_holds_does_not_starve_the_proof_of_long_ones() {
+    let seconds = if campaign() { 30 } else { 7 };
+    within(100, async {
+        let server = server().await;
+        let ttl = Duration::from_secs(3);
+        let store = Store::new(client(server.addr()).await).ttl(ttl);
+        let long = hold(&store, 3).await;
+        let cycles = Arc::new(AtomicU64::new(0));
+        let stream: Vec<_> = (0..100u64)
+            .map(|i| {
+                let (lock, cycles) = (store.lock(("short", i)), cycles.clone());
+                tokio::spawn(async move {
+                    loop {
+                        lock.acquire().await.unwrap().release().await.unwrap();
+                        cycles.fetch_add(1, Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let (began, mut least) = (Moment::now(), ttl);
+        while Moment::now().since(began) < Duration::from_secs(seconds) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            least = long.iter().map(Guard::remaining).min().unwrap().min(least);
+        }
+        let cycles = cycles.load(Relaxed);
+        println!("{cycles} short holds in {seconds} s; the long ones had {least:?} at least");
+        stream.iter().for_each(|task| assert!(!task.is_finished(), "a short hold failed"));
+        stream.iter().for_each(tokio::task::JoinHandle::abort);
+        assert!(long.iter().all(Guard::is_valid) && least > ttl / 5, "{least:?}");
+        assert!(cycles > 100, "{cycles}: no stream");
     })
     .await;
 }
