@@ -22,8 +22,8 @@ const STORES: [(&str, usize); 9] = [
     ("redlock", 1001),
     ("etcd", 857),
     ("etcd-client", 956),
-    ("zookeeper", 714),
-    ("zookeeper-client", 795),
+    ("zookeeper", 715),
+    ("zookeeper-client", 812),
 ];
 /// Folders at the root of somebody's machine, which nothing in here may mention.
 const MACHINE: [&str; 4] = ["work", "tmp", "root", "home"];

@@ -94,7 +94,8 @@ impl Config {
 
     /// Makes all nodes from the root on for the credentials of the connection alone (ACL *auth: all*), so that nobody else can
     /// remove or even see a lock. Without it anybody who reaches ZooKeeper can, as with Curator's and kazoo's defaults. All users
-    /// of one lock need the same credentials then.
+    /// of one lock need the same credentials then. What is there already keeps the access that it has: whoever reaches a root
+    /// that others made open sees the locks' names, and can make a lock's node before its first user does, and rule it.
     #[must_use]
     pub fn private(mut self) -> Config {
         self.private = true;

@@ -21,12 +21,20 @@ const EXACT: usize = 8;
 /// How long making a session may take.
 const CONNECT: Duration = Duration::from_millis(2500);
 
+/// How long a session's leases are. In the order in which sessions serve: which of them serves a length never changes while it
+/// lives, as no exact one is made for what a shared one serves.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Length {
+    Exact(Duration),
+    Shared(Duration),
+}
+
 /// All sessions of one client. When it is dropped they are closed.
 pub struct Sessions<T: Tenant> {
     config: Arc<Config>,
     /// Rung when the sessions' watches may have missed something, and by whoever lives in them.
     pub bells: Bells,
-    open: Mutex<HashMap<Duration, Arc<Session<T>>>>,
+    open: Mutex<HashMap<Length, Arc<Session<T>>>>,
     /// One makes a session, the others wait for it. Closed with the client.
     turn: Semaphore,
 }
@@ -46,18 +54,19 @@ impl<T: Tenant> Sessions<T> {
             if let Some(session) = self.live(ttl) {
                 return Ok(session);
             }
-            let shared = (self.lengths() >= EXACT).then(|| rounded_up(ttl));
-            let session = match shared.and_then(|ttl| self.live(ttl)) {
-                Some(session) => session,
-                None => Session::open(&self.config, &self.bells, shared.unwrap_or(ttl)).await?,
+            let length = {
+                let mut open = locked(&self.open);
+                open.retain(|_, session| !session.is_left());
+                Length::of_another(ttl, &open)
             };
+            let (Length::Exact(asked) | Length::Shared(asked)) = length;
+            let session = Session::open(&self.config, &self.bells, asked).await?;
             let mut open = locked(&self.open);
             if self.turn.is_closed() {
                 drop(session.leave());
                 return Err(closed());
             }
-            open.retain(|_, session| !session.is_left());
-            open.extend([ttl].into_iter().chain(shared).map(|ttl| (ttl, session.clone())));
+            open.insert(length, session.clone());
             Ok(session)
         };
         let late = |_| Err(Error::new(ErrorKind::Unavailable, "no ZooKeeper server answers"));
@@ -69,15 +78,11 @@ impl<T: Tenant> Sessions<T> {
 
     /// The session for leases of `ttl`, if there is one that has not ended.
     pub fn live(&self, ttl: Duration) -> Option<Arc<Session<T>>> {
-        locked(&self.open).get(&ttl).filter(|session| session.touch()).cloned()
+        let open = locked(&self.open);
+        Length::serving(ttl).iter().filter_map(|length| open.get(length)).find(|session| session.touch()).cloned()
     }
 
-    /// How many lengths of leases are in use.
-    fn lengths(&self) -> usize {
-        locked(&self.open).values().filter(|session| !session.is_left()).count()
-    }
-
-    /// All sessions that have not ended, some of them more than once.
+    /// All sessions that have not ended.
     pub fn all(&self) -> Vec<Arc<Session<T>>> {
         locked(&self.open).values().cloned().collect()
     }
@@ -96,6 +101,20 @@ impl<T: Tenant> Sessions<T> {
         self.turn.close();
         let sessions = std::mem::take(&mut *locked(&self.open));
         join_all(sessions.values().map(|session| session.close())).await;
+    }
+}
+
+impl Length {
+    /// Those that may serve leases of `ttl`.
+    fn serving(ttl: Duration) -> [Length; 2] {
+        [Length::Exact(ttl), Length::Shared(rounded_up(ttl))]
+    }
+
+    /// For leases of `ttl` that none of these serves.
+    fn of_another<S>(ttl: Duration, open: &HashMap<Length, S>) -> Length {
+        let [exact, shared] = Length::serving(ttl);
+        let exact_ones = open.keys().filter(|length| matches!(length, Length::Exact(_))).count();
+        if exact_ones < EXACT { exact } else { shared }
     }
 }
 
@@ -120,6 +139,34 @@ impl<T: Tenant> fmt::Debug for Sessions<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Programs compute TTLs, such as what is left of a deadline: no two are alike then.
+    #[test]
+    fn any_number_of_lengths_needs_few_sessions_and_no_more_memory() {
+        let mut open = HashMap::new();
+        for ttl in (3_000..103_000).map(Duration::from_millis) {
+            if Length::serving(ttl).iter().all(|length| !open.contains_key(length)) {
+                let length = Length::of_another(ttl, &open);
+                open.insert(length, ());
+            }
+        }
+        assert_eq!(open.len(), EXACT + 6); // and from 4 s to 128 s
+    }
+
+    /// Whoever has a place in a session finds it there.
+    #[test]
+    fn a_length_keeps_its_session_also_when_others_end() {
+        let seconds = Duration::from_secs;
+        let mut open: HashMap<Length, u64> = (10..).take(EXACT).map(|s| (Length::Exact(seconds(s)), s)).collect();
+        assert_eq!(Length::of_another(seconds(3), &open), Length::Shared(seconds(4)));
+        open.insert(Length::Shared(seconds(4)), 4);
+        open.retain(|_, session| *session == 4);
+        let serving = |s: u64, open: &HashMap<Length, u64>| {
+            Length::serving(seconds(s)).iter().find_map(|length| open.get(length).copied())
+        };
+        assert_eq!((serving(3, &open), serving(4, &open), serving(5, &open)), (Some(4), Some(4), None));
+        assert_eq!(Length::of_another(seconds(5), &open), Length::Exact(seconds(5)), "there is room again");
+    }
 
     #[test]
     fn a_lease_is_rounded_up_and_never_down() {

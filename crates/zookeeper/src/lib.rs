@@ -54,9 +54,9 @@ use crate::claims::Claims;
 /// held through them is free.
 ///
 /// Locks with the same TTL share one session, so they also share its end. Beyond eight TTLs in use, further ones are rounded up to
-/// a power of two, in seconds, and share: a server takes 60 connections of a host as it is shipped (`maxClientCnxns`). The server has the last word on how long a session
-/// lives: between two and twenty of its ticks (4 s and 40 s as it is shipped), whatever the TTL says. Leases are then as long as
-/// the session.
+/// a power of two, in seconds, and share: a server takes 60 connections of a host as it is shipped (`maxClientCnxns`). The
+/// server has the last word on how long a session lives: between two and twenty of its ticks (4 s and 40 s as it is shipped),
+/// whatever the TTL says. Leases are then as long as the session.
 #[derive(Clone, Debug)]
 pub struct ZooKeeper {
     sessions: Arc<Sessions<Claims>>,
@@ -133,7 +133,8 @@ impl Backend for ZooKeeper {
             .recovery(Duration::from_secs(4))
             .notes(
                 "Leases are sessions: the server rounds a ttl to between 2 and 20 of its ticks (by default 4 s to 40 s), and \
-                 frees a dead holder's lock up to two ticks after it. Fast is fair. Curator's InterProcessMutex, and kazoo's \
+                 frees a dead holder's lock up to two ticks after it. Beyond eight ttls in use, further ones are rounded up to \
+                 a power of two, in seconds. Fast is fair. Curator's InterProcessMutex, and kazoo's \
                  locks told to look for \"-lock-\", on the same path stand in the same line; Curator's \
                  InterProcessReadWriteLock does not see it.",
             )
