@@ -54,7 +54,7 @@ impl<T: Tenant> Drop for Attended<'_, T> {
     }
 }
 
-/// Connects the session again, until it has ended. A session that was left meanwhile is closed.
+/// Connects the session again, until it has ended. A session that was left meanwhile is closed, for the sake of what is in it.
 async fn attach<T: Tenant>(session: &Session<T>) -> Result<(), Loss> {
     session.disconnected();
     loop {
@@ -69,6 +69,9 @@ async fn attach<T: Tenant>(session: &Session<T>) -> Result<(), Loss> {
         }
         if session.life().proof.is_long_over(Moment::now()) {
             return Err(Loss::Expired);
+        }
+        if session.is_left() && session.tenant().is_idle() {
+            return Err(Loss::Gone);
         }
         tokio::time::sleep(BREATHE).await;
     }

@@ -4,14 +4,16 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use common::*;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
-use leasehold_core::Store;
 use leasehold_core::seam::{Backend, Moment, Renewal, Tenure};
+use leasehold_core::{Guard, Store};
 use leasehold_testbed::{Proxy, ZooKeeper as Server, ZooKeeperOptions};
 use leasehold_zookeeper::ZooKeeper;
 
@@ -51,7 +53,7 @@ async fn many_holds_outlast_latency_and_cuts() {
         while Moment::now().since(started) < lasting {
             for _ in 0..between_cuts * 10 {
                 tokio::time::sleep(Duration::from_millis(100)).await;
-                least = guards.iter().map(leasehold_core::Guard::remaining).min().unwrap().min(least);
+                least = guards.iter().map(Guard::remaining).min().unwrap().min(least);
             }
             proxy.disconnect().await;
             cuts += 1;
@@ -99,6 +101,45 @@ async fn a_crowd_of_one_client_costs_the_holder_nothing() {
         }));
         drop(ended.await);
         until(|| async { watcher.inspect(&"a".into()).await.is_ok_and(|line| line.holders.is_empty()) }).await;
+    })
+    .await
+    .unwrap();
+}
+
+/// Nodes of the same session come and go while its nodes are compared. What stays is proven all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_short_holds_does_not_starve_the_proof_of_long_ones() {
+    let seconds = if is_campaign() { 30 } else { 7 };
+    tokio::time::timeout(Duration::from_secs(100), async {
+        let server = as_shipped().await;
+        let store = store(&server).await.ttl(SHORTEST);
+        let mut long = Vec::new();
+        for name in ["a", "b", "c"] {
+            long.push(hold(&store, name, SHORTEST).await);
+        }
+        let cycles = Arc::new(AtomicU64::new(0));
+        let stream: Vec<_> = (0..100u64)
+            .map(|i| {
+                let (lock, cycles) = (store.lock(("short", i)), cycles.clone());
+                tokio::spawn(async move {
+                    loop {
+                        lock.acquire().await.unwrap().release().await.unwrap();
+                        cycles.fetch_add(1, Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let (began, mut least) = (Moment::now(), SHORTEST);
+        while Moment::now().since(began) < Duration::from_secs(seconds) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            least = long.iter().map(Guard::remaining).min().unwrap().min(least);
+        }
+        let cycles = cycles.load(Relaxed);
+        println!("{cycles} short holds in {seconds} s; the long ones had {least:?} at least");
+        stream.iter().for_each(|task| assert!(!task.is_finished(), "a short hold failed"));
+        stream.iter().for_each(tokio::task::JoinHandle::abort);
+        assert!(long.iter().all(Guard::is_valid) && least > SHORTEST / 5, "{least:?}");
+        assert!(cycles > 100, "{cycles}: no stream");
     })
     .await
     .unwrap();

@@ -1,0 +1,287 @@
+//! Random faults on an ensemble, with clients that contend all the while: no two hold at once, tokens rise, nobody waits for ever,
+//! and nothing is left. `LEASEHOLD_CAMPAIGN=1` asks for minutes of it; `LEASEHOLD_SEED` for the same faults again.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests are tests
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::*;
+use futures_util::future::join_all;
+use leasehold_core::Store;
+use leasehold_core::seam::{Backend, Moment};
+use leasehold_testbed::{Proxy, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions};
+
+const LOCKS: usize = 3;
+const CLIENTS: usize = 6;
+
+#[derive(Default)]
+struct Seen {
+    /// Of each lock: who surely holds, from when to when, and by which token. Checked at the end.
+    holds: Mutex<Vec<(usize, Moment, Moment, u64)>>,
+    turns: AtomicU64,
+    lost: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Takes and gives back, until it is told to stop.
+async fn contend(store: Store, seen: Arc<Seen>, stop: Arc<AtomicBool>, mut random: fastrand::Rng) {
+    while !stop.load(SeqCst) {
+        let which = random.usize(..LOCKS);
+        let lock = store.lock(format!("storm/{which}")).ttl(SHORT);
+        let guard = match lock.acquire_timeout(Duration::from_secs(20)).await {
+            Ok(guard) => guard,
+            Err(e) => {
+                assert!(e.is_retryable() || e.kind() == leasehold_core::ErrorKind::TimedOut, "{e:?}");
+                seen.failed.fetch_add(1, SeqCst);
+                continue;
+            }
+        };
+        // For as long as it says that it is valid, asked after each nap.
+        let from = Moment::now();
+        let (mut until, hold) =
+            (from, Duration::from_millis(if random.u32(..4) == 0 { random.u64(..9000) } else { random.u64(..1000) }));
+        while guard.is_valid() && until.since(from) < hold {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let now = Moment::now();
+            if guard.is_valid() {
+                until = now;
+            }
+        }
+        if guard.is_valid() {
+            seen.turns.fetch_add(1, SeqCst);
+        } else {
+            seen.lost.fetch_add(1, SeqCst);
+        }
+        seen.holds.lock().unwrap().push((which, from, until, guard.fencing_token().get()));
+        drop(guard.release().await);
+    }
+}
+
+async fn one_fault(ensemble: &ZooKeeperEnsemble, proxies: &[Proxy], random: &mut fastrand::Rng) -> String {
+    let member = random.usize(..3);
+    let member =
+        if random.bool() { tokio::time::timeout(SHORT, ensemble.leader()).await.unwrap_or(member) } else { member };
+    let lasting = Duration::from_millis(random.u64(50..4000));
+    let (server, proxy) = (&ensemble.members()[member], &proxies[member]);
+    let kind = random.u32(..7);
+    match kind {
+        0 => {
+            server.kill().await.unwrap();
+            tokio::time::sleep(lasting).await;
+            server.start_again().await.unwrap();
+        }
+        1 => {
+            server.pause().await.unwrap();
+            tokio::time::sleep(lasting).await;
+            server.resume().unwrap();
+        }
+        2 => {
+            proxy.cut().await;
+            tokio::time::sleep(lasting).await;
+            proxy.heal().await;
+        }
+        3 => {
+            proxy.hold();
+            tokio::time::sleep(lasting).await;
+            proxy.heal().await;
+        }
+        4 => {
+            proxy.drop_replies();
+            tokio::time::sleep(lasting).await;
+            proxy.heal().await;
+        }
+        5 => {
+            ensemble.isolate(member);
+            tokio::time::sleep(lasting).await;
+            ensemble.rejoin(member).await;
+        }
+        _ => {
+            for proxy in proxies {
+                proxy.disconnect().await;
+            }
+        }
+    }
+    format!("{kind} at {member} for {lasting:?}")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_faults_give_no_two_holders_and_leave_nothing() {
+    let campaign = std::env::var_os("LEASEHOLD_CAMPAIGN").is_some();
+    let lasting = Duration::from_secs(if campaign { 180 } else { 4 });
+    let seed =
+        std::env::var("LEASEHOLD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    println!("LEASEHOLD_SEED={seed}");
+    tokio::time::timeout(lasting * 2 + Duration::from_secs(120), async {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let options = ZooKeeperOptions {
+            tick: Duration::from_millis(500),
+            min_session: Duration::from_secs(1),
+            sync_limit: 8,
+            init_limit: 10,
+            peer_proxies: true,
+            ..ZooKeeperOptions::default()
+        };
+        let ensemble = Server::ensemble_with(3, &options).await.unwrap();
+        let proxies = join_all(ensemble.members().iter().map(|member| Proxy::to(member.addr()))).await;
+        let proxies: Vec<Proxy> = proxies.into_iter().map(Result::unwrap).collect();
+        let addrs = proxies.iter().map(Proxy::addr).collect::<Vec<_>>().join(",");
+        let (seen, stop) = (Arc::new(Seen::default()), Arc::new(AtomicBool::new(false)));
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            clients.push(at(&addrs).await);
+        }
+        let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        let stores: Vec<Store> = clients.iter().cloned().map(Store::new).collect();
+        let contenders: Vec<_> = stores
+            .iter()
+            .map(|store| tokio::spawn(contend(store.clone(), seen.clone(), stop.clone(), random.fork())))
+            .collect();
+        let began = Moment::now();
+        while Moment::now().since(began) < lasting {
+            let fault = one_fault(&ensemble, &proxies, &mut random).await;
+            println!(
+                "{:?}: {fault}; {} turns, {} lost, {} failed; {} tasks, {} connections",
+                Moment::now().since(began),
+                seen.turns.load(SeqCst),
+                seen.lost.load(SeqCst),
+                seen.failed.load(SeqCst),
+                alive(),
+                proxies.iter().map(Proxy::open_connections).sum::<usize>()
+            );
+            tokio::time::sleep(Duration::from_millis(random.u64(0..2500))).await;
+        }
+        // Everybody gets a turn again.
+        let before = seen.turns.load(SeqCst);
+        until(|| async { seen.turns.load(SeqCst) > before + CLIENTS as u64 * 2 }).await;
+        stop.store(true, SeqCst);
+        for contender in contenders {
+            tokio::time::timeout(Duration::from_secs(60), contender).await.expect("somebody waits for ever").unwrap();
+        }
+        let mut holds = std::mem::take(&mut *seen.holds.lock().unwrap());
+        holds.sort();
+        for pair in holds.windows(2) {
+            let ((a, from, till, token), (b, next, _, later)) = (pair[0], pair[1]);
+            assert!(
+                a != b || till < next,
+                "seed {seed}: two held {a} for {:?}: {from:?} to {till:?}, {next:?}",
+                till.since(next)
+            );
+            assert!(a != b || token < later, "seed {seed}: tokens of {a} fell: {token}, {later}");
+        }
+        println!(
+            "{} holds, {} turns, {} lost, {} failed",
+            holds.len(),
+            seen.turns.load(SeqCst),
+            seen.lost.load(SeqCst),
+            seen.failed.load(SeqCst)
+        );
+        // No more than a session for each TTL is left of each client, and after its end none, nor any task.
+        let open = proxies.iter().map(Proxy::open_connections).sum::<usize>();
+        assert!(open <= CLIENTS * 2, "{open} connections of {CLIENTS} clients");
+        for store in &stores {
+            store.close(Duration::from_secs(5)).await.unwrap();
+        }
+        drop((stores, clients));
+        let gone = async {
+            while proxies.iter().any(|proxy| proxy.open_connections() > 0) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), gone).await.expect("connections are left");
+        let watcher = at(ensemble.members()[0].addr()).await;
+        for lock in 0..LOCKS {
+            let line = watcher.inspect(&format!("storm/{lock}").as_str().into()).await.unwrap();
+            assert!(line.holders.is_empty() && line.waiters.is_empty(), "{line:?}");
+        }
+        drop(watcher);
+        println!("{} tasks at the end", alive());
+    })
+    .await
+    .expect("hangs");
+}
+
+/// Without a server a client tries again a few times a second, and once it is closed no longer than its holds could last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_servers_there_is_no_storm_of_connects_and_after_its_end_none() {
+    limited(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let client = at(proxy.addr()).await;
+        granted(&client, &fair("a", SHORT)).await;
+        proxy.cut().await;
+        let (nobody, attempts) =
+            (tokio::net::TcpListener::bind(proxy.addr()).await.unwrap(), Arc::new(AtomicU64::new(0)));
+        let counting = tokio::spawn({
+            let attempts = attempts.clone();
+            async move {
+                while nobody.accept().await.is_ok() {
+                    attempts.fetch_add(1, SeqCst);
+                }
+            }
+        });
+        // Two sessions: one for the hold, one for the default lease. Each naps for 200 ms.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let storm = attempts.swap(0, SeqCst);
+        assert!((2..=40).contains(&storm), "{storm} attempts in two seconds");
+        client.close().await.unwrap();
+        // The hold's session could be closed until it has surely expired.
+        tokio::time::sleep(SHORT * 3 / 2).await;
+        let closing = attempts.swap(0, SeqCst);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        println!("{storm} attempts in 2 s, {closing} after the end, {} later", attempts.load(SeqCst));
+        assert_eq!(attempts.load(SeqCst), 0);
+        counting.abort();
+    })
+    .await;
+}
+
+/// The connection dies or falls silent before, while or after the client is closed: nothing of the client is left running.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_close_beside_a_dying_connection_leaves_no_task() {
+    limited(async {
+        let server = server().await;
+        // The clients' own, so that only their tasks are counted.
+        let theirs = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let rounds = (0..12u64).map(|round| {
+            let (addr, theirs) = (server.addr().to_owned(), theirs.handle());
+            async move {
+                let proxy = Arc::new(Proxy::to(addr).await.unwrap());
+                let link = proxy.clone();
+                let client = theirs.spawn(async move {
+                    let client = at(link.addr()).await;
+                    let name = format!("a{round}");
+                    granted(&client, &fair(&name, SHORT)).await;
+                    waiting(&client, &fair(&name, SHORT)).await;
+                    let closing = async {
+                        tokio::time::sleep(Duration::from_millis(round / 3)).await;
+                        client.close().await.unwrap();
+                    };
+                    let dying = async {
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                        if round % 2 == 0 { link.disconnect().await } else { link.hold() }
+                    };
+                    tokio::join!(closing, dying);
+                });
+                client.await.unwrap();
+                proxy
+            }
+        });
+        let proxies = join_all(rounds).await;
+        let ended = async {
+            while theirs.metrics().num_alive_tasks() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(10), ended).await;
+        assert!(ended.is_ok(), "{} tasks are left", theirs.metrics().num_alive_tasks());
+        theirs.shutdown_background();
+        drop(proxies);
+        // Their sessions end at the latest with their leases.
+        until_entries(&server, 0, 0).await;
+    })
+    .await;
+}
