@@ -327,10 +327,9 @@ impl Registry {
         self.runner.as_ref().is_some_and(|runner| Arc::ptr_eq(runner, task))
     }
 
-    /// When whoever runs should have looked long ago. Places in line have time: their naps are long.
+    /// When whoever runs should have looked long ago.
     pub(super) fn stalls_at(&self, stall: Duration) -> Option<Moment> {
-        let planned = self.next_wake.filter(|_| self.watching);
-        let first = [planned, self.called].into_iter().flatten().min();
+        let first = [self.next_wake, self.called].into_iter().flatten().min();
         first.filter(|_| self.runner.is_some()).map(|at| at + stall)
     }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use fastrand::Rng;
 use leasehold_core::seam::{
-    Bells, Claim, ClaimId, Claimed, Clock, Grant, Moment, Place, Renewal, Tenure, VirtualClock, Waiting,
+    Bells, Claim, ClaimId, Claimed, Clock, Grant, Mode, Moment, Place, Queue, Renewal, Tenure, VirtualClock, Waiting,
 };
 use leasehold_core::{Contention, Error, FencingToken, Guard, Loss, Result};
 use tokio::runtime::{Builder, Runtime};
@@ -237,6 +237,33 @@ fn a_runtime_that_is_not_driven_is_passed_by() {
     pass(&time, &runtimes, TTL * 2);
     assert!(guard.is_valid());
     assert!(log.renewals() < 25, "{} renewals in five leases", log.renewals());
+}
+
+/// Nobody holds, so nobody's end is watched: a place in line is kept alive all the same.
+#[test]
+fn a_place_in_line_outlives_a_runtime_that_is_not_driven() {
+    let (script, time, log, leases) = Leases::script();
+    let claims = leases.clone();
+    let script = script.claims(move |claim, _| {
+        // A store that says when it is worth to ask again: when the holder's lease ends.
+        std::future::ready(Ok(match claims.claim(&claim) {
+            Claimed::Waiting(waiting) => Claimed::Waiting(waiting.look_again(TTL * 100)),
+            granted => granted,
+        }))
+    });
+    for name in ["a", "b"] {
+        leases.claim(&Claim::new(name, Mode::Exclusive, Queue::Fair, TTL * 100, "another client"));
+    }
+    let store = script.store();
+    let (first, second) = (runtime(), runtime());
+    let _keeper_here = first.spawn(store.lock("a").acquire());
+    first.block_on(settle());
+    time.advance(ms(100));
+    let _waiter = second.spawn(store.lock("b").acquire());
+    let runtimes = [None, Some(second)];
+    pass(&time, &runtimes, TTL * 3);
+    assert_eq!(leases.left(), 4, "a place in line has ended; {} renewals", log.renewals());
+    drop(first);
 }
 
 /// The release that was in flight when its runtime ended goes on elsewhere, also when nobody has the client any more.
