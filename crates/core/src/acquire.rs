@@ -179,6 +179,8 @@ async fn pursue(
                 events::claim_failed(&candidate.standing.claim, &e);
                 nap = Some(trouble.met(e, client.clock.now(), patience, &mut backoff)?);
             }
+            // It was not sent in time.
+            Answer::Landed(Err(e)) if e.kind() == ErrorKind::TimedOut => return Err(who.map_or(e, Error::timed_out)),
             Answer::Landed(Err(e)) => return Err(e),
             Answer::Late => return Err(trouble.or_timed_out(who)),
         }

@@ -9,6 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
+use crate::line::Contention;
 
 /// So many at once. With 100 ms to the store and back that is 1,280 a second.
 const WIDTH: usize = 128;
@@ -51,9 +52,13 @@ impl Lane {
         tokio::pin!(turn);
         loop {
             let heard = Moment::from_nanos(self.answered.load(Ordering::Relaxed)).max(began);
-            let ends = deadline.map_or(heard + patience, |at| at.min(heard + patience));
+            let gives_up = heard + patience;
+            let ends = deadline.map_or(gives_up, |at| at.min(gives_up));
             let now = self.clock.now();
-            if ends <= now {
+            if ends <= now && heard > began && now < gives_up {
+                // The store answers: it was the crowd.
+                return Err(Error::timed_out(Contention::by("other tasks of this process")));
+            } else if ends <= now {
                 let text = "not sent: the store has not answered the claims of this client that were before it";
                 return Err(Error::new(ErrorKind::Unavailable, text));
             }

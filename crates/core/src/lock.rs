@@ -82,8 +82,8 @@ impl Lock {
         self.start(Wait::Try)
     }
 
-    /// Waits at most `wait`; then [`TimedOut`](crate::ErrorKind::TimedOut), which says who was before us, or the store's own
-    /// error if that was the reason.
+    /// Waits at most `wait`; then [`TimedOut`](crate::ErrorKind::TimedOut), which says who was before us, be it other tasks of
+    /// this process on their way to the store, or the store's own error if that was the reason.
     ///
     /// Unlike a timeout around [`acquire`](Lock::acquire) it takes one last look, and may be longer by up to 40 ms for it.
     pub fn acquire_timeout(&self, wait: Duration) -> Acquire {

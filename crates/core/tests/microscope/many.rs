@@ -316,6 +316,31 @@ async fn a_crowd_hears_that_the_store_is_silent() {
     .await;
 }
 
+/// A deadline that ends in the crowd is not blamed on a store that answers.
+#[tokio::test]
+async fn a_deadline_in_a_crowd_is_no_fault_of_the_store() {
+    in_time(async {
+        let (script, time, _) = Script::new();
+        let clock = time.clock();
+        let script = script.claims(move |claim, _| {
+            let clock = clock.clone();
+            async move {
+                clock.sleep(ms(500)).await;
+                Ok(crate::script::waiting(&claim))
+            }
+        });
+        let store = script.store().ttl(TTL);
+        let crowd: Vec<_> = (0..2000).map(|_| tokio::spawn(store.lock("a").acquire())).collect();
+        settle().await;
+        let bounded = tokio::spawn(store.lock("b").acquire_timeout(ms(2000)));
+        pass(&time, ms(2100), ms(50)).await;
+        let e = bounded.await.unwrap().unwrap_err();
+        assert_eq!(e.kind(), leasehold_core::ErrorKind::TimedOut, "{e}");
+        crowd.iter().for_each(|waiter| waiter.abort());
+    })
+    .await;
+}
+
 /// After `close` nobody waits for a turn.
 #[tokio::test]
 async fn a_crowd_hears_of_close() {
