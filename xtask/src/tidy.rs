@@ -20,8 +20,8 @@ const STORES: [(&str, usize); 9] = [
     ("redis", 919),
     ("redis-client", 868),
     ("redlock", 1001),
-    ("etcd", 857),
-    ("etcd-client", 956),
+    ("etcd", 869),
+    ("etcd-client", 957),
     ("zookeeper", 715),
     ("zookeeper-client", 812),
 ];

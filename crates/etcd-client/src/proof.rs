@@ -9,7 +9,8 @@
 //! * the transaction is linearizable: its leader was confirmed by a majority after it was sent, which was after the
 //!   keep-alive's answer, and the term of its answer is not less than that leader's. So that leader led in that term or an
 //!   earlier one, when a majority had heard of no later one. It is the one who renewed;
-//! * whoever leads after it gives every lease its whole TTL again.
+//! * whoever leads after it gives every lease its whole TTL again (with lease checkpoints, which are off as shipped, perhaps
+//!   only what was left of it at the latest renewal but one).
 //!
 //! A transaction that only compares would be answered by any member from its own state: etcd takes one without reads for
 //! serializable. So each has a read.
@@ -23,7 +24,7 @@ use etcd_client::{
 };
 use futures_util::stream::{StreamExt, iter};
 use leasehold_core::ErrorKind::{Lost, Unavailable};
-use leasehold_core::seam::Moment;
+use leasehold_core::seam::{Moment, locked};
 
 use crate::cluster::Cluster;
 use crate::error::{Failure, LEASE_NOT_FOUND};
@@ -48,8 +49,8 @@ struct Beat {
     term: u64,
 }
 
-/// A stream of keep-alives: one is on its way at a time. One that hangs in the server holds up all that follow, so the
-/// stream is given up with it.
+/// A stream of keep-alives: one is on its way at a time, and whoever sends it has the stream to himself. One that hangs in the
+/// server holds up all that follow, so the stream is given up with it.
 #[derive(Debug)]
 pub(crate) struct Beats {
     /// The endpoint.
@@ -122,11 +123,12 @@ impl Cluster {
     /// One keep-alive. An attempt takes at most a sixth of the TTL, so that the next endpoint is asked in time.
     async fn beat(&self, session: &Session) -> Result<Beat, Failure> {
         let request = |client: Client| async move {
-            let (mut slot, at) = (session.beats.lock().await, self.active());
-            if let Some(mut beats) = slot.take().filter(|beats| beats.at == at) {
+            let (at, kept) = (self.active(), locked(&session.beats).take());
+            let keep = |beats| drop(locked(&session.beats).replace(beats));
+            if let Some(mut beats) = kept.filter(|beats| beats.at == at) {
                 match beats.beat().await {
                     Ok(beat) => {
-                        *slot = Some(beats);
+                        keep(beats);
                         return Ok(beat);
                     }
                     Err(ClientError::LeaseKeepAliveError(why)) if why == LEASE_NOT_FOUND => {
@@ -140,7 +142,7 @@ impl Cluster {
             let (keeper, answers) = client.lease_client().keep_alive(session.lease).await?;
             let mut beats = Beats { at, keeper, answers };
             let beat = beats.beat().await?;
-            *slot = Some(beats);
+            keep(beats);
             Ok(beat)
         };
         self.ask(LONGEST.min(session.ttl / 6), request).await.outcome.map_err(Failure::of_a_read)

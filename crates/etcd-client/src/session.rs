@@ -6,7 +6,7 @@
 //! lease, newcomers get another one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use etcd_client::Client;
@@ -35,15 +35,15 @@ pub struct Session {
     pub(crate) key: String,
     closed: AtomicBool,
     proven: AtomicU64,
-    /// The stream of its keep-alives.
-    pub(crate) beats: tokio::sync::Mutex<Option<Beats>>,
+    /// The stream of its keep-alives, unless one is on its way.
+    pub(crate) beats: Mutex<Option<Beats>>,
 }
 
 impl Session {
     /// A session whose lease was asked for at `proven`.
     pub fn new(lease: i64, asked: u64, ttl: Duration, key: String, proven: Moment) -> Session {
         let (closed, proven) = (AtomicBool::new(false), AtomicU64::new(proven.as_nanos()));
-        Session { lease, asked, ttl, key, closed, proven, beats: tokio::sync::Mutex::default() }
+        Session { lease, asked, ttl, key, closed, proven, beats: Mutex::default() }
     }
 
     /// Since when it surely lives.

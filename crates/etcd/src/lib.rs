@@ -43,6 +43,8 @@
 //! * Servers before 3.4.30 and 3.5.12 revoke live leases when a leader wakes that was stopped for longer than they last
 //!   (etcd#15247): two hold then, until the renewal of the first. That a woken leader, or one that is about to revoke a lease,
 //!   answers a keep-alive as if it counted (etcd#15247, #14758, #20590, #21389) does no harm: each renewal looks at the keys.
+//! * Leave lease checkpoints (`--experimental-enable-lease-checkpoint`) off, as they are shipped, if TTLs are longer than five
+//!   minutes: after a change of the leader a lease may end sooner than was promised with them.
 //! * Every change of users or roles makes signed tokens (`--auth-token=jwt`) old; clients authenticate anew, once each.
 
 mod claim;

@@ -1,7 +1,8 @@
 //! Renewals: one for each session, of all that stands in it, whoever asks for how much of it.
 //!
 //! A renewal goes on when whoever asked for it has left, and whoever asks again meanwhile waits for the same one: so it comes
-//! to its end on a network where it takes longer than core waits for one attempt.
+//! to its end on a network where it takes longer than core waits for one attempt. But not for one that has been on its way for
+//! as long as holds go without a renewal: it may be that of a runtime that nobody drives any more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,32 +16,35 @@ use leasehold_etcd_client::{Failure, Session};
 use crate::line::Own;
 use crate::store::Store;
 
-/// By the sessions' leases.
-pub(crate) type Flights = HashMap<i64, Shared<BoxFuture<'static, Arc<Unproven>>>>;
+/// By the sessions' leases: since when each is on its way.
+pub(crate) type Flights = HashMap<i64, (Moment, Shared<BoxFuture<'static, Arc<Proof>>>)>;
 
-/// What a renewal could not prove.
-pub(crate) enum Unproven {
-    /// These, and why.
-    Some(HashMap<ClaimId, Failure>),
+/// What came of a renewal.
+pub(crate) enum Proof {
+    /// Of each place that it has looked at, by its create_revision.
+    Each(HashMap<(ClaimId, i64), Result<(), Failure>>),
     /// Nothing was proven.
-    All(Failure),
+    Nothing(Failure),
 }
 
-impl Unproven {
-    fn why(&self, id: ClaimId) -> Option<&Failure> {
+impl Proof {
+    fn of(&self, own: &Own) -> Result<(), Failure> {
+        // Who came while it was under way was not looked at.
+        let later = || Err(Failure::new(ErrorKind::Unavailable, "claimed during the renewal"));
         match self {
-            Unproven::Some(each) => each.get(&id),
-            Unproven::All(failure) => Some(failure),
+            Proof::Each(all) => all.get(&(own.id, own.created)).cloned().unwrap_or_else(later),
+            Proof::Nothing(failure) => Err(failure.clone()),
         }
     }
 }
 
-/// A renewal is on its way as long as this lives.
-struct Flight(Arc<Store>, i64);
+/// A renewal is on its way as long as this lives: of this lease, since then.
+struct Flight(Arc<Store>, i64, Moment);
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        locked(&self.0.flights).remove(&self.1);
+        let Flight(store, lease, since) = self;
+        locked(&store.flights).retain(|of, (begun, _)| (of, begun) != (lease, since));
     }
 }
 
@@ -58,8 +62,8 @@ impl Store {
                 }
             }
         }
-        let flights = sessions.iter().map(|(lease, session)| self.flight(session).map(|unproven| (*lease, unproven)));
-        let renewed: HashMap<i64, Arc<Unproven>> = join_all(flights).await.into_iter().collect();
+        let flights = sessions.iter().map(|(lease, session)| self.flight(session).map(|proof| (*lease, proof)));
+        let renewed: HashMap<i64, Arc<Proof>> = join_all(flights).await.into_iter().collect();
         self.lapse();
         let mut lines = self.lines();
         let renewal = |Tenure { claim, token, .. }: &Tenure| {
@@ -67,10 +71,10 @@ impl Store {
             let Some(own) = known.filter(|own| token.is_none_or(|held| held == token_of_place(own.created))) else {
                 return Renewal::Lost(Loss::Gone);
             };
-            match renewed.get(&own.session().lease).map(|unproven| unproven.why(own.id)) {
-                Some(None) if own.granted && token.is_none() => Renewal::Granted(own.grant()),
-                Some(None) => Renewal::Renewed(own.validity()),
-                Some(Some(failure)) => Renewal::Unknown(failure.clone().into()),
+            match renewed.get(&own.session().lease).map(|proof| proof.of(own)) {
+                Some(Ok(())) if own.granted && token.is_none() => Renewal::Granted(own.grant()),
+                Some(Ok(())) => Renewal::Renewed(own.validity()),
+                Some(Err(failure)) => Renewal::Unknown(failure.into()),
                 None => Renewal::Unknown(Failure::new(ErrorKind::Unavailable, "claimed during the renewal").into()),
             }
         };
@@ -78,38 +82,49 @@ impl Store {
     }
 
     /// The renewal of this session that is on its way, or a new one.
-    fn flight(self: &Arc<Self>, session: &Arc<Session>) -> Shared<BoxFuture<'static, Arc<Unproven>>> {
-        let begin = || {
-            let (flight, store, session) = (Flight(self.clone(), session.lease), self.clone(), session.clone());
-            let task = tokio::spawn(async move {
-                let _flight = flight;
-                Arc::new(store.prove(&session).await)
-            });
-            let ended = || Arc::new(Unproven::All(Failure::new(ErrorKind::Unavailable, "the runtime ends")));
-            task.map(move |outcome| outcome.unwrap_or_else(|_| ended())).boxed().shared()
-        };
-        locked(&self.flights).entry(session.lease).or_insert_with(begin).clone()
+    fn flight(self: &Arc<Self>, session: &Arc<Session>) -> Shared<BoxFuture<'static, Arc<Proof>>> {
+        let now = Moment::now();
+        let mut flights = locked(&self.flights);
+        let (lease, young) = (session.lease, |since: Moment| now.since(since) < session.ttl / 3);
+        if let Some((_, flight)) =
+            flights.get(&lease).filter(|(since, flight)| young(*since) && flight.peek().is_none())
+        {
+            return flight.clone();
+        }
+        let (store, session) = (self.clone(), session.clone());
+        let task = tokio::spawn(async move {
+            // Not before it runs: a runtime that is ending drops it here, where the flights are locked.
+            let _flight = Flight(store.clone(), lease, now);
+            Arc::new(store.prove(&session).await)
+        });
+        let ended = || Arc::new(Proof::Nothing(Failure::new(ErrorKind::Unavailable, "the runtime ends")));
+        let new = task.map(move |outcome| outcome.unwrap_or_else(|_| ended())).boxed().shared();
+        let before = flights.insert(lease, (now, new.clone()));
+        drop(flights);
+        drop(before);
+        new
     }
 
     /// Renews all that stands in the session. What is gone is told at once: also to whoever has stopped to wait for this.
-    async fn prove(&self, session: &Session) -> Unproven {
+    async fn prove(&self, session: &Session) -> Proof {
         let in_it = |own: &Own| own.session().lease == session.lease && own.created != 0 && !own.leaving;
         let owns: Vec<Own> = self.lines().all().filter(|(_, own)| in_it(own)).map(|(_, own)| own.clone()).collect();
         let names: Vec<_> = owns.iter().map(|own| (own.key.clone(), own.created)).collect();
         let proven = match self.under(session, self.cluster.prove(session, &names).await) {
             Ok(proven) => proven,
-            Err(failure) => return Unproven::All(failure),
+            Err(failure) => return Proof::Nothing(failure),
         };
-        let (mut gone, mut unproven) = (Vec::new(), HashMap::new());
+        let (mut gone, mut each) = (Vec::new(), HashMap::new());
         for (own, proof) in owns.into_iter().zip(proven) {
+            let at = (own.id, own.created);
             match proof {
-                Ok(true) => {}
+                Ok(true) => drop(each.insert(at, Ok(()))),
                 Ok(false) => gone.push(own),
-                Err(failure) => drop(unproven.insert(own.id, failure)),
+                Err(failure) => drop(each.insert(at, Err(failure))),
             }
         }
         self.miss(&gone);
-        Unproven::Some(unproven)
+        Proof::Each(each)
     }
 
     /// The keys of these are not there.

@@ -45,6 +45,76 @@ impl<F: leasehold_core::Fenced> At for F {
     }
 }
 
+/// A renewal that is under way has not looked at what was claimed since: it proves nothing of it.
+#[tokio::test]
+async fn a_renewal_under_way_proves_nothing_of_a_later_claim() {
+    within(60, async {
+        let server = server().await;
+        let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
+        let (etcd, mut raw) = (Arc::new(client(proxy.addr()).await), raw(&server).await);
+        let early = Arc::new(fair("early"));
+        let grant = granted(etcd.claim(&early).await);
+        let early = Tenure::new(early, grant.place, Some(grant.token));
+        // Its stream of keep-alives is open from here on.
+        etcd.renew(std::slice::from_ref(&early)).await.unwrap();
+        // A keep-alive and a look at the keys take twice as long as a claim.
+        proxy.delay(Duration::from_millis(250));
+        let renewing = tokio::spawn({
+            let (etcd, early) = (etcd.clone(), early.clone());
+            async move { etcd.renew(&[early]).await }
+        });
+        let late = Arc::new(fair("late"));
+        let grant = granted(etcd.claim(&late).await);
+        raw.delete(grant.place.as_str(), None).await.unwrap();
+        let late = Tenure::new(late, grant.place, Some(grant.token));
+        let answers = etcd.renew(std::slice::from_ref(&late)).await.unwrap();
+        assert!(!matches!(answers[..], [Renewal::Renewed(_)]), "its key is gone: {answers:?}");
+        assert!(matches!(renewing.await.unwrap().unwrap()[..], [Renewal::Renewed(_)]));
+        while !matches!(etcd.renew(std::slice::from_ref(&late)).await.unwrap()[..], [Renewal::Lost(Loss::Gone)]) {}
+    })
+    .await;
+}
+
+/// A renewal that was begun in a runtime that nobody drives any more holds up no other.
+#[test]
+fn a_renewal_in_a_runtime_that_is_not_driven_is_passed_by() {
+    let (first, second) = (
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap(),
+    );
+    let (server, proxy, store) = second.block_on(within(60, async {
+        let server = server().await;
+        let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
+        let store = Store::new(client(proxy.addr()).await).ttl(Duration::from_secs(6));
+        (server, proxy, store)
+    }));
+    // The keeper runs in the first.
+    let early = first.block_on(within(60, async {
+        let guard = store.lock("a").acquire().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        guard
+    }));
+    let guard = second.block_on(within(60, store.lock("b").acquire())).unwrap();
+    // It stops while a renewal is under way.
+    proxy.delay(Duration::from_millis(300));
+    first.block_on(within(60, async {
+        while early.remaining() > Duration::from_millis(3400) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }));
+    second.block_on(within(60, async {
+        proxy.delay(Duration::ZERO);
+        let until = Moment::now() + Duration::from_secs(12);
+        while Moment::now() < until {
+            guard.check().unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        guard.release().await.unwrap();
+        drop(server);
+    }));
+    drop(early);
+}
+
 /// A snapshot that is restored can hold the lease, and under the same key an earlier hold.
 #[tokio::test]
 async fn another_key_of_the_same_name_under_the_same_lease_is_no_proof() {
