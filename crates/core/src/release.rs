@@ -4,10 +4,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
 use crate::backend::Backend;
@@ -18,6 +19,9 @@ use crate::error::Result;
 use crate::events;
 use crate::grant::{Claimed, ClaimedAll};
 use crate::standing::Standing;
+
+/// A runtime that has not begun to go on with a request for so long is not driven any more.
+const STALL: Duration = Duration::from_millis(500);
 
 /// Claims of one request, to be withdrawn.
 pub(crate) struct Release {
@@ -38,14 +42,23 @@ impl Flight {
         Flight { home: Handle::try_current().ok(), request: Box::pin(request) }
     }
 
-    /// Its answer, in whichever runtime this is asked; `None` if there is none, or its own runtime ends.
-    async fn landed(self) -> Option<Landed> {
+    /// Its answer, in whichever runtime this is asked; `None` if there is none, or its own runtime ends or is not driven.
+    async fn landed(self, clock: &Clock) -> Option<Landed> {
         let here = Handle::try_current().ok().map(|here| here.id());
         match self.home.filter(|home| Some(home.id()) != here) {
             None => self.request.await.ok(),
             Some(home) => {
                 let mut there = JoinSet::new(); // aborted with this
-                there.spawn_on(self.request, &home);
+                let (tell, begun) = oneshot::channel::<()>();
+                let request = async {
+                    drop(tell);
+                    self.request.await
+                };
+                there.spawn_on(request, &home);
+                tokio::select! {
+                    _ = begun => {}
+                    () = clock.sleep(STALL) => return None,
+                }
                 there.join_next().await?.ok()?.ok()
             }
         }
@@ -99,7 +112,7 @@ pub(crate) async fn withdraw(
         let longest = claims.iter().map(|(claim, _)| claim.ttl).max().unwrap_or_default();
         let landed = tokio::select! {
             biased;
-            landed = flight.landed() => landed,
+            landed = flight.landed(clock) => landed,
             () = clock.sleep(longest) => None,
         };
         let places = landed.map(Landed::places).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Several runtimes, one client: any of them may end, or be driven no more, at any moment.
 
 use std::collections::HashMap;
-use std::future::Future as _;
+use std::future::{Future as _, IntoFuture as _};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -366,4 +366,34 @@ fn a_claim_in_flight_whose_runtime_has_ended_harms_nobody_elsewhere() {
     pass(&time, &runtimes, TTL * 3);
     assert!(guard.is_valid(), "{:?} after {} renewals", guard.check(), log.renewals());
     assert_eq!(log.releases(), 1, "the claim is withdrawn");
+}
+
+/// And if that runtime lives and nobody drives it, the lock is given back all the same, and not only after a lease.
+#[test]
+fn a_claim_in_flight_whose_runtime_is_not_driven_is_withdrawn_soon() {
+    let (script, time, log) = Script::new();
+    let store = script
+        .claims(async |claim, n| {
+            if claim.name.as_str() == "a" {
+                tokio::time::sleep(HOURS).await;
+            }
+            Ok(granted(&claim, n as u64 + 1))
+        })
+        .store();
+    let (first, second) = (runtime(), runtime());
+    let guard = second.block_on(store.lock("b").acquire()).unwrap();
+    let acquiring = first.block_on(async {
+        let mut acquiring = Box::pin(store.lock("a").acquire().into_future());
+        tokio::select! {
+            biased;
+            _ = &mut acquiring => unreachable!("it takes hours"),
+            () = settle() => {}
+        }
+        acquiring
+    });
+    drop(acquiring);
+    let runtimes = [None, Some(second)];
+    pass(&time, &runtimes, ms(1000));
+    assert_eq!((log.releases(), guard.is_valid()), (1, true));
+    drop(first);
 }
