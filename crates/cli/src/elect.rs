@@ -38,7 +38,7 @@ async fn campaigns(args: &Elect, url: &StoreUrl) -> io::Result<Ran> {
         Terms { signals: &signals, url, ttl: args.lease.ttl, max_hold: None, leftovers: args.program.leftovers };
     let ran = loop {
         let guardian = Guardian::start(&args.program.command)?;
-        let life_line = life_line.as_ref().map(|line| line.try_clone()).transpose()?;
+        let life_line = life_line.iter().map(|line| line.try_clone()).collect::<io::Result<_>>()?;
         match term(args, &store, guardian, life_line, &terms).await? {
             // Beside what is left of it the program must not run again.
             ran if ran.outcome == Outcome::Lost && ran.left.is_empty() => {
@@ -56,7 +56,7 @@ async fn term(
     args: &Elect,
     store: &Store,
     guardian: Guardian,
-    life_line: Option<std::os::fd::OwnedFd>,
+    life_line: Vec<std::os::fd::OwnedFd>,
     terms: &Terms<'_>,
 ) -> io::Result<Ran> {
     let election = store.election(&args.name).with(&args.lease.options());

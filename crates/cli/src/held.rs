@@ -30,7 +30,7 @@ pub(crate) struct Terms<'a> {
 /// Runs the guardian's program for as long as the lock is held. It has ended when this returns.
 pub(crate) async fn run(
     guardian: Guardian,
-    life_line: Option<OwnedFd>,
+    life_line: Vec<OwnedFd>,
     lock: &dyn Fenced,
     terms: &Terms<'_>,
 ) -> io::Result<Ran> {

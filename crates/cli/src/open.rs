@@ -11,11 +11,11 @@ use crate::waiting;
 /// How long the last words may take.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// A store, and where the store has one, its life line: as long as somebody has it, the store takes us for alive.
+/// A store, and where the store has one, its life line: as long as somebody has it, the store takes us for alive. Else empty.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) store: Store,
-    pub(crate) life_line: Option<OwnedFd>,
+    pub(crate) life_line: Vec<OwnedFd>,
 }
 
 pub(crate) async fn open(url: &StoreUrl) -> Result<Opened> {
@@ -29,11 +29,11 @@ async fn connect(url: &StoreUrl) -> Result<Opened> {
     #[cfg(feature = "sqlite")]
     if url.secret().starts_with("sqlite://") {
         let backend = leasehold::sqlite::Sqlite::connect(url.secret()).await?;
-        let life_line = Some(backend.life_line().await?);
+        let life_line = backend.life_line().await?.into();
         return Ok(Opened { store: Store::new(backend), life_line });
     }
     let store = Box::pin(leasehold::connect(url.secret())).await?;
-    Ok(Opened { store, life_line: None })
+    Ok(Opened { store, life_line: Vec::new() })
 }
 
 /// Lets the background releases be answered, and ends the client.

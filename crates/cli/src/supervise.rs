@@ -44,7 +44,7 @@ pub(crate) struct Watch<'a> {
 pub(crate) async fn supervise(
     guardian: Guardian,
     start: Start,
-    life_line: Option<std::os::fd::OwnedFd>,
+    life_line: Vec<std::os::fd::OwnedFd>,
     watch: Watch<'_>,
     deadline: impl Fn() -> Moment,
     stop: impl Future<Output = bool>,
@@ -59,7 +59,7 @@ pub(crate) async fn supervise(
     };
     let mut acknowledged = Acknowledged::new(Moment::from_nanos(start.deadline), &watch);
     let foreground = start.foreground;
-    if let Err(e) = guardian.run(start, life_line.as_ref()) {
+    if let Err(e) = guardian.run(start, &life_line) {
         tracing::debug!(error = %e, "the guardian did not take the program");
     }
     tokio::pin!(stop);

@@ -112,7 +112,7 @@ pub(crate) struct Client {
 
 impl Client {
     fn open(path: &Path, bells: Bells) -> Result<Client> {
-        let file = File::open(path, 0)?;
+        let file = File::open(path, None)?;
         let (me, watches) = (Me::default(), Watches::default());
         let mut client =
             Client { file, bells, fifo: None, shared: false, me, watches, ended: Vec::new(), closed: false };
@@ -275,12 +275,15 @@ impl Client {
         }
     }
 
-    /// Another descriptor of our FIFO: as long as it is open somewhere, nobody sees this client as dead.
-    pub(crate) fn life_line(&mut self) -> Result<OwnedFd> {
+    /// Other descriptors of our FIFO and of the directory's lock: as long as they are open somewhere, nobody sees this client
+    /// as dead, nor forgets its leases in files that are gone.
+    pub(crate) fn life_line(&mut self) -> Result<[OwnedFd; 2]> {
         self.ready(limit(None))?;
         self.shared = true;
         let fifo = self.fifo.as_ref().ok_or_else(gone)?;
-        fifo.fd.try_clone().map_err(|e| Error::new(ErrorKind::Unavailable, "no more files").with_source(e))
+        let fifo = fifo.fd.try_clone();
+        let fifo = fifo.map_err(|e| Error::new(ErrorKind::Unavailable, "no more files").with_source(e))?;
+        Ok([fifo, self.file.presence.share()?])
     }
 
     /// Gives up all that we hold, and ends.
@@ -357,7 +360,7 @@ impl Client {
 
     /// What we had in a file that is gone, or that another boot took over, is lost. There is a new one.
     pub(crate) fn reopen(&mut self) -> Result<()> {
-        self.file = File::open(&self.file.path, self.file.presence.longest())?;
+        self.file = File::open(&self.file.path, Some(&self.file.presence))?;
         (self.me.written, self.watches) = Default::default();
         self.bells.everyone();
         Ok(())

@@ -88,8 +88,8 @@ impl From<Error> for Failed {
 impl File {
     /// Opens the file. It is begun anew if there is none, if it is of another boot, or if it is not together any more with the
     /// files beside it: then it grants nothing until every lease of those who live may have ended, whatever they still use.
-    /// `lease`: the longest of our own in files that we used until now.
-    pub(crate) fn open(path: &Path, lease: i64) -> Result<File> {
+    /// `before`: what others know of our leases in files that we used until now.
+    pub(crate) fn open(path: &Path, before: Option<&Presence>) -> Result<File> {
         let boot = boot()?;
         let folder = path.parent().unwrap_or(Path::new("/"));
         stands_on_local_disk(folder)?;
@@ -99,8 +99,7 @@ impl File {
             return Err(Error::new(ErrorKind::Invalid, format!("{} is no file", path.display())));
         }
         let real = without_links(path)?;
-        let mut presence = Presence::open(&real, real.parent().unwrap_or(folder))?;
-        presence.set(lease)?;
+        let presence = Presence::open(&real, real.parent().unwrap_or(folder), before)?;
         let deadline = Moment::now() + OPENING;
         wait_until(deadline);
         while Moment::now() < deadline {

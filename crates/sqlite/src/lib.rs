@@ -115,12 +115,12 @@ impl Sqlite {
         Ok(Sqlite { path, client, bells })
     }
 
-    /// A descriptor of this client's FIFO: as long as it is open in some process, nobody takes this client for dead before
-    /// its leases have ended.
+    /// Descriptors of this client's FIFO and of the lock that says how long its leases are: as long as both are open in some
+    /// process, nobody takes this client for dead before its leases have ended, also if the file is deleted.
     ///
     /// For a guardian that outlives this process to end its work: without it, `kill -9` of this process frees its locks while
-    /// that work still runs. Only hold it; do not read or write.
-    pub async fn life_line(&self) -> Result<OwnedFd> {
+    /// that work still runs. Only hold them; do not read or write.
+    pub async fn life_line(&self) -> Result<[OwnedFd; 2]> {
         self.client.ask(client::Client::life_line).await
     }
 }

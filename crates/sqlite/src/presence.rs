@@ -14,7 +14,7 @@ use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, Result};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
 
 use crate::error;
 
@@ -38,20 +38,33 @@ impl Drop for Alone<'_> {
 }
 
 impl Presence {
-    /// For the file at this path without links.
-    pub(crate) fn open(real: &Path, folder: &Path) -> Result<Presence> {
+    /// For the file at this path without links. It goes on with what others know of us in the same place `before`: a guardian
+    /// may share that.
+    pub(crate) fn open(real: &Path, folder: &Path, before: Option<&Presence>) -> Result<Presence> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let of = |e: rustix::io::Errno| error::of_io(&e.into(), folder, "is a directory that cannot be opened");
         let folder = open(folder, flags, Mode::empty()).map_err(of)?;
         // FNV-1a: the same number in every build of every version.
         let hash = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
         let name = real.file_name().unwrap_or_default().as_bytes().iter().fold(0x811C_9DC5, hash);
-        Ok(Presence { folder, base: i64::from(name >> 1) * SPAN, length: 0 })
+        let mut new = Presence { folder, base: i64::from(name >> 1) * SPAN, length: 0 };
+        if let Some(before) = before {
+            if new.base == before.base && same(&new.folder, &before.folder) {
+                return Ok(Presence { folder: before.share()?, base: before.base, length: before.length });
+            }
+            new.set(before.longest())?;
+        }
+        Ok(new)
     }
 
     /// The longest lease that we let others know of, in nanoseconds.
     pub(crate) fn longest(&self) -> i64 {
         self.length * 1_000_000
+    }
+
+    /// What keeps others waiting as long as it is open in some process.
+    pub(crate) fn share(&self) -> Result<OwnedFd> {
+        self.folder.try_clone().map_err(|e| Error::new(ErrorKind::Unavailable, "no more files").with_source(e))
     }
 
     /// From now on our longest lease is this one.
@@ -96,6 +109,11 @@ impl Presence {
     }
 }
 
+fn same(a: &OwnedFd, b: &OwnedFd) -> bool {
+    let place = |of: &OwnedFd| fstat(of).map(|stat| (stat.st_dev, stat.st_ino)).ok();
+    place(a).is_some_and(|a| Some(a) == place(b))
+}
+
 fn of(kind: i32, start: i64, length: i64) -> libc::flock {
     libc::flock { l_type: kind as i16, l_whence: libc::SEEK_SET as i16, l_start: start, l_len: length, l_pid: 0 }
 }
@@ -111,7 +129,7 @@ mod tests {
     #[test]
     fn the_longest_lease_of_others_is_seen_and_ends_with_them() {
         let folder = tempfile::tempdir().unwrap();
-        let of = |name: &str| Presence::open(&folder.path().join(name), folder.path()).unwrap();
+        let of = |name: &str| Presence::open(&folder.path().join(name), folder.path(), None).unwrap();
         let (mut a, mut b, c, mut d) = (of("x.db"), of("x.db"), of("x.db"), of("y.db"));
         let ms = |ms: i64| ms * 1_000_000;
         d.set(ms(90_000)).unwrap();
@@ -124,6 +142,13 @@ mod tests {
         assert_eq!(c.longest_of_others().unwrap(), ms(2_000));
         drop(a);
         assert_eq!((c.longest_of_others().unwrap(), b.longest()), (ms(1_000), ms(1_000)));
+        let (guardians, again) =
+            (b.share().unwrap(), Presence::open(&folder.path().join("x.db"), folder.path(), Some(&b)).unwrap());
+        drop((b, again));
+        assert_eq!(c.longest_of_others().unwrap(), ms(1_000), "somebody has it open");
+        drop(guardians);
+        let mut b = of("x.db");
+        b.set(ms(1_000)).unwrap();
         b.set(0).unwrap();
         assert_eq!(c.longest_of_others().unwrap(), 0);
         b.set(i64::MAX).unwrap();

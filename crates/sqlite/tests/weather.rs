@@ -7,7 +7,6 @@
 mod support;
 
 use std::fs;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -44,6 +43,7 @@ fn main() -> ExitCode {
         ("process/stopped_keeps_its_lease", stopped_keeps_its_lease),
         ("process/dead_is_seen_by_who_moved_up", dead_is_seen_by_who_moved_up),
         ("process/lives_as_long_as_its_guardian", lives_as_long_as_its_guardian),
+        ("process/guardian_outlives_the_files", guardian_outlives_the_files),
         ("process/without_its_fifo_is_not_dead", without_its_fifo_is_not_dead),
         ("process/with_another_fifo_in_its_place_is_not_dead", another_fifo_is_not_death),
     ];
@@ -413,11 +413,29 @@ fn hold_with_a_guardian(words: &[String]) {
     let [locks] = words else { unreachable!() };
     run(async {
         let client = Arc::new(Sqlite::open(locks).await.unwrap());
-        let line: OwnedFd = client.life_line().await.unwrap();
-        let guardian = Command::new("sleep").arg("60").stdin(Stdio::from(line)).spawn().unwrap();
+        let [life, leases] = client.life_line().await.unwrap();
+        let guardian = Command::new("sleep").arg("60").stdin(Stdio::from(life)).stdout(Stdio::from(leases)).spawn();
+        let guardian = guardian.unwrap();
         let _guard = Store::new(client).lock("a").ttl(Duration::from_secs(60)).acquire().await.unwrap();
         say(&guardian.id().to_string());
         tokio::task::spawn_blocking(await_cue).await.unwrap();
+    });
+}
+
+/// Also if the files are gone: the guardian's work goes on until the lease ends.
+fn guardian_outlives_the_files() {
+    let place = Place::new();
+    run(async {
+        let mut holder = Actor::start("hold_with_a_guardian", &[&place.word()]);
+        let guardian = holder.hear();
+        delete(&files(&place, "locks.db"));
+        holder.kill();
+        // Whoever comes finds a new file, which grants nothing; and so it stays.
+        let early = store(place.path()).await.lock("a").try_acquire().await;
+        assert!(early.is_err_and(|e| e.is_contended()), "granted while the guardian lives");
+        shell(&format!("kill -9 {guardian}"));
+        delete(&files(&place, "locks.db"));
+        drop(store(place.path()).await.lock("a").try_acquire().await.unwrap());
     });
 }
 

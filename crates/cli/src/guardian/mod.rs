@@ -62,9 +62,9 @@ impl Guardian {
     }
 
     /// Has the program started.
-    pub(crate) fn run(&self, start: Start, life_line: Option<&OwnedFd>) -> io::Result<()> {
+    pub(crate) fn run(&self, start: Start, life_line: &[OwnedFd]) -> io::Result<()> {
         let stdin = rustix::stdio::stdin();
-        let fds: Vec<BorrowedFd<'_>> = [Some(stdin), life_line.map(AsFd::as_fd)].into_iter().flatten().collect();
+        let fds: Vec<BorrowedFd<'_>> = [stdin].into_iter().chain(life_line.iter().map(AsFd::as_fd)).collect();
         wire::send(&self.socket, &Order::Start(start), &fds)
     }
 

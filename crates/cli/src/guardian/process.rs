@@ -46,7 +46,7 @@ struct Guardian<'a> {
     offspring: Option<Children>,
     ward: Option<Ward>,
     /// The store's sign that we live: closed last, by our end.
-    _life_line: Option<OwnedFd>,
+    _life_line: Vec<OwnedFd>,
 }
 
 fn guard(program: &[OsString]) -> io::Result<()> {
@@ -54,7 +54,7 @@ fn guard(program: &[OsString]) -> io::Result<()> {
     set_child_subreaper(Some(rustix::process::getpid()))?;
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
     let offspring = Some(Children::open()?);
-    Guardian { program, children, timer, offspring, ward: None, _life_line: None }.listen()
+    Guardian { program, children, timer, offspring, ward: None, _life_line: Vec::new() }.listen()
 }
 
 impl Guardian<'_> {
@@ -136,7 +136,7 @@ impl Guardian<'_> {
         let children = self.offspring.take().ok_or_else(|| io::Error::other("there was a program before"))?;
         let mut fds = fds.into_iter();
         let stdin = fds.next().map_or_else(Stdio::null, Stdio::from);
-        self._life_line = fds.next();
+        self._life_line = fds.collect();
         let blocked: Vec<String> = start.blocked.iter().map(i32::to_string).collect();
         let mut command = Command::new(OURSELVES);
         command.arg0("leasehold").arg(EXEC).arg(processes::own_pid().to_string());

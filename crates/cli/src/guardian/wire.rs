@@ -17,7 +17,7 @@ use crate::processes::Left;
 /// From the command to the guardian. Deadlines are CLOCK_BOOTTIME in nanoseconds.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Start the program. With it come the program's standard input and, where the store has one, its life line.
+    /// Start the program. With it come the program's standard input and, where the store has one, its life line of up to two.
     Start(Start),
     /// The lock is surely held until then.
     Deadline(u64),
@@ -96,7 +96,7 @@ pub(crate) enum Why {
 }
 
 const LARGEST: usize = 64 * 1024;
-const MOST_FDS: usize = 2;
+const MOST_FDS: usize = 3;
 
 /// Two ends of one connection; each packet is one message, and the end of one side is seen by the other.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {

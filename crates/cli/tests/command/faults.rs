@@ -59,6 +59,21 @@ async fn a_killed_command(stage: &Stage) {
     two.assert_apart();
 }
 
+/// Nothing of the hold is left in the store then, and the program lives on until its guardian has ended it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_command_whose_store_is_deleted() {
+    let stage = support::sqlite().await;
+    let family = Family::new();
+    let mut holder = Running::start(stage.run(NAME, ["--"]).args(family.all()));
+    family.until_alive();
+    let file = stage.url.strip_prefix("sqlite://").unwrap();
+    ["", "-wal", "-shm"].iter().for_each(|part| std::fs::remove_file(format!("{file}{part}")).unwrap());
+    holder.signal(Signal::KILL);
+    holder.end();
+    let next = Running::start(stage.run(NAME, ["--"]).args(family.once("next")));
+    Two { family, holder, next }.assert_apart();
+}
+
 async fn a_killed_guardian(stage: &Stage) {
     let mut two = Two::start(stage);
     send(two.holder.guardian(), Signal::KILL);
