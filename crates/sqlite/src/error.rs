@@ -59,6 +59,12 @@ pub(crate) fn too_many_open(what: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("{what}: this process has too many open files (ulimit -n)"))
 }
 
+/// What a file, a log and an index that do not belong together look like.
+pub(crate) fn is_misfit(e: &rusqlite::Error) -> bool {
+    use ErrorCode::{DatabaseCorrupt, NotADatabase, SystemIoFailure};
+    matches!(e.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase | SystemIoFailure))
+}
+
 /// Of a commit: an error of the disk leaves open what is in the log.
 pub(crate) fn of_commit(e: &rusqlite::Error, file: &Path) -> Error {
     match e.sqlite_error_code() {

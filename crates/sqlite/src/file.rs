@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -104,16 +104,16 @@ impl File {
         wait_until(deadline);
         while Moment::now() < deadline {
             let files = Files::at(path, &real);
-            let token = match look(&real, files)? {
-                Some(token) => token,
-                None => match join(&real, files, &boot, &presence)? {
-                    Joined::Open(connection, generation) => {
-                        let files = Files::at(path, &real);
-                        return Ok(File { path: path.into(), real, connection, presence, files, generation });
-                    }
-                    Joined::Changed => continue,
-                    Joined::Stale(token) => token,
-                },
+            let token = match look_or_join(&real, files, &boot, &presence) {
+                Ok(Joined::Open(connection, generation)) => {
+                    let files = Files::at(path, &real);
+                    return Ok(File { path: path.into(), real, connection, presence, files, generation });
+                }
+                Ok(Joined::Stale(token)) => token,
+                Ok(Joined::Changed) => continue,
+                // Parts of two generations do not fit together.
+                Err(_) if Files::at(path, &real) != files => continue,
+                Err(e) => return Err(e),
             };
             generation::begin(&real, files, token, &presence, deadline)?;
         }
@@ -148,6 +148,13 @@ impl File {
     }
 }
 
+fn look_or_join(real: &Path, files: Files, boot: &str, presence: &Presence) -> Result<Joined> {
+    match look(real, files)? {
+        Some(token) => Ok(Joined::Stale(token)),
+        None => join(real, files, boot, presence),
+    }
+}
+
 /// The last token if the file has to be begun anew before anybody opens it.
 fn look(real: &Path, files: Files) -> Result<Option<i64>> {
     if !files.is_there() {
@@ -159,7 +166,20 @@ fn look(real: &Path, files: Files) -> Result<Option<i64>> {
     let header = Header::read(real).map_err(|e| error::of(&e, real))?;
     header.check(real)?;
     // Whoever opens a new one makes the files beside it. All others have been used, perhaps by somebody who still does.
-    Ok((!header.is_new()).then_some(header.token))
+    if header.is_new() {
+        return Ok(None);
+    }
+    has_one_name(real)?;
+    Ok(Some(header.token))
+}
+
+/// Not a hard link: beside its other name may be the files that belong to it, and those who hold locks in them.
+fn has_one_name(real: &Path) -> Result<()> {
+    if fs::metadata(real).is_ok_and(|file| file.nlink() > 1) {
+        let what = "has another name, a hard link, and the files beside this one are not its own: use one name for it";
+        return Err(Error::new(ErrorKind::Invalid, format!("{} {what}", real.display())));
+    }
+    Ok(())
 }
 
 fn join(real: &Path, files: Files, boot: &str, presence: &Presence) -> Result<Joined> {
@@ -168,7 +188,10 @@ fn join(real: &Path, files: Files, boot: &str, presence: &Presence) -> Result<Jo
         Err(Failed::Other(e)) => Err(e),
         Err(Failed::Sqlite(e)) => match Header::read(real) {
             // What a power cut has left, or what a file and the log of another make together. Nobody has used that.
-            Ok(header) if header.is_of_others(files.mark(boot)) => Ok(Joined::Stale(header.token)),
+            // Or a new file with one of the two beside it taken away, before it said that it is in use.
+            Ok(header) if header.is_of_others(files.mark(boot)) || header.is_new() && error::is_misfit(&e) => {
+                Ok(Joined::Stale(header.token))
+            }
             _ => Err(error::of(&e, real)),
         },
     }
@@ -205,6 +228,9 @@ fn try_to_join(real: &Path, files: Files, boot: &str, presence: &Presence) -> st
         // Now the file itself says that it is in use, whatever becomes of its log.
         connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
     } else if (known, &*of) != (files.text(), boot) {
+        if of == boot {
+            has_one_name(real)?;
+        }
         return Ok(Joined::Stale(token));
     } else {
         drop(tx);

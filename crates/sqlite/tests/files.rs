@@ -31,6 +31,8 @@ fn main() -> ExitCode {
         ("other/moved_away_and_back_is_loss", moved_away_and_back_is_loss),
         ("other/a_file_of_other_locks_is_loss", a_file_of_other_locks_is_loss),
         ("other/a_cut_log_is_an_error_that_says_what_to_do", a_cut_log_is_an_error),
+        ("gone/a_new_file_without_its_log_is_begun_anew", a_new_file_without_its_log_is_begun_anew),
+        ("other/a_hard_link_is_refused", a_hard_link_is_refused),
         ("rows/deleted_by_hand_are_loss", deleted_rows_are_loss),
         ("boot/another_ones_holds_are_free", another_boot_is_free),
         ("boot/another_ones_damage_is_begun_anew", another_boots_damage_is_begun_anew),
@@ -181,6 +183,11 @@ fn nobody_waits_for_who_holds_nothing() {
     });
 }
 
+/// Files that change while they are opened are tried again: their parts do not fit together, and nothing is damaged.
+fn is_no_damage(e: &Error) {
+    assert!(e.kind() == ErrorKind::Unavailable && !e.to_string().contains("changed by hand"), "{e}");
+}
+
 /// Clients that come and go, and somebody who takes away some of the files again and again.
 fn never_two_hold() {
     const TTL: Duration = Duration::from_millis(300);
@@ -194,10 +201,11 @@ fn never_two_hold() {
             clients.spawn(async move {
                 let mut grants = 0;
                 while Moment::now() < end {
-                    let Ok(client) = Sqlite::open(&path).await else { continue };
+                    let Ok(client) = Sqlite::open(&path).await.inspect_err(is_no_damage) else { continue };
                     let lock = Store::new(client).lock("a").ttl(TTL);
                     for _ in 0..4 {
-                        let Ok(Ok(guard)) = tokio::time::timeout(4 * TTL, lock.acquire()).await else { continue };
+                        let got = tokio::time::timeout(4 * TTL, lock.acquire()).await;
+                        let Ok(Ok(guard)) = got.map(|got| got.inspect_err(is_no_damage)) else { continue };
                         let guard = Arc::new(guard);
                         {
                             let mut valid = valid.lock().unwrap();
@@ -299,6 +307,35 @@ fn a_file_of_other_locks_is_loss() {
         let first = store(place.path()).await.ttl(TTL).lock("a").acquire().await.unwrap();
         fs::rename(&other, place.path()).unwrap();
         is_lost_before_another_gets_it(&place, first).await;
+    });
+}
+
+/// A cleaner that comes between the first commit in a new file and the checkpoint after it: nobody has to delete the rest.
+fn a_new_file_without_its_log_is_begun_anew() {
+    let place = Place::new();
+    run(async {
+        let here = store(place.path()).await.ttl(TTL);
+        let first = here.lock("a").acquire().await.unwrap();
+        // What the file says of its use is in its log alone.
+        let mut bytes = fs::read(place.path()).unwrap();
+        bytes[60..64].copy_from_slice(&2u32.to_be_bytes());
+        fs::write(place.path(), bytes).unwrap();
+        fs::remove_file(beside(&place, "-wal")).unwrap();
+        is_lost_before_another_gets_it(&place, first).await;
+    });
+}
+
+/// Two names would have a log each, and holders that do not see each other. A link that is somebody's backup harms nobody.
+fn a_hard_link_is_refused() {
+    let place = Place::new();
+    run(async {
+        let first = store(place.path()).await.lock("a").acquire().await.unwrap();
+        let link = place.folder().join("link.db");
+        fs::hard_link(place.path(), &link).unwrap();
+        let error = refused(&link).await;
+        assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("hard link"), "{error}");
+        let busy = store(place.path()).await.lock("a").try_acquire().await;
+        assert!(busy.is_err_and(|e| e.is_contended()) && first.confirm().await.is_ok());
     });
 }
 
