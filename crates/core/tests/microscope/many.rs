@@ -335,7 +335,7 @@ async fn a_deadline_in_a_crowd_is_no_fault_of_the_store() {
         let bounded = tokio::spawn(store.lock("b").acquire_timeout(ms(2000)));
         pass(&time, ms(2100), ms(50)).await;
         let e = bounded.await.unwrap().unwrap_err();
-        assert_eq!(e.kind(), leasehold_core::ErrorKind::TimedOut, "{e}");
+        assert_eq!(e.kind(), ErrorKind::TimedOut, "{e}");
         crowd.iter().for_each(|waiter| waiter.abort());
     })
     .await;

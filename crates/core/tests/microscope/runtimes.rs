@@ -382,14 +382,13 @@ fn a_claim_in_flight_whose_runtime_is_not_driven_is_withdrawn_soon() {
         .store();
     let (first, second) = (runtime(), runtime());
     let guard = second.block_on(store.lock("b").acquire()).unwrap();
-    let acquiring = first.block_on(async {
-        let mut acquiring = Box::pin(store.lock("a").acquire().into_future());
+    let mut acquiring = Box::pin(store.lock("a").acquire().into_future());
+    first.block_on(async {
         tokio::select! {
             biased;
             _ = &mut acquiring => unreachable!("it takes hours"),
             () = settle() => {}
         }
-        acquiring
     });
     drop(acquiring);
     let runtimes = [None, Some(second)];
