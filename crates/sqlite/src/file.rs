@@ -199,7 +199,8 @@ fn join(real: &Path, files: Files, boot: &str, presence: &Presence) -> Result<Jo
 
 fn try_to_join(real: &Path, files: Files, boot: &str, presence: &Presence) -> std::result::Result<Joined, Failed> {
     let mut connection = connect(real)?;
-    if connection.is_readonly("main")? {
+    // SQLite opens for reading what it may not write.
+    if access(real, Access::WRITE_OK).is_err() {
         return Err(Failed::Sqlite(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_READONLY), None)));
     }
     let header = Header::of(&connection)?;
@@ -242,6 +243,7 @@ fn try_to_join(real: &Path, files: Files, boot: &str, presence: &Presence) -> st
 
 fn connect(real: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    #[allow(unused_mut, reason = "older versions of rusqlite do not ask for it")]
     let mut connection = Connection::open_with_flags(real, flags)?;
     connection.busy_handler(Some(wait))?;
     // The log stays for the next process. And whoever closes last would delete what is at the log's path, which may be the
