@@ -21,7 +21,7 @@ const STORES: [(&str, usize); 9] = [
     ("redis-client", 868),
     ("redlock", 1001),
     ("etcd", 869),
-    ("etcd-client", 957),
+    ("etcd-client", 1037),
     ("zookeeper", 715),
     ("zookeeper-client", 812),
 ];

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 
 use crate::config::Config;
 use crate::error::Failure;
+use crate::flight::Flights;
 use crate::session::Session;
 
 /// How many endpoints one call asks at most, so that it ends in bounded time.
@@ -38,22 +39,25 @@ const PAGE: i64 = 500;
 pub struct Cluster {
     /// Where the servers are, and how to talk to them.
     pub config: Config,
-    endpoints: Vec<Endpoint>,
+    endpoints: Vec<Arc<Endpoint>>,
     active: AtomicUsize,
     /// Tells that streams are to be opened anew.
     pub(crate) moved: watch::Sender<()>,
     closed: AtomicBool,
-    /// Leases are granted one by one.
-    pub(crate) granting: tokio::sync::Mutex<()>,
+    /// By the TTL that was asked for, in seconds.
+    pub(crate) granting: Arc<Flights<u64, Result<Arc<Session>, Failure>>>,
     pub(crate) sessions: Mutex<Vec<Arc<Session>>>,
 }
 
 #[derive(Default)]
 struct Endpoint {
     state: Mutex<State>,
-    /// The turn of whoever connects, so that a crowd does it once: with a user, that costs the server a hash of the password.
-    connecting: tokio::sync::Mutex<()>,
+    /// A crowd connects once: with a user, that costs the server a hash of the password.
+    connecting: Arc<Flights<(), Result<Numbered, Failure>>>,
 }
+
+/// The number of a connection, and the connection.
+type Numbered = (u64, Client);
 
 #[derive(Default)]
 struct State {
@@ -63,6 +67,13 @@ struct State {
     silences: u32,
     /// How often the limit is doubled.
     slow: u32,
+}
+
+impl Endpoint {
+    fn known(&self) -> Option<Numbered> {
+        let state = locked(&self.state);
+        state.client.clone().map(|client| (state.number, client))
+    }
 }
 
 /// What came of a call.
@@ -78,12 +89,12 @@ impl Cluster {
     /// Nothing is asked yet.
     pub fn new(config: Config) -> Arc<Cluster> {
         Arc::new(Cluster {
-            endpoints: config.endpoints.iter().map(|_| Endpoint::default()).collect(),
+            endpoints: config.endpoints.iter().map(|_| Arc::default()).collect(),
             active: AtomicUsize::new(fastrand::usize(..config.endpoints.len())),
             config,
             moved: watch::Sender::new(()),
             closed: AtomicBool::new(false),
-            granting: tokio::sync::Mutex::default(),
+            granting: Arc::default(),
             sessions: Mutex::default(),
         })
     }
@@ -186,9 +197,9 @@ impl Cluster {
             let attempt = async {
                 let client;
                 (number, client) = self.client(at, patience).await?;
-                request(client).await
+                request(client).await.map_err(Failure::from)
             };
-            let answer = timeout(patience, attempt).await.map(|answer| answer.map_err(Failure::from));
+            let answer = timeout(patience, attempt).await;
             let took = answer.is_ok().then(|| Moment::now().since(sent));
             let outcome = answer.unwrap_or_else(|_| Err(Failure::new(Ambiguous, "no answer in time")));
             if outcome.as_ref().is_err_and(Failure::is_of_the_token) && !renewed {
@@ -235,25 +246,33 @@ impl Cluster {
     }
 
     /// Connects at the first use: with a user, that asks the server.
-    async fn client(&self, at: usize, limit: Duration) -> Result<(u64, Client), ClientError> {
-        let Endpoint { state, connecting } = &self.endpoints[at];
-        let known = || {
-            let state = locked(state);
-            state.client.clone().map(|client| (state.number, client))
+    async fn client(&self, at: usize, limit: Duration) -> Result<Numbered, Failure> {
+        let endpoint = &self.endpoints[at];
+        if let Some(known) = endpoint.known() {
+            return Ok(known);
+        }
+        let connect = || {
+            let (endpoint, url) = (endpoint.clone(), self.config.endpoints[at].clone());
+            let options = self.config.options.clone().with_connect_timeout(limit);
+            async move {
+                if let Some(known) = endpoint.known() {
+                    return Ok(known);
+                }
+                // Whoever began it has left by then.
+                let late = |_| Failure::new(Ambiguous, "no answer in time");
+                let client = timeout(limit * 2, Client::connect([url], Some(options))).await.map_err(late)??;
+                let mut state = locked(&endpoint.state);
+                if let Some(known) = &state.client {
+                    // Another was begun meanwhile, and came first.
+                    return Ok((state.number, known.clone()));
+                }
+                state.number += 1;
+                state.client = Some(client.clone());
+                Ok((state.number, client))
+            }
         };
-        if let Some(known) = known() {
-            return Ok(known);
-        }
-        let _turn = connecting.lock().await;
-        if let Some(known) = known() {
-            return Ok(known);
-        }
-        let options = self.config.options.clone().with_connect_timeout(limit);
-        let client = Client::connect([&self.config.endpoints[at]], Some(options)).await?;
-        let mut state = locked(state);
-        state.number += 1;
-        state.client = Some(client.clone());
-        Ok((state.number, client))
+        let late = || Err(Failure::new(Unavailable, "no connection in time"));
+        endpoint.connecting.join((), limit, connect).await.unwrap_or_else(late)
     }
 
     /// Gives up the connection with this number, if it is still in use.

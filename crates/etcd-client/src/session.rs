@@ -13,7 +13,6 @@ use etcd_client::Client;
 use futures_util::future::join_all;
 use leasehold_core::seam::{Moment, locked};
 use leasehold_core::{Error, ErrorKind, Result};
-use tokio::time::timeout;
 
 use crate::cluster::{ATTEMPTS, Cluster};
 use crate::error::Failure;
@@ -21,6 +20,9 @@ use crate::proof::Beats;
 
 /// Above this etcd refuses a lease.
 const LONGEST: u64 = 9_000_000_000;
+/// A grant that takes longer than so many requests may is passed by: its runtime may be driven no more. Should it come after
+/// all, it is used like any other, or ends by itself.
+const GRANT: u32 = 2 * ATTEMPTS;
 
 /// One lease.
 #[derive(Debug)]
@@ -79,22 +81,26 @@ impl Cluster {
         if let Some(young) = self.find_session(seconds, |session| session.is_young()) {
             return Ok(young);
         }
-        // In a task of its own: a lease must not be forgotten because whoever asked for it is gone.
-        let cluster = self.clone();
-        let granted = tokio::spawn(async move { cluster.grant(seconds).await }).await;
-        granted.unwrap_or_else(|_| Err(Failure::new(ErrorKind::Unavailable, "the runtime ends").into()))
+        self.open()?;
+        let grant = || {
+            let cluster = self.clone();
+            async move { cluster.grant(seconds).await }
+        };
+        let late = || Err(Failure::new(ErrorKind::Unavailable, "no lease was granted in time"));
+        let granted = self.granting.join(seconds, self.config.limit * GRANT, grant).await.unwrap_or_else(late);
+        // Whoever closed the client meanwhile may have looked for sessions before.
+        self.open()?;
+        Ok(granted?)
     }
 
-    async fn grant(&self, seconds: u64) -> Result<Arc<Session>> {
-        let _turn = self.turn().await?;
-        self.open()?;
+    async fn grant(&self, seconds: u64) -> Result<Arc<Session>, Failure> {
         if let Some(young) = self.find_session(seconds, |session| session.is_young()) {
             return Ok(young);
         }
         if let Some(idle) = self.find_session(seconds, |session| Arc::strong_count(session) == 1) {
             match self.prove(&idle, &[]).await {
                 Err(failure) if failure.is(ErrorKind::Lost) => idle.close(),
-                Err(failure) => return Err(failure.into()),
+                Err(failure) => return Err(failure),
                 Ok(_) if idle.is_young() => return Ok(idle),
                 Ok(_) => {}
             }
@@ -136,17 +142,11 @@ impl Cluster {
         self.sessions().iter().find(found).cloned()
     }
 
-    /// The turn of whoever is granted a lease, within the longest that one call may take.
-    async fn turn(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Failure> {
-        let turn = timeout(self.config.limit * ATTEMPTS, self.granting.lock()).await;
-        turn.map_err(|_| Failure::new(ErrorKind::Unavailable, "others did not end in time"))
-    }
-
     /// Ends all sessions, and tells which. Nothing new begins from here on.
     pub async fn close(&self, ended: impl Fn(&Session)) -> Result<()> {
         self.shut();
         // Whoever is about to be granted a lease comes first, and is ended too.
-        let _turn = self.turn().await;
+        self.granting.settle(self.config.limit * GRANT).await;
         let (sessions, ended) = (self.sessions().clone(), &ended);
         let revocations = sessions.iter().map(|session| async move {
             let request = |client: Client| async move { client.lease_client().revoke(session.lease).await };

@@ -115,6 +115,33 @@ fn a_renewal_in_a_runtime_that_is_not_driven_is_passed_by() {
     drop(early);
 }
 
+/// A lease that was asked for in a runtime that nobody drives any more holds up no other.
+#[test]
+fn a_lease_asked_for_in_a_runtime_that_is_not_driven_is_passed_by() {
+    let (first, second) = (
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap(),
+    );
+    let (server, proxy, store) = second.block_on(within(60, async {
+        let server = server().await;
+        let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
+        let store = Store::new(client(proxy.addr()).await).ttl(Duration::from_secs(6));
+        (server, proxy, store)
+    }));
+    proxy.delay(Duration::from_millis(300));
+    let stuck = first.spawn(store.lock("a").acquire());
+    first.block_on(async { tokio::time::sleep(Duration::from_millis(150)).await });
+    second.block_on(within(60, async {
+        proxy.delay(Duration::ZERO);
+        let guard = store.lock("b").acquire_timeout(Duration::from_secs(20)).await.unwrap();
+        guard.release().await.unwrap();
+    }));
+    // The late lease is used, or ends by itself.
+    let late = first.block_on(within(60, stuck)).unwrap().unwrap();
+    first.block_on(within(60, late.release())).unwrap();
+    drop(server);
+}
+
 /// A snapshot that is restored can hold the lease, and under the same key an earlier hold.
 #[tokio::test]
 async fn another_key_of_the_same_name_under_the_same_lease_is_no_proof() {
