@@ -14,7 +14,7 @@ const STORES: [&str; 6] = ["memory", "redis", "redlock", "etcd", "zookeeper", "s
 const CLIENTS: [(&[&str], &[&str]); 4] = [
     (&["redis", "redlock", "redis-client"], &["leasehold-redis-client", "redis"]),
     (&["etcd", "etcd-client"], &["leasehold-etcd-client", "etcd-client", "tonic", "prost"]),
-    (&["zookeeper", "zookeeper-client"], &["leasehold-zookeeper-client", "zookeeper-client"]),
+    (&["zookeeper"], &["zookeeper-client"]),
     (FILE, &["rusqlite", "libsqlite3-sys"]),
 ];
 
@@ -29,7 +29,7 @@ pub(crate) fn bans() -> Outcome {
     for features in STORES.into_iter().chain([""]) {
         check("leasehold", features)?;
     }
-    let clients = ["redis-client", "etcd-client", "zookeeper-client"];
+    let clients = ["redis-client", "etcd-client"];
     for package in STORES.into_iter().chain(clients).chain(["core", "conformance", "testbed"]) {
         check(&format!("leasehold-{package}"), "")?;
     }

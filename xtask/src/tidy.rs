@@ -14,7 +14,7 @@ use crate::{
 const MAX_LINES: usize = 500;
 /// How many lines of code each store, and what lies below it, may take, tests not counted. About 600 is the aim: whoever
 /// raises one says why.
-const STORES: [(&str, usize); 9] = [
+const STORES: [(&str, usize); 8] = [
     ("memory", 414),
     ("sqlite", 1846),
     ("redis", 919),
@@ -22,8 +22,7 @@ const STORES: [(&str, usize); 9] = [
     ("redlock", 1001),
     ("etcd", 869),
     ("etcd-client", 1037),
-    ("zookeeper", 715),
-    ("zookeeper-client", 812),
+    ("zookeeper", 1550),
 ];
 /// Folders at the root of somebody's machine, which nothing in here may mention.
 const MACHINE: [&str; 4] = ["work", "tmp", "root", "home"];

@@ -1,18 +1,23 @@
 //! Taking a place in line and keeping it: what `claim` does.
 
+pub(crate) mod handler;
+pub(crate) mod table;
+mod wait;
+
 use futures_util::future::join;
 use leasehold_core::seam::{
     Admission, Claim, Claimed, Mode, Moment, Place, Queue, Waiting, admit, holding, same_permits,
 };
 use leasehold_core::{Contention, Error, ErrorKind, Result};
-use leasehold_zookeeper_client::{Answer, Client, Node, exists, found, reading, writing};
 use zookeeper_client::Error as ZkError;
 
-use crate::claims::Session;
-use crate::line::{Child, in_order, line, modes};
-use crate::wait::is_awaited;
-use crate::withdraw::withdraw;
-use crate::{names, record};
+use crate::claim::table::Session;
+use crate::claim::wait::is_awaited;
+use crate::client::{Client, Node, exists, found};
+use crate::entry::{self, Child, in_order, line, modes};
+use crate::error::{Answer, reading, writing};
+use crate::names;
+use crate::release::withdraw;
 
 /// See [`Backend::claim`](leasehold_core::seam::Backend::claim).
 pub(crate) async fn claim(session: &Session, claim: &Claim) -> Result<Claimed> {
@@ -116,7 +121,7 @@ impl Attempt<'_> {
         let (session, claim) = (self.session, self.claim);
         let mut entry = Node::new(&self.parent);
         session.tenant().keep(&entry, claim, claim.ttl.max(session.timeout()), Moment::now());
-        let data = record::encode(claim.mode, &claim.label);
+        let data = entry::encode(claim.mode, &claim.label);
         let listed = entry.make(session, &names::ending(claim.mode), &data).await;
         // Refused, and so not made: nothing of it can be there.
         let refused = |e: &ZkError| writing(e.clone()).kind() != ErrorKind::Ambiguous;
@@ -140,7 +145,7 @@ impl Attempt<'_> {
         let new = (if downgrade { Mode::Shared } else { stored.0 }, claim.label.clone());
         let asked = Moment::now();
         if tell || new != stored {
-            self.client.set_data(path, &record::encode(new.0, &new.1), None).await?;
+            self.client.set_data(path, &entry::encode(new.0, &new.1), None).await?;
         } else if held {
             exists(&self.client, path).await?;
         }

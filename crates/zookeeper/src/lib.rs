@@ -29,26 +29,28 @@
 //! is waited for two more (watch, and list again), and a release wakes one waiter.
 
 mod claim;
-mod claims;
+mod client;
+mod config;
+mod entry;
+mod error;
+mod evict;
 mod fence;
-mod line;
-mod look;
+mod inspect;
 mod names;
 mod observe;
-mod record;
+mod release;
 mod renew;
-mod wait;
-mod withdraw;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
 use leasehold_core::{DEFAULT_TTL, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
-pub use leasehold_zookeeper_client::Config;
-use leasehold_zookeeper_client::{Sessions, reading, writing};
 
-use crate::claims::Claims;
+use crate::claim::table::Claims;
+use crate::client::Sessions;
+pub use crate::config::Config;
+use crate::error::{reading, writing};
 
 /// A client of ZooKeeper. Clones are the same client; when the last one is dropped, its sessions are closed, and whatever was
 /// held through them is free.
@@ -100,24 +102,24 @@ impl Backend for ZooKeeper {
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
         match self.sessions.live(claim.ttl) {
-            Some(session) => session.limited(withdraw::withdraw(&session, claim.id)).await.map_err(writing),
+            Some(session) => session.limited(release::withdraw(&session, claim.id)).await.map_err(writing),
             None => Ok(()), // its session has ended, and so has its entry
         }
     }
 
     async fn inspect(&self, name: &Name) -> Result<Line> {
         let session = self.sessions.any().await?;
-        session.limited(look::inspect(&session, name)).await.map_err(reading)
+        session.limited(inspect::inspect(&session, name)).await.map_err(reading)
     }
 
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
         let session = self.sessions.any().await?;
-        session.limited(look::list(&session, prefix, after, limit)).await.map_err(reading)
+        session.limited(inspect::list(&session, prefix, after, limit)).await.map_err(reading)
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
         let session = self.sessions.any().await?;
-        session.limited(look::evict(&session, name, token)).await.map_err(writing)
+        session.limited(evict::evict(&session, name, token)).await.map_err(writing)
     }
 
     fn observe(&self, name: &Name) -> Observing {

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use leasehold_core::seam::Observing;
 use leasehold_core::{ErrorKind, Name, Result};
-use leasehold_zookeeper_client::{Answer, Sessions, found, reading};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use zookeeper_client::{Client, Error as ZkError, OneshotWatcher};
 
-use crate::claims::{Claims, Session};
-use crate::line::{by_number, line};
+use crate::claim::table::{Claims, Session};
+use crate::client::{Sessions, found};
+use crate::entry::{by_number, line};
+use crate::error::{Answer, reading};
 use crate::names;
 
 /// How long to wait before trying again what has failed.

@@ -7,10 +7,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use leasehold_core::seam::{Moment, Renewal, Tenure};
 use leasehold_core::{Error, ErrorKind, Loss};
-use leasehold_zookeeper_client::{Answer, Sessions, reading};
 use zookeeper_client::Error as ZkError;
 
-use crate::claims::{Claims, Kept, Session, lose};
+use crate::claim::table::{Claims, Kept, Session, lose};
+use crate::client::Sessions;
+use crate::error::{Answer, reading};
 
 /// See [`Backend::renew`](leasehold_core::seam::Backend::renew). One request for each session.
 pub(crate) async fn renew(sessions: &Sessions<Claims>, tenures: &[Tenure]) -> Vec<Renewal> {

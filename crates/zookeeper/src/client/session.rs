@@ -13,11 +13,11 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use zookeeper_client::{Connector, Error as ZkError, SessionInfo};
 
+use crate::client::connection::{Client, Over};
+use crate::client::keep_alive;
+use crate::client::liveness::Proof;
 use crate::config::Config;
-use crate::connection::{Client, Over};
 use crate::error::{Answer, reading};
-use crate::heart;
-use crate::proof::Proof;
 
 /// A server that says nothing for so long is left for another one.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -26,7 +26,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_secs(60);
 
 /// Who lives in a session, from its beginning on, and hears what becomes of it.
-pub trait Tenant: Default + Send + 'static {
+pub(crate) trait Tenant: Default + Send + 'static {
     /// A heartbeat was answered: the session's [`validity`](Session::validity) may have grown, and the connection works.
     fn proven(session: &Session<Self>) -> impl Future<Output = ()> + Send;
 
@@ -44,9 +44,9 @@ pub trait Tenant: Default + Send + 'static {
 }
 
 /// One session, until it ends.
-pub struct Session<T> {
+pub(crate) struct Session<T> {
     /// What its tenant rings.
-    pub bells: Bells,
+    pub(crate) bells: Bells,
     pub(crate) config: Arc<Config>,
     /// What the server knows it by.
     info: SessionInfo,
@@ -89,8 +89,8 @@ impl<T: Tenant> Session<T> {
         let session = Arc::new(Session { bells, config, info, ttl, tenant, life, link });
         // A server that cannot say which nodes a session has is too old to tell a loss.
         session.nodes().await.map_err(reading)?;
-        let bell = heart::listen(&session).await.map_err(reading)?;
-        tokio::spawn(heart::live(session.clone(), Some(bell)));
+        let bell = keep_alive::listen(&session).await.map_err(reading)?;
+        tokio::spawn(keep_alive::live(session.clone(), Some(bell)));
         Ok(session)
     }
 
@@ -102,7 +102,7 @@ impl<T: Tenant> Session<T> {
     }
 
     /// The client once it is connected. An error means that nothing was sent.
-    pub async fn connected(&self) -> Answer<Client> {
+    pub(crate) async fn connected(&self) -> Answer<Client> {
         let mut link = self.link.subscribe();
         let connected = link.wait_for(|link| match link {
             Link::Up(client) => !client.is_over(),
@@ -116,49 +116,49 @@ impl<T: Tenant> Session<T> {
     }
 
     /// Bounds a call in time. A request that is given up may still arrive.
-    pub async fn limited<R>(&self, call: impl Future<Output = Answer<R>>) -> Answer<R> {
+    pub(crate) async fn limited<R>(&self, call: impl Future<Output = Answer<R>>) -> Answer<R> {
         timeout(self.config.timeout * 2, call).await.unwrap_or(Err(ZkError::ConnectionLoss))
     }
 
     /// Its tenant. Nobody waits while having it.
-    pub fn tenant(&self) -> MutexGuard<'_, T> {
+    pub(crate) fn tenant(&self) -> MutexGuard<'_, T> {
         locked(&self.tenant)
     }
 
     /// The node under which everything lives.
-    pub fn root(&self) -> &str {
+    pub(crate) fn root(&self) -> &str {
         &self.config.root
     }
 
     /// What the servers agreed to: how long it lives if it is not heard of.
-    pub fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         self.life().proof.timeout()
     }
 
     /// How long something holds that was last asked for at `asked`, as is proven now.
-    pub fn validity(&self, asked: Moment) -> Validity {
+    pub(crate) fn validity(&self, asked: Moment) -> Validity {
         self.life().proof.validity(asked)
     }
 
     /// Whether more was promised before than can be promised now: its server has agreed to less than another one had.
-    pub fn is_shortened(&self) -> bool {
+    pub(crate) fn is_shortened(&self) -> bool {
         self.life().proof.is_shortened()
     }
 
     /// What is read in this session from now on is no older than this: at that moment a heartbeat was sent, which was answered.
-    pub fn fresh(&self) -> Moment {
+    pub(crate) fn fresh(&self) -> Moment {
         self.life().fresh
     }
 
     /// The paths of all nodes that live as long as the session. One request.
-    pub async fn nodes(&self) -> Answer<HashSet<String>> {
+    pub(crate) async fn nodes(&self) -> Answer<HashSet<String>> {
         let client = self.client()?;
         let listed = timeout(self.config.timeout, client.list_ephemerals(self.root())).await;
         Ok(listed.unwrap_or(Err(ZkError::ConnectionLoss))?.into_iter().collect())
     }
 
     /// Rings another session, so that it looks after its nodes. One that is not ours has no bell.
-    pub async fn ring(&self, other: i64) -> Answer<()> {
+    pub(crate) async fn ring(&self, other: i64) -> Answer<()> {
         self.client()?.set_data(&self.config.bell(other), b"", None).await.map(drop)
     }
 
@@ -168,7 +168,7 @@ impl<T: Tenant> Session<T> {
         life.used = Moment::now();
         if let (false, false, Ok(runtime)) = (life.attended, self.is_left(), Handle::try_current()) {
             life.attended = true;
-            runtime.spawn(heart::live(self.clone(), None));
+            runtime.spawn(keep_alive::live(self.clone(), None));
         }
         !self.is_left()
     }

@@ -18,7 +18,7 @@ use crate::error::Answer;
 
 /// A client of the crate, for as long as its first connection lasts.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub(crate) struct Client {
     client: OfCrate,
     wire: Weak<Wire>,
     over: Over,
@@ -47,7 +47,7 @@ impl Client {
     }
 
     /// Resolves when the watcher was told something, or will never be.
-    pub fn watch(&self, watcher: OneshotWatcher) -> impl Future<Output = ()> + Send + use<> {
+    pub(crate) fn watch(&self, watcher: OneshotWatcher) -> impl Future<Output = ()> + Send + use<> {
         let (wire, mut over) = (self.wire.upgrade(), self.over.clone());
         async move {
             let Some(_wire) = wire else { return };

@@ -4,11 +4,12 @@
 use futures_util::future::join_all;
 use leasehold_core::Contention;
 use leasehold_core::seam::{Admission, Mode, admit, holding};
-use leasehold_zookeeper_client::{Answer, Node, found};
 use zookeeper_client::OneshotWatcher;
 
 use crate::claim::Attempt;
-use crate::line::{Child, in_order, line, modes};
+use crate::client::{Node, found};
+use crate::entry::{Child, in_order, line, modes};
+use crate::error::Answer;
 
 /// More permits than that are not watched one by one. The first that does not get one watches the children, and whoever is
 /// behind it watches the one before, which writes to its own node once it holds. So a release still wakes one waiter only.

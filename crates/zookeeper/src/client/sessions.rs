@@ -11,8 +11,8 @@ use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Result};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::client::session::{Session, Tenant};
 use crate::config::Config;
-use crate::session::{Session, Tenant};
 
 /// So many leases of different lengths have sessions of their own. More share: a server takes 60 connections of a host as it is
 /// shipped (`maxClientCnxns`).
@@ -30,10 +30,10 @@ enum Length {
 }
 
 /// All sessions of one client. When it is dropped they are closed.
-pub struct Sessions<T: Tenant> {
+pub(crate) struct Sessions<T: Tenant> {
     config: Arc<Config>,
     /// Rung when the sessions' watches may have missed something, and by whoever lives in them.
-    pub bells: Bells,
+    pub(crate) bells: Bells,
     open: Mutex<HashMap<Length, Arc<Session<T>>>>,
     /// One makes a session, the others wait for it. Closed with the client.
     turn: Semaphore,
@@ -41,13 +41,13 @@ pub struct Sessions<T: Tenant> {
 
 impl<T: Tenant> Sessions<T> {
     /// No sessions yet.
-    pub fn new(config: Config) -> Sessions<T> {
+    pub(crate) fn new(config: Config) -> Sessions<T> {
         Sessions { config: Arc::new(config), bells: Bells::new(), open: Mutex::default(), turn: Semaphore::new(1) }
     }
 
     /// The session for leases of `ttl`, a new one if there is none (any more). Its timeout is that, or longer: beyond the first
     /// few lengths the next power of two, in seconds, so that there are never more than some dozens of sessions.
-    pub async fn with_ttl(&self, ttl: Duration) -> Result<Arc<Session<T>>> {
+    pub(crate) async fn with_ttl(&self, ttl: Duration) -> Result<Arc<Session<T>>> {
         let closed = || Error::new(ErrorKind::Closed, "the store was closed");
         let making = async {
             let _turn = self.turn.acquire().await.map_err(|_| closed())?;
@@ -77,18 +77,18 @@ impl<T: Tenant> Sessions<T> {
     }
 
     /// The session for leases of `ttl`, if there is one that has not ended.
-    pub fn live(&self, ttl: Duration) -> Option<Arc<Session<T>>> {
+    pub(crate) fn live(&self, ttl: Duration) -> Option<Arc<Session<T>>> {
         let open = locked(&self.open);
         Length::serving(ttl).iter().filter_map(|length| open.get(length)).find(|session| session.touch()).cloned()
     }
 
     /// All sessions that have not ended.
-    pub fn all(&self) -> Vec<Arc<Session<T>>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Session<T>>> {
         locked(&self.open).values().cloned().collect()
     }
 
     /// A session for what needs none of its own.
-    pub async fn any(&self) -> Result<Arc<Session<T>>> {
+    pub(crate) async fn any(&self) -> Result<Arc<Session<T>>> {
         let open = locked(&self.open).values().find(|session| session.touch()).cloned();
         match open {
             Some(session) => Ok(session),
@@ -97,7 +97,7 @@ impl<T: Tenant> Sessions<T> {
     }
 
     /// Closes all sessions. There will be no others.
-    pub async fn close(&self) {
+    pub(crate) async fn close(&self) {
         self.turn.close();
         let sessions = std::mem::take(&mut *locked(&self.open));
         join_all(sessions.values().map(|session| session.close())).await;

@@ -4,15 +4,15 @@ use leasehold_core::{Error, ErrorKind};
 use zookeeper_client::Error as ZkError;
 
 /// What ZooKeeper answered, or why it did not.
-pub type Answer<T> = Result<T, ZkError>;
+pub(crate) type Answer<T> = Result<T, ZkError>;
 
 /// An error of a request that only reads: nothing was changed, whatever happened to it.
-pub fn reading(e: ZkError) -> Error {
+pub(crate) fn reading(e: ZkError) -> Error {
     of(e, ErrorKind::Unavailable)
 }
 
 /// An error of a request that writes: without an answer it may or may not have been executed.
-pub fn writing(e: ZkError) -> Error {
+pub(crate) fn writing(e: ZkError) -> Error {
     of(e, ErrorKind::Ambiguous)
 }
 

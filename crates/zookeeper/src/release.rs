@@ -1,10 +1,11 @@
 //! Withdrawing claims: what `release` does, and what becomes of a claim that nobody wants any more.
 
 use leasehold_core::seam::ClaimId;
-use leasehold_zookeeper_client::{Answer, Node};
 use zookeeper_client::Error as ZkError;
 
-use crate::claims::Session;
+use crate::claim::table::Session;
+use crate::client::Node;
+use crate::error::Answer;
 
 /// Removes whatever the claim has left. If that fails, or nobody waits for it, the session tries again after each heartbeat: it
 /// outlives its claims, so an entry that was forgotten would block its line.

@@ -13,10 +13,10 @@ use leasehold_core::seam::{Clock, Moment};
 use tokio::time::timeout;
 use zookeeper_client::{CreateMode, Error as ZkError};
 
-use crate::connection::Over;
+use crate::client::connection::Over;
+use crate::client::request::{found, mkdir};
+use crate::client::session::{Session, Tenant};
 use crate::error::Answer;
-use crate::read::found;
-use crate::session::{Session, Tenant};
 
 /// Unanswered heartbeats at a time. More would only queue up while there is no connection.
 const UNANSWERED: usize = 6;
@@ -137,7 +137,7 @@ pub(crate) async fn listen<T: Tenant>(session: &Session<T>) -> Answer<Bell> {
         if let Some((.., watcher)) = found(client.get_and_watch_data(&bell).await)? {
             return Ok(Box::pin(client.watch(watcher)));
         }
-        session.config.mkdir(&client, &session.config.sessions()).await?;
+        mkdir(&client, &session.config, &session.config.sessions()).await?;
         client.create(&bell, b"", &session.config.make(CreateMode::Ephemeral)).await?;
     }
 }

@@ -7,35 +7,40 @@ use futures_util::future::join;
 use uuid::Uuid;
 use zookeeper_client::CreateMode;
 
+use crate::client::request::{children, found, mkdir};
+use crate::client::session::{Session, Tenant};
 use crate::error::Answer;
-use crate::read::{children, found};
-use crate::session::{Session, Tenant};
 
 /// One ephemeral sequential node, from before it is made until it is surely gone.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub(crate) struct Node {
     parent: Arc<str>,
     /// How its name begins, unlike any other's.
-    pub prefix: Arc<str>,
+    pub(crate) prefix: Arc<str>,
     /// Its path, and the transaction that made it; `None` until ZooKeeper has said so.
-    pub made: Option<(Arc<str>, i64)>,
+    pub(crate) made: Option<(Arc<str>, i64)>,
 }
 
 impl Node {
     /// A node under this one, not made yet. In the form of Curator's recipes, its name never comes again: what is meant for this
     /// node meets no other, of whatever session.
-    pub fn new(parent: &str) -> Node {
+    pub(crate) fn new(parent: &str) -> Node {
         Node { parent: parent.into(), prefix: format!("_c_{}-", Uuid::new_v4()).into(), made: None }
     }
 
     /// Whether it is called so.
-    pub fn is(&self, name: &str) -> bool {
+    pub(crate) fn is(&self, name: &str) -> bool {
         name.starts_with(&*self.prefix)
     }
 
     /// Makes it, with this end before its number. Its parent's children are asked for right behind that: the session's order
     /// makes the list show whatever is before the node.
-    pub async fn make<T: Tenant>(&mut self, session: &Session<T>, ending: &str, data: &[u8]) -> Answer<Vec<String>> {
+    pub(crate) async fn make<T: Tenant>(
+        &mut self,
+        session: &Session<T>,
+        ending: &str,
+        data: &[u8],
+    ) -> Answer<Vec<String>> {
         let client = session.connected().await?;
         let path = format!("{}/{}{ending}", self.parent, self.prefix);
         let options = session.config.make(CreateMode::EphemeralSequential);
@@ -46,7 +51,7 @@ impl Node {
                 return listed;
             }
             // ZooKeeper removes a container that nobody has used for a minute.
-            session.config.mkdir(&client, &self.parent).await?;
+            mkdir(&client, &session.config, &self.parent).await?;
         }
     }
 
@@ -54,7 +59,7 @@ impl Node {
     ///
     /// Nothing of it can arrive after this: a request that was sent before on the same connection is executed before, and one on
     /// an earlier connection of the session is refused by the server once the session is on another.
-    pub async fn remove<T: Tenant>(&self, session: &Session<T>) -> Answer<()> {
+    pub(crate) async fn remove<T: Tenant>(&self, session: &Session<T>) -> Answer<()> {
         let client = session.connected().await?;
         if let Some((path, _)) = &self.made {
             return found(client.delete(path, None).await).map(drop);

@@ -1,13 +1,12 @@
-//! Looking at lines and ending a hold from outside: `inspect`, `list` and `evict`.
+//! Looking at lines: `inspect` and `list`.
 
-use futures_util::future::join;
-use leasehold_core::seam::{Mode, holding, place_of_token};
-use leasehold_core::{Entry, FencingToken, Line, Name};
-use leasehold_zookeeper_client::{AT_ONCE, Answer, children, found, read};
+use leasehold_core::{Entry, Line, Name};
 use zookeeper_client::{MultiReadResult, MultiReader, Stat};
 
-use crate::claims::Session;
-use crate::line::{Child, by_number, line};
+use crate::claim::table::Session;
+use crate::client::{AT_ONCE, children, read};
+use crate::entry::{Child, by_number, line};
+use crate::error::Answer;
 use crate::names;
 
 /// See [`Backend::inspect`](leasehold_core::seam::Backend::inspect).
@@ -41,26 +40,8 @@ pub(crate) async fn list(session: &Session, prefix: &str, after: Option<&Name>, 
     Ok(in_use)
 }
 
-/// See [`Backend::evict`](leasehold_core::seam::Backend::evict). The entry's session hears of it by the one watch that it has.
-pub(crate) async fn evict(session: &Session, name: &Name, token: FencingToken) -> Answer<bool> {
-    let Some((path, owner)) = holder(session, name, token).await? else { return Ok(false) };
-    let client = session.connected().await?;
-    // Another tool's session has no bell.
-    let (deleted, _rung) = join(client.delete(&path, None), session.ring(owner)).await;
-    Ok(found(deleted)?.is_some())
-}
-
-/// The node of the hold with this token, any of its turns, and the session that it belongs to.
-pub(crate) async fn holder(session: &Session, name: &Name, token: FencingToken) -> Answer<Option<(String, i64)>> {
-    let parent = names::node(session.root(), name);
-    let line = look(session, &parent).await?;
-    let modes: Vec<Mode> = line.iter().map(|(child, ..)| child.mode).collect();
-    let held = line.iter().take(holding(&modes)).find(|(.., stat)| stat.czxid == place_of_token(token));
-    Ok(held.map(|(child, _, stat)| (format!("{parent}/{}", child.node), stat.ephemeral_owner)))
-}
-
 /// A line, and what its nodes say.
-async fn look(session: &Session, parent: &str) -> Answer<Vec<(Child, Entry, Stat)>> {
+pub(crate) async fn look(session: &Session, parent: &str) -> Answer<Vec<(Child, Entry, Stat)>> {
     let client = session.connected().await?;
     client.sync(parent).await?;
     let line = line(&client, parent).await?;

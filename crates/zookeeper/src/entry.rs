@@ -1,13 +1,32 @@
-//! The line of a lock: its node's children, in order.
+//! One entry of a lock's line: what its node's name and data say, and how entries stand in order.
 
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::Entry;
 use leasehold_core::seam::{Mode, token_of_place};
-use leasehold_zookeeper_client::{Answer, children, read};
 use zookeeper_client::{Client, MultiReadResult, MultiReader, Stat};
 
-use crate::{names, record};
+use crate::client::{children, read};
+use crate::error::Answer;
+use crate::names;
+
+/// The first word of the data of an entry that is ours.
+const OURS: &str = "leasehold/1 ";
+
+/// The data of an entry.
+pub(crate) fn encode(mode: Mode, label: &str) -> Vec<u8> {
+    let mode = match mode {
+        Mode::Exclusive => "exclusive".to_owned(),
+        Mode::Shared => "shared".to_owned(),
+        Mode::Permits { n, of } => format!("permits {n}/{of}"),
+    };
+    format!("{OURS}{mode}\n{label}").into_bytes()
+}
+
+/// The mode's word and the label of an entry of ours; `None` if another tool wrote the data.
+fn decode(data: &[u8]) -> Option<(&str, &str)> {
+    std::str::from_utf8(data).ok()?.strip_prefix(OURS)?.split_once('\n')
+}
 
 /// One entry of a line: a sequential child of the lock's node, ours or another tool's.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,7 +63,7 @@ impl Child {
     /// Reads what its node says: the mode, and the rest for people. Only who holds alone can be downgraded, so the mode is news
     /// at the head alone.
     pub(crate) fn read(&mut self, data: &[u8], stat: &Stat) -> Entry {
-        let ours = record::decode(data);
+        let ours = decode(data);
         if ours.is_some_and(|(mode, _)| mode == "shared") {
             self.mode = Mode::Shared;
         }
@@ -119,6 +138,17 @@ mod tests {
         assert!(!line.iter().any(Child::is_past_counting));
         for end in [i32::MAX, i32::MIN, -1] {
             assert!(by_number(&nodes(&[end]))[0].is_past_counting(), "{end}");
+        }
+    }
+
+    #[test]
+    fn a_label_comes_back_and_other_tools_data_is_foreign() {
+        assert_eq!(decode(&encode(Mode::Exclusive, "web-1\nx")), Some(("exclusive", "web-1\nx")));
+        assert_eq!(decode(&encode(Mode::Shared, "")), Some(("shared", "")));
+        let long = "é".repeat(2048);
+        assert_eq!(decode(&encode(Mode::Permits { n: 1, of: 3 }, &long)), Some(("permits 1/3", &*long)));
+        for foreign in [&b"127.0.0.1"[..], b"", b"\xff\xfe", b"leasehold/1 exclusive", b"shared\n"] {
+            assert_eq!(decode(foreign), None);
         }
     }
 }

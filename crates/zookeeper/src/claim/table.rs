@@ -1,5 +1,4 @@
-//! The claims that live in one session: which have an entry, which entries are on their way out, and what the session's life
-//! means for them.
+//! The claims that live in one session: which have an entry, and which entries are on their way out.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,13 +6,11 @@ use std::time::Duration;
 
 use leasehold_core::Loss;
 use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place, Validity};
-use leasehold_zookeeper_client::{Answer, Node, Tenant};
 use tokio::task::JoinSet;
 
-use crate::renew::audit;
-use crate::withdraw::clear;
+use crate::client::{self, Node};
 
-pub(crate) type Session = leasehold_zookeeper_client::Session<Claims>;
+pub(crate) type Session = client::Session<Claims>;
 
 #[derive(Default)]
 pub(crate) struct Claims {
@@ -71,7 +68,7 @@ impl Claims {
     }
 
     /// Nobody wants what was not claimed again or renewed for a whole lease.
-    fn lapse(&mut self, now: Moment) {
+    pub(crate) fn lapse(&mut self, now: Moment) {
         let lapsed = self.kept.extract_if(|_, kept| kept.asked + kept.lease <= now);
         self.leaving.extend(lapsed.map(|(id, kept)| (id, kept.entry)));
     }
@@ -95,40 +92,8 @@ impl Kept {
     }
 }
 
-impl Tenant for Claims {
-    /// What that adds to all that is held is said at once, because the next renewal may fail. What nobody wants any more is
-    /// removed, by a connection that is known to work.
-    async fn proven(session: &Session) {
-        session.tenant().lapse(Moment::now());
-        if session.is_shortened() {
-            Claims::shortened(session);
-        }
-        grants(session).into_iter().for_each(|(id, grant)| session.bells.granted(id, grant));
-        let _ = session.limited(clear(session, |_| true)).await;
-    }
-
-    async fn rung(session: &Session) -> Answer<()> {
-        audit(session, Loss::Evicted).await
-    }
-
-    fn shortened(session: &Session) {
-        grants(session).into_iter().for_each(|(id, grant)| session.bells.shortened(id, grant.validity));
-    }
-
-    fn is_idle(&self) -> bool {
-        self.kept.is_empty() && self.leaving.is_empty()
-    }
-
-    fn ended(session: &Session, loss: Loss) {
-        let claims = lose(session, loss, |_| true);
-        if claims > 0 {
-            tracing::warn!(claims, ?loss, "the session with ZooKeeper has ended");
-        }
-    }
-}
-
 /// What all that is held has, as is proven now.
-fn grants(session: &Session) -> Vec<(ClaimId, Grant)> {
+pub(crate) fn grants(session: &Session) -> Vec<(ClaimId, Grant)> {
     let grant = |(id, kept): (&ClaimId, &Kept)| Some((*id, kept.grant(session)?));
     session.tenant().kept.iter().filter_map(grant).collect()
 }
@@ -145,6 +110,7 @@ mod tests {
     use leasehold_core::seam::Queue;
 
     use super::*;
+    use crate::client::Tenant;
 
     const LEASE: Duration = Duration::from_secs(60);
 

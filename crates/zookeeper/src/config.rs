@@ -6,9 +6,7 @@ use std::time::Duration;
 use leasehold_core::seam::{Address, Host};
 use leasehold_core::{Error, ErrorKind, Result};
 use uuid::Uuid;
-use zookeeper_client::{Acls, Client, Connector, CreateMode, CreateOptions, Error as ZkError};
-
-use crate::error::Answer;
+use zookeeper_client::{Acls, Client, Connector, CreateMode, CreateOptions};
 
 /// Where locks live when the URL names no path.
 const DEFAULT_ROOT: &str = "/leasehold";
@@ -125,28 +123,6 @@ impl Config {
     /// The node that others touch so that the session hears of it.
     pub(crate) fn bell(&self, session: i64) -> String {
         format!("{}/{session:016x}-bell", self.sessions())
-    }
-
-    /// Makes a folder, and what is missing above it. What is above the root is not ours: it inherits who may use it.
-    pub(crate) async fn mkdir(&self, client: &Client, path: &str) -> Answer<()> {
-        let ours = self.make(CreateMode::Container);
-        let mut above = "/";
-        for (end, _) in self.root.match_indices('/').skip(1) {
-            let folder = &self.root[..end];
-            if client.check_stat(folder).await?.is_none() {
-                let made = match client.get_acl(above).await {
-                    Ok((acl, _)) => client.create(folder, b"", &CreateMode::Container.with_acls(Acls::new(&acl))).await,
-                    Err(ZkError::NoAuth) => client.create(folder, b"", &ours).await,
-                    Err(e) => Err(e),
-                };
-                match made {
-                    Ok(_) | Err(ZkError::NodeExists) => {}
-                    Err(e) => return Err(e),
-                }
-            }
-            above = folder;
-        }
-        client.mkdir(path, &ours).await
     }
 
     /// How nodes of this kind are made.

@@ -1,0 +1,68 @@
+//! Nodes come and go: that one is not there is an answer in here, and no error. And many are read by one request.
+
+use zookeeper_client::{Acls, Client, CreateMode, Error as ZkError, MultiReadResult, MultiReader};
+
+use crate::config::Config;
+use crate::error::Answer;
+
+/// How many nodes one request reads.
+pub(crate) const AT_ONCE: usize = 128;
+
+/// What was answered, or `None` if the node is not there.
+pub(crate) fn found<R>(answer: Answer<R>) -> Answer<Option<R>> {
+    match answer {
+        Err(ZkError::NoNode) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+/// Whether a node is there, as the leader and a quorum see it; no server that lags behind is believed. `NoNode` if not.
+pub(crate) async fn exists(client: &Client, path: &str) -> Answer<()> {
+    let mut writer = client.new_multi_writer();
+    writer.add_check_version(path, -1)?;
+    Ok(writer.commit().await.map(drop)?)
+}
+
+/// The children of a node, none if it is not there.
+pub(crate) async fn children(client: &Client, path: &str) -> Answer<Vec<String>> {
+    Ok(found(client.list_children(path).await)?.unwrap_or_default())
+}
+
+/// Reads `what` of these nodes. One answer for each, in their order.
+pub(crate) async fn read<'a>(
+    client: &'a Client,
+    paths: &[String],
+    what: impl Fn(&mut MultiReader<'a>, &str) -> Answer<()>,
+) -> Answer<Vec<MultiReadResult>> {
+    let mut answers = Vec::with_capacity(paths.len());
+    for chunk in paths.chunks(AT_ONCE) {
+        let mut reader = client.new_multi_reader();
+        for path in chunk {
+            what(&mut reader, path)?;
+        }
+        answers.extend(reader.commit().await?);
+    }
+    Ok(answers)
+}
+
+/// Makes a folder, and what is missing above it. What is above the root is not ours: it inherits who may use it.
+pub(crate) async fn mkdir(client: &Client, config: &Config, path: &str) -> Answer<()> {
+    let ours = config.make(CreateMode::Container);
+    let mut above = "/";
+    for (end, _) in config.root.match_indices('/').skip(1) {
+        let folder = &config.root[..end];
+        if client.check_stat(folder).await?.is_none() {
+            let made = match client.get_acl(above).await {
+                Ok((acl, _)) => client.create(folder, b"", &CreateMode::Container.with_acls(Acls::new(&acl))).await,
+                Err(ZkError::NoAuth) => client.create(folder, b"", &ours).await,
+                Err(e) => Err(e),
+            };
+            match made {
+                Ok(_) | Err(ZkError::NodeExists) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        above = folder;
+    }
+    client.mkdir(path, &ours).await
+}
