@@ -1,7 +1,8 @@
 //! The conformance suite of Leasehold: one table of named cases, each citing the promise that it judges, for every store,
 //! ours or yours.
 //!
-//! A store's test is a [`Harness`] (how to get a client, and what can be done to the server) and one call of [`main`]. A
+//! A store's test is a [`Harness`] (how to get a client, and what can be done to the server) and one call of `main`, which is
+//! there with the feature `runner`, a default; a program that judges a server does without it, and calls [`verdicts`]. A
 //! store cannot pick its cases: what a case [needs](Need) and a harness cannot do is reported as ignored, with the reason,
 //! and counted. Each case runs bare and behind a decorator that loses replies, fails and delays ([`faulty`]).
 //!
@@ -15,15 +16,20 @@ pub mod case;
 mod cases;
 pub mod faulty;
 pub mod harness;
+#[cfg(feature = "runner")]
 mod matrix;
 pub mod model;
 mod run;
+#[cfg(feature = "runner")]
+mod runner;
 mod verdict;
 
 pub use arena::Arena;
 pub use case::{CASES, Case};
 pub use harness::{Budget, FencedResource, Harness, Link, Need, Powers};
-pub use run::{Dressing, judge, main};
+pub use run::{Dressing, judge};
+#[cfg(feature = "runner")]
+pub use runner::main;
 pub use verdict::{Outcome, Verdict, verdicts};
 
 /// Compiles the code of the recipe for a new store.

@@ -1,8 +1,7 @@
 //! Does the store do what the sequential models say, whatever is asked in whatever order?
 
+use fastrand::Rng;
 use leasehold_core::Store;
-use proptest::strategy::{Strategy, ValueTree};
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::arena::Arena;
 use crate::model::{Stage, play, program};
@@ -27,14 +26,8 @@ impl Stage for Lane {
 /// Random programs drawn from the case's seed, replayed on this store; the same on the memory store, on virtual time and made
 /// small when they fail, are `crates/conformance/tests/models.rs`.
 pub(crate) async fn follow_the_models(arena: Arena) {
-    let mut seed = [0; 32];
-    seed[..8].copy_from_slice(&arena.seed().to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
-    let mut runner = TestRunner::new_with_rng(Config { failure_persistence: None, ..Config::default() }, rng);
-    let mut programs = Vec::new();
-    for _ in 0..PROGRAMS {
-        programs.push(program(STEPS, false).new_tree(&mut runner).unwrap().current());
-    }
+    let mut random = Rng::with_seed(arena.seed());
+    let programs: Vec<_> = (0..PROGRAMS).map(|_| program(&mut random, STEPS)).collect();
     let mut lanes = Vec::new();
     for lane in 0..LANES {
         let stores = vec![arena.store().await, arena.store().await, arena.store().await];

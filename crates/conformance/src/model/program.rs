@@ -1,7 +1,7 @@
 //! What a program is made of, and how one is drawn.
 
+use fastrand::Rng;
 use leasehold_core::seam::Mode;
-use proptest::prelude::*;
 
 /// How many clients act, on how many names.
 pub(crate) const ACTORS: usize = 3;
@@ -65,38 +65,45 @@ pub enum Op {
     Crash { who: usize },
 }
 
-fn style() -> impl Strategy<Value = Style> {
-    prop_oneof![
-        2 => Just(Style::Lock),
-        4 => Just(Style::Read),
-        2 => Just(Style::Write),
-        4 => (1..=3u32).prop_map(|n| Style::Permits(n, 3)),
-        1 => (1..=2u32).prop_map(|n| Style::Permits(n, 2)),
-        2 => Just(Style::Candidate),
-    ]
+impl Op {
+    /// Draws one step; with `time`, one that may also let leases pass and clients die.
+    pub fn draw(random: &mut Rng, time: bool) -> Op {
+        let (who, at, nth) = (random.usize(0..ACTORS), random.usize(0..NAMES), random.usize(0..4));
+        if time && random.u8(0..16) == 0 {
+            return if random.u8(0..3) < 2 { Op::Pass } else { Op::Crash { who } };
+        }
+        match random.u8(0..42) {
+            0..6 => Op::Try { who, at, style: style(random) },
+            6..14 => Op::Wait { who, at, style: style(random) },
+            14..18 => Op::Enter { who, at, style: re_entrant(random) },
+            18..19 => Op::All { who },
+            19..27 => Op::Release { who, nth },
+            27..30 => Op::Drop { who, nth },
+            30..32 => Op::Leave { who, nth },
+            32..34 => Op::Confirm { who, nth },
+            34..37 => Op::Downgrade { who, nth },
+            37..40 => Op::Proclaim { who, nth, value: random.u8(..) },
+            _ => Op::Evict { at, nth },
+        }
+    }
 }
 
-fn re_entrant() -> impl Strategy<Value = Style> {
-    prop_oneof![Just(Style::Lock), Just(Style::Read), Just(Style::Write), Just(Style::Permits(2, 3))]
+fn style(random: &mut Rng) -> Style {
+    match random.u8(0..15) {
+        0..2 => Style::Lock,
+        2..6 => Style::Read,
+        6..8 => Style::Write,
+        8..12 => Style::Permits(random.u32(1..=3), 3),
+        12..13 => Style::Permits(random.u32(1..=2), 2),
+        _ => Style::Candidate,
+    }
 }
 
-/// A program of at most so many steps; with `time`, it also lets leases pass and clients die.
-pub fn program(steps: usize, time: bool) -> impl Strategy<Value = Vec<Op>> {
-    let (who, at, nth) = (|| 0..ACTORS, || 0..NAMES, || 0..4usize);
-    let op = prop_oneof![
-        6 => (who(), at(), style()).prop_map(|(who, at, style)| Op::Try { who, at, style }),
-        8 => (who(), at(), style()).prop_map(|(who, at, style)| Op::Wait { who, at, style }),
-        4 => (who(), at(), re_entrant()).prop_map(|(who, at, style)| Op::Enter { who, at, style }),
-        1 => who().prop_map(|who| Op::All { who }),
-        8 => (who(), nth()).prop_map(|(who, nth)| Op::Release { who, nth }),
-        3 => (who(), nth()).prop_map(|(who, nth)| Op::Drop { who, nth }),
-        2 => (who(), nth()).prop_map(|(who, nth)| Op::Leave { who, nth }),
-        2 => (who(), nth()).prop_map(|(who, nth)| Op::Confirm { who, nth }),
-        3 => (who(), nth()).prop_map(|(who, nth)| Op::Downgrade { who, nth }),
-        3 => (who(), nth(), any::<u8>()).prop_map(|(who, nth, value)| Op::Proclaim { who, nth, value }),
-        2 => (at(), nth()).prop_map(|(at, nth)| Op::Evict { at, nth }),
-    ];
-    let timed = prop_oneof![2 => Just(Op::Pass), 1 => who().prop_map(|who| Op::Crash { who })];
-    let op = prop_oneof![15 => op.clone(), 1 => if time { timed.boxed() } else { op.boxed() }];
-    proptest::collection::vec(op, 1..=steps)
+fn re_entrant(random: &mut Rng) -> Style {
+    [Style::Lock, Style::Read, Style::Write, Style::Permits(2, 3)][random.usize(0..4)]
+}
+
+/// Draws a program of at most so many steps, which takes no time.
+pub fn program(random: &mut Rng, steps: usize) -> Vec<Op> {
+    (0..random.usize(1..=steps)).map(|_| Op::draw(random, false)).collect()
 }

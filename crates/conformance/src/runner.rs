@@ -1,0 +1,87 @@
+//! The suite as a test binary: every case is a named test, filtered openly.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::case::{CASES, Case};
+use crate::harness::Harness;
+use crate::matrix::Matrix;
+use crate::run::{Dressing, judge};
+
+impl Dressing {
+    const ALL: [Dressing; 3] = [Dressing::Bare, Dressing::Boxed, Dressing::Faulty];
+
+    fn suffix(self) -> &'static str {
+        match self {
+            Dressing::Bare => "",
+            Dressing::Boxed => " (boxed)",
+            Dressing::Faulty => " (faulty)",
+        }
+    }
+
+    fn fits(self, case: &Case) -> bool {
+        match self {
+            Dressing::Bare => true,
+            Dressing::Boxed => case.name == "exclusion/contenders",
+            Dressing::Faulty => case.in_bad_weather,
+        }
+    }
+}
+
+/// The whole of a store's test binary: makes the harness, runs every case in every fitting dressing, prints the count and, if
+/// nothing was filtered out, the row of this store in the matrix of `docs/guarantees.md`.
+///
+/// Understands the usual arguments of a Rust test binary. Cases that the harness has no power for are listed as ignored.
+pub fn main<F: Future<Output = Arc<dyn Harness>>>(harness: impl FnOnce() -> F) -> ExitCode {
+    let mut args = Arguments::from_args();
+    // Cases mostly wait for leases: let several wait at once, on a machine of two cores as well.
+    args.test_threads.get_or_insert(6);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => Arc::new(runtime),
+        Err(e) => {
+            println!("no runtime: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let made = std::panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(harness())));
+    let Ok(harness) = made else {
+        println!("the harness could not be made, so nothing was judged: this is a failure");
+        return ExitCode::FAILURE;
+    };
+    let store = harness.store();
+    let matrix = Arc::new(Matrix::default());
+    let mut trials = Vec::new();
+    let mut lacking = Vec::new();
+    for case in CASES {
+        let lack = harness.powers().lack(case.needs);
+        if let Some(lack) = &lack {
+            lacking.push(format!("  {}: {lack}", case.name));
+        }
+        for dressing in Dressing::ALL.into_iter().filter(|dressing| dressing.fits(case)) {
+            let (harness, runtime, matrix) = (harness.clone(), runtime.clone(), matrix.clone());
+            let trial = Trial::test(format!("{}{}", case.name, dressing.suffix()), move || {
+                let verdict = runtime.block_on(judge(case, harness, dressing));
+                matrix.note(case.name, verdict.is_ok());
+                verdict.map_err(Failed::from)
+            });
+            trials.push(trial.with_kind(format!("{store} {}", case.clauses)).with_ignored_flag(lack.is_some()));
+        }
+    }
+    let listing = args.list;
+    let everything = args.filter.is_none() && args.skip.is_empty();
+    let conclusion = libtest_mimic::run(&args, trials);
+    if !listing {
+        let counts = (conclusion.num_passed, conclusion.num_failed, conclusion.num_ignored);
+        println!("{store}: {} cases; {} runs passed, {} failed, {} ignored", CASES.len(), counts.0, counts.1, counts.2);
+        lacking.iter().for_each(|line| println!("{line}"));
+        if everything {
+            matrix.rows(store, &harness.powers()).iter().for_each(|row| println!("matrix: {row}"));
+        }
+    }
+    drop(harness);
+    conclusion.exit_code()
+}
