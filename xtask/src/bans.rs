@@ -24,6 +24,9 @@ const FILE: &[&str] = &["sqlite"];
 /// What anything that talks to a network is built on.
 const NETWORK: [&str; 7] = ["mio", "socket2", "h2", "hyper", "rustls", "native-tls", "openssl"];
 
+/// What only tests are built on.
+const FOR_TESTS: [&str; 3] = ["leasehold-testbed", "libtest-mimic", "proptest"];
+
 /// Checks the dependencies that users get.
 pub(crate) fn bans() -> Outcome {
     for features in STORES.into_iter().chain([""]) {
@@ -33,7 +36,9 @@ pub(crate) fn bans() -> Outcome {
     for package in STORES.into_iter().chain(clients).chain(["core", "conformance", "testbed"]) {
         check(&format!("leasehold-{package}"), "")?;
     }
-    println!("bans: nobody depends on a store, or on its client, who should not");
+    let command = dependencies("leasehold-cli", "full")?;
+    refuse("leasehold-cli", "full", FOR_TESTS.iter().map(|name| (*name).to_owned()), &command)?;
+    println!("bans: nobody depends on a store, or on its client, who should not, and the command on nothing of tests");
     Ok(())
 }
 
@@ -46,7 +51,11 @@ fn check(package: &str, features: &str) -> Outcome {
     let with_network = package == "leasehold-testbed" || CLIENTS.iter().any(|(who, _)| owns(who) && *who != FILE);
     let network = NETWORK.iter().filter(|_| !with_network);
     let banned = foreign.chain(network).map(|name| (*name).to_owned());
-    let found: Vec<String> = others.chain(banned).filter(|name| tree.contains(name)).collect();
+    refuse(package, features, others.chain(banned), &tree)
+}
+
+fn refuse(package: &str, features: &str, banned: impl Iterator<Item = String>, tree: &BTreeSet<String>) -> Outcome {
+    let found: Vec<String> = banned.filter(|name| tree.contains(name)).collect();
     if found.is_empty() {
         return Ok(());
     }
@@ -71,4 +80,20 @@ fn dependencies(package: &str, features: &str) -> Result<BTreeSet<String>, Strin
         "{p}",
     ]))?;
     Ok(tree.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_banned_is_named() {
+        let tree = ["leasehold-core", "proptest"].map(str::to_owned).into();
+        let refused = |names: [&str; 2]| refuse("a", "", names.map(str::to_owned).into_iter(), &tree);
+        assert_eq!(refused(["libtest-mimic", "leasehold-testbed"]), Ok(()));
+        assert_eq!(
+            refused(["libtest-mimic", "proptest"]),
+            Err("a with no features must not depend on: proptest".into())
+        );
+    }
 }
