@@ -1,17 +1,18 @@
 //! The Redis store of Leasehold: the public type, and the seam's verbs delegated to the files that know them.
 //!
-//! `config` reads URLs, `scripts` is the server's side, `line` claims, renews and releases, `look` inspects and evicts,
-//! `replicas` waits for its replicas, `fenced` writes where the token is spent, `still_holds` where the lock itself is the
-//! condition. Connections, keys, errors and the questions about the server's set-up are those of `leasehold-redis-client`,
-//! which the Redlock store shares.
+//! Each verb has its file, and `scripts` is the server's side of all. Connections, keys, errors and the questions about the
+//! server's set-up are those of `leasehold-redis-client`, which the Redlock store shares.
 
+mod claim;
+pub mod client;
 mod config;
-mod fenced;
-mod line;
-mod look;
-mod replicas;
+mod entry;
+mod evict;
+mod fence;
+mod inspect;
+mod release;
+mod renew;
 mod scripts;
-mod still_holds;
 
 use std::fmt;
 use std::time::Duration;
@@ -20,15 +21,13 @@ use leasehold_core::seam::{
     Backend, Bells, Claim, Claimed, ClaimedAll, Observing, Place, Renewal, Tenure, async_trait,
 };
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
-use leasehold_redis_client::{Connection, Inbox, Names, walk, warnings};
-pub use redis as client;
+use leasehold_redis_client::{Connection, Inbox, Names, warnings};
 
-pub use crate::config::Options;
-pub use crate::fenced::write_fenced;
-use crate::replicas::Replicas;
-pub use crate::still_holds::StillHolds;
+use crate::client::replicas::Replicas;
+pub use crate::config::Config;
+pub use crate::fence::{StillHolds, write_fenced};
 
-/// How many names one script takes: it keeps everybody else waiting.
+/// How many names one script takes: the server does nothing else meanwhile.
 const AT_ONCE: usize = 100;
 /// The shortest lease; a shorter one is granted as this.
 const MIN_TTL: Duration = Duration::from_millis(100);
@@ -80,31 +79,35 @@ impl Redis {
     ///
     /// * `timeout=ms` limits each request and each step of connecting (default 1000).
     /// * `prefix=text` stands before every key.
-    /// * `min_replicas=n` and `min_replicas_timeout=ms` (default 100) wait for replicas: [`Options::min_replicas`].
+    /// * `min_replicas=n` and `min_replicas_timeout=ms` (default 100) wait for replicas: [`Config::min_replicas`].
     ///
     /// # Errors
     ///
     /// `Invalid` for a URL that is anything else (the message names the part) and for a database that the server does not have,
     /// `Unsupported` for TLS, for servers before Redis 6, for a Sentinel and for a node of a Redis Cluster, `Denied` for a refused
-    /// password, `Unavailable` if nobody answers within two timeouts. None shows a credential, or what the server says of one.
+    /// password, `Unavailable` if no server answers within two timeouts. None shows a credential, or what the server says of one.
     pub async fn connect(url: &str) -> Result<Redis> {
-        let (info, options) = config::parse(url)?;
-        Redis::connect_with(info, options).await
+        Redis::with_config(Config::from_url(url)?).await
     }
 
-    /// Connects with the client crate's own configuration: Unix sockets, or TLS if its features are on.
-    ///
-    /// The protocol (RESP3) and TCP_NODELAY are set here, whatever the configuration says.
-    pub async fn connect_with(info: client::ConnectionInfo, options: Options) -> Result<Redis> {
-        let names = Names::new(&options.prefix, "")?;
-        let inbox = Inbox::new(options.min_replicas.is_some());
-        let connection = Connection::open(info.clone(), options.timeout, &inbox).await?;
-        let replicas = match options.min_replicas {
-            Some(min_replicas) => Some(Replicas::open(info, options.timeout, min_replicas).await?),
+    /// Connects as the configuration says. The errors are those of [`connect`](Redis::connect).
+    pub async fn with_config(config: Config) -> Result<Redis> {
+        let Config { server, timeout, prefix, min_replicas } = config;
+        let names = Names::new(&prefix, "")?;
+        let inbox = Inbox::new(min_replicas.is_some());
+        let connection = Connection::open(server.clone(), timeout, &inbox).await?;
+        let replicas = match min_replicas {
+            Some(min_replicas) => Some(Replicas::open(server, timeout, min_replicas).await?),
             None => None,
         };
         let warnings = warnings(&connection).await;
         Ok(Redis { connection, replicas, warnings, names, inbox })
+    }
+
+    /// Connects to the server of a ready client, with its credentials and its TLS: a `redis::Client` has no connection of its
+    /// own. For options, give its `get_connection_info` to [`Config::new`]. The errors are those of [`connect`](Redis::connect).
+    pub async fn with_client(client: &client::Client) -> Result<Redis> {
+        Redis::with_config(Config::new(client.get_connection_info().clone())).await
     }
 }
 
@@ -117,37 +120,37 @@ impl fmt::Debug for Redis {
 #[async_trait]
 impl Backend for Redis {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        self.take(claim).await
+        self.claim(claim).await
     }
 
     async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
-        self.take_all(claims).await
+        self.claim_all(claims).await
     }
 
     async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        Ok(self.keep(tenures).await)
+        Ok(self.renew(tenures).await)
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
-        self.withdraw(claim).await
+        self.release(claim).await
     }
 
     async fn release_after(&self, claim: &Claim, _place: Option<&Place>, rest: Duration) -> Result<()> {
-        self.let_lapse(claim, rest).await
+        self.release_after(claim, rest).await
     }
 
     async fn inspect(&self, name: &Name) -> Result<Line> {
-        self.look(name).await
+        self.inspect(name).await
     }
 
     /// Walks all keys of the database with `SCAN`, so it costs O(keys) and is meant for people and tools.
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        walk(&self.connection, &self.names, prefix, after, limit).await
+        self.list(prefix, after, limit).await
     }
 
-    /// A token of 0 is nobody's of ours: it ends what another tool holds, whatever that is.
+    /// No hold of ours has token 0: it ends what another tool holds, whatever that is.
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        self.end(name, token).await
+        self.evict(name, token).await
     }
 
     fn guarantees(&self) -> Guarantees {

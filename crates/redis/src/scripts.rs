@@ -1,8 +1,14 @@
-//! The server's side of the store: its Lua scripts.
+//! The server's side of the store: its Lua scripts, and how one runs until it is done.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
-use leasehold_redis_client::{CLOCK, Script};
+use leasehold_core::seam::{Claim, Moment};
+use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_redis_client::{CLOCK, Call, Script};
+use redis::Value;
+
+use crate::Redis;
 
 macro_rules! lua {
     ($part:literal) => {
@@ -10,52 +16,69 @@ macro_rules! lua {
     };
 }
 
+/// How long one verb goes on where more is to be done than one script may.
+const LONGEST: Duration = Duration::from_secs(2);
+
+pub(crate) static CLAIM: LazyLock<Script> =
+    LazyLock::new(|| script(&[lua!("keys"), CLOCK, lua!("claim_fast_path"), lua!("queue"), lua!("claim")]));
+
+pub(crate) static CLAIM_ALL: LazyLock<Script> = LazyLock::new(|| {
+    script(&[
+        "local function blocked_by(KEYS, ARGV)\n",
+        lua!("keys"),
+        CLOCK,
+        lua!("queue"),
+        lua!("blocked_by"),
+        "end\nlocal function claim(KEYS, ARGV)\n",
+        lua!("keys"),
+        CLOCK,
+        lua!("claim_fast_path"),
+        lua!("queue"),
+        lua!("claim"),
+        "end\n",
+        lua!("claim_all"),
+    ])
+});
+
+pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| on_queue(lua!("renew")));
+
+pub(crate) static RENEW_EXCLUSIVE: LazyLock<Script> = LazyLock::new(|| script(&[lua!("renew_exclusive")]));
+
+pub(crate) static RELEASE: LazyLock<Script> =
+    LazyLock::new(|| script(&[lua!("keys"), lua!("release_fast_path"), CLOCK, lua!("queue"), lua!("release")]));
+
+pub(crate) static RELEASE_AFTER: LazyLock<Script> = LazyLock::new(|| on_queue(lua!("release_after")));
+
+pub(crate) static EVICT: LazyLock<Script> = LazyLock::new(|| on_queue(lua!("evict")));
+
+pub(crate) static INSPECT: LazyLock<Script> = LazyLock::new(|| on_queue(lua!("inspect")));
+
 fn script(parts: &[&str]) -> Script {
     Script::new(&[&[lua!("limits")], parts].concat())
 }
 
-/// Takes or keeps a place.
-pub(crate) static CLAIM: LazyLock<Script> =
-    LazyLock::new(|| script(&[lua!("keys"), CLOCK, lua!("claim_alone"), lua!("line"), lua!("claim")]));
+fn on_queue(verb: &str) -> Script {
+    script(&[lua!("keys"), CLOCK, lua!("queue"), verb])
+}
 
-/// Takes several names, or none.
-pub(crate) static SEVERAL: LazyLock<Script> = LazyLock::new(|| {
-    script(&[
-        "local function before(KEYS, ARGV)\n",
-        lua!("keys"),
-        CLOCK,
-        lua!("line"),
-        lua!("before"),
-        "end\nlocal function claim(KEYS, ARGV)\n",
-        lua!("keys"),
-        CLOCK,
-        lua!("claim_alone"),
-        lua!("line"),
-        lua!("claim"),
-        "end\n",
-        lua!("several"),
-    ])
-});
+impl Redis {
+    /// Runs a script until it no longer answers `more`: it works for others first, and then for its caller.
+    pub(crate) async fn run(&self, script: &Script, call: &Call) -> Result<Value> {
+        let begun = Moment::now();
+        loop {
+            let answer = script.run(&self.connection, call).await?;
+            if answer != Value::BulkString(b"more".to_vec()) {
+                return Ok(answer);
+            }
+            if Moment::now().since(begun) > LONGEST {
+                let what = "so many waited here that they are still being served: ask again";
+                return Err(Error::new(ErrorKind::Ambiguous, what));
+            }
+        }
+    }
 
-/// Extends what is still there.
-pub(crate) static RENEW: LazyLock<Script> =
-    LazyLock::new(|| script(&[lua!("keys"), CLOCK, lua!("line"), lua!("renew")]));
-
-/// Extends many exclusive holds.
-pub(crate) static RENEW_HELD: LazyLock<Script> = LazyLock::new(|| script(&[lua!("renew_held")]));
-
-/// Lets a hold end by itself.
-pub(crate) static LAPSE: LazyLock<Script> =
-    LazyLock::new(|| script(&[lua!("keys"), CLOCK, lua!("line"), lua!("lapse")]));
-
-/// Removes every trace of an id.
-pub(crate) static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| script(&[lua!("keys"), lua!("release_alone"), CLOCK, lua!("line"), lua!("release")]));
-
-/// Ends the hold with a token.
-pub(crate) static EVICT: LazyLock<Script> =
-    LazyLock::new(|| script(&[lua!("keys"), CLOCK, lua!("line"), lua!("evict")]));
-
-/// Who holds and who waits.
-pub(crate) static INSPECT: LazyLock<Script> =
-    LazyLock::new(|| script(&[lua!("keys"), CLOCK, lua!("line"), lua!("inspect")]));
+    /// The start of every call for a claim.
+    pub(crate) fn call(&self, claim: &Claim) -> Call {
+        Call::on(self.names.keys(&claim.name)).arg(claim.id)
+    }
+}

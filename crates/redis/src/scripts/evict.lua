@@ -1,19 +1,19 @@
--- Ends the hold that this token, or one of its turns, belongs to, and tells its client. Token 0 is that of another tool's hold.
+-- Ends the hold that this token, or one of its turns, belongs to, and notifies its client. Token 0 is that of another tool's hold.
 -- ARGV: token
 -- Answers `evicted` or `none`; or `more`, and it counts once it is called again. After `evicted more` others are yet to be admitted.
 local token, evicted = tonumber(ARGV[1]), nil
-settle()
-if spent then
+admit_waiters()
+if exhausted then
   commit()
   return 'more'
 end
 if foreign and token == 0 then
   call('DEL', LOCK)
   found[1], foreign = false, nil
-  stirred = true
-  settle()
+  holder_changed = true
+  admit_waiters()
   commit()
-  return spent and 'evicted more' or 'evicted'
+  return exhausted and 'evicted more' or 'evicted'
 end
 for _, id in ipairs(holder and { holder.id } or call('ZRANGE', SHARERS, 0, -1)) do
   local e = get(id)
@@ -21,9 +21,9 @@ for _, id in ipairs(holder and { holder.id } or call('ZRANGE', SHARERS, 0, -1)) 
 end
 if evicted then
   drop(evicted)
-  settle()
+  admit_waiters()
 end
 commit()
 if not evicted then return 'none' end
 call('PUBLISH', evicted.channel, 'evicted ' .. evicted.id)
-return spent and 'evicted more' or 'evicted'
+return exhausted and 'evicted more' or 'evicted'

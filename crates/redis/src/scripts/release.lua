@@ -3,6 +3,6 @@
 -- Answers `ok`, or `more`: the id is gone, and others are yet to be admitted.
 local e = get(ARGV[1])
 if e then drop(e) end
-settle()
+admit_waiters()
 commit()
-return spent and 'more' or 'ok'
+return exhausted and 'more' or 'ok'

@@ -3,7 +3,7 @@
 -- Answers `granted token turns`, `waiting`, or `gone`.
 local ttl, token = ARGV[2], tonumber(ARGV[4])
 
-settle()
+admit_waiters()
 local e = get(ARGV[1])
 local gone = not is_live(e) or is_closed(e) or token and token ~= e.token
 if not gone then

@@ -1,4 +1,4 @@
--- What stands before a user's own script: it runs only while a hold stands, in the same step.
+-- Stands before a user's own script, which runs only while the hold exists, in the same step.
 -- KEYS and ARGV: the user's own, then LOCK and ENTRIES, the claim's id and its token.
 -- Answers { 1, what the user's script returns }, or { 0 }.
 local call, k, a = redis.call, #KEYS, #ARGV

@@ -1,6 +1,8 @@
-//! The lock itself as a condition: a user's own writes to the same Redis, checked together with the hold.
+//! Writes to Redis that a stale holder cannot make: with the hold as their condition (`still_holds`), or with its token in the
+//! data (`write_fenced`).
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use leasehold_core::{Error, ErrorKind, Fenced, FencingToken, Result};
 use leasehold_redis_client::of_request;
@@ -9,8 +11,18 @@ use redis::{FromRedisValue, RedisError, Script, ToRedisArgs, Value, from_redis_v
 
 use crate::Redis;
 
-/// Stands before a user's script.
+/// The condition: it stands before the user's script.
 const CHECK: &str = concat!(include_str!("scripts/limits.lua"), include_str!("scripts/still_holds.lua"));
+
+/// Compares decimal numbers as texts, by length first: a double would be too coarse for some stores' tokens.
+static WRITE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "local mine, seen = ARGV[1], redis.call('HGET', KEYS[1], 'token') or ''
+        if #mine < #seen or #mine == #seen and mine < seen then return seen end
+        redis.call('HSET', KEYS[1], 'token', mine, 'value', ARGV[2])
+        return false",
+    )
+});
 
 /// A condition for writes of your own to the same Redis: *this hold still stands*. [`Redis::still_holds`] makes it.
 ///
@@ -130,5 +142,39 @@ fn of_script(e: &RedisError) -> Error {
     match refused.kind() {
         ErrorKind::Internal if its_own => Error::new(ErrorKind::Invalid, format!("the script failed: {reason}")),
         _ => refused,
+    }
+}
+
+/// Writes `value` to the hash `key`, unless somebody with a greater token than this has written to it already; one step of the
+/// server, over the caller's own connection.
+///
+/// The hash has two fields: `value` is what was written last, for `HGET key value`, and `token` the greatest token seen. One
+/// key serves one lock, of whatever store: tokens of different names do not compare. As every fence it is only as good as
+/// its memory: whoever deletes the key, or lets it expire or be evicted, while an old holder lives makes it forget; after an
+/// asynchronous failover it knows what the replica knew.
+///
+/// `Err` of kind [`Lost`](ErrorKind::Lost): a later holder has written, and nothing was written now. Any other error is the
+/// server's; [`Ambiguous`](ErrorKind::Ambiguous) means that it may have been written, and that writing again is harmless.
+/// Cancel-safe in the same sense.
+///
+/// ```no_run
+/// # async fn example(guard: leasehold_core::Guard) -> Result<(), Box<dyn std::error::Error>> {
+/// let client = leasehold_redis::client::Client::open("redis://127.0.0.1/")?;
+/// let mut connection = client.get_multiplexed_async_connection().await?;
+/// leasehold_redis::write_fenced(&mut connection, "balance/42", guard.fencing_token(), 1700).await?;
+/// # Ok(()) }
+/// ```
+pub async fn write_fenced<K: ToRedisArgs, V: ToRedisArgs>(
+    connection: &mut (impl ConnectionLike + Send),
+    key: K,
+    token: FencingToken,
+    value: V,
+) -> Result<()> {
+    let mut write = WRITE.key(key);
+    write.arg(token.get()).arg(value);
+    let seen: Option<String> = write.invoke_async(connection).await.map_err(|e| of_request(&e))?;
+    match seen {
+        None => Ok(()),
+        Some(seen) => Err(Error::new(ErrorKind::Lost, format!("token {token} is stale: {seen} has written already"))),
     }
 }

@@ -1,6 +1,6 @@
--- Extends exclusive holds, many in one step, in the shortest way: the key, and not the entry in it.
+-- Extends exclusive holds, many in one step, by the fast path: the key, and not the entry in it.
 -- KEYS: the locks. ARGV: for each what its entry begins with, `id token `, and the ttl.
--- Answers for each 1; or 0 where the entry is not as simple as that, and `renew` has to say what became of it.
+-- Answers for each 1; or 0 where that is not enough, and `renew` has to answer.
 local answers = {}
 for i, entry in ipairs(redis.call('MGET', unpack(KEYS))) do
   local start, ttl = ARGV[2 * i - 1], ARGV[2 * i]

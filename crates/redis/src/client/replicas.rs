@@ -1,12 +1,12 @@
-//! The option `min_replicas`: a claim counts once so many replicas have acknowledged it.
+//! The wait for replicas, of the option `min_replicas`.
 
 use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_redis_client::{Connection, Inbox, junk};
-use redis::{ConnectionInfo, Value};
+use redis::{ConnectionInfo, Value, pipe};
 
-/// Asks for acknowledgements, on a connection of its own: `WAIT` holds up whatever comes behind it.
+/// Asks for acknowledgements, on a connection of its own, since `WAIT` blocks what comes behind it.
 pub(crate) struct Replicas {
     pub(crate) connection: Connection,
     least: u32,
@@ -15,19 +15,19 @@ pub(crate) struct Replicas {
 
 impl Replicas {
     pub(crate) async fn open(
-        info: ConnectionInfo,
+        server: ConnectionInfo,
         timeout: Duration,
         (least, within): (u32, Duration),
     ) -> Result<Replicas> {
-        let connection = Connection::open_for_waits(info, timeout, within, &Inbox::new(false)).await?;
+        let connection = Connection::open_for_waits(server, timeout, within, &Inbox::new(false)).await?;
         Ok(Replicas { connection, least, within })
     }
 
     /// Returns when enough of them have what was written before this call. Fewer are [`ErrorKind::Ambiguous`]: the claim is
     /// there, and core asks again or withdraws it.
     pub(crate) async fn acknowledge(&self) -> Result<()> {
-        // WAIT counts what was written before this client's latest command, by whomever: so there is one.
-        let mut wait = redis::pipe();
+        // WAIT counts what was written before this client's latest command, by whichever client: so there is one.
+        let mut wait = pipe();
         wait.cmd("PING").cmd("WAIT").arg(self.least).arg(self.within.as_millis() as u64);
         let answer = self.connection.send(&wait).await?.pop().unwrap_or_default();
         let Value::Int(heard) = self.connection.refusal(answer)? else { return Err(junk("WAIT")) };

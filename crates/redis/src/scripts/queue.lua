@@ -1,6 +1,6 @@
--- The line: who holds, who waits, and who is admitted from it.
+-- The queue: its holders, its waiters, and who is admitted next.
 
--- Numbers that are not reckoned with stay the texts that they are: arithmetic takes them, and making text of one is slow.
+-- Numbers that are not calculated with stay texts: arithmetic converts them, and formatting one is slow.
 local function read(text)
   local id, token, turns, since, attempt, ttl, deadline, kind, n, of, channel, label = string.match(text or '',
     '^(%x+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%l+) (%d+) (%d+) (%S+) (.*)$')
@@ -13,7 +13,7 @@ local function text_of(e)
     e.channel, e.label }, ' ')
 end
 
--- Who holds: exclusively, this entry; in any case, so many permits of this kind. Renewals extend the key and not the entry.
+-- The exclusive holder, if there is one; in any case, the permits taken of this kind. Renewals extend the key and not the entry.
 local holder = read(found[1])
 local kind, taken, of = 'exclusive', 1, 1
 if not holder then
@@ -21,9 +21,9 @@ if not holder then
 end
 local foreign = found[1] and not kind
 
--- What is to be written at the end: whether the lock changed, whether what observers see did, who is told of its grant. Whether
+-- What is to be written at the end: whether the lock changed, whether what observers see did, which grants are published. Whether
 -- there is more to do than one script may. Whether the clock was seen to have stepped back.
-local changed, stirred, told, spent, stepped = false, false, {}, false, false
+local changed, holder_changed, notified, exhausted, stepped = false, false, {}, false, false
 
 -- No lease is further away than its own length, or the clock has stepped back.
 local function is_too_far(e)
@@ -40,7 +40,7 @@ local save
 -- The entry of this id. One that shares holds only while the lock says that its kind does.
 local function get(id)
   if holder and holder.id == id then return holder end
-  local e = crowd and id and read(call('HGET', ENTRIES, id))
+  local e = has_entries and id and read(call('HGET', ENTRIES, id))
   if not e or e.token > 0 and e.kind ~= kind then return nil end
   if is_too_far(e) then
     e.deadline, stepped = now + e.ttl, true
@@ -63,28 +63,28 @@ function save(e)
     holder = e
     return
   end
-  crowd = true
+  has_entries = true
   call('HSET', ENTRIES, e.id, text_of(e))
   local key, score = SHARERS, e.deadline
   if e.token == 0 then
-    local behind = call('ZREVRANGE', LINE, 0, 0, 'WITHSCORES')[2]
-    key, score = LINE, call('ZSCORE', LINE, e.id) or (behind or 0) + 1
+    local behind = call('ZREVRANGE', QUEUE, 0, 0, 'WITHSCORES')[2]
+    key, score = QUEUE, call('ZSCORE', QUEUE, e.id) or (behind or 0) + 1
   end
   call('ZADD', key, score, e.id)
   outlive(ENTRIES, e.deadline - now)
   outlive(key, e.deadline - now)
 end
 
--- Removes an entry, wherever it stands.
+-- Removes an entry, holder or waiter.
 local function drop(e)
-  if e.token > 0 then stirred = true end
+  if e.token > 0 then holder_changed = true end
   if e == holder then
     holder, kind, changed = nil, nil, true
     return
   end
   call('HDEL', ENTRIES, e.id)
   if e.token == 0 then
-    call('ZREM', LINE, e.id)
+    call('ZREM', QUEUE, e.id)
   elseif call('ZREM', SHARERS, e.id) == 1 and kind then
     taken, changed = taken - e.n, true
     if call('EXISTS', SHARERS) == 0 then kind = nil end
@@ -104,28 +104,28 @@ end
 
 -- Gives the lock to this entry, until its deadline, with a token above every one before.
 local function grant(e)
-  e.token, e.since, stirred = math.max(last + 1, micros), now, true
+  e.token, e.since, holder_changed = math.max(last + 1, micros), now, true
   last = e.token + e.turns - 1
   kind, taken, of = e.kind, (kind and taken or 0) + e.n, e.of
   save(e)
 end
 
--- The first in line whose lease is not over; the dead before it leave.
+-- The first waiter whose lease is not over; the dead ones before it are removed.
 local function head()
   while budget > 0 do
-    local id = call('ZRANGE', LINE, 0, 0)[1]
+    local id = call('ZRANGE', QUEUE, 0, 0)[1]
     local e = id and get(id)
     if not id or is_live(e) then return e end
     budget = budget - 1
     drop(e or { id = id, token = 0, n = 0 })
   end
-  spent = true
+  exhausted = true
 end
 
--- Drops dead sharers, and admits from the line, in its order, for what is left of each place's lease. Whoever is admitted
--- stands before all who wait, so the first that does not fit ends it. Answers that one; nobody if it is `spent` before.
-local function settle()
-  if not crowd or holder then return end
+-- Removes dead sharers, and admits waiters in their order, for what is left of each lease. Holders are before all waiters, so
+-- the first waiter that does not fit ends it. Answers that one; none if the budget is exhausted before.
+local function admit_waiters()
+  if not has_entries or holder then return end
   local dead = call('ZRANGEBYSCORE', SHARERS, '-inf', kind and now or '+inf', 'LIMIT', 0, math.max(budget, 0))
   for _, id in ipairs(dead) do
     budget = budget - 1
@@ -136,15 +136,15 @@ local function settle()
     budget = budget - ADMISSION
     drop(e)
     grant(e)
-    told[#told + 1] = e
+    notified[#notified + 1] = e
     e = head()
   end
   -- The dead behind the first are not to begin their last lease one after the other.
-  for _, id in ipairs(stepped and call('ZRANGE', LINE, 0, 99) or {}) do get(id) end
+  for _, id in ipairs(stepped and call('ZRANGE', QUEUE, 0, 99) or {}) do get(id) end
   return e
 end
 
--- Writes what has changed of the lock, and then tells.
+-- Writes what has changed of the lock, and then publishes.
 local function commit()
   if changed then
     local value, deadline
@@ -157,26 +157,26 @@ local function commit()
     if not value then
       call('DEL', LOCK)
     elseif not call('SET', LOCK, value, found[1] and 'XX' or 'NX', 'PX', deadline - now) then
-      call('GET', LOCK) -- says that it is of another type
+      call('GET', LOCK) -- fails if it is of another type
     end
     if last > (tonumber(found[2]) or 0) then
       remember(last)
     end
   end
-  for _, e in ipairs(told) do
+  for _, e in ipairs(notified) do
     call('PUBLISH', e.channel, e.token == 0 and 'again ' .. e.id or
       table.concat({ 'granted', e.id, int(e.token), e.turns, e.attempt, e.ttl, LOCK }, ' '))
   end
-  if stirred then stir() end
+  if holder_changed then stir() end
 end
 
 local function granted(e)
   return 'granted ' .. int(e.token) .. ' ' .. e.turns
 end
 
--- Who is in the way: `kind token held_for others left rank label`, where kind is `ours`, or `foreign` if another tool holds it. `id` is that of
--- whoever asks, if it waits: it is none of the others, and the rank is its. It stands before `commit`: what it finds is too far is
--- written.
+-- Who is in the way: `kind token held_for others left rank label`, where kind is `ours`, or `foreign` if another tool holds it. `id`
+-- is that of the claim, if it waits: it is not counted among the others, and the rank is its. To be called before `commit`, which
+-- writes the deadlines that this corrects.
 local function refusal(word, id)
   local h = holder or kind and get(call('ZRANGE', SHARERS, 0, 0)[1])
   local left = h and h.deadline - now or call('PTTL', LOCK)
@@ -187,6 +187,6 @@ local function refusal(word, id)
     if not e or e.deadline == tonumber(top[2]) then break end
   end
   return table.concat({ word, h and 'ours' or 'foreign', int(h and h.token or 0), h and math.max(0, now - h.since) or 0,
-    call('ZCARD', LINE) - (id and 1 or 0), left, id and call('ZRANK', LINE, id) or 0, h and h.label or '' }, ' ')
+    call('ZCARD', QUEUE) - (id and 1 or 0), left, id and call('ZRANK', QUEUE, id) or 0, h and h.label or '' }, ' ')
 end
 

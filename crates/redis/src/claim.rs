@@ -1,0 +1,128 @@
+//! `claim`, and `claim_all` for several names in one script.
+
+use std::time::Duration;
+
+use leasehold_core::seam::{Claim, Claimed, ClaimedAll, Grant, Mode, Moment, Place, Queue, Validity, Waiting};
+use leasehold_core::{Error, Result};
+use leasehold_redis_client::{Ahead, Call, Fields, attempt, junk, record};
+use redis::Value;
+
+use crate::scripts::{CLAIM, CLAIM_ALL};
+use crate::{Redis, entry};
+
+/// The tokens that a `fast` claim reserves for turns.
+const TURNS: u32 = 64;
+/// How often the first waiter polls a lock of another tool, whose release notifies no waiter.
+const FOREIGN_POLL: Duration = Duration::from_millis(250);
+/// The distance between the polls of two waiters after a holder died, by their rank.
+const SPREAD: Duration = Duration::from_millis(2);
+
+impl Redis {
+    pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+        let sent = Moment::now();
+        let call = self.with_options(self.call(claim), claim, sent);
+        let answer = record(&self.run(&CLAIM, &call).await?)?;
+        let mut fields = Fields::of(&answer);
+        match (fields.word(), claim.mode) {
+            ("granted", _) => {
+                let grant = self.grant(claim, fields, sent)?;
+                self.acknowledged().await?;
+                Ok(Claimed::Granted(grant))
+            }
+            ("busy", _) => Ok(Claimed::Busy(Ahead::of(fields)?.who)),
+            ("differ", Mode::Permits { of, .. }) => Err(Error::permits_differ(fields.value()?, of)),
+            ("waiting", _) => {
+                let ahead = Ahead::of(fields)?;
+                let retry_after = retry_after(&ahead, entry::ttl(claim));
+                Ok(Claimed::Waiting(Waiting::new(self.place(claim), ahead.who).look_again(retry_after)))
+            }
+            _ => Err(junk("the answer to a claim")),
+        }
+    }
+
+    /// Claims all of these, which differ in their names and ids only, or none.
+    pub(crate) async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
+        let Some(first) = claims.first() else { return Ok(ClaimedAll::Granted(Vec::new())) };
+        let sent = Moment::now();
+        let keys: Vec<String> = claims.iter().flat_map(|claim| self.names.keys(&claim.name)).collect();
+        let call = self.with_options(Call::on(keys), first, sent);
+        let call = claims.iter().fold(call, |call, claim| call.arg(claim.id));
+        let unknown = || junk("the answer to several claims");
+        let Value::Array(answers) = self.run(&CLAIM_ALL, &call).await? else { return Err(unknown()) };
+        if let [refusal, Value::Int(at)] = &answers[..] {
+            let refusal = record(refusal)?;
+            let mut fields = Fields::of(&refusal);
+            fields.word();
+            return Ok(ClaimedAll::Busy(usize::try_from(*at).map_err(|_| unknown())?, Ahead::of(fields)?.who));
+        }
+        let grant = |(claim, answer)| {
+            let answer = record(answer)?;
+            let mut fields = Fields::of(&answer);
+            if fields.word() == "granted" { self.grant(claim, fields, sent) } else { Err(unknown()) }
+        };
+        let grants = claims.iter().zip(&answers).map(grant).collect::<Result<Vec<_>>>()?;
+        self.acknowledged().await?;
+        Ok(ClaimedAll::Granted(grants))
+    }
+
+    /// What the script is told of a claim, apart from its id.
+    fn with_options(&self, call: Call, claim: &Claim, sent: Moment) -> Call {
+        let turns = if claim.queue == Queue::Fast { TURNS } else { 1 };
+        let call = call.arg(u8::from(claim.queue != Queue::Try)).arg(entry::ttl(claim).as_millis()).arg(turns);
+        call.arg(attempt(sent)).arg(entry::permits(claim.mode)).arg(self.inbox.channel()).arg(&claim.label)
+    }
+
+    /// With the option `min_replicas` a grant counts once the replicas have it.
+    async fn acknowledged(&self) -> Result<()> {
+        match &self.replicas {
+            Some(replicas) => replicas.acknowledge().await,
+            None => Ok(()),
+        }
+    }
+
+    fn place(&self, claim: &Claim) -> Place {
+        self.inbox.place(claim.id, &self.names.lock(&claim.name))
+    }
+
+    /// Reads `token turns`. The script extended the lease, so the grant counts from this very request.
+    pub(crate) fn grant(&self, claim: &Claim, mut fields: Fields<'_>, sent: Moment) -> Result<Grant> {
+        let (token, turns) = (fields.token()?, fields.value()?);
+        Ok(Grant::new(self.place(claim), token, Validity::since(sent, entry::ttl(claim))).turns(turns))
+    }
+}
+
+/// When claiming again may help without a notification: just after the holder's lease ends, one waiter after another. The
+/// release of another tool notifies no waiter, so the first one polls. Only a hint: renewals notice a dead holder too.
+fn retry_after(ahead: &Ahead, ttl: Duration) -> Duration {
+    let end = ahead.left.map(|left| left + Duration::from_millis(1));
+    let after = match (end, ahead.who.foreign && ahead.rank == 0) {
+        (end, true) => end.map_or(FOREIGN_POLL, |end| end.min(FOREIGN_POLL)),
+        (end, false) => end.unwrap_or(ttl / 3),
+    };
+    after + (SPREAD * ahead.rank).min(ttl / 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::Contention;
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(9);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn waiters_retry_after_the_holder_and_never_all_at_once() {
+        let foreign = Contention::foreign();
+        let ours = Contention::by("x");
+        let at = |who: &Contention, left, rank| retry_after(&Ahead { who: who.clone(), left, rank }, TTL);
+        assert_eq!(at(&foreign, Some(ms(40)), 0), ms(41));
+        assert_eq!(at(&foreign, Some(ms(9_999_999)), 0), FOREIGN_POLL);
+        assert_eq!(at(&foreign, None, 1), ms(3002));
+        assert_eq!(at(&ours, Some(ms(500)), 0), ms(501));
+        assert_eq!(at(&ours, Some(ms(500)), u32::MAX), ms(501) + TTL / 3);
+    }
+}

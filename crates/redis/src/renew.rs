@@ -1,0 +1,79 @@
+//! `renew`: exclusive holds by the shortest script, many in one step; everything else, one by one.
+
+use leasehold_core::seam::{Mode, Moment, Renewal, Tenure, Validity};
+use leasehold_core::{ErrorKind, FencingToken, Loss, Result};
+use leasehold_redis_client::{Call, Fields, again, attempt, junk, record};
+use redis::Value;
+
+use crate::scripts::{RENEW, RENEW_EXCLUSIVE};
+use crate::{Redis, entry};
+
+/// How many holds one script renews: the server does nothing else meanwhile.
+const AT_ONCE: usize = 100;
+
+impl Redis {
+    pub(crate) async fn renew(&self, tenures: &[Tenure]) -> Vec<Renewal> {
+        let mut renewals: Vec<Option<Renewal>> = tenures.iter().map(|_| None).collect();
+        self.renew_exclusive(tenures, &mut renewals).await;
+        let sent = Moment::now();
+        let call = |tenure: &Tenure| {
+            let token = tenure.token.map(|t| t.to_string()).unwrap_or_default();
+            self.call(&tenure.claim).arg(entry::ttl(&tenure.claim).as_millis()).arg(attempt(sent)).arg(token)
+        };
+        let others = tenures.iter().zip(&renewals).filter(|(_, known)| known.is_none());
+        let calls: Vec<Call> = others.map(|(tenure, _)| call(tenure)).collect();
+        let mut answers = RENEW.run_all(&self.connection, &calls).await.into_iter();
+        let renewal = |(tenure, known): (&Tenure, Option<Renewal>)| match known {
+            Some(known) => known,
+            None => {
+                let answer = answers.next().unwrap_or_else(|| Err(junk("the answer to a renewal")));
+                let renewed = answer.and_then(|a| self.renewal(tenure, &record(&a)?, sent));
+                renewed.unwrap_or_else(Renewal::Unknown)
+            }
+        };
+        tenures.iter().zip(renewals).map(renewal).collect()
+    }
+
+    /// Renews the exclusive holds among these in the shortest way, and says so where that was enough.
+    async fn renew_exclusive(&self, tenures: &[Tenure], renewals: &mut [Option<Renewal>]) {
+        let sent = Moment::now();
+        let held = |(_, tenure): &(usize, &Tenure)| tenure.claim.mode == Mode::Exclusive && tenure.token.is_some();
+        let held: Vec<(usize, &Tenure)> = tenures.iter().enumerate().filter(held).collect();
+        let call = |some: &[(usize, &Tenure)]| {
+            let locks: Vec<String> = some.iter().map(|(_, tenure)| self.names.lock(&tenure.claim.name)).collect();
+            some.iter().fold(Call::on(locks), |call, (_, Tenure { claim, token, .. })| {
+                let start = format!("{} {} ", claim.id, token.map_or(0, FencingToken::get));
+                call.arg(start).arg(entry::ttl(claim).as_millis())
+            })
+        };
+        let calls: Vec<Call> = held.chunks(AT_ONCE).map(call).collect();
+        for (some, answer) in held.chunks(AT_ONCE).zip(RENEW_EXCLUSIVE.run_all(&self.connection, &calls).await) {
+            // No answer, or none in time. What is refused for all, because of one key, may be done for each.
+            if let Err(e) = &answer
+                && matches!(e.kind(), ErrorKind::Ambiguous | ErrorKind::Unavailable | ErrorKind::Closed)
+            {
+                some.iter().for_each(|(at, _)| renewals[*at] = Some(Renewal::Unknown(again(e))));
+            }
+            let Ok(Value::Array(answers)) = answer else { continue };
+            for ((at, tenure), answer) in some.iter().zip(answers) {
+                let validity = Validity::since(sent, entry::ttl(&tenure.claim));
+                renewals[*at] = (answer == Value::Int(1)).then_some(Renewal::Renewed(validity));
+            }
+        }
+    }
+
+    fn renewal(&self, Tenure { claim, token, .. }: &Tenure, answer: &str, sent: Moment) -> Result<Renewal> {
+        let renewed = Renewal::Renewed(Validity::since(sent, entry::ttl(claim)));
+        let mut fields = Fields::of(answer);
+        match (fields.word(), token) {
+            ("granted", None) if self.replicas.is_some() => {
+                self.inbox.bells().claim_again(claim.id);
+                Ok(renewed)
+            }
+            ("granted", None) => Ok(Renewal::Granted(self.grant(claim, fields, sent)?)),
+            ("granted" | "waiting", _) => Ok(renewed),
+            ("gone", _) => Ok(Renewal::Lost(Loss::Gone)),
+            _ => Err(junk("the answer to a renewal")),
+        }
+    }
+}
