@@ -23,8 +23,10 @@
 //! * **Renewal.** All nodes, in one flight for all locks. A majority that still has it: renewed. More than a minority that
 //!   surely has not: lost. Neither: unknown. Nodes that lack a lock which a majority has get it again, with its token; they
 //!   count from the next renewal on.
-//! * **Release.** Every node is told, and a majority's word is waited for. A node that hears nothing keeps the key for its
-//!   TTL at most.
+//! * **Release.** Every node is told, and a majority's word is waited for. A node that hears nothing, or to which a
+//!   request to keep the lock comes late, keeps the key for its TTL at most.
+//! * **Eviction.** Nodes that do not know the token yet, or are only being asked to grant it, are told that it is no more:
+//!   whoever keeps a hold of that token is told that it is gone.
 //! * A node has `timeout` to answer (250 ms), and fails at once while it is known to be away. So with a minority of dead,
 //!   stopped or cut-off nodes everything goes on.
 //!

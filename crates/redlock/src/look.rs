@@ -52,11 +52,26 @@ impl Store {
         Ok(line)
     }
 
+    /// Ends the hold where it is known by this token. One of the other nodes may have it under a token of its own, as long as
+    /// its client has not agreed on one with them, or get it only now: they are told that it is no more.
     pub(crate) async fn end(&self, name: &Name, token: FencingToken) -> Result<bool> {
         // Those that do not answer may still have it, and are no majority.
         let answers = self.nodes.majority_of(self.ask("evict", name, &token.to_string()), true).await?;
-        let answers = answers.iter().map(record).collect::<Result<Vec<_>>>()?;
-        Ok(answers.iter().any(|answer| answer == "evicted"))
+        let (mut evicted, mut hold) = (0, None);
+        for answer in &answers {
+            let answer = record(answer)?;
+            let mut fields = Fields::of(&answer);
+            if fields.word() == "evicted" {
+                evicted += 1;
+                hold = Some((fields.token()?, fields.word().to_owned()));
+            }
+        }
+        let Some((first, ttl)) = hold else { return Ok(false) };
+        if evicted < self.nodes.len() && first.get() > 0 {
+            let call = self.on(name).arg("bar").arg(first).arg(ttl);
+            self.nodes.majority_of(self.nodes.send(call), true).await?;
+        }
+        Ok(true)
     }
 
     /// Names that a majority has.

@@ -7,10 +7,11 @@
 --       4 {lock}:rq    sorted set, the waiting room: ids by when they came
 --       5 {lock}:rw    hash, who waits:  id -> entry;  `next` -> deadline id mode
 --       6 {lock}:rs    sorted set, who shares: ids by deadline
+--       7 {lock}:re    hash, the tokens of holds that were evicted: no request makes such a hold last
 -- An entry: deadline ttl token turns since joined attempt rung mode channel label. Modes: x exclusive, s shared. An attempt is
 -- the number of the last request that took or kept the hold: a release that was sent before it and comes late ends nothing.
 -- `rung` is CLOSED for a hold that ends by itself. What a request costs does not grow with those who share.
-local LOCK, HOLD, FENCE, ROOM, WAITS, SHARES = unpack(KEYS)
+local LOCK, HOLD, FENCE, ROOM, WAITS, SHARES, EVICTED = unpack(KEYS)
 local verb, id, ttl, mode, turns, channel, label, attempt = unpack(ARGV)
 
 -- The lock's value while readers hold it.
@@ -256,6 +257,13 @@ end
 if verb == 'keep' then
   local answer, h, token = 'kept', mine, tonumber(ARGV[9])
   if closed then return 'gone' end
+  if call('HEXISTS', EVICTED, ARGV[9]) == 1 then
+    if h then
+      end_hold(id)
+      ring()
+    end
+    return 'gone'
+  end
   if not h then
     if ARGV[10] ~= 'top' or not admits(mode) or reserved() then return 'gone' end
     answer, h = 'topped', fresh()
@@ -314,24 +322,38 @@ local function holders()
   return found
 end
 
--- evict: the token, or that of a turn; 0 for a hold of another tool. Answers `evicted` or `none`.
+local function evict(who, h)
+  end_hold(who)
+  call('PUBLISH', h.channel, 'evicted ' .. who)
+  ring()
+end
+
+-- evict: the token, or that of a turn; 0 for a hold of another tool. Answers `evicted token ttl`, with the first token of the
+-- hold and the length of its lease, or `none`.
 if verb == 'evict' then
   if foreign and id == '0' then
     stir()
     nobody()
     ring()
-    return 'evicted'
+    return 'evicted 0 0'
   end
   for who, h in pairs(holders()) do
     local turn = id - h.token
     if turn >= 0 and turn < tonumber(h.turns) then
-      end_hold(who)
-      call('PUBLISH', h.channel, 'evicted ' .. who)
-      ring()
-      return 'evicted'
+      evict(who, h)
+      return 'evicted ' .. int(h.token) .. ' ' .. h.ttl
     end
   end
   return 'none'
+end
+
+-- bar: the first token of a hold that another server has evicted, and the length of its lease. Answers `ok`. The hold may be
+-- here under a token of this server's own, which the client has not written over yet, or may come only now: whoever keeps
+-- it is told that it is gone, until its last lease has run out.
+if verb == 'bar' then
+  call('HSET', EVICTED, id, '')
+  outlive(EVICTED, 2 * ttl)
+  return 'ok'
 end
 
 -- inspect. Answers a list: `held who token since label`, `foreign who 0 0 `, `waits who 0 since label`, where `who` is the

@@ -55,7 +55,7 @@ impl Store {
     /// The keys of a name.
     pub(crate) fn on(&self, name: &Name) -> Call {
         let mut keys = self.names.keys(name).to_vec();
-        keys.push(self.names.beside(name, "s"));
+        keys.extend(["s", "e"].map(|key| self.names.beside(name, key)));
         Call::on(keys)
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::*;
 use leasehold_core::Store;
-use leasehold_core::seam::{Backend, Mode, Queue};
+use leasehold_core::seam::{Backend, Mode, Queue, Renewal};
 use leasehold_redis_client::CLOCK;
 use leasehold_redlock::Redlock;
 use leasehold_testbed::Redis;
@@ -66,6 +66,29 @@ async fn a_token_is_written_back_to_a_majority() {
     .await;
 }
 
+/// Two nodes have granted with tokens of their own, which the client has not written over yet.
+#[tokio::test]
+async fn an_eviction_counts_for_nodes_that_do_not_know_the_token_yet() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let (store, operator) = (client(&nodes).await, client(&nodes).await);
+        let claim = fast("x");
+        let token = granted(&store, &claim).await.token;
+        until_held_on(&nodes, &claim, 3).await;
+        let (id, known, own) = (claim.id.to_string(), token.to_string(), (token.get() - 1000).to_string());
+        for node in [&nodes[0], &nodes[2]] {
+            let entry = node.command(&["HGET", "{x}:rh", &id]).await.unwrap().text().unwrap();
+            assert!(entry.contains(&known), "{entry}");
+            node.command(&["HSET", "{x}:rh", &id, &entry.replace(&known, &own)]).await.unwrap();
+        }
+        assert!(operator.evict(&claim.name, token).await.unwrap());
+        assert!(matches!(renewed(&store, &claim, token).await, Renewal::Lost(_)));
+        assert_eq!(held_on(&nodes, &claim).await, 0);
+        assert!(soon(&store, &claim).await.token > token);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn one_clock_far_ahead_does_not_drive_the_tokens() {
     bounded(async {
@@ -77,8 +100,8 @@ async fn one_clock_far_ahead_does_not_drive_the_tokens() {
         let year = call(before + 365 * 86_400_000_000);
         let script = [CLOCK, include_str!("../src/node.lua")].concat();
         let id = "0123456789abcdef0123456789abcdef";
-        let keys = ["x", "{x}:rh", "{x}:rf", "{x}:rq", "{x}:rw", "{x}:rs"];
-        let mut words = vec!["EVAL", &script, "6"];
+        let keys = ["x", "{x}:rh", "{x}:rf", "{x}:rq", "{x}:rw", "{x}:rs", "{x}:re"];
+        let mut words = vec!["EVAL", &script, "7"];
         words.extend(keys);
         words.extend(["take", id, "500", "x", "1", "nobody", "", "1", &year, "0"]);
         let answer = nodes[0].command(&words).await.unwrap().text().unwrap();
