@@ -33,6 +33,7 @@ pub fn of_request(e: &RedisError) -> Error {
         "READONLY" => (ErrorKind::Unavailable, "this Redis is a read-only replica"),
         "LOADING" => (ErrorKind::Unavailable, "Redis is loading its data"),
         "BUSY" => (ErrorKind::Unavailable, "Redis is busy with a script"),
+        "NOSCRIPT" => (ErrorKind::Unavailable, "Redis forgot our scripts while they were sent (SCRIPT FLUSH)"),
         "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => (ErrorKind::Unavailable, "Redis cannot serve now"),
         "CLIENTS" => (ErrorKind::Unavailable, "Redis has as many clients as it may (maxclients)"),
         "OOM" => (ErrorKind::Unavailable, "Redis is out of memory (maxmemory)"),
