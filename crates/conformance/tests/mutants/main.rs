@@ -58,6 +58,14 @@ fn the_book_agrees() -> Result<(), Failed> {
         if !book.contains(&row) {
             return Err(format!("docs/mutants.md lacks the row:\n{row}").into());
         }
+        let name = format!("{defect:?}");
+        for clause in self::case(case).clauses.split(' ') {
+            let start = format!("| {clause} | ");
+            let mut rows = book.lines().filter_map(|line| line.strip_prefix(&start)?.strip_suffix(" |"));
+            if !rows.any(|row| row.split(", ").any(|known| known == name)) {
+                return Err(format!("docs/mutants.md lacks {name} in its table by clause, at {clause}").into());
+            }
+        }
     }
     Ok(())
 }
