@@ -15,7 +15,7 @@
 //!
 //! Every guard carries a [fencing token](FencingToken), renews itself, and says *before* anyone else can hold the lock that
 //! it is no longer safe ([`Guard::lost`], [`Guard::is_valid`]). No lock can stop a paused holder's packet: the token at the
-//! resource can. What each store really gives is data ([`Store::guarantees`]) and a table (`docs/guarantees.md`).
+//! resource can. What each store really gives is in [`guarantees`], and as data in [`Store::guarantees`].
 //!
 //! # Errors
 //!
@@ -28,6 +28,7 @@
 //! `etcd` needs `protoc` to build (Debian: `protobuf-compiler`).
 
 mod connect;
+pub mod guarantees;
 
 pub use connect::{connect, connect_backend, connect_on_own_thread};
 pub use leasehold_core::{

@@ -1,0 +1,30 @@
+//! What is promised, by which store, by what limit, and for how long: the pages of `docs/`, in the version of this crate.
+//!
+//! [memory]: self::memory
+//! [SQLite]: self::sqlite
+//! [Redis]: self::redis
+//! [Redlock]: self::redlock
+//! [etcd]: self::etcd
+//! [ZooKeeper]: self::zookeeper
+//! [measured]: self::measured
+//!
+#![doc = include_str!("../docs/guarantees.md")]
+// The links above come first, so they replace those of the page, which lead to files.
+
+macro_rules! pages {
+    ($($page:ident: $file:literal;)*) => {$(
+        #[doc = "[guarantees]: crate::guarantees\n[Redis]: crate::guarantees::redis\n[the cost on Redis]: crate::guarantees::redis#servers\n"]
+        #[doc = include_str!($file)]
+        pub mod $page {}
+    )*};
+}
+
+pages! {
+    memory: "../docs/stores/memory.md";
+    sqlite: "../docs/stores/sqlite.md";
+    redis: "../docs/stores/redis.md";
+    redlock: "../docs/stores/redlock.md";
+    etcd: "../docs/stores/etcd.md";
+    zookeeper: "../docs/stores/zookeeper.md";
+    measured: "../docs/measured.md";
+}
