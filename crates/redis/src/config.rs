@@ -35,7 +35,6 @@ impl Config {
             let what = "TLS is not built in: connect with a `redis::Client` of your own, or through a local tunnel";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
-        let invalid = |what| Err(Error::new(ErrorKind::Invalid, what));
         let mut address = Address::parse(url, "redis", 6379)?;
         let mut number = |key: &str, default| match address.take(key).map(|text| text.parse::<u32>()) {
             None => Ok(default),
@@ -45,7 +44,9 @@ impl Config {
         let (least, within) = (number("min_replicas", 0)?, number("min_replicas_timeout", WAIT)?);
         let (timeout, prefix) = (address.timeout()?, address.take("prefix").unwrap_or_default());
         address.done()?;
-        let [host] = &address.hosts[..] else { return invalid("redis:// names one server") };
+        let [host] = &address.hosts[..] else {
+            return Err(Error::new(ErrorKind::Invalid, "redis:// names one server"));
+        };
         let config = Config::new(server(&address, host)?).timeout(timeout).prefix(prefix);
         Ok(config.min_replicas(least, Duration::from_millis(within.into())))
     }

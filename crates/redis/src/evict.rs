@@ -9,8 +9,7 @@ use crate::scripts::{EVICT, RELEASE};
 
 impl Redis {
     pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        let answer = self.run(&EVICT, &Call::on(self.names.keys(name)).arg(token)).await?;
-        match record(&answer)?.as_str() {
+        match record(&self.run(&EVICT, &Call::on(self.names.keys(name)).arg(token)).await?)?.as_str() {
             "evicted" => Ok(true),
             "evicted more" => {
                 // The hold is gone. A release of an unknown claim goes on admitting the waiters.

@@ -27,7 +27,7 @@ use crate::client::replicas::Replicas;
 pub use crate::config::Config;
 pub use crate::fence::{StillHolds, write_fenced};
 
-/// How many names one script takes: the server does nothing else meanwhile.
+/// How many names one script takes, or renews: the server does nothing else meanwhile.
 const AT_ONCE: usize = 100;
 /// The shortest lease; a shorter one is granted as this.
 const MIN_TTL: Duration = Duration::from_millis(100);
@@ -92,14 +92,10 @@ impl Redis {
 
     /// Connects as the configuration says. The errors are those of [`connect`](Redis::connect).
     pub async fn with_config(config: Config) -> Result<Redis> {
-        let Config { server, timeout, prefix, min_replicas } = config;
-        let names = Names::new(&prefix, "")?;
-        let inbox = Inbox::new(min_replicas.is_some());
-        let connection = Connection::open(server.clone(), timeout, &inbox).await?;
-        let replicas = match min_replicas {
-            Some(min_replicas) => Some(Replicas::open(server, timeout, min_replicas).await?),
-            None => None,
-        };
+        let names = Names::new(&config.prefix, "")?;
+        let inbox = Inbox::new(config.min_replicas.is_some());
+        let replicas = Replicas::open(&config).await?;
+        let connection = Connection::open(config.server, config.timeout, &inbox).await?;
         let warnings = warnings(&connection).await;
         Ok(Redis { connection, replicas, warnings, names, inbox })
     }

@@ -6,32 +6,26 @@ use leasehold_redis_client::{Call, Fields, again, attempt, junk, record};
 use redis::Value;
 
 use crate::scripts::{RENEW, RENEW_EXCLUSIVE};
-use crate::{Redis, entry};
-
-/// How many holds one script renews: the server does nothing else meanwhile.
-const AT_ONCE: usize = 100;
+use crate::{AT_ONCE, Redis, entry};
 
 impl Redis {
     pub(crate) async fn renew(&self, tenures: &[Tenure]) -> Vec<Renewal> {
         let mut renewals: Vec<Option<Renewal>> = tenures.iter().map(|_| None).collect();
         self.renew_exclusive(tenures, &mut renewals).await;
         let sent = Moment::now();
-        let call = |tenure: &Tenure| {
-            let token = tenure.token.map(|t| t.to_string()).unwrap_or_default();
-            self.call(&tenure.claim).arg(entry::ttl(&tenure.claim).as_millis()).arg(attempt(sent)).arg(token)
+        let others: Vec<usize> = (0..tenures.len()).filter(|at| renewals[*at].is_none()).collect();
+        let call = |at: &usize| {
+            let Tenure { claim, token, .. } = &tenures[*at];
+            let token = token.map(|token| token.to_string()).unwrap_or_default();
+            self.call(claim).arg(entry::ttl(claim).as_millis()).arg(attempt(sent)).arg(token)
         };
-        let others = tenures.iter().zip(&renewals).filter(|(_, known)| known.is_none());
-        let calls: Vec<Call> = others.map(|(tenure, _)| call(tenure)).collect();
-        let mut answers = RENEW.run_all(&self.connection, &calls).await.into_iter();
-        let renewal = |(tenure, known): (&Tenure, Option<Renewal>)| match known {
-            Some(known) => known,
-            None => {
-                let answer = answers.next().unwrap_or_else(|| Err(junk("the answer to a renewal")));
-                let renewed = answer.and_then(|a| self.renewal(tenure, &record(&a)?, sent));
-                renewed.unwrap_or_else(Renewal::Unknown)
-            }
-        };
-        tenures.iter().zip(renewals).map(renewal).collect()
+        let calls: Vec<Call> = others.iter().map(call).collect();
+        for (at, answer) in others.into_iter().zip(RENEW.run_all(&self.connection, &calls).await) {
+            let renewed = answer.and_then(|answer| self.renewal(&tenures[at], &record(&answer)?, sent));
+            renewals[at] = Some(renewed.unwrap_or_else(Renewal::Unknown));
+        }
+        let missing = || Renewal::Unknown(junk("the answer to a renewal"));
+        renewals.into_iter().map(|renewal| renewal.unwrap_or_else(missing)).collect()
     }
 
     /// Renews the exclusive holds among these in the shortest way, and says so where that was enough.

@@ -19,46 +19,36 @@ macro_rules! lua {
 /// How long one verb goes on where more is to be done than one script may.
 const LONGEST: Duration = Duration::from_secs(2);
 
-pub(crate) static CLAIM: LazyLock<Script> =
-    LazyLock::new(|| script(&[lua!("keys"), CLOCK, lua!("claim_fast_path"), lua!("queue"), lua!("claim")]));
+const CLAIM_PARTS: [&str; 5] = [lua!("keys"), CLOCK, lua!("claim_fast_path"), lua!("queue"), lua!("claim")];
+
+pub(crate) static CLAIM: LazyLock<Script> = LazyLock::new(|| script(&CLAIM_PARTS));
 
 pub(crate) static CLAIM_ALL: LazyLock<Script> = LazyLock::new(|| {
-    script(&[
-        "local function blocked_by(KEYS, ARGV)\n",
-        lua!("keys"),
-        CLOCK,
-        lua!("queue"),
-        lua!("blocked_by"),
-        "end\nlocal function claim(KEYS, ARGV)\n",
-        lua!("keys"),
-        CLOCK,
-        lua!("claim_fast_path"),
-        lua!("queue"),
-        lua!("claim"),
-        "end\n",
-        lua!("claim_all"),
-    ])
+    let function = |name: &str, parts: &[&str]| format!("local function {name}(KEYS, ARGV)\n{}end\n", parts.concat());
+    let blocked_by = function("blocked_by", &on_queue(lua!("blocked_by")));
+    script(&[&blocked_by, &function("claim", &CLAIM_PARTS), lua!("claim_all")])
 });
 
-pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| on_queue(lua!("renew")));
+pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| script(&on_queue(lua!("renew"))));
 
 pub(crate) static RENEW_EXCLUSIVE: LazyLock<Script> = LazyLock::new(|| script(&[lua!("renew_exclusive")]));
 
 pub(crate) static RELEASE: LazyLock<Script> =
     LazyLock::new(|| script(&[lua!("keys"), lua!("release_fast_path"), CLOCK, lua!("queue"), lua!("release")]));
 
-pub(crate) static RELEASE_AFTER: LazyLock<Script> = LazyLock::new(|| on_queue(lua!("release_after")));
+pub(crate) static RELEASE_AFTER: LazyLock<Script> = LazyLock::new(|| script(&on_queue(lua!("release_after"))));
 
-pub(crate) static EVICT: LazyLock<Script> = LazyLock::new(|| on_queue(lua!("evict")));
+pub(crate) static EVICT: LazyLock<Script> = LazyLock::new(|| script(&on_queue(lua!("evict"))));
 
-pub(crate) static INSPECT: LazyLock<Script> = LazyLock::new(|| on_queue(lua!("inspect")));
+pub(crate) static INSPECT: LazyLock<Script> = LazyLock::new(|| script(&on_queue(lua!("inspect"))));
 
 fn script(parts: &[&str]) -> Script {
     Script::new(&[&[lua!("limits")], parts].concat())
 }
 
-fn on_queue(verb: &str) -> Script {
-    script(&[lua!("keys"), CLOCK, lua!("queue"), verb])
+/// The parts of a verb that works on the queue.
+fn on_queue(verb: &'static str) -> [&'static str; 4] {
+    [lua!("keys"), CLOCK, lua!("queue"), verb]
 }
 
 impl Redis {

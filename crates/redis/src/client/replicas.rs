@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_redis_client::{Connection, Inbox, junk};
-use redis::{ConnectionInfo, Value, pipe};
+use redis::{Value, pipe};
+
+use crate::config::Config;
 
 /// Asks for acknowledgements, on a connection of its own, since `WAIT` blocks what comes behind it.
 pub(crate) struct Replicas {
@@ -14,13 +16,11 @@ pub(crate) struct Replicas {
 }
 
 impl Replicas {
-    pub(crate) async fn open(
-        server: ConnectionInfo,
-        timeout: Duration,
-        (least, within): (u32, Duration),
-    ) -> Result<Replicas> {
-        let connection = Connection::open_for_waits(server, timeout, within, &Inbox::new(false)).await?;
-        Ok(Replicas { connection, least, within })
+    pub(crate) async fn open(config: &Config) -> Result<Option<Replicas>> {
+        let Some((least, within)) = config.min_replicas else { return Ok(None) };
+        let (server, inbox) = (config.server.clone(), Inbox::new(false));
+        let connection = Connection::open_for_waits(server, config.timeout, within, &inbox).await?;
+        Ok(Some(Replicas { connection, least, within }))
     }
 
     /// Returns when enough of them have what was written before this call. Fewer are [`ErrorKind::Ambiguous`]: the claim is
