@@ -67,7 +67,7 @@ table! {
     waiting::is_woken_by_a_release: "P5", [PushedWake], fair;
     waiting::is_in_order: "P6 S5", [Fair], fair;
     waiting::turns_do_not_starve_others: "P5 P6", [Fair], fair;
-    waiting::gets_it_without_a_bell: "P5", [], fair;
+    waiting::gets_it_without_a_notification: "P5", [], fair;
     waiting::skips_the_dead: "P5 P6 S4", [], fair;
     waiting::a_dead_place_is_not_granted: "P1 P5 S4", [Fair], fair;
     waiting::outlives_what_its_client_forgot: "P4 P5 S4", [], fair;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Bells, Claim, Claimed, ClaimedAll, Clock, Observing, Place, Renewal, Tenure, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, Clock, Notifier, Place, Renewal, Subscription, Tenure, async_trait,
 };
 use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, Line, Name, Result};
 use tokio::sync::watch;
@@ -73,7 +73,7 @@ impl Weather {
         self.0.renewed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// No bell is heard. Must be said before a store is made of the backend.
+    /// No notification is heard. Must be said before a store is made of the backend.
     pub fn deaf(&self) {
         self.0.deaf.store(true, Ordering::Relaxed);
     }
@@ -189,11 +189,11 @@ impl Backend for Faulty {
         self.inner.guarantees()
     }
 
-    fn bells(&self) -> Option<&Bells> {
-        self.inner.bells().filter(|_| !self.weather.0.deaf.load(Ordering::Relaxed))
+    fn notifier(&self) -> Option<&Notifier> {
+        self.inner.notifier().filter(|_| !self.weather.0.deaf.load(Ordering::Relaxed))
     }
 
-    fn observe(&self, name: &Name) -> Observing {
+    fn observe(&self, name: &Name) -> Subscription {
         self.inner.observe(name)
     }
 

@@ -12,7 +12,7 @@ pub trait Harness: Send + Sync + 'static {
     /// The store's name in reports.
     fn store(&self) -> &'static str;
 
-    /// A new client, as another process would have: its own connection, session and bells.
+    /// A new client, as another process would have: its own connection, session and notifier.
     async fn client(&self) -> Arc<dyn Backend>;
 
     /// The lease that cases use: the shortest that is comfortable on a busy machine.

@@ -1,4 +1,4 @@
-//! The acquire loop: claim, wait for a bell, a nap or the deadline, claim again.
+//! The acquire loop: claim, wait for a notification, a nap or the deadline, claim again.
 
 use std::fmt;
 use std::future::Future;
@@ -171,7 +171,7 @@ async fn pursue(
                 backoff = Backoff::for_retries(random.fork());
                 candidate.standing.wait_at(waiting.place);
                 client.keep(&candidate.standing);
-                // A store that says nothing is asked again once per lease: no wait rests on its bells alone.
+                // A store that says nothing is asked again once per lease: no wait rests on its notifications alone.
                 nap = Some(waiting.look_again.unwrap_or_else(|| jittered(ttl, &mut random)));
                 who = Some(waiting.who);
             }

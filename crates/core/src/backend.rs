@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::bells::{Bells, Observing};
 use crate::claim::{Claim, Place, Tenure};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
@@ -14,9 +13,10 @@ use crate::grant::{Claimed, ClaimedAll, Renewal};
 use crate::guarantees::Guarantees;
 use crate::line::Line;
 use crate::name::Name;
+use crate::notifier::{Notifier, Subscription};
 use crate::token::FencingToken;
 
-/// A store of leases. Three verbs that never wait for another client, bells that only hint, one honest description.
+/// A store of leases. Three verbs that never wait for another client, notifications that only hint, one honest description.
 ///
 /// A store knows only its server. Waiting, deadlines, retries, renewal cadence, validity, loss, cancellation and re-entry
 /// are core's. Core bounds each call and may **drop a call's future at any await**: the request may then still arrive, and
@@ -29,12 +29,12 @@ use crate::token::FencingToken;
 /// | S3 | For one name, the token of a later conflicting grant is strictly greater; equal within one hold, however often it is claimed again. |
 /// | S4 | A waiting place is a lease: it, and a grant that grows from it, end TTL after the last renewal that the store saw; a repeated claim counts as one where the place has a lease of its own, and need not where a session carries it. A dead waiter is skipped. |
 /// | S5 | `Fair` places are granted in the order in which the store took them. `Fast` never passes a live `Fair` place. `Try` leaves nothing behind. |
-/// | S6 | After `release` no trace of the id is left, granted or waiting, and a late request of the same id (of which an attempt stayed unanswered) leaves nothing that outlives one TTL. It is idempotent and frees nobody else. The next waiter is rung. |
+/// | S6 | After `release` no trace of the id is left, granted or waiting, and a late request of the same id (of which an attempt stayed unanswered) leaves nothing that outlives one TTL. It is idempotent and frees nobody else. The next waiter is notified. |
 /// | S7 | `renew` extends exactly what is still there. A missing answer is `Unknown`, never `Lost`; `Lost` is said only when the store says so. |
 /// | S8 | Names are encoded injectively: two names never interact. |
 /// | S9 | Errors are honest: not executed = `Unavailable`, perhaps executed = `Ambiguous`, and neither a credential nor a claim's id is shown. Each call ends in bounded time (a few seconds). |
 /// | S10 | One line per name for all modes: a claim holds as [`admit`](crate::seam::admit) decides. One whose count of permits differs from the line's is refused as [`same_permits`](crate::seam::same_permits) says; core withdraws what it left. |
-/// | S11 | A granted `Exclusive` claimed again as `Shared` becomes `Shared` in place: same token, and whoever that admits is rung. No other claim changes a mode: an `Exclusive` that comes late leaves it `Shared`. |
+/// | S11 | A granted `Exclusive` claimed again as `Shared` becomes `Shared` in place: same token, and whoever that admits is notified. No other claim changes a mode: an `Exclusive` that comes late leaves it `Shared`. |
 /// | S12 | `claim_all` is **one step**: either every claim is granted, or the request changes nothing, so that nobody ever sees a part of them. It passes nobody: a name in whose line anybody stands before it, holder or live waiter, is busy. It is idempotent per ids: granted and sent again, it answers the same grants. S2, S3 and S6 hold for each of its claims; after a refusal core withdraws what an earlier attempt of theirs may have left. |
 /// | S13 | A lease **never gets shorter** by an older, late or repeated request: the server keeps the latest end, and what was answered stays true. Only `release_after` shortens one. |
 /// | S14 | `renew` **answers for the hold's own entry**, not for the session, lease or file that carries it: one that was deleted, restored from a backup or evicted at any moment is `Lost` at the next renewal. It carries the claim as it is now (mode, label), so an entry that is put back is put back like that. A proof counts only if it came from who may still decide: not from a former leader, nor under another server's session limit. |
@@ -80,22 +80,22 @@ pub trait Backend: Send + Sync + Debug + 'static {
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>>;
 
     /// Ends the hold with this token (any of its turns), and only that one; says whether there was one. The evicted holder
-    /// is rung `lost` with [`Loss::Evicted`](crate::Loss::Evicted) where the store can. Token 0 is no hold's of ours: it ends what
+    /// is notified by `lost` with [`Loss::Evicted`](crate::Loss::Evicted) where the store can. Token 0 is no hold's of ours: it ends what
     /// another tool holds, where the store can tell that.
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool>;
 
     /// What this store, configured like this, really gives.
     fn guarantees(&self) -> Guarantees;
 
-    /// The registry that this store rings. Without one, core asks again by itself.
-    fn bells(&self) -> Option<&Bells> {
+    /// The registry that this store notifies. Without one, core asks again by itself.
+    fn notifier(&self) -> Option<&Notifier> {
         None
     }
 
-    /// While what it returns lives, [`Bells::stirred`] is rung for this name: once as soon as the store listens, and then
+    /// While what it returns lives, [`Notifier::holder_changed`] is called for this name: once as soon as the store listens, and then
     /// whenever its holder, or the holder's label, may have changed. A hint: core looks from time to time all the same.
-    fn observe(&self, _name: &Name) -> Observing {
-        Observing::none()
+    fn observe(&self, _name: &Name) -> Subscription {
+        Subscription::none()
     }
 
     /// The clock that this store's leases are compared with.
@@ -144,10 +144,10 @@ macro_rules! forward {
             fn guarantees(&self) -> Guarantees {
                 (**self).guarantees()
             }
-            fn bells(&self) -> Option<&Bells> {
-                (**self).bells()
+            fn notifier(&self) -> Option<&Notifier> {
+                (**self).notifier()
             }
-            fn observe(&self, name: &Name) -> Observing {
+            fn observe(&self, name: &Name) -> Subscription {
                 (**self).observe(name)
             }
             fn clock(&self) -> Clock {

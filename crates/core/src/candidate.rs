@@ -48,8 +48,8 @@ impl<'a> Candidate<'a> {
     pub(crate) fn new(client: &'a Arc<Client>, claim: Claim, others: Vec<Claim>) -> Candidate<'a> {
         let standing = |claim| {
             let standing = Arc::new(Standing::new(Arc::new(claim), client.clock.clone()));
-            // The ear is open before the claim is sent.
-            client.bells.listen(standing.claim.id, standing.clone());
+            // The listener is open before the claim is sent.
+            client.notifier.listen(standing.claim.id, standing.clone());
             standing
         };
         let (standing, others) = (standing(claim), others.into_iter().map(standing).collect());
@@ -148,7 +148,7 @@ impl<'a> Candidate<'a> {
         first.map(Claimed::Granted).ok_or_else(internal)
     }
 
-    /// Waits for a grant, a bell, the nap's end or the deadline.
+    /// Waits for a grant, a notification, the nap's end or the deadline.
     pub(crate) async fn wait(&mut self, nap: Option<Moment>, deadline: Option<Moment>) -> Woken {
         loop {
             let changed = self.standing.changed.notified();
@@ -156,7 +156,7 @@ impl<'a> Candidate<'a> {
             changed.as_mut().enable();
             match self.look() {
                 Look::Granted => return Woken::Granted,
-                Look::Rung => return Woken::Again,
+                Look::Notified => return Woken::Again,
                 Look::Nothing => {}
             }
             let now = self.client.clock.now();

@@ -1,4 +1,4 @@
-//! One client of one store, shared by every lock and guard made of it: the backend, its bells, the keeper.
+//! One client of one store, shared by every lock and guard made of it: the backend, its notifier, the keeper.
 
 use std::fmt;
 use std::future::Future;
@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::backend::Backend;
-use crate::bells::Bells;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events;
@@ -17,6 +16,7 @@ use crate::gate::Gates;
 use crate::guarantees::Guarantees;
 use crate::keeper::{Keeper, Work};
 use crate::lane::Lane;
+use crate::notifier::Notifier;
 use crate::release::Release;
 use crate::standing::Standing;
 use crate::sync::locked;
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Client {
     pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) bells: Bells,
+    pub(crate) notifier: Notifier,
     pub(crate) clock: Clock,
     pub(crate) guarantees: Guarantees,
     pub(crate) gates: Gates,
@@ -43,15 +43,15 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(backend: Arc<dyn Backend>, mut random: fastrand::Rng, thread: Option<OwnThread>) -> Client {
-        let (bells, guarantees) = (backend.bells().cloned().unwrap_or_default(), backend.guarantees());
+        let (notifier, guarantees) = (backend.notifier().cloned().unwrap_or_default(), backend.guarantees());
         guarantees.warnings.iter().for_each(|warning| events::store_warns(&*backend, warning));
         Client {
-            bells: bells.clone(),
+            notifier: notifier.clone(),
             clock: backend.clock(),
             guarantees,
             gates: Gates::default(),
             lanes: [(); 2].map(|()| Lane::new(backend.clock())),
-            keeper: Arc::new(Keeper::new(backend.clone(), bells, random.fork())),
+            keeper: Arc::new(Keeper::new(backend.clone(), notifier, random.fork())),
             backend,
             closed: AtomicBool::new(false),
             ended: tokio::sync::Mutex::default(),
@@ -120,7 +120,7 @@ impl Client {
 
     /// Stops renewing and listening.
     pub(crate) fn forget(&self, standing: &Standing) {
-        self.bells.unlisten(standing.claim.id);
+        self.notifier.unlisten(standing.claim.id);
         self.keeper.forget(standing.claim.id);
     }
 

@@ -51,8 +51,8 @@ pub struct Waiting {
     pub place: Place,
     /// Who is before it.
     pub who: Contention,
-    /// When claiming again may help although no bell rang, for instance just after the holder's lease ends. `None`: the
-    /// store rings in that case too.
+    /// When claiming again may help without a notification, for instance just after the holder's lease ends. `None`: the
+    /// store notifies in that case too.
     pub look_again: Option<Duration>,
 }
 
@@ -62,7 +62,7 @@ impl Waiting {
         Waiting { place, who, look_again: None }
     }
 
-    /// Asks core to claim again after `d`, even without a bell.
+    /// Asks core to claim again after `d`, even without a notification.
     #[must_use]
     pub fn look_again(mut self, d: Duration) -> Waiting {
         self.look_again = Some(d);

@@ -8,13 +8,13 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::backend::Backend;
-use crate::bells::Bells;
 use crate::claim::ClaimId;
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
 use crate::events;
 use crate::grant::Renewal;
 use crate::loss::Loss;
+use crate::notifier::Notifier;
 use crate::release::Release;
 use crate::standing::Standing;
 use crate::sync::locked;
@@ -38,7 +38,7 @@ const RELEASING: usize = 128;
 pub(crate) struct Keeper {
     backend: Arc<dyn Backend>,
     clock: Clock,
-    bells: Bells,
+    notifier: Notifier,
     random: Mutex<fastrand::Rng>,
     registry: Mutex<Registry>,
     releasing: Semaphore,
@@ -47,10 +47,10 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn new(backend: Arc<dyn Backend>, bells: Bells, random: fastrand::Rng) -> Keeper {
+    pub(crate) fn new(backend: Arc<dyn Backend>, notifier: Notifier, random: fastrand::Rng) -> Keeper {
         let (clock, random, registry) = (backend.clock(), Mutex::new(random), Mutex::default());
         let (attendance, quiet, releasing) = (Arc::default(), Notify::new(), Semaphore::new(RELEASING));
-        Keeper { backend, clock, bells, random, registry, releasing, attendance, quiet }
+        Keeper { backend, clock, notifier, random, registry, releasing, attendance, quiet }
     }
 
     /// Renews `standing` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken.
@@ -91,7 +91,7 @@ impl Keeper {
 
     /// The store lets it end by itself: nothing renews it any more.
     pub(crate) fn has_lapsed(&self, standing: &Standing) {
-        self.bells.unlisten(standing.claim.id);
+        self.notifier.unlisten(standing.claim.id);
         self.forget(standing.claim.id);
         self.tell_if_quiet();
         events::lapses(&standing.claim);
@@ -156,7 +156,7 @@ impl Keeper {
         let gone: Vec<_> = ending.iter().map(|standing| registry.remove(standing.claim.id)).collect();
         drop(registry);
         for Kept { standing, lapsing, .. } in gone.iter().flatten() {
-            self.bells.unlisten(standing.claim.id);
+            self.notifier.unlisten(standing.claim.id);
             standing.lose(Loss::Gone);
             // What the store may have let lapse ends when its min_hold does.
             if !lapsing {
@@ -215,7 +215,7 @@ impl Keeper {
         };
         drop(registry);
         for Ended { kept, loss } in ended {
-            self.bells.unlisten(kept.standing.claim.id);
+            self.notifier.unlisten(kept.standing.claim.id);
             if loss != Loss::Released {
                 kept.standing.lose(loss);
                 events::lost(&kept.standing.claim, loss);
@@ -328,7 +328,7 @@ struct Plan {
 async fn run(running: Running) {
     let keeper = &*running.keeper;
     let mut random = locked(&keeper.random).fork();
-    let mut rings = keeper.bells.renews_holds();
+    let mut renew_now = keeper.notifier.renews_holds();
     let mut flights = FuturesUnordered::new();
     // How many of them are not late, how many these may be, and when that was last made less.
     let (mut under_way, mut width, mut narrowed) = (0, FLIGHTS, None);
@@ -350,7 +350,7 @@ async fn run(running: Running) {
         }
         tokio::select! {
             () = running.wake.notified() => {}
-            Ok(()) = rings.changed() => {
+            Ok(()) = renew_now.changed() => {
                 width = FLIGHTS;
                 keeper.renew_holds_now();
             }

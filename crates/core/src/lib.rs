@@ -2,7 +2,7 @@
 //! [`seam::Backend`], and core does the rest.
 //!
 //! In reading order: a [`Store`] makes a [`Lock`]; its acquire loop (`acquire`) sends a claim through the seam and waits
-//! beside the bells; where the claim stands is one shared truth (`standing`), from which validity is computed; the `keeper`
+//! for notifications; where the claim stands is one shared truth (`standing`), from which validity is computed; the `keeper`
 //! renews it and says when it has run out; a [`Guard`] is its one owner, [`Held`] a look at it, [`Lost`] its end.
 
 mod acquire;
@@ -10,7 +10,6 @@ mod address;
 mod admission;
 mod backend;
 mod backoff;
-mod bells;
 pub mod blocking;
 mod candidate;
 mod claim;
@@ -33,6 +32,7 @@ mod lock;
 mod loss;
 mod multi;
 mod name;
+mod notifier;
 mod observer;
 mod options;
 mod owner;
@@ -71,10 +71,10 @@ pub mod seam {
     pub use crate::address::{Address, Host, escape, unescape};
     pub use crate::admission::{Admission, admit, holding, same_permits};
     pub use crate::backend::Backend;
-    pub use crate::bells::{Bells, Observing};
     pub use crate::claim::{Claim, ClaimId, Mode, Place, Queue, Tenure};
     pub use crate::clock::{Clock, Moment, VirtualClock};
     pub use crate::grant::{Claimed, ClaimedAll, Grant, Renewal, Validity, Waiting};
+    pub use crate::notifier::{Notifier, Subscription};
     pub use crate::sync::locked;
     pub use crate::token::{place_of_token, token_of_place};
     pub use async_trait::async_trait;

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
-use crate::bells::Observing;
 use crate::election::Leader;
 use crate::error::Result;
 use crate::name::Name;
+use crate::notifier::Subscription;
 use crate::store::Store;
 
-/// How often an observer looks although no bell rang: where the store rings, and where it does not.
+/// How often an observer looks without a notification: where the store notifies, and where it does not.
 const NAPS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
 
 /// Sees who leads, in the manner of a `watch` channel: every change at least as its latest value. A vacancy is a value.
@@ -22,8 +22,8 @@ pub struct Observer {
     name: Name,
     full_name: Name,
     current: Option<Leader>,
-    stirring: Receiver<Name>,
-    observing: Observing,
+    holder_changes: Receiver<Name>,
+    subscription: Subscription,
 }
 
 impl Observer {
@@ -31,10 +31,10 @@ impl Observer {
         let full_name = store.full_name(&name)?;
         let client = store.client();
         client.ready()?;
-        let stirring = client.bells.stirring();
-        let observing = client.backend.observe(&full_name);
+        let holder_changes = client.notifier.holder_changes();
+        let subscription = client.backend.observe(&full_name);
         let current = store.inspect(&name).await.map(Leader::of)?;
-        Ok(Observer { store, name, full_name, current, stirring, observing })
+        Ok(Observer { store, name, full_name, current, holder_changes, subscription })
     }
 
     /// Who led when it last looked. `None`: nobody.
@@ -49,8 +49,8 @@ impl Observer {
     pub async fn changed(&mut self) -> Result<()> {
         let client = self.store.client().clone();
         let patience = self.store.lease_of_defaults();
-        let (rung, alone) = NAPS;
-        let nap = if self.observing.is_rung() { rung } else { alone };
+        let (notified, alone) = NAPS;
+        let nap = if self.subscription.is_pushed() { notified } else { alone };
         let mut troubled_since = None;
         loop {
             match self.store.inspect(&self.name).await.map(Leader::of) {
@@ -67,18 +67,18 @@ impl Observer {
                 }
             }
             tokio::select! {
-                () = stirred(&mut self.stirring, &self.full_name) => {}
+                () = holder_changed(&mut self.holder_changes, &self.full_name) => {}
                 () = client.clock.sleep(nap) => {}
             }
         }
     }
 }
 
-/// Waits for a ring for this name. Rings that were missed may have been for it.
-async fn stirred(stirring: &mut Receiver<Name>, name: &Name) {
+/// Waits for a notification for this name. Those that were missed may have been for it.
+async fn holder_changed(holder_changes: &mut Receiver<Name>, name: &Name) {
     loop {
-        match stirring.recv().await {
-            Ok(rung) if rung != *name => {}
+        match holder_changes.recv().await {
+            Ok(notified) if notified != *name => {}
             Ok(_) | Err(RecvError::Lagged(_)) => return,
             Err(RecvError::Closed) => std::future::pending().await,
         }

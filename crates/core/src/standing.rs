@@ -1,4 +1,4 @@
-//! Where one claim stands: nowhere, waiting, granted, ended. The single truth that the acquire loop, the keeper, the bells
+//! Where one claim stands: nowhere, waiting, granted, ended. The single truth that the acquire loop, the keeper, the notifications
 //! and the guard share; validity is computed from it whenever somebody asks.
 
 use std::cmp::Ordering;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::bells::{Ear, Ring};
 use crate::claim::{Claim, Mode, Place, Queue, Tenure};
 use crate::clock::{Clock, Moment};
 use crate::grant::{Grant, Validity};
 use crate::hold::TurnSlot;
 use crate::loss::Loss;
+use crate::notifier::{Listener, Notification};
 use crate::sync::locked;
 use crate::token::FencingToken;
 
@@ -22,7 +22,7 @@ pub(crate) struct Standing {
     state: Mutex<State>,
     /// The turn that is being taken under this claim, if it is shared by turns.
     turn: Mutex<TurnSlot>,
-    /// Somebody should look again: a bell rang, a grant came, the hold ended.
+    /// Somebody should look again: a notification or a grant came, the hold ended.
     pub(crate) changed: Notify,
 }
 
@@ -38,7 +38,7 @@ struct State {
     loss: Option<Loss>,
     /// When the store last said that nothing is left: a grant that was asked for before that may be the one that is gone.
     gone_at: Option<Moment>,
-    rung: bool,
+    notified: bool,
     /// Whoever listens is to be told once the lock on this is free again: a waker may run anybody's code.
     tell: bool,
 }
@@ -62,7 +62,7 @@ impl Standing {
             max_until: None,
             loss: None,
             gone_at: None,
-            rung: false,
+            notified: false,
             tell: false,
         });
         Standing { claim, clock, state, turn: Mutex::default(), changed }
@@ -115,7 +115,7 @@ impl Standing {
             } else {
                 state.grant = None;
                 state.gone_at = Some(now);
-                state.rung = true;
+                state.notified = true;
             }
             state.taken
         });
@@ -257,13 +257,13 @@ impl Standing {
         state.place.clone().map(|place| Tenure { claim: state.now.clone(), place, token })
     }
 
-    /// Whether there is something new for the acquire loop; clears the bell.
+    /// Whether there is something new for the acquire loop; clears the notification.
     pub(crate) fn look(&self) -> Look {
         let mut state = locked(&self.state);
-        let rung = std::mem::take(&mut state.rung);
-        match (&state.grant, rung) {
+        let notified = std::mem::take(&mut state.notified);
+        match (&state.grant, notified) {
             (Some(_), _) => Look::Granted,
-            (None, true) => Look::Rung,
+            (None, true) => Look::Notified,
             (None, false) => Look::Nothing,
         }
     }
@@ -273,7 +273,7 @@ impl Standing {
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Look {
     Granted,
-    Rung,
+    Notified,
     Nothing,
 }
 
@@ -300,7 +300,7 @@ impl State {
         }
         if !self.taken && self.gone_at.is_some_and(|gone| stamp < gone) {
             // It was asked for before the store said that it is gone: claim again and see.
-            (self.rung, self.tell) = (true, true);
+            (self.notified, self.tell) = (true, true);
             return;
         }
         let until = grant.validity.until(stamp);
@@ -332,20 +332,22 @@ impl State {
     }
 }
 
-impl Ear for Standing {
-    fn hear(&self, ring: Ring) {
-        match ring {
-            Ring::Granted(grant) if grant.validity.is_anchored() => {
+impl Listener for Standing {
+    fn notify(&self, notification: Notification) {
+        match notification {
+            Notification::Granted(grant) if grant.validity.is_anchored() => {
                 // It grew from a request that was sent when its validity began.
                 let sent = grant.validity.start(self.clock.now());
                 self.grant(grant, sent);
             }
-            Ring::Lost(loss) => self.lose(loss),
-            Ring::Shortened(validity) => {
+            Notification::Lost(loss) => self.lose(loss),
+            Notification::Shortened(validity) => {
                 let until = validity.until(self.clock.now());
                 self.with(|state| state.shorten(until));
             }
-            Ring::Granted(_) | Ring::ClaimAgain => self.with(|state| (state.rung, state.tell) = (true, true)),
+            Notification::Granted(_) | Notification::ClaimAgain => {
+                self.with(|state| (state.notified, state.tell) = (true, true))
+            }
         }
     }
 }
@@ -387,9 +389,9 @@ mod tests {
         let since = time.clock().now();
         s.grant(grant(1, since), since);
         assert!(s.take(None).is_some());
-        s.hear(Ring::Shortened(Validity::since(since, TTL * 2)));
+        s.notify(Notification::Shortened(Validity::since(since, TTL * 2)));
         assert!(s.remaining() > TTL / 2);
-        s.hear(Ring::Shortened(Validity::since(since, TTL / 2)));
+        s.notify(Notification::Shortened(Validity::since(since, TTL / 2)));
         time.advance(TTL / 2);
         assert_eq!((s.loss(), s.remaining()), (Some(Loss::Expired), Duration::ZERO));
     }
@@ -435,15 +437,15 @@ mod tests {
     fn a_late_push_of_an_older_grant_changes_nothing() {
         let (time, s) = standing();
         s.grant(grant(5, time.clock().now()), time.clock().now());
-        s.hear(Ring::Granted(grant(4, time.clock().now())));
+        s.notify(Notification::Granted(grant(4, time.clock().now())));
         assert_eq!(s.take(None).map(|g| g.token.get()), Some(5));
     }
 
     #[test]
-    fn a_push_without_an_instant_is_only_a_bell() {
+    fn a_push_without_an_instant_is_only_a_notification() {
         let (_time, s) = standing();
-        s.hear(Ring::Granted(Grant::new(Place::new("p"), FencingToken::new(1), TTL)));
-        assert_eq!(s.look(), Look::Rung);
+        s.notify(Notification::Granted(Grant::new(Place::new("p"), FencingToken::new(1), TTL)));
+        assert_eq!(s.look(), Look::Notified);
         assert_eq!(s.look(), Look::Nothing);
     }
 

@@ -55,7 +55,7 @@ async fn no_event_shows_a_secret() {
     let _listening = tracing::subscriber::set_default(told.clone());
     in_time(async {
         let (script, time, log) = Script::new();
-        let bells = script.bells();
+        let notifier = script.notifier();
         let script = script
             .claims(async |claim, n| match n {
                 0 => failure(),
@@ -73,7 +73,7 @@ async fn no_event_shows_a_secret() {
         let guard = driven(&time, store.lock("a").acquire()).await.unwrap();
         pass(&time, TTL / 2, ms(100)).await;
         let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
-        bells.lost(id, Loss::Evicted);
+        notifier.lost(id, Loss::Evicted);
         pass(&time, TTL, ms(100)).await;
         drop(guard);
         for name in ["refused", "hopeless"] {

@@ -64,7 +64,7 @@ use std::time::Duration;
 
 use etcd_client::ConnectOptions;
 use leasehold_core::seam::{
-    Backend, Bells, Claim, Claimed, ClaimedAll, Observing, Place, Renewal, Tenure, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, Notifier, Place, Renewal, Subscription, Tenure, async_trait,
 };
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 use leasehold_etcd_client::Config;
@@ -189,12 +189,12 @@ impl Backend for Etcd {
             )
     }
 
-    fn observe(&self, name: &Name) -> Observing {
+    fn observe(&self, name: &Name) -> Subscription {
         self.0.observe(name)
     }
 
-    fn bells(&self) -> Option<&Bells> {
-        Some(&self.0.bells)
+    fn notifier(&self) -> Option<&Notifier> {
+        Some(&self.0.notifier)
     }
 
     async fn close(&self) -> Result<()> {

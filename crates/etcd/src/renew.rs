@@ -134,7 +134,7 @@ impl Store {
         for (_, own) in lines.all().filter(|(_, own)| ids.get(&own.id) == Some(&own.created)) {
             let loss = if self.was_evicted(own) { Loss::Evicted } else { Loss::Gone };
             own.stands_at(0);
-            self.bells.lost(own.id, loss);
+            self.notifier.lost(own.id, loss);
         }
     }
 }

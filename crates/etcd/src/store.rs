@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use leasehold_core::seam::{Bells, Mode, Moment, locked};
+use leasehold_core::seam::{Mode, Moment, Notifier, locked};
 use leasehold_core::{ErrorKind, Loss};
 use leasehold_etcd_client::{Cluster, Config, Failure, Mirrors, Session};
 
@@ -14,7 +14,7 @@ use crate::value::mode;
 pub(crate) struct Store {
     pub(crate) keys: Keys,
     pub(crate) cluster: Arc<Cluster>,
-    pub(crate) bells: Bells,
+    pub(crate) notifier: Notifier,
     /// Of the lines in which somebody waits or that somebody observes, and always of the evictions.
     pub(crate) mirrors: Mirrors<Mode>,
     lines: Mutex<Lines>,
@@ -26,7 +26,7 @@ impl Store {
     pub(crate) fn new(config: Config) -> Store {
         let (keys, cluster) = (Keys::new(&config.root), Cluster::new(config));
         let mirrors = Mirrors::new(cluster.clone(), mode, &keys.evictions());
-        Store { keys, cluster, bells: Bells::new(), mirrors, lines: Mutex::default(), flights: Mutex::default() }
+        Store { keys, cluster, notifier: Notifier::new(), mirrors, lines: Mutex::default(), flights: Mutex::default() }
     }
 
     pub(crate) fn lines(&self) -> MutexGuard<'_, Lines> {
@@ -41,7 +41,7 @@ impl Store {
         for (name, own) in lines.all().filter(|(_, own)| own.rests.is_none()) {
             if own.tended + own.session().ttl <= now {
                 (own.tended, own.leaving) = (now, true);
-                self.bells.lost(own.id, Loss::Expired);
+                self.notifier.lost(own.id, Loss::Expired);
                 let (store, name, id) = (self.clone(), name.clone(), own.id);
                 tokio::spawn(async move { store.release(&name, id).await });
             }
@@ -60,6 +60,6 @@ impl Store {
     pub(crate) fn lose(&self, session: &Session) {
         session.close();
         let lost = self.lines().end(session);
-        lost.into_iter().for_each(|id| self.bells.lost(id, Loss::Gone));
+        lost.into_iter().for_each(|id| self.notifier.lost(id, Loss::Gone));
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use etcd_client::GetOptions;
-use leasehold_core::seam::Observing;
+use leasehold_core::seam::Subscription;
 use leasehold_core::{Loss, Name};
 
 use crate::line::{Own, news};
@@ -32,16 +32,16 @@ impl Store {
             self.cluster.reopen();
         }
         if news.stirred {
-            self.bells.stirred(name);
+            self.notifier.holder_changed(name);
         }
         for (id, grant) in news.granted {
-            self.bells.granted(id, grant);
+            self.notifier.granted(id, grant);
         }
         for own in news.gone {
             if own.granted {
                 tokio::spawn(self.clone().condemn(own));
             } else {
-                self.bells.claim_again(own.id);
+                self.notifier.claim_again(own.id);
             }
         }
     }
@@ -50,7 +50,7 @@ impl Store {
     async fn condemn(self: Arc<Self>, own: Own) {
         let note = self.cluster.get(self.note(&own), GetOptions::new()).await;
         let evicted = note.is_ok_and(|note| note.count() > 0);
-        self.bells.lost(own.id, if evicted { Loss::Evicted } else { Loss::Gone });
+        self.notifier.lost(own.id, if evicted { Loss::Evicted } else { Loss::Gone });
     }
 
     /// Tells whose places were evicted: they are no more.
@@ -60,7 +60,7 @@ impl Store {
         for (_, own) in lines.all() {
             if own.created != 0 && notes.contains(self.note(own).as_bytes()) {
                 own.stands_at(0);
-                self.bells.lost(own.id, Loss::Evicted);
+                self.notifier.lost(own.id, Loss::Evicted);
             }
         }
     }
@@ -77,9 +77,9 @@ impl Store {
     }
 
     /// From now on until what it returns is dropped, changes of this name's holder are rung.
-    pub(crate) fn observe(&self, name: &Name) -> Observing {
+    pub(crate) fn observe(&self, name: &Name) -> Subscription {
         let mirror = self.mirrors.follow(&self.keys.line(name));
-        self.bells.stirred(name);
-        Observing::new(mirror)
+        self.notifier.holder_changed(name);
+        Subscription::new(mirror)
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Bells, Claim, Claimed, ClaimedAll, Clock, Moment, Observing, Place, Renewal, Tenure, VirtualClock,
+    Backend, Claim, Claimed, ClaimedAll, Clock, Moment, Notifier, Place, Renewal, Subscription, Tenure, VirtualClock,
     async_trait, locked,
 };
 use leasehold_core::{Error, ErrorKind, Fairness, Fenced, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
@@ -95,12 +95,12 @@ impl Memory {
         Memory::of(self.0.world.clone())
     }
 
-    /// From now on no request of this client arrives, and no bell reaches it, until [`reconnect`](Memory::reconnect).
+    /// From now on no request of this client arrives, and no notification reaches it, until [`reconnect`](Memory::reconnect).
     pub fn cut_off(&self) {
         self.0.cord.set(Link::Cut);
     }
 
-    /// From now on requests of this client arrive and are executed, but neither an answer nor a bell comes back: each is
+    /// From now on requests of this client arrive and are executed, but neither an answer nor a notification comes back: each is
     /// [`Ambiguous`](ErrorKind::Ambiguous), until [`reconnect`](Memory::reconnect).
     pub fn lose_replies(&self) {
         self.0.cord.set(Link::Mute);
@@ -109,7 +109,7 @@ impl Memory {
     /// Ends a [`cut_off`](Memory::cut_off) or [`lose_replies`](Memory::lose_replies).
     pub fn reconnect(&self) {
         self.0.cord.set(Link::Whole);
-        self.0.cord.bells.everyone();
+        self.0.cord.notifier.notify_all();
     }
 
     /// Runs `write` in one step with the check that `by` still holds its lock in this store; `None` if it does not. What other
@@ -196,7 +196,7 @@ impl State {
         let outcome = work(line, now, mint);
         line.settle(now, mint);
         if line.face() != before {
-            observers.iter().filter(|observer| observer.name == *name).for_each(|o| o.cord.stirred(name));
+            observers.iter().filter(|observer| observer.name == *name).for_each(|o| o.cord.holder_changed(name));
         }
         if line.len() == 0 {
             lines.remove(name);
@@ -298,15 +298,15 @@ impl Backend for Memory {
             .notes("one process; lives and dies with it")
     }
 
-    fn bells(&self) -> Option<&Bells> {
-        Some(&self.0.cord.bells)
+    fn notifier(&self) -> Option<&Notifier> {
+        Some(&self.0.cord.notifier)
     }
 
-    fn observe(&self, name: &Name) -> Observing {
+    fn observe(&self, name: &Name) -> Subscription {
         let observer = Arc::new(Observer { name: name.clone(), cord: self.0.cord.clone() });
         self.state().observers.push(observer.clone());
-        observer.cord.stirred(name);
-        Observing::new(Observation { world: self.0.world.clone(), observer })
+        observer.cord.holder_changed(name);
+        Subscription::new(Observation { world: self.0.world.clone(), observer })
     }
 
     fn clock(&self) -> Clock {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::{
-    Admission, Bells, Claim, ClaimId, Claimed, Grant, Mode, Moment, Place, Queue as Kind, Renewal, Tenure, Validity,
+    Admission, Claim, ClaimId, Claimed, Grant, Mode, Moment, Notifier, Place, Queue as Kind, Renewal, Tenure, Validity,
     Waiting, admit, same_permits,
 };
 use leasehold_core::{Contention, FencingToken, Line, Loss, Name, Result};
@@ -13,10 +13,10 @@ use leasehold_core::{Contention, FencingToken, Line, Loss, Name, Result};
 /// How many tokens a `fast` grant reserves for turns among the tasks of its process.
 const TURNS: u32 = 64;
 
-/// A client's bells, and what becomes of its requests. Bells are silent while answers are.
+/// A client's notifications, and what becomes of its requests. Notifications are silent while answers are.
 #[derive(Clone, Default)]
 pub(crate) struct Cord {
-    pub(crate) bells: Bells,
+    pub(crate) notifier: Notifier,
     link: Arc<AtomicU8>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Cord {
 pub(crate) enum Link {
     /// Everything.
     Whole = 0,
-    /// Requests, but neither answers nor rings.
+    /// Requests, but neither answers nor notifications.
     Mute = 1,
     /// Nothing.
     Cut = 2,
@@ -40,26 +40,26 @@ impl Cord {
         self.link.load(Ordering::Acquire) == link as u8
     }
 
-    fn ring(&self, how: impl FnOnce(&Bells)) {
+    fn notify(&self, how: impl FnOnce(&Notifier)) {
         if self.is(Link::Whole) {
-            how(&self.bells);
+            how(&self.notifier);
         }
     }
 
     fn granted(&self, id: ClaimId, grant: Grant) {
-        self.ring(|bells| bells.granted(id, grant));
+        self.notify(|notifier| notifier.granted(id, grant));
     }
 
     fn claim_again(&self, id: ClaimId) {
-        self.ring(|bells| bells.claim_again(id));
+        self.notify(|notifier| notifier.claim_again(id));
     }
 
-    pub(crate) fn stirred(&self, name: &Name) {
-        self.ring(|bells| bells.stirred(name));
+    pub(crate) fn holder_changed(&self, name: &Name) {
+        self.notify(|notifier| notifier.holder_changed(name));
     }
 
     fn lost(&self, id: ClaimId, loss: Loss) {
-        self.ring(|bells| bells.lost(id, loss));
+        self.notify(|notifier| notifier.lost(id, loss));
     }
 }
 
@@ -225,7 +225,7 @@ impl Queue {
         self.0.len() < before
     }
 
-    /// Drops the holds without a ring.
+    /// Drops the holds without a notification.
     pub(crate) fn forget_holders(&mut self) -> bool {
         let before = self.0.len();
         self.0.retain(|entry| entry.grant.is_none());

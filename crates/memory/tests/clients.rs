@@ -29,9 +29,9 @@ async fn the_dead_are_gone_unasked() {
     tokio::time::timeout(Duration::from_secs(10), work).await.unwrap();
 }
 
-/// No bell reaches a client that is cut off; it learns by asking, when it can ask again.
+/// No notification reaches a client that is cut off; it learns by asking, when it can ask again.
 #[tokio::test]
-async fn no_bell_reaches_a_client_that_is_cut_off() {
+async fn no_notification_reaches_a_client_that_is_cut_off() {
     let (memory, _time) = Memory::with_virtual_time();
     let (here, there) = (memory.another_client(), memory.another_client());
     let (one, two) = (Store::new(here).ttl(TTL), Store::new(there.clone()).ttl(TTL));

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use leasehold_core::seam::{Observing, locked};
+use leasehold_core::seam::{Subscription, locked};
 use leasehold_core::{Error, ErrorKind, Name, Result};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::TcpKeepalive;
@@ -185,11 +185,11 @@ impl Connection {
     }
 
     /// Rings for this name whenever something is published in this channel, until what it returns is dropped.
-    pub fn observe(&self, name: &Name, channel: String) -> Observing {
+    pub fn observe(&self, name: &Name, channel: String) -> Subscription {
         let observed = Arc::new(Observed { channel, name: name.clone() });
         locked(&self.link.observed).push(observed.clone());
         self.link.trouble.notify_one();
-        Observing::new(Observation(self.link.clone(), observed))
+        Subscription::new(Observation(self.link.clone(), observed))
     }
 
     /// Ends the connection for good.
@@ -291,7 +291,7 @@ impl Link {
     fn stir(&self, channels: &[impl AsRef<[u8]>]) {
         let observed = locked(&self.observed);
         let theirs = |o: &&Arc<Observed>| channels.iter().any(|channel| channel.as_ref() == o.channel.as_bytes());
-        observed.iter().filter(theirs).for_each(|o| self.inbox.bells().stirred(&o.name));
+        observed.iter().filter(theirs).for_each(|o| self.inbox.notifier().holder_changed(&o.name));
     }
 
     /// Makes a connection, and uses it.
@@ -398,7 +398,7 @@ async fn repair(link: Arc<Link>) {
             match link.doubt(&wire).await {
                 Ok(replaced) => {
                     if replaced {
-                        link.inbox.bells().everyone();
+                        link.inbox.notifier().notify_all();
                     }
                     continue;
                 }
@@ -417,6 +417,6 @@ async fn repair(link: Arc<Link>) {
             }
         }
         // Pushes may have been missed, and renewals were given up.
-        link.inbox.bells().everyone();
+        link.inbox.notifier().notify_all();
     }
 }

@@ -1,6 +1,6 @@
 //! Where a client's pushes arrive: one channel, on every server; what scripts publish there becomes a ring.
 
-use leasehold_core::seam::{Bells, ClaimId, Grant, Moment, Place, Validity};
+use leasehold_core::seam::{ClaimId, Grant, Moment, Notifier, Place, Validity};
 use leasehold_core::{Loss, Result};
 
 use crate::error::junk;
@@ -10,7 +10,7 @@ use crate::record::Fields;
 #[derive(Clone, Debug)]
 pub struct Inbox {
     channel: String,
-    bells: Bells,
+    notifier: Notifier,
     asks: bool,
 }
 
@@ -18,7 +18,7 @@ impl Inbox {
     /// With a channel that nobody else has. Where it `asks`, a push that says *granted* makes its waiter claim again.
     pub fn new(asks: bool) -> Inbox {
         // No blank: records carry it.
-        Inbox { channel: format!("leasehold:{}", ClaimId::fresh()), bells: Bells::new(), asks }
+        Inbox { channel: format!("leasehold:{}", ClaimId::fresh()), notifier: Notifier::new(), asks }
     }
 
     /// The channel.
@@ -27,8 +27,8 @@ impl Inbox {
     }
 
     /// Whom it rings.
-    pub fn bells(&self) -> &Bells {
-        &self.bells
+    pub fn notifier(&self) -> &Notifier {
+        &self.notifier
     }
 
     /// Where a claim stands: its id, this client, and the lock's key.
@@ -60,10 +60,10 @@ impl Inbox {
                 // push is, counting from the attempt's send is early.
                 let sent = moment(fields.value()?);
                 let validity = Validity::since(sent, fields.millis()?);
-                self.bells.granted(id, Grant::new(self.place(id, fields.text()), token, validity).turns(turns));
+                self.notifier.granted(id, Grant::new(self.place(id, fields.text()), token, validity).turns(turns));
             }
-            "evicted" => self.bells.lost(id, Loss::Evicted),
-            "again" | "granted" => self.bells.claim_again(id),
+            "evicted" => self.notifier.lost(id, Loss::Evicted),
+            "again" | "granted" => self.notifier.claim_again(id),
             _ => return Err(junk("a push")),
         }
         Ok(())

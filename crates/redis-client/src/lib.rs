@@ -2,7 +2,7 @@
 //! them, in any version. Use `leasehold` with the feature `redis` or `redlock`.
 //!
 //! It knows servers, keys and scripts, and no lock: `server` reads an address, `connection` keeps one connection alive,
-//! `inbox` turns its pushes into bells, `names` makes keys, `walk` finds names among them, `script` runs Lua, `record` reads
+//! `inbox` turns its pushes into notifications, `names` makes keys, `walk` finds names among them, `script` runs Lua, `record` reads
 //! what it answers, `error` says honestly what went wrong, `checks` asks how a server is set up.
 
 mod checks;

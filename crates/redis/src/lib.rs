@@ -18,7 +18,7 @@ use std::fmt;
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Bells, Claim, Claimed, ClaimedAll, Observing, Place, Renewal, Tenure, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, Notifier, Place, Renewal, Subscription, Tenure, async_trait,
 };
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 use leasehold_redis_client::{Connection, Inbox, Names, warnings};
@@ -162,11 +162,11 @@ impl Backend for Redis {
             .warnings(self.warnings.clone())
     }
 
-    fn bells(&self) -> Option<&Bells> {
-        Some(self.inbox.bells())
+    fn notifier(&self) -> Option<&Notifier> {
+        Some(self.inbox.notifier())
     }
 
-    fn observe(&self, name: &Name) -> Observing {
+    fn observe(&self, name: &Name) -> Subscription {
         self.connection.observe(name, self.names.channel(name))
     }
 

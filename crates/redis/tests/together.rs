@@ -1,4 +1,4 @@
-//! With core on top: pushes, bells, naps and losses as a user meets them.
+//! With core on top: pushes, notifications, naps and losses as a user meets them.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 

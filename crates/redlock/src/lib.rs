@@ -89,7 +89,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
+use leasehold_core::seam::{Backend, Claim, Claimed, Notifier, Place, Renewal, Subscription, Tenure, async_trait};
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 use leasehold_redis_client::{Connection, Inbox, Names};
 pub use redis as client;
@@ -187,11 +187,11 @@ impl Backend for Redlock {
             .warnings(self.0.warnings.clone())
     }
 
-    fn bells(&self) -> Option<&Bells> {
-        Some(self.0.inbox.bells())
+    fn notifier(&self) -> Option<&Notifier> {
+        Some(self.0.inbox.notifier())
     }
 
-    fn observe(&self, name: &Name) -> Observing {
+    fn observe(&self, name: &Name) -> Subscription {
         self.0.observe(name)
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use leasehold_core::seam::Observing;
+use leasehold_core::seam::Subscription;
 use leasehold_core::{Entry, FencingToken, Line, Name, Result};
 use leasehold_redis_client::{Fields, junk, record, walk};
 use redis::Value;
@@ -93,9 +93,9 @@ impl Store {
     }
 
     /// Listens to every node: each tells what it sees.
-    pub(crate) fn observe(&self, name: &Name) -> Observing {
+    pub(crate) fn observe(&self, name: &Name) -> Subscription {
         let each = self.nodes.connections().map(|node| node.observe(name, self.names.channel(name)));
-        Observing::new(each.collect::<Vec<_>>())
+        Subscription::new(each.collect::<Vec<_>>())
     }
 
     fn ask(&self, verb: &str, name: &Name, what: &str) -> Flight<Result<Value>> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use leasehold_core::seam::{Bells, Claim, ClaimId, Claimed, ClaimedAll, Moment, Renewal, Tenure, unescape};
+use leasehold_core::seam::{Claim, ClaimId, Claimed, ClaimedAll, Moment, Notifier, Renewal, Tenure, unescape};
 use leasehold_core::{Error, ErrorKind, Loss, Name, Result};
 use rusqlite::{ErrorCode, Transaction, TransactionBehavior};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -32,7 +32,7 @@ pub(crate) struct Handle {
 
 impl Handle {
     /// Starts the thread, which opens the file.
-    pub(crate) async fn start(path: PathBuf, bells: Bells) -> Result<Handle> {
+    pub(crate) async fn start(path: PathBuf, notifier: Notifier) -> Result<Handle> {
         let short = |e: std::io::Error| {
             Error::new(ErrorKind::Unavailable, "no thread or no descriptor is left for the store").with_source(e)
         };
@@ -42,7 +42,7 @@ impl Handle {
         let (opened_here, opened) = oneshot::channel();
         // Dropped unfinished, it ends the thread as well.
         let (ear, handle) = (wake.clone(), Handle { jobs, wake });
-        let run = move || match Client::open(&path, bells) {
+        let run = move || match Client::open(&path, notifier) {
             Ok(client) => {
                 if opened_here.send(Ok(())).is_ok() {
                     client.run(&asked, &ear);
@@ -98,7 +98,7 @@ pub(crate) fn limit(lease: Option<Duration>) -> Moment {
 /// What lives on the thread.
 pub(crate) struct Client {
     pub(crate) file: File,
-    bells: Bells,
+    notifier: Notifier,
     /// Made with the first claim: who only looks leaves nothing.
     fifo: Option<Fifo>,
     /// A copy of the FIFO was given away, so no other may take its place.
@@ -111,11 +111,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    fn open(path: &Path, bells: Bells) -> Result<Client> {
+    fn open(path: &Path, notifier: Notifier) -> Result<Client> {
         let file = File::open(path, None)?;
         let (me, watches) = (Me::default(), Watches::default());
         let mut client =
-            Client { file, bells, fifo: None, shared: false, me, watches, ended: Vec::new(), closed: false };
+            Client { file, notifier, fifo: None, shared: false, me, watches, ended: Vec::new(), closed: false };
         client.sweep()?;
         Ok(client)
     }
@@ -132,7 +132,7 @@ impl Client {
             }
             for fifo in ended {
                 self.ended.push(fifo);
-                self.watches.end(fifo).into_iter().for_each(|claim| self.bells.claim_again(claim));
+                self.watches.end(fifo).into_iter().for_each(|claim| self.notifier.claim_again(claim));
             }
         }
     }
@@ -164,14 +164,14 @@ impl Client {
                 && self.file.is_current()
             {
                 self.watches.forget(standing.claim);
-                self.bells.granted(standing.claim, grant);
+                self.notifier.granted(standing.claim, grant);
             }
         } else if let Some(claim) = word.strip_prefix("evicted ").and_then(ClaimId::parse) {
-            self.bells.lost(claim, Loss::Evicted);
+            self.notifier.lost(claim, Loss::Evicted);
         } else if let Some(claim) = word.strip_prefix("again ").and_then(ClaimId::parse) {
-            self.bells.claim_again(claim);
+            self.notifier.claim_again(claim);
         } else if let Some(name) = word.strip_prefix("stirred ").and_then(|name| unescape(name, is_end_of_line)) {
-            self.bells.stirred(&Name::new(name));
+            self.notifier.holder_changed(&Name::new(name));
         }
     }
 
@@ -228,7 +228,7 @@ impl Client {
             if let Some(Outlook { watch, is_near, .. }) = outlook {
                 let dead = self.watches.set(&self.file.real, tenure.claim.id, &watch);
                 if is_near || !dead.is_empty() {
-                    self.bells.claim_again(tenure.claim.id);
+                    self.notifier.claim_again(tenure.claim.id);
                 }
                 self.ended.extend(dead);
             }
@@ -255,7 +255,7 @@ impl Client {
             self.write(deadline, |lines| if on { lines.observe(name.as_str()) } else { lines.unobserve(name.as_str()) })
         });
         if on && done.is_ok() {
-            self.bells.stirred(name);
+            self.notifier.holder_changed(name);
         }
     }
 
@@ -362,7 +362,7 @@ impl Client {
     pub(crate) fn reopen(&mut self) -> Result<()> {
         self.file = File::open(&self.file.path, Some(&self.file.presence))?;
         (self.me.written, self.watches) = Default::default();
-        self.bells.everyone();
+        self.notifier.notify_all();
         Ok(())
     }
 

@@ -27,7 +27,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Bells, Claim, Claimed, ClaimedAll, Observing, Place, Renewal, Tenure, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, Notifier, Place, Renewal, Subscription, Tenure, async_trait,
 };
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 
@@ -76,7 +76,7 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 pub struct Sqlite {
     path: PathBuf,
     client: Arc<Handle>,
-    bells: Bells,
+    notifier: Notifier,
 }
 
 /// Ends an observing.
@@ -109,10 +109,10 @@ impl Sqlite {
 
     /// The same by path.
     pub async fn open(path: impl AsRef<Path>) -> Result<Sqlite> {
-        let (path, bells) = (std::path::absolute(path.as_ref()), Bells::new());
+        let (path, notifier) = (std::path::absolute(path.as_ref()), Notifier::new());
         let path = path.map_err(|e| error::of_io(&e, Path::new(""), "is no path"))?;
-        let client = Arc::new(Handle::start(path.clone(), bells.clone()).await?);
-        Ok(Sqlite { path, client, bells })
+        let client = Arc::new(Handle::start(path.clone(), notifier.clone()).await?);
+        Ok(Sqlite { path, client, notifier })
     }
 
     /// Descriptors of this client's FIFO and of the lock that says how long its leases are: as long as both are open in some
@@ -189,14 +189,14 @@ impl Backend for Sqlite {
             .notes(NOTES)
     }
 
-    fn bells(&self) -> Option<&Bells> {
-        Some(&self.bells)
+    fn notifier(&self) -> Option<&Notifier> {
+        Some(&self.notifier)
     }
 
-    fn observe(&self, name: &Name) -> Observing {
+    fn observe(&self, name: &Name) -> Subscription {
         let on = name.clone();
         self.client.tell(move |client| client.observe(&on, true));
-        Observing::new(Observed { client: Arc::downgrade(&self.client), name: name.clone() })
+        Subscription::new(Observed { client: Arc::downgrade(&self.client), name: name.clone() })
     }
 
     /// Gives up whatever is still held, at once.

@@ -44,7 +44,7 @@ mod renew;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Observing, Place, Renewal, Tenure, async_trait};
+use leasehold_core::seam::{Backend, Claim, Claimed, Notifier, Place, Renewal, Subscription, Tenure, async_trait};
 use leasehold_core::{DEFAULT_TTL, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 
 use crate::claim::table::Claims;
@@ -122,7 +122,7 @@ impl Backend for ZooKeeper {
         session.limited(evict::evict(&session, name, token)).await.map_err(writing)
     }
 
-    fn observe(&self, name: &Name) -> Observing {
+    fn observe(&self, name: &Name) -> Subscription {
         observe::observe(&self.sessions, name)
     }
 
@@ -142,8 +142,8 @@ impl Backend for ZooKeeper {
             )
     }
 
-    fn bells(&self) -> Option<&Bells> {
-        Some(&self.sessions.bells)
+    fn notifier(&self) -> Option<&Notifier> {
+        Some(&self.sessions.notifier)
     }
 
     async fn close(&self) -> Result<()> {

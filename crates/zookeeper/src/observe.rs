@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::Observing;
+use leasehold_core::seam::Subscription;
 use leasehold_core::{ErrorKind, Name, Result};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -19,9 +19,9 @@ use crate::names;
 const BREATHE: Duration = Duration::from_millis(200);
 
 /// See [`Backend::observe`](leasehold_core::seam::Backend::observe).
-pub(crate) fn observe(sessions: &Arc<Sessions<Claims>>, name: &Name) -> Observing {
+pub(crate) fn observe(sessions: &Arc<Sessions<Claims>>, name: &Name) -> Subscription {
     if Handle::try_current().is_err() {
-        return Observing::none();
+        return Subscription::none();
     }
     let (sessions, name) = (sessions.clone(), name.clone());
     let mut task = JoinSet::new();
@@ -30,7 +30,7 @@ pub(crate) fn observe(sessions: &Arc<Sessions<Claims>>, name: &Name) -> Observin
             match watch(&sessions, &name).await {
                 Ok(watching) => {
                     // Whatever changed before there was a watch.
-                    sessions.bells.stirred(&name);
+                    sessions.notifier.holder_changed(&name);
                     watching.await;
                 }
                 Err(e) if e.kind() == ErrorKind::Closed => return,
@@ -38,7 +38,7 @@ pub(crate) fn observe(sessions: &Arc<Sessions<Claims>>, name: &Name) -> Observin
             }
         }
     });
-    Observing::new(task)
+    Subscription::new(task)
 }
 
 async fn watch(sessions: &Sessions<Claims>, name: &Name) -> Result<impl Future<Output = ()> + use<>> {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::seam::{
-    Backend, Bells, Claim, Claimed, ClaimedAll, Clock, Moment, Observing, Place, Renewal, Tenure, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, Clock, Moment, Notifier, Place, Renewal, Subscription, Tenure, async_trait,
 };
 use leasehold::{FencingToken, Guarantees, Line, Name, Result};
 
@@ -65,11 +65,11 @@ impl Backend for Counting {
         self.inner.guarantees()
     }
 
-    fn bells(&self) -> Option<&Bells> {
-        self.inner.bells()
+    fn notifier(&self) -> Option<&Notifier> {
+        self.inner.notifier()
     }
 
-    fn observe(&self, name: &Name) -> Observing {
+    fn observe(&self, name: &Name) -> Subscription {
         self.inner.observe(name)
     }
 

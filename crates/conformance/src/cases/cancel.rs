@@ -114,7 +114,7 @@ pub(crate) async fn after_a_lost_reply(arena: Arena) {
     // And one that leaves after a lost reply leaves nothing.
     weather.lose_claim_replies(1000);
     match store.lock("a").acquire_timeout(Duration::from_millis(200)).await {
-        Ok(guard) => drop(guard), // a bell may have told what the replies did not
+        Ok(guard) => drop(guard), // a notification may have told what the replies did not
         Err(e) => assert_eq!(e.kind(), ErrorKind::Ambiguous),
     }
     weather.lose_claim_replies(0);
@@ -136,7 +136,7 @@ pub(crate) async fn after_a_lost_reply_in_every_mode(arena: Arena) {
     }
 }
 
-/// P4: no reply and no bell ever told that the claim has a place, and its lease is long: it is withdrawn by its id, at once.
+/// P4: no reply and no notification ever told that the claim has a place, and its lease is long: it is withdrawn by its id, at once.
 pub(crate) async fn withdraws_what_it_was_never_told(arena: Arena) {
     let weather = Weather::default();
     weather.deaf();

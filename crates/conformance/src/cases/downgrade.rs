@@ -61,7 +61,7 @@ pub(crate) async fn lets_readers_in_and_no_writer(arena: Arena) {
 /// S11: whoever a downgrade lets in is told at once, not at its next nap.
 pub(crate) async fn wakes_readers_at_once(arena: Arena) {
     let (one, two) = (arena.store().await, arena.store().await);
-    // A lease so long that neither a nap nor a renewal can do the work of the bell.
+    // A lease so long that neither a nap nor a renewal can do the work of the notification.
     let words = leasehold_core::Options::default().ttl(Duration::from_secs(30));
     let guard = one.rw_lock("a").with(&words).write().acquire().await.unwrap();
     let readers = [two.rw_lock("a").with(&words).read(), one.rw_lock("a").with(&words).read()];

@@ -308,7 +308,7 @@ pub(crate) async fn by_eviction_at_any_moment_is_told(arena: Arena) {
     }
 }
 
-/// S14: the answer to a claim is held back; by the time at which it comes, the hold has been evicted. No bell is heard.
+/// S14: the answer to a claim is held back; by the time at which it comes, the hold has been evicted. No notification is heard.
 pub(crate) async fn by_eviction_before_the_answer_is_told(arena: Arena) {
     let weather = Weather::default();
     weather.deaf();

@@ -152,7 +152,7 @@ pub(crate) async fn one_line_for_readers_and_writers(arena: Arena) {
     arena.becomes_empty("a").await;
 }
 
-/// S10 at the seam, without any bell: a claim that is asked again is in as soon as it is admitted, and not before.
+/// S10 at the seam, without any notification: a claim that is asked again is in as soon as it is admitted, and not before.
 pub(crate) async fn claiming_again_follows_the_line(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
     let claim = |mode, queue| arena.claim_as("a", mode, queue);

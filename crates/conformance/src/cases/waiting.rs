@@ -13,7 +13,7 @@ use crate::faulty::Weather;
 /// A clean release wakes the next at once, not at the next nap.
 pub(crate) async fn is_woken_by_a_release(arena: Arena) {
     let (one, two) = (arena.store().await, arena.store().await);
-    // A lease so long that neither a nap nor a renewal can do the work of the bell.
+    // A lease so long that neither a nap nor a renewal can do the work of the notification.
     let words = leasehold_core::Options::default().ttl(Duration::from_secs(30));
     let guard = one.lock("a").with(&words).acquire().await.unwrap();
     let waiter = tokio::spawn(two.lock("a").with(&words).acquire());
@@ -45,8 +45,8 @@ pub(crate) async fn is_in_order(arena: Arena) {
     assert_eq!(*served.lock().unwrap(), (0..9).collect::<Vec<_>>());
 }
 
-/// A waiter that hears no bell gets the lock within its nap, once per lease.
-pub(crate) async fn gets_it_without_a_bell(arena: Arena) {
+/// A waiter that hears no notification gets the lock within its nap, once per lease.
+pub(crate) async fn gets_it_without_a_notification(arena: Arena) {
     let weather = Weather::default();
     weather.deaf();
     let (one, deaf) = (arena.store().await, arena.store_in(&weather).await);

@@ -1,5 +1,5 @@
 //! A client that makes one mistake, between the suite and a sound store in memory. With no mistake it is a sound store of its
-//! own: it rings its own bells.
+//! own: it has a notifier of its own.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Bells, Claim, ClaimId, Claimed, ClaimedAll, Grant, Moment, Observing, Place, Queue, Renewal, Tenure,
+    Backend, Claim, ClaimId, Claimed, ClaimedAll, Grant, Moment, Notifier, Place, Queue, Renewal, Subscription, Tenure,
     Validity, Waiting, async_trait,
 };
 use leasehold_core::{Contention, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
@@ -18,13 +18,13 @@ use crate::world::{Known, World};
 
 pub(crate) struct Broken {
     pub(crate) world: Arc<World>,
-    bells: Bells,
+    notifier: Notifier,
     session: OnceLock<Moment>,
 }
 
 impl Broken {
     pub(crate) fn new(world: Arc<World>) -> Broken {
-        Broken { world, bells: Bells::new(), session: OnceLock::new() }
+        Broken { world, notifier: Notifier::new(), session: OnceLock::new() }
     }
 
     pub(crate) fn is(&self, defect: Defect) -> bool {
@@ -93,9 +93,9 @@ impl Broken {
             (mine.sent, mine.asked) = (sent, asked.clone());
             return false;
         }
-        let (claim, asked, bells) = (claim.clone(), asked.clone(), self.bells.clone());
+        let (claim, asked, notifier) = (claim.clone(), asked.clone(), self.notifier.clone());
         let (grant, undone, behind, untold) = (None, false, None, false);
-        known.push(Known { claim, asked, bells, sent, waits: true, grant, undone, behind, untold });
+        known.push(Known { claim, asked, notifier, sent, waits: true, grant, undone, behind, untold });
         true
     }
 
@@ -139,7 +139,7 @@ impl Broken {
         if self.is(Defect::TryLeavesAPlace) && claim.queue == Queue::Try {
             return Claimed::Busy(waiting.who);
         }
-        if self.is(Defect::RestsOnItsBells) {
+        if self.is(Defect::RestsOnItsNotifications) {
             waiting.look_again = Some(Duration::from_secs(3600));
         }
         if is_new
@@ -174,7 +174,7 @@ impl Broken {
 
     /// Tells whoever has its turn.
     pub(crate) async fn serve(&self, name: &Name) {
-        if self.is(Defect::SwallowsItsBells) || self.is(Defect::RestsOnItsBells) {
+        if self.is(Defect::SwallowsItsNotifications) || self.is(Defect::RestsOnItsNotifications) {
             return;
         }
         let Ok(line) = self.world.memory().inspect(&self.encoded(name)).await else { return };
@@ -188,7 +188,7 @@ impl Broken {
                 let validity = Validity::since(since, known.claim.ttl);
                 let grant = Grant::new(Place::new(known.claim.id.to_string()), self.shown(token), validity);
                 (known.waits, known.grant) = (false, Some(grant.clone()));
-                known.bells.granted(known.claim.id, grant);
+                known.notifier.granted(known.claim.id, grant);
             }
         }
     }
@@ -218,7 +218,7 @@ impl Broken {
                 good
             }
             Renewal::Renewed(_) if self.is(Defect::CriesWolf) && odd => Renewal::Lost(Loss::Gone),
-            Renewal::Granted(_) if self.is(Defect::RestsOnItsBells) => good,
+            Renewal::Granted(_) if self.is(Defect::RestsOnItsNotifications) => good,
             Renewal::Granted(grant) => match self.granted(&tenure.claim, grant, Moment::now()) {
                 Claimed::Granted(grant) => Renewal::Granted(grant),
                 _ => good,
@@ -374,7 +374,7 @@ impl Backend for Broken {
             |grant: &Grant| (grant.token.get()..grant.token.get() + u64::from(grant.turns)).contains(&token.get());
         let holds = |k: &&Known| k.claim.name == *name && k.grant.as_ref().is_some_and(owns);
         if evicted && !self.is(Defect::NeverSaysLost) {
-            self.world.known().iter().filter(holds).for_each(|k| k.bells.lost(k.claim.id, Loss::Evicted));
+            self.world.known().iter().filter(holds).for_each(|k| k.notifier.lost(k.claim.id, Loss::Evicted));
         }
         self.serve(name).await;
         Ok(evicted)
@@ -384,12 +384,12 @@ impl Backend for Broken {
         self.world.memory().guarantees().fencing(Fencing::SurvivesDataLoss)
     }
 
-    fn bells(&self) -> Option<&Bells> {
-        Some(&self.bells)
+    fn notifier(&self) -> Option<&Notifier> {
+        Some(&self.notifier)
     }
 
-    fn observe(&self, _name: &Name) -> Observing {
-        Observing::none()
+    fn observe(&self, _name: &Name) -> Subscription {
+        Subscription::none()
     }
 
     fn clock(&self) -> leasehold_core::seam::Clock {

@@ -12,8 +12,8 @@ pub(crate) enum Defect {
     ForgetsToWithdraw,
     EvictsByName,
     GrantsToTheDead,
-    SwallowsItsBells,
-    RestsOnItsBells,
+    SwallowsItsNotifications,
+    RestsOnItsNotifications,
     NeverSaysLost,
     RevivesTheLost,
     CriesWolf,
@@ -109,11 +109,11 @@ sentences! {
         => "loss/eviction_by_an_old_token_harms_nobody", "somebody else was evicted";
     GrantsToTheDead: "the predecessor is gone, so it is my turn: no look at whether my own place still lives"
         => "waiting/a_dead_place_is_not_granted", "expected a place in line";
-    SwallowsItsBells: "a release wakes nobody, although the store says that it does"
+    SwallowsItsNotifications: "a release wakes nobody, although the store says that it does"
         => "waiting/is_woken_by_a_release", "the push of a release";
-    RestsOnItsBells: "no bell, no renewal and no early second look tells a waiter of its turn"
-        => "waiting/gets_it_without_a_bell", "the nap of a deaf waiter";
-    NeverSaysLost: "renewals are answered as good after the entry is gone, and no bell tells of the eviction"
+    RestsOnItsNotifications: "no notification, no renewal and no early second look tells a waiter of its turn"
+        => "waiting/gets_it_without_a_notification", "the nap of a deaf waiter";
+    NeverSaysLost: "renewals are answered as good after the entry is gone, and no notification tells of the eviction"
         => "loss/by_eviction_frees_the_next", "the evicted to hear of it";
     RevivesTheLost: "a renewal of something that is gone takes the lock anew"
         => "loss/is_not_undone_by_a_renewal", "came back";
@@ -169,7 +169,7 @@ sentences! {
         => "downgrade/lets_readers_in_and_no_writer", "Lost";
     DowngradeChangesTheToken: "a downgrade mints a new token"
         => "downgrade/is_not_undone_by_a_late_claim", "keeps token and place";
-    DowngradeWakesNobody: "a downgrade rings nobody whom it lets in"
+    DowngradeWakesNobody: "a downgrade notifies none of those whom it lets in"
         => "downgrade/wakes_readers_at_once", "the push of a downgrade";
     LateClaimUndoesDowngrade: "an exclusive claim that comes after the downgrade makes it exclusive again"
         => "downgrade/is_not_undone_by_a_late_claim", "exclusive again";

@@ -141,7 +141,7 @@ impl Broken {
         self.world.memory().release_after(&asked, place, rest).await?;
         if !self.is(Defect::LapsesSilently) {
             let waiting = |k: &&crate::world::Known| k.waits && k.claim.name == claim.name;
-            self.world.known().iter().filter(waiting).for_each(|k| k.bells.claim_again(k.claim.id));
+            self.world.known().iter().filter(waiting).for_each(|k| k.notifier.claim_again(k.claim.id));
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leasehold_conformance::{FencedResource, Harness, Need, Powers};
-use leasehold_core::seam::{Backend, Bells, Claim, Grant, Moment, async_trait};
+use leasehold_core::seam::{Backend, Claim, Grant, Moment, Notifier, async_trait};
 use leasehold_core::{Fenced, Result};
 use leasehold_memory::Memory;
 
@@ -28,7 +28,7 @@ pub(crate) struct Known {
     pub(crate) claim: Claim,
     /// The claim as the store has it.
     pub(crate) asked: Claim,
-    pub(crate) bells: Bells,
+    pub(crate) notifier: Notifier,
     pub(crate) sent: Moment,
     pub(crate) waits: bool,
     pub(crate) grant: Option<Grant>,

@@ -25,7 +25,7 @@ fn held(clock: &Clock, ttl: Duration) -> Arc<Standing> {
     standing
 }
 
-/// Between the look and the flight a hold may be lost, by a bell or by time. It is not renewed, nor forgotten.
+/// Between the look and the flight a hold may be lost, by a notification or by time. It is not renewed, nor forgotten.
 #[test]
 fn what_is_lost_while_a_batch_is_made_comes_up_again() {
     let clock = VirtualClock::new().clock();

@@ -260,7 +260,7 @@ async fn an_answer_after_the_lease_is_none() {
     .await;
 }
 
-/// No bell, no word of the store about when to look: it looks by itself at least once per lease.
+/// No notification, no word of the store about when to look: it looks by itself at least once per lease.
 #[tokio::test]
 async fn looks_again_once_per_lease() {
     in_time(async {

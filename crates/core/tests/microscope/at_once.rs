@@ -235,16 +235,16 @@ async fn bad_input_is_refused_before_anything_is_sent() {
     assert!(log.parties().is_empty());
 }
 
-/// A bell may tell of some of them what a reply did not.
+/// A notification may tell of some of them what a reply did not.
 #[tokio::test]
 async fn they_are_granted_when_each_of_them_is() {
     for told in 1..=2 {
         let (script, time, log) = Script::new();
-        let (bells, clock) = (script.bells(), time.clock());
+        let (notifier, clock) = (script.notifier(), time.clock());
         let store = script
             .claims_of_all(move |claims, n| {
                 let tell = |claim: &Claim| match granted_since(claim, 1, clock.now()) {
-                    Claimed::Granted(grant) => bells.granted(claim.id, grant),
+                    Claimed::Granted(grant) => notifier.granted(claim.id, grant),
                     other => panic!("{other:?}"),
                 };
                 claims.iter().take(told).for_each(tell);
@@ -260,11 +260,11 @@ async fn they_are_granted_when_each_of_them_is() {
 #[tokio::test]
 async fn one_that_is_evicted_ends_the_whole() {
     let (script, _time, log) = Script::new();
-    let bells = script.bells();
+    let notifier = script.notifier();
     let store = generous(script, &Claims::default()).store();
     let guard = store.multi(["a", "b"]).acquire().await.unwrap();
     let lost = guard.lost();
-    bells.lost(log.parties()[0][1], Loss::Evicted);
+    notifier.lost(log.parties()[0][1], Loss::Evicted);
     assert_eq!(in_time(lost).await, Loss::Evicted);
     assert_eq!(guard.check().unwrap_err().name(), Some(&Name::new("b")));
 }

@@ -176,7 +176,7 @@ async fn nothing_is_renewed_that_was_given_back() {
 async fn nothing_is_renewed_that_was_lost() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let bells = script.bells();
+        let notifier = script.notifier();
         let store = script.store();
         let mut ids = Vec::new();
         let (first, second) = (store.lock("a").acquire().await.unwrap(), {
@@ -188,7 +188,7 @@ async fn nothing_is_renewed_that_was_lost() {
                 ids.push(id);
             }
         }
-        bells.lost(ids[1], leasehold_core::Loss::Evicted);
+        notifier.lost(ids[1], leasehold_core::Loss::Evicted);
         assert!(first.is_valid() && !second.is_valid());
         pass(&time, TTL, ms(100)).await;
         assert!(log.renewals() >= 2);

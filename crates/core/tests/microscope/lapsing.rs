@@ -11,7 +11,7 @@ async fn the_store_is_asked_once_and_left_alone() {
     in_time(async {
         for by_drop in [false, true] {
             let (script, time, log) = Script::new();
-            let bells = script.bells();
+            let notifier = script.notifier();
             let store = script.lapses(async |_, _| Ok(())).store();
             let guard = store.lock("a").min_hold(TTL * 3).acquire().await.unwrap();
             pass(&time, TTL, ms(100)).await;
@@ -23,7 +23,7 @@ async fn the_store_is_asked_once_and_left_alone() {
                 guard.release().await.unwrap();
             }
             assert_eq!(log.lapses(), [TTL * 2], "by drop: {by_drop}");
-            assert_eq!(format!("{bells:?}"), "Bells(0 ears)");
+            assert_eq!(format!("{notifier:?}"), "Notifier(0 listeners)");
             pass(&time, TTL * 4, ms(100)).await;
             assert_eq!((log.renewals(), log.releases(), log.lapses().len()), (renewals, 0, 1));
             drop(store);
@@ -38,7 +38,7 @@ async fn the_store_is_asked_once_and_left_alone() {
 async fn only_within_min_hold_and_only_what_is_ours() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let bells = script.bells();
+        let notifier = script.notifier();
         let store = script.lapses(async |_, _| Ok(())).store();
         let guard = store.lock("a").min_hold(TTL).acquire().await.unwrap();
         pass(&time, TTL, ms(100)).await;
@@ -47,7 +47,7 @@ async fn only_within_min_hold_and_only_what_is_ours() {
         let Some(Call::Claim(id)) = log.calls().into_iter().rfind(|call| matches!(call, Call::Claim(_))) else {
             panic!()
         };
-        bells.lost(id, Loss::Evicted);
+        notifier.lost(id, Loss::Evicted);
         assert_eq!(guard.release().await.unwrap_err().loss(), Some(Loss::Evicted));
         log.until_released(2).await;
         assert!(log.lapses().is_empty());

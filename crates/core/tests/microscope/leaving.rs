@@ -1,4 +1,4 @@
-//! Is everything gone when everybody has gone? No task, no backend, no ear may stay behind.
+//! Is everything gone when everybody has gone? No task, no backend, no listener may stay behind.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,19 +14,19 @@ struct Scene {
     store: Store,
     time: VirtualClock,
     log: Log,
-    bells: leasehold_core::seam::Bells,
+    notifier: leasehold_core::seam::Notifier,
 }
 
-/// Plays a scenario and looks around afterwards: at most one lease later the backend is dropped, and no ear is open.
+/// Plays a scenario and looks around afterwards: at most one lease later the backend is dropped, and no listener is open.
 async fn leaves_nothing<F: Future<Output = ()>>(script: impl Fn(Script) -> Script, scenario: impl FnOnce(Scene) -> F) {
     in_time(async {
         let (raw, time, log) = Script::new();
-        let bells = raw.bells();
+        let notifier = raw.notifier();
         let store = script(raw).store();
-        scenario(Scene { store, time: time.clone(), log: log.clone(), bells: bells.clone() }).await;
+        scenario(Scene { store, time: time.clone(), log: log.clone(), notifier: notifier.clone() }).await;
         driven(&time, log.until(1, |call| *call == Call::Dropped)).await;
         settle().await;
-        assert_eq!(format!("{bells:?}"), "Bells(0 ears)");
+        assert_eq!(format!("{notifier:?}"), "Notifier(0 listeners)");
     })
     .await;
 }
@@ -128,7 +128,7 @@ async fn nothing_of_a_loss() {
     leaves_nothing(as_it_is, async |scene| {
         let guard = scene.store.lock("a").acquire().await.unwrap();
         let Call::Claim(id) = scene.log.calls()[0] else { panic!("{:?}", scene.log.calls()) };
-        scene.bells.lost(id, Loss::Gone);
+        scene.notifier.lost(id, Loss::Gone);
         assert_eq!(guard.lost().await, Loss::Gone);
     })
     .await;
@@ -161,7 +161,7 @@ async fn nothing_of_min_hold() {
             assert!(scene.log.renewals() >= 5);
             settle().await;
             if kept.is_some() {
-                assert_eq!(format!("{:?}", scene.bells), "Bells(0 ears)");
+                assert_eq!(format!("{:?}", scene.notifier), "Notifier(0 listeners)");
             }
         })
         .await;

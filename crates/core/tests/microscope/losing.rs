@@ -121,7 +121,7 @@ async fn a_slow_renewal_counts_from_its_send() {
 async fn a_stale_push_is_not_believed() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let bells = script.bells();
+        let notifier = script.notifier();
         let script = script.claims(async |claim, _| Ok(waiting(&claim)));
         let store = script.store();
         let sent = time.clock().now();
@@ -130,18 +130,18 @@ async fn a_stale_push_is_not_believed() {
         let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
         pass(&time, TTL * 2, ms(100)).await;
         let claims = log.claims();
-        bells.granted(id, Grant::new(Place::new("p"), FencingToken::new(1), Validity::since(sent, TTL)));
+        notifier.granted(id, Grant::new(Place::new("p"), FencingToken::new(1), Validity::since(sent, TTL)));
         settle().await;
         assert!(!acquire.is_finished());
-        assert!(log.claims() > claims, "the push is at least a bell");
+        assert!(log.claims() > claims, "the push is at least a notification");
         // One that grew from a living attempt is believed, and counts from that attempt.
         let recent = time.clock().now();
         time.advance(ms(500));
-        bells.granted(id, Grant::new(Place::new("p"), FencingToken::new(2), Validity::since(recent, TTL)));
+        notifier.granted(id, Grant::new(Place::new("p"), FencingToken::new(2), Validity::since(recent, TTL)));
         let guard = acquire.await.unwrap().unwrap();
         assert_eq!((guard.fencing_token().get(), guard.remaining()), (2, GOOD - ms(500)));
         // And an older or doubled one changes nothing any more.
-        bells.granted(id, Grant::new(Place::new("p"), FencingToken::new(2), Validity::since(sent, TTL)));
+        notifier.granted(id, Grant::new(Place::new("p"), FencingToken::new(2), Validity::since(sent, TTL)));
         assert_eq!((guard.fencing_token().get(), guard.remaining()), (2, GOOD - ms(500)));
     })
     .await;
@@ -153,7 +153,7 @@ async fn a_stale_push_is_not_believed() {
 async fn an_answer_about_a_place_is_none_about_the_grant() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let (bells, answer) = (script.bells(), Arc::new(Notify::new()));
+        let (notifier, answer) = (script.notifier(), Arc::new(Notify::new()));
         let script = script
             .claims(async |claim, n| Ok(if n == 0 { waiting(&claim) } else { granted(&claim, n as u64) }))
             .renewals({
@@ -174,7 +174,7 @@ async fn an_answer_about_a_place_is_none_about_the_grant() {
         log.until_claimed(1).await;
         pass(&time, TTL / 2, ms(100)).await;
         assert_eq!(log.renewals(), 1);
-        bells.everyone();
+        notifier.notify_all();
         let guard = acquire.await.unwrap().unwrap();
         answer.notify_one();
         settle().await;
@@ -185,16 +185,16 @@ async fn an_answer_about_a_place_is_none_about_the_grant() {
     .await;
 }
 
-/// The bell says that it is gone: at once, and the claim is withdrawn without a word from the user.
+/// The notification says that it is gone: at once, and the claim is withdrawn without a word from the user.
 #[tokio::test]
 async fn a_bell_ends_a_hold() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let bells = script.bells();
+        let notifier = script.notifier();
         let store = script.store();
         let guard = store.lock("a").acquire().await.unwrap();
         let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
-        bells.lost(id, Loss::Evicted);
+        notifier.lost(id, Loss::Evicted);
         assert_eq!(guard.lost().now_or_never(), Some(Loss::Evicted));
         pass(&time, TTL, ms(100)).await;
         assert!(log.releases() >= 1);
@@ -208,14 +208,14 @@ async fn a_bell_ends_a_hold() {
 async fn comes_at_an_end_that_was_shortened() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let bells = script.bells();
+        let notifier = script.notifier();
         let began = time.clock().now();
         let store = script.renewals(async |_, _| std::future::pending().await).store();
         let guard = store.lock("a").acquire().await.unwrap();
         let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
         let lost = tokio::spawn(guard.lost());
         settle().await;
-        bells.shortened(id, Validity::since(began, TTL / 10));
+        notifier.shortened(id, Validity::since(began, TTL / 10));
         pass(&time, TTL / 10, ms(10)).await;
         assert_eq!(lost.now_or_never().map(Result::unwrap), Some(Loss::Expired));
         assert!(log.renewals() >= 1, "and what is left was asked for at once");

@@ -69,7 +69,7 @@ async fn ten_thousand_holds_live_on_a_slow_store() {
 async fn a_client_that_stood_still_catches_up() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let (bells, clock, cut) = (script.bells(), time.clock(), watch::Sender::new(false));
+        let (notifier, clock, cut) = (script.notifier(), time.clock(), watch::Sender::new(false));
         let script = script.renews_by(256).renewals({
             let cut = cut.clone();
             move |all, _| {
@@ -106,7 +106,7 @@ async fn a_client_that_stood_still_catches_up() {
         cut.send_replace(true);
         pass(&time, ms(20), ms(10)).await;
         cut.send_replace(false);
-        bells.everyone();
+        notifier.notify_all();
         pass(&time, TTL, ms(10)).await;
         let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
         assert_eq!(lost, 0, "lost after a cut, {} requests", log.renewals());

@@ -44,13 +44,13 @@ fn within_a_minute(work: impl Future<Output = ()> + Send + 'static) {
     told.recv_timeout(Duration::from_secs(60)).expect("it hangs, or has failed");
 }
 
-/// A hold ends by time, by a bell, by release, by close, by a new grant: whoever is woken by that gives other locks back.
+/// A hold ends by time, by a notification, by release, by close, by a new grant: whoever is woken by that gives other locks back.
 #[test]
 fn a_waker_may_give_locks_back() {
     for ending in 0..6 {
         within_a_minute(async move {
             let (script, time, log) = Script::new();
-            let bells = script.bells();
+            let notifier = script.notifier();
             let script = script.claims(async |claim, n| Ok(granted(&claim, n as u64 + 1)));
             let script = script.renewals(async |_, _| std::future::pending().await);
             let store = script.store();
@@ -73,7 +73,7 @@ fn a_waker_may_give_locks_back() {
                     time.advance(TTL);
                     assert!(!watched.is_valid());
                 }
-                1 => bells.lost(id, leasehold_core::Loss::Evicted),
+                1 => notifier.lost(id, leasehold_core::Loss::Evicted),
                 2 => drop(watched.release().await),
                 3 => driven(&time, store.close(TTL)).await.unwrap(),
                 4 => drop(watched.confirm().await),

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use fastrand::Rng;
 use leasehold_core::seam::{
-    Bells, Claim, ClaimId, Claimed, Clock, Grant, Mode, Moment, Place, Queue, Renewal, Tenure, VirtualClock, Waiting,
+    Claim, ClaimId, Claimed, Clock, Grant, Mode, Moment, Notifier, Place, Queue, Renewal, Tenure, VirtualClock, Waiting,
 };
 use leasehold_core::{Contention, Error, FencingToken, Guard, Loss, Result};
 use tokio::runtime::{Builder, Runtime};
@@ -23,7 +23,7 @@ type Entries = Vec<(ClaimId, Moment)>;
 #[derive(Clone)]
 struct Leases {
     clock: Clock,
-    bells: Bells,
+    notifier: Notifier,
     lines: Arc<Mutex<HashMap<String, Entries>>>,
     tokens: Arc<Mutex<HashMap<ClaimId, u64>>>,
 }
@@ -32,7 +32,7 @@ impl Leases {
     fn script() -> (Script, VirtualClock, Log, Leases) {
         let (script, time, log) = Script::new();
         let leases =
-            Leases { clock: time.clock(), bells: script.bells(), lines: Arc::default(), tokens: Arc::default() };
+            Leases { clock: time.clock(), notifier: script.notifier(), lines: Arc::default(), tokens: Arc::default() };
         let (claims, renews, releases) = (leases.clone(), leases.clone(), leases.clone());
         let script = script
             .claims(move |claim, _| std::future::ready(Ok(claims.claim(&claim))))
@@ -84,7 +84,7 @@ impl Leases {
             line.first().map(|(id, _)| *id)
         });
         if let Some(next) = next {
-            self.bells.claim_again(next);
+            self.notifier.claim_again(next);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::seam::{
-    Backend, Bells, Claim, ClaimId, Claimed, ClaimedAll, Clock, Grant, Moment, Observing, Place, Renewal, Tenure,
+    Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, Grant, Moment, Notifier, Place, Renewal, Subscription, Tenure,
     Validity, VirtualClock, Waiting, async_trait,
 };
 use leasehold_core::{Contention, Error, ErrorKind, Fairness, FencingToken, Guarantees, Line, Name, Result, Store};
@@ -123,7 +123,7 @@ type Hook<A, T> = Box<dyn Fn(A, usize) -> BoxFuture<'static, Result<T>> + Send +
 /// A scripted store. Each hook gets what was asked and how often it was asked before.
 pub(crate) struct Script {
     clock: Clock,
-    bells: Option<Bells>,
+    notifier: Option<Notifier>,
     log: Log,
     claim: Hook<Claim, Claimed>,
     /// A script without it takes names one after the other.
@@ -149,7 +149,7 @@ impl Script {
     pub(crate) fn on(clock: Clock) -> Script {
         Script {
             clock,
-            bells: Some(Bells::new()),
+            notifier: Some(Notifier::new()),
             log: Log(watch::Sender::new(Vec::new())),
             claim: Box::new(|claim, n| ready(Ok(granted(&claim, n as u64 + 1))).boxed()),
             claim_all: None,
@@ -164,8 +164,8 @@ impl Script {
         }
     }
 
-    pub(crate) fn bells(&self) -> Bells {
-        self.bells.clone().unwrap()
+    pub(crate) fn notifier(&self) -> Notifier {
+        self.notifier.clone().unwrap()
     }
 
     pub(crate) fn claims<F>(self, hook: impl Fn(Claim, usize) -> F + Send + Sync + 'static) -> Script
@@ -224,9 +224,9 @@ impl Script {
         Script { close: Box::new(move |(), n| hook((), n).boxed()), ..self }
     }
 
-    /// It rings no bells.
+    /// It sends no notifications.
     pub(crate) fn silent(self) -> Script {
-        Script { bells: None, ..self }
+        Script { notifier: None, ..self }
     }
 
     pub(crate) fn store(self) -> Store {
@@ -320,12 +320,12 @@ impl Backend for Watched {
             .min_hold_outlives_process(self.0.lapse.is_some())
     }
 
-    fn bells(&self) -> Option<&Bells> {
-        self.0.bells.as_ref()
+    fn notifier(&self) -> Option<&Notifier> {
+        self.0.notifier.as_ref()
     }
 
-    fn observe(&self, _: &Name) -> Observing {
-        self.0.bells.as_ref().map_or_else(Observing::none, |_| Observing::new(()))
+    fn observe(&self, _: &Name) -> Subscription {
+        self.0.notifier.as_ref().map_or_else(Subscription::none, |_| Subscription::new(()))
     }
 
     fn clock(&self) -> Clock {

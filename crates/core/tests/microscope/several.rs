@@ -67,7 +67,7 @@ async fn one_deadline_for_all_and_nothing_kept() {
 #[tokio::test]
 async fn the_first_may_be_lost_while_the_last_is_waited_for() {
     let (script, time, log) = Script::new();
-    let bells = script.bells();
+    let notifier = script.notifier();
     let free = Arc::new(AtomicBool::new(false));
     let is_free = free.clone();
     let script = script
@@ -81,7 +81,7 @@ async fn the_first_may_be_lost_while_the_last_is_waited_for() {
     log.until_claimed(2).await;
     pass(&time, TTL, ms(100)).await;
     free.store(true, Ordering::SeqCst);
-    bells.everyone();
+    notifier.notify_all();
     let error = in_time(driven(&time, taking)).await.unwrap().unwrap_err();
     assert_eq!(
         (error.kind(), error.loss(), error.name()),
@@ -111,7 +111,7 @@ async fn a_release_that_is_dropped_midway_goes_on() {
 #[tokio::test]
 async fn a_loss_says_more_than_a_failed_release() {
     let (script, _time, _log) = Script::new();
-    let bells = script.bells();
+    let notifier = script.notifier();
     let lost = Arc::new(Mutex::new(None));
     let first = lost.clone();
     let store = script
@@ -126,7 +126,7 @@ async fn a_loss_says_more_than_a_failed_release() {
     let guard = store.multi(["a", "b"]).acquire().await.unwrap();
     let watch = guard.lost();
     let id = lost.lock().unwrap().unwrap();
-    bells.lost(id, Loss::Evicted);
+    notifier.lost(id, Loss::Evicted);
     assert_eq!(in_time(watch).await, Loss::Evicted);
     assert!(guard.remaining() == Duration::ZERO && guard.get("b").unwrap().is_valid());
     settle().await;

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
-use leasehold_core::seam::{Backend, Bells, Claim, Claimed, Clock, Renewal, Tenure, VirtualClock};
+use leasehold_core::seam::{Backend, Claim, Claimed, Clock, Notifier, Renewal, Tenure, VirtualClock};
 use leasehold_core::{
     Acquire, Contention, DistributedLock, Election, Error, FenceGate, Fenced, FencingToken, Guarantees, Guard, Held,
     Leader, Leadership, Lease, Line, Lock, Loss, Lost, Multi, MultiGuard, Name, Observer, Options, Owner, Ran, RwLock,
@@ -41,7 +41,7 @@ fn types_go_everywhere() {
     everywhere::<Line>();
     everywhere::<Guarantees>();
     everywhere::<Ran<()>>();
-    everywhere::<Bells>();
+    everywhere::<Notifier>();
     everywhere::<Clock>();
     everywhere::<VirtualClock>();
     everywhere::<Claim>();

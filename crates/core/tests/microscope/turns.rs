@@ -11,20 +11,20 @@ fn turns(claim: &Claim, n: usize) -> Claimed {
     Claimed::Granted(grant.turns(64))
 }
 
-/// A bell says that the hold is gone. Whoever stands behind it in this process goes to the store at once, not when the keeper
+/// A notification says that the hold is gone. Whoever stands behind it in this process goes to the store at once, not when the keeper
 /// next looks, and not when the lost guard is dropped.
 #[tokio::test]
 async fn whoever_stands_behind_an_evicted_hold_goes_to_the_store() {
     in_time(async {
         let (script, _time, log) = Script::new();
-        let bells = script.bells();
+        let notifier = script.notifier();
         let store = script.claims(async |claim, n| Ok(turns(&claim, n))).store();
         let lock = store.lock("a").fast();
         let first = lock.acquire().await.unwrap();
         let second = tokio::spawn(lock.acquire());
         settle().await;
         let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
-        bells.lost(id, Loss::Evicted);
+        notifier.lost(id, Loss::Evicted);
         let second = second.await.unwrap().unwrap();
         assert_eq!((second.fencing_token().get(), log.claims()), (65, 2));
         assert_eq!(first.release().await.unwrap_err().loss(), Some(Loss::Evicted));
@@ -79,7 +79,7 @@ async fn a_store_in_trouble_is_borne_with_once_for_all() {
 async fn only_the_turn_that_is_can_be_evicted() {
     in_time(async {
         let (script, _time, log) = Script::new();
-        let bells = script.bells();
+        let notifier = script.notifier();
         let script = script.claims(async |claim, n| Ok(turns(&claim, n)));
         let script = script
             .looks(async |_, _| Ok(Line::new(vec![Entry::new("task 1").token(FencingToken::new(1))], Vec::new())));
@@ -111,7 +111,7 @@ async fn only_the_turn_that_is_can_be_evicted() {
         let third = third.await.unwrap().unwrap();
         assert_eq!((third.fencing_token().get(), log.claims()), (65, 2));
         let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
-        bells.lost(id, Loss::Evicted);
+        notifier.lost(id, Loss::Evicted);
         assert!(third.is_valid());
     })
     .await;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Bells, VirtualClock};
+use leasehold_core::seam::{Notifier, VirtualClock};
 use leasehold_core::{Entry, ErrorKind, FencingToken, Line, Name, Observer, Store};
 
 use crate::script::{Log, Script, TTL, driven, error, in_time, ms, settle};
@@ -25,13 +25,13 @@ impl Throne {
 
 struct Scene {
     store: Store,
-    bells: Option<Bells>,
+    notifier: Option<Notifier>,
     time: VirtualClock,
     log: Log,
     throne: Throne,
 }
 
-fn scene(rings: bool) -> Scene {
+fn scene(pushed: bool) -> Scene {
     let (script, time, log) = Script::new();
     let throne = Throne::default();
     let shown = throne.clone();
@@ -39,9 +39,9 @@ fn scene(rings: bool) -> Scene {
         let line = shown.line();
         async move { Ok(line) }
     });
-    let bells = rings.then(|| script.bells());
-    let script = if rings { script } else { script.silent() };
-    Scene { store: script.store(), bells, time, log, throne }
+    let notifier = pushed.then(|| script.notifier());
+    let script = if pushed { script } else { script.silent() };
+    Scene { store: script.store(), notifier, time, log, throne }
 }
 
 fn value(observer: &Observer) -> Option<(&str, u64)> {
@@ -59,20 +59,20 @@ async fn is_quiet(observer: &mut Observer) {
 
 #[tokio::test]
 async fn a_ring_is_looked_at_without_a_nap() {
-    let Scene { store, bells, log, throne, .. } = scene(true);
-    let bells = bells.unwrap();
+    let Scene { store, notifier, log, throne, .. } = scene(true);
+    let notifier = notifier.unwrap();
     let mut observer = store.election("a").observe().await.unwrap();
     assert_eq!(value(&observer), None);
     is_quiet(&mut observer).await;
     let looks = log.looks();
-    bells.stirred(&Name::new("b"));
+    notifier.holder_changed(&Name::new("b"));
     throne.seat("one", 1);
     let changed = tokio::spawn(async move {
         observer.changed().await.unwrap();
         observer
     });
     settle().await;
-    // Whoever begins to wait looks once; the ring for another name is no reason to.
+    // Whoever begins to wait looks once; the notification for another name is no reason to.
     assert!(changed.is_finished() && log.looks() == looks + 1, "{} looks", log.looks() - looks);
     let mut observer = changed.await.unwrap();
     assert_eq!(value(&observer), Some(("one", 1)));
@@ -82,14 +82,14 @@ async fn a_ring_is_looked_at_without_a_nap() {
     });
     settle().await;
     throne.seat("one", 2);
-    bells.stirred(&Name::new("a"));
+    notifier.holder_changed(&Name::new("a"));
     let observer = in_time(changed).await.unwrap();
     assert_eq!(value(&observer), Some(("one", 2)), "the same value of another term is a change");
 }
 
 #[tokio::test]
 async fn rings_that_were_missed_may_have_been_for_it() {
-    let Scene { store, bells, throne, .. } = scene(true);
+    let Scene { store, notifier, throne, .. } = scene(true);
     let mut observer = store.election("a").observe().await.unwrap();
     let changed = tokio::spawn(async move {
         observer.changed().await.unwrap();
@@ -98,15 +98,15 @@ async fn rings_that_were_missed_may_have_been_for_it() {
     settle().await;
     throne.seat("one", 1);
     for i in 0..1000 {
-        bells.as_ref().unwrap().stirred(&Name::new(format!("other {i}")));
+        notifier.as_ref().unwrap().holder_changed(&Name::new(format!("other {i}")));
     }
     assert_eq!(value(&in_time(changed).await.unwrap()), Some(("one", 1)));
 }
 
 #[tokio::test]
 async fn it_looks_by_itself_where_nobody_rings_and_not_all_the_time() {
-    for (rings, most) in [(false, 8 + 1), (true, 2 + 1)] {
-        let Scene { store, time, log, throne, .. } = scene(rings);
+    for (pushed, most) in [(false, 8 + 1), (true, 2 + 1)] {
+        let Scene { store, time, log, throne, .. } = scene(pushed);
         let mut observer = store.election("a").observe().await.unwrap();
         let before = log.looks();
         let changed = tokio::spawn(async move {
@@ -115,7 +115,7 @@ async fn it_looks_by_itself_where_nobody_rings_and_not_all_the_time() {
         });
         crate::script::pass(&time, Duration::from_secs(2), ms(10)).await;
         let looks = log.looks() - before;
-        assert!((2..=most).contains(&looks), "{looks} looks in two seconds, rung: {rings}");
+        assert!((2..=most).contains(&looks), "{looks} looks in two seconds, notified: {pushed}");
         throne.seat("one", 1);
         let observer = in_time(driven(&time, changed)).await.unwrap();
         assert_eq!(value(&observer), Some(("one", 1)));

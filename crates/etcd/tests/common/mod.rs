@@ -48,7 +48,7 @@ pub(crate) fn waiting(answer: Result<Claimed>) -> Waiting {
     }
 }
 
-/// Claims again until it is granted: what core does at the bell.
+/// Claims again until it is granted: what core does at the notification.
 pub(crate) async fn becomes_granted(etcd: &Etcd, claim: &Claim) -> Grant {
     loop {
         match etcd.claim(claim).await {

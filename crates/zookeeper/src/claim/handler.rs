@@ -17,7 +17,7 @@ impl Tenant for Claims {
         if session.is_shortened() {
             Claims::shortened(session);
         }
-        grants(session).into_iter().for_each(|(id, grant)| session.bells.granted(id, grant));
+        grants(session).into_iter().for_each(|(id, grant)| session.notifier.granted(id, grant));
         let _ = session.limited(clear(session, |_| true)).await;
     }
 
@@ -26,7 +26,7 @@ impl Tenant for Claims {
     }
 
     fn shortened(session: &Session) {
-        grants(session).into_iter().for_each(|(id, grant)| session.bells.shortened(id, grant.validity));
+        grants(session).into_iter().for_each(|(id, grant)| session.notifier.shortened(id, grant.validity));
     }
 
     fn is_idle(&self) -> bool {

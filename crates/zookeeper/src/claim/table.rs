@@ -101,7 +101,7 @@ pub(crate) fn grants(session: &Session) -> Vec<(ClaimId, Grant)> {
 /// These claims have nothing in the store any more. Rings for them, and says how many there were.
 pub(crate) fn lose(session: &Session, loss: Loss, which: impl Fn(&Kept) -> bool) -> usize {
     let lost: Vec<ClaimId> = session.tenant().kept.extract_if(|_, kept| which(kept)).map(|(id, _)| id).collect();
-    lost.iter().for_each(|id| session.bells.lost(*id, loss));
+    lost.iter().for_each(|id| session.notifier.lost(*id, loss));
     lost.len()
 }
 

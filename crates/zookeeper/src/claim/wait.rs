@@ -86,10 +86,10 @@ impl Attempt<'_> {
     fn ring_for(&self, entry: &Node, watchers: Vec<OneshotWatcher>) {
         let (session, id) = (self.session, self.claim.id);
         let rings = watchers.into_iter().map(|watcher| {
-            let (bells, watching) = (session.bells.clone(), self.client.watch(watcher));
+            let (notifier, watching) = (session.notifier.clone(), self.client.watch(watcher));
             async move {
                 watching.await;
-                bells.claim_again(id);
+                notifier.claim_again(id);
             }
         });
         if let Some(kept) = session.tenant().at(id, entry) {

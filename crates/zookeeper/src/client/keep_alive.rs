@@ -38,7 +38,7 @@ pub(crate) async fn live<T: Tenant>(session: Arc<Session<T>>, mut bell: Option<B
             break Loss::Gone;
         }
         match attach(&session).await {
-            Ok(()) => session.bells.everyone(), // whoever watches may have missed something
+            Ok(()) => session.notifier.notify_all(), // whoever watches may have missed something
             Err(loss) => break loss,
         }
     };

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use leasehold_core::seam::{Bells, Moment, Validity, locked};
+use leasehold_core::seam::{Moment, Notifier, Validity, locked};
 use leasehold_core::{Loss, Result};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -46,7 +46,7 @@ pub(crate) trait Tenant: Default + Send + 'static {
 /// One session, until it ends.
 pub(crate) struct Session<T> {
     /// What its tenant rings.
-    pub(crate) bells: Bells,
+    pub(crate) notifier: Notifier,
     pub(crate) config: Arc<Config>,
     /// What the server knows it by.
     info: SessionInfo,
@@ -77,7 +77,7 @@ pub(crate) struct Life {
 
 impl<T: Tenant> Session<T> {
     /// Makes a session whose timeout is as near to `ttl` as the server allows, and keeps it alive.
-    pub(crate) async fn open(config: &Arc<Config>, bells: &Bells, ttl: Duration) -> Result<Arc<Session<T>>> {
+    pub(crate) async fn open(config: &Arc<Config>, notifier: &Notifier, ttl: Duration) -> Result<Arc<Session<T>>> {
         // ZooKeeper counts in milliseconds, and a lease is never shorter than was asked for.
         let ttl = ttl.saturating_add(Duration::from_nanos(999_999));
         let asked = Moment::now();
@@ -85,8 +85,8 @@ impl<T: Tenant> Session<T> {
         let proof = Proof::new(asked, client.session_timeout());
         let life = Life { proof, fresh: asked, used: Moment::now(), attended: true };
         let (info, life, link) = (client.session().clone(), Mutex::new(life), watch::Sender::new(Link::Up(client)));
-        let (bells, config, tenant) = (bells.clone(), config.clone(), Mutex::default());
-        let session = Arc::new(Session { bells, config, info, ttl, tenant, life, link });
+        let (notifier, config, tenant) = (notifier.clone(), config.clone(), Mutex::default());
+        let session = Arc::new(Session { notifier, config, info, ttl, tenant, life, link });
         // A server that cannot say which nodes a session has is too old to tell a loss.
         session.nodes().await.map_err(reading)?;
         let bell = keep_alive::listen(&session).await.map_err(reading)?;

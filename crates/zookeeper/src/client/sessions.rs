@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold_core::seam::{Bells, locked};
+use leasehold_core::seam::{Notifier, locked};
 use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Result};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -33,7 +33,7 @@ enum Length {
 pub(crate) struct Sessions<T: Tenant> {
     config: Arc<Config>,
     /// Rung when the sessions' watches may have missed something, and by whoever lives in them.
-    pub(crate) bells: Bells,
+    pub(crate) notifier: Notifier,
     open: Mutex<HashMap<Length, Arc<Session<T>>>>,
     /// One makes a session, the others wait for it. Closed with the client.
     turn: Semaphore,
@@ -42,7 +42,12 @@ pub(crate) struct Sessions<T: Tenant> {
 impl<T: Tenant> Sessions<T> {
     /// No sessions yet.
     pub(crate) fn new(config: Config) -> Sessions<T> {
-        Sessions { config: Arc::new(config), bells: Bells::new(), open: Mutex::default(), turn: Semaphore::new(1) }
+        Sessions {
+            config: Arc::new(config),
+            notifier: Notifier::new(),
+            open: Mutex::default(),
+            turn: Semaphore::new(1),
+        }
     }
 
     /// The session for leases of `ttl`, a new one if there is none (any more). Its timeout is that, or longer: beyond the first
@@ -60,7 +65,7 @@ impl<T: Tenant> Sessions<T> {
                 Length::of_another(ttl, &open)
             };
             let (Length::Exact(asked) | Length::Shared(asked)) = length;
-            let session = Session::open(&self.config, &self.bells, asked).await?;
+            let session = Session::open(&self.config, &self.notifier, asked).await?;
             let mut open = locked(&self.open);
             if self.turn.is_closed() {
                 drop(session.leave());
