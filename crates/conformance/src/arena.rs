@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Queue, Waiting};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, WaitPolicy, Waiting};
 use leasehold_core::{ErrorKind, Guard, Name, Result, Store};
 use tokio::task::JoinHandle;
 
@@ -100,15 +100,15 @@ impl Arena {
     }
 
     /// A claim for cases that talk to the seam.
-    pub fn claim(&self, name: &str, queue: Queue) -> Claim {
-        self.claim_as(name, Mode::Exclusive, queue)
+    pub fn claim(&self, name: &str, policy: WaitPolicy) -> Claim {
+        self.claim_as(name, Mode::Exclusive, policy)
     }
 
     /// A claim of this mode. Where nothing is fair, it is fast.
-    pub fn claim_as(&self, name: &str, mode: Mode, queue: Queue) -> Claim {
+    pub fn claim_as(&self, name: &str, mode: Mode, policy: WaitPolicy) -> Claim {
         let lacks_order = self.harness.powers().lack(&[Need::Fair]).is_some();
-        let queue = if queue == Queue::Fair && lacks_order { Queue::Fast } else { queue };
-        Claim::new(self.full(name), mode, queue, self.ttl(), "suite")
+        let policy = if policy == WaitPolicy::Fair && lacks_order { WaitPolicy::Fast } else { policy };
+        Claim::new(self.full(name), mode, policy, self.ttl(), "suite")
     }
 
     /// Waits until nobody holds and nobody waits for `name`, at most one lease and the store's lateness.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::backoff::{Backoff, jittered};
 use crate::candidate::{Answer, Candidate, Woken};
-use crate::claim::{Claim, Queue};
+use crate::claim::{Claim, WaitPolicy};
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
@@ -91,7 +91,7 @@ pub(crate) async fn acquire(
 ) -> Result<Taken> {
     client.ready()?;
     if let Wait::Try = wait {
-        claim.queue = Queue::Try;
+        claim.policy = WaitPolicy::Try;
     }
     let mut candidate = Candidate::new(client, claim, Vec::new());
     let granted = pursue(&mut candidate, wait, max_hold, troubled_since).await?;

@@ -46,7 +46,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
 
     /// Takes all of these, in one step, or none (S12). Core calls it only for as many claims as
     /// [`Guarantees::atomic_multi`] says, and for no fewer than two: all [`Exclusive`](crate::seam::Mode) and
-    /// [`Try`](crate::seam::Queue), with one TTL and label, of different names in their order. A store without such a step leaves it out.
+    /// [`Try`](crate::seam::WaitPolicy), with one TTL and label, of different names in their order. A store without such a step leaves it out.
     async fn claim_all(&self, _claims: &[Claim]) -> Result<ClaimedAll> {
         Err(Error::new(ErrorKind::Unsupported, "this store takes several names one after the other"))
     }

@@ -18,7 +18,7 @@ pub struct Claim {
     /// What it conflicts with.
     pub mode: Mode,
     /// Whether it waits, and how.
-    pub queue: Queue,
+    pub policy: WaitPolicy,
     /// The lease that is asked for. A store may grant more (and says so), never less.
     pub ttl: Duration,
     /// Who asks, for people to read.
@@ -27,8 +27,8 @@ pub struct Claim {
 
 impl Claim {
     /// A claim with a fresh id.
-    pub fn new(name: impl Into<Name>, mode: Mode, queue: Queue, ttl: Duration, label: &str) -> Claim {
-        Claim { name: name.into(), id: ClaimId::fresh(), mode, queue, ttl, label: label.into() }
+    pub fn new(name: impl Into<Name>, mode: Mode, policy: WaitPolicy, ttl: Duration, label: &str) -> Claim {
+        Claim { name: name.into(), id: ClaimId::fresh(), mode, policy, ttl, label: label.into() }
     }
 
     /// The same claim with another label: claiming again with it is how a holder proclaims a new value.
@@ -91,7 +91,7 @@ pub enum Mode {
 
 /// Whether a claim waits, and how. Exhaustive on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Queue {
+pub enum WaitPolicy {
     /// Now or not at all; leaves no place behind.
     Try,
     /// May take a free lock before older waiters that are `Fast` too, never before a live `Fair` one.

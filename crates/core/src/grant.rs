@@ -16,7 +16,7 @@ pub enum Claimed {
     Granted(Grant),
     /// It stands in line.
     Waiting(Waiting),
-    /// Somebody else holds it, and nothing of this claim is left in the store. Only to [`Queue::Try`](crate::seam::Queue).
+    /// Somebody else holds it, and nothing of this claim is left in the store. Only to [`WaitPolicy::Try`](crate::seam::WaitPolicy).
     Busy(Contention),
 }
 

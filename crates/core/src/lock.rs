@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::acquire::{Acquire, Wait, acquire};
-use crate::claim::{Claim, Mode, Queue};
+use crate::claim::{Claim, Mode, WaitPolicy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gate::{Entry, Gates, TurnWords};
 use crate::guard::Guard;
@@ -155,7 +155,7 @@ impl Lock {
         let label = self.value.clone().map_or(Ok(words.label), checked_value)?;
         let started = client.clock.now();
         // Turns among the tasks of a process are for claims that are alike and alone.
-        let mut lead = if words.queue == Queue::Fast && self.mode == Mode::Exclusive && self.value.is_none() {
+        let mut lead = if words.policy == WaitPolicy::Fast && self.mode == Mode::Exclusive && self.value.is_none() {
             let (name, label) = (self.name.clone(), label.clone());
             let turn = TurnWords { name, label, max_hold: words.max_hold, min_hold: words.min_hold };
             match Gates::enter(client, (full_name.clone(), self.mode, words.ttl), turn, wait).await? {
@@ -165,7 +165,7 @@ impl Lock {
         } else {
             None
         };
-        let claim = Claim::new(full_name, self.mode, words.queue, words.ttl, &label);
+        let claim = Claim::new(full_name, self.mode, words.policy, words.ttl, &label);
         let troubled_since = lead.as_ref().and_then(|lead| lead.troubled_since);
         let acquired = acquire(client, claim, wait.left(started, client), words.max_hold, troubled_since).await;
         if let (Err(e), Some(lead), Wait::Forever) = (&acquired, &mut lead, wait)

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::acquire::{Acquire, Taken, Wait, acquire_all};
-use crate::claim::{Claim, Mode, Queue};
+use crate::claim::{Claim, Mode, WaitPolicy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, while_held};
 use crate::hold::{Held, Hold};
@@ -120,7 +120,7 @@ impl Multi {
         let words = self.options.settle(&client.guarantees)?;
         let claim = |name: &Name| {
             let full_name = self.store.full_name(name).map_err(|e| e.with_name(name))?;
-            Ok(Claim::new(full_name, Mode::Exclusive, Queue::Try, words.ttl, &words.label))
+            Ok(Claim::new(full_name, Mode::Exclusive, WaitPolicy::Try, words.ttl, &words.label))
         };
         let (one, others) = (claim(first)?, others.iter().map(claim).collect::<Result<_>>()?);
         let taken = acquire_all(client, one, others, wait, words.max_hold).await;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use crate::claim::Queue;
+use crate::claim::WaitPolicy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guarantees::{Fairness, Guarantees};
 
@@ -35,7 +35,7 @@ pub struct Options {
     pub(crate) ttl: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Option<Duration>,
-    pub(crate) queue: Option<Queue>,
+    pub(crate) policy: Option<WaitPolicy>,
     pub(crate) label: Option<Arc<str>>,
 }
 
@@ -74,7 +74,7 @@ macro_rules! words {
             /// ([`Unsupported`](crate::ErrorKind::Unsupported)), and `fast` is the default.
             #[must_use = "a word is said by value: use what it returns"]
             pub fn fair(mut self) -> Self {
-                self.$($options)+.queue = Some(crate::claim::Queue::Fair);
+                self.$($options)+.policy = Some(crate::claim::WaitPolicy::Fair);
                 self
             }
 
@@ -83,7 +83,7 @@ macro_rules! words {
             /// lock before older `fast` waiters, never before a `fair` one; none of ours does.
             #[must_use = "a word is said by value: use what it returns"]
             pub fn fast(mut self) -> Self {
-                self.$($options)+.queue = Some(crate::claim::Queue::Fast);
+                self.$($options)+.policy = Some(crate::claim::WaitPolicy::Fast);
                 self
             }
 
@@ -112,38 +112,38 @@ pub(crate) struct Settled {
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Option<Duration>,
-    pub(crate) queue: Queue,
+    pub(crate) policy: WaitPolicy,
     pub(crate) label: Arc<str>,
 }
 
 impl Options {
     pub(crate) fn take_over(&mut self, other: &Options) {
-        let Options { ttl, max_hold, min_hold, queue, label } = other.clone();
+        let Options { ttl, max_hold, min_hold, policy, label } = other.clone();
         *self = Options {
             ttl: ttl.or(self.ttl),
             max_hold: max_hold.or(self.max_hold),
             min_hold: min_hold.or(self.min_hold),
-            queue: queue.or(self.queue),
+            policy: policy.or(self.policy),
             label: label.or_else(|| self.label.take()),
         };
     }
 
     pub(crate) fn settle(&self, store: &Guarantees) -> Result<Settled> {
-        let queue = match (self.queue, store.fairness) {
-            (Some(Queue::Fair), Fairness::None) => {
+        let policy = match (self.policy, store.fairness) {
+            (Some(WaitPolicy::Fair), Fairness::None) => {
                 let text = format!("{} keeps no order among those who wait, so nothing is fair on it", store.store);
                 return Err(Error::new(ErrorKind::Unsupported, text));
             }
-            (Some(queue), _) => queue,
-            (None, Fairness::None) => Queue::Fast,
-            (None, _) => Queue::Fair,
+            (Some(policy), _) => policy,
+            (None, Fairness::None) => WaitPolicy::Fast,
+            (None, _) => WaitPolicy::Fair,
         };
         let ttl = self.ttl.unwrap_or(DEFAULT_TTL.max(store.min_ttl));
         let settled = Settled {
             ttl,
             max_hold: self.max_hold,
             min_hold: self.min_hold,
-            queue,
+            policy,
             label: self.label.clone().unwrap_or_else(|| HOST_AND_PID.clone()),
         };
         let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, text));
@@ -190,17 +190,17 @@ mod tests {
         let defaults = Options::default().ttl(Duration::from_secs(5)).fast().label("a");
         let recipe = defaults.with(&Options::default().label("b"));
         let settled = recipe.settle(&Guarantees::none("x")).unwrap();
-        assert_eq!((settled.ttl, settled.queue, &*settled.label), (Duration::from_secs(5), Queue::Fast, "b"));
+        assert_eq!((settled.ttl, settled.policy, &*settled.label), (Duration::from_secs(5), WaitPolicy::Fast, "b"));
     }
 
     #[test]
     fn a_store_without_order_is_fast_and_refuses_fair() {
         let (orderless, strict) = (Guarantees::none("x"), Guarantees::none("x").fairness(Fairness::Strict));
-        let queue = |options: Options, store| options.settle(store).map(|words| words.queue).map_err(|e| e.kind());
-        assert_eq!(queue(Options::default(), &orderless), Ok(Queue::Fast));
-        assert_eq!(queue(Options::default().fair(), &orderless), Err(ErrorKind::Unsupported));
-        assert_eq!(queue(Options::default(), &strict), Ok(Queue::Fair));
-        assert_eq!(queue(Options::default().fair(), &strict), Ok(Queue::Fair));
+        let policy = |options: Options, store| options.settle(store).map(|words| words.policy).map_err(|e| e.kind());
+        assert_eq!(policy(Options::default(), &orderless), Ok(WaitPolicy::Fast));
+        assert_eq!(policy(Options::default().fair(), &orderless), Err(ErrorKind::Unsupported));
+        assert_eq!(policy(Options::default(), &strict), Ok(WaitPolicy::Fair));
+        assert_eq!(policy(Options::default().fair(), &strict), Ok(WaitPolicy::Fair));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::claim::{Claim, Mode, Place, Queue, Tenure};
+use crate::claim::{Claim, Mode, Place, Tenure, WaitPolicy};
 use crate::clock::{Clock, Moment};
 use crate::grant::{Grant, Validity};
 use crate::hold::TurnSlot;
@@ -169,7 +169,7 @@ impl Standing {
 
     /// The claim with which to ask for this hold again. If it is gone, it leaves no place in line.
     pub(crate) fn again(&self) -> Claim {
-        Claim { queue: Queue::Try, ..(*locked(&self.state).now).clone() }
+        Claim { policy: WaitPolicy::Try, ..(*locked(&self.state).now).clone() }
     }
 
     pub(crate) fn in_turn(&self, turn: TurnSlot) {
@@ -355,14 +355,14 @@ impl Listener for Standing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::claim::{Mode, Queue};
+    use crate::claim::{Mode, WaitPolicy};
     use crate::clock::VirtualClock;
 
     const TTL: Duration = Duration::from_secs(10);
 
     fn standing() -> (VirtualClock, Standing) {
         let time = VirtualClock::new();
-        let claim = Claim::new("a", Mode::Exclusive, Queue::Fair, TTL, "me");
+        let claim = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, TTL, "me");
         let standing = Standing::new(Arc::new(claim), time.clock());
         (time, standing)
     }

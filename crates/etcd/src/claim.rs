@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, PutOptions, ResponseHeader, TxnOp, TxnOpResponse};
 use leasehold_core::seam::{
-    Admission, Claim, ClaimId, Claimed, ClaimedAll, Mode, Moment, Queue, Waiting, admit, same_permits,
+    Admission, Claim, ClaimId, Claimed, ClaimedAll, Mode, Moment, WaitPolicy, Waiting, admit, same_permits,
 };
 use leasehold_core::{Contention, Error, ErrorKind, Name, Result};
 use leasehold_etcd_client::{Failure, LeasedKey, oldest};
@@ -73,7 +73,7 @@ impl Store {
                 answer => answer?,
             };
             for (i, (claim, found)) in claims.iter().zip(&found).enumerate() {
-                if found.created == 0 && claim.queue == Queue::Try {
+                if found.created == 0 && claim.policy == WaitPolicy::Try {
                     let before = found.line.before(i64::MAX);
                     same_permits(&before, claim.mode)?;
                     if admit(&before, claim.mode) != Admission::In {
@@ -130,7 +130,7 @@ impl Store {
             let exclusive = (claim.mode, own.mode) == (Mode::Exclusive, Mode::Exclusive);
             let look = TxnOp::get(&*line, Some(oldest(i64::from(exclusive))));
             let put = own.key.put(Value::now(&claim.label, claim.mode).write());
-            if claim.queue == Queue::Try {
+            if claim.policy == WaitPolicy::Try {
                 // Its own key is one of them.
                 when.push(Compare::create_revision(&*line, CompareOp::Less, seen + 1).with_prefix());
             } else {

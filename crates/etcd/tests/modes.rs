@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use common::*;
-use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Queue};
+use leasehold_core::seam::{Backend, Claim, Claimed, Mode, WaitPolicy};
 use leasehold_core::{ErrorKind, FencingToken, Loss, Store};
 use leasehold_testbed as testbed;
 
@@ -20,13 +20,13 @@ async fn store(server: &testbed::Etcd) -> Store {
     Store::new(client(server.addr()).await).ttl(LONG)
 }
 
-fn of(mode: Mode, queue: Queue) -> Claim {
-    Claim::new("a", mode, queue, LONG, "test")
+fn of(mode: Mode, policy: WaitPolicy) -> Claim {
+    Claim::new("a", mode, policy, LONG, "test")
 }
 
-fn again_as(claim: &Claim, mode: Mode, queue: Queue) -> Claim {
+fn again_as(claim: &Claim, mode: Mode, policy: WaitPolicy) -> Claim {
     let mut again = claim.clone();
-    (again.mode, again.queue) = (mode, queue);
+    (again.mode, again.policy) = (mode, policy);
     again
 }
 
@@ -44,7 +44,7 @@ async fn a_try_of_any_mode_leaves_nothing_and_never_stands_in_line() {
         let server = server().await;
         let (etcd, rival) = (client(server.addr()).await, client(server.addr()).await);
         for etcd in [&etcd, &rival] {
-            let warm = Claim::new("warm", Mode::Exclusive, Queue::Try, LONG, "");
+            let warm = Claim::new("warm", Mode::Exclusive, WaitPolicy::Try, LONG, "");
             granted(etcd.claim(&warm).await);
             release(etcd, &warm).await;
         }
@@ -54,12 +54,14 @@ async fn a_try_of_any_mode_leaves_nothing_and_never_stands_in_line() {
             (permits(2), [Mode::Exclusive, Mode::Shared, permits(2)], Some(permits(1))),
         ] {
             let before = requests(&server).await;
-            let hold = of(held, Queue::Try);
+            let hold = of(held, WaitPolicy::Try);
             granted(rival.claim(&hold).await);
             assert_eq!(requests_since(&server, &before).await, counts(&[("Txn", 1)]), "{held:?} of an empty line");
             let (before, at) = (requests(&server).await, revision(&server).await);
             for mode in refused {
-                let Claimed::Busy(who) = etcd.claim(&of(mode, Queue::Try)).await.unwrap() else { panic!("{mode:?}") };
+                let Claimed::Busy(who) = etcd.claim(&of(mode, WaitPolicy::Try)).await.unwrap() else {
+                    panic!("{mode:?}")
+                };
                 assert_eq!((who.label.as_deref(), who.waiters), (Some("test"), Some(0)), "{mode:?}");
             }
             assert_eq!(revision(&server).await, at, "nothing was written, not even for a moment");
@@ -67,7 +69,7 @@ async fn a_try_of_any_mode_leaves_nothing_and_never_stands_in_line() {
             assert_eq!(spent["Txn"], 3, "a refusal is one request");
             if let Some(mode) = let_in {
                 let before = requests(&server).await;
-                let second = of(mode, Queue::Try);
+                let second = of(mode, WaitPolicy::Try);
                 let grant = granted(etcd.claim(&second).await);
                 assert_eq!(requests_since(&server, &before).await, counts(&[("Txn", 2)]), "{mode:?}");
                 assert_eq!(granted(etcd.claim(&second).await).token, grant.token);
@@ -86,11 +88,11 @@ async fn a_try_does_not_pass_whoever_came_meanwhile() {
     within(90, async {
         let server = server().await;
         let (etcd, rival) = (client(server.addr()).await, client(server.addr()).await);
-        let reader = of(Mode::Shared, Queue::Fair);
+        let reader = of(Mode::Shared, WaitPolicy::Fair);
         granted(rival.claim(&reader).await);
         let (mut before, mut behind) = (0, 0);
         for round in 0..300 {
-            let (tried, writer) = (of(Mode::Shared, Queue::Try), of(Mode::Exclusive, Queue::Fair));
+            let (tried, writer) = (of(Mode::Shared, WaitPolicy::Try), of(Mode::Exclusive, WaitPolicy::Fair));
             let late = async {
                 tokio::time::sleep(Duration::from_micros(round * 10)).await;
                 rival.claim(&writer).await
@@ -241,14 +243,14 @@ async fn a_downgrade_keeps_the_key_and_lets_the_readers_in() {
     within(60, async {
         let server = server().await;
         let (etcd, other) = (client(server.addr()).await, store(&server).await);
-        let writer = of(Mode::Exclusive, Queue::Fair);
+        let writer = of(Mode::Exclusive, WaitPolicy::Fair);
         let grant = granted(etcd.claim(&writer).await);
         let reader = tokio::spawn(other.rw_lock("a").read().acquire());
         until_waiting(&other, 1).await;
         let next_writer = tokio::spawn(other.rw_lock("a").write().acquire());
         until_waiting(&other, 2).await;
         // The watch of the waiters stands, or the claim that follows is read by it.
-        let shared = again_as(&writer, Mode::Shared, Queue::Try);
+        let shared = again_as(&writer, Mode::Shared, WaitPolicy::Try);
         let again = granted(etcd.claim(&shared).await);
         assert_eq!((again.token, &again.place), (grant.token, &grant.place));
         let reader = within(5, reader).await.unwrap().unwrap();
@@ -264,12 +266,12 @@ async fn a_downgrade_keeps_the_key_and_lets_the_readers_in() {
         assert!(!next_writer.is_finished());
         reader.release().await.unwrap();
         let writing = within(5, next_writer).await.unwrap().unwrap();
-        let waiter = of(Mode::Exclusive, Queue::Fair);
+        let waiter = of(Mode::Exclusive, WaitPolicy::Fair);
         waiting(etcd.claim(&waiter).await);
-        waiting(etcd.claim(&again_as(&waiter, Mode::Shared, Queue::Fair)).await);
+        waiting(etcd.claim(&again_as(&waiter, Mode::Shared, WaitPolicy::Fair)).await);
         writing.release().await.unwrap();
         becomes_granted(&etcd, &waiter).await;
-        let Claimed::Busy(_) = etcd.claim(&of(Mode::Shared, Queue::Try)).await.unwrap() else {
+        let Claimed::Busy(_) = etcd.claim(&of(Mode::Shared, WaitPolicy::Try)).await.unwrap() else {
             panic!("still exclusive")
         };
         release(&etcd, &waiter).await;
@@ -288,7 +290,7 @@ async fn a_late_label_does_not_undo_a_downgrade() {
             let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
             let slow = format!("etcd://{}/test?timeout=150", proxy.addr());
             let etcd = leasehold_etcd::Etcd::connect(&slow).await.unwrap();
-            let writer = of(Mode::Exclusive, Queue::Fair);
+            let writer = of(Mode::Exclusive, WaitPolicy::Fair);
             let grant = becomes_granted(&etcd, &writer).await;
             // Its value keeps the time at which the place was taken, so this is no claim's put.
             let value = raw(&server).await.get(grant.place.as_str(), None).await.unwrap();
@@ -298,13 +300,13 @@ async fn a_late_label_does_not_undo_a_downgrade() {
                 assert!(etcd.claim(&writer.clone().with_label("overtaken")).await.is_err());
             }
             // On another connection: the one that says nothing is given up.
-            let shared = again_as(&writer, Mode::Shared, Queue::Fair);
+            let shared = again_as(&writer, Mode::Shared, WaitPolicy::Fair);
             assert_eq!(becomes_granted(&etcd, &shared).await.token, grant.token);
             proxy.deliver_held();
             trap.done().await;
             tokio::time::sleep(Duration::from_millis(100)).await;
             let reader = client(server.addr()).await;
-            granted(reader.claim(&of(Mode::Shared, Queue::Try)).await);
+            granted(reader.claim(&of(Mode::Shared, WaitPolicy::Try)).await);
             let line = reader.inspect(&"a".into()).await.unwrap();
             assert_eq!(line.holders[0].label.as_deref(), Some("test"));
             reader.close().await.unwrap();
@@ -355,7 +357,7 @@ async fn any_of_several_holders_can_be_evicted_and_a_waiter_cannot() {
         let lock = store.rw_lock("a");
         let (first, second) = (lock.read().acquire().await.unwrap(), lock.read().acquire().await.unwrap());
         let etcd = client(server.addr()).await;
-        let writer = of(Mode::Exclusive, Queue::Fair);
+        let writer = of(Mode::Exclusive, WaitPolicy::Fair);
         let place = waiting(etcd.claim(&writer).await).place;
         let key = raw(&server).await.get(place.as_str(), None).await.unwrap();
         let number = key.kvs()[0].create_revision().unsigned_abs() << 8;

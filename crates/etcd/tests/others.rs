@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::*;
 use etcd_client::{Compare, Txn, TxnOp};
-use leasehold_core::seam::{Backend, Claimed, Queue};
+use leasehold_core::seam::{Backend, Claimed, WaitPolicy};
 use leasehold_core::{ErrorKind, Name, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
@@ -70,7 +70,7 @@ async fn other_tools_wait_for_us_and_a_key_of_nobody_blocks_visibly() {
         assert!(keys(&server, "").await.is_empty());
 
         raw(&server).await.put("test/junk/\u{0}odd", "x".repeat(1000), None).await.unwrap();
-        let Claimed::Busy(who) = etcd.claim(&claim("junk", Queue::Try, TTL)).await.unwrap() else { panic!() };
+        let Claimed::Busy(who) = etcd.claim(&claim("junk", WaitPolicy::Try, TTL)).await.unwrap() else { panic!() };
         assert!(who.foreign && who.label.is_none());
         let line = etcd.inspect(&"junk".into()).await.unwrap();
         // It can be removed like any holder.
@@ -203,9 +203,9 @@ async fn what_cannot_be_done_is_said() {
     within(30, async {
         let server = server().await;
         let etcd = client(server.addr()).await;
-        let forever = claim("a", Queue::Fair, Duration::MAX);
+        let forever = claim("a", WaitPolicy::Fair, Duration::MAX);
         assert_eq!(etcd.claim(&forever).await.unwrap_err().kind(), ErrorKind::Invalid);
-        let short = granted(etcd.claim(&claim("a", Queue::Fair, Duration::from_millis(1))).await);
+        let short = granted(etcd.claim(&claim("a", WaitPolicy::Fair, Duration::from_millis(1))).await);
         assert!(short.validity.ttl() >= Duration::from_secs(1), "the server's minimum, told honestly");
         etcd.close().await.unwrap();
         assert_eq!(etcd.claim(&fair("b")).await.unwrap_err().kind(), ErrorKind::Closed);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::*;
 use etcd_client::{Compare, PutOptions, Txn, TxnOp};
-use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Moment, Queue, Renewal, Tenure};
+use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Moment, Renewal, Tenure, WaitPolicy};
 use leasehold_core::{ErrorKind, Loss, Name, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
@@ -300,7 +300,7 @@ async fn a_hold_that_is_left_to_its_rest_ends_by_itself() {
         let (long, rest) = (Duration::from_secs(60), Duration::from_millis(3500));
         for closes in [true, false] {
             let etcd = client(server.addr()).await;
-            let left = claim("a", Queue::Fair, long);
+            let left = claim("a", WaitPolicy::Fair, long);
             let grant = granted(etcd.claim(&left).await);
             let began = Moment::now();
             etcd.release_after(&left, Some(&grant.place), rest).await.unwrap();
@@ -312,7 +312,7 @@ async fn a_hold_that_is_left_to_its_rest_ends_by_itself() {
                 etcd.close().await.unwrap();
             } else {
                 // No later claim of this client meets its key.
-                waiting(etcd.claim(&claim("a", Queue::Fair, long)).await);
+                waiting(etcd.claim(&claim("a", WaitPolicy::Fair, long)).await);
                 drop(etcd);
             }
             let next = rival.lock("a").acquire();
@@ -353,7 +353,7 @@ async fn claiming_again_as_exclusive_passes_no_writer() {
     within(30, async {
         let server = server().await;
         let (etcd, rival) = (client(server.addr()).await, client(server.addr()).await);
-        let reads = |name: &str| Claim::new(name, Mode::Shared, Queue::Fair, TTL, "test");
+        let reads = |name: &str| Claim::new(name, Mode::Shared, WaitPolicy::Fair, TTL, "test");
         granted(rival.claim(&reads("a")).await);
         waiting(rival.claim(&fair("a")).await);
         let reader = reads("a");

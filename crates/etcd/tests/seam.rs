@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::seam::{Backend, Claimed, Moment, Queue, Renewal, Tenure};
+use leasehold_core::seam::{Backend, Claimed, Moment, Renewal, Tenure, WaitPolicy};
 use leasehold_core::{ErrorKind, FencingToken, Loss, Name, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
@@ -31,10 +31,10 @@ async fn an_uncontended_cycle_is_two_requests_and_a_busy_try_is_one() {
         }
         assert_eq!(requests_since(&server, &before).await, counts(&[("Txn", 20)]));
 
-        let tried = claim("a", Queue::Try, TTL);
+        let tried = claim("a", WaitPolicy::Try, TTL);
         granted(etcd.claim(&tried).await);
         let before = requests(&server).await;
-        let busy = claim("a", Queue::Try, TTL);
+        let busy = claim("a", WaitPolicy::Try, TTL);
         let Claimed::Busy(who) = rival.claim(&busy).await.unwrap() else { panic!("not busy") };
         assert_eq!((who.label.as_deref(), who.waiters, who.foreign), (Some("test"), Some(0), false));
         release(&rival, &busy).await;
@@ -43,7 +43,7 @@ async fn an_uncontended_cycle_is_two_requests_and_a_busy_try_is_one() {
         // Keys are used again, so that they leave one tombstone each and not one for every hold.
         let key = keys(&server, "test/a/").await;
         release(&etcd, &tried).await;
-        granted(etcd.claim(&claim("a", Queue::Try, TTL)).await);
+        granted(etcd.claim(&claim("a", WaitPolicy::Try, TTL)).await);
         assert_eq!(keys(&server, "test/a/").await, key);
     })
     .await;
@@ -91,11 +91,11 @@ async fn what_is_abandoned_ends_although_others_come() {
         let server = server().await;
         let (etcd, rival) = (client(server.addr()).await, client(server.addr()).await);
         let ttl = Duration::from_secs(10);
-        let (first, abandoned) = (claim("a", Queue::Fair, ttl), claim("a", Queue::Fair, ttl));
+        let (first, abandoned) = (claim("a", WaitPolicy::Fair, ttl), claim("a", WaitPolicy::Fair, ttl));
         granted(etcd.claim(&first).await);
         release(&etcd, &first).await;
         for (next, expected) in
-            [(&abandoned, &[("Txn", 2)][..]), (&claim("b", Queue::Fair, ttl), &[("LeaseGrant", 1), ("Txn", 1)])]
+            [(&abandoned, &[("Txn", 2)][..]), (&claim("b", WaitPolicy::Fair, ttl), &[("LeaseGrant", 1), ("Txn", 1)])]
         {
             tokio::time::sleep(ttl * 6 / 10).await;
             let before = requests(&server).await;
@@ -204,13 +204,13 @@ async fn two_claims_of_one_client_stand_in_line() {
 
 /// Holds the put of a claim up in the network until after its withdrawal, if it is withdrawn. Says whether a key is there
 /// in the end, and whether the session can go on.
-async fn late_claim(server: &testbed::Etcd, queue: Queue, withdrawn: bool) -> bool {
+async fn late_claim(server: &testbed::Etcd, policy: WaitPolicy, withdrawn: bool) -> bool {
     let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
     let etcd = Etcd::connect(&format!("etcd://{}/test?timeout=150", proxy.addr())).await.unwrap();
     let warm = fair("warm");
     becomes_granted(&etcd, &warm).await;
     let trap = proxy.hold_matching("test/late/");
-    let late = claim("late", queue, TTL);
+    let late = claim("late", policy, TTL);
     // Two silences, and the client takes the connection for dead.
     for _ in 0..2 {
         match etcd.claim(&late).await {
@@ -243,15 +243,15 @@ async fn a_late_claim_leaves_nothing() {
         // The control: without a withdrawal it lands (if the server does not hear first that its sender has left).
         let mut landed = false;
         for _ in 0..20 {
-            landed |= late_claim(&server, Queue::Fair, false).await;
+            landed |= late_claim(&server, WaitPolicy::Fair, false).await;
             if landed {
                 break;
             }
         }
         assert!(landed, "the control shows nothing");
         for round in 0..12 {
-            let queue = if round % 2 == 0 { Queue::Fair } else { Queue::Try };
-            assert!(!late_claim(&server, queue, true).await, "{queue:?}");
+            let policy = if round % 2 == 0 { WaitPolicy::Fair } else { WaitPolicy::Try };
+            assert!(!late_claim(&server, policy, true).await, "{policy:?}");
         }
     })
     .await;
@@ -264,12 +264,14 @@ async fn a_claim_that_is_dropped_anywhere_leaves_nothing_after_its_release() {
         let (etcd, rival) = (client(server.addr()).await, client(server.addr()).await);
         let holder = fair("held");
         granted(rival.claim(&holder).await);
-        for (name, queue) in [("a", Queue::Fair), ("a", Queue::Try), ("held", Queue::Fair), ("held", Queue::Try)] {
+        for (name, policy) in
+            [("a", WaitPolicy::Fair), ("a", WaitPolicy::Try), ("held", WaitPolicy::Fair), ("held", WaitPolicy::Try)]
+        {
             let mut done = false;
             let mut polls = 0;
             while !done {
                 polls += 1;
-                let claim = claim(name, queue, TTL);
+                let claim = claim(name, policy, TTL);
                 {
                     let mut future = etcd.claim(&claim);
                     for _ in 0..polls {
@@ -283,7 +285,7 @@ async fn a_claim_that_is_dropped_anywhere_leaves_nothing_after_its_release() {
                 release(&etcd, &claim).await;
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 let left = keys(&server, &format!("test/{name}/")).await.len();
-                assert_eq!(left, usize::from(name == "held"), "{name} {queue:?} after {polls} polls");
+                assert_eq!(left, usize::from(name == "held"), "{name} {policy:?} after {polls} polls");
             }
             assert!(polls > 1);
         }

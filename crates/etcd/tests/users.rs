@@ -82,7 +82,7 @@ async fn every_verb_survives_a_change(server: &testbed::Etcd, mut root: Client) 
     );
     change(root, 6).await;
     // A lease of another length.
-    granted(etcd.claim(&claim("c", leasehold_core::seam::Queue::Fair, TTL * 2)).await);
+    granted(etcd.claim(&claim("c", leasehold_core::seam::WaitPolicy::Fair, TTL * 2)).await);
     change(root, 7).await;
     release(&etcd, &held).await;
     assert!(keys(&*root, "test/a/").await.is_empty());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::{
-    Admission, Claim, ClaimId, Claimed, Grant, Mode, Moment, Notifier, Place, Queue as Kind, Renewal, Tenure, Validity,
+    Admission, Claim, ClaimId, Claimed, Grant, Mode, Moment, Notifier, Place, Renewal, Tenure, Validity, WaitPolicy,
     Waiting, admit, same_permits,
 };
 use leasehold_core::{Contention, FencingToken, Line, Loss, Name, Result};
@@ -138,7 +138,7 @@ impl Queue {
         let modes: Vec<Mode> = self.0.iter().map(|entry| entry.claim.mode).collect();
         for (i, entry) in self.0.iter_mut().enumerate().filter(|(_, entry)| entry.grant.is_none()) {
             if admit(&modes[..i], entry.claim.mode) == Admission::In {
-                let turns = if entry.claim.queue == Kind::Fast { TURNS } else { 1 };
+                let turns = if entry.claim.policy == WaitPolicy::Fast { TURNS } else { 1 };
                 entry.grant = Some((mint.reserve(turns), turns));
                 (entry.since, entry.began) = (SystemTime::now(), now);
                 if let Some(grant) = entry.granted() {
@@ -155,7 +155,7 @@ impl Queue {
         if known.is_none() {
             let modes: Vec<Mode> = self.0.iter().map(|entry| entry.claim.mode).collect();
             same_permits(&modes, claim.mode)?;
-            if claim.queue == Kind::Try && admit(&modes, claim.mode) != Admission::In {
+            if claim.policy == WaitPolicy::Try && admit(&modes, claim.mode) != Admission::In {
                 return Ok(Claimed::Busy(self.contention(at, now)));
             }
             let (claim, cord) = (claim.clone(), cord.clone());
@@ -263,7 +263,7 @@ mod tests {
 
     /// A line that somebody has held since the tenth second.
     fn held() -> (Queue, Mint, Claim) {
-        let claim = Claim::new("a", Mode::Exclusive, Kind::Fair, TTL, "test");
+        let claim = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, TTL, "test");
         let (mut line, mut mint) = (Queue::default(), Mint::default());
         assert!(matches!(line.claim(&claim, &Cord::default(), at(10), &mut mint), Ok(Claimed::Granted(_))));
         (line, mint, claim)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::{Claim, Claimed, ClaimedAll, Grant, Mode, Moment, Place, Queue, Validity, Waiting};
+use leasehold_core::seam::{Claim, Claimed, ClaimedAll, Grant, Mode, Moment, Place, Validity, WaitPolicy, Waiting};
 use leasehold_core::{Error, Result};
 use leasehold_redis_client::{Ahead, Call, Fields, attempt, junk, record};
 use redis::Value;
@@ -67,8 +67,8 @@ impl Redis {
 
     /// What the script is told of a claim, apart from its id.
     fn with_options(&self, call: Call, claim: &Claim, sent: Moment) -> Call {
-        let turns = if claim.queue == Queue::Fast { TURNS } else { 1 };
-        let call = call.arg(u8::from(claim.queue != Queue::Try)).arg(entry::ttl(claim).as_millis()).arg(turns);
+        let turns = if claim.policy == WaitPolicy::Fast { TURNS } else { 1 };
+        let call = call.arg(u8::from(claim.policy != WaitPolicy::Try)).arg(entry::ttl(claim).as_millis()).arg(turns);
         call.arg(attempt(sent)).arg(entry::permits(claim.mode)).arg(self.inbox.channel()).arg(&claim.label)
     }
 

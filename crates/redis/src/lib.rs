@@ -57,13 +57,13 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 ///
 /// **Waiting.** One line for all modes, ordered by ticket; its places are alive by the server's clock, and each is a lease
 /// of its own. A release admits from the line, in its order, every live place that there is now room for, and tells exactly
-/// their clients, in the same script. [`Queue::Fast`] keeps the same order, since no room is left while somebody live waits
+/// their clients, in the same script. [`WaitPolicy::Fast`] keeps the same order, since no room is left while somebody live waits
 /// for it; what it adds is a block of 64 tokens, for tasks of one process that pass the lock on among themselves.
 ///
 /// **Rights.** An ACL user needs `+@scripting +@read +@write +@pubsub +@connection +time`, the channels `&leasehold:*`, and
 /// its keys twice: `~prefix*` and `~{prefix*`; for its warnings `+info +config|get`, and for replicas `+wait`.
 ///
-/// [`Queue::Fast`]: leasehold_core::seam::Queue::Fast
+/// [`WaitPolicy::Fast`]: leasehold_core::seam::WaitPolicy::Fast
 pub struct Redis {
     connection: Connection,
     replicas: Option<Replicas>,

@@ -10,7 +10,7 @@ mod foreign;
 use std::time::Duration;
 
 use foreign::{Foreign, count_together};
-use leasehold_core::seam::{Backend, Queue};
+use leasehold_core::seam::{Backend, WaitPolicy};
 use leasehold_core::{Contention, Guard, Store};
 use support::*;
 use tokio::task::JoinHandle;
@@ -146,7 +146,7 @@ async fn neither_side_s_late_release_frees_the_other() {
         guard.release().await.unwrap();
         // A lease of ours that nobody renews runs out, they get it, and we release: with its place, without, and again.
         let mut theirs = redis_py(&server, "a", "10").await;
-        let dead = claim("a", Queue::Fair, Duration::from_millis(500), "dead");
+        let dead = claim("a", WaitPolicy::Fair, Duration::from_millis(500), "dead");
         let grant = granted(&raw, &dead).await;
         theirs.tell("acquire").await;
         assert_eq!(theirs.hear().await, "held");
@@ -155,7 +155,7 @@ async fn neither_side_s_late_release_frees_the_other() {
             raw.release(&dead, place).await.unwrap();
         }
         assert_eq!(theirs.ask("owned").await, "yes");
-        assert!(busy(&raw, &claim("a", Queue::Try, TTL, "me")).await.foreign);
+        assert!(busy(&raw, &claim("a", WaitPolicy::Try, TTL, "me")).await.foreign);
         assert_eq!(theirs.ask("release").await, "released");
     })
     .await;

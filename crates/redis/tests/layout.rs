@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Moment, Queue};
+use leasehold_core::seam::{Backend, Moment, WaitPolicy};
 use leasehold_redis::client::{AsyncConnectionConfig, Client, PushInfo, PushKind, Value};
 use support::*;
 use tokio::sync::mpsc;
@@ -40,7 +40,7 @@ async fn a_push_carries_the_latest_attempt_that_the_place_grew_from() {
         let server = server().await;
         let store = client(&server).await;
         let (_connection, mut pushes) = pushes(&server).await;
-        let [holder, next] = [fair("a name"), claim("a name", Queue::Fast, Duration::from_millis(5000), "")];
+        let [holder, next] = [fair("a name"), claim("a name", WaitPolicy::Fast, Duration::from_millis(5000), "")];
         let token = granted(&store, &holder).await.token;
         waiting(&store, &next).await;
         let micros = || Moment::now().as_nanos() / 1000;

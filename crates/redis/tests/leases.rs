@@ -8,7 +8,7 @@ mod support;
 
 use std::time::{Duration, SystemTime};
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Queue, Renewal, Tenure};
+use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Renewal, Tenure, WaitPolicy};
 use leasehold_core::{ErrorKind, Loss, Store};
 use leasehold_redis::Redis;
 use support::*;
@@ -21,7 +21,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 fn of_mode(name: &str, mode: Mode, ttl: Duration) -> Claim {
-    Claim::new(name, mode, Queue::Fair, ttl, "mine")
+    Claim::new(name, mode, WaitPolicy::Fair, ttl, "mine")
 }
 
 fn with_ttl(claim: &Claim, ttl: Duration) -> Claim {
@@ -114,7 +114,7 @@ async fn no_request_but_release_after_shortens_a_lease() {
             let name = format!("x/{n}");
             let holder = of_mode(&name, mode, TTL);
             let token = granted(&store, &holder).await.token;
-            let waiter = claim(&name, Queue::Fair, TTL, "waits");
+            let waiter = claim(&name, WaitPolicy::Fair, TTL, "waits");
             waiting(&store, &waiter).await;
             let short = [with_ttl(&holder, ms(300)), with_ttl(&waiter, ms(300))];
             for _ in 0..2 {
@@ -221,7 +221,7 @@ async fn no_crowd_makes_a_script_long_and_nobody_is_forgotten() {
         let (holder, next) = (fair("dead"), fair("dead"));
         granted(&store, &holder).await;
         for _ in 0..CROWD {
-            drop(store.claim(&claim("dead", Queue::Fair, ms(100), "")).await.unwrap());
+            drop(store.claim(&claim("dead", WaitPolicy::Fair, ms(100), "")).await.unwrap());
         }
         waiting(&store, &next).await;
         sleep(150).await;
@@ -389,7 +389,7 @@ async fn whoever_waits_learns_that_the_hold_ends_sooner() {
         let server = server().await;
         let (raw, store) = (client(&server).await, Store::new(client(&server).await));
         let ttl = Duration::from_secs(60);
-        let holder = claim("x", Queue::Fair, ttl, "");
+        let holder = claim("x", WaitPolicy::Fair, ttl, "");
         granted(&raw, &holder).await;
         let waiter = tokio::spawn(store.lock("x").ttl(ttl).acquire());
         while number(&server, &["ZCARD", "{x}:q"]).await == 0 {

@@ -6,7 +6,7 @@ mod support;
 
 use std::time::{Duration, SystemTime};
 
-use leasehold_core::seam::{Backend, Queue};
+use leasehold_core::seam::{Backend, WaitPolicy};
 use leasehold_core::{ErrorKind, FencingToken, Name};
 use leasehold_redis::Redis;
 use support::*;
@@ -18,11 +18,11 @@ async fn inspect_shows_the_holder_and_the_line_but_no_id() {
         let store = client(&server).await;
         let name = Name::from("x");
         assert_eq!(store.inspect(&name).await.unwrap(), leasehold_core::Line::default());
-        let all = ["holder \u{1F512} \"'\n%", "", "third"].map(|label| claim("x", Queue::Fair, TTL, label));
+        let all = ["holder \u{1F512} \"'\n%", "", "third"].map(|label| claim("x", WaitPolicy::Fair, TTL, label));
         let token = granted(&store, &all[0]).await.token;
         waiting(&store, &all[1]).await;
         waiting(&store, &all[2]).await;
-        let dead = claim("x", Queue::Fair, Duration::from_millis(100), "dead");
+        let dead = claim("x", WaitPolicy::Fair, Duration::from_millis(100), "dead");
         waiting(&store, &dead).await;
         sleep(150).await;
         let line = store.inspect(&name).await.unwrap();
@@ -86,7 +86,7 @@ async fn evict_ends_exactly_the_hold_of_its_token() {
         let store = client(&server).await;
         let name = Name::from("x");
         assert!(!store.evict(&name, FencingToken::new(1)).await.unwrap());
-        let [holder, next] = [claim("x", Queue::Fast, TTL, ""), fair("x")];
+        let [holder, next] = [claim("x", WaitPolicy::Fast, TTL, ""), fair("x")];
         let token = granted(&store, &holder).await.token.get();
         waiting(&store, &next).await;
         for wrong in [token - 1, token + 64, u64::MAX] {
@@ -138,7 +138,7 @@ async fn another_tools_lock_is_waited_for_and_reported() {
             let set = ["SET", "x", "\u{0}junk \u{ff} value", "NX"];
             let set = [&set[..], &lease.map_or(vec![], |ms| vec!["PX", ms])].concat();
             assert_eq!(text(&server, &set).await.as_deref(), Some("OK"));
-            let who = busy(&store, &claim("x", Queue::Try, TTL, "")).await;
+            let who = busy(&store, &claim("x", WaitPolicy::Try, TTL, "")).await;
             assert!(who.foreign && who.label.is_none() && who.token.is_none(), "{who:?}");
             let place = waiting(&store, &waiter).await;
             assert!(place.who.foreign && place.look_again.unwrap() <= Duration::from_millis(250), "{place:?}");
@@ -199,8 +199,8 @@ async fn keys_of_another_type_are_an_error_that_says_what_to_do() {
                 server.command(&["DEL", &name]).await.unwrap();
             }
             server.command(&["RPUSH", &key, "1"]).await.unwrap();
-            for queue in [Queue::Fair, Queue::Try] {
-                let error = store.claim(&claim(&name, queue, TTL, "")).await.unwrap_err();
+            for policy in [WaitPolicy::Fair, WaitPolicy::Try] {
+                let error = store.claim(&claim(&name, policy, TTL, "")).await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Internal, "{suffix}: {error}");
                 assert!(error.to_string().contains("delete it"), "{suffix}: {error}");
             }

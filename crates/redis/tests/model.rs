@@ -5,7 +5,7 @@
 
 mod support;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Queue};
+use leasehold_core::seam::{Backend, Claim, Claimed, Mode, WaitPolicy};
 use leasehold_core::{ErrorKind, FencingToken, Line, Name, Result};
 use leasehold_memory::Memory;
 use support::*;
@@ -45,11 +45,13 @@ async fn program(seed: u64, ours: &dyn Backend, spec: &dyn Backend) {
         let known = (!claims.is_empty()).then(|| random.usize(..claims.len()));
         match (random.u8(..10), known) {
             (0..5, _) | (_, None) => {
-                let queue = *random.choice([Queue::Fair, Queue::Fair, Queue::Fast, Queue::Try].iter()).unwrap();
+                let policy = *random
+                    .choice([WaitPolicy::Fair, WaitPolicy::Fair, WaitPolicy::Fast, WaitPolicy::Try].iter())
+                    .unwrap();
                 let claim =
-                    Claim::new(name.clone(), *random.choice(modes.iter()).unwrap(), queue, TTL, &step.to_string());
+                    Claim::new(name.clone(), *random.choice(modes.iter()).unwrap(), policy, TTL, &step.to_string());
                 let (a, b) = (ours.claim(&claim).await, spec.claim(&claim).await);
-                done.push(format!("{:?} {:?}: {}", claim.mode, claim.queue, word(&a)));
+                done.push(format!("{:?} {:?}: {}", claim.mode, claim.policy, word(&a)));
                 assert_eq!(word(&a), word(&b), "seed {seed}: {done:#?}");
                 if !a.is_err_and(|e| e.kind() == ErrorKind::Invalid) {
                     claims.push(claim);

@@ -6,12 +6,12 @@ mod support;
 
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Mode, Queue, Renewal};
+use leasehold_core::seam::{Backend, Claim, Mode, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, Loss};
 use support::*;
 
 fn short(mode: Mode, ms: u64) -> Claim {
-    Claim::new("x", mode, Queue::Fair, Duration::from_millis(ms), "short")
+    Claim::new("x", mode, WaitPolicy::Fair, Duration::from_millis(ms), "short")
 }
 
 async fn labels(store: &leasehold_redis::Redis) -> Vec<String> {
@@ -220,7 +220,7 @@ async fn one_of_several_is_evicted_and_the_oldest_is_shown_first() {
         let store = client(&server).await;
         // The leases end in another order than they began.
         let all = [("a", 9), ("b", 7), ("c", 8)]
-            .map(|(label, s)| Claim::new("x", SHARED, Queue::Fair, Duration::from_secs(s), label));
+            .map(|(label, s)| Claim::new("x", SHARED, WaitPolicy::Fair, Duration::from_secs(s), label));
         let mut tokens = Vec::new();
         for claim in &all {
             tokens.push(granted(&store, claim).await.token);

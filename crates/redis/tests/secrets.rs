@@ -8,7 +8,7 @@ use std::error::Error as _;
 use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, Mutex};
 
-use leasehold_core::seam::{Backend, Claim, Queue, Renewal};
+use leasehold_core::seam::{Backend, Claim, Renewal, WaitPolicy};
 use leasehold_core::{Error, ErrorKind, Result, Store};
 use leasehold_redis::Redis;
 use leasehold_testbed::{RedisEcho, RedisOptions};
@@ -193,7 +193,7 @@ async fn a_right_that_is_missing_inside_a_script_is_denied() {
             let set: Vec<&str> = ["ACL", "SETUSER", &user, "on", ">pw"].into_iter().chain(rights.split(' ')).collect();
             server.command(&set).await.unwrap();
             let answer = match Redis::connect(&format!("redis://{user}:pw@{}", server.addr())).await {
-                Ok(store) => store.claim(&claim("x", Queue::Try, TTL, "")).await.map(drop),
+                Ok(store) => store.claim(&claim("x", WaitPolicy::Try, TTL, "")).await.map(drop),
                 Err(e) => Err(e),
             };
             let error = answer.unwrap_err();

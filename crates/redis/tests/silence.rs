@@ -7,7 +7,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use leasehold_core::Store;
-use leasehold_core::seam::{Backend, Claim, Queue, Renewal};
+use leasehold_core::seam::{Backend, Claim, Renewal, WaitPolicy};
 use leasehold_redis::Redis;
 use leasehold_testbed::Proxy;
 use support::*;
@@ -92,7 +92,7 @@ async fn a_server_that_is_only_slow_keeps_its_connection() {
         granted(&store, &fair("warm")).await;
         proxy.delay(Duration::from_millis(350));
         for n in 0..3 {
-            granted(&store, &claim(&format!("x/{n}"), Queue::Try, TTL, "")).await;
+            granted(&store, &claim(&format!("x/{n}"), WaitPolicy::Try, TTL, "")).await;
         }
         store.release(&fair("warm"), None).await.unwrap();
         proxy.heal().await;
@@ -113,7 +113,7 @@ async fn a_connection_that_answers_many_requests_slowly_is_kept() {
         let store = Redis::connect(&format!("redis://{}?timeout=1500", proxy.addr())).await.unwrap();
         let mut tenures = Vec::new();
         for n in 0..4000 {
-            let reader = Claim::new(format!("x/{}", n % 50).as_str(), SHARED, Queue::Fair, TTL, "");
+            let reader = Claim::new(format!("x/{}", n % 50).as_str(), SHARED, WaitPolicy::Fair, TTL, "");
             tenures.push(tenure(&reader, Some(granted(&store, &reader).await.token)));
         }
         for _ in 0..2 {

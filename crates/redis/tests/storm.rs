@@ -7,7 +7,7 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Moment, Queue, Renewal};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Moment, Renewal, WaitPolicy};
 use leasehold_redis::Redis;
 use support::*;
 
@@ -61,9 +61,9 @@ fn end(sent: Moment) -> Moment {
 async fn life(store: Arc<Redis>, resource: Arc<Mutex<Resource>>, modes: &[Mode], seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     for _ in 0..40 {
-        let queue = *random.choice([Queue::Fair, Queue::Fast, Queue::Try].iter()).unwrap();
+        let policy = *random.choice([WaitPolicy::Fair, WaitPolicy::Fast, WaitPolicy::Try].iter()).unwrap();
         let mode = *random.choice(modes.iter()).unwrap();
-        let claim = Claim::new("storm", mode, queue, LEASE, "");
+        let claim = Claim::new("storm", mode, policy, LEASE, "");
         let mut left = random.usize(1..20);
         let grant = loop {
             let sent = Moment::now();

@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 
 use leasehold_core::Loss;
-use leasehold_core::seam::{Backend, Queue, Renewal};
+use leasehold_core::seam::{Backend, Renewal, WaitPolicy};
 use support::*;
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn claiming_again_is_the_same_grant_counted_from_the_new_request() {
     bounded(async {
         let server = server().await;
         let store = client(&server).await;
-        let claim = claim("a", Queue::Fair, Duration::from_millis(600), "one");
+        let claim = claim("a", WaitPolicy::Fair, Duration::from_millis(600), "one");
         let before = now();
         let first = granted(&store, &claim).await;
         assert!(since(&first) >= before && since(&first) <= now());
@@ -100,12 +100,12 @@ async fn a_try_says_who_holds_and_leaves_nothing() {
     bounded(async {
         let server = server().await;
         let store = client(&server).await;
-        let holder = claim("a", Queue::Fair, TTL, "web 1");
+        let holder = claim("a", WaitPolicy::Fair, TTL, "web 1");
         let token = granted(&store, &holder).await.token;
         waiting(&store, &fair("a")).await;
         sleep(20).await;
         let before = server.keys("*").await.unwrap();
-        let who = busy(&store, &claim("a", Queue::Try, TTL, "me")).await;
+        let who = busy(&store, &claim("a", WaitPolicy::Try, TTL, "me")).await;
         assert_eq!((who.label.as_deref(), who.token, who.waiters), (Some("web 1"), Some(token), Some(1)));
         assert!(who.held_for.unwrap() >= Duration::from_millis(20) && !who.foreign);
         assert_eq!(server.keys("*").await.unwrap(), before);
@@ -119,7 +119,7 @@ async fn two_claims_of_one_client_exclude_each_other_and_are_served_in_order() {
     bounded(async {
         let server = server().await;
         let store = client(&server).await;
-        let [a, b, c] = [fair("x"), fair("x"), claim("x", Queue::Fast, TTL, "fast")];
+        let [a, b, c] = [fair("x"), fair("x"), claim("x", WaitPolicy::Fast, TTL, "fast")];
         let first = granted(&store, &a).await;
         waiting(&store, &b).await;
         waiting(&store, &c).await;
@@ -166,7 +166,7 @@ async fn dead_waiters_are_skipped_wherever_they_stand() {
     bounded(async {
         let server = server().await;
         let store = client(&server).await;
-        let short = |label| claim("x", Queue::Fair, Duration::from_millis(150), label);
+        let short = |label| claim("x", WaitPolicy::Fair, Duration::from_millis(150), label);
         let [holder, dead_head, dead_middle] = [fair("x"), short("head"), short("middle")];
         let [live, last] = [fair("x"), fair("x")];
         granted(&store, &holder).await;
@@ -190,7 +190,7 @@ async fn a_handed_over_lock_ends_with_the_lease_of_its_place() {
     bounded(async {
         let server = server().await;
         let store = client(&server).await;
-        let [holder, next] = [fair("x"), claim("x", Queue::Fair, Duration::from_millis(1000), "")];
+        let [holder, next] = [fair("x"), claim("x", WaitPolicy::Fair, Duration::from_millis(1000), "")];
         granted(&store, &holder).await;
         waiting(&store, &next).await;
         sleep(500).await;
@@ -211,7 +211,7 @@ async fn a_dead_holder_is_succeeded_by_the_head_whoever_notices() {
         let store = client(&server).await;
         for notice in ["try", "claim behind", "renewal behind", "own renewal", "release of a stranger"] {
             let name = format!("dead/{notice}");
-            let holder = claim(&name, Queue::Fair, Duration::from_millis(150), "");
+            let holder = claim(&name, WaitPolicy::Fair, Duration::from_millis(150), "");
             let [head, behind] = [fair(&name), fair(&name)];
             let old = granted(&store, &holder).await.token;
             let nap = waiting(&store, &head).await.look_again.unwrap();
@@ -219,7 +219,7 @@ async fn a_dead_holder_is_succeeded_by_the_head_whoever_notices() {
             waiting(&store, &behind).await;
             sleep(200).await;
             match notice {
-                "try" => drop(busy(&store, &claim(&name, Queue::Try, TTL, "")).await),
+                "try" => drop(busy(&store, &claim(&name, WaitPolicy::Try, TTL, "")).await),
                 "claim behind" => drop(waiting(&store, &behind).await),
                 "renewal behind" => assert!(matches!(renewed(&store, &behind, None).await, Renewal::Renewed(_))),
                 "own renewal" => assert!(matches!(renewed(&store, &head, None).await, Renewal::Granted(_))),

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Queue, Renewal};
+use leasehold_core::seam::{Backend, Claim, Claimed, Renewal, WaitPolicy};
 use leasehold_core::{Error, ErrorKind, Loss, Result};
 use leasehold_redis::Redis;
 use leasehold_testbed::{Proxy, RedisOptions};
@@ -148,7 +148,7 @@ async fn a_late_claim_leaves_nothing_that_outlives_one_ttl() {
         granted(&store, &fair("warm")).await;
         store.release(&fair("warm"), None).await.unwrap();
         for held in [false, true] {
-            let late = claim("x", Queue::Fair, Duration::from_millis(300), "");
+            let late = claim("x", WaitPolicy::Fair, Duration::from_millis(300), "");
             let holder = fair("x");
             let trap = proxy.hold_matching(late.id.to_string());
             assert_eq!(kind(store.claim(&late).await), ErrorKind::Ambiguous);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Moment, Place, Queue, Validity, Waiting};
+use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Moment, Place, Validity, WaitPolicy, Waiting};
 use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Result};
 use leasehold_redis_client::{Ahead, Fields, record};
 use redis::Value;
@@ -40,7 +40,7 @@ impl Store {
             self.holds().remove(&claim.id);
             self.give_back(claim, Release::OfAttempt, (0..self.nodes.len()).collect()).await;
         }
-        let (waits, sent) = (claim.queue != Queue::Try, Moment::now());
+        let (waits, sent) = (claim.policy != WaitPolicy::Try, Moment::now());
         let tally = self.poll(claim, waits).await;
         let agreed = self.agree(claim, &tally).await;
         if let Ok(Some(token)) = agreed {
@@ -171,8 +171,8 @@ impl Tally {
 
 /// What no majority can do, and why.
 fn unsupported(claim: &Claim) -> Option<&'static str> {
-    match (claim.queue, claim.mode) {
-        (Queue::Fair, _) => {
+    match (claim.policy, claim.mode) {
+        (WaitPolicy::Fair, _) => {
             Some("Redlock keeps no order: its nodes would hand a lock to different waiters, and nobody would get it")
         }
         (_, Mode::Permits { .. }) => Some(

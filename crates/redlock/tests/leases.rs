@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use common::*;
-use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Queue, Renewal, Tenure};
+use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Renewal, Tenure, WaitPolicy};
 use leasehold_core::{Loss, Store};
 use leasehold_redlock::Redlock;
 use leasehold_testbed::Redis;
@@ -40,7 +40,7 @@ async fn a_node_that_was_away_brings_no_old_mode_and_no_old_label_back() {
         let (store, proxies) = through(&nodes).await;
         let other = client(&nodes).await;
         for (n, forgets) in [false, true].into_iter().enumerate() {
-            let writer = claim(&format!("x/{n}"), Mode::Exclusive, Queue::Fast, TTL);
+            let writer = claim(&format!("x/{n}"), Mode::Exclusive, WaitPolicy::Fast, TTL);
             let token = granted(&store, &writer).await.token;
             until_held_on(&nodes, &writer, 3).await;
             // While a node is away, the writer becomes a reader with another label.
@@ -66,7 +66,7 @@ async fn a_node_that_was_away_brings_no_old_mode_and_no_old_label_back() {
             for node in &nodes {
                 assert_eq!(value(node, writer.name.as_str()).await.as_deref(), Some(SHARED), "forgets: {forgets}");
             }
-            let second = claim(&format!("x/{n}"), Mode::Shared, Queue::Try, TTL);
+            let second = claim(&format!("x/{n}"), Mode::Shared, WaitPolicy::Try, TTL);
             granted(&other, &second).await;
             assert!(matches!(renewed(&store, &reader, token).await, Renewal::Renewed(_)));
         }
@@ -107,7 +107,7 @@ async fn only_a_downgrade_that_happened_is_carried_by_renewals() {
 }
 
 fn readers(n: usize, ttl: Duration) -> Vec<Claim> {
-    (0..n).map(|_| claim("x", Mode::Shared, Queue::Fast, ttl)).collect()
+    (0..n).map(|_| claim("x", Mode::Shared, WaitPolicy::Fast, ttl)).collect()
 }
 
 /// What scripts called inside, and how many of them ran.
@@ -232,7 +232,7 @@ async fn a_clock_that_stepped_back_lengthens_no_lease() {
         let store = client(&nodes).await;
         for mode in [Mode::Exclusive, Mode::Shared] {
             let name = format!("x/{mode:?}");
-            let dead = [claim(&name, mode, Queue::Fast, ms(500)), claim(&name, mode, Queue::Fast, ms(400))];
+            let dead = [claim(&name, mode, WaitPolicy::Fast, ms(500)), claim(&name, mode, WaitPolicy::Fast, ms(400))];
             let dead = &dead[..if mode == Mode::Shared { 2 } else { 1 }];
             for claim in dead {
                 granted(&store, claim).await;
@@ -262,7 +262,7 @@ async fn no_request_but_release_after_shortens_a_lease() {
         let nodes = Redis::start_many(3).await.unwrap();
         let store = client(&nodes).await;
         for mode in [Mode::Exclusive, Mode::Shared] {
-            let long = claim(&format!("x/{mode:?}"), mode, Queue::Fast, TTL);
+            let long = claim(&format!("x/{mode:?}"), mode, WaitPolicy::Fast, TTL);
             let token = granted(&store, &long).await.token;
             until_known(&nodes, &long).await;
             let mut short = long.clone();
@@ -287,7 +287,7 @@ async fn release_after_ends_a_hold_on_time_without_its_client() {
             for (ttl, rest) in [(TTL, ms(700)), (ms(400), ms(1500))] {
                 let name = format!("x/{mode:?}/{}", rest.as_millis());
                 let (store, other) = (client(&nodes).await, client(&nodes).await);
-                let holder = claim(&name, mode, Queue::Fast, ttl);
+                let holder = claim(&name, mode, WaitPolicy::Fast, ttl);
                 let token = granted(&store, &holder).await.token;
                 until_known(&nodes, &holder).await;
                 let given_back = clock();

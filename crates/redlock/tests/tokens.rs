@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::*;
 use leasehold_core::Store;
-use leasehold_core::seam::{Backend, Mode, Queue, Renewal};
+use leasehold_core::seam::{Backend, Mode, Renewal, WaitPolicy};
 use leasehold_redis_client::CLOCK;
 use leasehold_redlock::Redlock;
 use leasehold_testbed::Redis;
@@ -140,7 +140,7 @@ async fn readers_have_tokens_of_their_own_below_the_next_writers() {
         let nodes = nodes(3).await;
         let store = client(&nodes).await;
         let before = hold(&store).await;
-        let readers = [0; 3].map(|_| claim("x", Mode::Shared, Queue::Fast, TTL));
+        let readers = [0; 3].map(|_| claim("x", Mode::Shared, WaitPolicy::Fast, TTL));
         let mut tokens = Vec::new();
         for reader in &readers {
             tokens.push(granted(&store, reader).await.token.get());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::seam::{Backend, Claimed, Mode, Queue, Renewal, Tenure};
+use leasehold_core::seam::{Backend, Claimed, Mode, Renewal, Tenure, WaitPolicy};
 use leasehold_core::{ErrorKind, Fairness, Loss, Store};
 use leasehold_redlock::Redlock;
 
@@ -24,9 +24,9 @@ async fn what_a_majority_cannot_do_is_refused_with_the_reason() {
         // Without a word it is fast.
         store.lock("x").acquire().await.unwrap().release().await.unwrap();
         let seam = client(&nodes).await;
-        let fair = claim("x", Mode::Exclusive, Queue::Fair, TTL);
+        let fair = claim("x", Mode::Exclusive, WaitPolicy::Fair, TTL);
         assert_eq!(kind(seam.claim(&fair).await), ErrorKind::Unsupported);
-        let permits = seam.claim(&claim("x", Mode::Permits { n: 1, of: 2 }, Queue::Fast, TTL)).await.unwrap_err();
+        let permits = seam.claim(&claim("x", Mode::Permits { n: 1, of: 2 }, WaitPolicy::Fast, TTL)).await.unwrap_err();
         assert_eq!(permits.kind(), ErrorKind::Unsupported);
         assert!(permits.to_string().contains("count permits"), "{permits}");
         until_clean(&nodes.iter().collect::<Vec<_>>()).await;
@@ -105,7 +105,7 @@ async fn readers_share_and_others_are_excluded() {
     bounded(async {
         let nodes = nodes(3).await;
         let (one, two) = (client(&nodes).await, client(&nodes).await);
-        let shared = || claim("x", Mode::Shared, Queue::Try, TTL);
+        let shared = || claim("x", Mode::Shared, WaitPolicy::Try, TTL);
         let (a, b) = (shared(), shared());
         granted(&one, &a).await;
         let token = granted(&two, &b).await.token;
@@ -132,10 +132,10 @@ async fn a_writer_becomes_a_reader_in_place() {
         let late = writer.clone();
         writer.mode = Mode::Shared;
         assert_eq!(granted(&store, &writer).await.token, first.token);
-        granted(&store, &claim("x", Mode::Shared, Queue::Try, TTL)).await;
+        granted(&store, &claim("x", Mode::Shared, WaitPolicy::Try, TTL)).await;
         // A claim that comes late does not turn it back.
         assert_eq!(granted(&store, &late).await.token, first.token);
-        granted(&store, &claim("x", Mode::Shared, Queue::Try, TTL)).await;
+        granted(&store, &claim("x", Mode::Shared, WaitPolicy::Try, TTL)).await;
         assert!(matches!(store.claim(&attempt("x")).await.unwrap(), Claimed::Busy(_)));
     })
     .await;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
-use leasehold_core::seam::{Backend, Claimed, Queue, Renewal};
+use leasehold_core::seam::{Backend, Claimed, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, Loss, Store};
 use leasehold_redis_client::CLOCK;
 use leasehold_redlock::Redlock;
@@ -284,7 +284,7 @@ async fn a_late_claim_leaves_nothing_that_outlives_one_ttl() {
         let warm = fast("warm");
         granted(&store, &warm).await;
         store.release(&warm, None).await.unwrap();
-        let late = claim("x", leasehold_core::seam::Mode::Exclusive, Queue::Fast, Duration::from_millis(400));
+        let late = claim("x", leasehold_core::seam::Mode::Exclusive, WaitPolicy::Fast, Duration::from_millis(400));
         let traps: Vec<_> = proxies.iter().map(|proxy| proxy.hold_matching(late.id.to_string())).collect();
         assert_eq!(kind(store.claim(&late).await), ErrorKind::Ambiguous);
         while store.release(&late, None).await.is_err() {

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::{
-    Admission, Claim, ClaimId, Claimed, Mode, Queue, Tenure, Waiting, admit, escape, same_permits,
+    Admission, Claim, ClaimId, Claimed, Mode, Tenure, WaitPolicy, Waiting, admit, escape, same_permits,
 };
 use leasehold_core::{Contention, FencingToken, Result};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
@@ -117,12 +117,12 @@ impl<'a> Lines<'a> {
             return Ok(Err(e));
         }
         let is_in = self.grants() && head.next.is_none() && admit(&head.modes(), claim.mode) == Admission::In;
-        if !is_in && claim.queue == Queue::Try {
+        if !is_in && claim.policy == WaitPolicy::Try {
             self.me.tended.remove(&claim.id);
             let who = self.contention(&head, name, 0)?;
             return Ok(Ok(Answer { claimed: Claimed::Busy(who), watch: Vec::new() }));
         }
-        let turns = if claim.queue == Queue::Fast { TURNS } else { 1 };
+        let turns = if claim.policy == WaitPolicy::Fast { TURNS } else { 1 };
         let token = if is_in { Some(self.mint(turns)?) } else { None };
         if is_in {
             self.stirred.insert(name.to_owned());

@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Moment, Queue, Renewal, Tenure};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Moment, Renewal, Tenure, WaitPolicy};
 use leasehold_core::{Loss, Name};
 use leasehold_sqlite::Sqlite;
 use rusqlite::Connection;
@@ -15,12 +15,12 @@ use support::*;
 
 const REST: Duration = Duration::from_millis(600);
 
-fn claim(queue: Queue, ttl: Duration) -> Claim {
-    claim_of("a", queue, ttl)
+fn claim(policy: WaitPolicy, ttl: Duration) -> Claim {
+    claim_of("a", policy, ttl)
 }
 
-fn claim_of(name: &str, queue: Queue, ttl: Duration) -> Claim {
-    Claim::new(name, Mode::Exclusive, queue, ttl, "")
+fn claim_of(name: &str, policy: WaitPolicy, ttl: Duration) -> Claim {
+    Claim::new(name, Mode::Exclusive, policy, ttl, "")
 }
 
 async fn granted(client: &Sqlite, claim: &Claim) -> Grant {
@@ -47,9 +47,9 @@ fn it_lasts_for_the_rest_and_no_longer_though_its_client_has_gone() {
     let place = Place::new();
     run(async {
         let (gone, other) = (Sqlite::open(place.path()).await.unwrap(), Sqlite::open(place.path()).await.unwrap());
-        let held = claim(Queue::Fair, Duration::from_secs(60));
+        let held = claim(WaitPolicy::Fair, Duration::from_secs(60));
         let grant = granted(&gone, &held).await;
-        let second = claim_of("b", Queue::Fair, Duration::from_secs(60));
+        let second = claim_of("b", WaitPolicy::Fair, Duration::from_secs(60));
         granted(&gone, &second).await;
         let before = Moment::now();
         gone.release_after(&held, Some(&grant.place), REST).await.unwrap();
@@ -68,7 +68,7 @@ fn it_lasts_for_the_rest_and_no_longer_though_its_client_has_gone() {
         }
         assert!(since(before) >= REST, "free after {:?}", since(after));
         assert!(since(after) < REST + Duration::from_secs(5), "free after {:?}", since(after));
-        assert!(matches!(other.claim(&claim(Queue::Try, REST)).await.unwrap(), Claimed::Granted(_)));
+        assert!(matches!(other.claim(&claim(WaitPolicy::Try, REST)).await.unwrap(), Claimed::Granted(_)));
         assert_eq!(rows(&place), 2, "what stays of it");
     });
 }
@@ -79,7 +79,7 @@ fn whoever_waits_is_served_then() {
     let place = Place::new();
     run(async {
         let (one, two) = (Sqlite::open(place.path()).await.unwrap(), store(place.path()).await);
-        let held = claim(Queue::Fair, Duration::from_secs(60));
+        let held = claim(WaitPolicy::Fair, Duration::from_secs(60));
         let grant = granted(&one, &held).await;
         let waiter = tokio::spawn(two.lock("a").ttl(Duration::from_secs(60)).acquire());
         while one.inspect(&Name::from("a")).await.unwrap().waiters.is_empty() {
@@ -100,7 +100,7 @@ fn a_release_ends_it_and_nothing_revives_it() {
     let place = Place::new();
     run(async {
         let client = Sqlite::open(place.path()).await.unwrap();
-        let held = claim(Queue::Fair, Duration::from_secs(60));
+        let held = claim(WaitPolicy::Fair, Duration::from_secs(60));
         let grant = granted(&client, &held).await;
         client.release_after(&held, Some(&grant.place), Duration::from_secs(60)).await.unwrap();
         assert!(!is_free(&client).await);
@@ -108,7 +108,7 @@ fn a_release_ends_it_and_nothing_revives_it() {
         assert!(is_free(&client).await);
         client.release_after(&held, Some(&grant.place), REST).await.unwrap();
         assert!(is_free(&client).await);
-        let short = claim(Queue::Fair, ms(100));
+        let short = claim(WaitPolicy::Fair, ms(100));
         let grant = granted(&client, &short).await;
         while !is_free(&client).await {
             tokio::time::sleep(ms(2)).await;
@@ -127,7 +127,7 @@ fn nothing_stays_of_many() {
     run(async {
         let client = Sqlite::open(place.path()).await.unwrap();
         for i in 0..20 {
-            let held = claim_of(&format!("job {i}"), Queue::Fair, REST);
+            let held = claim_of(&format!("job {i}"), WaitPolicy::Fair, REST);
             let grant = granted(&client, &held).await;
             client.release_after(&held, Some(&grant.place), ms(1)).await.unwrap();
         }

@@ -6,7 +6,7 @@ mod wait;
 
 use futures_util::future::join;
 use leasehold_core::seam::{
-    Admission, Claim, Claimed, Mode, Moment, Place, Queue, Waiting, admit, holding, same_permits,
+    Admission, Claim, Claimed, Mode, Moment, Place, WaitPolicy, Waiting, admit, holding, same_permits,
 };
 use leasehold_core::{Contention, Error, ErrorKind, Result};
 use zookeeper_client::Error as ZkError;
@@ -45,7 +45,7 @@ impl Attempt<'_> {
     /// The outer error is ZooKeeper's, the inner one is the answer.
     async fn run(&self) -> Answer<Result<Claimed>> {
         let (session, claim) = (self.session, self.claim);
-        let trying = claim.queue == Queue::Try;
+        let trying = claim.policy == WaitPolicy::Try;
         if session.tenant().kept.get(&claim.id).is_some_and(|kept| kept.entry.made.is_none()) {
             withdraw(session, claim.id).await?; // its answer was lost: what came of it goes first
         }

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Queue};
+use leasehold_core::seam::{Backend, Claim, Claimed, Mode, WaitPolicy};
 use leasehold_core::{ErrorKind, Store};
 use leasehold_zookeeper::ZooKeeper;
 
@@ -63,7 +63,7 @@ async fn a_try_of_each_mode_leaves_nothing_and_says_who() {
     limited(async {
         let server = server().await;
         let (a, b) = (client(&server).await, client(&server).await);
-        let attempt = |mode| Claim::new("a", mode, Queue::Try, LONG, "trier");
+        let attempt = |mode| Claim::new("a", mode, WaitPolicy::Try, LONG, "trier");
         let all = [Mode::Exclusive, Mode::Shared, permits(1, 2)];
         for (held, lets_in) in all.into_iter().zip([None, Some(Mode::Shared), Some(permits(1, 2))]) {
             let claim = of_mode(held, "a");
@@ -92,8 +92,8 @@ async fn another_number_of_permits_is_refused() {
         let client = client(&server).await;
         let held = of_mode(permits(1, 3), "a");
         granted(&client, &held).await;
-        for queue in [Queue::Fair, Queue::Try] {
-            let other = Claim::new("a", permits(1, 2), queue, LONG, "");
+        for policy in [WaitPolicy::Fair, WaitPolicy::Try] {
+            let other = Claim::new("a", permits(1, 2), policy, LONG, "");
             assert_eq!(client.claim(&other).await.unwrap_err().kind(), ErrorKind::Invalid);
             client.release(&other, None).await.unwrap();
             until_entries(&server, 1, 2).await;
@@ -145,7 +145,7 @@ async fn a_downgrade_keeps_place_and_token_and_lets_readers_in() {
         for claim in [&second, &last] {
             b.release(claim, None).await.unwrap();
         }
-        let attempt = Claim::new("a", Mode::Shared, Queue::Try, LONG, "trier");
+        let attempt = Claim::new("a", Mode::Shared, WaitPolicy::Try, LONG, "trier");
         granted(&b, &attempt).await;
         b.release(&attempt, None).await.unwrap();
         release(&a, &writer, &grant.place).await;

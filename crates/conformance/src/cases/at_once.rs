@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, ClaimedAll, Grant, Mode, Moment, Queue};
+use leasehold_core::seam::{Backend, Claim, ClaimedAll, Grant, Mode, Moment, WaitPolicy};
 use leasehold_core::{Contention, ErrorKind, Name, Options, Result, Store};
 use tokio::task::JoinSet;
 
@@ -14,7 +14,7 @@ use crate::faulty::Weather;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 fn claims(arena: &Arena) -> [Claim; 3] {
-    NAMES.map(|name| arena.claim(name, Queue::Try))
+    NAMES.map(|name| arena.claim(name, WaitPolicy::Try))
 }
 
 fn all_granted(answer: Result<ClaimedAll>) -> Vec<Grant> {
@@ -110,13 +110,13 @@ pub(crate) async fn is_not_seen_while_granted(arena: Arena) {
 pub(crate) async fn passes_nobody(arena: Arena) {
     let (one, two, three) = (arena.backend().await, arena.backend().await, arena.backend().await);
     let all = claims(&arena);
-    let holder = arena.claim("b", Queue::Fair).with_label("the holder");
+    let holder = arena.claim("b", WaitPolicy::Fair).with_label("the holder");
     let held = granted(one.claim(&holder).await);
     let (at, who) = refused(three.claim_all(&all).await);
     assert_eq!((at, who.label.as_deref(), who.token), (1, Some("the holder"), Some(held.token)));
     assert_eq!(lines(&arena, &*two).await, [(0, 0), (1, 0), (0, 0)], "a part was left");
     // Behind whoever waits, and when that one has its turn.
-    let waiter = arena.claim("b", Queue::Fair).with_label("the waiter");
+    let waiter = arena.claim("b", WaitPolicy::Fair).with_label("the waiter");
     let place = waiting(two.claim(&waiter).await).place;
     let (at, who) = refused(three.claim_all(&all).await);
     assert_eq!((at, who.label.as_deref()), (1, Some("the holder")));
@@ -142,7 +142,7 @@ pub(crate) async fn passes_nobody(arena: Arena) {
 pub(crate) async fn is_refused_by_every_mode(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
     for mode in [Mode::Shared, Mode::Permits { n: 1, of: 3 }] {
-        let other = arena.claim_as("c", mode, Queue::Fair);
+        let other = arena.claim_as("c", mode, WaitPolicy::Fair);
         let grant = granted(one.claim(&other).await);
         assert_eq!(refused(two.claim_all(&claims(&arena)).await).0, 2, "{mode:?}");
         assert_eq!(lines(&arena, &*one).await, [(0, 0), (0, 0), (1, 0)], "a part was left");
@@ -155,7 +155,7 @@ pub(crate) async fn is_idempotent(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
     let all = claims(&arena);
     let first = all_granted(one.claim_all(&all).await);
-    let waiter = arena.claim("b", Queue::Fair);
+    let waiter = arena.claim("b", WaitPolicy::Fair);
     waiting(two.claim(&waiter).await);
     let again = all_granted(one.claim_all(&all).await);
     for (first, again) in first.iter().zip(&again) {

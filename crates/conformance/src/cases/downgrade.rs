@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::{Claim, Claimed, Mode, Moment, Queue};
+use leasehold_core::seam::{Claim, Claimed, Mode, Moment, WaitPolicy};
 use leasehold_core::{ErrorKind, Guard, Owner};
 
 use crate::arena::{Arena, expect_kind, give_back, granted, nap, waiting, within};
@@ -101,16 +101,16 @@ pub(crate) async fn lasts(arena: Arena) {
 /// it shared, and no other claim changes a mode.
 pub(crate) async fn is_not_undone_by_a_late_claim(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
-    let writer = arena.claim("a", Queue::Fair);
+    let writer = arena.claim("a", WaitPolicy::Fair);
     let grant = granted(one.claim(&writer).await);
     let as_reader = in_mode(&writer, Mode::Shared);
     let shared = granted(one.claim(&as_reader).await);
     assert_eq!((shared.token, &shared.place), (grant.token, &grant.place), "a downgrade keeps token and place");
-    let reader = arena.claim_as("a", Mode::Shared, Queue::Try);
+    let reader = arena.claim_as("a", Mode::Shared, WaitPolicy::Try);
     let beside = granted(two.claim(&reader).await);
     let late = granted(one.claim(&writer).await);
     assert_eq!(late.token, grant.token, "an exclusive claim that came late changed the token");
-    let third = arena.claim_as("a", Mode::Shared, Queue::Try);
+    let third = arena.claim_as("a", Mode::Shared, WaitPolicy::Try);
     let answer = two.claim(&third).await;
     let Ok(Claimed::Granted(third_grant)) = answer else {
         panic!("an exclusive claim that came late made it exclusive again: {answer:?}")
@@ -120,7 +120,7 @@ pub(crate) async fn is_not_undone_by_a_late_claim(arena: Arena) {
     assert_eq!(granted(two.claim(&as_writer).await).token, beside.token);
     let line = two.inspect(&writer.name).await.unwrap();
     assert_eq!((line.holders.len(), line.waiters.len()), (3, 0));
-    let answer = two.claim(&arena.claim("a", Queue::Try)).await;
+    let answer = two.claim(&arena.claim("a", WaitPolicy::Try)).await;
     assert!(matches!(answer, Ok(Claimed::Busy(_))), "{answer:?}");
     two.release(&reader, Some(&beside.place)).await.unwrap();
     two.release(&third, Some(&third_grant.place)).await.unwrap();
@@ -131,14 +131,14 @@ pub(crate) async fn is_not_undone_by_a_late_claim(arena: Arena) {
 /// S11: a waiting writer that claims as a reader stays a writer: only a granted one is downgraded.
 pub(crate) async fn is_for_the_granted_only(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
-    let reader = arena.claim_as("a", Mode::Shared, Queue::Fair);
+    let reader = arena.claim_as("a", Mode::Shared, WaitPolicy::Fair);
     let first = granted(one.claim(&reader).await);
-    let writer = arena.claim("a", Queue::Fair);
+    let writer = arena.claim("a", WaitPolicy::Fair);
     waiting(two.claim(&writer).await);
     waiting(two.claim(&in_mode(&writer, Mode::Shared)).await);
     one.release(&reader, Some(&first.place)).await.unwrap();
     let second = granted(two.claim(&writer).await);
-    let answer = one.claim(&arena.claim_as("a", Mode::Shared, Queue::Try)).await;
+    let answer = one.claim(&arena.claim_as("a", Mode::Shared, WaitPolicy::Try)).await;
     assert!(matches!(answer, Ok(Claimed::Busy(_))), "a waiting writer became a reader: {answer:?}");
     two.release(&writer, Some(&second.place)).await.unwrap();
     arena.becomes_empty("a").await;
@@ -192,7 +192,7 @@ pub(crate) async fn is_refused_where_others_count_on_it(arena: Arena) {
 /// S2, S11: a downgrade that is answered *granted* either extended the lease or does not count from itself.
 pub(crate) async fn counts_from_what_extended(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
-    let writer = arena.claim("a", Queue::Fair);
+    let writer = arena.claim("a", WaitPolicy::Fair);
     granted(one.claim(&writer).await);
     tokio::time::sleep(arena.ttl() * 3 / 5).await;
     let stamp = Moment::now();

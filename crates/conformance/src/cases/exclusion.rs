@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::{Claimed, Queue};
+use leasehold_core::seam::{Claimed, WaitPolicy};
 use leasehold_core::{DistributedLock, ErrorKind, Store};
 
 use crate::arena::{Arena, expect_kind, granted, nap, waiting, within};
@@ -118,7 +118,7 @@ pub(crate) async fn try_says_who(arena: Arena) {
 /// S1: a repeated claim answers the same grant, and a repeated wait the same place in line.
 pub(crate) async fn claiming_again_is_idempotent(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
-    let (holder, waiter) = (arena.claim("a", Queue::Fair), arena.claim("a", Queue::Fair));
+    let (holder, waiter) = (arena.claim("a", WaitPolicy::Fair), arena.claim("a", WaitPolicy::Fair));
     let first = granted(one.claim(&holder).await);
     let again = granted(one.claim(&holder.clone().with_label("another")).await);
     assert_eq!(first.token, again.token);
@@ -135,16 +135,16 @@ pub(crate) async fn claiming_again_is_idempotent(arena: Arena) {
 /// S5: a try that failed is nowhere in the line, at once and not only after a lease, and delays nobody.
 pub(crate) async fn a_failed_try_leaves_nothing(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
-    let holder = arena.claim("a", Queue::Fair);
+    let holder = arena.claim("a", WaitPolicy::Fair);
     let grant = granted(one.claim(&holder).await);
     for _ in 0..3 {
-        let answer = two.claim(&arena.claim("a", Queue::Try)).await;
+        let answer = two.claim(&arena.claim("a", WaitPolicy::Try)).await;
         assert!(matches!(answer, Ok(Claimed::Busy(_))), "{answer:?}");
     }
     let line = one.inspect(&arena.full("a")).await.unwrap();
     assert!(line.waiters.is_empty(), "a failed try left a place: {line:?}");
     one.release(&holder, Some(&grant.place)).await.unwrap();
-    let next = arena.claim("a", Queue::Try);
+    let next = arena.claim("a", WaitPolicy::Try);
     let grant = granted(two.claim(&next).await);
     two.release(&next, Some(&grant.place)).await.unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::{Claim, ClaimedAll, Grant, Mode, Place, Queue};
+use leasehold_core::seam::{Claim, ClaimedAll, Grant, Mode, Place, WaitPolicy};
 use leasehold_core::{ErrorKind, FenceGate, Fenced, FencingToken, Lease, Loss, Lost, Name, Options, Store};
 
 use crate::arena::{Arena, granted, within};
@@ -175,7 +175,7 @@ pub(crate) async fn tells_names_of_one_step_apart(arena: Arena) {
     let (client, resource) = arena.harness().fenced_client().await;
     let (two, resource) = (arena.store().await, &*resource);
     let names = ["a", "b", "b/a", "x", "x/b/a"];
-    let claims = names.map(|name| arena.claim(name, Queue::Try));
+    let claims = names.map(|name| arena.claim(name, WaitPolicy::Try));
     let Ok(ClaimedAll::Granted(grants)) = client.claim_all(&claims).await else { panic!("all are free") };
     let holders: Vec<Paused> = claims.iter().zip(&grants).map(|(claim, grant)| Paused::of(claim, grant)).collect();
     for holder in &holders {
@@ -228,7 +228,7 @@ pub(crate) async fn serves_every_mode(arena: Arena) {
     let (client, resource) = arena.harness().fenced_client().await;
     let resource = &*resource;
     for mode in [Mode::Shared, Mode::Permits { n: 2, of: 5 }] {
-        let claims = [arena.claim_as("a", mode, Queue::Fair), arena.claim_as("a", mode, Queue::Fair)];
+        let claims = [arena.claim_as("a", mode, WaitPolicy::Fair), arena.claim_as("a", mode, WaitPolicy::Fair)];
         let grants = [granted(client.claim(&claims[0]).await), granted(client.claim(&claims[1]).await)];
         let [first, second] = [0, 1].map(|i| Paused::of(&claims[i], &grants[i]));
         accepted(resource, &first, "one of two").await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claimed, Mode, Moment, Queue, Tenure};
+use leasehold_core::seam::{Backend, Claimed, Mode, Moment, Tenure, WaitPolicy};
 use leasehold_core::{DistributedLock, ErrorKind, Guard, Loss, Options, Owner, Ran};
 use tokio::task::JoinSet;
 
@@ -191,7 +191,7 @@ pub(crate) async fn says_whether_min_hold_outlives_its_client(arena: Arena) {
     let lacks = arena.harness().powers().lack(&[Need::MinHold]).is_some();
     assert_eq!(!backend.guarantees().min_hold_outlives_process, lacks, "{:?}", backend.guarantees());
     if lacks {
-        let claim = arena.claim("a", Queue::Fair);
+        let claim = arena.claim("a", WaitPolicy::Fair);
         let grant = granted(backend.claim(&claim).await);
         let lapses = backend.release_after(&claim, Some(&grant.place), Duration::from_secs(1)).await;
         expect_kind(lapses, ErrorKind::Unsupported);
@@ -212,7 +212,7 @@ pub(crate) async fn lapses_without_its_client(arena: Arena) {
 
 async fn lapses(arena: &Arena, name: &str, ttl: Duration, rest: Duration) {
     let (client, rival) = (arena.backend().await, arena.backend().await);
-    let mut claim = arena.claim(name, Queue::Fair);
+    let mut claim = arena.claim(name, WaitPolicy::Fair);
     claim.ttl = ttl;
     let grant = granted(client.claim(&claim).await);
     let begin = Moment::now();
@@ -224,7 +224,7 @@ async fn lapses(arena: &Arena, name: &str, ttl: Duration, rest: Duration) {
     client.close().await.unwrap();
     drop(client);
     // Waiting in line is no way to hear sooner or later of it.
-    let next = arena.claim(name, Queue::Fair);
+    let next = arena.claim(name, WaitPolicy::Fair);
     let late = Duration::from_secs(10) + arena.recovery().await;
     within(rest + late, &format!("a hold that lapses, {name}"), async {
         while !matches!(rival.claim(&next).await.unwrap(), Claimed::Granted(_)) {
@@ -241,7 +241,7 @@ async fn lapses(arena: &Arena, name: &str, ttl: Duration, rest: Duration) {
 /// it back for good ends it before.
 pub(crate) async fn lapses_for_those_who_wait(arena: Arena) {
     let (client, store) = (arena.backend().await, arena.store().await);
-    let mut claim = arena.claim("a", Queue::Fair);
+    let mut claim = arena.claim("a", WaitPolicy::Fair);
     // Leases so long that no renewal of a place can tell.
     let long = Duration::from_secs(60);
     claim.ttl = long;
@@ -253,14 +253,14 @@ pub(crate) async fn lapses_for_those_who_wait(arena: Arena) {
     let guard = within(limit, "the waiter behind a hold that lapses", waiter).await.unwrap().unwrap();
     guard.release().await.unwrap();
     // Ended before.
-    let claim = arena.claim("b", Queue::Fair);
+    let claim = arena.claim("b", WaitPolicy::Fair);
     let grant = granted(client.claim(&claim).await);
     client.release_after(&claim, Some(&grant.place), Duration::from_secs(60)).await.unwrap();
     expect_kind(store.lock("b").try_acquire().await, ErrorKind::Contended);
     client.release(&claim, Some(&grant.place)).await.unwrap();
     store.lock("b").try_acquire().await.unwrap().release().await.unwrap();
     // And by an operator.
-    let claim = arena.claim("c", Queue::Fair);
+    let claim = arena.claim("c", WaitPolicy::Fair);
     let grant = granted(client.claim(&claim).await);
     // A store may remember the eviction until then.
     client.release_after(&claim, Some(&grant.place), Duration::from_secs(20)).await.unwrap();
@@ -272,7 +272,7 @@ pub(crate) async fn lapses_for_those_who_wait(arena: Arena) {
 pub(crate) async fn lapses_beside_others(arena: Arena) {
     let (client, other) = (arena.backend().await, arena.backend().await);
     for mode in [Mode::Shared, Mode::Permits { n: 1, of: 2 }] {
-        let claims = [arena.claim_as("a", mode, Queue::Fair), arena.claim_as("a", mode, Queue::Fair)];
+        let claims = [arena.claim_as("a", mode, WaitPolicy::Fair), arena.claim_as("a", mode, WaitPolicy::Fair)];
         let grants = [granted(client.claim(&claims[0]).await), granted(client.claim(&claims[1]).await)];
         client.release_after(&claims[0], Some(&grants[0].place), arena.ttl() / 4).await.unwrap();
         let stays = Tenure::new(Arc::new(claims[1].clone()), grants[1].place.clone(), Some(grants[1].token));

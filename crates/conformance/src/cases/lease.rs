@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Moment, Queue, Renewal, Tenure};
+use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Moment, Renewal, Tenure, WaitPolicy};
 
 use crate::arena::{Arena, granted, within};
 
@@ -12,7 +12,7 @@ use crate::arena::{Arena, granted, within};
 pub(super) async fn nobody_before(arena: &Arena, rival: &dyn Backend, name: &str, valid_until: Moment) {
     let limit = arena.ttl() * 4 + rival.guarantees().recovery + Duration::from_secs(10);
     within(limit, "the rival to be granted", async {
-        let claim = arena.claim(name, Queue::Fair);
+        let claim = arena.claim(name, WaitPolicy::Fair);
         loop {
             if let Ok(Claimed::Granted(grant)) = rival.claim(&claim).await {
                 let now = Moment::now();
@@ -40,7 +40,7 @@ fn end(answer: &Renewal, stamp: Moment) -> Moment {
 /// A renewal extends by as much as it says: nobody else is granted before the end that it answered.
 pub(crate) async fn is_as_long_as_a_renewal_says(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
-    let tenure = taken(&*one, arena.claim("a", Queue::Fair)).await;
+    let tenure = taken(&*one, arena.claim("a", WaitPolicy::Fair)).await;
     tokio::time::sleep(arena.ttl() * 3 / 5).await;
     let stamp = Moment::now();
     let answers = one.renew(&[tenure]).await.unwrap();
@@ -50,8 +50,8 @@ pub(crate) async fn is_as_long_as_a_renewal_says(arena: Arena) {
 /// The same of readers and permits.
 pub(crate) async fn is_as_long_as_a_renewal_says_in_every_mode(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
-    let reader = taken(&*one, arena.claim_as("reader", Mode::Shared, Queue::Fair)).await;
-    let permits = taken(&*one, arena.claim_as("permits", Mode::Permits { n: 2, of: 3 }, Queue::Fair)).await;
+    let reader = taken(&*one, arena.claim_as("reader", Mode::Shared, WaitPolicy::Fair)).await;
+    let permits = taken(&*one, arena.claim_as("permits", Mode::Permits { n: 2, of: 3 }, WaitPolicy::Fair)).await;
     tokio::time::sleep(arena.ttl() * 3 / 5).await;
     let stamp = Moment::now();
     let answers = one.renew(&[reader, permits]).await.unwrap();
@@ -65,7 +65,7 @@ pub(crate) async fn is_renewed_beside_a_lost_one(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
     let mut batch = Vec::new();
     for name in ["before", "gone", "behind"] {
-        batch.push(taken(&*one, arena.claim(name, Queue::Fair)).await);
+        batch.push(taken(&*one, arena.claim(name, WaitPolicy::Fair)).await);
     }
     one.release(&batch[1].claim, Some(&batch[1].place)).await.unwrap();
     tokio::time::sleep(arena.ttl() * 3 / 5).await;
@@ -84,7 +84,7 @@ pub(crate) async fn is_each_ones_own(arena: Arena) {
     for (name, leases) in [("rising", [1, 2]), ("falling", [2, 1])] {
         let mut end = Moment::now();
         for ttls in leases {
-            let mut claim = arena.claim_as(name, Mode::Shared, Queue::Fair);
+            let mut claim = arena.claim_as(name, Mode::Shared, WaitPolicy::Fair);
             claim.ttl = arena.ttl() * ttls;
             let stamp = Moment::now();
             end = end.max(granted(one.claim(&claim).await).validity.until(stamp));
@@ -98,7 +98,7 @@ pub(crate) async fn is_each_ones_own(arena: Arena) {
 pub(crate) async fn never_gets_shorter(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
     for name in ["first", "second"] {
-        let tenure = taken(&*one, arena.claim(name, Queue::Fair)).await;
+        let tenure = taken(&*one, arena.claim(name, WaitPolicy::Fair)).await;
         let latest = Arc::new(AtomicU64::new(0));
         let until = Moment::now() + arena.ttl() * 2 / 5;
         let tasks: Vec<_> = (0..6_u64)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Mode, Moment, Queue, Renewal, Tenure};
+use leasehold_core::seam::{Backend, Mode, Moment, Renewal, Tenure, WaitPolicy};
 use leasehold_core::{ErrorKind, FencingToken, Guard, Loss, Options, Result, Store};
 use tokio::task::JoinSet;
 
@@ -142,7 +142,7 @@ pub(crate) async fn by_deletion_is_noticed(arena: Arena) {
 /// S7: a renewal that comes after the hold was ended extends nothing and takes nothing anew.
 pub(crate) async fn is_not_undone_by_a_renewal(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
-    let claim = arena.claim("a", Queue::Fair);
+    let claim = arena.claim("a", WaitPolicy::Fair);
     let grant = granted(one.claim(&claim).await);
     assert!(two.evict(&claim.name, grant.token).await.unwrap());
     let tenure = Tenure::new(Arc::new(claim.clone()), grant.place.clone(), Some(grant.token));
@@ -167,7 +167,7 @@ pub(crate) async fn leaves_the_successor_alone(arena: Arena) {
     next.release().await.unwrap();
     // The same at the seam, within one client: an old claim's release frees nobody else.
     let client = arena.backend().await;
-    let (old, new) = (arena.claim("b", Queue::Fair), arena.claim("b", Queue::Fair));
+    let (old, new) = (arena.claim("b", WaitPolicy::Fair), arena.claim("b", WaitPolicy::Fair));
     let first = granted(client.claim(&old).await);
     client.release(&old, Some(&first.place)).await.unwrap();
     let second = granted(client.claim(&new).await);
@@ -195,17 +195,17 @@ pub(crate) async fn is_followed_by_a_new_hold(arena: Arena) {
 /// A grant under a session that was last renewed a while ago does not count from the claim.
 pub(crate) async fn grant_under_an_aged_session(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
-    granted(one.claim(&arena.claim("first", Queue::Fair)).await);
+    granted(one.claim(&arena.claim("first", WaitPolicy::Fair)).await);
     tokio::time::sleep(arena.ttl() * 2 / 5).await;
     let stamp = Moment::now();
-    let grant = granted(one.claim(&arena.claim("second", Queue::Fair)).await);
+    let grant = granted(one.claim(&arena.claim("second", WaitPolicy::Fair)).await);
     nobody_before(&arena, &*two, "second", grant.validity.until(stamp)).await;
 }
 
 /// A repeated claim that is answered *granted* either extended the lease or does not count from the repeat.
 pub(crate) async fn repeated_claim_counts_from_what_extended(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
-    let claim = arena.claim("a", Queue::Fair);
+    let claim = arena.claim("a", WaitPolicy::Fair);
     granted(one.claim(&claim).await);
     tokio::time::sleep(arena.ttl() * 3 / 5).await;
     let stamp = Moment::now();
@@ -241,7 +241,7 @@ pub(crate) async fn is_told_by_the_next_renewal_in_every_mode(arena: Arena) {
 async fn told_in(arena: &Arena, modes: &[Mode]) {
     let (one, two) = (arena.backend().await, arena.backend().await);
     let take = async |name: &str, mode| {
-        let claim = arena.claim_as(name, mode, Queue::Fair);
+        let claim = arena.claim_as(name, mode, WaitPolicy::Fair);
         let grant = granted(one.claim(&claim).await);
         Tenure::new(Arc::new(claim), grant.place, Some(grant.token))
     };
@@ -348,7 +348,7 @@ pub(crate) async fn by_eviction_of_any_turn(arena: Arena) {
     // At the seam, where one sees how many are reserved.
     let client = arena.backend().await;
     for last in [true, false] {
-        let claim = arena.claim("b", Queue::Fast);
+        let claim = arena.claim("b", WaitPolicy::Fast);
         let grant = granted(client.claim(&claim).await);
         let beyond = FencingToken::new(grant.token.get() + u64::from(grant.turns));
         assert!(!operator.evict("b", beyond).await.unwrap(), "{beyond:?} is nobody's");

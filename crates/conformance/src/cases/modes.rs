@@ -95,10 +95,10 @@ pub(crate) async fn raise_one_anothers_tokens(arena: Arena) {
 /// S1 in every mode: a repeated claim answers the same grant, and stores the new label.
 pub(crate) async fn are_each_claimed_idempotently(arena: Arena) {
     use crate::arena::granted;
-    use leasehold_core::seam::Queue;
+    use leasehold_core::seam::WaitPolicy;
     let (one, two) = (arena.backend().await, arena.backend().await);
     for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: 3 }] {
-        let claim = arena.claim_as("a", mode, Queue::Fair);
+        let claim = arena.claim_as("a", mode, WaitPolicy::Fair);
         let first = granted(one.claim(&claim).await);
         let again = granted(one.claim(&claim.clone().with_label("another")).await);
         assert_eq!(first.token, again.token, "{mode:?}");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::{Moment, Queue};
+use leasehold_core::seam::{Moment, WaitPolicy};
 use leasehold_core::{ErrorKind, Loss, Name, Options};
 
 use crate::arena::{Arena, expect_kind, give_back, within};
@@ -137,7 +137,7 @@ pub(crate) async fn says_whether_it_is_one_step(arena: Arena) {
     let lacks = arena.harness().powers().lack(&[Need::AtomicMulti]).is_some();
     assert_eq!(backend.guarantees().atomic_multi < 2, lacks, "{:?}", backend.guarantees());
     if lacks {
-        let claims = ["a", "b"].map(|name| arena.claim(name, Queue::Try));
+        let claims = ["a", "b"].map(|name| arena.claim(name, WaitPolicy::Try));
         expect_kind(backend.claim_all(&claims).await, ErrorKind::Unsupported);
     }
 }

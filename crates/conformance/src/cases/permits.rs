@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::{Claimed, Mode, Queue};
+use leasehold_core::seam::{Claimed, Mode, WaitPolicy};
 use leasehold_core::{DistributedLock, ErrorKind, Guard, Loss, Options};
 
 use crate::arena::{Arena, expect_kind, give_back, granted, waiting, within};
@@ -98,16 +98,16 @@ pub(crate) async fn many_are_not_passed_by_few(arena: Arena) {
 pub(crate) async fn any_holder_may_make_room(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
     for leaver in 0..3 {
-        let claims: Vec<_> = (0..3).map(|_| arena.claim_as("a", permits(1, 3), Queue::Fair)).collect();
+        let claims: Vec<_> = (0..3).map(|_| arena.claim_as("a", permits(1, 3), WaitPolicy::Fair)).collect();
         let mut grants = Vec::new();
         for claim in &claims {
             grants.push(granted(one.claim(claim).await));
         }
-        let next = arena.claim_as("a", permits(1, 3), Queue::Fair);
+        let next = arena.claim_as("a", permits(1, 3), WaitPolicy::Fair);
         waiting(two.claim(&next).await);
         one.release(&claims[leaver], Some(&grants[leaver].place)).await.unwrap();
         let grant = granted(two.claim(&next).await);
-        let busy = two.claim(&arena.claim_as("a", permits(1, 3), Queue::Try)).await;
+        let busy = two.claim(&arena.claim_as("a", permits(1, 3), WaitPolicy::Try)).await;
         assert!(matches!(busy, Ok(Claimed::Busy(_))), "a fourth of 3 permits: {busy:?}");
         two.release(&next, Some(&grant.place)).await.unwrap();
         for (claim, grant) in claims.iter().zip(&grants) {
@@ -121,9 +121,9 @@ pub(crate) async fn any_holder_may_make_room(arena: Arena) {
 pub(crate) async fn come_back_from_the_dead(arena: Arena) {
     let (dead, alive) = (arena.backend().await, arena.store().await);
     let semaphore = alive.semaphore("a", 3);
-    granted(dead.claim(&arena.claim_as("a", permits(2, 3), Queue::Fair)).await);
+    granted(dead.claim(&arena.claim_as("a", permits(2, 3), WaitPolicy::Fair)).await);
     let first = semaphore.acquire().await.unwrap();
-    waiting(dead.claim(&arena.claim_as("a", permits(3, 3), Queue::Fair)).await);
+    waiting(dead.claim(&arena.claim_as("a", permits(3, 3), WaitPolicy::Fair)).await);
     let pair = tokio::spawn(semaphore.permits(2).acquire());
     let pair = arena.served("the permits of the dead", pair).await;
     assert!(first.is_valid(), "{:?}", first.check());
@@ -221,16 +221,16 @@ pub(crate) async fn end_and_run_as_any_lock(arena: Arena) {
 /// S10: the count of the line is also that of those who only wait: whoever differs from it is refused although no permit is out.
 pub(crate) async fn of_another_count_than_waiters_are_refused(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
-    let writer = arena.claim("a", Queue::Fair);
+    let writer = arena.claim("a", WaitPolicy::Fair);
     let grant = granted(one.claim(&writer).await);
-    let waiter = arena.claim_as("a", permits(1, 3), Queue::Fair);
+    let waiter = arena.claim_as("a", permits(1, 3), WaitPolicy::Fair);
     waiting(one.claim(&waiter).await);
-    for queue in [Queue::Fair, Queue::Try] {
-        let other = arena.claim_as("a", permits(1, 5), queue);
-        match (queue, two.claim(&other).await) {
+    for policy in [WaitPolicy::Fair, WaitPolicy::Try] {
+        let other = arena.claim_as("a", permits(1, 5), policy);
+        match (policy, two.claim(&other).await) {
             (_, Err(e)) => assert_eq!(e.kind(), ErrorKind::Invalid, "{e:?}"),
             // To a try it is simply held.
-            (Queue::Try, Ok(Claimed::Busy(_))) => {}
+            (WaitPolicy::Try, Ok(Claimed::Busy(_))) => {}
             (_, other) => panic!("5 permits were asked for where 3 are waited for: {other:?}"),
         }
         two.release(&other, None).await.unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::{Claimed, Mode, Queue, Tenure};
+use leasehold_core::seam::{Claimed, Mode, Tenure, WaitPolicy};
 use leasehold_core::{ErrorKind, Guard, Loss, RwLock};
 
 use crate::arena::{Arena, expect_kind, give_back, granted, waiting, within};
@@ -155,14 +155,17 @@ pub(crate) async fn one_line_for_readers_and_writers(arena: Arena) {
 /// S10 at the seam, without any notification: a claim that is asked again is in as soon as it is admitted, and not before.
 pub(crate) async fn claiming_again_follows_the_line(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
-    let claim = |mode, queue| arena.claim_as("a", mode, queue);
-    let (reader, writer, late) =
-        (claim(Mode::Shared, Queue::Fair), claim(Mode::Exclusive, Queue::Fair), claim(Mode::Shared, Queue::Fair));
+    let claim = |mode, policy| arena.claim_as("a", mode, policy);
+    let (reader, writer, late) = (
+        claim(Mode::Shared, WaitPolicy::Fair),
+        claim(Mode::Exclusive, WaitPolicy::Fair),
+        claim(Mode::Shared, WaitPolicy::Fair),
+    );
     let first = granted(one.claim(&reader).await);
     assert_eq!(granted(one.claim(&reader).await).token, first.token);
     waiting(two.claim(&writer).await);
     waiting(one.claim(&late).await);
-    let answer = two.claim(&claim(Mode::Shared, Queue::Try)).await;
+    let answer = two.claim(&claim(Mode::Shared, WaitPolicy::Try)).await;
     assert!(matches!(answer, Ok(Claimed::Busy(_))), "a reader passed a writer: {answer:?}");
     waiting(one.claim(&late).await);
     one.release(&reader, Some(&first.place)).await.unwrap();
@@ -198,11 +201,11 @@ pub(crate) async fn a_writer_that_gives_up_lets_readers_in(arena: Arena) {
 pub(crate) async fn skips_the_dead(arena: Arena) {
     let (dead, alive, other) = (arena.backend().await, arena.store().await, arena.store().await);
     let first = alive.rw_lock("a").read().acquire().await.unwrap();
-    waiting(dead.claim(&arena.claim_as("a", Mode::Exclusive, Queue::Fair)).await);
+    waiting(dead.claim(&arena.claim_as("a", Mode::Exclusive, WaitPolicy::Fair)).await);
     let reader = tokio::spawn(other.rw_lock("a").read().acquire());
     let reader = arena.served("the reader behind a dead writer", reader).await;
     assert!(first.is_valid(), "{:?}", first.check());
-    granted(dead.claim(&arena.claim_as("a", Mode::Shared, Queue::Fair)).await);
+    granted(dead.claim(&arena.claim_as("a", Mode::Shared, WaitPolicy::Fair)).await);
     let writer = tokio::spawn(other.rw_lock("a").write().acquire());
     arena.line_is(&alive, "a", 3, 1).await;
     give_back(first).await;
@@ -264,7 +267,8 @@ pub(crate) async fn one_reader_is_evicted(arena: Arena) {
 /// S7: one of two readers of one client is released; a renewal of both extends the other and does not bring the one back.
 pub(crate) async fn a_renewal_extends_only_who_is_there(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
-    let claims = [arena.claim_as("a", Mode::Shared, Queue::Fair), arena.claim_as("a", Mode::Shared, Queue::Fair)];
+    let claims =
+        [arena.claim_as("a", Mode::Shared, WaitPolicy::Fair), arena.claim_as("a", Mode::Shared, WaitPolicy::Fair)];
     let mut tenures = Vec::new();
     for claim in &claims {
         let grant = granted(one.claim(claim).await);

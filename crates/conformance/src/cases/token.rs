@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::Queue;
+use leasehold_core::seam::WaitPolicy;
 use leasehold_core::{Fencing, FencingToken, Owner};
 
 use crate::arena::{Arena, granted, waiting, within};
@@ -33,7 +33,7 @@ pub(crate) async fn rises_across_release_and_eviction(arena: Arena) {
 /// Across the death of a holder.
 pub(crate) async fn rises_across_expiry(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
-    let (dead, heir) = (arena.claim("a", Queue::Fair), arena.claim("a", Queue::Fair));
+    let (dead, heir) = (arena.claim("a", WaitPolicy::Fair), arena.claim("a", WaitPolicy::Fair));
     let first = granted(one.claim(&dead).await);
     let limit = arena.ttl() * 2 + two.guarantees().recovery + Duration::from_secs(1);
     waiting(two.claim(&heir).await);
@@ -92,9 +92,11 @@ pub(crate) async fn is_equal_within_a_hold(arena: Arena) {
 pub(crate) async fn is_reserved_for_each_turn(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
     let mut next = 0;
-    for (waits, queue) in [(true, Queue::Fast), (false, Queue::Fast), (true, Queue::Fair), (false, Queue::Fair)] {
-        for claim in [arena.claim("a", queue), arena.claim("a", Queue::Fast)] {
-            let waiter = arena.claim("a", queue);
+    for (waits, policy) in
+        [(true, WaitPolicy::Fast), (false, WaitPolicy::Fast), (true, WaitPolicy::Fair), (false, WaitPolicy::Fair)]
+    {
+        for claim in [arena.claim("a", policy), arena.claim("a", WaitPolicy::Fast)] {
+            let waiter = arena.claim("a", policy);
             let grant = granted(one.claim(&claim).await);
             assert!(grant.token.get() >= next, "{:?} was reserved for the one before", grant.token);
             next = grant.token.get() + u64::from(grant.turns);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Moment, Queue, Renewal, Tenure};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Moment, Renewal, Tenure, WaitPolicy};
 use leasehold_core::{ErrorKind, Result, Store};
 
 use crate::arena::{Arena, expect_kind, granted, nap, waiting, within};
@@ -64,11 +64,11 @@ pub(crate) async fn skips_the_dead(arena: Arena) {
     let (holder, dead, alive) = (arena.store().await, arena.backend().await, arena.store().await);
     let guard = holder.lock("a").acquire().await.unwrap();
     for _ in 0..2 {
-        waiting(dead.claim(&arena.claim("a", Queue::Fair)).await);
+        waiting(dead.claim(&arena.claim("a", WaitPolicy::Fair)).await);
     }
     let waiter = tokio::spawn(alive.lock("a").acquire());
     arena.queue_reaches(&holder, "a", 3).await;
-    waiting(dead.claim(&arena.claim("a", Queue::Fair)).await);
+    waiting(dead.claim(&arena.claim("a", WaitPolicy::Fair)).await);
     guard.release().await.unwrap();
     // Both dead ones may be granted in turn before their leases end; no longer than a lease and the store's lateness.
     let limit = arena.ttl() * 2 + holder.guarantees().recovery * 2 + Duration::from_secs(1);
@@ -81,7 +81,7 @@ pub(crate) async fn skips_the_dead(arena: Arena) {
 pub(crate) async fn a_dead_place_is_not_granted(arena: Arena) {
     let (one, two, three) = (arena.backend().await, arena.backend().await, arena.backend().await);
     let (holder, sleeper, heir) =
-        (arena.claim("a", Queue::Fair), arena.claim("a", Queue::Fair), arena.claim("a", Queue::Fair));
+        (arena.claim("a", WaitPolicy::Fair), arena.claim("a", WaitPolicy::Fair), arena.claim("a", WaitPolicy::Fair));
     let grant = granted(one.claim(&holder).await);
     waiting(two.claim(&sleeper).await);
     // The holder keeps its own lease by claiming again and by renewing, until the sleeper's place has run out.
@@ -121,10 +121,10 @@ async fn awake(arena: &Arena, client: &dyn Backend, claim: &Claim) -> Result<Cla
 /// place: a release that was given up, or a waiter that nobody answers for, blocks no line.
 pub(crate) async fn outlives_what_its_client_forgot(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
-    let kept = Arc::new(arena.claim("kept", Queue::Fair));
+    let kept = Arc::new(arena.claim("kept", WaitPolicy::Fair));
     let grant = granted(one.claim(&kept).await);
     let kept = Tenure::new(kept, grant.place, Some(grant.token));
-    let (forgotten, heir) = (arena.claim("a", Queue::Fair), arena.claim("a", Queue::Fair));
+    let (forgotten, heir) = (arena.claim("a", WaitPolicy::Fair), arena.claim("a", WaitPolicy::Fair));
     let before = Moment::now();
     let old = granted(one.claim(&forgotten).await);
     let limit = arena.ttl() * 4 + one.guarantees().recovery * 2 + Duration::from_secs(2);
@@ -150,7 +150,7 @@ pub(crate) async fn outlives_what_its_client_forgot(arena: Arena) {
 pub(crate) async fn fast_never_passes_fair(arena: Arena) {
     let (one, two, three) = (arena.backend().await, arena.backend().await, arena.backend().await);
     let (holder, fair, fast) =
-        (arena.claim("a", Queue::Fair), arena.claim("a", Queue::Fair), arena.claim("a", Queue::Fast));
+        (arena.claim("a", WaitPolicy::Fair), arena.claim("a", WaitPolicy::Fair), arena.claim("a", WaitPolicy::Fast));
     let grant = granted(one.claim(&holder).await);
     waiting(two.claim(&fair).await);
     waiting(three.claim(&fast).await);
@@ -166,7 +166,7 @@ pub(crate) async fn fast_never_passes_fair(arena: Arena) {
 pub(crate) async fn survives_a_dead_holder(arena: Arena) {
     let (dead, alive) = (arena.backend().await, arena.store().await);
     let before = Moment::now();
-    let validity = granted(dead.claim(&arena.claim("a", Queue::Fair)).await).validity;
+    let validity = granted(dead.claim(&arena.claim("a", WaitPolicy::Fair)).await).validity;
     let waiter = tokio::spawn(alive.lock("a").acquire());
     let limit = arena.ttl() + alive.guarantees().recovery + Duration::from_secs(2);
     let guard = within(limit, "a dead holder's lock", waiter).await.unwrap().unwrap();
@@ -207,12 +207,12 @@ pub(crate) async fn that_gives_up_harms_nobody(arena: Arena) {
     arena.becomes_empty("a").await;
     // And the same at the seam: a place that is given back is gone.
     let (here, there) = (arena.backend().await, arena.backend().await);
-    let (first, second) = (arena.claim("b", Queue::Fair), arena.claim("b", Queue::Fair));
+    let (first, second) = (arena.claim("b", WaitPolicy::Fair), arena.claim("b", WaitPolicy::Fair));
     let grant = granted(here.claim(&first).await);
     let place = waiting(there.claim(&second).await).place;
     there.release(&second, Some(&place)).await.unwrap();
     here.release(&first, Some(&grant.place)).await.unwrap();
-    let busy = here.claim(&arena.claim("b", Queue::Try)).await;
+    let busy = here.claim(&arena.claim("b", WaitPolicy::Try)).await;
     assert!(matches!(busy, Ok(Claimed::Granted(_))), "{busy:?}");
     expect_kind(two.lock("b").try_acquire().await, ErrorKind::Contended);
 }
@@ -256,12 +256,14 @@ pub(crate) async fn keeps_its_place(arena: Arena) {
 
 async fn is_kept(arena: &Arena, name: &str, renews: bool) {
     let (one, two, three) = (arena.backend().await, arena.backend().await, arena.backend().await);
-    let [holder, early, late] = [(); 3].map(|()| arena.claim(name, Queue::Fair));
+    let [holder, early, late] = [(); 3].map(|()| arena.claim(name, WaitPolicy::Fair));
     let grant = granted(one.claim(&holder).await);
     let held = Tenure::new(Arc::new(holder.clone()), grant.place.clone(), Some(grant.token));
     // Sessions live by renewals too, of anything: each client has something else to renew.
-    let anchors =
-        [arena.claim(&format!("{name}, two"), Queue::Fair), arena.claim(&format!("{name}, three"), Queue::Fair)];
+    let anchors = [
+        arena.claim(&format!("{name}, two"), WaitPolicy::Fair),
+        arena.claim(&format!("{name}, three"), WaitPolicy::Fair),
+    ];
     let anchors = [anchored(&*two, &anchors[0]).await, anchored(&*three, &anchors[1]).await];
     let place = waiting(two.claim(&early).await).place;
     let early_place = Tenure::new(Arc::new(early.clone()), place, None);
@@ -315,7 +317,7 @@ async fn comes_first(
 /// P6, S4: the holder dies; those who wait are served in the order in which they came, as after a release.
 pub(crate) async fn is_in_order_after_a_death(arena: Arena) {
     let (dead, one, two) = (arena.backend().await, arena.store().await, arena.store().await);
-    granted(dead.claim(&arena.claim("a", Queue::Fair)).await);
+    granted(dead.claim(&arena.claim("a", WaitPolicy::Fair)).await);
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for i in 0..4 {

@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Claim, ClaimId, Claimed, ClaimedAll, Grant, Moment, Notifier, Place, Queue, Renewal, Subscription, Tenure,
-    Validity, Waiting, async_trait,
+    Backend, Claim, ClaimId, Claimed, ClaimedAll, Grant, Moment, Notifier, Place, Renewal, Subscription, Tenure,
+    Validity, WaitPolicy, Waiting, async_trait,
 };
 use leasehold_core::{Contention, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
 
@@ -48,7 +48,7 @@ impl Broken {
             Some(Defect::CountsFromTheClaim) => {
                 asked.ttl -= sent.since(*self.session.get_or_init(|| sent)).min(claim.ttl / 2);
             }
-            Some(Defect::TryLeavesAPlace) => asked.queue = Queue::Fair,
+            Some(Defect::TryLeavesAPlace) => asked.policy = WaitPolicy::Fair,
             Some(
                 Defect::ReadersExclude | Defect::ManyCountAsOne | Defect::CountsMayDiffer | Defect::CountsOfHoldersOnly,
             ) => {
@@ -136,7 +136,7 @@ impl Broken {
         let token = waiting.who.token.map(FencingToken::get);
         self.with(claim.id, |mine| mine.behind = mine.behind.or(token));
         self.unlabel(&mut waiting.who);
-        if self.is(Defect::TryLeavesAPlace) && claim.queue == Queue::Try {
+        if self.is(Defect::TryLeavesAPlace) && claim.policy == WaitPolicy::Try {
             return Claimed::Busy(waiting.who);
         }
         if self.is(Defect::RestsOnItsNotifications) {
@@ -144,7 +144,7 @@ impl Broken {
         }
         if is_new
             && (self.is(Defect::ServesTheLastFirst)
-                || self.is(Defect::FastPassesFair) && claim.queue == Queue::Fast
+                || self.is(Defect::FastPassesFair) && claim.policy == WaitPolicy::Fast
                 || self.slips_in(claim).await)
         {
             self.go_before_the_others(claim).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::registry::Registry;
-use crate::claim::{Claim, Mode, Place, Queue};
+use crate::claim::{Claim, Mode, Place, WaitPolicy};
 use crate::clock::{Clock, VirtualClock};
 use crate::grant::Grant;
 use crate::loss::Loss;
@@ -14,7 +14,7 @@ use crate::token::FencingToken;
 const TTL: Duration = Duration::from_secs(6);
 
 fn standing(clock: &Clock, ttl: Duration) -> Arc<Standing> {
-    let claim = Claim::new("a", Mode::Shared, Queue::Fair, ttl, "me");
+    let claim = Claim::new("a", Mode::Shared, WaitPolicy::Fair, ttl, "me");
     Arc::new(Standing::new(Arc::new(claim), clock.clone()))
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Claim, ClaimId, Claimed, ClaimedAll, Queue};
+use leasehold_core::seam::{Claim, ClaimId, Claimed, ClaimedAll, WaitPolicy};
 use leasehold_core::{Contention, ErrorKind, Loss, Name};
 use tokio::sync::Notify;
 
@@ -49,7 +49,7 @@ async fn one_request_takes_them_all() {
         let guard = in_time(acquire).await.unwrap();
         let claims = std::mem::take(&mut *seen.lock().unwrap());
         assert_eq!(claims.iter().map(|claim| claim.name.as_str()).collect::<Vec<_>>(), ["n/a", "n/b", "n/c"]);
-        assert!(claims.iter().all(|claim| (claim.queue, claim.ttl, &*claim.label) == (Queue::Try, TTL, "me")));
+        assert!(claims.iter().all(|claim| (claim.policy, claim.ttl, &*claim.label) == (WaitPolicy::Try, TTL, "me")));
         let tokens: Vec<_> = guard.tokens().map(|(name, token)| (name.to_string(), token.get())).collect();
         assert_eq!(tokens, [("a".to_owned(), 7), ("b".to_owned(), 8), ("c".to_owned(), 9)]);
         assert_eq!(guard.remaining(), TTL / 2);
@@ -89,12 +89,12 @@ async fn a_try_that_is_refused_says_by_whom_and_withdraws_nothing() {
 #[tokio::test]
 async fn whoever_waits_stands_in_line_name_by_name() {
     let (script, time, log) = Script::new();
-    let queues = Arc::new(Mutex::new(Vec::new()));
-    let asked = queues.clone();
+    let policies = Arc::new(Mutex::new(Vec::new()));
+    let asked = policies.clone();
     let store = script
         .claims_of_all(|_, _| async { Ok(ClaimedAll::Busy(0, Contention::unknown())) })
         .claims(move |claim, n| {
-            asked.lock().unwrap().push((claim.name.to_string(), claim.queue));
+            asked.lock().unwrap().push((claim.name.to_string(), claim.policy));
             let answer = if claim.name.as_str() == "b" { waiting(&claim) } else { granted(&claim, n as u64 + 1) };
             async { Ok(answer) }
         })
@@ -103,7 +103,7 @@ async fn whoever_waits_stands_in_line_name_by_name() {
     let late = in_time(driven(&time, store.multi(["b", "a"]).acquire_timeout(ms(500)))).await.unwrap_err();
     assert_eq!((late.kind(), late.name()), (ErrorKind::TimedOut, Some(&Name::new("b"))));
     assert!(time.clock().now().since(began) <= ms(560));
-    assert_eq!(queues.lock().unwrap()[..2], [("a".to_owned(), Queue::Fair), ("b".to_owned(), Queue::Fair)]);
+    assert_eq!(policies.lock().unwrap()[..2], [("a".to_owned(), WaitPolicy::Fair), ("b".to_owned(), WaitPolicy::Fair)]);
     in_time(driven(&time, log.until_released(2))).await;
     assert_eq!(log.parties().len(), 1);
 }

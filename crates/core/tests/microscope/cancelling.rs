@@ -229,7 +229,7 @@ async fn a_waiter_gives_its_place_back() {
         let claim = leasehold_core::seam::Claim::new(
             "a",
             leasehold_core::seam::Mode::Exclusive,
-            leasehold_core::seam::Queue::Fair,
+            leasehold_core::seam::WaitPolicy::Fair,
             TTL,
             "",
         );

@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 use fastrand::Rng;
 use leasehold_core::seam::{
-    Claim, ClaimId, Claimed, Clock, Grant, Mode, Moment, Notifier, Place, Queue, Renewal, Tenure, VirtualClock, Waiting,
+    Claim, ClaimId, Claimed, Clock, Grant, Mode, Moment, Notifier, Place, Renewal, Tenure, VirtualClock, WaitPolicy,
+    Waiting,
 };
 use leasehold_core::{Contention, Error, FencingToken, Guard, Loss, Result};
 use tokio::runtime::{Builder, Runtime};
@@ -252,7 +253,7 @@ fn a_place_in_line_outlives_a_runtime_that_is_not_driven() {
         }))
     });
     for name in ["a", "b"] {
-        leases.claim(&Claim::new(name, Mode::Exclusive, Queue::Fair, TTL * 100, "another client"));
+        leases.claim(&Claim::new(name, Mode::Exclusive, WaitPolicy::Fair, TTL * 100, "another client"));
     }
     let store = script.store();
     let (first, second) = (runtime(), runtime());

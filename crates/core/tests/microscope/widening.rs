@@ -1,6 +1,6 @@
 //! What a holder may make of its claim: a reader's, or one with another value; and what a question about it may leave.
 
-use leasehold_core::seam::{Claim, Mode, Queue};
+use leasehold_core::seam::{Claim, Mode, WaitPolicy};
 use leasehold_core::{ErrorKind, Owner};
 use std::sync::{Arc, Mutex};
 
@@ -30,9 +30,9 @@ async fn a_downgrade_is_the_same_claim_as_a_reader_and_stays_one() {
     guard.confirm().await.unwrap();
     let all = all.lock().unwrap().clone();
     assert!(all.iter().all(|claim| claim.id == all[0].id));
-    let modes: Vec<_> = all.iter().map(|claim| (claim.mode, claim.queue)).collect();
-    let reader = (Mode::Shared, Queue::Try);
-    assert_eq!(modes, [(Mode::Exclusive, Queue::Fair), reader, reader, reader]);
+    let modes: Vec<_> = all.iter().map(|claim| (claim.mode, claim.policy)).collect();
+    let reader = (Mode::Shared, WaitPolicy::Try);
+    assert_eq!(modes, [(Mode::Exclusive, WaitPolicy::Fair), reader, reader, reader]);
     assert_eq!(log.releases(), 0);
 }
 
@@ -68,9 +68,9 @@ async fn a_proclamation_is_the_same_claim_with_another_label() {
     let leadership = script.store().election("a").campaign("one").await.unwrap();
     leadership.proclaim("two").await.unwrap();
     leadership.confirm().await.unwrap();
-    let labels: Vec<_> = all.lock().unwrap().iter().map(|claim| (claim.label.to_string(), claim.queue)).collect();
-    let [two, again] = [("two".to_owned(), Queue::Try), ("two".to_owned(), Queue::Try)];
-    assert_eq!(labels, [("one".to_owned(), Queue::Fair), two, again]);
+    let labels: Vec<_> = all.lock().unwrap().iter().map(|claim| (claim.label.to_string(), claim.policy)).collect();
+    let [two, again] = [("two".to_owned(), WaitPolicy::Try), ("two".to_owned(), WaitPolicy::Try)];
+    assert_eq!(labels, [("one".to_owned(), WaitPolicy::Fair), two, again]);
     // One that is too long is not sent, nor is any after the loss.
     let sent = log.claims();
     assert_eq!(leadership.proclaim("x".repeat(4097)).await.unwrap_err().kind(), ErrorKind::Invalid);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::take;
 use std::time::Duration;
 
-use leasehold_core::seam::{Admission, Queue, admit, place_of_token};
+use leasehold_core::seam::{Admission, WaitPolicy, admit, place_of_token};
 use leasehold_etcd_client::Event;
 
 use super::Mode::{Exclusive, Shared};
@@ -39,7 +39,7 @@ impl Line {
             known.granted |= granted;
             return;
         }
-        let claim = Claim::new("a", Exclusive, Queue::Fair, Duration::from_secs(9), "");
+        let claim = Claim::new("a", Exclusive, WaitPolicy::Fair, Duration::from_secs(9), "");
         let own = Own::new(&claim, Arc::new(LeasedKey::new(session, "")), 0);
         self.own.push(Own { id: id(created), created, ahead, granted, ..own });
     }

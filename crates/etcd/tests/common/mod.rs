@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use etcd_client::{Client, GetOptions};
 use leasehold_core::Result;
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Queue, Waiting};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, WaitPolicy, Waiting};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
 
@@ -26,12 +26,12 @@ pub(crate) async fn client(addr: &str) -> Etcd {
     Etcd::connect(&format!("etcd://{addr}/test")).await.unwrap()
 }
 
-pub(crate) fn claim(name: &str, queue: Queue, ttl: Duration) -> Claim {
-    Claim::new(name, Mode::Exclusive, queue, ttl, "test")
+pub(crate) fn claim(name: &str, policy: WaitPolicy, ttl: Duration) -> Claim {
+    Claim::new(name, Mode::Exclusive, policy, ttl, "test")
 }
 
 pub(crate) fn fair(name: &str) -> Claim {
-    claim(name, Queue::Fair, TTL)
+    claim(name, WaitPolicy::Fair, TTL)
 }
 
 pub(crate) fn granted(answer: Result<Claimed>) -> Grant {

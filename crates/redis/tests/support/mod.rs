@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Moment, Place, Queue, Renewal, Tenure, Waiting};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Moment, Place, Renewal, Tenure, WaitPolicy, Waiting};
 use leasehold_core::{Contention, FencingToken};
 use leasehold_redis::Redis;
 pub use leasehold_testbed::Redis as Server;
@@ -29,12 +29,12 @@ pub async fn client(server: &Server) -> Redis {
     Redis::connect(&server.url()).await.unwrap()
 }
 
-pub fn claim(name: &str, queue: Queue, ttl: Duration, label: &str) -> Claim {
-    Claim::new(name, Mode::Exclusive, queue, ttl, label)
+pub fn claim(name: &str, policy: WaitPolicy, ttl: Duration, label: &str) -> Claim {
+    Claim::new(name, Mode::Exclusive, policy, ttl, label)
 }
 
 pub fn fair(name: &str) -> Claim {
-    claim(name, Queue::Fair, TTL, "fair")
+    claim(name, WaitPolicy::Fair, TTL, "fair")
 }
 
 pub const SHARED: Mode = Mode::Shared;
@@ -45,7 +45,7 @@ pub fn permits(n: u32, of: u32) -> Mode {
 
 /// A fair claim of `x` in this mode.
 pub fn moded(mode: Mode, label: &str) -> Claim {
-    Claim::new("x", mode, Queue::Fair, TTL, label)
+    Claim::new("x", mode, WaitPolicy::Fair, TTL, label)
 }
 
 /// The same claim as this mode.
@@ -58,7 +58,7 @@ pub fn as_mode(claim: &Claim, mode: Mode) -> Claim {
 /// The same claim as a try.
 pub fn as_try(claim: &Claim) -> Claim {
     let mut claim = claim.clone();
-    claim.queue = Queue::Try;
+    claim.policy = WaitPolicy::Try;
     claim
 }
 

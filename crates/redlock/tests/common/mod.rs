@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Place, Queue, Renewal, Tenure};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Place, Renewal, Tenure, WaitPolicy};
 use leasehold_core::{Error, ErrorKind, FencingToken, Result};
 use leasehold_redlock::Redlock;
 use leasehold_testbed::{Proxy, Redis, RedisOptions};
@@ -42,16 +42,16 @@ pub async fn through(nodes: &[Redis]) -> (Redlock, Vec<Proxy>) {
     (Redlock::connect(&url(proxies.iter().map(Proxy::addr))).await.unwrap(), proxies)
 }
 
-pub fn claim(name: &str, mode: Mode, queue: Queue, ttl: Duration) -> Claim {
-    Claim::new(name, mode, queue, ttl, "label of mine")
+pub fn claim(name: &str, mode: Mode, policy: WaitPolicy, ttl: Duration) -> Claim {
+    Claim::new(name, mode, policy, ttl, "label of mine")
 }
 
 pub fn fast(name: &str) -> Claim {
-    claim(name, Mode::Exclusive, Queue::Fast, TTL)
+    claim(name, Mode::Exclusive, WaitPolicy::Fast, TTL)
 }
 
 pub fn attempt(name: &str) -> Claim {
-    claim(name, Mode::Exclusive, Queue::Try, TTL)
+    claim(name, Mode::Exclusive, WaitPolicy::Try, TTL)
 }
 
 pub fn tenure(claim: &Claim, token: FencingToken) -> Tenure {

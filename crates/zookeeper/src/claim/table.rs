@@ -107,7 +107,7 @@ pub(crate) fn lose(session: &Session, loss: Loss, which: impl Fn(&Kept) -> bool)
 
 #[cfg(test)]
 mod tests {
-    use leasehold_core::seam::Queue;
+    use leasehold_core::seam::WaitPolicy;
 
     use super::*;
     use crate::client::Tenant;
@@ -119,7 +119,7 @@ mod tests {
     }
 
     fn claimed(claims: &mut Claims, s: u64) -> (ClaimId, Node) {
-        let claim = Claim::new("a", Mode::Exclusive, Queue::Fair, LEASE, "");
+        let claim = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, LEASE, "");
         let entry = Node::new("/a");
         claims.keep(&entry, &claim, LEASE, at(s));
         (claim.id, entry)
@@ -156,7 +156,7 @@ mod tests {
         let (id, first) = claimed(&mut claims, 30);
         claims.leave(id);
         let second = Node::new("/a");
-        let mut again = Claim::new("a", Mode::Shared, Queue::Fair, LEASE, "");
+        let mut again = Claim::new("a", Mode::Shared, WaitPolicy::Fair, LEASE, "");
         again.id = id;
         claims.keep(&second, &again, LEASE, at(31));
         assert!(claims.at(id, &first).is_none() && claims.at(id, &second).is_some());

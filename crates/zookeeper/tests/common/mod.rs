@@ -5,7 +5,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Place, Queue, Waiting};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Place, WaitPolicy, Waiting};
 use leasehold_core::{Contention, Guard, Store};
 use leasehold_testbed::ZooKeeper as Server;
 use leasehold_zookeeper::ZooKeeper;
@@ -40,15 +40,15 @@ pub async fn store(server: &Server) -> Store {
 }
 
 pub fn fair(name: &str, ttl: Duration) -> Claim {
-    Claim::new(name, Mode::Exclusive, Queue::Fair, ttl, &format!("label of {name}"))
+    Claim::new(name, Mode::Exclusive, WaitPolicy::Fair, ttl, &format!("label of {name}"))
 }
 
 pub fn of_mode(mode: Mode, name: &str) -> Claim {
-    Claim::new(name, mode, Queue::Fair, LONG, "label")
+    Claim::new(name, mode, WaitPolicy::Fair, LONG, "label")
 }
 
 pub fn trying(name: &str, ttl: Duration) -> Claim {
-    Claim::new(name, Mode::Exclusive, Queue::Try, ttl, "trier")
+    Claim::new(name, Mode::Exclusive, WaitPolicy::Try, ttl, "trier")
 }
 
 pub async fn granted(client: &ZooKeeper, claim: &Claim) -> Grant {
