@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Claim, Claimed, ClaimedAll, Clock, Notifier, Place, Renewal, Subscription, Tenure, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
 use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, Line, Name, Result};
 use tokio::sync::watch;
@@ -30,7 +30,7 @@ struct Settings {
     /// Claims that the store has answered are held back while this is set.
     hold_claim_replies: watch::Sender<bool>,
     /// What the store was asked to renew, in order.
-    renewed: Mutex<Vec<Tenure>>,
+    renewed: Mutex<Vec<LeaseRef>>,
 }
 
 impl Weather {
@@ -69,7 +69,7 @@ impl Weather {
     }
 
     /// What the store was asked to renew so far, in order.
-    pub fn renewed(&self) -> Vec<Tenure> {
+    pub fn renewed(&self) -> Vec<LeaseRef> {
         self.0.renewed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -144,7 +144,7 @@ impl Backend for Faulty {
         self.after(answer, take(&self.weather.0.lose_claim_replies))
     }
 
-    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+    async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
         if self.weather.0.hang_renewals.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
@@ -152,8 +152,8 @@ impl Backend for Faulty {
             return Err(Error::new(ErrorKind::Unavailable, "refused, by the suite"));
         }
         self.before().await?;
-        self.weather.0.renewed.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(tenures);
-        let answer = self.inner.renew(tenures).await;
+        self.weather.0.renewed.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(leases);
+        let answer = self.inner.renew(leases).await;
         self.after(answer, false)
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::claim::{Claim, Place, Tenure};
+use crate::claim::{Claim, LeaseRef, Place};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grant::{Claimed, ClaimedAll, Renewal};
@@ -53,12 +53,12 @@ pub trait Backend: Send + Sync + Debug + 'static {
 
     /// Renews granted and waiting places alike (S7), in as few requests as the store allows. Answers in the same order and
     /// number. `Err` means that all are unknown. Core has several of these under way side by side, each of at most
-    /// [`renew_batch`](Backend::renew_batch) tenures, those whose leases end first before others. It asks again for what stays
+    /// [`renew_batch`](Backend::renew_batch) leases, those that end first before others. It asks again for what stays
     /// unanswered, and takes in a late answer all the same, for as long as a lease.
-    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>>;
+    async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>>;
 
-    /// How many tenures one [`renew`](Backend::renew) may bring: so few that it is answered soon, also when all of a client's
-    /// are due. `usize::MAX` for a store that renews a session, whose requests do not grow with the number of its tenures.
+    /// How many leases one [`renew`](Backend::renew) may bring: so few that it is answered soon, also when all of a client's
+    /// are due. `usize::MAX` for a store that renews a session, whose requests do not grow with the number of its leases.
     fn renew_batch(&self) -> usize {
         256
     }
@@ -120,8 +120,8 @@ macro_rules! forward {
             async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
                 (**self).claim_all(claims).await
             }
-            async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-                (**self).renew(tenures).await
+            async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
+                (**self).renew(leases).await
             }
             fn renew_batch(&self) -> usize {
                 (**self).renew_batch()

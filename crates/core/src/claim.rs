@@ -125,7 +125,7 @@ impl Place {
 /// A place that core keeps: what [`Backend::renew`](crate::seam::Backend::renew) is asked about.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Tenure {
+pub struct LeaseRef {
     /// The claim that took the place, as it is now: after a downgrade with that mode, after a proclamation with that label.
     pub claim: Arc<Claim>,
     /// The place.
@@ -134,10 +134,10 @@ pub struct Tenure {
     pub token: Option<FencingToken>,
 }
 
-impl Tenure {
-    /// A tenure of this claim at this place.
-    pub fn new(claim: Arc<Claim>, place: Place, token: Option<FencingToken>) -> Tenure {
-        Tenure { claim, place, token }
+impl LeaseRef {
+    /// A lease of this claim at this place.
+    pub fn new(claim: Arc<Claim>, place: Place, token: Option<FencingToken>) -> LeaseRef {
+        LeaseRef { claim, place, token }
     }
 }
 

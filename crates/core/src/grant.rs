@@ -152,7 +152,7 @@ impl From<Duration> for Validity {
     }
 }
 
-/// A store's answer about one [`Tenure`](crate::seam::Tenure).
+/// A store's answer about one [`LeaseRef`](crate::seam::LeaseRef).
 #[derive(Debug)]
 pub enum Renewal {
     /// Still there, granted or waiting as it was.

@@ -301,11 +301,11 @@ impl Keeper {
 }
 
 /// Takes in the answer about one, and says if it was renewed.
-fn taken_in(Passenger { standing, tenure, .. }: &Passenger, answer: Option<Renewal>, sent: Moment) -> bool {
+fn taken_in(Passenger { standing, lease, .. }: &Passenger, answer: Option<Renewal>, sent: Moment) -> bool {
     match answer {
         Some(Renewal::Renewed(validity)) => standing.extend(validity, sent),
         Some(Renewal::Granted(grant)) => standing.grant(grant, sent),
-        Some(Renewal::Lost(loss)) => standing.lose_tenure(tenure.token, loss),
+        Some(Renewal::Lost(loss)) => standing.lose_lease(lease.token, loss),
         Some(Renewal::Unknown(e)) => {
             events::renewal_unknown(&standing.claim, &e);
             return false;

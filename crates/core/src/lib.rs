@@ -71,7 +71,7 @@ pub mod seam {
     pub use crate::address::{Address, Host, escape, unescape};
     pub use crate::admission::{Admission, admit, holding, same_permits};
     pub use crate::backend::Backend;
-    pub use crate::claim::{Claim, ClaimId, Mode, Place, Tenure, WaitPolicy};
+    pub use crate::claim::{Claim, ClaimId, LeaseRef, Mode, Place, WaitPolicy};
     pub use crate::clock::{Clock, Moment, VirtualClock};
     pub use crate::grant::{Claimed, ClaimedAll, Grant, Renewal, Validity, Waiting};
     pub use crate::notifier::{Notifier, Subscription};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::claim::{Claim, Mode, Place, Tenure, WaitPolicy};
+use crate::claim::{Claim, LeaseRef, Mode, Place, WaitPolicy};
 use crate::clock::{Clock, Moment};
 use crate::grant::{Grant, Validity};
 use crate::hold::TurnSlot;
@@ -126,7 +126,7 @@ impl Standing {
 
     /// The store says that nothing is left of what it was asked about: the grant with this token, or a place in line. A grant
     /// that came since then is another matter.
-    pub(crate) fn lose_tenure(&self, token: Option<FencingToken>, loss: Loss) {
+    pub(crate) fn lose_lease(&self, token: Option<FencingToken>, loss: Loss) {
         let now = locked(&self.state).grant.as_ref().map(|g| g.token);
         if now == token {
             self.lose(loss);
@@ -251,10 +251,10 @@ impl Standing {
     }
 
     /// What to ask the store to renew: the claim as it is now.
-    pub(crate) fn tenure(&self) -> Option<Tenure> {
+    pub(crate) fn lease(&self) -> Option<LeaseRef> {
         let state = locked(&self.state);
         let token = state.grant.as_ref().map(|g| g.token);
-        state.place.clone().map(|place| Tenure { claim: state.now.clone(), place, token })
+        state.place.clone().map(|place| LeaseRef { claim: state.now.clone(), place, token })
     }
 
     /// Whether there is something new for the acquire loop; clears the notification.

@@ -64,7 +64,7 @@ use std::time::Duration;
 
 use etcd_client::ConnectOptions;
 use leasehold_core::seam::{
-    Backend, Claim, Claimed, ClaimedAll, Notifier, Place, Renewal, Subscription, Tenure, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 use leasehold_etcd_client::Config;
@@ -143,8 +143,8 @@ impl Backend for Etcd {
         self.0.claim_all(claims).await
     }
 
-    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        Ok(self.0.renew(tenures).await)
+    async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
+        Ok(self.0.renew(leases).await)
     }
 
     fn renew_batch(&self) -> usize {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, join_all};
-use leasehold_core::seam::{ClaimId, Moment, Renewal, Tenure, locked, token_of_place};
+use leasehold_core::seam::{ClaimId, LeaseRef, Moment, Renewal, locked, token_of_place};
 use leasehold_core::{ErrorKind, Loss};
 use leasehold_etcd_client::{Failure, Session};
 
@@ -51,11 +51,11 @@ impl Drop for Flight {
 impl Store {
     /// A grant holds since its session's last proven renewal, nor longer than a TTL after its claim was last asked for or
     /// renewed; and as long as its own key is there, which each renewal looks at.
-    pub(crate) async fn renew(self: &Arc<Self>, tenures: &[Tenure]) -> Vec<Renewal> {
+    pub(crate) async fn renew(self: &Arc<Self>, leases: &[LeaseRef]) -> Vec<Renewal> {
         let (now, mut sessions) = (Moment::now(), HashMap::new());
         {
             let mut lines = self.lines();
-            for Tenure { claim, .. } in tenures {
+            for LeaseRef { claim, .. } in leases {
                 if let Some(own) = lines.own(&claim.name, claim.id) {
                     own.tended = now;
                     sessions.entry(own.session().lease).or_insert_with(|| own.session().clone());
@@ -66,7 +66,7 @@ impl Store {
         let renewed: HashMap<i64, Arc<Proof>> = join_all(flights).await.into_iter().collect();
         self.lapse();
         let mut lines = self.lines();
-        let renewal = |Tenure { claim, token, .. }: &Tenure| {
+        let renewal = |LeaseRef { claim, token, .. }: &LeaseRef| {
             let known = lines.own(&claim.name, claim.id).filter(|own| own.created != 0);
             let Some(own) = known.filter(|own| token.is_none_or(|held| held == token_of_place(own.created))) else {
                 return Renewal::Lost(Loss::Gone);
@@ -78,7 +78,7 @@ impl Store {
                 None => Renewal::Unknown(Failure::new(ErrorKind::Unavailable, "claimed during the renewal").into()),
             }
         };
-        tenures.iter().map(renewal).collect()
+        leases.iter().map(renewal).collect()
     }
 
     /// The renewal of this session that is on its way, or a new one.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::*;
 use etcd_client::{Compare, PutOptions, Txn, TxnOp};
-use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Moment, Renewal, Tenure, WaitPolicy};
+use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, Loss, Name, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
@@ -54,7 +54,7 @@ async fn a_renewal_under_way_proves_nothing_of_a_later_claim() {
         let (etcd, mut raw) = (Arc::new(client(proxy.addr()).await), raw(&server).await);
         let early = Arc::new(fair("early"));
         let grant = granted(etcd.claim(&early).await);
-        let early = Tenure::new(early, grant.place, Some(grant.token));
+        let early = LeaseRef::new(early, grant.place, Some(grant.token));
         // Its stream of keep-alives is open from here on.
         etcd.renew(std::slice::from_ref(&early)).await.unwrap();
         // A keep-alive and a look at the keys take twice as long as a claim.
@@ -66,7 +66,7 @@ async fn a_renewal_under_way_proves_nothing_of_a_later_claim() {
         let late = Arc::new(fair("late"));
         let grant = granted(etcd.claim(&late).await);
         raw.delete(grant.place.as_str(), None).await.unwrap();
-        let late = Tenure::new(late, grant.place, Some(grant.token));
+        let late = LeaseRef::new(late, grant.place, Some(grant.token));
         let answers = etcd.renew(std::slice::from_ref(&late)).await.unwrap();
         assert!(!matches!(answers[..], [Renewal::Renewed(_)]), "its key is gone: {answers:?}");
         assert!(matches!(renewing.await.unwrap().unwrap()[..], [Renewal::Renewed(_)]));
@@ -152,7 +152,7 @@ async fn another_key_of_the_same_name_under_the_same_lease_is_no_proof() {
         for name in ["a", "b"] {
             let claim = Arc::new(fair(name));
             let grant = granted(etcd.claim(&claim).await);
-            all.push(Tenure::new(claim, grant.place, Some(grant.token)));
+            all.push(LeaseRef::new(claim, grant.place, Some(grant.token)));
         }
         let mut raw = raw(&server).await;
         let key = all[0].place.as_str();
@@ -165,7 +165,7 @@ async fn another_key_of_the_same_name_under_the_same_lease_is_no_proof() {
         let waiter = Arc::new(fair("b"));
         let place = waiting(etcd.claim(&waiter).await).place;
         raw.delete(place.as_str(), None).await.unwrap();
-        let waits = Tenure::new(waiter, place, None);
+        let waits = LeaseRef::new(waiter, place, None);
         assert!(matches!(etcd.renew(&[waits]).await.unwrap()[..], [Renewal::Lost(_)]));
     })
     .await;
@@ -204,8 +204,8 @@ async fn a_hold_evicted_before_its_claim_is_answered_is_not_granted() {
             assert_eq!(within(5, guard.lost()).await, Loss::Evicted);
             let grant = granted(answer.await);
             assert!(grant.token > holder, "granted with the evicted token");
-            let tenure = Tenure::new(Arc::new(early), grant.place, Some(grant.token));
-            assert!(matches!(etcd.renew(&[tenure]).await.unwrap()[..], [Renewal::Renewed(_)]));
+            let lease = LeaseRef::new(Arc::new(early), grant.place, Some(grant.token));
+            assert!(matches!(etcd.renew(&[lease]).await.unwrap()[..], [Renewal::Renewed(_)]));
             told += 1;
         }
     })
@@ -336,8 +336,8 @@ async fn a_release_ends_a_rest_before_its_time() {
         let left = fair("a");
         let grant = granted(etcd.claim(&left).await);
         etcd.release_after(&left, Some(&grant.place), Duration::from_secs(600)).await.unwrap();
-        let tenure = Tenure::new(Arc::new(left.clone()), grant.place, Some(grant.token));
-        let _ = etcd.renew(&[tenure]).await.unwrap();
+        let lease = LeaseRef::new(Arc::new(left.clone()), grant.place, Some(grant.token));
+        let _ = etcd.renew(&[lease]).await.unwrap();
         waiting(rival.claim(&fair("a")).await);
         release(&etcd, &left).await;
         release(&etcd, &left).await;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::seam::{Backend, Claimed, Moment, Renewal, Tenure, WaitPolicy};
+use leasehold_core::seam::{Backend, Claimed, LeaseRef, Moment, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, FencingToken, Loss, Name, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
@@ -54,19 +54,19 @@ async fn one_request_renews_all_that_is_held_and_waited_for() {
     within(30, async {
         let server = server().await;
         let (etcd, rival) = (client(server.addr()).await, client(server.addr()).await);
-        let mut tenures = Vec::new();
+        let mut leases = Vec::new();
         for i in 0..100 {
             let claim = Arc::new(fair(&format!("{i}")));
             let grant = granted(etcd.claim(&claim).await);
-            tenures.push(Tenure::new(claim, grant.place, Some(grant.token)));
+            leases.push(LeaseRef::new(claim, grant.place, Some(grant.token)));
         }
         granted(rival.claim(&fair("other")).await);
         let waiter = Arc::new(fair("other"));
-        tenures.push(Tenure::new(waiter.clone(), waiting(etcd.claim(&waiter).await).place, None));
+        leases.push(LeaseRef::new(waiter.clone(), waiting(etcd.claim(&waiter).await).place, None));
         tokio::time::sleep(Duration::from_millis(200)).await;
         let before = requests(&server).await;
         let stamp = Moment::now();
-        for renewal in etcd.renew(&tenures).await.unwrap() {
+        for renewal in etcd.renew(&leases).await.unwrap() {
             let Renewal::Renewed(validity) = renewal else { panic!("{renewal:?}") };
             assert!(validity.ttl() >= TTL);
             // It counts from the keep-alive that was just sent, not from the grant of the lease.
@@ -76,9 +76,9 @@ async fn one_request_renews_all_that_is_held_and_waited_for() {
         // Beside the keep-alive, whose stream is counted when it ends: one look at the keys.
         assert_eq!(requests_since(&server, &before).await, counts(&[("Txn", 1)]));
         // What the store does not have is lost, and only that.
-        let gone = Tenure::new(Arc::new(fair("gone")), tenures[0].place.clone(), Some(FencingToken::new(1)));
-        let stale = Tenure::new(tenures[1].claim.clone(), tenures[1].place.clone(), Some(FencingToken::new(256)));
-        let answers = etcd.renew(&[gone, stale, tenures[0].clone()]).await.unwrap();
+        let gone = LeaseRef::new(Arc::new(fair("gone")), leases[0].place.clone(), Some(FencingToken::new(1)));
+        let stale = LeaseRef::new(leases[1].claim.clone(), leases[1].place.clone(), Some(FencingToken::new(256)));
+        let answers = etcd.renew(&[gone, stale, leases[0].clone()]).await.unwrap();
         assert!(matches!(answers[..], [Renewal::Lost(Loss::Gone), Renewal::Lost(Loss::Gone), Renewal::Renewed(_)]));
     })
     .await;
@@ -333,7 +333,7 @@ async fn a_doubtful_claim_released_twice_frees_nobody_else() {
         }
         assert_eq!(keys(&server, "test/").await, [hold.place.as_str()]);
         assert_eq!(granted(etcd.claim(&held).await).token, hold.token);
-        let answers = etcd.renew(&[Tenure::new(held, hold.place, Some(hold.token))]).await.unwrap();
+        let answers = etcd.renew(&[LeaseRef::new(held, hold.place, Some(hold.token))]).await.unwrap();
         assert!(matches!(answers[..], [Renewal::Renewed(_)]), "{answers:?}");
         etcd.close().await.unwrap();
         assert_eq!(server.lease_count().await.unwrap(), 0, "all its sessions are closed with a client");
@@ -359,8 +359,8 @@ async fn an_eviction_names_the_holder_and_nobody_else() {
         let next = becomes_granted(&etcd, &two).await;
         assert!(next.token > first.token);
         // The evicted one learns it from its next renewal, and a new claim of it is a new place.
-        let tenure = Tenure::new(Arc::new(one.clone()), first.place, Some(first.token));
-        while !matches!(etcd.renew(std::slice::from_ref(&tenure)).await.unwrap()[..], [Renewal::Lost(_)]) {
+        let lease = LeaseRef::new(Arc::new(one.clone()), first.place, Some(first.token));
+        while !matches!(etcd.renew(std::slice::from_ref(&lease)).await.unwrap()[..], [Renewal::Lost(_)]) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         waiting(etcd.claim(&one).await);
@@ -432,8 +432,8 @@ async fn a_revoked_lease_ends_all_under_it_and_a_new_session_begins() {
         let mut raw = raw(&server).await;
         let leases = raw.leases().await.unwrap();
         raw.lease_revoke(leases.leases()[0].id()).await.unwrap();
-        let tenure = Tenure::new(held.clone(), grant.place, Some(grant.token));
-        let answers = etcd.renew(&[tenure]).await.unwrap();
+        let lease = LeaseRef::new(held.clone(), grant.place, Some(grant.token));
+        let answers = etcd.renew(&[lease]).await.unwrap();
         assert!(matches!(answers[..], [Renewal::Lost(Loss::Gone)]), "{answers:?}");
         let again = granted(etcd.claim(&other).await);
         assert!(again.token > grant.token);

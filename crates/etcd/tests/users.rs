@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::*;
 use etcd_client::{Client, ConnectOptions, Permission};
-use leasehold_core::seam::{Backend, Renewal, Tenure};
+use leasehold_core::seam::{Backend, LeaseRef, Renewal};
 use leasehold_core::{Error, ErrorKind, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
@@ -67,8 +67,8 @@ async fn every_verb_survives_a_change(server: &testbed::Etcd, mut root: Client) 
     let held = Arc::new(fair("a"));
     let grant = granted(etcd.claim(&held).await);
     change(root, 1).await;
-    let tenure = Tenure::new(held.clone(), grant.place.clone(), Some(grant.token));
-    let answers = etcd.renew(&[tenure]).await.unwrap();
+    let lease = LeaseRef::new(held.clone(), grant.place.clone(), Some(grant.token));
+    let answers = etcd.renew(&[lease]).await.unwrap();
     assert!(matches!(answers[..], [Renewal::Renewed(_)]), "{answers:?}");
     change(root, 2).await;
     granted(etcd.claim(&fair("b")).await);
@@ -193,7 +193,7 @@ async fn no_error_tells_a_password_or_a_claims_id() {
         let etcd = mine(proxy.addr()).await;
         said += &format!("{etcd:?}");
         let grant = granted(etcd.claim(&canary).await);
-        let tenure = Tenure::new(Arc::new(canary.clone()), grant.place, Some(grant.token));
+        let lease = LeaseRef::new(Arc::new(canary.clone()), grant.place, Some(grant.token));
         root.role_revoke_permission(
             "locks",
             "test/",
@@ -204,7 +204,7 @@ async fn no_error_tells_a_password_or_a_claims_id() {
         let denied = etcd.claim(&canary).await.unwrap_err();
         assert_eq!(denied.kind(), ErrorKind::Denied);
         said += &all_of(&denied);
-        said += &format!("{:?}", etcd.renew(std::slice::from_ref(&tenure)).await.unwrap());
+        said += &format!("{:?}", etcd.renew(std::slice::from_ref(&lease)).await.unwrap());
         said += &all_of(&etcd.release(&canary, None).await.unwrap_err());
         said += &all_of(&etcd.release_after(&canary, None, Duration::from_secs(9)).await.unwrap_err());
         said += &all_of(&etcd.inspect(&"a".into()).await.unwrap_err());
@@ -219,7 +219,7 @@ async fn no_error_tells_a_password_or_a_claims_id() {
                 _ => proxy.cut().await,
             }
             said += &all_of(&etcd.claim(&canary).await.unwrap_err());
-            said += &format!("{:?}", etcd.renew(std::slice::from_ref(&tenure)).await.unwrap());
+            said += &format!("{:?}", etcd.renew(std::slice::from_ref(&lease)).await.unwrap());
             said += &all_of(&etcd.list("", None, 1).await.unwrap_err());
             proxy.heal().await;
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use etcd_client::Client;
-use leasehold_core::seam::{Backend, Moment, Renewal, Tenure};
+use leasehold_core::seam::{Backend, LeaseRef, Moment, Renewal};
 use leasehold_core::{ErrorKind, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
@@ -86,20 +86,20 @@ async fn a_server_that_is_down_is_unavailable_and_all_works_when_it_is_back() {
         let waiter = fair("a");
         waiting(etcd.claim(&waiter).await);
         server.kill().await.unwrap();
-        let tenure = Tenure::new(held.clone(), grant.place.clone(), Some(grant.token));
+        let lease = LeaseRef::new(held.clone(), grant.place.clone(), Some(grant.token));
         for _ in 0..3 {
             let started = clock();
             let error = etcd.claim(&fair("b")).await.unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous), "{error:?}");
             assert!(etcd.inspect(&"a".into()).await.is_err());
-            let answers = etcd.renew(std::slice::from_ref(&tenure)).await.unwrap();
+            let answers = etcd.renew(std::slice::from_ref(&lease)).await.unwrap();
             assert!(matches!(answers[..], [Renewal::Unknown(_)]), "{answers:?}");
             assert!(started.elapsed() < Duration::from_secs(5));
         }
         // The connection is known to be refused by now: surely nothing is executed.
         assert_eq!(etcd.claim(&fair("b")).await.unwrap_err().kind(), ErrorKind::Unavailable);
         server.start_again().await.unwrap();
-        let answers = etcd.renew(&[tenure]).await.unwrap();
+        let answers = etcd.renew(&[lease]).await.unwrap();
         assert!(matches!(answers[..], [Renewal::Renewed(_)]), "{answers:?}");
         assert_eq!(granted(etcd.claim(&held).await).token, grant.token);
         etcd.release(&held, None).await.unwrap();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Claim, Claimed, ClaimedAll, Clock, Moment, Notifier, Place, Renewal, Subscription, Tenure, VirtualClock,
+    Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Moment, Notifier, Place, Renewal, Subscription, VirtualClock,
     async_trait, locked,
 };
 use leasehold_core::{Error, ErrorKind, Fairness, Fenced, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
@@ -252,9 +252,9 @@ impl Backend for Memory {
         self.request(all).await
     }
 
-    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        let one = |store: &Memory, t: &Tenure| store.with_line(&t.claim.name, |line, now, _| line.renew(t, now));
-        self.request(|store| Ok(tenures.iter().map(|t| one(store, t)).collect())).await
+    async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
+        let one = |store: &Memory, t: &LeaseRef| store.with_line(&t.claim.name, |line, now, _| line.renew(t, now));
+        self.request(|store| Ok(leases.iter().map(|t| one(store, t)).collect())).await
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {

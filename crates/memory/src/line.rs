@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::{
-    Admission, Claim, ClaimId, Claimed, Grant, Mode, Moment, Notifier, Place, Renewal, Tenure, Validity, WaitPolicy,
+    Admission, Claim, ClaimId, Claimed, Grant, LeaseRef, Mode, Moment, Notifier, Place, Renewal, Validity, WaitPolicy,
     Waiting, admit, same_permits,
 };
 use leasehold_core::{Contention, FencingToken, Line, Loss, Name, Result};
@@ -184,13 +184,13 @@ impl Queue {
         self.0.first().filter(|first| first.claim.id != id).map(|_| self.contention(self.0.len(), now))
     }
 
-    pub(crate) fn renew(&mut self, tenure: &Tenure, now: Moment) -> Renewal {
-        let Some(entry) = self.0.iter_mut().find(|entry| entry.claim.id == tenure.claim.id) else {
+    pub(crate) fn renew(&mut self, lease: &LeaseRef, now: Moment) -> Renewal {
+        let Some(entry) = self.0.iter_mut().find(|entry| entry.claim.id == lease.claim.id) else {
             return Renewal::Lost(Loss::Gone);
         };
         entry.extend(now);
         match entry.granted() {
-            Some(grant) if tenure.token != Some(grant.token) => Renewal::Granted(grant),
+            Some(grant) if lease.token != Some(grant.token) => Renewal::Granted(grant),
             _ => Renewal::Renewed(entry.validity()),
         }
     }
@@ -269,15 +269,15 @@ mod tests {
         (line, mint, claim)
     }
 
-    fn tenure(claim: &Claim) -> Tenure {
-        Tenure::new(Arc::new(claim.clone()), Place::new(claim.id.to_string()), Some(FencingToken::new(1)))
+    fn lease(claim: &Claim) -> LeaseRef {
+        LeaseRef::new(Arc::new(claim.clone()), Place::new(claim.id.to_string()), Some(FencingToken::new(1)))
     }
 
     /// S13: a renewal that was overtaken by a confirmation shortens nothing, and what it answers is true.
     #[test]
     fn a_lease_never_gets_shorter_by_an_older_request() {
         let (mut line, mut mint, claim) = held();
-        let Renewal::Renewed(validity) = line.renew(&tenure(&claim), at(7)) else { panic!("it is there") };
+        let Renewal::Renewed(validity) = line.renew(&lease(&claim), at(7)) else { panic!("it is there") };
         assert_eq!(line.0[0].deadline(), at(20));
         assert!(validity.until(at(30)) <= at(20));
         assert!(matches!(line.claim(&claim, &Cord::default(), at(9), &mut mint), Ok(Claimed::Granted(_))));
@@ -292,7 +292,7 @@ mod tests {
         let (mut line, mut mint, claim) = held();
         line.lapse(claim.id, at(13));
         line.lapse(claim.id, at(15));
-        let Renewal::Renewed(validity) = line.renew(&tenure(&claim), at(12)) else { panic!("it is there") };
+        let Renewal::Renewed(validity) = line.renew(&lease(&claim), at(12)) else { panic!("it is there") };
         assert!(validity.until(at(30)) <= at(13));
         assert_eq!(line.0[0].deadline(), at(13));
         line.settle(at(13), &mut mint);

@@ -22,5 +22,5 @@ pub use crate::inbox::{Inbox, attempt};
 pub use crate::names::Names;
 pub use crate::record::{Ahead, Fields, record};
 pub use crate::script::{CLOCK, Call, Script};
-pub use crate::server::{lease, server};
+pub use crate::server::{granted_ttl, server};
 pub use crate::walk::walk;

@@ -28,7 +28,7 @@ pub fn server(address: &Address, host: &Host) -> Result<ConnectionInfo> {
 }
 
 /// The lease in whole milliseconds, rounded up; at least this long.
-pub fn lease(ttl: Duration, least: Duration) -> Duration {
+pub fn granted_ttl(ttl: Duration, least: Duration) -> Duration {
     let ms = ttl.clamp(least, MAX_TTL).as_nanos().div_ceil(1_000_000);
     Duration::from_millis(ms as u64)
 }
@@ -40,8 +40,8 @@ mod tests {
     #[test]
     fn leases_are_rounded_up() {
         let least = Duration::from_millis(100);
-        assert_eq!(lease(Duration::from_nanos(1), least), least);
-        assert_eq!(lease(Duration::from_nanos(100_000_001), least), Duration::from_millis(101));
-        assert_eq!(lease(Duration::MAX, least), MAX_TTL);
+        assert_eq!(granted_ttl(Duration::from_nanos(1), least), least);
+        assert_eq!(granted_ttl(Duration::from_nanos(100_000_001), least), Duration::from_millis(101));
+        assert_eq!(granted_ttl(Duration::MAX, least), MAX_TTL);
     }
 }

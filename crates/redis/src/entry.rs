@@ -4,13 +4,13 @@ use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::{Claim, Mode};
 use leasehold_core::{Entry, Result};
-use leasehold_redis_client::{Fields, lease};
+use leasehold_redis_client::{Fields, granted_ttl};
 
 use crate::MIN_TTL;
 
 /// The lease of a claim as the server counts it.
 pub(crate) fn ttl(claim: &Claim) -> Duration {
-    lease(claim.ttl, MIN_TTL)
+    granted_ttl(claim.ttl, MIN_TTL)
 }
 
 /// A mode as permits, `kind n of`: claims of one kind share the permits, and kinds exclude each other.

@@ -18,7 +18,7 @@ use std::fmt;
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Claim, Claimed, ClaimedAll, Notifier, Place, Renewal, Subscription, Tenure, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 use leasehold_redis_client::{Connection, Inbox, Names, warnings};
@@ -123,8 +123,8 @@ impl Backend for Redis {
         self.claim_all(claims).await
     }
 
-    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        Ok(self.renew(tenures).await)
+    async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
+        Ok(self.renew(leases).await)
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {

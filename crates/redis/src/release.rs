@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::Result;
 use leasehold_core::seam::Claim;
-use leasehold_redis_client::lease;
+use leasehold_redis_client::granted_ttl;
 
 use crate::Redis;
 use crate::scripts::{RELEASE, RELEASE_AFTER};
@@ -15,7 +15,7 @@ impl Redis {
     }
 
     pub(crate) async fn release_after(&self, claim: &Claim, rest: Duration) -> Result<()> {
-        let rest = lease(rest, Duration::from_millis(1));
+        let rest = granted_ttl(rest, Duration::from_millis(1));
         self.run(&RELEASE_AFTER, &self.call(claim).arg(rest.as_millis())).await.map(drop)
     }
 }

@@ -1,6 +1,6 @@
 //! `renew`: exclusive holds by the shortest script, many in one step; everything else, one by one.
 
-use leasehold_core::seam::{Mode, Moment, Renewal, Tenure, Validity};
+use leasehold_core::seam::{LeaseRef, Mode, Moment, Renewal, Validity};
 use leasehold_core::{ErrorKind, FencingToken, Loss, Result};
 use leasehold_redis_client::{Call, Fields, again, attempt, junk, record};
 use redis::Value;
@@ -9,19 +9,19 @@ use crate::scripts::{RENEW, RENEW_EXCLUSIVE};
 use crate::{AT_ONCE, Redis, entry};
 
 impl Redis {
-    pub(crate) async fn renew(&self, tenures: &[Tenure]) -> Vec<Renewal> {
-        let mut renewals: Vec<Option<Renewal>> = tenures.iter().map(|_| None).collect();
-        self.renew_exclusive(tenures, &mut renewals).await;
+    pub(crate) async fn renew(&self, leases: &[LeaseRef]) -> Vec<Renewal> {
+        let mut renewals: Vec<Option<Renewal>> = leases.iter().map(|_| None).collect();
+        self.renew_exclusive(leases, &mut renewals).await;
         let sent = Moment::now();
-        let others: Vec<usize> = (0..tenures.len()).filter(|at| renewals[*at].is_none()).collect();
+        let others: Vec<usize> = (0..leases.len()).filter(|at| renewals[*at].is_none()).collect();
         let call = |at: &usize| {
-            let Tenure { claim, token, .. } = &tenures[*at];
+            let LeaseRef { claim, token, .. } = &leases[*at];
             let token = token.map(|token| token.to_string()).unwrap_or_default();
             self.call(claim).arg(entry::ttl(claim).as_millis()).arg(attempt(sent)).arg(token)
         };
         let calls: Vec<Call> = others.iter().map(call).collect();
         for (at, answer) in others.into_iter().zip(RENEW.run_all(&self.connection, &calls).await) {
-            let renewed = answer.and_then(|answer| self.renewal(&tenures[at], &record(&answer)?, sent));
+            let renewed = answer.and_then(|answer| self.renewal(&leases[at], &record(&answer)?, sent));
             renewals[at] = Some(renewed.unwrap_or_else(Renewal::Unknown));
         }
         let missing = || Renewal::Unknown(junk("the answer to a renewal"));
@@ -29,13 +29,13 @@ impl Redis {
     }
 
     /// Renews the exclusive holds among these in the shortest way, and says so where that was enough.
-    async fn renew_exclusive(&self, tenures: &[Tenure], renewals: &mut [Option<Renewal>]) {
+    async fn renew_exclusive(&self, leases: &[LeaseRef], renewals: &mut [Option<Renewal>]) {
         let sent = Moment::now();
-        let held = |(_, tenure): &(usize, &Tenure)| tenure.claim.mode == Mode::Exclusive && tenure.token.is_some();
-        let held: Vec<(usize, &Tenure)> = tenures.iter().enumerate().filter(held).collect();
-        let call = |some: &[(usize, &Tenure)]| {
-            let locks: Vec<String> = some.iter().map(|(_, tenure)| self.names.lock(&tenure.claim.name)).collect();
-            some.iter().fold(Call::on(locks), |call, (_, Tenure { claim, token, .. })| {
+        let held = |(_, lease): &(usize, &LeaseRef)| lease.claim.mode == Mode::Exclusive && lease.token.is_some();
+        let held: Vec<(usize, &LeaseRef)> = leases.iter().enumerate().filter(held).collect();
+        let call = |some: &[(usize, &LeaseRef)]| {
+            let locks: Vec<String> = some.iter().map(|(_, lease)| self.names.lock(&lease.claim.name)).collect();
+            some.iter().fold(Call::on(locks), |call, (_, LeaseRef { claim, token, .. })| {
                 let start = format!("{} {} ", claim.id, token.map_or(0, FencingToken::get));
                 call.arg(start).arg(entry::ttl(claim).as_millis())
             })
@@ -49,14 +49,14 @@ impl Redis {
                 some.iter().for_each(|(at, _)| renewals[*at] = Some(Renewal::Unknown(again(e))));
             }
             let Ok(Value::Array(answers)) = answer else { continue };
-            for ((at, tenure), answer) in some.iter().zip(answers) {
-                let validity = Validity::since(sent, entry::ttl(&tenure.claim));
+            for ((at, lease), answer) in some.iter().zip(answers) {
+                let validity = Validity::since(sent, entry::ttl(&lease.claim));
                 renewals[*at] = (answer == Value::Int(1)).then_some(Renewal::Renewed(validity));
             }
         }
     }
 
-    fn renewal(&self, Tenure { claim, token, .. }: &Tenure, answer: &str, sent: Moment) -> Result<Renewal> {
+    fn renewal(&self, LeaseRef { claim, token, .. }: &LeaseRef, answer: &str, sent: Moment) -> Result<Renewal> {
         let renewed = Renewal::Renewed(Validity::since(sent, entry::ttl(claim)));
         let mut fields = Fields::of(answer);
         match (fields.word(), token) {

@@ -8,7 +8,7 @@ mod support;
 
 use std::time::{Duration, SystemTime};
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Renewal, Tenure, WaitPolicy};
+use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Mode, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, Loss, Store};
 use leasehold_redis::Redis;
 use support::*;
@@ -269,8 +269,8 @@ async fn whoever_comes_next_goes_on_where_a_release_was_cut_off() {
             }
             match how {
                 "renewal" => {
-                    let tenures: Vec<Tenure> = crowd.iter().map(|reader| tenure(reader, None)).collect();
-                    store.renew(&tenures).await.unwrap();
+                    let leases: Vec<LeaseRef> = crowd.iter().map(|reader| lease(reader, None)).collect();
+                    store.renew(&leases).await.unwrap();
                 }
                 "claim" => drop(granted(&store, &of_mode(&name, SHARED, TTL)).await),
                 _ => {}
@@ -287,20 +287,20 @@ async fn a_hundred_holds_are_renewed_by_one_script() {
     bounded(async {
         let server = server().await;
         let store = client(&server).await;
-        let mut tenures = Vec::new();
+        let mut leases = Vec::new();
         for n in 0..100 {
             let claim = fair(&format!("x/{n}"));
             let token = granted(&store, &claim).await.token;
-            tenures.push(tenure(&claim, Some(token)));
+            leases.push(lease(&claim, Some(token)));
         }
         // The server learns both scripts.
-        store.renew(&tenures).await.unwrap();
+        store.renew(&leases).await.unwrap();
         drop(renewed(&store, &fair("other"), None).await);
         server.command(&["DEL", "x/7"]).await.unwrap();
         server.command(&["SET", "x/8", "somebody else's"]).await.unwrap();
         server.command(&["PEXPIRE", "x/9", "5000"]).await.unwrap();
         let count = Count::from_here(&server).await;
-        let answers = store.renew(&tenures).await.unwrap();
+        let answers = store.renew(&leases).await.unwrap();
         // One for all, and one for each of the two that it leaves open.
         assert_eq!((count.of("evalsha").await + count.of("eval").await, count.of("mget").await), (3, 3));
         for (n, answer) in answers.iter().enumerate() {
@@ -312,8 +312,8 @@ async fn a_hundred_holds_are_renewed_by_one_script() {
         assert!(number(&server, &["PTTL", "x/9"]).await > 9000);
         assert_eq!(text(&server, &["GET", "x/8"]).await.unwrap(), "somebody else's");
         // Another token, or another id, is another hold.
-        let other = with_ttl(&tenures[0].claim, TTL);
-        let wrong = tenure(&other, tenures[1].token);
+        let other = with_ttl(&leases[0].claim, TTL);
+        let wrong = lease(&other, leases[1].token);
         assert!(matches!(store.renew(&[wrong]).await.unwrap()[0], Renewal::Lost(Loss::Gone)));
     })
     .await;
@@ -327,15 +327,15 @@ async fn one_refused_key_takes_no_other_hold_along() {
         let user = ["ACL", "SETUSER", "me", "on", ">secret", "+@all", "allchannels", "~x*", "~{x*"];
         server.command(&[&user[..], &["~y*", "~{y*"]].concat()).await.unwrap();
         let store = Redis::connect(&format!("redis://me:secret@{}", server.addr())).await.unwrap();
-        let mut tenures = Vec::new();
+        let mut leases = Vec::new();
         for n in 0..20 {
             let claim = fair(&if n == 7 { "y".to_owned() } else { format!("x/{n}") });
             let token = granted(&store, &claim).await.token;
-            tenures.push(tenure(&claim, Some(token)));
+            leases.push(lease(&claim, Some(token)));
         }
         let taken = ["ACL", "SETUSER", "me", "resetkeys", "~x*", "~{x*"];
         server.command(&taken).await.unwrap();
-        for (n, answer) in store.renew(&tenures).await.unwrap().iter().enumerate() {
+        for (n, answer) in store.renew(&leases).await.unwrap().iter().enumerate() {
             match n {
                 7 => assert!(matches!(answer, Renewal::Unknown(e) if e.kind() == ErrorKind::Denied), "{answer:?}"),
                 _ => assert!(matches!(answer, Renewal::Renewed(_)), "{n}: {answer:?}"),

@@ -111,15 +111,15 @@ async fn a_connection_that_answers_many_requests_slowly_is_kept() {
         let proxy = Proxy::to(server.addr()).await.unwrap();
         // So short a limit that thousands of requests take longer than one may be silent; each of them is answered in time.
         let store = Redis::connect(&format!("redis://{}?timeout=1500", proxy.addr())).await.unwrap();
-        let mut tenures = Vec::new();
+        let mut leases = Vec::new();
         for n in 0..4000 {
             let reader = Claim::new(format!("x/{}", n % 50).as_str(), SHARED, WaitPolicy::Fair, TTL, "");
-            tenures.push(tenure(&reader, Some(granted(&store, &reader).await.token)));
+            leases.push(lease(&reader, Some(granted(&store, &reader).await.token)));
         }
         for _ in 0..2 {
-            let answers = store.renew(&tenures).await.unwrap();
+            let answers = store.renew(&leases).await.unwrap();
             let renewed = answers.iter().filter(|answer| matches!(answer, Renewal::Renewed(_))).count();
-            assert_eq!(renewed, tenures.len());
+            assert_eq!(renewed, leases.len());
         }
     })
     .await;

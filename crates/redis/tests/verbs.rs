@@ -245,7 +245,7 @@ async fn renewals_of_many_names_are_one_flight_and_know_each_fate() {
         waiting(&store, &queued).await;
         server.command(&["DEL", "gone"]).await.unwrap();
         server.command(&["SCRIPT", "FLUSH"]).await.unwrap();
-        let all = [tenure(&held, Some(token)), tenure(&gone, Some(lost)), tenure(&queued, None)];
+        let all = [lease(&held, Some(token)), lease(&gone, Some(lost)), lease(&queued, None)];
         for cold in [true, false] {
             let count = Count::from_here(&server).await;
             let answers = store.renew(&all).await.unwrap();
@@ -266,14 +266,14 @@ async fn two_thousand_five_hundred_renewals_come_back_in_order() {
     bounded(async {
         let server = server().await;
         let store = client(&server).await;
-        let mut tenures = Vec::new();
+        let mut leases = Vec::new();
         for n in 0..2500 {
             let claim = fair(&format!("many/{n}"));
             // Every third is not there.
             let token = if n % 3 == 0 { 1.to_string().parse().unwrap() } else { granted(&store, &claim).await.token };
-            tenures.push(tenure(&claim, Some(token)));
+            leases.push(lease(&claim, Some(token)));
         }
-        let answers = store.renew(&tenures).await.unwrap();
+        let answers = store.renew(&leases).await.unwrap();
         assert_eq!(answers.len(), 2500);
         for (n, answer) in answers.iter().enumerate() {
             assert_eq!(matches!(answer, Renewal::Lost(Loss::Gone)), n % 3 == 0, "{n}: {answer:?}");

@@ -74,7 +74,7 @@ async fn a_server_that_is_down_is_unavailable_at_once_and_used_again_when_it_is_
         assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("Redis"), "{error}");
         assert_eq!(kind(store.release(&holder, None).await), ErrorKind::Unavailable);
         assert_eq!(kind(store.inspect(&"x".into()).await), ErrorKind::Unavailable);
-        let renewal = store.renew(&[tenure(&holder, Some(token))]).await.unwrap().remove(0);
+        let renewal = store.renew(&[lease(&holder, Some(token))]).await.unwrap().remove(0);
         assert!(matches!(renewal, Renewal::Unknown(e) if e.kind() == ErrorKind::Unavailable));
         assert!(start.elapsed() < Duration::from_millis(600), "{:?}", start.elapsed());
         server.start_again().await.unwrap();

@@ -185,5 +185,5 @@ fn unsupported(claim: &Claim) -> Option<&'static str> {
 
 /// The lease in whole milliseconds, rounded up.
 pub(crate) fn lease(claim: &Claim) -> Duration {
-    leasehold_redis_client::lease(claim.ttl, crate::MIN_TTL)
+    leasehold_redis_client::granted_ttl(claim.ttl, crate::MIN_TTL)
 }

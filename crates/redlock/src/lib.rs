@@ -89,7 +89,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Notifier, Place, Renewal, Subscription, Tenure, async_trait};
+use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait};
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 use leasehold_redis_client::{Connection, Inbox, Names};
 pub use redis as client;
@@ -150,8 +150,8 @@ impl Backend for Redlock {
         self.0.take(claim).await
     }
 
-    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        Ok(self.0.keep(tenures).await)
+    async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
+        Ok(self.0.keep(leases).await)
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {

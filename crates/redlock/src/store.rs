@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use leasehold_core::seam::{Claim, ClaimId, Mode, Moment, Renewal, Tenure, Validity, locked};
+use leasehold_core::seam::{Claim, ClaimId, LeaseRef, Mode, Moment, Renewal, Validity, locked};
 use leasehold_core::{Error, ErrorKind, FencingToken, Loss, Name, Result};
 use leasehold_redis_client::{Call, Inbox, Names, again, record};
 use redis::Value;
@@ -96,10 +96,10 @@ impl Store {
         holds.insert(claim.id, Held { token, claim: Arc::new(claim) });
     }
 
-    pub(crate) async fn keep(self: &Arc<Self>, tenures: &[Tenure]) -> Vec<Renewal> {
+    pub(crate) async fn keep(self: &Arc<Self>, leases: &[LeaseRef]) -> Vec<Renewal> {
         let sent = Moment::now();
         let (mut held, mut calls) = (Vec::new(), Vec::new());
-        for Tenure { claim, .. } in tenures.iter().filter(|tenure| tenure.token.is_some()) {
+        for LeaseRef { claim, .. } in leases.iter().filter(|lease| lease.token.is_some()) {
             // The label is the renewal's. The mode is ours: whether it was made shared, only the claim's own answer says.
             let relabelled = self.holds().get_mut(&claim.id).map(|held| {
                 if held.claim.label != claim.label {
@@ -123,14 +123,14 @@ impl Store {
             verdicts.insert(*id, verdict.ok_or_else(|| self.nodes.failure(std::mem::take(&mut count.failed))));
         }
         self.top_up_later(held, counts, flight);
-        let renewal = |Tenure { claim, token, .. }: &Tenure| match (token, verdicts.get(&claim.id)) {
+        let renewal = |LeaseRef { claim, token, .. }: &LeaseRef| match (token, verdicts.get(&claim.id)) {
             // A claim that waits has no place to renew: it comes back by itself, sooner than a lease.
             (None, _) | (_, Some(Ok(true))) => Renewal::Renewed(Validity::since(sent, lease(claim))),
             (_, Some(Err(e))) => Renewal::Unknown(again(e)),
             // A hold that is not among ours was released.
             (_, Some(Ok(false)) | None) => Renewal::Lost(Loss::Gone),
         };
-        tenures.iter().map(renewal).collect()
+        leases.iter().map(renewal).collect()
     }
 
     /// Sends these to every node, one for each count, and counts until all is certain.
@@ -185,7 +185,7 @@ impl Store {
     /// Lets a hold end by itself, on every node.
     pub(crate) async fn let_lapse(&self, claim: &Claim, rest: Duration) -> Result<()> {
         self.holds().remove(&claim.id);
-        let rest = leasehold_redis_client::lease(rest, Duration::from_millis(1));
+        let rest = leasehold_redis_client::granted_ttl(rest, Duration::from_millis(1));
         let call = self.call("lapse", claim).arg(rest.as_millis());
         self.nodes.majority_of(self.nodes.send(call), false).await.map(drop)
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use common::*;
-use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Renewal, Tenure, WaitPolicy};
+use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Mode, Renewal, WaitPolicy};
 use leasehold_core::{Loss, Store};
 use leasehold_redlock::Redlock;
 use leasehold_testbed::Redis;
@@ -127,15 +127,15 @@ async fn a_request_costs_the_same_however_many_read() {
         let mut each = Vec::new();
         for crowd in [5, 295] {
             let crowd = readers(crowd, TTL);
-            let mut tenures: Vec<Tenure> = Vec::new();
+            let mut leases: Vec<LeaseRef> = Vec::new();
             for reader in &crowd {
-                tenures.push(tenure(reader, granted(&store, reader).await.token));
+                leases.push(lease(reader, granted(&store, reader).await.token));
             }
-            all_renewed(&store, &tenures).await;
+            all_renewed(&store, &leases).await;
             for node in &nodes {
                 node.reset_commandstats().await.unwrap();
             }
-            all_renewed(&store, &tenures).await;
+            all_renewed(&store, &leases).await;
             granted(&store, &crowd[0]).await;
             store.release(&crowd[1], None).await.unwrap();
             // A majority's word is enough, and this node's may come later.
@@ -154,9 +154,9 @@ async fn a_request_costs_the_same_however_many_read() {
 }
 
 /// Renews until every answer has come: a busy machine answers late.
-async fn all_renewed(store: &Redlock, tenures: &[Tenure]) {
+async fn all_renewed(store: &Redlock, leases: &[LeaseRef]) {
     loop {
-        let answers = store.renew(tenures).await.unwrap();
+        let answers = store.renew(leases).await.unwrap();
         assert!(!answers.iter().any(|answer| matches!(answer, Renewal::Lost(_))), "{answers:?}");
         if answers.iter().all(|answer| matches!(answer, Renewal::Renewed(_))) {
             return;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::seam::{Backend, Claimed, Mode, Renewal, Tenure, WaitPolicy};
+use leasehold_core::seam::{Backend, Claimed, LeaseRef, Mode, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, Fairness, Loss, Store};
 use leasehold_redlock::Redlock;
 
@@ -63,7 +63,7 @@ async fn a_minority_grants_nothing_and_keeps_nothing() {
         assert!(matches!(store.claim(&attempt("x")).await.unwrap(), Claimed::Busy(_)));
         assert_eq!(value(&nodes[2], "x").await, None);
         // A waiter has nothing to lose.
-        let place = Tenure::new(Arc::new(waits.clone()), waiting.place, None);
+        let place = LeaseRef::new(Arc::new(waits.clone()), waiting.place, None);
         assert!(matches!(store.renew(&[place]).await.unwrap()[..], [Renewal::Renewed(_)]));
         store.release(&waits, None).await.unwrap();
         assert_eq!(traces(&nodes[2]).await, [""; 0]);

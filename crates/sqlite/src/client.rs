@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use leasehold_core::seam::{Claim, ClaimId, Claimed, ClaimedAll, Moment, Notifier, Renewal, Tenure, unescape};
+use leasehold_core::seam::{Claim, ClaimId, Claimed, ClaimedAll, LeaseRef, Moment, Notifier, Renewal, unescape};
 use leasehold_core::{Error, ErrorKind, Loss, Name, Result};
 use rusqlite::{ErrorCode, Transaction, TransactionBehavior};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -214,27 +214,27 @@ impl Client {
         claimed
     }
 
-    pub(crate) fn renew(&mut self, tenures: &[Tenure], deadline: Moment) -> Result<Vec<Renewal>> {
+    pub(crate) fn renew(&mut self, leases: &[LeaseRef], deadline: Moment) -> Result<Vec<Renewal>> {
         self.ready(deadline)?;
-        self.write(deadline, |lines| lines.renew(tenures))?;
+        self.write(deadline, |lines| lines.renew(leases))?;
         self.let_go()?;
         // Thousands of places are read without keeping others from writing.
         let of = |e| error::of(&e, &self.file.path);
         let tx = self.file.connection.unchecked_transaction().map_err(of)?;
         let quiet = self.file.quiet().map_err(of)?.unwrap_or_default();
-        let seen = Lines::new(&tx, &mut self.me, now(), quiet).renewals(tenures).map_err(of)?;
+        let seen = Lines::new(&tx, &mut self.me, now(), quiet).renewals(leases).map_err(of)?;
         drop(tx);
-        let renewal = |(tenure, (renewal, outlook)): (&Tenure, (Renewal, Option<Outlook>))| {
+        let renewal = |(lease, (renewal, outlook)): (&LeaseRef, (Renewal, Option<Outlook>))| {
             if let Some(Outlook { watch, is_near, .. }) = outlook {
-                let dead = self.watches.set(&self.file.real, tenure.claim.id, &watch);
+                let dead = self.watches.set(&self.file.real, lease.claim.id, &watch);
                 if is_near || !dead.is_empty() {
-                    self.notifier.claim_again(tenure.claim.id);
+                    self.notifier.claim_again(lease.claim.id);
                 }
                 self.ended.extend(dead);
             }
             renewal
         };
-        Ok(tenures.iter().zip(seen).map(renewal).collect())
+        Ok(leases.iter().zip(seen).map(renewal).collect())
     }
 
     pub(crate) fn release(&mut self, claim: ClaimId, deadline: Moment) -> Result<()> {

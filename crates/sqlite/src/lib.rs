@@ -27,7 +27,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Claim, Claimed, ClaimedAll, Notifier, Place, Renewal, Subscription, Tenure, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 
@@ -143,9 +143,9 @@ impl Backend for Sqlite {
         self.client.ask(move |client| client.claim_all(&claims, limit)).await
     }
 
-    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        let (tenures, limit) = (tenures.to_vec(), limit(tenures.iter().map(|tenure| tenure.claim.ttl).min()));
-        self.client.ask(move |client| client.renew(&tenures, limit)).await
+    async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
+        let (leases, limit) = (leases.to_vec(), limit(leases.iter().map(|lease| lease.claim.ttl).min()));
+        self.client.ask(move |client| client.renew(&leases, limit)).await
     }
 
     fn renew_batch(&self) -> usize {

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::{
-    Admission, Claim, ClaimId, Claimed, Mode, Tenure, WaitPolicy, Waiting, admit, escape, same_permits,
+    Admission, Claim, ClaimId, Claimed, LeaseRef, Mode, WaitPolicy, Waiting, admit, escape, same_permits,
 };
 use leasehold_core::{Contention, FencingToken, Result};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
@@ -259,11 +259,11 @@ impl<'a> Lines<'a> {
     }
 
     /// Renews the sessions of these claims. What has become of each place is read afterwards.
-    pub(crate) fn renew(&mut self, tenures: &[Tenure]) -> rusqlite::Result<()> {
-        let mut ttls: Vec<i64> = tenures.iter().map(|tenure| nanos(tenure.claim.ttl)).collect();
+    pub(crate) fn renew(&mut self, leases: &[LeaseRef]) -> rusqlite::Result<()> {
+        let mut ttls: Vec<i64> = leases.iter().map(|lease| nanos(lease.claim.ttl)).collect();
         ttls.sort_unstable();
         ttls.dedup();
-        for Tenure { claim, .. } in tenures {
+        for LeaseRef { claim, .. } in leases {
             if let Some((ttl, until)) = self.me.tended.get_mut(&claim.id).filter(|(_, until)| *until > self.now) {
                 *until = self.now.saturating_add(*ttl);
             }

@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Moment, Renewal, Tenure, WaitPolicy};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
 use leasehold_core::{Loss, Name};
 use leasehold_sqlite::Sqlite;
 use rusqlite::Connection;
@@ -57,9 +57,9 @@ fn it_lasts_for_the_rest_and_no_longer_though_its_client_has_gone() {
         // Again, as after a lost reply, and beside a renewal of the client's other hold.
         tokio::time::sleep(REST / 3).await;
         gone.release_after(&held, Some(&grant.place), REST).await.unwrap();
-        let tenures =
-            [&held, &second].map(|of| Tenure::new(Arc::new(of.clone()), grant.place.clone(), Some(grant.token)));
-        gone.renew(&tenures).await.unwrap();
+        let leases =
+            [&held, &second].map(|of| LeaseRef::new(Arc::new(of.clone()), grant.place.clone(), Some(grant.token)));
+        gone.renew(&leases).await.unwrap();
         gone.close().await.unwrap();
         drop(gone);
         while !is_free(&other).await {
@@ -115,7 +115,7 @@ fn a_release_ends_it_and_nothing_revives_it() {
         }
         client.release_after(&short, Some(&grant.place), Duration::from_secs(60)).await.unwrap();
         assert!(is_free(&client).await);
-        let gone = client.renew(&[Tenure::new(Arc::new(short), grant.place, Some(grant.token))]).await.unwrap();
+        let gone = client.renew(&[LeaseRef::new(Arc::new(short), grant.place, Some(grant.token))]).await.unwrap();
         assert!(matches!(gone[..], [Renewal::Lost(Loss::Gone)]), "{gone:?}");
     });
 }

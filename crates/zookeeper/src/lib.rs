@@ -44,7 +44,7 @@ mod renew;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Notifier, Place, Renewal, Subscription, Tenure, async_trait};
+use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait};
 use leasehold_core::{DEFAULT_TTL, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
 
 use crate::claim::table::Claims;
@@ -92,8 +92,8 @@ impl Backend for ZooKeeper {
         claim::claim(&session, claim).await
     }
 
-    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
-        Ok(renew::renew(&self.sessions, tenures).await)
+    async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
+        Ok(renew::renew(&self.sessions, leases).await)
     }
 
     fn renew_batch(&self) -> usize {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold_core::seam::{Moment, Renewal, Tenure};
+use leasehold_core::seam::{LeaseRef, Moment, Renewal};
 use leasehold_core::{Error, ErrorKind, Loss};
 use zookeeper_client::Error as ZkError;
 
@@ -14,24 +14,24 @@ use crate::client::Sessions;
 use crate::error::{Answer, reading};
 
 /// See [`Backend::renew`](leasehold_core::seam::Backend::renew). One request for each session.
-pub(crate) async fn renew(sessions: &Sessions<Claims>, tenures: &[Tenure]) -> Vec<Renewal> {
-    let live = |tenure: &Tenure| Some((tenure.claim.ttl, sessions.live(tenure.claim.ttl)?));
-    let live: HashMap<Duration, Arc<Session>> = tenures.iter().filter_map(live).collect();
+pub(crate) async fn renew(sessions: &Sessions<Claims>, leases: &[LeaseRef]) -> Vec<Renewal> {
+    let live = |lease: &LeaseRef| Some((lease.claim.ttl, sessions.live(lease.claim.ttl)?));
+    let live: HashMap<Duration, Arc<Session>> = leases.iter().filter_map(live).collect();
     let audited = join_all(live.iter().map(async |(ttl, session)| (*ttl, audit(session, Loss::Gone).await))).await;
     // An audit that fails says nothing, and takes nothing from what was proven before.
     let failed: HashMap<Duration, ZkError> = audited.into_iter().filter_map(|(ttl, e)| Some((ttl, e.err()?))).collect();
-    let renewal = |tenure: &Tenure| {
-        let Some(session) = live.get(&tenure.claim.ttl) else { return Renewal::Lost(Loss::Expired) };
+    let renewal = |lease: &LeaseRef| {
+        let Some(session) = live.get(&lease.claim.ttl) else { return Renewal::Lost(Loss::Expired) };
         let mut claims = session.tenant();
-        let Some(kept) = claims.renew(tenure.claim.id, Moment::now()) else { return Renewal::Lost(Loss::Gone) };
-        match (&kept.entry.made, failed.get(&tenure.claim.ttl)) {
+        let Some(kept) = claims.renew(lease.claim.id, Moment::now()) else { return Renewal::Lost(Loss::Gone) };
+        match (&kept.entry.made, failed.get(&lease.claim.ttl)) {
             (None, _) => Renewal::Unknown(Error::new(ErrorKind::Unavailable, "the claim is just being made again")),
-            (Some((path, _)), _) if **path != *tenure.place.as_str() => Renewal::Lost(Loss::Gone),
+            (Some((path, _)), _) if **path != *lease.place.as_str() => Renewal::Lost(Loss::Gone),
             (Some(_), Some(e)) => Renewal::Unknown(reading(e.clone())),
             (Some(_), None) => Renewal::Renewed(kept.validity(session)),
         }
     };
-    tenures.iter().map(renewal).collect()
+    leases.iter().map(renewal).collect()
 }
 
 /// Compares the claims' nodes with the session's, and rings for those that are gone. One request for all.

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::seam::{Backend, Claimed, Renewal, Tenure};
+use leasehold_core::seam::{Backend, Claimed, LeaseRef, Renewal};
 use leasehold_core::{ErrorKind, Loss};
 use leasehold_testbed::{Proxy, ZooKeeper as Server, ZooKeeperOptions};
 use leasehold_zookeeper::{Config, ZooKeeper};
@@ -31,11 +31,11 @@ async fn many_ttls_need_few_connections() {
             assert_eq!(granted(&client, &claim).await.token, grant.token, "the same session");
             held.push((claim, grant));
         }
-        let tenures: Vec<Tenure> = held
+        let leases: Vec<LeaseRef> = held
             .iter()
-            .map(|(claim, grant)| Tenure::new(claim.clone().into(), grant.place.clone(), Some(grant.token)))
+            .map(|(claim, grant)| LeaseRef::new(claim.clone().into(), grant.place.clone(), Some(grant.token)))
             .collect();
-        let renewed = client.renew(&tenures).await.unwrap();
+        let renewed = client.renew(&leases).await.unwrap();
         assert!(renewed.iter().all(|renewal| matches!(renewal, Renewal::Renewed(_))), "{renewed:?}");
         for (claim, grant) in &held {
             release(&client, claim, &grant.place).await;
@@ -91,9 +91,9 @@ async fn a_renewal_without_an_answer_renews_nothing() {
         let client = at(proxy.addr()).await;
         let claim = fair("a", Duration::from_secs(4));
         let grant = granted(&client, &claim).await;
-        let tenure = Tenure::new(claim.into(), grant.place, Some(grant.token));
+        let lease = LeaseRef::new(claim.into(), grant.place, Some(grant.token));
         as_if_older(&proxy);
-        let renewed = client.renew(std::slice::from_ref(&tenure)).await.unwrap();
+        let renewed = client.renew(std::slice::from_ref(&lease)).await.unwrap();
         assert!(matches!(&renewed[..], [Renewal::Unknown(e)] if e.kind() == ErrorKind::Unsupported), "{renewed:?}");
     })
     .await;
@@ -107,13 +107,13 @@ async fn a_hold_is_proven_by_its_own_node() {
         let client = client(&server).await;
         let raw = Client::connect(server.addr()).await.unwrap();
         let (kept, deleted) = (fair("kept", LONG), fair("deleted", LONG));
-        let mut tenures = Vec::new();
+        let mut leases = Vec::new();
         for claim in [&kept, &deleted] {
             let grant = granted(&client, claim).await;
-            tenures.push(Tenure::new(claim.clone().into(), grant.place, Some(grant.token)));
+            leases.push(LeaseRef::new(claim.clone().into(), grant.place, Some(grant.token)));
         }
-        raw.delete(tenures[1].place.as_str(), None).await.unwrap();
-        let renewed = client.renew(&tenures).await.unwrap();
+        raw.delete(leases[1].place.as_str(), None).await.unwrap();
+        let renewed = client.renew(&leases).await.unwrap();
         assert!(matches!(renewed[..], [Renewal::Renewed(_), Renewal::Lost(Loss::Gone)]), "{renewed:?}");
         let tried = client.claim(&trying("kept", LONG)).await.unwrap();
         assert!(matches!(tried, Claimed::Busy(_)), "{tried:?}");
@@ -171,7 +171,7 @@ async fn no_error_shows_a_secret() {
             ZooKeeper::connect(&format!("zookeeper://{CANARY}@{}/b", server.addr())).await.unwrap_err(),
             Config::new(&format!("me:{CANARY}@a")).unwrap_err(),
         ];
-        let tenure = Tenure::new(held.clone().into(), grant.place.clone(), Some(grant.token));
+        let lease = LeaseRef::new(held.clone().into(), grant.place.clone(), Some(grant.token));
         proxy.cut().await;
         errors.extend(client.claim(&waits).await.err());
         errors.extend(client.claim(&held).await.err());
@@ -179,7 +179,7 @@ async fn no_error_shows_a_secret() {
         errors.extend(client.inspect(&held.name).await.err());
         errors.extend(client.evict(&held.name, grant.token).await.err());
         errors.extend(client.list("", None, 9).await.err());
-        for renewal in client.renew(&[tenure]).await.unwrap() {
+        for renewal in client.renew(&[lease]).await.unwrap() {
             if let Renewal::Unknown(e) = renewal {
                 errors.push(e);
             }

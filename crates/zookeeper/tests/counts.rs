@@ -41,8 +41,8 @@ async fn a_free_lock_costs_three_requests() {
         assert_eq!(least(&server, async || drop(granted(&client, &holder).await)).await, 1, "claiming again");
         let nothing = least(&server, async || client.release(&fair("a", LONG), None).await.unwrap()).await;
         assert_eq!(nothing, 0, "nothing was ever sent");
-        let tenures = [leasehold_core::seam::Tenure::new(holder.into(), grant.place, Some(grant.token))];
-        let renewed = least(&server, async || drop(client.renew(&tenures).await.unwrap())).await;
+        let leases = [leasehold_core::seam::LeaseRef::new(holder.into(), grant.place, Some(grant.token))];
+        let renewed = least(&server, async || drop(client.renew(&leases).await.unwrap())).await;
         assert_eq!(renewed, 1, "however many");
     })
     .await;

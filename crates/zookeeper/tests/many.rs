@@ -12,7 +12,7 @@ use common::*;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
-use leasehold_core::seam::{Backend, Moment, Renewal, Tenure};
+use leasehold_core::seam::{Backend, LeaseRef, Moment, Renewal};
 use leasehold_core::{Guard, Store};
 use leasehold_testbed::{Proxy, ZooKeeper as Server, ZooKeeperOptions};
 use leasehold_zookeeper::ZooKeeper;
@@ -150,12 +150,12 @@ async fn a_stream_of_short_holds_does_not_starve_the_proof_of_long_ones() {
 fn a_session_goes_on_in_another_runtime() {
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (first, second) = (runtime(), runtime());
-    let (server, client, tenure) = first.block_on(limited(async {
+    let (server, client, lease) = first.block_on(limited(async {
         let server = server().await;
         let client = client(&server).await;
         let claim = fair("a", SHORT);
         let grant = granted(&client, &claim).await;
-        (server, client, Tenure::new(claim.into(), grant.place, Some(grant.token)))
+        (server, client, LeaseRef::new(claim.into(), grant.place, Some(grant.token)))
     }));
     second.block_on(limited(async {
         let waits = fair("a", SHORT);
@@ -164,7 +164,7 @@ fn a_session_goes_on_in_another_runtime() {
         let started = Moment::now();
         let mut renewed = 0;
         while Moment::now().since(started) < SHORT * 2 {
-            match &client.renew(std::slice::from_ref(&tenure)).await.unwrap()[..] {
+            match &client.renew(std::slice::from_ref(&lease)).await.unwrap()[..] {
                 [Renewal::Renewed(_)] => renewed += 1,
                 [Renewal::Unknown(_)] => {}
                 other => panic!("{other:?}"),
@@ -173,7 +173,7 @@ fn a_session_goes_on_in_another_runtime() {
         }
         assert!(renewed > 10, "{renewed}");
         waiting(&client, &waits).await;
-        release(&client, &tenure.claim, &tenure.place).await;
+        release(&client, &lease.claim, &lease.place).await;
         granted(&client, &waits).await;
         drop(server);
     }));

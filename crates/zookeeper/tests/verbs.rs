@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::seam::{Backend, Claim, Claimed, Renewal, Tenure};
+use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Renewal};
 use leasehold_core::{ErrorKind, FencingToken, Loss, Name};
 
 #[tokio::test]
@@ -116,18 +116,18 @@ async fn renew_says_what_is_still_there() {
         let grant = granted(&client, &held).await;
         assert!(grant.validity.ttl() > SHORT * 98 / 100 && grant.validity.ttl() <= SHORT);
         let queued = waiting(&client, &waits).await;
-        let tenures = [
-            Tenure::new(Arc::new(held.clone()), grant.place.clone(), Some(grant.token)),
-            Tenure::new(Arc::new(waits.clone()), queued.place.clone(), None),
+        let leases = [
+            LeaseRef::new(Arc::new(held.clone()), grant.place.clone(), Some(grant.token)),
+            LeaseRef::new(Arc::new(waits.clone()), queued.place.clone(), None),
         ];
-        let renewed = client.renew(&tenures).await.unwrap();
+        let renewed = client.renew(&leases).await.unwrap();
         assert!(matches!(renewed[..], [Renewal::Renewed(_), Renewal::Renewed(_)]), "{renewed:?}");
         assert!(other.evict(&held.name, FencingToken::new(grant.token.get() + 7)).await.unwrap(), "any of its turns");
-        let renewed = client.renew(&tenures).await.unwrap();
+        let renewed = client.renew(&leases).await.unwrap();
         assert!(matches!(renewed[..], [Renewal::Lost(Loss::Gone), Renewal::Renewed(_)]), "{renewed:?}");
         assert_eq!(granted(&client, &waits).await.place, queued.place);
         assert!(!other.evict(&held.name, grant.token).await.unwrap());
-        let elsewhere = Tenure::new(Arc::new(fair("a", Duration::from_secs(7))), grant.place.clone(), None);
+        let elsewhere = LeaseRef::new(Arc::new(fair("a", Duration::from_secs(7))), grant.place.clone(), None);
         assert!(matches!(client.renew(&[elsewhere]).await.unwrap()[..], [Renewal::Lost(Loss::Expired)]));
     })
     .await;

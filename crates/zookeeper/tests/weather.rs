@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::seam::{Backend, Claimed, Moment, Renewal, Tenure};
+use leasehold_core::seam::{Backend, Claimed, LeaseRef, Moment, Renewal};
 use leasehold_core::{ErrorKind, Loss, Store};
 use leasehold_testbed::Proxy;
 use leasehold_zookeeper::ZooKeeper;
@@ -284,12 +284,12 @@ async fn a_claim_that_nobody_renews_lapses_alone() {
         let client = client(&server).await;
         let (kept, left, waits) = (fair("kept", SHORT), fair("a", SHORT), fair("a", Duration::from_secs(20)));
         let grant = granted(&client, &kept).await;
-        let tenure = Tenure::new(kept.into(), grant.place, Some(grant.token));
+        let lease = LeaseRef::new(kept.into(), grant.place, Some(grant.token));
         let first = granted(&client, &left).await;
         let started = Moment::now();
         waiting(&client, &waits).await;
         while !matches!(client.claim(&waits).await.unwrap(), Claimed::Granted(_)) {
-            let renewed = client.renew(std::slice::from_ref(&tenure)).await.unwrap();
+            let renewed = client.renew(std::slice::from_ref(&lease)).await.unwrap();
             assert!(matches!(renewed[..], [Renewal::Renewed(_)]), "{renewed:?}");
             tokio::time::sleep(SHORT / 10).await;
         }

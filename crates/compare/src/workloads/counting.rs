@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::seam::{
-    Backend, Claim, Claimed, ClaimedAll, Clock, Moment, Notifier, Place, Renewal, Subscription, Tenure, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Moment, Notifier, Place, Renewal, Subscription, async_trait,
 };
 use leasehold::{FencingToken, Guarantees, Line, Name, Result};
 
@@ -29,11 +29,11 @@ impl Backend for Counting {
         self.inner.claim_all(claims).await
     }
 
-    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+    async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
         let begin = Moment::now();
-        let answer = self.inner.renew(tenures).await;
+        let answer = self.inner.renew(leases).await;
         let took = Moment::now().since(begin);
-        self.batches.lock().unwrap_or_else(PoisonError::into_inner).push((took, tenures.len()));
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner).push((took, leases.len()));
         answer
     }
 

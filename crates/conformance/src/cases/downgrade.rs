@@ -214,9 +214,9 @@ pub(crate) async fn is_renewed_as_it_is_now(arena: Arena) {
         }
     })
     .await;
-    for tenure in &weather.renewed()[before..] {
-        assert_eq!(tenure.claim.mode, Mode::Shared, "a downgraded hold is renewed as {:?}", tenure.claim.mode);
-        assert_eq!(tenure.token, Some(guard.fencing_token()));
+    for lease in &weather.renewed()[before..] {
+        assert_eq!(lease.claim.mode, Mode::Shared, "a downgraded hold is renewed as {:?}", lease.claim.mode);
+        assert_eq!(lease.token, Some(guard.fencing_token()));
     }
     guard.release().await.unwrap();
 }

@@ -287,8 +287,8 @@ pub(crate) async fn is_renewed_with_its_latest_value(arena: Arena) {
         }
     })
     .await;
-    for tenure in &weather.renewed()[before..] {
-        assert_eq!(&*tenure.claim.label, "two", "a leader is renewed with an old value");
+    for lease in &weather.renewed()[before..] {
+        assert_eq!(&*lease.claim.label, "two", "a leader is renewed with an old value");
     }
     resigned(leadership).await;
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claimed, Mode, Moment, Tenure, WaitPolicy};
+use leasehold_core::seam::{Backend, Claimed, LeaseRef, Mode, Moment, WaitPolicy};
 use leasehold_core::{DistributedLock, ErrorKind, Guard, Loss, Options, Owner, Ran};
 use tokio::task::JoinSet;
 
@@ -220,7 +220,7 @@ async fn lapses(arena: &Arena, name: &str, ttl: Duration, rest: Duration) {
     client.release_after(&claim, place, rest).await.unwrap();
     let answered = Moment::now();
     client.release_after(&claim, place, rest.saturating_sub(answered.since(begin))).await.unwrap();
-    drop(client.renew(&[Tenure::new(Arc::new(claim.clone()), grant.place.clone(), Some(grant.token))]).await);
+    drop(client.renew(&[LeaseRef::new(Arc::new(claim.clone()), grant.place.clone(), Some(grant.token))]).await);
     client.close().await.unwrap();
     drop(client);
     // Waiting in line is no way to hear sooner or later of it.
@@ -275,7 +275,7 @@ pub(crate) async fn lapses_beside_others(arena: Arena) {
         let claims = [arena.claim_as("a", mode, WaitPolicy::Fair), arena.claim_as("a", mode, WaitPolicy::Fair)];
         let grants = [granted(client.claim(&claims[0]).await), granted(client.claim(&claims[1]).await)];
         client.release_after(&claims[0], Some(&grants[0].place), arena.ttl() / 4).await.unwrap();
-        let stays = Tenure::new(Arc::new(claims[1].clone()), grants[1].place.clone(), Some(grants[1].token));
+        let stays = LeaseRef::new(Arc::new(claims[1].clone()), grants[1].place.clone(), Some(grants[1].token));
         within(arena.ttl() * 2 + Duration::from_secs(10), "one of two to lapse", async {
             while holders(&*other, &arena, "a").await > 1 {
                 client.renew(std::slice::from_ref(&stays)).await.unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Moment, Renewal, Tenure, WaitPolicy};
+use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
 
 use crate::arena::{Arena, granted, within};
 
@@ -26,9 +26,9 @@ pub(super) async fn nobody_before(arena: &Arena, rival: &dyn Backend, name: &str
 }
 
 /// Takes it, and says what to renew.
-async fn taken(client: &dyn Backend, claim: Claim) -> Tenure {
+async fn taken(client: &dyn Backend, claim: Claim) -> LeaseRef {
     let grant = granted(client.claim(&claim).await);
-    Tenure::new(Arc::new(claim), grant.place, Some(grant.token))
+    LeaseRef::new(Arc::new(claim), grant.place, Some(grant.token))
 }
 
 /// The end of validity that a renewal, sent after `stamp`, has answered.
@@ -40,10 +40,10 @@ fn end(answer: &Renewal, stamp: Moment) -> Moment {
 /// A renewal extends by as much as it says: nobody else is granted before the end that it answered.
 pub(crate) async fn is_as_long_as_a_renewal_says(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
-    let tenure = taken(&*one, arena.claim("a", WaitPolicy::Fair)).await;
+    let lease = taken(&*one, arena.claim("a", WaitPolicy::Fair)).await;
     tokio::time::sleep(arena.ttl() * 3 / 5).await;
     let stamp = Moment::now();
-    let answers = one.renew(&[tenure]).await.unwrap();
+    let answers = one.renew(&[lease]).await.unwrap();
     nobody_before(&arena, &*two, "a", end(&answers[0], stamp)).await;
 }
 
@@ -98,17 +98,17 @@ pub(crate) async fn is_each_ones_own(arena: Arena) {
 pub(crate) async fn never_gets_shorter(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
     for name in ["first", "second"] {
-        let tenure = taken(&*one, arena.claim(name, WaitPolicy::Fair)).await;
+        let lease = taken(&*one, arena.claim(name, WaitPolicy::Fair)).await;
         let latest = Arc::new(AtomicU64::new(0));
         let until = Moment::now() + arena.ttl() * 2 / 5;
         let tasks: Vec<_> = (0..6_u64)
             .map(|i| {
-                let (one, tenure, latest) = (one.clone(), tenure.clone(), latest.clone());
+                let (one, lease, latest) = (one.clone(), lease.clone(), latest.clone());
                 let mut random = fastrand::Rng::with_seed(arena.seed() ^ i);
                 tokio::spawn(async move {
                     while Moment::now() < until {
                         let stamp = Moment::now();
-                        let asked = extended(&*one, &tenure, i % 2 == 0, stamp);
+                        let asked = extended(&*one, &lease, i % 2 == 0, stamp);
                         let end = match random.u8(0..4) {
                             0 => tokio::time::timeout(Duration::from_micros(random.u64(0..500)), asked).await.ok(),
                             _ => Some(asked.await),
@@ -126,16 +126,16 @@ pub(crate) async fn never_gets_shorter(arena: Arena) {
 }
 
 /// Renews, or claims again; the end of validity if the store said one.
-async fn extended(client: &dyn Backend, tenure: &Tenure, renews: bool, stamp: Moment) -> Option<Moment> {
+async fn extended(client: &dyn Backend, lease: &LeaseRef, renews: bool, stamp: Moment) -> Option<Moment> {
     let validity = if renews {
-        match client.renew(std::slice::from_ref(tenure)).await.ok()?.pop()? {
+        match client.renew(std::slice::from_ref(lease)).await.ok()?.pop()? {
             Renewal::Renewed(validity) => validity,
             Renewal::Granted(grant) => grant.validity,
             Renewal::Unknown(_) => return None,
             Renewal::Lost(loss) => panic!("it was there, and is said to be lost: {loss:?}"),
         }
     } else {
-        match client.claim(&tenure.claim).await {
+        match client.claim(&lease.claim).await {
             Ok(Claimed::Granted(grant)) => grant.validity,
             Ok(other) => panic!("it was there: {other:?}"),
             Err(_) => return None,

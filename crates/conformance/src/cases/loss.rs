@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Mode, Moment, Renewal, Tenure, WaitPolicy};
+use leasehold_core::seam::{Backend, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, FencingToken, Guard, Loss, Options, Result, Store};
 use tokio::task::JoinSet;
 
@@ -145,9 +145,9 @@ pub(crate) async fn is_not_undone_by_a_renewal(arena: Arena) {
     let claim = arena.claim("a", WaitPolicy::Fair);
     let grant = granted(one.claim(&claim).await);
     assert!(two.evict(&claim.name, grant.token).await.unwrap());
-    let tenure = Tenure::new(Arc::new(claim.clone()), grant.place.clone(), Some(grant.token));
+    let lease = LeaseRef::new(Arc::new(claim.clone()), grant.place.clone(), Some(grant.token));
     // What it answers depends on how the store hears of evictions; what it does is the same everywhere.
-    drop(one.renew(&[tenure]).await);
+    drop(one.renew(&[lease]).await);
     let line = two.inspect(&claim.name).await.unwrap();
     assert!(line.holders.is_empty() && line.waiters.is_empty(), "the evicted came back: {line:?}");
     one.release(&claim, Some(&grant.place)).await.unwrap();
@@ -214,10 +214,10 @@ pub(crate) async fn repeated_claim_counts_from_what_extended(arena: Arena) {
 }
 
 /// S14: the first renewal after an end behind the client's back says so, and none says otherwise.
-async fn is_told_by_the_first_renewal(client: &dyn Backend, tenure: &Tenure, of: &str) {
+async fn is_told_by_the_first_renewal(client: &dyn Backend, lease: &LeaseRef, of: &str) {
     within(Duration::from_secs(20), "an answer to a renewal", async {
         loop {
-            match client.renew(std::slice::from_ref(tenure)).await.map(|mut all| all.pop()) {
+            match client.renew(std::slice::from_ref(lease)).await.map(|mut all| all.pop()) {
                 Ok(Some(Renewal::Lost(_))) => return,
                 Ok(Some(Renewal::Unknown(_))) | Err(_) => nap().await,
                 other => panic!("{of} has no entry any more, and a renewal says {other:?}"),
@@ -243,25 +243,25 @@ async fn told_in(arena: &Arena, modes: &[Mode]) {
     let take = async |name: &str, mode| {
         let claim = arena.claim_as(name, mode, WaitPolicy::Fair);
         let grant = granted(one.claim(&claim).await);
-        Tenure::new(Arc::new(claim), grant.place, Some(grant.token))
+        LeaseRef::new(Arc::new(claim), grant.place, Some(grant.token))
     };
     let other = take("other", Mode::Exclusive).await;
     for mode in modes {
         for (end, renewed) in [("evicted", false), ("evicted", true), ("deleted", false), ("deleted", true)] {
             let deletes = end == "deleted";
-            let tenure = take("a", *mode).await;
+            let lease = take("a", *mode).await;
             if renewed {
-                let answers = one.renew(&[tenure.clone(), other.clone()]).await.unwrap();
+                let answers = one.renew(&[lease.clone(), other.clone()]).await.unwrap();
                 assert!(matches!(answers[0], Renewal::Renewed(_)), "{answers:?}");
             }
             match deletes {
-                true => arena.harness().delete_holder(tenure.claim.name.as_str()).await,
-                false => assert!(two.evict(&tenure.claim.name, tenure.token.unwrap()).await.unwrap()),
+                true => arena.harness().delete_holder(lease.claim.name.as_str()).await,
+                false => assert!(two.evict(&lease.claim.name, lease.token.unwrap()).await.unwrap()),
             }
-            is_told_by_the_first_renewal(&*one, &tenure, &format!("a {mode:?} that was {end}")).await;
+            is_told_by_the_first_renewal(&*one, &lease, &format!("a {mode:?} that was {end}")).await;
             let left = one.renew(std::slice::from_ref(&other)).await.unwrap();
             assert!(matches!(left[0], Renewal::Renewed(_)), "the other hold: {left:?}");
-            one.release(&tenure.claim, Some(&tenure.place)).await.unwrap();
+            one.release(&lease.claim, Some(&lease.place)).await.unwrap();
         }
     }
     one.release(&other.claim, Some(&other.place)).await.unwrap();

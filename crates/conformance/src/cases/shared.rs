@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::{Claimed, Mode, Tenure, WaitPolicy};
+use leasehold_core::seam::{Claimed, LeaseRef, Mode, WaitPolicy};
 use leasehold_core::{ErrorKind, Guard, Loss, RwLock};
 
 use crate::arena::{Arena, expect_kind, give_back, granted, waiting, within};
@@ -269,17 +269,17 @@ pub(crate) async fn a_renewal_extends_only_who_is_there(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
     let claims =
         [arena.claim_as("a", Mode::Shared, WaitPolicy::Fair), arena.claim_as("a", Mode::Shared, WaitPolicy::Fair)];
-    let mut tenures = Vec::new();
+    let mut leases = Vec::new();
     for claim in &claims {
         let grant = granted(one.claim(claim).await);
-        tenures.push(Tenure::new(Arc::new(claim.clone()), grant.place, Some(grant.token)));
+        leases.push(LeaseRef::new(Arc::new(claim.clone()), grant.place, Some(grant.token)));
     }
-    one.release(&claims[0], Some(&tenures[0].place)).await.unwrap();
-    drop(one.renew(&tenures).await);
+    one.release(&claims[0], Some(&leases[0].place)).await.unwrap();
+    drop(one.renew(&leases).await);
     let line = two.inspect(&claims[0].name).await.unwrap();
     let tokens: Vec<_> = line.holders.iter().map(|e| e.token).collect();
-    assert_eq!((tokens, line.waiters.len()), (vec![tenures[1].token], 0));
-    one.release(&claims[1], Some(&tenures[1].place)).await.unwrap();
+    assert_eq!((tokens, line.waiters.len()), (vec![leases[1].token], 0));
+    one.release(&claims[1], Some(&leases[1].place)).await.unwrap();
     arena.becomes_empty("a").await;
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Moment, Renewal, Tenure, WaitPolicy};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, LeaseRef, Moment, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, Result, Store};
 
 use crate::arena::{Arena, expect_kind, granted, nap, waiting, within};
@@ -85,12 +85,12 @@ pub(crate) async fn a_dead_place_is_not_granted(arena: Arena) {
     let grant = granted(one.claim(&holder).await);
     waiting(two.claim(&sleeper).await);
     // The holder keeps its own lease by claiming again and by renewing, until the sleeper's place has run out.
-    let tenure = Tenure::new(Arc::new(holder.clone()), grant.place.clone(), Some(grant.token));
+    let lease = LeaseRef::new(Arc::new(holder.clone()), grant.place.clone(), Some(grant.token));
     let limit = arena.ttl() * 4 + one.guarantees().recovery * 2 + Duration::from_secs(2);
     within(limit, "the place of a sleeper to end", async {
         while !one.inspect(&arena.full("a")).await.unwrap().waiters.is_empty() {
             granted(one.claim(&holder).await);
-            one.renew(std::slice::from_ref(&tenure)).await.unwrap();
+            one.renew(std::slice::from_ref(&lease)).await.unwrap();
             tokio::time::sleep(arena.ttl() / 10).await;
         }
     })
@@ -123,7 +123,7 @@ pub(crate) async fn outlives_what_its_client_forgot(arena: Arena) {
     let (one, two) = (arena.backend().await, arena.backend().await);
     let kept = Arc::new(arena.claim("kept", WaitPolicy::Fair));
     let grant = granted(one.claim(&kept).await);
-    let kept = Tenure::new(kept, grant.place, Some(grant.token));
+    let kept = LeaseRef::new(kept, grant.place, Some(grant.token));
     let (forgotten, heir) = (arena.claim("a", WaitPolicy::Fair), arena.claim("a", WaitPolicy::Fair));
     let before = Moment::now();
     let old = granted(one.claim(&forgotten).await);
@@ -258,7 +258,7 @@ async fn is_kept(arena: &Arena, name: &str, renews: bool) {
     let (one, two, three) = (arena.backend().await, arena.backend().await, arena.backend().await);
     let [holder, early, late] = [(); 3].map(|()| arena.claim(name, WaitPolicy::Fair));
     let grant = granted(one.claim(&holder).await);
-    let held = Tenure::new(Arc::new(holder.clone()), grant.place.clone(), Some(grant.token));
+    let held = LeaseRef::new(Arc::new(holder.clone()), grant.place.clone(), Some(grant.token));
     // Sessions live by renewals too, of anything: each client has something else to renew.
     let anchors = [
         arena.claim(&format!("{name}, two"), WaitPolicy::Fair),
@@ -266,7 +266,7 @@ async fn is_kept(arena: &Arena, name: &str, renews: bool) {
     ];
     let anchors = [anchored(&*two, &anchors[0]).await, anchored(&*three, &anchors[1]).await];
     let place = waiting(two.claim(&early).await).place;
-    let early_place = Tenure::new(Arc::new(early.clone()), place, None);
+    let early_place = LeaseRef::new(Arc::new(early.clone()), place, None);
     let until = Moment::now() + arena.ttl() * 3 / 2 + one.guarantees().recovery;
     while Moment::now() < until {
         for (client, kept) in [(&one, &held), (&two, &anchors[0]), (&three, &anchors[1])] {
@@ -290,9 +290,9 @@ async fn is_kept(arena: &Arena, name: &str, renews: bool) {
     three.release(&anchors[1].claim, Some(&anchors[1].place)).await.unwrap();
 }
 
-async fn anchored(client: &dyn Backend, claim: &Claim) -> Tenure {
+async fn anchored(client: &dyn Backend, claim: &Claim) -> LeaseRef {
     let grant = granted(client.claim(claim).await);
-    Tenure::new(Arc::new(claim.clone()), grant.place, Some(grant.token))
+    LeaseRef::new(Arc::new(claim.clone()), grant.place, Some(grant.token))
 }
 
 /// Claims for both until the first is granted; fails if the second is before. A client may hear a moment late that it is its turn.

@@ -7,13 +7,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Claim, ClaimId, Claimed, ClaimedAll, Grant, Moment, Notifier, Place, Renewal, Subscription, Tenure,
+    Backend, Claim, ClaimId, Claimed, ClaimedAll, Grant, LeaseRef, Moment, Notifier, Place, Renewal, Subscription,
     Validity, WaitPolicy, Waiting, async_trait,
 };
 use leasehold_core::{Contention, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
 
 use crate::defect::Defect;
-use crate::leases::{as_said, tenure};
+use crate::leases::{as_said, lease};
 use crate::world::{Known, World};
 
 pub(crate) struct Broken {
@@ -195,7 +195,7 @@ impl Broken {
 
     async fn keep_alive(&self, defect: Defect) {
         if self.is(defect) {
-            let all: Vec<Tenure> = self.world.known().iter().map(|k| tenure(&k.asked, None)).collect();
+            let all: Vec<LeaseRef> = self.world.known().iter().map(|k| lease(&k.asked, None)).collect();
             let _ = self.world.memory().renew(&all).await;
         }
     }
@@ -209,17 +209,17 @@ impl Broken {
         Ok(any)
     }
 
-    async fn renewed(&self, tenure: &Tenure, answer: Renewal, odd: bool) -> Renewal {
-        let good = Renewal::Renewed(tenure.claim.ttl.into());
+    async fn renewed(&self, lease: &LeaseRef, answer: Renewal, odd: bool) -> Renewal {
+        let good = Renewal::Renewed(lease.claim.ttl.into());
         match answer {
             Renewal::Lost(_) if self.is(Defect::NeverSaysLost) => good,
             Renewal::Lost(_) if self.is(Defect::RevivesTheLost) => {
-                let _ = self.claim(&tenure.claim).await;
+                let _ = self.claim(&lease.claim).await;
                 good
             }
             Renewal::Renewed(_) if self.is(Defect::CriesWolf) && odd => Renewal::Lost(Loss::Gone),
             Renewal::Granted(_) if self.is(Defect::RestsOnItsNotifications) => good,
-            Renewal::Granted(grant) => match self.granted(&tenure.claim, grant, Moment::now()) {
+            Renewal::Granted(grant) => match self.granted(&lease.claim, grant, Moment::now()) {
                 Claimed::Granted(grant) => Renewal::Granted(grant),
                 _ => good,
             },
@@ -289,23 +289,23 @@ impl Backend for Broken {
         self.take_all(claims).await
     }
 
-    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+    async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
         self.keep_alive(Defect::WaitsForTheDead).await;
         self.keep_alive(Defect::RenewsTheForgotten).await;
         if self.is(Defect::PretendsToRenew) {
-            return Ok(tenures.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect());
+            return Ok(leases.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect());
         }
         let sent = Moment::now();
         let mut asked = Vec::new();
-        for t in tenures {
+        for t in leases {
             let claim = self.with(t.claim.id, |mine| mine.asked.clone());
             let token = t.token.map(|token| FencingToken::new(token.get().saturating_sub(self.world.floor())));
-            asked.push(tenure(&claim.unwrap_or_else(|| (*t.claim).clone()), token));
+            asked.push(lease(&claim.unwrap_or_else(|| (*t.claim).clone()), token));
         }
         let mut answers = Vec::new();
         let nth = self.world.answers.fetch_add(1, Ordering::Relaxed);
         let late = self.dawdles().await;
-        for (t, answer) in tenures.iter().zip(self.renew_some(tenures, &asked).await?) {
+        for (t, answer) in leases.iter().zip(self.renew_some(leases, &asked).await?) {
             if let Renewal::Renewed(_) = answer {
                 self.with(t.claim.id, |mine| mine.sent = sent);
                 self.renewed_for_less(t, sent, late);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Claim, ClaimId, Claimed, ClaimedAll, Grant, Moment, Place, Renewal, Tenure, Validity, Waiting,
+    Backend, Claim, ClaimId, Claimed, ClaimedAll, Grant, LeaseRef, Moment, Place, Renewal, Validity, Waiting,
 };
 use leasehold_core::{Contention, FencingToken, Name, Result};
 
@@ -86,21 +86,21 @@ impl Broken {
     }
 
     /// Which of a batch go to the store: how many of its first ones, and whether places in line do.
-    pub(crate) async fn renew_some(&self, tenures: &[Tenure], asked: &[Tenure]) -> Result<Vec<Renewal>> {
+    pub(crate) async fn renew_some(&self, leases: &[LeaseRef], asked: &[LeaseRef]) -> Result<Vec<Renewal>> {
         let memory = self.world.memory();
-        let good = |tenure: &Tenure| Renewal::Renewed(tenure.claim.ttl.into());
+        let good = |lease: &LeaseRef| Renewal::Renewed(lease.claim.ttl.into());
         let mut answers = Vec::new();
         let mut lost = false;
-        for (tenure, asked) in tenures.iter().zip(asked) {
-            let waits = tenure.token.is_none() && self.is(Defect::WaitersAreNotRenewed);
+        for (lease, asked) in leases.iter().zip(asked) {
+            let waits = lease.token.is_none() && self.is(Defect::WaitersAreNotRenewed);
             let mut answer = match waits || lost && self.is(Defect::StopsAtTheLost) {
-                true => Some(good(tenure)),
+                true => Some(good(lease)),
                 false => memory.renew(std::slice::from_ref(asked)).await?.pop(),
             };
             lost |= matches!(answer, Some(Renewal::Lost(_)));
-            let untold = self.world.known().iter().any(|k| k.claim.id == tenure.claim.id && k.untold);
+            let untold = self.world.known().iter().any(|k| k.claim.id == lease.claim.id && k.untold);
             if matches!(answer, Some(Renewal::Lost(_))) && (untold || self.is(Defect::ProvesTheSession)) {
-                answer = Some(good(tenure));
+                answer = Some(good(lease));
             }
             answers.extend(answer);
         }
@@ -118,8 +118,8 @@ impl Broken {
     }
 
     /// What a mistaken store makes of a renewal that it has answered.
-    pub(crate) fn renewed_for_less(&self, tenure: &Tenure, sent: Moment, late: bool) {
-        let (id, ttl) = (tenure.claim.id, tenure.claim.ttl);
+    pub(crate) fn renewed_for_less(&self, lease: &LeaseRef, sent: Moment, late: bool) {
+        let (id, ttl) = (lease.claim.id, lease.claim.ttl);
         if self.is(Defect::RenewsForLess) {
             self.ends(id, sent, sent + ttl * 7 / 10);
         }
@@ -168,7 +168,7 @@ pub(crate) fn as_said(mut grant: Grant, sent: Moment, ttl: Duration) -> Grant {
     grant
 }
 
-/// A tenure of the claim as the store has it.
-pub(crate) fn tenure(asked: &Claim, token: Option<FencingToken>) -> Tenure {
-    Tenure::new(Arc::new(asked.clone()), Place::new(asked.id.to_string()), token)
+/// A lease of the claim as the store has it.
+pub(crate) fn lease(asked: &Claim, token: Option<FencingToken>) -> LeaseRef {
+    LeaseRef::new(Arc::new(asked.clone()), Place::new(asked.id.to_string()), token)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::registry::Passenger;
 use crate::backend::Backend;
-use crate::claim::Tenure;
+use crate::claim::LeaseRef;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::grant::Renewal;
@@ -30,9 +30,9 @@ pub(super) enum Flown {
 
 impl Flight {
     pub(super) fn new(backend: &Arc<dyn Backend>, clock: &Clock, passengers: Vec<Passenger>) -> Flight {
-        let tenures: Vec<Tenure> = passengers.iter().map(|passenger| passenger.tenure.clone()).collect();
+        let leases: Vec<LeaseRef> = passengers.iter().map(|passenger| passenger.lease.clone()).collect();
         let backend = backend.clone();
-        let answer = Box::pin(async move { backend.renew(&tenures).await });
+        let answer = Box::pin(async move { backend.renew(&leases).await });
         Flight { passengers, sent: clock.now(), late: false, answer }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::work::Work;
-use crate::claim::{ClaimId, Tenure};
+use crate::claim::{ClaimId, LeaseRef};
 use crate::clock::Moment;
 use crate::loss::Loss;
 use crate::standing::Standing;
@@ -72,7 +72,7 @@ enum Renewing {
 /// One renewal of a request.
 pub(super) struct Passenger {
     pub(super) standing: Arc<Standing>,
-    pub(super) tenure: Tenure,
+    pub(super) lease: LeaseRef,
     /// Since when it was to be sent.
     pub(super) due_since: Moment,
 }
@@ -240,17 +240,17 @@ impl Registry {
         );
         // After a loss no renewal is sent; one that was lost just now comes up again at once, to be given up.
         let lost = standing.loss_by(now).is_some();
-        let tenure = standing.tenure().filter(|_| !lost);
+        let lease = standing.lease().filter(|_| !lost);
         let again = match kept.in_flight {
             _ if lost => Duration::ZERO,
             0 => standing.renew_every().mul_f64(1.0 - early),
             _ => standing.ttl() / 6,
         };
         kept.renewal = Renewing::At(now + again);
-        kept.in_flight += usize::from(tenure.is_some());
+        kept.in_flight += usize::from(lease.is_some());
         kept.sent = Some(now);
         self.schedule(id);
-        tenure.map(|tenure| Passenger { standing, tenure, due_since })
+        lease.map(|lease| Passenger { standing, lease, due_since })
     }
 
     /// A request that asked for this one was answered, or never will be.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Clock, Renewal, Tenure};
+use leasehold_core::seam::{Clock, LeaseRef, Renewal};
 use leasehold_core::{ErrorKind, Guard, Result, Store};
 use tokio::sync::{Semaphore, watch};
 
@@ -20,12 +20,12 @@ async fn hold(store: &Store, n: usize) -> Vec<Guard> {
     guards
 }
 
-fn renewed(all: &[Tenure]) -> Vec<Renewal> {
-    all.iter().map(|tenure| Renewal::Renewed(tenure.claim.ttl.into())).collect()
+fn renewed(all: &[LeaseRef]) -> Vec<Renewal> {
+    all.iter().map(|lease| Renewal::Renewed(lease.claim.ttl.into())).collect()
 }
 
 /// A store of one thread that needs so long for each renewal, behind a line of so much delay.
-fn slow(clock: Clock, each: Duration, delay: Duration) -> impl Fn(Vec<Tenure>, usize) -> Answer + Send + Sync {
+fn slow(clock: Clock, each: Duration, delay: Duration) -> impl Fn(Vec<LeaseRef>, usize) -> Answer + Send + Sync {
     let thread = Arc::new(Semaphore::new(1));
     move |all, _| {
         let (clock, thread) = (clock.clone(), thread.clone());
@@ -123,9 +123,9 @@ async fn a_flight_that_never_lands_costs_nobody_anything() {
         let script = script.renews_by(10).renewals(move |all, n| {
             // Every fourth, but nobody's twice in a row.
             let mut hung = hung.lock().unwrap();
-            let again = all.iter().filter(|tenure| hung.remove(&tenure.claim.id)).count() > 0;
+            let again = all.iter().filter(|lease| hung.remove(&lease.claim.id)).count() > 0;
             let hangs = n % 4 == 1 && !again;
-            hung.extend(all.iter().filter(|_| hangs).map(|tenure| tenure.claim.id));
+            hung.extend(all.iter().filter(|_| hangs).map(|lease| lease.claim.id));
             async move {
                 if hangs {
                     std::future::pending::<()>().await;

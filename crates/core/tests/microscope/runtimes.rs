@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use fastrand::Rng;
 use leasehold_core::seam::{
-    Claim, ClaimId, Claimed, Clock, Grant, Mode, Moment, Notifier, Place, Renewal, Tenure, VirtualClock, WaitPolicy,
+    Claim, ClaimId, Claimed, Clock, Grant, LeaseRef, Mode, Moment, Notifier, Place, Renewal, VirtualClock, WaitPolicy,
     Waiting,
 };
 use leasehold_core::{Contention, Error, FencingToken, Guard, Loss, Result};
@@ -37,7 +37,7 @@ impl Leases {
         let (claims, renews, releases) = (leases.clone(), leases.clone(), leases.clone());
         let script = script
             .claims(move |claim, _| std::future::ready(Ok(claims.claim(&claim))))
-            .renewals(move |all, _| std::future::ready(Ok(all.iter().map(|tenure| renews.renew(tenure)).collect())))
+            .renewals(move |all, _| std::future::ready(Ok(all.iter().map(|lease| renews.renew(lease)).collect())))
             .releases(move |claim, _| std::future::ready(releases.release(&claim)));
         (script, time, log, leases)
     }
@@ -68,12 +68,12 @@ impl Leases {
         })
     }
 
-    fn renew(&self, tenure: &Tenure) -> Renewal {
-        let ends = self.clock.now() + tenure.claim.ttl;
-        self.with_line(&tenure.claim, |line| match line.iter_mut().find(|(id, _)| *id == tenure.claim.id) {
+    fn renew(&self, lease: &LeaseRef) -> Renewal {
+        let ends = self.clock.now() + lease.claim.ttl;
+        self.with_line(&lease.claim, |line| match line.iter_mut().find(|(id, _)| *id == lease.claim.id) {
             Some((_, mine)) => {
                 *mine = ends;
-                Renewal::Renewed(tenure.claim.ttl.into())
+                Renewal::Renewed(lease.claim.ttl.into())
             }
             None => Renewal::Lost(Loss::Gone),
         })

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::seam::{
-    Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, Grant, Moment, Notifier, Place, Renewal, Subscription, Tenure,
-    Validity, VirtualClock, Waiting, async_trait,
+    Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, Grant, LeaseRef, Moment, Notifier, Place, Renewal,
+    Subscription, Validity, VirtualClock, Waiting, async_trait,
 };
 use leasehold_core::{Contention, Error, ErrorKind, Fairness, FencingToken, Guarantees, Line, Name, Result, Store};
 use tokio::sync::watch;
@@ -128,7 +128,7 @@ pub(crate) struct Script {
     claim: Hook<Claim, Claimed>,
     /// A script without it takes names one after the other.
     claim_all: Option<Hook<Vec<Claim>, ClaimedAll>>,
-    renew: Hook<Vec<Tenure>, Vec<Renewal>>,
+    renew: Hook<Vec<LeaseRef>, Vec<Renewal>>,
     renew_batch: usize,
     release: Hook<Claim, ()>,
     /// A script without it cannot.
@@ -183,7 +183,7 @@ impl Script {
         Script { claim_all: Some(Box::new(move |all, n| hook(all, n).boxed())), ..self }
     }
 
-    pub(crate) fn renewals<F>(self, hook: impl Fn(Vec<Tenure>, usize) -> F + Send + Sync + 'static) -> Script
+    pub(crate) fn renewals<F>(self, hook: impl Fn(Vec<LeaseRef>, usize) -> F + Send + Sync + 'static) -> Script
     where
         F: Future<Output = Result<Vec<Renewal>>> + Send + 'static,
     {
@@ -272,10 +272,10 @@ impl Backend for Watched {
         answer
     }
 
-    async fn renew(&self, tenures: &[Tenure]) -> Result<Vec<Renewal>> {
+    async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
         let n = self.0.log.renewals();
-        self.0.write(Call::Renew(tenures.iter().map(|t| t.claim.id).collect()));
-        (self.0.renew)(tenures.to_vec(), n).await
+        self.0.write(Call::Renew(leases.iter().map(|t| t.claim.id).collect()));
+        (self.0.renew)(leases.to_vec(), n).await
     }
 
     fn renew_batch(&self) -> usize {

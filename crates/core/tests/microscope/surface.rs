@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Clock, Notifier, Renewal, Tenure, VirtualClock};
+use leasehold_core::seam::{Backend, Claim, Claimed, Clock, LeaseRef, Notifier, Renewal, VirtualClock};
 use leasehold_core::{
     Acquire, Contention, DistributedLock, Election, Error, FenceGate, Fenced, FencingToken, Guarantees, Guard, Held,
     Leader, Leadership, Lease, Line, Lock, Loss, Lost, Multi, MultiGuard, Name, Observer, Options, Owner, Ran, RwLock,
@@ -47,7 +47,7 @@ fn types_go_everywhere() {
     everywhere::<Claim>();
     everywhere::<Claimed>();
     everywhere::<Renewal>();
-    everywhere::<Tenure>();
+    everywhere::<LeaseRef>();
     anywhere::<Acquire>();
     future::<Acquire>();
     future::<Lost>();

@@ -7,7 +7,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Moment, Place, Renewal, Tenure, WaitPolicy, Waiting};
+use leasehold_core::seam::{
+    Backend, Claim, Claimed, Grant, LeaseRef, Mode, Moment, Place, Renewal, WaitPolicy, Waiting,
+};
 use leasehold_core::{Contention, FencingToken};
 use leasehold_redis::Redis;
 pub use leasehold_testbed::Redis as Server;
@@ -62,8 +64,8 @@ pub fn as_try(claim: &Claim) -> Claim {
     claim
 }
 
-pub fn tenure(claim: &Claim, token: Option<FencingToken>) -> Tenure {
-    Tenure::new(Arc::new(claim.clone()), Place::new("unused"), token)
+pub fn lease(claim: &Claim, token: Option<FencingToken>) -> LeaseRef {
+    LeaseRef::new(Arc::new(claim.clone()), Place::new("unused"), token)
 }
 
 pub async fn granted(store: &Redis, claim: &Claim) -> Grant {
@@ -88,7 +90,7 @@ pub async fn busy(store: &Redis, claim: &Claim) -> Contention {
 }
 
 pub async fn renewed(store: &Redis, claim: &Claim, token: Option<FencingToken>) -> Renewal {
-    store.renew(&[tenure(claim, token)]).await.unwrap().remove(0)
+    store.renew(&[lease(claim, token)]).await.unwrap().remove(0)
 }
 
 /// The instant from which a validity counts; only its `Debug` shows it.

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Place, Renewal, Tenure, WaitPolicy};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, LeaseRef, Mode, Place, Renewal, WaitPolicy};
 use leasehold_core::{Error, ErrorKind, FencingToken, Result};
 use leasehold_redlock::Redlock;
 use leasehold_testbed::{Proxy, Redis, RedisOptions};
@@ -54,8 +54,8 @@ pub fn attempt(name: &str) -> Claim {
     claim(name, Mode::Exclusive, WaitPolicy::Try, TTL)
 }
 
-pub fn tenure(claim: &Claim, token: FencingToken) -> Tenure {
-    Tenure::new(Arc::new(claim.clone()), Place::new("unused"), Some(token))
+pub fn lease(claim: &Claim, token: FencingToken) -> LeaseRef {
+    LeaseRef::new(Arc::new(claim.clone()), Place::new("unused"), Some(token))
 }
 
 /// Claims until the store says what became of it, which is a grant.
@@ -83,7 +83,7 @@ pub async fn soon(store: &Redlock, claim: &Claim) -> Grant {
 }
 
 pub async fn renewed(store: &Redlock, claim: &Claim, token: FencingToken) -> Renewal {
-    store.renew(&[tenure(claim, token)]).await.unwrap().remove(0)
+    store.renew(&[lease(claim, token)]).await.unwrap().remove(0)
 }
 
 pub fn kind<T: std::fmt::Debug>(answer: Result<T>) -> ErrorKind {

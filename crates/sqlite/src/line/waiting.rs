@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use leasehold_core::Loss;
-use leasehold_core::seam::{Admission, Renewal, Tenure, admit};
+use leasehold_core::seam::{Admission, LeaseRef, Renewal, admit};
 use rusqlite::{OptionalExtension, params};
 
 use super::{Head, Lines};
@@ -24,9 +24,9 @@ pub(crate) struct Outlook {
 
 impl Lines<'_> {
     /// What has become of these places, and what those that wait depend on.
-    pub(crate) fn renewals(&self, tenures: &[Tenure]) -> rusqlite::Result<Vec<(Renewal, Option<Outlook>)>> {
-        let (mut heads, mut seen) = (HashMap::new(), Vec::with_capacity(tenures.len()));
-        for Tenure { claim, token, .. } in tenures {
+    pub(crate) fn renewals(&self, leases: &[LeaseRef]) -> rusqlite::Result<Vec<(Renewal, Option<Outlook>)>> {
+        let (mut heads, mut seen) = (HashMap::new(), Vec::with_capacity(leases.len()));
+        for LeaseRef { claim, token, .. } in leases {
             let mine = self.find(&claim.id.to_string())?.filter(|mine| mine.until > self.now);
             let Some(mine) = mine else {
                 seen.push((Renewal::Lost(Loss::Gone), None));
