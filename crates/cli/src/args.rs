@@ -13,25 +13,25 @@ use crate::{output, usage};
 
 const EXAMPLES: &str = "\
 Examples:
-  leasehold run nightly -- ./report.sh            wait for the lock, run, give it back
-  leasehold run nightly --no-wait -- ./report.sh  or exit with 75 if somebody else has it
-  leasehold who nightly                           who holds it, with which fencing token, who waits
+  leasehold run nightly -- ./report.sh            wait for the lock, run, release it
+  leasehold run nightly --no-wait -- ./report.sh  or exit with 75 if the lock is taken
+  leasehold who nightly                           show the holder, its fencing token, and the waiters
 
-Without --store or LEASEHOLD_STORE the locks are in a file of yours, and for this machine alone.";
+Without --store or LEASEHOLD_STORE, the locks are in a file of the current user, for this machine only.";
 
 /// The codes that every program under a lock shares, and those of one command.
 macro_rules! exit_codes {
     ($not_acquired:literal, $max_hold:literal) => {
         concat!(
-            "DURATION is written as in 500ms, 30s, 5m, 1h or 1h30m; a number alone is seconds.\n\n",
+            "DURATION is a number with a unit (500ms, 30s, 5m, 1h, 1h30m), or a number of seconds.\n\n",
             "Exit codes:\n",
             "  CMD's own, or 128+N if signal N ended it\n",
-            "  64   bad usage: arguments, a name, a URL, a store that this build lacks\n",
-            "  69   the store could not be used at the start, nor by the end of a limited wait; nothing was run\n",
+            "  64   wrong usage: arguments, a name, a URL, a store that this build does not have\n",
+            "  69   the store was not available at the start, or at the end of --wait; CMD was not run\n",
             $not_acquired,
-            "  76   the lock was lost; CMD was ended, but for what runs as another user, which is named\n",
+            "  76   the lock was lost; CMD was ended (processes of other users are listed instead)\n",
             $max_hold,
-            "  125  leasehold itself failed; CMD was ended, if it ran\n",
+            "  125  leasehold itself failed; CMD was ended if it ran\n",
             "  126  CMD cannot be executed\n",
             "  127  CMD was not found"
         )
@@ -43,7 +43,7 @@ macro_rules! exit_codes {
 #[command(name = "leasehold", version = env!("LEASEHOLD_VERSION"), propagate_version = true, max_term_width = 100)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Say more on standard error: -v what happens to the lock, -vv in detail, -vvv also what the store's client does.
+    /// Print more on standard error: -v the state of the lock, -vv details, -vvv also the store's client.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
     #[command(subcommand)]
@@ -69,84 +69,85 @@ pub(crate) enum Command {
 #[derive(Debug, clap::Args)]
 pub(crate) struct StoreArg {
     /// The store: sqlite:///PATH, redis://HOST[:PORT][/DB], redlock://HOST,HOST,HOST, etcd://HOST,…, zookeeper://HOST,…
-    /// [default: $LEASEHOLD_STORE, or a file of yours: leasehold/locks.db in $XDG_STATE_HOME or ~/.local/state].
+    /// [default: $LEASEHOLD_STORE, or the file leasehold/locks.db in $XDG_STATE_HOME or ~/.local/state].
     ///
-    /// A URL with a password is better put into $LEASEHOLD_STORE: arguments can be seen by other users.
+    /// Put a URL with a password into $LEASEHOLD_STORE: other users can read the arguments of a process.
     #[arg(long = "store", value_name = "URL")]
     pub(crate) url: Option<String>,
 }
 
 /// Run a program while holding the lock.
 ///
-/// Waits for the lock NAME, runs CMD, and gives the lock back when CMD has ended; what becomes of processes that it leaves
-/// behind is chosen by --leftovers. If the lock is lost, CMD and all its descendants are ended before anybody else can have
-/// it: SIGTERM first, then SIGKILL.
+/// Waits for the lock NAME, runs CMD, and releases the lock when CMD has ended; --leftovers says what happens to processes
+/// that CMD leaves behind. If the lock is lost, CMD and all its descendants are ended before another client can get the lock:
+/// with SIGTERM first, then with SIGKILL.
 ///
-/// CMD finds LEASEHOLD_NAME, LEASEHOLD_FENCING_TOKEN and LEASEHOLD_STORE in its environment, the last without credentials: a
-/// `leasehold` inside of CMD that needs them must be given the store anew. Send the token along with each write, and let the
-/// resource refuse a smaller one: no lock can stop a packet that is on its way.
+/// CMD gets LEASEHOLD_NAME, LEASEHOLD_FENCING_TOKEN and LEASEHOLD_STORE in its environment. LEASEHOLD_STORE has no credentials:
+/// a `leasehold` inside of CMD that needs them needs its own --store. Send the token with each write, and let the resource
+/// refuse smaller tokens: no lock can stop a packet that is on its way.
 ///
-/// A store that goes away while we wait for ever is waited for; one that cannot be used at the start is not.
+/// If the store becomes unavailable during a wait without limit, the wait continues. If it is unavailable at the start, the
+/// command fails.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit_codes!(
-    "  75   the lock was not acquired; nothing was run (-E changes it)\n",
-    "  124  --max-hold was over; CMD was ended\n"
+    "  75   the lock was not acquired; CMD was not run (-E changes the code)\n",
+    "  124  CMD ran for longer than --max-hold, and was ended\n"
 ))]
 pub(crate) struct Run {
-    /// The lock's name: any text of up to 512 bytes.
+    /// The name of the lock: any text of up to 512 bytes.
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) store: StoreArg,
     #[command(flatten)]
     pub(crate) lease: LeaseArgs,
-    /// Share the lock with others who take it with --shared; who takes it without waits for all of them.
+    /// Share the lock with other holders that use --shared; a holder without it waits for all of them.
     #[arg(long, conflicts_with = "permits")]
     pub(crate) shared: bool,
-    /// Let N run at once: this one takes one of N permits. All who use NAME must say the same N.
+    /// Let up to N holders run at the same time. All users of NAME must give the same N.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
-    /// Give up after waiting so long [default: wait for ever].
+    /// Wait at most this long [default: without limit].
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
-    /// Give up at once if somebody else holds it, or the store is away.
+    /// Do not wait: fail if the lock is taken, or the store is unavailable.
     #[arg(short = 'n', long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// End CMD after so long, more than 0; exit code 124.
+    /// End CMD after this time (more than 0); exit code 124.
     #[arg(long, value_name = "DURATION", value_parser = max_hold)]
     pub(crate) max_hold: Option<Duration>,
-    /// Keep the lock for at least so long, also if CMD ends sooner: no other machine, whose clock lags, runs the same job again.
+    /// Keep the lock for at least this time, also if CMD ends sooner: so a machine whose clock is late does not run the job again.
     ///
-    /// Where the store keeps it by itself this ends with CMD; elsewhere it stays until then, and a signal ends the wait and the hold
-    /// (`leasehold guarantees` says which).
+    /// Where the store keeps the lock by itself, the command ends with CMD. Elsewhere it stays until the time is over, and a
+    /// signal ends it and the hold (`leasehold guarantees` says which).
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) min_hold: Option<Duration>,
-    /// Write one line of JSON about the outcome into this file: CMD may return any of our exit codes itself.
+    /// Write one line of JSON with the outcome to this file: CMD may return the exit codes above itself.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
-    /// Say nothing of a lock that somebody else holds: neither while waiting nor if it is not acquired. Faults are said.
+    /// Print nothing about a lock that is taken, neither during the wait nor if it is not acquired. Errors are printed.
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// The exit code when the lock is not acquired.
+    /// The exit code if the lock is not acquired.
     #[arg(short = 'E', long = "conflict-exit-code", value_name = "N", default_value_t = NOT_ACQUIRED)]
     pub(crate) not_acquired: u8,
     #[command(flatten)]
     pub(crate) program: ProgramArgs,
 }
 
-/// Run a program only while this is the leader.
+/// Run a program only while leader of an election.
 ///
-/// Runs for the election NAME and, when it is won, runs CMD. If the leadership is lost, CMD and all its descendants are ended
-/// before anybody else can lead, and the campaign begins again, unless something of CMD runs on as another user. When CMD ends
-/// by itself, this resigns and ends with CMD's exit code; a service manager that restarts it makes it a candidate again. A
-/// store that goes away is waited for; one that cannot be used at the start is not.
+/// Waits to become the leader of the election NAME, and then runs CMD. If the leadership is lost, CMD and all its descendants
+/// are ended before another candidate can lead, and the wait begins again, unless a process of CMD runs on as another user.
+/// When CMD ends by itself, the command resigns and returns CMD's exit code; a service manager that restarts it makes it a
+/// candidate again. If the store becomes unavailable, the command waits; if it is unavailable at the start, the command fails.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit_codes!("", ""))]
 pub(crate) struct Elect {
-    /// The election's name. A lock of this name is the same thing.
+    /// The name of the election. It shares its queue with a lock of this name.
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) store: StoreArg,
-    /// What the leader stands for, such as its address [default: the label]. `leasehold who` shows it in place of the label.
+    /// The value that the leader publishes, such as its address [default: the label]. `leasehold who` shows it instead of the label.
     #[arg(long, value_name = "TEXT")]
     pub(crate) value: Option<String>,
     #[command(flatten)]
@@ -158,13 +159,13 @@ pub(crate) struct Elect {
 /// List the locks that are held or waited for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
-    /// Only names that begin so.
+    /// Only names that begin with this text.
     #[arg(default_value = "")]
     pub(crate) prefix: String,
     /// Only names after this one.
     #[arg(long, value_name = "NAME")]
     pub(crate) after: Option<String>,
-    /// At most so many. If there are more, standard error says so, and how to go on.
+    /// At most N names. If there are more, standard error says how to continue.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) limit: u32,
     #[command(flatten)]
@@ -174,9 +175,9 @@ pub(crate) struct List {
     pub(crate) json: bool,
 }
 
-/// Show who holds a lock and who waits for it. Exit code 1 if nobody holds it.
+/// Show the holders and the waiters of a lock. Exit code 1 if it is free.
 ///
-/// On etcd and ZooKeeper, SINCE is when a holder took its place in line, not when it got the lock.
+/// On etcd and ZooKeeper, SINCE is when a holder took its place in the queue, not when it got the lock.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Who {
     /// The lock's name.
@@ -188,22 +189,22 @@ pub(crate) struct Who {
     pub(crate) json: bool,
 }
 
-/// End a hold by force. Exit code 1 if there is none with that token.
+/// End a hold by force. Exit code 1 if no hold has that token.
 ///
-/// The next waiter gets the lock at once. The holder learns it when the store can tell it: `leasehold run` then kills its
-/// program by itself and exits with 76, `leasehold elect` becomes a candidate again. Until then the program goes on, perhaps
-/// beside the next one, and only a resource that checks tokens is protected from it.
+/// The next waiter gets the lock at once. The holder learns of it when the store can tell it: `leasehold run` then kills its
+/// program and exits with 76, `leasehold elect` becomes a candidate again. Until then the program runs on, perhaps beside the
+/// next holder's, and only a resource that checks tokens is protected from it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Break {
     /// The lock's name.
     pub(crate) name: String,
-    /// The token of the hold, as `leasehold who` shows it: so it is never another hold than the one that was meant.
+    /// The token of the hold, as `leasehold who` shows it. It makes sure that no later hold is ended.
     #[arg(value_name = "TOKEN", required_unless_present_any = ["token", "foreign"])]
     token_there: Option<u64>,
     /// The same as TOKEN.
     #[arg(long, value_name = "TOKEN", conflicts_with = "token_there")]
     token: Option<u64>,
-    /// End the hold of another tool, which has no token, whichever it is by now: on Redis, where one without expiry stays for ever.
+    /// End the hold of another tool, which has no token. For Redis, where a key without expiry would stay for ever.
     #[arg(long, conflicts_with_all = ["token", "token_there"])]
     pub(crate) foreign: bool,
     #[command(flatten)]
@@ -220,7 +221,7 @@ impl Break {
     }
 }
 
-/// Show what a kind of store gives, and on what condition; `verify` looks at your own server and its settings.
+/// Show what a kind of store guarantees, and under which conditions; `verify` tests your own server and its settings.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Guarantees {
     /// The same as --store URL.
@@ -233,13 +234,13 @@ pub(crate) struct Guarantees {
     pub(crate) json: bool,
 }
 
-/// Print a shell's completions.
+/// Print the completion script of a shell.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Completions {
     pub(crate) shell: clap_complete::Shell,
 }
 
-/// Print the manual page, or that of one command, or write all pages into a folder.
+/// Print the manual page of the program or of one command, or write all pages to a folder.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Man {
     /// A command, or an existing folder.
@@ -250,18 +251,18 @@ pub(crate) struct Man {
 /// How the lock is taken and kept.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LeaseArgs {
-    /// The lease: if this machine dies, the lock is free after so long. From 1s (on etcd 2s) to 24h.
+    /// The lease: if this machine dies, the lock is free after this time. From 1s (on etcd 2s) to 24h.
     ///
-    /// It is renewed every third of it. When CMD must end it has a fifth of it, at most 30s, from SIGTERM to SIGKILL.
+    /// It is renewed every third of this time. When CMD must end, it has a fifth of it, at most 30s, from SIGTERM to SIGKILL.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = ttl)]
     pub(crate) ttl: Duration,
-    /// Be served in the order of arrival: the default of every store that has a line.
+    /// Wait in the order of the queue: the default on every store that has a queue.
     #[arg(long, conflicts_with = "fast")]
     fair: bool,
-    /// Be served as is fastest for the store.
+    /// Prefer throughput to the order of the queue.
     #[arg(long)]
     fast: bool,
-    /// Who we are, for `leasehold who` [default: HOST/PID, our host name and process id].
+    /// The label of this holder, for `leasehold who` [default: HOST/PID, the host name and the process id].
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
 }
@@ -269,8 +270,8 @@ pub(crate) struct LeaseArgs {
 /// What is run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProgramArgs {
-    /// What becomes of processes that CMD leaves behind when it ends: `kill` those of its process group, while daemons that
-    /// left it run on WITHOUT the lock and are named; `wait` for all; `leave` them all running without the lock.
+    /// What to do with processes that CMD leaves behind: `kill` those of its process group (daemons that left the group run on
+    /// WITHOUT the lock, and are listed); `wait` for all of them; `leave` all of them running without the lock.
     #[arg(long, value_name = "WHAT", default_value = "kill")]
     pub(crate) leftovers: Leftovers,
     /// The program and its arguments, after `--`.

@@ -22,21 +22,22 @@ pub(crate) const HOLD: &str = "__hold";
 
 /// Measure the same lock workloads on several stores.
 ///
-/// For each store: taking and giving back a lock alone, 2, 8 and 64 waiters, 1,000 locks renewed, holders killed; fair and
-/// fast, each against the store's own round trip. It says in words which store, and which of fair and fast, suits which need.
-/// About half a minute for each store. One that cannot be used is named, and the others are compared (exit code 69). Names are in a namespace of the run's own, and end with their leases.
+/// The workloads: acquire and release without contention; 2, 8 and 64 waiters; 1,000 locks renewed; holders killed; each with
+/// fair and fast, in relation to the round trip of the store. The result says which store, and which of fair and fast, suits
+/// which need. It takes about half a minute for each store. If a store cannot be used, the others are compared (exit code 69).
+/// The names are in a namespace of the run, and end with their leases.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Compare {
-    /// The stores: redis://…, etcd://…, zookeeper://…, and others as for --store.
+    /// The stores: redis://…, etcd://…, zookeeper://…, and the others of --store.
     #[arg(required = true, value_name = "URL")]
     urls: Vec<String>,
-    /// Print JSON for programs.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Write a page with plots too: one file that needs nothing else. One that is there is replaced at the end, by a whole one.
+    /// Write an HTML page with plots to this file. An existing file is replaced at the end.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Everything once, and briefly: shows that it works, and measures little.
+    /// Run each workload once and briefly: a test of the set-up, not a measurement.
     #[arg(long)]
     glance: bool,
 }

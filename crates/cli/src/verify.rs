@@ -17,20 +17,20 @@ use crate::store_url::StoreUrl;
 /// A promise does not hold, or with `--strict` there is something to warn of.
 const BROKEN: Exit = Exit::Code(1);
 
-/// Judge your own server: the conformance suite as its guest, and what its settings mean for locks.
+/// Test your own server with the conformance suite, and check its settings.
 ///
-/// Runs in a namespace of its own, which is removed afterwards, with clients and nothing else: it neither restarts nor slows
-/// down the server; stopped by SIGTERM or Ctrl-C, it removes that first. A minute or two for each server. Exit code 1 if a promise does not hold; 69 or 64 if a server could not be
-/// judged, the others are judged all the same.
+/// It uses clients only: it neither restarts nor slows down the server. Its locks are in a namespace of their own, which it
+/// removes at the end, also if it is stopped by SIGTERM or Ctrl-C. It takes a minute or two for each server. Exit code 1 if a
+/// promise does not hold; 69 or 64 if a server could not be tested. The other servers are tested all the same.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Verify {
-    /// The servers: redis://…, etcd://…, zookeeper://…, and others as for --store.
+    /// The servers: redis://…, etcd://…, zookeeper://…, and the others of --store.
     #[arg(required = true, value_name = "URL")]
     urls: Vec<String>,
-    /// Print JSON for programs.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Exit code 1 for warnings too.
+    /// Return exit code 1 for warnings too.
     #[arg(long)]
     strict: bool,
 }
