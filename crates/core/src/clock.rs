@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::sync::locked;
+use crate::system;
 
 /// Tokio's timers run on CLOCK_MONOTONIC, which stops while the machine is suspended. Sleeping in slices bounds how
 /// late a timer can fire after a resume.
@@ -17,7 +18,8 @@ const SLICE: Duration = Duration::from_millis(250);
 /// The slices of whoever holds nothing. A multiple of [`SLICE`], so that all wake together.
 const NAP: Duration = Duration::from_secs(4);
 
-/// An instant on the clock that counts suspend (CLOCK_BOOTTIME on Linux), in nanoseconds.
+/// An instant on the clock that counts suspend (CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC on macOS, the performance
+/// counter on Windows), in nanoseconds.
 ///
 /// The only instant that crosses the seam. `std::time::Instant` stops during suspend and would keep a lost lock valid.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,12 +28,7 @@ pub struct Moment(u64);
 impl Moment {
     /// Now, on this machine's clock that counts suspend. A store that takes an injected clock asks [`Clock::now`].
     pub fn now() -> Moment {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        let id = rustix::time::ClockId::Boottime;
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        let id = rustix::time::ClockId::Monotonic;
-        let t = rustix::time::clock_gettime(id);
-        Moment((t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64))
+        Moment(system::nanos())
     }
 
     /// The moment so many nanoseconds after the clock's zero. With [`Moment::as_nanos`] a store can let a server echo

@@ -42,6 +42,7 @@ mod semaphore;
 mod standing;
 mod store;
 mod sync;
+mod system;
 mod thread;
 mod token;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::claim::WaitPolicy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guarantees::{Fairness, Guarantees};
+use crate::system;
 
 /// The lease that is asked for when nothing else is said.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
@@ -176,8 +177,7 @@ impl Options {
 }
 
 static HOST_AND_PID: LazyLock<Arc<str>> = LazyLock::new(|| {
-    let uname = rustix::system::uname();
-    let host: String = uname.nodename().to_string_lossy().chars().take(200).collect();
+    let host: String = system::host().chars().take(200).collect();
     format!("{host}/{}", std::process::id()).into()
 });
 

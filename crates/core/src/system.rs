@@ -1,0 +1,38 @@
+//! What the operating system is asked: the time, on a clock that counts suspend, and the machine's name.
+
+/// Nanoseconds on the clock that counts suspend: `CLOCK_BOOTTIME` on Linux, elsewhere `CLOCK_MONOTONIC`, which counts it on
+/// macOS.
+#[cfg(unix)]
+pub(crate) fn nanos() -> u64 {
+    use rustix::time::{ClockId, clock_gettime};
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let id = ClockId::Boottime;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let id = ClockId::Monotonic;
+    let t = clock_gettime(id);
+    (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64)
+}
+
+/// Nanoseconds on the performance counter, which goes on during suspend on Windows. The zero is one day before the first
+/// call: a moment shortly before that call can be named, too.
+#[cfg(windows)]
+#[allow(clippy::disallowed_methods, reason = "on Windows it does not stop during suspend")]
+pub(crate) fn nanos() -> u64 {
+    use std::sync::LazyLock;
+    use std::time::{Duration, Instant};
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
+    (FIRST.elapsed() + DAY).as_nanos() as u64
+}
+
+/// The machine's name.
+#[cfg(unix)]
+pub(crate) fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The machine's name.
+#[cfg(windows)]
+pub(crate) fn host() -> String {
+    std::env::var_os("COMPUTERNAME").unwrap_or_default().to_string_lossy().into_owned()
+}
