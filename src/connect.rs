@@ -20,7 +20,7 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// # Errors
 ///
 /// [`Invalid`](ErrorKind::Invalid) for text that is no URL of a known scheme; [`Unsupported`](ErrorKind::Unsupported) for a
-/// known scheme whose feature is off, which it names; otherwise what the store says, in bounded time:
+/// known scheme whose feature is off, which it names, and for `sqlite://` on anything but Linux; otherwise what the store says, in bounded time:
 /// [`Unavailable`](ErrorKind::Unavailable), [`Denied`](ErrorKind::Denied). No error shows the URL's credentials.
 pub async fn connect(url: impl AsRef<str>) -> Result<Store> {
     Ok(Store::new(backend(url.as_ref().trim()).await?))
@@ -93,7 +93,7 @@ async fn zookeeper(url: &str) -> Result<Box<dyn Backend>> {
     Ok(Box::new(leasehold_zookeeper::ZooKeeper::connect(url).await?))
 }
 
-#[cfg(feature = "sqlite")]
+#[cfg(all(feature = "sqlite", target_os = "linux"))]
 async fn sqlite(url: &str) -> Result<Box<dyn Backend>> {
     Ok(Box::new(leasehold_sqlite::Sqlite::connect(url).await?))
 }
@@ -121,6 +121,11 @@ async fn etcd(_url: &str) -> Result<Box<dyn Backend>> {
 #[cfg(not(feature = "zookeeper"))]
 async fn zookeeper(_url: &str) -> Result<Box<dyn Backend>> {
     Err(feature_is_off("zookeeper"))
+}
+
+#[cfg(all(feature = "sqlite", not(target_os = "linux")))]
+async fn sqlite(_url: &str) -> Result<Box<dyn Backend>> {
+    Err(Error::new(ErrorKind::Unsupported, "sqlite:// needs Linux: CLOCK_BOOTTIME, boot ids and /proc"))
 }
 
 #[cfg(not(feature = "sqlite"))]

@@ -25,7 +25,10 @@
 //! # Features
 //!
 //! One per store: `memory` (default), `redis`, `redlock`, `etcd`, `zookeeper`, `sqlite`. Features only add a store and its URL scheme.
+//! `sqlite` builds everywhere and works on Linux: elsewhere [`connect`] answers [`Unsupported`](ErrorKind::Unsupported).
 //! `etcd` needs `protoc` to build (Debian: `protobuf-compiler`).
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod connect;
 pub mod guarantees;
@@ -64,8 +67,8 @@ pub use leasehold_etcd as etcd;
 #[cfg(feature = "zookeeper")]
 pub use leasehold_zookeeper as zookeeper;
 
-/// Locks in a file, for the processes of one machine.
-#[cfg(feature = "sqlite")]
+/// Locks in a file, for the processes of one machine, which must be Linux.
+#[cfg(all(feature = "sqlite", target_os = "linux"))]
 pub use leasehold_sqlite as sqlite;
 
 /// Compiles and runs the code of the README.

@@ -25,6 +25,14 @@ async fn a_feature_that_is_off_is_named_and_no_secret_is_shown() {
     assert!(!format!("{error} {error:?}").contains("s3ntinel"));
 }
 
+#[cfg(all(feature = "sqlite", not(target_os = "linux")))]
+#[tokio::test]
+async fn sqlite_elsewhere_says_that_it_needs_linux() {
+    let error = refused("sqlite:///locks.db").await;
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("needs Linux"), "{error}");
+}
+
 #[cfg(feature = "memory")]
 #[tokio::test]
 async fn memory_is_a_world_of_its_own_each_time() -> leasehold::Result<()> {
