@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use leasehold::{FencingToken, Ran, Result};
+use leasehold::{FencingToken, Result, RunOutcome};
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -41,8 +41,8 @@ async fn main() -> Result<()> {
 
     // A job that should not run twice at a time.
     match lock.try_run(async |held| write(held.fencing_token()).await).await? {
-        Ran::Done(()) => println!("the job ran"),
-        Ran::Skipped(who) => println!("the job was skipped: {who}"),
+        RunOutcome::Done(()) => println!("the job ran"),
+        RunOutcome::Skipped(who) => println!("the job was skipped: {who}"),
     }
 
     // A program that just returns here drops what is in the background, and its locks stay taken until their leases end.

@@ -19,7 +19,7 @@ async fn main() -> Result<()> {
     back?;
 
     let seven = store.lock(("account", 7)).acquire().await?;
-    let both = store.multi([("account", 3), ("account", 7)]);
+    let both = store.multi_lock([("account", 3), ("account", 7)]);
     let Err(refusal) = both.acquire_timeout(Duration::from_millis(100)).await else { unreachable!("seven is held") };
     println!("not both: {refusal}");
     seven.release().await?;
@@ -27,7 +27,7 @@ async fn main() -> Result<()> {
 }
 
 async fn transfer(store: &Store, from: u32, to: u32) -> Result<()> {
-    let both = store.multi([("account", from), ("account", to)]).acquire().await?;
+    let both = store.multi_lock([("account", from), ("account", to)]).acquire().await?;
     for (name, token) in both.tokens() {
         println!("{from} to {to}: UPDATE … WHERE account = '{name}' AND seen <= {token}");
     }

@@ -63,7 +63,7 @@ fn every_primitive_is_in_reach() {
     let readers = [(); 2].map(|()| store.wrap(catalog.read()).try_acquire().unwrap());
     assert!(store.wrap(catalog.write()).try_acquire().unwrap_err().is_contended());
     drop(readers);
-    let both = store.wait(store.inner().multi(["x", "y"]).acquire()).unwrap();
+    let both = store.wait(store.inner().multi_lock(["x", "y"]).acquire()).unwrap();
     assert!(store.lock("y").try_acquire().is_err());
     store.wait(both.release()).unwrap();
     let leadership = store.wait(store.inner().election("e").campaign("me")).unwrap();

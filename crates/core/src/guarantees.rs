@@ -22,7 +22,7 @@ pub struct Guarantees {
     pub ttl_step: Duration,
     /// How much later than the end of its lease a dead holder's lock may be granted to the next.
     pub recovery: Duration,
-    /// How many names a [`Multi`](crate::Multi) takes in one step at most, so that no onlooker sees a part of them. More are
+    /// How many names a [`MultiLock`](crate::MultiLock) takes in one step at most, so that no onlooker sees a part of them. More are
     /// taken one after the other; 1: always.
     pub atomic_multi: usize,
     /// A lock that was given back within its `min_hold` stays taken until then, and no longer, also if its process ends first.

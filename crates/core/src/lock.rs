@@ -103,7 +103,7 @@ impl Lock {
     }
 
     /// Runs `body` if the lock is free now, and says if it was skipped.
-    pub fn try_run<T, F, B>(&self, body: B) -> impl Future<Output = Result<Ran<T>>> + use<T, F, B>
+    pub fn try_run<T, F, B>(&self, body: B) -> impl Future<Output = Result<RunOutcome<T>>> + use<T, F, B>
     where
         B: FnOnce(Held) -> F,
         F: Future<Output = T>,
@@ -111,8 +111,8 @@ impl Lock {
         let acquire = self.try_acquire();
         async move {
             match acquire.await {
-                Ok(guard) => guard.run(body).await.map(Ran::Done),
-                Err(e) => e.into_contention().map(Ran::Skipped),
+                Ok(guard) => guard.run(body).await.map(RunOutcome::Done),
+                Err(e) => e.into_contention().map(RunOutcome::Skipped),
             }
         }
     }
@@ -215,7 +215,7 @@ pub(crate) fn checked_value(value: Arc<str>) -> Result<Arc<str>> {
 /// Whether a body ran.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use = "a skipped body is easily mistaken for one that ran"]
-pub enum Ran<T> {
+pub enum RunOutcome<T> {
     /// It ran, and returned this.
     Done(T),
     /// Somebody else holds the lock.

@@ -23,37 +23,37 @@ use crate::token::FencingToken;
 /// ([`Guarantees::atomic_multi`](crate::Guarantees)), they are taken in one step: with one request, and nobody ever sees a
 /// part of them held.
 ///
-/// **Waiting.** If somebody stands in the way of one, [`acquire`](Multi::acquire) and
-/// [`acquire_timeout`](Multi::acquire_timeout) stand in line for one name after the other, in the order of the names and
+/// **Waiting.** If somebody stands in the way of one, [`acquire`](MultiLock::acquire) and
+/// [`acquire_timeout`](MultiLock::acquire_timeout) stand in line for one name after the other, in the order of the names and
 /// under one deadline, so that two who want the same names never wait for each other, and nobody is passed. Meanwhile those
 /// already taken *are* held, and given back if another cannot be had. A store that cannot take them in one step always
-/// does so, for [`try_acquire`](Multi::try_acquire) too.
+/// does so, for [`try_acquire`](MultiLock::try_acquire) too.
 ///
 /// Each name is renewed, lost and released by itself. `fast` is for the waiting: names that were taken in one step are given
 /// back to the store, not passed on to tasks of this process.
 ///
 /// ```no_run
 /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
-/// let both = store.multi([("account", 7), ("account", 3)]).acquire().await?;
+/// let both = store.multi_lock([("account", 7), ("account", 3)]).acquire().await?;
 /// println!("{:?}", both.get(("account", 3)).map(|guard| guard.fencing_token()));
 /// both.release().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "it does nothing until it is acquired"]
-pub struct Multi {
+pub struct MultiLock {
     store: Store,
     names: Vec<Name>,
     options: Options,
 }
 
-words!(Multi, options);
+words!(MultiLock, options);
 
-impl Multi {
-    pub(crate) fn new(store: Store, names: impl IntoIterator<Item = Name>, options: Options) -> Multi {
+impl MultiLock {
+    pub(crate) fn new(store: Store, names: impl IntoIterator<Item = Name>, options: Options) -> MultiLock {
         let mut names: Vec<Name> = names.into_iter().collect();
         names.sort();
-        Multi { store, names, options }
+        MultiLock { store, names, options }
     }
 
     /// Waits until all are held. No name, or the same name twice, is [`Invalid`](crate::ErrorKind::Invalid).

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::guarantees::Guarantees;
 use crate::line::Line;
 use crate::lock::Lock;
-use crate::multi::Multi;
+use crate::multi::MultiLock;
 use crate::name::Name;
 use crate::options::{DEFAULT_TTL, Options, words};
 use crate::rw_lock::RwLock;
@@ -97,8 +97,8 @@ impl Store {
     }
 
     /// The exclusive locks of all these names, taken together.
-    pub fn multi<N: Into<Name>>(&self, names: impl IntoIterator<Item = N>) -> Multi {
-        Multi::new(self.clone(), names.into_iter().map(Into::into), self.defaults.clone())
+    pub fn multi_lock<N: Into<Name>>(&self, names: impl IntoIterator<Item = N>) -> MultiLock {
+        MultiLock::new(self.clone(), names.into_iter().map(Into::into), self.defaults.clone())
     }
 
     /// Names under `prefix` that are held or waited for, in byte order, after `after`, at most `limit`. The cost depends on

@@ -223,7 +223,7 @@ async fn a_condition_is_about_its_own_name_of_several() {
         let writes = |condition: Compare| Txn::new().when([condition]).and_then([TxnOp::put("data", "x", None)]);
         // Suffixes of one another, in namespaces that hide that.
         let (names, one, other) = (["a", "one/a", "a/a"], store.namespace("one"), other.namespace("one"));
-        let several = one.multi(names).acquire().await.unwrap();
+        let several = one.multi_lock(names).acquire().await.unwrap();
         let views = names.map(|name| several.get(name).unwrap().view());
         for (i, view) in views.iter().enumerate() {
             let condition = etcd.still_holds(view).unwrap();

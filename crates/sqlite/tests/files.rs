@@ -133,7 +133,7 @@ fn a_stopped_holder_is_waited_for() {
         let busy = here.lock("a").try_acquire().await;
         assert!(busy.is_err_and(|e| e.is_contended()) && since(held) < ms(3000), "a machine too slow to say");
         // For any name: nobody knows which it was. In no step of a `multi` either.
-        assert!(here.multi(["b", "c"]).try_acquire().await.is_err_and(|e| e.is_contended()));
+        assert!(here.multi_lock(["b", "c"]).try_acquire().await.is_err_and(|e| e.is_contended()));
         let guard = here.lock("a").acquire().await.unwrap();
         assert!(since(gone) >= ms(2900), "granted after {:?}", since(gone));
         drop(here.lock("b").try_acquire().await.unwrap());
@@ -173,7 +173,9 @@ fn nobody_waits_for_who_holds_nothing() {
         let idle = store(place.path()).await.ttl(Duration::from_secs(3600));
         idle.lock("a").acquire().await.unwrap().release().await.unwrap();
         let short = store(place.path()).await.ttl(TTL).lock("b").acquire().await.unwrap();
-        assert!(idle.lock("b").try_acquire().await.is_err() && idle.multi(["a", "b"]).try_acquire().await.is_err());
+        assert!(
+            idle.lock("b").try_acquire().await.is_err() && idle.multi_lock(["a", "b"]).try_acquire().await.is_err()
+        );
         short.release().await.unwrap();
         let other = place.folder().join("other.db");
         let _elsewhere = store(&other).await.lock("a").ttl(Duration::from_secs(3600)).acquire().await.unwrap();

@@ -52,7 +52,7 @@ pub(crate) async fn is_not_seen_while_refused(arena: Arena) {
     let holder = arena.store().await.lock("c").with(&words).acquire().await.unwrap();
     let mut tasks = JoinSet::new();
     for _ in 0..4 {
-        let multi = arena.store().await.multi(NAMES).with(&words);
+        let multi = arena.store().await.multi_lock(NAMES).with(&words);
         tasks.spawn(async move {
             for _ in 0..25 {
                 let error = expect_kind(multi.try_acquire().await, ErrorKind::Contended);
@@ -88,7 +88,7 @@ pub(crate) async fn is_not_seen_while_granted(arena: Arena) {
         let names: Vec<Name> = NAMES.iter().map(|name| Name::from((*name, round))).collect();
         let mut tasks = JoinSet::new();
         for (i, store) in stores.iter().enumerate() {
-            let multi = store.multi(&names).with(&words).label(format!("contender {i}"));
+            let multi = store.multi_lock(&names).with(&words).label(format!("contender {i}"));
             tasks.spawn(async move { multi.try_acquire().await });
         }
         let mut outcomes = Vec::new();
@@ -193,7 +193,8 @@ pub(crate) async fn after_a_lost_reply(arena: Arena) {
     let weather = Weather::default();
     let (store, other) = (arena.store_in(&weather).await, arena.store().await);
     weather.lose_claim_replies(2);
-    let guard = within(arena.ttl() * 2, "the claims to find themselves", store.multi(NAMES).acquire()).await.unwrap();
+    let guard =
+        within(arena.ttl() * 2, "the claims to find themselves", store.multi_lock(NAMES).acquire()).await.unwrap();
     for (name, token) in guard.tokens() {
         let line = other.lock(name).inspect().await.unwrap();
         assert_eq!((line.holders.len(), line.waiters.len()), (1, 0));
@@ -204,7 +205,7 @@ pub(crate) async fn after_a_lost_reply(arena: Arena) {
     silence.deaf();
     let store = arena.store_in(&silence).await;
     silence.lose_claim_replies(1000);
-    let multi = store.multi(NAMES).ttl(Duration::from_secs(20));
+    let multi = store.multi_lock(NAMES).ttl(Duration::from_secs(20));
     let wait = Duration::from_millis(200);
     expect_kind(multi.acquire_timeout(wait).await, ErrorKind::Ambiguous);
     for name in NAMES {
@@ -216,7 +217,7 @@ pub(crate) async fn after_a_lost_reply(arena: Arena) {
 pub(crate) async fn each_is_renewed(arena: Arena) {
     let (store, other) = (arena.store().await, arena.store().await);
     let ttl = arena.ttl().max(Duration::from_secs(2));
-    let guard = store.multi(NAMES).ttl(ttl).acquire().await.unwrap();
+    let guard = store.multi_lock(NAMES).ttl(ttl).acquire().await.unwrap();
     tokio::time::sleep(ttl + ttl / 2).await;
     assert!(guard.is_valid(), "lost: {:?}", guard.check());
     for (name, token) in guard.tokens() {
@@ -230,11 +231,11 @@ pub(crate) async fn each_is_renewed(arena: Arena) {
 
 /// P4: a try is dropped at every await, free and refused.
 pub(crate) async fn is_dropped_at_every_await(arena: Arena) {
-    at_every_await(&arena, &NAMES, |store| store.multi(NAMES).try_acquire()).await;
+    at_every_await(&arena, &NAMES, |store| store.multi_lock(NAMES).try_acquire()).await;
     let store = arena.store().await;
     let holder = store.lock("c").acquire().await.unwrap();
     for polls in 0..6 {
-        let _ = within(arena.ttl() * 3, "a try", leaves_at(store.multi(NAMES).try_acquire(), polls)).await;
+        let _ = within(arena.ttl() * 3, "a try", leaves_at(store.multi_lock(NAMES).try_acquire(), polls)).await;
         for name in ["a", "b"] {
             arena.becomes_empty(name).await;
         }
@@ -250,10 +251,10 @@ pub(crate) async fn takes_as_many_as_it_says(arena: Arena) {
     let names = |n: usize| (0..n as u64).map(|i| ("many", i));
     let counts = if most < MANY { vec![most, most + 1] } else { vec![MANY] };
     for n in counts {
-        let guard = store.multi(names(n)).try_acquire().await.unwrap();
+        let guard = store.multi_lock(names(n)).try_acquire().await.unwrap();
         assert!(guard.is_valid());
         assert_eq!(guard.tokens().count(), n);
-        let refused = store.multi(names(n)).try_acquire().await;
+        let refused = store.multi_lock(names(n)).try_acquire().await;
         assert_eq!(expect_kind(refused, ErrorKind::Contended).name(), Some(&Name::from(("many", 0))));
         guard.release().await.unwrap();
     }

@@ -96,8 +96,8 @@ pub(crate) async fn at_every_await_of_permits(arena: Arena) {
 
 /// P4: the same of several names, of which some may be held already when the future is dropped.
 pub(crate) async fn at_every_await_of_several_names(arena: Arena) {
-    at_every_await(&arena, &["a", "b"], |store| store.multi(["b", "a"]).acquire()).await;
-    at_every_await_behind(&arena, "b", |store| store.multi(["b", "a"]).acquire()).await;
+    at_every_await(&arena, &["a", "b"], |store| store.multi_lock(["b", "a"]).acquire()).await;
+    at_every_await_behind(&arena, "b", |store| store.multi_lock(["b", "a"]).acquire()).await;
     arena.becomes_empty("a").await;
 }
 

@@ -105,7 +105,7 @@ pub(crate) async fn of_several_names(arena: Arena) {
     const CYCLES: usize = 50;
     let arena = arena.private().await;
     let store = arena.store().await;
-    let several = store.multi((0..NAMES).map(|i| ("several", i))).with(&calm());
+    let several = store.multi_lock((0..NAMES).map(|i| ("several", i))).with(&calm());
     several.acquire().await.unwrap().release().await.unwrap(); // sessions, scripts and parents are made once
     let before = arena.harness().requests().await;
     for _ in 0..CYCLES {

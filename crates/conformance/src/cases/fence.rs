@@ -195,7 +195,7 @@ pub(crate) async fn tells_names_of_one_step_apart(arena: Arena) {
         }
     }
     // The same with guards: one of them is lost to another, who takes it anew.
-    let guard = arena.over(client).multi(names).with(&long()).acquire().await.unwrap();
+    let guard = arena.over(client).multi_lock(names).with(&long()).acquire().await.unwrap();
     let lost = Paused::holder(guard.get("a").unwrap());
     assert!(two.evict("a", lost.token).await.unwrap());
     let next = two.lock("a").with(&long()).acquire().await.unwrap();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Claimed, LeaseRef, Mode, Moment, WaitPolicy};
-use leasehold_core::{DistributedLock, ErrorKind, Guard, Loss, Options, Owner, Ran};
+use leasehold_core::{DistributedLock, ErrorKind, Guard, Loss, Options, Owner, RunOutcome};
 use tokio::task::JoinSet;
 
 use crate::arena::{Arena, expect_kind, give_back, granted, nap, within};
@@ -120,12 +120,12 @@ pub(crate) async fn skips_a_body(arena: Arena) {
     let (one, two) = (arena.store().await, arena.store().await);
     let guard = one.lock("a").label("first").acquire().await.unwrap();
     match two.lock("a").try_run(|_| async { 7 }).await.unwrap() {
-        Ran::Skipped(who) => assert_eq!(who.label.as_deref(), Some("first")),
-        Ran::Done(n) => panic!("ran and returned {n}"),
+        RunOutcome::Skipped(who) => assert_eq!(who.label.as_deref(), Some("first")),
+        RunOutcome::Done(n) => panic!("ran and returned {n}"),
     }
     drop(guard);
     within(arena.ttl() * 2, "the lock to come free", async {
-        while two.lock("a").try_run(|_| async { 7 }).await.unwrap() != Ran::Done(7) {
+        while two.lock("a").try_run(|_| async { 7 }).await.unwrap() != RunOutcome::Done(7) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     })

@@ -15,7 +15,7 @@ pub(crate) async fn stand_in_one_line(arena: Arena) {
     expect_kind(two.rw_lock("a").read().try_acquire().await, ErrorKind::Contended);
     expect_kind(two.semaphore("a", 2).try_acquire().await, ErrorKind::Contended);
     expect_kind(two.election("a").try_campaign("x").await, ErrorKind::Contended);
-    expect_kind(two.multi(["a", "b"]).try_acquire().await, ErrorKind::Contended);
+    expect_kind(two.multi_lock(["a", "b"]).try_acquire().await, ErrorKind::Contended);
     let mut n = 0;
     let mut waits = Vec::new();
     for lock in [

@@ -16,7 +16,7 @@ pub(crate) async fn opposite_orders_do_not_deadlock(arena: Arena) {
     let inside = Arc::new(AtomicU64::new(0));
     let mut tasks = Vec::new();
     for (i, names) in [["a", "b", "c"], ["c", "b", "a"], ["b", "a", "c"]].into_iter().enumerate() {
-        let (multi, inside) = (arena.store().await.multi(names), inside.clone());
+        let (multi, inside) = (arena.store().await.multi_lock(names), inside.clone());
         tasks.push(tokio::spawn(async move {
             for _ in 0..6 {
                 let guard = multi.acquire().await.unwrap_or_else(|e| panic!("{i}: {e:?}"));
@@ -39,7 +39,7 @@ pub(crate) async fn opposite_orders_do_not_deadlock(arena: Arena) {
 /// What a guard of several says: each name in order, its token, and that the lock of each name is held.
 pub(crate) async fn holds_each_of_them(arena: Arena) {
     let (one, two) = (arena.store().await, arena.store().await);
-    let guard = one.multi(["c", "a", "b"]).acquire().await.unwrap();
+    let guard = one.multi_lock(["c", "a", "b"]).acquire().await.unwrap();
     let tokens: Vec<_> = guard.tokens().map(|(name, token)| (name.clone(), token)).collect();
     assert_eq!(tokens.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
     assert!(guard.is_valid() && guard.remaining() > Duration::ZERO && guard.check().is_ok());
@@ -65,7 +65,7 @@ pub(crate) async fn holds_each_of_them(arena: Arena) {
 pub(crate) async fn takes_all_or_nothing(arena: Arena) {
     let (one, two) = (arena.store().await, arena.store().await);
     let taken = one.lock("b").label("the holder").acquire().await.unwrap();
-    let multi = two.multi(["a", "b", "c"]);
+    let multi = two.multi_lock(["a", "b", "c"]);
     let error = expect_kind(multi.try_acquire().await, ErrorKind::Contended);
     assert_eq!(error.name(), Some(&Name::new("b")));
     assert_eq!(error.into_contention().unwrap().label.as_deref(), Some("the holder"));
@@ -100,7 +100,7 @@ pub(crate) async fn has_one_deadline(arena: Arena) {
     let (one, two) = (arena.store().await, arena.store().await);
     let (first, _second) = (one.lock("a").acquire().await.unwrap(), one.lock("b").acquire().await.unwrap());
     let (start, wait) = (Moment::now(), Duration::from_millis(900));
-    let bounded = tokio::spawn(two.multi(["b", "a"]).acquire_timeout(wait));
+    let bounded = tokio::spawn(two.multi_lock(["b", "a"]).acquire_timeout(wait));
     arena.line_is(&one, "a", 1, 1).await;
     tokio::time::sleep(wait / 2).await;
     first.release().await.unwrap();
@@ -115,17 +115,17 @@ pub(crate) async fn has_one_deadline(arena: Arena) {
 pub(crate) async fn refuses_none_and_twice(arena: Arena) {
     let store = arena.store().await;
     let none: [&str; 0] = [];
-    expect_kind(store.multi(none).acquire().await, ErrorKind::Invalid);
-    expect_kind(store.multi(none).try_acquire().await, ErrorKind::Invalid);
-    let error = expect_kind(store.multi(["b", "a", "b"]).acquire().await, ErrorKind::Invalid);
+    expect_kind(store.multi_lock(none).acquire().await, ErrorKind::Invalid);
+    expect_kind(store.multi_lock(none).try_acquire().await, ErrorKind::Invalid);
+    let error = expect_kind(store.multi_lock(["b", "a", "b"]).acquire().await, ErrorKind::Invalid);
     assert_eq!(error.name(), Some(&Name::new("b")));
     // A bad name among good ones, first or last: none of them is kept.
     for bad in ["", "a\0b"] {
-        expect_kind(store.multi(["x", bad]).acquire().await, ErrorKind::Invalid);
-        expect_kind(store.multi(["b", bad]).try_acquire().await, ErrorKind::Invalid);
+        expect_kind(store.multi_lock(["x", bad]).acquire().await, ErrorKind::Invalid);
+        expect_kind(store.multi_lock(["b", bad]).try_acquire().await, ErrorKind::Invalid);
     }
     let words = Options::default().ttl(Duration::ZERO);
-    expect_kind(store.multi(["a", "b"]).with(&words).acquire().await, ErrorKind::Invalid);
+    expect_kind(store.multi_lock(["a", "b"]).with(&words).acquire().await, ErrorKind::Invalid);
     for name in ["a", "b", "x"] {
         arena.becomes_empty(name).await;
     }
@@ -146,7 +146,7 @@ pub(crate) async fn says_whether_it_is_one_step(arena: Arena) {
 pub(crate) async fn is_lost_with_one_of_them(arena: Arena) {
     let (one, operator) = (arena.store().await, arena.store().await);
     let words = Options::default().ttl(Duration::from_secs(20));
-    let guard = one.multi(["a", "b", "c"]).with(&words).acquire().await.unwrap();
+    let guard = one.multi_lock(["a", "b", "c"]).with(&words).acquire().await.unwrap();
     let token = guard.get("b").unwrap().fencing_token();
     let lost = guard.lost();
     assert!(operator.evict("b", token).await.unwrap());
@@ -165,7 +165,7 @@ pub(crate) async fn is_lost_with_one_of_them(arena: Arena) {
 /// `max_hold` and `run`: the body sees each hold, is dropped on loss, and all are given back.
 pub(crate) async fn ends_and_runs_as_any_lock(arena: Arena) {
     let store = arena.store().await;
-    let multi = store.multi(["b", "a"]);
+    let multi = store.multi_lock(["b", "a"]);
     let guard = multi.clone().max_hold(arena.ttl() / 2).acquire().await.unwrap();
     assert_eq!(within(arena.ttl() * 2, "max_hold", guard.lost()).await, Loss::MaxHold);
     expect_kind(guard.release().await, ErrorKind::Lost);

@@ -236,7 +236,7 @@ impl Players<'_> {
     async fn all(&mut self, who: usize) -> Result<(), String> {
         let label = self.label();
         let free = |spec: &Spec| spec.line().is_empty();
-        let answer = self.stage.store(who).label(&*label).multi((0..NAMES).map(name)).try_acquire().await;
+        let answer = self.stage.store(who).label(&*label).multi_lock((0..NAMES).map(name)).try_acquire().await;
         match (self.specs.iter().position(|spec| !free(spec)), answer) {
             (None, Ok(all)) => {
                 let mut hold = Hold { held: Held::All(all), entries: Vec::new() };

@@ -43,7 +43,7 @@ async fn one_request_takes_them_all() {
     let (script, time, log) = Script::new();
     let seen = Claims::default();
     let store = generous(script, &seen).store().namespace("n");
-    let multi = store.multi(["c", "a", "b"]).label("me").max_hold(TTL / 2).fast();
+    let multi = store.multi_lock(["c", "a", "b"]).label("me").max_hold(TTL / 2).fast();
     for acquire in [multi.try_acquire(), multi.acquire(), multi.acquire_timeout(ms(10))] {
         seen.lock().unwrap().clear();
         let guard = in_time(acquire).await.unwrap();
@@ -68,7 +68,7 @@ async fn one_request_takes_them_all() {
 async fn each_is_held_for_min_hold() {
     let (script, time, log) = Script::new();
     let store = generous(script, &Claims::default()).store();
-    store.multi(["a", "b"]).min_hold(ms(500)).acquire().await.unwrap().release().await.unwrap();
+    store.multi_lock(["a", "b"]).min_hold(ms(500)).acquire().await.unwrap().release().await.unwrap();
     pass(&time, ms(490), ms(10)).await;
     assert_eq!(log.releases(), 0);
     pass(&time, ms(20), ms(10)).await;
@@ -79,7 +79,7 @@ async fn each_is_held_for_min_hold() {
 async fn a_try_that_is_refused_says_by_whom_and_withdraws_nothing() {
     let (script, time, log) = Script::new();
     let store = script.claims_of_all(|_, _| async { Ok(ClaimedAll::Busy(1, Contention::by("the holder"))) }).store();
-    let refused = store.multi(["a", "b", "c"]).try_acquire().await.unwrap_err();
+    let refused = store.multi_lock(["a", "b", "c"]).try_acquire().await.unwrap_err();
     assert_eq!((refused.kind(), refused.name()), (ErrorKind::Contended, Some(&Name::new("b"))));
     assert_eq!(refused.contention().unwrap().label.as_deref(), Some("the holder"));
     pass(&time, TTL, ms(500)).await;
@@ -100,7 +100,7 @@ async fn whoever_waits_stands_in_line_name_by_name() {
         })
         .store();
     let began = time.clock().now();
-    let late = in_time(driven(&time, store.multi(["b", "a"]).acquire_timeout(ms(500)))).await.unwrap_err();
+    let late = in_time(driven(&time, store.multi_lock(["b", "a"]).acquire_timeout(ms(500)))).await.unwrap_err();
     assert_eq!((late.kind(), late.name()), (ErrorKind::TimedOut, Some(&Name::new("b"))));
     assert!(time.clock().now().since(began) <= ms(560));
     assert_eq!(policies.lock().unwrap()[..2], [("a".to_owned(), WaitPolicy::Fair), ("b".to_owned(), WaitPolicy::Fair)]);
@@ -112,10 +112,10 @@ async fn whoever_waits_stands_in_line_name_by_name() {
 async fn one_name_and_too_many_names_are_taken_one_by_one() {
     let (script, _time, log) = Script::new();
     let store = generous(script, &Claims::default()).store();
-    let guard = store.multi(["a"]).acquire().await.unwrap();
-    let many = store.multi((0..=AT_ONCE as u64).map(|i| ("many", i))).acquire().await.unwrap();
+    let guard = store.multi_lock(["a"]).acquire().await.unwrap();
+    let many = store.multi_lock((0..=AT_ONCE as u64).map(|i| ("many", i))).acquire().await.unwrap();
     assert_eq!((log.parties().len(), log.claims()), (0, AT_ONCE + 2));
-    let most = store.multi((0..AT_ONCE as u64).map(|i| ("most", i))).acquire().await.unwrap();
+    let most = store.multi_lock((0..AT_ONCE as u64).map(|i| ("most", i))).acquire().await.unwrap();
     assert_eq!((log.parties().len(), log.claims()), (1, AT_ONCE + 2));
     drop((guard, many, most));
 }
@@ -134,7 +134,7 @@ async fn withdrawals_never_overtake_the_request() {
                 Ok(all_granted(&claims, 1))
             }
         });
-        let acquire = tokio::spawn(script.store().multi(["b", "a"]).acquire());
+        let acquire = tokio::spawn(script.store().multi_lock(["b", "a"]).acquire());
         log.until(1, |call| matches!(call, Call::ClaimAll(_))).await;
         acquire.abort();
         settle().await;
@@ -156,7 +156,7 @@ async fn a_lost_reply_is_asked_for_again_by_the_same_ids() {
             if n == 0 { error(ErrorKind::Ambiguous) } else { Ok(all_granted(&claims, 1)) }
         })
         .store();
-    let guard = in_time(driven(&time, store.multi(["a", "b"]).acquire())).await.unwrap();
+    let guard = in_time(driven(&time, store.multi_lock(["a", "b"]).acquire())).await.unwrap();
     let parties = log.parties();
     assert_eq!((parties.len(), &parties[0]), (2, &parties[1]));
     assert!(guard.is_valid());
@@ -184,7 +184,7 @@ async fn a_refusal_after_doubt_withdraws_every_one() {
                 }
             })
             .store();
-        let refused = in_time(driven(&time, store.multi(["a", "b"]).try_acquire())).await.unwrap_err();
+        let refused = in_time(driven(&time, store.multi_lock(["a", "b"]).try_acquire())).await.unwrap_err();
         assert_eq!((refused.kind(), refused.name()), (ErrorKind::Contended, Some(&Name::new("b"))));
         in_time(driven(&time, log.until_released(2))).await;
         let ids = released(&log).into_iter().map(|(id, _)| id).collect();
@@ -198,7 +198,7 @@ async fn a_store_that_cannot_be_asked_is_given_up_in_time() {
         let (script, time, log) = Script::new();
         let store = script.claims_of_all(move |_, _| async move { error(kind) }).store();
         let began = time.clock().now();
-        let multi = store.multi(["a", "b"]);
+        let multi = store.multi_lock(["a", "b"]);
         let failed = in_time(driven(&time, multi.acquire_timeout(ms(500)))).await.unwrap_err();
         assert_eq!(failed.kind(), kind);
         assert!(time.clock().now().since(began) <= ms(560));
@@ -215,7 +215,7 @@ async fn a_store_that_cannot_be_asked_is_given_up_in_time() {
 async fn an_answer_for_a_part_of_them_is_none() {
     let (script, time, log) = Script::new();
     let store = script.claims_of_all(|claims, _| async move { Ok(all_granted(&claims[..1], 1)) }).store();
-    let failed = store.multi(["a", "b"]).acquire().await.unwrap_err();
+    let failed = store.multi_lock(["a", "b"]).acquire().await.unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::Internal);
     in_time(driven(&time, log.until_released(2))).await;
 }
@@ -225,13 +225,13 @@ async fn bad_input_is_refused_before_anything_is_sent() {
     let (script, _time, log) = Script::new();
     let store = generous(script, &Claims::default()).store();
     for (names, bad) in [(["", "a"], ""), (["a", "b\0"], "b\0")] {
-        let invalid = store.multi(names).acquire().await.unwrap_err();
+        let invalid = store.multi_lock(names).acquire().await.unwrap_err();
         assert_eq!((invalid.kind(), invalid.name()), (ErrorKind::Invalid, Some(&Name::new(bad))));
     }
-    let invalid = store.multi(["a", "b"]).ttl(Duration::ZERO).try_acquire().await.unwrap_err();
+    let invalid = store.multi_lock(["a", "b"]).ttl(Duration::ZERO).try_acquire().await.unwrap_err();
     assert_eq!(invalid.kind(), ErrorKind::Invalid);
     store.close(TTL).await.unwrap();
-    assert_eq!(store.multi(["a", "b"]).acquire().await.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(store.multi_lock(["a", "b"]).acquire().await.unwrap_err().kind(), ErrorKind::Closed);
     assert!(log.parties().is_empty());
 }
 
@@ -251,7 +251,7 @@ async fn they_are_granted_when_each_of_them_is() {
                 async move { if n == 0 { error(ErrorKind::Ambiguous) } else { Ok(all_granted(&claims, 1)) } }
             })
             .store();
-        let guard = in_time(driven(&time, store.multi(["a", "b"]).acquire())).await.unwrap();
+        let guard = in_time(driven(&time, store.multi_lock(["a", "b"]).acquire())).await.unwrap();
         assert!(guard.is_valid());
         assert_eq!((log.parties().len(), log.releases()), (3 - told, 0));
     }
@@ -262,7 +262,7 @@ async fn one_that_is_evicted_ends_the_whole() {
     let (script, _time, log) = Script::new();
     let notifier = script.notifier();
     let store = generous(script, &Claims::default()).store();
-    let guard = store.multi(["a", "b"]).acquire().await.unwrap();
+    let guard = store.multi_lock(["a", "b"]).acquire().await.unwrap();
     let lost = guard.lost();
     notifier.lost(log.parties()[0][1], Loss::Evicted);
     assert_eq!(in_time(lost).await, Loss::Evicted);

@@ -34,7 +34,7 @@ async fn taken_in_the_order_of_names_and_given_back_in_reverse() {
     let (claims, releases) = (Names::default(), Names::default());
     let (script, _time, _log) = Script::new();
     let store = named(script, &claims, &releases).store();
-    let guard = store.multi(["c", "a", "b/x", "b"]).acquire().await.unwrap();
+    let guard = store.multi_lock(["c", "a", "b/x", "b"]).acquire().await.unwrap();
     assert_eq!(*claims.lock().unwrap(), ["a", "b", "b/x", "c"]);
     guard.release().await.unwrap();
     assert_eq!(*releases.lock().unwrap(), ["c", "b/x", "b", "a"]);
@@ -56,7 +56,7 @@ async fn one_deadline_for_all_and_nothing_kept() {
         }
     });
     let began = time.clock().now();
-    let multi = store.store().multi(["b", "a"]);
+    let multi = store.store().multi_lock(["b", "a"]);
     let error = in_time(driven(&time, multi.acquire_timeout(ms(500)))).await.unwrap_err();
     let took = time.clock().now().since(began);
     assert_eq!((error.kind(), error.name()), (ErrorKind::TimedOut, Some(&Name::new("b"))));
@@ -76,7 +76,7 @@ async fn the_first_may_be_lost_while_the_last_is_waited_for() {
             async move { Ok(if busy { waiting(&claim) } else { granted(&claim, n as u64 + 1) }) }
         })
         .renewals(|_, _| async { error(ErrorKind::Unavailable) });
-    let multi = script.store().multi(["a", "b"]);
+    let multi = script.store().multi_lock(["a", "b"]);
     let taking = tokio::spawn(async move { multi.acquire().await });
     log.until_claimed(2).await;
     pass(&time, TTL, ms(100)).await;
@@ -95,7 +95,7 @@ async fn a_release_that_is_dropped_midway_goes_on() {
     let (script, time, log) = Script::new();
     let store =
         script.releases(|_, n| async move { if n == 0 { std::future::pending().await } else { Ok(()) } }).store();
-    let guard = store.multi(["a", "b", "c"]).acquire().await.unwrap();
+    let guard = store.multi_lock(["a", "b", "c"]).acquire().await.unwrap();
     let releasing = tokio::spawn(guard.release());
     log.until_released(1).await;
     releasing.abort();
@@ -123,7 +123,7 @@ async fn a_loss_says_more_than_a_failed_release() {
         })
         .releases(|_, _| async { error(ErrorKind::Ambiguous) })
         .store();
-    let guard = store.multi(["a", "b"]).acquire().await.unwrap();
+    let guard = store.multi_lock(["a", "b"]).acquire().await.unwrap();
     let watch = guard.lost();
     let id = lost.lock().unwrap().unwrap();
     notifier.lost(id, Loss::Evicted);

@@ -7,8 +7,8 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use leasehold_core::seam::{Backend, Claim, Claimed, Clock, LeaseRef, Notifier, Renewal, VirtualClock};
 use leasehold_core::{
     Acquire, Contention, DistributedLock, Election, Error, FenceGate, Fenced, FencingToken, Guarantees, Guard, Held,
-    Leader, Leadership, Lease, Line, Lock, Loss, Lost, Multi, MultiGuard, Name, Observer, Options, Owner, Ran, RwLock,
-    Semaphore, Store,
+    Leader, Leadership, Lease, Line, Lock, Loss, Lost, MultiGuard, MultiLock, Name, Observer, Options, Owner,
+    RunOutcome, RwLock, Semaphore, Store,
 };
 
 fn everywhere<T: Send + Sync + Unpin + Debug + 'static>() {}
@@ -30,7 +30,7 @@ fn types_go_everywhere() {
     everywhere::<Election>();
     everywhere::<Leadership>();
     everywhere::<Leader>();
-    everywhere::<Multi>();
+    everywhere::<MultiLock>();
     everywhere::<MultiGuard>();
     everywhere::<FenceGate<u64>>();
     anywhere::<Observer>();
@@ -40,7 +40,7 @@ fn types_go_everywhere() {
     everywhere::<Contention>();
     everywhere::<Line>();
     everywhere::<Guarantees>();
-    everywhere::<Ran<()>>();
+    everywhere::<RunOutcome<()>>();
     everywhere::<Notifier>();
     everywhere::<Clock>();
     everywhere::<VirtualClock>();
