@@ -4,7 +4,7 @@ use std::io::{self, stdout};
 use std::time::SystemTime;
 
 use leasehold::seam::Mode;
-use leasehold::{Entry, Error, FencingToken, Line, Name, Result, Store};
+use leasehold::{Error, FencingToken, LockQueue, Name, Participant, Result, Store};
 use serde_json::{Value, json};
 
 use crate::args::{Break, Guarantees, List, Who};
@@ -204,8 +204,8 @@ fn json(value: &Value) -> String {
     output::safe_json(&format!("{value:#}\n"))
 }
 
-fn described(name: &str, line: &Line) -> Value {
-    let entry = |entry: &Entry| {
+fn described(name: &str, line: &LockQueue) -> Value {
+    let entry = |entry: &Participant| {
         json!({
             "label": entry.label,
             "token": entry.token.map(FencingToken::get),
@@ -220,11 +220,11 @@ fn described(name: &str, line: &Line) -> Value {
             "of": permits(entry).map(|(_, of)| of),
         })
     };
-    let all = |entries: &[Entry]| entries.iter().map(entry).collect::<Vec<_>>();
+    let all = |entries: &[Participant]| entries.iter().map(entry).collect::<Vec<_>>();
     json!({ "name": name, "holders": all(&line.holders), "waiters": all(&line.waiters) })
 }
 
-fn holder(entry: &Entry) -> String {
+fn holder(entry: &Participant) -> String {
     match (&entry.label, entry.foreign) {
         (Some(label), false) => label.clone(),
         (Some(label), true) => format!("{label} (another tool)"),
@@ -233,7 +233,7 @@ fn holder(entry: &Entry) -> String {
     }
 }
 
-fn permits(entry: &Entry) -> Option<(u32, u32)> {
+fn permits(entry: &Participant) -> Option<(u32, u32)> {
     match entry.mode {
         Some(Mode::Permits { n, of }) => Some((n, of)),
         _ => None,
@@ -241,12 +241,12 @@ fn permits(entry: &Entry) -> Option<(u32, u32)> {
 }
 
 /// How many permits these have together, and how many there are.
-fn taken(holders: &[Entry]) -> Option<(u32, u32)> {
+fn taken(holders: &[Participant]) -> Option<(u32, u32)> {
     let of = holders.iter().filter_map(permits).map(|(_, of)| of).min()?;
     Some((holders.iter().filter_map(permits).map(|(n, _)| n).fold(0, u32::saturating_add), of))
 }
 
-fn mode(entry: &Entry) -> String {
+fn mode(entry: &Participant) -> String {
     match entry.mode {
         Some(Mode::Exclusive) => "alone".into(),
         Some(Mode::Shared) => "shared".into(),
@@ -255,12 +255,12 @@ fn mode(entry: &Entry) -> String {
     }
 }
 
-fn token(entry: Option<&Entry>) -> String {
+fn token(entry: Option<&Participant>) -> String {
     entry.and_then(|entry| entry.token).map_or_else(|| "-".into(), |token| token.to_string())
 }
 
 /// By the store's clock and ours: good enough for people.
-fn since(entry: &Entry) -> String {
+fn since(entry: &Participant) -> String {
     let Some(at) = entry.since else { return "-".into() };
     let age = SystemTime::now().duration_since(at).unwrap_or_default();
     let age = humantime::format_duration(std::time::Duration::from_secs(age.as_secs()));

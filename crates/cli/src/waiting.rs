@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use leasehold::seam::Moment;
-use leasehold::{Entry, Line, Store};
+use leasehold::{LockQueue, Participant, Store};
 
 use crate::exit::say;
 use crate::status_line::StatusLine;
@@ -93,8 +93,8 @@ async fn said_once(mut what: impl AsyncFnMut() -> String, say: impl FnOnce(Strin
 }
 
 /// Which place in line that label has, behind whom, and who holds.
-fn standing(line: &Line, label: &str) -> String {
-    let called = |entry: &Entry| entry.label.clone().unwrap_or_else(|| "somebody".into());
+fn standing(line: &LockQueue, label: &str) -> String {
+    let called = |entry: &Participant| entry.label.clone().unwrap_or_else(|| "somebody".into());
     let mut text = String::new();
     let place = line.waiters.iter().position(|waiter| waiter.label.as_deref() == Some(label));
     if let Some(place) = place {
@@ -117,11 +117,11 @@ mod tests {
 
     #[test]
     fn a_place_in_line_says_behind_whom() {
-        let line = Line::new(vec![Entry::new("h")], ["a", "b", "c"].map(Entry::new).to_vec());
+        let line = LockQueue::new(vec![Participant::new("h")], ["a", "b", "c"].map(Participant::new).to_vec());
         assert_eq!(standing(&line, "a"), ", 1 of 3 in line, held by h");
         assert_eq!(standing(&line, "c"), ", 3 of 3 in line, behind b, held by h");
         assert_eq!(standing(&line, "z"), ", held by h");
-        assert_eq!(standing(&Line::default(), "z"), "");
+        assert_eq!(standing(&LockQueue::default(), "z"), "");
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
-use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, Line, Name, Result};
+use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, LockQueue, Name, Result};
 use tokio::sync::watch;
 
 /// The weather between core and a store. Shared by its clones.
@@ -173,7 +173,7 @@ impl Backend for Faulty {
         self.after(answer, take(&self.weather.0.lose_release_replies))
     }
 
-    async fn inspect(&self, name: &Name) -> Result<Line> {
+    async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         self.inner.inspect(name).await
     }
 

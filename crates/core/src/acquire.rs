@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::events;
 use crate::grant::Claimed;
 use crate::guard::Guard;
-use crate::line::Contention;
+use crate::queue::Contention;
 use crate::standing::{Granted, Standing};
 
 /// How much longer than its deadline a bounded acquire may take: one last look at the store.
@@ -172,7 +172,7 @@ async fn pursue(
                 candidate.standing.wait_at(waiting.place);
                 client.keep(&candidate.standing);
                 // A store that says nothing is asked again once per lease: no wait rests on its notifications alone.
-                nap = Some(waiting.look_again.unwrap_or_else(|| jittered(ttl, &mut random)));
+                nap = Some(waiting.retry_after.unwrap_or_else(|| jittered(ttl, &mut random)));
                 who = Some(waiting.who);
             }
             Answer::Landed(Err(e)) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) => {

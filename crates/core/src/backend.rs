@@ -11,9 +11,9 @@ use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grant::{Claimed, ClaimedAll, Renewal};
 use crate::guarantees::Guarantees;
-use crate::line::Line;
 use crate::name::Name;
 use crate::notifier::{Notifier, Subscription};
+use crate::queue::LockQueue;
 use crate::token::FencingToken;
 
 /// A store of leases. Three verbs that never wait for another client, notifications that only hint, one honest description.
@@ -74,7 +74,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
     }
 
     /// Who holds and who waits.
-    async fn inspect(&self, name: &Name) -> Result<Line>;
+    async fn inspect(&self, name: &Name) -> Result<LockQueue>;
 
     /// Names under `prefix` that are held or waited for, in byte order, after `after`, at most `limit`.
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>>;
@@ -132,7 +132,7 @@ macro_rules! forward {
             async fn release_after(&self, claim: &Claim, place: Option<&Place>, rest: Duration) -> Result<()> {
                 (**self).release_after(claim, place, rest).await
             }
-            async fn inspect(&self, name: &Name) -> Result<Line> {
+            async fn inspect(&self, name: &Name) -> Result<LockQueue> {
                 (**self).inspect(name).await
             }
             async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {

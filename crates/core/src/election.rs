@@ -9,11 +9,11 @@ use crate::claim::Mode;
 use crate::error::Result;
 use crate::guard::Guard;
 use crate::hold::{Held, looks};
-use crate::line::Line;
 use crate::lock::{Lock, checked_value};
 use crate::name::Name;
 use crate::observer::Observer;
 use crate::options::{Options, words};
+use crate::queue::LockQueue;
 use crate::store::Store;
 use crate::token::FencingToken;
 
@@ -88,7 +88,7 @@ impl Election {
     }
 
     /// Who leads and who campaigns.
-    pub async fn inspect(&self) -> Result<Line> {
+    pub async fn inspect(&self) -> Result<LockQueue> {
         self.store.inspect(&self.name).await
     }
 
@@ -111,7 +111,7 @@ pub struct Leader {
 
 impl Leader {
     /// The first holder. Another tool's entry has no token of ours, and leads nobody here.
-    pub(crate) fn of(line: Line) -> Option<Leader> {
+    pub(crate) fn of(line: LockQueue) -> Option<Leader> {
         let first = line.holders.into_iter().find(|entry| entry.token.is_some())?;
         Some(Leader { value: first.label.unwrap_or_default(), token: first.token? })
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::claim::Place;
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::line::Contention;
 use crate::loss::Loss;
+use crate::queue::Contention;
 use crate::token::{FencingToken, TURNS_OF_A_PLACE, token_of_place};
 
 /// A store's answer to a claim.
@@ -53,19 +53,19 @@ pub struct Waiting {
     pub who: Contention,
     /// When claiming again may help without a notification, for instance just after the holder's lease ends. `None`: the
     /// store notifies in that case too.
-    pub look_again: Option<Duration>,
+    pub retry_after: Option<Duration>,
 }
 
 impl Waiting {
     /// A place in line behind `who`.
     pub fn new(place: Place, who: Contention) -> Waiting {
-        Waiting { place, who, look_again: None }
+        Waiting { place, who, retry_after: None }
     }
 
     /// Asks core to claim again after `d`, even without a notification.
     #[must_use]
-    pub fn look_again(mut self, d: Duration) -> Waiting {
-        self.look_again = Some(d);
+    pub fn retry_after(mut self, d: Duration) -> Waiting {
+        self.retry_after = Some(d);
         self
     }
 }

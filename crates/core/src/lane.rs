@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
-use crate::line::Contention;
+use crate::queue::Contention;
 
 /// So many at once. With 100 ms to the store and back that is 1,280 a second.
 const WIDTH: usize = 128;

@@ -13,10 +13,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gate::{Entry, Gates, TurnWords};
 use crate::guard::Guard;
 use crate::hold::{Held, Hold};
-use crate::line::{Contention, Line};
 use crate::name::Name;
 use crate::options::{MAX_VALUE_BYTES, Options, words};
 use crate::owner::Owner;
+use crate::queue::{Contention, LockQueue};
 use crate::store::Store;
 
 /// A lock of one name on one store, with the words by which to take it.
@@ -118,7 +118,7 @@ impl Lock {
     }
 
     /// Who holds it and who waits.
-    pub async fn inspect(&self) -> Result<Line> {
+    pub async fn inspect(&self) -> Result<LockQueue> {
         self.store.inspect(&self.name).await
     }
 

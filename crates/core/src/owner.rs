@@ -8,9 +8,9 @@ use crate::acquire::Wait;
 use crate::claim::Mode;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Share};
-use crate::line::Contention;
 use crate::lock::Lock;
 use crate::name::Name;
+use crate::queue::Contention;
 use crate::sync::locked;
 
 /// Who re-enters. Tasks have no identity that survives a `spawn`, so re-entry is by an explicit value: clones are the same

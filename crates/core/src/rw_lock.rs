@@ -2,11 +2,11 @@
 
 use crate::claim::Mode;
 use crate::error::Result;
-use crate::line::Line;
 use crate::lock::Lock;
 use crate::name::Name;
 use crate::options::{Options, words};
 use crate::owner::Owner;
+use crate::queue::LockQueue;
 use crate::store::Store;
 
 /// A name that many may hold as readers, or one as its writer.
@@ -63,7 +63,7 @@ impl RwLock {
     }
 
     /// Who holds it and who waits.
-    pub async fn inspect(&self) -> Result<Line> {
+    pub async fn inspect(&self) -> Result<LockQueue> {
         self.store.inspect(&self.name).await
     }
 

@@ -8,10 +8,10 @@ use crate::acquire::Acquire;
 use crate::claim::Mode;
 use crate::error::Result;
 use crate::guard::Guard;
-use crate::line::Line;
 use crate::lock::{DistributedLock, Lock};
 use crate::name::Name;
 use crate::options::{Options, words};
+use crate::queue::LockQueue;
 use crate::store::Store;
 
 /// A name that several may hold at once: as many permits as it was made with.
@@ -72,7 +72,7 @@ impl Semaphore {
     }
 
     /// Who holds permits and who waits for them.
-    pub async fn inspect(&self) -> Result<Line> {
+    pub async fn inspect(&self) -> Result<LockQueue> {
         self.store.inspect(&self.name).await
     }
 }

@@ -11,11 +11,11 @@ use crate::client::Client;
 use crate::election::Election;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guarantees::Guarantees;
-use crate::line::Line;
 use crate::lock::Lock;
 use crate::multi::MultiLock;
 use crate::name::Name;
 use crate::options::{DEFAULT_TTL, Options, words};
+use crate::queue::LockQueue;
 use crate::rw_lock::RwLock;
 use crate::semaphore::Semaphore;
 use crate::thread::OwnThread;
@@ -113,7 +113,7 @@ impl Store {
     }
 
     /// Who holds this name and who waits for it.
-    pub(crate) async fn inspect(&self, name: &Name) -> Result<Line> {
+    pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         let full = self.full_name(name)?;
         let mut line = self.client.ask(self.client.backend.inspect(&full)).await.map_err(|e| e.with_name(name))?;
         for holder in &mut line.holders {

@@ -66,7 +66,7 @@ use etcd_client::ConnectOptions;
 use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
-use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 use leasehold_etcd_client::Config;
 
 use crate::store::Store;
@@ -159,7 +159,7 @@ impl Backend for Etcd {
         self.opened()?.release_after(claim, rest).await
     }
 
-    async fn inspect(&self, name: &Name) -> Result<Line> {
+    async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         self.opened()?.inspect(name).await
     }
 

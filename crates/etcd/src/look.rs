@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, TxnOp};
 use leasehold_core::seam::{Mode, place_of_token};
-use leasehold_core::{Contention, FencingToken, Line, Name, Result};
+use leasehold_core::{Contention, FencingToken, LockQueue, Name, Result};
 use leasehold_etcd_client::{Failure, oldest, put};
 
 use crate::names::is_ours;
@@ -31,8 +31,8 @@ impl Seen {
         Seen { prefix, oldest, count }
     }
 
-    fn line(&self) -> Line {
-        Line::in_order(self.oldest.iter().map(|kv| entry(&self.prefix, kv)))
+    fn line(&self) -> LockQueue {
+        LockQueue::in_order(self.oldest.iter().map(|kv| entry(&self.prefix, kv)))
     }
 
     /// The modes of those who stand before the entry with this create_revision.
@@ -62,7 +62,7 @@ impl Store {
         Ok(Seen::new(prefix, Some(&read)))
     }
 
-    pub(crate) async fn inspect(&self, name: &Name) -> Result<Line> {
+    pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         Ok(self.look(name, SHOWN).await?.line())
     }
 

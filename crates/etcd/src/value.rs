@@ -13,7 +13,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use etcd_client::KeyValue;
-use leasehold_core::Entry;
+use leasehold_core::Participant;
 use leasehold_core::seam::{Mode, token_of_place};
 
 use crate::names;
@@ -55,13 +55,13 @@ fn permits(text: &str) -> Mode {
 }
 
 /// The mode of an entry in this line, and who it is, with the token that it has if it holds.
-pub(crate) fn entry(prefix: &str, kv: &KeyValue) -> (Mode, Entry) {
+pub(crate) fn entry(prefix: &str, kv: &KeyValue) -> (Mode, Participant) {
     let token = token_of_place(kv.create_revision());
     if !names::is_ours(prefix, kv.key()) {
-        return (Mode::Exclusive, Entry::foreign().token(token));
+        return (Mode::Exclusive, Participant::foreign().token(token));
     }
     let Value { label, since, mode } = Value::read(kv.value());
-    (mode, since.into_iter().fold(Entry::new(label).token(token), Entry::since))
+    (mode, since.into_iter().fold(Participant::new(label).token(token), Participant::since))
 }
 
 pub(crate) fn mode(prefix: &str, kv: &KeyValue) -> Mode {

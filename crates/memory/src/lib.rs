@@ -12,7 +12,9 @@ use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Moment, Notifier, Place, Renewal, Subscription, VirtualClock,
     async_trait, locked,
 };
-use leasehold_core::{Error, ErrorKind, Fairness, Fenced, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
+use leasehold_core::{
+    Error, ErrorKind, Fairness, Fenced, Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result,
+};
 use tokio::task::coop::consume_budget;
 
 use line::{Cord, Link, Mint, Queue};
@@ -273,7 +275,7 @@ impl Backend for Memory {
         self.request(lapse).await
     }
 
-    async fn inspect(&self, name: &Name) -> Result<Line> {
+    async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         self.request(|store| Ok(store.with_line(name, |line, _, _| line.inspect()))).await
     }
 

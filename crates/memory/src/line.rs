@@ -8,7 +8,7 @@ use leasehold_core::seam::{
     Admission, Claim, ClaimId, Claimed, Grant, LeaseRef, Mode, Moment, Notifier, Place, Renewal, Validity, WaitPolicy,
     Waiting, admit, same_permits,
 };
-use leasehold_core::{Contention, FencingToken, Line, Loss, Name, Result};
+use leasehold_core::{Contention, FencingToken, LockQueue, Loss, Name, Result};
 
 /// How many tokens a `fast` grant reserves for turns among the tasks of its process.
 const TURNS: u32 = 64;
@@ -110,8 +110,8 @@ impl Entry {
         Place::new(self.claim.id.to_string())
     }
 
-    fn shown(&self) -> leasehold_core::Entry {
-        let mut shown = leasehold_core::Entry::new(&*self.claim.label).since(self.since).mode(self.claim.mode);
+    fn shown(&self) -> leasehold_core::Participant {
+        let mut shown = leasehold_core::Participant::new(&*self.claim.label).since(self.since).mode(self.claim.mode);
         shown.token = self.grant.map(|(token, _)| token);
         shown
     }
@@ -176,7 +176,7 @@ impl Queue {
         // When a holder's lease ends, whoever looks first serves the line.
         let free = self.0[..at].iter().filter(|e| e.grant.is_some()).map(Entry::deadline).min();
         let look = free.map_or(claim.ttl, |at| at.since(now)) + Duration::from_millis(1);
-        Ok(Claimed::Waiting(Waiting::new(place, self.contention(at, now)).look_again(look)))
+        Ok(Claimed::Waiting(Waiting::new(place, self.contention(at, now)).retry_after(look)))
     }
 
     /// Who is in line before this claim, if anybody is.
@@ -237,9 +237,9 @@ impl Queue {
         self.0.iter().filter_map(|e| e.grant.map(|(token, _)| (token, e.claim.label.clone()))).collect()
     }
 
-    pub(crate) fn inspect(&self) -> Line {
+    pub(crate) fn inspect(&self) -> LockQueue {
         let (holders, waiters) = self.0.iter().map(Entry::shown).partition(|entry| entry.token.is_some());
-        Line::new(holders, waiters)
+        LockQueue::new(holders, waiters)
     }
 
     /// Who stands in the way of the entry at `at`.

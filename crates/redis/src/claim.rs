@@ -34,7 +34,7 @@ impl Redis {
             ("waiting", _) => {
                 let ahead = Ahead::of(fields)?;
                 let retry_after = retry_after(&ahead, entry::ttl(claim));
-                Ok(Claimed::Waiting(Waiting::new(self.place(claim), ahead.who).look_again(retry_after)))
+                Ok(Claimed::Waiting(Waiting::new(self.place(claim), ahead.who).retry_after(retry_after)))
             }
             _ => Err(junk("the answer to a claim")),
         }

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::{Claim, Mode};
-use leasehold_core::{Entry, Result};
+use leasehold_core::{Participant, Result};
 use leasehold_redis_client::{Fields, granted_ttl};
 
 use crate::MIN_TTL;
@@ -23,7 +23,7 @@ pub(crate) fn permits(mode: Mode) -> String {
 }
 
 /// Reads `token since kind n of label`; a waiter has token 0.
-pub(crate) fn read(mut fields: Fields<'_>) -> Result<Entry> {
+pub(crate) fn read(mut fields: Fields<'_>) -> Result<Participant> {
     let (token, since) = (fields.token()?, SystemTime::UNIX_EPOCH + fields.millis()?);
     let (kind, n, of) = (fields.word(), fields.value()?, fields.value()?);
     let mode = match kind {
@@ -31,6 +31,6 @@ pub(crate) fn read(mut fields: Fields<'_>) -> Result<Entry> {
         "permits" => Mode::Permits { n, of },
         _ => Mode::Exclusive,
     };
-    let entry = Entry::new(fields.text()).since(since).mode(mode);
+    let entry = Participant::new(fields.text()).since(since).mode(mode);
     Ok(if token.get() == 0 { entry } else { entry.token(token) })
 }

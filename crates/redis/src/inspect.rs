@@ -1,6 +1,6 @@
 //! `inspect` and `list`.
 
-use leasehold_core::{Entry, Line, Name, Result};
+use leasehold_core::{LockQueue, Name, Participant, Result};
 use leasehold_redis_client::{Call, Fields, junk, record, walk};
 use redis::Value;
 
@@ -8,18 +8,18 @@ use crate::scripts::INSPECT;
 use crate::{Redis, entry};
 
 impl Redis {
-    pub(crate) async fn inspect(&self, name: &Name) -> Result<Line> {
+    pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         let call = Call::on(self.names.keys(name));
         let Value::Array(records) = self.run(&INSPECT, &call).await? else {
             return Err(junk("the answer to an inspection"));
         };
         let entry = |text: &Value| match record(text)?.as_str() {
-            "foreign" => Ok(Entry::foreign()),
+            "foreign" => Ok(Participant::foreign()),
             text => entry::read(Fields::of(text)),
         };
         let entries = records.iter().map(entry).collect::<Result<Vec<_>>>()?;
         let (holders, waiters) = entries.into_iter().partition(|entry| entry.foreign || entry.token.is_some());
-        Ok(Line::new(holders, waiters))
+        Ok(LockQueue::new(holders, waiters))
     }
 
     pub(crate) async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
-use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 use leasehold_redis_client::{Connection, Inbox, Names, warnings};
 
 use crate::client::replicas::Replicas;
@@ -135,7 +135,7 @@ impl Backend for Redis {
         self.release_after(claim, rest).await
     }
 
-    async fn inspect(&self, name: &Name) -> Result<Line> {
+    async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         self.inspect(name).await
     }
 

@@ -17,7 +17,7 @@ async fn inspect_shows_the_holder_and_the_line_but_no_id() {
         let server = server().await;
         let store = client(&server).await;
         let name = Name::from("x");
-        assert_eq!(store.inspect(&name).await.unwrap(), leasehold_core::Line::default());
+        assert_eq!(store.inspect(&name).await.unwrap(), leasehold_core::LockQueue::default());
         let all = ["holder \u{1F512} \"'\n%", "", "third"].map(|label| claim("x", WaitPolicy::Fair, TTL, label));
         let token = granted(&store, &all[0]).await.token;
         waiting(&store, &all[1]).await;
@@ -26,8 +26,9 @@ async fn inspect_shows_the_holder_and_the_line_but_no_id() {
         waiting(&store, &dead).await;
         sleep(150).await;
         let line = store.inspect(&name).await.unwrap();
-        let labels =
-            |entries: &[leasehold_core::Entry]| entries.iter().map(|e| e.label.clone().unwrap()).collect::<Vec<_>>();
+        let labels = |entries: &[leasehold_core::Participant]| {
+            entries.iter().map(|e| e.label.clone().unwrap()).collect::<Vec<_>>()
+        };
         assert_eq!(
             (labels(&line.holders), labels(&line.waiters)),
             (vec![all[0].label.to_string()], vec!["".into(), "third".into()])
@@ -141,9 +142,9 @@ async fn another_tools_lock_is_waited_for_and_reported() {
             let who = busy(&store, &claim("x", WaitPolicy::Try, TTL, "")).await;
             assert!(who.foreign && who.label.is_none() && who.token.is_none(), "{who:?}");
             let place = waiting(&store, &waiter).await;
-            assert!(place.who.foreign && place.look_again.unwrap() <= Duration::from_millis(250), "{place:?}");
+            assert!(place.who.foreign && place.retry_after.unwrap() <= Duration::from_millis(250), "{place:?}");
             // Those behind it do not hurry.
-            assert!(waiting(&store, &second).await.look_again.unwrap() > Duration::from_millis(250));
+            assert!(waiting(&store, &second).await.retry_after.unwrap() > Duration::from_millis(250));
             let line = store.inspect(&"x".into()).await.unwrap();
             assert!(line.holders[0].foreign && line.waiters.len() == 2);
             assert!(!store.evict(&"x".into(), FencingToken::new(1)).await.unwrap());

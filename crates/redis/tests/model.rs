@@ -6,15 +6,16 @@
 mod support;
 
 use leasehold_core::seam::{Backend, Claim, Claimed, Mode, WaitPolicy};
-use leasehold_core::{ErrorKind, FencingToken, Line, Name, Result};
+use leasehold_core::{ErrorKind, FencingToken, LockQueue, Name, Result};
 use leasehold_memory::Memory;
 use support::*;
 
 const STEPS: usize = 60;
 
 /// Who holds, in no order, and who waits, in order: each claim has a label of its own.
-fn face(line: Line) -> (Vec<String>, Vec<String>) {
-    let labels = |entries: Vec<leasehold_core::Entry>| entries.into_iter().filter_map(|e| e.label).collect::<Vec<_>>();
+fn face(line: LockQueue) -> (Vec<String>, Vec<String>) {
+    let labels =
+        |entries: Vec<leasehold_core::Participant>| entries.into_iter().filter_map(|e| e.label).collect::<Vec<_>>();
     let mut holders = labels(line.holders);
     holders.sort();
     (holders, labels(line.waiters))

@@ -108,7 +108,7 @@ async fn a_dead_sharer_among_live_ones_is_gone_and_holds_nobody_up() {
                 [short(permits(2, 3), 150), moded(permits(1, 3), "live"), moded(permits(1, 3), "next")];
             granted(&store, &dead).await;
             granted(&store, &live).await;
-            let nap = waiting(&store, &next).await.look_again.unwrap();
+            let nap = waiting(&store, &next).await.retry_after.unwrap();
             assert!(nap <= Duration::from_millis(151), "{nap:?}");
             sleep(200).await;
             match notice {

@@ -59,7 +59,7 @@ impl Store {
             return Ok(Claimed::Busy(who));
         }
         let nap = self.nap(&tally, &who, lease(claim), took);
-        Ok(Claimed::Waiting(Waiting::new(self.place(claim), who).look_again(nap)))
+        Ok(Claimed::Waiting(Waiting::new(self.place(claim), who).retry_after(nap)))
     }
 
     /// Asks every node, until a majority granted or no majority can any more.

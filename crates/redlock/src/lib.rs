@@ -90,7 +90,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait};
-use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 use leasehold_redis_client::{Connection, Inbox, Names};
 pub use redis as client;
 
@@ -162,7 +162,7 @@ impl Backend for Redlock {
         self.0.let_lapse(claim, rest).await
     }
 
-    async fn inspect(&self, name: &Name) -> Result<Line> {
+    async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         self.0.look(name).await
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::Subscription;
-use leasehold_core::{Entry, FencingToken, Line, Name, Result};
+use leasehold_core::{FencingToken, LockQueue, Name, Participant, Result};
 use leasehold_redis_client::{Fields, junk, record, walk};
 use redis::Value;
 
@@ -20,7 +20,7 @@ struct Said {
 }
 
 impl Store {
-    pub(crate) async fn look(&self, name: &Name) -> Result<Line> {
+    pub(crate) async fn look(&self, name: &Name) -> Result<LockQueue> {
         let mut seen: BTreeMap<(String, String), Vec<Said>> = BTreeMap::new();
         for answer in self.nodes.majority_of(self.ask("inspect", name, "-"), true).await? {
             let Value::Array(records) = answer else { return Err(junk("the answer to an inspection")) };
@@ -35,18 +35,18 @@ impl Store {
         }
         let mut certain: Vec<_> = seen.into_iter().filter(|(_, said)| said.len() >= self.nodes.majority()).collect();
         certain.sort_by_key(|(_, said)| said.iter().map(|said| said.since).min());
-        let mut line = Line::default();
+        let mut line = LockQueue::default();
         for ((kind, _), said) in certain {
             let since = said.iter().map(|said| said.since).min().unwrap_or_default();
             // A node that was away may know an older label.
             let agree = |label: &str| said.iter().filter(|said| said.label == label).count();
             let label = said.iter().map(|said| &said.label).max_by_key(|label| agree(label));
-            let entry = Entry::new(label.map_or("", String::as_str)).since(SystemTime::UNIX_EPOCH + since);
+            let entry = Participant::new(label.map_or("", String::as_str)).since(SystemTime::UNIX_EPOCH + since);
             let times = |token| said.iter().filter(|said| said.token == token).count();
             match (kind.as_str(), said.iter().map(|said| said.token).max_by_key(|token| times(*token))) {
                 ("waits", _) => line.waiters.push(entry),
                 ("held", Some(token)) => line.holders.push(entry.token(token)),
-                _ => line.holders.push(Entry::foreign()),
+                _ => line.holders.push(Participant::foreign()),
             }
         }
         Ok(line)

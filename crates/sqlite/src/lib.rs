@@ -29,7 +29,7 @@ use std::time::Duration;
 use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
-use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 
 use crate::client::{Handle, limit};
 pub use crate::fence::StillHolds;
@@ -162,7 +162,7 @@ impl Backend for Sqlite {
         self.client.ask(move |client| client.release_after(id, rest, limit)).await
     }
 
-    async fn inspect(&self, name: &Name) -> Result<Line> {
+    async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         let name = name.clone();
         self.client.ask(move |client| client.inspect(&name)).await
     }

@@ -151,7 +151,7 @@ impl<'a> Lines<'a> {
         }
         let Outlook { watch, nap, .. } = self.outlook(mine, head, name)?;
         let who = self.contention(head, name, 1)?;
-        Ok(Answer { claimed: Claimed::Waiting(Waiting::new(mine.place(), who).look_again(nap)), watch })
+        Ok(Answer { claimed: Claimed::Waiting(Waiting::new(mine.place(), who).retry_after(nap)), watch })
     }
 
     /// Who is admitted are the first of the line: whoever is not admitted keeps out all behind, since each of them has

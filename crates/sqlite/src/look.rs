@@ -1,6 +1,6 @@
 //! Looking on: inspect, list. Only reads, which wait for nobody.
 
-use leasehold_core::{Line, Name, Result};
+use leasehold_core::{LockQueue, Name, Result};
 use rusqlite::params;
 
 use crate::client::{Client, limit, now};
@@ -10,12 +10,12 @@ use crate::file::wait_until;
 use crate::row::{Standing, standings};
 
 impl Client {
-    pub(crate) fn inspect(&mut self, name: &Name) -> Result<Line> {
+    pub(crate) fn inspect(&mut self, name: &Name) -> Result<LockQueue> {
         self.catch_up()?;
-        let read = || -> rusqlite::Result<Line> {
+        let read = || -> rusqlite::Result<LockQueue> {
             let find = standings!("WHERE p.name = ?1 AND s.until > ?2 ORDER BY p.seq");
             let mut find = self.file.connection.prepare_cached(find)?;
-            let mut line = Line::default();
+            let mut line = LockQueue::default();
             for standing in find.query_map(params![name.as_str(), now()], Standing::read)? {
                 let standing = standing?;
                 let side = if standing.token.is_some() { &mut line.holders } else { &mut line.waiters };

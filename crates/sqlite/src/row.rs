@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::{ClaimId, Grant, Mode, Moment, Place, Validity};
-use leasehold_core::{Entry, FencingToken};
+use leasehold_core::{FencingToken, Participant};
 use rusqlite::Row;
 use rusqlite::types::Type;
 
@@ -67,8 +67,9 @@ impl Standing {
         Some(Grant::new(self.place(), token, self.validity()).turns(self.turns))
     }
 
-    pub(crate) fn entry(&self) -> Entry {
-        let entry = Entry::new(&*self.label).since(SystemTime::UNIX_EPOCH + Duration::from_millis(self.since as u64));
+    pub(crate) fn entry(&self) -> Participant {
+        let entry =
+            Participant::new(&*self.label).since(SystemTime::UNIX_EPOCH + Duration::from_millis(self.since as u64));
         let entry = entry.mode(self.mode);
         match self.token {
             Some(number) => entry.token(token(number)),

@@ -95,7 +95,7 @@ impl Attempt<'_> {
                 None => Contention::unknown().waiters(queued),
             };
             // A nap of one lease: no wait rests on its watches alone.
-            return Ok(Ok(Claimed::Waiting(Waiting::new(Place::new(path), who).look_again(session.timeout()))));
+            return Ok(Ok(Claimed::Waiting(Waiting::new(Place::new(path), who).retry_after(session.timeout()))));
         }
         self.hold(&entry, again && !trying && is_awaited(own.mode)).await
     }

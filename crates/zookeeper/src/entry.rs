@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use leasehold_core::Entry;
+use leasehold_core::Participant;
 use leasehold_core::seam::{Mode, token_of_place};
 use zookeeper_client::{Client, MultiReadResult, MultiReader, Stat};
 
@@ -62,12 +62,12 @@ impl Child {
 
     /// Reads what its node says: the mode, and the rest for people. Only who holds alone can be downgraded, so the mode is news
     /// at the head alone.
-    pub(crate) fn read(&mut self, data: &[u8], stat: &Stat) -> Entry {
+    pub(crate) fn read(&mut self, data: &[u8], stat: &Stat) -> Participant {
         let ours = decode(data);
         if ours.is_some_and(|(mode, _)| mode == "shared") {
             self.mode = Mode::Shared;
         }
-        let entry = ours.map_or_else(Entry::foreign, |(_, label)| Entry::new(label));
+        let entry = ours.map_or_else(Participant::foreign, |(_, label)| Participant::new(label));
         let since = SystemTime::UNIX_EPOCH + Duration::from_millis(stat.ctime.max(0) as u64);
         entry.since(since).token(token_of_place(stat.czxid))
     }

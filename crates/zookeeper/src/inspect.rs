@@ -1,6 +1,6 @@
 //! Looking at lines: `inspect` and `list`.
 
-use leasehold_core::{Entry, Line, Name};
+use leasehold_core::{LockQueue, Name, Participant};
 use zookeeper_client::{MultiReadResult, MultiReader, Stat};
 
 use crate::claim::table::Session;
@@ -10,9 +10,9 @@ use crate::error::Answer;
 use crate::names;
 
 /// See [`Backend::inspect`](leasehold_core::seam::Backend::inspect).
-pub(crate) async fn inspect(session: &Session, name: &Name) -> Answer<Line> {
+pub(crate) async fn inspect(session: &Session, name: &Name) -> Answer<LockQueue> {
     let seen = look(session, &names::node(session.root(), name)).await?;
-    Ok(Line::in_order(seen.into_iter().map(|(child, entry, _)| (child.mode, entry))))
+    Ok(LockQueue::in_order(seen.into_iter().map(|(child, entry, _)| (child.mode, entry))))
 }
 
 /// See [`Backend::list`](leasehold_core::seam::Backend::list). One request for the names, and one for each 128 of those that are
@@ -41,7 +41,7 @@ pub(crate) async fn list(session: &Session, prefix: &str, after: Option<&Name>, 
 }
 
 /// A line, and what its nodes say.
-pub(crate) async fn look(session: &Session, parent: &str) -> Answer<Vec<(Child, Entry, Stat)>> {
+pub(crate) async fn look(session: &Session, parent: &str) -> Answer<Vec<(Child, Participant, Stat)>> {
     let client = session.connected().await?;
     client.sync(parent).await?;
     let line = line(&client, parent).await?;

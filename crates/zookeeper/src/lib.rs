@@ -45,7 +45,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait};
-use leasehold_core::{DEFAULT_TTL, Fairness, Fencing, FencingToken, Guarantees, Line, Name, Result};
+use leasehold_core::{DEFAULT_TTL, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 
 use crate::claim::table::Claims;
 use crate::client::Sessions;
@@ -107,7 +107,7 @@ impl Backend for ZooKeeper {
         }
     }
 
-    async fn inspect(&self, name: &Name) -> Result<Line> {
+    async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         let session = self.sessions.any().await?;
         session.limited(inspect::inspect(&session, name)).await.map_err(reading)
     }

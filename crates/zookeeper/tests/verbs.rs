@@ -167,7 +167,7 @@ async fn what_is_not_there_is_empty_and_what_is_not_ours_is_said() {
         let client = client(&server).await;
         let raw = zookeeper_client::Client::connect(server.addr()).await.unwrap();
         let anyone = zookeeper_client::Acls::anyone_all();
-        assert_eq!(client.inspect(&"none".into()).await.unwrap(), leasehold_core::Line::default());
+        assert_eq!(client.inspect(&"none".into()).await.unwrap(), leasehold_core::LockQueue::default());
         assert!(!client.evict(&"none".into(), FencingToken::new(256)).await.unwrap());
         // A parent that can have no children.
         let ephemeral = zookeeper_client::CreateMode::Ephemeral.with_acls(anyone);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::seam::{
     Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Moment, Notifier, Place, Renewal, Subscription, async_trait,
 };
-use leasehold::{FencingToken, Guarantees, Line, Name, Result};
+use leasehold::{FencingToken, Guarantees, LockQueue, Name, Result};
 
 /// The batches of one client so far: how long each took, and of how many places.
 pub(super) type Batches = Arc<Mutex<Vec<(Duration, usize)>>>;
@@ -49,7 +49,7 @@ impl Backend for Counting {
         self.inner.release_after(claim, place, rest).await
     }
 
-    async fn inspect(&self, name: &Name) -> Result<Line> {
+    async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         self.inner.inspect(name).await
     }
 

@@ -413,7 +413,7 @@ impl Players<'_> {
         let look = async {
             loop {
                 let line = self.stage.store(1).lock(name(at)).inspect().await;
-                let label = |e: &leasehold_core::Entry| e.label.clone().unwrap_or_default();
+                let label = |e: &leasehold_core::Participant| e.label.clone().unwrap_or_default();
                 last = line.ok().map(|line| {
                     let holders = line.holders.iter().map(|e| (e.token.map_or(0, |token| token.get()), label(e)));
                     let mut holders: Vec<_> = holders.collect();

@@ -10,7 +10,7 @@ use leasehold_core::seam::{
     Backend, Claim, ClaimId, Claimed, ClaimedAll, Grant, LeaseRef, Moment, Notifier, Place, Renewal, Subscription,
     Validity, WaitPolicy, Waiting, async_trait,
 };
-use leasehold_core::{Contention, Fencing, FencingToken, Guarantees, Line, Loss, Name, Result};
+use leasehold_core::{Contention, Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result};
 
 use crate::defect::Defect;
 use crate::leases::{as_said, lease};
@@ -140,7 +140,7 @@ impl Broken {
             return Claimed::Busy(waiting.who);
         }
         if self.is(Defect::RestsOnItsNotifications) {
-            waiting.look_again = Some(Duration::from_secs(3600));
+            waiting.retry_after = Some(Duration::from_secs(3600));
         }
         if is_new
             && (self.is(Defect::ServesTheLastFirst)
@@ -341,7 +341,7 @@ impl Backend for Broken {
         self.lapse(claim, place, rest).await
     }
 
-    async fn inspect(&self, name: &Name) -> Result<Line> {
+    async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         let mut line = self.world.memory().inspect(&self.encoded(name)).await?;
         for entry in line.holders.iter_mut().chain(&mut line.waiters) {
             entry.label = entry.label.take().map(|label| without_id(&label));

@@ -61,8 +61,8 @@ impl Broken {
         let line = self.world.memory().inspect(&self.encoded(&claim.name)).await.ok()?;
         let waits = line.waiters.iter().any(|e| e.label.as_deref().and_then(id_of) == Some(claim.id));
         let place = Place::new(claim.id.to_string());
-        let look_again = Duration::from_millis(20);
-        waits.then(|| Claimed::Waiting(Waiting::new(place, Contention::unknown()).look_again(look_again)))
+        let retry_after = Duration::from_millis(20);
+        waits.then(|| Claimed::Waiting(Waiting::new(place, Contention::unknown()).retry_after(retry_after)))
     }
 
     /// Just before the holder dies of whom this newest waiter knows, it goes before all others.

@@ -248,7 +248,7 @@ fn a_place_in_line_outlives_a_runtime_that_is_not_driven() {
     let script = script.claims(move |claim, _| {
         // A store that says when it is worth to ask again: when the holder's lease ends.
         std::future::ready(Ok(match claims.claim(&claim) {
-            Claimed::Waiting(waiting) => Claimed::Waiting(waiting.look_again(TTL * 100)),
+            Claimed::Waiting(waiting) => Claimed::Waiting(waiting.retry_after(TTL * 100)),
             granted => granted,
         }))
     });

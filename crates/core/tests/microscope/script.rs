@@ -10,7 +10,9 @@ use leasehold_core::seam::{
     Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, Grant, LeaseRef, Moment, Notifier, Place, Renewal,
     Subscription, Validity, VirtualClock, Waiting, async_trait,
 };
-use leasehold_core::{Contention, Error, ErrorKind, Fairness, FencingToken, Guarantees, Line, Name, Result, Store};
+use leasehold_core::{
+    Contention, Error, ErrorKind, Fairness, FencingToken, Guarantees, LockQueue, Name, Result, Store,
+};
 use tokio::sync::watch;
 
 /// The lease of these tests; a third and a sixth of it are whole.
@@ -133,7 +135,7 @@ pub(crate) struct Script {
     release: Hook<Claim, ()>,
     /// A script without it cannot.
     lapse: Option<Hook<Claim, ()>>,
-    look: Hook<Name, Line>,
+    look: Hook<Name, LockQueue>,
     close: Hook<(), ()>,
 }
 
@@ -159,7 +161,7 @@ impl Script {
             renew_batch: usize::MAX,
             release: Box::new(|_, _| ready(Ok(())).boxed()),
             lapse: None,
-            look: Box::new(|_, _| ready(Ok(Line::default())).boxed()),
+            look: Box::new(|_, _| ready(Ok(LockQueue::default())).boxed()),
             close: Box::new(|(), _| ready(Ok(())).boxed()),
         }
     }
@@ -212,7 +214,7 @@ impl Script {
 
     pub(crate) fn looks<F>(self, hook: impl Fn(Name, usize) -> F + Send + Sync + 'static) -> Script
     where
-        F: Future<Output = Result<Line>> + Send + 'static,
+        F: Future<Output = Result<LockQueue>> + Send + 'static,
     {
         Script { look: Box::new(move |name, n| hook(name, n).boxed()), ..self }
     }
@@ -295,7 +297,7 @@ impl Backend for Watched {
         hook(claim.clone(), n).await
     }
 
-    async fn inspect(&self, name: &Name) -> Result<Line> {
+    async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         let n = self.0.log.looks();
         self.0.write(Call::Look(name.clone()));
         (self.0.look)(name.clone(), n).await

@@ -7,7 +7,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use leasehold_core::seam::{Backend, Claim, Claimed, Clock, LeaseRef, Notifier, Renewal, VirtualClock};
 use leasehold_core::{
     Acquire, Contention, DistributedLock, Election, Error, FenceGate, Fenced, FencingToken, Guarantees, Guard, Held,
-    Leader, Leadership, Lease, Line, Lock, Loss, Lost, MultiGuard, MultiLock, Name, Observer, Options, Owner,
+    Leader, Leadership, Lease, Lock, LockQueue, Loss, Lost, MultiGuard, MultiLock, Name, Observer, Options, Owner,
     RunOutcome, RwLock, Semaphore, Store,
 };
 
@@ -38,7 +38,7 @@ fn types_go_everywhere() {
     everywhere::<FencingToken>();
     everywhere::<Error>();
     everywhere::<Contention>();
-    everywhere::<Line>();
+    everywhere::<LockQueue>();
     everywhere::<Guarantees>();
     everywhere::<RunOutcome<()>>();
     everywhere::<Notifier>();

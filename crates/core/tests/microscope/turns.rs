@@ -1,7 +1,7 @@
 //! Turns of a `fast` lock among the tasks of one client: nobody waits behind a hold that has gone.
 
 use leasehold_core::seam::{Claim, Claimed};
-use leasehold_core::{Contention, Entry, ErrorKind, FencingToken, Line, Loss};
+use leasehold_core::{Contention, ErrorKind, FencingToken, LockQueue, Loss, Participant};
 
 use crate::script::{Call, Script, TTL, driven, error, granted, in_time, ms, settle};
 
@@ -81,8 +81,9 @@ async fn only_the_turn_that_is_can_be_evicted() {
         let (script, _time, log) = Script::new();
         let notifier = script.notifier();
         let script = script.claims(async |claim, n| Ok(turns(&claim, n)));
-        let script = script
-            .looks(async |_, _| Ok(Line::new(vec![Entry::new("task 1").token(FencingToken::new(1))], Vec::new())));
+        let script = script.looks(async |_, _| {
+            Ok(LockQueue::new(vec![Participant::new("task 1").token(FencingToken::new(1))], Vec::new()))
+        });
         let store = script.store();
         let lock = |task: usize| store.lock("a").fast().label(format!("task {task}"));
         let first = lock(1).acquire().await.unwrap();

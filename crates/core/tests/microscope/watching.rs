@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_core::seam::{Notifier, VirtualClock};
-use leasehold_core::{Entry, ErrorKind, FencingToken, Line, Name, Observer, Store};
+use leasehold_core::{ErrorKind, FencingToken, LockQueue, Name, Observer, Participant, Store};
 
 use crate::script::{Log, Script, TTL, driven, error, in_time, ms, settle};
 
@@ -17,9 +17,9 @@ impl Throne {
         *self.0.lock().unwrap() = vec![(value.to_owned(), token)];
     }
 
-    fn line(&self) -> Line {
-        let entry = |(value, token): &(String, u64)| Entry::new(value.clone()).token(FencingToken::new(*token));
-        Line::new(self.0.lock().unwrap().iter().map(entry).collect(), Vec::new())
+    fn line(&self) -> LockQueue {
+        let entry = |(value, token): &(String, u64)| Participant::new(value.clone()).token(FencingToken::new(*token));
+        LockQueue::new(self.0.lock().unwrap().iter().map(entry).collect(), Vec::new())
     }
 }
 
@@ -144,7 +144,9 @@ async fn it_bears_with_a_store_in_trouble_for_one_lease() {
     let store = script
         .looks(|_, n| async move {
             match n {
-                0 | 60.. => Ok(Line::new(vec![Entry::new("x").token(FencingToken::new(n as u64))], Vec::new())),
+                0 | 60.. => {
+                    Ok(LockQueue::new(vec![Participant::new("x").token(FencingToken::new(n as u64))], Vec::new()))
+                }
                 _ => error(ErrorKind::Unavailable),
             }
         })
@@ -164,7 +166,8 @@ async fn it_bears_with_a_store_in_trouble_for_one_lease() {
 #[tokio::test]
 async fn what_will_not_get_better_is_said_at_once() {
     let (script, _time, log) = Script::new();
-    let store = script.looks(|_, n| async move { if n == 0 { Ok(Line::default()) } else { error(ErrorKind::Denied) } });
+    let store =
+        script.looks(|_, n| async move { if n == 0 { Ok(LockQueue::default()) } else { error(ErrorKind::Denied) } });
     let mut observer = store.store().election("a").observe().await.unwrap();
     assert_eq!(in_time(observer.changed()).await.unwrap_err().kind(), ErrorKind::Denied);
     assert_eq!(log.looks(), 2);
@@ -173,6 +176,6 @@ async fn what_will_not_get_better_is_said_at_once() {
 #[tokio::test]
 async fn another_tools_entry_leads_nobody() {
     let (script, _time, _log) = Script::new();
-    let store = script.looks(|_, _| async { Ok(Line::new(vec![Entry::foreign()], Vec::new())) }).store();
+    let store = script.looks(|_, _| async { Ok(LockQueue::new(vec![Participant::foreign()], Vec::new())) }).store();
     assert_eq!(store.election("a").leader().await.unwrap(), None);
 }
