@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::backoff::{Backoff, jittered};
 use crate::candidate::{Answer, Candidate, Woken};
 use crate::claim::{Claim, WaitPolicy};
+use crate::claim_state::{ClaimState, Granted};
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
@@ -17,7 +18,6 @@ use crate::events;
 use crate::grant::Claimed;
 use crate::guard::Guard;
 use crate::queue::Contention;
-use crate::standing::{Granted, Standing};
 
 /// How much longer than its deadline a bounded acquire may take: one last look at the store.
 const LAST_LOOK: Duration = Duration::from_millis(40);
@@ -78,7 +78,7 @@ impl Wait {
 }
 
 /// A hold that no guard has yet, and what is known of its grant.
-pub(crate) type Taken = (Arc<Standing>, Granted);
+pub(crate) type Taken = (Arc<ClaimState>, Granted);
 
 /// Takes the lock. The caller holds what comes back: renewed, listened for, and not yet given to a guard. `troubled_since`:
 /// from when on the store is known to have answered nobody.
@@ -95,9 +95,9 @@ pub(crate) async fn acquire(
     }
     let mut candidate = Candidate::new(client, claim, Vec::new());
     let granted = pursue(&mut candidate, wait, max_hold, troubled_since).await?;
-    let standing = candidate.standing.clone();
+    let state = candidate.state.clone();
     candidate.succeed();
-    Ok((standing, granted))
+    Ok((state, granted))
 }
 
 /// Takes all of these in one step, or none. They are tries: `wait` is for a store that does not answer. An error comes with
@@ -112,10 +112,10 @@ pub(crate) async fn acquire_all(
     client.ready().map_err(|e| (0, e))?;
     let mut candidate = Candidate::new(client, first, others);
     let granted = pursue(&mut candidate, wait, max_hold, None).await.map_err(|e| (candidate.refused, e))?;
-    let mut taken = vec![(candidate.standing.clone(), granted)];
-    for (i, standing) in candidate.others.iter().enumerate() {
-        let granted = standing.take(max_hold).ok_or_else(|| (i + 1, too_slow()))?;
-        taken.push((standing.clone(), granted));
+    let mut taken = vec![(candidate.state.clone(), granted)];
+    for (i, state) in candidate.others.iter().enumerate() {
+        let granted = state.take(max_hold).ok_or_else(|| (i + 1, too_slow()))?;
+        taken.push((state.clone(), granted));
     }
     candidate.succeed();
     Ok(taken)
@@ -133,7 +133,7 @@ async fn pursue(
     troubled_since: Option<Moment>,
 ) -> Result<Granted> {
     let client = candidate.client;
-    let (started, ttl) = (client.clock.now(), candidate.standing.claim.ttl);
+    let (started, ttl) = (client.clock.now(), candidate.state.claim.ttl);
     let (deadline, patience) = match wait {
         Wait::Try => (None, ttl / 3),
         Wait::For(d) => (Some(started + d), Duration::MAX),
@@ -151,32 +151,32 @@ async fn pursue(
                 if grant.validity.until(candidate.stamp) <= client.clock.now() =>
             {
                 // It took longer to hear of the grant than it lasts.
-                candidate.standing.wait_at(grant.place);
+                candidate.state.wait_at(grant.place);
                 nap = Some(trouble.met(too_slow(), client.clock.now(), patience, &mut backoff)?);
             }
-            Answer::Landed(Ok(Claimed::Granted(grant))) => candidate.standing.grant(grant, candidate.stamp),
+            Answer::Landed(Ok(Claimed::Granted(grant))) => candidate.state.grant(grant, candidate.stamp),
             Answer::Landed(Ok(Claimed::Busy(by))) => {
                 candidate.left_nothing();
                 return Err(Error::contended(by));
             }
             Answer::Landed(Ok(Claimed::Waiting(waiting))) if matches!(wait, Wait::Try) => {
-                candidate.standing.wait_at(waiting.place);
+                candidate.state.wait_at(waiting.place);
                 return Err(Error::contended(waiting.who));
             }
             Answer::Landed(Ok(Claimed::Waiting(waiting))) => {
                 if who.is_none() {
-                    events::waiting(&candidate.standing.claim, &waiting);
+                    events::waiting(&candidate.state.claim, &waiting);
                 }
                 trouble = Trouble::default();
                 backoff = Backoff::for_retries(random.fork());
-                candidate.standing.wait_at(waiting.place);
-                client.keep(&candidate.standing);
+                candidate.state.wait_at(waiting.place);
+                client.keep(&candidate.state);
                 // A store that says nothing is asked again once per lease: no wait rests on its notifications alone.
                 nap = Some(waiting.retry_after.unwrap_or_else(|| jittered(ttl, &mut random)));
                 who = Some(waiting.who);
             }
             Answer::Landed(Err(e)) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) => {
-                events::claim_failed(&candidate.standing.claim, &e);
+                events::claim_failed(&candidate.state.claim, &e);
                 nap = Some(trouble.met(e, client.clock.now(), patience, &mut backoff)?);
             }
             // It was not sent in time.
@@ -188,18 +188,18 @@ async fn pursue(
         match candidate.wait(next, deadline).await {
             Woken::Again => {}
             Woken::Granted => {
-                if let Some(granted) = candidate.standing.take(max_hold) {
-                    events::acquired(&candidate.standing.claim, granted.token, client.clock.now().since(started));
+                if let Some(granted) = candidate.state.take(max_hold) {
+                    events::acquired(&candidate.state.claim, granted.token, client.clock.now().since(started));
                     return Ok(granted);
                 }
             }
             Woken::Late => {
                 // One last look, so that a lock freed just now is not missed by a hair.
                 if let Answer::Landed(Ok(Claimed::Granted(grant))) = candidate.claim(last_look, in_line).await {
-                    candidate.standing.grant(grant, candidate.stamp);
+                    candidate.state.grant(grant, candidate.stamp);
                 }
-                let Some(granted) = candidate.standing.take(max_hold) else { return Err(trouble.or_timed_out(who)) };
-                events::acquired(&candidate.standing.claim, granted.token, client.clock.now().since(started));
+                let Some(granted) = candidate.state.take(max_hold) else { return Err(trouble.or_timed_out(who)) };
+                events::acquired(&candidate.state.claim, granted.token, client.clock.now().since(started));
                 return Ok(granted);
             }
         }

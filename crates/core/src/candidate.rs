@@ -5,20 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::claim::Claim;
+use crate::claim_state::{Change, ClaimState};
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grant::{Claimed, ClaimedAll};
 use crate::lane::Slot;
 use crate::release::{Flight, Landed, Release};
-use crate::standing::{Look, Standing};
 
 /// A claim on its way. Whatever it has left in the store when it is dropped is withdrawn in the background.
 pub(crate) struct Candidate<'a> {
     pub(crate) client: &'a Arc<Client>,
-    pub(crate) standing: Arc<Standing>,
+    pub(crate) state: Arc<ClaimState>,
     /// Those that are claimed together with it, all or none.
-    pub(crate) others: Vec<Arc<Standing>>,
+    pub(crate) others: Vec<Arc<ClaimState>>,
     /// Which of them all the latest refusal was about.
     pub(crate) refused: usize,
     /// The request that is out, if one is.
@@ -46,32 +46,32 @@ pub(crate) enum Woken {
 
 impl<'a> Candidate<'a> {
     pub(crate) fn new(client: &'a Arc<Client>, claim: Claim, others: Vec<Claim>) -> Candidate<'a> {
-        let standing = |claim| {
-            let standing = Arc::new(Standing::new(Arc::new(claim), client.clock.clone()));
+        let state = |claim| {
+            let state = Arc::new(ClaimState::new(Arc::new(claim), client.clock.clone()));
             // The listener is open before the claim is sent.
-            client.notifier.listen(standing.claim.id, standing.clone());
-            standing
+            client.notifier.listen(state.claim.id, state.clone());
+            state
         };
-        let (standing, others) = (standing(claim), others.into_iter().map(standing).collect());
+        let (state, others) = (state(claim), others.into_iter().map(state).collect());
         let stamp = client.clock.now();
         let (flight, refused) = (None, 0);
-        Candidate { client, standing, others, refused, flight, stamp, traces: false, doubt: false, held: false }
+        Candidate { client, state, others, refused, flight, stamp, traces: false, doubt: false, held: false }
     }
 
-    fn all(&self) -> impl Iterator<Item = &Arc<Standing>> {
-        std::iter::once(&self.standing).chain(&self.others)
+    fn all(&self) -> impl Iterator<Item = &Arc<ClaimState>> {
+        std::iter::once(&self.state).chain(&self.others)
     }
 
     /// The request that says it all. It is one of so many of this client for as long as it is under way.
     fn request(&self, slot: Slot) -> Flight {
-        let (backend, claim) = (self.client.backend.clone(), self.standing.claim.clone());
+        let (backend, claim) = (self.client.backend.clone(), self.state.claim.clone());
         if self.others.is_empty() {
             return Flight::new(async move {
                 let _slot = slot;
                 backend.claim(&claim).await.map(Landed::One)
             });
         }
-        let claims: Vec<Claim> = self.all().map(|standing| (*standing.claim).clone()).collect();
+        let claims: Vec<Claim> = self.all().map(|state| (*state.claim).clone()).collect();
         Flight::new(async move {
             let _slot = slot;
             backend.claim_all(&claims).await.map(Landed::All)
@@ -81,7 +81,7 @@ impl<'a> Candidate<'a> {
     /// Sends the claim (again), when its turn has come among those of this client, and waits for the answer. At the deadline
     /// the request stays in flight. `patience`: for how long it waits for its turn while the store answers nobody.
     pub(crate) async fn claim(&mut self, deadline: Option<Moment>, patience: Duration) -> Answer {
-        let lane = &self.client.lanes[usize::from(self.standing.place().is_some())];
+        let lane = &self.client.lanes[usize::from(self.state.place().is_some())];
         let slot = match self.client.open() {
             Ok(()) => lane.enter(deadline, patience).await,
             Err(closed) => Err(closed),
@@ -93,7 +93,7 @@ impl<'a> Candidate<'a> {
         };
         self.stamp = self.client.clock.now();
         // An answer that comes after the lease would be worth nothing.
-        let limit = self.stamp + self.standing.claim.ttl;
+        let limit = self.stamp + self.state.claim.ttl;
         let until = deadline.map_or(limit, |deadline| deadline.min(limit));
         let traces_before = std::mem::replace(&mut self.traces, true);
         let request = self.request(slot);
@@ -143,7 +143,7 @@ impl<'a> Candidate<'a> {
         let all = grants.len() == self.all().count();
         let mut grants = grants.into_iter();
         let first = grants.next().filter(|_| all);
-        self.others.iter().zip(grants).for_each(|(standing, grant)| standing.grant(grant, self.stamp));
+        self.others.iter().zip(grants).for_each(|(state, grant)| state.grant(grant, self.stamp));
         let internal = || Error::new(ErrorKind::Internal, "the store did not answer for each name");
         first.map(Claimed::Granted).ok_or_else(internal)
     }
@@ -151,13 +151,13 @@ impl<'a> Candidate<'a> {
     /// Waits for a grant, a notification, the nap's end or the deadline.
     pub(crate) async fn wait(&mut self, nap: Option<Moment>, deadline: Option<Moment>) -> Woken {
         loop {
-            let changed = self.standing.changed.notified();
+            let changed = self.state.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            match self.look() {
-                Look::Granted => return Woken::Granted,
-                Look::Notified => return Woken::Again,
-                Look::Nothing => {}
+            match self.take_change() {
+                Change::Granted => return Woken::Granted,
+                Change::Notified => return Woken::Again,
+                Change::Unchanged => {}
             }
             let now = self.client.clock.now();
             if deadline.is_some_and(|at| at <= now) {
@@ -176,11 +176,11 @@ impl<'a> Candidate<'a> {
     }
 
     /// They are granted when each of them is.
-    fn look(&self) -> Look {
-        let others = self.others.iter().all(|standing| standing.look() == Look::Granted);
-        match self.standing.look() {
-            Look::Granted if !others => Look::Nothing,
-            look => look,
+    fn take_change(&self) -> Change {
+        let others = self.others.iter().all(|state| state.take_change() == Change::Granted);
+        match self.state.take_change() {
+            Change::Granted if !others => Change::Unchanged,
+            change => change,
         }
     }
 
@@ -191,7 +191,7 @@ impl<'a> Candidate<'a> {
 
     /// From here on the caller answers for them, and the keeper renews them.
     pub(crate) fn succeed(mut self) {
-        self.all().for_each(|standing| self.client.keep(standing));
+        self.all().for_each(|state| self.client.keep(state));
         self.held = true;
     }
 }
@@ -201,7 +201,7 @@ impl Drop for Candidate<'_> {
         if self.held {
             return;
         }
-        self.all().for_each(|standing| self.client.forget(standing));
+        self.all().for_each(|state| self.client.forget(state));
         if self.traces {
             let flight = self.flight.take();
             self.client.release(Release { flight, ..Release::of(self.all()) });

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::backend::Backend;
+use crate::claim_state::ClaimState;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events;
@@ -18,7 +19,6 @@ use crate::keeper::{Keeper, Work};
 use crate::lane::Lane;
 use crate::notifier::Notifier;
 use crate::release::Release;
-use crate::standing::Standing;
 use crate::sync::locked;
 use crate::thread::OwnThread;
 
@@ -103,8 +103,8 @@ impl Client {
     }
 
     /// Renews this standing from now on, until it is forgotten or lost.
-    pub(crate) fn keep(&self, standing: &Arc<Standing>) {
-        let must_wake = self.keeper.keep(standing);
+    pub(crate) fn keep(&self, state: &Arc<ClaimState>) {
+        let must_wake = self.keeper.keep(state);
         if self.open().is_err() {
             // It came just after `close` had ended all others.
             self.end_all(false);
@@ -114,14 +114,14 @@ impl Client {
     }
 
     /// The end of this standing has changed.
-    pub(crate) fn reschedule(&self, standing: &Standing) {
-        self.keeper.reschedule(standing);
+    pub(crate) fn reschedule(&self, state: &ClaimState) {
+        self.keeper.reschedule(state);
     }
 
     /// Stops renewing and listening.
-    pub(crate) fn forget(&self, standing: &Standing) {
-        self.notifier.unlisten(standing.claim.id);
-        self.keeper.forget(standing.claim.id);
+    pub(crate) fn forget(&self, state: &ClaimState) {
+        self.notifier.unlisten(state.claim.id);
+        self.keeper.forget(state.claim.id);
     }
 
     /// Withdraws in the background, retried until done or the lease has run out.
@@ -135,30 +135,30 @@ impl Client {
     }
 
     /// Releases with effect at `at`: the store lets it end by itself then, or the keeper renews it until then.
-    pub(crate) fn release_at(&self, standing: &Arc<Standing>, at: Moment) {
+    pub(crate) fn release_at(&self, state: &Arc<ClaimState>, at: Moment) {
         let lapses = self.guarantees.min_hold_outlives_process;
-        self.keeper.release_at(standing, at, lapses);
+        self.keeper.release_at(state, at, lapses);
         if lapses {
-            self.work(Work::Lapse(standing.clone(), at));
+            self.work(Work::Lapse(state.clone(), at));
         } else {
             self.wake_keeper();
         }
     }
 
     /// The same, and waits for the store's word. It goes on in the background if that fails or its future is dropped.
-    pub(crate) async fn release_at_now(self: &Arc<Self>, standing: &Arc<Standing>, at: Moment) -> Result<()> {
+    pub(crate) async fn release_at_now(self: &Arc<Self>, state: &Arc<ClaimState>, at: Moment) -> Result<()> {
         if !self.guarantees.min_hold_outlives_process {
-            self.release_at(standing, at);
+            self.release_at(state, at);
             return Ok(());
         }
-        self.keeper.release_at(standing, at, true);
-        let mut pending = Pending { client: self, work: Some(Work::Lapse(standing.clone(), at)) };
+        self.keeper.release_at(state, at, true);
+        let mut pending = Pending { client: self, work: Some(Work::Lapse(state.clone(), at)) };
         self.ready()?;
-        match self.ask(self.keeper.ask_to_lapse(standing, at)).await {
-            Ok(()) => self.keeper.has_lapsed(standing),
-            Err(e) if e.kind().is_final() => self.keeper.outlives_nothing(standing),
+        match self.ask(self.keeper.ask_to_lapse(state, at)).await {
+            Ok(()) => self.keeper.has_lapsed(state),
+            Err(e) if e.kind().is_final() => self.keeper.outlives_nothing(state),
             Err(e) => {
-                events::release_unknown(&standing.claim, &e);
+                events::release_unknown(&state.claim, &e);
                 return Err(e);
             }
         }
@@ -167,18 +167,18 @@ impl Client {
     }
 
     /// One withdrawal, waited for; the rest is done in the background if it fails or its future is dropped.
-    pub(crate) async fn release_now(self: &Arc<Self>, standing: &Arc<Standing>) -> Result<()> {
-        self.forget(standing);
-        let mut pending = Pending { client: self, work: Some(Work::Withdraw(Release::of([standing]))) };
-        let place = standing.place();
-        match self.ask(self.backend.release(&standing.claim, place.as_ref())).await {
+    pub(crate) async fn release_now(self: &Arc<Self>, state: &Arc<ClaimState>) -> Result<()> {
+        self.forget(state);
+        let mut pending = Pending { client: self, work: Some(Work::Withdraw(Release::of([state]))) };
+        let place = state.place();
+        match self.ask(self.backend.release(&state.claim, place.as_ref())).await {
             Ok(()) => {
                 pending.work = None;
-                events::released(&standing.claim);
+                events::released(&state.claim);
                 Ok(())
             }
             Err(e) => {
-                events::release_unknown(&standing.claim, &e);
+                events::release_unknown(&state.claim, &e);
                 Err(e)
             }
         }

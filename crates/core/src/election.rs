@@ -132,7 +132,7 @@ impl Leadership {
         self.check()?;
         let hold = &self.0.held().0;
         let value = checked_value(value.into().into()).map_err(|e| e.with_name(&hold.name))?;
-        hold.standing.relabel(value);
+        hold.state.relabel(value);
         hold.claim_again().await
     }
 

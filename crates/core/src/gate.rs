@@ -10,6 +10,7 @@ use tokio::task::coop::consume_budget;
 
 use crate::acquire::Wait;
 use crate::claim::Mode;
+use crate::claim_state::{ClaimState, Granted};
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
@@ -17,7 +18,6 @@ use crate::guard::Guard;
 use crate::hold::Hold;
 use crate::name::Name;
 use crate::queue::Contention;
-use crate::standing::{Granted, Standing};
 use crate::sync::locked;
 use crate::token::FencingToken;
 
@@ -236,23 +236,23 @@ impl Turn {
 
     /// Passes the claim to the next local task; gives the turn back if it must go to the store instead: nobody waits here,
     /// others have waited long enough, or too little of the lease is left.
-    pub(crate) fn pass(self, client: &Arc<Client>, standing: &Arc<Standing>) -> Option<Turn> {
+    pub(crate) fn pass(self, client: &Arc<Client>, state: &Arc<ClaimState>) -> Option<Turn> {
         let now = client.clock.now();
-        let ttl = standing.ttl();
+        let ttl = state.ttl();
         let may_pass = self.taken + 1 < self.turns
             && now.since(self.began) < ttl
-            && standing.loss().is_none()
-            && standing.lease_left() > ttl / 3;
+            && state.loss().is_none()
+            && state.lease_left() > ttl / 3;
         if !may_pass {
             return Some(self);
         }
         let Some(Waiter { tell, turn: words }) = self.lead.next_waiter(false) else { return Some(self) };
-        standing.next_turn(words.max_hold);
-        client.reschedule(standing);
+        state.next_turn(words.max_hold);
+        client.reschedule(state);
         let turn = Turn { taken: self.taken + 1, ..self };
         turn.is_of(words.label);
         let not_before = words.min_hold.map(|min| now + min);
-        let hold = Hold::new(client.clone(), standing.clone(), words.name, turn.token(), not_before).in_turn(turn);
+        let hold = Hold::new(client.clone(), state.clone(), words.name, turn.token(), not_before).in_turn(turn);
         // A guard that nobody takes any more is dropped here, and so ends its turn.
         drop(tell.send(Word::Turn(Guard::new(hold))));
         None

@@ -68,23 +68,23 @@ impl Guard {
     pub async fn downgrade(&self) -> Result<()> {
         let _one_at_a_time = self.share.downgrading.lock().await;
         self.check()?;
-        let Hold { standing, name, .. } = &*self.share.held.0;
+        let Hold { state, name, .. } = &*self.share.held.0;
         let invalid = |text: &str| Err(Error::new(ErrorKind::Invalid, text).with_name(name));
-        let before = standing.mode();
+        let before = state.mode();
         if matches!(before, Mode::Permits { .. }) {
             return invalid("a semaphore's permits cannot be shared");
         }
         // First of all nobody of this owner enters to write any more: whoever did before is counted.
-        standing.count_as_shared(true);
+        state.count_as_shared(true);
         if before == Mode::Exclusive && Arc::strong_count(&self.share) > 1 {
-            standing.count_as_shared(false);
+            state.count_as_shared(false);
             return invalid("other guards of this owner count on an exclusive hold");
         }
         // Nor does another task of this process take an exclusive turn of it.
         drop(self.share.held.0.take_turn());
         let done = self.share.held.0.claim_again().await;
         if done.as_ref().is_err_and(|e| !e.kind().may_have_been_executed()) {
-            standing.count_as_shared(before == Mode::Shared);
+            state.count_as_shared(before == Mode::Shared);
         }
         done
     }
@@ -107,21 +107,21 @@ impl Guard {
         let Some(mut share) = Arc::into_inner(self.share) else { return verdict };
         share.answered = true;
         let held = &share.held;
-        let Hold { client, standing, name, not_before, .. } = &*held.0;
+        let Hold { client, state, name, not_before, .. } = &*held.0;
         let ended = held.0.end();
         let later = not_before.filter(|at| *at > client.clock.now());
         match (ended, later) {
             (Loss::Released, Some(at)) => {
                 // Nobody here takes a turn of it any more: whoever waits goes to the store.
                 drop(held.0.take_turn());
-                client.release_at_now(standing, at).await.map_err(|e| e.with_name(name))?;
+                client.release_at_now(state, at).await.map_err(|e| e.with_name(name))?;
             }
             (Loss::Released, None) => {
                 if let Some(turn) = held.0.take_turn() {
                     // A task of this process gets it, or whoever waits here goes to the store.
-                    let Some(_leaves) = turn.pass(client, standing) else { return Ok(()) };
+                    let Some(_leaves) = turn.pass(client, state) else { return Ok(()) };
                 }
-                client.release_now(standing).await.map_err(|e| e.with_name(name))?;
+                client.release_now(state).await.map_err(|e| e.with_name(name))?;
             }
             (loss, _) => {
                 give_back(&held.0);
@@ -169,13 +169,13 @@ impl Drop for Share {
 
 /// Gives the lock to the next task of this process, or back to the store in the background: at once, or after `min_hold`.
 fn give_back(hold: &Hold) {
-    let Hold { client, standing, not_before, .. } = hold;
+    let Hold { client, state, not_before, .. } = hold;
     let turn = hold.take_turn();
-    if let Some(at) = not_before.filter(|at| *at > client.clock.now() && standing.loss().is_none()) {
-        client.release_at(standing, at);
-    } else if turn.is_none_or(|turn| turn.pass(client, standing).is_some()) {
-        client.forget(standing);
-        client.release(Release::of([standing]));
+    if let Some(at) = not_before.filter(|at| *at > client.clock.now() && state.loss().is_none()) {
+        client.release_at(state, at);
+    } else if turn.is_none_or(|turn| turn.pass(client, state).is_some()) {
+        client.forget(state);
+        client.release(Release::of([state]));
     }
 }
 

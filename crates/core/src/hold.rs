@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use crate::claim_state::ClaimState;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, Result};
@@ -11,14 +12,13 @@ use crate::gate::Turn;
 use crate::grant::Claimed;
 use crate::loss::{Loss, Lost};
 use crate::name::Name;
-use crate::standing::Standing;
 use crate::sync::locked;
 use crate::token::FencingToken;
 
 /// One turn of one granted claim. It ends when its guard is released, or with the claim.
 pub(crate) struct Hold {
     pub(crate) client: Arc<Client>,
-    pub(crate) standing: Arc<Standing>,
+    pub(crate) state: Arc<ClaimState>,
     /// As the user wrote it.
     pub(crate) name: Name,
     pub(crate) token: FencingToken,
@@ -36,18 +36,18 @@ pub(crate) type TurnSlot = Arc<Mutex<Option<Turn>>>;
 impl Hold {
     pub(crate) fn new(
         client: Arc<Client>,
-        standing: Arc<Standing>,
+        state: Arc<ClaimState>,
         name: Name,
         token: FencingToken,
         not_before: Option<Moment>,
     ) -> Hold {
-        Hold { client, standing, name, token, not_before, ended: OnceLock::new(), turn: TurnSlot::default() }
+        Hold { client, state, name, token, not_before, ended: OnceLock::new(), turn: TurnSlot::default() }
     }
 
     pub(crate) fn in_turn(self, turn: Turn) -> Hold {
         let before = locked(&self.turn).replace(turn);
         drop(before);
-        self.standing.in_turn(self.turn.clone());
+        self.state.in_turn(self.turn.clone());
         self
     }
 
@@ -60,23 +60,23 @@ impl Hold {
             return Some(*ended);
         }
         // Terminal for this turn too, whatever becomes of the claim.
-        self.standing.loss().map(|loss| *self.ended.get_or_init(|| loss))
+        self.state.loss().map(|loss| *self.ended.get_or_init(|| loss))
     }
 
     /// Asks the store for this hold once more, with its mode and label of now: the answer extends it, or says that it is gone.
     pub(crate) async fn claim_again(&self) -> Result<()> {
-        let Hold { client, standing, name, .. } = self;
+        let Hold { client, state, name, .. } = self;
         let stamp = client.clock.now();
-        match client.ask(client.backend.claim(&standing.again())).await.map_err(|e| e.with_name(name))? {
+        match client.ask(client.backend.claim(&state.again())).await.map_err(|e| e.with_name(name))? {
             Claimed::Granted(grant) => {
-                standing.grant(grant, stamp);
-                if standing.loss().is_some() {
+                state.grant(grant, stamp);
+                if state.loss().is_some() {
                     // It was gone, and the question took a new one, which nobody holds: it goes before we say so.
-                    standing.end_turns();
-                    let _ = client.release_now(standing).await;
+                    state.end_turns();
+                    let _ = client.release_now(state).await;
                 }
             }
-            Claimed::Waiting(_) | Claimed::Busy(_) => standing.lose(Loss::Gone),
+            Claimed::Waiting(_) | Claimed::Busy(_) => state.lose(Loss::Gone),
         }
         self.verdict()
     }
@@ -91,7 +91,7 @@ impl Hold {
     /// Ends this turn and says what its end was: `Released` if it was good up to now.
     pub(crate) fn end(&self) -> Loss {
         let loss = self.loss().unwrap_or_else(|| *self.ended.get_or_init(|| Loss::Released));
-        self.standing.changed.notify_waiters();
+        self.state.changed.notify_waiters();
         loss
     }
 }
@@ -163,10 +163,10 @@ macro_rules! looks {
                 self.$($held)+.0.token
             }
             fn full_name(&self) -> &crate::Name {
-                &self.$($held)+.0.standing.claim.name
+                &self.$($held)+.0.state.claim.name
             }
             fn place(&self) -> Option<crate::seam::Place> {
-                self.$($held)+.0.standing.place()
+                self.$($held)+.0.state.place()
             }
         }
     };
@@ -182,14 +182,14 @@ impl Held {
     }
 
     pub(crate) fn time_left(&self) -> Duration {
-        if self.0.loss().is_some() { Duration::ZERO } else { self.0.standing.remaining() }
+        if self.0.loss().is_some() { Duration::ZERO } else { self.0.state.remaining() }
     }
 
     pub(crate) fn watch(&self) -> Lost {
         let hold = self.0.clone();
         Lost::new(async move {
             loop {
-                let changed = hold.standing.changed.notified();
+                let changed = hold.state.changed.notified();
                 tokio::pin!(changed);
                 changed.as_mut().enable();
                 if let Some(loss) = hold.loss() {

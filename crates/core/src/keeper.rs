@@ -9,6 +9,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::backend::Backend;
 use crate::claim::ClaimId;
+use crate::claim_state::ClaimState;
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
 use crate::events;
@@ -16,7 +17,6 @@ use crate::grant::Renewal;
 use crate::loss::Loss;
 use crate::notifier::Notifier;
 use crate::release::Release;
-use crate::standing::Standing;
 use crate::sync::locked;
 use attendance::{Attendance, Running};
 use flight::{Flight, Flown};
@@ -53,17 +53,17 @@ impl Keeper {
         Keeper { backend, clock, notifier, random, registry, releasing, attendance, quiet }
     }
 
-    /// Renews `standing` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken.
-    pub(crate) fn keep(&self, standing: &Arc<Standing>) -> bool {
-        let renew_at = self.clock.now() + standing.renew_in();
+    /// Renews `state` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken.
+    pub(crate) fn keep(&self, state: &Arc<ClaimState>) -> bool {
+        let renew_at = self.clock.now() + state.renew_in();
         let mut registry = locked(&self.registry);
-        let at = registry.keep(standing, renew_at);
+        let at = registry.keep(state, renew_at);
         registry.runner.is_none() || registry.sleeps_past(at)
     }
 
-    /// Looks again at when `standing` comes up: its end has changed.
-    pub(crate) fn reschedule(&self, standing: &Standing) {
-        locked(&self.registry).schedule(standing.claim.id);
+    /// Looks again at when `state` comes up: its end has changed.
+    pub(crate) fn reschedule(&self, state: &ClaimState) {
+        locked(&self.registry).schedule(state.claim.id);
         self.wake();
     }
 
@@ -73,37 +73,37 @@ impl Keeper {
     }
 
     /// Keeps it until `at`, and releases it then. `lapsing`: the store is asked meanwhile to let it end by itself.
-    pub(crate) fn release_at(&self, standing: &Arc<Standing>, at: Moment, lapsing: bool) {
-        self.keep(standing);
+    pub(crate) fn release_at(&self, state: &Arc<ClaimState>, at: Moment, lapsing: bool) {
+        self.keep(state);
         let mut registry = locked(&self.registry);
-        if let Some(kept) = registry.kept.get_mut(&standing.claim.id) {
+        if let Some(kept) = registry.kept.get_mut(&state.claim.id) {
             kept.release_at = Some(at);
             kept.lapsing = lapsing;
         }
-        registry.schedule(standing.claim.id);
+        registry.schedule(state.claim.id);
     }
 
     /// One attempt to let a hold end at that moment without us.
-    pub(crate) async fn ask_to_lapse(&self, standing: &Standing, at: Moment) -> Result<()> {
-        let (claim, place) = (standing.now(), standing.place());
+    pub(crate) async fn ask_to_lapse(&self, state: &ClaimState, at: Moment) -> Result<()> {
+        let (claim, place) = (state.now(), state.place());
         self.backend.release_after(&claim, place.as_ref(), at.since(self.clock.now())).await
     }
 
     /// The store lets it end by itself: nothing renews it any more.
-    pub(crate) fn has_lapsed(&self, standing: &Standing) {
-        self.notifier.unlisten(standing.claim.id);
-        self.forget(standing.claim.id);
+    pub(crate) fn has_lapsed(&self, state: &ClaimState) {
+        self.notifier.unlisten(state.claim.id);
+        self.forget(state.claim.id);
         self.tell_if_quiet();
-        events::lapses(&standing.claim);
+        events::lapses(&state.claim);
     }
 
     /// It is renewed as ever: the store does not let holds end by themselves.
-    pub(crate) fn outlives_nothing(&self, standing: &Standing) {
+    pub(crate) fn outlives_nothing(&self, state: &ClaimState) {
         let mut registry = locked(&self.registry);
-        if let Some(kept) = registry.kept.get_mut(&standing.claim.id) {
+        if let Some(kept) = registry.kept.get_mut(&state.claim.id) {
             kept.lapsing = false;
         }
-        registry.schedule(standing.claim.id);
+        registry.schedule(state.claim.id);
         drop(registry);
         self.wake();
     }
@@ -149,18 +149,18 @@ impl Keeper {
     /// that is within its `min_hold` goes on, unless that is to end `too`.
     pub(crate) fn end_all(&self, min_hold_too: bool) {
         let mut registry = locked(&self.registry);
-        let ends = |standing: &Arc<Standing>| {
-            min_hold_too || registry.kept.get(&standing.claim.id).is_none_or(|kept| kept.release_at.is_none())
+        let ends = |state: &Arc<ClaimState>| {
+            min_hold_too || registry.kept.get(&state.claim.id).is_none_or(|kept| kept.release_at.is_none())
         };
-        let ending: Vec<_> = registry.standings().into_iter().filter(ends).collect();
-        let gone: Vec<_> = ending.iter().map(|standing| registry.remove(standing.claim.id)).collect();
+        let ending: Vec<_> = registry.states().into_iter().filter(ends).collect();
+        let gone: Vec<_> = ending.iter().map(|state| registry.remove(state.claim.id)).collect();
         drop(registry);
-        for Kept { standing, lapsing, .. } in gone.iter().flatten() {
-            self.notifier.unlisten(standing.claim.id);
-            standing.lose(Loss::Gone);
+        for Kept { state, lapsing, .. } in gone.iter().flatten() {
+            self.notifier.unlisten(state.claim.id);
+            state.lose(Loss::Gone);
             // What the store may have let lapse ends when its min_hold does.
             if !lapsing {
-                self.queue(Work::Withdraw(Release::of([standing])));
+                self.queue(Work::Withdraw(Release::of([state])));
             }
         }
     }
@@ -193,12 +193,12 @@ impl Keeper {
         let early = locked(&self.random).f64() / 20.0;
         let most = self.backend.renew_batch();
         let mut registry = locked(&self.registry);
-        let ended = registry.look(now);
+        let ended = registry.collect_due(now);
         let flights = registry.take_flights(now, early, most, room);
         for Ended { kept, loss } in &ended {
             // A hold that the store may have let lapse by now ends when its min_hold does, not before.
             if !kept.lapsing || *loss == Loss::Released {
-                registry.queue(Work::Withdraw(Release::of([&kept.standing])));
+                registry.queue(Work::Withdraw(Release::of([&kept.state])));
             }
         }
         registry.called = None;
@@ -215,12 +215,12 @@ impl Keeper {
         };
         drop(registry);
         for Ended { kept, loss } in ended {
-            self.notifier.unlisten(kept.standing.claim.id);
+            self.notifier.unlisten(kept.state.claim.id);
             if loss != Loss::Released {
-                kept.standing.lose(loss);
-                events::lost(&kept.standing.claim, loss);
+                kept.state.lose(loss);
+                events::lost(&kept.state.claim, loss);
             }
-            kept.standing.end_turns();
+            kept.state.end_turns();
         }
         plan
     }
@@ -244,7 +244,7 @@ impl Keeper {
             Ok(all) => all.into_iter(),
             Err(e) => {
                 if let Some(first) = passengers.first().filter(|_| !late) {
-                    events::renewal_unknown(&first.standing.claim, &e);
+                    events::renewal_unknown(&first.state.claim, &e);
                 }
                 Vec::new().into_iter()
             }
@@ -255,17 +255,17 @@ impl Keeper {
         let mut registry = locked(&self.registry);
         registry.moved = Some(now);
         for (passenger, renewed) in passengers.iter().zip(renewed) {
-            registry.landed(passenger.standing.claim.id, sent, now, early, renewed);
-            let slow = now.since(passenger.due_since) > passenger.standing.ttl() / 3;
+            registry.landed(passenger.state.claim.id, sent, now, early, renewed);
+            let slow = now.since(passenger.due_since) > passenger.state.ttl() / 3;
             if slow && slowest.is_none_or(|other| passenger.due_since < other.due_since) {
                 slowest = Some(passenger);
             }
         }
-        let slowest = slowest.filter(|passenger| registry.warns(now, passenger.standing.ttl()));
+        let slowest = slowest.filter(|passenger| registry.warns(now, passenger.state.ttl()));
         let holds = registry.holds;
         drop(registry);
-        if let Some(Passenger { standing, due_since, .. }) = slowest {
-            events::renewals_slow(&standing.claim, holds, now.since(*due_since), standing.ttl());
+        if let Some(Passenger { state, due_since, .. }) = slowest {
+            events::renewals_slow(&state.claim, holds, now.since(*due_since), state.ttl());
         }
     }
 
@@ -278,10 +278,10 @@ impl Keeper {
     fn late(&self, flight: &Flight) {
         let now = self.clock.now();
         let mut registry = locked(&self.registry);
-        flight.passengers.iter().for_each(|passenger| registry.overdue(passenger.standing.claim.id, now));
+        flight.passengers.iter().for_each(|passenger| registry.overdue(passenger.state.claim.id, now));
         drop(registry);
         if let Some(first) = flight.passengers.first() {
-            events::renewal_unknown(&first.standing.claim, &flight::no_answer());
+            events::renewal_unknown(&first.state.claim, &flight::no_answer());
         }
     }
 
@@ -301,13 +301,13 @@ impl Keeper {
 }
 
 /// Takes in the answer about one, and says if it was renewed.
-fn taken_in(Passenger { standing, lease, .. }: &Passenger, answer: Option<Renewal>, sent: Moment) -> bool {
+fn taken_in(Passenger { state, lease, .. }: &Passenger, answer: Option<Renewal>, sent: Moment) -> bool {
     match answer {
-        Some(Renewal::Renewed(validity)) => standing.extend(validity, sent),
-        Some(Renewal::Granted(grant)) => standing.grant(grant, sent),
-        Some(Renewal::Lost(loss)) => standing.lose_lease(lease.token, loss),
+        Some(Renewal::Renewed(validity)) => state.extend(validity, sent),
+        Some(Renewal::Granted(grant)) => state.grant(grant, sent),
+        Some(Renewal::Lost(loss)) => state.lose_lease(lease.token, loss),
         Some(Renewal::Unknown(e)) => {
-            events::renewal_unknown(&standing.claim, &e);
+            events::renewal_unknown(&state.claim, &e);
             return false;
         }
         None => return false,

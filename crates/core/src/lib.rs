@@ -2,7 +2,7 @@
 //! [`seam::Backend`], and core does the rest.
 //!
 //! In reading order: a [`Store`] makes a [`Lock`]; its acquire loop (`acquire`) sends a claim through the seam and waits
-//! for notifications; where the claim stands is one shared truth (`standing`), from which validity is computed; the `keeper`
+//! for notifications; where the claim stands is one shared truth (`state`), from which validity is computed; the `keeper`
 //! renews it and says when it has run out; a [`Guard`] is its one owner, [`Held`] a look at it, [`Lost`] its end.
 
 mod acquire;
@@ -13,6 +13,7 @@ mod backoff;
 pub mod blocking;
 mod candidate;
 mod claim;
+mod claim_state;
 mod client;
 mod clock;
 mod election;
@@ -39,7 +40,6 @@ mod queue;
 mod release;
 mod rw_lock;
 mod semaphore;
-mod standing;
 mod store;
 mod sync;
 mod system;

@@ -174,10 +174,10 @@ impl Lock {
             // It was asked for one lease. Whoever leads next asks, and does not wait for as long again.
             lead.troubled_since.get_or_insert(started);
         }
-        let (standing, granted) = acquired?;
+        let (state, granted) = acquired?;
         let now = client.clock.now();
         let not_before = words.min_hold.map(|min| now + min);
-        let hold = Hold::new(client.clone(), standing, self.name.clone(), granted.token, not_before);
+        let hold = Hold::new(client.clone(), state, self.name.clone(), granted.token, not_before);
         Ok(Guard::new(match lead {
             Some(lead) => hold.in_turn(lead.first_turn(&granted, label, now)),
             None => hold,

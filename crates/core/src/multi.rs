@@ -126,8 +126,8 @@ impl MultiLock {
         let taken = acquire_all(client, one, others, wait, words.max_hold).await;
         let taken = taken.map_err(|(at, e)| e.with_name(self.names.get(at).unwrap_or(first)))?;
         let not_before = words.min_hold.map(|min| client.clock.now() + min);
-        let guard = |(name, (standing, granted)): (&Name, Taken)| {
-            Guard::new(Hold::new(client.clone(), standing, name.clone(), granted.token, not_before))
+        let guard = |(name, (state, granted)): (&Name, Taken)| {
+            Guard::new(Hold::new(client.clone(), state, name.clone(), granted.token, not_before))
         };
         Ok(MultiGuard { guards: self.names.iter().zip(taken).map(guard).collect() })
     }

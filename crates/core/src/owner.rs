@@ -41,7 +41,7 @@ impl Owner {
             Wait::For(d) => client.within(d, entry.lock()).await.ok_or_else(|| someone(ErrorKind::TimedOut))?,
         };
         if let Some(share) = hold.upgrade().filter(|share| share.held.is_valid()) {
-            let held = share.held.0.standing.mode();
+            let held = share.held.0.state.mode();
             if held != lock.mode() && held != Mode::Exclusive {
                 let text = format!("this owner holds it as {held:?} and cannot enter as {:?}", lock.mode());
                 return Err(Error::new(ErrorKind::Invalid, text));

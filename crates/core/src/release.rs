@@ -14,11 +14,11 @@ use tokio::task::JoinSet;
 use crate::backend::Backend;
 use crate::backoff::Backoff;
 use crate::claim::{Claim, Place};
+use crate::claim_state::ClaimState;
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::events;
 use crate::grant::{Claimed, ClaimedAll};
-use crate::standing::Standing;
 
 /// A runtime that has not begun to go on with a request for so long is not driven any more.
 const STALL: Duration = Duration::from_millis(500);
@@ -93,9 +93,9 @@ impl Landed {
 }
 
 impl Release {
-    pub(crate) fn of<'a>(standings: impl IntoIterator<Item = &'a Arc<Standing>>) -> Release {
-        let claim = |standing: &Arc<Standing>| (standing.claim.clone(), standing.place());
-        Release { claims: standings.into_iter().map(claim).collect(), flight: None }
+    pub(crate) fn of<'a>(states: impl IntoIterator<Item = &'a Arc<ClaimState>>) -> Release {
+        let claim = |state: &Arc<ClaimState>| (state.claim.clone(), state.place());
+        Release { claims: states.into_iter().map(claim).collect(), flight: None }
     }
 }
 

@@ -38,7 +38,7 @@ impl Flight {
 
     /// Waits for the answer: for a sixth of the shortest lease, and then for as long as it may still be worth something.
     pub(super) async fn fly(mut self, clock: &Clock) -> Flown {
-        let leases = || self.passengers.iter().map(|passenger| passenger.standing.ttl());
+        let leases = || self.passengers.iter().map(|passenger| passenger.state.ttl());
         let limit = if self.late {
             leases().max().unwrap_or_default()
         } else {

@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 
 use super::work::Work;
 use crate::claim::{ClaimId, LeaseRef};
+use crate::claim_state::ClaimState;
 use crate::clock::Moment;
 use crate::loss::Loss;
-use crate::standing::Standing;
 
 /// The key of what waits no longer.
 const AT_ONCE: Moment = Moment::from_nanos(0);
@@ -46,7 +46,7 @@ pub(super) struct Registry {
 }
 
 pub(super) struct Kept {
-    pub(super) standing: Arc<Standing>,
+    pub(super) state: Arc<ClaimState>,
     is_hold: bool,
     renewal: Renewing,
     /// How many requests that ask for it are unanswered, and when the latest was sent.
@@ -71,7 +71,7 @@ enum Renewing {
 
 /// One renewal of a request.
 pub(super) struct Passenger {
-    pub(super) standing: Arc<Standing>,
+    pub(super) state: Arc<ClaimState>,
     pub(super) lease: LeaseRef,
     /// Since when it was to be sent.
     pub(super) due_since: Moment,
@@ -84,10 +84,10 @@ pub(super) struct Ended {
 }
 
 impl Kept {
-    fn new(standing: Arc<Standing>, renew_at: Moment) -> Kept {
+    fn new(state: Arc<ClaimState>, renew_at: Moment) -> Kept {
         let renewal = Renewing::At(renew_at);
         Kept {
-            standing,
+            state,
             is_hold: false,
             renewal,
             in_flight: 0,
@@ -101,7 +101,7 @@ impl Kept {
 
     /// When a third of its lease is left that was asked for at `asked`.
     fn third_left_at(&self, asked: Moment) -> Moment {
-        self.standing.lease_ends(asked).before(self.standing.ttl() / 3)
+        self.state.lease_ends(asked).before(self.state.ttl() / 3)
     }
 }
 
@@ -116,9 +116,9 @@ impl Registry {
     }
 
     /// Keeps this one from now on, and says when it comes up. One that is kept already stays as it is.
-    pub(super) fn keep(&mut self, standing: &Arc<Standing>, renew_at: Moment) -> Moment {
-        let id = standing.claim.id;
-        self.kept.entry(id).or_insert_with(|| Kept::new(standing.clone(), renew_at));
+    pub(super) fn keep(&mut self, state: &Arc<ClaimState>, renew_at: Moment) -> Moment {
+        let id = state.claim.id;
+        self.kept.entry(id).or_insert_with(|| Kept::new(state.clone(), renew_at));
         self.schedule(id)
     }
 
@@ -126,7 +126,7 @@ impl Registry {
     pub(super) fn schedule(&mut self, id: ClaimId) -> Moment {
         let never = Moment::from_nanos(u64::MAX);
         let Some(kept) = self.kept.get_mut(&id) else { return never };
-        let ends = kept.standing.ends();
+        let ends = kept.state.ends();
         if ends.is_some() && !std::mem::replace(&mut kept.is_hold, true) {
             self.holds += 1;
         }
@@ -134,9 +134,9 @@ impl Registry {
             // What is to lapse soon is renewed only if the store does not answer that.
             Renewing::At(at) if kept.lapsing => (at.max(kept.third_left_at(at)), None),
             Renewing::At(at) if kept.in_flight > 0 => (at, None),
-            Renewing::At(at) => (at, Some(at.before(kept.standing.ttl() / 6))),
+            Renewing::At(at) => (at, Some(at.before(kept.state.ttl() / 6))),
             // If nothing moves it waits no longer for others.
-            Renewing::Due(_, at) => (self.moved.map_or(at, |moved| at.max(moved + kept.standing.ttl() / 6)), None),
+            Renewing::Due(_, at) => (self.moved.map_or(at, |moved| at.max(moved + kept.state.ttl() / 6)), None),
         };
         let at = [kept.release_at, ends].into_iter().flatten().fold(asks, Moment::min);
         replace(&mut self.agenda, &mut kept.at, Some(at), id);
@@ -159,7 +159,7 @@ impl Registry {
 
     /// Takes out whatever was lost, or has come to the end of its `min_hold`, and makes due what is to be renewed now: with
     /// everything that would be soon, so that the renewals of one client fall together.
-    pub(super) fn look(&mut self, now: Moment) -> Vec<Ended> {
+    pub(super) fn collect_due(&mut self, now: Moment) -> Vec<Ended> {
         let mut ended = Vec::new();
         let mut any_due = false;
         while let Some(&(at, id)) = self.agenda.first().filter(|(at, _)| *at <= now) {
@@ -167,7 +167,7 @@ impl Registry {
             let Some(kept) = self.kept.get_mut(&id) else { continue };
             kept.at = None;
             let released = kept.release_at.filter(|at| *at <= now).map(|_| Loss::Released);
-            if let Some(loss) = kept.standing.loss_by(now).or(released) {
+            if let Some(loss) = kept.state.loss_by(now).or(released) {
                 ended.extend(self.remove(id).map(|kept| Ended { kept, loss }));
                 continue;
             }
@@ -231,36 +231,36 @@ impl Registry {
 
     fn board(&mut self, id: ClaimId, now: Moment, early: f64) -> Option<Passenger> {
         let kept = self.kept.get_mut(&id)?;
-        let (standing, due_since) = (
-            kept.standing.clone(),
+        let (state, due_since) = (
+            kept.state.clone(),
             match kept.renewal {
                 Renewing::Due(since, _) => since,
                 Renewing::At(_) => now,
             },
         );
         // After a loss no renewal is sent; one that was lost just now comes up again at once, to be given up.
-        let lost = standing.loss_by(now).is_some();
-        let lease = standing.lease().filter(|_| !lost);
+        let lost = state.loss_by(now).is_some();
+        let lease = state.lease().filter(|_| !lost);
         let again = match kept.in_flight {
             _ if lost => Duration::ZERO,
-            0 => standing.renew_every().mul_f64(1.0 - early),
-            _ => standing.ttl() / 6,
+            0 => state.renew_every().mul_f64(1.0 - early),
+            _ => state.ttl() / 6,
         };
         kept.renewal = Renewing::At(now + again);
         kept.in_flight += usize::from(lease.is_some());
         kept.sent = Some(now);
         self.schedule(id);
-        lease.map(|lease| Passenger { standing, lease, due_since })
+        lease.map(|lease| Passenger { state, lease, due_since })
     }
 
     /// A request that asked for this one was answered, or never will be.
     pub(super) fn landed(&mut self, id: ClaimId, sent: Moment, now: Moment, early: f64, renewed: bool) {
         let Some(kept) = self.kept.get_mut(&id) else { return };
         kept.in_flight = kept.in_flight.saturating_sub(1);
-        let (lost, ttl) = (kept.standing.loss_by(now).is_some(), kept.standing.ttl());
+        let (lost, ttl) = (kept.state.loss_by(now).is_some(), kept.state.ttl());
         // An older request than the latest leaves it to that one when to ask again.
         let latest = renewed && kept.sent.is_none_or(|latest| latest <= sent);
-        let next = sent + kept.standing.renew_every().mul_f64(1.0 - early);
+        let next = sent + kept.state.renew_every().mul_f64(1.0 - early);
         kept.renewal = match kept.renewal {
             Renewing::At(_) if lost => Renewing::At(now),
             Renewing::At(_) if latest => Renewing::At(next),
@@ -278,7 +278,7 @@ impl Registry {
     pub(super) fn overdue(&mut self, id: ClaimId, now: Moment) {
         let Some(kept) = self.kept.get_mut(&id) else { return };
         if let Renewing::At(at) = kept.renewal {
-            kept.renewal = Renewing::At(at.min(now + kept.standing.ttl() / 6));
+            kept.renewal = Renewing::At(at.min(now + kept.state.ttl() / 6));
         }
         self.schedule(id);
     }
@@ -359,8 +359,8 @@ impl Registry {
         }
     }
 
-    pub(super) fn standings(&self) -> Vec<Arc<Standing>> {
-        self.kept.values().map(|kept| kept.standing.clone()).collect()
+    pub(super) fn states(&self) -> Vec<Arc<ClaimState>> {
+        self.kept.values().map(|kept| kept.state.clone()).collect()
     }
 }
 

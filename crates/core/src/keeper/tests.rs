@@ -5,37 +5,37 @@ use std::time::Duration;
 
 use super::registry::Registry;
 use crate::claim::{Claim, Mode, Place, WaitPolicy};
+use crate::claim_state::ClaimState;
 use crate::clock::{Clock, VirtualClock};
 use crate::grant::Grant;
 use crate::loss::Loss;
-use crate::standing::Standing;
 use crate::token::FencingToken;
 
 const TTL: Duration = Duration::from_secs(6);
 
-fn standing(clock: &Clock, ttl: Duration) -> Arc<Standing> {
+fn state(clock: &Clock, ttl: Duration) -> Arc<ClaimState> {
     let claim = Claim::new("a", Mode::Shared, WaitPolicy::Fair, ttl, "me");
-    Arc::new(Standing::new(Arc::new(claim), clock.clone()))
+    Arc::new(ClaimState::new(Arc::new(claim), clock.clone()))
 }
 
-fn held(clock: &Clock, ttl: Duration) -> Arc<Standing> {
-    let standing = standing(clock, ttl);
-    standing.grant(Grant::new(Place::new("p"), FencingToken::new(1), ttl), clock.now());
-    standing.take(None);
-    standing
+fn held(clock: &Clock, ttl: Duration) -> Arc<ClaimState> {
+    let state = state(clock, ttl);
+    state.grant(Grant::new(Place::new("p"), FencingToken::new(1), ttl), clock.now());
+    state.take(None);
+    state
 }
 
 /// Between the look and the flight a hold may be lost, by a notification or by time. It is not renewed, nor forgotten.
 #[test]
 fn what_is_lost_while_a_batch_is_made_comes_up_again() {
     let clock = VirtualClock::new().clock();
-    let (standing, due) = (held(&clock, TTL), clock.now());
+    let (state, due) = (held(&clock, TTL), clock.now());
     let mut registry = Registry::default();
-    registry.keep(&standing, due);
-    assert!(registry.look(due).is_empty());
-    standing.lose(Loss::Evicted);
+    registry.keep(&state, due);
+    assert!(registry.collect_due(due).is_empty());
+    state.lose(Loss::Evicted);
     assert!(registry.take_flights(due, 0.0, 9, 16).is_empty());
-    assert_eq!(registry.look(due).into_iter().map(|ended| ended.loss).collect::<Vec<_>>(), [Loss::Evicted]);
+    assert_eq!(registry.collect_due(due).into_iter().map(|ended| ended.loss).collect::<Vec<_>>(), [Loss::Evicted]);
 }
 
 #[test]
@@ -43,22 +43,22 @@ fn holds_are_watched_over_and_places_in_line_are_not() {
     let clock = VirtualClock::new().clock();
     let mut registry = Registry::default();
     let [one, two, three] = [(); 3].map(|()| {
-        let standing = standing(&clock, TTL);
-        registry.keep(&standing, clock.now());
-        standing
+        let state = state(&clock, TTL);
+        registry.keep(&state, clock.now());
+        state
     });
     registry.next_wake = Some(clock.now());
     assert!(!registry.sleeps_past(clock.now()), "nobody holds: naps do");
-    for standing in [&one, &two] {
-        standing.grant(Grant::new(Place::new("p"), FencingToken::new(1), TTL), clock.now());
-        standing.take(None);
-        registry.schedule(standing.claim.id);
+    for state in [&one, &two] {
+        state.grant(Grant::new(Place::new("p"), FencingToken::new(1), TTL), clock.now());
+        state.take(None);
+        registry.schedule(state.claim.id);
     }
     assert!(registry.sleeps_past(clock.now()), "a hold began while the keeper napped");
     registry.watching = true;
     assert!(!registry.sleeps_past(clock.now()));
-    let holds = [one, three, two].map(|standing| {
-        assert!(registry.remove(standing.claim.id).is_some());
+    let holds = [one, three, two].map(|state| {
+        assert!(registry.remove(state.claim.id).is_some());
         registry.holds
     });
     assert_eq!(holds, [1, 1, 0]);
@@ -77,14 +77,14 @@ fn flights_go_by_need() {
         kept.push(held(&clock, ttl));
     }
     let renew_at = start + TTL / 3;
-    for standing in &kept {
-        registry.keep(standing, renew_at);
+    for state in &kept {
+        registry.keep(state, renew_at);
     }
     time.advance(TTL / 3);
     let now = clock.now();
-    assert!(registry.look(now).is_empty());
+    assert!(registry.collect_due(now).is_empty());
     let flights = registry.take_flights(now, 0.0, 2, 16);
-    let order: Vec<_> = flights.iter().flatten().map(|passenger| passenger.standing.ttl()).collect();
+    let order: Vec<_> = flights.iter().flatten().map(|passenger| passenger.state.ttl()).collect();
     assert_eq!((flights.len(), order.len()), (16, 32));
     assert!(order.is_sorted(), "{order:?}");
     assert!(registry.take_flights(now, 0.0, 2, 0).is_empty(), "the others wait");
@@ -95,15 +95,15 @@ fn flights_go_by_need() {
     assert!(wakes.is_some_and(|at| (TTL * 3 / 5..TTL * 2 / 3).contains(&at)), "{wakes:?}");
     time.advance(TTL / 3 - Duration::from_millis(100));
     let now = clock.now();
-    assert!(registry.look(now).is_empty());
+    assert!(registry.collect_due(now).is_empty());
     assert!(registry.take_flights(now, 0.0, 9, 0).is_empty());
     registry.moved = Some(now);
     time.advance(Duration::from_millis(90));
     let now = clock.now();
-    assert!(registry.look(now).is_empty());
+    assert!(registry.collect_due(now).is_empty());
     assert!(registry.take_flights(now, 0.0, 9, 0).is_empty());
     time.advance(TTL / 6);
     let now = clock.now();
-    assert!(registry.look(now).is_empty());
+    assert!(registry.collect_due(now).is_empty());
     assert_eq!(registry.take_flights(now, 0.0, 50, 0).iter().flatten().count(), 40);
 }

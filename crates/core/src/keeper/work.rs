@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use super::Keeper;
 use crate::backoff::Backoff;
+use crate::claim_state::ClaimState;
 use crate::clock::Moment;
 use crate::events;
 use crate::release::{Release, withdraw};
-use crate::standing::Standing;
 
 /// It is kept until it is done, so that another runtime can go on with it.
 pub(crate) enum Work {
     Withdraw(Release),
     /// A hold that was given back within its `min_hold`, which ends then.
-    Lapse(Arc<Standing>, Moment),
+    Lapse(Arc<ClaimState>, Moment),
 }
 
 impl Work {
@@ -23,7 +23,7 @@ impl Work {
             Work::Withdraw(Release { claims, flight }) => {
                 Work::Withdraw(Release { claims: claims.clone(), flight: flight.take() })
             }
-            Work::Lapse(standing, at) => Work::Lapse(standing.clone(), *at),
+            Work::Lapse(state, at) => Work::Lapse(state.clone(), *at),
         }
     }
 
@@ -32,25 +32,25 @@ impl Work {
             Work::Withdraw(release) => {
                 withdraw(&*keeper.backend, &keeper.clock, &keeper.releasing, release, random).await;
             }
-            Work::Lapse(standing, at) => lapse(keeper, &standing, at, random).await,
+            Work::Lapse(state, at) => lapse(keeper, &state, at, random).await,
         }
     }
 }
 
 /// Asks until the store answers, or until the end of `min_hold`, when the hold is simply released.
-async fn lapse(keeper: &Keeper, standing: &Arc<Standing>, at: Moment, random: fastrand::Rng) {
+async fn lapse(keeper: &Keeper, state: &Arc<ClaimState>, at: Moment, random: fastrand::Rng) {
     let mut backoff = Backoff::for_retries(random);
-    while keeper.clock.now() < at && standing.loss().is_none() {
+    while keeper.clock.now() < at && state.loss().is_none() {
         let answer = tokio::select! {
             biased;
-            answer = keeper.ask_to_lapse(standing, at) => answer,
+            answer = keeper.ask_to_lapse(state, at) => answer,
             () = keeper.clock.sleep_until(at) => return,
         };
         match answer {
-            Ok(()) => return keeper.has_lapsed(standing),
+            Ok(()) => return keeper.has_lapsed(state),
             // It is renewed until then, as on a store that cannot do this.
-            Err(e) if e.kind().is_final() => return keeper.outlives_nothing(standing),
-            Err(e) => events::release_unknown(&standing.claim, &e),
+            Err(e) if e.kind().is_final() => return keeper.outlives_nothing(state),
+            Err(e) => events::release_unknown(&state.claim, &e),
         }
         keeper.clock.sleep(backoff.next()).await;
     }

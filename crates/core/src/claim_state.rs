@@ -16,7 +16,7 @@ use crate::notifier::{Listener, Notification};
 use crate::sync::locked;
 use crate::token::FencingToken;
 
-pub(crate) struct Standing {
+pub(crate) struct ClaimState {
     pub(crate) claim: Arc<Claim>,
     clock: Clock,
     state: Mutex<State>,
@@ -51,8 +51,8 @@ pub(crate) struct Granted {
     until: Moment,
 }
 
-impl Standing {
-    pub(crate) fn new(claim: Arc<Claim>, clock: Clock) -> Standing {
+impl ClaimState {
+    pub(crate) fn new(claim: Arc<Claim>, clock: Clock) -> ClaimState {
         let (now, changed) = (claim.clone(), Notify::new());
         let state = Mutex::new(State {
             now,
@@ -65,7 +65,7 @@ impl Standing {
             notified: false,
             tell: false,
         });
-        Standing { claim, clock, state, turn: Mutex::default(), changed }
+        ClaimState { claim, clock, state, turn: Mutex::default(), changed }
     }
 
     /// Works on the state of this instant. Loss is decided by time alone as soon as anybody looks, and whoever looks first
@@ -258,23 +258,23 @@ impl Standing {
     }
 
     /// Whether there is something new for the acquire loop; clears the notification.
-    pub(crate) fn look(&self) -> Look {
+    pub(crate) fn take_change(&self) -> Change {
         let mut state = locked(&self.state);
         let notified = std::mem::take(&mut state.notified);
         match (&state.grant, notified) {
-            (Some(_), _) => Look::Granted,
-            (None, true) => Look::Notified,
-            (None, false) => Look::Nothing,
+            (Some(_), _) => Change::Granted,
+            (None, true) => Change::Notified,
+            (None, false) => Change::Unchanged,
         }
     }
 }
 
 /// What the acquire loop sees when it looks.
 #[derive(PartialEq, Eq, Debug)]
-pub(crate) enum Look {
+pub(crate) enum Change {
     Granted,
     Notified,
-    Nothing,
+    Unchanged,
 }
 
 impl State {
@@ -332,7 +332,7 @@ impl State {
     }
 }
 
-impl Listener for Standing {
+impl Listener for ClaimState {
     fn notify(&self, notification: Notification) {
         match notification {
             Notification::Granted(grant) if grant.validity.is_anchored() => {
@@ -360,11 +360,11 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(10);
 
-    fn standing() -> (VirtualClock, Standing) {
+    fn state() -> (VirtualClock, ClaimState) {
         let time = VirtualClock::new();
         let claim = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, TTL, "me");
-        let standing = Standing::new(Arc::new(claim), time.clock());
-        (time, standing)
+        let state = ClaimState::new(Arc::new(claim), time.clock());
+        (time, state)
     }
 
     fn grant(token: u64, since: Moment) -> Grant {
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn loss_is_terminal_even_when_a_renewal_comes_after_all() {
-        let (time, s) = standing();
+        let (time, s) = state();
         s.grant(grant(1, time.clock().now()), time.clock().now());
         assert!(s.take(None).is_some());
         time.advance(TTL);
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn other_terms_of_the_server_shorten_what_was_promised() {
-        let (time, s) = standing();
+        let (time, s) = state();
         let since = time.clock().now();
         s.grant(grant(1, since), since);
         assert!(s.take(None).is_some());
@@ -399,7 +399,7 @@ mod tests {
     #[tokio::test]
     async fn whoever_sees_the_end_first_tells_the_others() {
         for late in 0..3 {
-            let (time, s) = standing();
+            let (time, s) = state();
             s.grant(grant(1, time.clock().now()), time.clock().now());
             s.take(None);
             let told = s.changed.notified();
@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn an_end_of_validity_before_anybody_took_the_grant_is_no_loss() {
-        let (time, s) = standing();
+        let (time, s) = state();
         s.grant(grant(1, time.clock().now()), time.clock().now());
         time.advance(TTL);
         assert!(s.take(None).is_none());
@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn another_token_under_a_guard_means_that_its_own_is_gone() {
-        let (time, s) = standing();
+        let (time, s) = state();
         s.grant(grant(1, time.clock().now()), time.clock().now());
         s.take(None);
         s.grant(grant(2, time.clock().now()), time.clock().now());
@@ -435,7 +435,7 @@ mod tests {
 
     #[test]
     fn a_late_push_of_an_older_grant_changes_nothing() {
-        let (time, s) = standing();
+        let (time, s) = state();
         s.grant(grant(5, time.clock().now()), time.clock().now());
         s.notify(Notification::Granted(grant(4, time.clock().now())));
         assert_eq!(s.take(None).map(|g| g.token.get()), Some(5));
@@ -443,15 +443,15 @@ mod tests {
 
     #[test]
     fn a_push_without_an_instant_is_only_a_notification() {
-        let (_time, s) = standing();
+        let (_time, s) = state();
         s.notify(Notification::Granted(Grant::new(Place::new("p"), FencingToken::new(1), TTL)));
-        assert_eq!(s.look(), Look::Notified);
-        assert_eq!(s.look(), Look::Nothing);
+        assert_eq!(s.take_change(), Change::Notified);
+        assert_eq!(s.take_change(), Change::Unchanged);
     }
 
     #[test]
     fn max_hold_ends_it_whatever_is_renewed() {
-        let (time, s) = standing();
+        let (time, s) = state();
         s.grant(grant(1, time.clock().now()), time.clock().now());
         s.take(Some(Duration::from_secs(3)));
         assert_eq!(s.remaining(), Duration::from_secs(3));
