@@ -13,10 +13,10 @@ use crate::claim_state::ClaimState;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events;
-use crate::gate::Gates;
 use crate::guarantees::Guarantees;
 use crate::keeper::{Keeper, Work};
 use crate::lane::Lane;
+use crate::local_queue::LocalQueues;
 use crate::notifier::Notifier;
 use crate::release::Release;
 use crate::sync::locked;
@@ -30,7 +30,7 @@ pub(crate) struct Client {
     pub(crate) notifier: Notifier,
     pub(crate) clock: Clock,
     pub(crate) guarantees: Guarantees,
-    pub(crate) gates: Gates,
+    pub(crate) local_queues: LocalQueues,
     /// Claims that go to the store for the first time, and those that were answered before: they do not stand behind a crowd.
     pub(crate) lanes: [Arc<Lane>; 2],
     keeper: Arc<Keeper>,
@@ -49,7 +49,7 @@ impl Client {
             notifier: notifier.clone(),
             clock: backend.clock(),
             guarantees,
-            gates: Gates::default(),
+            local_queues: LocalQueues::default(),
             lanes: [(); 2].map(|()| Lane::new(backend.clock())),
             keeper: Arc::new(Keeper::new(backend.clone(), notifier, random.fork())),
             backend,

@@ -10,9 +10,9 @@ use async_trait::async_trait;
 use crate::acquire::{Acquire, Wait, acquire};
 use crate::claim::{Claim, Mode, WaitPolicy};
 use crate::error::{Error, ErrorKind, Result};
-use crate::gate::{Entry, Gates, TurnWords};
 use crate::guard::Guard;
 use crate::hold::{Held, Hold};
+use crate::local_queue::{Handoff, LocalQueues, TurnOptions};
 use crate::name::Name;
 use crate::options::{MAX_VALUE_BYTES, Options, words};
 use crate::owner::Owner;
@@ -138,7 +138,7 @@ impl Lock {
         let client = self.store.client();
         e.with_contention(|who| {
             let full_name = self.store.full_name(&self.name).ok();
-            let turn = full_name.zip(who.token).and_then(|(name, first)| client.gates.whose_turn(&name, first));
+            let turn = full_name.zip(who.token).and_then(|(name, first)| client.local_queues.whose_turn(&name, first));
             if let Some((label, token)) = turn {
                 (who.label, who.token) = (Some(label.to_string()), Some(token));
             }
@@ -155,31 +155,31 @@ impl Lock {
         let label = self.value.clone().map_or(Ok(words.label), checked_value)?;
         let started = client.clock.now();
         // Turns among the tasks of a process are for claims that are alike and alone.
-        let mut lead = if words.policy == WaitPolicy::Fast && self.mode == Mode::Exclusive && self.value.is_none() {
+        let mut claimant = if words.policy == WaitPolicy::Fast && self.mode == Mode::Exclusive && self.value.is_none() {
             let (name, label) = (self.name.clone(), label.clone());
-            let turn = TurnWords { name, label, max_hold: words.max_hold, min_hold: words.min_hold };
-            match Gates::enter(client, (full_name.clone(), self.mode, words.ttl), turn, wait).await? {
-                Entry::Turn(guard) => return Ok(guard),
-                Entry::Lead(lead) => Some(lead),
+            let turn = TurnOptions { name, label, max_hold: words.max_hold, min_hold: words.min_hold };
+            match LocalQueues::enter(client, (full_name.clone(), self.mode, words.ttl), turn, wait).await? {
+                Handoff::Turn(guard) => return Ok(guard),
+                Handoff::Claimant(claimant) => Some(claimant),
             }
         } else {
             None
         };
         let claim = Claim::new(full_name, self.mode, words.policy, words.ttl, &label);
-        let troubled_since = lead.as_ref().and_then(|lead| lead.troubled_since);
+        let troubled_since = claimant.as_ref().and_then(|claimant| claimant.troubled_since);
         let acquired = acquire(client, claim, wait.left(started, client), words.max_hold, troubled_since).await;
-        if let (Err(e), Some(lead), Wait::Forever) = (&acquired, &mut lead, wait)
+        if let (Err(e), Some(claimant), Wait::Forever) = (&acquired, &mut claimant, wait)
             && matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous)
         {
             // It was asked for one lease. Whoever leads next asks, and does not wait for as long again.
-            lead.troubled_since.get_or_insert(started);
+            claimant.troubled_since.get_or_insert(started);
         }
         let (state, granted) = acquired?;
         let now = client.clock.now();
         let not_before = words.min_hold.map(|min| now + min);
         let hold = Hold::new(client.clone(), state, self.name.clone(), granted.token, not_before);
-        Ok(Guard::new(match lead {
-            Some(lead) => hold.in_turn(lead.first_turn(&granted, label, now)),
+        Ok(Guard::new(match claimant {
+            Some(claimant) => hold.in_turn(claimant.first_turn(&granted, label, now)),
             None => hold,
         }))
     }

@@ -117,7 +117,9 @@ impl Store {
         let full = self.full_name(name)?;
         let mut line = self.client.ask(self.client.backend.inspect(&full)).await.map_err(|e| e.with_name(name))?;
         for holder in &mut line.holders {
-            if let Some((label, token)) = holder.token.and_then(|first| self.client.gates.whose_turn(&full, first)) {
+            if let Some((label, token)) =
+                holder.token.and_then(|first| self.client.local_queues.whose_turn(&full, first))
+            {
                 (holder.label, holder.token) = (Some(label.to_string()), Some(token));
             }
         }
@@ -135,7 +137,7 @@ impl Store {
     pub async fn evict(&self, name: impl Into<Name>, token: FencingToken) -> Result<bool> {
         let name = name.into();
         let full = self.full_name(&name)?;
-        if !self.client.gates.may_evict(&full, token) {
+        if !self.client.local_queues.may_evict(&full, token) {
             self.client.ready()?;
             return Ok(false);
         }

@@ -26,12 +26,12 @@ type Key = (Name, Mode, Duration);
 
 /// The gates of one client, one per lock that somebody leads to.
 #[derive(Default)]
-pub(crate) struct Gates(Mutex<HashMap<Key, Gate>>);
+pub(crate) struct LocalQueues(Mutex<HashMap<Key, LocalQueue>>);
 
-/// Who stands behind one gate, and whose turn it is.
+/// Who stands in one local queue, and whose turn it is.
 #[derive(Default)]
-struct Gate {
-    line: VecDeque<Waiter>,
+struct LocalQueue {
+    waiters: VecDeque<Waiter>,
     holder: Option<Holder>,
 }
 
@@ -48,34 +48,28 @@ struct Holder {
 
 /// A task that waits for a turn.
 struct Waiter {
-    tell: oneshot::Sender<Word>,
-    turn: TurnWords,
+    tell: oneshot::Sender<Handoff>,
+    turn: TurnOptions,
 }
 
 /// What a turn takes over from the words of whoever waits for it.
-pub(crate) struct TurnWords {
+pub(crate) struct TurnOptions {
     pub(crate) name: Name,
     pub(crate) label: Arc<str>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Option<Duration>,
 }
 
-/// What a waiting task is told.
-enum Word {
+/// What a task of the queue is given.
+pub(crate) enum Handoff {
     /// Go to the store yourself.
-    Lead(Lead),
+    Claimant(Claimant),
     /// It is your turn.
     Turn(Guard),
 }
 
-/// How a task comes in.
-pub(crate) enum Entry {
-    Lead(Lead),
-    Turn(Guard),
-}
-
-/// The right to claim in the store for everybody behind the gate. Dropped, it goes to the next.
-pub(crate) struct Lead {
+/// The right to claim in the store for everybody in the queue. Dropped, it goes to the next.
+pub(crate) struct Claimant {
     client: Weak<Client>,
     key: Key,
     /// Since when the store has answered nobody who led: the patience of whoever leads next counts from then.
@@ -84,7 +78,7 @@ pub(crate) struct Lead {
 
 /// One turn under a leader's claim.
 pub(crate) struct Turn {
-    lead: Lead,
+    claimant: Claimant,
     first: FencingToken,
     /// How many came before.
     taken: u32,
@@ -92,55 +86,52 @@ pub(crate) struct Turn {
     began: Moment,
 }
 
-impl Gates {
+impl LocalQueues {
     /// Waits for a turn, or for the lead.
-    pub(crate) async fn enter(client: &Arc<Client>, key: Key, turn: TurnWords, wait: Wait) -> Result<Entry> {
+    pub(crate) async fn enter(client: &Arc<Client>, key: Key, turn: TurnOptions, wait: Wait) -> Result<Handoff> {
         // A try that is refused here waits for nothing: one that asks in a loop would never let go of its thread.
         consume_budget().await;
-        let line = {
-            let mut gates = locked(&client.gates.0);
-            match gates.get_mut(&key) {
+        let waiters = {
+            let mut local_queues = locked(&client.local_queues.0);
+            match local_queues.get_mut(&key) {
                 None => {
-                    gates.insert(key.clone(), Gate::default());
+                    local_queues.insert(key.clone(), LocalQueue::default());
                     None
                 }
-                Some(gate) if matches!(wait, Wait::Try) => return Err(gate.refuses(ErrorKind::Contended)),
-                Some(Gate { line, .. }) => {
-                    if line.len() == line.capacity() {
+                Some(queue) if matches!(wait, Wait::Try) => return Err(queue.refuses(ErrorKind::Contended)),
+                Some(LocalQueue { waiters, .. }) => {
+                    if waiters.len() == waiters.capacity() {
                         // Not each time: a long line would be walked by everybody who enters it.
-                        line.retain(|waiter| !waiter.tell.is_closed());
+                        waiters.retain(|waiter| !waiter.tell.is_closed());
                     }
                     let (tell, told) = oneshot::channel();
-                    line.push_back(Waiter { tell, turn });
+                    waiters.push_back(Waiter { tell, turn });
                     Some(told)
                 }
             }
         };
-        let Some(told) = line else {
-            return Ok(Entry::Lead(Lead { client: Arc::downgrade(client), key, troubled_since: None }));
+        let Some(told) = waiters else {
+            return Ok(Handoff::Claimant(Claimant { client: Arc::downgrade(client), key, troubled_since: None }));
         };
-        let late = || match locked(&client.gates.0).get(&key) {
-            Some(gate) => gate.refuses(ErrorKind::TimedOut),
+        let late = || match locked(&client.local_queues.0).get(&key) {
+            Some(queue) => queue.refuses(ErrorKind::TimedOut),
             None => Error::timed_out(Contention::unknown()),
         };
-        let word = match wait {
+        let handoff = match wait {
             Wait::For(limit) => client.within(limit, told).await.ok_or_else(late)?,
             Wait::Forever | Wait::Try => told.await,
         };
-        match word {
-            Ok(Word::Lead(lead)) => Ok(Entry::Lead(lead)),
-            Ok(Word::Turn(guard)) => Ok(Entry::Turn(guard)),
-            Err(_) => Err(Error::closed()),
-        }
+        handoff.map_err(|_| Error::closed())
     }
 }
 
-impl Gates {
+impl LocalQueues {
     /// Whether a hold with this token may be evicted: not if a task of this client holds by a later turn of the same claim.
     /// One that may gets no other turn.
     pub(crate) fn may_evict(&self, name: &Name, token: FencingToken) -> bool {
-        let mut gates = locked(&self.0);
-        let holders = gates.iter_mut().filter(|(key, _)| key.0 == *name).filter_map(|(_, gate)| gate.holder.as_mut());
+        let mut local_queues = locked(&self.0);
+        let holders =
+            local_queues.iter_mut().filter(|(key, _)| key.0 == *name).filter_map(|(_, queue)| queue.holder.as_mut());
         let Some(holder) = holders.into_iter().find(|holder| holder.owns(token)) else { return true };
         holder.is_last |= holder.token == token;
         holder.token == token
@@ -148,8 +139,9 @@ impl Gates {
 
     /// The store knows the first turn of a claim. This is whose turn it is, if it is one of this client.
     pub(crate) fn whose_turn(&self, name: &Name, first: FencingToken) -> Option<(Arc<str>, FencingToken)> {
-        let gates = locked(&self.0);
-        let holders = gates.iter().filter(|(key, _)| key.0 == *name).filter_map(|(_, gate)| gate.holder.as_ref());
+        let local_queues = locked(&self.0);
+        let holders =
+            local_queues.iter().filter(|(key, _)| key.0 == *name).filter_map(|(_, queue)| queue.holder.as_ref());
         let holder = holders.into_iter().find(|holder| holder.first == first)?;
         Some((holder.label.clone(), holder.token))
     }
@@ -161,10 +153,10 @@ impl Holder {
     }
 }
 
-impl Gate {
+impl LocalQueue {
     /// Says who of this process is before whoever asks; while a task of it is on its way to the store, nobody holds yet.
     fn refuses(&self, kind: ErrorKind) -> Error {
-        let waiting = self.line.iter().filter(|waiter| !waiter.tell.is_closed()).count();
+        let waiting = self.waiters.iter().filter(|waiter| !waiter.tell.is_closed()).count();
         let who = match &self.holder {
             Some(Holder { label, token, .. }) => Contention::by(&**label).token(*token),
             None => Contention::by("another task of this process"),
@@ -173,11 +165,11 @@ impl Gate {
     }
 }
 
-impl Lead {
+impl Claimant {
     /// The first turn of what the store granted.
     pub(crate) fn first_turn(mut self, granted: &Granted, label: Arc<str>, now: Moment) -> Turn {
         self.troubled_since = None;
-        let turn = Turn { lead: self, first: granted.token, taken: 0, turns: granted.turns, began: now };
+        let turn = Turn { claimant: self, first: granted.token, taken: 0, turns: granted.turns, began: now };
         turn.is_of(label);
         turn
     }
@@ -185,9 +177,9 @@ impl Lead {
     /// Whose turn it is from now on.
     fn held_by(&self, holder: Option<Holder>) {
         if let Some(client) = self.client.upgrade()
-            && let Some(gate) = locked(&client.gates.0).get_mut(&self.key)
+            && let Some(queue) = locked(&client.local_queues.0).get_mut(&self.key)
         {
-            gate.holder = holder;
+            queue.holder = holder;
         }
     }
 
@@ -195,31 +187,31 @@ impl Lead {
     /// newcomer either is seen here or finds no gate and leads.
     fn next_waiter(&self, and_close: bool) -> Option<Waiter> {
         let client = self.client.upgrade()?;
-        let mut gates = locked(&client.gates.0);
-        let Gate { line, holder } = gates.get_mut(&self.key)?;
+        let mut local_queues = locked(&client.local_queues.0);
+        let LocalQueue { waiters, holder } = local_queues.get_mut(&self.key)?;
         if !and_close && holder.as_ref().is_some_and(|holder| holder.is_last) {
             return None;
         }
-        while let Some(waiter) = line.pop_front() {
+        while let Some(waiter) = waiters.pop_front() {
             if !waiter.tell.is_closed() {
                 return Some(waiter);
             }
         }
         if and_close {
-            gates.remove(&self.key);
+            local_queues.remove(&self.key);
         }
         None
     }
 }
 
-impl Drop for Lead {
+impl Drop for Claimant {
     fn drop(&mut self) {
         if let Some(waiter) = self.next_waiter(true) {
             self.held_by(None);
             let (client, key) = (self.client.clone(), self.key.clone());
-            let lead = Lead { client, key, troubled_since: self.troubled_since };
+            let claimant = Claimant { client, key, troubled_since: self.troubled_since };
             // A word that is not heard any more is dropped here, and so goes on to the one behind.
-            drop(waiter.tell.send(Word::Lead(lead)));
+            drop(waiter.tell.send(Handoff::Claimant(claimant)));
         }
     }
 }
@@ -231,7 +223,7 @@ impl Turn {
 
     fn is_of(&self, label: Arc<str>) {
         let Turn { first, turns, .. } = *self;
-        self.lead.held_by(Some(Holder { label, token: self.token(), first, turns, is_last: false }));
+        self.claimant.held_by(Some(Holder { label, token: self.token(), first, turns, is_last: false }));
     }
 
     /// Passes the claim to the next local task; gives the turn back if it must go to the store instead: nobody waits here,
@@ -246,15 +238,15 @@ impl Turn {
         if !may_pass {
             return Some(self);
         }
-        let Some(Waiter { tell, turn: words }) = self.lead.next_waiter(false) else { return Some(self) };
-        state.next_turn(words.max_hold);
+        let Some(Waiter { tell, turn: options }) = self.claimant.next_waiter(false) else { return Some(self) };
+        state.next_turn(options.max_hold);
         client.reschedule(state);
         let turn = Turn { taken: self.taken + 1, ..self };
-        turn.is_of(words.label);
-        let not_before = words.min_hold.map(|min| now + min);
-        let hold = Hold::new(client.clone(), state.clone(), words.name, turn.token(), not_before).in_turn(turn);
+        turn.is_of(options.label);
+        let not_before = options.min_hold.map(|min| now + min);
+        let hold = Hold::new(client.clone(), state.clone(), options.name, turn.token(), not_before).in_turn(turn);
         // A guard that nobody takes any more is dropped here, and so ends its turn.
-        drop(tell.send(Word::Turn(Guard::new(hold))));
+        drop(tell.send(Handoff::Turn(Guard::new(hold))));
         None
     }
 }
