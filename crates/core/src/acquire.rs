@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::acquisition::{Acquisition, Attempt, Woken};
 use crate::backoff::{Backoff, jittered};
-use crate::candidate::{Answer, Candidate, Woken};
 use crate::claim::{Claim, WaitPolicy};
 use crate::claim_state::{ClaimState, Granted};
 use crate::client::Client;
@@ -93,10 +93,10 @@ pub(crate) async fn acquire(
     if let Wait::Try = wait {
         claim.policy = WaitPolicy::Try;
     }
-    let mut candidate = Candidate::new(client, claim, Vec::new());
-    let granted = pursue(&mut candidate, wait, max_hold, troubled_since).await?;
-    let state = candidate.state.clone();
-    candidate.succeed();
+    let mut acquisition = Acquisition::new(client, claim, Vec::new());
+    let granted = pursue(&mut acquisition, wait, max_hold, troubled_since).await?;
+    let state = acquisition.state.clone();
+    acquisition.succeed();
     Ok((state, granted))
 }
 
@@ -110,14 +110,14 @@ pub(crate) async fn acquire_all(
     max_hold: Option<Duration>,
 ) -> Result<Vec<Taken>, (usize, Error)> {
     client.ready().map_err(|e| (0, e))?;
-    let mut candidate = Candidate::new(client, first, others);
-    let granted = pursue(&mut candidate, wait, max_hold, None).await.map_err(|e| (candidate.refused, e))?;
-    let mut taken = vec![(candidate.state.clone(), granted)];
-    for (i, state) in candidate.others.iter().enumerate() {
+    let mut acquisition = Acquisition::new(client, first, others);
+    let granted = pursue(&mut acquisition, wait, max_hold, None).await.map_err(|e| (acquisition.refused, e))?;
+    let mut taken = vec![(acquisition.state.clone(), granted)];
+    for (i, state) in acquisition.others.iter().enumerate() {
         let granted = state.take(max_hold).ok_or_else(|| (i + 1, too_slow()))?;
         taken.push((state.clone(), granted));
     }
-    candidate.succeed();
+    acquisition.succeed();
     Ok(taken)
 }
 
@@ -127,13 +127,13 @@ fn too_slow() -> Error {
 
 /// Asks, waits and asks again, until the claim is granted and is a hold.
 async fn pursue(
-    candidate: &mut Candidate<'_>,
+    acquisition: &mut Acquisition<'_>,
     wait: Wait,
     max_hold: Option<Duration>,
     troubled_since: Option<Moment>,
 ) -> Result<Granted> {
-    let client = candidate.client;
-    let (started, ttl) = (client.clock.now(), candidate.state.claim.ttl);
+    let client = acquisition.client;
+    let (started, ttl) = (client.clock.now(), acquisition.state.claim.ttl);
     let (deadline, patience) = match wait {
         Wait::Try => (None, ttl / 3),
         Wait::For(d) => (Some(started + d), Duration::MAX),
@@ -146,60 +146,60 @@ async fn pursue(
     let mut who = None;
     loop {
         let mut nap = None;
-        match candidate.claim(last_look, in_line).await {
-            Answer::Landed(Ok(Claimed::Granted(grant)))
-                if grant.validity.until(candidate.stamp) <= client.clock.now() =>
+        match acquisition.claim(last_look, in_line).await {
+            Attempt::Answered(Ok(Claimed::Granted(grant)))
+                if grant.validity.until(acquisition.stamp) <= client.clock.now() =>
             {
                 // It took longer to hear of the grant than it lasts.
-                candidate.state.wait_at(grant.place);
+                acquisition.state.wait_at(grant.place);
                 nap = Some(trouble.met(too_slow(), client.clock.now(), patience, &mut backoff)?);
             }
-            Answer::Landed(Ok(Claimed::Granted(grant))) => candidate.state.grant(grant, candidate.stamp),
-            Answer::Landed(Ok(Claimed::Busy(by))) => {
-                candidate.left_nothing();
+            Attempt::Answered(Ok(Claimed::Granted(grant))) => acquisition.state.grant(grant, acquisition.stamp),
+            Attempt::Answered(Ok(Claimed::Busy(by))) => {
+                acquisition.left_nothing();
                 return Err(Error::contended(by));
             }
-            Answer::Landed(Ok(Claimed::Waiting(waiting))) if matches!(wait, Wait::Try) => {
-                candidate.state.wait_at(waiting.place);
+            Attempt::Answered(Ok(Claimed::Waiting(waiting))) if matches!(wait, Wait::Try) => {
+                acquisition.state.wait_at(waiting.place);
                 return Err(Error::contended(waiting.who));
             }
-            Answer::Landed(Ok(Claimed::Waiting(waiting))) => {
+            Attempt::Answered(Ok(Claimed::Waiting(waiting))) => {
                 if who.is_none() {
-                    events::waiting(&candidate.state.claim, &waiting);
+                    events::waiting(&acquisition.state.claim, &waiting);
                 }
                 trouble = Trouble::default();
                 backoff = Backoff::for_retries(random.fork());
-                candidate.state.wait_at(waiting.place);
-                client.keep(&candidate.state);
+                acquisition.state.wait_at(waiting.place);
+                client.keep(&acquisition.state);
                 // A store that says nothing is asked again once per lease: no wait rests on its notifications alone.
                 nap = Some(waiting.retry_after.unwrap_or_else(|| jittered(ttl, &mut random)));
                 who = Some(waiting.who);
             }
-            Answer::Landed(Err(e)) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) => {
-                events::claim_failed(&candidate.state.claim, &e);
+            Attempt::Answered(Err(e)) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) => {
+                events::claim_failed(&acquisition.state.claim, &e);
                 nap = Some(trouble.met(e, client.clock.now(), patience, &mut backoff)?);
             }
             // It was not sent in time.
-            Answer::Landed(Err(e)) if e.kind() == ErrorKind::TimedOut => return Err(who.map_or(e, Error::timed_out)),
-            Answer::Landed(Err(e)) => return Err(e),
-            Answer::Late => return Err(trouble.or_timed_out(who)),
+            Attempt::Answered(Err(e)) if e.kind() == ErrorKind::TimedOut => return Err(who.map_or(e, Error::timed_out)),
+            Attempt::Answered(Err(e)) => return Err(e),
+            Attempt::Late => return Err(trouble.or_timed_out(who)),
         }
         let next = nap.map(|nap| client.clock.now() + nap);
-        match candidate.wait(next, deadline).await {
+        match acquisition.wait(next, deadline).await {
             Woken::Again => {}
             Woken::Granted => {
-                if let Some(granted) = candidate.state.take(max_hold) {
-                    events::acquired(&candidate.state.claim, granted.token, client.clock.now().since(started));
+                if let Some(granted) = acquisition.state.take(max_hold) {
+                    events::acquired(&acquisition.state.claim, granted.token, client.clock.now().since(started));
                     return Ok(granted);
                 }
             }
             Woken::Late => {
                 // One last look, so that a lock freed just now is not missed by a hair.
-                if let Answer::Landed(Ok(Claimed::Granted(grant))) = candidate.claim(last_look, in_line).await {
-                    candidate.state.grant(grant, candidate.stamp);
+                if let Attempt::Answered(Ok(Claimed::Granted(grant))) = acquisition.claim(last_look, in_line).await {
+                    acquisition.state.grant(grant, acquisition.stamp);
                 }
-                let Some(granted) = candidate.state.take(max_hold) else { return Err(trouble.or_timed_out(who)) };
-                events::acquired(&candidate.state.claim, granted.token, client.clock.now().since(started));
+                let Some(granted) = acquisition.state.take(max_hold) else { return Err(trouble.or_timed_out(who)) };
+                events::acquired(&acquisition.state.claim, granted.token, client.clock.now().since(started));
                 return Ok(granted);
             }
         }

@@ -11,11 +11,11 @@ use tokio::runtime::Handle;
 use crate::backend::Backend;
 use crate::claim_state::ClaimState;
 use crate::clock::{Clock, Moment};
+use crate::concurrency_limit::ConcurrencyLimit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events;
 use crate::guarantees::Guarantees;
 use crate::keeper::{Keeper, Work};
-use crate::lane::Lane;
 use crate::local_queue::LocalQueues;
 use crate::notifier::Notifier;
 use crate::release::Release;
@@ -32,7 +32,7 @@ pub(crate) struct Client {
     pub(crate) guarantees: Guarantees,
     pub(crate) local_queues: LocalQueues,
     /// Claims that go to the store for the first time, and those that were answered before: they do not stand behind a crowd.
-    pub(crate) lanes: [Arc<Lane>; 2],
+    pub(crate) concurrency_limits: [Arc<ConcurrencyLimit>; 2],
     keeper: Arc<Keeper>,
     closed: AtomicBool,
     /// Whether the store's client has ended; locked while somebody sees to it.
@@ -50,7 +50,7 @@ impl Client {
             clock: backend.clock(),
             guarantees,
             local_queues: LocalQueues::default(),
-            lanes: [(); 2].map(|()| Lane::new(backend.clock())),
+            concurrency_limits: [(); 2].map(|()| ConcurrencyLimit::new(backend.clock())),
             keeper: Arc::new(Keeper::new(backend.clone(), notifier, random.fork())),
             backend,
             closed: AtomicBool::new(false),
@@ -188,7 +188,7 @@ impl Client {
     pub(crate) async fn close(&self, limit: Duration) -> Result<()> {
         self.in_a_runtime()?;
         self.closed.store(true, Ordering::Release);
-        self.lanes.iter().for_each(|lane| lane.close());
+        self.concurrency_limits.iter().for_each(|concurrency_limit| concurrency_limit.close());
         // As soon as the store's client ends, others may hold: by then nothing of ours may be valid.
         self.end_all(false);
         let mut ended = self.ended.lock().await;

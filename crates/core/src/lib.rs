@@ -6,16 +6,17 @@
 //! renews it and says when it has run out; a [`Guard`] is its one owner, [`Held`] a look at it, [`Lost`] its end.
 
 mod acquire;
+mod acquisition;
 mod address;
 mod admission;
 mod backend;
 mod backoff;
 pub mod blocking;
-mod candidate;
 mod claim;
 mod claim_state;
 mod client;
 mod clock;
+mod concurrency_limit;
 mod election;
 mod error;
 mod events;
@@ -25,7 +26,6 @@ mod guarantees;
 mod guard;
 mod hold;
 mod keeper;
-mod lane;
 mod lease;
 mod local_queue;
 mod lock;

@@ -206,7 +206,7 @@ fn check_mode(mode: Mode) -> Result<()> {
 
 pub(crate) fn checked_value(value: Arc<str>) -> Result<Arc<str>> {
     if value.len() > MAX_VALUE_BYTES {
-        let text = format!("a candidate's value may have at most {MAX_VALUE_BYTES} bytes");
+        let text = format!("a acquisition's value may have at most {MAX_VALUE_BYTES} bytes");
         return Err(Error::new(ErrorKind::Invalid, text));
     }
     Ok(value)

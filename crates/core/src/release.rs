@@ -27,23 +27,23 @@ const STALL: Duration = Duration::from_millis(500);
 pub(crate) struct Release {
     pub(crate) claims: Vec<(Arc<Claim>, Option<Place>)>,
     /// A request of them that is still unanswered: a release never overtakes its own claim.
-    pub(crate) flight: Option<Flight>,
+    pub(crate) in_flight: Option<InFlight>,
 }
 
 /// A request that claims. It may have timers and connections of the runtime in which it was sent, and is polled in no other:
 /// timers panic once their runtime has ended.
-pub(crate) struct Flight {
+pub(crate) struct InFlight {
     home: Option<Handle>,
-    request: Pin<Box<dyn Future<Output = Result<Landed>> + Send>>,
+    request: Pin<Box<dyn Future<Output = Result<Reply>> + Send>>,
 }
 
-impl Flight {
-    pub(crate) fn new(request: impl Future<Output = Result<Landed>> + Send + 'static) -> Flight {
-        Flight { home: Handle::try_current().ok(), request: Box::pin(request) }
+impl InFlight {
+    pub(crate) fn new(request: impl Future<Output = Result<Reply>> + Send + 'static) -> InFlight {
+        InFlight { home: Handle::try_current().ok(), request: Box::pin(request) }
     }
 
     /// Its answer, in whichever runtime this is asked; `None` if there is none, or its own runtime ends or is not driven.
-    async fn landed(self, clock: &Clock) -> Option<Landed> {
+    async fn answer(self, clock: &Clock) -> Option<Reply> {
         let here = Handle::try_current().ok().map(|here| here.id());
         match self.home.filter(|home| Some(home.id()) != here) {
             None => self.request.await.ok(),
@@ -66,8 +66,8 @@ impl Flight {
 }
 
 /// Where it was sent.
-impl Future for Flight {
-    type Output = Result<Landed>;
+impl Future for InFlight {
+    type Output = Result<Reply>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.request.as_mut().poll(cx)
@@ -75,19 +75,19 @@ impl Future for Flight {
 }
 
 /// What the store answered to a request that claims.
-pub(crate) enum Landed {
+pub(crate) enum Reply {
     One(Claimed),
     All(ClaimedAll),
 }
 
-impl Landed {
+impl Reply {
     /// Where its claims stand now, in their order.
     fn places(self) -> Vec<Place> {
         match self {
-            Landed::One(Claimed::Granted(grant)) => vec![grant.place],
-            Landed::One(Claimed::Waiting(waiting)) => vec![waiting.place],
-            Landed::All(ClaimedAll::Granted(grants)) => grants.into_iter().map(|grant| grant.place).collect(),
-            Landed::One(Claimed::Busy(_)) | Landed::All(ClaimedAll::Busy(..)) => Vec::new(),
+            Reply::One(Claimed::Granted(grant)) => vec![grant.place],
+            Reply::One(Claimed::Waiting(waiting)) => vec![waiting.place],
+            Reply::All(ClaimedAll::Granted(grants)) => grants.into_iter().map(|grant| grant.place).collect(),
+            Reply::One(Claimed::Busy(_)) | Reply::All(ClaimedAll::Busy(..)) => Vec::new(),
         }
     }
 }
@@ -95,7 +95,7 @@ impl Landed {
 impl Release {
     pub(crate) fn of<'a>(states: impl IntoIterator<Item = &'a Arc<ClaimState>>) -> Release {
         let claim = |state: &Arc<ClaimState>| (state.claim.clone(), state.place());
-        Release { claims: states.into_iter().map(claim).collect(), flight: None }
+        Release { claims: states.into_iter().map(claim).collect(), in_flight: None }
     }
 }
 
@@ -107,15 +107,15 @@ pub(crate) async fn withdraw(
     release: Release,
     mut random: fastrand::Rng,
 ) {
-    let Release { mut claims, flight } = release;
-    if let Some(flight) = flight {
+    let Release { mut claims, in_flight } = release;
+    if let Some(in_flight) = in_flight {
         let longest = claims.iter().map(|(claim, _)| claim.ttl).max().unwrap_or_default();
-        let landed = tokio::select! {
+        let reply = tokio::select! {
             biased;
-            landed = flight.landed(clock) => landed,
+            reply = in_flight.answer(clock) => reply,
             () = clock.sleep(longest) => None,
         };
-        let places = landed.map(Landed::places).unwrap_or_default();
+        let places = reply.map(Reply::places).unwrap_or_default();
         claims.iter_mut().zip(places).for_each(|((_, at), place)| *at = Some(place));
     }
     let request = async |claim: &Claim, place: Option<&Place>| {

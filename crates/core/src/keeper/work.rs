@@ -20,8 +20,8 @@ impl Work {
     /// To be done now. A request that is still in flight goes with whoever does it first.
     pub(super) fn begin(&mut self) -> Work {
         match self {
-            Work::Withdraw(Release { claims, flight }) => {
-                Work::Withdraw(Release { claims: claims.clone(), flight: flight.take() })
+            Work::Withdraw(Release { claims, in_flight }) => {
+                Work::Withdraw(Release { claims: claims.clone(), in_flight: in_flight.take() })
             }
             Work::Lapse(state, at) => Work::Lapse(state.clone(), *at),
         }

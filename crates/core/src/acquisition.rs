@@ -8,13 +8,13 @@ use crate::claim::Claim;
 use crate::claim_state::{Change, ClaimState};
 use crate::client::Client;
 use crate::clock::Moment;
+use crate::concurrency_limit::Slot;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grant::{Claimed, ClaimedAll};
-use crate::lane::Slot;
-use crate::release::{Flight, Landed, Release};
+use crate::release::{InFlight, Release, Reply};
 
 /// A claim on its way. Whatever it has left in the store when it is dropped is withdrawn in the background.
-pub(crate) struct Candidate<'a> {
+pub(crate) struct Acquisition<'a> {
     pub(crate) client: &'a Arc<Client>,
     pub(crate) state: Arc<ClaimState>,
     /// Those that are claimed together with it, all or none.
@@ -22,7 +22,7 @@ pub(crate) struct Candidate<'a> {
     /// Which of them all the latest refusal was about.
     pub(crate) refused: usize,
     /// The request that is out, if one is.
-    flight: Option<Flight>,
+    in_flight: Option<InFlight>,
     /// An instant before the latest request was sent.
     pub(crate) stamp: Moment,
     /// Something may be in the store.
@@ -33,8 +33,8 @@ pub(crate) struct Candidate<'a> {
     held: bool,
 }
 
-pub(crate) enum Answer {
-    Landed(Result<Claimed>),
+pub(crate) enum Attempt {
+    Answered(Result<Claimed>),
     Late,
 }
 
@@ -44,8 +44,8 @@ pub(crate) enum Woken {
     Late,
 }
 
-impl<'a> Candidate<'a> {
-    pub(crate) fn new(client: &'a Arc<Client>, claim: Claim, others: Vec<Claim>) -> Candidate<'a> {
+impl<'a> Acquisition<'a> {
+    pub(crate) fn new(client: &'a Arc<Client>, claim: Claim, others: Vec<Claim>) -> Acquisition<'a> {
         let state = |claim| {
             let state = Arc::new(ClaimState::new(Arc::new(claim), client.clock.clone()));
             // The listener is open before the claim is sent.
@@ -54,8 +54,8 @@ impl<'a> Candidate<'a> {
         };
         let (state, others) = (state(claim), others.into_iter().map(state).collect());
         let stamp = client.clock.now();
-        let (flight, refused) = (None, 0);
-        Candidate { client, state, others, refused, flight, stamp, traces: false, doubt: false, held: false }
+        let (in_flight, refused) = (None, 0);
+        Acquisition { client, state, others, refused, in_flight, stamp, traces: false, doubt: false, held: false }
     }
 
     fn all(&self) -> impl Iterator<Item = &Arc<ClaimState>> {
@@ -63,33 +63,33 @@ impl<'a> Candidate<'a> {
     }
 
     /// The request that says it all. It is one of so many of this client for as long as it is under way.
-    fn request(&self, slot: Slot) -> Flight {
+    fn request(&self, slot: Slot) -> InFlight {
         let (backend, claim) = (self.client.backend.clone(), self.state.claim.clone());
         if self.others.is_empty() {
-            return Flight::new(async move {
+            return InFlight::new(async move {
                 let _slot = slot;
-                backend.claim(&claim).await.map(Landed::One)
+                backend.claim(&claim).await.map(Reply::One)
             });
         }
         let claims: Vec<Claim> = self.all().map(|state| (*state.claim).clone()).collect();
-        Flight::new(async move {
+        InFlight::new(async move {
             let _slot = slot;
-            backend.claim_all(&claims).await.map(Landed::All)
+            backend.claim_all(&claims).await.map(Reply::All)
         })
     }
 
     /// Sends the claim (again), when its turn has come among those of this client, and waits for the answer. At the deadline
     /// the request stays in flight. `patience`: for how long it waits for its turn while the store answers nobody.
-    pub(crate) async fn claim(&mut self, deadline: Option<Moment>, patience: Duration) -> Answer {
-        let lane = &self.client.lanes[usize::from(self.state.place().is_some())];
+    pub(crate) async fn claim(&mut self, deadline: Option<Moment>, patience: Duration) -> Attempt {
+        let concurrency_limit = &self.client.concurrency_limits[usize::from(self.state.place().is_some())];
         let slot = match self.client.open() {
-            Ok(()) => lane.enter(deadline, patience).await,
+            Ok(()) => concurrency_limit.enter(deadline, patience).await,
             Err(closed) => Err(closed),
         };
         // Meanwhile it may have been closed.
         let slot = match slot.and_then(|slot| self.client.open().map(|()| slot)) {
             Ok(slot) => slot,
-            Err(e) => return Answer::Landed(Err(e)),
+            Err(e) => return Attempt::Answered(Err(e)),
         };
         self.stamp = self.client.clock.now();
         // An answer that comes after the lease would be worth nothing.
@@ -97,17 +97,17 @@ impl<'a> Candidate<'a> {
         let until = deadline.map_or(limit, |deadline| deadline.min(limit));
         let traces_before = std::mem::replace(&mut self.traces, true);
         let request = self.request(slot);
-        let flight = self.flight.insert(request);
+        let in_flight = self.in_flight.insert(request);
         let answer = tokio::select! {
             biased;
-            answer = flight => Some(answer),
+            answer = in_flight => Some(answer),
             () = self.client.clock.sleep_until(until) => None,
         };
         match answer {
             Some(answer) => {
-                self.flight = None;
+                self.in_flight = None;
                 if answer.is_ok() {
-                    lane.answered();
+                    concurrency_limit.answered();
                 }
                 match answer.as_ref().err().map(Error::kind) {
                     Some(ErrorKind::Ambiguous) => self.doubt = true,
@@ -116,28 +116,28 @@ impl<'a> Candidate<'a> {
                     Some(kind) if !kind.may_have_been_executed() => self.traces = traces_before,
                     _ => {}
                 }
-                let answer = answer.and_then(|landed| self.learn(landed));
+                let answer = answer.and_then(|reply| self.learn(reply));
                 // What lands after `close` becomes no guard.
-                Answer::Landed(self.client.open().and(answer))
+                Attempt::Answered(self.client.open().and(answer))
             }
-            None if until < limit => Answer::Late,
+            None if until < limit => Attempt::Late,
             None => {
-                self.flight = None;
+                self.in_flight = None;
                 self.doubt = true;
-                Answer::Landed(Err(Error::new(ErrorKind::Ambiguous, "the store did not answer within the lease")))
+                Attempt::Answered(Err(Error::new(ErrorKind::Ambiguous, "the store did not answer within the lease")))
             }
         }
     }
 
     /// What the answer means for the first; what it grants to the others is theirs.
-    fn learn(&mut self, landed: Landed) -> Result<Claimed> {
-        let grants = match landed {
-            Landed::One(claimed) => return Ok(claimed),
-            Landed::All(ClaimedAll::Busy(refused, who)) => {
+    fn learn(&mut self, reply: Reply) -> Result<Claimed> {
+        let grants = match reply {
+            Reply::One(claimed) => return Ok(claimed),
+            Reply::All(ClaimedAll::Busy(refused, who)) => {
                 self.refused = refused.min(self.others.len());
                 return Ok(Claimed::Busy(who));
             }
-            Landed::All(ClaimedAll::Granted(grants)) => grants,
+            Reply::All(ClaimedAll::Granted(grants)) => grants,
         };
         self.doubt = true;
         let all = grants.len() == self.all().count();
@@ -196,15 +196,15 @@ impl<'a> Candidate<'a> {
     }
 }
 
-impl Drop for Candidate<'_> {
+impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
         if self.held {
             return;
         }
         self.all().for_each(|state| self.client.forget(state));
         if self.traces {
-            let flight = self.flight.take();
-            self.client.release(Release { flight, ..Release::of(self.all()) });
+            let in_flight = self.in_flight.take();
+            self.client.release(Release { in_flight, ..Release::of(self.all()) });
         }
     }
 }

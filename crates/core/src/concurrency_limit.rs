@@ -18,7 +18,7 @@ const STALL: Duration = Duration::from_secs(1);
 
 /// First come, first served.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct ConcurrencyLimit {
     clock: Clock,
     permits: Arc<Semaphore>,
     /// When somebody last went out or came back, in nanoseconds.
@@ -32,18 +32,22 @@ pub(crate) struct Lane {
 /// The right to have a claim under way.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    lane: Arc<Lane>,
+    concurrency_limit: Arc<ConcurrencyLimit>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Lane {
-    pub(crate) fn new(clock: Clock) -> Arc<Lane> {
+impl ConcurrencyLimit {
+    pub(crate) fn new(clock: Clock) -> Arc<ConcurrencyLimit> {
         let permits = Arc::new(Semaphore::new(WIDTH));
-        Arc::new(Lane { clock, permits, moved: 0.into(), answered: 0.into(), beyond: 0.into() })
+        Arc::new(ConcurrencyLimit { clock, permits, moved: 0.into(), answered: 0.into(), beyond: 0.into() })
     }
 
     /// Waits for its turn, until `deadline`, and for `patience` while the store answers nobody. Cancel-safe.
-    pub(crate) async fn enter(self: &Arc<Lane>, deadline: Option<Moment>, patience: Duration) -> Result<Slot> {
+    pub(crate) async fn enter(
+        self: &Arc<ConcurrencyLimit>,
+        deadline: Option<Moment>,
+        patience: Duration,
+    ) -> Result<Slot> {
         if let Ok(permit) = self.permits.clone().try_acquire_owned() {
             return Ok(self.slot(permit));
         }
@@ -82,9 +86,9 @@ impl Lane {
         self.permits.close();
     }
 
-    fn slot(self: &Arc<Lane>, permit: OwnedSemaphorePermit) -> Slot {
+    fn slot(self: &Arc<ConcurrencyLimit>, permit: OwnedSemaphorePermit) -> Slot {
         self.moved.fetch_max(self.clock.now().as_nanos(), Ordering::Relaxed);
-        Slot { lane: self.clone(), permit: Some(permit) }
+        Slot { concurrency_limit: self.clone(), permit: Some(permit) }
     }
 
     /// Lets more out if nothing moves; one of those who wait does it for all.
@@ -101,9 +105,9 @@ impl Lane {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.lane.moved.fetch_max(self.lane.clock.now().as_nanos(), Ordering::Relaxed);
+        self.concurrency_limit.moved.fetch_max(self.concurrency_limit.clock.now().as_nanos(), Ordering::Relaxed);
         let beyond = |n: usize| n.checked_sub(1);
-        let narrows = self.lane.beyond.fetch_update(Ordering::Relaxed, Ordering::Relaxed, beyond).is_ok();
+        let narrows = self.concurrency_limit.beyond.fetch_update(Ordering::Relaxed, Ordering::Relaxed, beyond).is_ok();
         if let Some(permit) = self.permit.take().filter(|_| narrows) {
             permit.forget();
         }
