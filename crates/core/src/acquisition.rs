@@ -166,7 +166,7 @@ impl<'a> Acquisition<'a> {
             if nap.is_none_or(|at| at <= now) {
                 return Woken::Again;
             }
-            self.client.attend_here();
+            self.client.register_this_runtime();
             let until = nap.into_iter().chain(deadline).min().unwrap_or(now);
             tokio::select! {
                 () = changed => {}

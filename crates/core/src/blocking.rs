@@ -101,7 +101,7 @@ impl fmt::Debug for Store {
 impl Drop for Inner {
     fn drop(&mut self) {
         // The releases of guards that were dropped just now are still on their way.
-        let ended = self.store.client().keeper_ends();
+        let ended = self.store.client().keeper_stopped();
         self.thread.outlive(ended);
     }
 }

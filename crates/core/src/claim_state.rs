@@ -202,7 +202,7 @@ impl ClaimState {
             return Duration::ZERO;
         }
         let now = self.clock.now();
-        locked(&self.state).ends().map_or(Duration::ZERO, |end| end.since(now))
+        locked(&self.state).ends_at().map_or(Duration::ZERO, |end| end.since(now))
     }
 
     /// For how much longer the lease itself is surely good, whatever `max_hold` says.
@@ -213,14 +213,14 @@ impl ClaimState {
 
     /// When the lease ends that was asked for at `asked`, if nothing renews it. A place in line is renewed a little before half
     /// of its lease is over, so it has at least the rest.
-    pub(crate) fn lease_ends(&self, asked: Moment) -> Moment {
+    pub(crate) fn lease_ends_at(&self, asked: Moment) -> Moment {
         locked(&self.state).grant.as_ref().map_or_else(|| asked + self.claim.ttl * 11 / 20, |g| g.until)
     }
 
     /// When the hold ends if nothing renews it; `None` while it is not a guard's.
-    pub(crate) fn ends(&self) -> Option<Moment> {
+    pub(crate) fn ends_at(&self) -> Option<Moment> {
         let state = locked(&self.state);
-        if state.taken { state.ends() } else { None }
+        if state.taken { state.ends_at() } else { None }
     }
 
     /// The lease: granted, or asked for.
@@ -326,7 +326,7 @@ impl State {
         }
     }
 
-    fn ends(&self) -> Option<Moment> {
+    fn ends_at(&self) -> Option<Moment> {
         let until = self.grant.as_ref()?.until;
         Some(self.max_until.map_or(until, |max| max.min(until)))
     }

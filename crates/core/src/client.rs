@@ -76,7 +76,7 @@ impl Client {
 
     fn in_a_runtime(&self) -> Result<()> {
         match Handle::try_current() {
-            Ok(here) => self.attend(&here),
+            Ok(here) => self.register_runtime(&here),
             Err(_) => return Err(Error::new(ErrorKind::Closed, "no tokio runtime is running here")),
         }
         Ok(())
@@ -210,24 +210,24 @@ impl Client {
     }
 
     /// Whoever waits here, or watches a hold, keeps the keeper running.
-    pub(crate) fn attend_here(&self) {
+    pub(crate) fn register_this_runtime(&self) {
         if let Ok(here) = Handle::try_current() {
-            self.attend(&here);
+            self.register_runtime(&here);
         }
     }
 
-    fn attend(&self, here: &Handle) {
-        self.keeper.attend(self.thread.as_ref().map_or(here, |thread| &thread.handle));
+    fn register_runtime(&self, here: &Handle) {
+        self.keeper.register_runtime(self.thread.as_ref().map_or(here, |thread| &thread.handle));
     }
 
     /// Completes when the keeper has no more work, ever.
-    pub(crate) fn keeper_ends(&self) -> impl Future<Output = ()> + Send + use<> {
+    pub(crate) fn keeper_stopped(&self) -> impl Future<Output = ()> + Send + use<> {
         let keeper = self.keeper.clone();
-        async move { keeper.ended().await }
+        async move { keeper.stopped().await }
     }
 
     fn wake_keeper(&self) {
-        self.attend_here();
+        self.register_this_runtime();
         self.keeper.wake();
     }
 }
@@ -235,7 +235,7 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         self.keeper.no_more_work();
-        let ended = self.keeper_ends();
+        let ended = self.keeper_stopped();
         if let Some(thread) = &mut self.thread {
             thread.outlive(ended);
         }

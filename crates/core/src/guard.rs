@@ -108,7 +108,7 @@ impl Guard {
         share.answered = true;
         let held = &share.held;
         let Hold { client, state, name, not_before, .. } = &*held.0;
-        let ended = held.0.end();
+        let ended = held.0.finish();
         let later = not_before.filter(|at| *at > client.clock.now());
         match (ended, later) {
             (Loss::Released, Some(at)) => {
@@ -161,7 +161,7 @@ pub(crate) async fn while_held<T>(lost: Lost, body: impl Future<Output = T>) -> 
 impl Drop for Share {
     fn drop(&mut self) {
         if !self.answered {
-            self.held.0.end();
+            self.held.0.finish();
             give_back(&self.held.0);
         }
     }

@@ -89,7 +89,7 @@ impl Hold {
     }
 
     /// Ends this turn and says what its end was: `Released` if it was good up to now.
-    pub(crate) fn end(&self) -> Loss {
+    pub(crate) fn finish(&self) -> Loss {
         let loss = self.loss().unwrap_or_else(|| *self.ended.get_or_init(|| Loss::Released));
         self.state.changed.notify_waiters();
         loss
@@ -195,7 +195,7 @@ impl Held {
                 if let Some(loss) = hold.loss() {
                     return loss;
                 }
-                hold.client.attend_here();
+                hold.client.register_this_runtime();
                 changed.await;
             }
         })

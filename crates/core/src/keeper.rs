@@ -18,19 +18,19 @@ use crate::loss::Loss;
 use crate::notifier::Notifier;
 use crate::release::Release;
 use crate::sync::locked;
-use attendance::{Attendance, Running};
-use flight::{Flight, Flown};
-use registry::{Ended, Kept, Passenger, Registry};
+use batch::{BatchResult, RenewalBatch};
+use registry::{BatchItem, Ended, Kept, Registry};
+use standby::{Running, Standby};
 pub(crate) use work::Work;
 
-mod attendance;
-mod flight;
+mod batch;
 mod registry;
+mod standby;
 mod work;
 
 /// How many requests that renew are under way at once, at most: fewer while the store takes long for them. Those that may
 /// not wait any longer go all the same, once nothing moves.
-const FLIGHTS: usize = 16;
+const BATCHES: usize = 16;
 
 /// How many withdrawals are sent at once: renewals do not stand behind a crowd of them.
 const RELEASING: usize = 128;
@@ -42,15 +42,15 @@ pub(crate) struct Keeper {
     random: Mutex<fastrand::Rng>,
     registry: Mutex<Registry>,
     releasing: Semaphore,
-    attendance: Arc<Attendance>,
+    standby: Arc<Standby>,
     quiet: Notify,
 }
 
 impl Keeper {
     pub(crate) fn new(backend: Arc<dyn Backend>, notifier: Notifier, random: fastrand::Rng) -> Keeper {
         let (clock, random, registry) = (backend.clock(), Mutex::new(random), Mutex::default());
-        let (attendance, quiet, releasing) = (Arc::default(), Notify::new(), Semaphore::new(RELEASING));
-        Keeper { backend, clock, notifier, random, registry, releasing, attendance, quiet }
+        let (standby, quiet, releasing) = (Arc::default(), Notify::new(), Semaphore::new(RELEASING));
+        Keeper { backend, clock, notifier, random, registry, releasing, standby, quiet }
     }
 
     /// Renews `state` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken.
@@ -124,7 +124,7 @@ impl Keeper {
         if let Some(runner) = runner {
             runner.notify_one();
         }
-        self.attendance.call();
+        self.standby.call();
     }
 
     /// The client goes, and what is left is still done.
@@ -134,13 +134,13 @@ impl Keeper {
         let left_alone = registry.runner.is_none() && !registry.is_drained();
         drop(registry);
         if left_alone {
-            self.attendance.hand_over(self);
+            self.standby.hand_over(self);
         }
         self.quiet.notify_waiters();
         self.wake();
     }
 
-    fn has_ended(&self) -> bool {
+    fn has_stopped(&self) -> bool {
         let registry = locked(&self.registry);
         registry.no_more_work && registry.is_drained()
     }
@@ -177,10 +177,10 @@ impl Keeper {
     }
 
     /// Completes when there is nothing to do any more, ever.
-    pub(crate) async fn ended(&self) {
+    pub(crate) async fn stopped(&self) {
         loop {
             let quiet = self.quiet.notified();
-            if self.has_ended() {
+            if self.has_stopped() {
                 return;
             }
             quiet.await;
@@ -194,7 +194,7 @@ impl Keeper {
         let most = self.backend.renew_batch();
         let mut registry = locked(&self.registry);
         let ended = registry.collect_due(now);
-        let flights = registry.take_flights(now, early, most, room);
+        let batches = registry.take_batches(now, early, most, room);
         for Ended { kept, loss } in &ended {
             // A hold that the store may have let lapse by now ends when its min_hold does, not before.
             if !kept.lapsing || *loss == Loss::Released {
@@ -211,7 +211,7 @@ impl Keeper {
             early,
             // What is still kept when every guard has gone is within its min_hold.
             stop: registry.no_more_work && registry.is_drained(),
-            flights,
+            batches,
         };
         drop(registry);
         for Ended { kept, loss } in ended {
@@ -226,45 +226,45 @@ impl Keeper {
     }
 
     /// What became of a flight; it comes back if it is still in the air.
-    fn flown(&self, flown: Flown, early: f64) -> Option<Flight> {
-        match flown {
-            Flown::Landed(flight, answer) => self.landed(flight, answer, early),
-            Flown::Late(flight) => {
-                self.late(&flight);
-                return Some(flight);
+    fn take_result(&self, result: BatchResult, early: f64) -> Option<RenewalBatch> {
+        match result {
+            BatchResult::Done(batch, answer) => self.answered(batch, answer, early),
+            BatchResult::Late(batch) => {
+                self.late(&batch);
+                return Some(batch);
             }
         }
         None
     }
 
     /// Takes in what the store answered to a flight, however late: it counts from when it was sent.
-    fn landed(&self, flight: Flight, answer: Result<Vec<Renewal>>, early: f64) {
-        let Flight { passengers, sent, late, .. } = flight;
+    fn answered(&self, batch: RenewalBatch, answer: Result<Vec<Renewal>>, early: f64) {
+        let RenewalBatch { items, sent, late, .. } = batch;
         let mut answers = match answer {
             Ok(all) => all.into_iter(),
             Err(e) => {
-                if let Some(first) = passengers.first().filter(|_| !late) {
+                if let Some(first) = items.first().filter(|_| !late) {
                     events::renewal_unknown(&first.state.claim, &e);
                 }
                 Vec::new().into_iter()
             }
         };
-        let renewed: Vec<bool> = passengers.iter().map(|passenger| taken_in(passenger, answers.next(), sent)).collect();
+        let renewed: Vec<bool> = items.iter().map(|item| taken_in(item, answers.next(), sent)).collect();
         let now = self.clock.now();
-        let mut slowest: Option<&Passenger> = None;
+        let mut slowest: Option<&BatchItem> = None;
         let mut registry = locked(&self.registry);
         registry.moved = Some(now);
-        for (passenger, renewed) in passengers.iter().zip(renewed) {
-            registry.landed(passenger.state.claim.id, sent, now, early, renewed);
-            let slow = now.since(passenger.due_since) > passenger.state.ttl() / 3;
-            if slow && slowest.is_none_or(|other| passenger.due_since < other.due_since) {
-                slowest = Some(passenger);
+        for (item, renewed) in items.iter().zip(renewed) {
+            registry.answered(item.state.claim.id, sent, now, early, renewed);
+            let slow = now.since(item.due_since) > item.state.ttl() / 3;
+            if slow && slowest.is_none_or(|other| item.due_since < other.due_since) {
+                slowest = Some(item);
             }
         }
-        let slowest = slowest.filter(|passenger| registry.warns(now, passenger.state.ttl()));
+        let slowest = slowest.filter(|item| registry.warns(now, item.state.ttl()));
         let holds = registry.holds;
         drop(registry);
-        if let Some(Passenger { state, due_since, .. }) = slowest {
+        if let Some(BatchItem { state, due_since, .. }) = slowest {
             events::renewals_slow(&state.claim, holds, now.since(*due_since), state.ttl());
         }
     }
@@ -275,13 +275,13 @@ impl Keeper {
     }
 
     /// A flight is late: whatever is in it is asked for again soon.
-    fn late(&self, flight: &Flight) {
+    fn late(&self, batch: &RenewalBatch) {
         let now = self.clock.now();
         let mut registry = locked(&self.registry);
-        flight.passengers.iter().for_each(|passenger| registry.overdue(passenger.state.claim.id, now));
+        batch.items.iter().for_each(|item| registry.overdue(item.state.claim.id, now));
         drop(registry);
-        if let Some(first) = flight.passengers.first() {
-            events::renewal_unknown(&first.state.claim, &flight::no_answer());
+        if let Some(first) = batch.items.first() {
+            events::renewal_unknown(&first.state.claim, &batch::no_answer());
         }
     }
 
@@ -301,7 +301,7 @@ impl Keeper {
 }
 
 /// Takes in the answer about one, and says if it was renewed.
-fn taken_in(Passenger { state, lease, .. }: &Passenger, answer: Option<Renewal>, sent: Moment) -> bool {
+fn taken_in(BatchItem { state, lease, .. }: &BatchItem, answer: Option<Renewal>, sent: Moment) -> bool {
     match answer {
         Some(Renewal::Renewed(validity)) => state.extend(validity, sent),
         Some(Renewal::Granted(grant)) => state.grant(grant, sent),
@@ -316,7 +316,7 @@ fn taken_in(Passenger { state, lease, .. }: &Passenger, answer: Option<Renewal>,
 }
 
 struct Plan {
-    flights: Vec<Vec<Passenger>>,
+    batches: Vec<Vec<BatchItem>>,
     works: Vec<(u64, Work)>,
     next: Option<Moment>,
     watching: bool,
@@ -329,15 +329,15 @@ async fn run(running: Running) {
     let keeper = &*running.keeper;
     let mut random = locked(&keeper.random).fork();
     let mut renew_now = keeper.notifier.renews_holds();
-    let mut flights = FuturesUnordered::new();
+    let mut batches = FuturesUnordered::new();
     // How many of them are not late, how many these may be, and when that was last made less.
-    let (mut under_way, mut width, mut narrowed) = (0, FLIGHTS, None);
+    let (mut under_way, mut width, mut narrowed) = (0, BATCHES, None);
     let mut works = FuturesUnordered::new();
     while !running.is_over() {
         let plan = keeper.plan(width - under_way.min(width));
-        under_way += plan.flights.len();
-        let begun = |passengers| Flight::new(&keeper.backend, &keeper.clock, passengers).fly(&keeper.clock);
-        flights.extend(plan.flights.into_iter().map(begun));
+        under_way += plan.batches.len();
+        let begun = |items| RenewalBatch::new(&keeper.backend, &keeper.clock, items).answer(&keeper.clock);
+        batches.extend(plan.batches.into_iter().map(begun));
         works.extend(plan.works.into_iter().map(|(id, work)| {
             let random = random.fork();
             async move {
@@ -351,33 +351,33 @@ async fn run(running: Running) {
         tokio::select! {
             () = running.wake.notified() => {}
             Ok(()) = renew_now.changed() => {
-                width = FLIGHTS;
+                width = BATCHES;
                 keeper.renew_holds_now();
             }
             () = until(&keeper.clock, plan.next, plan.watching) => {}
-            Some(flown) = flights.next() => {
-                match &flown {
-                    Flown::Landed(flight, answer) => {
-                        under_way -= usize::from(!flight.late);
-                        width = FLIGHTS.min(width + usize::from(!flight.late || answer.is_ok()));
+            Some(result) = batches.next() => {
+                match &result {
+                    BatchResult::Done(batch, answer) => {
+                        under_way -= usize::from(!batch.late);
+                        width = BATCHES.min(width + usize::from(!batch.late || answer.is_ok()));
                     }
-                    Flown::Late(flight) => {
+                    BatchResult::Late(batch) => {
                         under_way -= 1;
                         // Those that were in the air together are late together, by one cause.
-                        if narrowed.is_none_or(|at| at <= flight.sent) {
+                        if narrowed.is_none_or(|at| at <= batch.sent) {
                             (width, narrowed) = (1.max(width / 2), Some(keeper.clock.now()));
                         }
                     }
                 }
-                flights.extend(keeper.flown(flown, plan.early).map(|flight| flight.fly(&keeper.clock)));
+                batches.extend(keeper.take_result(result, plan.early).map(|batch| batch.answer(&keeper.clock)));
             }
             Some(id) = works.next() => keeper.finished(id),
         }
     }
     // What is in flight here is still worth something.
     drop(works);
-    while let Some(flown) = flights.next().await {
-        flights.extend(keeper.flown(flown, 0.0).map(|flight| flight.fly(&keeper.clock)));
+    while let Some(result) = batches.next().await {
+        batches.extend(keeper.take_result(result, 0.0).map(|batch| batch.answer(&keeper.clock)));
     }
 }
 

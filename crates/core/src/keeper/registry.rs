@@ -70,7 +70,7 @@ enum Renewing {
 }
 
 /// One renewal of a request.
-pub(super) struct Passenger {
+pub(super) struct BatchItem {
     pub(super) state: Arc<ClaimState>,
     pub(super) lease: LeaseRef,
     /// Since when it was to be sent.
@@ -101,7 +101,7 @@ impl Kept {
 
     /// When a third of its lease is left that was asked for at `asked`.
     fn third_left_at(&self, asked: Moment) -> Moment {
-        self.state.lease_ends(asked).before(self.state.ttl() / 3)
+        self.state.lease_ends_at(asked).before(self.state.ttl() / 3)
     }
 }
 
@@ -126,7 +126,7 @@ impl Registry {
     pub(super) fn schedule(&mut self, id: ClaimId) -> Moment {
         let never = Moment::from_nanos(u64::MAX);
         let Some(kept) = self.kept.get_mut(&id) else { return never };
-        let ends = kept.state.ends();
+        let ends = kept.state.ends_at();
         if ends.is_some() && !std::mem::replace(&mut kept.is_hold, true) {
             self.holds += 1;
         }
@@ -210,26 +210,26 @@ impl Registry {
     /// What goes out now, in requests of at most so many: of those that may wait only `room` requests. The next renewals are
     /// `early` by this share, another each time: so that those of many clients do not fall together, because they began
     /// together.
-    pub(super) fn take_flights(&mut self, now: Moment, early: f64, most: usize, room: usize) -> Vec<Vec<Passenger>> {
-        let mut flights = Vec::new();
+    pub(super) fn take_batches(&mut self, now: Moment, early: f64, most: usize, room: usize) -> Vec<Vec<BatchItem>> {
+        let mut batches = Vec::new();
         while let Some((key, _)) = self.due.first() {
-            if *key > AT_ONCE && flights.len() >= room {
+            if *key > AT_ONCE && batches.len() >= room {
                 break;
             }
-            let mut flight = Vec::new();
-            while flight.len() < most.max(1)
+            let mut batch = Vec::new();
+            while batch.len() < most.max(1)
                 && let Some((_, id)) = self.due.pop_first()
             {
-                flight.extend(self.board(id, now, early));
+                batch.extend(self.take_item(id, now, early));
             }
-            if !flight.is_empty() {
-                flights.push(flight);
+            if !batch.is_empty() {
+                batches.push(batch);
             }
         }
-        flights
+        batches
     }
 
-    fn board(&mut self, id: ClaimId, now: Moment, early: f64) -> Option<Passenger> {
+    fn take_item(&mut self, id: ClaimId, now: Moment, early: f64) -> Option<BatchItem> {
         let kept = self.kept.get_mut(&id)?;
         let (state, due_since) = (
             kept.state.clone(),
@@ -250,11 +250,11 @@ impl Registry {
         kept.in_flight += usize::from(lease.is_some());
         kept.sent = Some(now);
         self.schedule(id);
-        lease.map(|lease| Passenger { state, lease, due_since })
+        lease.map(|lease| BatchItem { state, lease, due_since })
     }
 
     /// A request that asked for this one was answered, or never will be.
-    pub(super) fn landed(&mut self, id: ClaimId, sent: Moment, now: Moment, early: f64, renewed: bool) {
+    pub(super) fn answered(&mut self, id: ClaimId, sent: Moment, now: Moment, early: f64, renewed: bool) {
         let Some(kept) = self.kept.get_mut(&id) else { return };
         kept.in_flight = kept.in_flight.saturating_sub(1);
         let (lost, ttl) = (kept.state.loss_by(now).is_some(), kept.state.ttl());

@@ -34,7 +34,7 @@ fn what_is_lost_while_a_batch_is_made_comes_up_again() {
     registry.keep(&state, due);
     assert!(registry.collect_due(due).is_empty());
     state.lose(Loss::Evicted);
-    assert!(registry.take_flights(due, 0.0, 9, 16).is_empty());
+    assert!(registry.take_batches(due, 0.0, 9, 16).is_empty());
     assert_eq!(registry.collect_due(due).into_iter().map(|ended| ended.loss).collect::<Vec<_>>(), [Loss::Evicted]);
 }
 
@@ -83,12 +83,12 @@ fn flights_go_by_need() {
     time.advance(TTL / 3);
     let now = clock.now();
     assert!(registry.collect_due(now).is_empty());
-    let flights = registry.take_flights(now, 0.0, 2, 16);
-    let order: Vec<_> = flights.iter().flatten().map(|passenger| passenger.state.ttl()).collect();
-    assert_eq!((flights.len(), order.len()), (16, 32));
+    let batches = registry.take_batches(now, 0.0, 2, 16);
+    let order: Vec<_> = batches.iter().flatten().map(|item| item.state.ttl()).collect();
+    assert_eq!((batches.len(), order.len()), (16, 32));
     assert!(order.is_sorted(), "{order:?}");
-    assert!(registry.take_flights(now, 0.0, 2, 0).is_empty(), "the others wait");
-    assert_eq!(registry.take_flights(now, 0.0, 2, 1).len(), 1);
+    assert!(registry.take_batches(now, 0.0, 2, 0).is_empty(), "the others wait");
+    assert_eq!(registry.take_batches(now, 0.0, 2, 1).len(), 1);
     // What is in flight is not sent again, and the six that wait go as soon as a third of their leases is left, unless others
     // come and go.
     let wakes = registry.agenda.first().map(|(at, _)| at.since(start));
@@ -96,14 +96,14 @@ fn flights_go_by_need() {
     time.advance(TTL / 3 - Duration::from_millis(100));
     let now = clock.now();
     assert!(registry.collect_due(now).is_empty());
-    assert!(registry.take_flights(now, 0.0, 9, 0).is_empty());
+    assert!(registry.take_batches(now, 0.0, 9, 0).is_empty());
     registry.moved = Some(now);
     time.advance(Duration::from_millis(90));
     let now = clock.now();
     assert!(registry.collect_due(now).is_empty());
-    assert!(registry.take_flights(now, 0.0, 9, 0).is_empty());
+    assert!(registry.take_batches(now, 0.0, 9, 0).is_empty());
     time.advance(TTL / 6);
     let now = clock.now();
     assert!(registry.collect_due(now).is_empty());
-    assert_eq!(registry.take_flights(now, 0.0, 50, 0).iter().flatten().count(), 40);
+    assert_eq!(registry.take_batches(now, 0.0, 50, 0).iter().flatten().count(), 40);
 }

@@ -18,7 +18,7 @@ const STALL: Duration = Duration::from_millis(500);
 
 /// Who stands by.
 #[derive(Default)]
-pub(super) struct Attendance {
+pub(super) struct Standby {
     /// Somebody should look if the keeper runs.
     called: Notify,
     present: Mutex<Present>,
@@ -32,15 +32,15 @@ struct Present {
 }
 
 /// One runtime's presence.
-struct Here {
+struct Member {
     keeper: Weak<Keeper>,
-    attendance: Arc<Attendance>,
+    standby: Arc<Standby>,
     runtime: Id,
 }
 
-impl Drop for Here {
+impl Drop for Member {
     fn drop(&mut self) {
-        let mut present = locked(&self.attendance.present);
+        let mut present = locked(&self.standby.present);
         present.runtimes.remove(&self.runtime);
         let orphan = if present.runtimes.is_empty() { present.orphan.take() } else { None };
         drop(present);
@@ -48,7 +48,7 @@ impl Drop for Here {
     }
 }
 
-impl Attendance {
+impl Standby {
     /// Whoever stands by looks if the keeper runs.
     pub(super) fn call(&self) {
         self.called.notify_waiters();
@@ -71,30 +71,30 @@ impl Attendance {
 
 impl Keeper {
     /// From now on this runtime goes on with the keeper's work when no other does.
-    pub(crate) fn attend(self: &Arc<Keeper>, runtime: &Handle) {
-        let is_new = locked(&self.attendance.present).runtimes.insert(runtime.id());
+    pub(crate) fn register_runtime(self: &Arc<Keeper>, runtime: &Handle) {
+        let is_new = locked(&self.standby.present).runtimes.insert(runtime.id());
         if is_new {
-            let (keeper, attendance) = (Arc::downgrade(self), self.attendance.clone());
-            runtime.spawn(stand_by(Here { keeper, attendance, runtime: runtime.id() }));
+            let (keeper, standby) = (Arc::downgrade(self), self.standby.clone());
+            runtime.spawn(stand_by(Member { keeper, standby, runtime: runtime.id() }));
         }
     }
 }
 
-async fn stand_by(here: Here) {
-    let attendance = here.attendance.clone();
+async fn stand_by(here: Member) {
+    let standby = here.standby.clone();
     loop {
-        let called = attendance.called.notified();
+        let called = standby.called.notified();
         tokio::pin!(called);
         called.as_mut().enable();
         let Some(keeper) = here.keeper.upgrade() else { return };
         if let Some(running) = keeper.take_over(STALL) {
-            attendance.found();
+            standby.found();
             drop(keeper);
             run(running).await;
             continue;
         }
-        if keeper.has_ended() {
-            attendance.found();
+        if keeper.has_stopped() {
+            standby.found();
             return;
         }
         let (clock, stalls) = (keeper.clock.clone(), keeper.stalls_at(STALL));
@@ -133,7 +133,7 @@ impl Drop for Running {
         let busy = is_last && !registry.is_drained();
         drop(registry);
         if busy {
-            self.keeper.attendance.hand_over(&self.keeper);
+            self.keeper.standby.hand_over(&self.keeper);
         }
     }
 }

@@ -5,15 +5,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::registry::Passenger;
+use super::registry::BatchItem;
 use crate::backend::Backend;
 use crate::claim::LeaseRef;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::grant::Renewal;
 
-pub(super) struct Flight {
-    pub(super) passengers: Vec<Passenger>,
+pub(super) struct RenewalBatch {
+    pub(super) items: Vec<BatchItem>,
     /// An instant before it was sent.
     pub(super) sent: Moment,
     /// It has taken longer than such a request should, and no other waits for it.
@@ -22,23 +22,23 @@ pub(super) struct Flight {
 }
 
 /// How a flight came out of the air.
-pub(super) enum Flown {
-    Landed(Flight, Result<Vec<Renewal>>),
+pub(super) enum BatchResult {
+    Done(RenewalBatch, Result<Vec<Renewal>>),
     /// Not yet.
-    Late(Flight),
+    Late(RenewalBatch),
 }
 
-impl Flight {
-    pub(super) fn new(backend: &Arc<dyn Backend>, clock: &Clock, passengers: Vec<Passenger>) -> Flight {
-        let leases: Vec<LeaseRef> = passengers.iter().map(|passenger| passenger.lease.clone()).collect();
+impl RenewalBatch {
+    pub(super) fn new(backend: &Arc<dyn Backend>, clock: &Clock, items: Vec<BatchItem>) -> RenewalBatch {
+        let leases: Vec<LeaseRef> = items.iter().map(|item| item.lease.clone()).collect();
         let backend = backend.clone();
         let answer = Box::pin(async move { backend.renew(&leases).await });
-        Flight { passengers, sent: clock.now(), late: false, answer }
+        RenewalBatch { items, sent: clock.now(), late: false, answer }
     }
 
     /// Waits for the answer: for a sixth of the shortest lease, and then for as long as it may still be worth something.
-    pub(super) async fn fly(mut self, clock: &Clock) -> Flown {
-        let leases = || self.passengers.iter().map(|passenger| passenger.state.ttl());
+    pub(super) async fn answer(mut self, clock: &Clock) -> BatchResult {
+        let leases = || self.items.iter().map(|item| item.state.ttl());
         let limit = if self.late {
             leases().max().unwrap_or_default()
         } else {
@@ -51,9 +51,9 @@ impl Flight {
             () = clock.sleep_until(until) => None,
         };
         match answer {
-            Some(answer) => Flown::Landed(self, answer),
-            None if self.late => Flown::Landed(self, Err(no_answer())),
-            None => Flown::Late(Flight { late: true, ..self }),
+            Some(answer) => BatchResult::Done(self, answer),
+            None if self.late => BatchResult::Done(self, Err(no_answer())),
+            None => BatchResult::Late(RenewalBatch { late: true, ..self }),
         }
     }
 }
