@@ -20,7 +20,7 @@ use crate::guard::Guard;
 use crate::queue::Contention;
 
 /// How much longer than its deadline a bounded acquire may take: one last look at the store.
-const LAST_LOOK: Duration = Duration::from_millis(40);
+const LAST_ATTEMPT: Duration = Duration::from_millis(40);
 
 /// An acquisition: resolves with the guard. It does nothing before it is first polled, owns all that it needs, and may be
 /// spawned, selected and dropped anywhere.
@@ -80,21 +80,21 @@ impl Wait {
 /// A hold that no guard has yet, and what is known of its grant.
 pub(crate) type Taken = (Arc<ClaimState>, Granted);
 
-/// Takes the lock. The caller holds what comes back: renewed, listened for, and not yet given to a guard. `troubled_since`:
+/// Takes the lock. The caller holds what comes back: renewed, listened for, and not yet given to a guard. `outage_since`:
 /// from when on the store is known to have answered nobody.
 pub(crate) async fn acquire(
     client: &Arc<Client>,
     mut claim: Claim,
     wait: Wait,
     max_hold: Option<Duration>,
-    troubled_since: Option<Moment>,
+    outage_since: Option<Moment>,
 ) -> Result<Taken> {
     client.ready()?;
     if let Wait::Try = wait {
         claim.policy = WaitPolicy::Try;
     }
     let mut acquisition = Acquisition::new(client, claim, Vec::new());
-    let granted = pursue(&mut acquisition, wait, max_hold, troubled_since).await?;
+    let granted = pursue(&mut acquisition, wait, max_hold, outage_since).await?;
     let state = acquisition.state.clone();
     acquisition.succeed();
     Ok((state, granted))
@@ -130,29 +130,29 @@ async fn pursue(
     acquisition: &mut Acquisition<'_>,
     wait: Wait,
     max_hold: Option<Duration>,
-    troubled_since: Option<Moment>,
+    outage_since: Option<Moment>,
 ) -> Result<Granted> {
     let client = acquisition.client;
     let (started, ttl) = (client.clock.now(), acquisition.state.claim.ttl);
-    let (deadline, patience) = match wait {
+    let (deadline, retry_budget) = match wait {
         Wait::Try => (None, ttl / 3),
         Wait::For(d) => (Some(started + d), Duration::MAX),
         Wait::Forever => (None, ttl),
     };
-    let (last_look, in_line) = (deadline.map(|at| at + LAST_LOOK), patience.min(ttl));
+    let (last_attempt, in_line) = (deadline.map(|at| at + LAST_ATTEMPT), retry_budget.min(ttl));
     let mut random = client.random();
     let mut backoff = Backoff::for_retries(random.fork());
-    let mut trouble = Trouble { since: troubled_since, last: None };
+    let mut outage = Outage { since: outage_since, last: None };
     let mut who = None;
     loop {
-        let mut nap = None;
-        match acquisition.claim(last_look, in_line).await {
+        let mut poll_in = None;
+        match acquisition.claim(last_attempt, in_line).await {
             Attempt::Answered(Ok(Claimed::Granted(grant)))
                 if grant.validity.until(acquisition.stamp) <= client.clock.now() =>
             {
                 // It took longer to hear of the grant than it lasts.
                 acquisition.state.wait_at(grant.place);
-                nap = Some(trouble.met(too_slow(), client.clock.now(), patience, &mut backoff)?);
+                poll_in = Some(outage.met(too_slow(), client.clock.now(), retry_budget, &mut backoff)?);
             }
             Attempt::Answered(Ok(Claimed::Granted(grant))) => acquisition.state.grant(grant, acquisition.stamp),
             Attempt::Answered(Ok(Claimed::Busy(by))) => {
@@ -167,24 +167,24 @@ async fn pursue(
                 if who.is_none() {
                     events::waiting(&acquisition.state.claim, &waiting);
                 }
-                trouble = Trouble::default();
+                outage = Outage::default();
                 backoff = Backoff::for_retries(random.fork());
                 acquisition.state.wait_at(waiting.place);
                 client.keep(&acquisition.state);
                 // A store that says nothing is asked again once per lease: no wait rests on its notifications alone.
-                nap = Some(waiting.retry_after.unwrap_or_else(|| jittered(ttl, &mut random)));
+                poll_in = Some(waiting.retry_after.unwrap_or_else(|| jittered(ttl, &mut random)));
                 who = Some(waiting.who);
             }
             Attempt::Answered(Err(e)) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) => {
                 events::claim_failed(&acquisition.state.claim, &e);
-                nap = Some(trouble.met(e, client.clock.now(), patience, &mut backoff)?);
+                poll_in = Some(outage.met(e, client.clock.now(), retry_budget, &mut backoff)?);
             }
             // It was not sent in time.
             Attempt::Answered(Err(e)) if e.kind() == ErrorKind::TimedOut => return Err(who.map_or(e, Error::timed_out)),
             Attempt::Answered(Err(e)) => return Err(e),
-            Attempt::Late => return Err(trouble.or_timed_out(who)),
+            Attempt::Late => return Err(outage.or_timed_out(who)),
         }
-        let next = nap.map(|nap| client.clock.now() + nap);
+        let next = poll_in.map(|poll_in| client.clock.now() + poll_in);
         match acquisition.wait(next, deadline).await {
             Woken::Again => {}
             Woken::Granted => {
@@ -195,10 +195,10 @@ async fn pursue(
             }
             Woken::Late => {
                 // One last look, so that a lock freed just now is not missed by a hair.
-                if let Attempt::Answered(Ok(Claimed::Granted(grant))) = acquisition.claim(last_look, in_line).await {
+                if let Attempt::Answered(Ok(Claimed::Granted(grant))) = acquisition.claim(last_attempt, in_line).await {
                     acquisition.state.grant(grant, acquisition.stamp);
                 }
-                let Some(granted) = acquisition.state.take(max_hold) else { return Err(trouble.or_timed_out(who)) };
+                let Some(granted) = acquisition.state.take(max_hold) else { return Err(outage.or_timed_out(who)) };
                 events::acquired(&acquisition.state.claim, granted.token, client.clock.now().since(started));
                 return Ok(granted);
             }
@@ -208,16 +208,16 @@ async fn pursue(
 
 /// A row of failures of the store.
 #[derive(Default)]
-struct Trouble {
+struct Outage {
     since: Option<Moment>,
     last: Option<Error>,
 }
 
-impl Trouble {
+impl Outage {
     /// One more: how long to wait before asking again, or the error itself once patience is at its end.
-    fn met(&mut self, e: Error, now: Moment, patience: Duration, backoff: &mut Backoff) -> Result<Duration> {
+    fn met(&mut self, e: Error, now: Moment, retry_budget: Duration, backoff: &mut Backoff) -> Result<Duration> {
         let since = *self.since.get_or_insert(now);
-        if now.since(since) >= patience {
+        if now.since(since) >= retry_budget {
             return Err(e);
         }
         self.last = Some(e);

@@ -79,11 +79,11 @@ impl<'a> Acquisition<'a> {
     }
 
     /// Sends the claim (again), when its turn has come among those of this client, and waits for the answer. At the deadline
-    /// the request stays in flight. `patience`: for how long it waits for its turn while the store answers nobody.
-    pub(crate) async fn claim(&mut self, deadline: Option<Moment>, patience: Duration) -> Attempt {
+    /// the request stays in flight. `retry_budget`: for how long it waits for its turn while the store answers nobody.
+    pub(crate) async fn claim(&mut self, deadline: Option<Moment>, retry_budget: Duration) -> Attempt {
         let concurrency_limit = &self.client.concurrency_limits[usize::from(self.state.place().is_some())];
         let slot = match self.client.open() {
-            Ok(()) => concurrency_limit.enter(deadline, patience).await,
+            Ok(()) => concurrency_limit.enter(deadline, retry_budget).await,
             Err(closed) => Err(closed),
         };
         // Meanwhile it may have been closed.
@@ -149,7 +149,7 @@ impl<'a> Acquisition<'a> {
     }
 
     /// Waits for a grant, a notification, the nap's end or the deadline.
-    pub(crate) async fn wait(&mut self, nap: Option<Moment>, deadline: Option<Moment>) -> Woken {
+    pub(crate) async fn wait(&mut self, poll_at: Option<Moment>, deadline: Option<Moment>) -> Woken {
         loop {
             let changed = self.state.changed.notified();
             tokio::pin!(changed);
@@ -163,14 +163,14 @@ impl<'a> Acquisition<'a> {
             if deadline.is_some_and(|at| at <= now) {
                 return Woken::Late;
             }
-            if nap.is_none_or(|at| at <= now) {
+            if poll_at.is_none_or(|at| at <= now) {
                 return Woken::Again;
             }
             self.client.register_this_runtime();
-            let until = nap.into_iter().chain(deadline).min().unwrap_or(now);
+            let until = poll_at.into_iter().chain(deadline).min().unwrap_or(now);
             tokio::select! {
                 () = changed => {}
-                () = self.client.clock.nap_until(until) => {}
+                () = self.client.clock.coarse_sleep_until(until) => {}
             }
         }
     }

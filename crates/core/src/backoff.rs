@@ -40,8 +40,8 @@ mod tests {
         let ms = Duration::from_millis;
         let mut backoff = Backoff::new(ms(20), ms(100), fastrand::Rng::with_seed(7));
         for step in [20, 40, 80, 100, 100] {
-            let nap = backoff.next();
-            assert!(ms(step / 2) <= nap && nap <= ms(step), "{nap:?} for a step of {step} ms");
+            let pause = backoff.next();
+            assert!(ms(step / 2) <= pause && pause <= ms(step), "{pause:?} for a step of {step} ms");
         }
     }
 }

@@ -9,10 +9,10 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::hold::looks;
+use crate::hold::view_methods;
 use crate::loss::Loss;
 use crate::name::Name;
-use crate::options::words;
+use crate::options::options;
 use crate::thread::OwnThread;
 
 /// A [`Store`](crate::Store) for code without async.
@@ -114,7 +114,7 @@ pub struct Lock {
     lock: crate::Lock,
 }
 
-words!(Lock, lock.options);
+options!(Lock, lock.options);
 
 impl Lock {
     /// Waits until the lock is held: [`crate::Lock::acquire`].
@@ -144,7 +144,7 @@ pub struct Guard {
     store: Store,
 }
 
-looks!(Guard, guard.held());
+view_methods!(Guard, guard.held());
 
 impl Guard {
     /// Waits until the hold has ended, and says why: for a thread that watches over another's work with

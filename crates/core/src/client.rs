@@ -23,7 +23,7 @@ use crate::sync::locked;
 use crate::thread::OwnThread;
 
 /// How long core waits for a verb that has no lease to bound it.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Client {
     pub(crate) backend: Arc<dyn Backend>,
@@ -90,7 +90,7 @@ impl Client {
     pub(crate) async fn ask<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
         self.ready()?;
         let unanswered = || Error::new(ErrorKind::Ambiguous, "the store did not answer in time");
-        self.within(PATIENCE, request).await.unwrap_or_else(|| Err(unanswered()))
+        self.within(REQUEST_TIMEOUT, request).await.unwrap_or_else(|| Err(unanswered()))
     }
 
     /// `None` if the request took longer than `limit`. It is dropped then.
@@ -198,7 +198,7 @@ impl Client {
         let drained = self.within(limit, self.keeper.drained()).await.is_some();
         self.end_all(true);
         let unsure = |text| Error::new(ErrorKind::Ambiguous, text);
-        let closed = self.within(PATIENCE, self.backend.close()).await;
+        let closed = self.within(REQUEST_TIMEOUT, self.backend.close()).await;
         closed.unwrap_or_else(|| Err(unsure("the store did not answer that it is closed")))?;
         *ended = true;
         if drained { Ok(()) } else { Err(unsure("closed before every background release was answered")) }

@@ -16,7 +16,7 @@ use crate::system;
 const SLICE: Duration = Duration::from_millis(250);
 
 /// The slices of whoever holds nothing. A multiple of [`SLICE`], so that all wake together.
-const NAP: Duration = Duration::from_secs(4);
+const COARSE_SLICE: Duration = Duration::from_secs(4);
 
 /// An instant on the clock that counts suspend (CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC on macOS, the performance
 /// counter on Windows), in nanoseconds.
@@ -100,8 +100,8 @@ impl Clock {
     }
 
     /// The same for whoever has nothing to lose meanwhile: after a suspend it is late by at most four seconds.
-    pub(crate) async fn nap_until(&self, at: Moment) {
-        self.sleep_in(NAP, at).await;
+    pub(crate) async fn coarse_sleep_until(&self, at: Moment) {
+        self.sleep_in(COARSE_SLICE, at).await;
     }
 
     async fn sleep_in(&self, slices: Duration, at: Moment) {
@@ -277,8 +277,8 @@ mod tests {
         let (ms, second) = (1_000_000, Duration::from_secs(1));
         assert_eq!(wakes(SLICE, 100 * ms, second), [250, 500, 750, 1000, 1100].map(|at| at * ms));
         assert_eq!(wakes(SLICE, 500 * ms, second), [750, 1000, 1250, 1500].map(|at| at * ms));
-        assert_eq!(wakes(NAP, 500 * ms, 9 * second), [4000, 8000, 9500].map(|at| at * ms));
-        assert_eq!(NAP.as_nanos() % SLICE.as_nanos(), 0, "who naps wakes alone");
+        assert_eq!(wakes(COARSE_SLICE, 500 * ms, 9 * second), [4000, 8000, 9500].map(|at| at * ms));
+        assert_eq!(COARSE_SLICE.as_nanos() % SLICE.as_nanos(), 0, "who naps wakes alone");
         assert!(wakes(SLICE, 7, Duration::ZERO).is_empty());
     }
 

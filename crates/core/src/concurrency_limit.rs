@@ -42,11 +42,11 @@ impl ConcurrencyLimit {
         Arc::new(ConcurrencyLimit { clock, permits, moved: 0.into(), answered: 0.into(), beyond: 0.into() })
     }
 
-    /// Waits for its turn, until `deadline`, and for `patience` while the store answers nobody. Cancel-safe.
+    /// Waits for its turn, until `deadline`, and for `retry_budget` while the store answers nobody. Cancel-safe.
     pub(crate) async fn enter(
         self: &Arc<ConcurrencyLimit>,
         deadline: Option<Moment>,
-        patience: Duration,
+        retry_budget: Duration,
     ) -> Result<Slot> {
         if let Ok(permit) = self.permits.clone().try_acquire_owned() {
             return Ok(self.slot(permit));
@@ -56,7 +56,7 @@ impl ConcurrencyLimit {
         tokio::pin!(turn);
         loop {
             let heard = Moment::from_nanos(self.answered.load(Ordering::Relaxed)).max(began);
-            let gives_up = heard + patience;
+            let gives_up = heard + retry_budget;
             let ends = deadline.map_or(gives_up, |at| at.min(gives_up));
             let now = self.clock.now();
             if ends <= now && heard > began && now < gives_up {
@@ -71,7 +71,7 @@ impl ConcurrencyLimit {
             tokio::select! {
                 biased;
                 permit = &mut turn => return permit.map(|permit| self.slot(permit)).map_err(|_| Error::closed()),
-                () = self.clock.nap_until(stalls.min(ends)) => {}
+                () = self.clock.coarse_sleep_until(stalls.min(ends)) => {}
             }
         }
     }

@@ -8,11 +8,11 @@ use crate::acquire::{Acquire, Wait};
 use crate::claim::Mode;
 use crate::error::Result;
 use crate::guard::Guard;
-use crate::hold::{Held, looks};
+use crate::hold::{Held, view_methods};
 use crate::lock::{Lock, checked_value};
 use crate::name::Name;
 use crate::observer::Observer;
-use crate::options::{Options, words};
+use crate::options::{Options, options};
 use crate::queue::LockQueue;
 use crate::store::Store;
 use crate::token::FencingToken;
@@ -39,7 +39,7 @@ pub struct Election {
     options: Options,
 }
 
-words!(Election, options);
+options!(Election, options);
 
 impl Election {
     pub(crate) fn new(store: Store, name: Name, options: Options) -> Election {
@@ -121,7 +121,7 @@ impl Leader {
 #[must_use = "dropping the leadership resigns; bind it to a name, not to `_`"]
 pub struct Leadership(Guard);
 
-looks!(Leadership, 0.held());
+view_methods!(Leadership, 0.held());
 
 impl Leadership {
     /// Changes the value, with one request; the leader and its token stay.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::claim::Mode;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hold::{Held, Hold, looks};
+use crate::hold::{Held, Hold, view_methods};
 use crate::loss::{Loss, Lost};
 use crate::release::Release;
 
@@ -25,7 +25,7 @@ pub struct Guard {
     share: Arc<Share>,
 }
 
-looks!(Guard, share.held);
+view_methods!(Guard, share.held);
 
 /// What the guards of one re-entered hold share: the last of them releases.
 pub(crate) struct Share {

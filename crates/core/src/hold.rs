@@ -101,7 +101,7 @@ impl Hold {
 pub struct Held(pub(crate) Arc<Hold>);
 
 /// The six looks, inherent on every type that has a `Held`.
-macro_rules! looks {
+macro_rules! view_methods {
     ($type:ty, $($held:tt)+) => {
         impl $type {
             /// The lock's name, as it was written, without the store's namespace.
@@ -171,9 +171,9 @@ macro_rules! looks {
         }
     };
 }
-pub(crate) use looks;
+pub(crate) use view_methods;
 
-looks!(Held, itself());
+view_methods!(Held, itself());
 
 impl Held {
     /// Lets the looks be implemented on `Held` itself by the same macro.

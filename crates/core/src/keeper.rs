@@ -384,7 +384,7 @@ async fn run(running: Running) {
 async fn until(clock: &Clock, at: Option<Moment>, watching: bool) {
     match at {
         Some(at) if watching => clock.sleep_until(at).await,
-        Some(at) => clock.nap_until(at).await,
+        Some(at) => clock.coarse_sleep_until(at).await,
         None => pending().await,
     }
 }

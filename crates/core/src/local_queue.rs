@@ -73,7 +73,7 @@ pub(crate) struct Claimant {
     client: Weak<Client>,
     key: Key,
     /// Since when the store has answered nobody who led: the patience of whoever leads next counts from then.
-    pub(crate) troubled_since: Option<Moment>,
+    pub(crate) outage_since: Option<Moment>,
 }
 
 /// One turn under a leader's claim.
@@ -111,7 +111,7 @@ impl LocalQueues {
             }
         };
         let Some(told) = waiters else {
-            return Ok(Handoff::Claimant(Claimant { client: Arc::downgrade(client), key, troubled_since: None }));
+            return Ok(Handoff::Claimant(Claimant { client: Arc::downgrade(client), key, outage_since: None }));
         };
         let late = || match locked(&client.local_queues.0).get(&key) {
             Some(queue) => queue.refuses(ErrorKind::TimedOut),
@@ -168,7 +168,7 @@ impl LocalQueue {
 impl Claimant {
     /// The first turn of what the store granted.
     pub(crate) fn first_turn(mut self, granted: &Granted, label: Arc<str>, now: Moment) -> Turn {
-        self.troubled_since = None;
+        self.outage_since = None;
         let turn = Turn { claimant: self, first: granted.token, taken: 0, turns: granted.turns, began: now };
         turn.is_of(label);
         turn
@@ -209,7 +209,7 @@ impl Drop for Claimant {
         if let Some(waiter) = self.next_waiter(true) {
             self.held_by(None);
             let (client, key) = (self.client.clone(), self.key.clone());
-            let claimant = Claimant { client, key, troubled_since: self.troubled_since };
+            let claimant = Claimant { client, key, outage_since: self.outage_since };
             // A word that is not heard any more is dropped here, and so goes on to the one behind.
             drop(waiter.tell.send(Handoff::Claimant(claimant)));
         }

@@ -14,7 +14,7 @@ use crate::guard::Guard;
 use crate::hold::{Held, Hold};
 use crate::local_queue::{Handoff, LocalQueues, TurnOptions};
 use crate::name::Name;
-use crate::options::{MAX_VALUE_BYTES, Options, words};
+use crate::options::{MAX_VALUE_BYTES, Options, options};
 use crate::owner::Owner;
 use crate::queue::{Contention, LockQueue};
 use crate::store::Store;
@@ -42,7 +42,7 @@ pub struct Lock {
     value: Option<Arc<str>>,
 }
 
-words!(Lock, options);
+options!(Lock, options);
 
 impl Lock {
     pub(crate) fn new(store: Store, name: Name, mode: Mode, options: Options) -> Lock {
@@ -151,32 +151,33 @@ impl Lock {
         check_mode(self.mode)?;
         let client = self.store.client();
         client.ready()?;
-        let words = self.options.settle(&client.guarantees)?;
-        let label = self.value.clone().map_or(Ok(words.label), checked_value)?;
+        let options = self.options.resolve(&client.guarantees)?;
+        let label = self.value.clone().map_or(Ok(options.label), checked_value)?;
         let started = client.clock.now();
         // Turns among the tasks of a process are for claims that are alike and alone.
-        let mut claimant = if words.policy == WaitPolicy::Fast && self.mode == Mode::Exclusive && self.value.is_none() {
+        let mut claimant = if options.policy == WaitPolicy::Fast && self.mode == Mode::Exclusive && self.value.is_none()
+        {
             let (name, label) = (self.name.clone(), label.clone());
-            let turn = TurnOptions { name, label, max_hold: words.max_hold, min_hold: words.min_hold };
-            match LocalQueues::enter(client, (full_name.clone(), self.mode, words.ttl), turn, wait).await? {
+            let turn = TurnOptions { name, label, max_hold: options.max_hold, min_hold: options.min_hold };
+            match LocalQueues::enter(client, (full_name.clone(), self.mode, options.ttl), turn, wait).await? {
                 Handoff::Turn(guard) => return Ok(guard),
                 Handoff::Claimant(claimant) => Some(claimant),
             }
         } else {
             None
         };
-        let claim = Claim::new(full_name, self.mode, words.policy, words.ttl, &label);
-        let troubled_since = claimant.as_ref().and_then(|claimant| claimant.troubled_since);
-        let acquired = acquire(client, claim, wait.left(started, client), words.max_hold, troubled_since).await;
+        let claim = Claim::new(full_name, self.mode, options.policy, options.ttl, &label);
+        let outage_since = claimant.as_ref().and_then(|claimant| claimant.outage_since);
+        let acquired = acquire(client, claim, wait.left(started, client), options.max_hold, outage_since).await;
         if let (Err(e), Some(claimant), Wait::Forever) = (&acquired, &mut claimant, wait)
             && matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous)
         {
             // It was asked for one lease. Whoever leads next asks, and does not wait for as long again.
-            claimant.troubled_since.get_or_insert(started);
+            claimant.outage_since.get_or_insert(started);
         }
         let (state, granted) = acquired?;
         let now = client.clock.now();
-        let not_before = words.min_hold.map(|min| now + min);
+        let not_before = options.min_hold.map(|min| now + min);
         let hold = Hold::new(client.clone(), state, self.name.clone(), granted.token, not_before);
         Ok(Guard::new(match claimant {
             Some(claimant) => hold.in_turn(claimant.first_turn(&granted, label, now)),

@@ -13,7 +13,7 @@ use crate::lease::Lease;
 use crate::lock::Lock;
 use crate::loss::{Loss, Lost};
 use crate::name::Name;
-use crate::options::{Options, words};
+use crate::options::{Options, options};
 use crate::store::Store;
 use crate::token::FencingToken;
 
@@ -47,7 +47,7 @@ pub struct MultiLock {
     options: Options,
 }
 
-words!(MultiLock, options);
+options!(MultiLock, options);
 
 impl MultiLock {
     pub(crate) fn new(store: Store, names: impl IntoIterator<Item = Name>, options: Options) -> MultiLock {
@@ -117,15 +117,15 @@ impl MultiLock {
     /// One step: all of them, or [`Contended`](ErrorKind::Contended).
     async fn take_at_once(&self, first: &Name, others: &[Name], wait: Wait) -> Result<MultiGuard> {
         let client = self.store.client();
-        let words = self.options.settle(&client.guarantees)?;
+        let options = self.options.resolve(&client.guarantees)?;
         let claim = |name: &Name| {
             let full_name = self.store.full_name(name).map_err(|e| e.with_name(name))?;
-            Ok(Claim::new(full_name, Mode::Exclusive, WaitPolicy::Try, words.ttl, &words.label))
+            Ok(Claim::new(full_name, Mode::Exclusive, WaitPolicy::Try, options.ttl, &options.label))
         };
         let (one, others) = (claim(first)?, others.iter().map(claim).collect::<Result<_>>()?);
-        let taken = acquire_all(client, one, others, wait, words.max_hold).await;
+        let taken = acquire_all(client, one, others, wait, options.max_hold).await;
         let taken = taken.map_err(|(at, e)| e.with_name(self.names.get(at).unwrap_or(first)))?;
-        let not_before = words.min_hold.map(|min| client.clock.now() + min);
+        let not_before = options.min_hold.map(|min| client.clock.now() + min);
         let guard = |(name, (state, granted)): (&Name, Taken)| {
             Guard::new(Hold::new(client.clone(), state, name.clone(), granted.token, not_before))
         };

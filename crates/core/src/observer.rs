@@ -11,7 +11,7 @@ use crate::notifier::Subscription;
 use crate::store::Store;
 
 /// How often an observer looks without a notification: where the store notifies, and where it does not.
-const NAPS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
+const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
 
 /// Sees who leads, in the manner of a `watch` channel: every change at least as its latest value. A vacancy is a value.
 ///
@@ -48,27 +48,27 @@ impl Observer {
     /// and watching may be gone on with by calling again. Cancel-safe: a change that was not returned yet is found again.
     pub async fn changed(&mut self) -> Result<()> {
         let client = self.store.client().clone();
-        let patience = self.store.lease_of_defaults();
-        let (notified, alone) = NAPS;
-        let nap = if self.subscription.is_pushed() { notified } else { alone };
-        let mut troubled_since = None;
+        let retry_budget = self.store.lease_of_defaults();
+        let (notified, alone) = POLL_INTERVALS;
+        let poll_interval = if self.subscription.is_pushed() { notified } else { alone };
+        let mut outage_since = None;
         loop {
             match self.store.inspect(&self.name).await.map(Leader::of) {
                 Ok(leader) if leader != self.current => {
                     self.current = leader;
                     return Ok(());
                 }
-                Ok(_) => troubled_since = None,
+                Ok(_) => outage_since = None,
                 Err(e) => {
                     let now = client.clock.now();
-                    if !e.is_retryable() || now.since(*troubled_since.get_or_insert(now)) >= patience {
+                    if !e.is_retryable() || now.since(*outage_since.get_or_insert(now)) >= retry_budget {
                         return Err(e);
                     }
                 }
             }
             tokio::select! {
                 () = holder_changed(&mut self.holder_changes, &self.full_name) => {}
-                () = client.clock.sleep(nap) => {}
+                () = client.clock.sleep(poll_interval) => {}
             }
         }
     }

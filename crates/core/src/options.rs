@@ -41,12 +41,12 @@ pub struct Options {
 }
 
 /// Implements the words on a type, given where its [`Options`] are.
-macro_rules! words {
+macro_rules! options {
     ($type:ty, $($options:tt)+) => {
         impl $type {
             /// The lease: if this process dies, the lock is free so long after its last renewal. The guard renews it every
             /// third of that. Default 10 s. Shorter recovers faster and suffers less patience with a slow store.
-            #[must_use = "a word is said by value: use what it returns"]
+            #[must_use = "this returns the changed options: use what it returns"]
             pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
                 self.$($options)+.ttl = Some(ttl);
                 self
@@ -54,7 +54,7 @@ macro_rules! words {
 
             /// The longest hold: after it the lock is given back and the guard is lost
             /// ([`Loss::MaxHold`](crate::Loss::MaxHold)). Default: none.
-            #[must_use = "a word is said by value: use what it returns"]
+            #[must_use = "this returns the changed options: use what it returns"]
             pub fn max_hold(mut self, d: std::time::Duration) -> Self {
                 self.$($options)+.max_hold = Some(d);
                 self
@@ -64,7 +64,7 @@ macro_rules! words {
             /// again on another machine whose clock lags. Once `release` has returned `Ok` the process may end, where
             /// [`Guarantees::min_hold_outlives_process`](crate::Guarantees) says so; elsewhere it must live until then, and
             /// `close` waits for that as long as its limit allows. Default: none.
-            #[must_use = "a word is said by value: use what it returns"]
+            #[must_use = "this returns the changed options: use what it returns"]
             pub fn min_hold(mut self, d: std::time::Duration) -> Self {
                 self.$($options)+.min_hold = Some(d);
                 self
@@ -73,7 +73,7 @@ macro_rules! words {
             /// Waiters are served strictly in the order in which the store took their places. The default, except on a store
             /// that keeps no order ([`Fairness::None`](crate::Fairness)): there this word is refused
             /// ([`Unsupported`](crate::ErrorKind::Unsupported)), and `fast` is the default.
-            #[must_use = "a word is said by value: use what it returns"]
+            #[must_use = "this returns the changed options: use what it returns"]
             pub fn fair(mut self) -> Self {
                 self.$($options)+.policy = Some(crate::claim::WaitPolicy::Fair);
                 self
@@ -82,7 +82,7 @@ macro_rules! words {
             /// Least latency and most throughput: tasks of one process hand the lock to each other without the network, for
             /// a bounded number of turns and at most one lease while others wait. A store may let a newcomer take a free
             /// lock before older `fast` waiters, never before a `fair` one; none of ours does.
-            #[must_use = "a word is said by value: use what it returns"]
+            #[must_use = "this returns the changed options: use what it returns"]
             pub fn fast(mut self) -> Self {
                 self.$($options)+.policy = Some(crate::claim::WaitPolicy::Fast);
                 self
@@ -90,14 +90,14 @@ macro_rules! words {
 
             /// Who we are, for people who look at the store and for errors of those who wait. At most 256 bytes. Default:
             /// host name and process id.
-            #[must_use = "a word is said by value: use what it returns"]
+            #[must_use = "this returns the changed options: use what it returns"]
             pub fn label(mut self, label: impl Into<String>) -> Self {
                 self.$($options)+.label = Some(label.into().into());
                 self
             }
 
             /// Takes over every word that `options` says.
-            #[must_use = "a word is said by value: use what it returns"]
+            #[must_use = "this returns the changed options: use what it returns"]
             pub fn with(mut self, options: &crate::Options) -> Self {
                 self.$($options)+.take_over(options);
                 self
@@ -105,11 +105,11 @@ macro_rules! words {
         }
     };
 }
-pub(crate) use words;
+pub(crate) use options;
 
 /// Options with every word said and checked against a store.
 #[derive(Clone)]
-pub(crate) struct Settled {
+pub(crate) struct ResolvedOptions {
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Option<Duration>,
@@ -129,7 +129,7 @@ impl Options {
         };
     }
 
-    pub(crate) fn settle(&self, store: &Guarantees) -> Result<Settled> {
+    pub(crate) fn resolve(&self, store: &Guarantees) -> Result<ResolvedOptions> {
         let policy = match (self.policy, store.fairness) {
             (Some(WaitPolicy::Fair), Fairness::None) => {
                 let text = format!("{} keeps no order among those who wait, so nothing is fair on it", store.store);
@@ -140,7 +140,7 @@ impl Options {
             (None, _) => WaitPolicy::Fair,
         };
         let ttl = self.ttl.unwrap_or(DEFAULT_TTL.max(store.min_ttl));
-        let settled = Settled {
+        let resolved = ResolvedOptions {
             ttl,
             max_hold: self.max_hold,
             min_hold: self.min_hold,
@@ -157,17 +157,17 @@ impl Options {
         if ttl > MAX_TTL {
             return invalid(format!("a ttl of {ttl:?} is above the longest, {MAX_TTL:?}; guards renew themselves"));
         }
-        if settled.max_hold.is_some_and(|max| max.is_zero() || settled.min_hold.is_some_and(|min| min > max)) {
+        if resolved.max_hold.is_some_and(|max| max.is_zero() || resolved.min_hold.is_some_and(|min| min > max)) {
             return invalid("max_hold may neither be zero nor below min_hold".into());
         }
-        if settled.label.len() > MAX_LABEL_BYTES {
+        if resolved.label.len() > MAX_LABEL_BYTES {
             return invalid(format!("a label may have at most {MAX_LABEL_BYTES} bytes"));
         }
-        Ok(settled)
+        Ok(resolved)
     }
 }
 
-words!(Options, self_mut());
+options!(Options, self_mut());
 
 impl Options {
     /// Lets the words be implemented on `Options` itself by the same macro.
@@ -189,14 +189,15 @@ mod tests {
     fn said_words_win_over_defaults() {
         let defaults = Options::default().ttl(Duration::from_secs(5)).fast().label("a");
         let recipe = defaults.with(&Options::default().label("b"));
-        let settled = recipe.settle(&Guarantees::none("x")).unwrap();
-        assert_eq!((settled.ttl, settled.policy, &*settled.label), (Duration::from_secs(5), WaitPolicy::Fast, "b"));
+        let resolved = recipe.resolve(&Guarantees::none("x")).unwrap();
+        assert_eq!((resolved.ttl, resolved.policy, &*resolved.label), (Duration::from_secs(5), WaitPolicy::Fast, "b"));
     }
 
     #[test]
     fn a_store_without_order_is_fast_and_refuses_fair() {
         let (orderless, strict) = (Guarantees::none("x"), Guarantees::none("x").fairness(Fairness::Strict));
-        let policy = |options: Options, store| options.settle(store).map(|words| words.policy).map_err(|e| e.kind());
+        let policy =
+            |options: Options, store| options.resolve(store).map(|options| options.policy).map_err(|e| e.kind());
         assert_eq!(policy(Options::default(), &orderless), Ok(WaitPolicy::Fast));
         assert_eq!(policy(Options::default().fair(), &orderless), Err(ErrorKind::Unsupported));
         assert_eq!(policy(Options::default(), &strict), Ok(WaitPolicy::Fair));
@@ -214,7 +215,7 @@ mod tests {
             Options::default().max_hold(Duration::from_secs(1)).min_hold(Duration::from_secs(2)),
             Options::default().label("x".repeat(257)),
         ] {
-            assert_eq!(bad.settle(&store).err().map(|e| e.kind()), Some(ErrorKind::Invalid), "{bad:?}");
+            assert_eq!(bad.resolve(&store).err().map(|e| e.kind()), Some(ErrorKind::Invalid), "{bad:?}");
         }
     }
 }

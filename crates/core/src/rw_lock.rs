@@ -4,7 +4,7 @@ use crate::claim::Mode;
 use crate::error::Result;
 use crate::lock::Lock;
 use crate::name::Name;
-use crate::options::{Options, words};
+use crate::options::{Options, options};
 use crate::owner::Owner;
 use crate::queue::LockQueue;
 use crate::store::Store;
@@ -33,7 +33,7 @@ pub struct RwLock {
     owner: Option<Owner>,
 }
 
-words!(RwLock, options);
+options!(RwLock, options);
 
 impl RwLock {
     pub(crate) fn new(store: Store, name: Name, options: Options) -> RwLock {

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::guard::Guard;
 use crate::lock::{DistributedLock, Lock};
 use crate::name::Name;
-use crate::options::{Options, words};
+use crate::options::{Options, options};
 use crate::queue::LockQueue;
 use crate::store::Store;
 
@@ -37,7 +37,7 @@ pub struct Semaphore {
     options: Options,
 }
 
-words!(Semaphore, options);
+options!(Semaphore, options);
 
 impl Semaphore {
     pub(crate) fn new(store: Store, name: Name, capacity: u32, options: Options) -> Semaphore {

@@ -14,7 +14,7 @@ use crate::guarantees::Guarantees;
 use crate::lock::Lock;
 use crate::multi::MultiLock;
 use crate::name::Name;
-use crate::options::{DEFAULT_TTL, Options, words};
+use crate::options::{DEFAULT_TTL, Options, options};
 use crate::queue::LockQueue;
 use crate::rw_lock::RwLock;
 use crate::semaphore::Semaphore;
@@ -38,7 +38,7 @@ pub struct Store {
     defaults: Options,
 }
 
-words!(Store, defaults);
+options!(Store, defaults);
 
 impl Store {
     /// A store over this backend.

@@ -102,7 +102,7 @@ async fn stand_by(here: Member) {
         match stalls {
             Some(at) => tokio::select! {
                 () = called => {}
-                () = clock.nap_until(at) => {}
+                () = clock.coarse_sleep_until(at) => {}
             },
             None => called.await,
         }
