@@ -13,7 +13,7 @@ const STORES: [&str; 6] = ["memory", "redis", "redlock", "etcd", "zookeeper", "s
 /// What only certain stores may bring: who, and which crates.
 const CLIENTS: [(&[&str], &[&str]); 4] = [
     (&["redis", "redlock", "redis-client"], &["leasehold-redis-client", "redis"]),
-    (&["etcd", "etcd-client"], &["leasehold-etcd-client", "etcd-client", "tonic", "prost"]),
+    (&["etcd"], &["etcd-client", "tonic", "prost"]),
     (&["zookeeper"], &["zookeeper-client"]),
     (FILE, &["rusqlite", "libsqlite3-sys"]),
 ];
@@ -32,7 +32,7 @@ pub(crate) fn bans() -> Outcome {
     for features in STORES.into_iter().chain([""]) {
         check("leasehold", features)?;
     }
-    let clients = ["redis-client", "etcd-client"];
+    let clients = ["redis-client"];
     for package in STORES.into_iter().chain(clients).chain(["core", "conformance", "testbed"]) {
         check(&format!("leasehold-{package}"), "")?;
     }

@@ -5,7 +5,7 @@ use leasehold_core::seam::place_of_token;
 use leasehold_core::{Error, ErrorKind, Fenced, Result};
 
 use crate::Etcd;
-use crate::line::Own;
+use crate::claim::own::OwnClaim;
 
 impl Etcd {
     /// A condition for an etcd transaction of your own on the same cluster: *`by` still holds*. etcd checks it together with
@@ -34,15 +34,16 @@ impl Etcd {
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, or is another client's. It asks nobody.
+    /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, or is another client's. No request is sent.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<Compare> {
         let (name, created) = (by.full_name(), place_of_token(by.fencing_token()));
         // A turn that is over has the key of the next: only its own word tells them apart.
         let place = by.place().filter(|_| by.is_valid());
-        let mut lines = self.0.lines();
+        let mut claims = self.0.claims();
         // All names of one step have one create_revision: the name and the place tell them apart.
-        let same = |own: &&mut Own| own.granted && !own.leaving && own.created == created && place == Some(own.place());
-        match lines.line(name).find(same) {
+        let same =
+            |own: &&mut OwnClaim| own.granted && !own.releasing && own.created == created && place == Some(own.place());
+        match claims.of(name).find(same) {
             Some(hold) => Ok(hold.key.was_created(created)),
             None => Err(Error::new(ErrorKind::Lost, "this client knows no such hold").with_name(by.name())),
         }

@@ -48,28 +48,29 @@
 //! * Every change of users or roles makes signed tokens (`--auth-token=jwt`) old; clients authenticate anew, once each.
 
 mod claim;
+pub mod client;
+mod config;
+mod entry;
+mod error;
+mod evict;
 mod fence;
-mod line;
-mod lines;
-mod look;
+mod inspect;
 mod names;
+mod observe;
+mod release;
 mod renew;
-mod store;
-mod tell;
-mod value;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::ConnectOptions;
 use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
-use leasehold_etcd_client::Config;
 
-use crate::store::Store;
+use crate::claim::shared::Shared;
+pub use crate::config::Config;
 
 /// How many names one transaction takes: a server that is configured as it is shipped lets it compare 128 things.
 const AT_ONCE: usize = 100;
@@ -78,45 +79,38 @@ const AT_ONCE: usize = 100;
 ///
 /// Needs a tokio runtime, and the one in which it was connected must live as long as it does. Dropping it leaves its
 /// leases to run out; [`Backend::close`] ends them at once.
-pub struct Etcd(Arc<Store>);
+pub struct Etcd(Arc<Shared>);
 
 impl Etcd {
-    /// Connects to `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms]`.
+    /// Connects to `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms]`: see [`Config::from_url`].
     ///
-    /// The port is 2379 unless given, the user and the password are percent-encoded, and `timeout` (1000 unless given,
-    /// from 10 to 10000) is how long one request to one endpoint may take. All keys begin with the namespace and `/`.
+    /// # Errors
     ///
-    /// All endpoints are tried, from one at random on. An endpoint that does not answer within `timeout` is given up to
-    /// four times as long after that, so that a client works over round trips of more than a second.
-    ///
-    /// Fails within three seconds: `Invalid` for a bad URL, `Unavailable` when no endpoint answers, `Denied` for a user
-    /// that etcd does not let in.
+    /// Those of [`Config::from_url`] and [`with_config`](Etcd::with_config).
     pub async fn connect(url: &str) -> Result<Etcd> {
-        Etcd::open(Config::parse(url)?).await
+        Etcd::with_config(Config::from_url(url)?).await
     }
 
-    /// Connects with options of [`etcd_client`], for what a URL cannot say: TLS, for instance, with that crate's features.
+    /// Connects as the configuration says: all endpoints are tried, from one at random on.
     ///
-    /// One client is made for each endpoint. Require-leader, the connect timeout and the keep-alive pings are set here,
-    /// whatever the options say: without pings, a watch on a connection that has died in silence is never missed.
-    pub async fn with_options<E: Into<String>>(
-        endpoints: impl IntoIterator<Item = E>,
-        namespace: &str,
-        options: ConnectOptions,
-    ) -> Result<Etcd> {
-        let endpoints = endpoints.into_iter().map(Into::into).collect();
-        Etcd::open(Config::new(endpoints, namespace, options, None)?).await
+    /// There is no `with_client`: a [`client::Client`] balances over all its endpoints without regard to their health, and this
+    /// store asks one endpoint after the other, with a client for each, and replaces one that does not answer.
+    ///
+    /// # Errors
+    ///
+    /// Within three seconds: [`Invalid`](leasehold_core::ErrorKind::Invalid) for a bad configuration,
+    /// [`Unavailable`](leasehold_core::ErrorKind::Unavailable) when no endpoint answers,
+    /// [`Denied`](leasehold_core::ErrorKind::Denied) for a user that etcd does not let in.
+    pub async fn with_config(config: Config) -> Result<Etcd> {
+        config.check()?;
+        let shared = Arc::new(Shared::new(config));
+        shared.cluster.connect().await?;
+        tokio::spawn(shared.clone().watch());
+        Ok(Etcd(shared))
     }
 
-    async fn open(config: Config) -> Result<Etcd> {
-        let store = Arc::new(Store::new(config));
-        store.cluster.connect().await?;
-        tokio::spawn(store.clone().listen());
-        Ok(Etcd(store))
-    }
-
-    /// The store, unless it was closed.
-    fn opened(&self) -> Result<&Store> {
+    /// What the verbs share, unless the client was closed.
+    fn opened(&self) -> Result<&Shared> {
         self.0.cluster.open().map(|()| &*self.0)
     }
 }
@@ -198,6 +192,6 @@ impl Backend for Etcd {
     }
 
     async fn close(&self) -> Result<()> {
-        self.0.cluster.close(|session| self.0.lose(session)).await
+        self.0.sessions.close(|session| self.0.lose(session)).await
     }
 }

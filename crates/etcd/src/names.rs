@@ -1,12 +1,12 @@
 //! Where things lie in etcd: the keys of a namespace, and how a lock's name becomes a part of a key.
 //!
 //! ```text
-//! <namespace>/<name>/<lease>-<slot>   one place in the line of a lock; the value says whose, and how: see `value`
-//! <namespace>/%session/<lease>        a session that is closed: see `key` of the client
+//! <namespace>/<name>/<lease>-<slot>   one place in the queue of a lock; the value says whose, and how: see `entry`
+//! <namespace>/%session/<lease>        a session that is closed: see `client/leased_key`
 //! <namespace>/%evicted/<number>/<key> an eviction: the create_revision and key of the place that it ended, under its lease
 //! ```
 //!
-//! In a name `/` is written `%2F` and `%` is written `%25`, the rest stays as it is. So the prefix `a/` holds the line of
+//! In a name `/` is written `%2F` and `%` is written `%25`, the rest stays as it is. So the prefix `a/` holds the queue of
 //! `a` and nothing of `a/b` (`a%2Fb/`), and no name begins with such a `%`. `<lease>` is hexadecimal and `<slot>` decimal.
 
 use std::sync::Arc;
@@ -26,8 +26,8 @@ impl Keys {
         Keys { root: root.to_owned() }
     }
 
-    /// What all keys of this lock's line begin with.
-    pub(crate) fn line(&self, name: &Name) -> Arc<str> {
+    /// What all keys of this lock begin with.
+    pub(crate) fn prefix(&self, name: &Name) -> Arc<str> {
         format!("{}{}/", self.root, encode(name.as_str())).into()
     }
 
@@ -46,7 +46,7 @@ impl Keys {
         format!("{}%evicted/", self.root)
     }
 
-    /// The lock in whose line `key` lies; `None` for a key that cannot be ours or another tool's on one of our names.
+    /// The lock to which `key` belongs; `None` for a key that cannot be ours or another tool's on one of our names.
     pub(crate) fn name_of(&self, key: &str) -> Option<Name> {
         let (name, _) = key.strip_prefix(&self.root)?.split_once('/')?;
         unescape(name, |c| c == '/').filter(|name| !name.is_empty()).map(Name::from)
@@ -54,13 +54,13 @@ impl Keys {
 }
 
 /// The key of a place.
-pub(crate) fn place(line: &str, lease: i64, slot: u32) -> String {
-    format!("{line}{lease:x}-{slot}")
+pub(crate) fn place(prefix: &str, lease: i64, slot: u32) -> String {
+    format!("{prefix}{lease:x}-{slot}")
 }
 
-/// Whether a key in `line` is a place of this library; other tools write the lease alone.
-pub(crate) fn is_ours(line: &str, key: &[u8]) -> bool {
-    let leaf = key.strip_prefix(line.as_bytes()).and_then(|leaf| str::from_utf8(leaf).ok());
+/// Whether a key under `prefix` is a place of this library; other tools write the lease alone.
+pub(crate) fn is_ours(prefix: &str, key: &[u8]) -> bool {
+    let leaf = key.strip_prefix(prefix.as_bytes()).and_then(|leaf| str::from_utf8(leaf).ok());
     let Some((lease, slot)) = leaf.and_then(|leaf| leaf.split_once('-')) else { return false };
     i64::from_str_radix(lease, 16).is_ok() && slot.parse::<u32>().is_ok()
 }
@@ -78,16 +78,16 @@ mod tests {
         let names =
             ["a", "a/b", "a%2Fb", "a%252Fb", "%", "%25", "%session", "{a}", "\"", " ", "é漢\u{1F512}", "a/", "/"];
         let keys = Keys::new("prod/");
-        let lines: Vec<_> = names.iter().map(|n| keys.line(&Name::from(*n))).collect();
-        for (i, line) in lines.iter().enumerate() {
-            let key = place(line, 0x1234, 7);
+        let prefixes: Vec<_> = names.iter().map(|n| keys.prefix(&Name::from(*n))).collect();
+        for (i, prefix) in prefixes.iter().enumerate() {
+            let key = place(prefix, 0x1234, 7);
             assert_eq!(keys.name_of(&key), Some(Name::from(names[i])));
-            assert!(is_ours(line, key.as_bytes()));
-            assert!(lines.iter().filter(|other| key.starts_with(&***other)).count() == 1, "{key}");
-            assert!(!keys.evictions().starts_with(&**line) && !"prod/%session/1234".starts_with(&**line));
+            assert!(is_ours(prefix, key.as_bytes()));
+            assert!(prefixes.iter().filter(|other| key.starts_with(&***other)).count() == 1, "{key}");
+            assert!(!keys.evictions().starts_with(&**prefix) && !"prod/%session/1234".starts_with(&**prefix));
         }
-        assert_eq!(&*lines[0], "prod/a/");
-        assert_eq!(&*Keys::new("").line(&"orders/42".into()), "orders%2F42/");
+        assert_eq!(&*prefixes[0], "prod/a/");
+        assert_eq!(&*Keys::new("").prefix(&"orders/42".into()), "orders%2F42/");
     }
 
     #[test]

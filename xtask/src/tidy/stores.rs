@@ -4,14 +4,13 @@ use std::{fs, path::PathBuf};
 
 /// How many lines of code each store, and what lies below it, may take, tests not counted. About 600 is the aim: whoever
 /// raises one says why.
-const STORES: [(&str, usize); 8] = [
+const STORES: [(&str, usize); 7] = [
     ("memory", 414),
     ("sqlite", 1846),
     ("redis", 919),
     ("redis-client", 869),
     ("redlock", 1029),
-    ("etcd", 869),
-    ("etcd-client", 1037),
+    ("etcd", 1927),
     ("zookeeper", 1550),
 ];
 /// Says which stores are larger.

@@ -1,4 +1,4 @@
-//! What a request came to when it did not succeed, told honestly.
+//! What a request that did not succeed came to: surely not executed, or perhaps.
 
 use etcd_client::Error as ClientError;
 use leasehold_core::Error;
@@ -7,14 +7,14 @@ use tonic::Code;
 
 /// Why a request has no good answer.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// `Unavailable`: surely not executed. `Ambiguous`: perhaps executed, perhaps later. For both, another endpoint may do
     /// better. `Lost`: the lease does not exist (any more). Any other kind: the store said no, and would say so again.
     kind: ErrorKind,
     why: String,
 }
 
-/// How a lease is missed.
+/// How etcd says that a lease is not there.
 pub(crate) const LEASE_NOT_FOUND: &str = "lease not found";
 
 /// What is said when a request was refused before it was proposed to the peers, or never sent. Other errors of code
@@ -33,27 +33,27 @@ const NOT_EXECUTED: [&str; 7] = [
 const FULL: &str = "database space exceeded";
 
 /// How etcd refuses a token that has run out, or that is older than a change of the users or roles.
-const OF_THE_TOKEN: [&str; 2] = ["invalid auth token", "auth store is old"];
+const STALE_TOKEN: [&str; 2] = ["invalid auth token", "auth store is old"];
 
 impl Failure {
     /// Of this kind, because of this.
-    pub fn new(kind: ErrorKind, why: impl Into<String>) -> Failure {
+    pub(crate) fn new(kind: ErrorKind, why: impl Into<String>) -> Failure {
         Failure { kind, why: why.into() }
     }
 
     /// Whether it is of this kind.
-    pub fn is(&self, kind: ErrorKind) -> bool {
+    pub(crate) fn is(&self, kind: ErrorKind) -> bool {
         self.kind == kind
     }
 
     /// Whether the server refuses whatever stores something; it still deletes.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.why.contains(FULL)
     }
 
     /// Whether another token may be let in.
-    pub(crate) fn is_of_the_token(&self) -> bool {
-        OF_THE_TOKEN.iter().any(|words| self.why.contains(words))
+    pub(crate) fn is_stale_token(&self) -> bool {
+        STALE_TOKEN.iter().any(|words| self.why.contains(words))
     }
 
     /// The same when an earlier attempt stayed unanswered.
@@ -71,11 +71,16 @@ impl Failure {
     }
 }
 
+/// Whether a stream of keep-alives says that its lease is not there.
+pub(crate) fn is_lease_not_found(error: &ClientError) -> bool {
+    matches!(error, ClientError::LeaseKeepAliveError(why) if why == LEASE_NOT_FOUND)
+}
+
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Failure {
         let status = match error {
             ClientError::GRpcStatus(status) => status,
-            ClientError::LeaseKeepAliveError(why) if why == LEASE_NOT_FOUND => return Failure::new(Lost, why),
+            error if is_lease_not_found(&error) => return Failure::new(Lost, LEASE_NOT_FOUND),
             ClientError::InvalidArgs(_) | ClientError::InvalidUri(_) | ClientError::InvalidMetadataValue(_) => {
                 return Failure::new(Invalid, error.to_string());
             }

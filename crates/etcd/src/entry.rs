@@ -1,4 +1,4 @@
-//! What the value of a place says: the label, and in a last line of its own since when, and the mode.
+//! The value of a place's key: the label, and in a last line of its own since when, and the mode.
 //!
 //! ```text
 //! <label>⏎<since>              exclusive
@@ -6,9 +6,9 @@
 //! <label>⏎<since> <n>/<of>     n of so many permits
 //! ```
 //!
-//! etcd keeps no time, so `since` is the wall clock of the client that entered the line, in milliseconds since 1970. Only
-//! people read it. Nothing compares values: a holder may change its label, and other tools write what they like. What says
-//! no mode that is known, theirs too, is exclusive: it keeps everybody out.
+//! etcd keeps no time, so `since` is the wall clock of the client that joined the queue, in milliseconds since 1970. Only
+//! people read it. Nothing compares values: a holder may change its label, and other tools write what they like. A value that
+//! has no known mode, theirs too, is exclusive.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -54,7 +54,7 @@ fn permits(text: &str) -> Mode {
     numbers.filter(|(n, _)| *n > 0).map_or(Mode::Exclusive, |(n, of)| Mode::Permits { n, of })
 }
 
-/// The mode of an entry in this line, and who it is, with the token that it has if it holds.
+/// The mode of an entry under this prefix, and who it is, with the token that it has if it holds.
 pub(crate) fn entry(prefix: &str, kv: &KeyValue) -> (Mode, Participant) {
     let token = token_of_place(kv.create_revision());
     if !names::is_ours(prefix, kv.key()) {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_keeps_everybody_out() {
+    fn what_others_wrote_is_exclusive() {
         for odd in
             ["other", "x\n99999999999999999999", "x\n5 Shared", "x\n5 0/3", "x\n5 1/", "x\n5 1/4294967296", "\n "]
         {

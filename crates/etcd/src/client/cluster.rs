@@ -1,9 +1,8 @@
 //! The servers: one client for each endpoint, one of them in use, the next one when it fails. All requests go through here.
 //!
 //! etcd-client's own balancing knows neither health nor failover: with one of three members down, a third of all requests
-//! fail; and nothing in it ends a request that is never answered. All that this crate sends may be sent twice.
+//! fail; and nothing in it ends a request that is never answered. Everything that is sent from here may be sent twice.
 
-use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -19,41 +18,37 @@ use leasehold_core::{Error, Result};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::client::single_flight::SingleFlight;
 use crate::config::Config;
 use crate::error::Failure;
-use crate::flight::Flights;
-use crate::session::Session;
 
 /// How many endpoints one call asks at most, so that it ends in bounded time.
 pub(crate) const ATTEMPTS: u32 = 3;
-/// So many silences in a row, and the connection itself is taken for dead.
-const SILENCES: u32 = 2;
-/// After silences, an endpoint is given up to two times two times the limit: it may be far away.
-const SLOWEST: u32 = 2;
+/// After so many requests in a row without an answer the connection itself is taken for dead.
+const TIMEOUTS: u32 = 2;
+/// After time-outs the time limit of an endpoint is doubled up to so many times: it may be far away.
+const DOUBLINGS: u32 = 2;
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(3);
 /// How many keys one request brings while keys are listed.
 const PAGE: i64 = 500;
 
-/// An etcd cluster, and the sessions of one client with it.
-pub struct Cluster {
+/// An etcd cluster.
+pub(crate) struct Cluster {
     /// Where the servers are, and how to talk to them.
-    pub config: Config,
+    pub(crate) config: Config,
     endpoints: Vec<Arc<Endpoint>>,
     active: AtomicUsize,
-    /// Tells that streams are to be opened anew.
-    pub(crate) moved: watch::Sender<()>,
+    /// Notifies the streams that they are to be opened anew.
+    pub(crate) reopened: watch::Sender<()>,
     closed: AtomicBool,
-    /// By the TTL that was asked for, in seconds.
-    pub(crate) granting: Arc<Flights<u64, Result<Arc<Session>, Failure>>>,
-    pub(crate) sessions: Mutex<Vec<Arc<Session>>>,
 }
 
 #[derive(Default)]
 struct Endpoint {
     state: Mutex<State>,
-    /// A crowd connects once: with a user, that costs the server a hash of the password.
-    connecting: Arc<Flights<(), Result<Numbered, Failure>>>,
+    /// Many requests at once connect once: with a user, that costs the server a hash of the password.
+    connecting: Arc<SingleFlight<(), Result<Numbered, Failure>>>,
 }
 
 /// The number of a connection, and the connection.
@@ -64,9 +59,9 @@ struct State {
     client: Option<Client>,
     /// The number of the connection: of what was refused with an earlier one, another is not to blame.
     number: u64,
-    silences: u32,
-    /// How often the limit is doubled.
-    slow: u32,
+    timeouts: u32,
+    /// How often the time limit is doubled.
+    doublings: u32,
 }
 
 impl Endpoint {
@@ -81,29 +76,27 @@ impl Endpoint {
 pub(crate) struct Answer<T> {
     /// The answer of the endpoint that was asked last.
     pub(crate) outcome: Result<T, Failure>,
-    /// An attempt stayed unanswered, even if another one was answered: it may still arrive.
+    /// An attempt stayed unanswered, even if another one was answered: it may still be executed.
     pub(crate) doubt: bool,
 }
 
 impl Cluster {
     /// Nothing is asked yet.
-    pub fn new(config: Config) -> Arc<Cluster> {
+    pub(crate) fn new(config: Config) -> Arc<Cluster> {
         Arc::new(Cluster {
             endpoints: config.endpoints.iter().map(|_| Arc::default()).collect(),
             active: AtomicUsize::new(fastrand::usize(..config.endpoints.len())),
             config,
-            moved: watch::Sender::new(()),
+            reopened: watch::Sender::new(()),
             closed: AtomicBool::new(false),
-            granting: Arc::default(),
-            sessions: Mutex::default(),
         })
     }
 
     /// Connects, within three seconds: any read shows that there is a leader and that we may. Asks all endpoints, from one at
     /// random on, and each of them once more: one that is far away answers the second time.
-    pub async fn connect(&self) -> Result<()> {
+    pub(crate) async fn connect(&self) -> Result<()> {
         let all = u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX);
-        let limit = self.config.limit.min(CONNECT / all);
+        let limit = self.config.timeout.min(CONNECT / all);
         let probe = self.ask_some(2 * self.endpoints.len(), limit, |client| self.probe(client));
         let late = |_| Error::new(Unavailable, "etcd did not answer within three seconds");
         Ok(timeout(CONNECT, probe).await.map_err(late)?.outcome.map_err(Failure::of_a_read)?)
@@ -120,20 +113,20 @@ impl Cluster {
     }
 
     /// Whether anything new may begin.
-    pub fn open(&self) -> Result<()> {
+    pub(crate) fn open(&self) -> Result<()> {
         let closed = || Error::new(ErrorKind::Closed, "this etcd client was closed");
         if self.closed.load(SeqCst) { Err(closed()) } else { Ok(()) }
     }
 
     /// Nothing new begins from here on, and streams end.
-    pub fn shut(&self) {
+    pub(crate) fn shut(&self) {
         self.closed.store(true, SeqCst);
         self.reopen();
     }
 
-    /// Ends all streams: what they say is in doubt.
-    pub fn reopen(&self) {
-        self.moved.send_replace(());
+    /// Ends all streams: what they report is in doubt.
+    pub(crate) fn reopen(&self) {
+        self.reopened.send_replace(());
     }
 
     pub(crate) async fn txn(&self, txn: Txn) -> Answer<TxnResponse> {
@@ -141,34 +134,34 @@ impl Cluster {
             let txn = txn.clone();
             async move { client.kv_client().max_decoding_message_size(usize::MAX).txn(txn).await }
         };
-        self.ask(self.config.limit, request).await
+        self.ask(self.config.timeout, request).await
     }
 
     /// Changes something if the entry is still the one that `still` names by its revision: so a late duplicate of the request
-    /// can harm nobody. Says whether it was.
-    pub async fn change(&self, still: Compare, then: Vec<TxnOp>) -> Result<bool, Failure> {
+    /// does no harm. Says whether it was.
+    pub(crate) async fn change(&self, still: Compare, then: Vec<TxnOp>) -> Result<bool, Failure> {
         Ok(self.txn(Txn::new().when([still]).and_then(then)).await.outcome?.succeeded())
     }
 
     /// A read; an unanswered one was as good as not executed.
-    pub async fn get(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, Failure> {
+    pub(crate) async fn get(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, Failure> {
         let key = key.into();
         let request = |client: Client| {
             let (key, options) = (key.clone(), options.clone());
             async move { client.kv_client().max_decoding_message_size(usize::MAX).get(key, Some(options)).await }
         };
-        self.ask(self.config.limit, request).await.outcome.map_err(Failure::of_a_read)
+        self.ask(self.config.timeout, request).await.outcome.map_err(Failure::of_a_read)
     }
 
-    /// Tells all keys that begin with `prefix`, in byte order.
-    pub async fn keys(&self, prefix: &str, mut tell: impl FnMut(&str)) -> Result<(), Failure> {
+    /// Passes all keys that begin with `prefix` to `visit`, in byte order.
+    pub(crate) async fn keys(&self, prefix: &str, mut visit: impl FnMut(&str)) -> Result<(), Failure> {
         let end = after_prefix(prefix);
         // No key is empty.
         let mut from = if prefix.is_empty() { vec![0] } else { prefix.as_bytes().to_vec() };
         loop {
             let page = GetOptions::new().with_range(end.clone()).with_limit(PAGE).with_keys_only();
             let page = self.get(from, page).await?;
-            page.kvs().iter().filter_map(|entry| entry.key_str().ok()).for_each(&mut tell);
+            page.kvs().iter().filter_map(|entry| entry.key_str().ok()).for_each(&mut visit);
             match page.kvs().last().filter(|_| page.more()) {
                 Some(last) => from = [last.key(), &[0]].concat(),
                 None => return Ok(()),
@@ -192,18 +185,18 @@ impl Cluster {
         let (began, longest, mut doubt, mut renewed) = (Moment::now(), limit.saturating_mul(ATTEMPTS), false, false);
         loop {
             let (at, sent) = (self.active(), Moment::now());
-            let patience = limit * (1 << locked(&self.endpoints[at].state).slow);
+            let time_limit = limit * (1 << locked(&self.endpoints[at].state).doublings);
             let mut number = 0;
             let attempt = async {
                 let client;
-                (number, client) = self.client(at, patience).await?;
+                (number, client) = self.client(at, time_limit).await?;
                 request(client).await.map_err(Failure::from)
             };
-            let answer = timeout(patience, attempt).await;
+            let answer = timeout(time_limit, attempt).await;
             let took = answer.is_ok().then(|| Moment::now().since(sent));
             let outcome = answer.unwrap_or_else(|_| Err(Failure::new(Ambiguous, "no answer in time")));
-            if outcome.as_ref().is_err_and(Failure::is_of_the_token) && !renewed {
-                // It was refused before anything was executed. Whoever connects anew authenticates anew.
+            if outcome.as_ref().is_err_and(Failure::is_stale_token) && !renewed {
+                // It was refused before anything was executed. A new connection authenticates anew.
                 renewed = true;
                 self.forget(at, number);
                 continue;
@@ -224,19 +217,19 @@ impl Cluster {
         self.active.load(Relaxed)
     }
 
-    /// After a failure the next endpoint is in use; a connection that says nothing is given up. `took`: how long the answer
+    /// After a failure the next endpoint is in use; a connection that does not answer is given up. `took`: how long the answer
     /// took, if there was one.
     fn judge(&self, at: usize, failed: bool, took: Option<Duration>) {
         let mut state = locked(&self.endpoints[at].state);
-        state.silences = if took.is_none() { state.silences + 1 } else { 0 };
+        state.timeouts = if took.is_none() { state.timeouts + 1 } else { 0 };
         match took {
-            None => state.slow = (state.slow + 1).min(SLOWEST),
-            Some(took) if took < self.config.limit / 2 => state.slow = 0,
+            None => state.doublings = (state.doublings + 1).min(DOUBLINGS),
+            Some(took) if took < self.config.timeout / 2 => state.doublings = 0,
             Some(_) => {}
         }
-        let dead = state.silences >= SILENCES;
+        let dead = state.timeouts >= TIMEOUTS;
         if dead {
-            (state.client, state.silences) = (None, 0);
+            (state.client, state.timeouts) = (None, 0);
         }
         let next = if failed { (at + 1) % self.endpoints.len() } else { at };
         let turned = next != at && self.active.compare_exchange(at, next, Relaxed, Relaxed).is_ok();
@@ -253,12 +246,12 @@ impl Cluster {
         }
         let connect = || {
             let (endpoint, url) = (endpoint.clone(), self.config.endpoints[at].clone());
-            let options = self.config.options.clone().with_connect_timeout(limit);
+            let options = self.config.connect_options(limit);
             async move {
                 if let Some(known) = endpoint.known() {
                     return Ok(known);
                 }
-                // Whoever began it has left by then.
+                // The task that began it has left by then.
                 let late = |_| Failure::new(Ambiguous, "no answer in time");
                 let client = timeout(limit * 2, Client::connect([url], Some(options))).await.map_err(late)??;
                 let mut state = locked(&endpoint.state);
@@ -284,19 +277,13 @@ impl Cluster {
     }
 }
 
-impl fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.config.fmt(f)
-    }
-}
-
 /// The keys that begin with what is read, oldest first; all of them for 0. The server sorts all before it cuts them off.
-pub fn oldest(limit: i64) -> GetOptions {
+pub(crate) fn oldest(limit: i64) -> GetOptions {
     GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(limit)
 }
 
 /// A key under a lease.
-pub fn put(lease: i64, key: &str, value: impl Into<Vec<u8>>) -> TxnOp {
+pub(crate) fn put(lease: i64, key: &str, value: impl Into<Vec<u8>>) -> TxnOp {
     TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)))
 }
 

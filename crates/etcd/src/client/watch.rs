@@ -12,12 +12,12 @@ use leasehold_core::Error;
 use tokio::sync::watch::Receiver;
 use tokio::time::timeout;
 
-use crate::cluster::Cluster;
+use crate::client::cluster::Cluster;
 
 /// The number of the first watch; others follow.
 const FIRST: i64 = 1;
 
-/// Why the stream ended, or must be opened anew.
+/// Why the stream ended, or is to be opened anew.
 pub(crate) type Broken = Box<dyn std::error::Error + Send + Sync>;
 
 /// One stream.
@@ -25,7 +25,7 @@ pub(crate) type Broken = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) struct Watch<T> {
     sender: WatchRequestSender,
     stream: WatchResponseStream,
-    moved: Receiver<()>,
+    reopened: Receiver<()>,
     limit: Duration,
     /// By the numbers of the watches.
     tags: HashMap<i64, T>,
@@ -39,7 +39,7 @@ fn options(id: i64) -> Option<WatchOptions> {
 impl Cluster {
     /// Opens a stream, with its first watch.
     pub(crate) async fn watch<T>(&self, tag: T, prefix: &str) -> Result<Watch<T>, Broken> {
-        let limit = self.config.limit;
+        let limit = self.config.timeout;
         // A stream that is opened with a token that has run out is refused as if we had no right; a read gets another.
         let open = |client: Client| async move {
             self.probe(client.clone()).await?;
@@ -47,9 +47,9 @@ impl Cluster {
         };
         // These are two round trips.
         let (sender, stream) = self.ask(2 * limit, open).await.outcome.map_err(Error::from)?.split();
-        let moved = self.moved.subscribe();
+        let reopened = self.reopened.subscribe();
         self.open()?;
-        Ok(Watch { sender, stream, moved, limit, tags: HashMap::from([(FIRST, tag)]), next: FIRST + 1 })
+        Ok(Watch { sender, stream, reopened, limit, tags: HashMap::from([(FIRST, tag)]), next: FIRST + 1 })
     }
 }
 
@@ -71,7 +71,7 @@ impl<T: Clone> Watch<T> {
         Ok(())
     }
 
-    /// What the next watch says that says something. Nothing is missed if this is dropped.
+    /// The next message of a watch. Nothing is missed if this is dropped.
     pub(crate) async fn next(&mut self) -> Result<(T, WatchResponse), Broken> {
         loop {
             tokio::select! {
@@ -86,7 +86,7 @@ impl<T: Clone> Watch<T> {
                         return Ok((tag.clone(), message));
                     }
                 }
-                _ = self.moved.changed() => return Err("another connection is in use".into()),
+                _ = self.reopened.changed() => return Err("another connection is in use".into()),
             }
         }
     }

@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::take;
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Admission, WaitPolicy, admit, place_of_token};
-use leasehold_etcd_client::Event;
+use leasehold_core::seam::{Admission, Claim, Moment, WaitPolicy, admit, place_of_token};
 
 use super::Mode::{Exclusive, Shared};
 use super::*;
+use crate::client::leased_key::LeasedKey;
+use crate::client::mirror::Event;
+use crate::client::session::Session;
 
 /// A claim of ours that waits behind so many, or holds.
 #[derive(Clone, Copy)]
@@ -20,13 +23,13 @@ enum Stand {
 /// Our claims in a line, and its mirror.
 #[derive(Default)]
 struct Line {
-    own: Vec<Own>,
+    own: Vec<OwnClaim>,
     mirror: Mirror<Mode>,
 }
 
 impl Line {
-    fn news(&mut self) -> News {
-        news(self.own.iter_mut(), &mut self.mirror)
+    fn changes(&mut self) -> Changes {
+        changes(self.own.iter_mut(), &mut self.mirror)
     }
 
     fn place(&mut self, created: i64, stand: Stand) {
@@ -40,12 +43,12 @@ impl Line {
             return;
         }
         let claim = Claim::new("a", Exclusive, WaitPolicy::Fair, Duration::from_secs(9), "");
-        let own = Own::new(&claim, Arc::new(LeasedKey::new(session, "")), 0);
-        self.own.push(Own { id: id(created), created, ahead, granted, ..own });
+        let own = OwnClaim::new(&claim, Arc::new(LeasedKey::new(session, "")), 0);
+        self.own.push(OwnClaim { id: id(created), created, ahead, granted, ..own });
     }
 
     fn hear(&mut self, event: Event<Mode>) {
-        self.mirror.hear(event);
+        self.mirror.take_in(event);
     }
 
     fn read(&mut self, revision: i64, live: impl Iterator<Item = (Vec<u8>, i64, Mode)>) {
@@ -70,12 +73,12 @@ fn read(live: &[(u8, i64, Mode)]) -> Line {
 }
 
 fn granted(line: &mut Line) -> Vec<i64> {
-    let grants = line.news().granted.into_iter();
+    let grants = line.changes().granted.into_iter();
     grants.map(|(_, grant)| place_of_token(grant.token)).collect()
 }
 
 fn gone(line: &mut Line) -> Vec<i64> {
-    line.news().gone.into_iter().map(|own| own.created).collect()
+    line.changes().gone.into_iter().map(|own| own.created).collect()
 }
 
 fn id(number: i64) -> ClaimId {
@@ -102,7 +105,7 @@ fn what_the_read_has_seen_is_not_believed_again() {
     let mut line = Line::default();
     line.place(9, Stand::Waits(Some(1)));
     line.hear(deleted(6, 1)); // the watch lags: this was another entry of the same key
-    assert!(line.news().gone.is_empty(), "nothing is known before it was read");
+    assert!(line.changes().gone.is_empty(), "nothing is known before it was read");
     line.read(10, [(vec![1], 7, Exclusive), (vec![2], 9, Exclusive)].into_iter());
     line.hear(deleted(8, 1));
     assert!(granted(&mut line).is_empty());
@@ -114,8 +117,8 @@ fn what_the_read_has_seen_is_not_believed_again() {
 fn a_place_waits_for_its_own_put_to_be_told() {
     let mut line = read(&[]);
     line.place(12, Stand::Waits(Some(1)));
-    let news = line.news();
-    assert!(news.granted.is_empty() && news.gone.is_empty());
+    let changes = line.changes();
+    assert!(changes.granted.is_empty() && changes.gone.is_empty());
     line.hear(put(11, 1, Exclusive));
     line.hear(put(12, 2, Exclusive));
     assert!(granted(&mut line).is_empty());
@@ -134,9 +137,9 @@ fn a_lease_that_ends_takes_the_waiter_with_its_predecessor() {
     line.place(8, Stand::Waits(Some(1)));
     line.hear(deleted(15, 1));
     line.hear(deleted(15, 2));
-    let news = line.news();
-    assert!(news.granted.is_empty());
-    assert_eq!(news.gone.iter().map(|own| own.created).collect::<Vec<_>>(), [8]);
+    let changes = line.changes();
+    assert!(changes.granted.is_empty());
+    assert_eq!(changes.gone.iter().map(|own| own.created).collect::<Vec<_>>(), [8]);
 }
 
 #[test]
@@ -168,22 +171,22 @@ fn an_entry_that_the_watch_forgot_lets_nobody_in() {
     let mut line = read(&[]);
     line.place(14, Stand::Waits(Some(1)));
     line.hear(put(14, 2, Exclusive));
-    let news = line.news();
-    assert!(news.wrong && news.granted.is_empty());
+    let changes = line.changes();
+    assert!(changes.wrong && changes.granted.is_empty());
 }
 
 #[test]
 fn observers_hear_of_holders_and_of_no_newcomers() {
     let mut line = read(&[(1, 3, Exclusive)]);
-    assert!(line.news().stirred, "it was read");
+    assert!(line.changes().holder_changed, "it was read");
     line.hear(put(11, 2, Exclusive));
-    assert!(!line.news().stirred);
+    assert!(!line.changes().holder_changed);
     for event in [Event { revision: 12, key: vec![1], put: Some((3, Exclusive)) }, deleted(13, 1), deleted(14, 2)] {
         line.hear(event);
-        assert!(line.news().stirred);
+        assert!(line.changes().holder_changed);
     }
     line.hear(put(15, 2, Exclusive));
-    assert!(line.news().stirred, "it leads");
+    assert!(line.changes().holder_changed, "it leads");
 }
 
 /// A store with reused keys, all modes, and entries that die anywhere; a watch that lags and breaks; replies and reads that
@@ -332,14 +335,14 @@ impl World {
     }
 
     fn look(&mut self) {
-        let news = self.line.news();
-        assert!(!news.wrong);
-        for own in &news.gone {
+        let changes = self.line.changes();
+        assert!(!changes.wrong);
+        for own in &changes.gone {
             assert!(!self.live.contains_key(&own.created), "the living are told that they are gone");
             self.ours.remove(&own.created);
             self.told.remove(&own.created);
         }
-        for (_, grant) in news.granted {
+        for (_, grant) in changes.granted {
             let created = place_of_token(grant.token);
             // It may be dead already, but the watch has not said so: that is what validity is for.
             assert!(!self.live.contains_key(&created) || self.admitted(created), "early");

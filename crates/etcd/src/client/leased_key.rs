@@ -1,4 +1,4 @@
-//! Keys under a session's lease: made by transactions that may be late, and surely removed.
+//! Keys under a session's lease: created by transactions that may be late, and surely removed.
 //!
 //! Each session may have one key of its own, `%session/<lease>`. Once it has, it is closed: no transaction that creates keys is
 //! executed in it any more. It is written when a key is removed of which a request may still be on its way: so no late
@@ -10,41 +10,41 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
 
-use crate::cluster::{Cluster, put};
+use crate::client::cluster::{Cluster, put};
+use crate::client::session::Session;
 use crate::error::Failure;
-use crate::session::Session;
 
 /// A key that is, or may come to be, under a session's lease.
 #[derive(Debug)]
-pub struct LeasedKey {
+pub(crate) struct LeasedKey {
     /// The session.
-    pub session: Arc<Session>,
+    pub(crate) session: Arc<Session>,
     /// The key.
-    pub path: Arc<str>,
+    pub(crate) path: Arc<str>,
     /// A request that may create it was sent and not answered.
     doubt: AtomicBool,
 }
 
 impl LeasedKey {
     /// A key that is not there yet.
-    pub fn new(session: Arc<Session>, path: impl Into<Arc<str>>) -> LeasedKey {
+    pub(crate) fn new(session: Arc<Session>, path: impl Into<Arc<str>>) -> LeasedKey {
         LeasedKey { session, path: path.into(), doubt: AtomicBool::new(false) }
     }
 
     /// Writes it.
-    pub fn put(&self, value: impl Into<Vec<u8>>) -> TxnOp {
+    pub(crate) fn put(&self, value: impl Into<Vec<u8>>) -> TxnOp {
         put(self.session.lease, &self.path, value)
     }
 
     /// Whether it is the one with this create_revision; 0: whether it is not there.
-    pub fn was_created(&self, revision: i64) -> Compare {
+    pub(crate) fn was_created(&self, revision: i64) -> Compare {
         Compare::create_revision(&*self.path, CompareOp::Equal, revision)
     }
 }
 
 impl Cluster {
     /// A transaction that may create these keys of this session, and does not if that is closed.
-    pub async fn create(
+    pub(crate) async fn create(
         &self,
         session: &Session,
         keys: &[&LeasedKey],
@@ -62,7 +62,7 @@ impl Cluster {
 
     /// Leaves nothing of the key that was created at this revision, 0 if at none that is known. If a request that creates it
     /// may still be on its way, its session is closed. `Lost`: nothing of it is left either.
-    pub async fn remove(&self, key: &LeasedKey, created: i64) -> Result<(), Failure> {
+    pub(crate) async fn remove(&self, key: &LeasedKey, created: i64) -> Result<(), Failure> {
         let (session, delete) = (&key.session, TxnOp::delete(&*key.path, None));
         if key.doubt.load(SeqCst) {
             session.close();

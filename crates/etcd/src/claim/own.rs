@@ -1,0 +1,74 @@
+//! One claim of this client, from just before its first request until its release is confirmed.
+
+use std::sync::Arc;
+
+use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place, Validity};
+
+use crate::client::leased_key::LeasedKey;
+use crate::client::mirrors::SharedMirror;
+use crate::client::session::Session;
+
+#[derive(Clone, Debug)]
+pub(crate) struct OwnClaim {
+    pub(crate) id: ClaimId,
+    pub(crate) key: Arc<LeasedKey>,
+    /// The number of its key, which is used again once this one is gone.
+    pub(crate) slot: u32,
+    /// The mode that its first claim asked for.
+    pub(crate) mode: Mode,
+    /// The key's create_revision, 0 while there is none that is known.
+    pub(crate) created: i64,
+    /// How many stood before it when it came, if its own transaction counted them.
+    pub(crate) ahead: Option<i64>,
+    pub(crate) granted: bool,
+    /// It is being released: changes of its key are not reported.
+    pub(crate) releasing: bool,
+    /// When it was last claimed or renewed.
+    pub(crate) last_used: Moment,
+    /// It lapses without being renewed (`release_after`), and has ended by then.
+    pub(crate) lapses_at: Option<Moment>,
+    /// The mirror of its queue, while it waits.
+    pub(crate) mirror: Option<Arc<SharedMirror<Mode>>>,
+}
+
+impl OwnClaim {
+    /// A claim of which nothing was sent yet.
+    pub(crate) fn new(claim: &Claim, key: Arc<LeasedKey>, slot: u32) -> OwnClaim {
+        OwnClaim {
+            id: claim.id,
+            key,
+            slot,
+            mode: claim.mode,
+            created: 0,
+            ahead: None,
+            granted: false,
+            releasing: false,
+            last_used: Moment::now(),
+            lapses_at: None,
+            mirror: None,
+        }
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.key.session
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        Place::new(self.key.path.clone())
+    }
+
+    pub(crate) fn validity(&self) -> Validity {
+        Validity::since(self.session().verified_at().min(self.last_used), self.session().ttl)
+    }
+
+    pub(crate) fn grant(&self) -> Grant {
+        Grant::of_place(self.place(), self.created, self.validity())
+    }
+
+    /// Its key has this create_revision; 0 if there is none (any more).
+    pub(crate) fn set_created(&mut self, created: i64) {
+        if self.created != created {
+            (self.created, self.ahead, self.granted) = (created, None, false);
+        }
+    }
+}

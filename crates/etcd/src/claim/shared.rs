@@ -1,0 +1,61 @@
+//! What the verbs of one client share.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use leasehold_core::seam::{ClaimId, Mode, Notifier, locked};
+use leasehold_core::{ErrorKind, Loss};
+
+use crate::claim::own_claims::OwnClaims;
+use crate::client::cluster::Cluster;
+use crate::client::mirrors::Mirrors;
+use crate::client::session::Session;
+use crate::client::sessions::Sessions;
+use crate::client::single_flight::SingleFlight;
+use crate::config::Config;
+use crate::entry;
+use crate::error::Failure;
+use crate::names::Keys;
+
+/// Of each place that a renewal of its session has verified, by its create_revision; `Err`: nothing was verified.
+pub(crate) type Verified = Result<HashMap<(ClaimId, i64), Result<(), Failure>>, Failure>;
+
+pub(crate) struct Shared {
+    pub(crate) keys: Keys,
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) notifier: Notifier,
+    /// Of the names for which a claim waits or that are observed, and always of the evictions.
+    pub(crate) mirrors: Mirrors<Mode>,
+    claims: Mutex<OwnClaims>,
+    /// The renewals that are under way, by the sessions' leases.
+    pub(crate) renewals: Arc<SingleFlight<i64, Arc<Verified>>>,
+}
+
+impl Shared {
+    pub(crate) fn new(config: Config) -> Shared {
+        let (keys, cluster) = (Keys::new(&config.root), Cluster::new(config));
+        let mirrors = Mirrors::new(cluster.clone(), entry::mode, &keys.evictions());
+        let (sessions, notifier) = (Sessions::new(cluster.clone()), Notifier::new());
+        Shared { keys, cluster, sessions, notifier, mirrors, claims: Mutex::default(), renewals: Arc::default() }
+    }
+
+    pub(crate) fn claims(&self) -> MutexGuard<'_, OwnClaims> {
+        locked(&self.claims)
+    }
+
+    /// The outcome of a request that needs this session's lease.
+    pub(crate) fn under<T>(&self, session: &Session, outcome: Result<T, Failure>) -> Result<T, Failure> {
+        if outcome.as_ref().is_err_and(|failure| failure.is(ErrorKind::Lost)) {
+            self.lose(session);
+        }
+        outcome
+    }
+
+    /// The session's lease is no more: so are all places under it.
+    pub(crate) fn lose(&self, session: &Session) {
+        session.close();
+        let lost = self.claims().remove_session(session);
+        lost.into_iter().for_each(|id| self.notifier.lost(id, Loss::Gone));
+    }
+}

@@ -1,0 +1,143 @@
+//! The evidence that a session and the keys under it live.
+//!
+//! The answer to a keep-alive alone shows little: it says nothing of the keys, and it may come from a former leader, which was
+//! stopped, woke, and renews in its own table, which no longer counts (etcd#15247). So each keep-alive is followed by transactions that
+//! compare the create_revisions of all the session's keys, and it counts only if they were answered in the `raft_term` of its
+//! own answer. That is enough:
+//! * a member fills in the term of the last entry that it has applied *before* it renews, and a member that ever led renews by
+//!   itself only until it applies an entry of a later leader. So the member that renewed led in that term or a later one;
+//! * the transaction is linearizable: its leader was confirmed by a majority after it was sent, which was after the
+//!   keep-alive's answer, and the term of its answer is not less than that leader's. So that leader led in that term or an
+//!   earlier one, when a majority had heard of no later one. It is the one that renewed;
+//! * a later leader gives every lease its whole TTL again (with lease checkpoints, which are off as shipped, perhaps
+//!   only what was left of it at the latest renewal but one).
+//!
+//! A transaction that only compares would be answered by any member from its own state: etcd takes one without reads for
+//! serializable. So each has a read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Client, GetOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse, TxnResponse};
+use futures_util::stream::{StreamExt, iter};
+use leasehold_core::ErrorKind::{Lost, Unavailable};
+use leasehold_core::seam::locked;
+
+use crate::client::cluster::Cluster;
+use crate::client::keep_alive::{KeepAlive, KeepAlives};
+use crate::client::leased_key::LeasedKey;
+use crate::client::session::Session;
+use crate::error::{Failure, is_lease_not_found};
+
+/// How many things one transaction compares: as many as a server takes that is configured as it is shipped.
+const AT_ONCE: usize = 128;
+/// How many transactions are under way at once.
+const SIDE_BY_SIDE: usize = 32;
+/// How long a keep-alive may take, if its TTL allows: opening its stream is a round trip more.
+const LONGEST: Duration = Duration::from_secs(5);
+/// How often a renewal is begun: once more if the leader has changed during it.
+const ROUNDS: u32 = 2;
+
+impl Cluster {
+    /// Renews the session, and says of each of these keys, by its create_revision, whether it is there; `Err` if that or the
+    /// renewal is not verified. `Lost`: the lease and all of them are gone.
+    pub(crate) async fn verify(
+        &self,
+        session: &Session,
+        keys: &[(Arc<LeasedKey>, i64)],
+    ) -> Result<Vec<Result<bool, Failure>>, Failure> {
+        let mut round = 1;
+        loop {
+            let renewal = match self.keep_alive(session).await {
+                Err(failure) if !failure.is(Lost) => return Err(failure),
+                renewal => renewal,
+            };
+            let (all, leader_changed) = self.verify_keys(session, keys, renewal.as_ref().ok()).await;
+            if !leader_changed || round == ROUNDS {
+                // A lease that a member does not know may be known to its leader: the keys decide.
+                return match renewal {
+                    Err(lost) if all.iter().all(|key| matches!(key, Ok(false))) => Err(lost),
+                    _ => Ok(all),
+                };
+            }
+            round += 1;
+        }
+    }
+
+    /// What each key says after this renewal, and whether the leader has changed since.
+    async fn verify_keys(
+        &self,
+        session: &Session,
+        keys: &[(Arc<LeasedKey>, i64)],
+        renewal: Option<&KeepAlive>,
+    ) -> (Vec<Result<bool, Failure>>, bool) {
+        // Also without keys: the lease is to be verified all the same.
+        let chunks: Vec<_> = if keys.is_empty() { vec![keys] } else { keys.chunks(AT_ONCE).collect() };
+        let reads: Vec<_> = chunks.iter().map(|chunk| self.find_keys(session, chunk)).collect();
+        let reads: Vec<_> = iter(reads).buffered(SIDE_BY_SIDE).collect().await;
+        let (mut all, mut leader_changed) = (Vec::with_capacity(keys.len()), false);
+        for (chunk, read) in chunks.into_iter().zip(reads) {
+            let (term, found) = match read {
+                Ok(read) => read,
+                Err(failure) => {
+                    all.extend(chunk.iter().map(|_| Err(failure.clone())));
+                    continue;
+                }
+            };
+            let counts = renewal.filter(|renewal| term != 0 && renewal.term == term);
+            leader_changed |= renewal.is_some() && counts.is_none();
+            counts.inspect(|renewal| session.set_verified(renewal.sent));
+            let verdict = |found| match (found, counts) {
+                (false, _) => Ok(false),
+                (true, Some(_)) => Ok(true),
+                (true, None) => Err(Failure::new(Unavailable, "the leader changed during the renewal")),
+            };
+            all.extend(found.into_iter().map(verdict));
+        }
+        (all, leader_changed)
+    }
+
+    /// One keep-alive. An attempt takes at most a sixth of the TTL, so that the next endpoint is asked in time.
+    async fn keep_alive(&self, session: &Session) -> Result<KeepAlive, Failure> {
+        let request = |client: Client| async move {
+            let active = self.active();
+            let mut kept = locked(&session.keep_alives).take().filter(|stream| stream.endpoint == active);
+            loop {
+                let (known, mut stream) = match kept.take() {
+                    Some(stream) => (true, stream),
+                    None => (false, KeepAlives::open(&client, active, session.lease).await?),
+                };
+                match stream.send().await {
+                    Ok(answer) => {
+                        drop(locked(&session.keep_alives).replace(stream));
+                        return Ok(answer);
+                    }
+                    // It went with its connection.
+                    Err(error) if known && !is_lease_not_found(&error) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        self.ask(LONGEST.min(session.ttl / 6), request).await.outcome.map_err(Failure::of_a_read)
+    }
+
+    /// Which of the keys are there, and in which term that was so.
+    async fn find_keys(&self, session: &Session, keys: &[(Arc<LeasedKey>, i64)]) -> Result<(u64, Vec<bool>), Failure> {
+        let term = |answer: &TxnResponse| answer.header().map_or(0, ResponseHeader::raft_term);
+        let all = keys.iter().map(|(key, created)| key.was_created(*created));
+        let read = TxnOp::get(&*session.key, Some(GetOptions::new().with_count_only()));
+        let together = Txn::new().when(all.collect::<Vec<_>>()).and_then([read]);
+        let answer = self.txn(together).await.outcome.map_err(Failure::of_a_read)?;
+        if answer.succeeded() {
+            return Ok((term(&answer), vec![true; keys.len()]));
+        }
+        let reads = keys.iter().map(|(key, _)| TxnOp::get(&*key.path, Some(GetOptions::new().with_keys_only())));
+        let answer = self.txn(Txn::new().and_then(reads.collect::<Vec<_>>())).await.outcome;
+        let answer = answer.map_err(Failure::of_a_read)?;
+        let there = answer.op_responses().into_iter().zip(keys).map(|(read, (_, created))| match read {
+            TxnOpResponse::Get(read) => read.kvs().iter().any(|kv| kv.create_revision() == *created),
+            _ => false,
+        });
+        Ok((term(&answer), there.collect()))
+    }
+}

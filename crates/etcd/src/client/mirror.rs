@@ -1,0 +1,170 @@
+//! The mirror of a prefix: a copy of its keys by create_revision, read once when its watch stands and kept true by the events of
+//! the watch. Pure: no clock, no network. `mirrors` keeps them.
+//!
+//! What makes it right:
+//! * the watch stands before the prefix is read. Events that come meanwhile are kept, and events that the read has seen are
+//!   ignored: keys are reused, and the deletion of a key must not remove the next one of the same name;
+//! * it says up to which revision it knows all: of a later key it cannot know yet;
+//! * each key that came after the read is numbered by how many were there before it. The transaction that created the key may
+//!   have counted them too: so a key that the watch has missed is found out.
+
+use std::mem::take;
+
+/// What is known of a prefix. It begins with nothing, and anew after any doubt.
+#[derive(Debug)]
+pub(crate) struct Mirror<V> {
+    /// When it was read; before that, events are kept in `early`.
+    read_at: Option<i64>,
+    early: Vec<Event<V>>,
+    revision: i64,
+    keys: Vec<Key<V>>,
+    /// See [`Mirror::head_changed`].
+    head: Option<Vec<(i64, i64)>>,
+}
+
+/// A key.
+#[derive(Debug)]
+pub(crate) struct Key<V> {
+    /// Its name.
+    pub(crate) name: Vec<u8>,
+    /// Its create_revision.
+    pub(crate) created: i64,
+    /// When its value was last written.
+    pub(crate) revision: i64,
+    /// How many were there before it when it came; `None` if it was read.
+    pub(crate) ahead: Option<i64>,
+    /// What is kept of its value.
+    pub(crate) value: V,
+}
+
+/// What the watch reports of one key.
+#[derive(Clone, Debug)]
+pub(crate) struct Event<V> {
+    /// When it happened.
+    pub(crate) revision: i64,
+    /// The key.
+    pub(crate) key: Vec<u8>,
+    /// Its create_revision, and what is kept of its value; `None` if it was deleted.
+    pub(crate) put: Option<(i64, V)>,
+}
+
+impl<V> Default for Mirror<V> {
+    fn default() -> Mirror<V> {
+        Mirror { read_at: None, early: Vec::new(), revision: 0, keys: Vec::new(), head: None }
+    }
+}
+
+impl<V> Mirror<V> {
+    /// That of a prefix of which only new keys matter: it needs no read.
+    pub(crate) fn of_new_keys() -> Mirror<V> {
+        Mirror { read_at: Some(0), ..Mirror::default() }
+    }
+
+    /// Whether it was read, and so knows all up to its revision.
+    pub(crate) fn is_read(&self) -> bool {
+        self.read_at.is_some()
+    }
+
+    /// Up to where it knows all.
+    pub(crate) fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    /// By create_revision.
+    pub(crate) fn keys(&self) -> &[Key<V>] {
+        &self.keys
+    }
+
+    /// The key with this create_revision.
+    pub(crate) fn key(&self, created: i64) -> Option<&Key<V>> {
+        let at = self.keys.binary_search_by_key(&created, |key| key.created);
+        at.ok().map(|at| &self.keys[at])
+    }
+
+    /// Whether its first keys, so many, or their values are others than when this was asked the last time.
+    pub(crate) fn head_changed(&mut self, n: usize) -> bool {
+        let head = self.keys[..n].iter().map(|key| (key.created, key.revision)).collect();
+        let before = self.head.replace(head);
+        before != self.head
+    }
+
+    /// All keys, read at `revision` while the watch stood: (key, create_revision, mod_revision, value), oldest first.
+    pub(crate) fn read(&mut self, revision: i64, live: impl Iterator<Item = (Vec<u8>, i64, i64, V)>) {
+        (self.read_at, self.revision) = (Some(revision), revision);
+        let key = |(name, created, revision, value)| Key { name, created, revision, ahead: None, value };
+        self.keys = live.map(key).collect();
+        take(&mut self.early).into_iter().for_each(|event| self.take_in(event));
+    }
+
+    /// Takes in what the watch reports.
+    pub(crate) fn take_in(&mut self, event: Event<V>) {
+        match self.read_at {
+            None => self.early.push(event),
+            Some(read_at) if event.revision > read_at => self.apply(event),
+            Some(_) => {}
+        }
+    }
+
+    fn apply(&mut self, Event { revision, key, put }: Event<V>) {
+        self.revision = revision;
+        let known = put.as_ref().and_then(|(created, _)| self.keys.iter().position(|known| known.created == *created));
+        match (put, known) {
+            (Some((_, value)), Some(at)) => (self.keys[at].revision, self.keys[at].value) = (revision, value),
+            (put, _) => {
+                self.keys.retain(|known| known.name != key);
+                let ahead = i64::try_from(self.keys.len()).ok();
+                self.keys.extend(put.map(|(created, value)| Key { name: key, created, revision, ahead, value }));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(revision: i64, created: i64, key: u8) -> Event<i64> {
+        Event { revision, key: vec![key], put: Some((created, revision)) }
+    }
+
+    fn deleted(revision: i64, key: u8) -> Event<i64> {
+        Event { revision, key: vec![key], put: None }
+    }
+
+    fn known(mirror: &Mirror<i64>) -> Vec<(i64, i64, Option<i64>)> {
+        mirror.keys().iter().map(|key| (key.created, key.value, key.ahead)).collect()
+    }
+
+    #[test]
+    fn events_before_the_read_count_if_they_happened_after_it() {
+        let mut mirror = Mirror::default();
+        mirror.take_in(deleted(6, 1)); // another one of the same key
+        mirror.take_in(put(11, 11, 3));
+        assert!(!mirror.is_read() && mirror.keys().is_empty());
+        mirror.read(10, [(vec![1], 7, 7, 7), (vec![2], 9, 9, 9)].into_iter());
+        assert_eq!(known(&mirror), [(7, 7, None), (9, 9, None), (11, 11, Some(2))]);
+        mirror.take_in(deleted(8, 1));
+        mirror.take_in(put(12, 9, 2));
+        mirror.take_in(deleted(13, 1));
+        assert_eq!(known(&mirror), [(9, 12, None), (11, 11, Some(2))]);
+        assert_eq!((mirror.revision(), mirror.key(11).unwrap().name[0]), (13, 3));
+        mirror.take_in(deleted(14, 2));
+        mirror.take_in(put(14, 14, 2)); // in one transaction
+        assert_eq!(known(&mirror), [(11, 11, Some(2)), (14, 14, Some(1))]);
+        assert!(mirror.key(9).is_none());
+    }
+
+    #[test]
+    fn a_head_changes_with_its_keys_their_values_and_its_length() {
+        let mut mirror = Mirror::of_new_keys();
+        assert!(mirror.is_read() && mirror.head_changed(0) && !mirror.head_changed(0));
+        mirror.take_in(put(3, 3, 1));
+        assert!(mirror.head_changed(1));
+        mirror.take_in(put(4, 4, 2));
+        assert!(!mirror.head_changed(1) && mirror.head_changed(2));
+        mirror.take_in(put(5, 4, 2));
+        assert!(mirror.head_changed(2));
+        mirror.take_in(deleted(6, 1));
+        assert!(mirror.head_changed(1) && !mirror.head_changed(1));
+    }
+}

@@ -1,0 +1,172 @@
+//! From a URL to what is needed to connect.
+
+use std::fmt;
+use std::time::Duration;
+
+use etcd_client::ConnectOptions;
+use leasehold_core::seam::Address;
+use leasehold_core::{Error, ErrorKind, Result};
+
+/// How long one request may take.
+const REQUEST: Duration = Duration::from_secs(1);
+/// etcd closes the connection of a client that pings more often than its `--grpc-keepalive-min-time`, 5 s unless set.
+const PING: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(1));
+
+/// Where the servers are, and how to talk to them.
+///
+/// ```
+/// # use std::time::Duration;
+/// use leasehold_etcd::Config;
+/// use leasehold_etcd::client::ConnectOptions;
+///
+/// let options = ConnectOptions::new().with_user("me", "secret").with_auto_token_refresh(true);
+/// let config = Config::new(["http://10.0.0.1:2379"]).namespace("prod").timeout(Duration::from_millis(500)).options(options);
+/// ```
+#[derive(Clone)]
+pub struct Config {
+    /// `http://host:port`, at least one.
+    pub(crate) endpoints: Vec<String>,
+    /// What all keys begin with: empty, or ends in `/`.
+    pub(crate) root: String,
+    pub(crate) options: ConnectOptions,
+    /// How long one request to one endpoint may take.
+    pub(crate) timeout: Duration,
+}
+
+impl Config {
+    /// Reads `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms]`.
+    ///
+    /// The port is 2379 unless given, the user and the password are percent-encoded, and `timeout` is from 10 to 60000.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](ErrorKind::Invalid) for a URL that is not like this, and [`Unsupported`](ErrorKind::Unsupported) for `etcds://`.
+    /// Neither shows the credentials.
+    pub fn from_url(url: &str) -> Result<Config> {
+        if url.starts_with("etcds://") {
+            let what = "TLS is not built in: connect with a `Config` whose `ConnectOptions` have it";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        let mut address = Address::parse(url, "etcd", 2379)?;
+        let timeout = address.timeout()?;
+        address.done()?;
+        let options = match (&address.user, &address.password) {
+            (Some(user), Some(password)) => {
+                ConnectOptions::new().with_user(user, password).with_auto_token_refresh(true)
+            }
+            (None, Some(_)) => return Err(invalid("etcd knows no password without a user")),
+            _ => ConnectOptions::new(),
+        };
+        let config = Config::new(address.hosts.iter().map(|host| format!("http://{host}")));
+        let config = config.namespace(&address.path).timeout(timeout).options(options);
+        config.check().map(|()| config)
+    }
+
+    /// The endpoints, such as `http://10.0.0.1:2379`. No namespace, and a second for each request.
+    pub fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> Config {
+        let endpoints = endpoints.into_iter().map(Into::into).collect();
+        Config { endpoints, root: String::new(), options: ConnectOptions::new(), timeout: REQUEST }
+    }
+
+    /// What all keys begin with, before a `/`: such as `prod` or `prod/eu`. A part of it may neither be empty nor begin
+    /// with `%` nor contain NUL.
+    #[must_use]
+    pub fn namespace(mut self, namespace: &str) -> Config {
+        self.root = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+        self
+    }
+
+    /// How long one request to one endpoint may take: from 10 ms to 60 s, and the nearest of these for any other. An endpoint that
+    /// does not answer in time is given up to four times as long after that, so that a client works over longer round trips.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Config {
+        self.timeout = timeout.clamp(Duration::from_millis(10), Duration::from_secs(60));
+        self
+    }
+
+    /// Options of [`etcd_client`], for what a URL cannot say: TLS, for instance, with that crate's features.
+    ///
+    /// Require-leader, the connect time-out and the keep-alive pings are set by this store, whatever the options say: without
+    /// pings, a watch on a connection that has died without a sign is never missed.
+    #[must_use]
+    pub fn options(mut self, options: ConnectOptions) -> Config {
+        self.options = options;
+        self
+    }
+
+    /// The options of one connection.
+    pub(crate) fn connect_options(&self, connect_timeout: Duration) -> ConnectOptions {
+        let options = self.options.clone().with_require_leader(true).with_connect_timeout(connect_timeout);
+        // A ping on an idle connection would be answered by its end, so pings are sent beside open streams only.
+        options.with_keep_alive(PING.0, PING.1).with_keep_alive_while_idle(false)
+    }
+
+    /// Whether something was configured wrongly.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.endpoints.is_empty() {
+            return Err(invalid("etcd needs at least one endpoint"));
+        }
+        // A key of which a part begins with `%` is the library's own.
+        let bad = |part: &str| part.is_empty() || part.starts_with('%') || part.contains('\0');
+        if self.root.strip_suffix('/').is_some_and(|namespace| namespace.split('/').any(bad)) {
+            return Err(invalid(
+                "a part of the etcd namespace may neither be empty nor begin with `%` nor contain NUL",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The options hold the password.
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.endpoints.join(","), self.root.trim_end_matches('/'))
+    }
+}
+
+fn invalid(what: &str) -> Error {
+    Error::new(ErrorKind::Invalid, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_says_where() {
+        let config = Config::from_url("etcd://10.0.0.1:2379,[::1]:7,db/prod/eu/?timeout=250").unwrap();
+        assert_eq!(config.endpoints, ["http://10.0.0.1:2379", "http://[::1]:7", "http://db:2379"]);
+        assert_eq!((config.root.as_str(), config.timeout), ("prod/eu/", Duration::from_millis(250)));
+        let secret = Config::from_url("etcd://me:p%40ss%2Fword@h").unwrap();
+        assert_eq!(format!("{secret:?}"), "http://h:2379/");
+        assert!(format!("{:?}", secret.options).contains("p@ss/word"), "the password is understood");
+    }
+
+    #[test]
+    fn a_bad_url_is_invalid_and_shows_no_secret() {
+        for bad in [
+            "redis://h",
+            "etcd://",
+            "etcd:///ns",
+            "etcd://h:0",
+            "etcd://h:99999",
+            "etcd://h:x",
+            "etcd://h,,h",
+            "etcd://h/a//b",
+            "etcd://h/%25x",
+            "etcd://h/%zz",
+            "etcd://h?timeout=0",
+            "etcd://h?timeout=soon",
+            "etcd://h?retries=secret",
+            "etcd://secret@h",
+            "etcd://me:secret%f@h",
+            "etcd://h/#secret",
+            "etcd://[::1]x",
+        ] {
+            let error = Config::from_url(bad).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}");
+            assert!(!format!("{error:?}").contains("secret"), "{bad}");
+        }
+        assert_eq!(Config::from_url("etcds://h").unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+}

@@ -1,0 +1,31 @@
+//! Ending the hold of another client.
+
+use etcd_client::{Compare, CompareOp, TxnOp};
+use leasehold_core::seam::place_of_token;
+use leasehold_core::{FencingToken, Name, Result};
+
+use crate::claim::shared::Shared;
+use crate::client::cluster::put;
+use crate::names::is_ours;
+
+impl Shared {
+    /// Ends the hold with this token, and notes under its session's lease that it did: without the note, if the server stores
+    /// nothing more.
+    pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        let (read, created) = (self.read(name, 0).await?, place_of_token(token));
+        let mut holds = read.oldest.iter().take(read.line().holders.len());
+        let Some(hold) = holds.find(|hold| hold.create_revision() == created) else { return Ok(false) };
+        let mut then = vec![TxnOp::delete(hold.key(), None)];
+        if is_ours(&read.prefix, hold.key()) {
+            let key = hold.key_str().unwrap_or_default();
+            then.push(put(hold.lease(), &self.keys.eviction(created, key), ""));
+        }
+        let still = Compare::create_revision(hold.key(), CompareOp::Equal, created);
+        let delete = vec![then[0].clone()];
+        match self.cluster.change(still.clone(), then).await {
+            // Its holder learns it from its next renewal.
+            Err(failure) if failure.is_full() => Ok(self.cluster.change(still, delete).await?),
+            evicted => Ok(evicted?),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Who holds and waits for a name; which names are held or waited for.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use etcd_client::{GetResponse, KeyValue};
+use leasehold_core::seam::Mode;
+use leasehold_core::{Contention, LockQueue, Name, Result};
+
+use crate::claim::shared::Shared;
+use crate::client::cluster::oldest;
+use crate::entry::{entry, mode};
+use crate::error::Failure;
+
+/// How many are shown.
+const SHOWN: i64 = 1000;
+
+/// The keys of one name, as they were read.
+pub(crate) struct Read {
+    pub(crate) prefix: Arc<str>,
+    /// The oldest, in order.
+    pub(crate) oldest: Vec<KeyValue>,
+    /// How many there are.
+    pub(crate) count: i64,
+}
+
+impl Read {
+    /// Without an answer: none.
+    pub(crate) fn new(prefix: Arc<str>, read: Option<&GetResponse>) -> Read {
+        let (oldest, count) = read.map(|read| (read.kvs().to_vec(), read.count())).unwrap_or_default();
+        Read { prefix, oldest, count }
+    }
+
+    pub(crate) fn line(&self) -> LockQueue {
+        LockQueue::in_order(self.oldest.iter().map(|kv| entry(&self.prefix, kv)))
+    }
+
+    /// The modes of those that stand before the entry with this create_revision.
+    pub(crate) fn before(&self, created: i64) -> Vec<Mode> {
+        let older = self.oldest.iter().take_while(|entry| entry.create_revision() < created);
+        older.map(|entry| mode(&self.prefix, entry)).collect()
+    }
+
+    /// Who holds; `others`: how many there are beside the claim that asks.
+    pub(crate) fn contention(&self, others: i64) -> Contention {
+        let line = self.line();
+        // Whether more hold than were read cannot be known, unless the first excludes them.
+        let all = i64::try_from(self.oldest.len()).is_ok_and(|read| read == self.count);
+        let known = all || self.oldest.first().map(|kv| mode(&self.prefix, kv)) == Some(Mode::Exclusive);
+        let waiters = usize::try_from(others).unwrap_or(0).saturating_sub(line.holders.len());
+        let mut who = line.contention();
+        who.waiters = known.then_some(waiters);
+        who
+    }
+}
+
+impl Shared {
+    /// Reads so many of the oldest, all for 0.
+    pub(crate) async fn read(&self, name: &Name, limit: i64) -> Result<Read, Failure> {
+        let prefix = self.keys.prefix(name);
+        let read = self.cluster.get(&*prefix, oldest(limit)).await?;
+        Ok(Read::new(prefix, Some(&read)))
+    }
+
+    pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
+        Ok(self.read(name, SHOWN).await?.line())
+    }
+
+    /// Reads all keys under the prefix: they are not in the order of the names (`a!/` comes before `a/`), so the first
+    /// names cannot be told before the last key was seen.
+    pub(crate) async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+        let wanted = |name: &Name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after);
+        let mut names = BTreeSet::new();
+        let visit = |key: &str| names.extend(self.keys.name_of(key).filter(wanted));
+        self.cluster.keys(&self.keys.names(prefix), visit).await?;
+        Ok(names.into_iter().take(limit).collect())
+    }
+}

@@ -1,0 +1,88 @@
+//! What the mirrors show, reported to those concerned: changes of the names for which a claim of this client waits or that it
+//! observes, and evictions.
+//!
+//! An eviction leaves a note under the holder's lease, in the same transaction: see `names`.
+
+mod changes;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use etcd_client::GetOptions;
+use leasehold_core::seam::Subscription;
+use leasehold_core::{Loss, Name};
+
+use crate::claim::own::OwnClaim;
+use crate::claim::own_claims::OwnClaims;
+use crate::claim::shared::Shared;
+use crate::observe::changes::changes;
+
+impl Shared {
+    /// Reports all changes until the client is shut.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        let changed = |prefix: &str| match self.keys.name_of(prefix) {
+            Some(name) => self.report_changes(&mut self.claims(), &name),
+            None => self.report_evictions(),
+        };
+        self.mirrors.run(changed).await;
+    }
+
+    /// Reports what is new of the name, if its mirror is followed.
+    pub(crate) fn report_changes(self: &Arc<Self>, claims: &mut OwnClaims, name: &Name) {
+        let Some(mirror) = self.mirrors.get(&self.keys.prefix(name)) else { return };
+        let changes = changes(claims.of(name), &mut mirror.lock());
+        if changes.wrong {
+            self.cluster.reopen();
+        }
+        if changes.holder_changed {
+            self.notifier.holder_changed(name);
+        }
+        for (id, grant) in changes.granted {
+            self.notifier.granted(id, grant);
+        }
+        for own in changes.gone {
+            if own.granted {
+                tokio::spawn(self.clone().report_deleted(own));
+            } else {
+                self.notifier.claim_again(own.id);
+            }
+        }
+    }
+
+    /// A hold was deleted: by an eviction, or else by hand.
+    async fn report_deleted(self: Arc<Self>, own: OwnClaim) {
+        let note = self.cluster.get(self.eviction_note(&own), GetOptions::new()).await;
+        let evicted = note.is_ok_and(|note| note.count() > 0);
+        self.notifier.lost(own.id, if evicted { Loss::Evicted } else { Loss::Gone });
+    }
+
+    /// Reports the places that were evicted: they are no more.
+    fn report_evictions(&self) {
+        let (mut claims, evictions) = (self.claims(), self.mirrors.always.lock());
+        let notes: HashSet<&[u8]> = evictions.keys().iter().map(|key| &*key.name).collect();
+        for (_, own) in claims.all() {
+            if own.created != 0 && notes.contains(self.eviction_note(own).as_bytes()) {
+                own.set_created(0);
+                self.notifier.lost(own.id, Loss::Evicted);
+            }
+        }
+    }
+
+    /// Whether the mirror has a note that the place was evicted.
+    pub(crate) fn was_evicted(&self, own: &OwnClaim) -> bool {
+        let note = self.eviction_note(own);
+        self.mirrors.always.lock().keys().iter().any(|key| key.name == note.as_bytes())
+    }
+
+    /// The note that the place was evicted.
+    fn eviction_note(&self, own: &OwnClaim) -> String {
+        self.keys.eviction(own.created, &own.key.path)
+    }
+
+    /// From now on until what it returns is dropped, changes of this name's holder are reported.
+    pub(crate) fn observe(&self, name: &Name) -> Subscription {
+        let mirror = self.mirrors.follow(&self.keys.prefix(name));
+        self.notifier.holder_changed(name);
+        Subscription::new(mirror)
+    }
+}
