@@ -15,10 +15,10 @@ pub(crate) const BY_CARGO_LAST: &[(&str, &[&str])] =
 pub(crate) const IN_PLAIN: &[&str] = &["memory", "blocking"];
 
 /// What takes longest begins first, so that nothing long is left at the end.
-pub(crate) const LONG: &[&str] = &["command", "conformance", "weather", "mutants", "shows"];
+pub(crate) const LONG: &[&str] = &["command", "conformance", "faults", "mutants", "measures"];
 
 /// Test targets that measure processor time, or fill the machine: nothing else runs beside them.
-pub(crate) const ALONE: &[(&str, &str)] = &[("leasehold-sqlite", "shows"), ("leasehold-compare", "stores")];
+pub(crate) const ALONE: &[(&str, &str)] = &[("leasehold-sqlite", "measures"), ("leasehold-compare", "stores")];
 
 /// Words for the test binary itself.
 pub(crate) const WORDS: &[(&str, &str, &[&str])] = &[("leasehold-verify", "servers", &["--test-threads=2"])];

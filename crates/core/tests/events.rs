@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test binary of its own")]
 
-#[path = "microscope/script.rs"]
-#[allow(dead_code, reason = "shared with the microscope, which uses all of it")]
+#[path = "engine/script.rs"]
+#[allow(dead_code, reason = "shared with the engine's tests, which uses all of it")]
 mod script;
 
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! Core under a microscope: scripted stores and virtual time. Nothing here waits for real time, except where a test says why.
+//! Core in an engine test: scripted stores and virtual time. Nothing here waits for real time, except where a test says why.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test binary of its own")]
 
@@ -6,6 +6,7 @@ mod acquiring;
 mod at_once;
 mod cancelling;
 mod closing;
+mod downgrade;
 mod keeping;
 mod lapsing;
 mod leaving;
@@ -18,4 +19,3 @@ mod several;
 mod surface;
 mod turns;
 mod watching;
-mod widening;
