@@ -8,13 +8,13 @@ use std::time::Duration;
 use leasehold::memory::Memory;
 use leasehold::seam::{Backend, async_trait};
 use leasehold::{Fenced, Result};
-use leasehold_conformance::{FencedResource, Harness, Link, Need, Powers};
+use leasehold_conformance::{Capabilities, FencedResource, Harness, Link, Need};
 
 struct World(Memory);
 
 #[async_trait]
 impl Harness for World {
-    fn store(&self) -> &'static str {
+    fn store_name(&self) -> &'static str {
         "memory"
     }
 
@@ -26,9 +26,9 @@ impl Harness for World {
         Duration::from_millis(600)
     }
 
-    fn powers(&self) -> Powers {
+    fn capabilities(&self) -> Capabilities {
         let able = [Need::Private, Need::Link, Need::Fence, Need::DeleteHolder, Need::Footprint, Need::PushedWake];
-        Powers::new(&able, "a store in memory has no server, no other tools and nothing that survives it")
+        Capabilities::new(&able, "a store in memory has no server, no other tools and nothing that survives it")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

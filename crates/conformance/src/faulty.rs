@@ -11,9 +11,9 @@ use leasehold_core::seam::{
 use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, LockQueue, Name, Result};
 use tokio::sync::watch;
 
-/// The weather between core and a store. Shared by its clones.
+/// The faults between core and a store. Shared by its clones.
 #[derive(Clone, Debug, Default)]
-pub struct Weather(Arc<Settings>);
+pub struct Faults(Arc<Settings>);
 
 #[derive(Debug, Default)]
 struct Settings {
@@ -33,14 +33,14 @@ struct Settings {
     renewed: Mutex<Vec<LeaseRef>>,
 }
 
-impl Weather {
-    /// The usual bad weather: one request in twenty is lost, one in ten unanswered, all are delayed by up to 3 ms.
-    pub fn bad() -> Weather {
-        let weather = Weather::default();
-        weather.0.lost.store(50, Ordering::Relaxed);
-        weather.0.unanswered.store(100, Ordering::Relaxed);
-        weather.0.delay.store(3, Ordering::Relaxed);
-        weather
+impl Faults {
+    /// The usual faults: one request in twenty is lost, one in ten unanswered, all are delayed by up to 3 ms.
+    pub fn frequent() -> Faults {
+        let faults = Faults::default();
+        faults.0.lost.store(50, Ordering::Relaxed);
+        faults.0.unanswered.store(100, Ordering::Relaxed);
+        faults.0.delay.store(3, Ordering::Relaxed);
+        faults
     }
 
     /// No renewal is answered, and none arrives, while this is set.
@@ -83,17 +83,17 @@ fn take(counter: &AtomicU32) -> bool {
     counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
 }
 
-/// A backend in some [`Weather`].
+/// A backend with some [`Faults`].
 pub struct Faulty {
     inner: Arc<dyn Backend>,
-    weather: Weather,
+    faults: Faults,
     random: Mutex<fastrand::Rng>,
 }
 
 impl Faulty {
-    /// `inner` in this weather; its accidents follow from `seed`.
-    pub fn new(inner: Arc<dyn Backend>, weather: Weather, seed: u64) -> Faulty {
-        Faulty { inner, weather, random: Mutex::new(fastrand::Rng::with_seed(seed)) }
+    /// `inner` with these faults, which follow from `seed`.
+    pub fn new(inner: Arc<dyn Backend>, faults: Faults, seed: u64) -> Faulty {
+        Faulty { inner, faults, random: Mutex::new(fastrand::Rng::with_seed(seed)) }
     }
 
     fn roll(&self, in_a_thousand: &AtomicU32) -> bool {
@@ -102,19 +102,19 @@ impl Faulty {
     }
 
     async fn before(&self) -> Result<()> {
-        let most = self.weather.0.delay.load(Ordering::Relaxed);
+        let most = self.faults.0.delay.load(Ordering::Relaxed);
         if most > 0 {
             let delay = self.random.lock().unwrap_or_else(PoisonError::into_inner).u32(0..=most);
             tokio::time::sleep(Duration::from_millis(delay.into())).await;
         }
-        if self.roll(&self.weather.0.lost) {
+        if self.roll(&self.faults.0.lost) {
             return Err(Error::new(ErrorKind::Unavailable, "lost on the way, by the suite"));
         }
         Ok(())
     }
 
     fn after<T>(&self, answer: Result<T>, lose: bool) -> Result<T> {
-        if lose || self.roll(&self.weather.0.unanswered) {
+        if lose || self.roll(&self.faults.0.unanswered) {
             return Err(Error::new(ErrorKind::Ambiguous, "answer lost, by the suite"));
         }
         answer
@@ -134,25 +134,25 @@ impl Backend for Faulty {
         self.before().await?;
         let answer = self.inner.claim(claim).await;
         // The sender is ours, so the wait cannot fail.
-        drop(self.weather.0.hold_claim_replies.subscribe().wait_for(|held| !held).await);
-        self.after(answer, take(&self.weather.0.lose_claim_replies))
+        drop(self.faults.0.hold_claim_replies.subscribe().wait_for(|held| !held).await);
+        self.after(answer, take(&self.faults.0.lose_claim_replies))
     }
 
     async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
         self.before().await?;
         let answer = self.inner.claim_all(claims).await;
-        self.after(answer, take(&self.weather.0.lose_claim_replies))
+        self.after(answer, take(&self.faults.0.lose_claim_replies))
     }
 
     async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
-        if self.weather.0.hang_renewals.load(Ordering::Relaxed) {
+        if self.faults.0.hang_renewals.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
-        if take(&self.weather.0.fail_renewals) {
+        if take(&self.faults.0.fail_renewals) {
             return Err(Error::new(ErrorKind::Unavailable, "refused, by the suite"));
         }
         self.before().await?;
-        self.weather.0.renewed.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(leases);
+        self.faults.0.renewed.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(leases);
         let answer = self.inner.renew(leases).await;
         self.after(answer, false)
     }
@@ -164,13 +164,13 @@ impl Backend for Faulty {
     async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {
         self.before().await?;
         let answer = self.inner.release(claim, place).await;
-        self.after(answer, take(&self.weather.0.lose_release_replies))
+        self.after(answer, take(&self.faults.0.lose_release_replies))
     }
 
     async fn release_after(&self, claim: &Claim, place: Option<&Place>, rest: Duration) -> Result<()> {
         self.before().await?;
         let answer = self.inner.release_after(claim, place, rest).await;
-        self.after(answer, take(&self.weather.0.lose_release_replies))
+        self.after(answer, take(&self.faults.0.lose_release_replies))
     }
 
     async fn inspect(&self, name: &Name) -> Result<LockQueue> {
@@ -190,7 +190,7 @@ impl Backend for Faulty {
     }
 
     fn notifier(&self) -> Option<&Notifier> {
-        self.inner.notifier().filter(|_| !self.weather.0.deaf.load(Ordering::Relaxed))
+        self.inner.notifier().filter(|_| !self.faults.0.deaf.load(Ordering::Relaxed))
     }
 
     fn observe(&self, name: &Name) -> Subscription {

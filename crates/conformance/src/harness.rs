@@ -6,11 +6,11 @@ use std::time::Duration;
 use leasehold_core::seam::{Backend, async_trait};
 use leasehold_core::{Fenced, Result};
 
-/// A running store, and power over it. Methods beyond `client` are called only if [`powers`](Harness::powers) names them.
+/// A running store, and power over it. Methods beyond `client` are called only if [`capabilities`](Harness::capabilities) names them.
 #[async_trait]
 pub trait Harness: Send + Sync + 'static {
     /// The store's name in reports.
-    fn store(&self) -> &'static str;
+    fn store_name(&self) -> &'static str;
 
     /// A new client, as another process would have: its own connection, session and notifier.
     async fn client(&self) -> Arc<dyn Backend>;
@@ -25,7 +25,7 @@ pub trait Harness: Send + Sync + 'static {
 
     /// What a case counted or timed, for people.
     fn tell(&self, what: &str) {
-        println!("{}: {what}", self.store());
+        println!("{}: {what}", self.store_name());
     }
 
     /// How many clients the counting case uses.
@@ -34,51 +34,51 @@ pub trait Harness: Send + Sync + 'static {
     }
 
     /// What this harness can do.
-    fn powers(&self) -> Powers;
+    fn capabilities(&self) -> Capabilities;
 
     /// A world of its own, for cases that disturb everybody.
     async fn private(&self) -> Arc<dyn Harness> {
-        unreachable!("not among the powers")
+        unreachable!("not among the capabilities")
     }
 
     /// A client whose network the case controls.
     async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
-        unreachable!("not among the powers")
+        unreachable!("not among the capabilities")
     }
 
     /// A client, and a resource in the same store whose writes carry this client's own condition (`still_holds`).
     async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
-        unreachable!("not among the powers")
+        unreachable!("not among the capabilities")
     }
 
     /// Deletes, behind everybody's back, the holder's entry of a lock.
     async fn delete_holder(&self, _full_name: &str) {
-        unreachable!("not among the powers")
+        unreachable!("not among the capabilities")
     }
 
     /// Takes the lock as another tool would, in the store's plain layout, until the answer is dropped or released.
     async fn hold_as_another_tool(&self, _full_name: &str) -> Box<dyn ForeignHold> {
-        unreachable!("not among the powers")
+        unreachable!("not among the capabilities")
     }
 
     /// Puts something at the lock's place that can be nobody's lock.
     async fn put_junk(&self, _full_name: &str) {
-        unreachable!("not among the powers")
+        unreachable!("not among the capabilities")
     }
 
     /// Restarts the server with its data.
     async fn restart(&self) {
-        unreachable!("not among the powers")
+        unreachable!("not among the capabilities")
     }
 
     /// Deletes all data of the server.
     async fn wipe(&self) {
-        unreachable!("not among the powers")
+        unreachable!("not among the capabilities")
     }
 
     /// How many requests clients have sent to the server so far, from the server's own counters.
     async fn requests(&self) -> u64 {
-        unreachable!("not among the powers")
+        unreachable!("not among the capabilities")
     }
 
     /// How many servers each request goes to, and is counted at.
@@ -88,12 +88,12 @@ pub trait Harness: Send + Sync + 'static {
 
     /// How many requests an uncontended cycle, and a hand-over under contention, may cost.
     fn budget(&self) -> Budget {
-        unreachable!("not among the powers")
+        unreachable!("not among the capabilities")
     }
 
     /// How many keys, nodes, leases and sessions the server has, without those that end by themselves.
     async fn footprint(&self) -> u64 {
-        unreachable!("not among the powers")
+        unreachable!("not among the capabilities")
     }
 }
 
@@ -141,7 +141,7 @@ pub trait Link: Send + Sync {
 
 /// What a case needs beyond clients: power over the server, which a harness names if it has it; and from
 /// [`Fair`](Need::Fair) on, what a store is expected to be able to do unless its harness says openly that it
-/// [lacks](Powers::lacks) it.
+/// [lacks](Capabilities::lacks) it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
     /// [`Harness::private`].
@@ -194,21 +194,21 @@ impl Need {
 
 /// What a harness can do, and its store cannot; whatever is amiss is reported with the reason.
 #[derive(Clone, Debug)]
-pub struct Powers {
+pub struct Capabilities {
     able: Vec<Need>,
     why_not: &'static str,
     lacking: Vec<(Need, &'static str)>,
 }
 
-impl Powers {
+impl Capabilities {
     /// Able to do these to the server; `why_not` is the reason why the rest cannot be done.
-    pub fn new(able: &[Need], why_not: &'static str) -> Powers {
-        Powers { able: able.to_vec(), why_not, lacking: Vec::new() }
+    pub fn new(able: &[Need], why_not: &'static str) -> Capabilities {
+        Capabilities { able: able.to_vec(), why_not, lacking: Vec::new() }
     }
 
     /// The store cannot meet these needs, and why.
     #[must_use]
-    pub fn lacks(mut self, needs: &[Need], why: &'static str) -> Powers {
+    pub fn lacks(mut self, needs: &[Need], why: &'static str) -> Capabilities {
         self.lacking.extend(needs.iter().map(|need| (*need, why)));
         self
     }

@@ -11,9 +11,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a suite judges by panicking")]
 #![allow(clippy::print_stdout, reason = "the matrix of what was proved is printed")]
 
-pub mod arena;
 pub mod case;
 mod cases;
+pub mod context;
 pub mod faulty;
 pub mod harness;
 #[cfg(feature = "runner")]
@@ -24,10 +24,10 @@ mod run;
 mod runner;
 mod verdict;
 
-pub use arena::Arena;
 pub use case::{CASES, Case};
-pub use harness::{Budget, FencedResource, Harness, Link, Need, Powers};
-pub use run::{Dressing, judge};
+pub use context::TestContext;
+pub use harness::{Budget, Capabilities, FencedResource, Harness, Link, Need};
+pub use run::{Variant, judge};
 #[cfg(feature = "runner")]
 pub use runner::main;
 pub use verdict::{Outcome, Verdict, verdicts};

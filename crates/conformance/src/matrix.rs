@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use crate::case::{CASES, Case};
-use crate::harness::{Need, Powers};
+use crate::harness::{Capabilities, Need};
 
 /// A column: the primitive, the groups of cases behind it, and what a store may lack of it.
 type Column = (&'static str, &'static [&'static str], &'static [Need]);
@@ -40,23 +40,23 @@ const COLUMNS: [Column; 6] = [
 pub(crate) struct Matrix(Mutex<BTreeMap<&'static str, bool>>);
 
 impl Matrix {
-    /// A case ran once more, in some dressing.
+    /// A case ran once more, in another variant.
     pub(crate) fn note(&self, case: &'static str, passed: bool) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *all.entry(case).or_insert(true) &= passed;
     }
 
     /// The table's head, this store's row, and what is said below the table: what the store lacks, and why.
-    pub(crate) fn rows(&self, store: &str, powers: &Powers) -> Vec<String> {
+    pub(crate) fn rows(&self, store: &str, capabilities: &Capabilities) -> Vec<String> {
         let head = COLUMNS.map(|(primitive, ..)| primitive).join(" | ");
-        let row = COLUMNS.each_ref().map(|column| self.cell(column, powers)).join(" | ");
+        let row = COLUMNS.each_ref().map(|column| self.cell(column, capabilities)).join(" | ");
         let mut rows = vec![format!("| | {head} |"), format!("| {store} | {row} |")];
-        rows.extend(powers.shortcomings().map(|(need, why)| format!("- {store} without `{need:?}`: {why}")));
+        rows.extend(capabilities.shortcomings().map(|(need, why)| format!("- {store} without `{need:?}`: {why}")));
         rows
     }
 
     /// `✓`: whatever this store is expected to do was seen. What it lacks is named; what it has got wrong shows as `✗`.
-    fn cell(&self, (_, groups, needs): &Column, powers: &Powers) -> String {
+    fn cell(&self, (_, groups, needs): &Column, capabilities: &Capabilities) -> String {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_here = |case: &&Case| groups.iter().any(|group| case.name.starts_with(&format!("{group}/")));
         let verdicts: Vec<bool> = CASES.iter().filter(is_here).filter_map(|case| all.get(case.name).copied()).collect();
@@ -64,7 +64,7 @@ impl Matrix {
         if failed > 0 {
             return format!("✗ {failed} failed");
         }
-        let missing: Vec<String> = powers
+        let missing: Vec<String> = capabilities
             .shortcomings()
             .filter(|(need, _)| needs.contains(need))
             .filter(|(need, _)| {
@@ -95,10 +95,11 @@ mod tests {
     #[test]
     fn a_cell_says_what_was_seen_and_what_is_missing() {
         let lacking = [(Need::Permits, "it has no counters"), (Need::Fair, "it has no line")];
-        let powers =
-            lacking.iter().fold(Powers::new(&[], "not ours"), |powers, (need, why)| powers.lacks(&[*need], why));
+        let capabilities = lacking
+            .iter()
+            .fold(Capabilities::new(&[], "not ours"), |capabilities, (need, why)| capabilities.lacks(&[*need], why));
         let matrix = Matrix::default();
-        for case in CASES.iter().filter(|case| powers.lack(case.needs).is_none()) {
+        for case in CASES.iter().filter(|case| capabilities.lack(case.needs).is_none()) {
             matrix.note(case.name, true);
         }
         matrix.note("multi/holds_each_of_them", false);
@@ -110,6 +111,6 @@ mod tests {
             "- x without `Permits`: it has no counters".to_owned(),
             "- x without `Fair`: it has no line".to_owned(),
         ];
-        assert_eq!(matrix.rows("x", &powers), expected);
+        assert_eq!(matrix.rows("x", &capabilities), expected);
     }
 }

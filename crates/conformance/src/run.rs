@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::RwLock;
 
-use crate::arena::Arena;
 use crate::case::Case;
+use crate::context::TestContext;
 use crate::harness::Harness;
 
 /// A case that makes no step for so long is stuck. How long it takes in all is its machine's affair.
@@ -14,12 +14,12 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// What stands between core and the store while a case runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Dressing {
+pub enum Variant {
     /// Nothing: the client as `Arc<dyn Backend>`.
     Bare,
     /// The client in a `Box<dyn Backend>`.
     Boxed,
-    /// A decorator that loses requests and replies and delays ([`Weather::bad`](crate::faulty::Weather::bad)).
+    /// A decorator that loses requests and replies and delays ([`Faults::frequent`](crate::faulty::Faults::frequent)).
     Faulty,
 }
 
@@ -27,15 +27,15 @@ pub enum Dressing {
 static ALONE: RwLock<()> = RwLock::const_new(());
 
 /// One case against one harness: `Err` says why it failed.
-pub async fn judge(case: &'static Case, harness: Arc<dyn Harness>, dressing: Dressing) -> Result<(), String> {
+pub async fn judge(case: &'static Case, harness: Arc<dyn Harness>, variant: Variant) -> Result<(), String> {
     let (_alone, _together) = match case.alone {
         true => (Some(ALONE.write().await), None),
         false => (None, Some(ALONE.read().await)),
     };
     let seed = said_seed().unwrap_or_else(|| fastrand::u64(..));
-    let arena = Arena::new(harness, dressing, case.name, seed);
-    let steps = arena.clone();
-    let mut work = tokio::spawn(async move { (case.run)(arena).await });
+    let ctx = TestContext::new(harness, variant, case.name, seed);
+    let steps = ctx.clone();
+    let mut work = tokio::spawn(async move { (case.run)(ctx).await });
     loop {
         let before = steps.steps();
         match tokio::time::timeout(LIMIT, &mut work).await {

@@ -10,29 +10,29 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use crate::case::{CASES, Case};
 use crate::harness::Harness;
 use crate::matrix::Matrix;
-use crate::run::{Dressing, judge};
+use crate::run::{Variant, judge};
 
-impl Dressing {
-    const ALL: [Dressing; 3] = [Dressing::Bare, Dressing::Boxed, Dressing::Faulty];
+impl Variant {
+    const ALL: [Variant; 3] = [Variant::Bare, Variant::Boxed, Variant::Faulty];
 
     fn suffix(self) -> &'static str {
         match self {
-            Dressing::Bare => "",
-            Dressing::Boxed => " (boxed)",
-            Dressing::Faulty => " (faulty)",
+            Variant::Bare => "",
+            Variant::Boxed => " (boxed)",
+            Variant::Faulty => " (faulty)",
         }
     }
 
     fn fits(self, case: &Case) -> bool {
         match self {
-            Dressing::Bare => true,
-            Dressing::Boxed => case.name == "exclusion/contenders",
-            Dressing::Faulty => case.in_bad_weather,
+            Variant::Bare => true,
+            Variant::Boxed => case.name == "exclusion/contenders",
+            Variant::Faulty => case.with_faults,
         }
     }
 }
 
-/// The whole of a store's test binary: makes the harness, runs every case in every fitting dressing, prints the count and, if
+/// The whole of a store's test binary: makes the harness, runs every case in every variant that fits, prints the count and, if
 /// nothing was filtered out, the row of this store in the matrix of `docs/guarantees.md`.
 ///
 /// Understands the usual arguments of a Rust test binary. Cases that the harness has no power for are listed as ignored.
@@ -52,19 +52,19 @@ pub fn main<F: Future<Output = Arc<dyn Harness>>>(harness: impl FnOnce() -> F) -
         println!("the harness could not be made, so nothing was judged: this is a failure");
         return ExitCode::FAILURE;
     };
-    let store = harness.store();
+    let store = harness.store_name();
     let matrix = Arc::new(Matrix::default());
     let mut trials = Vec::new();
     let mut lacking = Vec::new();
     for case in CASES {
-        let lack = harness.powers().lack(case.needs);
+        let lack = harness.capabilities().lack(case.needs);
         if let Some(lack) = &lack {
             lacking.push(format!("  {}: {lack}", case.name));
         }
-        for dressing in Dressing::ALL.into_iter().filter(|dressing| dressing.fits(case)) {
+        for variant in Variant::ALL.into_iter().filter(|variant| variant.fits(case)) {
             let (harness, runtime, matrix) = (harness.clone(), runtime.clone(), matrix.clone());
-            let trial = Trial::test(format!("{}{}", case.name, dressing.suffix()), move || {
-                let verdict = runtime.block_on(judge(case, harness, dressing));
+            let trial = Trial::test(format!("{}{}", case.name, variant.suffix()), move || {
+                let verdict = runtime.block_on(judge(case, harness, variant));
                 matrix.note(case.name, verdict.is_ok());
                 verdict.map_err(Failed::from)
             });
@@ -79,7 +79,7 @@ pub fn main<F: Future<Output = Arc<dyn Harness>>>(harness: impl FnOnce() -> F) -
         println!("{store}: {} cases; {} runs passed, {} failed, {} ignored", CASES.len(), counts.0, counts.1, counts.2);
         lacking.iter().for_each(|line| println!("{line}"));
         if everything {
-            matrix.rows(store, &harness.powers()).iter().for_each(|row| println!("matrix: {row}"));
+            matrix.rows(store, &harness.capabilities()).iter().for_each(|row| println!("matrix: {row}"));
         }
     }
     drop(harness);

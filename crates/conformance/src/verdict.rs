@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::case::{CASES, Case};
 use crate::harness::Harness;
-use crate::run::{Dressing, judge};
+use crate::run::{Variant, judge};
 
 /// What became of a case.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,18 +41,18 @@ pub async fn verdicts(
     at_once: usize,
     mut seen: impl FnMut(&Verdict, usize),
 ) -> Vec<Verdict> {
-    let powers = harness.powers();
+    let capabilities = harness.capabilities();
     let permits = Arc::new(Semaphore::new(at_once.max(1)));
     let mut judging = JoinSet::new();
     for case in CASES {
-        let (harness, permits, lack) = (harness.clone(), permits.clone(), powers.lack(case.needs));
+        let (harness, permits, lack) = (harness.clone(), permits.clone(), capabilities.lack(case.needs));
         judging.spawn(async move {
             if let Some(why) = lack {
                 return Verdict { case, outcome: Outcome::NotJudged(why), took: Duration::ZERO };
             }
             let _permit = permits.acquire_owned().await;
             let begin = Moment::now();
-            let outcome = match judge(case, harness, Dressing::Bare).await {
+            let outcome = match judge(case, harness, Variant::Bare).await {
                 Ok(()) => Outcome::Passed,
                 Err(why) => Outcome::Failed(why),
             };

@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use etcd_client::{Client, Txn, TxnOp};
 use leasehold_conformance::harness::{FencedResource, ForeignHold};
-use leasehold_conformance::{Budget, Harness, Link, Need, Powers};
+use leasehold_conformance::{Budget, Capabilities, Harness, Link, Need};
 use leasehold_core::seam::{Backend, async_trait};
 use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_etcd::Etcd as EtcdStore;
@@ -31,7 +31,7 @@ impl World {
     fn server(&self) -> &Arc<Etcd> {
         match self {
             World::Private(server) => server,
-            World::External(_) => unreachable!("not among the powers"),
+            World::External(_) => unreachable!("not among the capabilities"),
         }
     }
 }
@@ -43,7 +43,7 @@ fn plain(full_name: &str) -> String {
 
 #[async_trait]
 impl Harness for World {
-    fn store(&self) -> &'static str {
+    fn store_name(&self) -> &'static str {
         "etcd"
     }
 
@@ -63,14 +63,16 @@ impl Harness for World {
         100
     }
 
-    fn powers(&self) -> Powers {
+    fn capabilities(&self) -> Capabilities {
         use Need::{AnotherTool, DeleteHolder, Fence, Footprint, Link, Private, PushedWake, Requests, Restart};
         match self {
-            World::Private(_) => Powers::new(
+            World::Private(_) => Capabilities::new(
                 &[Private, Link, Fence, DeleteHolder, AnotherTool, Restart, Footprint, Requests, PushedWake],
                 "etcd keys have no types, so no key is junk; revisions restart with the data, as its guarantees say",
             ),
-            World::External(_) => Powers::new(&[PushedWake], "the server of LEASEHOLD_ETCD_URL is not ours to disturb"),
+            World::External(_) => {
+                Capabilities::new(&[PushedWake], "the server of LEASEHOLD_ETCD_URL is not ours to disturb")
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold_conformance::harness::{FencedResource, ForeignHold};
-use leasehold_conformance::{Budget, Harness, Link, Need, Powers};
+use leasehold_conformance::{Budget, Capabilities, Harness, Link, Need};
 use leasehold_core::seam::{Backend, async_trait};
 use leasehold_core::{Fenced, Result};
 use leasehold_redis::Redis as RedisStore;
@@ -32,14 +32,14 @@ impl World {
     fn server(&self) -> &Arc<Redis> {
         match self {
             World::Private(server) => server,
-            World::External(_) => unreachable!("not among the powers"),
+            World::External(_) => unreachable!("not among the capabilities"),
         }
     }
 }
 
 #[async_trait]
 impl Harness for World {
-    fn store(&self) -> &'static str {
+    fn store_name(&self) -> &'static str {
         "redis"
     }
 
@@ -56,16 +56,16 @@ impl Harness for World {
         Duration::from_secs(2)
     }
 
-    fn powers(&self) -> Powers {
+    fn capabilities(&self) -> Capabilities {
         use Need::{
             AnotherTool, DeleteHolder, Fence, Footprint, Junk, Link, Private, PushedWake, Requests, Restart, Wipe,
         };
         let all =
             [Private, Link, Fence, DeleteHolder, AnotherTool, Junk, Restart, Wipe, Footprint, Requests, PushedWake];
         match self {
-            World::Private(_) => Powers::new(&all, ""),
+            World::Private(_) => Capabilities::new(&all, ""),
             World::External(_) => {
-                Powers::new(&[PushedWake], "the server of LEASEHOLD_REDIS_URL is not ours to disturb")
+                Capabilities::new(&[PushedWake], "the server of LEASEHOLD_REDIS_URL is not ours to disturb")
             }
         }
     }

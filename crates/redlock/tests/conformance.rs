@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_conformance::harness::ForeignHold;
-use leasehold_conformance::{Budget, Harness, Link, Need, Powers};
+use leasehold_conformance::{Budget, Capabilities, Harness, Link, Need};
 use leasehold_core::seam::{Backend, async_trait};
 use leasehold_redlock::Redlock;
 use leasehold_testbed::{Proxy, Redis, RedisOptions, Reply};
@@ -35,7 +35,7 @@ impl World {
 
 #[async_trait]
 impl Harness for World {
-    fn store(&self) -> &'static str {
+    fn store_name(&self) -> &'static str {
         "redlock"
     }
 
@@ -48,10 +48,10 @@ impl Harness for World {
         Duration::from_secs(2)
     }
 
-    fn powers(&self) -> Powers {
+    fn capabilities(&self) -> Capabilities {
         use Need::{AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart};
         let able = [Private, Link, DeleteHolder, AnotherTool, Junk, Restart, Footprint, Requests, PushedWake];
-        Powers::new(&able, "tokens rise for as long as the nodes keep their data, as its guarantees say")
+        Capabilities::new(&able, "tokens rise for as long as the nodes keep their data, as its guarantees say")
             .lacks(&[Need::Fair], "the nodes share no order")
             .lacks(&[Need::Permits], "no majority counts permits")
             .lacks(&[Need::AtomicMulti], "a majority of the nodes agrees on one name at a time")

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_conformance::{FencedResource, Harness, Need, Powers};
+use leasehold_conformance::{Capabilities, FencedResource, Harness, Need};
 use leasehold_core::seam::{Backend, async_trait};
 use leasehold_core::{Fenced, Result};
 use leasehold_sqlite::Sqlite;
@@ -43,7 +43,7 @@ impl World {
 
 #[async_trait]
 impl Harness for World {
-    fn store(&self) -> &'static str {
+    fn store_name(&self) -> &'static str {
         "sqlite"
     }
 
@@ -56,10 +56,10 @@ impl Harness for World {
         Duration::from_secs(1)
     }
 
-    fn powers(&self) -> Powers {
+    fn capabilities(&self) -> Capabilities {
         use Need::{DeleteHolder, Fence, Footprint, Junk, MinHold, Private, PushedWake, Restart, Wipe};
         let able = [Private, DeleteHolder, Fence, Junk, MinHold, Restart, Wipe, Footprint, PushedWake];
-        Powers::new(&able, "there is no server: neither a link to cut, nor requests to count, nor other tools")
+        Capabilities::new(&able, "there is no server: neither a link to cut, nor requests to count, nor other tools")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use leasehold::memory::Memory;
 use leasehold::seam::{Backend, async_trait};
 use leasehold::{ErrorKind, Fairness, Guarantees, Guard, MAX_VALUE_BYTES, Result, Store};
-use leasehold_conformance::{Harness, Need, Powers};
+use leasehold_conformance::{Capabilities, Harness, Need};
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>>> + Send>>;
 
@@ -94,7 +94,7 @@ pub(crate) async fn lacking(store: &Store) -> Vec<Need> {
 
 #[async_trait]
 impl Harness for Guest {
-    fn store(&self) -> &'static str {
+    fn store_name(&self) -> &'static str {
         self.guarantees.store
     }
 
@@ -112,9 +112,9 @@ impl Harness for Guest {
 
     fn tell(&self, _what: &str) {}
 
-    fn powers(&self) -> Powers {
+    fn capabilities(&self) -> Capabilities {
         let able: &[Need] = if self.guarantees.pushed_wake { &[Need::PushedWake] } else { &[] };
-        Powers::new(able, "a guest neither disturbs the server nor counts its requests")
+        Capabilities::new(able, "a guest neither disturbs the server nor counts its requests")
             .lacks(&self.lacking, "this store says that it cannot")
     }
 }

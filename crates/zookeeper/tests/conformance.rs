@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold_conformance::harness::{FencedResource, ForeignHold};
-use leasehold_conformance::{Budget, Harness, Link, Need, Powers};
+use leasehold_conformance::{Budget, Capabilities, Harness, Link, Need};
 use leasehold_core::seam::{Backend, async_trait};
 use leasehold_core::{Error, ErrorKind, Fenced, Result};
 use leasehold_testbed::{Proxy, Store, ZooKeeper as Server};
@@ -36,7 +36,7 @@ impl World {
     fn server(&self) -> &Server {
         match self {
             World::Private(server) => server,
-            World::External(_) => unreachable!("not among the powers"),
+            World::External(_) => unreachable!("not among the capabilities"),
         }
     }
 
@@ -47,7 +47,7 @@ impl World {
 
 #[async_trait]
 impl Harness for World {
-    fn store(&self) -> &'static str {
+    fn store_name(&self) -> &'static str {
         "zookeeper"
     }
 
@@ -68,16 +68,18 @@ impl Harness for World {
         200
     }
 
-    fn powers(&self) -> Powers {
+    fn capabilities(&self) -> Capabilities {
         use Need::{AnotherTool, DeleteHolder, Fence, Footprint, Junk, Link, Private, PushedWake, Requests, Restart};
         let able = [AnotherTool, DeleteHolder, Fence, Footprint, Junk, Link, Private, PushedWake, Requests, Restart];
-        let powers = match self {
-            World::Private(_) => Powers::new(&able, "transaction numbers restart with the data, as its guarantees say"),
+        let capabilities = match self {
+            World::Private(_) => {
+                Capabilities::new(&able, "transaction numbers restart with the data, as its guarantees say")
+            }
             World::External(_) => {
-                Powers::new(&[PushedWake], "the server of LEASEHOLD_ZOOKEEPER_URL is not ours to disturb")
+                Capabilities::new(&[PushedWake], "the server of LEASEHOLD_ZOOKEEPER_URL is not ours to disturb")
             }
         };
-        powers
+        capabilities
             .lacks(&[Need::AtomicMulti], "no transaction makes nodes on the condition that others have no children")
             .lacks(&[Need::MinHold], "nothing of a session outlives its client")
     }

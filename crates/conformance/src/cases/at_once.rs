@@ -6,15 +6,15 @@ use leasehold_core::seam::{Backend, Claim, ClaimedAll, Grant, Mode, Moment, Wait
 use leasehold_core::{Contention, ErrorKind, Name, Options, Result, Store};
 use tokio::task::JoinSet;
 
-use crate::arena::{Arena, expect_kind, granted, waiting, within};
 use crate::cases::cancel::{at_every_await, leaves_at};
 use crate::cases::lease::nobody_before;
-use crate::faulty::Weather;
+use crate::context::{TestContext, expect_kind, granted, waiting, within};
+use crate::faulty::Faults;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-fn claims(arena: &Arena) -> [Claim; 3] {
-    NAMES.map(|name| arena.claim(name, WaitPolicy::Try))
+fn claims(ctx: &TestContext) -> [Claim; 3] {
+    NAMES.map(|name| ctx.claim(name, WaitPolicy::Try))
 }
 
 fn all_granted(answer: Result<ClaimedAll>) -> Vec<Grant> {
@@ -32,10 +32,10 @@ fn refused(answer: Result<ClaimedAll>) -> (usize, Contention) {
 }
 
 /// How many hold each name, and how many wait for it.
-async fn lines(arena: &Arena, backend: &dyn Backend) -> [(usize, usize); 3] {
+async fn lines(ctx: &TestContext, backend: &dyn Backend) -> [(usize, usize); 3] {
     let mut lines = [(0, 0); 3];
     for (line, name) in lines.iter_mut().zip(NAMES) {
-        let seen = backend.inspect(&arena.full(name)).await.unwrap();
+        let seen = backend.inspect(&ctx.full(name)).await.unwrap();
         *line = (seen.holders.len(), seen.waiters.len());
     }
     lines
@@ -46,13 +46,13 @@ async fn who_holds(store: &Store, name: &Name) -> Option<String> {
 }
 
 /// S12: while many want names of which somebody holds the last, nobody sees the others held, not for a moment.
-pub(crate) async fn is_not_seen_while_refused(arena: Arena) {
-    let onlooker = arena.store().await;
+pub(crate) async fn is_not_seen_while_refused(ctx: TestContext) {
+    let onlooker = ctx.store().await;
     let words = Options::default().ttl(Duration::from_secs(20));
-    let holder = arena.store().await.lock("c").with(&words).acquire().await.unwrap();
+    let holder = ctx.store().await.lock("c").with(&words).acquire().await.unwrap();
     let mut tasks = JoinSet::new();
     for _ in 0..4 {
-        let multi = arena.store().await.multi_lock(NAMES).with(&words);
+        let multi = ctx.store().await.multi_lock(NAMES).with(&words);
         tasks.spawn(async move {
             for _ in 0..25 {
                 let error = expect_kind(multi.try_acquire().await, ErrorKind::Contended);
@@ -73,16 +73,16 @@ pub(crate) async fn is_not_seen_while_refused(arena: Arena) {
             done.unwrap();
         }
     }
-    arena.harness().tell(&format!("100 refused tries were looked at {looks} times"));
+    ctx.harness().tell(&format!("100 refused tries were looked at {looks} times"));
     assert!(holder.is_valid());
 }
 
 /// S12: whoever is seen to hold the first of them holds the last one too.
-pub(crate) async fn is_not_seen_while_granted(arena: Arena) {
-    let (onlooker, words) = (arena.store().await, Options::default().ttl(Duration::from_secs(20)));
+pub(crate) async fn is_not_seen_while_granted(ctx: TestContext) {
+    let (onlooker, words) = (ctx.store().await, Options::default().ttl(Duration::from_secs(20)));
     let mut stores = Vec::new();
     for _ in 0..4 {
-        stores.push(arena.store().await);
+        stores.push(ctx.store().await);
     }
     for round in 0..12_u64 {
         let names: Vec<Name> = NAMES.iter().map(|name| Name::from((*name, round))).collect();
@@ -107,66 +107,66 @@ pub(crate) async fn is_not_seen_while_granted(arena: Arena) {
 }
 
 /// S12: a name with anybody in its line is busy, whoever it is; the answer says which and by whom, and nothing is left.
-pub(crate) async fn passes_nobody(arena: Arena) {
-    let (one, two, three) = (arena.backend().await, arena.backend().await, arena.backend().await);
-    let all = claims(&arena);
-    let holder = arena.claim("b", WaitPolicy::Fair).with_label("the holder");
+pub(crate) async fn passes_nobody(ctx: TestContext) {
+    let (one, two, three) = (ctx.backend().await, ctx.backend().await, ctx.backend().await);
+    let all = claims(&ctx);
+    let holder = ctx.claim("b", WaitPolicy::Fair).with_label("the holder");
     let held = granted(one.claim(&holder).await);
     let (at, who) = refused(three.claim_all(&all).await);
     assert_eq!((at, who.label.as_deref(), who.token), (1, Some("the holder"), Some(held.token)));
-    assert_eq!(lines(&arena, &*two).await, [(0, 0), (1, 0), (0, 0)], "a part was left");
+    assert_eq!(lines(&ctx, &*two).await, [(0, 0), (1, 0), (0, 0)], "a part was left");
     // Behind whoever waits, and when that one has its turn.
-    let waiter = arena.claim("b", WaitPolicy::Fair).with_label("the waiter");
+    let waiter = ctx.claim("b", WaitPolicy::Fair).with_label("the waiter");
     let place = waiting(two.claim(&waiter).await).place;
     let (at, who) = refused(three.claim_all(&all).await);
     assert_eq!((at, who.label.as_deref()), (1, Some("the holder")));
-    assert_eq!(lines(&arena, &*two).await, [(0, 0), (1, 1), (0, 0)], "a part was left");
+    assert_eq!(lines(&ctx, &*two).await, [(0, 0), (1, 1), (0, 0)], "a part was left");
     one.release(&holder, Some(&held.place)).await.unwrap();
     let (at, who) = refused(three.claim_all(&all).await);
     assert_eq!((at, who.label.as_deref()), (1, Some("the waiter")));
-    assert_eq!(lines(&arena, &*two).await, [(0, 0), (1, 0), (0, 0)], "a part was left");
+    assert_eq!(lines(&ctx, &*two).await, [(0, 0), (1, 0), (0, 0)], "a part was left");
     two.release(&waiter, Some(&place)).await.unwrap();
     // Free: all of them, each in a line of its own.
     let grants = all_granted(three.claim_all(&all).await);
     assert!(grants[1].token > held.token, "{:?} came after {:?}", grants[1].token, held.token);
-    assert_eq!(lines(&arena, &*two).await, [(1, 0); 3]);
-    let (at, _) = refused(one.claim_all(&claims(&arena)).await);
+    assert_eq!(lines(&ctx, &*two).await, [(1, 0); 3]);
+    let (at, _) = refused(one.claim_all(&claims(&ctx)).await);
     assert_eq!(at, 0);
     for claim in &all {
         three.release(claim, None).await.unwrap();
     }
-    assert_eq!(lines(&arena, &*two).await, [(0, 0); 3]);
+    assert_eq!(lines(&ctx, &*two).await, [(0, 0); 3]);
 }
 
 /// S12: readers and permits are in the way too.
-pub(crate) async fn is_refused_by_every_mode(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
+pub(crate) async fn is_refused_by_every_mode(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
     for mode in [Mode::Shared, Mode::Permits { n: 1, of: 3 }] {
-        let other = arena.claim_as("c", mode, WaitPolicy::Fair);
+        let other = ctx.claim_as("c", mode, WaitPolicy::Fair);
         let grant = granted(one.claim(&other).await);
-        assert_eq!(refused(two.claim_all(&claims(&arena)).await).0, 2, "{mode:?}");
-        assert_eq!(lines(&arena, &*one).await, [(0, 0), (0, 0), (1, 0)], "a part was left");
+        assert_eq!(refused(two.claim_all(&claims(&ctx)).await).0, 2, "{mode:?}");
+        assert_eq!(lines(&ctx, &*one).await, [(0, 0), (0, 0), (1, 0)], "a part was left");
         one.release(&other, Some(&grant.place)).await.unwrap();
     }
 }
 
 /// S12, S3: claimed again by the same ids, each has the same grant, also with somebody behind it; new ones have greater tokens.
-pub(crate) async fn is_idempotent(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    let all = claims(&arena);
+pub(crate) async fn is_idempotent(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let all = claims(&ctx);
     let first = all_granted(one.claim_all(&all).await);
-    let waiter = arena.claim("b", WaitPolicy::Fair);
+    let waiter = ctx.claim("b", WaitPolicy::Fair);
     waiting(two.claim(&waiter).await);
     let again = all_granted(one.claim_all(&all).await);
     for (first, again) in first.iter().zip(&again) {
         assert_eq!((first.token, &first.place), (again.token, &again.place), "the same grant");
     }
-    assert_eq!(lines(&arena, &*two).await, [(1, 0), (1, 1), (1, 0)]);
+    assert_eq!(lines(&ctx, &*two).await, [(1, 0), (1, 1), (1, 0)]);
     two.release(&waiter, None).await.unwrap();
     for (claim, grant) in all.iter().zip(&again) {
         one.release(claim, Some(&grant.place)).await.unwrap();
     }
-    let others = claims(&arena);
+    let others = claims(&ctx);
     for (before, after) in first.iter().zip(all_granted(two.claim_all(&others).await)) {
         assert!(after.token > before.token, "{:?} came after {:?}", after.token, before.token);
     }
@@ -176,47 +176,47 @@ pub(crate) async fn is_idempotent(arena: Arena) {
 }
 
 /// S2, S12: a repeated claim of several either extended each lease or does not count from the repeat.
-pub(crate) async fn repeated_counts_from_what_extended(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    let all = claims(&arena);
+pub(crate) async fn repeated_counts_from_what_extended(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let all = claims(&ctx);
     all_granted(one.claim_all(&all).await);
-    tokio::time::sleep(arena.ttl() * 3 / 5).await;
+    tokio::time::sleep(ctx.ttl() * 3 / 5).await;
     let stamp = Moment::now();
     let again = all_granted(one.claim_all(&all).await);
-    let [a, b, c] = [0, 1, 2].map(|i| nobody_before(&arena, &*two, NAMES[i], again[i].validity.until(stamp)));
+    let [a, b, c] = [0, 1, 2].map(|i| nobody_before(&ctx, &*two, NAMES[i], again[i].validity.until(stamp)));
     tokio::join!(a, b, c);
 }
 
 /// P4, S12: the reply is lost after the store has acted: the same names are found held; and whoever was never told of it
 /// leaves nothing.
-pub(crate) async fn after_a_lost_reply(arena: Arena) {
-    let weather = Weather::default();
-    let (store, other) = (arena.store_in(&weather).await, arena.store().await);
-    weather.lose_claim_replies(2);
+pub(crate) async fn after_a_lost_reply(ctx: TestContext) {
+    let faults = Faults::default();
+    let (store, other) = (ctx.store_with(&faults).await, ctx.store().await);
+    faults.lose_claim_replies(2);
     let guard =
-        within(arena.ttl() * 2, "the claims to find themselves", store.multi_lock(NAMES).acquire()).await.unwrap();
+        within(ctx.ttl() * 2, "the claims to find themselves", store.multi_lock(NAMES).acquire()).await.unwrap();
     for (name, token) in guard.tokens() {
         let line = other.lock(name).inspect().await.unwrap();
         assert_eq!((line.holders.len(), line.waiters.len()), (1, 0));
         assert_eq!(line.holders[0].token, Some(token));
     }
     guard.release().await.unwrap();
-    let silence = Weather::default();
+    let silence = Faults::default();
     silence.deaf();
-    let store = arena.store_in(&silence).await;
+    let store = ctx.store_with(&silence).await;
     silence.lose_claim_replies(1000);
     let multi = store.multi_lock(NAMES).ttl(Duration::from_secs(20));
     let wait = Duration::from_millis(200);
     expect_kind(multi.acquire_timeout(wait).await, ErrorKind::Ambiguous);
     for name in NAMES {
-        arena.becomes_empty(name).await;
+        ctx.becomes_empty(name).await;
     }
 }
 
 /// P3, S7: each of them is renewed.
-pub(crate) async fn each_is_renewed(arena: Arena) {
-    let (store, other) = (arena.store().await, arena.store().await);
-    let ttl = arena.ttl().max(Duration::from_secs(2));
+pub(crate) async fn each_is_renewed(ctx: TestContext) {
+    let (store, other) = (ctx.store().await, ctx.store().await);
+    let ttl = ctx.ttl().max(Duration::from_secs(2));
     let guard = store.multi_lock(NAMES).ttl(ttl).acquire().await.unwrap();
     tokio::time::sleep(ttl + ttl / 2).await;
     assert!(guard.is_valid(), "lost: {:?}", guard.check());
@@ -225,28 +225,28 @@ pub(crate) async fn each_is_renewed(arena: Arena) {
     }
     drop(guard.release().await);
     for name in NAMES {
-        arena.becomes_empty(name).await;
+        ctx.becomes_empty(name).await;
     }
 }
 
 /// P4: a try is dropped at every await, free and refused.
-pub(crate) async fn is_dropped_at_every_await(arena: Arena) {
-    at_every_await(&arena, &NAMES, |store| store.multi_lock(NAMES).try_acquire()).await;
-    let store = arena.store().await;
+pub(crate) async fn is_dropped_at_every_await(ctx: TestContext) {
+    at_every_await(&ctx, &NAMES, |store| store.multi_lock(NAMES).try_acquire()).await;
+    let store = ctx.store().await;
     let holder = store.lock("c").acquire().await.unwrap();
     for polls in 0..6 {
-        let _ = within(arena.ttl() * 3, "a try", leaves_at(store.multi_lock(NAMES).try_acquire(), polls)).await;
+        let _ = within(ctx.ttl() * 3, "a try", leaves_at(store.multi_lock(NAMES).try_acquire(), polls)).await;
         for name in ["a", "b"] {
-            arena.becomes_empty(name).await;
+            ctx.becomes_empty(name).await;
         }
     }
     drop(holder.release().await);
 }
 
 /// As many as the store says are taken in one step, and more all the same.
-pub(crate) async fn takes_as_many_as_it_says(arena: Arena) {
+pub(crate) async fn takes_as_many_as_it_says(ctx: TestContext) {
     const MANY: usize = 500;
-    let (store, other) = (arena.store().await.ttl(Duration::from_secs(30)), arena.backend().await);
+    let (store, other) = (ctx.store().await.ttl(Duration::from_secs(30)), ctx.backend().await);
     let most = store.guarantees().atomic_multi;
     let names = |n: usize| (0..n as u64).map(|i| ("many", i));
     let counts = if most < MANY { vec![most, most + 1] } else { vec![MANY] };
@@ -258,6 +258,6 @@ pub(crate) async fn takes_as_many_as_it_says(arena: Arena) {
         assert_eq!(expect_kind(refused, ErrorKind::Contended).name(), Some(&Name::from(("many", 0))));
         guard.release().await.unwrap();
     }
-    let line = other.inspect(&arena.full("many/1")).await.unwrap();
+    let line = other.inspect(&ctx.full("many/1")).await.unwrap();
     assert!(line.holders.is_empty() && line.waiters.is_empty());
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use leasehold_core::{Acquire, ErrorKind, Store};
 
-use crate::arena::{Arena, expect_kind, within};
-use crate::faulty::Weather;
+use crate::context::{TestContext, expect_kind, within};
+use crate::faulty::Faults;
 
 /// Polls an acquisition until it has been woken `polls` times, and drops it there; says whether it was done before.
 struct DroppedAt<G> {
@@ -43,12 +43,12 @@ pub(super) fn leaves_at<G>(acquire: Acquire<G>, polls: usize) -> impl Future<Out
 }
 
 /// Drops an acquisition after 0, 1, 2, … polls, until it is done before that; each time `names` are free soon.
-pub(super) async fn at_every_await<G>(arena: &Arena, names: &[&str], make: impl Fn(&Store) -> Acquire<G>) {
-    let store = arena.store().await;
+pub(super) async fn at_every_await<G>(ctx: &TestContext, names: &[&str], make: impl Fn(&Store) -> Acquire<G>) {
+    let store = ctx.store().await;
     for polls in 0..50 {
-        let done = within(arena.ttl() * 3, "an acquisition", leaves_at(make(&store), polls)).await;
+        let done = within(ctx.ttl() * 3, "an acquisition", leaves_at(make(&store), polls)).await;
         for name in names {
-            arena.becomes_empty(name).await;
+            ctx.becomes_empty(name).await;
         }
         if done {
             assert!(polls > 0);
@@ -58,167 +58,167 @@ pub(super) async fn at_every_await<G>(arena: &Arena, names: &[&str], make: impl 
 }
 
 /// The same behind a holder of `name`; the waiter behind the one that leaves is served.
-async fn at_every_await_behind<G: Send + 'static>(arena: &Arena, name: &str, make: impl Fn(&Store) -> Acquire<G>) {
-    let (one, two) = (arena.store().await, arena.store().await);
+async fn at_every_await_behind<G: Send + 'static>(ctx: &TestContext, name: &str, make: impl Fn(&Store) -> Acquire<G>) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     for polls in [0, 1, 2, 3, 4, 6] {
         let guard = one.lock(name).acquire().await.unwrap();
         // Whoever is never woken again is dropped where it waits.
-        let _ = tokio::time::timeout(arena.ttl() / 4, leaves_at(make(&two), polls)).await;
+        let _ = tokio::time::timeout(ctx.ttl() / 4, leaves_at(make(&two), polls)).await;
         let next = tokio::spawn(make(&two));
         drop(guard);
-        let next = within(arena.ttl() * 4, "the waiter behind", next).await.unwrap();
+        let next = within(ctx.ttl() * 4, "the waiter behind", next).await.unwrap();
         drop(next.unwrap_or_else(|e| panic!("{e:?}")));
-        arena.becomes_empty(name).await;
+        ctx.becomes_empty(name).await;
     }
 }
 
 /// The future is dropped at every await.
-pub(crate) async fn at_every_await_when_free(arena: Arena) {
-    at_every_await(&arena, &["a"], |store| store.lock("a").acquire()).await;
+pub(crate) async fn at_every_await_when_free(ctx: TestContext) {
+    at_every_await(&ctx, &["a"], |store| store.lock("a").acquire()).await;
 }
 
 /// P4: the same behind a holder.
-pub(crate) async fn at_every_await_when_held(arena: Arena) {
-    at_every_await_behind(&arena, "a", |store| store.lock("a").acquire()).await;
+pub(crate) async fn at_every_await_when_held(ctx: TestContext) {
+    at_every_await_behind(&ctx, "a", |store| store.lock("a").acquire()).await;
 }
 
 /// P4: the same of a reader, alone and behind a writer.
-pub(crate) async fn at_every_await_of_a_reader(arena: Arena) {
-    at_every_await(&arena, &["a"], |store| store.rw_lock("a").read().acquire()).await;
-    at_every_await_behind(&arena, "a", |store| store.rw_lock("a").read().acquire()).await;
+pub(crate) async fn at_every_await_of_a_reader(ctx: TestContext) {
+    at_every_await(&ctx, &["a"], |store| store.rw_lock("a").read().acquire()).await;
+    at_every_await_behind(&ctx, "a", |store| store.rw_lock("a").read().acquire()).await;
 }
 
 /// P4: the same of permits.
-pub(crate) async fn at_every_await_of_permits(arena: Arena) {
-    at_every_await(&arena, &["a"], |store| store.semaphore("a", 3).permits(2).acquire()).await;
-    at_every_await_behind(&arena, "a", |store| store.semaphore("a", 3).permits(2).acquire()).await;
+pub(crate) async fn at_every_await_of_permits(ctx: TestContext) {
+    at_every_await(&ctx, &["a"], |store| store.semaphore("a", 3).permits(2).acquire()).await;
+    at_every_await_behind(&ctx, "a", |store| store.semaphore("a", 3).permits(2).acquire()).await;
 }
 
 /// P4: the same of several names, of which some may be held already when the future is dropped.
-pub(crate) async fn at_every_await_of_several_names(arena: Arena) {
-    at_every_await(&arena, &["a", "b"], |store| store.multi_lock(["b", "a"]).acquire()).await;
-    at_every_await_behind(&arena, "b", |store| store.multi_lock(["b", "a"]).acquire()).await;
-    arena.becomes_empty("a").await;
+pub(crate) async fn at_every_await_of_several_names(ctx: TestContext) {
+    at_every_await(&ctx, &["a", "b"], |store| store.multi_lock(["b", "a"]).acquire()).await;
+    at_every_await_behind(&ctx, "b", |store| store.multi_lock(["b", "a"]).acquire()).await;
+    ctx.becomes_empty("a").await;
 }
 
 /// The reply is lost after the store has acted; the claim adopts its own entry (go-zookeeper#229, kazoo#732).
-pub(crate) async fn after_a_lost_reply(arena: Arena) {
-    let weather = Weather::default();
-    let store = arena.store_in(&weather).await;
-    weather.lose_claim_replies(2);
-    let guard = within(arena.ttl() * 2, "the claim to find itself", store.lock("a").acquire()).await.unwrap();
+pub(crate) async fn after_a_lost_reply(ctx: TestContext) {
+    let faults = Faults::default();
+    let store = ctx.store_with(&faults).await;
+    faults.lose_claim_replies(2);
+    let guard = within(ctx.ttl() * 2, "the claim to find itself", store.lock("a").acquire()).await.unwrap();
     let line = store.lock("a").inspect().await.unwrap();
     assert_eq!((line.holders.len(), line.waiters.len()), (1, 0));
     guard.release().await.unwrap();
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
     // And one that leaves after a lost reply leaves nothing.
-    weather.lose_claim_replies(1000);
+    faults.lose_claim_replies(1000);
     match store.lock("a").acquire_timeout(Duration::from_millis(200)).await {
         Ok(guard) => drop(guard), // a notification may have told what the replies did not
         Err(e) => assert_eq!(e.kind(), ErrorKind::Ambiguous),
     }
-    weather.lose_claim_replies(0);
-    arena.becomes_empty("a").await;
+    faults.lose_claim_replies(0);
+    ctx.becomes_empty("a").await;
 }
 
 /// The same in the other modes: two lost replies, and still one entry and one token.
-pub(crate) async fn after_a_lost_reply_in_every_mode(arena: Arena) {
-    let weather = Weather::default();
-    let (store, other) = (arena.store_in(&weather).await, arena.store().await);
+pub(crate) async fn after_a_lost_reply_in_every_mode(ctx: TestContext) {
+    let faults = Faults::default();
+    let (store, other) = (ctx.store_with(&faults).await, ctx.store().await);
     for lock in [store.rw_lock("a").read(), store.semaphore("a", 2).permits(2)] {
-        weather.lose_claim_replies(2);
-        let guard = within(arena.ttl() * 2, "the claim to find itself", lock.acquire()).await.unwrap();
+        faults.lose_claim_replies(2);
+        let guard = within(ctx.ttl() * 2, "the claim to find itself", lock.acquire()).await.unwrap();
         let line = other.lock("a").inspect().await.unwrap();
         assert_eq!((line.holders.len(), line.waiters.len()), (1, 0), "{lock:?}");
         assert_eq!(line.holders[0].token, Some(guard.fencing_token()));
         guard.release().await.unwrap();
-        arena.becomes_empty("a").await;
+        ctx.becomes_empty("a").await;
     }
 }
 
 /// P4: no reply and no notification ever told that the claim has a place, and its lease is long: it is withdrawn by its id, at once.
-pub(crate) async fn withdraws_what_it_was_never_told(arena: Arena) {
-    let weather = Weather::default();
-    weather.deaf();
-    let (one, two) = (arena.store_in(&weather).await, arena.store().await);
+pub(crate) async fn withdraws_what_it_was_never_told(ctx: TestContext) {
+    let faults = Faults::default();
+    faults.deaf();
+    let (one, two) = (ctx.store_with(&faults).await, ctx.store().await);
     let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
     let wait = Duration::from_millis(200);
-    weather.lose_claim_replies(1000);
+    faults.lose_claim_replies(1000);
     expect_kind(one.lock("free").with(&words).acquire_timeout(wait).await, ErrorKind::Ambiguous);
     let guard = two.lock("held").with(&words).acquire().await.unwrap();
     expect_kind(one.lock("held").with(&words).acquire_timeout(wait).await, ErrorKind::Ambiguous);
     guard.release().await.unwrap();
     for name in ["free", "held"] {
-        arena.becomes_empty(name).await;
+        ctx.becomes_empty(name).await;
     }
 }
 
 /// The reply of a release is lost; it is repeated in the background, and frees nobody else (apache/curator#1193, etcd#22123).
-pub(crate) async fn a_lost_release_reply(arena: Arena) {
-    let weather = Weather::default();
-    let (one, two) = (arena.store_in(&weather).await, arena.store().await);
-    weather.lose_release_replies(3);
+pub(crate) async fn a_lost_release_reply(ctx: TestContext) {
+    let faults = Faults::default();
+    let (one, two) = (ctx.store_with(&faults).await, ctx.store().await);
+    faults.lose_release_replies(3);
     let guard = one.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(two.lock("a").acquire());
-    arena.queue_reaches(&two, "a", 1).await;
+    ctx.queue_reaches(&two, "a", 1).await;
     expect_kind(guard.release().await, ErrorKind::Ambiguous);
-    let next = within(arena.ttl(), "the next holder", waiter).await.unwrap().unwrap();
+    let next = within(ctx.ttl(), "the next holder", waiter).await.unwrap().unwrap();
     one.close(Duration::from_secs(5)).await.unwrap();
     assert!(next.confirm().await.is_ok());
 }
 
 /// The store goes away; a bounded wait ends in time with the store's error, and nothing is left.
-pub(crate) async fn behind_a_cut_link(arena: Arena) {
-    let (client, link) = arena.harness().linked_client().await;
-    let (one, two) = (arena.over(client), arena.store().await);
+pub(crate) async fn behind_a_cut_link(ctx: TestContext) {
+    let (client, link) = ctx.harness().linked_client().await;
+    let (one, two) = (ctx.over(client), ctx.store().await);
     link.black_hole().await;
     let wait = Duration::from_millis(400);
     let answer = within(wait + Duration::from_millis(400), "a bounded wait", one.lock("a").acquire_timeout(wait)).await;
     assert!(answer.is_err_and(|e| e.is_retryable()));
     link.heal().await;
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
     link.cut().await;
     let answer = within(wait + Duration::from_millis(400), "a bounded wait", one.lock("b").acquire_timeout(wait)).await;
     assert!(answer.is_err_and(|e| e.is_retryable()));
     link.heal().await;
     // The same client recovers by itself.
-    let limit = arena.ttl() * 3 + Duration::from_secs(10);
-    let guard = arena.soon(&one, "b", limit).await;
+    let limit = ctx.ttl() * 3 + Duration::from_secs(10);
+    let guard = ctx.soon(&one, "b", limit).await;
     assert!(two.lock("b").try_acquire().await.is_err());
     drop(guard);
-    arena.becomes_empty("b").await;
+    ctx.becomes_empty("b").await;
 }
 
 /// A guard frees by drop, without anybody waiting for it.
-pub(crate) async fn a_guard_frees_by_drop(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn a_guard_frees_by_drop(ctx: TestContext) {
+    let store = ctx.store().await;
     for _ in 0..3 {
         drop(store.lock("a").acquire().await.unwrap());
-        drop(arena.soon(&store, "a", Duration::from_secs(10)).await);
+        drop(ctx.soon(&store, "a", Duration::from_secs(10)).await);
     }
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// Many guards dropped at once are all free soon (rlock's bug).
-pub(crate) async fn many_guards_at_once(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn many_guards_at_once(ctx: TestContext) {
+    let store = ctx.store().await;
     let mut guards = Vec::new();
     for i in 0..200 {
         guards.push(store.lock(("many", i)).acquire().await.unwrap());
     }
     assert!(guards.iter().all(|guard| guard.is_valid()));
     drop(guards);
-    within(arena.ttl() + Duration::from_secs(20), "200 locks to come free", async {
+    within(ctx.ttl() + Duration::from_secs(20), "200 locks to come free", async {
         for i in 0..200 {
-            arena.becomes_empty(&format!("many/{i}")).await;
+            ctx.becomes_empty(&format!("many/{i}")).await;
         }
     })
     .await;
 }
 
 /// A guard outlives its runtime: no panic, no hang; the lease ends it.
-pub(crate) async fn outside_of_any_runtime(arena: Arena) {
-    let (arena_there, outer) = (arena.clone(), tokio::runtime::Handle::current());
+pub(crate) async fn outside_of_any_runtime(ctx: TestContext) {
+    let (arena_there, outer) = (ctx.clone(), tokio::runtime::Handle::current());
     let gone = std::thread::spawn(move || {
         let store = outer.block_on(arena_there.store());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -228,6 +228,6 @@ pub(crate) async fn outside_of_any_runtime(arena: Arena) {
         assert!(guard.remaining() > Duration::ZERO);
         drop(guard);
     });
-    within(arena.ttl(), "the other thread", tokio::task::spawn_blocking(move || gone.join().unwrap())).await.unwrap();
-    arena.becomes_empty("a").await;
+    within(ctx.ttl(), "the other thread", tokio::task::spawn_blocking(move || gone.join().unwrap())).await.unwrap();
+    ctx.becomes_empty("a").await;
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::seam::Moment;
 use leasehold_core::{Lock, Options, Store};
 
-use crate::arena::{Arena, within};
+use crate::context::{TestContext, within};
 
 /// A lease so long that no renewal falls into a measurement.
 fn calm() -> Options {
@@ -26,32 +26,32 @@ fn lock(store: &Store, _: usize) -> Lock {
 }
 
 /// Acquire and release while nobody else wants the lock cost exactly what the store says.
-pub(crate) async fn of_an_uncontended_cycle(arena: Arena) {
+pub(crate) async fn of_an_uncontended_cycle(ctx: TestContext) {
     const CYCLES: usize = 200;
-    let arena = arena.private().await;
-    let (store, budget) = (arena.store().await, arena.harness().budget());
+    let ctx = ctx.private().await;
+    let (store, budget) = (ctx.store().await, ctx.harness().budget());
     cycles(&store, lock, 3).await; // sessions, scripts and parents are made once
-    let before = arena.harness().requests().await;
+    let before = ctx.harness().requests().await;
     cycles(&store, lock, CYCLES).await;
-    let each = (arena.harness().requests().await - before) as f64 / CYCLES as f64;
-    arena.harness().tell(&format!("{each:.2} requests per uncontended cycle"));
+    let each = (ctx.harness().requests().await - before) as f64 / CYCLES as f64;
+    ctx.harness().tell(&format!("{each:.2} requests per uncontended cycle"));
     // A store whose server counts pings and heartbeats too has a few more.
     assert!((each - budget.cycle).abs() < 0.2, "{each} requests per cycle, and {} were promised", budget.cycle);
 }
 
 /// Requests for each hold while so many tasks of four clients wait for one another.
-async fn of_each_behind(arena: &Arena, waiters: usize, what: &str, take: Take) -> f64 {
+async fn of_each_behind(ctx: &TestContext, waiters: usize, what: &str, take: Take) -> f64 {
     const HOLDS: usize = 640;
-    let arena = arena.private().await;
+    let ctx = ctx.private().await;
     let mut stores = Vec::new();
     for _ in 0..4 {
-        let store = arena.store().await;
+        let store = ctx.store().await;
         cycles(&store, lock, 2).await;
         stores.push(store);
     }
     // The line is full before it starts to move.
     let guard = stores[0].lock("a").with(&calm()).acquire().await.unwrap();
-    let (began, before) = (Moment::now(), arena.harness().requests().await);
+    let (began, before) = (Moment::now(), ctx.harness().requests().await);
     let tasks: Vec<_> = (0..waiters)
         .map(|i| {
             let store = stores[i % stores.len()].clone();
@@ -62,85 +62,84 @@ async fn of_each_behind(arena: &Arena, waiters: usize, what: &str, take: Take) -
     for task in tasks {
         within(Duration::from_secs(60), "640 hand-overs", task).await.unwrap();
     }
-    let sent = arena.harness().requests().await - before;
+    let sent = ctx.harness().requests().await - before;
     // A busy machine takes its time, and they go on meanwhile.
-    let idle = arena.harness().budget().idle * stores.len() as f64 * Moment::now().since(began).as_secs_f64();
+    let idle = ctx.harness().budget().idle * stores.len() as f64 * Moment::now().since(began).as_secs_f64();
     let each = (sent as f64 - idle) / HOLDS as f64;
-    arena.harness().tell(&format!("{each:.2} requests per {what} behind {waiters} waiters"));
+    ctx.harness().tell(&format!("{each:.2} requests per {what} behind {waiters} waiters"));
     each
 }
 
 /// A hand-over costs no more behind 64 waiters than behind 4.
-pub(crate) async fn of_a_hand_over(arena: Arena) {
-    let budget = arena.harness().budget();
+pub(crate) async fn of_a_hand_over(ctx: TestContext) {
+    let budget = ctx.harness().budget();
     for waiters in [4, 64] {
-        let each = of_each_behind(&arena, waiters, "hand-over", lock).await;
+        let each = of_each_behind(&ctx, waiters, "hand-over", lock).await;
         assert!(each <= budget.hand_over, "{each} requests per hand-over behind {waiters} waiters");
     }
 }
 
 /// Fails if a hold costs more behind many than behind some.
-async fn does_not_grow(arena: &Arena, what: &str, take: Take) {
-    let some = of_each_behind(arena, 16, what, take).await;
-    let many = of_each_behind(arena, 64, what, take).await;
+async fn does_not_grow(ctx: &TestContext, what: &str, take: Take) {
+    let some = of_each_behind(ctx, 16, what, take).await;
+    let many = of_each_behind(ctx, 64, what, take).await;
     assert!(many <= some * 1.3 + 0.5, "{many} requests per {what} behind 64 waiters, {some} behind 16");
 }
 
 /// Readers and writers in turn: what each costs does not grow with the line.
-pub(crate) async fn of_readers_and_writers(arena: Arena) {
-    does_not_grow(&arena, "reader or writer", |store, i| {
+pub(crate) async fn of_readers_and_writers(ctx: TestContext) {
+    does_not_grow(&ctx, "reader or writer", |store, i| {
         if i % 2 == 0 { store.rw_lock("a").read() } else { store.rw_lock("a").write() }
     })
     .await;
 }
 
 /// Permits: the same.
-pub(crate) async fn of_permits(arena: Arena) {
-    does_not_grow(&arena, "permit", |store, _| store.semaphore("a", 3).permits(1)).await;
+pub(crate) async fn of_permits(ctx: TestContext) {
+    does_not_grow(&ctx, "permit", |store, _| store.semaphore("a", 3).permits(1)).await;
 }
 
 /// Several names are taken with one request, and refused with one.
-pub(crate) async fn of_several_names(arena: Arena) {
+pub(crate) async fn of_several_names(ctx: TestContext) {
     const NAMES: u64 = 8;
     const CYCLES: usize = 50;
-    let arena = arena.private().await;
-    let store = arena.store().await;
+    let ctx = ctx.private().await;
+    let store = ctx.store().await;
     let several = store.multi_lock((0..NAMES).map(|i| ("several", i))).with(&calm());
     several.acquire().await.unwrap().release().await.unwrap(); // sessions, scripts and parents are made once
-    let before = arena.harness().requests().await;
+    let before = ctx.harness().requests().await;
     for _ in 0..CYCLES {
         several.acquire().await.unwrap().release().await.unwrap();
     }
-    let cycle = (arena.harness().requests().await - before) as f64 / CYCLES as f64;
+    let cycle = (ctx.harness().requests().await - before) as f64 / CYCLES as f64;
     let _held = store.lock(("several", NAMES - 1)).with(&calm()).acquire().await.unwrap();
-    let before = arena.harness().requests().await;
+    let before = ctx.harness().requests().await;
     for _ in 0..CYCLES {
         several.try_acquire().await.unwrap_err();
     }
-    let refusal = (arena.harness().requests().await - before) as f64 / CYCLES as f64;
-    arena
-        .harness()
+    let refusal = (ctx.harness().requests().await - before) as f64 / CYCLES as f64;
+    ctx.harness()
         .tell(&format!("{cycle:.2} requests to take and give back {NAMES} names, {refusal:.2} to be refused them"));
-    let release = arena.harness().budget().cycle - 1.0;
+    let release = ctx.harness().budget().cycle - 1.0;
     assert!((cycle - 1.0 - release * NAMES as f64).abs() < 0.2, "{cycle} requests for {NAMES} names");
     assert!((refusal - 1.0).abs() < 0.2, "{refusal} requests for a refusal");
 }
 
 /// Renewals of one client do not cost a request per lock: 100 locks, held for a lease, need no more round trips than a
 /// batch each third of it, however the store counts the commands inside.
-pub(crate) async fn of_renewals(arena: Arena) {
+pub(crate) async fn of_renewals(ctx: TestContext) {
     const LOCKS: u64 = 100;
-    let arena = arena.private().await;
-    let store = arena.store().await;
+    let ctx = ctx.private().await;
+    let store = ctx.store().await;
     let mut guards = Vec::new();
     for i in 0..LOCKS {
         guards.push(store.lock(("held", i)).acquire().await.unwrap());
     }
-    let before = arena.harness().requests().await;
-    tokio::time::sleep(arena.ttl()).await;
-    let spent = arena.harness().requests().await - before;
+    let before = ctx.harness().requests().await;
+    tokio::time::sleep(ctx.ttl()).await;
+    let spent = ctx.harness().requests().await - before;
     // Stores that count the commands of a batch one by one: three batches, and two that may fall in early or late.
-    assert!(spent <= (5 * LOCKS + 10) * arena.harness().servers(), "{spent} requests for {LOCKS} locks in one lease");
+    assert!(spent <= (5 * LOCKS + 10) * ctx.harness().servers(), "{spent} requests for {LOCKS} locks in one lease");
     assert!(guards.iter().all(|guard| guard.is_valid()));
-    arena.harness().tell(&format!("{spent} requests to renew {LOCKS} locks for one lease"));
+    ctx.harness().tell(&format!("{spent} requests to renew {LOCKS} locks for one lease"));
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use leasehold_core::seam::{Claim, Claimed, Mode, Moment, WaitPolicy};
 use leasehold_core::{ErrorKind, Guard, Owner};
 
-use crate::arena::{Arena, expect_kind, give_back, granted, nap, waiting, within};
 use crate::cases::lease::nobody_before;
-use crate::faulty::Weather;
+use crate::context::{TestContext, expect_kind, give_back, granted, nap, waiting, within};
+use crate::faulty::Faults;
 
-/// Downgrades; in bad weather the store's word may be lost, and it is asked again.
+/// Downgrades; under faults the store's word may be lost, and it is asked again.
 async fn downgraded(guard: &Guard) {
     within(Duration::from_secs(20), "the downgrade", async {
         while let Err(e) = guard.downgrade().await {
@@ -27,21 +27,21 @@ fn in_mode(claim: &Claim, mode: Mode) -> Claim {
 }
 
 /// S11: the readers behind a writer get in beside it, the next writer and whoever is behind it wait on.
-pub(crate) async fn lets_readers_in_and_no_writer(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn lets_readers_in_and_no_writer(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let (here, there) = (one.rw_lock("a"), two.rw_lock("a"));
     let guard = here.write().acquire().await.unwrap();
     let token = guard.fencing_token();
     let mut waiters = Vec::new();
     for (i, side) in [here.read(), there.read(), there.write(), here.read()].into_iter().enumerate() {
         waiters.push(tokio::spawn(side.acquire()));
-        arena.line_is(&one, "a", 1, i + 1).await;
+        ctx.line_is(&one, "a", 1, i + 1).await;
     }
     downgraded(&guard).await;
     let [first, second, writer, last] = <[_; 4]>::try_from(waiters).unwrap();
-    let first = arena.served("the first reader behind a writer that became a reader", first).await;
-    let second = arena.served("the second reader", second).await;
-    arena.line_is(&two, "a", 3, 2).await;
+    let first = ctx.served("the first reader behind a writer that became a reader", first).await;
+    let second = ctx.served("the second reader", second).await;
+    ctx.line_is(&two, "a", 3, 2).await;
     assert!(guard.is_valid() && first.is_valid() && second.is_valid());
     assert_eq!(guard.fencing_token(), token);
     let line = here.inspect().await.unwrap();
@@ -49,24 +49,24 @@ pub(crate) async fn lets_readers_in_and_no_writer(arena: Arena) {
     assert!(first.fencing_token() > token && second.fencing_token() > token);
     give_back(first).await;
     give_back(second).await;
-    arena.line_is(&two, "a", 1, 2).await;
+    ctx.line_is(&two, "a", 1, 2).await;
     give_back(guard).await;
-    let writer = arena.served("the writer", writer).await;
+    let writer = ctx.served("the writer", writer).await;
     assert!(writer.fencing_token() > token);
     give_back(writer).await;
-    give_back(arena.served("the last reader", last).await).await;
-    arena.becomes_empty("a").await;
+    give_back(ctx.served("the last reader", last).await).await;
+    ctx.becomes_empty("a").await;
 }
 
 /// S11: whoever a downgrade lets in is told at once, not at its next nap.
-pub(crate) async fn wakes_readers_at_once(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn wakes_readers_at_once(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     // A lease so long that neither a nap nor a renewal can do the work of the notification.
     let words = leasehold_core::Options::default().ttl(Duration::from_secs(30));
     let guard = one.rw_lock("a").with(&words).write().acquire().await.unwrap();
     let readers = [two.rw_lock("a").with(&words).read(), one.rw_lock("a").with(&words).read()];
     let readers = readers.map(|reader| tokio::spawn(reader.acquire()));
-    arena.line_is(&one, "a", 1, 2).await;
+    ctx.line_is(&one, "a", 1, 2).await;
     guard.downgrade().await.unwrap();
     for reader in readers {
         let reader = within(Duration::from_secs(10), "the push of a downgrade", reader).await.unwrap().unwrap();
@@ -76,13 +76,13 @@ pub(crate) async fn wakes_readers_at_once(arena: Arena) {
 }
 
 /// S11: it stays shared and is renewed; readers that come later get in, writers do not. Doing it twice changes nothing.
-pub(crate) async fn lasts(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn lasts(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let guard = one.rw_lock("a").write().acquire().await.unwrap();
     downgraded(&guard).await;
     downgraded(&guard).await;
     for _ in 0..3 {
-        tokio::time::sleep(arena.ttl() / 2).await;
+        tokio::time::sleep(ctx.ttl() / 2).await;
         within(Duration::from_secs(20), "a confirmation", async {
             while let Err(e) = guard.confirm().await {
                 assert!(e.is_retryable(), "{e:?}");
@@ -94,23 +94,23 @@ pub(crate) async fn lasts(arena: Arena) {
         give_back(reader).await;
     }
     give_back(guard).await;
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// S11 at the seam: the same place and token; an exclusive claim that comes late (a confirmation that was on its way) leaves
 /// it shared, and no other claim changes a mode.
-pub(crate) async fn is_not_undone_by_a_late_claim(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    let writer = arena.claim("a", WaitPolicy::Fair);
+pub(crate) async fn is_not_undone_by_a_late_claim(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let writer = ctx.claim("a", WaitPolicy::Fair);
     let grant = granted(one.claim(&writer).await);
     let as_reader = in_mode(&writer, Mode::Shared);
     let shared = granted(one.claim(&as_reader).await);
     assert_eq!((shared.token, &shared.place), (grant.token, &grant.place), "a downgrade keeps token and place");
-    let reader = arena.claim_as("a", Mode::Shared, WaitPolicy::Try);
+    let reader = ctx.claim_as("a", Mode::Shared, WaitPolicy::Try);
     let beside = granted(two.claim(&reader).await);
     let late = granted(one.claim(&writer).await);
     assert_eq!(late.token, grant.token, "an exclusive claim that came late changed the token");
-    let third = arena.claim_as("a", Mode::Shared, WaitPolicy::Try);
+    let third = ctx.claim_as("a", Mode::Shared, WaitPolicy::Try);
     let answer = two.claim(&third).await;
     let Ok(Claimed::Granted(third_grant)) = answer else {
         panic!("an exclusive claim that came late made it exclusive again: {answer:?}")
@@ -120,51 +120,51 @@ pub(crate) async fn is_not_undone_by_a_late_claim(arena: Arena) {
     assert_eq!(granted(two.claim(&as_writer).await).token, beside.token);
     let line = two.inspect(&writer.name).await.unwrap();
     assert_eq!((line.holders.len(), line.waiters.len()), (3, 0));
-    let answer = two.claim(&arena.claim("a", WaitPolicy::Try)).await;
+    let answer = two.claim(&ctx.claim("a", WaitPolicy::Try)).await;
     assert!(matches!(answer, Ok(Claimed::Busy(_))), "{answer:?}");
     two.release(&reader, Some(&beside.place)).await.unwrap();
     two.release(&third, Some(&third_grant.place)).await.unwrap();
     one.release(&writer, Some(&grant.place)).await.unwrap();
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// S11: a waiting writer that claims as a reader stays a writer: only a granted one is downgraded.
-pub(crate) async fn is_for_the_granted_only(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    let reader = arena.claim_as("a", Mode::Shared, WaitPolicy::Fair);
+pub(crate) async fn is_for_the_granted_only(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let reader = ctx.claim_as("a", Mode::Shared, WaitPolicy::Fair);
     let first = granted(one.claim(&reader).await);
-    let writer = arena.claim("a", WaitPolicy::Fair);
+    let writer = ctx.claim("a", WaitPolicy::Fair);
     waiting(two.claim(&writer).await);
     waiting(two.claim(&in_mode(&writer, Mode::Shared)).await);
     one.release(&reader, Some(&first.place)).await.unwrap();
     let second = granted(two.claim(&writer).await);
-    let answer = one.claim(&arena.claim_as("a", Mode::Shared, WaitPolicy::Try)).await;
+    let answer = one.claim(&ctx.claim_as("a", Mode::Shared, WaitPolicy::Try)).await;
     assert!(matches!(answer, Ok(Claimed::Busy(_))), "a waiting writer became a reader: {answer:?}");
     two.release(&writer, Some(&second.place)).await.unwrap();
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// The reply to a downgrade is lost: it may be asked again, and whoever it let in is in.
-pub(crate) async fn may_be_asked_again(arena: Arena) {
-    let weather = Weather::default();
-    let (one, two) = (arena.store_in(&weather).await, arena.store().await);
+pub(crate) async fn may_be_asked_again(ctx: TestContext) {
+    let faults = Faults::default();
+    let (one, two) = (ctx.store_with(&faults).await, ctx.store().await);
     let guard = one.rw_lock("a").write().acquire().await.unwrap();
     let reader = tokio::spawn(two.rw_lock("a").read().acquire());
-    arena.line_is(&two, "a", 1, 1).await;
-    weather.lose_claim_replies(1);
+    ctx.line_is(&two, "a", 1, 1).await;
+    faults.lose_claim_replies(1);
     expect_kind(guard.downgrade().await, ErrorKind::Ambiguous);
-    let reader = arena.served("the reader let in by a downgrade whose reply was lost", reader).await;
+    let reader = ctx.served("the reader let in by a downgrade whose reply was lost", reader).await;
     assert!(guard.is_valid() && reader.is_valid());
     guard.downgrade().await.unwrap();
     guard.confirm().await.unwrap();
     guard.release().await.unwrap();
     reader.release().await.unwrap();
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// Who cannot downgrade is told so, and keeps what it had.
-pub(crate) async fn is_refused_where_others_count_on_it(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn is_refused_where_others_count_on_it(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let lock = one.rw_lock("a").owner(&Owner::new());
     let (outer, inner) = (lock.write().acquire().await.unwrap(), lock.write().acquire().await.unwrap());
     expect_kind(outer.downgrade().await, ErrorKind::Invalid);
@@ -179,42 +179,42 @@ pub(crate) async fn is_refused_where_others_count_on_it(arena: Arena) {
     assert_eq!(again.fencing_token(), outer.fencing_token());
     drop(two.rw_lock("a").read().try_acquire().await.unwrap());
     drop((outer, again));
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
     // Who has lost it hears that.
     let guard = one.rw_lock("a").write().acquire().await.unwrap();
     assert!(two.evict("a", guard.fencing_token()).await.unwrap());
     within(Duration::from_secs(8), "the evicted to hear of it", guard.lost()).await;
     expect_kind(guard.downgrade().await, ErrorKind::Lost);
     drop(guard);
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// S2, S11: a downgrade that is answered *granted* either extended the lease or does not count from itself.
-pub(crate) async fn counts_from_what_extended(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    let writer = arena.claim("a", WaitPolicy::Fair);
+pub(crate) async fn counts_from_what_extended(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let writer = ctx.claim("a", WaitPolicy::Fair);
     granted(one.claim(&writer).await);
-    tokio::time::sleep(arena.ttl() * 3 / 5).await;
+    tokio::time::sleep(ctx.ttl() * 3 / 5).await;
     let stamp = Moment::now();
     let shared = granted(one.claim(&in_mode(&writer, Mode::Shared)).await);
-    nobody_before(&arena, &*two, "a", shared.validity.until(stamp)).await;
+    nobody_before(&ctx, &*two, "a", shared.validity.until(stamp)).await;
 }
 
 /// S14: what the store is asked to renew is the hold as it is now: shared since its downgrade, and with the latest value. What
 /// the store puts back of an entry that it has lost is no more than that.
-pub(crate) async fn is_renewed_as_it_is_now(arena: Arena) {
-    let weather = Weather::default();
-    let store = arena.store_in(&weather).await;
+pub(crate) async fn is_renewed_as_it_is_now(ctx: TestContext) {
+    let faults = Faults::default();
+    let store = ctx.store_with(&faults).await;
     let guard = store.rw_lock("a").write().acquire().await.unwrap();
     downgraded(&guard).await;
-    let before = weather.renewed().len();
-    within(arena.ttl() * 2 + Duration::from_secs(10), "a renewal of a downgraded hold", async {
-        while weather.renewed().len() == before {
+    let before = faults.renewed().len();
+    within(ctx.ttl() * 2 + Duration::from_secs(10), "a renewal of a downgraded hold", async {
+        while faults.renewed().len() == before {
             nap().await;
         }
     })
     .await;
-    for lease in &weather.renewed()[before..] {
+    for lease in &faults.renewed()[before..] {
         assert_eq!(lease.claim.mode, Mode::Shared, "a downgraded hold is renewed as {:?}", lease.claim.mode);
         assert_eq!(lease.token, Some(guard.fencing_token()));
     }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use leasehold_core::{ErrorKind, Leader, Leadership, Loss, MAX_VALUE_BYTES, Observer, Options};
 
-use crate::arena::{Arena, expect_kind, nap, within};
-use crate::faulty::Weather;
+use crate::context::{TestContext, expect_kind, nap, within};
+use crate::faulty::Faults;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Proclaims; in bad weather the store's word may be lost, and it is asked again.
+/// Proclaims; under faults the store's word may be lost, and it is asked again.
 async fn proclaimed(leadership: &Leadership, value: &str) {
     within(SOON, "the proclamation", async {
         while let Err(e) = leadership.proclaim(value).await {
@@ -21,7 +21,7 @@ async fn proclaimed(leadership: &Leadership, value: &str) {
     .await;
 }
 
-/// Resigns; in bad weather it goes on in the background.
+/// Resigns; under faults it goes on in the background.
 async fn resigned(leadership: Leadership) {
     if let Err(e) = leadership.resign().await {
         assert!(e.is_retryable(), "{e:?}");
@@ -45,11 +45,11 @@ async fn sees(observer: &mut Observer, value: Option<&str>) -> Option<Leader> {
 }
 
 /// P1, P2: candidates of several clients lead one after the other, each with a greater token.
-pub(crate) async fn has_one_leader_at_a_time(arena: Arena) {
+pub(crate) async fn has_one_leader_at_a_time(ctx: TestContext) {
     let (inside, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut tasks = Vec::new();
     for i in 0..3 {
-        let election = arena.store().await.election("a");
+        let election = ctx.store().await.election("a");
         let (inside, last) = (inside.clone(), last.clone());
         tasks.push(tokio::spawn(async move {
             for round in 0..5 {
@@ -71,8 +71,8 @@ pub(crate) async fn has_one_leader_at_a_time(arena: Arena) {
 }
 
 /// Whoever resigns hands over to the next candidate at once; who leads is no secret.
-pub(crate) async fn is_handed_over_by_resigning(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn is_handed_over_by_resigning(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let words = Options::default().ttl(Duration::from_secs(20));
     let (here, there) = (one.election("a").with(&words), two.election("a").with(&words));
     assert_eq!(there.leader().await.unwrap(), None);
@@ -82,7 +82,7 @@ pub(crate) async fn is_handed_over_by_resigning(arena: Arena) {
     let short = Duration::from_millis(200);
     expect_kind(there.campaign_timeout("second", short).await, ErrorKind::TimedOut);
     let second = tokio::spawn(there.campaign("second"));
-    arena.line_is(&one, "a", 1, 1).await;
+    ctx.line_is(&one, "a", 1, 1).await;
     let leader = there.leader().await.unwrap().unwrap();
     assert_eq!((leader.value.as_str(), leader.token), ("first", first.fencing_token()));
     let before = first.fencing_token();
@@ -97,8 +97,8 @@ pub(crate) async fn is_handed_over_by_resigning(arena: Arena) {
 }
 
 /// An observer sees every change at least as its latest value: vacancy, a leader, its proclamations, its successor.
-pub(crate) async fn is_observed(arena: Arena) {
-    let (one, two, three) = (arena.store().await, arena.store().await, arena.store().await);
+pub(crate) async fn is_observed(ctx: TestContext) {
+    let (one, two, three) = (ctx.store().await, ctx.store().await, ctx.store().await);
     let mut observer = three.election("a").observe().await.unwrap();
     assert_eq!(observer.current(), None, "nobody has led yet");
     let first = one.election("a").campaign("one").await.unwrap();
@@ -112,9 +112,9 @@ pub(crate) async fn is_observed(arena: Arena) {
     }
     assert_eq!(sees(&mut observer, Some("five")).await.unwrap().token, token);
     let second = tokio::spawn(two.election("a").campaign("six"));
-    arena.line_is(&three, "a", 1, 1).await;
+    ctx.line_is(&three, "a", 1, 1).await;
     resigned(first).await;
-    let second = arena.served("the next leader", second).await;
+    let second = ctx.served("the next leader", second).await;
     assert_eq!(sees(&mut observer, Some("six")).await.unwrap().token, second.fencing_token());
     assert!(second.fencing_token() > token);
     // Whoever begins to watch now sees what is.
@@ -125,8 +125,8 @@ pub(crate) async fn is_observed(arena: Arena) {
 }
 
 /// The same value in another term is another leader: its token says so.
-pub(crate) async fn is_observed_by_its_token(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn is_observed_by_its_token(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let first = one.election("a").campaign("same").await.unwrap();
     let mut observer = two.election("a").observe().await.unwrap();
     let before = observer.current().cloned().unwrap();
@@ -143,8 +143,8 @@ pub(crate) async fn is_observed_by_its_token(arena: Arena) {
 }
 
 /// Two watch two elections of one client; each sees its own. Watching costs no place in line.
-pub(crate) async fn is_observed_apart_from_others(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn is_observed_apart_from_others(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let mut left = two.election("left").observe().await.unwrap();
     let right = two.election("right").observe().await.unwrap();
     let leadership = one.election("left").campaign("l").await.unwrap();
@@ -159,14 +159,14 @@ pub(crate) async fn is_observed_apart_from_others(arena: Arena) {
 }
 
 /// Whoever leads no more proclaims nothing, whether another leads or nobody, and is told.
-pub(crate) async fn proclaims_nothing_after_loss(arena: Arena) {
-    let weather = Weather::default();
-    weather.deaf();
-    let (deaf, two, operator) = (arena.store_in(&weather).await, arena.store().await, arena.store().await);
+pub(crate) async fn proclaims_nothing_after_loss(ctx: TestContext) {
+    let faults = Faults::default();
+    faults.deaf();
+    let (deaf, two, operator) = (ctx.store_with(&faults).await, ctx.store().await, ctx.store().await);
     let words = Options::default().ttl(Duration::from_secs(20));
     let late = deaf.election("a").with(&words).campaign("first").await.unwrap();
     let next = tokio::spawn(two.election("a").with(&words).campaign("second"));
-    arena.line_is(&operator, "a", 1, 1).await;
+    ctx.line_is(&operator, "a", 1, 1).await;
     assert!(operator.evict("a", late.fencing_token()).await.unwrap());
     let next = within(Duration::from_secs(8), "the next leader", next).await.unwrap().unwrap();
     expect_kind(late.proclaim("too late").await, ErrorKind::Lost);
@@ -186,25 +186,25 @@ pub(crate) async fn proclaims_nothing_after_loss(arena: Arena) {
 }
 
 /// The reply to a proclamation is lost: it is asked again, and it is the same term.
-pub(crate) async fn proclaims_again_after_a_lost_reply(arena: Arena) {
-    let weather = Weather::default();
-    let (one, two) = (arena.store_in(&weather).await, arena.store().await);
+pub(crate) async fn proclaims_again_after_a_lost_reply(ctx: TestContext) {
+    let faults = Faults::default();
+    let (one, two) = (ctx.store_with(&faults).await, ctx.store().await);
     let leadership = one.election("a").campaign("one").await.unwrap();
-    weather.lose_claim_replies(1);
+    faults.lose_claim_replies(1);
     expect_kind(leadership.proclaim("two").await, ErrorKind::Ambiguous);
     leadership.proclaim("two").await.unwrap();
     let leader = two.election("a").leader().await.unwrap().unwrap();
     assert_eq!((leader.value.as_str(), leader.token), ("two", leadership.fencing_token()));
     // A confirmation and renewals keep the value.
-    tokio::time::sleep(arena.ttl()).await;
+    tokio::time::sleep(ctx.ttl()).await;
     leadership.confirm().await.unwrap();
     assert_eq!(two.election("a").leader().await.unwrap().unwrap().value, "two");
     leadership.resign().await.unwrap();
 }
 
 /// Values of any characters, up to the longest, are seen as they were proclaimed; a longer one is refused and changes nothing.
-pub(crate) async fn keeps_long_and_odd_values(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn keeps_long_and_odd_values(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let longest = "\u{1F512}".repeat(MAX_VALUE_BYTES / 4);
     let too_long = format!("{longest}x");
     let odd = "a\nb\r\t\0 \"'\\ {} [] 3/4 é 漢 e\u{301} \u{FEFF}%2F:;,|\u{7F}";
@@ -226,39 +226,39 @@ pub(crate) async fn keeps_long_and_odd_values(arena: Arena) {
     assert_eq!(leader().await.as_deref(), Some("short again"));
     // Who waits shows its value too.
     let waiter = tokio::spawn(two.election("a").campaign(longest.clone()));
-    arena.line_is(&two, "a", 1, 1).await;
+    ctx.line_is(&two, "a", 1, 1).await;
     assert_eq!(two.election("a").inspect().await.unwrap().waiters[0].label.as_deref(), Some(longest.as_str()));
     leadership.resign().await.unwrap();
-    arena.served("the one with the long value", waiter).await.resign().await.unwrap();
+    ctx.served("the one with the long value", waiter).await.resign().await.unwrap();
 }
 
 /// Leadership is a lease: a dead leader is followed, `max_hold` ends it, `run` resigns.
-pub(crate) async fn is_lost_like_any_lease(arena: Arena) {
-    let weather = Weather::default();
-    let (one, two) = (arena.store_in(&weather).await, arena.store().await);
-    weather.hang_renewals(true);
+pub(crate) async fn is_lost_like_any_lease(ctx: TestContext) {
+    let faults = Faults::default();
+    let (one, two) = (ctx.store_with(&faults).await, ctx.store().await);
+    faults.hang_renewals(true);
     let stale = one.election("a").campaign("stale").await.unwrap();
-    let limit = arena.ttl() * 2 + two.guarantees().recovery + Duration::from_secs(2);
+    let limit = ctx.ttl() * 2 + two.guarantees().recovery + Duration::from_secs(2);
     let next = within(limit, "a successor", two.election("a").campaign("next")).await.unwrap();
     assert!(!stale.is_valid() && next.fencing_token() > stale.fencing_token());
     expect_kind(stale.proclaim("too late").await, ErrorKind::Lost);
     expect_kind(stale.resign().await, ErrorKind::Lost);
     assert!(next.confirm().await.is_ok());
     next.resign().await.unwrap();
-    weather.hang_renewals(false);
+    faults.hang_renewals(false);
 
-    let brief = two.election("a").max_hold(arena.ttl() / 2).campaign("brief").await.unwrap();
-    assert_eq!(within(arena.ttl() * 2, "max_hold", brief.lost()).await, Loss::MaxHold);
+    let brief = two.election("a").max_hold(ctx.ttl() / 2).campaign("brief").await.unwrap();
+    assert_eq!(within(ctx.ttl() * 2, "max_hold", brief.lost()).await, Loss::MaxHold);
     drop(brief);
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
     let token = two.election("a").run("running", |held| async move { held.fencing_token() }).await.unwrap();
     assert!(token.get() > 0);
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// Bad names and closed stores are errors, for who campaigns and for who watches.
-pub(crate) async fn refuses_bad_input(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn refuses_bad_input(ctx: TestContext) {
+    let store = ctx.store().await;
     let long = "x".repeat(513);
     for bad in ["", "a\0b", &long] {
         expect_kind(store.election(bad).campaign("x").await, ErrorKind::Invalid);
@@ -270,24 +270,24 @@ pub(crate) async fn refuses_bad_input(arena: Arena) {
     store.close(Duration::from_secs(5)).await.unwrap();
     expect_kind(election.campaign("x").await, ErrorKind::Closed);
     expect_kind(election.observe().await, ErrorKind::Closed);
-    let ended = within(arena.ttl() * 3 + SOON, "watching to end with the store", observer.changed()).await;
+    let ended = within(ctx.ttl() * 3 + SOON, "watching to end with the store", observer.changed()).await;
     assert!(ended.is_err());
 }
 
 /// S14: what the store is asked to renew carries the value of now, so that an entry that is put back shows it.
-pub(crate) async fn is_renewed_with_its_latest_value(arena: Arena) {
-    let weather = Weather::default();
-    let store = arena.store_in(&weather).await;
+pub(crate) async fn is_renewed_with_its_latest_value(ctx: TestContext) {
+    let faults = Faults::default();
+    let store = ctx.store_with(&faults).await;
     let leadership = store.election("a").campaign("one").await.unwrap();
     proclaimed(&leadership, "two").await;
-    let before = weather.renewed().len();
-    within(arena.ttl() * 2 + Duration::from_secs(10), "a renewal of a leader", async {
-        while weather.renewed().len() == before {
+    let before = faults.renewed().len();
+    within(ctx.ttl() * 2 + Duration::from_secs(10), "a renewal of a leader", async {
+        while faults.renewed().len() == before {
             nap().await;
         }
     })
     .await;
-    for lease in &weather.renewed()[before..] {
+    for lease in &faults.renewed()[before..] {
         assert_eq!(&*lease.claim.label, "two", "a leader is renewed with an old value");
     }
     resigned(leadership).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_core::seam::{Claimed, WaitPolicy};
 use leasehold_core::{DistributedLock, ErrorKind, Store};
 
-use crate::arena::{Arena, expect_kind, granted, nap, waiting, within};
+use crate::context::{TestContext, expect_kind, granted, nap, waiting, within};
 
 /// What the lock protects: a counter that is read, and written a moment later.
 #[derive(Default)]
@@ -30,20 +30,20 @@ impl Unprotected {
 }
 
 /// Every one of `locks` increments the counter `each` times; the sum must be exact and tokens must rise. Each time is a step.
-async fn count(arena: &Arena, locks: Vec<Arc<dyn DistributedLock>>, each: u64) {
+async fn count(ctx: &TestContext, locks: Vec<Arc<dyn DistributedLock>>, each: u64) {
     let counter = Arc::new(Unprotected::default());
     let total = locks.len() as u64 * each;
     let tasks: Vec<_> = locks
         .into_iter()
         .map(|lock| {
-            let (counter, arena) = (counter.clone(), arena.clone());
+            let (counter, ctx) = (counter.clone(), ctx.clone());
             tokio::spawn(async move {
                 for _ in 0..each {
                     let guard = lock.acquire().await.unwrap();
                     counter.increment(guard.fencing_token().get()).await;
                     assert!(guard.is_valid());
                     drop(guard.release().await);
-                    arena.step();
+                    ctx.step();
                 }
             })
         })
@@ -59,47 +59,47 @@ fn dynamic(store: &Store) -> Arc<dyn DistributedLock> {
 }
 
 /// Tasks of four clients increment an unprotected counter; the sum is exact and each token greater.
-pub(crate) async fn contenders(arena: Arena) {
+pub(crate) async fn contenders(ctx: TestContext) {
     let mut locks = Vec::new();
     for _ in 0..4 {
-        let store = arena.store().await;
+        let store = ctx.store().await;
         locks.extend([dynamic(&store), dynamic(&store)]);
     }
-    count(&arena, locks, 10).await;
+    count(&ctx, locks, 10).await;
 }
 
 /// The articles' test: N tasks, each with its own client, increment an unprotected counter under the lock. How often each
 /// does is `LEASEHOLD_INCREMENTS`, or as much as a suite has time for.
-pub(crate) async fn counter(arena: Arena) {
-    let tasks = arena.harness().counters();
+pub(crate) async fn counter(ctx: TestContext) {
+    let tasks = ctx.harness().counters();
     let said = std::env::var("LEASEHOLD_INCREMENTS").ok().and_then(|text| text.parse().ok());
     let each = said.unwrap_or(1_000 / tasks as u64);
     let mut locks = Vec::new();
     for _ in 0..tasks {
         // Many clients on a small machine: this counts, it does not time leases.
-        locks.push(dynamic(&arena.store().await.ttl(Duration::from_secs(20))));
+        locks.push(dynamic(&ctx.store().await.ttl(Duration::from_secs(20))));
     }
     let started = tokio::time::Instant::now();
-    count(&arena, locks, each).await;
+    count(&ctx, locks, each).await;
     let (total, took) = (tasks as u64 * each, started.elapsed());
-    arena.harness().tell(&format!("{tasks} clients counted to {total} in {took:.1?}"));
+    ctx.harness().tell(&format!("{tasks} clients counted to {total} in {took:.1?}"));
 }
 
 /// Two handles of one client exclude each other. (etcd's `concurrency.Mutex` takes two of one session for the same owner.)
-pub(crate) async fn two_of_one_client(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn two_of_one_client(ctx: TestContext) {
+    let store = ctx.store().await;
     let first = store.lock("a").acquire().await.unwrap();
     expect_kind(store.lock("a").try_acquire().await, ErrorKind::Contended);
     drop(first.release().await);
-    drop(arena.soon(&store, "a", Duration::from_secs(10)).await);
+    drop(ctx.soon(&store, "a", Duration::from_secs(10)).await);
 }
 
 /// A failed try says who holds it.
-pub(crate) async fn try_says_who(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn try_says_who(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let guard = one.lock("a").label("the holder").acquire().await.unwrap();
     let token = Some(guard.fencing_token());
-    within(arena.ttl(), "a refusal with the holder's token", async {
+    within(ctx.ttl(), "a refusal with the holder's token", async {
         loop {
             let error = expect_kind(two.lock("a").try_acquire().await, ErrorKind::Contended);
             assert_eq!(error.name().map(|name| name.as_str()), Some("a"));
@@ -116,42 +116,42 @@ pub(crate) async fn try_says_who(arena: Arena) {
 }
 
 /// S1: a repeated claim answers the same grant, and a repeated wait the same place in line.
-pub(crate) async fn claiming_again_is_idempotent(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    let (holder, waiter) = (arena.claim("a", WaitPolicy::Fair), arena.claim("a", WaitPolicy::Fair));
+pub(crate) async fn claiming_again_is_idempotent(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let (holder, waiter) = (ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fair));
     let first = granted(one.claim(&holder).await);
     let again = granted(one.claim(&holder.clone().with_label("another")).await);
     assert_eq!(first.token, again.token);
     let place = waiting(two.claim(&waiter).await).place;
     assert_eq!(place, waiting(two.claim(&waiter).await).place);
-    let line = two.inspect(&arena.full("a")).await.unwrap();
+    let line = two.inspect(&ctx.full("a")).await.unwrap();
     assert_eq!((line.holders.len(), line.waiters.len()), (1, 1));
     assert_eq!(line.holders[0].label.as_deref(), Some("another"));
     one.release(&holder, Some(&again.place)).await.unwrap();
     two.release(&waiter, Some(&place)).await.unwrap();
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// S5: a try that failed is nowhere in the line, at once and not only after a lease, and delays nobody.
-pub(crate) async fn a_failed_try_leaves_nothing(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    let holder = arena.claim("a", WaitPolicy::Fair);
+pub(crate) async fn a_failed_try_leaves_nothing(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let holder = ctx.claim("a", WaitPolicy::Fair);
     let grant = granted(one.claim(&holder).await);
     for _ in 0..3 {
-        let answer = two.claim(&arena.claim("a", WaitPolicy::Try)).await;
+        let answer = two.claim(&ctx.claim("a", WaitPolicy::Try)).await;
         assert!(matches!(answer, Ok(Claimed::Busy(_))), "{answer:?}");
     }
-    let line = one.inspect(&arena.full("a")).await.unwrap();
+    let line = one.inspect(&ctx.full("a")).await.unwrap();
     assert!(line.waiters.is_empty(), "a failed try left a place: {line:?}");
     one.release(&holder, Some(&grant.place)).await.unwrap();
-    let next = arena.claim("a", WaitPolicy::Try);
+    let next = ctx.claim("a", WaitPolicy::Try);
     let grant = granted(two.claim(&next).await);
     two.release(&next, Some(&grant.place)).await.unwrap();
 }
 
 /// Fair and fast claims share one line, and tokens rise across both.
-pub(crate) async fn fast_and_fair_together(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn fast_and_fair_together(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let locks: Vec<Arc<dyn DistributedLock>> = vec![
         Arc::new(one.lock("counter").fast()),
         Arc::new(one.lock("counter").fast()),
@@ -160,19 +160,19 @@ pub(crate) async fn fast_and_fair_together(arena: Arena) {
         Arc::new(two.lock("counter").fast()),
         Arc::new(two.lock("counter").fair()),
     ];
-    count(&arena, locks, 10).await;
+    count(&ctx, locks, 10).await;
 }
 
 /// Another tool's entry in the plain layout is waited for, and reported as such.
-pub(crate) async fn another_tool_is_waited_for(arena: Arena) {
-    let store = arena.store().await;
-    let foreign = arena.harness().hold_as_another_tool(arena.full("a").as_str()).await;
+pub(crate) async fn another_tool_is_waited_for(ctx: TestContext) {
+    let store = ctx.store().await;
+    let foreign = ctx.harness().hold_as_another_tool(ctx.full("a").as_str()).await;
     let who = expect_kind(store.lock("a").try_acquire().await, ErrorKind::Contended).into_contention().unwrap();
     assert!(who.foreign, "{who:?}");
     let waiter = store.lock("a").acquire();
     let waiter = tokio::spawn(waiter);
-    arena.queue_reaches(&store, "a", 1).await;
+    ctx.queue_reaches(&store, "a", 1).await;
     foreign.release().await;
-    let guard = within(arena.ttl() * 2, "the lock after the other tool", waiter).await.unwrap().unwrap();
+    let guard = within(ctx.ttl() * 2, "the lock after the other tool", waiter).await.unwrap().unwrap();
     guard.release().await.unwrap();
 }

@@ -5,33 +5,33 @@ use std::time::Duration;
 use leasehold_core::seam::{Claim, ClaimedAll, Grant, Mode, Place, WaitPolicy};
 use leasehold_core::{ErrorKind, FenceGate, Fenced, FencingToken, Lease, Loss, Lost, Name, Options, Store};
 
-use crate::arena::{Arena, granted, within};
-use crate::faulty::{Faulty, Weather};
+use crate::context::{TestContext, granted, within};
+use crate::faulty::{Faults, Faulty};
 use crate::harness::FencedResource;
 
-async fn next(arena: &Arena, store: &Store) -> leasehold_core::Guard {
-    let limit = arena.ttl() * 2 + store.guarantees().recovery + Duration::from_secs(2);
+async fn next(ctx: &TestContext, store: &Store) -> leasehold_core::Guard {
+    let limit = ctx.ttl() * 2 + store.guarantees().recovery + Duration::from_secs(2);
     within(limit, "the next holder", store.lock("a").acquire()).await.unwrap()
 }
 
 /// P2 (Kleppmann 2016): a holder is paused past its lease, wakes after its successor has written, and writes: refused by its
 /// token alone, nothing overwritten; it is refused as well once the successor has gone.
-pub(crate) async fn refuses_a_paused_holder(arena: Arena) {
-    let weather = Weather::default();
-    let (one, two) = (arena.store_in(&weather).await, arena.store().await);
+pub(crate) async fn refuses_a_paused_holder(ctx: TestContext) {
+    let faults = Faults::default();
+    let (one, two) = (ctx.store_with(&faults).await, ctx.store().await);
     let rows = FenceGate::new(Vec::new());
     // Nothing of this holder runs: no renewal leaves.
-    weather.hang_renewals(true);
+    faults.hang_renewals(true);
     let paused = one.lock("a").acquire().await.unwrap();
     rows.write(&paused, |rows| rows.push("before the pause")).unwrap();
-    let successor = next(&arena, &two).await;
+    let successor = next(&ctx, &two).await;
     rows.write(&successor, |rows| rows.push("the successor")).unwrap();
     let stale = rows.write(&paused, |rows| rows.push("after the pause")).unwrap_err();
     assert_eq!((stale.token, stale.seen), (paused.fencing_token(), successor.fencing_token()));
     assert_eq!(leasehold_core::Error::from(stale).kind(), ErrorKind::Lost);
     drop(successor.release().await);
     rows.write(&paused, |rows| rows.push("after the pause")).unwrap_err();
-    let third = next(&arena, &two).await;
+    let third = next(&ctx, &two).await;
     rows.write(&third, |rows| rows.push("the third")).unwrap();
     assert_eq!(rows.read(Vec::clone), ["before the pause", "the successor", "the third"]);
     assert_eq!(rows.seen(), Some(third.fencing_token()));
@@ -110,14 +110,14 @@ fn long() -> Options {
 
 /// Whoever holds is let in, at once, after renewals and after a confirmation; whoever has given it back is not, also when the
 /// next is the same client, and when that one has gone.
-pub(crate) async fn lets_in_who_holds_and_not_who_did(arena: Arena) {
-    let (client, resource) = arena.harness().fenced_client().await;
-    let (one, two, resource) = (arena.over(client), arena.store().await, &*resource);
+pub(crate) async fn lets_in_who_holds_and_not_who_did(ctx: TestContext) {
+    let (client, resource) = ctx.harness().fenced_client().await;
+    let (one, two, resource) = (ctx.over(client), ctx.store().await, &*resource);
     let guard = one.lock("a").acquire().await.unwrap();
     let first = Paused::holder(&guard);
     accepted(resource, &guard, "the holder").await;
     accepted(resource, &first, "the holder").await;
-    tokio::time::sleep(arena.ttl()).await;
+    tokio::time::sleep(ctx.ttl()).await;
     accepted(resource, &guard, "the holder after renewals").await;
     guard.confirm().await.unwrap();
     accepted(resource, &guard.view(), "the holder after a confirmation").await;
@@ -136,9 +136,9 @@ pub(crate) async fn lets_in_who_holds_and_not_who_did(arena: Arena) {
 }
 
 /// An evicted holder is refused from the eviction on, not from when it hears of it.
-pub(crate) async fn refuses_the_evicted(arena: Arena) {
-    let (client, resource) = arena.harness().fenced_client().await;
-    let (one, two, resource) = (arena.over(client), arena.store().await, &*resource);
+pub(crate) async fn refuses_the_evicted(ctx: TestContext) {
+    let (client, resource) = ctx.harness().fenced_client().await;
+    let (one, two, resource) = (ctx.over(client), ctx.store().await, &*resource);
     let guard = one.lock("a").with(&long()).acquire().await.unwrap();
     let evicted = Paused::holder(&guard);
     accepted(resource, &evicted, "the holder").await;
@@ -151,31 +151,31 @@ pub(crate) async fn refuses_the_evicted(arena: Arena) {
 }
 
 /// A holder whose lease has run out is refused, before and after another has taken the lock.
-pub(crate) async fn refuses_the_expired(arena: Arena) {
-    let (client, resource) = arena.harness().fenced_client().await;
-    let (weather, resource) = (Weather::default(), &*resource);
-    weather.hang_renewals(true);
-    let one = arena.over(std::sync::Arc::new(Faulty::new(client.clone(), weather, arena.seed())));
-    let two = arena.store().await;
+pub(crate) async fn refuses_the_expired(ctx: TestContext) {
+    let (client, resource) = ctx.harness().fenced_client().await;
+    let (faults, resource) = (Faults::default(), &*resource);
+    faults.hang_renewals(true);
+    let one = ctx.over(std::sync::Arc::new(Faulty::new(client.clone(), faults, ctx.seed())));
+    let two = ctx.store().await;
     let guard = one.lock("a").acquire().await.unwrap();
     let expired = Paused::holder(&guard);
     accepted(resource, &expired, "the holder").await;
     guard.lost().await;
     refused(resource, &guard, "one that knows that it has expired").await;
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
     refused(resource, &expired, "the expired").await;
-    let successor = next(&arena, &two).await;
+    let successor = next(&ctx, &two).await;
     refused(resource, &expired, "the expired, beside the next").await;
     successor.release().await.unwrap();
     drop(guard);
 }
 
 /// Names that are taken in one step are told apart, also where one ends like another: each holds by itself.
-pub(crate) async fn tells_names_of_one_step_apart(arena: Arena) {
-    let (client, resource) = arena.harness().fenced_client().await;
-    let (two, resource) = (arena.store().await, &*resource);
+pub(crate) async fn tells_names_of_one_step_apart(ctx: TestContext) {
+    let (client, resource) = ctx.harness().fenced_client().await;
+    let (two, resource) = (ctx.store().await, &*resource);
     let names = ["a", "b", "b/a", "x", "x/b/a"];
-    let claims = names.map(|name| arena.claim(name, WaitPolicy::Try));
+    let claims = names.map(|name| ctx.claim(name, WaitPolicy::Try));
     let Ok(ClaimedAll::Granted(grants)) = client.claim_all(&claims).await else { panic!("all are free") };
     let holders: Vec<Paused> = claims.iter().zip(&grants).map(|(claim, grant)| Paused::of(claim, grant)).collect();
     for holder in &holders {
@@ -195,7 +195,7 @@ pub(crate) async fn tells_names_of_one_step_apart(arena: Arena) {
         }
     }
     // The same with guards: one of them is lost to another, who takes it anew.
-    let guard = arena.over(client).multi_lock(names).with(&long()).acquire().await.unwrap();
+    let guard = ctx.over(client).multi_lock(names).with(&long()).acquire().await.unwrap();
     let lost = Paused::holder(guard.get("a").unwrap());
     assert!(two.evict("a", lost.token).await.unwrap());
     let next = two.lock("a").with(&long()).acquire().await.unwrap();
@@ -207,9 +207,9 @@ pub(crate) async fn tells_names_of_one_step_apart(arena: Arena) {
 
 /// A name goes by its namespaces: a holder is let in under them, and not because another namespace's lock of that name, or a
 /// longer one that ends like it, is held.
-pub(crate) async fn goes_by_the_full_name(arena: Arena) {
-    let (client, resource) = arena.harness().fenced_client().await;
-    let (store, resource) = (arena.over(client), &*resource);
+pub(crate) async fn goes_by_the_full_name(ctx: TestContext) {
+    let (client, resource) = ctx.harness().fenced_client().await;
+    let (store, resource) = (ctx.over(client), &*resource);
     let (inner, other) = (store.clone().namespace("inner"), store.clone().namespace("b").namespace("inner"));
     let mut guards = Vec::new();
     for store in [&store, &inner, &other] {
@@ -224,11 +224,11 @@ pub(crate) async fn goes_by_the_full_name(arena: Arena) {
 }
 
 /// Each mode's holder is let in as long as its own entry is there, beside others; a downgrade changes nothing.
-pub(crate) async fn serves_every_mode(arena: Arena) {
-    let (client, resource) = arena.harness().fenced_client().await;
+pub(crate) async fn serves_every_mode(ctx: TestContext) {
+    let (client, resource) = ctx.harness().fenced_client().await;
     let resource = &*resource;
     for mode in [Mode::Shared, Mode::Permits { n: 2, of: 5 }] {
-        let claims = [arena.claim_as("a", mode, WaitPolicy::Fair), arena.claim_as("a", mode, WaitPolicy::Fair)];
+        let claims = [ctx.claim_as("a", mode, WaitPolicy::Fair), ctx.claim_as("a", mode, WaitPolicy::Fair)];
         let grants = [granted(client.claim(&claims[0]).await), granted(client.claim(&claims[1]).await)];
         let [first, second] = [0, 1].map(|i| Paused::of(&claims[i], &grants[i]));
         accepted(resource, &first, "one of two").await;
@@ -239,7 +239,7 @@ pub(crate) async fn serves_every_mode(arena: Arena) {
         assert!(client.evict(&claims[1].name, grants[1].token).await.unwrap());
         refused(resource, &second, "the evicted").await;
     }
-    let guard = arena.over(client).rw_lock("a").write().with(&long()).acquire().await.unwrap();
+    let guard = ctx.over(client).rw_lock("a").write().with(&long()).acquire().await.unwrap();
     let writer = Paused::holder(&guard);
     guard.downgrade().await.unwrap();
     accepted(resource, &guard, "a writer that became a reader").await;
@@ -249,9 +249,9 @@ pub(crate) async fn serves_every_mode(arena: Arena) {
 }
 
 /// Tasks that take turns under one claim: each is let in during its own turn, and the last is refused like any other.
-pub(crate) async fn serves_each_turn(arena: Arena) {
-    let (client, resource) = arena.harness().fenced_client().await;
-    let (store, resource) = (arena.over(client), &*resource);
+pub(crate) async fn serves_each_turn(ctx: TestContext) {
+    let (client, resource) = ctx.harness().fenced_client().await;
+    let (store, resource) = (ctx.over(client), &*resource);
     let lock = store.lock("a").with(&long()).fast();
     let first = lock.acquire().await.unwrap();
     let before = first.view();
@@ -270,9 +270,9 @@ pub(crate) async fn serves_each_turn(arena: Arena) {
 }
 
 /// Somebody who holds the lock of that name elsewhere, by the very same number, holds nothing here.
-pub(crate) async fn refuses_holders_of_another_store(arena: Arena) {
-    let (client, resource) = arena.harness().fenced_client().await;
-    let (store, there, resource) = (arena.over(client), arena.private().await, &*resource);
+pub(crate) async fn refuses_holders_of_another_store(ctx: TestContext) {
+    let (client, resource) = ctx.harness().fenced_client().await;
+    let (store, there, resource) = (ctx.over(client), ctx.private().await, &*resource);
     let (here, elsewhere) = (store.lock("a").with(&long()), there.store().await.lock("a").with(&long()));
     let (guard, foreign) = (here.acquire().await.unwrap(), elsewhere.acquire().await.unwrap());
     let impostor = Paused { token: guard.fencing_token(), ..Paused::holder(&foreign) };

@@ -8,28 +8,28 @@ use leasehold_core::seam::{Backend, Claimed, LeaseRef, Mode, Moment, WaitPolicy}
 use leasehold_core::{DistributedLock, ErrorKind, Guard, Loss, Options, Owner, RunOutcome};
 use tokio::task::JoinSet;
 
-use crate::arena::{Arena, expect_kind, give_back, granted, nap, within};
+use crate::context::{TestContext, expect_kind, give_back, granted, nap, within};
 use crate::harness::Need;
 
 /// A guard renews itself: after three leases it is still ours, and nobody else's.
-pub(crate) async fn outlives_its_ttl(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn outlives_its_ttl(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let guard = one.lock("a").acquire().await.unwrap();
     for _ in 0..6 {
-        tokio::time::sleep(arena.ttl() / 2).await;
+        tokio::time::sleep(ctx.ttl() / 2).await;
         assert!(guard.is_valid(), "lost: {:?}", guard.check());
-        assert!(guard.remaining() > Duration::ZERO && guard.remaining() <= arena.ttl());
+        assert!(guard.remaining() > Duration::ZERO && guard.remaining() <= ctx.ttl());
         assert!(two.lock("a").try_acquire().await.is_err());
     }
     guard.release().await.ok();
 }
 
 /// The store itself says so.
-pub(crate) async fn is_confirmed_by_the_store(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn is_confirmed_by_the_store(ctx: TestContext) {
+    let store = ctx.store().await;
     let guard = store.lock("a").acquire().await.unwrap();
     within(Duration::from_secs(20), "a confirmation", async {
-        // In bad weather the store may not say; it never says no.
+        // Under faults the store may not say; it never says no.
         while let Err(e) = guard.confirm().await {
             assert!(e.is_retryable(), "{e:?}");
         }
@@ -39,31 +39,31 @@ pub(crate) async fn is_confirmed_by_the_store(arena: Arena) {
 }
 
 /// `max_hold` ends a hold that is renewed, and the lock goes to the next.
-pub(crate) async fn ends_at_max_hold(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
-    let guard = one.lock("a").max_hold(arena.ttl() / 2).acquire().await.unwrap();
-    let lost = within(arena.ttl(), "max_hold", guard.lost()).await;
+pub(crate) async fn ends_at_max_hold(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
+    let guard = one.lock("a").max_hold(ctx.ttl() / 2).acquire().await.unwrap();
+    let lost = within(ctx.ttl(), "max_hold", guard.lost()).await;
     assert_eq!(lost, Loss::MaxHold);
-    drop(arena.soon(&two, "a", arena.ttl() + Duration::from_secs(5)).await);
+    drop(ctx.soon(&two, "a", ctx.ttl() + Duration::from_secs(5)).await);
     assert_eq!(expect_kind(guard.release().await, ErrorKind::Lost).loss(), Some(Loss::MaxHold));
 }
 
 /// `min_hold` keeps the lock after the guard is gone, renewed, and then gives it back.
-pub(crate) async fn lasts_for_min_hold(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
-    let min = arena.ttl() * 3 / 2;
+pub(crate) async fn lasts_for_min_hold(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
+    let min = ctx.ttl() * 3 / 2;
     let guard = one.lock("a").min_hold(min).acquire().await.unwrap();
     let view = guard.view();
     give_back(guard).await;
     assert_eq!(view.lost().await, Loss::Released);
-    tokio::time::sleep(min - arena.ttl() / 3).await;
+    tokio::time::sleep(min - ctx.ttl() / 3).await;
     assert!(two.lock("a").try_acquire().await.is_err(), "free before min_hold was over");
-    drop(arena.soon(&two, "a", arena.ttl() * 2 + Duration::from_secs(2)).await);
+    drop(ctx.soon(&two, "a", ctx.ttl() * 2 + Duration::from_secs(2)).await);
 }
 
 /// Re-entry by one owner shares the hold; the last guard releases it; another owner waits.
-pub(crate) async fn is_shared_by_its_owner(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn is_shared_by_its_owner(ctx: TestContext) {
+    let store = ctx.store().await;
     let (owner, other) = (Owner::new(), Owner::new());
     let lock = store.lock("a").owner(&owner);
     let outer = lock.acquire().await.unwrap();
@@ -74,14 +74,14 @@ pub(crate) async fn is_shared_by_its_owner(arena: Arena) {
     assert!(inner.is_valid());
     assert!(store.lock("a").try_acquire().await.is_err());
     inner.release().await.ok();
-    let next = arena.soon(&store, "a", arena.ttl() + Duration::from_secs(2)).await;
+    let next = ctx.soon(&store, "a", ctx.ttl() + Duration::from_secs(2)).await;
     drop(next);
     drop(lock.acquire().await.unwrap());
 }
 
 /// `run` holds for the body, drops it when the lock is lost, and gives the lock back when it is cancelled.
-pub(crate) async fn runs_a_body(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn runs_a_body(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let lock: Arc<dyn DistributedLock> = Arc::new(one.lock("a"));
     let token = lock.run(|held| async move { held.fencing_token() }).await.unwrap();
     assert!(token.get() > 0);
@@ -95,11 +95,11 @@ pub(crate) async fn runs_a_body(arena: Arena) {
         }
     }
     let inside = OnDrop(dropped.clone());
-    let run = one.lock("a").max_hold(arena.ttl() / 3).run(|_| async move {
+    let run = one.lock("a").max_hold(ctx.ttl() / 3).run(|_| async move {
         let _inside = inside;
         std::future::pending::<()>().await;
     });
-    let error = within(arena.ttl() * 3, "the loss in a body", run).await;
+    let error = within(ctx.ttl() * 3, "the loss in a body", run).await;
     assert_eq!(expect_kind(error, ErrorKind::Lost).loss(), Some(Loss::MaxHold));
     assert!(dropped.load(Ordering::SeqCst));
 
@@ -112,19 +112,19 @@ pub(crate) async fn runs_a_body(arena: Arena) {
     })
     .await;
     body.abort();
-    drop(arena.soon(&two, "a", arena.ttl() + Duration::from_secs(5)).await);
+    drop(ctx.soon(&two, "a", ctx.ttl() + Duration::from_secs(5)).await);
 }
 
 /// `try_run` says that it skipped, and why.
-pub(crate) async fn skips_a_body(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn skips_a_body(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let guard = one.lock("a").label("first").acquire().await.unwrap();
     match two.lock("a").try_run(|_| async { 7 }).await.unwrap() {
         RunOutcome::Skipped(who) => assert_eq!(who.label.as_deref(), Some("first")),
         RunOutcome::Done(n) => panic!("ran and returned {n}"),
     }
     drop(guard);
-    within(arena.ttl() * 2, "the lock to come free", async {
+    within(ctx.ttl() * 2, "the lock to come free", async {
         while two.lock("a").try_run(|_| async { 7 }).await.unwrap() != RunOutcome::Done(7) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -133,9 +133,9 @@ pub(crate) async fn skips_a_body(arena: Arena) {
 }
 
 /// One client keeps hundreds of holds for several leases, and loses none.
-pub(crate) async fn many_at_once(arena: Arena) {
+pub(crate) async fn many_at_once(ctx: TestContext) {
     const MANY: u64 = 300;
-    let store = arena.store().await;
+    let store = ctx.store().await;
     let mut taking = JoinSet::new();
     let mut guards: Vec<Guard> = Vec::new();
     for i in 0..MANY {
@@ -146,7 +146,7 @@ pub(crate) async fn many_at_once(arena: Arena) {
     }
     guards.extend(taking.join_all().await.into_iter().map(|guard| guard.unwrap()));
     for _ in 0..6 {
-        tokio::time::sleep(arena.ttl() / 2).await;
+        tokio::time::sleep(ctx.ttl() / 2).await;
         let lost: Vec<_> = guards.iter().filter(|guard| !guard.is_valid()).collect();
         assert!(lost.is_empty(), "{} of {MANY} were lost, the first {:?}", lost.len(), lost[0]);
     }
@@ -156,9 +156,9 @@ pub(crate) async fn many_at_once(arena: Arena) {
 
 /// Hundreds of tasks of one client come for one name; its holder, of the same client and with a short lease, is renewed past
 /// them, and gives it back to one of them.
-pub(crate) async fn outlives_a_crowd(arena: Arena) {
+pub(crate) async fn outlives_a_crowd(ctx: TestContext) {
     const CROWD: usize = 500;
-    let (store, other) = (arena.store().await, arena.store().await);
+    let (store, other) = (ctx.store().await, ctx.store().await);
     let guard = store.lock("a").acquire().await.unwrap();
     let words = Options::default().ttl(Duration::from_secs(30));
     let mut crowd = JoinSet::new();
@@ -166,7 +166,7 @@ pub(crate) async fn outlives_a_crowd(arena: Arena) {
         crowd.spawn(store.lock("a").with(&words).acquire());
     }
     for _ in 0..6 {
-        tokio::time::sleep(arena.ttl() / 2).await;
+        tokio::time::sleep(ctx.ttl() / 2).await;
         assert!(guard.is_valid(), "lost beside a crowd of its own client: {:?}", guard.check());
     }
     let mut stood = 0;
@@ -186,12 +186,12 @@ pub(crate) async fn outlives_a_crowd(arena: Arena) {
 }
 
 /// Whether a `min_hold` outlives its process is what the store says, and what its test says.
-pub(crate) async fn says_whether_min_hold_outlives_its_client(arena: Arena) {
-    let backend = arena.backend().await;
-    let lacks = arena.harness().powers().lack(&[Need::MinHold]).is_some();
+pub(crate) async fn says_whether_min_hold_outlives_its_client(ctx: TestContext) {
+    let backend = ctx.backend().await;
+    let lacks = ctx.harness().capabilities().lack(&[Need::MinHold]).is_some();
     assert_eq!(!backend.guarantees().min_hold_outlives_process, lacks, "{:?}", backend.guarantees());
     if lacks {
-        let claim = arena.claim("a", WaitPolicy::Fair);
+        let claim = ctx.claim("a", WaitPolicy::Fair);
         let grant = granted(backend.claim(&claim).await);
         let lapses = backend.release_after(&claim, Some(&grant.place), Duration::from_secs(1)).await;
         expect_kind(lapses, ErrorKind::Unsupported);
@@ -201,18 +201,18 @@ pub(crate) async fn says_whether_min_hold_outlives_its_client(arena: Arena) {
 
 /// S15: a hold that was given back for later ends then, not sooner and not with its lease, although its client has gone, and
 /// however often it was said. A renewal that comes late puts nothing off.
-pub(crate) async fn lapses_without_its_client(arena: Arena) {
+pub(crate) async fn lapses_without_its_client(ctx: TestContext) {
     let long = Duration::from_secs(60);
     tokio::join!(
         // The lease would have ended before, and after.
-        lapses(&arena, "longer than its lease", arena.ttl(), arena.ttl() * 3 / 2),
-        lapses(&arena, "shorter than its lease", long, arena.ttl() / 2),
+        lapses(&ctx, "longer than its lease", ctx.ttl(), ctx.ttl() * 3 / 2),
+        lapses(&ctx, "shorter than its lease", long, ctx.ttl() / 2),
     );
 }
 
-async fn lapses(arena: &Arena, name: &str, ttl: Duration, rest: Duration) {
-    let (client, rival) = (arena.backend().await, arena.backend().await);
-    let mut claim = arena.claim(name, WaitPolicy::Fair);
+async fn lapses(ctx: &TestContext, name: &str, ttl: Duration, rest: Duration) {
+    let (client, rival) = (ctx.backend().await, ctx.backend().await);
+    let mut claim = ctx.claim(name, WaitPolicy::Fair);
     claim.ttl = ttl;
     let grant = granted(client.claim(&claim).await);
     let begin = Moment::now();
@@ -224,8 +224,8 @@ async fn lapses(arena: &Arena, name: &str, ttl: Duration, rest: Duration) {
     client.close().await.unwrap();
     drop(client);
     // Waiting in line is no way to hear sooner or later of it.
-    let next = arena.claim(name, WaitPolicy::Fair);
-    let late = Duration::from_secs(10) + arena.recovery().await;
+    let next = ctx.claim(name, WaitPolicy::Fair);
+    let late = Duration::from_secs(10) + ctx.recovery().await;
     within(rest + late, &format!("a hold that lapses, {name}"), async {
         while !matches!(rival.claim(&next).await.unwrap(), Claimed::Granted(_)) {
             nap().await;
@@ -239,28 +239,28 @@ async fn lapses(arena: &Arena, name: &str, ttl: Duration, rest: Duration) {
 
 /// S15: whoever waits behind a hold that lapses is served when it does, not when its lease would have ended; and whoever gives
 /// it back for good ends it before.
-pub(crate) async fn lapses_for_those_who_wait(arena: Arena) {
-    let (client, store) = (arena.backend().await, arena.store().await);
-    let mut claim = arena.claim("a", WaitPolicy::Fair);
+pub(crate) async fn lapses_for_those_who_wait(ctx: TestContext) {
+    let (client, store) = (ctx.backend().await, ctx.store().await);
+    let mut claim = ctx.claim("a", WaitPolicy::Fair);
     // Leases so long that no renewal of a place can tell.
     let long = Duration::from_secs(60);
     claim.ttl = long;
     let limit = Duration::from_secs(20);
     let grant = granted(client.claim(&claim).await);
     let waiter = tokio::spawn(store.lock("a").ttl(long).acquire());
-    arena.queue_reaches(&store, "a", 1).await;
+    ctx.queue_reaches(&store, "a", 1).await;
     client.release_after(&claim, Some(&grant.place), Duration::from_secs(1)).await.unwrap();
     let guard = within(limit, "the waiter behind a hold that lapses", waiter).await.unwrap().unwrap();
     guard.release().await.unwrap();
     // Ended before.
-    let claim = arena.claim("b", WaitPolicy::Fair);
+    let claim = ctx.claim("b", WaitPolicy::Fair);
     let grant = granted(client.claim(&claim).await);
     client.release_after(&claim, Some(&grant.place), Duration::from_secs(60)).await.unwrap();
     expect_kind(store.lock("b").try_acquire().await, ErrorKind::Contended);
     client.release(&claim, Some(&grant.place)).await.unwrap();
     store.lock("b").try_acquire().await.unwrap().release().await.unwrap();
     // And by an operator.
-    let claim = arena.claim("c", WaitPolicy::Fair);
+    let claim = ctx.claim("c", WaitPolicy::Fair);
     let grant = granted(client.claim(&claim).await);
     // A store may remember the eviction until then.
     client.release_after(&claim, Some(&grant.place), Duration::from_secs(20)).await.unwrap();
@@ -269,52 +269,52 @@ pub(crate) async fn lapses_for_those_who_wait(arena: Arena) {
 }
 
 /// S15: one of several who hold together lapses, and the others hold on.
-pub(crate) async fn lapses_beside_others(arena: Arena) {
-    let (client, other) = (arena.backend().await, arena.backend().await);
+pub(crate) async fn lapses_beside_others(ctx: TestContext) {
+    let (client, other) = (ctx.backend().await, ctx.backend().await);
     for mode in [Mode::Shared, Mode::Permits { n: 1, of: 2 }] {
-        let claims = [arena.claim_as("a", mode, WaitPolicy::Fair), arena.claim_as("a", mode, WaitPolicy::Fair)];
+        let claims = [ctx.claim_as("a", mode, WaitPolicy::Fair), ctx.claim_as("a", mode, WaitPolicy::Fair)];
         let grants = [granted(client.claim(&claims[0]).await), granted(client.claim(&claims[1]).await)];
-        client.release_after(&claims[0], Some(&grants[0].place), arena.ttl() / 4).await.unwrap();
+        client.release_after(&claims[0], Some(&grants[0].place), ctx.ttl() / 4).await.unwrap();
         let stays = LeaseRef::new(Arc::new(claims[1].clone()), grants[1].place.clone(), Some(grants[1].token));
-        within(arena.ttl() * 2 + Duration::from_secs(10), "one of two to lapse", async {
-            while holders(&*other, &arena, "a").await > 1 {
+        within(ctx.ttl() * 2 + Duration::from_secs(10), "one of two to lapse", async {
+            while holders(&*other, &ctx, "a").await > 1 {
                 client.renew(std::slice::from_ref(&stays)).await.unwrap();
                 nap().await;
             }
         })
         .await;
-        let line = other.inspect(&arena.full("a")).await.unwrap();
+        let line = other.inspect(&ctx.full("a")).await.unwrap();
         assert_eq!(line.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [stays.token]);
         client.release(&claims[1], Some(&grants[1].place)).await.unwrap();
-        arena.becomes_empty("a").await;
+        ctx.becomes_empty("a").await;
     }
 }
 
-async fn holders(client: &dyn Backend, arena: &Arena, name: &str) -> usize {
-    client.inspect(&arena.full(name)).await.unwrap().holders.len()
+async fn holders(client: &dyn Backend, ctx: &TestContext, name: &str) -> usize {
+    client.inspect(&ctx.full(name)).await.unwrap().holders.len()
 }
 
 /// A lock that is given back within its `min_hold` by a program that ends at once stays taken until then, and is free soon
 /// after, whichever of the two is longer, it or the lease.
-pub(crate) async fn min_hold_outlives_its_client(arena: Arena) {
+pub(crate) async fn min_hold_outlives_its_client(ctx: TestContext) {
     let words = Options::default();
     tokio::join!(
-        is_kept_without(&arena, "longer than its lease", words.clone().min_hold(arena.ttl() * 3 / 2)),
-        is_kept_without(&arena, "shorter than its lease", words.ttl(Duration::from_secs(30)).min_hold(arena.ttl() / 2)),
+        is_kept_without(&ctx, "longer than its lease", words.clone().min_hold(ctx.ttl() * 3 / 2)),
+        is_kept_without(&ctx, "shorter than its lease", words.ttl(Duration::from_secs(30)).min_hold(ctx.ttl() / 2)),
     );
 }
 
-async fn is_kept_without(arena: &Arena, name: &str, words: Options) {
-    let (store, other) = (arena.store().await, arena.store().await);
-    let min = if name.starts_with("longer") { arena.ttl() * 3 / 2 } else { arena.ttl() / 2 };
+async fn is_kept_without(ctx: &TestContext, name: &str, words: Options) {
+    let (store, other) = (ctx.store().await, ctx.store().await);
+    let min = if name.starts_with("longer") { ctx.ttl() * 3 / 2 } else { ctx.ttl() / 2 };
     let begin = Moment::now();
     let guard = store.lock(name).with(&words).acquire().await.unwrap();
     guard.release().await.unwrap();
     // The program ends: nothing of it waits for anything.
     store.close(Duration::ZERO).await.ok();
     drop(store);
-    let limit = min + Duration::from_secs(10) + arena.recovery().await;
-    let next = arena.soon(&other, name, limit).await;
+    let limit = min + Duration::from_secs(10) + ctx.recovery().await;
+    let next = ctx.soon(&other, name, limit).await;
     let held = Moment::now().since(begin);
     assert!(held >= min, "{name}: free after {held:?} of {min:?}");
     next.release().await.unwrap();

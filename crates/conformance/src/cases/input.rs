@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use leasehold_core::{ErrorKind, MAX_TTL, Options};
 
-use crate::arena::{Arena, expect_kind, within};
+use crate::context::{TestContext, expect_kind, within};
 
 /// Bad names and words are refused at once, with a text that says what to do.
-pub(crate) async fn bad_names_and_words(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn bad_names_and_words(ctx: TestContext) {
+    let store = ctx.store().await;
     let long = "x".repeat(513);
     for bad in ["", "a\0b", &long] {
         expect_kind(store.lock(bad).acquire().await, ErrorKind::Invalid);
@@ -27,7 +27,7 @@ pub(crate) async fn bad_names_and_words(arena: Arena) {
         let error = expect_kind(store.lock("a").with(&bad).acquire().await, ErrorKind::Invalid);
         assert!(error.to_string().len() > 20, "{error}");
     }
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
     // Absurd waits neither panic nor overflow, and short ones are short.
     let _guard = store.lock("a").acquire().await.unwrap();
     expect_kind(store.lock("a").acquire_timeout(Duration::from_millis(100)).await, ErrorKind::TimedOut);
@@ -37,9 +37,9 @@ pub(crate) async fn bad_names_and_words(arena: Arena) {
 }
 
 /// A key of another kind at the lock's place: a typed error, no endless wait.
-pub(crate) async fn junk_in_the_store(arena: Arena) {
-    let store = arena.store().await;
-    arena.harness().put_junk(arena.full("a").as_str()).await;
+pub(crate) async fn junk_in_the_store(ctx: TestContext) {
+    let store = ctx.store().await;
+    ctx.harness().put_junk(ctx.full("a").as_str()).await;
     let limit = Duration::from_secs(5);
     let error = expect_kind(within(limit, "an error", store.lock("a").acquire()).await, ErrorKind::Internal);
     assert!(error.to_string().contains("\"a\""), "{error}");
@@ -47,12 +47,12 @@ pub(crate) async fn junk_in_the_store(arena: Arena) {
 }
 
 /// A closed store says so.
-pub(crate) async fn a_closed_store(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn a_closed_store(ctx: TestContext) {
+    let store = ctx.store().await;
     let guard = store.lock("a").acquire().await.unwrap();
     drop(guard);
     store.close(Duration::from_secs(5)).await.unwrap();
     expect_kind(store.lock("a").acquire().await, ErrorKind::Closed);
     expect_kind(store.lock("a").try_acquire().await, ErrorKind::Closed);
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }

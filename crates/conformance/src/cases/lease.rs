@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
 
-use crate::arena::{Arena, granted, within};
+use crate::context::{TestContext, granted, within};
 
 /// Fails if another client is granted `name` before the validity that the store answered has ended.
-pub(super) async fn nobody_before(arena: &Arena, rival: &dyn Backend, name: &str, valid_until: Moment) {
-    let limit = arena.ttl() * 4 + rival.guarantees().recovery + Duration::from_secs(10);
+pub(super) async fn nobody_before(ctx: &TestContext, rival: &dyn Backend, name: &str, valid_until: Moment) {
+    let limit = ctx.ttl() * 4 + rival.guarantees().recovery + Duration::from_secs(10);
     within(limit, "the rival to be granted", async {
-        let claim = arena.claim(name, WaitPolicy::Fair);
+        let claim = ctx.claim(name, WaitPolicy::Fair);
         loop {
             if let Ok(Claimed::Granted(grant)) = rival.claim(&claim).await {
                 let now = Moment::now();
@@ -38,73 +38,73 @@ fn end(answer: &Renewal, stamp: Moment) -> Moment {
 }
 
 /// A renewal extends by as much as it says: nobody else is granted before the end that it answered.
-pub(crate) async fn is_as_long_as_a_renewal_says(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    let lease = taken(&*one, arena.claim("a", WaitPolicy::Fair)).await;
-    tokio::time::sleep(arena.ttl() * 3 / 5).await;
+pub(crate) async fn is_as_long_as_a_renewal_says(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let lease = taken(&*one, ctx.claim("a", WaitPolicy::Fair)).await;
+    tokio::time::sleep(ctx.ttl() * 3 / 5).await;
     let stamp = Moment::now();
     let answers = one.renew(&[lease]).await.unwrap();
-    nobody_before(&arena, &*two, "a", end(&answers[0], stamp)).await;
+    nobody_before(&ctx, &*two, "a", end(&answers[0], stamp)).await;
 }
 
 /// The same of readers and permits.
-pub(crate) async fn is_as_long_as_a_renewal_says_in_every_mode(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    let reader = taken(&*one, arena.claim_as("reader", Mode::Shared, WaitPolicy::Fair)).await;
-    let permits = taken(&*one, arena.claim_as("permits", Mode::Permits { n: 2, of: 3 }, WaitPolicy::Fair)).await;
-    tokio::time::sleep(arena.ttl() * 3 / 5).await;
+pub(crate) async fn is_as_long_as_a_renewal_says_in_every_mode(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let reader = taken(&*one, ctx.claim_as("reader", Mode::Shared, WaitPolicy::Fair)).await;
+    let permits = taken(&*one, ctx.claim_as("permits", Mode::Permits { n: 2, of: 3 }, WaitPolicy::Fair)).await;
+    tokio::time::sleep(ctx.ttl() * 3 / 5).await;
     let stamp = Moment::now();
     let answers = one.renew(&[reader, permits]).await.unwrap();
     let [reader, permits] = [0, 1].map(|i| end(&answers[i], stamp));
-    tokio::join!(nobody_before(&arena, &*two, "reader", reader), nobody_before(&arena, &*two, "permits", permits));
+    tokio::join!(nobody_before(&ctx, &*two, "reader", reader), nobody_before(&ctx, &*two, "permits", permits));
 }
 
 /// One of those that are renewed together has gone: it is said to be, and those before and behind it are extended, not only
 /// answered.
-pub(crate) async fn is_renewed_beside_a_lost_one(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
+pub(crate) async fn is_renewed_beside_a_lost_one(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
     let mut batch = Vec::new();
     for name in ["before", "gone", "behind"] {
-        batch.push(taken(&*one, arena.claim(name, WaitPolicy::Fair)).await);
+        batch.push(taken(&*one, ctx.claim(name, WaitPolicy::Fair)).await);
     }
     one.release(&batch[1].claim, Some(&batch[1].place)).await.unwrap();
-    tokio::time::sleep(arena.ttl() * 3 / 5).await;
+    tokio::time::sleep(ctx.ttl() * 3 / 5).await;
     let stamp = Moment::now();
     let answers = one.renew(&batch).await.unwrap();
     assert_eq!(answers.len(), batch.len());
     assert!(matches!(answers[1], Renewal::Lost(_)), "it has gone: {:?}", answers[1]);
     let [before, behind] = [0, 2].map(|i| end(&answers[i], stamp));
-    tokio::join!(nobody_before(&arena, &*two, "before", before), nobody_before(&arena, &*two, "behind", behind));
+    tokio::join!(nobody_before(&ctx, &*two, "before", before), nobody_before(&ctx, &*two, "behind", behind));
 }
 
 /// Each of those who hold together has the lease that it asked for, whatever the others asked for.
-pub(crate) async fn is_each_ones_own(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
+pub(crate) async fn is_each_ones_own(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
     let mut ends = Vec::new();
     for (name, leases) in [("rising", [1, 2]), ("falling", [2, 1])] {
         let mut end = Moment::now();
         for ttls in leases {
-            let mut claim = arena.claim_as(name, Mode::Shared, WaitPolicy::Fair);
-            claim.ttl = arena.ttl() * ttls;
+            let mut claim = ctx.claim_as(name, Mode::Shared, WaitPolicy::Fair);
+            claim.ttl = ctx.ttl() * ttls;
             let stamp = Moment::now();
             end = end.max(granted(one.claim(&claim).await).validity.until(stamp));
         }
         ends.push(end);
     }
-    tokio::join!(nobody_before(&arena, &*two, "rising", ends[0]), nobody_before(&arena, &*two, "falling", ends[1]));
+    tokio::join!(nobody_before(&ctx, &*two, "rising", ends[0]), nobody_before(&ctx, &*two, "falling", ends[1]));
 }
 
 /// S13: requests of many tasks overtake one another, and some are given up midway; whatever was answered once stays true.
-pub(crate) async fn never_gets_shorter(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
+pub(crate) async fn never_gets_shorter(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
     for name in ["first", "second"] {
-        let lease = taken(&*one, arena.claim(name, WaitPolicy::Fair)).await;
+        let lease = taken(&*one, ctx.claim(name, WaitPolicy::Fair)).await;
         let latest = Arc::new(AtomicU64::new(0));
-        let until = Moment::now() + arena.ttl() * 2 / 5;
+        let until = Moment::now() + ctx.ttl() * 2 / 5;
         let tasks: Vec<_> = (0..6_u64)
             .map(|i| {
                 let (one, lease, latest) = (one.clone(), lease.clone(), latest.clone());
-                let mut random = fastrand::Rng::with_seed(arena.seed() ^ i);
+                let mut random = fastrand::Rng::with_seed(ctx.seed() ^ i);
                 tokio::spawn(async move {
                     while Moment::now() < until {
                         let stamp = Moment::now();
@@ -121,7 +121,7 @@ pub(crate) async fn never_gets_shorter(arena: Arena) {
         for task in tasks {
             task.await.unwrap();
         }
-        nobody_before(&arena, &*two, name, Moment::from_nanos(latest.load(Ordering::SeqCst))).await;
+        nobody_before(&ctx, &*two, name, Moment::from_nanos(latest.load(Ordering::SeqCst))).await;
     }
 }
 

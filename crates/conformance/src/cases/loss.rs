@@ -7,13 +7,13 @@ use leasehold_core::seam::{Backend, LeaseRef, Mode, Moment, Renewal, WaitPolicy}
 use leasehold_core::{ErrorKind, FencingToken, Guard, Loss, Options, Result, Store};
 use tokio::task::JoinSet;
 
-use crate::arena::{Arena, expect_kind, granted, nap, within};
 use crate::cases::lease::nobody_before;
-use crate::faulty::Weather;
+use crate::context::{TestContext, expect_kind, granted, nap, within};
+use crate::faulty::Faults;
 
 /// Fails if `rival` gets the lock before the guard has said that it lost it; returns the rival's guard.
-async fn lost_before_granted(arena: &Arena, guard: &Guard, rival: &Store) -> Guard {
-    let limit = arena.ttl() * 2 + rival.guarantees().recovery + Duration::from_secs(2);
+async fn lost_before_granted(ctx: &TestContext, guard: &Guard, rival: &Store) -> Guard {
+    let limit = ctx.ttl() * 2 + rival.guarantees().recovery + Duration::from_secs(2);
     let (mut lost, waiting) = (guard.lost(), rival.lock("a").acquire());
     tokio::pin!(waiting);
     let (loss, next) = within(limit, "the loss", async {
@@ -39,75 +39,75 @@ async fn lost_before_granted(arena: &Arena, guard: &Guard, rival: &Store) -> Gua
 }
 
 /// Renewals hang for ever; `lost()` fires at the end of validity, before the next is granted.
-pub(crate) async fn comes_before_another_grant_when_renewals_hang(arena: Arena) {
-    let weather = Weather::default();
-    let (one, two) = (arena.store_in(&weather).await, arena.store().await);
-    weather.hang_renewals(true);
+pub(crate) async fn comes_before_another_grant_when_renewals_hang(ctx: TestContext) {
+    let faults = Faults::default();
+    let (one, two) = (ctx.store_with(&faults).await, ctx.store().await);
+    faults.hang_renewals(true);
     let guard = one.lock("a").acquire().await.unwrap();
-    let next = lost_before_granted(&arena, &guard, &two).await;
+    let next = lost_before_granted(&ctx, &guard, &two).await;
     assert!(next.fencing_token() > guard.fencing_token());
 }
 
 /// A grant that grows from a place in line counts from the last attempt of that place, not from the push:
 /// the place is two thirds through its lease when its turn comes, and nothing renews it.
-pub(crate) async fn of_a_pushed_grant_comes_before_another_grant(arena: Arena) {
-    let weather = Weather::default();
-    let (holder, one, two) = (arena.store().await, arena.store_in(&weather).await, arena.store().await);
-    weather.hang_renewals(true);
+pub(crate) async fn of_a_pushed_grant_comes_before_another_grant(ctx: TestContext) {
+    let faults = Faults::default();
+    let (holder, one, two) = (ctx.store().await, ctx.store_with(&faults).await, ctx.store().await);
+    faults.hang_renewals(true);
     let before = holder.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(one.lock("a").acquire());
-    arena.queue_reaches(&holder, "a", 1).await;
-    tokio::time::sleep(arena.ttl() * 2 / 3).await;
+    ctx.queue_reaches(&holder, "a", 1).await;
+    tokio::time::sleep(ctx.ttl() * 2 / 3).await;
     before.release().await.unwrap();
-    let guard = within(arena.ttl() * 3, "the waiter's turn", waiter).await.unwrap().unwrap();
-    let next = lost_before_granted(&arena, &guard, &two).await;
+    let guard = within(ctx.ttl() * 3, "the waiter's turn", waiter).await.unwrap().unwrap();
+    let next = lost_before_granted(&ctx, &guard, &two).await;
     assert!(next.fencing_token() > guard.fencing_token());
 }
 
 /// The network swallows everything, without a word.
-pub(crate) async fn comes_before_another_grant_behind_a_black_hole(arena: Arena) {
-    let (client, link) = arena.harness().linked_client().await;
-    let (one, two) = (arena.over(client), arena.store().await);
+pub(crate) async fn comes_before_another_grant_behind_a_black_hole(ctx: TestContext) {
+    let (client, link) = ctx.harness().linked_client().await;
+    let (one, two) = (ctx.over(client), ctx.store().await);
     let guard = one.lock("a").acquire().await.unwrap();
     link.black_hole().await;
-    let next = lost_before_granted(&arena, &guard, &two).await;
+    let next = lost_before_granted(&ctx, &guard, &two).await;
     link.heal().await;
     // The old guard's release cannot free the successor.
     expect_kind(guard.release().await, ErrorKind::Lost);
-    tokio::time::sleep(arena.ttl()).await;
+    tokio::time::sleep(ctx.ttl()).await;
     assert!(next.is_valid(), "{:?}", next.check());
 }
 
 /// Requests arrive, so the store goes on renewing, but no reply does: unknown is not renewed.
-pub(crate) async fn comes_when_only_replies_are_lost(arena: Arena) {
-    let (client, link) = arena.harness().linked_client().await;
-    let one = arena.over(client);
+pub(crate) async fn comes_when_only_replies_are_lost(ctx: TestContext) {
+    let (client, link) = ctx.harness().linked_client().await;
+    let one = ctx.over(client);
     let guard = one.lock("a").acquire().await.unwrap();
     link.lose_replies().await;
-    let limit = arena.ttl() + Duration::from_millis(500);
+    let limit = ctx.ttl() + Duration::from_millis(500);
     assert_eq!(within(limit, "the loss", guard.lost()).await, Loss::Expired);
     link.heal().await;
 }
 
 /// Errors are not loss; renewals go on (redisson#2515).
-pub(crate) async fn does_not_come_from_one_failed_renewal(arena: Arena) {
-    let weather = Weather::default();
-    let one = arena.store_in(&weather).await;
+pub(crate) async fn does_not_come_from_one_failed_renewal(ctx: TestContext) {
+    let faults = Faults::default();
+    let one = ctx.store_with(&faults).await;
     let guard = one.lock("a").acquire().await.unwrap();
     for _ in 0..3 {
-        weather.fail_renewals(1);
-        tokio::time::sleep(arena.ttl()).await;
+        faults.fail_renewals(1);
+        tokio::time::sleep(ctx.ttl()).await;
         assert!(guard.is_valid(), "{:?}", guard.check());
     }
 }
 
 /// An operator evicts the holder: the next gets the lock at once, and the evicted hears of it.
-pub(crate) async fn by_eviction_frees_the_next(arena: Arena) {
-    let (one, two, operator) = (arena.store().await, arena.store().await, arena.store().await);
+pub(crate) async fn by_eviction_frees_the_next(ctx: TestContext) {
+    let (one, two, operator) = (ctx.store().await, ctx.store().await, ctx.store().await);
     let words = Options::default().ttl(Duration::from_secs(20));
     let guard = one.lock("a").with(&words).acquire().await.unwrap();
     let waiter = tokio::spawn(two.lock("a").with(&words).acquire());
-    arena.queue_reaches(&operator, "a", 1).await;
+    ctx.queue_reaches(&operator, "a", 1).await;
     assert!(operator.evict("a", guard.fencing_token()).await.unwrap());
     let next = within(Duration::from_secs(4), "the next holder", waiter).await.unwrap().unwrap();
     assert!(next.fencing_token() > guard.fencing_token());
@@ -118,8 +118,8 @@ pub(crate) async fn by_eviction_frees_the_next(arena: Arena) {
 }
 
 /// An operator who is late evicts nobody: the token names a hold, not the name's next holder.
-pub(crate) async fn eviction_by_an_old_token_harms_nobody(arena: Arena) {
-    let (one, two, operator) = (arena.store().await, arena.store().await, arena.store().await);
+pub(crate) async fn eviction_by_an_old_token_harms_nobody(ctx: TestContext) {
+    let (one, two, operator) = (ctx.store().await, ctx.store().await, ctx.store().await);
     let old = one.lock("a").acquire().await.unwrap();
     let token = old.fencing_token();
     old.release().await.unwrap();
@@ -127,28 +127,28 @@ pub(crate) async fn eviction_by_an_old_token_harms_nobody(arena: Arena) {
     assert!(!operator.evict("a", token).await.unwrap(), "somebody else was evicted");
     assert!(guard.confirm().await.is_ok(), "somebody else was evicted");
     let waiter = tokio::spawn(one.lock("a").acquire());
-    arena.queue_reaches(&operator, "a", 1).await;
+    ctx.queue_reaches(&operator, "a", 1).await;
     assert!(!operator.evict("a", token).await.unwrap(), "somebody else was evicted");
     assert!(guard.confirm().await.is_ok(), "somebody else was evicted");
     guard.release().await.unwrap();
-    within(arena.ttl() * 2, "the waiter", waiter).await.unwrap().unwrap().release().await.unwrap();
+    within(ctx.ttl() * 2, "the waiter", waiter).await.unwrap().unwrap().release().await.unwrap();
 }
 
 /// The entry is deleted behind everybody's back; the holder learns it at the latest when it asks.
-pub(crate) async fn by_deletion_is_noticed(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn by_deletion_is_noticed(ctx: TestContext) {
+    let store = ctx.store().await;
     let guard = store.lock("a").acquire().await.unwrap();
-    arena.harness().delete_holder(arena.full("a").as_str()).await;
+    ctx.harness().delete_holder(ctx.full("a").as_str()).await;
     expect_kind(guard.confirm().await, ErrorKind::Lost);
     assert!(!guard.is_valid());
     drop(guard);
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// S7: a renewal that comes after the hold was ended extends nothing and takes nothing anew.
-pub(crate) async fn is_not_undone_by_a_renewal(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    let claim = arena.claim("a", WaitPolicy::Fair);
+pub(crate) async fn is_not_undone_by_a_renewal(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let claim = ctx.claim("a", WaitPolicy::Fair);
     let grant = granted(one.claim(&claim).await);
     assert!(two.evict(&claim.name, grant.token).await.unwrap());
     let lease = LeaseRef::new(Arc::new(claim.clone()), grant.place.clone(), Some(grant.token));
@@ -161,19 +161,19 @@ pub(crate) async fn is_not_undone_by_a_renewal(arena: Arena) {
 
 /// The release of a lost guard cannot free the successor, also within one client. (etcd's `Unlock` frees by key, ShedLock by
 /// host name: ShedLock#74.)
-pub(crate) async fn leaves_the_successor_alone(arena: Arena) {
-    let weather = Weather::default();
-    let (one, two) = (arena.store_in(&weather).await, arena.store().await);
-    weather.hang_renewals(true);
+pub(crate) async fn leaves_the_successor_alone(ctx: TestContext) {
+    let faults = Faults::default();
+    let (one, two) = (ctx.store_with(&faults).await, ctx.store().await);
+    faults.hang_renewals(true);
     let guard = one.lock("a").acquire().await.unwrap();
-    let next = lost_before_granted(&arena, &guard, &two).await;
+    let next = lost_before_granted(&ctx, &guard, &two).await;
     drop(guard);
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(next.confirm().await.is_ok());
     next.release().await.unwrap();
     // The same at the seam, within one client: an old claim's release frees nobody else.
-    let client = arena.backend().await;
-    let (old, new) = (arena.claim("b", WaitPolicy::Fair), arena.claim("b", WaitPolicy::Fair));
+    let client = ctx.backend().await;
+    let (old, new) = (ctx.claim("b", WaitPolicy::Fair), ctx.claim("b", WaitPolicy::Fair));
     let first = granted(client.claim(&old).await);
     client.release(&old, Some(&first.place)).await.unwrap();
     let second = granted(client.claim(&new).await);
@@ -184,39 +184,39 @@ pub(crate) async fn leaves_the_successor_alone(arena: Arena) {
 }
 
 /// After a loss the same client acquires again, and renews (redisson#3712).
-pub(crate) async fn is_followed_by_a_new_hold(arena: Arena) {
-    let weather = Weather::default();
-    let store = arena.store_in(&weather).await;
-    weather.hang_renewals(true);
+pub(crate) async fn is_followed_by_a_new_hold(ctx: TestContext) {
+    let faults = Faults::default();
+    let store = ctx.store_with(&faults).await;
+    faults.hang_renewals(true);
     let guard = store.lock("a").acquire().await.unwrap();
-    assert_eq!(within(arena.ttl() * 2, "the loss", guard.lost()).await, Loss::Expired);
-    weather.hang_renewals(false);
+    assert_eq!(within(ctx.ttl() * 2, "the loss", guard.lost()).await, Loss::Expired);
+    faults.hang_renewals(false);
     drop(guard);
-    let limit = arena.ttl() * 2 + store.guarantees().recovery + Duration::from_secs(2);
-    let again = arena.soon(&store, "a", limit).await;
-    tokio::time::sleep(arena.ttl() * 2).await;
+    let limit = ctx.ttl() * 2 + store.guarantees().recovery + Duration::from_secs(2);
+    let again = ctx.soon(&store, "a", limit).await;
+    tokio::time::sleep(ctx.ttl() * 2).await;
     assert!(again.is_valid(), "{:?}", again.check());
 }
 
 /// A grant under a session that was last renewed a while ago does not count from the claim.
-pub(crate) async fn grant_under_an_aged_session(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    granted(one.claim(&arena.claim("first", WaitPolicy::Fair)).await);
-    tokio::time::sleep(arena.ttl() * 2 / 5).await;
+pub(crate) async fn grant_under_an_aged_session(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    granted(one.claim(&ctx.claim("first", WaitPolicy::Fair)).await);
+    tokio::time::sleep(ctx.ttl() * 2 / 5).await;
     let stamp = Moment::now();
-    let grant = granted(one.claim(&arena.claim("second", WaitPolicy::Fair)).await);
-    nobody_before(&arena, &*two, "second", grant.validity.until(stamp)).await;
+    let grant = granted(one.claim(&ctx.claim("second", WaitPolicy::Fair)).await);
+    nobody_before(&ctx, &*two, "second", grant.validity.until(stamp)).await;
 }
 
 /// A repeated claim that is answered *granted* either extended the lease or does not count from the repeat.
-pub(crate) async fn repeated_claim_counts_from_what_extended(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    let claim = arena.claim("a", WaitPolicy::Fair);
+pub(crate) async fn repeated_claim_counts_from_what_extended(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let claim = ctx.claim("a", WaitPolicy::Fair);
     granted(one.claim(&claim).await);
-    tokio::time::sleep(arena.ttl() * 3 / 5).await;
+    tokio::time::sleep(ctx.ttl() * 3 / 5).await;
     let stamp = Moment::now();
     let again = granted(one.claim(&claim).await);
-    nobody_before(&arena, &*two, "a", again.validity.until(stamp)).await;
+    nobody_before(&ctx, &*two, "a", again.validity.until(stamp)).await;
 }
 
 /// S14: the first renewal after an end behind the client's back says so, and none says otherwise.
@@ -235,19 +235,19 @@ async fn is_told_by_the_first_renewal(client: &dyn Backend, lease: &LeaseRef, of
 
 /// S14: one entry after the other is ended behind its holder's back, also one that was renewed meanwhile, and while another
 /// hold of the same client lives on.
-pub(crate) async fn is_told_by_the_next_renewal(arena: Arena) {
-    told_in(&arena, &[Mode::Exclusive]).await;
+pub(crate) async fn is_told_by_the_next_renewal(ctx: TestContext) {
+    told_in(&ctx, &[Mode::Exclusive]).await;
 }
 
 /// S14: the same of readers and permits.
-pub(crate) async fn is_told_by_the_next_renewal_in_every_mode(arena: Arena) {
-    told_in(&arena, &[Mode::Shared, Mode::Permits { n: 2, of: 3 }]).await;
+pub(crate) async fn is_told_by_the_next_renewal_in_every_mode(ctx: TestContext) {
+    told_in(&ctx, &[Mode::Shared, Mode::Permits { n: 2, of: 3 }]).await;
 }
 
-async fn told_in(arena: &Arena, modes: &[Mode]) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
+async fn told_in(ctx: &TestContext, modes: &[Mode]) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
     let take = async |name: &str, mode| {
-        let claim = arena.claim_as(name, mode, WaitPolicy::Fair);
+        let claim = ctx.claim_as(name, mode, WaitPolicy::Fair);
         let grant = granted(one.claim(&claim).await);
         LeaseRef::new(Arc::new(claim), grant.place, Some(grant.token))
     };
@@ -261,7 +261,7 @@ async fn told_in(arena: &Arena, modes: &[Mode]) {
                 assert!(matches!(answers[0], Renewal::Renewed(_)), "{answers:?}");
             }
             match deletes {
-                true => arena.harness().delete_holder(lease.claim.name.as_str()).await,
+                true => ctx.harness().delete_holder(lease.claim.name.as_str()).await,
                 false => assert!(two.evict(&lease.claim.name, lease.token.unwrap()).await.unwrap()),
             }
             is_told_by_the_first_renewal(&*one, &lease, &format!("a {mode:?} that was {end}")).await;
@@ -296,9 +296,9 @@ async fn hears_of_it(guard: Result<Guard>, evicted: FencingToken, limit: Duratio
 }
 
 /// S14: an operator evicts holders in the very moment in which they get it, before they know of it themselves: each is told.
-pub(crate) async fn by_eviction_at_any_moment_is_told(arena: Arena) {
-    let (one, operator) = (arena.store().await, arena.store().await);
-    let limit = arena.ttl() * 3 + Duration::from_secs(10);
+pub(crate) async fn by_eviction_at_any_moment_is_told(ctx: TestContext) {
+    let (one, operator) = (ctx.store().await, ctx.store().await);
+    let limit = ctx.ttl() * 3 + Duration::from_secs(10);
     let mut evicted = JoinSet::new();
     for i in 0..20 {
         let (holder, operator) = (one.clone(), operator.clone());
@@ -315,25 +315,25 @@ pub(crate) async fn by_eviction_at_any_moment_is_told(arena: Arena) {
 }
 
 /// S14: the answer to a claim is held back; by the time at which it comes, the hold has been evicted. No notification is heard.
-pub(crate) async fn by_eviction_before_the_answer_is_told(arena: Arena) {
-    let weather = Weather::default();
-    weather.deaf();
-    let (one, operator) = (arena.store_in(&weather).await, arena.store().await);
-    let limit = arena.ttl() * 3 + Duration::from_secs(10);
+pub(crate) async fn by_eviction_before_the_answer_is_told(ctx: TestContext) {
+    let faults = Faults::default();
+    faults.deaf();
+    let (one, operator) = (ctx.store_with(&faults).await, ctx.store().await);
+    let limit = ctx.ttl() * 3 + Duration::from_secs(10);
     for lock in [one.lock("a"), one.lock("a").fast()] {
-        weather.hold_claim_replies(true);
+        faults.hold_claim_replies(true);
         let taking = tokio::spawn(lock.acquire());
         let token = within(limit, "a holder to evict", evicts_as_soon_as_seen(&operator, "a")).await;
-        weather.hold_claim_replies(false);
+        faults.hold_claim_replies(false);
         hears_of_it(taking.await.unwrap(), token, limit).await;
-        arena.becomes_empty("a").await;
+        ctx.becomes_empty("a").await;
     }
 }
 
 /// An operator may say any of a hold's tokens: that of the turn that it saw, the first, or the last that is reserved; and the
 /// one after that ends nobody.
-pub(crate) async fn by_eviction_of_any_turn(arena: Arena) {
-    let (one, operator) = (arena.store().await, arena.store().await);
+pub(crate) async fn by_eviction_of_any_turn(ctx: TestContext) {
+    let (one, operator) = (ctx.store().await, ctx.store().await);
     let words = Options::default().ttl(Duration::from_secs(20));
     let lock = one.lock("a").with(&words).fast();
     for evicts_the_first in [true, false] {
@@ -349,12 +349,12 @@ pub(crate) async fn by_eviction_of_any_turn(arena: Arena) {
         let loss = within(Duration::from_secs(20), "the evicted to hear of it", second.lost()).await;
         assert!(matches!(loss, Loss::Evicted | Loss::Gone), "{loss:?}");
         drop(second);
-        arena.becomes_empty("a").await;
+        ctx.becomes_empty("a").await;
     }
     // At the seam, where one sees how many are reserved.
-    let client = arena.backend().await;
+    let client = ctx.backend().await;
     for last in [true, false] {
-        let claim = arena.claim("b", WaitPolicy::Fast);
+        let claim = ctx.claim("b", WaitPolicy::Fast);
         let grant = granted(client.claim(&claim).await);
         let beyond = FencingToken::new(grant.token.get() + u64::from(grant.turns));
         assert!(!operator.evict("b", beyond).await.unwrap(), "{beyond:?} is nobody's");

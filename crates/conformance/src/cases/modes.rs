@@ -6,11 +6,11 @@ use leasehold_core::seam::Mode;
 use leasehold_core::{ErrorKind, Guard, Result};
 use tokio::task::JoinHandle;
 
-use crate::arena::{Arena, expect_kind, give_back};
+use crate::context::{TestContext, expect_kind, give_back};
 
 /// One name, all primitives: each waits for those before it, and those that go together hold together.
-pub(crate) async fn stand_in_one_line(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn stand_in_one_line(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let guard = one.lock("a").acquire().await.unwrap();
     expect_kind(two.rw_lock("a").read().try_acquire().await, ErrorKind::Contended);
     expect_kind(two.semaphore("a", 2).try_acquire().await, ErrorKind::Contended);
@@ -27,36 +27,36 @@ pub(crate) async fn stand_in_one_line(arena: Arena) {
     ] {
         waits.push(tokio::spawn(lock.acquire()));
         n += 1;
-        arena.line_is(&one, "a", 1, n).await;
+        ctx.line_is(&one, "a", 1, n).await;
     }
     let campaign = tokio::spawn(one.election("a").campaign("me"));
-    arena.line_is(&one, "a", 1, 6).await;
+    ctx.line_is(&one, "a", 1, 6).await;
     let mut waits = waits.into_iter();
     let mut last = guard.fencing_token();
     give_back(guard).await;
 
-    last = together(&arena, &mut waits, 2, last).await;
-    last = together(&arena, &mut waits, 2, last).await;
-    last = together(&arena, &mut waits, 1, last).await;
-    let leadership = arena.served("the candidate", campaign).await;
+    last = together(&ctx, &mut waits, 2, last).await;
+    last = together(&ctx, &mut waits, 2, last).await;
+    last = together(&ctx, &mut waits, 1, last).await;
+    let leadership = ctx.served("the candidate", campaign).await;
     assert!(leadership.fencing_token() > last);
     expect_kind(two.lock("a").try_acquire().await, ErrorKind::Contended);
     drop(leadership);
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// The next `n` in line hold at once, and nobody else; gives them back and returns the greatest of their tokens.
 async fn together(
-    arena: &Arena,
+    ctx: &TestContext,
     waits: &mut impl ExactSizeIterator<Item = JoinHandle<Result<Guard>>>,
     n: usize,
     last: leasehold_core::FencingToken,
 ) -> leasehold_core::FencingToken {
     let mut guards = Vec::new();
     for wait in waits.take(n) {
-        guards.push(arena.served("whose turn it is", wait).await);
+        guards.push(ctx.served("whose turn it is", wait).await);
     }
-    arena.line_is(&arena.store().await, "a", n, waits.len() + 1).await;
+    ctx.line_is(&ctx.store().await, "a", n, waits.len() + 1).await;
     assert!(guards.iter().all(|guard| guard.is_valid() && guard.fencing_token() > last), "{guards:?} after {last:?}");
     let greatest = guards.iter().map(Guard::fencing_token).max().unwrap();
     for guard in guards {
@@ -66,8 +66,8 @@ async fn together(
 }
 
 /// From grant to conflicting grant tokens rise, whatever the modes and however the hold ends.
-pub(crate) async fn raise_one_anothers_tokens(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn raise_one_anothers_tokens(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let mut last = None;
     for round in 0..2 {
         let locks = [
@@ -93,12 +93,12 @@ pub(crate) async fn raise_one_anothers_tokens(arena: Arena) {
 }
 
 /// S1 in every mode: a repeated claim answers the same grant, and stores the new label.
-pub(crate) async fn are_each_claimed_idempotently(arena: Arena) {
-    use crate::arena::granted;
+pub(crate) async fn are_each_claimed_idempotently(ctx: TestContext) {
+    use crate::context::granted;
     use leasehold_core::seam::WaitPolicy;
-    let (one, two) = (arena.backend().await, arena.backend().await);
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
     for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: 3 }] {
-        let claim = arena.claim_as("a", mode, WaitPolicy::Fair);
+        let claim = ctx.claim_as("a", mode, WaitPolicy::Fair);
         let first = granted(one.claim(&claim).await);
         let again = granted(one.claim(&claim.clone().with_label("another")).await);
         assert_eq!(first.token, again.token, "{mode:?}");
@@ -107,7 +107,7 @@ pub(crate) async fn are_each_claimed_idempotently(arena: Arena) {
         assert_eq!(line.holders[0].label.as_deref(), Some("another"), "{mode:?}");
         one.release(&claim, Some(&again.place)).await.unwrap();
         one.release(&claim, None).await.unwrap();
-        arena.becomes_empty("a").await;
+        ctx.becomes_empty("a").await;
     }
     drop(Arc::clone(&two));
 }

@@ -7,16 +7,16 @@ use std::time::Duration;
 use leasehold_core::seam::{Moment, WaitPolicy};
 use leasehold_core::{ErrorKind, Loss, Name, Options};
 
-use crate::arena::{Arena, expect_kind, give_back, within};
+use crate::context::{TestContext, expect_kind, give_back, within};
 use crate::harness::Need;
 
 /// Tasks that want the same names in opposite orders never wait for each other, and whoever
 /// holds them all is alone.
-pub(crate) async fn opposite_orders_do_not_deadlock(arena: Arena) {
+pub(crate) async fn opposite_orders_do_not_deadlock(ctx: TestContext) {
     let inside = Arc::new(AtomicU64::new(0));
     let mut tasks = Vec::new();
     for (i, names) in [["a", "b", "c"], ["c", "b", "a"], ["b", "a", "c"]].into_iter().enumerate() {
-        let (multi, inside) = (arena.store().await.multi_lock(names), inside.clone());
+        let (multi, inside) = (ctx.store().await.multi_lock(names), inside.clone());
         tasks.push(tokio::spawn(async move {
             for _ in 0..6 {
                 let guard = multi.acquire().await.unwrap_or_else(|e| panic!("{i}: {e:?}"));
@@ -32,13 +32,13 @@ pub(crate) async fn opposite_orders_do_not_deadlock(arena: Arena) {
         within(Duration::from_secs(90), "those who want the same names", task).await.unwrap();
     }
     for name in ["a", "b", "c"] {
-        arena.becomes_empty(name).await;
+        ctx.becomes_empty(name).await;
     }
 }
 
 /// What a guard of several says: each name in order, its token, and that the lock of each name is held.
-pub(crate) async fn holds_each_of_them(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn holds_each_of_them(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let guard = one.multi_lock(["c", "a", "b"]).acquire().await.unwrap();
     let tokens: Vec<_> = guard.tokens().map(|(name, token)| (name.clone(), token)).collect();
     assert_eq!(tokens.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
@@ -53,7 +53,7 @@ pub(crate) async fn holds_each_of_them(arena: Arena) {
     assert!(guard.get("d").is_none());
     drop(guard.release().await);
     for (name, _) in &tokens {
-        arena.becomes_empty(name.as_str()).await;
+        ctx.becomes_empty(name.as_str()).await;
     }
     // Each name's tokens rise from one of us to the next, whatever primitive it is.
     let after = two.lock("b").acquire().await.unwrap();
@@ -62,58 +62,58 @@ pub(crate) async fn holds_each_of_them(arena: Arena) {
 }
 
 /// All or nothing: one is held by somebody else, so none is kept; the error names that one.
-pub(crate) async fn takes_all_or_nothing(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn takes_all_or_nothing(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let taken = one.lock("b").label("the holder").acquire().await.unwrap();
     let multi = two.multi_lock(["a", "b", "c"]);
     let error = expect_kind(multi.try_acquire().await, ErrorKind::Contended);
     assert_eq!(error.name(), Some(&Name::new("b")));
     assert_eq!(error.into_contention().unwrap().label.as_deref(), Some("the holder"));
     for name in ["a", "c"] {
-        arena.becomes_empty(name).await;
+        ctx.becomes_empty(name).await;
     }
     let error = multi.acquire_timeout(Duration::from_millis(300)).await.unwrap_err();
     assert!(error.is_retryable(), "{error:?}");
     for name in ["a", "c"] {
-        arena.becomes_empty(name).await;
+        ctx.becomes_empty(name).await;
     }
     // Whoever gives up midway leaves nothing, and the one that waits for all gets them.
     let leaver = tokio::spawn(multi.acquire());
-    arena.line_is(&one, "b", 1, 1).await;
+    ctx.line_is(&one, "b", 1, 1).await;
     leaver.abort();
     for name in ["a", "c"] {
-        arena.becomes_empty(name).await;
+        ctx.becomes_empty(name).await;
     }
     let all = tokio::spawn(multi.acquire());
-    arena.line_is(&one, "b", 1, 1).await;
+    ctx.line_is(&one, "b", 1, 1).await;
     give_back(taken).await;
-    let all = arena.served("all of them", all).await;
+    let all = ctx.served("all of them", all).await;
     assert!(all.is_valid());
     drop(all);
     for name in ["a", "b", "c"] {
-        arena.becomes_empty(name).await;
+        ctx.becomes_empty(name).await;
     }
 }
 
 /// One deadline for all of them together: what the first took of it, the others do not have.
-pub(crate) async fn has_one_deadline(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn has_one_deadline(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let (first, _second) = (one.lock("a").acquire().await.unwrap(), one.lock("b").acquire().await.unwrap());
     let (start, wait) = (Moment::now(), Duration::from_millis(900));
     let bounded = tokio::spawn(two.multi_lock(["b", "a"]).acquire_timeout(wait));
-    arena.line_is(&one, "a", 1, 1).await;
+    ctx.line_is(&one, "a", 1, 1).await;
     tokio::time::sleep(wait / 2).await;
     first.release().await.unwrap();
     let error = expect_kind(bounded.await.unwrap(), ErrorKind::TimedOut);
     let took = Moment::now().since(start);
     assert!(took >= wait && took < wait + Duration::from_millis(700), "took {took:?} for {wait:?}");
     assert_eq!(error.name(), Some(&Name::new("b")));
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// Nothing, and the same twice, are refused before anything is sent.
-pub(crate) async fn refuses_none_and_twice(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn refuses_none_and_twice(ctx: TestContext) {
+    let store = ctx.store().await;
     let none: [&str; 0] = [];
     expect_kind(store.multi_lock(none).acquire().await, ErrorKind::Invalid);
     expect_kind(store.multi_lock(none).try_acquire().await, ErrorKind::Invalid);
@@ -127,24 +127,24 @@ pub(crate) async fn refuses_none_and_twice(arena: Arena) {
     let words = Options::default().ttl(Duration::ZERO);
     expect_kind(store.multi_lock(["a", "b"]).with(&words).acquire().await, ErrorKind::Invalid);
     for name in ["a", "b", "x"] {
-        arena.becomes_empty(name).await;
+        ctx.becomes_empty(name).await;
     }
 }
 
 /// Whether they are taken in one step is what the store says, and what its test says.
-pub(crate) async fn says_whether_it_is_one_step(arena: Arena) {
-    let backend = arena.backend().await;
-    let lacks = arena.harness().powers().lack(&[Need::AtomicMulti]).is_some();
+pub(crate) async fn says_whether_it_is_one_step(ctx: TestContext) {
+    let backend = ctx.backend().await;
+    let lacks = ctx.harness().capabilities().lack(&[Need::AtomicMulti]).is_some();
     assert_eq!(backend.guarantees().atomic_multi < 2, lacks, "{:?}", backend.guarantees());
     if lacks {
-        let claims = ["a", "b"].map(|name| arena.claim(name, WaitPolicy::Try));
+        let claims = ["a", "b"].map(|name| ctx.claim(name, WaitPolicy::Try));
         expect_kind(backend.claim_all(&claims).await, ErrorKind::Unsupported);
     }
 }
 
 /// One of them is lost: the whole says so at once, names it, and gives the others back.
-pub(crate) async fn is_lost_with_one_of_them(arena: Arena) {
-    let (one, operator) = (arena.store().await, arena.store().await);
+pub(crate) async fn is_lost_with_one_of_them(ctx: TestContext) {
+    let (one, operator) = (ctx.store().await, ctx.store().await);
     let words = Options::default().ttl(Duration::from_secs(20));
     let guard = one.multi_lock(["a", "b", "c"]).with(&words).acquire().await.unwrap();
     let token = guard.get("b").unwrap().fencing_token();
@@ -158,25 +158,25 @@ pub(crate) async fn is_lost_with_one_of_them(arena: Arena) {
     assert!(guard.get("a").unwrap().is_valid());
     assert_eq!(expect_kind(guard.release().await, ErrorKind::Lost).name(), Some(&Name::new("b")));
     for name in ["a", "b", "c"] {
-        arena.becomes_empty(name).await;
+        ctx.becomes_empty(name).await;
     }
 }
 
 /// `max_hold` and `run`: the body sees each hold, is dropped on loss, and all are given back.
-pub(crate) async fn ends_and_runs_as_any_lock(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn ends_and_runs_as_any_lock(ctx: TestContext) {
+    let store = ctx.store().await;
     let multi = store.multi_lock(["b", "a"]);
-    let guard = multi.clone().max_hold(arena.ttl() / 2).acquire().await.unwrap();
-    assert_eq!(within(arena.ttl() * 2, "max_hold", guard.lost()).await, Loss::MaxHold);
+    let guard = multi.clone().max_hold(ctx.ttl() / 2).acquire().await.unwrap();
+    assert_eq!(within(ctx.ttl() * 2, "max_hold", guard.lost()).await, Loss::MaxHold);
     expect_kind(guard.release().await, ErrorKind::Lost);
-    arena.becomes_empty("a").await;
-    arena.becomes_empty("b").await;
+    ctx.becomes_empty("a").await;
+    ctx.becomes_empty("b").await;
     let names = multi.run(|held| async move { held.iter().map(|held| held.name().clone()).collect::<Vec<_>>() });
     assert_eq!(names.await.unwrap(), [Name::new("a"), Name::new("b")]);
-    let lost = multi.clone().max_hold(arena.ttl() / 3).run(|_| std::future::pending::<()>());
+    let lost = multi.clone().max_hold(ctx.ttl() / 3).run(|_| std::future::pending::<()>());
     assert_eq!(expect_kind(lost.await, ErrorKind::Lost).loss(), Some(Loss::MaxHold));
-    arena.becomes_empty("a").await;
-    arena.becomes_empty("b").await;
+    ctx.becomes_empty("a").await;
+    ctx.becomes_empty("b").await;
     let cancelled = tokio::spawn(multi.run(|_| std::future::pending::<()>()));
     within(Duration::from_secs(20), "the body to hold", async {
         while store.lock("b").inspect().await.unwrap().holders.is_empty() {
@@ -185,6 +185,6 @@ pub(crate) async fn ends_and_runs_as_any_lock(arena: Arena) {
     })
     .await;
     cancelled.abort();
-    arena.becomes_empty("a").await;
-    arena.becomes_empty("b").await;
+    ctx.becomes_empty("a").await;
+    ctx.becomes_empty("b").await;
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use leasehold_core::{MAX_NAME_BYTES, Name};
 
-use crate::arena::Arena;
+use crate::context::TestContext;
 
 /// Names that would collide under a careless encoding are all held at once, and all free again.
-pub(crate) async fn do_not_interact(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn do_not_interact(ctx: TestContext) {
+    let store = ctx.store().await;
     let longest = "x".repeat(400);
     let mut odd = vec![
         "a",
@@ -71,8 +71,8 @@ pub(crate) async fn do_not_interact(arena: Arena) {
 }
 
 /// Lists are in byte order, by prefix, in pages, and decode what was encoded.
-pub(crate) async fn are_listed(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn are_listed(ctx: TestContext) {
+    let store = ctx.store().await;
     let mut names: Vec<Name> = ["l/b", "l/a", "l/ü", "l/a/x", "l/a%2Fx", "l/{z}", "m/a"].map(Name::new).to_vec();
     let mut guards = Vec::new();
     for name in &names {
@@ -96,8 +96,8 @@ pub(crate) async fn are_listed(arena: Arena) {
 }
 
 /// The same name in two namespaces is two locks.
-pub(crate) async fn nest_in_namespaces(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn nest_in_namespaces(ctx: TestContext) {
+    let store = ctx.store().await;
     let (one, two) = (store.clone().namespace("one"), store.clone().namespace("two"));
     let first = one.lock("a").acquire().await.unwrap();
     let second = two.lock("a").acquire_timeout(Duration::from_secs(5)).await.unwrap();
@@ -108,8 +108,8 @@ pub(crate) async fn nest_in_namespaces(arena: Arena) {
 }
 
 /// P8: labels, tokens and times of the holder and of those who wait, in order.
-pub(crate) async fn show_who_holds_and_waits(arena: Arena) {
-    let (one, two, three) = (arena.store().await, arena.store().await, arena.store().await);
+pub(crate) async fn show_who_holds_and_waits(ctx: TestContext) {
+    let (one, two, three) = (ctx.store().await, ctx.store().await, ctx.store().await);
     let lock = one.lock("a");
     let empty = lock.inspect().await.unwrap();
     assert!(empty.holders.is_empty() && empty.waiters.is_empty());
@@ -117,7 +117,7 @@ pub(crate) async fn show_who_holds_and_waits(arena: Arena) {
     let mut waiters = Vec::new();
     for (i, (store, label)) in [(&two, "first"), (&three, "second")].into_iter().enumerate() {
         waiters.push(tokio::spawn(store.lock("a").label(label).acquire()));
-        arena.queue_reaches(&one, "a", i + 1).await;
+        ctx.queue_reaches(&one, "a", i + 1).await;
     }
     let line = lock.inspect().await.unwrap();
     let labels: Vec<_> =
@@ -133,9 +133,9 @@ pub(crate) async fn show_who_holds_and_waits(arena: Arena) {
 
 /// Names of the greatest length that differ in their last byte only are two locks, and are listed as they are. No store's own
 /// limit of a key, a node or a row cuts them.
-pub(crate) async fn are_long(arena: Arena) {
-    let store = arena.store().await;
-    let room = MAX_NAME_BYTES - arena.full("").as_str().len();
+pub(crate) async fn are_long(ctx: TestContext) {
+    let store = ctx.store().await;
+    let room = MAX_NAME_BYTES - ctx.full("").as_str().len();
     let names = [("x", "a"), ("x", "b"), ("/", "a"), ("/", "b")].map(|(fill, end)| fill.repeat(room - 1) + end);
     let mut guards = Vec::new();
     for name in &names {

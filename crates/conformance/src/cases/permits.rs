@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_core::seam::{Claimed, Mode, WaitPolicy};
 use leasehold_core::{DistributedLock, ErrorKind, Guard, Loss, Options};
 
-use crate::arena::{Arena, expect_kind, give_back, granted, waiting, within};
+use crate::context::{TestContext, expect_kind, give_back, granted, waiting, within};
 
 const fn permits(n: u32, of: u32) -> Mode {
     Mode::Permits { n, of }
@@ -15,11 +15,11 @@ const fn permits(n: u32, of: u32) -> Mode {
 
 /// The model `AcquiredPermits` of Jepsen's tests of Hazelcast: tasks of four clients take one or two of three permits; never
 /// are more out than there are.
-pub(crate) async fn never_more_than_there_are(arena: Arena) {
+pub(crate) async fn never_more_than_there_are(ctx: TestContext) {
     let (out, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let mut tasks = Vec::new();
     for _ in 0..4 {
-        let semaphore = arena.store().await.semaphore("a", 3);
+        let semaphore = ctx.store().await.semaphore("a", 3);
         for n in [1, 2] {
             let (lock, out, most) = (semaphore.permits(n), out.clone(), most.clone());
             tasks.push(tokio::spawn(async move {
@@ -43,8 +43,8 @@ pub(crate) async fn never_more_than_there_are(arena: Arena) {
 }
 
 /// As many as there are hold at once, each with a token of its own, and one more does not.
-pub(crate) async fn are_held_together(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn are_held_together(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let (here, there) = (one.semaphore("a", 3), two.semaphore("a", 3));
     let guards = [here.acquire().await.unwrap(), there.acquire().await.unwrap(), here.try_acquire().await.unwrap()];
     assert!(guards.iter().all(Guard::is_valid));
@@ -61,80 +61,80 @@ pub(crate) async fn are_held_together(arena: Arena) {
     assert!(late.is_err_and(|e| e.is_retryable()));
     let [first, second, third] = guards;
     give_back(second).await;
-    let fourth = within(arena.ttl() * 3, "the permit that was given back", there.acquire()).await.unwrap();
+    let fourth = within(ctx.ttl() * 3, "the permit that was given back", there.acquire()).await.unwrap();
     for guard in [first, third, fourth] {
         give_back(guard).await;
     }
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
     let all = here.permits(3).acquire().await.unwrap();
     assert!(seen.iter().all(|token| *token < all.fencing_token()), "a token did not rise");
     give_back(all).await;
 }
 
 /// P6, S10: whoever asks for many is not passed by those who ask for few, although a permit is free.
-pub(crate) async fn many_are_not_passed_by_few(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn many_are_not_passed_by_few(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let (here, there) = (one.semaphore("a", 3), two.semaphore("a", 3));
     let first = here.permits(2).acquire().await.unwrap();
     let all = tokio::spawn(there.permits(3).acquire());
-    arena.line_is(&one, "a", 1, 1).await;
+    ctx.line_is(&one, "a", 1, 1).await;
     expect_kind(here.try_acquire().await, ErrorKind::Contended);
     let few = tokio::spawn(here.acquire());
-    arena.line_is(&one, "a", 1, 2).await;
+    ctx.line_is(&one, "a", 1, 2).await;
     let pair = tokio::spawn(there.permits(2).acquire());
-    arena.line_is(&one, "a", 1, 3).await;
+    ctx.line_is(&one, "a", 1, 3).await;
     give_back(first).await;
-    let all = arena.served("who asks for all", all).await;
-    arena.line_is(&one, "a", 1, 2).await;
+    let all = ctx.served("who asks for all", all).await;
+    ctx.line_is(&one, "a", 1, 2).await;
     give_back(all).await;
-    let (few, pair) = (arena.served("who asks for one", few).await, arena.served("who asks for two", pair).await);
-    arena.line_is(&one, "a", 2, 0).await;
+    let (few, pair) = (ctx.served("who asks for one", few).await, ctx.served("who asks for two", pair).await);
+    ctx.line_is(&one, "a", 2, 0).await;
     give_back(few).await;
     give_back(pair).await;
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// S10 at the seam: any of the holders may give back the permit that the first in line lacks, the newest too.
-pub(crate) async fn any_holder_may_make_room(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
+pub(crate) async fn any_holder_may_make_room(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
     for leaver in 0..3 {
-        let claims: Vec<_> = (0..3).map(|_| arena.claim_as("a", permits(1, 3), WaitPolicy::Fair)).collect();
+        let claims: Vec<_> = (0..3).map(|_| ctx.claim_as("a", permits(1, 3), WaitPolicy::Fair)).collect();
         let mut grants = Vec::new();
         for claim in &claims {
             grants.push(granted(one.claim(claim).await));
         }
-        let next = arena.claim_as("a", permits(1, 3), WaitPolicy::Fair);
+        let next = ctx.claim_as("a", permits(1, 3), WaitPolicy::Fair);
         waiting(two.claim(&next).await);
         one.release(&claims[leaver], Some(&grants[leaver].place)).await.unwrap();
         let grant = granted(two.claim(&next).await);
-        let busy = two.claim(&arena.claim_as("a", permits(1, 3), WaitPolicy::Try)).await;
+        let busy = two.claim(&ctx.claim_as("a", permits(1, 3), WaitPolicy::Try)).await;
         assert!(matches!(busy, Ok(Claimed::Busy(_))), "a fourth of 3 permits: {busy:?}");
         two.release(&next, Some(&grant.place)).await.unwrap();
         for (claim, grant) in claims.iter().zip(&grants) {
             one.release(claim, Some(&grant.place)).await.unwrap();
         }
-        arena.becomes_empty("a").await;
+        ctx.becomes_empty("a").await;
     }
 }
 
 /// A crash gives permits back: those of a dead holder are free after its lease, and a dead waiter for many is skipped.
-pub(crate) async fn come_back_from_the_dead(arena: Arena) {
-    let (dead, alive) = (arena.backend().await, arena.store().await);
+pub(crate) async fn come_back_from_the_dead(ctx: TestContext) {
+    let (dead, alive) = (ctx.backend().await, ctx.store().await);
     let semaphore = alive.semaphore("a", 3);
-    granted(dead.claim(&arena.claim_as("a", permits(2, 3), WaitPolicy::Fair)).await);
+    granted(dead.claim(&ctx.claim_as("a", permits(2, 3), WaitPolicy::Fair)).await);
     let first = semaphore.acquire().await.unwrap();
-    waiting(dead.claim(&arena.claim_as("a", permits(3, 3), WaitPolicy::Fair)).await);
+    waiting(dead.claim(&ctx.claim_as("a", permits(3, 3), WaitPolicy::Fair)).await);
     let pair = tokio::spawn(semaphore.permits(2).acquire());
-    let pair = arena.served("the permits of the dead", pair).await;
+    let pair = ctx.served("the permits of the dead", pair).await;
     assert!(first.is_valid(), "{:?}", first.check());
     give_back(pair).await;
     give_back(first).await;
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// A count of permits that differs from the line's is an error, leaves nothing and disturbs nobody.
-pub(crate) async fn of_another_count_are_refused(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn of_another_count_are_refused(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let semaphore = one.semaphore("a", 3);
     let first = semaphore.acquire().await.unwrap();
     let limit = Duration::from_secs(5);
@@ -145,24 +145,24 @@ pub(crate) async fn of_another_count_are_refused(arena: Arena) {
         expect_kind(within(limit, "the refusal", other.try_acquire()).await, ErrorKind::Invalid);
         expect_kind(within(limit, "the refusal", other.acquire_timeout(limit)).await, ErrorKind::Invalid);
     }
-    arena.line_is(&two, "a", 1, 0).await;
+    ctx.line_is(&two, "a", 1, 0).await;
     let pair = within(limit, "the rest", two.semaphore("a", 3).permits(2).acquire()).await.unwrap();
     // Also while others wait.
     let waiter = tokio::spawn(two.semaphore("a", 3).acquire());
-    arena.line_is(&one, "a", 2, 1).await;
+    ctx.line_is(&one, "a", 2, 1).await;
     expect_kind(within(limit, "the refusal", two.semaphore("a", 5).acquire()).await, ErrorKind::Invalid);
-    arena.line_is(&one, "a", 2, 1).await;
+    ctx.line_is(&one, "a", 2, 1).await;
     give_back(pair).await;
     give_back(first).await;
-    give_back(arena.served("who waited", waiter).await).await;
-    arena.becomes_empty("a").await;
+    give_back(ctx.served("who waited", waiter).await).await;
+    ctx.becomes_empty("a").await;
     // Nobody is in line: another count is as good.
     give_back(two.semaphore("a", 2).permits(2).acquire().await.unwrap()).await;
 }
 
 /// Zero permits, and more than there are, are refused at once and leave nothing; the greatest count works.
-pub(crate) async fn of_no_sense_are_refused(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn of_no_sense_are_refused(ctx: TestContext) {
+    let store = ctx.store().await;
     for lock in [
         store.semaphore("a", 0).permits(1),
         store.semaphore("a", 0).permits(0),
@@ -174,23 +174,23 @@ pub(crate) async fn of_no_sense_are_refused(arena: Arena) {
         expect_kind(lock.acquire().await, ErrorKind::Invalid);
         expect_kind(lock.try_acquire().await, ErrorKind::Invalid);
     }
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
     let all = store.semaphore("a", u32::MAX);
     let most = all.permits(u32::MAX - 1).acquire().await.unwrap();
     let one = all.acquire().await.unwrap();
     expect_kind(all.try_acquire().await, ErrorKind::Contended);
     drop((most, one));
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// An operator evicts one holder by its token: its permits alone are free, and the next gets them.
-pub(crate) async fn of_one_holder_are_evicted(arena: Arena) {
-    let (one, two, operator) = (arena.store().await, arena.store().await, arena.store().await);
+pub(crate) async fn of_one_holder_are_evicted(ctx: TestContext) {
+    let (one, two, operator) = (ctx.store().await, ctx.store().await, ctx.store().await);
     let words = Options::default().ttl(Duration::from_secs(20));
     let (here, there) = (one.semaphore("a", 2).with(&words), two.semaphore("a", 2).with(&words));
     let (first, second) = (here.acquire().await.unwrap(), there.acquire().await.unwrap());
     let waiter = tokio::spawn(there.acquire());
-    arena.line_is(&operator, "a", 2, 1).await;
+    ctx.line_is(&operator, "a", 2, 1).await;
     assert!(operator.evict("a", first.fencing_token()).await.unwrap());
     let third = within(Duration::from_secs(8), "the next", waiter).await.unwrap().unwrap();
     let loss = within(Duration::from_secs(8), "the evicted to hear of it", first.lost()).await;
@@ -204,29 +204,29 @@ pub(crate) async fn of_one_holder_are_evicted(arena: Arena) {
 }
 
 /// `max_hold`, `run`, and a refusal of what has no meaning for permits.
-pub(crate) async fn end_and_run_as_any_lock(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn end_and_run_as_any_lock(ctx: TestContext) {
+    let store = ctx.store().await;
     let pair = store.semaphore("a", 2).permits(2);
-    let guard = pair.clone().max_hold(arena.ttl() / 2).acquire().await.unwrap();
+    let guard = pair.clone().max_hold(ctx.ttl() / 2).acquire().await.unwrap();
     expect_kind(guard.downgrade().await, ErrorKind::Invalid);
-    assert_eq!(within(arena.ttl() * 2, "max_hold", guard.lost()).await, Loss::MaxHold);
+    assert_eq!(within(ctx.ttl() * 2, "max_hold", guard.lost()).await, Loss::MaxHold);
     expect_kind(guard.release().await, ErrorKind::Lost);
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
     assert!(pair.run(|held| async move { held.fencing_token() }).await.unwrap().get() > 0);
-    let lost = pair.max_hold(arena.ttl() / 3).run(|_| std::future::pending::<()>());
+    let lost = pair.max_hold(ctx.ttl() / 3).run(|_| std::future::pending::<()>());
     assert_eq!(expect_kind(lost.await, ErrorKind::Lost).loss(), Some(Loss::MaxHold));
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// S10: the count of the line is also that of those who only wait: whoever differs from it is refused although no permit is out.
-pub(crate) async fn of_another_count_than_waiters_are_refused(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    let writer = arena.claim("a", WaitPolicy::Fair);
+pub(crate) async fn of_another_count_than_waiters_are_refused(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let writer = ctx.claim("a", WaitPolicy::Fair);
     let grant = granted(one.claim(&writer).await);
-    let waiter = arena.claim_as("a", permits(1, 3), WaitPolicy::Fair);
+    let waiter = ctx.claim_as("a", permits(1, 3), WaitPolicy::Fair);
     waiting(one.claim(&waiter).await);
     for policy in [WaitPolicy::Fair, WaitPolicy::Try] {
-        let other = arena.claim_as("a", permits(1, 5), policy);
+        let other = ctx.claim_as("a", permits(1, 5), policy);
         match (policy, two.claim(&other).await) {
             (_, Err(e)) => assert_eq!(e.kind(), ErrorKind::Invalid, "{e:?}"),
             // To a try it is simply held.
@@ -238,5 +238,5 @@ pub(crate) async fn of_another_count_than_waiters_are_refused(arena: Arena) {
     one.release(&writer, Some(&grant.place)).await.unwrap();
     let grant = granted(one.claim(&waiter).await);
     one.release(&waiter, Some(&grant.place)).await.unwrap();
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use leasehold_core::Store;
 
-use crate::arena::Arena;
+use crate::context::TestContext;
 use crate::model::{Stage, play, program};
 
 /// How many programs, in how many lanes at once, of how many steps.
@@ -25,12 +25,12 @@ impl Stage for Lane {
 
 /// Random programs drawn from the case's seed, replayed on this store; the same on the memory store, on virtual time and made
 /// small when they fail, are `crates/conformance/tests/models.rs`.
-pub(crate) async fn follow_the_models(arena: Arena) {
-    let mut random = Rng::with_seed(arena.seed());
+pub(crate) async fn follow_the_models(ctx: TestContext) {
+    let mut random = Rng::with_seed(ctx.seed());
     let programs: Vec<_> = (0..PROGRAMS).map(|_| program(&mut random, STEPS)).collect();
     let mut lanes = Vec::new();
     for lane in 0..LANES {
-        let stores = vec![arena.store().await, arena.store().await, arena.store().await];
+        let stores = vec![ctx.store().await, ctx.store().await, ctx.store().await];
         let mine: Vec<_> = programs.iter().cloned().enumerate().skip(lane).step_by(LANES).collect();
         lanes.push(tokio::spawn(async move {
             for (number, program) in mine {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_core::seam::{Claimed, LeaseRef, Mode, WaitPolicy};
 use leasehold_core::{ErrorKind, Guard, Loss, RwLock};
 
-use crate::arena::{Arena, expect_kind, give_back, granted, waiting, within};
+use crate::context::{TestContext, expect_kind, give_back, granted, waiting, within};
 
 /// What readers and a writer share.
 #[derive(Default)]
@@ -45,12 +45,12 @@ impl Book {
 
 /// Tasks of four clients read and write one book; no page is lost, nobody reads while another writes,
 /// and tokens rise wherever two conflict.
-pub(crate) async fn readers_and_writers(arena: Arena) {
+pub(crate) async fn readers_and_writers(ctx: TestContext) {
     const EACH: u64 = 8;
     let book = Arc::new(Book::default());
     let mut tasks = Vec::new();
     for _ in 0..4 {
-        let lock = arena.store().await.rw_lock("book");
+        let lock = ctx.store().await.rw_lock("book");
         for writes in [true, false] {
             let (book, lock) = (book.clone(), lock.clone());
             tasks.push(tokio::spawn(async move {
@@ -75,8 +75,8 @@ pub(crate) async fn readers_and_writers(arena: Arena) {
 }
 
 /// P1, S10: readers of several clients hold at once, each with its own token; one writer excludes them all.
-pub(crate) async fn readers_share_and_a_writer_excludes(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn readers_share_and_a_writer_excludes(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let (here, there) = (one.rw_lock("a"), two.rw_lock("a"));
     let soon = Duration::from_secs(5);
     let readers = [
@@ -100,62 +100,62 @@ pub(crate) async fn readers_share_and_a_writer_excludes(arena: Arena) {
     for reader in readers {
         give_back(reader).await;
     }
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
     let writer = there.write().acquire().await.unwrap();
     assert!(tokens.iter().all(|token| *token < Some(writer.fencing_token())));
     expect_kind(here.read().try_acquire().await, ErrorKind::Contended);
     expect_kind(there.read().try_acquire().await, ErrorKind::Contended);
     expect_kind(here.write().try_acquire().await, ErrorKind::Contended);
     give_back(writer).await;
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// P6, S10: readers and writers are served in the order in which they came, all readers in front of the next writer at once:
 /// neither starves the other. Tokens rise from each to those it made wait.
-pub(crate) async fn one_line_for_readers_and_writers(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn one_line_for_readers_and_writers(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let (here, there) = (one.rw_lock("a"), two.rw_lock("a"));
     let first = here.read().acquire().await.unwrap();
     let wait = |lock: &RwLock, writes: bool| tokio::spawn(if writes { lock.write() } else { lock.read() }.acquire());
     let writer = wait(&there, true);
-    arena.line_is(&one, "a", 1, 1).await;
+    ctx.line_is(&one, "a", 1, 1).await;
     // The reader who comes now waits behind the writer, also if it only tries.
     expect_kind(there.read().try_acquire().await, ErrorKind::Contended);
     let reader = wait(&here, false);
-    arena.line_is(&one, "a", 1, 2).await;
+    ctx.line_is(&one, "a", 1, 2).await;
     let another_reader = wait(&there, false);
-    arena.line_is(&one, "a", 1, 3).await;
+    ctx.line_is(&one, "a", 1, 3).await;
     let last_writer = wait(&here, true);
-    arena.line_is(&one, "a", 1, 4).await;
+    ctx.line_is(&one, "a", 1, 4).await;
     let last_reader = wait(&there, false);
-    arena.line_is(&one, "a", 1, 5).await;
+    ctx.line_is(&one, "a", 1, 5).await;
 
     let mut last = first.fencing_token();
     give_back(first).await;
-    let writer = arena.served("the writer behind a reader", writer).await;
-    arena.line_is(&one, "a", 1, 4).await;
+    let writer = ctx.served("the writer behind a reader", writer).await;
+    ctx.line_is(&one, "a", 1, 4).await;
     assert!(writer.fencing_token() > std::mem::replace(&mut last, writer.fencing_token()));
     give_back(writer).await;
-    let reader = arena.served("the first reader behind a writer", reader).await;
-    let another_reader = arena.served("the second reader behind a writer", another_reader).await;
-    arena.line_is(&one, "a", 2, 2).await;
+    let reader = ctx.served("the first reader behind a writer", reader).await;
+    let another_reader = ctx.served("the second reader behind a writer", another_reader).await;
+    ctx.line_is(&one, "a", 2, 2).await;
     assert!(reader.fencing_token() > last && another_reader.fencing_token() > last);
     last = reader.fencing_token().max(another_reader.fencing_token());
     give_back(reader).await;
-    arena.line_is(&one, "a", 1, 2).await;
+    ctx.line_is(&one, "a", 1, 2).await;
     give_back(another_reader).await;
-    let last_writer = arena.served("the writer behind two readers", last_writer).await;
-    arena.line_is(&one, "a", 1, 1).await;
+    let last_writer = ctx.served("the writer behind two readers", last_writer).await;
+    ctx.line_is(&one, "a", 1, 1).await;
     assert!(last_writer.fencing_token() > last);
     give_back(last_writer).await;
-    give_back(arena.served("the last reader", last_reader).await).await;
-    arena.becomes_empty("a").await;
+    give_back(ctx.served("the last reader", last_reader).await).await;
+    ctx.becomes_empty("a").await;
 }
 
 /// S10 at the seam, without any notification: a claim that is asked again is in as soon as it is admitted, and not before.
-pub(crate) async fn claiming_again_follows_the_line(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    let claim = |mode, policy| arena.claim_as("a", mode, policy);
+pub(crate) async fn claiming_again_follows_the_line(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let claim = |mode, policy| ctx.claim_as("a", mode, policy);
     let (reader, writer, late) = (
         claim(Mode::Shared, WaitPolicy::Fair),
         claim(Mode::Exclusive, WaitPolicy::Fair),
@@ -177,49 +177,49 @@ pub(crate) async fn claiming_again_follows_the_line(arena: Arena) {
     let third = granted(one.claim(&late).await);
     assert!(third.token > second.token);
     one.release(&late, Some(&third.place)).await.unwrap();
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// P5: the writer who waits between two readers withdraws, and the reader behind it is in beside the other, at once.
-pub(crate) async fn a_writer_that_gives_up_lets_readers_in(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn a_writer_that_gives_up_lets_readers_in(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
     let (here, there) = (one.rw_lock("a").with(&words), two.rw_lock("a").with(&words));
     let first = here.read().acquire().await.unwrap();
     let writer = tokio::spawn(there.write().acquire());
-    arena.line_is(&one, "a", 1, 1).await;
+    ctx.line_is(&one, "a", 1, 1).await;
     let second = tokio::spawn(there.read().acquire());
-    arena.line_is(&one, "a", 1, 2).await;
+    ctx.line_is(&one, "a", 1, 2).await;
     writer.abort();
     let second = within(Duration::from_secs(8), "the reader behind a writer that left", second).await.unwrap().unwrap();
     assert!(first.is_valid() && second.is_valid());
-    arena.line_is(&one, "a", 2, 0).await;
+    ctx.line_is(&one, "a", 2, 0).await;
 }
 
 /// P5, S4: a dead writer in line, and a dead reader that holds, are skipped once their leases have run out, and the living
 /// are served although another holder lives on.
-pub(crate) async fn skips_the_dead(arena: Arena) {
-    let (dead, alive, other) = (arena.backend().await, arena.store().await, arena.store().await);
+pub(crate) async fn skips_the_dead(ctx: TestContext) {
+    let (dead, alive, other) = (ctx.backend().await, ctx.store().await, ctx.store().await);
     let first = alive.rw_lock("a").read().acquire().await.unwrap();
-    waiting(dead.claim(&arena.claim_as("a", Mode::Exclusive, WaitPolicy::Fair)).await);
+    waiting(dead.claim(&ctx.claim_as("a", Mode::Exclusive, WaitPolicy::Fair)).await);
     let reader = tokio::spawn(other.rw_lock("a").read().acquire());
-    let reader = arena.served("the reader behind a dead writer", reader).await;
+    let reader = ctx.served("the reader behind a dead writer", reader).await;
     assert!(first.is_valid(), "{:?}", first.check());
-    granted(dead.claim(&arena.claim_as("a", Mode::Shared, WaitPolicy::Fair)).await);
+    granted(dead.claim(&ctx.claim_as("a", Mode::Shared, WaitPolicy::Fair)).await);
     let writer = tokio::spawn(other.rw_lock("a").write().acquire());
-    arena.line_is(&alive, "a", 3, 1).await;
+    ctx.line_is(&alive, "a", 3, 1).await;
     give_back(first).await;
     give_back(reader).await;
-    give_back(arena.served("the writer behind a dead reader", writer).await).await;
-    arena.becomes_empty("a").await;
+    give_back(ctx.served("the writer behind a dead reader", writer).await).await;
+    ctx.becomes_empty("a").await;
 }
 
 /// S7: one renewal keeps all readers of a client, and each by itself.
-pub(crate) async fn each_reader_is_renewed(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn each_reader_is_renewed(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let readers = [one.rw_lock("a").read().acquire().await.unwrap(), one.rw_lock("a").read().acquire().await.unwrap()];
     for _ in 0..4 {
-        tokio::time::sleep(arena.ttl() / 2).await;
+        tokio::time::sleep(ctx.ttl() / 2).await;
         assert!(readers.iter().all(Guard::is_valid), "{readers:?}");
         expect_kind(two.rw_lock("a").write().try_acquire().await, ErrorKind::Contended);
     }
@@ -233,18 +233,18 @@ pub(crate) async fn each_reader_is_renewed(arena: Arena) {
     .await;
     expect_kind(two.rw_lock("a").write().try_acquire().await, ErrorKind::Contended);
     give_back(second).await;
-    give_back(arena.soon(&two, "a", arena.ttl() + Duration::from_secs(5)).await).await;
+    give_back(ctx.soon(&two, "a", ctx.ttl() + Duration::from_secs(5)).await).await;
 }
 
 /// An operator evicts one reader by its token: it alone is gone, and the writer who waits waits for the others.
-pub(crate) async fn one_reader_is_evicted(arena: Arena) {
-    let (one, two, operator) = (arena.store().await, arena.store().await, arena.store().await);
+pub(crate) async fn one_reader_is_evicted(ctx: TestContext) {
+    let (one, two, operator) = (ctx.store().await, ctx.store().await, ctx.store().await);
     let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
     let (here, there) = (one.rw_lock("a").with(&words), two.rw_lock("a").with(&words));
     let (first, second) = (here.read().acquire().await.unwrap(), here.read().acquire().await.unwrap());
     let third = there.read().acquire().await.unwrap();
     let writer = tokio::spawn(there.write().acquire());
-    arena.line_is(&operator, "a", 3, 1).await;
+    ctx.line_is(&operator, "a", 3, 1).await;
     assert!(operator.evict("a", second.fencing_token()).await.unwrap());
     assert!(!operator.evict("a", second.fencing_token()).await.unwrap(), "somebody else was evicted");
     let loss = within(Duration::from_secs(8), "the evicted to hear of it", second.lost()).await;
@@ -257,7 +257,7 @@ pub(crate) async fn one_reader_is_evicted(arena: Arena) {
     assert_eq!(left, expected, "other readers were evicted too, or the wrong one");
     assert!(first.confirm().await.is_ok() && third.confirm().await.is_ok(), "another reader was evicted");
     assert!(operator.evict("a", first.fencing_token()).await.unwrap());
-    arena.line_is(&operator, "a", 1, 1).await;
+    ctx.line_is(&operator, "a", 1, 1).await;
     assert!(operator.evict("a", third.fencing_token()).await.unwrap());
     let writer = within(Duration::from_secs(8), "the writer", writer).await.unwrap().unwrap();
     assert!(writer.fencing_token() > third.fencing_token());
@@ -265,10 +265,9 @@ pub(crate) async fn one_reader_is_evicted(arena: Arena) {
 }
 
 /// S7: one of two readers of one client is released; a renewal of both extends the other and does not bring the one back.
-pub(crate) async fn a_renewal_extends_only_who_is_there(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    let claims =
-        [arena.claim_as("a", Mode::Shared, WaitPolicy::Fair), arena.claim_as("a", Mode::Shared, WaitPolicy::Fair)];
+pub(crate) async fn a_renewal_extends_only_who_is_there(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let claims = [ctx.claim_as("a", Mode::Shared, WaitPolicy::Fair), ctx.claim_as("a", Mode::Shared, WaitPolicy::Fair)];
     let mut leases = Vec::new();
     for claim in &claims {
         let grant = granted(one.claim(claim).await);
@@ -280,22 +279,22 @@ pub(crate) async fn a_renewal_extends_only_who_is_there(arena: Arena) {
     let tokens: Vec<_> = line.holders.iter().map(|e| e.token).collect();
     assert_eq!((tokens, line.waiters.len()), (vec![leases[1].token], 0));
     one.release(&claims[1], Some(&leases[1].place)).await.unwrap();
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// `max_hold` and `run` on both sides.
-pub(crate) async fn ends_and_runs_as_any_lock(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn ends_and_runs_as_any_lock(ctx: TestContext) {
+    let store = ctx.store().await;
     let lock = store.rw_lock("a");
     for side in [lock.read(), lock.write()] {
-        let guard = side.clone().max_hold(arena.ttl() / 2).acquire().await.unwrap();
-        assert_eq!(within(arena.ttl() * 2, "max_hold", guard.lost()).await, Loss::MaxHold);
+        let guard = side.clone().max_hold(ctx.ttl() / 2).acquire().await.unwrap();
+        assert_eq!(within(ctx.ttl() * 2, "max_hold", guard.lost()).await, Loss::MaxHold);
         expect_kind(guard.release().await, ErrorKind::Lost);
-        arena.becomes_empty("a").await;
+        ctx.becomes_empty("a").await;
         let token = side.run(|held| async move { held.fencing_token() }).await.unwrap();
         assert!(token.get() > 0);
-        let lost = side.max_hold(arena.ttl() / 3).run(|_| std::future::pending::<()>());
+        let lost = side.max_hold(ctx.ttl() / 3).run(|_| std::future::pending::<()>());
         assert_eq!(expect_kind(lost.await, ErrorKind::Lost).loss(), Some(Loss::MaxHold));
-        arena.becomes_empty("a").await;
+        ctx.becomes_empty("a").await;
     }
 }

@@ -5,20 +5,20 @@ use std::time::Duration;
 use leasehold_core::seam::WaitPolicy;
 use leasehold_core::{Fencing, FencingToken, Owner};
 
-use crate::arena::{Arena, granted, waiting, within};
+use crate::context::{TestContext, granted, waiting, within};
 
-async fn next(arena: &Arena) -> FencingToken {
-    let store = arena.store().await;
-    let guard = arena.soon(&store, "a", Duration::from_secs(30)).await;
+async fn next(ctx: &TestContext) -> FencingToken {
+    let store = ctx.store().await;
+    let guard = ctx.soon(&store, "a", Duration::from_secs(30)).await;
     let token = guard.fencing_token();
     drop(guard.release().await);
     token
 }
 
 /// Across release and eviction, and with fast claims between.
-pub(crate) async fn rises_across_release_and_eviction(arena: Arena) {
-    let mut last = next(&arena).await;
-    let store = arena.store().await;
+pub(crate) async fn rises_across_release_and_eviction(ctx: TestContext) {
+    let mut last = next(&ctx).await;
+    let store = ctx.store().await;
     for round in 0..4 {
         let lock = if round % 2 == 0 { store.lock("a") } else { store.lock("a").fast() };
         let guard = lock.acquire().await.unwrap();
@@ -27,21 +27,21 @@ pub(crate) async fn rises_across_release_and_eviction(arena: Arena) {
         assert!(store.evict("a", last).await.unwrap(), "the holder is evicted by its token");
         assert!(!store.evict("a", last).await.unwrap(), "nobody holds it by that token any more");
     }
-    assert!(next(&arena).await > last);
+    assert!(next(&ctx).await > last);
 }
 
 /// Across the death of a holder.
-pub(crate) async fn rises_across_expiry(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    let (dead, heir) = (arena.claim("a", WaitPolicy::Fair), arena.claim("a", WaitPolicy::Fair));
+pub(crate) async fn rises_across_expiry(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let (dead, heir) = (ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fair));
     let first = granted(one.claim(&dead).await);
-    let limit = arena.ttl() * 2 + two.guarantees().recovery + Duration::from_secs(1);
+    let limit = ctx.ttl() * 2 + two.guarantees().recovery + Duration::from_secs(1);
     waiting(two.claim(&heir).await);
     let second = within(limit, "the lease of a dead holder to end", async {
         loop {
             match two.claim(&heir).await.unwrap() {
                 leasehold_core::seam::Claimed::Granted(grant) => return grant,
-                _ => tokio::time::sleep(arena.ttl() / 10).await,
+                _ => tokio::time::sleep(ctx.ttl() / 10).await,
             }
         }
     })
@@ -51,35 +51,35 @@ pub(crate) async fn rises_across_expiry(arena: Arena) {
 }
 
 /// Across a restart of the server that keeps its data.
-pub(crate) async fn rises_across_restart(arena: Arena) {
-    let arena = arena.private().await;
-    let before = next(&arena).await;
-    arena.harness().restart().await;
-    assert!(next(&arena).await > before);
+pub(crate) async fn rises_across_restart(ctx: TestContext) {
+    let ctx = ctx.private().await;
+    let before = next(&ctx).await;
+    ctx.harness().restart().await;
+    assert!(next(&ctx).await > before);
 }
 
 /// Across the loss of all data, for stores that promise it: a counter that restarts turns the fence upside down.
-pub(crate) async fn rises_across_data_loss(arena: Arena) {
-    let arena = arena.private().await;
-    assert_eq!(arena.store().await.guarantees().fencing, Fencing::SurvivesDataLoss);
-    let mut last = next(&arena).await;
+pub(crate) async fn rises_across_data_loss(ctx: TestContext) {
+    let ctx = ctx.private().await;
+    assert_eq!(ctx.store().await.guarantees().fencing, Fencing::SurvivesDataLoss);
+    let mut last = next(&ctx).await;
     for _ in 0..5 {
-        arena.harness().wipe().await;
-        let token = next(&arena).await;
+        ctx.harness().wipe().await;
+        let token = next(&ctx).await;
         assert!(token > last);
         last = token;
     }
 }
 
 /// Renewal, confirmation and re-entry keep the token.
-pub(crate) async fn is_equal_within_a_hold(arena: Arena) {
-    let store = arena.store().await;
+pub(crate) async fn is_equal_within_a_hold(ctx: TestContext) {
+    let store = ctx.store().await;
     let owner = Owner::new();
     let lock = store.lock("a").owner(&owner);
     let guard = lock.acquire().await.unwrap();
     let token = guard.fencing_token();
     for _ in 0..3 {
-        tokio::time::sleep(arena.ttl() / 3).await;
+        tokio::time::sleep(ctx.ttl() / 3).await;
         let _ = guard.confirm().await;
         assert_eq!(lock.acquire().await.unwrap().fencing_token(), token);
         assert_eq!(store.lock("a").inspect().await.unwrap().holders[0].token, Some(token));
@@ -89,14 +89,14 @@ pub(crate) async fn is_equal_within_a_hold(arena: Arena) {
 
 /// S3: as many tokens as a grant says are its own: the next holder's are beyond them, whether it waited or came later, and
 /// whether it takes turns too.
-pub(crate) async fn is_reserved_for_each_turn(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
+pub(crate) async fn is_reserved_for_each_turn(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
     let mut next = 0;
     for (waits, policy) in
         [(true, WaitPolicy::Fast), (false, WaitPolicy::Fast), (true, WaitPolicy::Fair), (false, WaitPolicy::Fair)]
     {
-        for claim in [arena.claim("a", policy), arena.claim("a", WaitPolicy::Fast)] {
-            let waiter = arena.claim("a", policy);
+        for claim in [ctx.claim("a", policy), ctx.claim("a", WaitPolicy::Fast)] {
+            let waiter = ctx.claim("a", policy);
             let grant = granted(one.claim(&claim).await);
             assert!(grant.token.get() >= next, "{:?} was reserved for the one before", grant.token);
             next = grant.token.get() + u64::from(grant.turns);

@@ -7,25 +7,25 @@ use std::time::Duration;
 use leasehold_core::seam::{Backend, Claim, Claimed, Grant, LeaseRef, Moment, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, Result, Store};
 
-use crate::arena::{Arena, expect_kind, granted, nap, waiting, within};
-use crate::faulty::Weather;
+use crate::context::{TestContext, expect_kind, granted, nap, waiting, within};
+use crate::faulty::Faults;
 
 /// A clean release wakes the next at once, not at the next nap.
-pub(crate) async fn is_woken_by_a_release(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn is_woken_by_a_release(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     // A lease so long that neither a nap nor a renewal can do the work of the notification.
     let words = leasehold_core::Options::default().ttl(Duration::from_secs(30));
     let guard = one.lock("a").with(&words).acquire().await.unwrap();
     let waiter = tokio::spawn(two.lock("a").with(&words).acquire());
-    arena.queue_reaches(&one, "a", 1).await;
+    ctx.queue_reaches(&one, "a", 1).await;
     guard.release().await.unwrap();
     let guard = within(Duration::from_secs(10), "the push of a release", waiter).await.unwrap().unwrap();
     guard.release().await.unwrap();
 }
 
 /// P6: fair waiters are served in the order in which their places were taken, over several clients.
-pub(crate) async fn is_in_order(arena: Arena) {
-    let stores: Vec<Store> = vec![arena.store().await, arena.store().await, arena.store().await];
+pub(crate) async fn is_in_order(ctx: TestContext) {
+    let stores: Vec<Store> = vec![ctx.store().await, ctx.store().await, ctx.store().await];
     let guard = stores[0].lock("a").acquire().await.unwrap();
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
@@ -36,7 +36,7 @@ pub(crate) async fn is_in_order(arena: Arena) {
             served.lock().unwrap().push(i);
             guard.release().await.unwrap();
         }));
-        arena.queue_reaches(&stores[0], "a", i + 1).await;
+        ctx.queue_reaches(&stores[0], "a", i + 1).await;
     }
     guard.release().await.unwrap();
     for task in tasks {
@@ -46,58 +46,58 @@ pub(crate) async fn is_in_order(arena: Arena) {
 }
 
 /// A waiter that hears no notification gets the lock within its nap, once per lease.
-pub(crate) async fn gets_it_without_a_notification(arena: Arena) {
-    let weather = Weather::default();
-    weather.deaf();
-    let (one, deaf) = (arena.store().await, arena.store_in(&weather).await);
+pub(crate) async fn gets_it_without_a_notification(ctx: TestContext) {
+    let faults = Faults::default();
+    faults.deaf();
+    let (one, deaf) = (ctx.store().await, ctx.store_with(&faults).await);
     let guard = one.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(deaf.lock("a").acquire());
-    arena.queue_reaches(&one, "a", 1).await;
+    ctx.queue_reaches(&one, "a", 1).await;
     guard.release().await.unwrap();
-    let limit = arena.ttl() + Duration::from_secs(2);
+    let limit = ctx.ttl() + Duration::from_secs(2);
     within(limit, "the nap of a deaf waiter", waiter).await.unwrap().unwrap().release().await.unwrap();
 }
 
 /// The head and a middle waiter die; the living one behind them is served once their places have run out, and nobody is
 /// granted in their stead before. (Redisson's fair lock stalls behind dead waiters: redisson#1104, redisson#2099.)
-pub(crate) async fn skips_the_dead(arena: Arena) {
-    let (holder, dead, alive) = (arena.store().await, arena.backend().await, arena.store().await);
+pub(crate) async fn skips_the_dead(ctx: TestContext) {
+    let (holder, dead, alive) = (ctx.store().await, ctx.backend().await, ctx.store().await);
     let guard = holder.lock("a").acquire().await.unwrap();
     for _ in 0..2 {
-        waiting(dead.claim(&arena.claim("a", WaitPolicy::Fair)).await);
+        waiting(dead.claim(&ctx.claim("a", WaitPolicy::Fair)).await);
     }
     let waiter = tokio::spawn(alive.lock("a").acquire());
-    arena.queue_reaches(&holder, "a", 3).await;
-    waiting(dead.claim(&arena.claim("a", WaitPolicy::Fair)).await);
+    ctx.queue_reaches(&holder, "a", 3).await;
+    waiting(dead.claim(&ctx.claim("a", WaitPolicy::Fair)).await);
     guard.release().await.unwrap();
     // Both dead ones may be granted in turn before their leases end; no longer than a lease and the store's lateness.
-    let limit = arena.ttl() * 2 + holder.guarantees().recovery * 2 + Duration::from_secs(1);
+    let limit = ctx.ttl() * 2 + holder.guarantees().recovery * 2 + Duration::from_secs(1);
     within(limit, "the living waiter behind dead ones", waiter).await.unwrap().unwrap().release().await.unwrap();
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// P5 (etcd's and Go's mutex do not re-check their own lease): a waiter's place has died while the holder lived on. When the
 /// holder leaves, the lock goes to the living one, and the dead one that comes back stands behind it.
-pub(crate) async fn a_dead_place_is_not_granted(arena: Arena) {
-    let (one, two, three) = (arena.backend().await, arena.backend().await, arena.backend().await);
+pub(crate) async fn a_dead_place_is_not_granted(ctx: TestContext) {
+    let (one, two, three) = (ctx.backend().await, ctx.backend().await, ctx.backend().await);
     let (holder, sleeper, heir) =
-        (arena.claim("a", WaitPolicy::Fair), arena.claim("a", WaitPolicy::Fair), arena.claim("a", WaitPolicy::Fair));
+        (ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fair));
     let grant = granted(one.claim(&holder).await);
     waiting(two.claim(&sleeper).await);
     // The holder keeps its own lease by claiming again and by renewing, until the sleeper's place has run out.
     let lease = LeaseRef::new(Arc::new(holder.clone()), grant.place.clone(), Some(grant.token));
-    let limit = arena.ttl() * 4 + one.guarantees().recovery * 2 + Duration::from_secs(2);
+    let limit = ctx.ttl() * 4 + one.guarantees().recovery * 2 + Duration::from_secs(2);
     within(limit, "the place of a sleeper to end", async {
-        while !one.inspect(&arena.full("a")).await.unwrap().waiters.is_empty() {
+        while !one.inspect(&ctx.full("a")).await.unwrap().waiters.is_empty() {
             granted(one.claim(&holder).await);
             one.renew(std::slice::from_ref(&lease)).await.unwrap();
-            tokio::time::sleep(arena.ttl() / 10).await;
+            tokio::time::sleep(ctx.ttl() / 10).await;
         }
     })
     .await;
     waiting(three.claim(&heir).await);
     one.release(&holder, Some(&grant.place)).await.unwrap();
-    let place = waiting(awake(&arena, &*two, &sleeper).await).place;
+    let place = waiting(awake(&ctx, &*two, &sleeper).await).place;
     let heirs = granted(three.claim(&heir).await);
     assert!(heirs.token > grant.token);
     two.release(&sleeper, Some(&place)).await.unwrap();
@@ -105,8 +105,8 @@ pub(crate) async fn a_dead_place_is_not_granted(arena: Arena) {
 }
 
 /// Claims until the store answers: a client that slept past its session needs a moment for a new one.
-async fn awake(arena: &Arena, client: &dyn Backend, claim: &Claim) -> Result<Claimed> {
-    within(arena.ttl() * 2 + Duration::from_secs(5), "a client that slept to be answered", async {
+async fn awake(ctx: &TestContext, client: &dyn Backend, claim: &Claim) -> Result<Claimed> {
+    within(ctx.ttl() * 2 + Duration::from_secs(5), "a client that slept to be answered", async {
         loop {
             match client.claim(claim).await {
                 Err(e) if e.is_retryable() => nap().await,
@@ -119,15 +119,15 @@ async fn awake(arena: &Arena, client: &dyn Backend, claim: &Claim) -> Result<Cla
 
 /// S4: what its client neither claims again nor renews ends after its lease, although the client lives on and renews another
 /// place: a release that was given up, or a waiter that nobody answers for, blocks no line.
-pub(crate) async fn outlives_what_its_client_forgot(arena: Arena) {
-    let (one, two) = (arena.backend().await, arena.backend().await);
-    let kept = Arc::new(arena.claim("kept", WaitPolicy::Fair));
+pub(crate) async fn outlives_what_its_client_forgot(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let kept = Arc::new(ctx.claim("kept", WaitPolicy::Fair));
     let grant = granted(one.claim(&kept).await);
     let kept = LeaseRef::new(kept, grant.place, Some(grant.token));
-    let (forgotten, heir) = (arena.claim("a", WaitPolicy::Fair), arena.claim("a", WaitPolicy::Fair));
+    let (forgotten, heir) = (ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fair));
     let before = Moment::now();
     let old = granted(one.claim(&forgotten).await);
-    let limit = arena.ttl() * 4 + one.guarantees().recovery * 2 + Duration::from_secs(2);
+    let limit = ctx.ttl() * 4 + one.guarantees().recovery * 2 + Duration::from_secs(2);
     let new = within(limit, "a forgotten place to end", async {
         loop {
             let renewed = one.renew(std::slice::from_ref(&kept)).await.unwrap();
@@ -135,7 +135,7 @@ pub(crate) async fn outlives_what_its_client_forgot(arena: Arena) {
             if let Claimed::Granted(grant) = two.claim(&heir).await.unwrap() {
                 return grant;
             }
-            tokio::time::sleep(arena.ttl() / 10).await;
+            tokio::time::sleep(ctx.ttl() / 10).await;
         }
     })
     .await;
@@ -143,14 +143,14 @@ pub(crate) async fn outlives_what_its_client_forgot(arena: Arena) {
     assert!(new.token > old.token);
     two.release(&heir, Some(&new.place)).await.unwrap();
     one.release(&kept.claim, Some(&kept.place)).await.unwrap();
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// A fast claim that asks in the very moment of a release does not get before a live fair place.
-pub(crate) async fn fast_never_passes_fair(arena: Arena) {
-    let (one, two, three) = (arena.backend().await, arena.backend().await, arena.backend().await);
+pub(crate) async fn fast_never_passes_fair(ctx: TestContext) {
+    let (one, two, three) = (ctx.backend().await, ctx.backend().await, ctx.backend().await);
     let (holder, fair, fast) =
-        (arena.claim("a", WaitPolicy::Fair), arena.claim("a", WaitPolicy::Fair), arena.claim("a", WaitPolicy::Fast));
+        (ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fast));
     let grant = granted(one.claim(&holder).await);
     waiting(two.claim(&fair).await);
     waiting(three.claim(&fast).await);
@@ -163,27 +163,27 @@ pub(crate) async fn fast_never_passes_fair(arena: Arena) {
 }
 
 /// P5: the holder dies without a word; the waiter gets the lock after its lease, not long after, and not before.
-pub(crate) async fn survives_a_dead_holder(arena: Arena) {
-    let (dead, alive) = (arena.backend().await, arena.store().await);
+pub(crate) async fn survives_a_dead_holder(ctx: TestContext) {
+    let (dead, alive) = (ctx.backend().await, ctx.store().await);
     let before = Moment::now();
-    let validity = granted(dead.claim(&arena.claim("a", WaitPolicy::Fair)).await).validity;
+    let validity = granted(dead.claim(&ctx.claim("a", WaitPolicy::Fair)).await).validity;
     let waiter = tokio::spawn(alive.lock("a").acquire());
-    let limit = arena.ttl() + alive.guarantees().recovery + Duration::from_secs(2);
+    let limit = ctx.ttl() + alive.guarantees().recovery + Duration::from_secs(2);
     let guard = within(limit, "a dead holder's lock", waiter).await.unwrap().unwrap();
     assert!(Moment::now() >= validity.until(before), "granted while the dead holder could still say valid");
     guard.release().await.unwrap();
 }
 
 /// A bounded wait ends in time, not before, and says who was before us.
-pub(crate) async fn ends_at_its_deadline(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn ends_at_its_deadline(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let _guard = one.lock("a").label("the holder").acquire().await.unwrap();
     let (start, wait) = (Moment::now(), Duration::from_millis(700));
     let answer = two.lock("a").acquire_timeout(wait).await;
     let took = Moment::now().since(start);
     assert!(took >= wait && took < wait + Duration::from_millis(500), "took {took:?} for {wait:?}");
     match answer {
-        // In bad weather the store's own trouble may be the honest reason.
+        // Under faults the store's own trouble may be the honest reason.
         Err(e) if e.kind() == ErrorKind::TimedOut => {
             assert_eq!(e.into_contention().unwrap().label.as_deref(), Some("the holder"));
         }
@@ -193,34 +193,34 @@ pub(crate) async fn ends_at_its_deadline(arena: Arena) {
 }
 
 /// A waiter in the middle gives up; those behind it are served as if it had never been there.
-pub(crate) async fn that_gives_up_harms_nobody(arena: Arena) {
-    let (one, two, three) = (arena.store().await, arena.store().await, arena.store().await);
+pub(crate) async fn that_gives_up_harms_nobody(ctx: TestContext) {
+    let (one, two, three) = (ctx.store().await, ctx.store().await, ctx.store().await);
     let guard = one.lock("a").acquire().await.unwrap();
     let middle = tokio::spawn(two.lock("a").acquire());
-    arena.queue_reaches(&one, "a", 1).await;
+    ctx.queue_reaches(&one, "a", 1).await;
     let last = tokio::spawn(three.lock("a").acquire());
-    arena.queue_reaches(&one, "a", 2).await;
+    ctx.queue_reaches(&one, "a", 2).await;
     middle.abort();
-    arena.queue_reaches(&one, "a", 1).await;
+    ctx.queue_reaches(&one, "a", 1).await;
     drop(guard);
-    drop(within(arena.ttl() * 3, "the waiter behind", last).await.unwrap().unwrap());
-    arena.becomes_empty("a").await;
+    drop(within(ctx.ttl() * 3, "the waiter behind", last).await.unwrap().unwrap());
+    ctx.becomes_empty("a").await;
     // And the same at the seam: a place that is given back is gone.
-    let (here, there) = (arena.backend().await, arena.backend().await);
-    let (first, second) = (arena.claim("b", WaitPolicy::Fair), arena.claim("b", WaitPolicy::Fair));
+    let (here, there) = (ctx.backend().await, ctx.backend().await);
+    let (first, second) = (ctx.claim("b", WaitPolicy::Fair), ctx.claim("b", WaitPolicy::Fair));
     let grant = granted(here.claim(&first).await);
     let place = waiting(there.claim(&second).await).place;
     there.release(&second, Some(&place)).await.unwrap();
     here.release(&first, Some(&grant.place)).await.unwrap();
-    let busy = here.claim(&arena.claim("b", WaitPolicy::Try)).await;
+    let busy = here.claim(&ctx.claim("b", WaitPolicy::Try)).await;
     assert!(matches!(busy, Ok(Claimed::Granted(_))), "{busy:?}");
     expect_kind(two.lock("b").try_acquire().await, ErrorKind::Contended);
 }
 
 /// Fast tasks of one client hand the lock to each other without the network, each turn with its own token, and a fair
 /// waiter of another client is still served in between (lock cohorting is bounded).
-pub(crate) async fn turns_do_not_starve_others(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn turns_do_not_starve_others(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let stop = Arc::new(AtomicBool::new(false));
     let last = Arc::new(Mutex::new(0));
     let mut busy = Vec::new();
@@ -236,38 +236,36 @@ pub(crate) async fn turns_do_not_starve_others(arena: Arena) {
         }));
     }
     for _ in 0..3 {
-        let guard = within(arena.ttl() * 4, "a fair waiter behind busy turns", two.lock("a").acquire()).await.unwrap();
+        let guard = within(ctx.ttl() * 4, "a fair waiter behind busy turns", two.lock("a").acquire()).await.unwrap();
         let token = guard.fencing_token().get();
         assert!(token > std::mem::replace(&mut *last.lock().unwrap(), token));
         guard.release().await.unwrap();
     }
     stop.store(true, Ordering::Relaxed);
     for task in busy {
-        within(arena.ttl() * 4, "the busy tasks to end", task).await.unwrap();
+        within(ctx.ttl() * 4, "the busy tasks to end", task).await.unwrap();
     }
-    arena.becomes_empty("a").await;
+    ctx.becomes_empty("a").await;
 }
 
 /// S4: a place lives by renewals alone, and by claiming again alone, for longer than its lease, and is still before one that
 /// was taken later.
-pub(crate) async fn keeps_its_place(arena: Arena) {
-    tokio::join!(is_kept(&arena, "by renewing", true), is_kept(&arena, "by claiming again", false));
+pub(crate) async fn keeps_its_place(ctx: TestContext) {
+    tokio::join!(is_kept(&ctx, "by renewing", true), is_kept(&ctx, "by claiming again", false));
 }
 
-async fn is_kept(arena: &Arena, name: &str, renews: bool) {
-    let (one, two, three) = (arena.backend().await, arena.backend().await, arena.backend().await);
-    let [holder, early, late] = [(); 3].map(|()| arena.claim(name, WaitPolicy::Fair));
+async fn is_kept(ctx: &TestContext, name: &str, renews: bool) {
+    let (one, two, three) = (ctx.backend().await, ctx.backend().await, ctx.backend().await);
+    let [holder, early, late] = [(); 3].map(|()| ctx.claim(name, WaitPolicy::Fair));
     let grant = granted(one.claim(&holder).await);
     let held = LeaseRef::new(Arc::new(holder.clone()), grant.place.clone(), Some(grant.token));
     // Sessions live by renewals too, of anything: each client has something else to renew.
-    let anchors = [
-        arena.claim(&format!("{name}, two"), WaitPolicy::Fair),
-        arena.claim(&format!("{name}, three"), WaitPolicy::Fair),
-    ];
+    let anchors =
+        [ctx.claim(&format!("{name}, two"), WaitPolicy::Fair), ctx.claim(&format!("{name}, three"), WaitPolicy::Fair)];
     let anchors = [anchored(&*two, &anchors[0]).await, anchored(&*three, &anchors[1]).await];
     let place = waiting(two.claim(&early).await).place;
     let early_place = LeaseRef::new(Arc::new(early.clone()), place, None);
-    let until = Moment::now() + arena.ttl() * 3 / 2 + one.guarantees().recovery;
+    let until = Moment::now() + ctx.ttl() * 3 / 2 + one.guarantees().recovery;
     while Moment::now() < until {
         for (client, kept) in [(&one, &held), (&two, &anchors[0]), (&three, &anchors[1])] {
             let answers = client.renew(std::slice::from_ref(kept)).await.unwrap();
@@ -280,10 +278,10 @@ async fn is_kept(arena: &Arena, name: &str, renews: bool) {
         } else {
             waiting(two.claim(&early).await);
         }
-        tokio::time::sleep(arena.ttl() / 10).await;
+        tokio::time::sleep(ctx.ttl() / 10).await;
     }
     one.release(&holder, Some(&grant.place)).await.unwrap();
-    let turn = comes_first(arena, (&*two, &early), (&*three, &late), name).await;
+    let turn = comes_first(ctx, (&*two, &early), (&*three, &late), name).await;
     two.release(&early, Some(&turn.place)).await.unwrap();
     three.release(&late, None).await.unwrap();
     two.release(&anchors[0].claim, Some(&anchors[0].place)).await.unwrap();
@@ -297,12 +295,12 @@ async fn anchored(client: &dyn Backend, claim: &Claim) -> LeaseRef {
 
 /// Claims for both until the first is granted; fails if the second is before. A client may hear a moment late that it is its turn.
 async fn comes_first(
-    arena: &Arena,
+    ctx: &TestContext,
     (first, early): (&dyn Backend, &Claim),
     (second, late): (&dyn Backend, &Claim),
     name: &str,
 ) -> Grant {
-    within(arena.ttl() * 4 + Duration::from_secs(10), &format!("a place that was kept {name}"), async {
+    within(ctx.ttl() * 4 + Duration::from_secs(10), &format!("a place that was kept {name}"), async {
         loop {
             if let Ok(Claimed::Granted(grant)) = first.claim(early).await {
                 return grant;
@@ -315,9 +313,9 @@ async fn comes_first(
 }
 
 /// P6, S4: the holder dies; those who wait are served in the order in which they came, as after a release.
-pub(crate) async fn is_in_order_after_a_death(arena: Arena) {
-    let (dead, one, two) = (arena.backend().await, arena.store().await, arena.store().await);
-    granted(dead.claim(&arena.claim("a", WaitPolicy::Fair)).await);
+pub(crate) async fn is_in_order_after_a_death(ctx: TestContext) {
+    let (dead, one, two) = (ctx.backend().await, ctx.store().await, ctx.store().await);
+    granted(dead.claim(&ctx.claim("a", WaitPolicy::Fair)).await);
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for i in 0..4 {
@@ -327,18 +325,18 @@ pub(crate) async fn is_in_order_after_a_death(arena: Arena) {
             served.lock().unwrap().push(i);
             guard.release().await.unwrap();
         }));
-        arena.queue_reaches(&one, "a", i + 1).await;
+        ctx.queue_reaches(&one, "a", i + 1).await;
     }
     for task in tasks {
-        within(arena.ttl() * 2 + Duration::from_secs(30), "the line behind a dead holder", task).await.unwrap();
+        within(ctx.ttl() * 2 + Duration::from_secs(30), "the line behind a dead holder", task).await.unwrap();
     }
     assert_eq!(*served.lock().unwrap(), [0, 1, 2, 3]);
 }
 
 /// P5: tasks that try in a loop, and are refused each time, leave the others of their runtime room to run. Some are refused by
 /// the store, some by a task of their own process.
-pub(crate) async fn is_not_starved_by_refused_tries(arena: Arena) {
-    let (one, two) = (arena.store().await, arena.store().await);
+pub(crate) async fn is_not_starved_by_refused_tries(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
     let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
     let holder = one.lock("a").with(&words).fast().acquire().await.unwrap();
     let stop = Stop::default();

@@ -32,7 +32,7 @@ pub trait Stage: Send + Sync {
 
     /// The nap of a judge who looks again.
     async fn nap(&self) {
-        crate::arena::nap().await;
+        crate::context::nap().await;
     }
 
     /// This client is cut off for longer than a lease, and then back.

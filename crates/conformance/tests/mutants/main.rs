@@ -13,7 +13,7 @@ mod world;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use leasehold_conformance::{CASES, Case, Dressing, judge};
+use leasehold_conformance::{CASES, Case, Variant, judge};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use defect::{Defect, SENTENCES, Sentence};
@@ -24,7 +24,7 @@ fn case(name: &str) -> &'static Case {
 }
 
 async fn verdict(case: &'static Case, defect: Option<Defect>) -> Result<(), String> {
-    judge(case, Arc::new(Harnessed(World::new(defect))), Dressing::Bare).await
+    judge(case, Arc::new(Harnessed(World::new(defect))), Variant::Bare).await
 }
 
 async fn is_caught(sentence: &Sentence) -> Result<(), Failed> {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use leasehold_conformance::{FencedResource, Harness, Need, Powers};
+use leasehold_conformance::{Capabilities, FencedResource, Harness, Need};
 use leasehold_core::seam::{Backend, Claim, Grant, Moment, Notifier, async_trait};
 use leasehold_core::{Fenced, Result};
 use leasehold_memory::Memory;
@@ -75,7 +75,7 @@ pub(crate) struct Harnessed(pub(crate) Arc<World>);
 
 #[async_trait]
 impl Harness for Harnessed {
-    fn store(&self) -> &'static str {
+    fn store_name(&self) -> &'static str {
         "broken"
     }
 
@@ -87,9 +87,9 @@ impl Harness for Harnessed {
         Duration::from_millis(600)
     }
 
-    fn powers(&self) -> Powers {
+    fn capabilities(&self) -> Capabilities {
         let able = [Need::Private, Need::Fence, Need::DeleteHolder, Need::Footprint, Need::Wipe, Need::PushedWake];
-        Powers::new(&able, "not needed to judge mistakes")
+        Capabilities::new(&able, "not needed to judge mistakes")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

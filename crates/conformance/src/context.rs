@@ -10,31 +10,31 @@ use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, WaitPolicy, Wai
 use leasehold_core::{ErrorKind, Guard, Name, Result, Store};
 use tokio::task::JoinHandle;
 
-use crate::faulty::{Faulty, Weather};
+use crate::faulty::{Faults, Faulty};
 use crate::harness::{Harness, Need};
-use crate::run::Dressing;
+use crate::run::Variant;
 
 /// One case's place.
 #[derive(Clone)]
-pub struct Arena {
+pub struct TestContext {
     harness: Arc<dyn Harness>,
-    dressing: Dressing,
+    variant: Variant,
     namespace: String,
     seed: u64,
     /// How many steps the case has made. What takes long is not stuck as long as this grows.
     steps: Arc<AtomicU64>,
 }
 
-impl fmt::Debug for Arena {
+impl fmt::Debug for TestContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Arena({:?} on {})", self.namespace, self.harness.store())
+        write!(f, "TestContext({:?} on {})", self.namespace, self.harness.store_name())
     }
 }
 
-impl Arena {
-    pub(crate) fn new(harness: Arc<dyn Harness>, dressing: Dressing, case: &str, seed: u64) -> Arena {
+impl TestContext {
+    pub(crate) fn new(harness: Arc<dyn Harness>, variant: Variant, case: &str, seed: u64) -> TestContext {
         let namespace = format!("{}suite {seed:x} {}", harness.prefix(), case.replace('/', " "));
-        Arena { harness, dressing, namespace, seed, steps: Arc::default() }
+        TestContext { harness, variant, namespace, seed, steps: Arc::default() }
     }
 
     /// The case is one step further.
@@ -47,8 +47,8 @@ impl Arena {
     }
 
     /// The same case in a world of its own.
-    pub async fn private(&self) -> Arena {
-        Arena { harness: self.harness.private().await, ..self.clone() }
+    pub async fn private(&self) -> TestContext {
+        TestContext { harness: self.harness.private().await, ..self.clone() }
     }
 
     /// The store's test.
@@ -66,7 +66,7 @@ impl Arena {
         self.harness.ttl()
     }
 
-    /// A new client's backend, without dressing: for cases that talk to the seam.
+    /// A new client's backend, as it is: for cases that talk to the seam.
     pub async fn backend(&self) -> Arc<dyn Backend> {
         self.step();
         self.harness.client().await
@@ -76,16 +76,16 @@ impl Arena {
     pub async fn store(&self) -> Store {
         self.step();
         let client = self.harness.client().await;
-        match self.dressing {
-            Dressing::Bare => self.over(client),
-            Dressing::Boxed => self.over(Arc::new(Box::new(client) as Box<dyn Backend>)),
-            Dressing::Faulty => self.over(Arc::new(Faulty::new(client, Weather::bad(), self.seed))),
+        match self.variant {
+            Variant::Bare => self.over(client),
+            Variant::Boxed => self.over(Arc::new(Box::new(client) as Box<dyn Backend>)),
+            Variant::Faulty => self.over(Arc::new(Faulty::new(client, Faults::frequent(), self.seed))),
         }
     }
 
-    /// A store over a new client in weather that the case controls.
-    pub async fn store_in(&self, weather: &Weather) -> Store {
-        self.over(Arc::new(Faulty::new(self.harness.client().await, weather.clone(), self.seed)))
+    /// A store over a new client with faults that the case controls.
+    pub async fn store_with(&self, faults: &Faults) -> Store {
+        self.over(Arc::new(Faulty::new(self.harness.client().await, faults.clone(), self.seed)))
     }
 
     /// A store over this client.
@@ -106,7 +106,7 @@ impl Arena {
 
     /// A claim of this mode. Where nothing is fair, it is fast.
     pub fn claim_as(&self, name: &str, mode: Mode, policy: WaitPolicy) -> Claim {
-        let lacks_order = self.harness.powers().lack(&[Need::Fair]).is_some();
+        let lacks_order = self.harness.capabilities().lack(&[Need::Fair]).is_some();
         let policy = if policy == WaitPolicy::Fair && lacks_order { WaitPolicy::Fast } else { policy };
         Claim::new(self.full(name), mode, policy, self.ttl(), "suite")
     }
@@ -186,7 +186,7 @@ impl Arena {
     }
 }
 
-/// Gives a guard back. In bad weather the store's word may be lost, and the release goes on in the background; the hold was
+/// Gives a guard back. Under faults the store's word may be lost, and the release goes on in the background; the hold was
 /// good to its end all the same.
 pub async fn give_back(guard: Guard) {
     if let Err(e) = guard.release().await {
