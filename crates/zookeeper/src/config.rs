@@ -1,4 +1,4 @@
-//! From a URL, or from parts, to what a client needs.
+//! Where the servers are, and how the store uses them: from a URL, or from parts.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,19 +8,22 @@ use leasehold_core::{Error, ErrorKind, Result};
 use uuid::Uuid;
 use zookeeper_client::{Acls, Client, Connector, CreateMode, CreateOptions};
 
-/// Where locks live when the URL names no path.
-const DEFAULT_ROOT: &str = "/leasehold";
-
-/// How long one request may take.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// ZooKeeper's own port.
 const DEFAULT_PORT: u16 = 2181;
 
-/// How a client finds its servers, and where on them its locks live.
+/// Where the servers are, and how the store uses them.
+///
+/// ```
+/// # use std::time::Duration;
+/// use leasehold_zookeeper::Config;
+///
+/// let config = Config::new("zk1,zk2:2281").auth("digest", b"me:secret").private().root("/prod/locks");
+/// let config = config.timeout(Duration::from_millis(500));
+/// ```
 #[derive(Clone)]
 pub struct Config {
     pub(crate) connector: Connector,
+    /// `host:port,host:port,…`
     pub(crate) servers: String,
     pub(crate) root: String,
     pub(crate) timeout: Duration,
@@ -30,35 +33,34 @@ pub struct Config {
 impl Config {
     /// Reads `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?timeout=milliseconds]`.
     ///
-    /// The path, percent-decoded, is the node under which locks live; without one it is `/leasehold`. With credentials
-    /// (scheme *digest*) all nodes are made for these credentials alone, as [`private`](Config::private) says.
+    /// The path, percent-decoded, is the [`root`](Config::root). The credentials are of the scheme *digest*, and the nodes are
+    /// [`private`](Config::private).
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] names the part that is wrong. It shows nothing of the credentials.
+    /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and shows no credential.
     pub fn from_url(url: &str) -> Result<Config> {
         let mut address = Address::parse(url, "zookeeper", DEFAULT_PORT)?;
         let timeout = address.timeout()?;
         address.done()?;
-        let mut config = Config::of(&address.hosts).timeout(timeout);
+        let hosts: Vec<String> = address.hosts.iter().map(Host::to_string).collect();
+        let mut config = Config::new(&hosts.join(",")).timeout(timeout);
         if !address.path.is_empty() {
-            config = config.root(&format!("/{}", address.path))?;
+            config = config.root(&format!("/{}", address.path));
         }
         match (&address.user, &address.password) {
             (Some(user), Some(password)) => {
-                Ok(config.auth("digest", format!("{user}:{password}").as_bytes()).private())
+                config.auth("digest", format!("{user}:{password}").as_bytes()).private().checked()
             }
             (None, Some(_)) => Err(invalid("ZooKeeper knows no password without a user")),
-            _ => Ok(config),
+            _ => config.checked(),
         }
     }
 
-    /// Takes the servers as `host:port,host:port,…`. They are talked to in plain text.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] names the server that is wrong.
-    pub fn new(servers: &str) -> Result<Config> {
-        let hosts = servers.split(',').map(|host| Host::parse(host, DEFAULT_PORT)).collect::<Result<Vec<_>>>()?;
-        Ok(Config::of(&hosts))
+    /// The servers, as `host[:port],host[:port],…`. They are talked to in plain text: TLS is not built in. The root is
+    /// `/leasehold`, and a request may take a second.
+    pub fn new(servers: &str) -> Config {
+        let (connector, servers, root) = (Client::connector(), servers.to_owned(), "/leasehold".to_owned());
+        Config { connector, servers, root, timeout: Duration::from_secs(1), private: false }
     }
 
     /// Adds credentials of a scheme, such as `digest` and `user:password`.
@@ -68,26 +70,12 @@ impl Config {
         self
     }
 
-    fn of(hosts: &[Host]) -> Config {
-        let connector = Client::connector();
-        let servers = hosts.iter().map(Host::to_string).collect::<Vec<_>>().join(",");
-        Config { connector, servers, root: DEFAULT_ROOT.to_owned(), timeout: DEFAULT_TIMEOUT, private: false }
-    }
-
-    /// The node under which locks live, such as `/prod/locks`. It is made when it is not there; and so are the nodes above it,
-    /// with the access that the node above them gives.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] for what is no absolute path of ZooKeeper, and for the root itself.
-    pub fn root(mut self, path: &str) -> Result<Config> {
-        let good = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(char::is_control);
-        let parts: Vec<&str> =
-            path.strip_prefix('/').ok_or_else(|| invalid("the path is not absolute"))?.split('/').collect();
-        if !parts.iter().all(|part| good(part)) || parts.first() == Some(&"zookeeper") {
-            return Err(invalid(format!("the path {path:?} is not one for ZooKeeper's clients")));
-        }
-        self.root = path.to_owned();
-        Ok(self)
+    /// The node under which locks live: an absolute path such as `/prod/locks`, neither `/` nor below `/zookeeper`. It is made if
+    /// it is not there; and so are the nodes above it, with the access that the node above them gives.
+    #[must_use]
+    pub fn root(mut self, path: &str) -> Config {
+        path.clone_into(&mut self.root);
+        self
     }
 
     /// Makes all nodes from the root on for the credentials of the connection alone (ACL *auth: all*), so that nobody else can
@@ -100,12 +88,24 @@ impl Config {
         self
     }
 
-    /// How long a request may take before its outcome is called unknown. One second unless said otherwise. A call, which may
-    /// need several and a new connection, takes at most twice as long.
+    /// How long a request may take before its outcome is unknown. A call, which may need several requests and a new connection,
+    /// takes at most twice as long.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Config {
         self.timeout = timeout;
         self
+    }
+
+    /// The same with a port for each server, or what was configured wrongly.
+    pub(crate) fn checked(mut self) -> Result<Config> {
+        let hosts = self.servers.split(',').map(|host| Ok(Host::parse(host, DEFAULT_PORT)?.to_string()));
+        self.servers = hosts.collect::<Result<Vec<_>>>()?.join(",");
+        let good = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(char::is_control);
+        let parts: Vec<&str> = self.root.split('/').collect();
+        match parts[..] {
+            ["", first, ..] if first != "zookeeper" && parts[1..].iter().all(|part| good(part)) => Ok(self),
+            _ => Err(invalid(format!("{:?} is no absolute path for locks in ZooKeeper", self.root))),
+        }
     }
 
     /// Each server, in an order of chance.
@@ -133,7 +133,9 @@ impl Config {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config").field("servers", &self.servers).field("root", &self.root).finish_non_exhaustive()
+        // What somebody mistook for a URL, and is not checked yet, shows no credential either.
+        let servers = self.servers.rsplit('@').next();
+        f.debug_struct("Config").field("servers", &servers).field("root", &self.root).finish_non_exhaustive()
     }
 }
 
@@ -169,7 +171,7 @@ mod tests {
             ("zookeeper://a:0", "port"),
             ("zookeeper://a/b//c", "path"),
             ("zookeeper://a/../b", "path"),
-            ("zookeeper://a/zookeeper", "path"),
+            ("zookeeper://a/zookeeper/b", "path"),
             ("zookeeper://a?ttl=1", "ttl"),
             ("zookeeper://a?timeout=soon", "timeout"),
             ("zookeeper://:s3cret@a", "user"),
@@ -184,13 +186,22 @@ mod tests {
     #[test]
     fn tls_is_refused_until_there_is_tls() {
         for tls in ["tcp+tls://a:2281", "a:2181,tcp+tls://b", "tcp://a"] {
-            assert_eq!(Config::new(tls).unwrap_err().kind(), ErrorKind::Invalid, "{tls}");
+            assert_eq!(Config::new(tls).checked().unwrap_err().kind(), ErrorKind::Invalid, "{tls}");
         }
-        assert_eq!(Config::new("a,[::1]:7").unwrap().servers, "a:2181,[::1]:7");
+        assert_eq!(Config::new("a,[::1]:7").checked().unwrap().servers, "a:2181,[::1]:7");
+    }
+
+    #[test]
+    fn a_root_is_an_absolute_path() {
+        for bad in ["", "/", "a", "a/b", "/a/", "/a/../b", "/a\u{1}"] {
+            assert!(Config::new("a").root(bad).checked().unwrap_err().to_string().contains("path"), "{bad:?}");
+        }
+        assert_eq!(Config::new("a").root("/zookeeper2").checked().unwrap().root, "/zookeeper2");
     }
 
     #[test]
     fn credentials_are_never_shown() {
+        assert!(!format!("{:?}", Config::new("me:s3cret@a,b")).contains("s3cret"));
         let config = Config::from_url("zookeeper://us%3Aer:s3cret@a/b").unwrap();
         assert!(config.private);
         assert!(!format!("{config:?} {:?}", config.connector).contains("s3cret"));

@@ -78,8 +78,11 @@ impl ZooKeeper {
     }
 
     /// Connects as the configuration says. The errors are those of [`connect`](ZooKeeper::connect).
+    ///
+    /// No client of your own can take the place of the configuration: one client of ZooKeeper is one session with one timeout, and
+    /// this store needs a session for each TTL.
     pub async fn with_config(config: Config) -> Result<ZooKeeper> {
-        let sessions = Arc::new(Sessions::new(config));
+        let sessions = Arc::new(Sessions::new(config.checked()?));
         sessions.with_ttl(DEFAULT_TTL).await?;
         Ok(ZooKeeper { sessions })
     }

@@ -169,7 +169,7 @@ async fn no_error_shows_a_secret() {
             ZooKeeper::connect(&format!("zookeeper://me:{CANARY}@127.0.0.1:1/closed")).await.unwrap_err(),
             ZooKeeper::connect(&format!("zookeeper://me:{CANARY}@{}/a//b", server.addr())).await.unwrap_err(),
             ZooKeeper::connect(&format!("zookeeper://{CANARY}@{}/b", server.addr())).await.unwrap_err(),
-            Config::new(&format!("me:{CANARY}@a")).unwrap_err(),
+            ZooKeeper::with_config(Config::new(&format!("me:{CANARY}@a"))).await.unwrap_err(),
         ];
         let lease = LeaseRef::new(held.clone().into(), grant.place.clone(), Some(grant.token));
         proxy.cut().await;
