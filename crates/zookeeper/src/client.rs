@@ -1,7 +1,7 @@
 //! What knows no lock: servers, sessions, and nodes that live as long as a session.
 //!
-//! Sessions are opened by whoever comes first, one for each TTL in use, kept alive, proven to live by writes, and closed when
-//! nobody needs them; whoever lives in one hears of that as its [`Tenant`].
+//! A session is opened when it is first needed, one for each TTL in use. Writes verify that it lives. It is closed when nothing
+//! has used it for a while. What happens to it is reported to its [`SessionHandler`].
 
 mod connection;
 mod keep_alive;
@@ -13,6 +13,6 @@ mod sessions;
 
 pub(crate) use connection::Client;
 pub(crate) use node::Node;
-pub(crate) use request::{AT_ONCE, children, exists, found, read};
-pub(crate) use session::{Session, Tenant};
+pub(crate) use request::{AT_ONCE, RETRY_INTERVAL, children, exists, found, read};
+pub(crate) use session::{Session, SessionHandler};
 pub(crate) use sessions::Sessions;

@@ -70,18 +70,18 @@ impl Config {
         self
     }
 
-    /// The node under which locks live: an absolute path such as `/prod/locks`, neither `/` nor below `/zookeeper`. It is made if
-    /// it is not there; and so are the nodes above it, with the access that the node above them gives.
+    /// The node under which locks live: an absolute path such as `/prod/locks`, neither `/` nor below `/zookeeper`. It is created if
+    /// it is not there; and so are the nodes above it, each with the access rights of the node above it.
     #[must_use]
     pub fn root(mut self, path: &str) -> Config {
         path.clone_into(&mut self.root);
         self
     }
 
-    /// Makes all nodes from the root on for the credentials of the connection alone (ACL *auth: all*), so that nobody else can
-    /// remove or even see a lock. Without it anybody who reaches ZooKeeper can, as with Curator's and kazoo's defaults. All users
-    /// of one lock need the same credentials then. What is there already keeps the access that it has: whoever reaches a root
-    /// that others made open sees the locks' names, and can make a lock's node before its first user does, and rule it.
+    /// Creates all nodes from the root on for the credentials of the connection alone (ACL *auth: all*): no other client can
+    /// remove or even see a lock. Without it every client that reaches ZooKeeper can, as with Curator's and kazoo's defaults. All
+    /// users of a lock then need the same credentials. Nodes that exist keep their access rights: under a root that is open to
+    /// others, they see the locks' names, and can create a lock's node before its first user does, and control it.
     #[must_use]
     pub fn private(mut self) -> Config {
         self.private = true;
@@ -108,32 +108,22 @@ impl Config {
         }
     }
 
-    /// Each server, in an order of chance.
+    /// Each server once, beginning with a random one.
     pub(crate) fn each_server(&self) -> impl Iterator<Item = &str> {
         let count = self.servers.split(',').count();
         let first = Uuid::new_v4().as_u128() as usize % count.max(1);
         self.servers.split(',').cycle().skip(first).take(count)
     }
 
-    /// The folder of the sessions' own nodes, to which they write their heartbeats. Nothing else may be called so.
-    pub(crate) fn sessions(&self) -> String {
-        format!("{}/.leasehold", self.root)
-    }
-
-    /// The node that others touch so that the session hears of it.
-    pub(crate) fn bell(&self, session: i64) -> String {
-        format!("{}/{session:016x}-bell", self.sessions())
-    }
-
-    /// How nodes of this kind are made.
-    pub(crate) fn make(&self, mode: CreateMode) -> CreateOptions<'static> {
+    /// How nodes of this kind are created.
+    pub(crate) fn create_options(&self, mode: CreateMode) -> CreateOptions<'static> {
         mode.with_acls(if self.private { Acls::creator_all() } else { Acls::anyone_all() })
     }
 }
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What somebody mistook for a URL, and is not checked yet, shows no credential either.
+        // A URL that was given as the servers, and is not checked yet, shows no credentials either.
         let servers = self.servers.rsplit('@').next();
         f.debug_struct("Config").field("servers", &servers).field("root", &self.root).finish_non_exhaustive()
     }
@@ -182,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Whoever asks for TLS does not get plain text.
+    /// No connection is made in plain text where TLS is asked for.
     #[test]
     fn tls_is_refused_until_there_is_tls() {
         for tls in ["tcp+tls://a:2281", "a:2181,tcp+tls://b", "tcp://a"] {

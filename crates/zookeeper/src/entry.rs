@@ -1,4 +1,4 @@
-//! One entry of a lock's line: what its node's name and data say, and how entries stand in order.
+//! One entry of a lock's queue: what its node's name and data say, and the order of entries.
 
 use std::time::{Duration, SystemTime};
 
@@ -28,23 +28,23 @@ fn decode(data: &[u8]) -> Option<(&str, &str)> {
     std::str::from_utf8(data).ok()?.strip_prefix(OURS)?.split_once('\n')
 }
 
-/// One entry of a line: a sequential child of the lock's node, ours or another tool's.
+/// One entry: a sequential child of the lock's node, ours or another tool's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Child {
     /// The node's name, without its parent's path.
     pub(crate) node: String,
-    /// The number that the server gave it, from the count of its parent's children ever made.
+    /// The number that the server gave it, from its count of all children that the parent ever had.
     sequence: i32,
-    /// As its name says it, until it is read: a downgrade is in its data alone.
+    /// As its name says it, until its data is read: a downgrade is in the data alone.
     pub(crate) mode: Mode,
 }
 
 impl Child {
-    /// `None` for a node that stands in no line: it has no sequence number at its end.
+    /// `None` for a node that is no entry: it has no sequence number at its end.
     ///
-    /// Curator orders by what follows the last `lock-`; kazoo and Curator's read-write locks put another word before the
-    /// number, which the parent counts for all of them alike.
-    pub(crate) fn parse(node: &str) -> Option<Child> {
+    /// Curator orders by what follows the last `lock-`; kazoo and Curator's read-write locks have another word before the number,
+    /// which the parent counts for all of them alike.
+    fn parse(node: &str) -> Option<Child> {
         let tail = match node.rfind("lock-") {
             Some(at) => node.get(at + "lock-".len()..)?,
             None => node.get(node.len().checked_sub(10)?..)?,
@@ -54,14 +54,14 @@ impl Child {
         Some(Child { node: node.to_owned(), sequence, mode: names::mode(node) })
     }
 
-    /// Whether its number may also be another's, made before or after it. The count stops at its greatest value: from then on
-    /// the server gives that to all, and negative ones to those that it is asked for at once.
+    /// Whether its number may also be that of an earlier or later one. The count stops at its greatest value: from then on the
+    /// server gives that to all, and negative ones to those that are created at once.
     fn is_past_counting(&self) -> bool {
         self.sequence == i32::MAX || self.sequence < 0
     }
 
-    /// Reads what its node says: the mode, and the rest for people. Only who holds alone can be downgraded, so the mode is news
-    /// at the head alone.
+    /// Reads what its node says. Only a claim that holds alone is downgraded, so another mode than the name's is possible at the
+    /// head of the queue alone.
     pub(crate) fn read(&mut self, data: &[u8], stat: &Stat) -> Participant {
         let ours = decode(data);
         if ours.is_some_and(|(mode, _)| mode == "shared") {
@@ -73,39 +73,44 @@ impl Child {
     }
 }
 
-/// The line of this lock's node.
-pub(crate) async fn line(client: &Client, parent: &str) -> Answer<Vec<Child>> {
+/// The queue of the lock with this node.
+pub(crate) async fn queue(client: &Client, parent: &str) -> Answer<Vec<Child>> {
     in_order(client, parent, &children(client, parent).await?).await
 }
 
-/// The entries among these children, in line order: that of their numbers. Where the parent's counter has come to its end the
-/// numbers say nothing any more, so the nodes are asked which transaction made them.
+/// The entries among these children, in the order of their numbers. Where the parent's count has come to its end the numbers are
+/// no order any more, so the transactions that created the nodes are read.
 pub(crate) async fn in_order(client: &Client, parent: &str, children: &[String]) -> Answer<Vec<Child>> {
-    let line = by_number(children);
-    if !line.iter().any(Child::is_past_counting) {
-        return Ok(line);
+    let queue = by_number(children);
+    if !queue.iter().any(Child::is_past_counting) {
+        return Ok(queue);
     }
-    let paths: Vec<String> = line.iter().map(|child| format!("{parent}/{}", child.node)).collect();
+    let mut queue = loaded(client, parent, queue).await?;
+    queue.sort_by_key(|(.., stat)| stat.czxid);
+    Ok(queue.into_iter().map(|(child, ..)| child).collect())
+}
+
+/// These entries with what their nodes contain, without those that were removed meanwhile.
+pub(crate) async fn loaded(client: &Client, parent: &str, queue: Vec<Child>) -> Answer<Vec<(Child, Vec<u8>, Stat)>> {
+    let paths: Vec<String> = queue.iter().map(|child| format!("{parent}/{}", child.node)).collect();
     let answers = read(client, &paths, MultiReader::add_get_data).await?;
-    let made = line.into_iter().zip(answers).filter_map(|(child, answer)| match answer {
-        MultiReadResult::Data { stat, .. } => Some((stat.czxid, child)),
-        _ => None, // it has gone meanwhile
+    let existing = queue.into_iter().zip(answers).filter_map(|(child, answer)| match answer {
+        MultiReadResult::Data { data, stat } => Some((child, data, stat)),
+        _ => None,
     });
-    let mut made: Vec<(i64, Child)> = made.collect();
-    made.sort_by_key(|(czxid, _)| *czxid);
-    Ok(made.into_iter().map(|(_, child)| child).collect())
+    Ok(existing.collect())
 }
 
 /// The entries among these children, by their numbers.
 pub(crate) fn by_number(children: &[String]) -> Vec<Child> {
-    let mut line: Vec<Child> = children.iter().filter_map(|node| Child::parse(node)).collect();
-    line.sort_by(|a, b| (a.sequence, &a.node).cmp(&(b.sequence, &b.node)));
-    line
+    let mut queue: Vec<Child> = children.iter().filter_map(|node| Child::parse(node)).collect();
+    queue.sort_by(|a, b| (a.sequence, &a.node).cmp(&(b.sequence, &b.node)));
+    queue
 }
 
 /// The modes of these entries.
-pub(crate) fn modes(line: &[Child]) -> Vec<Mode> {
-    line.iter().map(|child| child.mode).collect()
+pub(crate) fn modes(queue: &[Child]) -> Vec<Mode> {
+    queue.iter().map(|child| child.mode).collect()
 }
 
 #[cfg(test)]
@@ -131,11 +136,11 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_an_order_until_the_counter_ends() {
+    fn numbers_are_an_order_until_the_count_ends() {
         let nodes = |numbers: &[i32]| numbers.iter().map(|n| format!("_c_x-lock-{n:010}")).collect::<Vec<_>>();
-        let line = by_number(&nodes(&[8, i32::MAX - 1, 7]));
-        assert_eq!(line.iter().map(|child| child.sequence).collect::<Vec<_>>(), [7, 8, i32::MAX - 1]);
-        assert!(!line.iter().any(Child::is_past_counting));
+        let queue = by_number(&nodes(&[8, i32::MAX - 1, 7]));
+        assert_eq!(queue.iter().map(|child| child.sequence).collect::<Vec<_>>(), [7, 8, i32::MAX - 1]);
+        assert!(!queue.iter().any(Child::is_past_counting));
         for end in [i32::MAX, i32::MIN, -1] {
             assert!(by_number(&nodes(&[end]))[0].is_past_counting(), "{end}");
         }

@@ -1,4 +1,4 @@
-//! What went wrong at ZooKeeper, said in core's words.
+//! ZooKeeper's errors in core's terms.
 
 use leasehold_core::{Error, ErrorKind};
 use zookeeper_client::Error as ZkError;
@@ -6,12 +6,12 @@ use zookeeper_client::Error as ZkError;
 /// What ZooKeeper answered, or why it did not.
 pub(crate) type Answer<T> = Result<T, ZkError>;
 
-/// An error of a request that only reads: nothing was changed, whatever happened to it.
+/// The error of a request that only reads: nothing was changed.
 pub(crate) fn reading(e: ZkError) -> Error {
     of(e, ErrorKind::Unavailable)
 }
 
-/// An error of a request that writes: without an answer it may or may not have been executed.
+/// The error of a request that writes: without an answer it may or may not have been executed.
 pub(crate) fn writing(e: ZkError) -> Error {
     of(e, ErrorKind::Ambiguous)
 }
@@ -22,7 +22,7 @@ fn of(e: ZkError, unanswered: ErrorKind) -> Error {
             (ErrorKind::Denied, "ZooKeeper refuses: check the credentials, and the ACLs of the store's nodes")
         }
         ZkError::SessionExpired | ZkError::SessionMoved | ZkError::ClientClosed => {
-            (ErrorKind::Unavailable, "the session with ZooKeeper has ended; a new one will be made")
+            (ErrorKind::Unavailable, "the session with ZooKeeper has ended; a new one will be opened")
         }
         ZkError::NoHosts | ZkError::Timeout => (
             ErrorKind::Unavailable,
@@ -34,7 +34,7 @@ fn of(e: ZkError, unanswered: ErrorKind) -> Error {
         ZkError::ConnectionLoss | ZkError::Custom(_) | ZkError::UnexpectedError(_) => {
             (unanswered, "ZooKeeper has not answered, or the connection was lost before it did")
         }
-        ZkError::NoNode => (unanswered, "somebody removed the node meanwhile"),
+        ZkError::NoNode => (unanswered, "the node was removed meanwhile"),
         ZkError::NoChildrenForEphemerals => {
             (ErrorKind::Internal, "the lock's node is an ephemeral one, which is not Leasehold's: remove it")
         }

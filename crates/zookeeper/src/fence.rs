@@ -1,4 +1,4 @@
-//! The token where it is spent: a condition for a user's own ZooKeeper transactions.
+//! Fencing in ZooKeeper itself: a condition for a user's own transactions.
 
 use leasehold_core::seam::place_of_token;
 use leasehold_core::{Error, ErrorKind, Fenced, Result};
@@ -6,12 +6,12 @@ use leasehold_core::{Error, ErrorKind, Fenced, Result};
 use crate::{ZooKeeper, names};
 
 impl ZooKeeper {
-    /// A condition for a ZooKeeper transaction of your own on the same ensemble: *`by` still holds*. It is the path of the node
-    /// that is this hold: there exactly as long as the hold is, and never again. ZooKeeper checks it together with the write, so
+    /// A condition for a ZooKeeper transaction of your own on the same ensemble: *`by` still holds*. It is the path of the node of
+    /// this hold, which exists exactly as long as the hold does, and never again. ZooKeeper checks it together with the write, so
     /// a holder that was paused, evicted or cut off past its lease writes nothing, without a token in your data.
     ///
-    /// The path is absolute, for a client without a chroot, and no version of the node is meant (−1). For a `fast` lock it means
-    /// this hold of the process, whichever of its tasks has the turn; a task whose turn is over gets none.
+    /// The path is absolute, for a client without a chroot, and any version of the node will do (−1). For a `fast` lock it is that
+    /// of the process's hold, whichever task has its turn; after its own turn a task gets none.
     ///
     /// ```no_run
     /// # async fn example(zk: leasehold_zookeeper::ZooKeeper, client: zookeeper_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -21,19 +21,19 @@ impl ZooKeeper {
     /// let mut write = client.new_multi_writer();
     /// write.add_check_version(&zk.still_holds(&guard)?, -1)?;
     /// write.add_set_data("/orders/42", b"paid", None)?;
-    /// write.commit().await?; // an error, and nothing written, if it was not ours any more
+    /// write.commit().await?; // an error, and nothing is written, if the hold has ended
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, or is another client's. It asks nobody.
+    /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, or is another client's. No request is sent.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<String> {
-        let (place, made) = (by.place(), place_of_token(by.fencing_token()));
+        let (place, czxid) = (by.place(), place_of_token(by.fencing_token()));
         let ours = place.filter(|place| {
             by.is_valid()
                 && names::is_of(place.as_str(), by.full_name())
-                && self.sessions.all().iter().any(|session| session.tenant().holds(place, made))
+                && self.sessions.all().iter().any(|session| session.handler().holds(place, czxid))
         });
         ours.map(|place| place.as_str().to_owned()).ok_or_else(|| {
             Error::new(ErrorKind::Lost, "this ZooKeeper client holds nothing with this token").with_name(by.name())

@@ -1,22 +1,22 @@
-//! Looking at lines: `inspect` and `list`.
+//! Reading queues: `inspect` and `list`.
 
 use leasehold_core::{LockQueue, Name, Participant};
 use zookeeper_client::{MultiReadResult, MultiReader, Stat};
 
 use crate::claim::table::Session;
 use crate::client::{AT_ONCE, children, read};
-use crate::entry::{Child, by_number, line};
+use crate::entry::{Child, by_number, loaded, queue};
 use crate::error::Answer;
 use crate::names;
 
 /// See [`Backend::inspect`](leasehold_core::seam::Backend::inspect).
 pub(crate) async fn inspect(session: &Session, name: &Name) -> Answer<LockQueue> {
-    let seen = look(session, &names::node(session.root(), name)).await?;
-    Ok(LockQueue::in_order(seen.into_iter().map(|(child, entry, _)| (child.mode, entry))))
+    let queue = read_queue(session, &names::node(session.root(), name)).await?;
+    Ok(LockQueue::in_order(queue.into_iter().map(|(entry, child, _)| (child.mode, entry))))
 }
 
 /// See [`Backend::list`](leasehold_core::seam::Backend::list). One request for the names, and one for each 128 of those that are
-/// looked at: the node of a lock stays for about a minute after its last use.
+/// checked: the node of a lock stays for about a minute after its last use.
 pub(crate) async fn list(session: &Session, prefix: &str, after: Option<&Name>, limit: usize) -> Answer<Vec<Name>> {
     let (client, root) = (session.connected().await?, session.root());
     client.sync(root).await?;
@@ -40,17 +40,11 @@ pub(crate) async fn list(session: &Session, prefix: &str, after: Option<&Name>, 
     Ok(in_use)
 }
 
-/// A line, and what its nodes say.
-pub(crate) async fn look(session: &Session, parent: &str) -> Answer<Vec<(Child, Participant, Stat)>> {
+/// The entries of a queue, and what their nodes say.
+pub(crate) async fn read_queue(session: &Session, parent: &str) -> Answer<Vec<(Participant, Child, Stat)>> {
     let client = session.connected().await?;
     client.sync(parent).await?;
-    let line = line(&client, parent).await?;
-    let paths: Vec<String> = line.iter().map(|child| format!("{parent}/{}", child.node)).collect();
-    let answers = read(&client, &paths, MultiReader::add_get_data).await?;
-    let seen = line.into_iter().zip(answers).filter_map(|(mut child, answer)| {
-        let MultiReadResult::Data { data, stat } = answer else { return None }; // it has gone meanwhile
-        let entry = child.read(&data, &stat);
-        Some((child, entry, stat))
-    });
-    Ok(seen.collect())
+    let queue = loaded(&client, parent, queue(&client, parent).await?).await?;
+    let entry = |(mut child, data, stat): (Child, Vec<u8>, Stat)| (child.read(&data, &stat), child, stat);
+    Ok(queue.into_iter().map(entry).collect())
 }

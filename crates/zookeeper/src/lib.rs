@@ -1,32 +1,32 @@
-//! The ZooKeeper store of Leasehold: Curator's lock recipe, on sessions whose life is proven by writes.
+//! The ZooKeeper store of Leasehold: Curator's lock recipe, on sessions whose liveness is verified by writes.
 //!
-//! # Where things are
+//! # Layout
 //!
 //! Under the root node (the URL's path, or `/leasehold`) each lock is a container node, named as the lock with `/`, `%`, control
-//! characters, everything outside ASCII and a leading dot percent-encoded. Its line are the container's ephemeral sequential
+//! characters, everything outside ASCII and a leading dot percent-encoded. Its queue are the container's ephemeral sequential
 //! children, in the order of their numbers: `_c_<uuid>-lock-<number>` for an exclusive entry (a lock, or the write side of a
 //! read-write lock), `_c_<uuid>-shared-lock-<number>` for a reader, `_c_<uuid>-1of3-lock-<number>` for one of three permits. A
 //! downgrade is written into the node. ZooKeeper removes the container by itself about a minute after its last use.
 //!
 //! # With other tools
 //!
-//! Curator's `InterProcessMutex` on the same path (`/leasehold/orders%2F42` for the lock `orders/42`) stands in the same line,
-//! and so does kazoo's `Lock` with `extra_lock_patterns=["-lock-"]`: they wait for all that is ours, whatever its mode, and ours
-//! waits for them. **Either of the two, never both**: they do not see each other. Both compare the numbers as they are written, so
-//! for them this ends when ZooKeeper has counted 2³¹ − 1 entries of one lock, and gives all later ones the same number; ours
-//! then go by the transactions that made them.
+//! Curator's `InterProcessMutex` on the same path (`/leasehold/orders%2F42` for the lock `orders/42`) is in the same queue, and
+//! so is kazoo's `Lock` with `extra_lock_patterns=["-lock-"]`: they wait for all entries of ours, whatever the mode, and ours wait
+//! for theirs. **Either of the two, never both**: they do not see each other. Both compare the numbers as they are written, so for
+//! them this ends when ZooKeeper has counted 2³¹ − 1 entries of one lock, and gives all later ones the same number; ours then use
+//! the order of the transactions that created them.
 //!
-//! kazoo's `ReadLock` and `WriteLock`, told the same pattern, are kept out by all that is ours. Ours is kept out by its write
-//! locks, and its read locks share with our readers. Curator's `InterProcessReadWriteLock` only looks at nodes that are named
-//! as its own are: **it does not see ours**. No name says "locked" to it and to `InterProcessMutex` alike: each takes what follows
-//! its own word for the number.
+//! kazoo's `ReadLock` and `WriteLock`, with the same pattern, are kept out by all entries of ours. Ours are kept out by its write
+//! locks, and its read locks share with our readers. Curator's `InterProcessReadWriteLock` reads only nodes that are named as its
+//! own are: **it does not see ours**. No name is a lock to it and to `InterProcessMutex` alike: each takes what follows its own
+//! word for the number.
 //!
 //! # The recipe
 //!
-//! Burrows' sequencer and Hunt et al., *ZooKeeper: wait-free coordination for internet-scale systems* (USENIX ATC 2010), 2.4:
-//! whoever nobody before it conflicts with holds, everybody else watches what must go first: the nearest that conflicts, or, for
-//! permits, as many of the nearest as there are permits. A lock that is free costs three requests (create, list, delete), one that
-//! is waited for two more (watch, and list again), and a release wakes one waiter.
+//! Burrows' sequencer and Hunt et al., *ZooKeeper: wait-free coordination for internet-scale systems* (USENIX ATC 2010), 2.4: an
+//! entry holds if none before it conflicts with it. Every other entry watches what must end first: the nearest that conflicts,
+//! or, for permits, as many of the nearest as there are permits. A lock that is free costs three requests (create, list, delete),
+//! one that is waited for two more (watch, and list again), and a release wakes one waiter.
 
 mod claim;
 mod client;
@@ -52,13 +52,13 @@ use crate::client::Sessions;
 pub use crate::config::Config;
 use crate::error::{reading, writing};
 
-/// A client of ZooKeeper. Clones are the same client; when the last one is dropped, its sessions are closed, and whatever was
-/// held through them is free.
+/// A client of ZooKeeper. Clones are the same client. When the last one is dropped, its sessions are closed, and all that was held
+/// through them is free.
 ///
 /// Locks with the same TTL share one session, so they also share its end. Beyond eight TTLs in use, further ones are rounded up to
-/// a power of two, in seconds, and share: a server takes 60 connections of a host as it is shipped (`maxClientCnxns`). The
-/// server has the last word on how long a session lives: between two and twenty of its ticks (4 s and 40 s as it is shipped),
-/// whatever the TTL says. Leases are then as long as the session.
+/// a power of two, in seconds, and share: a server takes 60 connections of a host as it is shipped (`maxClientCnxns`). The server
+/// decides how long a session lives without being heard of: between two and twenty of its ticks (4 s and 40 s as it is shipped),
+/// whatever the TTL is. Leases are then as long as the session.
 #[derive(Clone, Debug)]
 pub struct ZooKeeper {
     sessions: Arc<Sessions<Claims>>,
@@ -71,8 +71,8 @@ impl ZooKeeper {
     /// # Errors
     /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for the URL, [`Unavailable`](leasehold_core::ErrorKind::Unavailable) within
     /// three seconds if no server can be reached, [`Unsupported`](leasehold_core::ErrorKind::Unsupported) before ZooKeeper 3.6,
-    /// [`Denied`](leasehold_core::ErrorKind::Denied) if it refuses. ZooKeeper does not check a *digest* password: with a wrong one, what fails is the
-    /// first use of a node that was made with another.
+    /// [`Denied`](leasehold_core::ErrorKind::Denied) if it refuses. ZooKeeper does not check a *digest* password: a wrong one fails
+    /// at the first use of a node that was created with another one.
     pub async fn connect(url: &str) -> Result<ZooKeeper> {
         ZooKeeper::with_config(Config::from_url(url)?).await
     }
@@ -105,7 +105,7 @@ impl Backend for ZooKeeper {
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
         match self.sessions.live(claim.ttl) {
-            Some(session) => session.limited(release::withdraw(&session, claim.id)).await.map_err(writing),
+            Some(session) => session.limited(release::release(&session, claim.id)).await.map_err(writing),
             None => Ok(()), // its session has ended, and so has its entry
         }
     }

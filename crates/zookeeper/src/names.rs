@@ -1,14 +1,24 @@
-//! How a lock's name becomes a node's and back, and how the nodes of its line are called.
+//! Names of nodes: a lock's node, the entries below it, and the sessions' own nodes.
 
 use leasehold_core::Name;
 use leasehold_core::seam::{Mode, escape, unescape};
 
-/// The node of a lock: the parent of its line.
+/// The parent of the sessions' own nodes. Keep-alives are writes to it. No lock's node has this name.
+pub(crate) fn sessions(root: &str) -> String {
+    format!("{root}/.leasehold")
+}
+
+/// The node of a session that other clients write to so that this session checks its nodes.
+pub(crate) fn notification(root: &str, session: i64) -> String {
+    format!("{}/{session:016x}-notify", sessions(root))
+}
+
+/// The node of a lock: the parent of its entries.
 pub(crate) fn node(root: &str, name: &Name) -> String {
     format!("{root}/{}", encode(name.as_str()))
 }
 
-/// Whether this is the path of an entry of this lock's line.
+/// Whether this is the path of an entry of this lock.
 pub(crate) fn is_of(entry: &str, name: &Name) -> bool {
     let parent = entry.rsplit_once('/').and_then(|(parent, _)| parent.rsplit('/').next());
     parent == Some(&encode(name.as_str()))
@@ -36,8 +46,8 @@ fn special(c: char) -> bool {
     c == '/' || c.is_control() || !c.is_ascii()
 }
 
-/// How the name of an entry goes on behind its random beginning, up to the sequence number. All modes end as Curator's and
-/// kazoo's mutexes do, so that those wait for all.
+/// The part of an entry's name between its random beginning and its sequence number. It ends as in Curator's and kazoo's mutexes
+/// in every mode, so that those wait for all.
 pub(crate) fn ending(mode: Mode) -> String {
     match mode {
         Mode::Exclusive => "lock-".to_owned(),
@@ -46,7 +56,7 @@ pub(crate) fn ending(mode: Mode) -> String {
     }
 }
 
-/// The mode of the entry of this name. Other tools' read locks are shared, whatever else there may be excludes all.
+/// The mode of the entry of this name. Other tools' read locks are shared; every other entry is exclusive.
 pub(crate) fn mode(node: &str) -> Mode {
     let kind = node.rsplit_once("-lock-").and_then(|(head, _)| head.rsplit('-').next());
     let permits = |(n, of): (&str, &str)| Some(Mode::Permits { n: n.parse().ok()?, of: of.parse().ok()? });

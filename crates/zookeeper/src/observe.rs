@@ -1,22 +1,19 @@
-//! Observing: a ring whenever the first holder of a name, or what its node says, may have changed.
+//! Subscription: a notification whenever the first holder of a name, or what its node says, may have changed.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use leasehold_core::seam::Subscription;
 use leasehold_core::{ErrorKind, Name, Result};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 use zookeeper_client::{Client, Error as ZkError, OneshotWatcher};
 
 use crate::claim::table::{Claims, Session};
-use crate::client::{Sessions, found};
-use crate::entry::{by_number, line};
+use crate::client::{RETRY_INTERVAL, Sessions, found};
+use crate::entry::{by_number, queue};
 use crate::error::{Answer, reading};
 use crate::names;
-
-/// How long to wait before trying again what has failed.
-const BREATHE: Duration = Duration::from_millis(200);
 
 /// See [`Backend::observe`](leasehold_core::seam::Backend::observe).
 pub(crate) fn observe(sessions: &Arc<Sessions<Claims>>, name: &Name) -> Subscription {
@@ -29,12 +26,12 @@ pub(crate) fn observe(sessions: &Arc<Sessions<Claims>>, name: &Name) -> Subscrip
         loop {
             match watch(&sessions, &name).await {
                 Ok(watching) => {
-                    // Whatever changed before there was a watch.
+                    // For what changed before there was a watch.
                     sessions.notifier.holder_changed(&name);
                     watching.await;
                 }
                 Err(e) if e.kind() == ErrorKind::Closed => return,
-                Err(_) => tokio::time::sleep(BREATHE).await,
+                Err(_) => sleep(RETRY_INTERVAL).await,
             }
         }
     });
@@ -50,11 +47,11 @@ async fn watch(sessions: &Sessions<Claims>, name: &Name) -> Result<impl Future<O
     session.limited(watching).await.map_err(reading)
 }
 
-/// Watches the head of the line, which holds: who comes behind it changes nothing. An empty line is watched for its first
-/// entry, and a name that has no node for that.
+/// Watches the head of the queue, which holds: later entries change nothing. An empty queue is watched for its first entry, and a
+/// name that has no node for that node.
 async fn watch_head(session: &Session, client: &Client, name: &Name) -> Answer<OneshotWatcher> {
     let parent = names::node(session.root(), name);
-    if let Some(head) = line(client, &parent).await?.first() {
+    if let Some(head) = queue(client, &parent).await?.first() {
         return Ok(client.get_and_watch_data(&format!("{parent}/{}", head.node)).await?.2);
     }
     let (changed, watcher) = match found(client.list_and_watch_children(&parent).await)? {

@@ -1,4 +1,4 @@
-//! Withdrawing claims: what `release` does, and what becomes of a claim that nobody wants any more.
+//! Withdrawing a claim: `release`, and the removal of claims that are no longer wanted.
 
 use leasehold_core::seam::ClaimId;
 use zookeeper_client::Error as ZkError;
@@ -7,25 +7,26 @@ use crate::claim::table::Session;
 use crate::client::Node;
 use crate::error::Answer;
 
-/// Removes whatever the claim has left. If that fails, or nobody waits for it, the session tries again after each heartbeat: it
-/// outlives its claims, so an entry that was forgotten would block its line.
-pub(crate) async fn withdraw(session: &Session, id: ClaimId) -> Answer<()> {
-    session.tenant().leave(id);
-    clear(session, |left| left == id).await
+/// Removes what the claim has left. If that fails or is dropped, the session retries after each keep-alive: it outlives its
+/// claims, so an entry that was forgotten would block its queue.
+pub(crate) async fn release(session: &Session, id: ClaimId) -> Answer<()> {
+    session.handler().withdraw(id);
+    remove_withdrawn(session, |withdrawn| withdrawn == id).await
 }
 
-/// Removes what those claims have left: one that resists keeps nobody from the others.
-pub(crate) async fn clear(session: &Session, whose: impl Fn(ClaimId) -> bool) -> Answer<()> {
-    let leaving: Vec<(ClaimId, Node)> = session.tenant().leaving.iter().filter(|(id, _)| whose(*id)).cloned().collect();
-    let mut cleared = Ok(());
-    for (_, entry) in leaving {
+/// Removes the entries of these claims. One that cannot be removed does not prevent the removal of the others.
+pub(crate) async fn remove_withdrawn(session: &Session, whose: impl Fn(ClaimId) -> bool) -> Answer<()> {
+    let entry = |(id, entry): &(ClaimId, Node)| whose(*id).then(|| entry.clone());
+    let entries: Vec<Node> = session.handler().withdrawn.iter().filter_map(entry).collect();
+    let mut removed = Ok(());
+    for entry in entries {
         match entry.remove(session).await {
-            // With the session all its entries are gone.
+            // With the session all its entries are removed.
             Ok(()) | Err(ZkError::SessionExpired | ZkError::ClientClosed) => {
-                session.tenant().leaving.retain(|(_, other)| other.prefix != entry.prefix);
+                session.handler().withdrawn.retain(|(_, other)| other.prefix != entry.prefix);
             }
-            Err(e) => cleared = Err(e),
+            Err(e) => removed = Err(e),
         }
     }
-    cleared
+    removed
 }

@@ -1,4 +1,4 @@
-//! Renewing: whether what was claimed is still there. Nothing in here extends anything: heartbeats do.
+//! Renewing: whether what was claimed is still there. Nothing here extends a lease: keep-alives do.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use leasehold_core::seam::{LeaseRef, Moment, Renewal};
 use leasehold_core::{Error, ErrorKind, Loss};
 use zookeeper_client::Error as ZkError;
 
-use crate::claim::table::{Claims, Kept, Session, lose};
+use crate::claim::table::{Claims, Session, Tracked, lose};
 use crate::client::Sessions;
 use crate::error::{Answer, reading};
 
@@ -17,37 +17,38 @@ use crate::error::{Answer, reading};
 pub(crate) async fn renew(sessions: &Sessions<Claims>, leases: &[LeaseRef]) -> Vec<Renewal> {
     let live = |lease: &LeaseRef| Some((lease.claim.ttl, sessions.live(lease.claim.ttl)?));
     let live: HashMap<Duration, Arc<Session>> = leases.iter().filter_map(live).collect();
-    let audited = join_all(live.iter().map(async |(ttl, session)| (*ttl, audit(session, Loss::Gone).await))).await;
-    // An audit that fails says nothing, and takes nothing from what was proven before.
-    let failed: HashMap<Duration, ZkError> = audited.into_iter().filter_map(|(ttl, e)| Some((ttl, e.err()?))).collect();
+    let verified = live.iter().map(async |(ttl, session)| (*ttl, verify_entries(session, Loss::Gone).await));
+    // A request that fails verifies nothing, and takes nothing from what was verified before.
+    let verified = join_all(verified).await.into_iter();
+    let failed: HashMap<Duration, ZkError> = verified.filter_map(|(ttl, answer)| Some((ttl, answer.err()?))).collect();
     let renewal = |lease: &LeaseRef| {
         let Some(session) = live.get(&lease.claim.ttl) else { return Renewal::Lost(Loss::Expired) };
-        let mut claims = session.tenant();
-        let Some(kept) = claims.renew(lease.claim.id, Moment::now()) else { return Renewal::Lost(Loss::Gone) };
-        match (&kept.entry.made, failed.get(&lease.claim.ttl)) {
-            (None, _) => Renewal::Unknown(Error::new(ErrorKind::Unavailable, "the claim is just being made again")),
+        let mut claims = session.handler();
+        let Some(tracked) = claims.mark_used(lease.claim.id, Moment::now()) else { return Renewal::Lost(Loss::Gone) };
+        match (&tracked.entry.created, failed.get(&lease.claim.ttl)) {
+            (None, _) => Renewal::Unknown(Error::new(ErrorKind::Unavailable, "the entry is being created again")),
             (Some((path, _)), _) if **path != *lease.place.as_str() => Renewal::Lost(Loss::Gone),
             (Some(_), Some(e)) => Renewal::Unknown(reading(e.clone())),
-            (Some(_), None) => Renewal::Renewed(kept.validity(session)),
+            (Some(_), None) => Renewal::Renewed(tracked.validity(session)),
         }
     };
     leases.iter().map(renewal).collect()
 }
 
-/// Compares the claims' nodes with the session's, and rings for those that are gone. One request for all.
+/// Compares the claims' entries with the session's nodes, and notifies those that are gone. One request for all.
 ///
-/// It is answered by one server alone, which may lag behind. But the same connection had a heartbeat answered before, and what
-/// it reads after that is no older: each node that it shows was there at some moment since that heartbeat was sent.
-pub(crate) async fn audit(session: &Session, loss: Loss) -> Answer<()> {
-    let path = |kept: &Kept| kept.entry.made.as_ref().map(|(path, _)| path.clone());
-    let known: HashSet<Arc<str>> = session.tenant().kept.values().filter_map(path).collect();
+/// One server alone answers, which may lag behind. But it answered a keep-alive on the same connection before, and what it reads
+/// after that is no older: each node in its answer existed at some moment since that keep-alive was sent.
+pub(crate) async fn verify_entries(session: &Session, loss: Loss) -> Answer<()> {
+    let path = |tracked: &Tracked| tracked.entry.created.as_ref().map(|(path, _)| path.clone());
+    let known: HashSet<Arc<str>> = session.handler().tracked.values().filter_map(path).collect();
     if known.is_empty() {
         return Ok(());
     }
-    let fresh = session.fresh();
-    let alive = session.nodes().await?;
-    lose(session, loss, |kept| path(kept).is_some_and(|path| known.contains(&path) && !alive.contains(&*path)));
-    let there = |kept: &&mut Kept| path(kept).is_some_and(|path| alive.contains(&*path));
-    session.tenant().kept.values_mut().filter(there).for_each(|kept| kept.seen(fresh));
+    let last_answered = session.last_answered();
+    let nodes = session.nodes().await?;
+    lose(session, loss, |tracked| path(tracked).is_some_and(|path| known.contains(&path) && !nodes.contains(&*path)));
+    let exists = |tracked: &&mut Tracked| path(tracked).is_some_and(|path| nodes.contains(&*path));
+    session.handler().tracked.values_mut().filter(exists).for_each(|tracked| tracked.verified(last_answered));
     Ok(())
 }

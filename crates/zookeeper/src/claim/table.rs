@@ -1,4 +1,4 @@
-//! The claims that live in one session: which have an entry, and which entries are on their way out.
+//! The claims that live in one session: which have an entry, and which entries are being removed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,93 +14,94 @@ pub(crate) type Session = client::Session<Claims>;
 
 #[derive(Default)]
 pub(crate) struct Claims {
-    pub(crate) kept: HashMap<ClaimId, Kept>,
-    /// What nobody wants any more, until ZooKeeper has said that it is gone.
-    pub(crate) leaving: Vec<(ClaimId, Node)>,
+    pub(crate) tracked: HashMap<ClaimId, Tracked>,
+    /// What is no longer wanted, until ZooKeeper has answered that it is removed.
+    pub(crate) withdrawn: Vec<(ClaimId, Node)>,
 }
 
 /// A claim of which something may be in the store.
-pub(crate) struct Kept {
-    /// Its place in line.
+pub(crate) struct Tracked {
+    /// Its place in the queue.
     pub(crate) entry: Node,
     /// When it was last claimed or renewed.
-    asked: Moment,
-    /// At some moment after this one its entry was surely there: a hold is proven by its own entry, and not by the session.
-    there: Moment,
-    /// How long it lasts if that is not done again.
+    last_used: Moment,
+    /// At some moment after this one its entry surely existed: a hold is verified by its own entry, not by the session alone.
+    verified: Moment,
+    /// How long it lasts without being claimed or renewed.
     lease: Duration,
     /// The mode and the label that were last stored.
     pub(crate) stored: (Mode, Arc<str>),
-    /// It was granted.
+    /// It is granted.
     pub(crate) held: bool,
-    /// What rings for it while it waits.
+    /// What notifies it while it waits.
     pub(crate) watches: JoinSet<()>,
 }
 
 impl Claims {
-    /// A request that may make this entry is about to be sent.
-    pub(crate) fn keep(&mut self, entry: &Node, claim: &Claim, lease: Duration, now: Moment) {
+    /// A request that may create this entry is about to be sent.
+    pub(crate) fn track(&mut self, entry: &Node, claim: &Claim, lease: Duration, now: Moment) {
         let (entry, stored, watches) = (entry.clone(), (claim.mode, claim.label.clone()), JoinSet::new());
-        self.kept.insert(claim.id, Kept { entry, asked: now, there: now, lease, stored, held: false, watches });
+        let tracked = Tracked { entry, last_used: now, verified: now, lease, stored, held: false, watches };
+        self.tracked.insert(claim.id, tracked);
     }
 
-    /// The claim is still wanted: what is known of it.
-    pub(crate) fn renew(&mut self, id: ClaimId, now: Moment) -> Option<&Kept> {
-        let kept = self.kept.get_mut(&id)?;
-        kept.asked = now;
-        Some(kept)
+    /// The claim is claimed again or renewed.
+    pub(crate) fn mark_used(&mut self, id: ClaimId, now: Moment) -> Option<&Tracked> {
+        let tracked = self.tracked.get_mut(&id)?;
+        tracked.last_used = now;
+        Some(tracked)
     }
 
     /// What is known of the claim, if it still has this entry.
-    pub(crate) fn at(&mut self, id: ClaimId, entry: &Node) -> Option<&mut Kept> {
-        self.kept.get_mut(&id).filter(|kept| kept.entry.prefix == entry.prefix)
+    pub(crate) fn with_entry(&mut self, id: ClaimId, entry: &Node) -> Option<&mut Tracked> {
+        self.tracked.get_mut(&id).filter(|tracked| tracked.entry.prefix == entry.prefix)
     }
 
-    /// Whether something is held by the node at this path, which this transaction made.
-    pub(crate) fn holds(&self, place: &Place, made: i64) -> bool {
-        let is_it = |(path, czxid): &(Arc<str>, i64)| **path == *place.as_str() && *czxid == made;
-        self.kept.values().any(|kept| kept.held && kept.entry.made.as_ref().is_some_and(is_it))
+    /// Whether a hold's node is at this path, created by this transaction.
+    pub(crate) fn holds(&self, place: &Place, czxid: i64) -> bool {
+        let is_it = |created: &(Arc<str>, i64)| *created.0 == *place.as_str() && created.1 == czxid;
+        self.tracked.values().any(|tracked| tracked.held && tracked.entry.created.as_ref().is_some_and(is_it))
     }
 
-    /// Nobody wants this claim any more.
-    pub(crate) fn leave(&mut self, id: ClaimId) {
-        self.leaving.extend(self.kept.remove(&id).map(|kept| (id, kept.entry)));
+    /// The claim is no longer wanted.
+    pub(crate) fn withdraw(&mut self, id: ClaimId) {
+        self.withdrawn.extend(self.tracked.remove(&id).map(|tracked| (id, tracked.entry)));
     }
 
-    /// Nobody wants what was not claimed again or renewed for a whole lease.
-    pub(crate) fn lapse(&mut self, now: Moment) {
-        let lapsed = self.kept.extract_if(|_, kept| kept.asked + kept.lease <= now);
-        self.leaving.extend(lapsed.map(|(id, kept)| (id, kept.entry)));
+    /// Withdraws what was not claimed or renewed for a whole lease.
+    pub(crate) fn withdraw_unused(&mut self, now: Moment) {
+        let unused = self.tracked.extract_if(|_, tracked| tracked.last_used + tracked.lease <= now);
+        self.withdrawn.extend(unused.map(|(id, tracked)| (id, tracked.entry)));
     }
 }
 
-impl Kept {
-    /// Its entry was seen by something that was asked for at `asked`, and that no server answers from an older state.
-    pub(crate) fn seen(&mut self, asked: Moment) {
-        self.there = self.there.max(asked);
+impl Tracked {
+    /// Its entry was found by a request that was sent at `asked`, and that no server answers from an older state.
+    pub(crate) fn verified(&mut self, asked: Moment) {
+        self.verified = self.verified.max(asked);
     }
 
-    /// How long it lasts, as is proven now.
+    /// How long it lasts, as is verified now.
     pub(crate) fn validity(&self, session: &Session) -> Validity {
-        session.validity(self.there)
+        session.validity(self.verified)
     }
 
-    /// What it has if it holds, as is proven now.
+    /// Its grant if it holds, as is verified now.
     pub(crate) fn grant(&self, session: &Session) -> Option<Grant> {
-        let (path, czxid) = self.entry.made.as_ref().filter(|_| self.held)?;
+        let (path, czxid) = self.entry.created.as_ref().filter(|_| self.held)?;
         Some(Grant::of_place(Place::new(path.clone()), *czxid, self.validity(session)))
     }
 }
 
-/// What all that is held has, as is proven now.
+/// The grants of all holds, as is verified now.
 pub(crate) fn grants(session: &Session) -> Vec<(ClaimId, Grant)> {
-    let grant = |(id, kept): (&ClaimId, &Kept)| Some((*id, kept.grant(session)?));
-    session.tenant().kept.iter().filter_map(grant).collect()
+    let grant = |(id, tracked): (&ClaimId, &Tracked)| Some((*id, tracked.grant(session)?));
+    session.handler().tracked.iter().filter_map(grant).collect()
 }
 
-/// These claims have nothing in the store any more. Rings for them, and says how many there were.
-pub(crate) fn lose(session: &Session, loss: Loss, which: impl Fn(&Kept) -> bool) -> usize {
-    let lost: Vec<ClaimId> = session.tenant().kept.extract_if(|_, kept| which(kept)).map(|(id, _)| id).collect();
+/// These claims have nothing in the store any more. Notifies them, and returns how many there were.
+pub(crate) fn lose(session: &Session, loss: Loss, which: impl Fn(&Tracked) -> bool) -> usize {
+    let lost = session.handler().tracked.extract_if(|_, tracked| which(tracked)).map(|(id, _)| id).collect::<Vec<_>>();
     lost.iter().for_each(|id| session.notifier.lost(*id, loss));
     lost.len()
 }
@@ -110,7 +111,7 @@ mod tests {
     use leasehold_core::seam::WaitPolicy;
 
     use super::*;
-    use crate::client::Tenant;
+    use crate::client::SessionHandler;
 
     const LEASE: Duration = Duration::from_secs(60);
 
@@ -121,7 +122,7 @@ mod tests {
     fn claimed(claims: &mut Claims, s: u64) -> (ClaimId, Node) {
         let claim = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, LEASE, "");
         let entry = Node::new("/a");
-        claims.keep(&entry, &claim, LEASE, at(s));
+        claims.track(&entry, &claim, LEASE, at(s));
         (claim.id, entry)
     }
 
@@ -131,34 +132,34 @@ mod tests {
         assert!(claims.is_idle());
         let (id, _) = claimed(&mut claims, 30);
         assert!(!claims.is_idle());
-        claims.leave(id);
+        claims.withdraw(id);
         assert!(!claims.is_idle());
-        claims.leaving.clear();
+        claims.withdrawn.clear();
         assert!(claims.is_idle());
     }
 
     #[test]
-    fn a_claim_lapses_unless_it_is_renewed() {
+    fn a_claim_that_is_not_renewed_is_withdrawn() {
         let mut claims = Claims::default();
         let (id, entry) = claimed(&mut claims, 30);
-        claims.lapse(at(89));
-        assert!(claims.renew(id, at(40)).is_some());
-        claims.lapse(at(99));
-        assert!(claims.at(id, &entry).is_some());
-        claims.lapse(at(100));
-        assert!(claims.at(id, &entry).is_none());
-        assert_eq!(claims.leaving[0].1.prefix, entry.prefix);
+        claims.withdraw_unused(at(89));
+        assert!(claims.mark_used(id, at(40)).is_some());
+        claims.withdraw_unused(at(99));
+        assert!(claims.with_entry(id, &entry).is_some());
+        claims.withdraw_unused(at(100));
+        assert!(claims.with_entry(id, &entry).is_none());
+        assert_eq!(claims.withdrawn[0].1.prefix, entry.prefix);
     }
 
     #[test]
     fn a_claim_that_comes_back_has_another_entry() {
         let mut claims = Claims::default();
         let (id, first) = claimed(&mut claims, 30);
-        claims.leave(id);
+        claims.withdraw(id);
         let second = Node::new("/a");
         let mut again = Claim::new("a", Mode::Shared, WaitPolicy::Fair, LEASE, "");
         again.id = id;
-        claims.keep(&second, &again, LEASE, at(31));
-        assert!(claims.at(id, &first).is_none() && claims.at(id, &second).is_some());
+        claims.track(&second, &again, LEASE, at(31));
+        assert!(claims.with_entry(id, &first).is_none() && claims.with_entry(id, &second).is_some());
     }
 }

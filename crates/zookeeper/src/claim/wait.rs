@@ -1,5 +1,5 @@
-//! Who keeps a claim from its turn, and watches on what must change first. A ring is only a hint: whoever hears it claims again,
-//! and reads the line.
+//! What keeps a claim waiting, and the watches on what must change first. A notification is only a hint: the waiter claims again,
+//! and reads the queue.
 
 use futures_util::future::join_all;
 use leasehold_core::Contention;
@@ -8,14 +8,14 @@ use zookeeper_client::OneshotWatcher;
 
 use crate::claim::Attempt;
 use crate::client::{Node, found};
-use crate::entry::{Child, in_order, line, modes};
+use crate::entry::{Child, in_order, modes, queue};
 use crate::error::Answer;
 
-/// More permits than that are not watched one by one. The first that does not get one watches the children, and whoever is
-/// behind it watches the one before, which writes to its own node once it holds. So a release still wakes one waiter only.
+/// More permits than that are not watched one by one. The first waiter watches the children, and each later one watches its
+/// predecessor, which writes to its own node once it holds. So a release still wakes one waiter only.
 const MANY: usize = 8;
 
-/// What stands for all children among the nodes that are watched.
+/// Stands for all children among the nodes to watch.
 const CHILDREN: &str = "";
 
 /// Whether those behind an entry of this mode wait for it to write to its own node.
@@ -24,31 +24,31 @@ pub(crate) fn is_awaited(mode: Mode) -> bool {
 }
 
 impl Attempt<'_> {
-    /// Who keeps a claim of this mode out of this line; `None`: nobody does.
-    pub(crate) async fn busy(&self, mut line: Vec<Child>, mode: Mode) -> Answer<Option<Contention>> {
-        while admit(&modes(&line), mode) != Admission::In {
-            if let Some((data, stat)) = found(self.client.get_data(&self.path(&line[0].node)).await)? {
-                let holder = line[0].read(&data, &stat);
-                let modes = modes(&line);
-                let who = Contention::from(&holder).waiters(line.len() - holding(&modes));
+    /// Who holds, if this queue keeps a claim of this mode out.
+    pub(crate) async fn contention(&self, mut queue: Vec<Child>, mode: Mode) -> Answer<Option<Contention>> {
+        while admit(&modes(&queue), mode) != Admission::In {
+            if let Some((data, stat)) = found(self.client.get_data(&self.path(&queue[0].node)).await)? {
+                let holder = queue[0].read(&data, &stat);
+                let modes = modes(&queue);
+                let who = Contention::from(&holder).waiters(queue.len() - holding(&modes));
                 return Ok((admit(&modes, mode) != Admission::In).then_some(who));
             }
-            line.remove(0);
+            queue.remove(0);
         }
         Ok(None)
     }
 
-    /// Whether something `before` it keeps this entry from its turn. `None`: it is in. Otherwise that is watched, and who holds
-    /// is said if it was read on the way.
+    /// `None` if this entry holds. Otherwise what `before` it keeps it waiting is watched; the answer has the holder if it was read
+    /// for that.
     ///
-    /// Nothing can get in before an entry that is in line, so what stood before it when the line was read only gets shorter.
+    /// Nothing gets in before an entry, so what was before it when the queue was read only gets shorter.
     pub(crate) async fn wait(
         &self,
         entry: &Node,
         mut before: Vec<Child>,
         mode: Mode,
     ) -> Answer<Option<Option<Contention>>> {
-        let before_it = |line: Vec<Child>| line.into_iter().take_while(|child| !entry.is(&child.node)).collect();
+        let before_it = |queue: Vec<Child>| queue.into_iter().take_while(|child| !entry.is(&child.node)).collect();
         let mut holder = None;
         while let Some(nodes) = obstacles(&before, mode) {
             let mut watchers = Vec::new();
@@ -57,7 +57,7 @@ impl Attempt<'_> {
                 before = before_it(in_order(&self.client, &self.parent, &children).await?);
                 watchers.push(watcher);
             } else {
-                // By getData: on a node that is gone it leaves no watch behind.
+                // By getData: it leaves no watch behind if the node is gone.
                 let watch = async |node: &String| self.client.get_and_watch_data(&self.path(node)).await;
                 for (node, answer) in nodes.iter().zip(join_all(nodes.iter().map(watch)).await) {
                     let Some((data, stat, watcher)) = found(answer)? else {
@@ -71,34 +71,34 @@ impl Attempt<'_> {
                 }
                 if is_awaited(mode) {
                     // It may have written before it was watched.
-                    before = before_it(line(&self.client, &self.parent).await?);
+                    before = before_it(queue(&self.client, &self.parent).await?);
                 }
             }
             if obstacles(&before, mode).as_ref() == Some(&nodes) {
-                self.ring_for(entry, watchers);
+                self.notify_by(entry, watchers);
                 return Ok(Some(holder));
             }
         }
         Ok(None)
     }
 
-    /// Lets these watchers ring for this entry, instead of those before.
-    fn ring_for(&self, entry: &Node, watchers: Vec<OneshotWatcher>) {
+    /// Lets these watchers notify the waiter, instead of earlier ones.
+    fn notify_by(&self, entry: &Node, watchers: Vec<OneshotWatcher>) {
         let (session, id) = (self.session, self.claim.id);
-        let rings = watchers.into_iter().map(|watcher| {
+        let watches = watchers.into_iter().map(|watcher| {
             let (notifier, watching) = (session.notifier.clone(), self.client.watch(watcher));
             async move {
                 watching.await;
                 notifier.claim_again(id);
             }
         });
-        if let Some(kept) = session.tenant().at(id, entry) {
-            kept.watches = rings.collect();
+        if let Some(tracked) = session.handler().with_entry(id, entry) {
+            tracked.watches = watches.collect();
         }
     }
 }
 
-/// What must change before it can be the turn of an entry behind these; `None` if it is its turn.
+/// The nodes of which one must change before an entry behind these can hold; `None` if it holds.
 fn obstacles(before: &[Child], mode: Mode) -> Option<Vec<String>> {
     let modes = modes(before);
     let Admission::Watch(nearest) = admit(&modes, mode) else { return None };

@@ -1,6 +1,6 @@
-//! One connection of a session. The client crate connects anew by itself, is told another timeout by another server, and keeps
-//! that to itself. So a client of it serves for one connection alone: for the next one there is another client of the same
-//! session, which says what was agreed to.
+//! One connection of a session. The client crate reconnects by itself, may agree to another timeout with another server, and
+//! does not report it. So a client of that crate serves for one connection here. The next connection is another client of the
+//! same session, which reports the timeout that was negotiated.
 
 use std::future::{Future, poll_fn};
 use std::ops::Deref;
@@ -12,59 +12,57 @@ use futures_util::FutureExt;
 use leasehold_core::seam::locked;
 use spawns_core::{Spawn, Task};
 use tokio::sync::watch;
-use zookeeper_client::{Client as OfCrate, Connector, Error as ZkError, OneshotWatcher};
+use zookeeper_client::{Client as OfCrate, Connector, Error as ZkError, OneshotWatcher, StateWatcher};
 
 use crate::error::Answer;
 
 /// A client of the crate, for as long as its first connection lasts.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Client {
     client: OfCrate,
-    wire: Weak<Wire>,
-    over: Over,
+    driver: Weak<Driver>,
+    closed: Closed,
 }
 
-/// Says when a connection is over. It does not keep the connection.
-pub(crate) type Over = watch::Receiver<bool>;
+/// Becomes true when a connection is closed. It does not keep the connection open.
+pub(crate) type Closed = watch::Receiver<bool>;
 
-/// The crate's own task. Whoever waits for one of its watchers keeps it: a watcher that is left alone panics.
-struct Wire(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+/// The crate's own task, which it spawns here. A watcher of the crate panics if that task is dropped, so each wait for one keeps it.
+#[derive(Default)]
+struct Driver(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
 
 impl Client {
-    /// Connects, and keeps the connection until it is lost, or nobody has this client any more, which closes the session.
+    /// Connects, and keeps the connection until it is lost, or until no clone of this client is left, which closes the session.
     pub(crate) async fn connect(connector: Connector, servers: &str) -> Answer<Client> {
-        let (spawned, mut connecting) = (Spawned::default(), pin!(connector.connect(servers)));
+        let (driver, mut connecting) = (Arc::new(Driver::default()), pin!(connector.connect(servers)));
         let client = poll_fn(|cx| {
-            let _scope = spawns_core::enter(&spawned);
+            let _scope = spawns_core::enter(&*driver);
             connecting.as_mut().poll(cx)
         });
-        let client = client.await?;
-        let task = locked(&spawned.0).take().map(|task| Box::into_pin(task.future)).ok_or(ZkError::ClientClosed)?;
-        let (wire, (ends, over)) = (Arc::new(Wire(Mutex::new(Some(task)))), watch::channel(false));
-        let client = Client { client, wire: Arc::downgrade(&wire), over };
-        tokio::spawn(wire.serve(client.client.state_watcher(), Ends(ends)));
+        let (client, (close, closed)) = (client.await?, watch::channel(false));
+        if locked(&driver.0).is_none() {
+            return Err(ZkError::ClientClosed);
+        }
+        let client = Client { client, driver: Arc::downgrade(&driver), closed };
+        tokio::spawn(driver.run(client.client.state_watcher(), CloseOnDrop(close)));
         Ok(client)
     }
 
-    /// Resolves when the watcher was told something, or will never be.
+    /// Resolves when the watcher is triggered, or can no longer be.
     pub(crate) fn watch(&self, watcher: OneshotWatcher) -> impl Future<Output = ()> + Send + use<> {
-        let (wire, mut over) = (self.wire.upgrade(), self.over.clone());
+        let (driver, mut closed) = (self.driver.upgrade(), self.closed.clone());
         async move {
-            let Some(_wire) = wire else { return };
+            let Some(_driver) = driver else { return };
             tokio::select! {
                 biased;
-                _ = over.wait_for(|over| *over) => {}
+                _ = closed.wait_for(|closed| *closed) => {}
                 _ = watcher.changed() => {}
             }
         }
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        *self.over.borrow()
-    }
-
-    pub(crate) fn over(&self) -> Over {
-        self.over.clone()
+    pub(crate) fn closed(&self) -> Closed {
+        self.closed.clone()
     }
 }
 
@@ -76,44 +74,34 @@ impl Deref for Client {
     }
 }
 
-impl Wire {
-    /// Runs the crate's task until its connection is lost: then it is not run any more, so that it makes no other one.
-    async fn serve(self: Arc<Wire>, mut states: zookeeper_client::StateWatcher, ends: Ends) {
+impl Spawn for Driver {
+    fn spawn(&self, task: Task) {
+        *locked(&self.0) = Some(Box::into_pin(task.future));
+    }
+}
+
+impl Driver {
+    /// Runs the crate's task until its connection is lost, and no longer: it would make another connection.
+    async fn run(self: Arc<Driver>, mut states: StateWatcher, close: CloseOnDrop) {
         poll_fn(|cx| {
             let mut task = locked(&self.0);
             let done = task.as_mut().is_none_or(|task| task.as_mut().poll(cx).is_ready());
             if done {
                 *task = None;
             }
-            // Any change: it may be the second since then.
+            // Any change of state: it may be the second one since then.
             if done || states.changed().now_or_never().is_some() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        drop(ends);
+        drop(close);
     }
 }
 
-/// Says that the connection is over, also when the runtime ends that served it.
-struct Ends(watch::Sender<bool>);
+/// Reports that the connection is closed, also when the runtime that ran its task ends.
+struct CloseOnDrop(watch::Sender<bool>);
 
-impl Drop for Ends {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.send_replace(true);
-    }
-}
-
-/// Takes what is spawned instead of running it.
-#[derive(Default)]
-struct Spawned(Mutex<Option<Task>>);
-
-impl Spawn for Spawned {
-    fn spawn(&self, task: Task) {
-        *locked(&self.0) = Some(task);
-    }
-}
-
-impl std::fmt::Debug for Wire {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Wire")
     }
 }

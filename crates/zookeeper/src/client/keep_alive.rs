@@ -1,161 +1,161 @@
-//! A session's own task: its connections, its heartbeats, and its bell. That is a node of its own that others touch so that it
-//! looks after its nodes: one standing watch, however many nodes it has.
+//! A session's own task: its connections, its keep-alives, and its notification node. Other clients write to that node so that the
+//! session checks its nodes: one watch, however many nodes it has.
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::Loss;
 use leasehold_core::seam::{Clock, Moment};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use zookeeper_client::{CreateMode, Error as ZkError};
 
-use crate::client::connection::Over;
-use crate::client::request::{found, mkdir};
-use crate::client::session::{Session, Tenant};
+use crate::client::connection::{Client, Closed};
+use crate::client::request::{RETRY_INTERVAL, found, mkdir};
+use crate::client::session::{Session, SessionHandler};
 use crate::error::Answer;
+use crate::names;
 
-/// Unanswered heartbeats at a time. More would only queue up while there is no connection.
-const UNANSWERED: usize = 6;
+/// Keep-alives in flight at most. More would only queue up while there is no connection.
+const IN_FLIGHT: usize = 6;
 
-/// How long to wait before trying again what has failed.
-const BREATHE: Duration = Duration::from_millis(200);
+/// Resolves when the session is notified, or its connection is closed.
+pub(crate) type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Resolves when somebody rings, or the connection is over.
-pub(crate) type Bell = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// Keeps the session alive until it ends. If this ends before, with its runtime, whoever uses the session begins it anew.
-pub(crate) async fn live<T: Tenant>(session: Arc<Session<T>>, mut bell: Option<Bell>) {
-    let _attended = Attended(&session);
+/// Keeps the session alive until it ends. If this ends before, with its runtime, the next use of the session begins it anew.
+pub(crate) async fn run<T: SessionHandler>(session: Arc<Session<T>>, mut watch: Option<Watch>) {
+    let _running = Running(&session);
     let loss = loop {
-        if let Some(over) = session.over() {
-            serve(&session, over, bell.take()).await;
+        if let Ok(closed) = session.client().map(|client| client.closed()) {
+            serve(&session, closed, watch.take()).await;
         }
-        if session.is_left() {
+        if session.has_ended() {
             break Loss::Gone;
         }
-        match attach(&session).await {
-            Ok(()) => session.notifier.notify_all(), // whoever watches may have missed something
+        match reconnect(&session).await {
+            Ok(()) => session.notifier.notify_all(), // watches may have been missed
             Err(loss) => break loss,
         }
     };
-    drop(session.leave());
+    drop(session.end());
     T::ended(&session, loss);
 }
 
-struct Attended<'a, T: Tenant>(&'a Session<T>);
+struct Running<'a, T: SessionHandler>(&'a Session<T>);
 
-impl<T: Tenant> Drop for Attended<'_, T> {
+impl<T: SessionHandler> Drop for Running<'_, T> {
     fn drop(&mut self) {
-        self.0.life().attended = false;
+        self.0.state().has_task = false;
     }
 }
 
-/// Connects the session again, until it has ended. A session that was left meanwhile is closed, for the sake of what is in it.
-async fn attach<T: Tenant>(session: &Session<T>) -> Result<(), Loss> {
+/// Connects the session again, until it has ended. One that this client closes meanwhile is still connected if its handler is not
+/// idle, so that its nodes are removed at once.
+async fn reconnect<T: SessionHandler>(session: &Session<T>) -> Result<(), Loss> {
     session.disconnected();
     loop {
         for server in session.config.each_server() {
-            match attach_to(session, server).await {
-                Ok(()) if session.is_left() => return Err(Loss::Gone),
+            match reconnect_to(session, server).await {
+                Ok(()) if session.has_ended() => return Err(Loss::Gone),
                 Ok(()) => return Ok(()),
                 Err(ZkError::SessionExpired) => return Err(Loss::Expired),
                 Err(ZkError::AuthFailed) => return Err(Loss::Gone),
                 Err(e) => tracing::debug!(server, error = %e, "no connection to ZooKeeper"),
             }
         }
-        if session.life().proof.is_long_over(Moment::now()) {
+        if session.state().liveness.has_surely_expired(Moment::now()) {
             return Err(Loss::Expired);
         }
-        if session.is_left() && session.tenant().is_idle() {
+        if session.has_ended() && session.handler().is_idle() {
             return Err(Loss::Gone);
         }
-        tokio::time::sleep(BREATHE).await;
+        sleep(RETRY_INTERVAL).await;
     }
 }
 
-/// Connects the session to this server. It is the leader that says whether it still lives, and a heartbeat that who said so
-/// still leads: the session was heard of when this was asked for.
+/// Connects the session to this server. The leader decides whether it still lives, and an answered keep-alive verifies that it was
+/// still the leader: it has heard of the session since this was asked for.
 ///
-/// A server's limit counts as soon as it has asked the leader, whether its answer arrives or not. So another session asks for
-/// it first, if there is anything that was promised for longer.
-async fn attach_to<T: Tenant>(session: &Session<T>, server: &str) -> Answer<()> {
-    if !session.tenant().is_idle() {
+/// A server's limit counts as soon as it has asked the leader, whether its answer arrives or not. So if something was promised,
+/// a new session asks for that limit first.
+async fn reconnect_to<T: SessionHandler>(session: &Session<T>, server: &str) -> Answer<()> {
+    if !session.handler().is_idle() {
         session.negotiated(session.connect(server, false).await?.session_timeout());
     }
     let asked = Moment::now();
     let client = session.connect(server, true).await?;
     session.negotiated(client.session_timeout());
     let sent = Moment::now();
-    let beat = timeout(session.config.timeout, client.set_data(&session.config.sessions(), b"", None));
-    beat.await.unwrap_or(Err(ZkError::ConnectionLoss))?;
-    session.connected_since(client, asked, sent);
+    timeout(session.config.timeout, write(session, &client)).await.unwrap_or(Err(ZkError::ConnectionLoss))?;
+    session.reconnected(client, asked, sent);
     Ok(())
 }
 
-/// Sends heartbeats and hears the bell, for as long as the connection lasts.
-async fn serve<T: Tenant>(session: &Session<T>, mut over: Over, bell: Option<Bell>) {
-    let mut hearing = pin!(hear(session, bell));
-    let mut beats = FuturesUnordered::new();
+/// Sends keep-alives and receives notifications, for as long as the connection lasts.
+async fn serve<T: SessionHandler>(session: &Session<T>, mut closed: Closed, watch: Option<Watch>) {
+    let mut notifications = pin!(receive_notifications(session, watch));
+    let mut in_flight = FuturesUnordered::new();
     let (clock, mut last) = (Clock::boot(), Moment::now());
     loop {
-        let due = session.life().proof.next(last);
+        let due = session.state().liveness.next(last);
         tokio::select! {
-            _ = over.wait_for(|over| *over) => return,
+            _ = closed.wait_for(|closed| *closed) => return,
             () = clock.sleep_until(due) => {
                 last = Moment::now();
-                session.leave_if_idle(last);
-                if beats.len() < UNANSWERED {
-                    beats.push(beat(session, last));
+                session.end_if_idle(last);
+                if in_flight.len() < IN_FLIGHT {
+                    in_flight.push(keep_alive(session, last));
                 }
             }
-            Some(()) = beats.next() => {}
-            never = &mut hearing => match never {},
+            Some(()) = in_flight.next() => {}
+            never = &mut notifications => match never {},
         }
     }
 }
 
-/// A heartbeat is a write: it needs the leader and a quorum, which a read does not.
-async fn beat<T: Tenant>(session: &Session<T>, sent: Moment) {
+async fn keep_alive<T: SessionHandler>(session: &Session<T>, sent: Moment) {
     let Ok(client) = session.client() else { return };
-    match client.set_data(&session.config.sessions(), b"", None).await {
-        Ok(_) => session.life().answered(sent),
-        Err(e) => return tracing::debug!(error = %e, "a heartbeat to ZooKeeper was not answered"),
+    match write(session, &client).await {
+        Ok(()) => session.state().answered(sent),
+        Err(e) => return tracing::debug!(error = %e, "a keep-alive to ZooKeeper was not answered"),
     }
     drop(client);
-    T::proven(session).await;
+    T::extended(session).await;
 }
 
-/// Listens at the session's bell, and makes it if it is not there.
-pub(crate) async fn listen<T: Tenant>(session: &Session<T>) -> Answer<Bell> {
-    let client = session.connected().await?;
-    let bell = session.config.bell(session.id());
+/// A keep-alive is a write: it needs the leader and a quorum, which a read does not.
+async fn write<T: SessionHandler>(session: &Session<T>, client: &Client) -> Answer<()> {
+    client.set_data(&names::sessions(session.root()), b"", None).await.map(drop)
+}
+
+/// Watches the session's notification node, and creates it if it is not there.
+pub(crate) async fn watch_notifications<T: SessionHandler>(session: &Session<T>) -> Answer<Watch> {
+    let (client, node) = (session.connected().await?, session.notification_node());
     loop {
-        if let Some((.., watcher)) = found(client.get_and_watch_data(&bell).await)? {
+        if let Some((.., watcher)) = found(client.get_and_watch_data(&node).await)? {
             return Ok(Box::pin(client.watch(watcher)));
         }
-        mkdir(&client, &session.config, &session.config.sessions()).await?;
-        client.create(&bell, b"", &session.config.make(CreateMode::Ephemeral)).await?;
+        mkdir(&client, &session.config, &names::sessions(session.root())).await?;
+        client.create(&node, b"", &session.config.create_options(CreateMode::Ephemeral)).await?;
     }
 }
 
-/// Hears whoever rings, for as long as the connection lasts.
-async fn hear<T: Tenant>(session: &Session<T>, mut bell: Option<Bell>) -> Infallible {
+/// Reports each notification, for as long as the connection lasts.
+async fn receive_notifications<T: SessionHandler>(session: &Session<T>, mut watch: Option<Watch>) -> Infallible {
     loop {
-        if let Some(bell) = bell.take() {
-            bell.await;
+        if let Some(watch) = watch.take() {
+            watch.await;
         }
-        // Listen again first: what happens after that rings again.
-        let heard = async {
-            let bell = listen(session).await?;
-            T::rung(session).await.map(|()| bell)
+        // Watch again first: what happens after that notifies again.
+        let received = async {
+            let watch = watch_notifications(session).await?;
+            T::notified(session).await.map(|()| watch)
         };
-        match session.limited(heard).await {
-            Ok(heard) => bell = Some(heard),
-            Err(_) => tokio::time::sleep(BREATHE).await,
+        match session.limited(received).await {
+            Ok(next) => watch = Some(next),
+            Err(_) => sleep(RETRY_INTERVAL).await,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Nodes that live as long as the session that made them, one behind the other. Each can be found again, whatever became of the
-//! request that made it, by a random name of its own: what Curator calls protection.
+//! Sequential nodes that live as long as the session that created them. Each has a random name of its own, so it is found again
+//! whether or not its creation was answered: what Curator calls protection.
 
 use std::sync::Arc;
 
@@ -8,34 +8,34 @@ use uuid::Uuid;
 use zookeeper_client::CreateMode;
 
 use crate::client::request::{children, found, mkdir};
-use crate::client::session::{Session, Tenant};
+use crate::client::session::{Session, SessionHandler};
 use crate::error::Answer;
 
-/// One ephemeral sequential node, from before it is made until it is surely gone.
+/// One ephemeral sequential node, from before its creation until it is surely removed.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     parent: Arc<str>,
     /// How its name begins, unlike any other's.
     pub(crate) prefix: Arc<str>,
-    /// Its path, and the transaction that made it; `None` until ZooKeeper has said so.
-    pub(crate) made: Option<(Arc<str>, i64)>,
+    /// Its path, and the transaction that created it; `None` until ZooKeeper has answered.
+    pub(crate) created: Option<(Arc<str>, i64)>,
 }
 
 impl Node {
-    /// A node under this one, not made yet. In the form of Curator's recipes, its name never comes again: what is meant for this
-    /// node meets no other, of whatever session.
+    /// A node under this parent, not created yet. Its name, in the form of Curator's recipes, is never used again: a request for
+    /// this node affects no other node, of whatever session.
     pub(crate) fn new(parent: &str) -> Node {
-        Node { parent: parent.into(), prefix: format!("_c_{}-", Uuid::new_v4()).into(), made: None }
+        Node { parent: parent.into(), prefix: format!("_c_{}-", Uuid::new_v4()).into(), created: None }
     }
 
-    /// Whether it is called so.
+    /// Whether this is its name.
     pub(crate) fn is(&self, name: &str) -> bool {
         name.starts_with(&*self.prefix)
     }
 
-    /// Makes it, with this end before its number. Its parent's children are asked for right behind that: the session's order
-    /// makes the list show whatever is before the node.
-    pub(crate) async fn make<T: Tenant>(
+    /// Creates it, with `ending` before its number, and lists its parent's children right after that: a session's requests are
+    /// executed in order, so the list has every node that is before this one.
+    pub(crate) async fn create<T: SessionHandler>(
         &mut self,
         session: &Session<T>,
         ending: &str,
@@ -43,25 +43,26 @@ impl Node {
     ) -> Answer<Vec<String>> {
         let client = session.connected().await?;
         let path = format!("{}/{}{ending}", self.parent, self.prefix);
-        let options = session.config.make(CreateMode::EphemeralSequential);
+        let options = session.config.create_options(CreateMode::EphemeralSequential);
         loop {
-            let (made, listed) = join(client.create(&path, data, &options), client.list_children(&self.parent)).await;
-            if let Some((stat, number)) = found(made)? {
-                self.made = Some((format!("{path}{number}").into(), stat.czxid));
+            let (created, listed) =
+                join(client.create(&path, data, &options), client.list_children(&self.parent)).await;
+            if let Some((stat, number)) = found(created)? {
+                self.created = Some((format!("{path}{number}").into(), stat.czxid));
                 return listed;
             }
-            // ZooKeeper removes a container that nobody has used for a minute.
+            // ZooKeeper removes a container about a minute after its last use.
             mkdir(&client, &session.config, &self.parent).await?;
         }
     }
 
-    /// Removes it by its path, or by its name if it is not known where, or whether, it was made.
+    /// Removes it by its path, or by its name if its creation was not answered.
     ///
     /// Nothing of it can arrive after this: a request that was sent before on the same connection is executed before, and one on
-    /// an earlier connection of the session is refused by the server once the session is on another.
-    pub(crate) async fn remove<T: Tenant>(&self, session: &Session<T>) -> Answer<()> {
+    /// an earlier connection of the session is refused once the session has moved.
+    pub(crate) async fn remove<T: SessionHandler>(&self, session: &Session<T>) -> Answer<()> {
         let client = session.connected().await?;
-        if let Some((path, _)) = &self.made {
+        if let Some((path, _)) = &self.created {
             return found(client.delete(path, None).await).map(drop);
         }
         client.sync(&self.parent).await?;

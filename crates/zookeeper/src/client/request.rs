@@ -1,4 +1,7 @@
-//! Nodes come and go: that one is not there is an answer in here, and no error. And many are read by one request.
+//! Single requests. A node may be removed at any time, so its absence is an answer here and no error. Many nodes are read by one
+//! request.
+
+use std::time::Duration;
 
 use zookeeper_client::{Acls, Client, CreateMode, Error as ZkError, MultiReadResult, MultiReader};
 
@@ -8,6 +11,9 @@ use crate::error::Answer;
 /// How many nodes one request reads.
 pub(crate) const AT_ONCE: usize = 128;
 
+/// How long to wait before retrying what has failed.
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
 /// What was answered, or `None` if the node is not there.
 pub(crate) fn found<R>(answer: Answer<R>) -> Answer<Option<R>> {
     match answer {
@@ -16,7 +22,7 @@ pub(crate) fn found<R>(answer: Answer<R>) -> Answer<Option<R>> {
     }
 }
 
-/// Whether a node is there, as the leader and a quorum see it; no server that lags behind is believed. `NoNode` if not.
+/// Whether a node is there according to the leader and a quorum, not to a server that may lag behind. `NoNode` if not.
 pub(crate) async fn exists(client: &Client, path: &str) -> Answer<()> {
     let mut writer = client.new_multi_writer();
     writer.add_check_version(path, -1)?;
@@ -45,19 +51,20 @@ pub(crate) async fn read<'a>(
     Ok(answers)
 }
 
-/// Makes a folder, and what is missing above it. What is above the root is not ours: it inherits who may use it.
+/// Creates a container node and its missing ancestors. Those above the root are not ours: each inherits the access rights of the
+/// node above it.
 pub(crate) async fn mkdir(client: &Client, config: &Config, path: &str) -> Answer<()> {
-    let ours = config.make(CreateMode::Container);
+    let ours = config.create_options(CreateMode::Container);
     let mut above = "/";
     for (end, _) in config.root.match_indices('/').skip(1) {
         let folder = &config.root[..end];
         if client.check_stat(folder).await?.is_none() {
-            let made = match client.get_acl(above).await {
+            let created = match client.get_acl(above).await {
                 Ok((acl, _)) => client.create(folder, b"", &CreateMode::Container.with_acls(Acls::new(&acl))).await,
                 Err(ZkError::NoAuth) => client.create(folder, b"", &ours).await,
                 Err(e) => Err(e),
             };
-            match made {
+            match created {
                 Ok(_) | Err(ZkError::NodeExists) => {}
                 Err(e) => return Err(e),
             }

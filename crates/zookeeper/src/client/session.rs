@@ -1,7 +1,6 @@
-//! One session with ZooKeeper: the lease of every node that was made through it.
+//! One session with ZooKeeper: the lease of every node that was created through it.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -13,88 +12,89 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use zookeeper_client::{Connector, Error as ZkError, SessionInfo};
 
-use crate::client::connection::{Client, Over};
+use crate::client::connection::{Client, Closed};
 use crate::client::keep_alive;
-use crate::client::liveness::Proof;
+use crate::client::liveness::Liveness;
 use crate::config::Config;
 use crate::error::{Answer, reading};
+use crate::names;
 
-/// A server that says nothing for so long is left for another one.
-const SILENCE: Duration = Duration::from_secs(2);
+/// A server that answers nothing for so long is left for another one.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A session that nobody has used for so long is closed.
+/// A session that was not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Who lives in a session, from its beginning on, and hears what becomes of it.
-pub(crate) trait Tenant: Default + Send + 'static {
-    /// A heartbeat was answered: the session's [`validity`](Session::validity) may have grown, and the connection works.
-    fn proven(session: &Session<Self>) -> impl Future<Output = ()> + Send;
+/// What a session reports to, from its beginning on.
+pub(crate) trait SessionHandler: Default + Send + 'static {
+    /// A keep-alive was answered: the session's [`validity`](Session::validity) may have grown, and the connection works.
+    fn extended(session: &Session<Self>) -> impl Future<Output = ()> + Send;
 
-    /// Somebody rang: nodes of this session may have been removed. After an error it is told again.
-    fn rung(session: &Session<Self>) -> impl Future<Output = Answer<()>> + Send;
-
-    /// Nothing in here needs the session. One that nobody takes into use for a minute then is closed.
-    fn is_idle(&self) -> bool;
+    /// Another client notified this session: some of its nodes may have been removed. After an error it is called again.
+    fn notified(session: &Session<Self>) -> impl Future<Output = Answer<()>> + Send;
 
     /// Another server agreed to less than was promised until now.
     fn shortened(session: &Session<Self>);
 
     /// The session has ended, and with it all its nodes.
     fn ended(session: &Session<Self>, loss: Loss);
+
+    /// Whether nothing here needs the session. It is closed after a minute without use.
+    fn is_idle(&self) -> bool;
 }
 
 /// One session, until it ends.
 pub(crate) struct Session<T> {
-    /// What its tenant rings.
+    /// What its handler notifies.
     pub(crate) notifier: Notifier,
     pub(crate) config: Arc<Config>,
     /// What the server knows it by.
     info: SessionInfo,
     /// The timeout that it asks for.
     ttl: Duration,
-    tenant: Mutex<T>,
-    life: Mutex<Life>,
+    handler: Mutex<T>,
+    state: Mutex<State>,
     link: watch::Sender<Link>,
 }
 
 /// How it is connected.
 enum Link {
-    Up(Client),
-    Down,
-    /// Nobody needs it any more, or it has ended.
-    Left,
+    Connected(Client),
+    Disconnected,
+    /// Closed by this client, or ended.
+    Ended,
 }
 
-pub(crate) struct Life {
-    pub(crate) proof: Proof,
-    /// When the latest heartbeat was sent that was answered.
-    fresh: Moment,
-    /// When it was last taken into use.
-    used: Moment,
+pub(crate) struct State {
+    pub(crate) liveness: Liveness,
+    /// When the latest keep-alive was sent that was answered.
+    last_answered: Moment,
+    last_used: Moment,
     /// Its task runs.
-    pub(crate) attended: bool,
+    pub(crate) has_task: bool,
 }
 
-impl<T: Tenant> Session<T> {
-    /// Makes a session whose timeout is as near to `ttl` as the server allows, and keeps it alive.
+impl<T: SessionHandler> Session<T> {
+    /// Opens a session whose timeout is as near to `ttl` as the server allows, and keeps it alive.
     pub(crate) async fn open(config: &Arc<Config>, notifier: &Notifier, ttl: Duration) -> Result<Arc<Session<T>>> {
         // ZooKeeper counts in milliseconds, and a lease is never shorter than was asked for.
         let ttl = ttl.saturating_add(Duration::from_nanos(999_999));
         let asked = Moment::now();
         let client = Client::connect(connector(config, ttl), &config.servers).await.map_err(reading)?;
-        let proof = Proof::new(asked, client.session_timeout());
-        let life = Life { proof, fresh: asked, used: Moment::now(), attended: true };
-        let (info, life, link) = (client.session().clone(), Mutex::new(life), watch::Sender::new(Link::Up(client)));
-        let (notifier, config, tenant) = (notifier.clone(), config.clone(), Mutex::default());
-        let session = Arc::new(Session { notifier, config, info, ttl, tenant, life, link });
-        // A server that cannot say which nodes a session has is too old to tell a loss.
+        let liveness = Liveness::new(asked, client.session_timeout());
+        let state = State { liveness, last_answered: asked, last_used: Moment::now(), has_task: true };
+        let (info, link) = (client.session().clone(), watch::Sender::new(Link::Connected(client)));
+        let (notifier, config) = (notifier.clone(), config.clone());
+        let (handler, state) = (Mutex::default(), Mutex::new(state));
+        let session = Arc::new(Session { notifier, config, info, ttl, handler, state, link });
+        // A server that cannot list a session's nodes is too old to detect a loss.
         session.nodes().await.map_err(reading)?;
-        let bell = keep_alive::listen(&session).await.map_err(reading)?;
-        tokio::spawn(keep_alive::live(session.clone(), Some(bell)));
+        let watch = keep_alive::watch_notifications(&session).await.map_err(reading)?;
+        tokio::spawn(keep_alive::run(session.clone(), Some(watch)));
         Ok(session)
     }
 
-    /// Another connection to this server, of this session or of one like it.
+    /// Another connection to this server: of this session, or of a new one with the same timeout.
     pub(crate) async fn connect(&self, server: &str, of_this: bool) -> Answer<Client> {
         let connector = connector(&self.config, self.ttl);
         let connector = if of_this { connector.with_session(self.info.clone()) } else { connector };
@@ -105,12 +105,12 @@ impl<T: Tenant> Session<T> {
     pub(crate) async fn connected(&self) -> Answer<Client> {
         let mut link = self.link.subscribe();
         let connected = link.wait_for(|link| match link {
-            Link::Up(client) => !client.is_over(),
-            Link::Down => false,
-            Link::Left => true,
+            Link::Connected(client) => !*client.closed().borrow(),
+            Link::Disconnected => false,
+            Link::Ended => true,
         });
         match timeout(self.config.timeout, connected).await.map_err(|_| ZkError::Timeout)?.as_deref() {
-            Ok(Link::Up(client)) => Ok(client.clone()),
+            Ok(Link::Connected(client)) => Ok(client.clone()),
             _ => Err(ZkError::ClientClosed),
         }
     }
@@ -120,34 +120,34 @@ impl<T: Tenant> Session<T> {
         timeout(self.config.timeout * 2, call).await.unwrap_or(Err(ZkError::ConnectionLoss))
     }
 
-    /// Its tenant. Nobody waits while having it.
-    pub(crate) fn tenant(&self) -> MutexGuard<'_, T> {
-        locked(&self.tenant)
+    /// Its handler. Do not await anything while this is locked.
+    pub(crate) fn handler(&self) -> MutexGuard<'_, T> {
+        locked(&self.handler)
     }
 
-    /// The node under which everything lives.
+    /// The node under which everything is stored.
     pub(crate) fn root(&self) -> &str {
         &self.config.root
     }
 
-    /// What the servers agreed to: how long it lives if it is not heard of.
+    /// What the servers agreed to: how long it lives without keep-alives.
     pub(crate) fn timeout(&self) -> Duration {
-        self.life().proof.timeout()
+        self.state().liveness.timeout()
     }
 
-    /// How long something holds that was last asked for at `asked`, as is proven now.
+    /// How long something lasts that was last verified at `asked`.
     pub(crate) fn validity(&self, asked: Moment) -> Validity {
-        self.life().proof.validity(asked)
+        self.state().liveness.validity(asked)
     }
 
     /// Whether more was promised before than can be promised now: its server has agreed to less than another one had.
     pub(crate) fn is_shortened(&self) -> bool {
-        self.life().proof.is_shortened()
+        self.state().liveness.is_shortened()
     }
 
-    /// What is read in this session from now on is no older than this: at that moment a heartbeat was sent, which was answered.
-    pub(crate) fn fresh(&self) -> Moment {
-        self.life().fresh
+    /// What is read in this session from now on is no older than this: a keep-alive was sent at that moment, and was answered.
+    pub(crate) fn last_answered(&self) -> Moment {
+        self.state().last_answered
     }
 
     /// The paths of all nodes that live as long as the session. One request.
@@ -157,71 +157,67 @@ impl<T: Tenant> Session<T> {
         Ok(listed.unwrap_or(Err(ZkError::ConnectionLoss))?.into_iter().collect())
     }
 
-    /// Rings another session, so that it looks after its nodes. One that is not ours has no bell.
-    pub(crate) async fn ring(&self, other: i64) -> Answer<()> {
-        self.client()?.set_data(&self.config.bell(other), b"", None).await.map(drop)
+    /// The path of the node by which other clients notify this session.
+    pub(crate) fn notification_node(&self) -> String {
+        names::notification(self.root(), self.info.id().0)
     }
 
-    /// Takes the session into use; `false` if it has ended. If the runtime of its task has ended, it goes on in this one.
-    pub(crate) fn touch(self: &Arc<Self>) -> bool {
-        let mut life = self.life();
-        life.used = Moment::now();
-        if let (false, false, Ok(runtime)) = (life.attended, self.is_left(), Handle::try_current()) {
-            life.attended = true;
-            runtime.spawn(keep_alive::live(self.clone(), None));
+    /// Notifies another session, so that it checks its nodes. A session of another tool has no node for that.
+    pub(crate) async fn notify(&self, other: i64) -> Answer<()> {
+        self.client()?.set_data(&names::notification(self.root(), other), b"", None).await.map(drop)
+    }
+
+    /// Takes the session into use; `false` if it has ended. If the runtime of its task has ended, the task continues in this one.
+    pub(crate) fn mark_used(self: &Arc<Self>) -> bool {
+        let mut state = self.state();
+        state.last_used = Moment::now();
+        if let (false, false, Ok(runtime)) = (state.has_task, self.has_ended(), Handle::try_current()) {
+            state.has_task = true;
+            runtime.spawn(keep_alive::run(self.clone(), None));
         }
-        !self.is_left()
+        !self.has_ended()
     }
 
     /// The client, if the session is connected.
     pub(crate) fn client(&self) -> Answer<Client> {
         match &*self.link.borrow() {
-            Link::Up(client) => Ok(client.clone()),
-            Link::Down => Err(ZkError::ConnectionLoss),
-            Link::Left => Err(ZkError::ClientClosed),
+            Link::Connected(client) => Ok(client.clone()),
+            Link::Disconnected => Err(ZkError::ConnectionLoss),
+            Link::Ended => Err(ZkError::ClientClosed),
         }
     }
 
-    /// When its connection is over, if it has one.
-    pub(crate) fn over(&self) -> Option<Over> {
-        self.client().ok().map(|client| client.over())
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        locked(&self.state)
     }
 
-    /// Its number, which is known to all.
-    pub(crate) fn id(&self) -> i64 {
-        self.info.id().0
-    }
-
-    pub(crate) fn life(&self) -> MutexGuard<'_, Life> {
-        locked(&self.life)
-    }
-
-    /// Its connection is over.
+    /// Its connection is closed.
     pub(crate) fn disconnected(&self) {
-        self.relink(|link| matches!(link, Link::Up(_)), Link::Down);
+        self.set_link(Link::Disconnected);
     }
 
-    /// A server agreed to this timeout, as it may for each connection.
+    /// A server agreed to this timeout, as each server may for each connection.
     pub(crate) fn negotiated(&self, timeout: Duration) {
-        self.life().proof.negotiated(timeout);
+        self.state().liveness.negotiated(timeout);
         if self.is_shortened() {
             tracing::warn!(?timeout, "another ZooKeeper server allows a session less");
             T::shortened(self);
         }
     }
 
-    /// It is connected again, since a request that was sent at `asked`, and a heartbeat that was sent at `sent` was answered.
-    pub(crate) fn connected_since(&self, client: Client, asked: Moment, sent: Moment) {
-        let mut life = self.life();
-        life.proof.attached(asked);
-        life.answered(sent);
-        drop(life);
-        self.relink(|link| matches!(link, Link::Down), Link::Up(client));
+    /// It is connected again by a request that was sent at `asked`, and a keep-alive that was sent at `sent` was answered.
+    pub(crate) fn reconnected(&self, client: Client, asked: Moment, sent: Moment) {
+        let mut state = self.state();
+        state.liveness.reconnected(asked);
+        state.answered(sent);
+        drop(state);
+        self.set_link(Link::Connected(client));
     }
 
-    fn relink(&self, applies: impl Fn(&Link) -> bool, to: Link) {
+    /// Unless it has ended.
+    fn set_link(&self, to: Link) {
         self.link.send_if_modified(|link| {
-            let applies = applies(link);
+            let applies = !matches!(link, Link::Ended);
             if applies {
                 *link = to;
             }
@@ -229,32 +225,32 @@ impl<T: Tenant> Session<T> {
         });
     }
 
-    /// Nobody needs it any more, or it has ended.
-    pub(crate) fn is_left(&self) -> bool {
-        matches!(*self.link.borrow(), Link::Left)
+    /// Whether it was closed by this client, or has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(*self.link.borrow(), Link::Ended)
     }
 
-    /// Lets the client go if nobody needs it, and nobody did for a while.
-    pub(crate) fn leave_if_idle(&self, now: Moment) {
-        let is_idle = self.tenant().is_idle();
-        let life = self.life();
-        if is_idle && life.is_unused(now) {
-            drop(self.leave());
+    /// Ends it if nothing needs it and it was not used for a while.
+    pub(crate) fn end_if_idle(&self, now: Moment) {
+        let is_idle = self.handler().is_idle();
+        let state = self.state();
+        if is_idle && state.is_unused(now) {
+            drop(self.end());
         }
     }
 
-    /// Lets the client go. When its last request is answered it closes the session, and whatever is left of it is gone.
-    pub(crate) fn leave(&self) -> Option<Over> {
-        match self.link.send_replace(Link::Left) {
-            Link::Up(client) => Some(client.over()),
-            Link::Down | Link::Left => None,
+    /// Drops the client. When its last request is answered it closes the session, and with it all its nodes.
+    pub(crate) fn end(&self) -> Option<Closed> {
+        match self.link.send_replace(Link::Ended) {
+            Link::Connected(client) => Some(client.closed()),
+            Link::Disconnected | Link::Ended => None,
         }
     }
 
-    /// Closes the session, and waits for it as long as for any request.
+    /// Ends it, and waits until it is closed, at most as long as for any request.
     pub(crate) async fn close(&self) {
-        if let Some(mut over) = self.leave() {
-            let _ = timeout(self.config.timeout, over.wait_for(|over| *over)).await;
+        if let Some(mut closed) = self.end() {
+            let _ = timeout(self.config.timeout, closed.wait_for(|closed| *closed)).await;
         }
     }
 }
@@ -262,24 +258,18 @@ impl<T: Tenant> Session<T> {
 /// How to connect a session of this timeout.
 fn connector(config: &Config, ttl: Duration) -> Connector {
     let connector = config.connector.clone().with_session_timeout(ttl).with_fail_eagerly();
-    connector.with_connection_timeout(SILENCE.min(ttl * 2 / 5))
+    connector.with_connection_timeout(SERVER_TIMEOUT.min(ttl * 2 / 5))
 }
 
-impl Life {
-    /// A heartbeat that was sent at `sent` has just been answered.
+impl State {
+    /// A keep-alive that was sent at `sent` has just been answered.
     pub(crate) fn answered(&mut self, sent: Moment) {
-        self.fresh = self.fresh.max(sent);
-        self.proof.answered(sent, Moment::now());
+        self.last_answered = self.last_answered.max(sent);
+        self.liveness.answered(sent, Moment::now());
     }
 
     fn is_unused(&self, now: Moment) -> bool {
-        self.used + IDLE <= now
-    }
-}
-
-impl<T> fmt::Debug for Session<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("ttl", &self.ttl).finish_non_exhaustive()
+        self.last_used + IDLE <= now
     }
 }
 
@@ -290,10 +280,10 @@ mod tests {
     #[test]
     fn a_session_is_unused_a_minute_after_its_last_use() {
         let at = |s: u64| Moment::from_nanos(s * 1_000_000_000);
-        let proof = Proof::new(at(10), IDLE);
-        let mut life = Life { proof, fresh: at(10), used: at(10), attended: true };
-        assert!(!life.is_unused(at(69)) && life.is_unused(at(70)));
-        life.used = at(490);
-        assert!(!life.is_unused(at(549)));
+        let liveness = Liveness::new(at(10), IDLE);
+        let mut state = State { liveness, last_answered: at(10), last_used: at(10), has_task: true };
+        assert!(!state.is_unused(at(69)) && state.is_unused(at(70)));
+        state.last_used = at(490);
+        assert!(!state.is_unused(at(549)));
     }
 }

@@ -1,4 +1,4 @@
-//! The sessions of one client: one for each TTL in use, made when it is needed.
+//! The sessions of one client: one for each TTL in use, opened when it is needed.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,114 +11,114 @@ use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Result};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::client::session::{Session, Tenant};
+use crate::client::session::{Session, SessionHandler};
 use crate::config::Config;
 
-/// So many leases of different lengths have sessions of their own. More share: a server takes 60 connections of a host as it is
-/// shipped (`maxClientCnxns`).
+/// So many TTLs have sessions of their own. Further ones share: a server takes 60 connections of a host as it is shipped
+/// (`maxClientCnxns`).
 const EXACT: usize = 8;
 
-/// How long making a session may take.
-const CONNECT: Duration = Duration::from_millis(2500);
+/// How long opening a session may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// How long a session's leases are. In the order in which sessions serve: which of them serves a length never changes while it
-/// lives, as no exact one is made for what a shared one serves.
+/// Which leases a session serves. Which session serves a TTL never changes while that session lives: no exact one is opened for a
+/// TTL that a shared one serves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Length {
+enum Ttl {
     Exact(Duration),
     Shared(Duration),
 }
 
 /// All sessions of one client. When it is dropped they are closed.
-pub(crate) struct Sessions<T: Tenant> {
+pub(crate) struct Sessions<T: SessionHandler> {
     config: Arc<Config>,
-    /// Rung when the sessions' watches may have missed something, and by whoever lives in them.
+    /// Notified when the sessions' watches may have missed something, and by the sessions' handlers.
     pub(crate) notifier: Notifier,
-    open: Mutex<HashMap<Length, Arc<Session<T>>>>,
-    /// One makes a session, the others wait for it. Closed with the client.
-    turn: Semaphore,
+    open: Mutex<HashMap<Ttl, Arc<Session<T>>>>,
+    /// One session is opened at a time. Closed with the client.
+    opening: Semaphore,
 }
 
-impl<T: Tenant> Sessions<T> {
+impl<T: SessionHandler> Sessions<T> {
     /// No sessions yet.
     pub(crate) fn new(config: Config) -> Sessions<T> {
         Sessions {
             config: Arc::new(config),
             notifier: Notifier::new(),
             open: Mutex::default(),
-            turn: Semaphore::new(1),
+            opening: Semaphore::new(1),
         }
     }
 
-    /// The session for leases of `ttl`, a new one if there is none (any more). Its timeout is that, or longer: beyond the first
-    /// few lengths the next power of two, in seconds, so that there are never more than some dozens of sessions.
+    /// The session for leases of `ttl`, a new one if there is none. Its timeout is that, or longer: beyond the first few TTLs the
+    /// next power of two, in seconds, so that there are never more than some dozens of sessions.
     pub(crate) async fn with_ttl(&self, ttl: Duration) -> Result<Arc<Session<T>>> {
         let closed = || Error::new(ErrorKind::Closed, "the store was closed");
-        let making = async {
-            let _turn = self.turn.acquire().await.map_err(|_| closed())?;
+        let opening = async {
+            let _permit = self.opening.acquire().await.map_err(|_| closed())?;
             if let Some(session) = self.live(ttl) {
                 return Ok(session);
             }
-            let length = {
+            let new = {
                 let mut open = locked(&self.open);
-                open.retain(|_, session| !session.is_left());
-                Length::of_another(ttl, &open)
+                open.retain(|_, session| !session.has_ended());
+                Ttl::of_new_session(ttl, &open)
             };
-            let (Length::Exact(asked) | Length::Shared(asked)) = length;
+            let (Ttl::Exact(asked) | Ttl::Shared(asked)) = new;
             let session = Session::open(&self.config, &self.notifier, asked).await?;
             let mut open = locked(&self.open);
-            if self.turn.is_closed() {
-                drop(session.leave());
+            if self.opening.is_closed() {
+                drop(session.end());
                 return Err(closed());
             }
-            open.insert(length, session.clone());
+            open.insert(new, session.clone());
             Ok(session)
         };
         let late = |_| Err(Error::new(ErrorKind::Unavailable, "no ZooKeeper server answers"));
         match self.live(ttl) {
             Some(session) => Ok(session),
-            None => timeout(CONNECT, making).await.unwrap_or_else(late),
+            None => timeout(CONNECT_TIMEOUT, opening).await.unwrap_or_else(late),
         }
     }
 
     /// The session for leases of `ttl`, if there is one that has not ended.
     pub(crate) fn live(&self, ttl: Duration) -> Option<Arc<Session<T>>> {
         let open = locked(&self.open);
-        Length::serving(ttl).iter().filter_map(|length| open.get(length)).find(|session| session.touch()).cloned()
+        Ttl::serving(ttl).iter().filter_map(|ttl| open.get(ttl)).find(|session| session.mark_used()).cloned()
     }
 
-    /// All sessions that have not ended.
+    /// All sessions, those that have ended too.
     pub(crate) fn all(&self) -> Vec<Arc<Session<T>>> {
         locked(&self.open).values().cloned().collect()
     }
 
-    /// A session for what needs none of its own.
+    /// A session for requests that no lease depends on.
     pub(crate) async fn any(&self) -> Result<Arc<Session<T>>> {
-        let open = locked(&self.open).values().find(|session| session.touch()).cloned();
+        let open = locked(&self.open).values().find(|session| session.mark_used()).cloned();
         match open {
             Some(session) => Ok(session),
             None => self.with_ttl(DEFAULT_TTL).await,
         }
     }
 
-    /// Closes all sessions. There will be no others.
+    /// Closes all sessions. No other one is opened.
     pub(crate) async fn close(&self) {
-        self.turn.close();
+        self.opening.close();
         let sessions = std::mem::take(&mut *locked(&self.open));
         join_all(sessions.values().map(|session| session.close())).await;
     }
 }
 
-impl Length {
-    /// Those that may serve leases of `ttl`.
-    fn serving(ttl: Duration) -> [Length; 2] {
-        [Length::Exact(ttl), Length::Shared(rounded_up(ttl))]
+impl Ttl {
+    /// Those of the sessions that may serve leases of `ttl`.
+    fn serving(ttl: Duration) -> [Ttl; 2] {
+        [Ttl::Exact(ttl), Ttl::Shared(rounded_up(ttl))]
     }
 
-    /// For leases of `ttl` that none of these serves.
-    fn of_another<S>(ttl: Duration, open: &HashMap<Length, S>) -> Length {
-        let [exact, shared] = Length::serving(ttl);
-        let exact_ones = open.keys().filter(|length| matches!(length, Length::Exact(_))).count();
+    /// That of a new session for leases of `ttl`.
+    fn of_new_session<S>(ttl: Duration, open: &HashMap<Ttl, S>) -> Ttl {
+        let [exact, shared] = Ttl::serving(ttl);
+        let exact_ones = open.keys().filter(|ttl| matches!(ttl, Ttl::Exact(_))).count();
         if exact_ones < EXACT { exact } else { shared }
     }
 }
@@ -129,13 +129,13 @@ fn rounded_up(ttl: Duration) -> Duration {
     seconds.checked_next_power_of_two().map_or(ttl, Duration::from_secs)
 }
 
-impl<T: Tenant> Drop for Sessions<T> {
+impl<T: SessionHandler> Drop for Sessions<T> {
     fn drop(&mut self) {
-        locked(&self.open).values().for_each(|session| drop(session.leave()));
+        locked(&self.open).values().for_each(|session| drop(session.end()));
     }
 }
 
-impl<T: Tenant> fmt::Debug for Sessions<T> {
+impl<T: SessionHandler> fmt::Debug for Sessions<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.config.fmt(f)
     }
@@ -145,36 +145,34 @@ impl<T: Tenant> fmt::Debug for Sessions<T> {
 mod tests {
     use super::*;
 
-    /// Programs compute TTLs, such as what is left of a deadline: no two are alike then.
+    /// Programs compute TTLs, such as the time that is left to a deadline: each of them is different then.
     #[test]
-    fn any_number_of_lengths_needs_few_sessions_and_no_more_memory() {
+    fn any_number_of_ttls_needs_few_sessions_and_no_more_memory() {
         let mut open = HashMap::new();
         for ttl in (3_000..103_000).map(Duration::from_millis) {
-            if Length::serving(ttl).iter().all(|length| !open.contains_key(length)) {
-                let length = Length::of_another(ttl, &open);
-                open.insert(length, ());
+            if Ttl::serving(ttl).iter().all(|ttl| !open.contains_key(ttl)) {
+                open.insert(Ttl::of_new_session(ttl, &open), ());
             }
         }
         assert_eq!(open.len(), EXACT + 6); // and from 4 s to 128 s
     }
 
-    /// Whoever has a place in a session finds it there.
+    /// A place in a session is found there later.
     #[test]
-    fn a_length_keeps_its_session_also_when_others_end() {
+    fn a_ttl_keeps_its_session_also_when_others_end() {
         let seconds = Duration::from_secs;
-        let mut open: HashMap<Length, u64> = (10..).take(EXACT).map(|s| (Length::Exact(seconds(s)), s)).collect();
-        assert_eq!(Length::of_another(seconds(3), &open), Length::Shared(seconds(4)));
-        open.insert(Length::Shared(seconds(4)), 4);
+        let mut open: HashMap<Ttl, u64> = (10..).take(EXACT).map(|s| (Ttl::Exact(seconds(s)), s)).collect();
+        assert_eq!(Ttl::of_new_session(seconds(3), &open), Ttl::Shared(seconds(4)));
+        open.insert(Ttl::Shared(seconds(4)), 4);
         open.retain(|_, session| *session == 4);
-        let serving = |s: u64, open: &HashMap<Length, u64>| {
-            Length::serving(seconds(s)).iter().find_map(|length| open.get(length).copied())
-        };
+        let serving =
+            |s: u64, open: &HashMap<Ttl, u64>| Ttl::serving(seconds(s)).iter().find_map(|ttl| open.get(ttl).copied());
         assert_eq!((serving(3, &open), serving(4, &open), serving(5, &open)), (Some(4), Some(4), None));
-        assert_eq!(Length::of_another(seconds(5), &open), Length::Exact(seconds(5)), "there is room again");
+        assert_eq!(Ttl::of_new_session(seconds(5), &open), Ttl::Exact(seconds(5)), "there is room again");
     }
 
     #[test]
-    fn a_lease_is_rounded_up_and_never_down() {
+    fn a_ttl_is_rounded_up_and_never_down() {
         for (asked, given) in [(1, 1), (400, 1), (1000, 1), (1001, 2), (3000, 4), (4000, 4), (4001, 8), (60_000, 64)] {
             assert_eq!(rounded_up(Duration::from_millis(asked)), Duration::from_secs(given), "{asked} ms");
         }
