@@ -51,7 +51,7 @@ impl Config {
             (Some(user), Some(password)) => {
                 config.auth("digest", format!("{user}:{password}").as_bytes()).private().checked()
             }
-            (None, Some(_)) => Err(invalid("ZooKeeper knows no password without a user")),
+            (None, Some(_)) => Err(Error::new(ErrorKind::Invalid, "ZooKeeper knows no password without a user")),
             _ => config.checked(),
         }
     }
@@ -104,7 +104,7 @@ impl Config {
         let parts: Vec<&str> = self.root.split('/').collect();
         match parts[..] {
             ["", first, ..] if first != "zookeeper" && parts[1..].iter().all(|part| good(part)) => Ok(self),
-            _ => Err(invalid(format!("{:?} is no absolute path for locks in ZooKeeper", self.root))),
+            _ => Err(Error::new(ErrorKind::Invalid, format!("{:?} is no absolute path for locks", self.root))),
         }
     }
 
@@ -127,10 +127,6 @@ impl fmt::Debug for Config {
         let servers = self.servers.rsplit('@').next();
         f.debug_struct("Config").field("servers", &servers).field("root", &self.root).finish_non_exhaustive()
     }
-}
-
-fn invalid(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Invalid, what)
 }
 
 #[cfg(test)]

@@ -67,9 +67,9 @@ impl Child {
         if ours.is_some_and(|(mode, _)| mode == "shared") {
             self.mode = Mode::Shared;
         }
-        let entry = ours.map_or_else(Participant::foreign, |(_, label)| Participant::new(label));
+        let participant = ours.map_or_else(Participant::foreign, |(_, label)| Participant::new(label));
         let since = SystemTime::UNIX_EPOCH + Duration::from_millis(stat.ctime.max(0) as u64);
-        entry.since(since).token(token_of_place(stat.czxid))
+        participant.since(since).token(token_of_place(stat.czxid))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::names;
 /// See [`Backend::inspect`](leasehold_core::seam::Backend::inspect).
 pub(crate) async fn inspect(session: &Session, name: &Name) -> Answer<LockQueue> {
     let queue = read_queue(session, &names::node(session.root(), name)).await?;
-    Ok(LockQueue::in_order(queue.into_iter().map(|(entry, child, _)| (child.mode, entry))))
+    Ok(LockQueue::in_order(queue.into_iter().map(|(participant, child, _)| (child.mode, participant))))
 }
 
 /// See [`Backend::list`](leasehold_core::seam::Backend::list). One request for the names, and one for each 128 of those that are
@@ -24,11 +24,10 @@ pub(crate) async fn list(session: &Session, prefix: &str, after: Option<&Name>, 
     let wanted = |name: &Name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after);
     let mut names: Vec<Name> = nodes.iter().filter_map(|node| names::decode(node)).filter(wanted).collect();
     names.sort();
-    let mut in_use = Vec::new();
-    for chunk in names.chunks(AT_ONCE.min(limit.max(1))) {
-        if in_use.len() >= limit {
-            break;
-        }
+    let (mut in_use, mut chunks) = (Vec::new(), names.chunks(AT_ONCE.min(limit.max(1))));
+    while in_use.len() < limit
+        && let Some(chunk) = chunks.next()
+    {
         let paths: Vec<String> = chunk.iter().map(|name| names::node(root, name)).collect();
         for (name, answer) in chunk.iter().zip(read(&client, &paths, MultiReader::add_get_children).await?) {
             if matches!(answer, MultiReadResult::Children { children } if !by_number(&children).is_empty()) {
@@ -45,6 +44,6 @@ pub(crate) async fn read_queue(session: &Session, parent: &str) -> Answer<Vec<(P
     let client = session.connected().await?;
     client.sync(parent).await?;
     let queue = loaded(&client, parent, queue(&client, parent).await?).await?;
-    let entry = |(mut child, data, stat): (Child, Vec<u8>, Stat)| (child.read(&data, &stat), child, stat);
-    Ok(queue.into_iter().map(entry).collect())
+    let read = |(mut child, data, stat): (Child, Vec<u8>, Stat)| (child.read(&data, &stat), child, stat);
+    Ok(queue.into_iter().map(read).collect())
 }

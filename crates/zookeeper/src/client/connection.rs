@@ -24,8 +24,9 @@ pub(crate) struct Client {
     closed: Closed,
 }
 
-/// Becomes true when a connection is closed. It does not keep the connection open.
-pub(crate) type Closed = watch::Receiver<bool>;
+/// Its sender is dropped when the connection is closed, also when the runtime that ran its task ends: `changed` resolves then, and
+/// not before. It does not keep the connection open.
+pub(crate) type Closed = watch::Receiver<()>;
 
 /// The crate's own task, which it spawns here. A watcher of the crate panics if that task is dropped, so each wait for one keeps it.
 #[derive(Default)]
@@ -39,12 +40,12 @@ impl Client {
             let _scope = spawns_core::enter(&*driver);
             connecting.as_mut().poll(cx)
         });
-        let (client, (close, closed)) = (client.await?, watch::channel(false));
+        let (client, (close, closed)) = (client.await?, watch::channel(()));
         if locked(&driver.0).is_none() {
             return Err(ZkError::ClientClosed);
         }
         let client = Client { client, driver: Arc::downgrade(&driver), closed };
-        tokio::spawn(driver.run(client.client.state_watcher(), CloseOnDrop(close)));
+        tokio::spawn(driver.run(client.client.state_watcher(), close));
         Ok(client)
     }
 
@@ -55,7 +56,7 @@ impl Client {
             let Some(_driver) = driver else { return };
             tokio::select! {
                 biased;
-                _ = closed.wait_for(|closed| *closed) => {}
+                _ = closed.changed() => {}
                 _ = watcher.changed() => {}
             }
         }
@@ -82,7 +83,7 @@ impl Spawn for Driver {
 
 impl Driver {
     /// Runs the crate's task until its connection is lost, and no longer: it would make another connection.
-    async fn run(self: Arc<Driver>, mut states: StateWatcher, close: CloseOnDrop) {
+    async fn run(self: Arc<Driver>, mut states: StateWatcher, _close: watch::Sender<()>) {
         poll_fn(|cx| {
             let mut task = locked(&self.0);
             let done = task.as_mut().is_none_or(|task| task.as_mut().poll(cx).is_ready());
@@ -93,15 +94,5 @@ impl Driver {
             if done || states.changed().now_or_never().is_some() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        drop(close);
-    }
-}
-
-/// Reports that the connection is closed, also when the runtime that ran its task ends.
-struct CloseOnDrop(watch::Sender<bool>);
-
-impl Drop for CloseOnDrop {
-    fn drop(&mut self) {
-        self.0.send_replace(true);
     }
 }

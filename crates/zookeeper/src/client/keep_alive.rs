@@ -101,7 +101,7 @@ async fn serve<T: SessionHandler>(session: &Session<T>, mut closed: Closed, watc
     loop {
         let due = session.state().liveness.next(last);
         tokio::select! {
-            _ = closed.wait_for(|closed| *closed) => return,
+            _ = closed.changed() => return,
             () = clock.sleep_until(due) => {
                 last = Moment::now();
                 session.end_if_idle(last);
@@ -118,7 +118,7 @@ async fn serve<T: SessionHandler>(session: &Session<T>, mut closed: Closed, watc
 async fn keep_alive<T: SessionHandler>(session: &Session<T>, sent: Moment) {
     let Ok(client) = session.client() else { return };
     match write(session, &client).await {
-        Ok(()) => session.state().answered(sent),
+        Ok(()) => session.state().liveness.answered(sent, Moment::now()),
         Err(e) => return tracing::debug!(error = %e, "a keep-alive to ZooKeeper was not answered"),
     }
     drop(client);

@@ -22,6 +22,8 @@ pub(crate) struct Liveness {
     lasts: Duration,
     /// The end that was promised before another server agreed to less.
     promised: Option<Moment>,
+    /// When the latest keep-alive was sent that was answered, on any connection.
+    pub(crate) last_answered: Moment,
     /// Keep-alives that were answered and are not verified yet: when each was sent and answered.
     pending: VecDeque<(Moment, Moment)>,
 }
@@ -29,7 +31,8 @@ pub(crate) struct Liveness {
 impl Liveness {
     /// A session that was asked for at `asked`: before that it did not exist.
     pub(crate) fn new(asked: Moment, timeout: Duration) -> Liveness {
-        Liveness { timeout, since: asked, lasts: timeout, promised: None, pending: VecDeque::new() }
+        let pending = VecDeque::new();
+        Liveness { timeout, since: asked, lasts: timeout, promised: None, last_answered: asked, pending }
     }
 
     /// What the server of the present connection agreed to.
@@ -72,6 +75,7 @@ impl Liveness {
             self.pending.pop_front();
         }
         self.pending.push_back((sent, now));
+        self.last_answered = self.last_answered.max(sent);
     }
 
     /// When to send the next keep-alive, after one at `last`. Two are always waiting to be verified, each by the next but one,

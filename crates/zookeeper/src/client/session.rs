@@ -67,8 +67,6 @@ enum Link {
 
 pub(crate) struct State {
     pub(crate) liveness: Liveness,
-    /// When the latest keep-alive was sent that was answered.
-    last_answered: Moment,
     last_used: Moment,
     /// Its task runs.
     pub(crate) has_task: bool,
@@ -82,10 +80,9 @@ impl<T: SessionHandler> Session<T> {
         let asked = Moment::now();
         let client = Client::connect(connector(config, ttl), &config.servers).await.map_err(reading)?;
         let liveness = Liveness::new(asked, client.session_timeout());
-        let state = State { liveness, last_answered: asked, last_used: Moment::now(), has_task: true };
+        let state = Mutex::new(State { liveness, last_used: Moment::now(), has_task: true });
         let (info, link) = (client.session().clone(), watch::Sender::new(Link::Connected(client)));
-        let (notifier, config) = (notifier.clone(), config.clone());
-        let (handler, state) = (Mutex::default(), Mutex::new(state));
+        let (notifier, config, handler) = (notifier.clone(), config.clone(), Mutex::default());
         let session = Arc::new(Session { notifier, config, info, ttl, handler, state, link });
         // A server that cannot list a session's nodes is too old to detect a loss.
         session.nodes().await.map_err(reading)?;
@@ -105,7 +102,7 @@ impl<T: SessionHandler> Session<T> {
     pub(crate) async fn connected(&self) -> Answer<Client> {
         let mut link = self.link.subscribe();
         let connected = link.wait_for(|link| match link {
-            Link::Connected(client) => !*client.closed().borrow(),
+            Link::Connected(client) => client.closed().has_changed().is_ok(),
             Link::Disconnected => false,
             Link::Ended => true,
         });
@@ -147,7 +144,7 @@ impl<T: SessionHandler> Session<T> {
 
     /// What is read in this session from now on is no older than this: a keep-alive was sent at that moment, and was answered.
     pub(crate) fn last_answered(&self) -> Moment {
-        self.state().last_answered
+        self.state().liveness.last_answered
     }
 
     /// The paths of all nodes that live as long as the session. One request.
@@ -209,7 +206,7 @@ impl<T: SessionHandler> Session<T> {
     pub(crate) fn reconnected(&self, client: Client, asked: Moment, sent: Moment) {
         let mut state = self.state();
         state.liveness.reconnected(asked);
-        state.answered(sent);
+        state.liveness.answered(sent, Moment::now());
         drop(state);
         self.set_link(Link::Connected(client));
     }
@@ -250,7 +247,7 @@ impl<T: SessionHandler> Session<T> {
     /// Ends it, and waits until it is closed, at most as long as for any request.
     pub(crate) async fn close(&self) {
         if let Some(mut closed) = self.end() {
-            let _ = timeout(self.config.timeout, closed.wait_for(|closed| *closed)).await;
+            let _ = timeout(self.config.timeout, closed.changed()).await;
         }
     }
 }
@@ -262,12 +259,6 @@ fn connector(config: &Config, ttl: Duration) -> Connector {
 }
 
 impl State {
-    /// A keep-alive that was sent at `sent` has just been answered.
-    pub(crate) fn answered(&mut self, sent: Moment) {
-        self.last_answered = self.last_answered.max(sent);
-        self.liveness.answered(sent, Moment::now());
-    }
-
     fn is_unused(&self, now: Moment) -> bool {
         self.last_used + IDLE <= now
     }
@@ -281,7 +272,7 @@ mod tests {
     fn a_session_is_unused_a_minute_after_its_last_use() {
         let at = |s: u64| Moment::from_nanos(s * 1_000_000_000);
         let liveness = Liveness::new(at(10), IDLE);
-        let mut state = State { liveness, last_answered: at(10), last_used: at(10), has_task: true };
+        let mut state = State { liveness, last_used: at(10), has_task: true };
         assert!(!state.is_unused(at(69)) && state.is_unused(at(70)));
         state.last_used = at(490);
         assert!(!state.is_unused(at(549)));
