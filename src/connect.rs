@@ -7,33 +7,98 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 ///
 /// | URL | feature |
 /// |---|---|
-/// | `memory://` (a world of its own each time: share it by cloning the store) | `memory` |
+/// | `memory://` (a store of its own for each call: share it by cloning the [`Store`]) | `memory` |
 /// | `redis://[user:password@]host:port[/db]` | `redis` |
 /// | `redlock://[user:password@]host:port,host:port,host:port[/db]` | `redlock` |
 /// | `etcd://[user:password@]host:port,host:port[/namespace]` | `etcd` |
 /// | `zookeeper://[user:password@]host:port,host:port[/path]` | `zookeeper` |
 /// | `sqlite:///absolute/path` | `sqlite` |
 ///
-/// Each store's crate documents its parameters. A server that is set up to forget locks (Redis with an eviction policy, or
-/// without persistence) is warned of, by `tracing` and in [`Guarantees::warnings`](crate::Guarantees::warnings).
+/// Each store's crate documents the parameters of its URL. For what a URL cannot say, such as TLS, make the store by its own
+/// type and pass it to [`Store::new`].
+///
+/// A server that is set up to forget locks, such as Redis with an eviction policy or without persistence, is reported: by
+/// events of level `WARN`, and in [`Guarantees::warnings`](crate::Guarantees::warnings).
 ///
 /// # Errors
 ///
-/// [`Invalid`](ErrorKind::Invalid) for text that is no URL of a known scheme; [`Unsupported`](ErrorKind::Unsupported) for a
-/// known scheme whose feature is off, which it names, and for `sqlite://` on anything but Linux; otherwise what the store says, in bounded time:
-/// [`Unavailable`](ErrorKind::Unavailable), [`Denied`](ErrorKind::Denied). No error shows the URL's credentials.
+/// - [`Invalid`](ErrorKind::Invalid): the text is no URL of a known scheme.
+/// - [`Unsupported`](ErrorKind::Unsupported): the feature of a known scheme is off; the message names it. Or the server is
+///   too old, or of a kind that the store does not support; or it is `sqlite://` on a system that is not Linux.
+/// - [`Unavailable`](ErrorKind::Unavailable), [`Denied`](ErrorKind::Denied): the server cannot be reached within a few
+///   seconds, or refuses the credentials.
+///
+/// No error shows the credentials of the URL.
+///
+/// # Cancel safety
+///
+/// If the future is dropped, the connection is closed. Nothing is left in the store.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main] async fn main() -> leasehold::Result<()> {
+/// use leasehold::Fencing;
+///
+/// let url = std::env::var("LOCKS").unwrap_or_else(|_| "memory://".to_owned());
+/// let store = leasehold::connect(url).await?;
+/// store.guarantees().require_fencing(Fencing::WhileDataLives)?;
+/// # Ok(()) }
+/// ```
 pub async fn connect(url: impl AsRef<str>) -> Result<Store> {
     Ok(Store::new(backend(url.as_ref().trim()).await?))
 }
 
-/// The same, with the store's client and its keeper on a thread of their own ([`Store::on_own_thread`]): for programs whose
-/// runtime may be blocked for longer than a lease.
+/// Connects to the store that `url` names, with the client on a thread and a runtime of its own.
+///
+/// For programs whose runtime may be blocked for longer than a lease: renewals go on there. See [`Store::on_own_thread`] for
+/// what it costs.
+///
+/// # Errors
+///
+/// As [`connect`]; [`Internal`](ErrorKind::Internal) if the thread cannot be started.
+///
+/// # Cancel safety
+///
+/// As [`connect`].
+///
+/// # Examples
+///
+/// ```no_run
+/// # #[tokio::main] async fn main() -> leasehold::Result<()> {
+/// use std::time::Duration;
+///
+/// let store = leasehold::connect_on_own_thread("memory://").await?.ttl(Duration::from_secs(2));
+/// let guard = store.lock("report").acquire().await?;
+/// std::thread::sleep(Duration::from_secs(10)); // blocks this runtime for longer than the lease
+/// assert!(guard.is_valid());
+/// # Ok(()) }
+/// ```
 pub async fn connect_on_own_thread(url: impl AsRef<str>) -> Result<Store> {
     let url = url.as_ref().trim().to_owned();
     Store::on_own_thread(Box::pin(async move { backend(&url).await })).await
 }
 
-/// The same, one floor below: the store's side of the seam, for those who wrap it or drive it themselves.
+/// Connects to the store that `url` names, and returns its [`Backend`] instead of a [`Store`].
+///
+/// For programs that wrap the backend, for example to count or to delay requests, before they pass it to [`Store::new`].
+///
+/// # Errors
+///
+/// As [`connect`].
+///
+/// # Cancel safety
+///
+/// As [`connect`].
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main] async fn main() -> leasehold::Result<()> {
+/// let backend = leasehold::connect_backend("memory://").await?;
+/// let store = leasehold::Store::new(backend);
+/// # drop(store); Ok(()) }
+/// ```
 pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
     backend(url.as_ref().trim()).await
 }

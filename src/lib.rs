@@ -3,30 +3,38 @@
 //! ```
 //! # #[tokio::main] async fn main() -> leasehold::Result<()> {
 //! let store = leasehold::connect("memory://").await?;    // or redis:// redlock:// etcd:// zookeeper:// sqlite://
-//! let guard = store.lock("orders/42").acquire().await?;  // waits; cancel it anywhere
-//! println!("token {}", guard.fencing_token());           // the resource rejects a smaller token
+//! let guard = store.lock("orders/42").acquire().await?;  // waits in the queue
+//! println!("token {}", guard.fencing_token());           // the resource refuses a smaller token
 //! guard.release().await?;                                // drop also releases, in the background
 //! store.close(std::time::Duration::from_secs(1)).await   // waits for what the background still does
 //! # }
 //! ```
 //!
+//! - Primitives: [`Store::lock`], [`Store::rw_lock`], [`Store::semaphore`], [`Store::election`], [`Store::multi`].
+//! - Each guard has a [fencing token](FencingToken), renews itself, and reports its loss *before* another client can hold the
+//!   lock ([`Guard::lost`], [`Guard::is_valid`]).
+//! - Code without async uses [`blocking`]; a store of your own implements [`seam::Backend`].
+//!
+//! # What a lock cannot do
+//!
+//! A holder can be paused at any point, and a packet can be late. No lock can stop what a paused holder has already sent. The
+//! token at the resource can: send it with each write, and let the resource refuse smaller ones. What each store promises under
+//! which faults is in [`guarantees`], and as data in [`Store::guarantees`].
+//!
 //! **A program that returns from `main` with a guard alive leaves the lock taken until its TTL has passed**: the runtime ends
 //! before anything in the background is sent. End with [`Guard::release`] or [`Store::close`].
 //!
-//! Every guard carries a [fencing token](FencingToken), renews itself, and says *before* anyone else can hold the lock that
-//! it is no longer safe ([`Guard::lost`], [`Guard::is_valid`]). No lock can stop a paused holder's packet: the token at the
-//! resource can. What each store really gives is in [`guarantees`], and as data in [`Store::guarantees`].
+//! # Errors and cancellation
 //!
-//! # Errors
-//!
-//! One small [`Error`] with a [kind](ErrorKind), documented there. A bad name, word or URL is
-//! [`Invalid`](ErrorKind::Invalid), reported by the first request that meets it; builders never fail.
+//! There is one small [`Error`] with a [kind](ErrorKind). A bad name, option or URL is [`Invalid`](ErrorKind::Invalid), and is
+//! reported by the first request that uses it; builders never fail. Each future can be dropped at any await: the methods say
+//! under *Cancel safety* what may have happened then.
 //!
 //! # Features
 //!
-//! One per store: `memory` (default), `redis`, `redlock`, `etcd`, `zookeeper`, `sqlite`. Features only add a store and its URL scheme.
-//! `sqlite` builds everywhere and works on Linux: elsewhere [`connect`] answers [`Unsupported`](ErrorKind::Unsupported).
-//! `etcd` needs `protoc` to build (Debian: `protobuf-compiler`).
+//! Each store is a feature: `memory` (default), `redis`, `redlock`, `etcd`, `zookeeper`, `sqlite`. A feature adds a store and its
+//! URL scheme, and changes nothing else. `sqlite` builds everywhere and works on Linux: elsewhere [`connect`] returns
+//! [`Unsupported`](ErrorKind::Unsupported). `etcd` needs `protoc` to build (Debian: `protobuf-compiler`).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
