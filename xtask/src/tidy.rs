@@ -18,6 +18,7 @@ mod imports;
 mod stores;
 
 const MAX_LINES: usize = 500;
+const MAX_TABLE_LINE: usize = 300;
 /// Folders at the root of somebody's machine, which nothing in here may mention.
 const MACHINE: [&str; 4] = ["work", "tmp", "root", "home"];
 /// Where a path of a machine would do harm.
@@ -36,6 +37,9 @@ pub(crate) fn tidy() -> Outcome {
         let mut complain = |what: String| complaints.push(format!("{}: {what}", path.display()));
         if extension == "rs" {
             source(&text).into_iter().for_each(&mut complain);
+        }
+        if extension == "md" {
+            wide_tables(&text).into_iter().for_each(&mut complain);
         }
         for path in machine_paths(&text) {
             complain(format!("a path of a machine: {path}"));
@@ -64,6 +68,12 @@ fn source(text: &str) -> Vec<String> {
         complaints.push(format!("{lines} lines, more than {MAX_LINES}"));
     }
     complaints
+}
+
+/// Lines of tables that are too long to be read as one: a table answers one question, the rest is text.
+fn wide_tables(text: &str) -> Vec<String> {
+    let wide = text.lines().enumerate().filter(|(_, line)| line.starts_with('|') && line.len() > MAX_TABLE_LINE);
+    wide.map(|(at, _)| format!("line {}: a line of a table of more than {MAX_TABLE_LINE} bytes", at + 1)).collect()
 }
 
 /// Absolute paths that exist on one machine only.
@@ -137,6 +147,12 @@ mod tests {
         let here =
             ["let a = \"/", "tmp/x\"; // see https://a.org/", "home/b and src/", "work/c and (/", "root/d)"].concat();
         assert_eq!(machine_paths(&here), [["/", "tmp/x"].concat(), ["/", "root/d)"].concat()]);
+    }
+
+    #[test]
+    fn a_table_has_no_long_lines() {
+        let (short, long) = (format!("| {} |", "x".repeat(290)), format!("| {} |", "x".repeat(300)));
+        assert_eq!(wide_tables(&format!("{}\n{short}\n{long}\n", "text ".repeat(80))).len(), 1);
     }
 
     #[test]
