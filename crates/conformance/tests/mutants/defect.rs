@@ -103,13 +103,13 @@ sentences! {
         => "loss/leaves_the_successor_alone", "next.confirm()";
     ReleasesOnlyWithAPlace: "a claim whose answer was lost has no place, so its withdrawal does nothing"
         => "cancel/withdraws_what_it_was_never_told", "free of traces";
-    ForgetsToWithdraw: "a waiter that leaves is not taken out of the line"
+    ForgetsToWithdraw: "a waiter that leaves is not taken out of the queue"
         => "waiting/that_gives_up_harms_nobody", "Busy";
-    EvictsByName: "evict frees whoever holds the name, whatever the token"
+    EvictsByName: "evict frees the holder of the name, whatever the token"
         => "loss/eviction_by_an_old_token_harms_nobody", "somebody else was evicted";
-    GrantsToTheDead: "the predecessor is gone, so it is my turn: no look at whether my own place still lives"
+    GrantsToTheDead: "the predecessor is gone, so the waiter is granted: no check whether its own place still lives"
         => "waiting/a_dead_place_is_not_granted", "expected a place in line";
-    SwallowsItsNotifications: "a release wakes nobody, although the store says that it does"
+    SwallowsItsNotifications: "a release wakes no waiter, although the store states that it does"
         => "waiting/is_woken_by_a_release", "the push of a release";
     RestsOnItsNotifications: "no notification, no renewal and no early second look tells a waiter of its turn"
         => "waiting/gets_it_without_a_notification", "the nap of a deaf waiter";
@@ -131,17 +131,17 @@ sentences! {
         => "exclusion/claiming_again_is_idempotent", "expected a grant";
     LosesTheLabel: "claiming again while granted does not store the new label"
         => "exclusion/claiming_again_is_idempotent", "left == right";
-    EverybodyWatchesTheHead: "when the head leaves, every waiter believes that it is next"
+    EverybodyWatchesTheHead: "when the first in the queue leaves, every waiter believes that it is next"
         => "exclusion/contenders", "two are inside|came after";
     ServesTheLastFirst: "the newest waiter is served first"
         => "waiting/is_in_order", "left == right";
     FastPassesFair: "a fast newcomer takes the lock before a live fair waiter"
         => "waiting/fast_never_passes_fair", "passed a fair place";
-    TryLeavesAPlace: "a failed try stays in line"
+    TryLeavesAPlace: "a failed try stays in the queue"
         => "exclusion/a_failed_try_leaves_nothing", "left a place";
     WaitsForTheDead: "the place of a dead waiter never ends"
         => "waiting/skips_the_dead", "behind dead ones";
-    RenewsTheForgotten: "a renewal keeps all places of its session alive, also those that nobody claims or renews any more"
+    RenewsTheForgotten: "a renewal keeps all places of its session alive, also those that are neither claimed nor renewed any more"
         => "waiting/outlives_what_its_client_forgot", "a forgotten place to end";
     FoldsNames: "names are encoded without regard to case"
         => "names/do_not_interact", "\"A\"";
@@ -153,7 +153,7 @@ sentences! {
         => "programs/follow_the_models", "expected|should|waited";
     ReadersPassWriters: "a reader gets in beside readers although a writer waits before it"
         => "shared/one_line_for_readers_and_writers", "should have 1 holders";
-    ReadersShareAToken: "all who read together have the token of the first"
+    ReadersShareAToken: "all readers that hold together have the token of the first"
         => "shared/readers_share_and_a_writer_excludes", "share a token";
     ModesCountApart: "readers' tokens come from a counter of their own"
         => "modes/raise_one_anothers_tokens", "after Some";
@@ -161,11 +161,11 @@ sentences! {
         => "permits/never_more_than_there_are", "permits are out";
     FewPassMany: "a claim that fits is granted before a larger one that came first"
         => "permits/many_are_not_passed_by_few", "should have 1 holders";
-    CountsMayDiffer: "a claim with another count of permits is taken as if it had said the line's"
+    CountsMayDiffer: "a claim with another count of permits is taken as if it had given the number of the queue"
         => "permits/of_another_count_are_refused", "expected Invalid|the refusal";
     EvictsEverybody: "evict finds the token among the holders, and ends all of them"
         => "shared/one_reader_is_evicted", "evicted too|was evicted";
-    DowngradeQueuesAgain: "a downgrade is a release and a new claim at the end of the line"
+    DowngradeQueuesAgain: "a downgrade is a release and a new claim at the end of the queue"
         => "downgrade/lets_readers_in_and_no_writer", "Lost";
     DowngradeChangesTheToken: "a downgrade mints a new token"
         => "downgrade/is_not_undone_by_a_late_claim", "keeps token and place";
@@ -197,7 +197,7 @@ sentences! {
         => "at_once/repeated_counts_from_what_extended", "too early";
     DowngradesFromNow: "a downgrade counts from itself, and extends nothing"
         => "downgrade/counts_from_what_extended", "too early";
-    ShortestOfAll: "all who stand in one line get the shortest lease among them"
+    ShortestOfAll: "all claims in one queue get the shortest lease among them"
         => "lease/is_each_ones_own", "too early";
     SaysMoreTurns: "a grant says that it has more turns than were reserved"
         => "token/is_reserved_for_each_turn", "was reserved";
@@ -219,13 +219,13 @@ sentences! {
         => "loss/is_told_by_the_next_renewal", "has no entry any more";
     ProvesTheSession: "a renewal is good as long as the client's session lives, whether the hold is there or not"
         => "loss/is_told_by_the_next_renewal_in_every_mode", "has no entry any more";
-    ForgetsEarlyEvictions: "an eviction that comes before the claim's own answer is told to nobody"
+    ForgetsEarlyEvictions: "an eviction that comes before the claim's own answer is not reported"
         => "loss/by_eviction_at_any_moment_is_told", "the evicted to hear of it|nobody told";
     LapsesWithItsLease: "a hold that is given back for later is left to its lease"
         => "holding/lapses_without_its_client", "free after|a hold that lapses";
     RenewsWhatLapses: "a renewal that comes late puts off the end of what was given back for later"
         => "holding/lapses_without_its_client", "free after|a hold that lapses";
-    LapsesSilently: "whoever waits behind a hold that lapses hears of it when its lease would have ended"
+    LapsesSilently: "waiters behind a hold that lapses are notified only when its lease would have ended"
         => "holding/lapses_for_those_who_wait", "behind a hold that lapses";
     FenceBelieves: "the store's condition is what the holder believes"
         => "fence/refuses_the_evicted", "the evicted: Ok(true)";
