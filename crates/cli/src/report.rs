@@ -47,7 +47,7 @@ pub(crate) struct ReportFile(Option<File>);
 
 impl ReportFile {
     pub(crate) fn open(path: Option<&Path>) -> io::Result<ReportFile> {
-        if path.is_some_and(|path| path == "-") {
+        if path.is_some_and(|path| path.as_os_str() == "-") {
             return Err(io::Error::other("standard output is CMD's; name a file, such as /dev/stderr"));
         }
         Ok(ReportFile(path.map(File::create).transpose()?))
