@@ -79,6 +79,7 @@ pub(crate) fn zookeeper_version(srvr: &str) -> Option<String> {
 }
 
 /// What a Redis says of itself: its `INFO`, and the two settings that are not in there, if it tells them.
+#[cfg(any(feature = "redis", test))]
 #[derive(Debug, Default)]
 pub(crate) struct RedisFacts {
     pub(crate) info: String,
@@ -86,6 +87,7 @@ pub(crate) struct RedisFacts {
     pub(crate) appendfsync: Option<String>,
 }
 
+#[cfg(any(feature = "redis", test))]
 impl RedisFacts {
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let value = |line: &str| line.split_once(':').filter(|(key, _)| *key == name).map(|(_, value)| value.len());
