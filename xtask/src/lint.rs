@@ -1,9 +1,6 @@
 //! Everything that can be said about the code without running it.
 
-use std::{
-    fs,
-    process::{Command, Stdio},
-};
+use std::fs;
 
 use crate::{
     Outcome, bans,
@@ -23,7 +20,6 @@ pub(crate) fn lint() -> Outcome {
     tidy::tidy()?;
     setup::setup()?;
     bans::bans()?;
-    deny()?;
     run(cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]))?;
     let mut doc = cargo(&["doc", "--workspace", "--all-features", "--no-deps"]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
@@ -44,16 +40,4 @@ fn each_library_alone() -> Outcome {
         crates.flatten().map(|entry| format!("leasehold-{}", entry.file_name().display())).collect();
     names.sort();
     names.iter().try_for_each(|name| run(cargo(&["check", "-p", name])))
-}
-
-/// Licences, sources and bans of `deny.toml`, where cargo-deny is installed.
-fn deny() -> Outcome {
-    let mut ask = cargo(&["deny", "--version"]);
-    let installed = ask.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success());
-    if !installed {
-        println!("cargo-deny is not installed: licences and sources are not checked");
-        return Ok(());
-    }
-    let command: Command = cargo(&["deny", "--all-features", "check", "bans", "licenses", "sources"]);
-    run(command)
 }

@@ -1,16 +1,12 @@
-//! The project's own chores: `cargo xtask <setup | lint | test | ci | tidy>`.
+//! The project's own chores: `cargo xtask <chore>`. [`CHORES`] lists them; CI runs them and nothing else.
 //!
 //! It uses little beyond the standard library, so that it builds in seconds on a bare machine.
-//!
-//! - `setup` installs the servers and tools that tests need.
-//! - `lint` checks formatting, lints, documentation, features, dependency bans and the rules of `tidy`.
-//! - `test` builds every test suite at once, runs several side by side, and counts.
-//! - `ci` is `lint` and `test`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a program that talks to its user")]
 
 mod bans;
 mod binaries;
+mod jobs;
 mod lint;
 mod manifest;
 mod matrix;
@@ -19,29 +15,54 @@ mod setup;
 mod suites;
 mod test;
 mod tidy;
+#[cfg(test)]
+mod workflows;
 
 use std::{env, process::ExitCode};
 
 /// What a chore has to say when it fails.
 type Outcome = Result<(), String>;
 
-const USAGE: &str = "usage: cargo xtask <setup | lint | test | ci | tidy>";
+/// A chore's name, what it does, and how.
+type Chore = (&'static str, &'static str, fn() -> Outcome);
+
+const CHORES: [Chore; 14] = [
+    ("setup", "installs the servers and tools that tests need, by apt-get", setup::setup),
+    ("tidy", "checks the rules of the project that no compiler checks", tidy::tidy),
+    (
+        "lint",
+        "checks format, tidy, bans of dependencies, clippy, rustdoc, each feature and each library alone",
+        lint::lint,
+    ),
+    ("test", "builds all tests at once, runs several side by side, and counts", test::test),
+    ("ci", "lint and test", || lint::lint().and_then(|()| test::test())),
+    ("msrv", "builds everything with the oldest Rust", jobs::msrv),
+    ("portable", "tests what works on every system, on this one", jobs::portable),
+    ("targets", "checks the same for Windows and macOS, from here", jobs::targets),
+    ("features", "checks every combination of features", jobs::features),
+    ("minimal", "builds with the oldest versions of dependencies", jobs::minimal),
+    ("deny", "checks licences, sources and advisories", jobs::deny),
+    ("semver", "compares the public API with the last release", jobs::semver),
+    ("docs", "builds the documentation as docs.rs does", jobs::docs),
+    ("package", "packages what is published, and builds the packages", jobs::package),
+];
 
 fn main() -> ExitCode {
-    let chore = env::args().nth(1).unwrap_or_default();
-    let outcome = run::at_the_root().and_then(|()| match chore.as_str() {
-        "setup" => setup::setup(),
-        "lint" => lint::lint(),
-        "test" => test::test(),
-        "ci" => lint::lint().and_then(|()| test::test()),
-        "tidy" => tidy::tidy(),
-        _ => Err(USAGE.into()),
-    });
+    let word = env::args().nth(1).unwrap_or_default();
+    let outcome = match CHORES.iter().find(|(name, ..)| *name == word) {
+        Some((.., chore)) => run::at_the_root().and_then(|()| chore()),
+        None => Err(usage()),
+    };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("xtask {chore}: {error}");
+            eprintln!("xtask {word}: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn usage() -> String {
+    let lines = CHORES.iter().map(|(name, what, _)| format!("\n  {name:9} {what}"));
+    format!("usage: cargo xtask <chore>, which is one of:{}", lines.collect::<String>())
 }

@@ -17,7 +17,17 @@ pub(crate) fn at_the_root() -> Outcome {
 
 /// The cargo that runs us, told where the protocol compiler is.
 pub(crate) fn cargo(args: &[&str]) -> Command {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    prepared(Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"))), args)
+}
+
+/// The cargo of another Rust, which rustup has.
+pub(crate) fn cargo_of(toolchain: &str, args: &[&str]) -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", toolchain, "cargo"]).env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
+    prepared(command, args)
+}
+
+fn prepared(mut command: Command, args: &[&str]) -> Command {
     command.args(args).stdin(Stdio::null());
     if let Some(protoc) = setup::protoc() {
         command.env("PROTOC", protoc);

@@ -1,0 +1,116 @@
+//! What has a job of its own in CI, beside `lint` and `test`: one function for each.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::{
+    Outcome,
+    run::{cargo, cargo_of, output, run},
+    setup,
+};
+
+/// The oldest Rust that users may have: `rust-version` in the workspace's `Cargo.toml`.
+pub(crate) const MSRV: &str = env!("CARGO_PKG_RUST_VERSION");
+/// The Rust that has what only unreleased versions have. docs.rs uses it.
+pub(crate) const NIGHTLY: &str = "nightly";
+/// Systems of which no machine is needed to have the types checked.
+const TARGETS: [&str; 2] = ["x86_64-pc-windows-gnu", "aarch64-apple-darwin"];
+
+/// Everything builds with the oldest Rust.
+pub(crate) fn msrv() -> Outcome {
+    setup::setup()?;
+    run(cargo_of(MSRV, &["check", "--workspace", "--all-features", "--all-targets"]))
+}
+
+/// What works on every system is tested on this one. Needs neither a server nor protoc.
+pub(crate) fn portable() -> Outcome {
+    let features = "memory,redis,redlock,zookeeper,sqlite";
+    run(cargo(&["test", "-p", "leasehold-core", "-p", "leasehold-memory"]))?;
+    run(cargo(&["test", "-p", "leasehold", "--features", features]))
+}
+
+/// The same, and etcd, passes the compiler for the systems of [`TARGETS`].
+pub(crate) fn targets() -> Outcome {
+    setup::setup()?;
+    for target in TARGETS {
+        let check = ["--target", target, "-p", "leasehold-core", "-p", "leasehold-memory", "-p", "leasehold"];
+        run(cargo(&[&["check", "--all-features", "--tests"], &check[..]].concat()))
+            .map_err(|error| format!("{error}; if the target is missing: rustup target add {target}"))?;
+    }
+    Ok(())
+}
+
+/// Every combination of features passes clippy.
+pub(crate) fn features() -> Outcome {
+    needs("hack", "cargo-hack")?;
+    setup::setup()?;
+    let packages = ["-p", "leasehold", "-p", "leasehold-cli", "-p", "leasehold-verify"];
+    let hack = ["hack", "clippy", "--feature-powerset", "--exclude-features", "default,full"];
+    run(cargo(&[&hack, &packages[..], &["--", "-D", "warnings"]].concat()))
+}
+
+/// What users build also builds with the oldest versions that our manifests allow.
+pub(crate) fn minimal() -> Outcome {
+    needs("hack", "cargo-hack")?;
+    needs("minimal-versions", "cargo-minimal-versions")?;
+    setup::setup()?;
+    run(cargo_of(
+        NIGHTLY,
+        &["minimal-versions", "check", "--direct", "--workspace", "--all-features", "--ignore-private"],
+    ))
+}
+
+/// Licences, sources, bans, and what is known to be vulnerable.
+pub(crate) fn deny() -> Outcome {
+    needs("deny", "cargo-deny")?;
+    run(cargo(&["deny", "--all-features", "check"]))
+}
+
+/// The public API is compatible with that of the last release, as far as its version says so.
+pub(crate) fn semver() -> Outcome {
+    needs("semver-checks", "cargo-semver-checks")?;
+    setup::setup()?;
+    let mut git = Command::new("git");
+    git.args(["describe", "--tags", "--match", "v*", "--abbrev=0"]).stderr(Stdio::null());
+    let Ok(tag) = output(git) else {
+        println!("semver: no release is tagged yet, there is nothing to compare with");
+        return Ok(());
+    };
+    let words = ["semver-checks", "--workspace", "--all-features", "--baseline-rev", tag.trim()];
+    run(cargo(&[&words[..], &unpublished()?.iter().map(String::as_str).collect::<Vec<_>>()].concat()))
+}
+
+/// The documentation as docs.rs builds it.
+pub(crate) fn docs() -> Outcome {
+    setup::setup()?;
+    let mut doc = cargo_of(NIGHTLY, &["doc", "-p", "leasehold", "--all-features", "--no-deps"]);
+    doc.env("RUSTDOCFLAGS", "--cfg docsrs -D warnings");
+    run(doc)
+}
+
+/// What is published can be packaged, and builds from its package. What it depends on must be published, too.
+pub(crate) fn package() -> Outcome {
+    setup::setup()?;
+    let unpublished = unpublished()?;
+    let unpublished: Vec<&str> = unpublished.iter().map(String::as_str).collect();
+    run(cargo(&[&["package", "--workspace"], &unpublished[..]].concat()))
+}
+
+/// `--exclude` for each package that is never published.
+fn unpublished() -> Result<Vec<String>, String> {
+    let text = output(cargo(&["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: Value = serde_json::from_str(&text).map_err(|error| format!("reading cargo metadata: {error}"))?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let private = packages.filter(|package| package["publish"].as_array().is_some_and(Vec::is_empty));
+    Ok(private
+        .flat_map(|package| ["--exclude".to_owned(), package["name"].as_str().unwrap_or_default().into()])
+        .collect())
+}
+
+/// Says how a subcommand of cargo is installed if it is missing.
+fn needs(subcommand: &str, package: &str) -> Outcome {
+    let mut ask = cargo(&[subcommand, "--version"]);
+    let found = ask.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+    if found { Ok(()) } else { Err(format!("this needs {package}: cargo install --locked {package}")) }
+}
