@@ -9,13 +9,13 @@ pub(crate) const BY_CARGO: &[(&str, &[&str])] = &[
 
 /// The same, at the very end: it builds another `leasehold` in the place of the one that other suites start.
 pub(crate) const BY_CARGO_LAST: &[(&str, &[&str])] =
-    &[("cli: what a build lacks", &["test", "--no-fail-fast", "-p", "leasehold-cli", "--test", "features"])];
+    &[("cli: what a build lacks", &["test", "-p", "leasehold-cli", "--no-default-features", "--test", "features"])];
 
 /// Test targets of the root package that the plain `cargo test` runs, built no differently than with all features.
 pub(crate) const IN_PLAIN: &[&str] = &["memory", "blocking"];
 
 /// What takes longest begins first, so that nothing long is left at the end.
-pub(crate) const LONG: &[&str] = &["command", "conformance", "faults", "mutants", "measures"];
+pub(crate) const LONG: &[&str] = &["servers", "command", "conformance", "faults", "mutants", "measures"];
 
 /// Test targets that measure processor time, or fill the machine: nothing else runs beside them.
 pub(crate) const ALONE: &[(&str, &str)] = &[("leasehold-sqlite", "measures"), ("leasehold-compare", "stores")];

@@ -18,8 +18,8 @@ use crate::{
     suites::{ALONE, BY_CARGO, BY_CARGO_LAST, EXAMPLES, IN_PLAIN, LONG, WORDS},
 };
 
-/// How many suites run side by side: most of their time they wait for leases to end.
-const SIDE_BY_SIDE: usize = 3;
+/// How many suites run side by side for each core: most of their time they wait for leases to end.
+const FOR_EACH_CORE: usize = 2;
 
 /// Something to run, with what counts as its success.
 struct Suite {
@@ -104,7 +104,7 @@ impl Run {
             }
         };
         thread::scope(|scope| {
-            for _ in 0..SIDE_BY_SIDE {
+            for _ in 0..FOR_EACH_CORE * thread::available_parallelism().map_or(1, usize::from) {
                 scope.spawn(work);
             }
         });
