@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::registry::BatchItem;
+use super::kept::BatchItem;
 use crate::backend::Backend;
 use crate::claim::LeaseRef;
 use crate::clock::{Clock, Moment};

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::kept::{BatchItem, Ended, Kept, Renewing};
 use super::work::Work;
-use crate::claim::{ClaimId, LeaseRef};
+use crate::claim::ClaimId;
 use crate::claim_state::ClaimState;
 use crate::clock::Moment;
 use crate::loss::Loss;
@@ -43,66 +44,6 @@ pub(super) struct Registry {
     pub(super) no_more_work: bool,
     /// Until when nobody is warned again that renewals are slow.
     pub(super) warned_until: Option<Moment>,
-}
-
-pub(super) struct Kept {
-    pub(super) state: Arc<ClaimState>,
-    is_hold: bool,
-    renewal: Renewing,
-    /// How many requests that ask for it are unanswered, and when the latest was sent.
-    in_flight: usize,
-    sent: Option<Moment>,
-    /// The end of `min_hold`, for a hold whose guard has gone.
-    pub(super) release_at: Option<Moment>,
-    /// The store is being asked to let it lapse then.
-    pub(super) lapsing: bool,
-    /// Its entries in the agenda and among those who may join.
-    at: Option<Moment>,
-    joins: Option<Moment>,
-}
-
-#[derive(Clone, Copy)]
-enum Renewing {
-    /// When to ask for it (again), whatever becomes of a request that is in flight.
-    At(Moment),
-    /// It waits for a request since the first moment. At the second a third of its lease is left.
-    Due(Moment, Moment),
-}
-
-/// One renewal of a request.
-pub(super) struct BatchItem {
-    pub(super) state: Arc<ClaimState>,
-    pub(super) lease: LeaseRef,
-    /// Since when it was to be sent.
-    pub(super) due_since: Moment,
-}
-
-/// What has come to its end.
-pub(super) struct Ended {
-    pub(super) kept: Kept,
-    pub(super) loss: Loss,
-}
-
-impl Kept {
-    fn new(state: Arc<ClaimState>, renew_at: Moment) -> Kept {
-        let renewal = Renewing::At(renew_at);
-        Kept {
-            state,
-            is_hold: false,
-            renewal,
-            in_flight: 0,
-            sent: None,
-            release_at: None,
-            lapsing: false,
-            at: None,
-            joins: None,
-        }
-    }
-
-    /// When a third of its lease is left that was asked for at `asked`.
-    fn third_left_at(&self, asked: Moment) -> Moment {
-        self.state.lease_ends_at(asked).before(self.state.ttl() / 3)
-    }
 }
 
 impl Registry {
