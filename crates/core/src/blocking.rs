@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::hold::view_methods;
+use crate::held::view_methods;
 use crate::loss::Loss;
 use crate::name::Name;
 use crate::options::options;

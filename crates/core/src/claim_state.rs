@@ -1,7 +1,6 @@
 //! Where one claim stands: nowhere, waiting, granted, ended. The single truth that the acquire loop, the keeper, the notifications
 //! and the guard share; validity is computed from it whenever somebody asks.
 
-use std::cmp::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,62 +9,32 @@ use tokio::sync::Notify;
 use crate::claim::{Claim, LeaseRef, Mode, Place, WaitPolicy};
 use crate::clock::{Clock, Moment};
 use crate::grant::{Grant, Validity};
-use crate::hold::TurnSlot;
 use crate::loss::Loss;
 use crate::notifier::{Listener, Notification};
 use crate::sync::locked;
 use crate::token::FencingToken;
+pub(crate) use state::Granted;
+use state::State;
+
+mod state;
 
 pub(crate) struct ClaimState {
     pub(crate) claim: Arc<Claim>,
     clock: Clock,
     state: Mutex<State>,
     /// The turn that is being taken under this claim, if it is shared by turns.
-    turn: Mutex<TurnSlot>,
+    turn: Mutex<Option<EndTurn>>,
     /// Somebody should look again: a notification or a grant came, the hold ended.
     pub(crate) changed: Notify,
 }
 
-struct State {
-    /// The claim as it is now: what its holder has made of it since, shared instead of exclusive, another label.
-    now: Arc<Claim>,
-    place: Option<Place>,
-    grant: Option<Granted>,
-    /// A guard was made of the grant: from now on an end of validity is a loss.
-    taken: bool,
-    /// The end of `max_hold`, if there is one.
-    max_until: Option<Moment>,
-    loss: Option<Loss>,
-    /// When the store last said that nothing is left: a grant that was asked for before that may be the one that is gone.
-    gone_at: Option<Moment>,
-    notified: bool,
-    /// Whoever listens is to be told once the lock on this is free again: a waker may run anybody's code.
-    tell: bool,
-}
-
-#[derive(Clone)]
-pub(crate) struct Granted {
-    pub(crate) token: FencingToken,
-    pub(crate) turns: u32,
-    pub(crate) ttl: Duration,
-    until: Moment,
-}
+/// Ends the turn that is being taken under a claim.
+pub(crate) type EndTurn = Arc<dyn Fn() + Send + Sync>;
 
 impl ClaimState {
     pub(crate) fn new(claim: Arc<Claim>, clock: Clock) -> ClaimState {
         let (now, changed) = (claim.clone(), Notify::new());
-        let state = Mutex::new(State {
-            now,
-            place: None,
-            grant: None,
-            taken: false,
-            max_until: None,
-            loss: None,
-            gone_at: None,
-            notified: false,
-            tell: false,
-        });
-        ClaimState { claim, clock, state, turn: Mutex::default(), changed }
+        ClaimState { claim, clock, state: Mutex::new(State::of(now)), turn: Mutex::default(), changed }
     }
 
     /// Works on the state of this instant. Loss is decided by time alone as soon as anybody looks, and whoever looks first
@@ -172,17 +141,18 @@ impl ClaimState {
         Claim { policy: WaitPolicy::Try, ..(*locked(&self.state).now).clone() }
     }
 
-    pub(crate) fn in_turn(&self, turn: TurnSlot) {
-        let before = std::mem::replace(&mut *locked(&self.turn), turn);
+    pub(crate) fn in_turn(&self, end: EndTurn) {
+        let before = locked(&self.turn).replace(end);
         drop(before);
     }
 
     /// Nothing of the claim is left to take turns under.
     pub(crate) fn end_turns(&self) {
-        let turn = locked(&self.turn).clone();
-        // It goes to the next task only when the lock on the slot is free again.
-        let ended = locked(&turn).take();
-        drop(ended);
+        let end = locked(&self.turn).clone();
+        // It goes to the next task: no lock is held meanwhile.
+        if let Some(end) = end {
+            end();
+        }
     }
 
     /// Why the hold ended, computed now: `None` means that it is valid at this instant.
@@ -277,61 +247,6 @@ pub(crate) enum Change {
     Unchanged,
 }
 
-impl State {
-    /// Ends the hold if its time has come. Loss is terminal.
-    fn expire(&mut self, now: Moment) {
-        if self.loss.is_none() {
-            self.loss = self.ended_by(now);
-            self.tell |= self.loss.is_some();
-        }
-    }
-
-    fn ended_by(&self, now: Moment) -> Option<Loss> {
-        let until = self.grant.as_ref().filter(|_| self.taken)?.until;
-        if self.max_until.is_some_and(|max| max <= now && max <= until) {
-            return Some(Loss::MaxHold);
-        }
-        (until <= now).then_some(Loss::Expired)
-    }
-
-    fn granted(&mut self, grant: Grant, stamp: Moment) {
-        if self.loss.is_some() {
-            return;
-        }
-        if !self.taken && self.gone_at.is_some_and(|gone| stamp < gone) {
-            // It was asked for before the store said that it is gone: claim again and see.
-            (self.notified, self.tell) = (true, true);
-            return;
-        }
-        let until = grant.validity.until(stamp);
-        let known = self.grant.as_ref().map(|g| g.token.cmp(&grant.token));
-        match (&mut self.grant, known) {
-            (Some(mine), Some(Ordering::Equal)) => mine.until = mine.until.max(until),
-            (Some(_), _) if self.taken => self.loss = Some(Loss::Gone),
-            (Some(_), Some(Ordering::Greater)) => return, // a late push of an older grant
-            _ => {
-                let Grant { place, token, turns, validity } = grant;
-                self.place = Some(place);
-                self.grant = Some(Granted { token, turns, ttl: validity.ttl(), until });
-            }
-        }
-        self.tell = true;
-    }
-
-    /// The server goes by other terms now.
-    fn shorten(&mut self, until: Moment) {
-        if let Some(mine) = &mut self.grant {
-            self.tell |= until < mine.until;
-            mine.until = mine.until.min(until);
-        }
-    }
-
-    fn ends_at(&self) -> Option<Moment> {
-        let until = self.grant.as_ref()?.until;
-        Some(self.max_until.map_or(until, |max| max.min(until)))
-    }
-}
-
 impl Listener for ClaimState {
     fn notify(&self, notification: Notification) {
         match notification {
@@ -346,117 +261,11 @@ impl Listener for ClaimState {
                 self.with(|state| state.shorten(until));
             }
             Notification::Granted(_) | Notification::ClaimAgain => {
-                self.with(|state| (state.notified, state.tell) = (true, true))
+                self.with(|state| (state.notified, state.tell) = (true, true));
             }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::claim::{Mode, WaitPolicy};
-    use crate::clock::VirtualClock;
-
-    const TTL: Duration = Duration::from_secs(10);
-
-    fn state() -> (VirtualClock, ClaimState) {
-        let time = VirtualClock::new();
-        let claim = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, TTL, "me");
-        let state = ClaimState::new(Arc::new(claim), time.clock());
-        (time, state)
-    }
-
-    fn grant(token: u64, since: Moment) -> Grant {
-        Grant::new(Place::new("p"), FencingToken::new(token), Validity::since(since, TTL))
-    }
-
-    #[test]
-    fn loss_is_terminal_even_when_a_renewal_comes_after_all() {
-        let (time, s) = state();
-        s.grant(grant(1, time.clock().now()), time.clock().now());
-        assert!(s.take(None).is_some());
-        time.advance(TTL);
-        s.extend(Validity::from(TTL), time.clock().now());
-        assert_eq!(s.loss(), Some(Loss::Expired));
-        s.grant(grant(1, time.clock().now()), time.clock().now());
-        assert_eq!((s.loss(), s.remaining()), (Some(Loss::Expired), Duration::ZERO));
-    }
-
-    #[test]
-    fn other_terms_of_the_server_shorten_what_was_promised() {
-        let (time, s) = state();
-        let since = time.clock().now();
-        s.grant(grant(1, since), since);
-        assert!(s.take(None).is_some());
-        s.notify(Notification::Shortened(Validity::since(since, TTL * 2)));
-        assert!(s.remaining() > TTL / 2);
-        s.notify(Notification::Shortened(Validity::since(since, TTL / 2)));
-        time.advance(TTL / 2);
-        assert_eq!((s.loss(), s.remaining()), (Some(Loss::Expired), Duration::ZERO));
-    }
-
-    #[tokio::test]
-    async fn whoever_sees_the_end_first_tells_the_others() {
-        for late in 0..3 {
-            let (time, s) = state();
-            s.grant(grant(1, time.clock().now()), time.clock().now());
-            s.take(None);
-            let told = s.changed.notified();
-            time.advance(TTL);
-            match late {
-                0 => s.extend(Validity::from(TTL), time.clock().now()),
-                1 => s.grant(grant(1, time.clock().now()), time.clock().now()),
-                _ => assert_eq!(s.loss(), Some(Loss::Expired)),
-            }
-            tokio::time::timeout(Duration::from_secs(5), told).await.unwrap();
-        }
-    }
-
-    #[test]
-    fn an_end_of_validity_before_anybody_took_the_grant_is_no_loss() {
-        let (time, s) = state();
-        s.grant(grant(1, time.clock().now()), time.clock().now());
-        time.advance(TTL);
-        assert!(s.take(None).is_none());
-        assert_eq!(s.loss(), None);
-        s.grant(grant(2, time.clock().now()), time.clock().now());
-        assert_eq!(s.take(None).map(|g| g.token.get()), Some(2));
-    }
-
-    #[test]
-    fn another_token_under_a_guard_means_that_its_own_is_gone() {
-        let (time, s) = state();
-        s.grant(grant(1, time.clock().now()), time.clock().now());
-        s.take(None);
-        s.grant(grant(2, time.clock().now()), time.clock().now());
-        assert_eq!(s.loss(), Some(Loss::Gone));
-    }
-
-    #[test]
-    fn a_late_push_of_an_older_grant_changes_nothing() {
-        let (time, s) = state();
-        s.grant(grant(5, time.clock().now()), time.clock().now());
-        s.notify(Notification::Granted(grant(4, time.clock().now())));
-        assert_eq!(s.take(None).map(|g| g.token.get()), Some(5));
-    }
-
-    #[test]
-    fn a_push_without_an_instant_is_only_a_notification() {
-        let (_time, s) = state();
-        s.notify(Notification::Granted(Grant::new(Place::new("p"), FencingToken::new(1), TTL)));
-        assert_eq!(s.take_change(), Change::Notified);
-        assert_eq!(s.take_change(), Change::Unchanged);
-    }
-
-    #[test]
-    fn max_hold_ends_it_whatever_is_renewed() {
-        let (time, s) = state();
-        s.grant(grant(1, time.clock().now()), time.clock().now());
-        s.take(Some(Duration::from_secs(3)));
-        assert_eq!(s.remaining(), Duration::from_secs(3));
-        time.advance(Duration::from_secs(3));
-        s.extend(Validity::from(TTL), time.clock().now());
-        assert_eq!(s.loss(), Some(Loss::MaxHold));
-    }
-}
+mod tests;

@@ -16,7 +16,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::events;
 use crate::guarantees::Guarantees;
 use crate::keeper::{Keeper, Work};
-use crate::local_queue::LocalQueues;
 use crate::notifier::Notifier;
 use crate::release::Release;
 use crate::sync::locked;
@@ -30,7 +29,6 @@ pub(crate) struct Client {
     pub(crate) notifier: Notifier,
     pub(crate) clock: Clock,
     pub(crate) guarantees: Guarantees,
-    pub(crate) local_queues: LocalQueues,
     /// Claims that go to the store for the first time, and those that were answered before: they do not stand behind a crowd.
     pub(crate) concurrency_limits: [Arc<ConcurrencyLimit>; 2],
     keeper: Arc<Keeper>,
@@ -49,7 +47,6 @@ impl Client {
             notifier: notifier.clone(),
             clock: backend.clock(),
             guarantees,
-            local_queues: LocalQueues::default(),
             concurrency_limits: [(); 2].map(|()| ConcurrencyLimit::new(backend.clock())),
             keeper: Arc::new(Keeper::new(backend.clone(), notifier, random.fork())),
             backend,

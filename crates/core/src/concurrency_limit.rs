@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock::{Clock, Moment};
+use crate::contention::Contention;
 use crate::error::{Error, ErrorKind, Result};
-use crate::queue::Contention;
 
 /// So many at once. With 100 ms to the store and back that is 1,280 a second.
 const WIDTH: usize = 128;

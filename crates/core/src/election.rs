@@ -4,18 +4,19 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use crate::acquire::{Acquire, Wait};
+use crate::acquire::Acquire;
 use crate::claim::Mode;
 use crate::error::Result;
 use crate::guard::Guard;
-use crate::hold::{Held, view_methods};
+use crate::held::{Held, view_methods};
 use crate::lock::{Lock, checked_value};
 use crate::name::Name;
 use crate::observer::Observer;
 use crate::options::{Options, options};
 use crate::queue::LockQueue;
-use crate::store::Store;
+use crate::scope::Scope;
 use crate::token::FencingToken;
+use crate::wait::Wait;
 
 /// A name that one candidate leads at a time, with a value for all to see: an address, say.
 ///
@@ -34,7 +35,7 @@ use crate::token::FencingToken;
 #[derive(Clone, Debug)]
 #[must_use = "it does nothing until somebody campaigns or observes"]
 pub struct Election {
-    store: Store,
+    scope: Scope,
     name: Name,
     options: Options,
 }
@@ -42,8 +43,9 @@ pub struct Election {
 options!(Election, options);
 
 impl Election {
-    pub(crate) fn new(store: Store, name: Name, options: Options) -> Election {
-        Election { store, name, options }
+    pub(crate) fn new(scope: Scope, name: Name) -> Election {
+        let options = scope.defaults.clone();
+        Election { scope, name, options }
     }
 
     /// The name, as it was written.
@@ -79,22 +81,22 @@ impl Election {
 
     /// Who leads now. `None` while nobody does.
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        self.store.inspect(&self.name).await.map(Leader::of)
+        self.scope.inspect(&self.name).await.map(Leader::of)
     }
 
     /// Looks who leads, and goes on watching.
     pub async fn observe(&self) -> Result<Observer> {
-        Observer::start(self.store.clone(), self.name.clone()).await
+        Observer::start(self.scope.clone(), self.name.clone()).await
     }
 
     /// Who leads and who campaigns.
     pub async fn inspect(&self) -> Result<LockQueue> {
-        self.store.inspect(&self.name).await
+        self.scope.inspect(&self.name).await
     }
 
     fn start(&self, value: String, wait: Wait) -> Acquire<Leadership> {
-        let lock = Lock::new(self.store.clone(), self.name.clone(), Mode::Exclusive, self.options.clone());
-        let lock = lock.with_value(value);
+        let lock =
+            Lock::new(self.scope.clone(), self.name.clone(), Mode::Exclusive).with(&self.options).with_value(value);
         Acquire::new(async move { lock.enter(wait).await.map(Leadership).map_err(|e| e.with_name(lock.name())) })
     }
 }

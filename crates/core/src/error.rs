@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use crate::contention::Contention;
 use crate::loss::Loss;
 use crate::name::Name;
-use crate::queue::Contention;
 
 /// `Result` with Leasehold's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;

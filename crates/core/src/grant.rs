@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::claim::Place;
 use crate::clock::Moment;
+use crate::contention::Contention;
 use crate::error::Error;
 use crate::loss::Loss;
-use crate::queue::Contention;
 use crate::token::{FencingToken, TURNS_OF_A_PLACE, token_of_place};
 
 /// A store's answer to a claim.

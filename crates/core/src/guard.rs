@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use crate::claim::Mode;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hold::{Held, Hold, view_methods};
-use crate::loss::{Loss, Lost};
-use crate::release::Release;
+use crate::held::{Held, view_methods};
+use crate::hold::{Hold, Share};
+use crate::loss::Lost;
 
 /// A held lock. While it lives it renews itself; [`release`](Guard::release) or drop gives the lock back.
 ///
@@ -22,28 +22,15 @@ use crate::release::Release;
 /// by then its connections cannot be driven any more, and to block there could hang the program's end.
 #[must_use = "dropping the guard releases the lock; bind it to a name, not to `_`"]
 pub struct Guard {
+    held: Held,
     share: Arc<Share>,
 }
 
-view_methods!(Guard, share.held);
-
-/// What the guards of one re-entered hold share: the last of them releases.
-pub(crate) struct Share {
-    pub(crate) held: Held,
-    /// Downgrades go one after the other.
-    downgrading: tokio::sync::Mutex<()>,
-    /// Somebody answers for the release already.
-    answered: bool,
-}
+view_methods!(Guard, held);
 
 impl Guard {
-    pub(crate) fn new(hold: Hold) -> Guard {
-        let (held, downgrading) = (Held(Arc::new(hold)), tokio::sync::Mutex::default());
-        Guard { share: Arc::new(Share { held, downgrading, answered: false }) }
-    }
-
     pub(crate) fn of(share: Arc<Share>) -> Guard {
-        Guard { share }
+        Guard { held: Held(share.hold.clone()), share }
     }
 
     pub(crate) fn share(&self) -> &Arc<Share> {
@@ -56,7 +43,7 @@ impl Guard {
     /// not say; validity is what it was. Cancel-safe.
     pub async fn confirm(&self) -> Result<()> {
         self.check()?;
-        self.share.held.0.claim_again().await
+        self.share.hold.claim_again().await
     }
 
     /// Makes an exclusive hold a shared one without letting go of it: the same guard, the same token; readers who wait in
@@ -68,7 +55,7 @@ impl Guard {
     pub async fn downgrade(&self) -> Result<()> {
         let _one_at_a_time = self.share.downgrading.lock().await;
         self.check()?;
-        let Hold { state, name, .. } = &*self.share.held.0;
+        let Hold { state, name, .. } = &*self.share.hold;
         let invalid = |text: &str| Err(Error::new(ErrorKind::Invalid, text).with_name(name));
         let before = state.mode();
         if matches!(before, Mode::Permits { .. }) {
@@ -81,8 +68,8 @@ impl Guard {
             return invalid("other guards of this owner count on an exclusive hold");
         }
         // Nor does another task of this process take an exclusive turn of it.
-        drop(self.share.held.0.take_turn());
-        let done = self.share.held.0.claim_again().await;
+        drop(self.share.hold.take_turn());
+        let done = self.share.hold.claim_again().await;
         if done.as_ref().is_err_and(|e| !e.kind().may_have_been_executed()) {
             state.count_as_shared(before == Mode::Shared);
         }
@@ -90,7 +77,7 @@ impl Guard {
     }
 
     pub(crate) fn held(&self) -> &Held {
-        &self.share.held
+        &self.held
     }
 
     /// Gives the lock back and waits for the store's word, at most five seconds.
@@ -104,31 +91,10 @@ impl Guard {
     /// Dropped midway, the release goes on in the background.
     pub async fn release(self) -> Result<()> {
         let verdict = self.check();
-        let Some(mut share) = Arc::into_inner(self.share) else { return verdict };
-        share.answered = true;
-        let held = &share.held;
-        let Hold { client, state, name, not_before, .. } = &*held.0;
-        let ended = held.0.finish();
-        let later = not_before.filter(|at| *at > client.clock.now());
-        match (ended, later) {
-            (Loss::Released, Some(at)) => {
-                // Nobody here takes a turn of it any more: whoever waits goes to the store.
-                drop(held.0.take_turn());
-                client.release_at_now(state, at).await.map_err(|e| e.with_name(name))?;
-            }
-            (Loss::Released, None) => {
-                if let Some(turn) = held.0.take_turn() {
-                    // A task of this process gets it, or whoever waits here goes to the store.
-                    let Some(_leaves) = turn.pass(client, state) else { return Ok(()) };
-                }
-                client.release_now(state).await.map_err(|e| e.with_name(name))?;
-            }
-            (loss, _) => {
-                give_back(&held.0);
-                return Err(Error::lost(loss).with_name(name));
-            }
+        match Arc::into_inner(self.share) {
+            Some(last) => last.release().await,
+            None => verdict,
         }
-        Ok(())
     }
 
     /// Runs `body` while the lock is held, and gives it back afterwards.
@@ -158,29 +124,8 @@ pub(crate) async fn while_held<T>(lost: Lost, body: impl Future<Output = T>) -> 
     }
 }
 
-impl Drop for Share {
-    fn drop(&mut self) {
-        if !self.answered {
-            self.held.0.finish();
-            give_back(&self.held.0);
-        }
-    }
-}
-
-/// Gives the lock to the next task of this process, or back to the store in the background: at once, or after `min_hold`.
-fn give_back(hold: &Hold) {
-    let Hold { client, state, not_before, .. } = hold;
-    let turn = hold.take_turn();
-    if let Some(at) = not_before.filter(|at| *at > client.clock.now() && state.loss().is_none()) {
-        client.release_at(state, at);
-    } else if turn.is_none_or(|turn| turn.pass(client, state).is_some()) {
-        client.forget(state);
-        client.release(Release::of([state]));
-    }
-}
-
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Guard({:?})", self.share.held)
+        write!(f, "Guard({:?})", self.held)
     }
 }

@@ -1,8 +1,6 @@
-//! A hold and the looks at it: what a guard, its views and its loss signal share.
+//! A hold: what a guard, its views and its loss signal share.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
 
 use crate::claim_state::ClaimState;
 use crate::client::Client;
@@ -10,8 +8,9 @@ use crate::clock::Moment;
 use crate::error::{Error, Result};
 use crate::grant::Claimed;
 use crate::local_queue::Turn;
-use crate::loss::{Loss, Lost};
+use crate::loss::Loss;
 use crate::name::Name;
+use crate::release::Release;
 use crate::sync::locked;
 use crate::token::FencingToken;
 
@@ -31,7 +30,7 @@ pub(crate) struct Hold {
 
 /// A turn that its hold gives up, or the keeper when the claim is lost: whoever waits behind the gate need not wait until a
 /// lost guard is dropped.
-pub(crate) type TurnSlot = Arc<Mutex<Option<Turn>>>;
+type TurnSlot = Arc<Mutex<Option<Turn>>>;
 
 impl Hold {
     pub(crate) fn new(
@@ -47,7 +46,12 @@ impl Hold {
     pub(crate) fn in_turn(self, turn: Turn) -> Hold {
         let before = locked(&self.turn).replace(turn);
         drop(before);
-        self.state.in_turn(self.turn.clone());
+        let slot = self.turn.clone();
+        self.state.in_turn(Arc::new(move || {
+            // It goes to the next task only when the lock on the slot is free again.
+            let ended = locked(&slot).take();
+            drop(ended);
+        }));
         self
     }
 
@@ -88,6 +92,18 @@ impl Hold {
         }
     }
 
+    /// Gives the lock to the next task of this process, or back to the store in the background: at once, or after `min_hold`.
+    fn give_back(&self) {
+        let Hold { client, state, not_before, .. } = self;
+        let turn = self.take_turn();
+        if let Some(at) = not_before.filter(|at| *at > client.clock.now() && state.loss().is_none()) {
+            client.release_at(state, at);
+        } else if turn.is_none_or(|turn| turn.pass(client, state).is_some()) {
+            client.forget(state);
+            client.release(Release::of([state]));
+        }
+    }
+
     /// Ends this turn and says what its end was: `Released` if it was good up to now.
     pub(crate) fn finish(&self) -> Loss {
         let loss = self.loss().unwrap_or_else(|| *self.ended.get_or_init(|| Loss::Released));
@@ -96,115 +112,52 @@ impl Hold {
     }
 }
 
-/// A look at a hold: it outlives the guard, it releases nothing, and it may be cloned for subtasks.
-#[derive(Clone)]
-pub struct Held(pub(crate) Arc<Hold>);
-
-/// The six looks, inherent on every type that has a `Held`.
-macro_rules! view_methods {
-    ($type:ty, $($held:tt)+) => {
-        impl $type {
-            /// The lock's name, as it was written, without the store's namespace.
-            pub fn name(&self) -> &crate::Name {
-                &self.$($held)+.0.name
-            }
-
-            /// The token to hand to the resource with each write. Equal for the whole hold.
-            pub fn fencing_token(&self) -> crate::FencingToken {
-                self.$($held)+.0.token
-            }
-
-            /// Whether the lock is provably ours at this instant. Computed now, from a clock that counts suspend: a starved
-            /// task and a process that was stopped see the truth. It asks nobody. A pause right after it is beyond any
-            /// lock: the resource's check of the token is what protects data then.
-            pub fn is_valid(&self) -> bool {
-                self.$($held)+.0.loss().is_none()
-            }
-
-            /// For how much longer it is provably ours if nothing renews it; zero once it is not.
-            pub fn remaining(&self) -> std::time::Duration {
-                self.$($held)+.time_left()
-            }
-
-            /// `Err` with kind [`ErrorKind::Lost`](crate::ErrorKind::Lost) once it is not ours any more. Local, computed now.
-            pub fn check(&self) -> crate::Result<()> {
-                self.$($held)+.0.verdict()
-            }
-
-            /// Resolves when the hold has ended, at the latest when it is no longer provably ours; with
-            /// [`Loss::Released`](crate::Loss::Released) after a release. Owned: keep it, move it, drop it.
-            pub fn lost(&self) -> crate::Lost {
-                self.$($held)+.watch()
-            }
-
-            /// A look at this hold that outlives the guard and releases nothing.
-            pub fn view(&self) -> crate::Held {
-                self.$($held)+.clone()
-            }
-        }
-
-        impl crate::Lease for $type {
-            fn loss(&self) -> Option<crate::Loss> {
-                self.$($held)+.0.loss()
-            }
-            fn remaining(&self) -> std::time::Duration {
-                self.$($held)+.time_left()
-            }
-            fn lost(&self) -> crate::Lost {
-                self.$($held)+.watch()
-            }
-        }
-
-        impl crate::Fenced for $type {
-            fn name(&self) -> &crate::Name {
-                &self.$($held)+.0.name
-            }
-            fn fencing_token(&self) -> crate::FencingToken {
-                self.$($held)+.0.token
-            }
-            fn full_name(&self) -> &crate::Name {
-                &self.$($held)+.0.state.claim.name
-            }
-            fn place(&self) -> Option<crate::seam::Place> {
-                self.$($held)+.0.state.place()
-            }
-        }
-    };
+/// What the guards of one re-entered hold share: the last of them releases.
+pub(crate) struct Share {
+    pub(crate) hold: Arc<Hold>,
+    /// Downgrades go one after the other.
+    pub(crate) downgrading: tokio::sync::Mutex<()>,
+    /// Somebody answers for the release already.
+    answered: bool,
 }
-pub(crate) use view_methods;
 
-view_methods!(Held, itself());
-
-impl Held {
-    /// Lets the looks be implemented on `Held` itself by the same macro.
-    fn itself(&self) -> &Held {
-        self
+impl Share {
+    pub(crate) fn new(hold: Hold) -> Arc<Share> {
+        Arc::new(Share { hold: Arc::new(hold), downgrading: tokio::sync::Mutex::default(), answered: false })
     }
 
-    pub(crate) fn time_left(&self) -> Duration {
-        if self.0.loss().is_some() { Duration::ZERO } else { self.0.state.remaining() }
-    }
-
-    pub(crate) fn watch(&self) -> Lost {
-        let hold = self.0.clone();
-        Lost::new(async move {
-            loop {
-                let changed = hold.state.changed.notified();
-                tokio::pin!(changed);
-                changed.as_mut().enable();
-                if let Some(loss) = hold.loss() {
-                    return loss;
+    /// Gives the hold back and waits for the store's word.
+    pub(crate) async fn release(mut self) -> Result<()> {
+        self.answered = true;
+        let Hold { client, state, name, not_before, .. } = &*self.hold;
+        let ended = self.hold.finish();
+        let later = not_before.filter(|at| *at > client.clock.now());
+        match (ended, later) {
+            (Loss::Released, Some(at)) => {
+                // Nobody here takes a turn of it any more: whoever waits goes to the store.
+                drop(self.hold.take_turn());
+                client.release_at_now(state, at).await.map_err(|e| e.with_name(name))
+            }
+            (Loss::Released, None) => {
+                if let Some(turn) = self.hold.take_turn() {
+                    // A task of this process gets it, or whoever waits here goes to the store.
+                    let Some(_leaves) = turn.pass(client, state) else { return Ok(()) };
                 }
-                hold.client.register_this_runtime();
-                changed.await;
+                client.release_now(state).await.map_err(|e| e.with_name(name))
             }
-        })
+            (loss, _) => {
+                self.hold.give_back();
+                Err(Error::lost(loss).with_name(name))
+            }
+        }
     }
 }
 
-impl fmt::Debug for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Hold { name, token, .. } = &*self.0;
-        f.debug_struct("Held").field("name", name).field("token", &token.get()).field("loss", &self.0.loss()).finish()
+impl Drop for Share {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.hold.finish();
+            self.hold.give_back();
+        }
     }
 }

@@ -8,18 +8,17 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::coop::consume_budget;
 
-use crate::acquire::Wait;
 use crate::claim::Mode;
 use crate::claim_state::{ClaimState, Granted};
 use crate::client::Client;
 use crate::clock::Moment;
+use crate::contention::Contention;
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::Guard;
-use crate::hold::Hold;
+use crate::hold::{Hold, Share};
 use crate::name::Name;
-use crate::queue::Contention;
 use crate::sync::locked;
 use crate::token::FencingToken;
+use crate::wait::Wait;
 
 /// Only claims that are equal in these may share one.
 type Key = (Name, Mode, Duration);
@@ -65,12 +64,12 @@ pub(crate) enum Handoff {
     /// Go to the store yourself.
     Claimant(Claimant),
     /// It is your turn.
-    Turn(Guard),
+    Turn(Arc<Share>),
 }
 
 /// The right to claim in the store for everybody in the queue. Dropped, it goes to the next.
 pub(crate) struct Claimant {
-    client: Weak<Client>,
+    local_queues: Weak<LocalQueues>,
     key: Key,
     /// Since when the store has answered nobody who led: the patience of whoever leads next counts from then.
     pub(crate) outage_since: Option<Moment>,
@@ -88,11 +87,17 @@ pub(crate) struct Turn {
 
 impl LocalQueues {
     /// Waits for a turn, or for the lead.
-    pub(crate) async fn enter(client: &Arc<Client>, key: Key, turn: TurnOptions, wait: Wait) -> Result<Handoff> {
+    pub(crate) async fn enter(
+        self: &Arc<LocalQueues>,
+        client: &Client,
+        key: Key,
+        turn: TurnOptions,
+        wait: Wait,
+    ) -> Result<Handoff> {
         // A try that is refused here waits for nothing: one that asks in a loop would never let go of its thread.
         consume_budget().await;
         let waiters = {
-            let mut local_queues = locked(&client.local_queues.0);
+            let mut local_queues = locked(&self.0);
             match local_queues.get_mut(&key) {
                 None => {
                     local_queues.insert(key.clone(), LocalQueue::default());
@@ -111,9 +116,9 @@ impl LocalQueues {
             }
         };
         let Some(told) = waiters else {
-            return Ok(Handoff::Claimant(Claimant { client: Arc::downgrade(client), key, outage_since: None }));
+            return Ok(Handoff::Claimant(Claimant { local_queues: Arc::downgrade(self), key, outage_since: None }));
         };
-        let late = || match locked(&client.local_queues.0).get(&key) {
+        let late = || match locked(&self.0).get(&key) {
             Some(queue) => queue.refuses(ErrorKind::TimedOut),
             None => Error::timed_out(Contention::unknown()),
         };
@@ -176,8 +181,8 @@ impl Claimant {
 
     /// Whose turn it is from now on.
     fn held_by(&self, holder: Option<Holder>) {
-        if let Some(client) = self.client.upgrade()
-            && let Some(queue) = locked(&client.local_queues.0).get_mut(&self.key)
+        if let Some(local_queues) = self.local_queues.upgrade()
+            && let Some(queue) = locked(&local_queues.0).get_mut(&self.key)
         {
             queue.holder = holder;
         }
@@ -186,8 +191,8 @@ impl Claimant {
     /// The next task that still waits. Without one the gate stays, or is taken away with the lead, in the same breath: a
     /// newcomer either is seen here or finds no gate and leads.
     fn next_waiter(&self, and_close: bool) -> Option<Waiter> {
-        let client = self.client.upgrade()?;
-        let mut local_queues = locked(&client.local_queues.0);
+        let local_queues = self.local_queues.upgrade()?;
+        let mut local_queues = locked(&local_queues.0);
         let LocalQueue { waiters, holder } = local_queues.get_mut(&self.key)?;
         if !and_close && holder.as_ref().is_some_and(|holder| holder.is_last) {
             return None;
@@ -208,8 +213,8 @@ impl Drop for Claimant {
     fn drop(&mut self) {
         if let Some(waiter) = self.next_waiter(true) {
             self.held_by(None);
-            let (client, key) = (self.client.clone(), self.key.clone());
-            let claimant = Claimant { client, key, outage_since: self.outage_since };
+            let (local_queues, key) = (self.local_queues.clone(), self.key.clone());
+            let claimant = Claimant { local_queues, key, outage_since: self.outage_since };
             // A word that is not heard any more is dropped here, and so goes on to the one behind.
             drop(waiter.tell.send(Handoff::Claimant(claimant)));
         }
@@ -245,8 +250,8 @@ impl Turn {
         turn.is_of(options.label);
         let not_before = options.min_hold.map(|min| now + min);
         let hold = Hold::new(client.clone(), state.clone(), options.name, turn.token(), not_before).in_turn(turn);
-        // A guard that nobody takes any more is dropped here, and so ends its turn.
-        drop(tell.send(Handoff::Turn(Guard::new(hold))));
+        // A hold that nobody takes any more is dropped here, and so ends its turn.
+        drop(tell.send(Handoff::Turn(Share::new(hold))));
         None
     }
 }

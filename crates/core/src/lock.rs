@@ -7,17 +7,21 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::acquire::{Acquire, Wait, acquire};
+use crate::acquire::Acquire;
+use crate::acquiring::acquire;
 use crate::claim::{Claim, Mode, WaitPolicy};
+use crate::contention::Contention;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
-use crate::hold::{Held, Hold};
-use crate::local_queue::{Handoff, LocalQueues, TurnOptions};
+use crate::held::Held;
+use crate::hold::{Hold, Share};
+use crate::local_queue::{Handoff, TurnOptions};
 use crate::name::Name;
 use crate::options::{MAX_VALUE_BYTES, Options, options};
 use crate::owner::Owner;
-use crate::queue::{Contention, LockQueue};
-use crate::store::Store;
+use crate::queue::LockQueue;
+use crate::scope::Scope;
+use crate::wait::Wait;
 
 /// A lock of one name on one store, with the words by which to take it.
 ///
@@ -33,7 +37,7 @@ use crate::store::Store;
 #[derive(Clone, Debug)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
-    store: Store,
+    scope: Scope,
     name: Name,
     mode: Mode,
     pub(crate) options: Options,
@@ -45,8 +49,9 @@ pub struct Lock {
 options!(Lock, options);
 
 impl Lock {
-    pub(crate) fn new(store: Store, name: Name, mode: Mode, options: Options) -> Lock {
-        Lock { store, name, mode, options, owner: None, value: None }
+    pub(crate) fn new(scope: Scope, name: Name, mode: Mode) -> Lock {
+        let options = scope.defaults.clone();
+        Lock { scope, name, mode, options, owner: None, value: None }
     }
 
     /// A candidate's claim: its value stands in the store where other claims have their label.
@@ -119,7 +124,7 @@ impl Lock {
 
     /// Who holds it and who waits.
     pub async fn inspect(&self) -> Result<LockQueue> {
-        self.store.inspect(&self.name).await
+        self.scope.inspect(&self.name).await
     }
 
     fn start(&self, wait: Wait) -> Acquire {
@@ -135,10 +140,10 @@ impl Lock {
 
     /// A refusal by the store names the first turn of a claim that tasks of this client share.
     fn says_who(&self, e: Error) -> Error {
-        let client = self.store.client();
         e.with_contention(|who| {
-            let full_name = self.store.full_name(&self.name).ok();
-            let turn = full_name.zip(who.token).and_then(|(name, first)| client.local_queues.whose_turn(&name, first));
+            let full_name = self.scope.full_name(&self.name).ok();
+            let turn =
+                full_name.zip(who.token).and_then(|(name, first)| self.scope.local_queues.whose_turn(&name, first));
             if let Some((label, token)) = turn {
                 (who.label, who.token) = (Some(label.to_string()), Some(token));
             }
@@ -147,9 +152,9 @@ impl Lock {
 
     /// Takes the lock without looking for an owner's hold.
     pub(crate) async fn enter(&self, wait: Wait) -> Result<Guard> {
-        let full_name = self.store.full_name(&self.name)?;
+        let full_name = self.scope.full_name(&self.name)?;
         check_mode(self.mode)?;
-        let client = self.store.client();
+        let client = &self.scope.client;
         client.ready()?;
         let options = self.options.resolve(&client.guarantees)?;
         let label = self.value.clone().map_or(Ok(options.label), checked_value)?;
@@ -159,8 +164,9 @@ impl Lock {
         {
             let (name, label) = (self.name.clone(), label.clone());
             let turn = TurnOptions { name, label, max_hold: options.max_hold, min_hold: options.min_hold };
-            match LocalQueues::enter(client, (full_name.clone(), self.mode, options.ttl), turn, wait).await? {
-                Handoff::Turn(guard) => return Ok(guard),
+            match self.scope.local_queues.enter(client, (full_name.clone(), self.mode, options.ttl), turn, wait).await?
+            {
+                Handoff::Turn(share) => return Ok(Guard::of(share)),
                 Handoff::Claimant(claimant) => Some(claimant),
             }
         } else {
@@ -168,7 +174,8 @@ impl Lock {
         };
         let claim = Claim::new(full_name, self.mode, options.policy, options.ttl, &label);
         let outage_since = claimant.as_ref().and_then(|claimant| claimant.outage_since);
-        let acquired = acquire(client, claim, wait.left(started, client), options.max_hold, outage_since).await;
+        let left = wait.left(client.clock.now().since(started));
+        let acquired = acquire(client, claim, left, options.max_hold, outage_since).await;
         if let (Err(e), Some(claimant), Wait::Forever) = (&acquired, &mut claimant, wait)
             && matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous)
         {
@@ -179,14 +186,14 @@ impl Lock {
         let now = client.clock.now();
         let not_before = options.min_hold.map(|min| now + min);
         let hold = Hold::new(client.clone(), state, self.name.clone(), granted.token, not_before);
-        Ok(Guard::new(match claimant {
+        Ok(Guard::of(Share::new(match claimant {
             Some(claimant) => hold.in_turn(claimant.first_turn(&granted, label, now)),
             None => hold,
-        }))
+        })))
     }
 
-    pub(crate) fn store(&self) -> &Store {
-        &self.store
+    pub(crate) fn scope(&self) -> &Scope {
+        &self.scope
     }
 
     pub(crate) fn mode(&self) -> Mode {

@@ -4,18 +4,21 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use crate::acquire::{Acquire, Taken, Wait, acquire_all};
+use crate::acquire::Acquire;
+use crate::acquiring::{Taken, acquire_all};
 use crate::claim::{Claim, Mode, WaitPolicy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, while_held};
-use crate::hold::{Held, Hold};
+use crate::held::Held;
+use crate::hold::{Hold, Share};
 use crate::lease::Lease;
 use crate::lock::Lock;
 use crate::loss::{Loss, Lost};
 use crate::name::Name;
 use crate::options::{Options, options};
-use crate::store::Store;
+use crate::scope::Scope;
 use crate::token::FencingToken;
+use crate::wait::Wait;
 
 /// Exclusive locks of several names, taken together.
 ///
@@ -42,7 +45,7 @@ use crate::token::FencingToken;
 #[derive(Clone, Debug)]
 #[must_use = "it does nothing until it is acquired"]
 pub struct MultiLock {
-    store: Store,
+    scope: Scope,
     names: Vec<Name>,
     options: Options,
 }
@@ -50,10 +53,11 @@ pub struct MultiLock {
 options!(MultiLock, options);
 
 impl MultiLock {
-    pub(crate) fn new(store: Store, names: impl IntoIterator<Item = Name>, options: Options) -> MultiLock {
+    pub(crate) fn new(scope: Scope, names: impl IntoIterator<Item = Name>) -> MultiLock {
         let mut names: Vec<Name> = names.into_iter().collect();
         names.sort();
-        MultiLock { store, names, options }
+        let options = scope.defaults.clone();
+        MultiLock { scope, names, options }
     }
 
     /// Waits until all are held. No name, or the same name twice, is [`Invalid`](crate::ErrorKind::Invalid).
@@ -93,7 +97,7 @@ impl MultiLock {
         if let Some(twice) = self.names.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(Error::new(ErrorKind::Invalid, "a multi-lock has each name once").with_name(&twice[0]));
         }
-        let client = self.store.client();
+        let client = &self.scope.client;
         let started = client.clock.now();
         if let [first, others @ ..] = &self.names[..]
             && (1..client.guarantees.atomic_multi).contains(&others.len())
@@ -105,8 +109,9 @@ impl MultiLock {
         }
         let mut taken = MultiGuard { guards: Vec::with_capacity(self.names.len()) };
         for name in &self.names {
-            let lock = Lock::new(self.store.clone(), name.clone(), Mode::Exclusive, self.options.clone());
-            let guard = lock.enter(wait.left(started, client)).await.map_err(|e| e.with_name(name))?;
+            let lock = Lock::new(self.scope.clone(), name.clone(), Mode::Exclusive).with(&self.options);
+            let guard =
+                lock.enter(wait.left(client.clock.now().since(started))).await.map_err(|e| e.with_name(name))?;
             taken.guards.push(guard);
         }
         // Whoever waited long for the last may have lost the first.
@@ -116,10 +121,10 @@ impl MultiLock {
 
     /// One step: all of them, or [`Contended`](ErrorKind::Contended).
     async fn take_at_once(&self, first: &Name, others: &[Name], wait: Wait) -> Result<MultiGuard> {
-        let client = self.store.client();
+        let client = &self.scope.client;
         let options = self.options.resolve(&client.guarantees)?;
         let claim = |name: &Name| {
-            let full_name = self.store.full_name(name).map_err(|e| e.with_name(name))?;
+            let full_name = self.scope.full_name(name).map_err(|e| e.with_name(name))?;
             Ok(Claim::new(full_name, Mode::Exclusive, WaitPolicy::Try, options.ttl, &options.label))
         };
         let (one, others) = (claim(first)?, others.iter().map(claim).collect::<Result<_>>()?);
@@ -127,7 +132,7 @@ impl MultiLock {
         let taken = taken.map_err(|(at, e)| e.with_name(self.names.get(at).unwrap_or(first)))?;
         let not_before = options.min_hold.map(|min| client.clock.now() + min);
         let guard = |(name, (state, granted)): (&Name, Taken)| {
-            Guard::new(Hold::new(client.clone(), state, name.clone(), granted.token, not_before))
+            Guard::of(Share::new(Hold::new(client.clone(), state, name.clone(), granted.token, not_before)))
         };
         Ok(MultiGuard { guards: self.names.iter().zip(taken).map(guard).collect() })
     }

@@ -8,7 +8,7 @@ use crate::election::Leader;
 use crate::error::Result;
 use crate::name::Name;
 use crate::notifier::Subscription;
-use crate::store::Store;
+use crate::scope::Scope;
 
 /// How often an observer looks without a notification: where the store notifies, and where it does not.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
@@ -18,7 +18,7 @@ const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::
 /// It costs one look at the store for each change, and one from time to time. It holds nothing and stands in no line.
 #[derive(Debug)]
 pub struct Observer {
-    store: Store,
+    scope: Scope,
     name: Name,
     full_name: Name,
     current: Option<Leader>,
@@ -27,14 +27,14 @@ pub struct Observer {
 }
 
 impl Observer {
-    pub(crate) async fn start(store: Store, name: Name) -> Result<Observer> {
-        let full_name = store.full_name(&name)?;
-        let client = store.client();
+    pub(crate) async fn start(scope: Scope, name: Name) -> Result<Observer> {
+        let full_name = scope.full_name(&name)?;
+        let client = &scope.client;
         client.ready()?;
         let holder_changes = client.notifier.holder_changes();
         let subscription = client.backend.observe(&full_name);
-        let current = store.inspect(&name).await.map(Leader::of)?;
-        Ok(Observer { store, name, full_name, current, holder_changes, subscription })
+        let current = scope.inspect(&name).await.map(Leader::of)?;
+        Ok(Observer { scope, name, full_name, current, holder_changes, subscription })
     }
 
     /// Who led when it last looked. `None`: nobody.
@@ -47,13 +47,13 @@ impl Observer {
     /// A store that cannot be reached is asked again for as long as the store's default lease; then its error is returned,
     /// and watching may be gone on with by calling again. Cancel-safe: a change that was not returned yet is found again.
     pub async fn changed(&mut self) -> Result<()> {
-        let client = self.store.client().clone();
-        let retry_budget = self.store.lease_of_defaults();
+        let client = self.scope.client.clone();
+        let retry_budget = self.scope.lease_of_defaults();
         let (notified, alone) = POLL_INTERVALS;
         let poll_interval = if self.subscription.is_pushed() { notified } else { alone };
         let mut outage_since = None;
         loop {
-            match self.store.inspect(&self.name).await.map(Leader::of) {
+            match self.scope.inspect(&self.name).await.map(Leader::of) {
                 Ok(leader) if leader != self.current => {
                     self.current = leader;
                     return Ok(());

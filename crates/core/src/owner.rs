@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::acquire::Wait;
 use crate::claim::Mode;
+use crate::contention::Contention;
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{Guard, Share};
+use crate::guard::Guard;
+use crate::hold::Share;
 use crate::lock::Lock;
 use crate::name::Name;
-use crate::queue::Contention;
 use crate::sync::locked;
+use crate::wait::Wait;
 
 /// Who re-enters. Tasks have no identity that survives a `spawn`, so re-entry is by an explicit value: clones are the same
 /// owner. Two tasks with one owner do not exclude each other.
@@ -30,9 +31,9 @@ impl Owner {
     }
 
     pub(crate) async fn enter(self, lock: &Lock, wait: Wait) -> Result<Guard> {
-        let client = lock.store().client();
+        let client = &lock.scope().client;
         client.ready()?;
-        let entry = self.entry((Arc::as_ptr(client) as usize, lock.store().full_name(lock.name())?));
+        let entry = self.entry((Arc::as_ptr(client) as usize, lock.scope().full_name(lock.name())?));
         let started = client.clock.now();
         let someone = |kind| Error::refused(kind, Contention::by("another task of the same owner"));
         let mut hold = match wait {
@@ -40,15 +41,15 @@ impl Owner {
             Wait::Try => entry.try_lock().map_err(|_| someone(ErrorKind::Contended))?,
             Wait::For(d) => client.within(d, entry.lock()).await.ok_or_else(|| someone(ErrorKind::TimedOut))?,
         };
-        if let Some(share) = hold.upgrade().filter(|share| share.held.is_valid()) {
-            let held = share.held.0.state.mode();
+        if let Some(share) = hold.upgrade().filter(|share| share.hold.loss().is_none()) {
+            let held = share.hold.state.mode();
             if held != lock.mode() && held != Mode::Exclusive {
                 let text = format!("this owner holds it as {held:?} and cannot enter as {:?}", lock.mode());
                 return Err(Error::new(ErrorKind::Invalid, text));
             }
             return Ok(Guard::of(share));
         }
-        let guard = lock.enter(wait.left(started, client)).await?;
+        let guard = lock.enter(wait.left(client.clock.now().since(started))).await?;
         *hold = Arc::downgrade(guard.share());
         Ok(guard)
     }

@@ -7,7 +7,7 @@ use crate::name::Name;
 use crate::options::{Options, options};
 use crate::owner::Owner;
 use crate::queue::LockQueue;
-use crate::store::Store;
+use crate::scope::Scope;
 
 /// A name that many may hold as readers, or one as its writer.
 ///
@@ -27,7 +27,7 @@ use crate::store::Store;
 #[derive(Clone, Debug)]
 #[must_use = "a lock does nothing until one of its sides is acquired"]
 pub struct RwLock {
-    store: Store,
+    scope: Scope,
     name: Name,
     options: Options,
     owner: Option<Owner>,
@@ -36,8 +36,9 @@ pub struct RwLock {
 options!(RwLock, options);
 
 impl RwLock {
-    pub(crate) fn new(store: Store, name: Name, options: Options) -> RwLock {
-        RwLock { store, name, options, owner: None }
+    pub(crate) fn new(scope: Scope, name: Name) -> RwLock {
+        let options = scope.defaults.clone();
+        RwLock { scope, name, options, owner: None }
     }
 
     /// Re-entry on both sides, as [`Lock::owner`] says: an owner who writes may also read. One who reads and asks to write
@@ -64,11 +65,11 @@ impl RwLock {
 
     /// Who holds it and who waits.
     pub async fn inspect(&self) -> Result<LockQueue> {
-        self.store.inspect(&self.name).await
+        self.scope.inspect(&self.name).await
     }
 
     fn side(&self, mode: Mode) -> Lock {
-        let lock = Lock::new(self.store.clone(), self.name.clone(), mode, self.options.clone());
+        let lock = Lock::new(self.scope.clone(), self.name.clone(), mode).with(&self.options);
         self.owner.iter().fold(lock, Lock::owner)
     }
 }

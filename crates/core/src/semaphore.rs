@@ -12,7 +12,7 @@ use crate::lock::{DistributedLock, Lock};
 use crate::name::Name;
 use crate::options::{Options, options};
 use crate::queue::LockQueue;
-use crate::store::Store;
+use crate::scope::Scope;
 
 /// A name that several may hold at once: as many permits as it was made with.
 ///
@@ -31,7 +31,7 @@ use crate::store::Store;
 #[derive(Clone, Debug)]
 #[must_use = "a semaphore does nothing until a permit is acquired"]
 pub struct Semaphore {
-    store: Store,
+    scope: Scope,
     name: Name,
     capacity: u32,
     options: Options,
@@ -40,8 +40,9 @@ pub struct Semaphore {
 options!(Semaphore, options);
 
 impl Semaphore {
-    pub(crate) fn new(store: Store, name: Name, capacity: u32, options: Options) -> Semaphore {
-        Semaphore { store, name, capacity, options }
+    pub(crate) fn new(scope: Scope, name: Name, capacity: u32) -> Semaphore {
+        let options = scope.defaults.clone();
+        Semaphore { scope, name, capacity, options }
     }
 
     /// The name, as it was written.
@@ -53,7 +54,7 @@ impl Semaphore {
     /// [`Invalid`](crate::ErrorKind::Invalid).
     pub fn permits(&self, n: u32) -> Lock {
         let mode = Mode::Permits { n, of: self.capacity };
-        Lock::new(self.store.clone(), self.name.clone(), mode, self.options.clone())
+        Lock::new(self.scope.clone(), self.name.clone(), mode).with(&self.options)
     }
 
     /// Waits for one permit: [`Lock::acquire`].
@@ -73,7 +74,7 @@ impl Semaphore {
 
     /// Who holds permits and who waits for them.
     pub async fn inspect(&self) -> Result<LockQueue> {
-        self.store.inspect(&self.name).await
+        self.scope.inspect(&self.name).await
     }
 }
 

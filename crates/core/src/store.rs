@@ -9,14 +9,14 @@ use crate::backend::Backend;
 use crate::claim::Mode;
 use crate::client::Client;
 use crate::election::Election;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::guarantees::Guarantees;
 use crate::lock::Lock;
 use crate::multi::MultiLock;
 use crate::name::Name;
-use crate::options::{DEFAULT_TTL, Options, options};
-use crate::queue::LockQueue;
+use crate::options::options;
 use crate::rw_lock::RwLock;
+use crate::scope::Scope;
 use crate::semaphore::Semaphore;
 use crate::thread::OwnThread;
 use crate::token::FencingToken;
@@ -33,12 +33,10 @@ use crate::token::FencingToken;
 /// When the last clone, guard, [`Held`](crate::Held) and [`Lost`](crate::Lost) are gone, so is the client.
 #[derive(Clone)]
 pub struct Store {
-    client: Arc<Client>,
-    namespace: Arc<str>,
-    defaults: Options,
+    scope: Scope,
 }
 
-options!(Store, defaults);
+options!(Store, scope.defaults);
 
 impl Store {
     /// A store over this backend.
@@ -61,69 +59,46 @@ impl Store {
     }
 
     fn make(backend: impl Backend, random: fastrand::Rng, thread: Option<OwnThread>) -> Store {
-        let client = Arc::new(Client::new(Arc::new(backend), random, thread));
-        Store { client, namespace: "".into(), defaults: Options::default() }
+        Store { scope: Scope::new(Client::new(Arc::new(backend), random, thread)) }
     }
 
     /// The same store, with every name inside `prefix/`. Namespaces nest; errors and lists show names without them. One with
-    /// NUL is reported by the first request, as [`Invalid`](ErrorKind::Invalid).
+    /// NUL is reported by the first request, as [`Invalid`](crate::ErrorKind::Invalid).
     #[must_use]
     pub fn namespace(mut self, prefix: &str) -> Store {
-        if !prefix.is_empty() {
-            let inner = Name::new(prefix).within(&self.namespace);
-            self.namespace = inner.as_str().into();
-        }
+        self.scope.enter(prefix);
         self
     }
 
     /// The exclusive lock of this name.
     pub fn lock(&self, name: impl Into<Name>) -> Lock {
-        Lock::new(self.clone(), name.into(), Mode::Exclusive, self.defaults.clone())
+        Lock::new(self.scope.clone(), name.into(), Mode::Exclusive)
     }
 
     /// The lock of readers and writers of this name.
     pub fn rw_lock(&self, name: impl Into<Name>) -> RwLock {
-        RwLock::new(self.clone(), name.into(), self.defaults.clone())
+        RwLock::new(self.scope.clone(), name.into())
     }
 
     /// The semaphore of this name. Everybody must say the same `permits`.
     pub fn semaphore(&self, name: impl Into<Name>, permits: u32) -> Semaphore {
-        Semaphore::new(self.clone(), name.into(), permits, self.defaults.clone())
+        Semaphore::new(self.scope.clone(), name.into(), permits)
     }
 
     /// The election of this name.
     pub fn election(&self, name: impl Into<Name>) -> Election {
-        Election::new(self.clone(), name.into(), self.defaults.clone())
+        Election::new(self.scope.clone(), name.into())
     }
 
     /// The exclusive locks of all these names, taken together.
     pub fn multi_lock<N: Into<Name>>(&self, names: impl IntoIterator<Item = N>) -> MultiLock {
-        MultiLock::new(self.clone(), names.into_iter().map(Into::into), self.defaults.clone())
+        MultiLock::new(self.scope.clone(), names.into_iter().map(Into::into))
     }
 
     /// Names under `prefix` that are held or waited for, in byte order, after `after`, at most `limit`. The cost depends on
     /// the store: see its guarantees.
     pub async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        let after = after.map(|name| name.within(&self.namespace));
-        let inside = if self.namespace.is_empty() { String::new() } else { format!("{}/", self.namespace) };
-        let full = format!("{inside}{prefix}");
-        no_nul("a prefix", &full)?;
-        let names = self.client.ask(self.client.backend.list(&full, after.as_ref(), limit)).await?;
-        Ok(names.iter().filter_map(|name| name.as_str().strip_prefix(&inside).map(Name::new)).collect())
-    }
-
-    /// Who holds this name and who waits for it.
-    pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        let full = self.full_name(name)?;
-        let mut line = self.client.ask(self.client.backend.inspect(&full)).await.map_err(|e| e.with_name(name))?;
-        for holder in &mut line.holders {
-            if let Some((label, token)) =
-                holder.token.and_then(|first| self.client.local_queues.whose_turn(&full, first))
-            {
-                (holder.label, holder.token) = (Some(label.to_string()), Some(token));
-            }
-        }
-        Ok(line)
+        self.scope.list(prefix, after, limit).await
     }
 
     /// Ends the hold with this token, and no other; says whether there was one. The next waiter gets the lock at once. The
@@ -135,26 +110,24 @@ impl Store {
     /// is over ends nothing. The store knows the hold and its first turn only: through another client each token of the hold
     /// ends it, whosever turn it is, and [`inspect`](Lock::inspect) names the first turn's task and token.
     pub async fn evict(&self, name: impl Into<Name>, token: FencingToken) -> Result<bool> {
-        let name = name.into();
-        let full = self.full_name(&name)?;
-        if !self.client.local_queues.may_evict(&full, token) {
-            self.client.ready()?;
-            return Ok(false);
-        }
-        self.client.ask(self.client.backend.evict(&full, token)).await.map_err(|e| e.with_name(&name))
+        self.scope.evict(&name.into(), token).await
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.scope.client
     }
 
     /// What this store, configured like this, really gives.
     pub fn guarantees(&self) -> Guarantees {
-        self.client.guarantees.clone()
+        self.scope.client.guarantees.clone()
     }
 
     /// Gives up what this client holds, and ends it. Guards are lost ([`Loss::Gone`](crate::Loss)) before anything is sent,
-    /// those who wait get [`Closed`](ErrorKind::Closed), and so does every later call. Then it waits, at most `limit`, until
+    /// those who wait get [`Closed`](crate::ErrorKind::Closed), and so does every later call. Then it waits, at most `limit`, until
     /// the store has answered the releases, also those of holds within their `min_hold`, and up to five seconds for the
     /// client itself. Closing what is closed is `Ok`.
     ///
-    /// `Err` of kind [`Ambiguous`](ErrorKind::Ambiguous): it is closed, but the store has not answered everything; what is left
+    /// `Err` of kind [`Ambiguous`](crate::ErrorKind::Ambiguous): it is closed, but the store has not answered everything; what is left
     /// there ends with its lease.
     ///
     /// # Cancel safety
@@ -162,35 +135,12 @@ impl Store {
     /// Dropped midway the client is closed all the same, and what is left in the store ends with its lease; closing again goes
     /// on with it.
     pub async fn close(&self, limit: Duration) -> Result<()> {
-        self.client.close(limit).await
+        self.scope.client.close(limit).await
     }
-
-    pub(crate) fn client(&self) -> &Arc<Client> {
-        &self.client
-    }
-
-    /// The lease that is asked for when a primitive says none.
-    pub(crate) fn lease_of_defaults(&self) -> Duration {
-        self.defaults.ttl.unwrap_or(DEFAULT_TTL)
-    }
-
-    /// A checked name, as the store sees it.
-    pub(crate) fn full_name(&self, name: &Name) -> Result<Name> {
-        name.check()?;
-        no_nul("a namespace", &self.namespace)?;
-        Ok(name.within(&self.namespace))
-    }
-}
-
-fn no_nul(what: &str, text: &str) -> Result<()> {
-    if text.contains('\0') {
-        return Err(Error::new(ErrorKind::Invalid, format!("{what} may not contain NUL")));
-    }
-    Ok(())
 }
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("backend", &self.client).field("namespace", &self.namespace).finish()
+        self.scope.fmt(f)
     }
 }
