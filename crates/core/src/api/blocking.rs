@@ -1,0 +1,184 @@
+//! Locks for code without async: the same primitives behind a thread and a small runtime of their own.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::api::held::view_methods;
+use crate::api::options::options;
+use crate::seam::error::{Error, ErrorKind, Result};
+use crate::seam::loss::Loss;
+use crate::seam::name::Name;
+use crate::support::thread::OwnThread;
+
+/// A [`Store`](crate::Store) for code without async.
+///
+/// Its client and its keeper live on a thread of their own, so guards renew themselves while the caller computes. Every call
+/// that waits refuses to do so inside of an async runtime, where it would stop everybody else: it answers
+/// [`Unsupported`](ErrorKind::Unsupported) there, also in tokio's `spawn_blocking`, where `Handle::block_on` and the
+/// async types serve. Guards may be dropped anywhere.
+///
+/// There is no `run`: a body that blocks cannot be dropped when the lock is lost. Look at [`Guard::check`] between steps, or
+/// let another thread wait in [`Guard::wait_lost`], and send the token with each write.
+///
+/// ```no_run
+/// # fn example(connecting: impl Future<Output = leasehold_core::Result<leasehold_core::Store>> + Send + 'static)
+/// # -> leasehold_core::Result<()> {
+/// use leasehold_core::blocking::Store;
+/// let store = Store::open(connecting)?; // leasehold::connect("redis://…")
+/// let guard = store.lock("orders/42").acquire()?;
+/// guard.check()?;
+/// guard.release()?;
+/// let reading = store.wrap(store.inner().rw_lock("catalog").read()).acquire()?;
+/// let leadership = store.wait(store.inner().election("scheduler").campaign("me"))?;
+/// store.wait(leadership.resign())?;
+/// # drop(reading); Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    store: crate::Store,
+    thread: OwnThread,
+}
+
+impl Store {
+    /// Starts the thread, and makes the store there. Waits until it is made.
+    pub fn open(make: impl Future<Output = Result<crate::Store>> + Send + 'static) -> Result<Store> {
+        refuse_inside_a_runtime()?;
+        let (thread, store) = OwnThread::start_and_wait(make)?;
+        Ok(Store(Arc::new(Inner { store, thread })))
+    }
+
+    /// The store that this one waits for: it makes the recipes of all primitives, for [`wrap`](Store::wrap) and
+    /// [`wait`](Store::wait).
+    pub fn inner(&self) -> &crate::Store {
+        &self.0.store
+    }
+
+    /// The exclusive lock of this name.
+    pub fn lock(&self, name: impl Into<Name>) -> Lock {
+        self.wrap(self.0.store.lock(name))
+    }
+
+    /// Any lock of this store: a side of an [`RwLock`](crate::RwLock), permits of a [`Semaphore`](crate::Semaphore).
+    pub fn wrap(&self, lock: crate::Lock) -> Lock {
+        Lock { store: self.clone(), lock }
+    }
+
+    /// Waits for anything that the async types offer, on the store's thread. If it panics there, this is
+    /// [`Internal`](ErrorKind::Internal).
+    pub fn wait<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        refuse_inside_a_runtime()?;
+        self.start(work)
+            .blocking_recv()
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "it panicked on the store's thread")))
+    }
+
+    /// Gives up what this client holds and ends it, waiting at most `limit` for the releases: [`crate::Store::close`].
+    pub fn close(&self, limit: Duration) -> Result<()> {
+        let store = self.0.store.clone();
+        self.wait(async move { store.close(limit).await })
+    }
+
+    fn start<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> oneshot::Receiver<T> {
+        let (tell, told) = oneshot::channel();
+        self.0.thread.handle.spawn(async move { drop(tell.send(work.await)) });
+        told
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.store.fmt(f)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The releases of guards that were dropped just now are still on their way.
+        let ended = self.store.client().keeper_stopped();
+        self.thread.outlive(ended);
+    }
+}
+
+/// A [`Lock`](crate::Lock) for code without async.
+#[derive(Clone, Debug)]
+#[must_use = "a lock does nothing until it is acquired"]
+pub struct Lock {
+    store: Store,
+    lock: crate::Lock,
+}
+
+options!(Lock, lock.options);
+
+impl Lock {
+    /// Waits until the lock is held: [`crate::Lock::acquire`].
+    pub fn acquire(&self) -> Result<Guard> {
+        self.take(self.lock.acquire())
+    }
+
+    /// Takes the lock now or not at all: [`crate::Lock::try_acquire`].
+    pub fn try_acquire(&self) -> Result<Guard> {
+        self.take(self.lock.try_acquire())
+    }
+
+    /// Waits at most `wait`: [`crate::Lock::acquire_timeout`].
+    pub fn acquire_timeout(&self, wait: Duration) -> Result<Guard> {
+        self.take(self.lock.acquire_timeout(wait))
+    }
+
+    fn take(&self, acquire: crate::Acquire) -> Result<Guard> {
+        self.store.wait(acquire).map(|guard| Guard { guard, store: self.store.clone() })
+    }
+}
+
+/// A held lock: [`crate::Guard`] for code without async. Dropping it releases in the background, and never blocks.
+#[must_use = "dropping the guard releases the lock; bind it to a name, not to `_`"]
+pub struct Guard {
+    guard: crate::Guard,
+    store: Store,
+}
+
+view_methods!(Guard, guard.held());
+
+impl Guard {
+    /// Waits until the hold has ended, and says why: for a thread that watches over another's work with
+    /// [`view`](Guard::view), or that has nothing else to do.
+    pub fn wait_lost(&self) -> Result<Loss> {
+        let lost = self.lost();
+        self.store.wait(async move { Ok(lost.await) })
+    }
+
+    /// Gives the lock back and waits for the store's word: [`crate::Guard::release`]. Refused inside of a runtime, the lock is
+    /// given back in the background.
+    pub fn release(self) -> Result<()> {
+        let Guard { guard, store } = self;
+        store.wait(guard.release())
+    }
+
+    /// The async guard, for what only that one has. It still lives on the store's thread.
+    pub fn into_inner(self) -> crate::Guard {
+        self.guard
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.guard.fmt(f)
+    }
+}
+
+fn refuse_inside_a_runtime() -> Result<()> {
+    match Handle::try_current() {
+        Ok(_) => Err(Error::new(
+            ErrorKind::Unsupported,
+            "a blocking call inside of an async runtime would stop its tasks: use the async types here",
+        )),
+        Err(_) => Ok(()),
+    }
+}

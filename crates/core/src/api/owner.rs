@@ -1,0 +1,71 @@
+//! Re-entry by an explicit owner: stores never hear of it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
+
+use crate::api::guard::Guard;
+use crate::api::lock::Lock;
+use crate::engine::hold::Share;
+use crate::engine::wait::Wait;
+use crate::seam::claim::Mode;
+use crate::seam::contention::Contention;
+use crate::seam::error::{Error, ErrorKind, Result};
+use crate::seam::name::Name;
+use crate::support::sync::locked;
+
+/// Who re-enters. Tasks have no identity that survives a `spawn`, so re-entry is by an explicit value: clones are the same
+/// owner. Two tasks with one owner do not exclude each other.
+#[derive(Clone, Default)]
+pub struct Owner(Arc<Mutex<HashMap<Key, Entry>>>);
+
+/// A name on a store's client.
+type Key = (usize, Name);
+/// The hold that the owner has there, if any; locked while somebody enters.
+type Entry = Arc<tokio::sync::Mutex<Weak<Share>>>;
+
+impl Owner {
+    /// A new owner, different from every other.
+    pub fn new() -> Owner {
+        Owner::default()
+    }
+
+    pub(crate) async fn enter(self, lock: &Lock, wait: Wait) -> Result<Guard> {
+        let client = &lock.scope().client;
+        client.ready()?;
+        let entry = self.entry((Arc::as_ptr(client) as usize, lock.scope().full_name(lock.name())?));
+        let started = client.clock.now();
+        let someone = |kind| Error::refused(kind, Contention::by("another task of the same owner"));
+        let mut hold = match wait {
+            Wait::Forever => entry.lock().await,
+            Wait::Try => entry.try_lock().map_err(|_| someone(ErrorKind::Contended))?,
+            Wait::For(d) => client.within(d, entry.lock()).await.ok_or_else(|| someone(ErrorKind::TimedOut))?,
+        };
+        if let Some(share) = hold.upgrade().filter(|share| share.hold.loss().is_none()) {
+            let held = share.hold.state.mode();
+            if held != lock.mode() && held != Mode::Exclusive {
+                let text = format!("this owner holds it as {held:?} and cannot enter as {:?}", lock.mode());
+                return Err(Error::new(ErrorKind::Invalid, text));
+            }
+            return Ok(Guard::of(share));
+        }
+        let guard = lock.enter(wait.left(client.clock.now().since(started))).await?;
+        *hold = Arc::downgrade(guard.share());
+        Ok(guard)
+    }
+
+    fn entry(&self, key: Key) -> Entry {
+        let mut entries = locked(&self.0);
+        let in_use = |e: &Entry| Arc::strong_count(e) > 1 || e.try_lock().is_ok_and(|hold| hold.strong_count() > 0);
+        if entries.len() == entries.capacity() {
+            entries.retain(|_, e| in_use(e));
+        }
+        entries.entry(key).or_default().clone()
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({:p})", Arc::as_ptr(&self.0))
+    }
+}

@@ -1,0 +1,93 @@
+//! One client of a store, a namespace in it and the options of its locks: what every primitive is made of.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::options::{DEFAULT_TTL, Options};
+use crate::engine::client::Client;
+use crate::engine::local_queue::LocalQueues;
+use crate::seam::error::{Error, ErrorKind, Result};
+use crate::seam::name::Name;
+use crate::seam::queue::LockQueue;
+use crate::seam::token::FencingToken;
+
+#[derive(Clone)]
+pub(crate) struct Scope {
+    pub(crate) client: Arc<Client>,
+    pub(crate) local_queues: Arc<LocalQueues>,
+    pub(crate) defaults: Options,
+    namespace: Arc<str>,
+}
+
+impl Scope {
+    pub(crate) fn new(client: Client) -> Scope {
+        let (client, local_queues) = (Arc::new(client), Arc::default());
+        Scope { client, local_queues, defaults: Options::default(), namespace: "".into() }
+    }
+
+    /// From now on every name is inside of `prefix/` too.
+    pub(crate) fn enter(&mut self, prefix: &str) {
+        if !prefix.is_empty() {
+            let inner = Name::new(prefix).within(&self.namespace);
+            self.namespace = inner.as_str().into();
+        }
+    }
+
+    /// The lease that is asked for when a primitive says none.
+    pub(crate) fn lease_of_defaults(&self) -> Duration {
+        self.defaults.ttl.unwrap_or(DEFAULT_TTL)
+    }
+
+    /// A checked name, as the store sees it.
+    pub(crate) fn full_name(&self, name: &Name) -> Result<Name> {
+        name.check()?;
+        no_nul("a namespace", &self.namespace)?;
+        Ok(name.within(&self.namespace))
+    }
+
+    /// Who holds this name and who waits for it.
+    pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
+        let full = self.full_name(name)?;
+        let mut line = self.client.ask(self.client.backend.inspect(&full)).await.map_err(|e| e.with_name(name))?;
+        for holder in &mut line.holders {
+            if let Some((label, token)) = holder.token.and_then(|first| self.local_queues.whose_turn(&full, first)) {
+                (holder.label, holder.token) = (Some(label.to_string()), Some(token));
+            }
+        }
+        Ok(line)
+    }
+
+    /// Names under `prefix`, as the user knows them.
+    pub(crate) async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+        let after = after.map(|name| name.within(&self.namespace));
+        let inside = if self.namespace.is_empty() { String::new() } else { format!("{}/", self.namespace) };
+        let full = format!("{inside}{prefix}");
+        no_nul("a prefix", &full)?;
+        let names = self.client.ask(self.client.backend.list(&full, after.as_ref(), limit)).await?;
+        Ok(names.iter().filter_map(|name| name.as_str().strip_prefix(&inside).map(Name::new)).collect())
+    }
+
+    /// Ends the hold with this token, and says whether there was one.
+    pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        let full = self.full_name(name)?;
+        if !self.local_queues.may_evict(&full, token) {
+            self.client.ready()?;
+            return Ok(false);
+        }
+        self.client.ask(self.client.backend.evict(&full, token)).await.map_err(|e| e.with_name(name))
+    }
+}
+
+fn no_nul(what: &str, text: &str) -> Result<()> {
+    if text.contains('\0') {
+        return Err(Error::new(ErrorKind::Invalid, format!("{what} may not contain NUL")));
+    }
+    Ok(())
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("backend", &self.client).field("namespace", &self.namespace).finish()
+    }
+}

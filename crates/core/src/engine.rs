@@ -1,0 +1,14 @@
+//! What drives a claim: asking, waiting, renewing, releasing. No type of it is public.
+
+pub(crate) mod acquire;
+pub(crate) mod acquisition;
+pub(crate) mod backoff;
+pub(crate) mod claim_state;
+pub(crate) mod client;
+pub(crate) mod concurrency_limit;
+pub(crate) mod events;
+pub(crate) mod hold;
+pub(crate) mod keeper;
+pub(crate) mod local_queue;
+pub(crate) mod release;
+pub(crate) mod wait;

@@ -1,0 +1,216 @@
+//! The acquire loop: claim, wait for a notification, a nap or the deadline, claim again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::acquisition::{Acquisition, Attempt, Woken};
+use crate::engine::backoff::{Backoff, jittered};
+use crate::engine::claim_state::{ClaimState, Granted};
+use crate::engine::client::Client;
+use crate::engine::events;
+use crate::engine::wait::Wait;
+use crate::seam::claim::{Claim, WaitPolicy};
+use crate::seam::clock::Moment;
+use crate::seam::contention::Contention;
+use crate::seam::error::{Error, ErrorKind, Result};
+use crate::seam::grant::{Claimed, Waiting};
+
+/// How much longer than its deadline a bounded acquire may take: one last look at the store.
+const LAST_ATTEMPT: Duration = Duration::from_millis(40);
+
+/// A hold that no guard has yet, and what is known of its grant.
+pub(crate) type Taken = (Arc<ClaimState>, Granted);
+
+/// Takes the lock. The caller holds what comes back: renewed, listened for, and not yet given to a guard. `outage_since`:
+/// from when on the store is known to have answered nobody.
+pub(crate) async fn acquire(
+    client: &Arc<Client>,
+    mut claim: Claim,
+    wait: Wait,
+    max_hold: Option<Duration>,
+    outage_since: Option<Moment>,
+) -> Result<Taken> {
+    client.ready()?;
+    if let Wait::Try = wait {
+        claim.policy = WaitPolicy::Try;
+    }
+    let mut acquisition = Acquisition::new(client, claim, Vec::new());
+    let granted = pursue(&mut acquisition, wait, max_hold, outage_since).await?;
+    let state = acquisition.state.clone();
+    acquisition.succeed();
+    Ok((state, granted))
+}
+
+/// Takes all of these in one step, or none. They are tries: `wait` is for a store that does not answer. An error comes with
+/// the number of the claim that it is about.
+pub(crate) async fn acquire_all(
+    client: &Arc<Client>,
+    first: Claim,
+    others: Vec<Claim>,
+    wait: Wait,
+    max_hold: Option<Duration>,
+) -> Result<Vec<Taken>, (usize, Error)> {
+    client.ready().map_err(|e| (0, e))?;
+    let mut acquisition = Acquisition::new(client, first, others);
+    let granted = pursue(&mut acquisition, wait, max_hold, None).await.map_err(|e| (acquisition.refused, e))?;
+    let mut taken = vec![(acquisition.state.clone(), granted)];
+    for (i, state) in acquisition.others.iter().enumerate() {
+        let granted = state.take(max_hold).ok_or_else(|| (i + 1, too_slow()))?;
+        taken.push((state.clone(), granted));
+    }
+    acquisition.succeed();
+    Ok(taken)
+}
+
+fn too_slow() -> Error {
+    Error::new(ErrorKind::Unavailable, "the store answers more slowly than the lease lasts")
+}
+
+/// Asks, waits and asks again, until the claim is granted and is a hold.
+async fn pursue(
+    acquisition: &mut Acquisition<'_>,
+    wait: Wait,
+    max_hold: Option<Duration>,
+    outage_since: Option<Moment>,
+) -> Result<Granted> {
+    let client = acquisition.client;
+    let started = client.clock.now();
+    let mut pursuit = Pursuit::new(client, wait, acquisition.state.claim.ttl, outage_since);
+    loop {
+        let answer = acquisition.claim(pursuit.last_attempt, pursuit.in_line).await;
+        let poll_in = pursuit.learn(acquisition, answer)?;
+        let woken = acquisition.wait(poll_in.map(|poll_in| client.clock.now() + poll_in), pursuit.deadline).await;
+        if let Woken::Again = woken {
+            continue;
+        }
+        // One last attempt, so that a lock freed just now is not missed by a hair.
+        if let Woken::Late = woken
+            && let Attempt::Answered(Ok(Claimed::Granted(grant))) =
+                acquisition.claim(pursuit.last_attempt, pursuit.in_line).await
+        {
+            acquisition.state.grant(grant, acquisition.stamp);
+        }
+        if let Some(granted) = acquisition.state.take(max_hold) {
+            events::acquired(&acquisition.state.claim, granted.token, client.clock.now().since(started));
+            return Ok(granted);
+        }
+        if let Woken::Late = woken {
+            return Err(pursuit.late());
+        }
+    }
+}
+
+/// For how long a claim is pursued, and what has been learnt meanwhile.
+struct Pursuit {
+    is_try: bool,
+    deadline: Option<Moment>,
+    /// Until when a request may be answered.
+    last_attempt: Option<Moment>,
+    /// For how long the failures of the store are retried.
+    retry_budget: Duration,
+    /// How long to wait for a turn among the claims of this client while the store answers nobody.
+    in_line: Duration,
+    ttl: Duration,
+    random: fastrand::Rng,
+    backoff: Backoff,
+    outage: Outage,
+    /// Who stood in the way last.
+    who: Option<Contention>,
+}
+
+impl Pursuit {
+    fn new(client: &Client, wait: Wait, ttl: Duration, outage_since: Option<Moment>) -> Pursuit {
+        let (deadline, retry_budget) = match wait {
+            Wait::Try => (None, ttl / 3),
+            Wait::For(d) => (Some(client.clock.now() + d), Duration::MAX),
+            Wait::Forever => (None, ttl),
+        };
+        let mut random = client.random();
+        Pursuit {
+            is_try: matches!(wait, Wait::Try),
+            deadline,
+            last_attempt: deadline.map(|at| at + LAST_ATTEMPT),
+            retry_budget,
+            in_line: retry_budget.min(ttl),
+            ttl,
+            backoff: Backoff::for_retries(random.fork()),
+            random,
+            outage: Outage { since: outage_since, last: None },
+            who: None,
+        }
+    }
+
+    /// Takes in what became of a request: how long to wait before the next, if not for what the store grants; or the end.
+    fn learn(&mut self, acquisition: &mut Acquisition<'_>, answer: Attempt) -> Result<Option<Duration>> {
+        let (state, now) = (acquisition.state.clone(), acquisition.client.clock.now());
+        let Attempt::Answered(answer) = answer else { return Err(self.late()) };
+        match answer {
+            Ok(Claimed::Granted(grant)) if grant.validity.until(acquisition.stamp) <= now => {
+                // It took longer to hear of the grant than it lasts.
+                state.wait_at(grant.place);
+                self.ask_again(too_slow(), now).map(Some)
+            }
+            Ok(Claimed::Granted(grant)) => {
+                state.grant(grant, acquisition.stamp);
+                Ok(None)
+            }
+            Ok(Claimed::Busy(by)) => {
+                acquisition.left_nothing();
+                Err(Error::contended(by))
+            }
+            Ok(Claimed::Waiting(waiting)) => {
+                state.wait_at(waiting.place.clone());
+                self.waits(acquisition.client, &state, waiting).map(Some)
+            }
+            Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) => {
+                events::claim_failed(&state.claim, &e);
+                self.ask_again(e, now).map(Some)
+            }
+            // It was not sent in time.
+            Err(e) if e.kind() == ErrorKind::TimedOut => Err(self.who.take().map_or(e, Error::timed_out)),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// It has a place in line: how long to wait there before asking again.
+    fn waits(&mut self, client: &Client, state: &Arc<ClaimState>, waiting: Waiting) -> Result<Duration> {
+        if self.is_try {
+            return Err(Error::contended(waiting.who));
+        }
+        if self.who.is_none() {
+            events::waiting(&state.claim, &waiting);
+        }
+        self.outage = Outage::default();
+        self.backoff = Backoff::for_retries(self.random.fork());
+        client.keep(state);
+        self.who = Some(waiting.who);
+        // A store that says nothing is asked again once per lease: no wait rests on its notifications alone.
+        Ok(waiting.retry_after.unwrap_or_else(|| jittered(self.ttl, &mut self.random)))
+    }
+
+    /// The store failed: how long to wait before asking again, or the error itself at the end of the retry budget.
+    fn ask_again(&mut self, e: Error, now: Moment) -> Result<Duration> {
+        let since = *self.outage.since.get_or_insert(now);
+        if now.since(since) >= self.retry_budget {
+            return Err(e);
+        }
+        self.outage.last = Some(e);
+        Ok(self.backoff.next())
+    }
+
+    /// The error at the deadline: the store's trouble, if that is why.
+    fn late(&mut self) -> Error {
+        match (self.outage.last.take(), self.who.take()) {
+            (Some(e), _) => e,
+            (None, Some(who)) => Error::timed_out(who),
+            (None, None) => Error::new(ErrorKind::Ambiguous, "the store did not answer in time"),
+        }
+    }
+}
+
+/// A row of failures of the store.
+#[derive(Default)]
+struct Outage {
+    since: Option<Moment>,
+    last: Option<Error>,
+}

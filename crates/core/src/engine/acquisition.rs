@@ -1,0 +1,210 @@
+//! A claim on its way, or several that are claimed together: its requests, its waits, and what happens when its caller
+//! leaves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::claim_state::{Change, ClaimState};
+use crate::engine::client::Client;
+use crate::engine::concurrency_limit::Slot;
+use crate::engine::release::{InFlight, Release, Reply};
+use crate::seam::claim::Claim;
+use crate::seam::clock::Moment;
+use crate::seam::error::{Error, ErrorKind, Result};
+use crate::seam::grant::{Claimed, ClaimedAll};
+
+/// A claim on its way. Whatever it has left in the store when it is dropped is withdrawn in the background.
+pub(crate) struct Acquisition<'a> {
+    pub(crate) client: &'a Arc<Client>,
+    pub(crate) state: Arc<ClaimState>,
+    /// Those that are claimed together with it, all or none.
+    pub(crate) others: Vec<Arc<ClaimState>>,
+    /// Which of them all the latest refusal was about.
+    pub(crate) refused: usize,
+    /// The request that is out, if one is.
+    in_flight: Option<InFlight>,
+    /// An instant before the latest request was sent.
+    pub(crate) stamp: Moment,
+    /// Something may be in the store.
+    traces: bool,
+    /// An attempt stayed unanswered, or was granted too late: a refusal need not mean that nothing is left.
+    doubt: bool,
+    /// They are holds now, and others answer for them.
+    held: bool,
+}
+
+pub(crate) enum Attempt {
+    Answered(Result<Claimed>),
+    Late,
+}
+
+pub(crate) enum Woken {
+    Granted,
+    Again,
+    Late,
+}
+
+impl<'a> Acquisition<'a> {
+    pub(crate) fn new(client: &'a Arc<Client>, claim: Claim, others: Vec<Claim>) -> Acquisition<'a> {
+        let state = |claim| {
+            let state = Arc::new(ClaimState::new(Arc::new(claim), client.clock.clone()));
+            // The listener is open before the claim is sent.
+            client.notifier.listen(state.claim.id, state.clone());
+            state
+        };
+        let (state, others) = (state(claim), others.into_iter().map(state).collect());
+        let stamp = client.clock.now();
+        let (in_flight, refused) = (None, 0);
+        Acquisition { client, state, others, refused, in_flight, stamp, traces: false, doubt: false, held: false }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<ClaimState>> {
+        std::iter::once(&self.state).chain(&self.others)
+    }
+
+    /// The request that says it all. It is one of so many of this client for as long as it is under way.
+    fn request(&self, slot: Slot) -> InFlight {
+        let (backend, claim) = (self.client.backend.clone(), self.state.claim.clone());
+        if self.others.is_empty() {
+            return InFlight::new(async move {
+                let _slot = slot;
+                backend.claim(&claim).await.map(Reply::One)
+            });
+        }
+        let claims: Vec<Claim> = self.all().map(|state| (*state.claim).clone()).collect();
+        InFlight::new(async move {
+            let _slot = slot;
+            backend.claim_all(&claims).await.map(Reply::All)
+        })
+    }
+
+    /// Sends the claim (again), when its turn has come among those of this client, and waits for the answer. At the deadline
+    /// the request stays in flight. `retry_budget`: for how long it waits for its turn while the store answers nobody.
+    pub(crate) async fn claim(&mut self, deadline: Option<Moment>, retry_budget: Duration) -> Attempt {
+        let concurrency_limit = &self.client.concurrency_limits[usize::from(self.state.place().is_some())];
+        let slot = match self.client.open() {
+            Ok(()) => concurrency_limit.enter(deadline, retry_budget).await,
+            Err(closed) => Err(closed),
+        };
+        // Meanwhile it may have been closed.
+        let slot = match slot.and_then(|slot| self.client.open().map(|()| slot)) {
+            Ok(slot) => slot,
+            Err(e) => return Attempt::Answered(Err(e)),
+        };
+        self.stamp = self.client.clock.now();
+        // An answer that comes after the lease would be worth nothing.
+        let limit = self.stamp + self.state.claim.ttl;
+        let until = deadline.map_or(limit, |deadline| deadline.min(limit));
+        let traces_before = std::mem::replace(&mut self.traces, true);
+        let request = self.request(slot);
+        let in_flight = self.in_flight.insert(request);
+        let answer = tokio::select! {
+            biased;
+            answer = in_flight => Some(answer),
+            () = self.client.clock.sleep_until(until) => None,
+        };
+        match answer {
+            Some(answer) => {
+                self.in_flight = None;
+                if answer.is_ok() {
+                    concurrency_limit.answered();
+                }
+                match answer.as_ref().err().map(Error::kind) {
+                    Some(ErrorKind::Ambiguous) => self.doubt = true,
+                    // The store may have seen what is wrong with the claim only in line.
+                    Some(ErrorKind::Invalid) => {}
+                    Some(kind) if !kind.may_have_been_executed() => self.traces = traces_before,
+                    _ => {}
+                }
+                let answer = answer.and_then(|reply| self.learn(reply));
+                // What lands after `close` becomes no guard.
+                Attempt::Answered(self.client.open().and(answer))
+            }
+            None if until < limit => Attempt::Late,
+            None => {
+                self.in_flight = None;
+                self.doubt = true;
+                Attempt::Answered(Err(Error::new(ErrorKind::Ambiguous, "the store did not answer within the lease")))
+            }
+        }
+    }
+
+    /// What the answer means for the first; what it grants to the others is theirs.
+    fn learn(&mut self, reply: Reply) -> Result<Claimed> {
+        let grants = match reply {
+            Reply::One(claimed) => return Ok(claimed),
+            Reply::All(ClaimedAll::Busy(refused, who)) => {
+                self.refused = refused.min(self.others.len());
+                return Ok(Claimed::Busy(who));
+            }
+            Reply::All(ClaimedAll::Granted(grants)) => grants,
+        };
+        self.doubt = true;
+        let all = grants.len() == self.all().count();
+        let mut grants = grants.into_iter();
+        let first = grants.next().filter(|_| all);
+        self.others.iter().zip(grants).for_each(|(state, grant)| state.grant(grant, self.stamp));
+        let internal = || Error::new(ErrorKind::Internal, "the store did not answer for each name");
+        first.map(Claimed::Granted).ok_or_else(internal)
+    }
+
+    /// Waits for a grant, a notification, the nap's end or the deadline.
+    pub(crate) async fn wait(&mut self, poll_at: Option<Moment>, deadline: Option<Moment>) -> Woken {
+        loop {
+            let changed = self.state.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            match self.take_change() {
+                Change::Granted => return Woken::Granted,
+                Change::Notified => return Woken::Again,
+                Change::Unchanged => {}
+            }
+            let now = self.client.clock.now();
+            if deadline.is_some_and(|at| at <= now) {
+                return Woken::Late;
+            }
+            if poll_at.is_none_or(|at| at <= now) {
+                return Woken::Again;
+            }
+            self.client.register_this_runtime();
+            let until = poll_at.into_iter().chain(deadline).min().unwrap_or(now);
+            tokio::select! {
+                () = changed => {}
+                () = self.client.clock.coarse_sleep_until(until) => {}
+            }
+        }
+    }
+
+    /// They are granted when each of them is.
+    fn take_change(&self) -> Change {
+        let others = self.others.iter().all(|state| state.take_change() == Change::Granted);
+        match self.state.take_change() {
+            Change::Granted if !others => Change::Unchanged,
+            change => change,
+        }
+    }
+
+    /// The store has said that nothing of this claim is left; true unless an earlier attempt is still unaccounted for.
+    pub(crate) fn left_nothing(&mut self) {
+        self.traces = self.doubt;
+    }
+
+    /// From here on the caller answers for them, and the keeper renews them.
+    pub(crate) fn succeed(mut self) {
+        self.all().for_each(|state| self.client.keep(state));
+        self.held = true;
+    }
+}
+
+impl Drop for Acquisition<'_> {
+    fn drop(&mut self) {
+        if self.held {
+            return;
+        }
+        self.all().for_each(|state| self.client.forget(state));
+        if self.traces {
+            let in_flight = self.in_flight.take();
+            self.client.release(Release { in_flight, ..Release::of(self.all()) });
+        }
+    }
+}

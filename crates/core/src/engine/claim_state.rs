@@ -1,0 +1,271 @@
+//! Where one claim stands: nowhere, waiting, granted, ended. The single truth that the acquire loop, the keeper, the notifications
+//! and the guard share; validity is computed from it whenever somebody asks.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::seam::claim::{Claim, LeaseRef, Mode, Place, WaitPolicy};
+use crate::seam::clock::{Clock, Moment};
+use crate::seam::grant::{Grant, Validity};
+use crate::seam::loss::Loss;
+use crate::seam::notifier::{Listener, Notification};
+use crate::seam::token::FencingToken;
+use crate::support::sync::locked;
+pub(crate) use state::Granted;
+use state::State;
+
+mod state;
+
+pub(crate) struct ClaimState {
+    pub(crate) claim: Arc<Claim>,
+    clock: Clock,
+    state: Mutex<State>,
+    /// The turn that is being taken under this claim, if it is shared by turns.
+    turn: Mutex<Option<EndTurn>>,
+    /// Somebody should look again: a notification or a grant came, the hold ended.
+    pub(crate) changed: Notify,
+}
+
+/// Ends the turn that is being taken under a claim.
+pub(crate) type EndTurn = Arc<dyn Fn() + Send + Sync>;
+
+impl ClaimState {
+    pub(crate) fn new(claim: Arc<Claim>, clock: Clock) -> ClaimState {
+        let (now, changed) = (claim.clone(), Notify::new());
+        ClaimState { claim, clock, state: Mutex::new(State::of(now)), turn: Mutex::default(), changed }
+    }
+
+    /// Works on the state of this instant. Loss is decided by time alone as soon as anybody looks, and whoever looks first
+    /// tells the others.
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        let now = self.clock.now();
+        let mut state = locked(&self.state);
+        state.expire(now);
+        let done = work(&mut state);
+        let tell = std::mem::take(&mut state.tell);
+        drop(state);
+        if tell {
+            self.changed.notify_waiters();
+        }
+        done
+    }
+
+    /// The store granted. Ignored once the hold has ended; a grant with another token than the guard's means that the
+    /// guard's own is gone. `stamp`: an instant before it was asked for.
+    pub(crate) fn grant(&self, grant: Grant, stamp: Moment) {
+        self.with(|state| state.granted(grant, stamp));
+    }
+
+    /// The store says that the claim waits there.
+    pub(crate) fn wait_at(&self, place: Place) {
+        let mut state = locked(&self.state);
+        state.place = Some(place);
+    }
+
+    /// A renewal that surely counted.
+    pub(crate) fn extend(&self, validity: Validity, stamp: Moment) {
+        self.with(|state| {
+            if let (None, Some(mine)) = (state.loss, &mut state.grant) {
+                mine.until = mine.until.max(validity.until(stamp));
+                mine.ttl = validity.ttl();
+            }
+        });
+    }
+
+    /// The hold ended, or the store says that nothing of it is left. A waiting claim has no hold to lose: it claims again.
+    pub(crate) fn lose(&self, loss: Loss) {
+        let now = self.clock.now();
+        let taken = self.with(|state| {
+            state.tell = true;
+            if state.taken {
+                state.loss.get_or_insert(loss);
+            } else {
+                state.grant = None;
+                state.gone_at = Some(now);
+                state.notified = true;
+            }
+            state.taken
+        });
+        if taken {
+            self.end_turns();
+        }
+    }
+
+    /// The store says that nothing is left of what it was asked about: the grant with this token, or a place in line. A grant
+    /// that came since then is another matter.
+    pub(crate) fn lose_lease(&self, token: Option<FencingToken>, loss: Loss) {
+        let now = locked(&self.state).grant.as_ref().map(|g| g.token);
+        if now == token {
+            self.lose(loss);
+        }
+    }
+
+    /// Makes the grant a guard's, if there is one that is still good.
+    pub(crate) fn take(&self, max_hold: Option<Duration>) -> Option<Granted> {
+        let now = self.clock.now();
+        let mut state = locked(&self.state);
+        let good = state.grant.take_if(|g| g.until <= now).is_none();
+        debug_assert!(!state.taken, "a grant is taken once");
+        let granted = state.grant.clone().filter(|_| good)?;
+        state.taken = true;
+        state.max_until = max_hold.map(|max| now + max);
+        Some(granted)
+    }
+
+    /// Gives the standing to the next local turn: its `max_hold` counts from now.
+    pub(crate) fn next_turn(&self, max_hold: Option<Duration>) {
+        let now = self.clock.now();
+        locked(&self.state).max_until = max_hold.map(|max| now + max);
+    }
+
+    /// The mode of the hold, also after a downgrade.
+    pub(crate) fn mode(&self) -> Mode {
+        locked(&self.state).now.mode
+    }
+
+    /// Whether an exclusive hold counts as shared from now on.
+    pub(crate) fn count_as_shared(&self, shared: bool) {
+        let mode = if shared { Mode::Shared } else { self.claim.mode };
+        Arc::make_mut(&mut locked(&self.state).now).mode = mode;
+    }
+
+    /// From now on the hold has this label.
+    pub(crate) fn relabel(&self, label: Arc<str>) {
+        Arc::make_mut(&mut locked(&self.state).now).label = label;
+    }
+
+    /// The claim with which to ask for this hold again. If it is gone, it leaves no place in line.
+    pub(crate) fn again(&self) -> Claim {
+        Claim { policy: WaitPolicy::Try, ..(*locked(&self.state).now).clone() }
+    }
+
+    pub(crate) fn in_turn(&self, end: EndTurn) {
+        let before = locked(&self.turn).replace(end);
+        drop(before);
+    }
+
+    /// Nothing of the claim is left to take turns under.
+    pub(crate) fn end_turns(&self) {
+        let end = locked(&self.turn).clone();
+        // It goes to the next task: no lock is held meanwhile.
+        if let Some(end) = end {
+            end();
+        }
+    }
+
+    /// Why the hold ended, computed now: `None` means that it is valid at this instant.
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        self.with(|state| state.loss)
+    }
+
+    /// The same for the keeper, which looks while it has a lock in hand: nobody is told.
+    pub(crate) fn loss_by(&self, now: Moment) -> Option<Loss> {
+        let state = locked(&self.state);
+        state.loss.or_else(|| state.ended_by(now))
+    }
+
+    /// For how much longer the hold is surely good; zero once it ended.
+    pub(crate) fn remaining(&self) -> Duration {
+        if self.loss().is_some() {
+            return Duration::ZERO;
+        }
+        let now = self.clock.now();
+        locked(&self.state).ends_at().map_or(Duration::ZERO, |end| end.since(now))
+    }
+
+    /// For how much longer the lease itself is surely good, whatever `max_hold` says.
+    pub(crate) fn lease_left(&self) -> Duration {
+        let now = self.clock.now();
+        locked(&self.state).grant.as_ref().map_or(Duration::ZERO, |g| g.until.since(now))
+    }
+
+    /// When the lease ends that was asked for at `asked`, if nothing renews it. A place in line is renewed a little before half
+    /// of its lease is over, so it has at least the rest.
+    pub(crate) fn lease_ends_at(&self, asked: Moment) -> Moment {
+        locked(&self.state).grant.as_ref().map_or_else(|| asked + self.claim.ttl * 11 / 20, |g| g.until)
+    }
+
+    /// When the hold ends if nothing renews it; `None` while it is not a guard's.
+    pub(crate) fn ends_at(&self) -> Option<Moment> {
+        let state = locked(&self.state);
+        if state.taken { state.ends_at() } else { None }
+    }
+
+    /// The lease: granted, or asked for.
+    pub(crate) fn ttl(&self) -> Duration {
+        locked(&self.state).grant.as_ref().map_or(self.claim.ttl, |g| g.ttl)
+    }
+
+    /// How long the first renewal may wait: as long as any, or half of what is left of a grant that was slow to come.
+    pub(crate) fn renew_in(&self) -> Duration {
+        let (each, now) = (self.renew_every(), self.clock.now());
+        locked(&self.state).grant.as_ref().map_or(each, |g| each.min(g.until.since(now) / 2))
+    }
+
+    /// A third of the lease between renewals. Whoever waits has less to lose: nearly half, so that more than half of the lease
+    /// is left when the grant comes.
+    pub(crate) fn renew_every(&self) -> Duration {
+        let ttl = self.ttl();
+        if locked(&self.state).grant.is_some() { ttl / 3 } else { ttl * 9 / 20 }
+    }
+
+    pub(crate) fn place(&self) -> Option<Place> {
+        locked(&self.state).place.clone()
+    }
+
+    /// The claim as it is now.
+    pub(crate) fn now(&self) -> Arc<Claim> {
+        locked(&self.state).now.clone()
+    }
+
+    /// What to ask the store to renew: the claim as it is now.
+    pub(crate) fn lease(&self) -> Option<LeaseRef> {
+        let state = locked(&self.state);
+        let token = state.grant.as_ref().map(|g| g.token);
+        state.place.clone().map(|place| LeaseRef { claim: state.now.clone(), place, token })
+    }
+
+    /// Whether there is something new for the acquire loop; clears the notification.
+    pub(crate) fn take_change(&self) -> Change {
+        let mut state = locked(&self.state);
+        let notified = std::mem::take(&mut state.notified);
+        match (&state.grant, notified) {
+            (Some(_), _) => Change::Granted,
+            (None, true) => Change::Notified,
+            (None, false) => Change::Unchanged,
+        }
+    }
+}
+
+/// What the acquire loop sees when it looks.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Change {
+    Granted,
+    Notified,
+    Unchanged,
+}
+
+impl Listener for ClaimState {
+    fn notify(&self, notification: Notification) {
+        match notification {
+            Notification::Granted(grant) if grant.validity.is_anchored() => {
+                // It grew from a request that was sent when its validity began.
+                let sent = grant.validity.start(self.clock.now());
+                self.grant(grant, sent);
+            }
+            Notification::Lost(loss) => self.lose(loss),
+            Notification::Shortened(validity) => {
+                let until = validity.until(self.clock.now());
+                self.with(|state| state.shorten(until));
+            }
+            Notification::Granted(_) | Notification::ClaimAgain => {
+                self.with(|state| (state.notified, state.tell) = (true, true));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! What is known of one claim at one instant, and what news of it change.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::seam::claim::{Claim, Place};
+use crate::seam::clock::Moment;
+use crate::seam::grant::Grant;
+use crate::seam::loss::Loss;
+use crate::seam::token::FencingToken;
+
+pub(super) struct State {
+    /// The claim as it is now: what its holder has made of it since, shared instead of exclusive, another label.
+    pub(super) now: Arc<Claim>,
+    pub(super) place: Option<Place>,
+    pub(super) grant: Option<Granted>,
+    /// A guard was made of the grant: from now on an end of validity is a loss.
+    pub(super) taken: bool,
+    /// The end of `max_hold`, if there is one.
+    pub(super) max_until: Option<Moment>,
+    pub(super) loss: Option<Loss>,
+    /// When the store last said that nothing is left: a grant that was asked for before that may be the one that is gone.
+    pub(super) gone_at: Option<Moment>,
+    pub(super) notified: bool,
+    /// Whoever listens is to be told once the lock on this is free again: a waker may run anybody's code.
+    pub(super) tell: bool,
+}
+
+#[derive(Clone)]
+pub(crate) struct Granted {
+    pub(crate) token: FencingToken,
+    pub(crate) turns: u32,
+    pub(crate) ttl: Duration,
+    pub(super) until: Moment,
+}
+
+impl State {
+    pub(super) fn of(now: Arc<Claim>) -> State {
+        State {
+            now,
+            place: None,
+            grant: None,
+            taken: false,
+            max_until: None,
+            loss: None,
+            gone_at: None,
+            notified: false,
+            tell: false,
+        }
+    }
+
+    /// Ends the hold if its time has come. Loss is terminal.
+    pub(super) fn expire(&mut self, now: Moment) {
+        if self.loss.is_none() {
+            self.loss = self.ended_by(now);
+            self.tell |= self.loss.is_some();
+        }
+    }
+
+    pub(super) fn ended_by(&self, now: Moment) -> Option<Loss> {
+        let until = self.grant.as_ref().filter(|_| self.taken)?.until;
+        if self.max_until.is_some_and(|max| max <= now && max <= until) {
+            return Some(Loss::MaxHold);
+        }
+        (until <= now).then_some(Loss::Expired)
+    }
+
+    pub(super) fn granted(&mut self, grant: Grant, stamp: Moment) {
+        if self.loss.is_some() {
+            return;
+        }
+        if !self.taken && self.gone_at.is_some_and(|gone| stamp < gone) {
+            // It was asked for before the store said that it is gone: claim again and see.
+            (self.notified, self.tell) = (true, true);
+            return;
+        }
+        let until = grant.validity.until(stamp);
+        let known = self.grant.as_ref().map(|g| g.token.cmp(&grant.token));
+        match (&mut self.grant, known) {
+            (Some(mine), Some(Ordering::Equal)) => mine.until = mine.until.max(until),
+            (Some(_), _) if self.taken => self.loss = Some(Loss::Gone),
+            (Some(_), Some(Ordering::Greater)) => return, // a late push of an older grant
+            _ => {
+                let Grant { place, token, turns, validity } = grant;
+                self.place = Some(place);
+                self.grant = Some(Granted { token, turns, ttl: validity.ttl(), until });
+            }
+        }
+        self.tell = true;
+    }
+
+    /// The server goes by other terms now.
+    pub(super) fn shorten(&mut self, until: Moment) {
+        if let Some(mine) = &mut self.grant {
+            self.tell |= until < mine.until;
+            mine.until = mine.until.min(until);
+        }
+    }
+
+    pub(super) fn ends_at(&self) -> Option<Moment> {
+        let until = self.grant.as_ref()?.until;
+        Some(self.max_until.map_or(until, |max| max.min(until)))
+    }
+}

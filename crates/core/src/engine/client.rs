@@ -1,0 +1,260 @@
+//! One client of one store, shared by every lock and guard made of it: the backend, its notifier, the keeper.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::engine::claim_state::ClaimState;
+use crate::engine::concurrency_limit::ConcurrencyLimit;
+use crate::engine::events;
+use crate::engine::keeper::{Keeper, Work};
+use crate::engine::release::Release;
+use crate::seam::backend::Backend;
+use crate::seam::clock::{Clock, Moment};
+use crate::seam::error::{Error, ErrorKind, Result};
+use crate::seam::guarantees::Guarantees;
+use crate::seam::notifier::Notifier;
+use crate::support::sync::locked;
+use crate::support::thread::OwnThread;
+
+/// How long core waits for a verb that has no lease to bound it.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(crate) struct Client {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) notifier: Notifier,
+    pub(crate) clock: Clock,
+    pub(crate) guarantees: Guarantees,
+    /// Claims that go to the store for the first time, and those that were answered before: they do not stand behind a crowd.
+    pub(crate) concurrency_limits: [Arc<ConcurrencyLimit>; 2],
+    keeper: Arc<Keeper>,
+    closed: AtomicBool,
+    /// Whether the store's client has ended; locked while somebody sees to it.
+    ended: tokio::sync::Mutex<bool>,
+    thread: Option<OwnThread>,
+    random: Mutex<fastrand::Rng>,
+}
+
+impl Client {
+    pub(crate) fn new(backend: Arc<dyn Backend>, mut random: fastrand::Rng, thread: Option<OwnThread>) -> Client {
+        let (notifier, guarantees) = (backend.notifier().cloned().unwrap_or_default(), backend.guarantees());
+        guarantees.warnings.iter().for_each(|warning| events::store_warns(&*backend, warning));
+        Client {
+            notifier: notifier.clone(),
+            clock: backend.clock(),
+            guarantees,
+            concurrency_limits: [(); 2].map(|()| ConcurrencyLimit::new(backend.clock())),
+            keeper: Arc::new(Keeper::new(backend.clone(), notifier, random.fork())),
+            backend,
+            closed: AtomicBool::new(false),
+            ended: tokio::sync::Mutex::default(),
+            thread,
+            random: Mutex::new(random),
+        }
+    }
+
+    /// Refuses work after `close`.
+    pub(crate) fn open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::closed());
+        }
+        Ok(())
+    }
+
+    /// Refuses work that could not be done: after `close`, and outside of a tokio runtime.
+    pub(crate) fn ready(&self) -> Result<()> {
+        self.open()?;
+        self.in_a_runtime()
+    }
+
+    fn in_a_runtime(&self) -> Result<()> {
+        match Handle::try_current() {
+            Ok(here) => self.register_runtime(&here),
+            Err(_) => return Err(Error::new(ErrorKind::Closed, "no tokio runtime is running here")),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn random(&self) -> fastrand::Rng {
+        locked(&self.random).fork()
+    }
+
+    /// Bounds a request that no lease bounds.
+    pub(crate) async fn ask<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        self.ready()?;
+        let unanswered = || Error::new(ErrorKind::Ambiguous, "the store did not answer in time");
+        self.within(REQUEST_TIMEOUT, request).await.unwrap_or_else(|| Err(unanswered()))
+    }
+
+    /// `None` if the request took longer than `limit`. It is dropped then.
+    pub(crate) async fn within<T>(&self, limit: Duration, request: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            answer = request => Some(answer),
+            () = self.clock.sleep(limit) => None,
+        }
+    }
+
+    /// Renews this standing from now on, until it is forgotten or lost.
+    pub(crate) fn keep(&self, state: &Arc<ClaimState>) {
+        let must_wake = self.keeper.keep(state);
+        if self.open().is_err() {
+            // It came just after `close` had ended all others.
+            self.end_all(false);
+        } else if must_wake {
+            self.wake_keeper();
+        }
+    }
+
+    /// The end of this standing has changed.
+    pub(crate) fn reschedule(&self, state: &ClaimState) {
+        self.keeper.reschedule(state);
+    }
+
+    /// Stops renewing and listening.
+    pub(crate) fn forget(&self, state: &ClaimState) {
+        self.notifier.unlisten(state.claim.id);
+        self.keeper.forget(state.claim.id);
+    }
+
+    /// Withdraws in the background, retried until done or the lease has run out.
+    pub(crate) fn release(&self, release: Release) {
+        self.work(Work::Withdraw(release));
+    }
+
+    fn work(&self, work: Work) {
+        self.keeper.queue(work);
+        self.wake_keeper();
+    }
+
+    /// Releases with effect at `at`: the store lets it end by itself then, or the keeper renews it until then.
+    pub(crate) fn release_at(&self, state: &Arc<ClaimState>, at: Moment) {
+        let lapses = self.guarantees.min_hold_outlives_process;
+        self.keeper.release_at(state, at, lapses);
+        if lapses {
+            self.work(Work::Lapse(state.clone(), at));
+        } else {
+            self.wake_keeper();
+        }
+    }
+
+    /// The same, and waits for the store's word. It goes on in the background if that fails or its future is dropped.
+    pub(crate) async fn release_at_now(self: &Arc<Self>, state: &Arc<ClaimState>, at: Moment) -> Result<()> {
+        if !self.guarantees.min_hold_outlives_process {
+            self.release_at(state, at);
+            return Ok(());
+        }
+        self.keeper.release_at(state, at, true);
+        let mut pending = Pending { client: self, work: Some(Work::Lapse(state.clone(), at)) };
+        self.ready()?;
+        match self.ask(self.keeper.ask_to_lapse(state, at)).await {
+            Ok(()) => self.keeper.has_lapsed(state),
+            Err(e) if e.kind().is_final() => self.keeper.outlives_nothing(state),
+            Err(e) => {
+                events::release_unknown(&state.claim, &e);
+                return Err(e);
+            }
+        }
+        pending.work = None;
+        Ok(())
+    }
+
+    /// One withdrawal, waited for; the rest is done in the background if it fails or its future is dropped.
+    pub(crate) async fn release_now(self: &Arc<Self>, state: &Arc<ClaimState>) -> Result<()> {
+        self.forget(state);
+        let mut pending = Pending { client: self, work: Some(Work::Withdraw(Release::of([state]))) };
+        let place = state.place();
+        match self.ask(self.backend.release(&state.claim, place.as_ref())).await {
+            Ok(()) => {
+                pending.work = None;
+                events::released(&state.claim);
+                Ok(())
+            }
+            Err(e) => {
+                events::release_unknown(&state.claim, &e);
+                Err(e)
+            }
+        }
+    }
+
+    /// Ends all holds, waits until they are withdrawn, at most `limit`, and ends the store's client, if nobody has yet.
+    pub(crate) async fn close(&self, limit: Duration) -> Result<()> {
+        self.in_a_runtime()?;
+        self.closed.store(true, Ordering::Release);
+        self.concurrency_limits.iter().for_each(|concurrency_limit| concurrency_limit.close());
+        // As soon as the store's client ends, others may hold: by then nothing of ours may be valid.
+        self.end_all(false);
+        let mut ended = self.ended.lock().await;
+        if *ended {
+            return Ok(());
+        }
+        let drained = self.within(limit, self.keeper.drained()).await.is_some();
+        self.end_all(true);
+        let unsure = |text| Error::new(ErrorKind::Ambiguous, text);
+        let closed = self.within(REQUEST_TIMEOUT, self.backend.close()).await;
+        closed.unwrap_or_else(|| Err(unsure("the store did not answer that it is closed")))?;
+        *ended = true;
+        if drained { Ok(()) } else { Err(unsure("closed before every background release was answered")) }
+    }
+
+    fn end_all(&self, min_hold_too: bool) {
+        self.keeper.end_all(min_hold_too);
+        self.wake_keeper();
+    }
+
+    /// Whoever waits here, or watches a hold, keeps the keeper running.
+    pub(crate) fn register_this_runtime(&self) {
+        if let Ok(here) = Handle::try_current() {
+            self.register_runtime(&here);
+        }
+    }
+
+    fn register_runtime(&self, here: &Handle) {
+        self.keeper.register_runtime(self.thread.as_ref().map_or(here, |thread| &thread.handle));
+    }
+
+    /// Completes when the keeper has no more work, ever.
+    pub(crate) fn keeper_stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+        let keeper = self.keeper.clone();
+        async move { keeper.stopped().await }
+    }
+
+    fn wake_keeper(&self) {
+        self.register_this_runtime();
+        self.keeper.wake();
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.keeper.no_more_work();
+        let ended = self.keeper_stopped();
+        if let Some(thread) = &mut self.thread {
+            thread.outlive(ended);
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.backend.fmt(f)
+    }
+}
+
+/// A withdrawal that goes on in the background if it is dropped.
+struct Pending<'a> {
+    client: &'a Arc<Client>,
+    work: Option<Work>,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.client.work(work);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! How many claims of one client are under way at once: a crowd of tasks waits here, not in the store's connection, where
+//! it would keep renewals and releases from getting through.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::seam::clock::{Clock, Moment};
+use crate::seam::contention::Contention;
+use crate::seam::error::{Error, ErrorKind, Result};
+
+/// So many at once. With 100 ms to the store and back that is 1,280 a second.
+const WIDTH: usize = 128;
+/// If nothing has moved for so long, as many again go out: whoever sent a request need not poll it.
+const STALL: Duration = Duration::from_secs(1);
+
+/// First come, first served.
+#[derive(Debug)]
+pub(crate) struct ConcurrencyLimit {
+    clock: Clock,
+    permits: Arc<Semaphore>,
+    /// When somebody last went out or came back, in nanoseconds.
+    moved: AtomicU64,
+    /// When the store last answered somebody.
+    answered: AtomicU64,
+    /// How many more than the width are out.
+    beyond: AtomicUsize,
+}
+
+/// The right to have a claim under way.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    concurrency_limit: Arc<ConcurrencyLimit>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl ConcurrencyLimit {
+    pub(crate) fn new(clock: Clock) -> Arc<ConcurrencyLimit> {
+        let permits = Arc::new(Semaphore::new(WIDTH));
+        Arc::new(ConcurrencyLimit { clock, permits, moved: 0.into(), answered: 0.into(), beyond: 0.into() })
+    }
+
+    /// Waits for its turn, until `deadline`, and for `retry_budget` while the store answers nobody. Cancel-safe.
+    pub(crate) async fn enter(
+        self: &Arc<ConcurrencyLimit>,
+        deadline: Option<Moment>,
+        retry_budget: Duration,
+    ) -> Result<Slot> {
+        if let Ok(permit) = self.permits.clone().try_acquire_owned() {
+            return Ok(self.slot(permit));
+        }
+        let began = self.clock.now();
+        let turn = self.permits.clone().acquire_owned();
+        tokio::pin!(turn);
+        loop {
+            let heard = Moment::from_nanos(self.answered.load(Ordering::Relaxed)).max(began);
+            let gives_up = heard + retry_budget;
+            let ends = deadline.map_or(gives_up, |at| at.min(gives_up));
+            let now = self.clock.now();
+            if ends <= now && heard > began && now < gives_up {
+                // The store answers: it was the crowd.
+                return Err(Error::timed_out(Contention::by("other tasks of this process")));
+            } else if ends <= now {
+                let text = "not sent: the store has not answered the claims of this client that were before it";
+                return Err(Error::new(ErrorKind::Unavailable, text));
+            }
+            self.widen(now);
+            let stalls = Moment::from_nanos(self.moved.load(Ordering::Relaxed)) + STALL;
+            tokio::select! {
+                biased;
+                permit = &mut turn => return permit.map(|permit| self.slot(permit)).map_err(|_| Error::closed()),
+                () = self.clock.coarse_sleep_until(stalls.min(ends)) => {}
+            }
+        }
+    }
+
+    /// The store has answered a claim.
+    pub(crate) fn answered(&self) {
+        self.answered.fetch_max(self.clock.now().as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Whoever waits here is refused from now on.
+    pub(crate) fn close(&self) {
+        self.permits.close();
+    }
+
+    fn slot(self: &Arc<ConcurrencyLimit>, permit: OwnedSemaphorePermit) -> Slot {
+        self.moved.fetch_max(self.clock.now().as_nanos(), Ordering::Relaxed);
+        Slot { concurrency_limit: self.clone(), permit: Some(permit) }
+    }
+
+    /// Lets more out if nothing moves; one of those who wait does it for all.
+    fn widen(&self, now: Moment) {
+        let moved = self.moved.load(Ordering::Relaxed);
+        let stalled = now.since(Moment::from_nanos(moved)) >= STALL;
+        let swap = |to| self.moved.compare_exchange(moved, to, Ordering::Relaxed, Ordering::Relaxed);
+        if stalled && swap(now.as_nanos()).is_ok() {
+            self.beyond.fetch_add(WIDTH, Ordering::Relaxed);
+            self.permits.add_permits(WIDTH);
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.concurrency_limit.moved.fetch_max(self.concurrency_limit.clock.now().as_nanos(), Ordering::Relaxed);
+        let beyond = |n: usize| n.checked_sub(1);
+        let narrows = self.concurrency_limit.beyond.fetch_update(Ordering::Relaxed, Ordering::Relaxed, beyond).is_ok();
+        if let Some(permit) = self.permit.take().filter(|_| narrows) {
+            permit.forget();
+        }
+    }
+}

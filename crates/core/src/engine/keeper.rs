@@ -1,0 +1,205 @@
+//! The keeper: one task per store client that renews everything in batches, says when a hold has run out, and does what is
+//! left to the background.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::{Notify, Semaphore};
+
+use crate::engine::claim_state::ClaimState;
+use crate::engine::events;
+use crate::engine::release::Release;
+use crate::seam::backend::Backend;
+use crate::seam::claim::ClaimId;
+use crate::seam::clock::{Clock, Moment};
+use crate::seam::error::Result;
+use crate::seam::loss::Loss;
+use crate::seam::notifier::Notifier;
+use crate::support::sync::locked;
+use kept::Kept;
+use registry::Registry;
+use standby::Standby;
+pub(crate) use work::Work;
+
+mod background;
+mod batch;
+mod kept;
+mod registry;
+mod results;
+mod standby;
+mod takeover;
+mod task;
+mod work;
+
+/// How many withdrawals are sent at once: renewals do not stand behind a crowd of them.
+const RELEASING: usize = 128;
+
+pub(crate) struct Keeper {
+    backend: Arc<dyn Backend>,
+    clock: Clock,
+    notifier: Notifier,
+    random: Mutex<fastrand::Rng>,
+    registry: Mutex<Registry>,
+    releasing: Semaphore,
+    standby: Arc<Standby<Keeper>>,
+    quiet: Notify,
+}
+
+impl Keeper {
+    pub(crate) fn new(backend: Arc<dyn Backend>, notifier: Notifier, random: fastrand::Rng) -> Keeper {
+        let (clock, random, registry) = (backend.clock(), Mutex::new(random), Mutex::default());
+        let (standby, quiet) = (Arc::new(Standby::new()), Notify::new());
+        let releasing = Semaphore::new(RELEASING);
+        Keeper { backend, clock, notifier, random, registry, releasing, standby, quiet }
+    }
+
+    /// Renews `state` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken.
+    pub(crate) fn keep(&self, state: &Arc<ClaimState>) -> bool {
+        let renew_at = self.clock.now() + state.renew_in();
+        let mut registry = locked(&self.registry);
+        let at = registry.keep(state, renew_at);
+        registry.runner.is_none() || registry.sleeps_past(at)
+    }
+
+    /// Looks again at when `state` comes up: its end has changed.
+    pub(crate) fn reschedule(&self, state: &ClaimState) {
+        locked(&self.registry).schedule(state.claim.id);
+        self.wake();
+    }
+
+    pub(crate) fn forget(&self, id: ClaimId) {
+        let gone = locked(&self.registry).remove(id);
+        drop(gone);
+    }
+
+    /// Keeps it until `at`, and releases it then. `lapsing`: the store is asked meanwhile to let it end by itself.
+    pub(crate) fn release_at(&self, state: &Arc<ClaimState>, at: Moment, lapsing: bool) {
+        self.keep(state);
+        let mut registry = locked(&self.registry);
+        if let Some(kept) = registry.kept.get_mut(&state.claim.id) {
+            kept.release_at = Some(at);
+            kept.lapsing = lapsing;
+        }
+        registry.schedule(state.claim.id);
+    }
+
+    /// One attempt to let a hold end at that moment without us.
+    pub(crate) async fn ask_to_lapse(&self, state: &ClaimState, at: Moment) -> Result<()> {
+        let (claim, place) = (state.now(), state.place());
+        self.backend.release_after(&claim, place.as_ref(), at.since(self.clock.now())).await
+    }
+
+    /// The store lets it end by itself: nothing renews it any more.
+    pub(crate) fn has_lapsed(&self, state: &ClaimState) {
+        self.notifier.unlisten(state.claim.id);
+        self.forget(state.claim.id);
+        self.tell_if_quiet();
+        events::lapses(&state.claim);
+    }
+
+    /// It is renewed as ever: the store does not let holds end by themselves.
+    pub(crate) fn outlives_nothing(&self, state: &ClaimState) {
+        let mut registry = locked(&self.registry);
+        if let Some(kept) = registry.kept.get_mut(&state.claim.id) {
+            kept.lapsing = false;
+        }
+        registry.schedule(state.claim.id);
+        drop(registry);
+        self.wake();
+    }
+
+    pub(crate) fn queue(&self, work: Work) {
+        locked(&self.registry).queue(work);
+    }
+
+    /// Whoever runs the keeper looks what is to be done; whoever stands by looks if somebody runs it.
+    pub(crate) fn wake(&self) {
+        let now = self.clock.now();
+        let mut registry = locked(&self.registry);
+        let runner = registry.runner.clone();
+        if runner.is_some() {
+            registry.called.get_or_insert(now);
+        }
+        drop(registry);
+        if let Some(runner) = runner {
+            runner.notify_one();
+        }
+        self.standby.call();
+    }
+
+    /// The client goes, and what is left is still done.
+    pub(crate) fn no_more_work(self: &Arc<Keeper>) {
+        let mut registry = locked(&self.registry);
+        registry.no_more_work = true;
+        let left_alone = registry.runner.is_none() && !registry.is_drained();
+        drop(registry);
+        if left_alone {
+            self.standby.hand_over(self);
+        }
+        self.quiet.notify_waiters();
+        self.wake();
+    }
+
+    fn has_stopped(&self) -> bool {
+        let registry = locked(&self.registry);
+        registry.no_more_work && registry.is_drained()
+    }
+
+    /// Ends whatever is kept: holds are lost, whoever waits looks again, and all are withdrawn. A hold whose guard has gone and
+    /// that is within its `min_hold` goes on, unless that is to end `too`.
+    pub(crate) fn end_all(&self, min_hold_too: bool) {
+        let mut registry = locked(&self.registry);
+        let ends = |state: &Arc<ClaimState>| {
+            min_hold_too || registry.kept.get(&state.claim.id).is_none_or(|kept| kept.release_at.is_none())
+        };
+        let ending: Vec<_> = registry.states().into_iter().filter(ends).collect();
+        let gone: Vec<_> = ending.iter().map(|state| registry.remove(state.claim.id)).collect();
+        drop(registry);
+        for Kept { state, lapsing, .. } in gone.iter().flatten() {
+            self.notifier.unlisten(state.claim.id);
+            state.lose(Loss::Gone);
+            // What the store may have let lapse ends when its min_hold does.
+            if !lapsing {
+                self.queue(Work::Withdraw(Release::of([state])));
+            }
+        }
+    }
+
+    /// Completes when nothing is kept and no background release is left.
+    pub(crate) async fn drained(&self) {
+        loop {
+            let quiet = self.quiet.notified();
+            if locked(&self.registry).is_drained() {
+                return;
+            }
+            quiet.await;
+        }
+    }
+
+    /// Completes when there is nothing to do any more, ever.
+    pub(crate) async fn stopped(&self) {
+        loop {
+            let quiet = self.quiet.notified();
+            if self.has_stopped() {
+                return;
+            }
+            quiet.await;
+        }
+    }
+
+    fn finished(&self, work: u64) {
+        let done = locked(&self.registry).finish(work);
+        drop(done);
+        self.tell_if_quiet();
+    }
+
+    /// Whoever waits for the end of the work looks again.
+    fn tell_if_quiet(&self) {
+        let quiet = locked(&self.registry).is_drained();
+        if quiet {
+            self.quiet.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

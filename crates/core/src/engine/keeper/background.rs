@@ -1,0 +1,41 @@
+//! The work in the background: the keeper withdraws claims, and asks the store to let holds lapse.
+
+use std::sync::Arc;
+
+use super::Keeper;
+use super::work::Work;
+use crate::engine::backoff::Backoff;
+use crate::engine::claim_state::ClaimState;
+use crate::engine::events;
+use crate::engine::release::withdraw;
+use crate::seam::clock::Moment;
+
+impl Work {
+    pub(super) async fn done(self, keeper: &Keeper, random: fastrand::Rng) {
+        match self {
+            Work::Withdraw(release) => {
+                withdraw(&*keeper.backend, &keeper.clock, &keeper.releasing, release, random).await;
+            }
+            Work::Lapse(state, at) => lapse(keeper, &state, at, random).await,
+        }
+    }
+}
+
+/// Asks until the store answers, or until the end of `min_hold`, when the hold is simply released.
+async fn lapse(keeper: &Keeper, state: &Arc<ClaimState>, at: Moment, random: fastrand::Rng) {
+    let mut backoff = Backoff::for_retries(random);
+    while keeper.clock.now() < at && state.loss().is_none() {
+        let answer = tokio::select! {
+            biased;
+            answer = keeper.ask_to_lapse(state, at) => answer,
+            () = keeper.clock.sleep_until(at) => return,
+        };
+        match answer {
+            Ok(()) => return keeper.has_lapsed(state),
+            // It is renewed until then, as on a store that cannot do this.
+            Err(e) if e.kind().is_final() => return keeper.outlives_nothing(state),
+            Err(e) => events::release_unknown(&state.claim, &e),
+        }
+        keeper.clock.sleep(backoff.next()).await;
+    }
+}

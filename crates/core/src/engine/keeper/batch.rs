@@ -1,0 +1,63 @@
+//! One request that renews: several are under way side by side, and one that is late is not given up, only passed by.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::kept::BatchItem;
+use crate::seam::backend::Backend;
+use crate::seam::claim::LeaseRef;
+use crate::seam::clock::{Clock, Moment};
+use crate::seam::error::{Error, ErrorKind, Result};
+use crate::seam::grant::Renewal;
+
+pub(super) struct RenewalBatch {
+    pub(super) items: Vec<BatchItem>,
+    /// An instant before it was sent.
+    pub(super) sent: Moment,
+    /// It has taken longer than such a request should, and no other waits for it.
+    pub(super) late: bool,
+    answer: Pin<Box<dyn Future<Output = Result<Vec<Renewal>>> + Send>>,
+}
+
+/// How a flight came out of the air.
+pub(super) enum BatchResult {
+    Done(RenewalBatch, Result<Vec<Renewal>>),
+    /// Not yet.
+    Late(RenewalBatch),
+}
+
+impl RenewalBatch {
+    pub(super) fn new(backend: &Arc<dyn Backend>, clock: &Clock, items: Vec<BatchItem>) -> RenewalBatch {
+        let leases: Vec<LeaseRef> = items.iter().map(|item| item.lease.clone()).collect();
+        let backend = backend.clone();
+        let answer = Box::pin(async move { backend.renew(&leases).await });
+        RenewalBatch { items, sent: clock.now(), late: false, answer }
+    }
+
+    /// Waits for the answer: for a sixth of the shortest lease, and then for as long as it may still be worth something.
+    pub(super) async fn answer(mut self, clock: &Clock) -> BatchResult {
+        let leases = || self.items.iter().map(|item| item.state.ttl());
+        let limit = if self.late {
+            leases().max().unwrap_or_default()
+        } else {
+            (leases().min().unwrap_or_default() / 6).clamp(Duration::from_millis(50), Duration::from_secs(5))
+        };
+        let until = self.sent + limit;
+        let answer = tokio::select! {
+            biased;
+            answer = &mut self.answer => Some(answer),
+            () = clock.sleep_until(until) => None,
+        };
+        match answer {
+            Some(answer) => BatchResult::Done(self, answer),
+            None if self.late => BatchResult::Done(self, Err(no_answer())),
+            None => BatchResult::Late(RenewalBatch { late: true, ..self }),
+        }
+    }
+}
+
+pub(super) fn no_answer() -> Error {
+    Error::new(ErrorKind::Ambiguous, "the store did not answer in time")
+}

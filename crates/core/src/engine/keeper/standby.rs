@@ -1,0 +1,61 @@
+//! Which runtimes stand by for the keeper.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+use tokio::runtime::Id;
+use tokio::sync::Notify;
+
+use crate::support::sync::locked;
+
+/// Who stands by for a keeper `K`.
+pub(super) struct Standby<K> {
+    /// Somebody should look if the keeper runs.
+    pub(super) called: Notify,
+    present: Mutex<Present<K>>,
+}
+
+struct Present<K> {
+    runtimes: HashSet<Id>,
+    /// A keeper that lost its runtime with work left, and that nobody else may keep alive.
+    orphan: Option<Arc<K>>,
+}
+
+impl<K> Standby<K> {
+    pub(super) fn new() -> Standby<K> {
+        Standby { called: Notify::new(), present: Mutex::new(Present { runtimes: HashSet::new(), orphan: None }) }
+    }
+
+    /// This runtime stands by from now on; says whether it did not yet.
+    pub(super) fn come(&self, runtime: Id) -> bool {
+        locked(&self.present).runtimes.insert(runtime)
+    }
+
+    /// It stands by no more.
+    pub(super) fn leave(&self, runtime: Id) {
+        let mut present = locked(&self.present);
+        present.runtimes.remove(&runtime);
+        let orphan = if present.runtimes.is_empty() { present.orphan.take() } else { None };
+        drop(present);
+        drop(orphan);
+    }
+
+    /// Whoever stands by looks if the keeper runs.
+    pub(super) fn call(&self) {
+        self.called.notify_waiters();
+    }
+
+    /// Keeps it alive until another runtime goes on with its work, if there is another.
+    pub(super) fn hand_over(&self, keeper: &Arc<K>) {
+        let mut present = locked(&self.present);
+        let before = if present.runtimes.is_empty() { None } else { present.orphan.replace(keeper.clone()) };
+        drop(present);
+        drop(before);
+        self.call();
+    }
+
+    pub(super) fn found(&self) {
+        let orphan = locked(&self.present).orphan.take();
+        drop(orphan);
+    }
+}

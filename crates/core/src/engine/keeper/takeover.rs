@@ -1,0 +1,94 @@
+//! In which runtime the keeper runs. Each runtime that uses the client has a task that stands by: when the keeper's runtime
+//! ends, or is not driven any more, another goes on. It ends with its runtime, or with the client.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::runtime::{Handle, Id};
+use tokio::sync::Notify;
+
+use super::Keeper;
+use super::standby::Standby;
+use super::task::{Running, run};
+use crate::seam::clock::Moment;
+use crate::support::sync::locked;
+
+/// How late the keeper may be for its own plan before another runtime goes on. A runtime that is merely busy gets that far
+/// now and then: then two do the same for a moment, which harms nobody.
+const STALL: Duration = Duration::from_millis(500);
+
+/// One runtime's presence.
+struct Member {
+    keeper: Weak<Keeper>,
+    standby: Arc<Standby<Keeper>>,
+    runtime: Id,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.standby.leave(self.runtime);
+    }
+}
+
+impl Keeper {
+    /// From now on this runtime goes on with the keeper's work when no other does.
+    pub(crate) fn register_runtime(self: &Arc<Keeper>, runtime: &Handle) {
+        if self.standby.come(runtime.id()) {
+            let (keeper, standby) = (Arc::downgrade(self), self.standby.clone());
+            runtime.spawn(stand_by(Member { keeper, standby, runtime: runtime.id() }));
+        }
+    }
+}
+
+async fn stand_by(here: Member) {
+    let standby = here.standby.clone();
+    loop {
+        let called = standby.called.notified();
+        tokio::pin!(called);
+        called.as_mut().enable();
+        let Some(keeper) = here.keeper.upgrade() else { return };
+        if let Some(running) = keeper.take_over(STALL) {
+            standby.found();
+            drop(keeper);
+            run(running).await;
+            continue;
+        }
+        if keeper.has_stopped() {
+            standby.found();
+            return;
+        }
+        let (clock, stalls) = (keeper.clock.clone(), keeper.stalls_at(STALL));
+        drop(keeper);
+        match stalls {
+            Some(at) => tokio::select! {
+                () = called => {}
+                () = clock.coarse_sleep_until(at) => {}
+            },
+            None => called.await,
+        }
+    }
+}
+
+impl Keeper {
+    /// The right to run here, if there is work and nobody does it.
+    fn take_over(self: &Arc<Keeper>, stall: Duration) -> Option<Running> {
+        let now = self.clock.now();
+        let mut registry = locked(&self.registry);
+        let idle = registry.stalls_at(stall).is_none_or(|at| at > now);
+        if registry.is_drained() || registry.runner.is_some() && idle {
+            return None;
+        }
+        let wake = Arc::new(Notify::new());
+        let before = registry.runner.replace(wake.clone());
+        registry.begun_anew();
+        drop(registry);
+        if let Some(before) = before {
+            before.notify_one();
+        }
+        Some(Running { keeper: self.clone(), wake })
+    }
+
+    fn stalls_at(&self, stall: Duration) -> Option<Moment> {
+        locked(&self.registry).stalls_at(stall)
+    }
+}

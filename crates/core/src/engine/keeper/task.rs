@@ -1,0 +1,168 @@
+//! The keeper's task: what is due goes out, what comes back is taken in, until there is no work or another runtime goes on.
+
+use std::future::pending;
+use std::sync::Arc;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::Notify;
+
+use super::Keeper;
+use super::batch::{BatchResult, RenewalBatch};
+use super::kept::{BatchItem, Ended};
+use super::work::Work;
+use crate::engine::events;
+use crate::engine::release::Release;
+use crate::seam::clock::{Clock, Moment};
+use crate::seam::loss::Loss;
+use crate::support::sync::locked;
+
+/// How many requests that renew are under way at once, at most: fewer while the store takes long for them. Those that may
+/// not wait any longer go all the same, once nothing moves.
+const BATCHES: usize = 16;
+
+/// The keeper's task runs as long as this lives; a runtime that shuts down drops it.
+pub(super) struct Running {
+    pub(super) keeper: Arc<Keeper>,
+    pub(super) wake: Arc<Notify>,
+}
+
+impl Running {
+    /// Another runtime has gone on with the work.
+    pub(super) fn is_over(&self) -> bool {
+        !locked(&self.keeper.registry).is_run_by(&self.wake)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut registry = locked(&self.keeper.registry);
+        let is_last = registry.is_run_by(&self.wake);
+        if is_last {
+            registry.orphaned();
+        }
+        registry.crashed(self.keeper.clock.now());
+        let busy = is_last && !registry.is_drained();
+        drop(registry);
+        if busy {
+            self.keeper.standby.hand_over(&self.keeper);
+        }
+    }
+}
+struct Plan {
+    batches: Vec<Vec<BatchItem>>,
+    works: Vec<(u64, Work)>,
+    next: Option<Moment>,
+    watching: bool,
+    early: f64,
+    stop: bool,
+}
+
+/// Does the work, until there is none or another runtime goes on with it.
+pub(super) async fn run(running: Running) {
+    let keeper = &*running.keeper;
+    let mut random = locked(&keeper.random).fork();
+    let mut renew_now = keeper.notifier.renews_holds();
+    let mut batches = FuturesUnordered::new();
+    // How many of them are not late, how many these may be, and when that was last made less.
+    let (mut under_way, mut width, mut narrowed) = (0, BATCHES, None);
+    let mut works = FuturesUnordered::new();
+    while !running.is_over() {
+        let plan = keeper.plan(width - under_way.min(width));
+        under_way += plan.batches.len();
+        let begun = |items| RenewalBatch::new(&keeper.backend, &keeper.clock, items).answer(&keeper.clock);
+        batches.extend(plan.batches.into_iter().map(begun));
+        works.extend(plan.works.into_iter().map(|(id, work)| {
+            let random = random.fork();
+            async move {
+                work.done(keeper, random).await;
+                id
+            }
+        }));
+        if plan.stop {
+            return;
+        }
+        tokio::select! {
+            () = running.wake.notified() => {}
+            Ok(()) = renew_now.changed() => {
+                width = BATCHES;
+                keeper.renew_holds_now();
+            }
+            () = until(&keeper.clock, plan.next, plan.watching) => {}
+            Some(result) = batches.next() => {
+                match &result {
+                    BatchResult::Done(batch, answer) => {
+                        under_way -= usize::from(!batch.late);
+                        width = BATCHES.min(width + usize::from(!batch.late || answer.is_ok()));
+                    }
+                    BatchResult::Late(batch) => {
+                        under_way -= 1;
+                        // Those that were in the air together are late together, by one cause.
+                        if narrowed.is_none_or(|at| at <= batch.sent) {
+                            (width, narrowed) = (1.max(width / 2), Some(keeper.clock.now()));
+                        }
+                    }
+                }
+                batches.extend(keeper.take_result(result, plan.early).map(|batch| batch.answer(&keeper.clock)));
+            }
+            Some(id) = works.next() => keeper.finished(id),
+        }
+    }
+    // What is in flight here is still worth something.
+    drop(works);
+    while let Some(result) = batches.next().await {
+        batches.extend(keeper.take_result(result, 0.0).map(|batch| batch.answer(&keeper.clock)));
+    }
+}
+
+async fn until(clock: &Clock, at: Option<Moment>, watching: bool) {
+    match at {
+        Some(at) if watching => clock.sleep_until(at).await,
+        Some(at) => clock.coarse_sleep_until(at).await,
+        None => pending().await,
+    }
+}
+
+impl Keeper {
+    /// What is to be done now, and when to look again.
+    fn plan(&self, room: usize) -> Plan {
+        let now = self.clock.now();
+        let early = locked(&self.random).f64() / 20.0;
+        let most = self.backend.renew_batch();
+        let mut registry = locked(&self.registry);
+        let ended = registry.collect_due(now);
+        let batches = registry.take_batches(now, early, most, room);
+        for Ended { kept, loss } in &ended {
+            // A hold that the store may have let lapse by now ends when its min_hold does, not before.
+            if !kept.lapsing || *loss == Loss::Released {
+                registry.queue(Work::Withdraw(Release::of([&kept.state])));
+            }
+        }
+        registry.called = None;
+        registry.next_wake = registry.agenda.first().map(|(at, _)| *at);
+        registry.watching = registry.holds > 0;
+        let plan = Plan {
+            works: registry.take_work(),
+            next: registry.next_wake,
+            watching: registry.watching,
+            early,
+            // What is still kept when every guard has gone is within its min_hold.
+            stop: registry.no_more_work && registry.is_drained(),
+            batches,
+        };
+        drop(registry);
+        for Ended { kept, loss } in ended {
+            self.notifier.unlisten(kept.state.claim.id);
+            if loss != Loss::Released {
+                kept.state.lose(loss);
+                events::lost(&kept.state.claim, loss);
+            }
+            kept.state.end_turns();
+        }
+        plan
+    }
+
+    /// The store has a new connection, so what was in flight on the old one may be late; or its server goes by other terms.
+    fn renew_holds_now(&self) {
+        locked(&self.registry).renew_holds_now(self.clock.now());
+    }
+}

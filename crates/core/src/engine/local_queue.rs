@@ -1,0 +1,257 @@
+//! Local hand-over: tasks of one client that want the same `fast` lock stand behind one claim, and the lease passes from
+//! task to task in memory, for a bounded number of turns and a bounded time (lock cohorting: Dice, Marathe and Shavit 2012).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::coop::consume_budget;
+
+use crate::engine::claim_state::{ClaimState, Granted};
+use crate::engine::client::Client;
+use crate::engine::hold::{Hold, Share};
+use crate::engine::wait::Wait;
+use crate::seam::claim::Mode;
+use crate::seam::clock::Moment;
+use crate::seam::contention::Contention;
+use crate::seam::error::{Error, ErrorKind, Result};
+use crate::seam::name::Name;
+use crate::seam::token::FencingToken;
+use crate::support::sync::locked;
+
+/// Only claims that are equal in these may share one.
+type Key = (Name, Mode, Duration);
+
+/// The gates of one client, one per lock that somebody leads to.
+#[derive(Default)]
+pub(crate) struct LocalQueues(Mutex<HashMap<Key, LocalQueue>>);
+
+/// Who stands in one local queue, and whose turn it is.
+#[derive(Default)]
+struct LocalQueue {
+    waiters: VecDeque<Waiter>,
+    holder: Option<Holder>,
+}
+
+/// Whose turn it is.
+struct Holder {
+    label: Arc<str>,
+    token: FencingToken,
+    /// The tokens of its claim: the first one, by which the store knows it, and how many.
+    first: FencingToken,
+    turns: u32,
+    /// Somebody evicts it: nobody here gets a turn of that claim any more.
+    is_last: bool,
+}
+
+/// A task that waits for a turn.
+struct Waiter {
+    tell: oneshot::Sender<Handoff>,
+    turn: TurnOptions,
+}
+
+/// What a turn takes over from the words of whoever waits for it.
+pub(crate) struct TurnOptions {
+    pub(crate) name: Name,
+    pub(crate) label: Arc<str>,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
+}
+
+/// What a task of the queue is given.
+pub(crate) enum Handoff {
+    /// Go to the store yourself.
+    Claimant(Claimant),
+    /// It is your turn.
+    Turn(Arc<Share>),
+}
+
+/// The right to claim in the store for everybody in the queue. Dropped, it goes to the next.
+pub(crate) struct Claimant {
+    local_queues: Weak<LocalQueues>,
+    key: Key,
+    /// Since when the store has answered nobody who led: the patience of whoever leads next counts from then.
+    pub(crate) outage_since: Option<Moment>,
+}
+
+/// One turn under a leader's claim.
+pub(crate) struct Turn {
+    claimant: Claimant,
+    first: FencingToken,
+    /// How many came before.
+    taken: u32,
+    turns: u32,
+    began: Moment,
+}
+
+impl LocalQueues {
+    /// Waits for a turn, or for the lead.
+    pub(crate) async fn enter(
+        self: &Arc<LocalQueues>,
+        client: &Client,
+        key: Key,
+        turn: TurnOptions,
+        wait: Wait,
+    ) -> Result<Handoff> {
+        // A try that is refused here waits for nothing: one that asks in a loop would never let go of its thread.
+        consume_budget().await;
+        let waiters = {
+            let mut local_queues = locked(&self.0);
+            match local_queues.get_mut(&key) {
+                None => {
+                    local_queues.insert(key.clone(), LocalQueue::default());
+                    None
+                }
+                Some(queue) if matches!(wait, Wait::Try) => return Err(queue.refuses(ErrorKind::Contended)),
+                Some(LocalQueue { waiters, .. }) => {
+                    if waiters.len() == waiters.capacity() {
+                        // Not each time: a long line would be walked by everybody who enters it.
+                        waiters.retain(|waiter| !waiter.tell.is_closed());
+                    }
+                    let (tell, told) = oneshot::channel();
+                    waiters.push_back(Waiter { tell, turn });
+                    Some(told)
+                }
+            }
+        };
+        let Some(told) = waiters else {
+            return Ok(Handoff::Claimant(Claimant { local_queues: Arc::downgrade(self), key, outage_since: None }));
+        };
+        let late = || match locked(&self.0).get(&key) {
+            Some(queue) => queue.refuses(ErrorKind::TimedOut),
+            None => Error::timed_out(Contention::unknown()),
+        };
+        let handoff = match wait {
+            Wait::For(limit) => client.within(limit, told).await.ok_or_else(late)?,
+            Wait::Forever | Wait::Try => told.await,
+        };
+        handoff.map_err(|_| Error::closed())
+    }
+}
+
+impl LocalQueues {
+    /// Whether a hold with this token may be evicted: not if a task of this client holds by a later turn of the same claim.
+    /// One that may gets no other turn.
+    pub(crate) fn may_evict(&self, name: &Name, token: FencingToken) -> bool {
+        let mut local_queues = locked(&self.0);
+        let holders =
+            local_queues.iter_mut().filter(|(key, _)| key.0 == *name).filter_map(|(_, queue)| queue.holder.as_mut());
+        let Some(holder) = holders.into_iter().find(|holder| holder.owns(token)) else { return true };
+        holder.is_last |= holder.token == token;
+        holder.token == token
+    }
+
+    /// The store knows the first turn of a claim. This is whose turn it is, if it is one of this client.
+    pub(crate) fn whose_turn(&self, name: &Name, first: FencingToken) -> Option<(Arc<str>, FencingToken)> {
+        let local_queues = locked(&self.0);
+        let holders =
+            local_queues.iter().filter(|(key, _)| key.0 == *name).filter_map(|(_, queue)| queue.holder.as_ref());
+        let holder = holders.into_iter().find(|holder| holder.first == first)?;
+        Some((holder.label.clone(), holder.token))
+    }
+}
+
+impl Holder {
+    fn owns(&self, token: FencingToken) -> bool {
+        (self.first.get()..self.first.get().saturating_add(self.turns.into())).contains(&token.get())
+    }
+}
+
+impl LocalQueue {
+    /// Says who of this process is before whoever asks; while a task of it is on its way to the store, nobody holds yet.
+    fn refuses(&self, kind: ErrorKind) -> Error {
+        let waiting = self.waiters.iter().filter(|waiter| !waiter.tell.is_closed()).count();
+        let who = match &self.holder {
+            Some(Holder { label, token, .. }) => Contention::by(&**label).token(*token),
+            None => Contention::by("another task of this process"),
+        };
+        Error::refused(kind, who.waiters(waiting))
+    }
+}
+
+impl Claimant {
+    /// The first turn of what the store granted.
+    pub(crate) fn first_turn(mut self, granted: &Granted, label: Arc<str>, now: Moment) -> Turn {
+        self.outage_since = None;
+        let turn = Turn { claimant: self, first: granted.token, taken: 0, turns: granted.turns, began: now };
+        turn.is_of(label);
+        turn
+    }
+
+    /// Whose turn it is from now on.
+    fn held_by(&self, holder: Option<Holder>) {
+        if let Some(local_queues) = self.local_queues.upgrade()
+            && let Some(queue) = locked(&local_queues.0).get_mut(&self.key)
+        {
+            queue.holder = holder;
+        }
+    }
+
+    /// The next task that still waits. Without one the gate stays, or is taken away with the lead, in the same breath: a
+    /// newcomer either is seen here or finds no gate and leads.
+    fn next_waiter(&self, and_close: bool) -> Option<Waiter> {
+        let local_queues = self.local_queues.upgrade()?;
+        let mut local_queues = locked(&local_queues.0);
+        let LocalQueue { waiters, holder } = local_queues.get_mut(&self.key)?;
+        if !and_close && holder.as_ref().is_some_and(|holder| holder.is_last) {
+            return None;
+        }
+        while let Some(waiter) = waiters.pop_front() {
+            if !waiter.tell.is_closed() {
+                return Some(waiter);
+            }
+        }
+        if and_close {
+            local_queues.remove(&self.key);
+        }
+        None
+    }
+}
+
+impl Drop for Claimant {
+    fn drop(&mut self) {
+        if let Some(waiter) = self.next_waiter(true) {
+            self.held_by(None);
+            let (local_queues, key) = (self.local_queues.clone(), self.key.clone());
+            let claimant = Claimant { local_queues, key, outage_since: self.outage_since };
+            // A word that is not heard any more is dropped here, and so goes on to the one behind.
+            drop(waiter.tell.send(Handoff::Claimant(claimant)));
+        }
+    }
+}
+
+impl Turn {
+    pub(crate) fn token(&self) -> FencingToken {
+        FencingToken::new(self.first.get() + u64::from(self.taken))
+    }
+
+    fn is_of(&self, label: Arc<str>) {
+        let Turn { first, turns, .. } = *self;
+        self.claimant.held_by(Some(Holder { label, token: self.token(), first, turns, is_last: false }));
+    }
+
+    /// Passes the claim to the next local task; gives the turn back if it must go to the store instead: nobody waits here,
+    /// others have waited long enough, or too little of the lease is left.
+    pub(crate) fn pass(self, client: &Arc<Client>, state: &Arc<ClaimState>) -> Option<Turn> {
+        let now = client.clock.now();
+        let ttl = state.ttl();
+        let may_pass = self.taken + 1 < self.turns
+            && now.since(self.began) < ttl
+            && state.loss().is_none()
+            && state.lease_left() > ttl / 3;
+        if !may_pass {
+            return Some(self);
+        }
+        let Some(Waiter { tell, turn: options }) = self.claimant.next_waiter(false) else { return Some(self) };
+        state.next_turn(options.max_hold);
+        client.reschedule(state);
+        let turn = Turn { taken: self.taken + 1, ..self };
+        turn.is_of(options.label);
+        let not_before = options.min_hold.map(|min| now + min);
+        let hold = Hold::new(client.clone(), state.clone(), options.name, turn.token(), not_before).in_turn(turn);
+        // A hold that nobody takes any more is dropped here, and so ends its turn.
+        drop(tell.send(Handoff::Turn(Share::new(hold))));
+        None
+    }
+}

@@ -1,0 +1,155 @@
+//! Withdrawing claims in the background, once their own request has landed.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
+
+use crate::engine::backoff::Backoff;
+use crate::engine::claim_state::ClaimState;
+use crate::engine::events;
+use crate::seam::backend::Backend;
+use crate::seam::claim::{Claim, Place};
+use crate::seam::clock::Clock;
+use crate::seam::error::Result;
+use crate::seam::grant::{Claimed, ClaimedAll};
+
+/// A runtime that has not begun to go on with a request for so long is not driven any more.
+const STALL: Duration = Duration::from_millis(500);
+
+/// Claims of one request, to be withdrawn.
+pub(crate) struct Release {
+    pub(crate) claims: Vec<(Arc<Claim>, Option<Place>)>,
+    /// A request of them that is still unanswered: a release never overtakes its own claim.
+    pub(crate) in_flight: Option<InFlight>,
+}
+
+/// A request that claims. It may have timers and connections of the runtime in which it was sent, and is polled in no other:
+/// timers panic once their runtime has ended.
+pub(crate) struct InFlight {
+    home: Option<Handle>,
+    request: Pin<Box<dyn Future<Output = Result<Reply>> + Send>>,
+}
+
+impl InFlight {
+    pub(crate) fn new(request: impl Future<Output = Result<Reply>> + Send + 'static) -> InFlight {
+        InFlight { home: Handle::try_current().ok(), request: Box::pin(request) }
+    }
+
+    /// Its answer, in whichever runtime this is asked; `None` if there is none, or its own runtime ends or is not driven.
+    async fn answer(self, clock: &Clock) -> Option<Reply> {
+        let here = Handle::try_current().ok().map(|here| here.id());
+        match self.home.filter(|home| Some(home.id()) != here) {
+            None => self.request.await.ok(),
+            Some(home) => {
+                let mut there = JoinSet::new(); // aborted with this
+                let (tell, begun) = oneshot::channel::<()>();
+                let request = async {
+                    drop(tell);
+                    self.request.await
+                };
+                there.spawn_on(request, &home);
+                tokio::select! {
+                    _ = begun => {}
+                    () = clock.sleep(STALL) => return None,
+                }
+                there.join_next().await?.ok()?.ok()
+            }
+        }
+    }
+}
+
+/// Where it was sent.
+impl Future for InFlight {
+    type Output = Result<Reply>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.request.as_mut().poll(cx)
+    }
+}
+
+/// What the store answered to a request that claims.
+pub(crate) enum Reply {
+    One(Claimed),
+    All(ClaimedAll),
+}
+
+impl Reply {
+    /// Where its claims stand now, in their order.
+    fn places(self) -> Vec<Place> {
+        match self {
+            Reply::One(Claimed::Granted(grant)) => vec![grant.place],
+            Reply::One(Claimed::Waiting(waiting)) => vec![waiting.place],
+            Reply::All(ClaimedAll::Granted(grants)) => grants.into_iter().map(|grant| grant.place).collect(),
+            Reply::One(Claimed::Busy(_)) | Reply::All(ClaimedAll::Busy(..)) => Vec::new(),
+        }
+    }
+}
+
+impl Release {
+    pub(crate) fn of<'a>(states: impl IntoIterator<Item = &'a Arc<ClaimState>>) -> Release {
+        let claim = |state: &Arc<ClaimState>| (state.claim.clone(), state.place());
+        Release { claims: states.into_iter().map(claim).collect(), in_flight: None }
+    }
+}
+
+/// Lets the request that is in flight land, and then withdraws each of its claims. `sending`: so many requests at once.
+pub(crate) async fn withdraw(
+    backend: &dyn Backend,
+    clock: &Clock,
+    sending: &Semaphore,
+    release: Release,
+    mut random: fastrand::Rng,
+) {
+    let Release { mut claims, in_flight } = release;
+    if let Some(in_flight) = in_flight {
+        let longest = claims.iter().map(|(claim, _)| claim.ttl).max().unwrap_or_default();
+        let reply = tokio::select! {
+            biased;
+            reply = in_flight.answer(clock) => reply,
+            () = clock.sleep(longest) => None,
+        };
+        let places = reply.map(Reply::places).unwrap_or_default();
+        claims.iter_mut().zip(places).for_each(|((_, at), place)| *at = Some(place));
+    }
+    let request = async |claim: &Claim, place: Option<&Place>| {
+        let _turn = sending.acquire().await;
+        backend.release(claim, place).await
+    };
+    let each = claims.iter().map(|(claim, place)| {
+        let request = || request(claim, place.as_ref());
+        give_back(clock, claim, request, random.fork())
+    });
+    join_all(each).await;
+}
+
+/// Withdraws a claim, retried until done or the lease has run out.
+async fn give_back<F>(clock: &Clock, claim: &Claim, request: impl Fn() -> F, random: fastrand::Rng)
+where
+    F: Future<Output = Result<()>>,
+{
+    let deadline = clock.now() + claim.ttl;
+    let mut backoff = Backoff::for_retries(random);
+    loop {
+        let answer = tokio::select! {
+            biased;
+            answer = request() => answer,
+            () = clock.sleep_until(deadline) => return events::release_given_up(claim),
+        };
+        match answer {
+            Ok(()) => return events::released(claim),
+            Err(e) if e.kind().is_final() => return events::release_refused(claim, &e),
+            Err(e) => events::release_unknown(claim, &e),
+        }
+        if clock.now() >= deadline {
+            return events::release_given_up(claim);
+        }
+        clock.sleep(backoff.next()).await;
+    }
+}

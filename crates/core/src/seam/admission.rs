@@ -1,0 +1,157 @@
+//! The admission rule: given the line in order, who is in. Pure, so that every queueing store shares it and tests need no
+//! server.
+
+use crate::seam::claim::Mode;
+use crate::seam::error::{Error, ErrorKind, Result};
+
+/// The answer of [`admit`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// This claim holds.
+    In,
+    /// It waits; when one of these entries (indices into the line before it, nearest last) goes, it may be its turn.
+    /// Nothing else can make it so.
+    Watch(Vec<usize>),
+}
+
+/// Decides whether a claim of `mine` holds, behind the entries `before` it (holders and waiters alike, in line order).
+///
+/// * `Exclusive`: nobody before it. The nearest is watched.
+/// * `Shared`: nobody of another mode before it. The nearest such is watched.
+/// * `Permits`: nobody of another mode before it, and room: the *smallest* `of` among all, so that no holder sees more
+///   permits out than it was told there are. The `of` nearest are watched: any of them may give back the missing permit.
+///
+/// The rule is monotone: an entry that leaves never takes away a place that was in.
+pub fn admit(before: &[Mode], mine: Mode) -> Admission {
+    let other = |m: &Mode| match mine {
+        Mode::Exclusive => true,
+        Mode::Shared => !matches!(m, Mode::Shared),
+        Mode::Permits { .. } => !matches!(m, Mode::Permits { .. }),
+    };
+    if let Some(nearest) = before.iter().rposition(other) {
+        return Admission::Watch(vec![nearest]);
+    }
+    let Mode::Permits { n, of } = mine else { return Admission::In };
+    let permits = |m: &Mode| match *m {
+        Mode::Permits { n, of } => (u64::from(n), of),
+        _ => (0, u32::MAX),
+    };
+    let room = before.iter().map(|m| permits(m).1).fold(of, u32::min);
+    let taken: u64 = before.iter().map(|m| permits(m).0).sum();
+    if taken + u64::from(n) <= u64::from(room) {
+        return Admission::In;
+    }
+    let first = before.len().saturating_sub(of as usize);
+    Admission::Watch((first..before.len()).collect())
+}
+
+/// How many hold in a line of these modes, in order. They are always its first ones: whoever is not let in keeps out all
+/// behind it. The same rule as [`admit`] for each of them, in one pass.
+pub fn holding(line: &[Mode]) -> usize {
+    let (mut taken, mut room) = (0, u32::MAX);
+    let holds = |i: &usize| match (line[0], line[*i]) {
+        (Mode::Permits { .. }, Mode::Permits { n, of }) => {
+            (taken, room) = (taken + u64::from(n), room.min(of));
+            taken <= u64::from(room)
+        }
+        (first, mode) => *i == 0 || (first, mode) == (Mode::Shared, Mode::Shared),
+    };
+    (0..line.len()).take_while(holds).count()
+}
+
+/// Refuses a claim whose semaphore is of another size than the line's: the first `Permits` before it decides. For newcomers
+/// only; whoever stands in line already keeps its place.
+pub fn same_permits<'a>(before: impl IntoIterator<Item = &'a Mode>, mine: Mode) -> Result<()> {
+    let size = |mode: &Mode| match *mode {
+        Mode::Permits { of, .. } => Some(of),
+        Mode::Exclusive | Mode::Shared => None,
+    };
+    match (before.into_iter().find_map(size), size(&mine)) {
+        (Some(theirs), Some(mine)) if theirs != mine => Err(Error::permits_differ(theirs, mine)),
+        _ => Ok(()),
+    }
+}
+
+impl Error {
+    /// This semaphore has `theirs` permits for those in line, and `mine` for this claim.
+    pub fn permits_differ(theirs: u32, mine: u32) -> Error {
+        let text = format!("those in line say that there are {theirs} permits, this claim says {mine}");
+        Error::new(ErrorKind::Invalid, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mode::{Exclusive, Shared};
+    use super::*;
+
+    fn permits(n: u32, of: u32) -> Mode {
+        Mode::Permits { n, of }
+    }
+
+    #[test]
+    fn exclusive_needs_an_empty_line_and_watches_the_nearest() {
+        assert_eq!(admit(&[], Exclusive), Admission::In);
+        assert_eq!(admit(&[Exclusive, Shared], Exclusive), Admission::Watch(vec![1]));
+    }
+
+    #[test]
+    fn shared_passes_shared_only() {
+        assert_eq!(admit(&[Shared, Shared], Shared), Admission::In);
+        assert_eq!(admit(&[Shared, Exclusive, Shared], Shared), Admission::Watch(vec![1]));
+        assert_eq!(admit(&[permits(1, 2)], Shared), Admission::Watch(vec![0]));
+    }
+
+    #[test]
+    fn permits_take_the_smallest_of() {
+        assert_eq!(admit(&[permits(1, 3)], permits(1, 3)), Admission::In);
+        assert_eq!(admit(&[permits(1, 2), permits(1, 2)], permits(1, 3)), Admission::Watch(vec![0, 1]));
+        assert_eq!(admit(&[permits(1, 2); 4], permits(1, 2)), Admission::Watch(vec![2, 3]));
+        assert_eq!(admit(&[Shared], permits(1, 2)), Admission::Watch(vec![0]));
+    }
+
+    #[test]
+    fn the_first_in_line_says_how_many_permits_there_are() {
+        let line = [Shared, permits(1, 3), permits(1, 2)];
+        assert!(same_permits(&line, permits(2, 3)).is_ok());
+        assert_eq!(same_permits(&line, permits(1, 2)).map_err(|e| e.kind()), Err(ErrorKind::Invalid));
+        assert!(same_permits(&line, Exclusive).is_ok() && same_permits(&[], permits(1, 2)).is_ok());
+    }
+
+    /// For every short line: who is in stays in when another leaves, the watched set is enough, those who are in never
+    /// conflict, and they are the first ones.
+    #[test]
+    fn monotone_and_watched_enough_for_every_short_line() {
+        let modes = [Exclusive, Shared, permits(1, 1), permits(1, 2), permits(2, 2), permits(1, 3)];
+        let mut lines: Vec<Vec<Mode>> = vec![vec![]];
+        for len in 0..5 {
+            let longer: Vec<_> = lines.iter().filter(|l| l.len() == len).cloned().collect();
+            for line in longer {
+                lines.extend(modes.iter().map(|m| [line.clone(), vec![*m]].concat()));
+            }
+        }
+        let inside = |line: &[Mode], i: usize| admit(&line[..i], line[i]) == Admission::In;
+        for line in &lines {
+            for mine in 0..line.len() {
+                let now = admit(&line[..mine], line[mine]);
+                for leaver in (0..line.len()).filter(|l| *l != mine) {
+                    let mut after = line.clone();
+                    after.remove(leaver);
+                    let at = if leaver < mine { mine - 1 } else { mine };
+                    let then = inside(&after, at);
+                    match &now {
+                        Admission::In => assert!(then, "{line:?}: {mine} lost its place when {leaver} left"),
+                        Admission::Watch(set) => {
+                            assert!(!then || set.contains(&leaver), "{line:?}: {mine} missed that {leaver} left");
+                        }
+                    }
+                }
+            }
+            let holders: Vec<usize> = (0..line.len()).filter(|i| inside(line, *i)).collect();
+            assert_eq!(holders, (0..holding(line)).collect::<Vec<_>>(), "{line:?}");
+            if holders.iter().any(|i| line[*i] == Exclusive) {
+                assert_eq!(holders.len(), 1, "{line:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Time that counts suspend: the only clock that validity may be computed from, and its virtual twin for tests.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Add;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::support::sync::locked;
+use crate::support::system;
+
+/// Tokio's timers run on CLOCK_MONOTONIC, which stops while the machine is suspended. Sleeping in slices bounds how
+/// late a timer can fire after a resume.
+const SLICE: Duration = Duration::from_millis(250);
+
+/// The slices of whoever holds nothing. A multiple of [`SLICE`], so that all wake together.
+const COARSE_SLICE: Duration = Duration::from_secs(4);
+
+/// An instant on the clock that counts suspend (CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC on macOS, the performance
+/// counter on Windows), in nanoseconds.
+///
+/// The only instant that crosses the seam. `std::time::Instant` stops during suspend and would keep a lost lock valid.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Now, on this machine's clock that counts suspend. A store that takes an injected clock asks [`Clock::now`].
+    pub fn now() -> Moment {
+        Moment(system::nanos())
+    }
+
+    /// The moment so many nanoseconds after the clock's zero. With [`Moment::as_nanos`] a store can let a server echo
+    /// the instant at which it sent a request.
+    pub const fn from_nanos(nanos: u64) -> Moment {
+        Moment(nanos)
+    }
+
+    /// Nanoseconds since the clock's zero.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The time from `earlier` to this moment, zero if it is not earlier.
+    pub const fn since(self, earlier: Moment) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// This long before this moment, not before the clock's zero.
+    pub(crate) fn before(self, d: Duration) -> Moment {
+        Moment(self.0.saturating_sub(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Moment;
+
+    fn add(self, d: Duration) -> Moment {
+        Moment(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl fmt::Debug for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Moment({:?})", Duration::from_nanos(self.0))
+    }
+}
+
+/// The clock that core reads: the machine's, or a [`VirtualClock`]'s.
+#[derive(Clone, Default)]
+pub struct Clock(Option<Arc<Virtual>>);
+
+/// Time that a test makes, and who sleeps in it.
+#[derive(Debug)]
+struct Virtual {
+    now: watch::Sender<Moment>,
+    /// Until when, and how many.
+    sleepers: Mutex<BTreeMap<Moment, usize>>,
+}
+
+impl Clock {
+    /// The machine's clock.
+    pub const fn boot() -> Clock {
+        Clock(None)
+    }
+
+    /// Now on this clock.
+    pub fn now(&self) -> Moment {
+        match &self.0 {
+            None => Moment::now(),
+            Some(time) => *time.now.borrow(),
+        }
+    }
+
+    /// Completes when this clock has reached `at`. Cancel-safe. On the machine's clock it needs a tokio runtime with
+    /// time enabled, and after a suspend it is late by at most a quarter of a second.
+    pub async fn sleep_until(&self, at: Moment) {
+        self.sleep_in(SLICE, at).await;
+    }
+
+    /// The same for whoever has nothing to lose meanwhile: after a suspend it is late by at most four seconds.
+    pub(crate) async fn coarse_sleep_until(&self, at: Moment) {
+        self.sleep_in(COARSE_SLICE, at).await;
+    }
+
+    async fn sleep_in(&self, slices: Duration, at: Moment) {
+        match &self.0 {
+            None => {
+                while let Some(slice) = slice(slices, Moment::now(), at) {
+                    tokio::time::sleep(slice).await;
+                }
+            }
+            Some(time) => time.sleep_until(at).await,
+        }
+    }
+
+    /// Completes after `d` on this clock. Cancel-safe.
+    pub async fn sleep(&self, d: Duration) {
+        self.sleep_until(self.now() + d).await;
+    }
+}
+
+/// How long to sleep now; `None` at the end. Slices end at the same instants for every sleeper, however many there are and
+/// whenever they fell asleep: a process of thousands wakes as seldom as a process of one.
+fn slice(slices: Duration, now: Moment, at: Moment) -> Option<Duration> {
+    let left = at.since(now);
+    let over = Duration::from_nanos(now.0 % slices.as_nanos() as u64);
+    (!left.is_zero()).then(|| left.min(slices - over))
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            None => f.write_str("Clock(boot)"),
+            Some(time) => write!(f, "Clock(virtual, {:?})", *time.now.borrow()),
+        }
+    }
+}
+
+impl Virtual {
+    async fn sleep_until(&self, at: Moment) {
+        let mut now = self.now.subscribe();
+        *locked(&self.sleepers).entry(at).or_default() += 1;
+        let _asleep = Asleep { time: self, at };
+        // The sender is ours, so the wait cannot fail.
+        drop(now.wait_for(|now| *now >= at).await);
+    }
+
+    /// Until when the first sleeps who wakes after this moment.
+    fn first_after(&self, now: Moment) -> Option<Moment> {
+        locked(&self.sleepers).keys().find(|at| **at > now).copied()
+    }
+
+    /// Whether somebody should have woken by then and has not run yet.
+    fn wakes(&self, now: Moment) -> bool {
+        locked(&self.sleepers).keys().next().is_some_and(|at| *at <= now)
+    }
+}
+
+/// One sleeper.
+struct Asleep<'a> {
+    time: &'a Virtual,
+    at: Moment,
+}
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        let mut sleepers = locked(&self.time.sleepers);
+        if let Some(others) = sleepers.get_mut(&self.at) {
+            *others -= 1;
+            if *others == 0 {
+                sleepers.remove(&self.at);
+            }
+        }
+    }
+}
+
+/// A clock that stands still until a test advances it.
+#[derive(Clone, Debug)]
+pub struct VirtualClock(Arc<Virtual>);
+
+impl VirtualClock {
+    /// A clock that stands at one hour.
+    pub fn new() -> VirtualClock {
+        let now = watch::Sender::new(Moment(3_600_000_000_000));
+        VirtualClock(Arc::new(Virtual { now, sleepers: Mutex::default() }))
+    }
+
+    /// The clock to give to a store.
+    pub fn clock(&self) -> Clock {
+        Clock(Some(self.0.clone()))
+    }
+
+    /// Lets `d` pass in one leap; whoever sleeps until then or earlier wakes afterwards, and finds that it is late: as after a
+    /// pause of the process. A hold whose renewals lie within is lost. [`pass`](VirtualClock::pass) is how time passes for a
+    /// process that runs.
+    pub fn advance(&self, d: Duration) {
+        self.0.now.send_modify(|now| *now = *now + d);
+    }
+
+    /// Lets `d` pass, from one sleeper's instant to the next, so that each runs at its own: holds are renewed meanwhile.
+    ///
+    /// It lets the other tasks of the current runtime run in between, and so wants one of a single thread, as `#[tokio::test]`
+    /// has. Whoever waits for something else than this clock, a socket or tokio's time, is not waited for.
+    pub async fn pass(&self, d: Duration) {
+        let end = self.clock().now() + d;
+        // Whoever was set going just now falls asleep first.
+        settle().await;
+        loop {
+            let now = self.clock().now();
+            let next = self.0.first_after(now).map_or(end, |at| at.min(end)).max(now);
+            self.0.now.send_modify(|now| *now = (*now).max(next));
+            // One that is kept and not polled never runs: nobody waits for it for ever.
+            let mut left = TURNS;
+            while left > 0 && self.0.wakes(next) {
+                tokio::task::yield_now().await;
+                left -= 1;
+            }
+            settle().await;
+            if next >= end {
+                return;
+            }
+        }
+    }
+}
+
+/// How often others run at most until all have run whose instant has come, and how often so that what these set going is done.
+const TURNS: usize = 1000;
+const SETTLING: usize = 50;
+
+async fn settle() {
+    for _ in 0..SETTLING {
+        tokio::task::yield_now().await;
+    }
+}
+
+impl Default for VirtualClock {
+    fn default() -> VirtualClock {
+        VirtualClock::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_virtual_sleep_ends_only_by_advance() {
+        let time = VirtualClock::new();
+        let clock = time.clock();
+        let asleep = tokio::spawn({
+            let at = clock.now() + Duration::from_secs(10);
+            async move { clock.sleep_until(at).await }
+        });
+        time.advance(Duration::from_secs(9));
+        tokio::task::yield_now().await;
+        assert!(!asleep.is_finished());
+        time.advance(Duration::from_secs(1));
+        asleep.await.unwrap();
+    }
+
+    /// A sleep of `d` from `from` on: at which instants it wakes.
+    fn wakes(slices: Duration, from: u64, d: Duration) -> Vec<u64> {
+        let (mut now, at) = (Moment(from), Moment(from) + d);
+        let mut all = Vec::new();
+        while let Some(slice) = slice(slices, now, at) {
+            assert!(slice <= slices, "late after a suspend by {slice:?}");
+            now = now + slice;
+            all.push(now.0);
+        }
+        all
+    }
+
+    #[test]
+    fn whoever_sleeps_wakes_with_the_others_and_at_its_own_end() {
+        let (ms, second) = (1_000_000, Duration::from_secs(1));
+        assert_eq!(wakes(SLICE, 100 * ms, second), [250, 500, 750, 1000, 1100].map(|at| at * ms));
+        assert_eq!(wakes(SLICE, 500 * ms, second), [750, 1000, 1250, 1500].map(|at| at * ms));
+        assert_eq!(wakes(COARSE_SLICE, 500 * ms, 9 * second), [4000, 8000, 9500].map(|at| at * ms));
+        assert_eq!(COARSE_SLICE.as_nanos() % SLICE.as_nanos(), 0, "who naps wakes alone");
+        assert!(wakes(SLICE, 7, Duration::ZERO).is_empty());
+    }
+
+    #[test]
+    fn moments_saturate() {
+        assert_eq!(Moment(u64::MAX) + Duration::MAX, Moment(u64::MAX));
+        assert_eq!(Moment(1).since(Moment(2)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,192 @@
+//! The nouns that come up through the seam: what a store answers.
+
+use std::time::Duration;
+
+use crate::seam::claim::Place;
+use crate::seam::clock::Moment;
+use crate::seam::contention::Contention;
+use crate::seam::error::Error;
+use crate::seam::loss::Loss;
+use crate::seam::token::{FencingToken, TURNS_OF_A_PLACE, token_of_place};
+
+/// A store's answer to a claim.
+#[derive(Debug)]
+pub enum Claimed {
+    /// It holds.
+    Granted(Grant),
+    /// It stands in line.
+    Waiting(Waiting),
+    /// Somebody else holds it, and nothing of this claim is left in the store. Only to [`WaitPolicy::Try`](crate::seam::WaitPolicy).
+    Busy(Contention),
+}
+
+/// A store's answer to several claims that are granted together or not at all.
+#[derive(Debug)]
+pub enum ClaimedAll {
+    /// Every one of them holds: their grants, in the order of the claims.
+    Granted(Vec<Grant>),
+    /// None of them was granted. The first one that somebody else stands in the way of, counted from 0, and who.
+    Busy(usize, Contention),
+}
+
+impl FromIterator<Claimed> for ClaimedAll {
+    /// What the answers to each of them come to.
+    fn from_iter<I: IntoIterator<Item = Claimed>>(answers: I) -> ClaimedAll {
+        let mut grants = Vec::new();
+        for (i, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Claimed::Granted(grant) => grants.push(grant),
+                Claimed::Waiting(Waiting { who, .. }) | Claimed::Busy(who) => return ClaimedAll::Busy(i, who),
+            }
+        }
+        ClaimedAll::Granted(grants)
+    }
+}
+
+/// A place in line.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Waiting {
+    /// Where it stands.
+    pub place: Place,
+    /// Who is before it.
+    pub who: Contention,
+    /// When claiming again may help without a notification, for instance just after the holder's lease ends. `None`: the
+    /// store notifies in that case too.
+    pub retry_after: Option<Duration>,
+}
+
+impl Waiting {
+    /// A place in line behind `who`.
+    pub fn new(place: Place, who: Contention) -> Waiting {
+        Waiting { place, who, retry_after: None }
+    }
+
+    /// Asks core to claim again after `d`, even without a notification.
+    #[must_use]
+    pub fn retry_after(mut self, d: Duration) -> Waiting {
+        self.retry_after = Some(d);
+        self
+    }
+}
+
+/// A grant: the place, the token, and from when until when it surely holds.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Grant {
+    /// Where it stands in the store.
+    pub place: Place,
+    /// The fencing token of the first turn.
+    pub token: FencingToken,
+    /// How many consecutive tokens, from `token` on, belong to this grant. Core gives them to tasks that take turns under
+    /// one claim.
+    pub turns: u32,
+    /// How long it surely holds.
+    pub validity: Validity,
+}
+
+impl Grant {
+    /// A grant with one token.
+    pub fn new(place: Place, token: FencingToken, validity: impl Into<Validity>) -> Grant {
+        Grant { place, token, turns: 1, validity: validity.into() }
+    }
+
+    /// A grant of a store that numbers places when they are taken, of the place with this number: with 256 turns.
+    pub fn of_place(place: Place, number: i64, validity: impl Into<Validity>) -> Grant {
+        Grant::new(place, token_of_place(number), validity).turns(TURNS_OF_A_PLACE)
+    }
+
+    /// Says that `turns` consecutive tokens are reserved for this grant.
+    #[must_use]
+    pub fn turns(mut self, turns: u32) -> Grant {
+        self.turns = turns.max(1);
+        self
+    }
+}
+
+/// How long something holds: a lease, and the instant from which it counts.
+///
+/// The instant must lie **before the send of the request that surely counted**: exclusion rests on it. A plain duration
+/// counts from core's own stamp, taken before it called the store: right only if this very call extended the lease.
+/// [`Validity::since`] is for the rest: a session whose last acknowledged keep-alive was earlier, a pushed grant that grew
+/// from an earlier attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Validity {
+    since: Option<Moment>,
+    ttl: Duration,
+}
+
+impl Validity {
+    /// Counts from `sent`, an instant before the request that surely counted was sent.
+    pub const fn since(sent: Moment, ttl: Duration) -> Validity {
+        Validity { since: Some(sent), ttl }
+    }
+
+    /// The lease that was granted.
+    pub const fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// The instant from which the lease counts, given core's stamp for this call.
+    pub(crate) fn start(&self, stamp: Moment) -> Moment {
+        // A store cannot know an instant later than the call it answers; core's stamp is the later bound.
+        self.since.map_or(stamp, |sent| sent.min(stamp))
+    }
+
+    /// Whether it names its instant; a pushed grant must.
+    pub(crate) fn is_anchored(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Until when a holder may say *valid*, given an instant before the call that this answers. The margin of 1 % + 2 ms
+    /// covers the rate errors of the client's and the store's clock together (Redlock's drift term).
+    pub fn until(&self, stamp: Moment) -> Moment {
+        let margin = self.ttl / 100 + Duration::from_millis(2);
+        self.start(stamp) + self.ttl.saturating_sub(margin)
+    }
+}
+
+impl From<Duration> for Validity {
+    fn from(ttl: Duration) -> Validity {
+        Validity { since: None, ttl }
+    }
+}
+
+/// A store's answer about one [`LeaseRef`](crate::seam::LeaseRef).
+#[derive(Debug)]
+pub enum Renewal {
+    /// Still there, granted or waiting as it was.
+    Renewed(Validity),
+    /// A waiting one had its turn.
+    Granted(Grant),
+    /// Surely gone.
+    Lost(Loss),
+    /// No answer: not evidence of loss, it only fails to extend validity.
+    Unknown(Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn validity_counts_from_the_earlier_instant_and_keeps_the_margin() {
+        let (early, late) = (Moment::from_nanos(1_000_000_000), Moment::from_nanos(2_000_000_000));
+        let ttl = Duration::from_secs(10);
+        let margin = Duration::from_millis(102);
+        assert_eq!(Validity::since(early, ttl).until(late), early + (ttl - margin));
+        assert_eq!(Validity::since(late, ttl).until(early), early + (ttl - margin));
+        assert_eq!(Validity::from(ttl).until(late), late + (ttl - margin));
+        assert_eq!(Validity::from(Duration::from_millis(1)).until(late), late);
+    }
+
+    #[test]
+    fn all_are_granted_or_the_first_that_is_not_is_named() {
+        let grant = |n| Claimed::Granted(Grant::new(Place::new("p"), FencingToken::new(n), Duration::from_secs(1)));
+        let waiting = Claimed::Waiting(Waiting::new(Place::new("p"), Contention::by("one")));
+        let all: ClaimedAll = [grant(1), grant(2)].into_iter().collect();
+        assert!(matches!(all, ClaimedAll::Granted(all) if all[0].token.get() == 1 && all[1].token.get() == 2));
+        let none: ClaimedAll = [grant(1), waiting, Claimed::Busy(Contention::by("two"))].into_iter().collect();
+        assert!(matches!(none, ClaimedAll::Busy(1, who) if who == Contention::by("one")));
+    }
+}

@@ -1,0 +1,152 @@
+//! Names of locks: what a user may call a lock, and how typed keys become one name without colliding.
+
+use std::borrow::Cow;
+use std::fmt::{self, Display, Write as _};
+use std::sync::Arc;
+
+use crate::seam::error::{Error, ErrorKind, Result};
+
+/// The longest name, in bytes of UTF-8, not counting the store's namespace.
+pub const MAX_NAME_BYTES: usize = 512;
+
+/// The name of a lock: any non-empty UTF-8 text of at most [`MAX_NAME_BYTES`] without NUL.
+///
+/// Two different names never interact, on any store: `"a"` and `"a/b"`, `"x{y}"` and `"x"` are four locks.
+/// Making a name never fails; a bad one is reported by the first request that uses it ([`ErrorKind::Invalid`]).
+///
+/// ```
+/// use leasehold_core::Name;
+/// assert_eq!(Name::from(("orders", 42)).as_str(), "orders/42");
+/// // Parts are escaped, so typed keys cannot collide.
+/// assert_ne!(Name::of(["a/b", "c"]), Name::of(["a", "b/c"]));
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Arc<str>);
+
+impl Name {
+    /// A name taken as it is.
+    pub fn new(name: impl AsRef<str>) -> Name {
+        Name(name.as_ref().into())
+    }
+
+    /// A name of several parts joined by `/`; a `/` or `%` inside a part is percent-encoded.
+    pub fn of<P: Display>(parts: impl IntoIterator<Item = P>) -> Name {
+        let mut joined = Parts(String::new());
+        for (i, part) in parts.into_iter().enumerate() {
+            if i > 0 {
+                joined.0.push('/');
+            }
+            let _ = write!(joined, "{part}");
+        }
+        Name(joined.0.into())
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// This name inside a namespace, as the store sees it.
+    pub(crate) fn within(&self, namespace: &str) -> Name {
+        if namespace.is_empty() { self.clone() } else { Name(format!("{namespace}/{self}").into()) }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let wrong = if self.0.is_empty() {
+            "a lock's name may not be empty"
+        } else if self.0.len() > MAX_NAME_BYTES {
+            "a lock's name may have at most 512 bytes"
+        } else if self.0.contains('\0') {
+            "a lock's name may not contain NUL"
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::Invalid, wrong))
+    }
+}
+
+/// Escapes what separates parts while a part is written.
+struct Parts(String);
+
+impl fmt::Write for Parts {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        for c in s.chars() {
+            match c {
+                '/' => self.0.push_str("%2F"),
+                '%' => self.0.push_str("%25"),
+                c => self.0.push(c),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.as_str())
+    }
+}
+
+impl From<&str> for Name {
+    fn from(s: &str) -> Name {
+        Name::new(s)
+    }
+}
+
+impl From<String> for Name {
+    fn from(s: String) -> Name {
+        Name(s.into())
+    }
+}
+
+impl From<&String> for Name {
+    fn from(s: &String) -> Name {
+        Name::new(s)
+    }
+}
+
+impl From<Cow<'_, str>> for Name {
+    fn from(s: Cow<'_, str>) -> Name {
+        Name::new(s)
+    }
+}
+
+impl From<&Name> for Name {
+    fn from(name: &Name) -> Name {
+        name.clone()
+    }
+}
+
+impl<A: Display, B: Display> From<(A, B)> for Name {
+    fn from((a, b): (A, B)) -> Name {
+        Name::of([&a as &dyn Display, &b])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_injective() {
+        assert_eq!(Name::of(["a", "b"]).as_str(), "a/b");
+        assert_eq!(Name::of(["a/b"]).as_str(), "a%2Fb");
+        assert_ne!(Name::of(["a%2Fb"]), Name::of(["a/b"]));
+    }
+
+    #[test]
+    fn bad_names_are_invalid() {
+        for bad in ["", "a\0b", &"x".repeat(513)] {
+            assert_eq!(Name::new(bad).check().unwrap_err().kind(), ErrorKind::Invalid);
+        }
+        for good in ["a", "a/b", "{}", "\u{1F512}", &"x".repeat(512)] {
+            assert!(Name::new(good).check().is_ok());
+        }
+    }
+}

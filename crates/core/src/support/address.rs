@@ -1,0 +1,241 @@
+//! Where a store is, as users write it: one strict grammar of URLs for every store, and no message shows a credential.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+
+use crate::seam::error::{Error, ErrorKind, Result};
+
+/// A URL taken apart: `scheme://[[user]:password@]host[:port][,host[:port]…][/path][?key=value[&key=value…]]`.
+///
+/// User, password, path and values are percent-decoded. A store takes the parameters that it knows and then says
+/// [`done`](Address::done), so that a misspelt one is refused.
+pub struct Address {
+    /// The user, if one is named.
+    pub user: Option<String>,
+    /// The password, if there is one.
+    pub password: Option<String>,
+    /// At least one.
+    pub hosts: Vec<Host>,
+    /// What follows the hosts, without the slash before it and after it.
+    pub path: String,
+    parameters: Vec<(String, String)>,
+}
+
+/// One server. Displays as `host:port`, an IPv6 address in brackets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Host {
+    /// A name or an address, without brackets.
+    pub name: String,
+    /// From 1 to 65535.
+    pub port: u16,
+}
+
+fn invalid(what: impl fmt::Display) -> Error {
+    Error::new(ErrorKind::Invalid, format!("the store's URL: {what}"))
+}
+
+impl Address {
+    /// Reads a URL of this scheme. [`Invalid`](ErrorKind::Invalid) names the part that is wrong.
+    pub fn parse(url: &str, scheme: &str, default_port: u16) -> Result<Address> {
+        let rest = url.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("://"));
+        let rest = rest.ok_or_else(|| invalid(format_args!("it does not begin with {scheme}://")))?;
+        if rest.contains('#') {
+            return Err(invalid("a fragment (#…) means nothing here; # itself is written %23"));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if !authority.contains('@') && authority.contains(':') && (path.contains('@') || query.contains('@')) {
+            // Else a part of a password would be taken for a port and a path, which messages may show.
+            return Err(invalid(
+                "in a password / is written %2F and ? is written %3F; after the hosts @ is written %40",
+            ));
+        }
+        let (credentials, hosts) = match authority.rsplit_once('@') {
+            Some((credentials, hosts)) => (Some(credentials), hosts),
+            None => (None, authority),
+        };
+        let (mut user, mut password) = (None, None);
+        if let Some(credentials) = credentials {
+            let (name, secret) = credentials
+                .split_once(':')
+                .ok_or_else(|| invalid("a user without a password (a password alone is written :password@)"))?;
+            user = Some(decoded(name, "the user")?).filter(|name| !name.is_empty());
+            password = Some(decoded(secret, "the password")?);
+        }
+        let parameter = |pair: &str| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            Ok((decoded(key, "a parameter")?, decoded(value, "a parameter")?))
+        };
+        Ok(Address {
+            user,
+            password,
+            hosts: hosts.split(',').map(|host| Host::parse(host, default_port)).collect::<Result<_>>()?,
+            path: decoded(path.strip_suffix('/').unwrap_or(path), "the path")?,
+            parameters: query.split('&').filter(|pair| !pair.is_empty()).map(parameter).collect::<Result<_>>()?,
+        })
+    }
+
+    /// Takes the parameter `timeout`, in milliseconds from 10 to 60000; a second if it is not given.
+    pub fn timeout(&mut self) -> Result<Duration> {
+        self.timeout_or(Duration::from_secs(1))
+    }
+
+    /// The same, with this one if it is not given.
+    pub fn timeout_or(&mut self, default: Duration) -> Result<Duration> {
+        let Some(text) = self.take("timeout") else { return Ok(default) };
+        let millis = text.parse().ok().filter(|ms| (10..=60_000).contains(ms));
+        millis.map(Duration::from_millis).ok_or_else(|| invalid("timeout is in milliseconds, from 10 to 60000"))
+    }
+
+    /// Takes a parameter.
+    pub fn take(&mut self, key: &str) -> Option<String> {
+        let at = self.parameters.iter().position(|(known, _)| known == key)?;
+        Some(self.parameters.remove(at).1)
+    }
+
+    /// Refuses the parameters that nobody took.
+    pub fn done(&self) -> Result<()> {
+        match self.parameters.first() {
+            Some((key, _)) => Err(invalid(format_args!("the parameter {key:?} is unknown, or given twice"))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Host {
+    /// Reads `host[:port]`.
+    pub fn parse(text: &str, default_port: u16) -> Result<Host> {
+        let (name, port) = match text.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
+            Some((v6, "")) => (v6, None),
+            Some((v6, port)) => (v6, Some(port.strip_prefix(':').unwrap_or_default())),
+            None => text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port))),
+        };
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+        let good = if text.starts_with('[') {
+            name.parse::<Ipv6Addr>().is_ok()
+        } else {
+            !name.is_empty() && name.bytes().all(plain)
+        };
+        if !good {
+            return Err(invalid("a host is missing or malformed"));
+        }
+        let port = port.map_or(Some(default_port), |port| port.parse().ok().filter(|port| *port != 0));
+        let port = port.ok_or_else(|| invalid("a port is not a number from 1 to 65535"))?;
+        Ok(Host { name: name.to_owned(), port })
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Host { name, port } = self;
+        if name.contains(':') { write!(f, "[{name}]:{port}") } else { write!(f, "{name}:{port}") }
+    }
+}
+
+/// Shows no credentials.
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Address").field("hosts", &self.hosts).field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+fn decoded(text: &str, what: &str) -> Result<String> {
+    let hex = |at: usize| text.as_bytes().get(at).is_some_and(u8::is_ascii_hexdigit);
+    let whole = text.match_indices('%').all(|(at, _)| hex(at + 1) && hex(at + 2));
+    let decoded = percent_decode_str(text).decode_utf8().ok().filter(|_| whole);
+    decoded.map(Into::into).ok_or_else(|| invalid(format_args!("{what} is not percent-encoded UTF-8")))
+}
+
+/// Writes `name` so that it contains none of the `special` characters: these and `%` become percent-encoded, the rest stays
+/// as it is. Injective.
+pub fn escape(name: &str, special: impl Fn(char) -> bool) -> String {
+    let mut escaped = String::with_capacity(name.len());
+    for c in name.chars() {
+        if c == '%' || special(c) {
+            c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| escaped.push_str(&format!("%{byte:02X}")));
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
+}
+
+/// The text that [`escape`] made this of; `None` if it made it of none.
+pub fn unescape(escaped: &str, special: impl Fn(char) -> bool) -> Option<String> {
+    let name = percent_decode_str(escaped).decode_utf8().ok()?;
+    (escape(&name, special) == escaped).then(|| name.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Address> {
+        Address::parse(url, "redis", 6379)
+    }
+
+    #[test]
+    fn reads_every_part() {
+        let mut address = parse("redis://me:s%40c%23@a.b:7000,[::1],c:1/prod/x/?timeout=250&prefix=app%3A").unwrap();
+        assert_eq!((address.user.as_deref(), address.password.as_deref()), (Some("me"), Some("s@c#")));
+        let hosts: Vec<String> = address.hosts.iter().map(Host::to_string).collect();
+        assert_eq!(hosts, ["a.b:7000", "[::1]:6379", "c:1"]);
+        assert_eq!(address.path, "prod/x");
+        assert_eq!(address.timeout().unwrap(), Duration::from_millis(250));
+        assert!(address.done().is_err());
+        assert_eq!(address.take("prefix").as_deref(), Some("app:"));
+        assert!(address.done().is_ok());
+        let alone = parse("redis://:secret@host").unwrap();
+        assert_eq!((alone.user, alone.password.as_deref()), (None, Some("secret")));
+    }
+
+    #[test]
+    fn refuses_the_rest_and_shows_no_secret() {
+        for bad in [
+            "redis:/host",
+            "etcd://host",
+            "redis://",
+            "redis://s3ntinel@host",
+            "redis://me:s3ntinel@",
+            "redis://me:s3ntinel@host:99999",
+            "redis://me:s3ntinel@host:0",
+            "redis://me:s3ntinel@host:x",
+            "redis://me:s3ntinel@ho st",
+            "redis://me:s3ntinel@[::1",
+            "redis://me:s3ntinel@[nonsense]:1",
+            "redis://me:s3ntinel@a,,b",
+            "redis://me:s3ntinel@host#fragment",
+            "redis://me:s3ntinel%FF@host",
+            "redis://me:s3ntinel%f@host",
+            "redis://me:1/s3ntinel@host",
+            "redis://me:1?s3ntinel@host",
+        ] {
+            let error = parse(bad).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}");
+            assert!(!format!("{error} {error:?}").contains("s3ntinel"), "{error}");
+        }
+        for bad in ["9", "60001", "-1", "1s", ""] {
+            assert!(parse(&format!("redis://host?timeout={bad}")).unwrap().timeout().is_err(), "{bad}");
+        }
+        let address = parse("redis://me:s3ntinel@host").unwrap();
+        assert!(!format!("{address:?}").contains("s3ntinel"));
+    }
+
+    #[test]
+    fn escapes_come_back_and_never_collide() {
+        let special = |c: char| c == '/' || c.is_control();
+        let names = ["a", "a/b", "a%2Fb", "%", "%25", "a\nb", "\u{e9}/\u{6f22}", ""];
+        let escaped: Vec<String> = names.iter().map(|name| escape(name, special)).collect();
+        for (i, text) in escaped.iter().enumerate() {
+            assert_eq!(unescape(text, special).as_deref(), Some(names[i]));
+            assert!(!text.contains('/'));
+            assert_eq!(escaped.iter().filter(|other| *other == text).count(), 1);
+        }
+        for foreign in ["a/b", "%2f", "%zz", "%", "%41", "%FF"] {
+            assert_eq!(unescape(foreign, special), None, "{foreign}");
+        }
+    }
+}
