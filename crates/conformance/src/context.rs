@@ -12,7 +12,17 @@ use tokio::task::JoinHandle;
 
 use crate::faulty::{Faults, Faulty};
 use crate::harness::{Harness, Need};
-use crate::run::Variant;
+
+/// What stands between core and the store while a case runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Variant {
+    /// Nothing: the client as `Arc<dyn Backend>`.
+    Bare,
+    /// The client in a `Box<dyn Backend>`.
+    Boxed,
+    /// A decorator that loses requests and replies and delays ([`Faults::frequent`](crate::faulty::Faults::frequent)).
+    Faulty,
+}
 
 /// One case's place.
 #[derive(Clone)]

@@ -25,9 +25,9 @@ mod runner;
 mod verdict;
 
 pub use case::{CASES, Case};
-pub use context::TestContext;
+pub use context::{TestContext, Variant};
 pub use harness::{Budget, Capabilities, FencedResource, Harness, Link, Need};
-pub use run::{Variant, judge};
+pub use run::judge;
 #[cfg(feature = "runner")]
 pub use runner::main;
 pub use verdict::{Outcome, Verdict, verdicts};

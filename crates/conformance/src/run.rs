@@ -6,22 +6,11 @@ use std::time::Duration;
 use tokio::sync::RwLock;
 
 use crate::case::Case;
-use crate::context::TestContext;
+use crate::context::{TestContext, Variant};
 use crate::harness::Harness;
 
 /// A case that makes no step for so long is stuck. How long it takes in all is its machine's affair.
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// What stands between core and the store while a case runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Variant {
-    /// Nothing: the client as `Arc<dyn Backend>`.
-    Bare,
-    /// The client in a `Box<dyn Backend>`.
-    Boxed,
-    /// A decorator that loses requests and replies and delays ([`Faults::frequent`](crate::faulty::Faults::frequent)).
-    Faulty,
-}
 
 /// Held for reading by every case, and for writing by one that runs alone.
 static ALONE: RwLock<()> = RwLock::const_new(());

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::case::{CASES, Case};
+use crate::context::Variant;
 use crate::harness::Harness;
 use crate::matrix::Matrix;
-use crate::run::{Variant, judge};
+use crate::run::judge;
 
 impl Variant {
     const ALL: [Variant; 3] = [Variant::Bare, Variant::Boxed, Variant::Faulty];

@@ -8,8 +8,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::case::{CASES, Case};
+use crate::context::Variant;
 use crate::harness::Harness;
-use crate::run::{Variant, judge};
+use crate::run::judge;
 
 /// What became of a case.
 #[derive(Clone, PartialEq, Eq, Debug)]
