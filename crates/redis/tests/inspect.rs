@@ -105,31 +105,6 @@ async fn evict_ends_exactly_the_hold_of_its_token() {
 }
 
 #[tokio::test]
-async fn names_that_try_to_collide_are_different_locks() {
-    bounded(async {
-        let server = server().await;
-        let store = client(&server).await;
-        let long = "\u{1F512}".repeat(128);
-        let names =
-            ["a", "a/b", "{a}", "{a}:h", "{a}:q", "a:h", "%7Ba%7D", "%2F", "/", " ", "a b", "\"'\n\\", "*", &long];
-        let claims = names.map(fair);
-        for claim in &claims {
-            granted(&store, claim).await;
-            // In line too.
-            waiting(&store, &fair(claim.name.as_str())).await;
-        }
-        let mut sorted = names.map(Name::from).to_vec();
-        sorted.sort();
-        assert_eq!(store.list("", None, 100).await.unwrap(), sorted);
-        for claim in &claims {
-            let line = store.inspect(&claim.name).await.unwrap();
-            assert_eq!((line.holders.len(), line.waiters.len()), (1, 1), "{:?}", claim.name);
-        }
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn another_tools_lock_is_waited_for_and_reported() {
     bounded(async {
         let server = server().await;

@@ -99,27 +99,6 @@ async fn a_dead_holders_lock_is_taken_soon_after_its_lease() {
 }
 
 #[tokio::test]
-async fn an_evicted_holder_hears_it_and_the_next_one_has_the_lock() {
-    bounded(async {
-        let server = server().await;
-        let (one, two) = (store(&server).await, store(&server).await);
-        let held = one.lock("x").ttl(TTL).acquire().await.unwrap();
-        let waiter = tokio::spawn(two.lock("x").ttl(TTL).acquire());
-        while number(&server, &["ZCARD", "{x}:q"]).await == 0 {
-            sleep(1).await;
-        }
-        assert!(two.evict("x", held.fencing_token()).await.unwrap());
-        let lost = tokio::time::timeout(Duration::from_millis(2000), held.lost()).await;
-        assert_eq!(lost.unwrap(), Loss::Evicted);
-        let next = tokio::time::timeout(Duration::from_millis(2000), waiter).await.unwrap().unwrap().unwrap();
-        assert!(held.release().await.is_err());
-        assert!(next.is_valid());
-        assert_eq!(two.lock("x").inspect().await.unwrap().holders[0].token, Some(next.fencing_token()));
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn a_push_lost_with_its_connection_is_made_up_for_after_the_reconnect() {
     bounded(async {
         let server = server().await;

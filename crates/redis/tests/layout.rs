@@ -1,4 +1,4 @@
-//! What others see: the pushes word by word.
+//! What others see: the pushes word by word, and the last token of an idle lock.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -7,6 +7,7 @@ mod support;
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Moment, WaitPolicy};
+use leasehold_redis::Redis;
 use leasehold_redis::client::{AsyncConnectionConfig, Client, PushInfo, PushKind, Value};
 use support::*;
 use tokio::sync::mpsc;
@@ -69,6 +70,32 @@ async fn a_push_carries_the_latest_attempt_that_the_place_grew_from() {
         assert!(grant.token > token && grant.token.to_string() == new);
         store.evict(&"a name".into(), grant.token).await.unwrap();
         assert_eq!(next_push(&mut pushes).await, format!("evicted {}", next.id));
+    })
+    .await;
+}
+
+/// The token of one hold.
+async fn hold(store: &Redis, policy: WaitPolicy) -> u64 {
+    let claim = claim("x", policy, TTL, "");
+    let token = granted(store, &claim).await.token.get();
+    store.release(&claim, None).await.unwrap();
+    token
+}
+
+#[tokio::test]
+async fn a_clock_that_stepped_back_is_outlived_by_the_last_token() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        // As after a step back of an hour: the last token is an hour ahead of the clock.
+        let ahead = hold(&store, WaitPolicy::Fair).await + 3_600_000_000;
+        server.command(&["SET", "{x}:f", &ahead.to_string(), "PX", "7200000"]).await.unwrap();
+        assert_eq!(hold(&store, WaitPolicy::Fair).await, ahead + 1);
+        assert_eq!(hold(&store, WaitPolicy::Fast).await, ahead + 2);
+        assert_eq!(hold(&store, WaitPolicy::Fair).await, ahead + 66);
+        // It is kept until the clock has passed it, and two hours more.
+        let left = number(&server, &["PTTL", "{x}:f"]).await;
+        assert!((10_790_000..=10_801_000).contains(&left), "{left}");
     })
     .await;
 }

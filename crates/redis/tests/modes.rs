@@ -6,8 +6,8 @@ mod support;
 
 use std::time::Duration;
 
+use leasehold_core::Loss;
 use leasehold_core::seam::{Backend, Claim, Mode, Renewal, WaitPolicy};
-use leasehold_core::{ErrorKind, Loss};
 use support::*;
 
 fn short(mode: Mode, ms: u64) -> Claim {
@@ -127,93 +127,6 @@ async fn a_dead_sharer_among_live_ones_is_gone_and_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn permits_are_counted_in_line_order() {
-    bounded(async {
-        let server = server().await;
-        let store = client(&server).await;
-        let [two, one, many, few] =
-            [(2, "two"), (1, "one"), (3, "many"), (1, "few")].map(|(n, l)| moded(permits(n, 4), l));
-        granted(&store, &two).await;
-        granted(&store, &one).await;
-        waiting(&store, &many).await;
-        // There is room, but not before who came first.
-        waiting(&store, &few).await;
-        assert_eq!(busy(&store, &as_try(&moded(permits(1, 4), ""))).await.waiters, Some(2));
-        store.release(&two, None).await.unwrap();
-        assert_eq!(labels(&store).await, ["one", "many"]);
-        store.release(&one, None).await.unwrap();
-        assert_eq!(labels(&store).await, ["many", "few"]);
-        let [reader, writer] = [moded(SHARED, "reader"), moded(Mode::Exclusive, "writer")];
-        waiting(&store, &reader).await;
-        waiting(&store, &writer).await;
-        store.release(&many, None).await.unwrap();
-        waiting(&store, &reader).await;
-        store.release(&few, None).await.unwrap();
-        assert_eq!(labels(&store).await, ["reader"]);
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn another_number_of_permits_is_refused_and_leaves_nothing() {
-    bounded(async {
-        let server = server().await;
-        let store = client(&server).await;
-        let wrong = moded(permits(1, 3), "wrong");
-        let refused = async || {
-            let error = store.claim(&wrong).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Invalid);
-            assert!(error.to_string().contains("2 permits") && error.to_string().contains('3'), "{error}");
-            assert_eq!(store.inspect(&"x".into()).await.unwrap().waiters.len(), 1);
-        };
-        // Whoever says 2 holds, or waits behind another mode.
-        let [held, next] = [moded(permits(2, 2), "held"), moded(permits(1, 2), "next")];
-        granted(&store, &held).await;
-        waiting(&store, &next).await;
-        refused().await;
-        store.release(&held, None).await.unwrap();
-        store.release(&next, None).await.unwrap();
-        granted(&store, &moded(Mode::Exclusive, "writer")).await;
-        waiting(&store, &next).await;
-        refused().await;
-        store.release(&next, None).await.unwrap();
-        waiting(&store, &wrong).await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_downgrade_keeps_place_and_token_and_admits_readers() {
-    bounded(async {
-        let server = server().await;
-        let store = client(&server).await;
-        let writer = moded(Mode::Exclusive, "writer");
-        let [reader, next, behind] = [moded(SHARED, "r"), moded(Mode::Exclusive, "next"), moded(SHARED, "behind")];
-        let token = granted(&store, &writer).await.token;
-        for claim in [&reader, &next, &behind] {
-            waiting(&store, claim).await;
-        }
-        let shared = as_mode(&writer, SHARED);
-        assert_eq!(granted(&store, &shared).await.token, token);
-        assert_eq!(labels(&store).await, ["writer", "r"]);
-        assert_eq!(text(&server, &["SET", "x", "other", "NX", "PX", "1000"]).await, None);
-        // The same again, and what comes late.
-        assert_eq!(granted(&store, &shared).await.token, token);
-        assert_eq!(granted(&store, &writer).await.token, token);
-        assert!(matches!(renewed(&store, &writer, Some(token)).await, Renewal::Renewed(_)));
-        assert_eq!(labels(&store).await, ["writer", "r"]);
-        // No reader becomes a writer.
-        let up = as_mode(&reader, Mode::Exclusive);
-        granted(&store, &up).await;
-        store.release(&writer, None).await.unwrap();
-        waiting(&store, &next).await;
-        store.release(&reader, None).await.unwrap();
-        assert_eq!(labels(&store).await, ["next"]);
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn one_of_several_is_evicted_and_the_oldest_is_shown_first() {
     bounded(async {
         let server = server().await;
@@ -272,27 +185,6 @@ async fn what_is_deleted_by_hand_is_lost_for_all_and_blocks_nobody() {
                 sleep(20).await;
             }
         }
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn shared_holds_are_renewed_and_listed_and_expire_by_themselves() {
-    bounded(async {
-        let server = server().await;
-        let store = client(&server).await;
-        let [a, b] = [short(SHARED, 400), short(permits(1, 2), 400)];
-        let token = granted(&store, &a).await.token;
-        waiting(&store, &b).await;
-        for _ in 0..4 {
-            sleep(150).await;
-            assert!(matches!(renewed(&store, &a, Some(token)).await, Renewal::Renewed(_)));
-            assert!(matches!(renewed(&store, &b, None).await, Renewal::Renewed(_)));
-        }
-        assert_eq!(store.list("", None, 9).await.unwrap(), ["x".into()]);
-        sleep(450).await;
-        assert_eq!(traces(&server).await, [""; 0]);
-        assert!(store.list("", None, 9).await.unwrap().is_empty());
     })
     .await;
 }
