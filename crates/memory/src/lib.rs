@@ -1,7 +1,14 @@
 //! The in-memory store of Leasehold: locks among the tasks of one process, the executable specification of what a store
 //! does, and a store with virtual time for users' own tests.
 
-mod line;
+mod claim;
+mod client;
+mod entry;
+mod evict;
+mod fence;
+mod inspect;
+mod release;
+mod renew;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,12 +19,12 @@ use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Moment, Notifier, Place, Renewal, Subscription, VirtualClock,
     async_trait, locked,
 };
-use leasehold_core::{
-    Error, ErrorKind, Fairness, Fenced, Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result,
-};
+use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result};
 use tokio::task::coop::consume_budget;
 
-use line::{Cord, Link, Mint, Queue};
+use crate::claim::Queue;
+use crate::client::{Link, Passes};
+use crate::entry::Tokens;
 
 /// A client of an in-memory store.
 ///
@@ -41,13 +48,12 @@ use line::{Cord, Link, Mint, Queue};
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct Memory(Arc<Client>);
-
-struct Client {
+pub struct Memory {
     world: Arc<World>,
-    cord: Cord,
+    link: Link,
 }
 
+/// What the clients of one store share.
 struct World {
     clock: Clock,
     state: Mutex<State>,
@@ -55,24 +61,27 @@ struct World {
 
 #[derive(Default)]
 struct State {
-    lines: BTreeMap<Name, Queue>,
-    mint: Mint,
-    observers: Vec<Arc<Observer>>,
+    queues: BTreeMap<Name, Queue>,
+    tokens: Tokens,
+    observers: Vec<Arc<(Name, Link)>>,
 }
 
-/// A client that wants to hear of a name.
-struct Observer {
-    name: Name,
-    cord: Cord,
-}
-
-/// Ends the observing of one observer.
-struct Observation {
-    world: Arc<World>,
-    observer: Arc<Observer>,
-}
+/// Removes the observer when it is dropped.
+struct Observation(Arc<World>, Arc<(Name, Link)>);
 
 impl Memory {
+    /// A client of a new, empty store, for `memory://`.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](ErrorKind::Invalid) for any other URL.
+    pub async fn connect(url: &str) -> Result<Memory> {
+        match url {
+            "memory://" => Ok(Memory::new()),
+            _ => Err(Error::new(ErrorKind::Invalid, "memory:// takes neither host nor path")),
+        }
+    }
+
     /// A client of a new, empty store on the machine's clock.
     pub fn new() -> Memory {
         Memory::on(Clock::boot())
@@ -85,137 +94,117 @@ impl Memory {
     }
 
     fn on(clock: Clock) -> Memory {
-        Memory::of(Arc::new(World { clock, state: Mutex::default() }))
-    }
-
-    fn of(world: Arc<World>) -> Memory {
-        Memory(Arc::new(Client { world, cord: Cord::default() }))
+        Memory { world: Arc::new(World { clock, state: Mutex::default() }), link: Link::default() }
     }
 
     /// Another client of the same store, as another process would be.
     pub fn another_client(&self) -> Memory {
-        Memory::of(self.0.world.clone())
+        Memory { world: self.world.clone(), link: Link::default() }
     }
 
     /// From now on no request of this client arrives, and no notification reaches it, until [`reconnect`](Memory::reconnect).
     pub fn cut_off(&self) {
-        self.0.cord.set(Link::Cut);
+        self.link.set(Passes::Nothing);
     }
 
     /// From now on requests of this client arrive and are executed, but neither an answer nor a notification comes back: each is
     /// [`Ambiguous`](ErrorKind::Ambiguous), until [`reconnect`](Memory::reconnect).
     pub fn lose_replies(&self) {
-        self.0.cord.set(Link::Mute);
+        self.link.set(Passes::Requests);
     }
 
     /// Ends a [`cut_off`](Memory::cut_off) or [`lose_replies`](Memory::lose_replies).
     pub fn reconnect(&self) {
-        self.0.cord.set(Link::Whole);
-        self.0.cord.notifier.notify_all();
+        self.link.set(Passes::All);
+        self.link.notifier.notify_all();
     }
 
-    /// Runs `write` in one step with the check that `by` still holds its lock in this store; `None` if it does not. What other
-    /// stores do by a condition in the resource's own transaction: no other holder gets between the check and the write.
-    ///
-    /// It is the store that decides, not what `by` believes: a hold that is over here is refused although its guard has not
-    /// heard of it. All other users of the store wait, blocked, while `write` runs; one that uses the store waits for ever.
-    pub fn while_held<R>(&self, by: &(impl Fenced + ?Sized), write: impl FnOnce() -> R) -> Option<R> {
-        let place = by.place().filter(|_| by.is_valid())?;
-        self.with_line(by.full_name(), |line, _, _| line.holds(&place, by.fencing_token()).then(write))
-    }
-
-    /// Ends the lease of whoever holds `name`, now, and tells it; says whether anybody did. The next waiter is served.
+    /// Ends the lease of the holders of `name`, now, and notifies them; says whether there were any. The next waiter is granted
+    /// the lock.
     pub fn expire(&self, name: impl Into<Name>) -> bool {
-        self.end(&name.into(), Loss::Expired, |_| true)
+        self.with_queue(&name.into(), |queue, _, _| queue.evict(Some(Loss::Expired), |_| true))
     }
 
-    /// Deletes the holder's entry of `name` without a word to anybody, as an operator's careless command would; says whether
-    /// there was one.
+    /// Deletes the holders' entries of `name` without notifying any client, as an operator's careless command would; says
+    /// whether there were any.
     pub fn delete(&self, name: impl Into<Name>) -> bool {
-        self.with_line(&name.into(), |line, _, _| line.forget_holders())
+        self.with_queue(&name.into(), |queue, _, _| queue.evict(None, |_| true))
     }
 
     /// How many holders and waiters there are, over all names.
     pub fn entries(&self) -> usize {
-        self.swept().lines.values().map(Queue::len).sum()
+        self.swept().queues.values().map(|queue| queue.0.len()).sum()
     }
 
-    fn end(&self, name: &Name, loss: Loss, which: impl Fn(&line::Entry) -> bool) -> bool {
-        self.with_line(name, |line, _, _| line.end(loss, which))
+    fn with_queue<T>(&self, name: &Name, work: impl FnOnce(&mut Queue, Moment, &mut Tokens) -> T) -> T {
+        let (mut state, now) = self.world.state();
+        state.with_queue(name, now, work)
     }
 
-    /// Works on one line, serves whoever is next, and leaves nothing behind of an empty line.
-    fn with_line<T>(&self, name: &Name, work: impl FnOnce(&mut Queue, Moment, &mut Mint) -> T) -> T {
-        let (mut state, now) = self.state_now();
-        state.with_line(name, now, work)
-    }
-
-    /// The state without the dead, of whom nobody may have asked since they died.
+    /// The state without the dead, whose names no client may have asked for since they died.
     fn swept(&self) -> MutexGuard<'_, State> {
-        let (mut state, now) = self.state_now();
-        let State { lines, mint, .. } = &mut *state;
-        lines.retain(|_, line| {
-            line.settle(now, mint);
-            line.len() > 0
+        let (mut state, now) = self.world.state();
+        let State { queues, tokens, .. } = &mut *state;
+        queues.retain(|_, queue| {
+            queue.admit_waiters(now, tokens);
+            !queue.0.is_empty()
         });
         state
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.world.state()
-    }
-
-    /// The state, and the instant at which it was entered. Not one that was read before others had their turn: it would
-    /// count from before what they did.
-    fn state_now(&self) -> (MutexGuard<'_, State>, Moment) {
-        let state = self.state();
-        let now = self.0.world.clock.now();
-        (state, now)
-    }
-
-    /// One request of this client. A store in memory never makes its caller wait, so that one who asks in a loop would never
-    /// let go of its thread: each request counts for tokio's cooperative budget.
-    async fn request<T>(&self, work: impl FnOnce(&Memory) -> Result<T>) -> Result<T> {
+    /// One request of this client. A store in memory never makes its caller wait, and a caller that asks in a loop would never
+    /// yield its thread: so each request counts for tokio's cooperative budget.
+    async fn request<T>(&self, work: impl FnOnce(&Memory) -> T) -> Result<T> {
         consume_budget().await;
-        if self.0.cord.is(Link::Cut) {
+        if self.link.is(Passes::Nothing) {
             return Err(Error::new(ErrorKind::Unavailable, "this client was cut off"));
         }
         let answer = work(self);
-        if self.0.cord.is(Link::Mute) {
+        if self.link.is(Passes::Requests) {
             return Err(Error::new(ErrorKind::Ambiguous, "this client hears no answers"));
         }
-        answer
+        Ok(answer)
+    }
+}
+
+impl World {
+    /// The state, and the instant at which it was entered. Not one that was read before others had their turn: it would
+    /// count from before what they did.
+    fn state(&self) -> (MutexGuard<'_, State>, Moment) {
+        let state = locked(&self.state);
+        let now = self.clock.now();
+        (state, now)
     }
 }
 
 impl State {
-    /// Works on one line, serves whoever is next, and leaves nothing behind of an empty line.
-    fn with_line<T>(&mut self, name: &Name, now: Moment, work: impl FnOnce(&mut Queue, Moment, &mut Mint) -> T) -> T {
-        let State { lines, mint, observers } = self;
-        let line = lines.entry(name.clone()).or_default();
-        let before = line.face();
-        line.settle(now, mint);
-        let outcome = work(line, now, mint);
-        line.settle(now, mint);
-        if line.face() != before {
-            observers.iter().filter(|observer| observer.name == *name).for_each(|o| o.cord.holder_changed(name));
+    /// Works on one queue, admits waiters before and after, notifies observers, and leaves nothing behind of an empty queue.
+    fn with_queue<T>(
+        &mut self,
+        name: &Name,
+        now: Moment,
+        work: impl FnOnce(&mut Queue, Moment, &mut Tokens) -> T,
+    ) -> T {
+        let State { queues, tokens, observers } = self;
+        let queue = queues.entry(name.clone()).or_default();
+        let before = queue.holders();
+        queue.admit_waiters(now, tokens);
+        let outcome = work(queue, now, tokens);
+        queue.admit_waiters(now, tokens);
+        if queue.holders() != before {
+            let links = observers.iter().filter(|observer| observer.0 == *name).map(|observer| &observer.1);
+            links.for_each(|link| link.notify(|notifier| notifier.holder_changed(name)));
         }
-        if line.len() == 0 {
-            lines.remove(name);
+        if queue.0.is_empty() {
+            queues.remove(name);
         }
         outcome
     }
 }
 
-impl World {
-    fn state(&self) -> MutexGuard<'_, State> {
-        locked(&self.state)
-    }
-}
-
 impl Drop for Observation {
     fn drop(&mut self) {
-        self.world.state().observers.retain(|observer| !Arc::ptr_eq(observer, &self.observer));
+        self.0.state().0.observers.retain(|observer| !Arc::ptr_eq(observer, &self.1));
     }
 }
 
@@ -227,65 +216,60 @@ impl Default for Memory {
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Memory({} names)", self.state().lines.len())
+        write!(f, "Memory({} names)", self.world.state().0.queues.len())
     }
 }
 
 #[async_trait]
 impl Backend for Memory {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        let take = |line: &mut Queue, now, mint: &mut Mint| line.claim(claim, &self.0.cord, now, mint);
-        self.request(|store| store.with_line(&claim.name, take)).await
+        let one = |queue: &mut Queue, now, tokens: &mut Tokens| queue.claim(claim, &self.link, now, tokens);
+        self.request(|store| store.with_queue(&claim.name, one)).await?
     }
 
     async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
         let all = |store: &Memory| {
-            let (mut state, now) = store.state_now();
+            let (mut state, now) = store.world.state();
             for (i, claim) in claims.iter().enumerate() {
-                if let Some(who) = state.with_line(&claim.name, now, |line, now, _| line.before(claim.id, now)) {
+                let blocked_by = |queue: &mut Queue, now, _: &mut Tokens| queue.blocked_by(claim.id, now);
+                if let Some(who) = state.with_queue(&claim.name, now, blocked_by) {
                     return Ok(ClaimedAll::Busy(i, who));
                 }
             }
-            let cord = &self.0.cord;
-            let take =
-                |claim: &Claim| state.with_line(&claim.name, now, |line, now, mint| line.claim(claim, cord, now, mint));
-            claims.iter().map(take).collect()
+            let link = &self.link;
+            let one =
+                |claim: &Claim| state.with_queue(&claim.name, now, |q, now, tokens| q.claim(claim, link, now, tokens));
+            claims.iter().map(one).collect()
         };
-        self.request(all).await
+        self.request(all).await?
     }
 
     async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
-        let one = |store: &Memory, t: &LeaseRef| store.with_line(&t.claim.name, |line, now, _| line.renew(t, now));
-        self.request(|store| Ok(leases.iter().map(|t| one(store, t)).collect())).await
+        let one = |store: &Memory, l: &LeaseRef| store.with_queue(&l.claim.name, |queue, now, _| queue.renew(l, now));
+        self.request(|store| leases.iter().map(|lease| one(store, lease)).collect()).await
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
-        let withdraw = |store: &Memory| {
-            store.with_line(&claim.name, |line, _, _| line.remove(claim.id));
-            Ok(())
-        };
-        self.request(withdraw).await
+        self.request(|store| store.with_queue(&claim.name, |queue, _, _| queue.release(claim.id))).await
     }
 
     async fn release_after(&self, claim: &Claim, _place: Option<&Place>, rest: Duration) -> Result<()> {
-        let lapse = |store: &Memory| {
-            store.with_line(&claim.name, |line, now, _| line.lapse(claim.id, now + rest));
-            Ok(())
-        };
-        self.request(lapse).await
+        let release = |queue: &mut Queue, now, _: &mut Tokens| queue.release_after(claim.id, now + rest);
+        self.request(|store| store.with_queue(&claim.name, release)).await
     }
 
     async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        self.request(|store| Ok(store.with_line(name, |line, _, _| line.inspect()))).await
+        self.request(|store| store.with_queue(name, |queue, _, _| queue.inspect())).await
     }
 
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
         let wanted = |name: &&Name| name.as_str().starts_with(prefix) && after.is_none_or(|after| *name > after);
-        self.request(|store| Ok(store.swept().lines.keys().filter(wanted).take(limit).cloned().collect())).await
+        self.request(|store| store.swept().queues.keys().filter(wanted).take(limit).cloned().collect()).await
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        self.request(|store| Ok(store.end(name, Loss::Evicted, |entry| entry.owns(token)))).await
+        let evict = |queue: &mut Queue, _, _: &mut Tokens| queue.evict(Some(Loss::Evicted), |entry| entry.owns(token));
+        self.request(|store| store.with_queue(name, evict)).await
     }
 
     fn guarantees(&self) -> Guarantees {
@@ -301,17 +285,17 @@ impl Backend for Memory {
     }
 
     fn notifier(&self) -> Option<&Notifier> {
-        Some(&self.0.cord.notifier)
+        Some(&self.link.notifier)
     }
 
     fn observe(&self, name: &Name) -> Subscription {
-        let observer = Arc::new(Observer { name: name.clone(), cord: self.0.cord.clone() });
-        self.state().observers.push(observer.clone());
-        observer.cord.holder_changed(name);
-        Subscription::new(Observation { world: self.0.world.clone(), observer })
+        let observer = Arc::new((name.clone(), self.link.clone()));
+        self.world.state().0.observers.push(observer.clone());
+        self.link.notify(|notifier| notifier.holder_changed(name));
+        Subscription::new(Observation(self.world.clone(), observer))
     }
 
     fn clock(&self) -> Clock {
-        self.0.world.clock.clone()
+        self.world.clock.clone()
     }
 }

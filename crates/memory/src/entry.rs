@@ -1,0 +1,84 @@
+//! The record of one claim in the store, and the tokens that it is granted.
+
+use std::time::SystemTime;
+
+use leasehold_core::FencingToken;
+use leasehold_core::seam::{Claim, Grant, Moment, Place, Validity, WaitPolicy};
+
+use crate::client::Link;
+
+/// How many tokens a `fast` grant reserves for turns among the tasks of its process.
+const TURNS: u32 = 64;
+
+/// Tokens are counted over all names.
+#[derive(Default)]
+pub(crate) struct Tokens(u64);
+
+pub(crate) struct Entry {
+    pub(crate) claim: Claim,
+    pub(crate) link: Link,
+    /// The latest claim or renewal that the store saw: a grant's validity counts from it. It never goes back (S13).
+    pub(crate) sent: Moment,
+    /// The end of a hold that was given back within its `min_hold`, whatever is asked later (S15).
+    pub(crate) ends: Option<Moment>,
+    pub(crate) token: Option<(FencingToken, u32)>,
+    pub(crate) since: SystemTime,
+    pub(crate) began: Moment,
+}
+
+impl Entry {
+    pub(crate) fn new(claim: &Claim, link: &Link, now: Moment) -> Entry {
+        let (claim, link, since) = (claim.clone(), link.clone(), SystemTime::now());
+        Entry { claim, link, sent: now, ends: None, token: None, since, began: now }
+    }
+
+    pub(crate) fn deadline(&self) -> Moment {
+        self.ends.unwrap_or(self.sent + self.claim.ttl)
+    }
+
+    /// A claim or a renewal has come. An older one, that was overtaken on its way, shortens nothing.
+    pub(crate) fn extend(&mut self, now: Moment) {
+        self.sent = self.sent.max(now);
+    }
+
+    /// For how long it surely lives.
+    pub(crate) fn validity(&self) -> Validity {
+        Validity::since(self.sent, self.deadline().since(self.sent))
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        Place::new(self.claim.id.to_string())
+    }
+
+    pub(crate) fn holds(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Reserves its tokens, and notifies its client.
+    pub(crate) fn admit(&mut self, tokens: &mut Tokens, now: Moment) {
+        let turns = if self.claim.policy == WaitPolicy::Fast { TURNS } else { 1 };
+        let first = FencingToken::new(tokens.0 + 1);
+        tokens.0 += u64::from(turns);
+        self.token = Some((first, turns));
+        (self.since, self.began) = (SystemTime::now(), now);
+        if let Some(grant) = self.grant() {
+            self.link.notify(|notifier| notifier.granted(self.claim.id, grant));
+        }
+    }
+
+    pub(crate) fn grant(&self) -> Option<Grant> {
+        let (token, turns) = self.token?;
+        Some(Grant::new(self.place(), token, self.validity()).turns(turns))
+    }
+
+    /// Whether this token is one of this hold's turns.
+    pub(crate) fn owns(&self, token: FencingToken) -> bool {
+        self.token.is_some_and(|(first, turns)| (first.get()..first.get() + u64::from(turns)).contains(&token.get()))
+    }
+
+    pub(crate) fn shown(&self) -> leasehold_core::Participant {
+        let mut shown = leasehold_core::Participant::new(&*self.claim.label).since(self.since).mode(self.claim.mode);
+        shown.token = self.token.map(|(token, _)| token);
+        shown
+    }
+}
