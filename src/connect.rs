@@ -104,19 +104,32 @@ pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
 }
 
 async fn backend(url: &str) -> Result<Box<dyn Backend>> {
-    let Some((scheme, rest)) = url.split_once("://") else {
+    let Some((scheme, _)) = url.split_once("://") else {
         return Err(Error::new(
             ErrorKind::Invalid,
             "a store's URL begins with its scheme, as in redis://localhost:6379",
         ));
     };
+    macro_rules! connect {
+        ($feature:literal, $store:path) => {{
+            #[cfg(feature = $feature)]
+            return Ok(Box::new(<$store>::connect(url).await?));
+            #[cfg(not(feature = $feature))]
+            return Err(feature_is_off($feature));
+        }};
+    }
     match scheme {
-        "memory" => memory(rest),
-        "redis" | "rediss" => redis(url).await,
-        "redlock" => redlock(url).await,
-        "etcd" | "etcds" => etcd(url).await,
-        "zookeeper" => zookeeper(url).await,
-        "sqlite" => sqlite(url).await,
+        "memory" => connect!("memory", leasehold_memory::Memory),
+        "redis" | "rediss" => connect!("redis", leasehold_redis::Redis),
+        "redlock" => connect!("redlock", leasehold_redlock::Redlock),
+        "etcd" | "etcds" => connect!("etcd", leasehold_etcd::Etcd),
+        "zookeeper" => connect!("zookeeper", leasehold_zookeeper::ZooKeeper),
+        #[cfg(any(not(feature = "sqlite"), target_os = "linux"))]
+        "sqlite" => connect!("sqlite", leasehold_sqlite::Sqlite),
+        #[cfg(all(feature = "sqlite", not(target_os = "linux")))]
+        "sqlite" => {
+            Err(Error::new(ErrorKind::Unsupported, "sqlite:// needs Linux: CLOCK_BOOTTIME, boot ids and /proc"))
+        }
         _ => {
             let known = "memory, sqlite, redis, redlock, etcd, zookeeper";
             Err(Error::new(ErrorKind::Invalid, format!("unknown scheme {scheme:?}; the known ones are {known}")))
@@ -124,76 +137,8 @@ async fn backend(url: &str) -> Result<Box<dyn Backend>> {
     }
 }
 
-#[allow(dead_code, reason = "used by whichever stores are off")]
+#[allow(dead_code, reason = "used by the schemes whose features are off")]
 fn feature_is_off(scheme: &str) -> Error {
     let text = format!("{scheme}:// needs the feature {scheme:?} of the crate leasehold, which is off in this build");
     Error::new(ErrorKind::Unsupported, text)
-}
-
-#[cfg(feature = "memory")]
-fn memory(rest: &str) -> Result<Box<dyn Backend>> {
-    if !rest.is_empty() {
-        return Err(Error::new(ErrorKind::Invalid, "memory:// takes neither host nor path"));
-    }
-    Ok(Box::new(leasehold_memory::Memory::new()))
-}
-
-#[cfg(feature = "redis")]
-async fn redis(url: &str) -> Result<Box<dyn Backend>> {
-    Ok(Box::new(leasehold_redis::Redis::connect(url).await?))
-}
-
-#[cfg(feature = "redlock")]
-async fn redlock(url: &str) -> Result<Box<dyn Backend>> {
-    Ok(Box::new(leasehold_redlock::Redlock::connect(url).await?))
-}
-
-#[cfg(feature = "etcd")]
-async fn etcd(url: &str) -> Result<Box<dyn Backend>> {
-    Ok(Box::new(leasehold_etcd::Etcd::connect(url).await?))
-}
-
-#[cfg(feature = "zookeeper")]
-async fn zookeeper(url: &str) -> Result<Box<dyn Backend>> {
-    Ok(Box::new(leasehold_zookeeper::ZooKeeper::connect(url).await?))
-}
-
-#[cfg(all(feature = "sqlite", target_os = "linux"))]
-async fn sqlite(url: &str) -> Result<Box<dyn Backend>> {
-    Ok(Box::new(leasehold_sqlite::Sqlite::connect(url).await?))
-}
-
-#[cfg(not(feature = "memory"))]
-fn memory(_rest: &str) -> Result<Box<dyn Backend>> {
-    Err(feature_is_off("memory"))
-}
-
-#[cfg(not(feature = "redis"))]
-async fn redis(_url: &str) -> Result<Box<dyn Backend>> {
-    Err(feature_is_off("redis"))
-}
-
-#[cfg(not(feature = "redlock"))]
-async fn redlock(_url: &str) -> Result<Box<dyn Backend>> {
-    Err(feature_is_off("redlock"))
-}
-
-#[cfg(not(feature = "etcd"))]
-async fn etcd(_url: &str) -> Result<Box<dyn Backend>> {
-    Err(feature_is_off("etcd"))
-}
-
-#[cfg(not(feature = "zookeeper"))]
-async fn zookeeper(_url: &str) -> Result<Box<dyn Backend>> {
-    Err(feature_is_off("zookeeper"))
-}
-
-#[cfg(all(feature = "sqlite", not(target_os = "linux")))]
-async fn sqlite(_url: &str) -> Result<Box<dyn Backend>> {
-    Err(Error::new(ErrorKind::Unsupported, "sqlite:// needs Linux: CLOCK_BOOTTIME, boot ids and /proc"))
-}
-
-#[cfg(not(feature = "sqlite"))]
-async fn sqlite(_url: &str) -> Result<Box<dyn Backend>> {
-    Err(feature_is_off("sqlite"))
 }
