@@ -1,27 +1,44 @@
-//! URL to path, strictly: what is not understood is refused.
+//! Where the file is. A URL is read strictly: what is not understood is refused.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use leasehold_core::seam::Address;
 use leasehold_core::{Error, ErrorKind, Result};
 
-/// Reads `sqlite:///absolute/path`.
-pub(crate) fn parse(url: &str) -> Result<PathBuf> {
-    let invalid = |what| Err(Error::new(ErrorKind::Invalid, format!("the store's URL: {what}")));
-    let Some(path) = url.strip_prefix("sqlite://") else { return invalid("it does not begin with sqlite://") };
-    if !path.starts_with('/') {
-        return invalid("the path is absolute, after three slashes, as in sqlite:///var/lib/app/locks.db");
+/// Where the file is.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) path: PathBuf,
+}
+
+impl Config {
+    /// Reads `sqlite:///absolute/path`, percent-encoded.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong.
+    pub fn from_url(url: &str) -> Result<Config> {
+        let invalid = |what| Err(Error::new(ErrorKind::Invalid, format!("the store's URL: {what}")));
+        let Some(path) = url.strip_prefix("sqlite://") else { return invalid("it does not begin with sqlite://") };
+        if !path.starts_with('/') {
+            return invalid("the path is absolute, after three slashes, as in sqlite:///var/lib/app/locks.db");
+        }
+        // A file has no host: the one grammar of URLs wants one.
+        let address = Address::parse(&format!("sqlite://localhost{path}"), "sqlite", 1)?;
+        address.done()?;
+        if address.path.is_empty() || path.ends_with('/') {
+            return invalid("the path names a directory, not a file");
+        }
+        if address.path.contains('\0') {
+            return invalid("the path contains NUL");
+        }
+        Ok(Config::new(format!("/{}", address.path)))
     }
-    // A file has no host: the one grammar of URLs wants one.
-    let address = Address::parse(&format!("sqlite://localhost{path}"), "sqlite", 1)?;
-    address.done()?;
-    if address.path.is_empty() || path.ends_with('/') {
-        return invalid("the path names a directory, not a file");
+
+    /// The path of the file; from the current directory, if it is not absolute.
+    pub fn new(path: impl AsRef<Path>) -> Config {
+        Config { path: path.as_ref().to_owned() }
     }
-    if address.path.contains('\0') {
-        return invalid("the path contains NUL");
-    }
-    Ok(PathBuf::from(format!("/{}", address.path)))
 }
 
 #[cfg(test)]
@@ -30,9 +47,9 @@ mod tests {
 
     #[test]
     fn reads_a_path() {
-        assert_eq!(parse("sqlite:///var/lib/locks.db").unwrap(), PathBuf::from("/var/lib/locks.db"));
-        let decoded = parse("sqlite:///a%20b/%C3%BC%3F%23@,c:x.db").unwrap();
-        assert_eq!(decoded, PathBuf::from("/a b/\u{fc}?#@,c:x.db"));
+        let path = |url| Config::from_url(url).unwrap().path;
+        assert_eq!(path("sqlite:///var/lib/locks.db"), PathBuf::from("/var/lib/locks.db"));
+        assert_eq!(path("sqlite:///a%20b/%C3%BC%3F%23@,c:x.db"), PathBuf::from("/a b/\u{fc}?#@,c:x.db"));
     }
 
     #[test]
@@ -54,7 +71,7 @@ mod tests {
             ("sqlite:///x%FF", "path"),
             ("sqlite:///x%00", "NUL"),
         ] {
-            let error = parse(url).unwrap_err();
+            let error = Config::from_url(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
             assert!(error.to_string().contains(part), "{url}: {error}");
         }

@@ -48,11 +48,11 @@ impl Sqlite {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use std::sync::Arc;
     /// use leasehold_core::Store;
-    /// use leasehold_sqlite::Sqlite;
+    /// use leasehold_sqlite::{Config, Sqlite};
     ///
     /// # let folder = tempfile::tempdir()?;
     /// # let (path, orders) = (folder.path().join("locks.db"), folder.path().join("orders.db"));
-    /// let locks = Arc::new(Sqlite::open(&path).await?);
+    /// let locks = Arc::new(Sqlite::with_config(Config::new(&path)).await?);
     /// let store = Store::new(locks.clone());
     /// let guard = store.lock("orders/42").acquire().await?;
     ///

@@ -1,29 +1,27 @@
 //! The embedded store of Leasehold: one SQLite file, shared by the processes of one machine. No server.
 //!
-//! `config` reads URLs, `file` opens the file and knows whether it can be trusted where it is, `generation` begins it anew,
-//! `presence` says how long who lives must be waited for then, `schema.sql` says what is in it, `client` is the thread that owns the connection, `line` is what one transaction does, `row` what it reads and writes,
-//! `fifo` is how processes wake each other and see each other die, `look` inspects, `fence`
-//! is for other people's transactions, `error` says honestly what went wrong.
+//! Each verb has its file, as on every store. `schema.sql` says what is in the file, `client` is the thread that owns the
+//! connection, and knows whether the file can be trusted; processes notify each other by FIFOs.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("leasehold-sqlite needs Linux: CLOCK_BOOTTIME, boot ids and /proc");
 
+mod claim;
 mod client;
 mod config;
+mod entry;
 mod error;
+mod evict;
 mod fence;
-mod fifo;
-mod file;
-mod generation;
-mod line;
-mod look;
-mod presence;
-mod row;
+mod inspect;
+mod observe;
+mod release;
+mod renew;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{
@@ -31,10 +29,13 @@ use leasehold_core::seam::{
 };
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 
-use crate::client::{Handle, limit};
+use crate::client::thread::Handle;
+use crate::client::time::limit;
+use crate::client::worker::Client;
+pub use crate::config::Config;
 pub use crate::fence::StillHolds;
 
-/// How many names one transaction takes: it keeps everybody else waiting.
+/// How many names one transaction takes: all other clients wait meanwhile.
 const AT_ONCE: usize = 100;
 /// The shortest lease that survives a busy machine.
 const MIN_TTL: Duration = Duration::from_millis(100);
@@ -45,11 +46,11 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use leasehold_core::Store;
-/// use leasehold_sqlite::Sqlite;
+/// use leasehold_sqlite::{Config, Sqlite};
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("locks.db");
-/// let store = Store::new(Sqlite::open(&path).await?); // every process of this machine that opens the same path
+/// let store = Store::new(Sqlite::with_config(Config::new(&path)).await?); // in each process: the same path
 /// let guard = store.lock("orders/42").acquire().await?;
 /// guard.release().await?;
 /// # Ok(()) }
@@ -79,21 +80,6 @@ pub struct Sqlite {
     notifier: Notifier,
 }
 
-/// Ends an observing.
-struct Observed {
-    client: Weak<Handle>,
-    name: Name,
-}
-
-impl Drop for Observed {
-    fn drop(&mut self) {
-        if let Some(client) = self.client.upgrade() {
-            let name = self.name.clone();
-            client.tell(move |client| client.observe(&name, false));
-        }
-    }
-}
-
 impl Sqlite {
     /// Opens `sqlite:///absolute/path`, percent-encoded. The file is made if there is none, its directory is not.
     ///
@@ -104,12 +90,14 @@ impl Sqlite {
     /// namespace, or for another program's database; `Internal` if the file is damaged; `Unavailable` if it stays locked
     /// (the text names the process) or the disk is full.
     pub async fn connect(url: &str) -> Result<Sqlite> {
-        Sqlite::open(config::parse(url)?).await
+        Sqlite::with_config(Config::from_url(url)?).await
     }
 
-    /// The same by path.
-    pub async fn open(path: impl AsRef<Path>) -> Result<Sqlite> {
-        let (path, notifier) = (std::path::absolute(path.as_ref()), Notifier::new());
+    /// Opens the file of the configuration. The errors are those of [`connect`](Sqlite::connect).
+    ///
+    /// A connection of yours cannot be used instead: the store checks the file before it opens it, and in each transaction.
+    pub async fn with_config(config: Config) -> Result<Sqlite> {
+        let (path, notifier) = (std::path::absolute(&config.path), Notifier::new());
         let path = path.map_err(|e| error::of_io(&e, Path::new(""), "is no path"))?;
         let client = Arc::new(Handle::start(path.clone(), notifier.clone()).await?);
         Ok(Sqlite { path, client, notifier })
@@ -121,7 +109,7 @@ impl Sqlite {
     /// For a guardian that outlives this process to end its work: without it, `kill -9` of this process frees its locks while
     /// that work still runs. Only hold them; do not read or write.
     pub async fn life_line(&self) -> Result<[OwnedFd; 2]> {
-        self.client.ask(client::Client::life_line).await
+        self.client.ask(Client::life_line).await
     }
 }
 
@@ -174,7 +162,7 @@ impl Backend for Sqlite {
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
         let (name, limit) = (name.clone(), limit(None));
-        self.client.ask(move |client| client.write(limit, |lines| lines.evict(name.as_str(), token))).await
+        self.client.ask(move |client| client.write(limit, |queues| queues.evict(name.as_str(), token))).await
     }
 
     fn guarantees(&self) -> Guarantees {
@@ -194,14 +182,12 @@ impl Backend for Sqlite {
     }
 
     fn observe(&self, name: &Name) -> Subscription {
-        let on = name.clone();
-        self.client.tell(move |client| client.observe(&on, true));
-        Subscription::new(Observed { client: Arc::downgrade(&self.client), name: name.clone() })
+        observe::observe(&self.client, name)
     }
 
     /// Gives up whatever is still held, at once.
     async fn close(&self) -> Result<()> {
-        self.client.ask(client::Client::leave).await
+        self.client.ask(Client::leave).await
     }
 }
 

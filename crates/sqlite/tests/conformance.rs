@@ -11,7 +11,7 @@ use std::time::Duration;
 use leasehold_conformance::{Capabilities, FencedResource, Harness, Need};
 use leasehold_core::seam::{Backend, async_trait};
 use leasehold_core::{Fenced, Result};
-use leasehold_sqlite::Sqlite;
+use leasehold_sqlite::{Config, Sqlite};
 use rusqlite::{Connection, params};
 use tempfile::TempDir;
 
@@ -67,7 +67,7 @@ impl Harness for World {
     }
 
     async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
-        let client = Arc::new(Sqlite::open(self.path()).await.expect("a client"));
+        let client = Arc::new(Sqlite::with_config(Config::new(self.path())).await.expect("a client"));
         let folder = tempfile::tempdir().expect("a directory");
         let orders = Connection::open(folder.path().join("orders.db")).expect("a database");
         orders.busy_timeout(Duration::from_secs(5)).expect("a timeout");

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, Store};
-use leasehold_sqlite::Sqlite;
 use rusqlite::Connection;
 use support::*;
 
@@ -60,7 +59,7 @@ fn delete(files: &[PathBuf]) {
 }
 
 async fn refused(path: &Path) -> Error {
-    Sqlite::open(path).await.err().unwrap_or_else(|| panic!("{} was opened", path.display()))
+    open(path).await.err().unwrap_or_else(|| panic!("{} was opened", path.display()))
 }
 
 async fn in_line(store: &Store, name: &str, n: usize) {
@@ -131,7 +130,7 @@ fn locked_by_a_stopped_process_says_so() {
 /// Says how opening went.
 fn connect(words: &[String]) {
     let [locks] = words else { unreachable!() };
-    match run(Sqlite::open(locks)) {
+    match run(open(locks)) {
         Ok(_) => say("opened"),
         Err(e) => say(&format!("{:?} {e}", e.kind())),
     }
@@ -260,7 +259,7 @@ fn connect_on_cue(words: &[String]) {
         say("ready");
         while await_cue() {
             let lock = async {
-                let store = Store::new(Sqlite::open(locks).await?);
+                let store = Store::new(open(locks).await?);
                 let guard = store.lock("a").acquire().await?;
                 guard.release().await?;
                 store.close(Duration::from_secs(5)).await
@@ -412,7 +411,7 @@ fn dead_is_seen_by_who_moved_up() {
 fn hold_with_a_guardian(words: &[String]) {
     let [locks] = words else { unreachable!() };
     run(async {
-        let client = Arc::new(Sqlite::open(locks).await.unwrap());
+        let client = Arc::new(open(locks).await.unwrap());
         let [life, leases] = client.life_line().await.unwrap();
         let guardian = Command::new("sleep").arg("60").stdin(Stdio::from(life)).stdout(Stdio::from(leases)).spawn();
         let guardian = guardian.unwrap();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{ErrorKind, Fenced, FencingToken, Guard, Store};
-use leasehold_sqlite::{Sqlite, StillHolds};
+use leasehold_sqlite::{Config, Sqlite, StillHolds};
 use rusqlite::{Connection, params};
 use tokio::runtime::{Builder, Runtime};
 
@@ -38,7 +38,7 @@ fn row(db: &Connection) -> (String, FencingToken) {
 fn program(locks: &Path) -> (Runtime, Guard) {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let guard = runtime.block_on(async {
-        let store = Store::new(Sqlite::open(locks).await.unwrap());
+        let store = Store::new(Sqlite::with_config(Config::new(locks)).await.unwrap());
         let lock = store.lock("orders/42").ttl(Duration::from_millis(500));
         tokio::time::timeout(Duration::from_secs(30), lock.acquire()).await.unwrap().unwrap()
     });
@@ -89,7 +89,8 @@ fn write_if(db: &mut Connection, condition: &StillHolds, state: &str) -> rusqlit
 fn a_condition_refuses_whoever_was_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let (locks, orders) = (folder.path().join("locks.db"), folder.path().join("orders.db"));
-    let client = Builder::new_current_thread().build().unwrap().block_on(Sqlite::open(&locks)).unwrap();
+    let client =
+        Builder::new_current_thread().build().unwrap().block_on(Sqlite::with_config(Config::new(&locks))).unwrap();
     let mut db = attached(&locks, &orders);
 
     let (_paused, first) = program(&locks); // nobody drives it from here on: its lease runs out
@@ -109,7 +110,7 @@ fn an_old_snapshot_writes_nothing() {
     let (locks, orders) = (folder.path().join("locks.db"), folder.path().join("orders.db"));
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
-        let client = Arc::new(Sqlite::open(&locks).await.unwrap());
+        let client = Arc::new(Sqlite::with_config(Config::new(&locks)).await.unwrap());
         let mut db = attached(&locks, &orders);
         let store = Store::new(client.clone());
         let guard = store.lock("orders/42").acquire().await.unwrap();
@@ -132,7 +133,7 @@ fn nobody_comes_between_the_check_and_the_commit() {
     let (locks, orders) = (folder.path().join("locks.db"), folder.path().join("orders.db"));
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let client = Arc::new(Sqlite::open(&locks).await.unwrap());
+        let client = Arc::new(Sqlite::with_config(Config::new(&locks)).await.unwrap());
         let mut db = attached(&locks, &orders);
         let store = Store::new(client.clone());
         let lock = store.lock("orders/42").ttl(Duration::from_secs(10));

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, Guard, Loss, Store};
-use leasehold_sqlite::Sqlite;
 use rusqlite::Connection;
 use support::*;
 use tokio::task::JoinSet;
@@ -55,7 +54,7 @@ fn all(place: &Place) -> [PathBuf; 3] {
 }
 
 async fn refused(path: &Path) -> Error {
-    Sqlite::open(path).await.err().unwrap_or_else(|| panic!("{} was opened", path.display()))
+    open(path).await.err().unwrap_or_else(|| panic!("{} was opened", path.display()))
 }
 
 /// Whoever holds is told within one renewal, and nobody else gets the lock before its guard is invalid.
@@ -173,9 +172,8 @@ fn nobody_waits_for_who_holds_nothing() {
         let idle = store(place.path()).await.ttl(Duration::from_secs(3600));
         idle.lock("a").acquire().await.unwrap().release().await.unwrap();
         let short = store(place.path()).await.ttl(TTL).lock("b").acquire().await.unwrap();
-        assert!(
-            idle.lock("b").try_acquire().await.is_err() && idle.multi_lock(["a", "b"]).try_acquire().await.is_err()
-        );
+        assert!(idle.lock("b").try_acquire().await.is_err());
+        assert!(idle.multi_lock(["a", "b"]).try_acquire().await.is_err());
         short.release().await.unwrap();
         let other = place.folder().join("other.db");
         let _elsewhere = store(&other).await.lock("a").ttl(Duration::from_secs(3600)).acquire().await.unwrap();
@@ -203,7 +201,7 @@ fn never_two_hold() {
             clients.spawn(async move {
                 let mut grants = 0;
                 while Moment::now() < end {
-                    let Ok(client) = Sqlite::open(&path).await.inspect_err(is_no_damage) else { continue };
+                    let Ok(client) = open(&path).await.inspect_err(is_no_damage) else { continue };
                     let lock = Store::new(client).lock("a").ttl(TTL);
                     for _ in 0..4 {
                         let got = tokio::time::timeout(4 * TTL, lock.acquire()).await;

@@ -46,7 +46,7 @@ fn rows(place: &Place) -> i64 {
 fn it_lasts_for_the_rest_and_no_longer_though_its_client_has_gone() {
     let place = Place::new();
     run(async {
-        let (gone, other) = (Sqlite::open(place.path()).await.unwrap(), Sqlite::open(place.path()).await.unwrap());
+        let (gone, other) = (open(place.path()).await.unwrap(), open(place.path()).await.unwrap());
         let held = claim(WaitPolicy::Fair, Duration::from_secs(60));
         let grant = granted(&gone, &held).await;
         let second = claim_of("b", WaitPolicy::Fair, Duration::from_secs(60));
@@ -78,7 +78,7 @@ fn it_lasts_for_the_rest_and_no_longer_though_its_client_has_gone() {
 fn whoever_waits_is_served_then() {
     let place = Place::new();
     run(async {
-        let (one, two) = (Sqlite::open(place.path()).await.unwrap(), store(place.path()).await);
+        let (one, two) = (open(place.path()).await.unwrap(), store(place.path()).await);
         let held = claim(WaitPolicy::Fair, Duration::from_secs(60));
         let grant = granted(&one, &held).await;
         let waiter = tokio::spawn(two.lock("a").ttl(Duration::from_secs(60)).acquire());
@@ -99,7 +99,7 @@ fn whoever_waits_is_served_then() {
 fn a_release_ends_it_and_nothing_revives_it() {
     let place = Place::new();
     run(async {
-        let client = Sqlite::open(place.path()).await.unwrap();
+        let client = open(place.path()).await.unwrap();
         let held = claim(WaitPolicy::Fair, Duration::from_secs(60));
         let grant = granted(&client, &held).await;
         client.release_after(&held, Some(&grant.place), Duration::from_secs(60)).await.unwrap();
@@ -125,7 +125,7 @@ fn a_release_ends_it_and_nothing_revives_it() {
 fn nothing_stays_of_many() {
     let place = Place::new();
     run(async {
-        let client = Sqlite::open(place.path()).await.unwrap();
+        let client = open(place.path()).await.unwrap();
         for i in 0..20 {
             let held = claim_of(&format!("job {i}"), WaitPolicy::Fair, REST);
             let grant = granted(&client, &held).await;
@@ -133,7 +133,7 @@ fn nothing_stays_of_many() {
         }
         tokio::time::sleep(ms(2)).await;
         client.close().await.unwrap();
-        drop(Sqlite::open(place.path()).await.unwrap());
+        drop(open(place.path()).await.unwrap());
         assert_eq!(rows(&place), 0);
     });
 }

@@ -5,8 +5,8 @@ use std::{fs, path::PathBuf};
 /// How many lines of code each store, and what lies below it, may take, tests not counted. About 600 is the aim: whoever
 /// raises one says why.
 const STORES: [(&str, usize); 7] = [
-    ("memory", 414),
-    ("sqlite", 1846),
+    ("memory", 421),
+    ("sqlite", 1896),
     ("redis", 919),
     ("redis-client", 869),
     ("redlock", 1029),

@@ -10,9 +10,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 use tokio::runtime::Builder;
 
-use leasehold_core::Store;
 use leasehold_core::seam::Moment;
-use leasehold_sqlite::Sqlite;
+use leasehold_core::{Result, Store};
+use leasehold_sqlite::{Config, Sqlite};
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 
@@ -148,8 +148,12 @@ impl Place {
     }
 }
 
+pub async fn open(path: impl AsRef<Path>) -> Result<Sqlite> {
+    Sqlite::with_config(Config::new(path)).await
+}
+
 pub async fn store(path: impl AsRef<Path>) -> Store {
-    Store::new(Sqlite::open(path).await.unwrap())
+    Store::new(open(path).await.unwrap())
 }
 
 /// Runs a test that may take a minute at most.

@@ -1,16 +1,16 @@
-//! The rows of lines: how a mode, a place and a grant are written and read.
+//! The rows of the queues: how a mode, a place and a grant are written and read. `schema.sql` has the tables.
 
 use std::time::{Duration, SystemTime};
 
+use leasehold_core::FencingToken;
 use leasehold_core::seam::{ClaimId, Grant, Mode, Moment, Place, Validity};
-use leasehold_core::{FencingToken, Participant};
 use rusqlite::Row;
 use rusqlite::types::Type;
 
-use crate::fifo::Address;
+use crate::client::fifo::Address;
 
-/// What [`Standing::read`] reads, from `place p JOIN session s ON s.id = p.session`.
-macro_rules! standings {
+/// What [`Entry::read`] reads, from `place p JOIN session s ON s.id = p.session`.
+macro_rules! entries {
     ($tail:literal) => {
         concat!(
             "SELECT p.seq, p.mode, p.n, p.permits, p.turns, p.token, p.label, p.since, p.claim, ",
@@ -19,10 +19,10 @@ macro_rules! standings {
         )
     };
 }
-pub(crate) use standings;
+pub(crate) use entries;
 
-/// One place in a line, and the session that keeps it.
-pub(crate) struct Standing {
+/// One place in a queue, and the session that keeps it.
+pub(crate) struct Entry {
     pub(crate) seq: i64,
     pub(crate) mode: Mode,
     pub(crate) turns: u32,
@@ -35,10 +35,10 @@ pub(crate) struct Standing {
     pub(crate) client: Address,
 }
 
-impl Standing {
-    pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Standing> {
+impl Entry {
+    pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Entry> {
         let claim: String = row.get(8)?;
-        Ok(Standing {
+        Ok(Entry {
             seq: row.get(0)?,
             mode: mode(&row.get::<_, String>(1)?, row.get(2)?, row.get(3)?).ok_or_else(|| junk(1, "mode"))?,
             turns: row.get(4)?,
@@ -67,14 +67,12 @@ impl Standing {
         Some(Grant::new(self.place(), token, self.validity()).turns(self.turns))
     }
 
-    pub(crate) fn entry(&self) -> Participant {
-        let entry =
-            Participant::new(&*self.label).since(SystemTime::UNIX_EPOCH + Duration::from_millis(self.since as u64));
-        let entry = entry.mode(self.mode);
-        match self.token {
-            Some(number) => entry.token(token(number)),
-            None => entry,
-        }
+    /// As `inspect` shows it.
+    pub(crate) fn shown(&self) -> leasehold_core::Participant {
+        let since = SystemTime::UNIX_EPOCH + Duration::from_millis(self.since as u64);
+        let mut shown = leasehold_core::Participant::new(&*self.label).since(since).mode(self.mode);
+        shown.token = self.token.map(token);
+        shown
     }
 }
 

@@ -1,4 +1,4 @@
-//! The FIFO of each client: its bell, into which others write what it should hear, and its life, which ends with the process.
+//! The FIFO of each client: others write messages into it, and see by it that the process has ended.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -14,8 +14,8 @@ use leasehold_core::seam::ClaimId;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fchmod, fstat, mkfifoat, open};
 use rustix::io::{Errno, read, write};
 
+use crate::client::generation::group_bits;
 use crate::error;
-use crate::file::group_bits;
 
 /// A FIFO as the rows of its client name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -48,7 +48,7 @@ impl Fifo {
             mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).map_err(of)?;
             let fd = open(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty());
             let fd = match fd {
-                // Somebody swept before we had it open, and took it for a dead one's.
+                // Another client removed it before we had it open, as that of a dead one.
                 Err(Errno::NOENT) => continue,
                 Err(e) => {
                     let _ = fs::remove_file(&path);
@@ -56,7 +56,7 @@ impl Fifo {
                 }
                 Ok(fd) => fd,
             };
-            // Whoever shares the file may ring; the umask does not cut this.
+            // All who share the file may write to it; the umask does not cut this.
             fchmod(&fd, Mode::from_raw_mode(0o600 | group_bits(real))).map_err(of)?;
             let stat = fstat(&fd).map_err(of)?;
             let address = Address { fifo, dev: stat.st_dev as i64, ino: stat.st_ino as i64 };
@@ -67,7 +67,7 @@ impl Fifo {
         }
     }
 
-    /// Whether somebody deleted it: nobody can ring us, or see our end, any more.
+    /// Whether it was deleted: no client can write to us, or see our end, any more.
     pub(crate) fn has_vanished(&self) -> bool {
         fstat(&self.fd).is_ok_and(|stat| stat.st_nlink == 0)
     }
@@ -119,45 +119,45 @@ pub(crate) fn beside(real: &Path) -> Vec<Address> {
 }
 
 /// What is behind an address.
-pub(crate) enum Life {
-    /// Somebody has it open: this becomes an error when they close it.
+pub(crate) enum Liveness {
+    /// It is open somewhere: this becomes an error when it is closed there.
     Alive(OwnedFd),
-    /// It is the very FIFO, and nobody has it open: the process has ended.
+    /// It is the very FIFO, and open nowhere: the process has ended.
     Dead,
     /// It cannot be opened, or is another one. That proves nothing.
     Unknown,
 }
 
-pub(crate) fn life(real: &Path, of: Address) -> Life {
+pub(crate) fn liveness(real: &Path, of: Address) -> Liveness {
     let path = path(real, of.fifo);
     let flags = OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     // Which FIFO it is must be known also when it cannot be opened.
-    let Ok(found) = open(&path, OFlags::PATH | flags, Mode::empty()).and_then(fstat) else { return Life::Unknown };
+    let Ok(found) = open(&path, OFlags::PATH | flags, Mode::empty()).and_then(fstat) else { return Liveness::Unknown };
     let same = (found.st_dev as i64, found.st_ino as i64) == (of.dev, of.ino);
     if !same || FileType::from_raw_mode(found.st_mode) != FileType::Fifo {
-        return Life::Unknown;
+        return Liveness::Unknown;
     }
     match open(&path, OFlags::WRONLY | flags, Mode::empty()) {
-        Ok(fd) => Life::Alive(fd),
-        Err(Errno::NXIO) => Life::Dead,
-        Err(_) => Life::Unknown,
+        Ok(fd) => Liveness::Alive(fd),
+        Err(Errno::NXIO) => Liveness::Dead,
+        Err(_) => Liveness::Unknown,
     }
 }
 
-/// Writes a word into somebody's FIFO. A full one is not waited for: its owner has enough to hear.
-pub(crate) fn ring(real: &Path, to: Address, word: &str) -> Life {
-    let life = life(real, to);
-    if let Life::Alive(_) = life {
+/// Writes a message into a client's FIFO. A full one is not waited for: its owner has enough to read.
+pub(crate) fn send(real: &Path, to: Address, message: &str) -> Liveness {
+    let liveness = liveness(real, to);
+    if let Liveness::Alive(_) = liveness {
         // Through a descriptor that can be read as well, so that an end just now is no SIGPIPE for us.
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         if let Ok(fd) = open(path(real, to.fifo), flags, Mode::empty()) {
-            let _ = write(fd, format!("{word}\n").as_bytes());
+            let _ = write(fd, format!("{message}\n").as_bytes());
         }
     }
-    life
+    liveness
 }
 
-/// The lives that this client's waiting claims depend on.
+/// The clients that our waiting claims depend on.
 #[derive(Default)]
 pub(crate) struct Watches {
     open: HashMap<i64, (OwnedFd, HashSet<ClaimId>)>,
@@ -165,7 +165,7 @@ pub(crate) struct Watches {
 }
 
 impl Watches {
-    /// From now on `claim` depends on these lives; answers which have ended already.
+    /// From now on `claim` depends on these clients; answers which have ended already.
     pub(crate) fn set(&mut self, real: &Path, claim: ClaimId, on: &[Address]) -> Vec<i64> {
         let mut dead = Vec::new();
         if self.of.get(&claim).is_some_and(|known| known.iter().eq(on.iter().map(|of| &of.fifo))) {
@@ -175,13 +175,13 @@ impl Watches {
         for of in on {
             let watched = match self.open.entry(of.fifo) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(free) => match life(real, *of) {
-                    Life::Alive(fd) => free.insert((fd, HashSet::new())),
-                    Life::Dead => {
+                Entry::Vacant(free) => match liveness(real, *of) {
+                    Liveness::Alive(fd) => free.insert((fd, HashSet::new())),
+                    Liveness::Dead => {
                         dead.push(of.fifo);
                         continue;
                     }
-                    Life::Unknown => continue,
+                    Liveness::Unknown => continue,
                 },
             };
             watched.1.insert(claim);

@@ -10,9 +10,8 @@ use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, Result};
 use rusqlite::{Connection, OpenFlags};
 
+use crate::client::presence::Presence;
 use crate::error;
-use crate::file::group_bits;
-use crate::presence::Presence;
 
 /// `application_id` of our files.
 pub(crate) const APPLICATION: i64 = 0x4C65_6173;
@@ -57,6 +56,12 @@ pub(crate) fn beside(real: &Path, what: &str) -> PathBuf {
     let mut path = real.as_os_str().to_owned();
     path.push(what);
     path.into()
+}
+
+/// What the directory lets its group do, for the files that we make in it.
+pub(crate) fn group_bits(beside: &Path) -> u32 {
+    let folder = beside.parent().and_then(|folder| fs::metadata(folder).ok());
+    folder.map_or(0, |folder| folder.permissions().mode()) & 0o060
 }
 
 /// What a file says of itself.
@@ -144,7 +149,7 @@ fn make(new: &Path, real: &Path, token: i64) -> Result<()> {
         file.execute_batch(&format!(
             "PRAGMA synchronous = OFF; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}"
         ))?;
-        file.execute_batch(include_str!("schema.sql"))?;
+        file.execute_batch(include_str!("../schema.sql"))?;
         file.execute("INSERT INTO meta VALUES ('', '', 0, 0, ?1)", [token.max(0)])?;
         // Room for rows, which a full disk cannot refuse later.
         file.execute_batch("CREATE TABLE room (room); INSERT INTO room VALUES (zeroblob(262144)); DROP TABLE room")?;

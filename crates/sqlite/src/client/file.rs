@@ -1,10 +1,8 @@
 //! The file on its disk: whether it can be trusted there, how it is opened, and whether it is still the one that was.
 
-use std::cell::Cell;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Duration;
 
 use leasehold_core::seam::Moment;
@@ -14,10 +12,10 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavio
 use rustix::fs::{Access, FallocateFlags, Mode, OFlags, access, fallocate, open, statfs, statvfs};
 use rustix::io::Errno;
 
-use crate::client::now;
+use crate::client::generation::{self, Files, Header, beside};
+use crate::client::presence::Presence;
+use crate::client::time::{now, wait, wait_until};
 use crate::error;
-use crate::generation::{self, Files, Header, beside};
-use crate::presence::Presence;
 
 /// How many pages the log has when it is written back into the file, and how many bytes it has room for from the start, so
 /// that a full disk refuses no renewal.
@@ -141,7 +139,7 @@ impl File {
     }
 
     /// Has the file begun anew: what is in it is not what we wrote.
-    pub(crate) fn condemn(&self, deadline: Moment) -> Result<()> {
+    pub(crate) fn replace(&self, deadline: Moment) -> Result<()> {
         let token = "SELECT token FROM meta";
         let token = self.connection.query_row(token, [], |row| row.get(0)).unwrap_or(0);
         generation::begin(&self.real, self.files, token, &self.presence, deadline)
@@ -286,12 +284,6 @@ fn without_links(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// What the directory lets its group do, for the files that we make in it.
-pub(crate) fn group_bits(beside: &Path) -> u32 {
-    let folder = beside.parent().and_then(|folder| fs::metadata(folder).ok());
-    folder.map_or(0, |folder| folder.permissions().mode()) & 0o060
-}
-
 /// This boot of this machine, whose CLOCK_BOOTTIME all processes share: none of them may live in shifted time.
 fn boot() -> Result<String> {
     let unsupported = |what: &str| Error::new(ErrorKind::Unsupported, what);
@@ -316,25 +308,4 @@ fn stands_on_local_disk(folder: &Path) -> Result<()> {
     let Some((_, name)) = REMOTE.iter().find(|(number, _)| *number == kind) else { return Ok(()) };
     let what = format!("{} is on {name}: a lock file of several processes needs a local disk", folder.display());
     Err(Error::new(ErrorKind::Unsupported, what))
-}
-
-thread_local! {
-    /// Until when this thread's connection waits for others. SQLite calls a handler that takes no state.
-    static DEADLINE: Cell<Moment> = const { Cell::new(Moment::from_nanos(0)) };
-}
-
-/// Sets how long statements of this thread wait for other writers.
-pub(crate) fn wait_until(deadline: Moment) {
-    DEADLINE.set(deadline);
-}
-
-/// The busy handler: short naps of random length, since SQLite's own grow to a tenth of a second, and whoever sleeps that
-/// long starves. A crowd takes longer ones, or its naps would cost more than its work.
-fn wait(tries: i32) -> bool {
-    let goes_on = Moment::now() < DEADLINE.get();
-    if goes_on {
-        let crowd = (1 + tries.unsigned_abs() / 8).min(8);
-        thread::sleep(Duration::from_micros(fastrand::u64(50..200)) * crowd);
-    }
-    goes_on
 }

@@ -1,0 +1,50 @@
+//! Times as the rows have them, and how long requests wait for other writers.
+
+use std::cell::Cell;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use leasehold_core::seam::Moment;
+
+/// How long a request without a lease may wait for other writers, and any other at most.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
+thread_local! {
+    /// Until when this thread's connection waits for others. SQLite calls a handler that takes no state.
+    static DEADLINE: Cell<Moment> = const { Cell::new(Moment::from_nanos(0)) };
+}
+
+/// Now on CLOCK_BOOTTIME.
+pub(crate) fn now() -> i64 {
+    Moment::now().as_nanos() as i64
+}
+
+pub(crate) fn nanos(d: Duration) -> i64 {
+    i64::try_from(d.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// The wall clock since its epoch: for people, and for tokens.
+pub(crate) fn wall() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Until when a request of this lease may wait for other writers.
+pub(crate) fn limit(lease: Option<Duration>) -> Moment {
+    Moment::now() + lease.map_or(LONGEST_WAIT, |ttl| (ttl / 6).clamp(Duration::from_millis(50), LONGEST_WAIT))
+}
+
+/// Sets how long statements of this thread wait for other writers.
+pub(crate) fn wait_until(deadline: Moment) {
+    DEADLINE.set(deadline);
+}
+
+/// The busy handler: short sleeps of random length, since SQLite's own grow to a tenth of a second, and a client that sleeps
+/// that long starves. Many waiters sleep longer, or their attempts would cost more than their work.
+pub(crate) fn wait(tries: i32) -> bool {
+    let goes_on = Moment::now() < DEADLINE.get();
+    if goes_on {
+        let longer = (1 + tries.unsigned_abs() / 8).min(8);
+        thread::sleep(Duration::from_micros(fastrand::u64(50..200)) * longer);
+    }
+    goes_on
+}

@@ -1,0 +1,259 @@
+//! What runs on a client's thread: the loop that does what is asked and reads the FIFO, and one transaction after another.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::mpsc;
+
+use leasehold_core::seam::{ClaimId, Moment, Notifier, unescape};
+use leasehold_core::{Error, ErrorKind, Loss, Name, Result};
+use rusqlite::{Connection, ErrorCode, Row, Transaction, TransactionBehavior};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::claim::queue::{Message, Own, Queues, is_end_of_line};
+use crate::client::fifo::{self, Address, Fifo, Liveness, Watches};
+use crate::client::file::File;
+use crate::client::time::{limit, now, wait_until};
+use crate::entry::{Entry, entries};
+use crate::error;
+
+/// A request, and what it does with its own answer.
+pub(crate) type Job = Box<dyn FnOnce(&mut Client) + Send>;
+
+/// What lives on the thread.
+pub(crate) struct Client {
+    pub(crate) file: File,
+    pub(crate) notifier: Notifier,
+    /// Made with the first claim: a client that only reads leaves nothing.
+    fifo: Option<Fifo>,
+    /// A copy of the FIFO was given away, so no other may take its place.
+    shared: bool,
+    pub(crate) own: Own,
+    pub(crate) watches: Watches,
+    /// FIFOs whose clients have ended: the next transaction ends their sessions.
+    pub(crate) ended: Vec<i64>,
+    closed: bool,
+}
+
+impl Client {
+    pub(crate) fn open(path: &Path, notifier: Notifier) -> Result<Client> {
+        let file = File::open(path, None)?;
+        let (own, watches) = (Own::default(), Watches::default());
+        let mut client =
+            Client { file, notifier, fifo: None, shared: false, own, watches, ended: Vec::new(), closed: false };
+        client.remove_dead()?;
+        Ok(client)
+    }
+
+    pub(crate) fn run(mut self, jobs: &mpsc::Receiver<Job>, wake: &OwnedFd) {
+        while !self.closed {
+            let (asked, messages, ended) = self.listen(wake);
+            if asked {
+                let _ = rustix::io::read(wake, &mut [0; 8]);
+                jobs.try_iter().for_each(|job| job(&mut self));
+            }
+            if messages && let Some(text) = self.fifo.as_ref().map(Fifo::drain) {
+                text.lines().for_each(|message| self.handle(message));
+            }
+            for fifo in ended {
+                self.ended.push(fifo);
+                self.watches.end(fifo).into_iter().for_each(|claim| self.notifier.claim_again(claim));
+            }
+        }
+    }
+
+    /// Waits for a request, for a message, or for the end of another client.
+    fn listen(&self, wake: &OwnedFd) -> (bool, bool, Vec<i64>) {
+        let fifo = self.fifo.as_ref().map(|fifo| fifo.fd.as_fd());
+        let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
+        // Before we have a FIFO, what wakes us stands in for it.
+        fds.push(PollFd::from_borrowed_fd(fifo.unwrap_or(wake.as_fd()), PollFlags::IN));
+        let watched: Vec<i64> = self.watches.fds().map(|(fifo, _)| fifo).collect();
+        fds.extend(self.watches.fds().map(|(_, fd)| PollFd::from_borrowed_fd(fd, PollFlags::empty())));
+        if poll(&mut fds, None).is_err() {
+            return (false, false, Vec::new());
+        }
+        let is = |at: usize, what: PollFlags| fds[at].revents().intersects(what);
+        let ended = watched.iter().enumerate().filter(|(at, _)| is(at + 2, PollFlags::ERR)).map(|(_, fifo)| *fifo);
+        (is(0, PollFlags::IN), fifo.is_some() && is(1, PollFlags::IN), ended.collect())
+    }
+
+    /// Handles a message from our FIFO. What cannot be read is ignored.
+    fn handle(&mut self, message: &str) {
+        if let Some(seq) = message.strip_prefix("granted ").and_then(|seq| seq.parse::<i64>().ok()) {
+            let find = entries!("WHERE p.seq = ?1 AND s.fifo = ?2");
+            let found = self.file.connection.prepare_cached(find);
+            let found = found.and_then(|mut find| find.query_row([seq, self.own.address.fifo], Entry::read));
+            if let Ok(entry) = found
+                && let Some(grant) = entry.grant()
+                && self.file.is_current()
+            {
+                self.watches.forget(entry.claim);
+                self.notifier.granted(entry.claim, grant);
+            }
+        } else if let Some(claim) = message.strip_prefix("evicted ").and_then(ClaimId::parse) {
+            self.notifier.lost(claim, Loss::Evicted);
+        } else if let Some(claim) = message.strip_prefix("again ").and_then(ClaimId::parse) {
+            self.notifier.claim_again(claim);
+        } else if let Some(name) = message.strip_prefix("changed ").and_then(|name| unescape(name, is_end_of_line)) {
+            self.notifier.holder_changed(&Name::new(name));
+        }
+    }
+
+    /// Has a FIFO, and one that others can find.
+    pub(crate) fn ready(&mut self, deadline: Moment) -> Result<()> {
+        match &self.fifo {
+            Some(fifo) if self.shared || !fifo.has_vanished() => Ok(()),
+            _ => {
+                let fifo = Fifo::create(&self.file.real)?;
+                if self.fifo.is_some() {
+                    self.write(deadline, |queues| queues.move_to(fifo.address))?;
+                }
+                self.own.address = fifo.address;
+                self.fifo = Some(fifo);
+                Ok(())
+            }
+        }
+    }
+
+    /// Other descriptors of our FIFO and of the directory's lock: as long as they are open somewhere, no client sees this one
+    /// as dead, or forgets its leases in files that are gone.
+    pub(crate) fn life_line(&mut self) -> Result<[OwnedFd; 2]> {
+        self.ready(limit(None))?;
+        self.shared = true;
+        let fifo = self.fifo.as_ref().ok_or_else(closed)?;
+        let fifo = fifo.fd.try_clone();
+        let fifo = fifo.map_err(|e| Error::new(ErrorKind::Unavailable, "no more files").with_source(e))?;
+        Ok([fifo, self.file.presence.share()?])
+    }
+
+    /// Gives up all that we hold, and ends.
+    pub(crate) fn leave(&mut self) -> Result<()> {
+        self.closed = true;
+        let fifo = self.own.address.fifo;
+        while self.fifo.is_some() && !self.write(limit(None), |queues| queues.remove_client(fifo))? {}
+        // Before the caller knows that this is done, and perhaps ends the process: no row leads to its file any more.
+        self.fifo = None;
+        Ok(())
+    }
+
+    /// Removes what has ended: clients and their FIFOs, also those without a row, and holds that no client renews.
+    fn remove_dead(&mut self) -> Result<()> {
+        let deadline = limit(None);
+        let all = "SELECT fifo, dev, ino FROM session WHERE fifo > 0 UNION SELECT fifo, dev, ino FROM observer";
+        let client = |row: &Row<'_>| Address::read(row).map(|of| (of.fifo, of));
+        let clients: HashMap<i64, Address> = self.read(|db| db.prepare(all)?.query_map([], client)?.collect())?;
+        for found in fifo::beside(&self.file.real) {
+            let client = clients.get(&found.fifo).copied();
+            if let Liveness::Dead = fifo::liveness(&self.file.real, client.unwrap_or(found)) {
+                while client.is_some() && !self.write(deadline, |queues| queues.remove_client(found.fifo))? {}
+                fifo::remove(&self.file.real, found.fifo);
+            }
+        }
+        let any = "SELECT EXISTS (SELECT 1 FROM session WHERE id < 0 AND until <= ?1)";
+        let any = self.read(|db| db.query_row(any, [now()], |row| row.get(0)))?;
+        if any { self.write(deadline, |queues| queues.remove_ended()) } else { Ok(()) }
+    }
+
+    /// Reads without waiting for writers.
+    pub(crate) fn read<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+        work(&self.file.connection).map_err(|e| error::of(&e, &self.file.path))
+    }
+
+    /// One transaction, and the messages that it leads to.
+    pub(crate) fn write<T>(
+        &mut self,
+        deadline: Moment,
+        mut work: impl FnMut(&mut Queues<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T> {
+        let (value, mut messages) = self.commit(deadline, &mut work)?;
+        while !messages.is_empty() {
+            let mut passed = Vec::new();
+            for Message { to, name, text } in messages {
+                if to == self.own.address {
+                    self.handle(&text);
+                } else if let Liveness::Dead = fifo::send(&self.file.real, to, &text) {
+                    self.ended.push(to.fifo);
+                    passed.push(name);
+                }
+            }
+            let admit =
+                |queues: &mut Queues<'_>| passed.iter().try_for_each(|name| queues.admit_waiters(name).map(drop));
+            // If it fails, the waiters see the same death, or the end of its lease.
+            messages = match passed.is_empty() {
+                true => Vec::new(),
+                false => self.commit(deadline, admit).map(|((), messages)| messages).unwrap_or_default(),
+            };
+        }
+        Ok(value)
+    }
+
+    fn commit<T>(
+        &mut self,
+        deadline: Moment,
+        mut work: impl FnMut(&mut Queues<'_>) -> rusqlite::Result<T>,
+    ) -> Result<(T, Vec<Message>)> {
+        wait_until(deadline);
+        for _ in 0..3 {
+            match self.attempt(&mut work) {
+                Ok(Attempt::Done(value, messages)) => return Ok((value, messages)),
+                Ok(Attempt::Full(e)) if !self.file.may_grow() => return Err(e),
+                Ok(Attempt::Full(_)) => {}
+                Ok(Attempt::WentBack) => self.file.replace(deadline)?,
+                // Nothing that is true of replaced files matters, nor what has become of a commit in them.
+                Err(e) if self.file.is_current() => return Err(e),
+                Ok(Attempt::Replaced) | Err(_) => self.reopen()?,
+            }
+            wait_until(deadline);
+        }
+        Err(Error::new(ErrorKind::Unavailable, "the file is replaced again and again"))
+    }
+
+    /// What we had in a file that is gone, or that another boot took over, is lost. There is a new one.
+    pub(crate) fn reopen(&mut self) -> Result<()> {
+        self.file = File::open(&self.file.path, Some(&self.file.presence))?;
+        (self.own.written, self.watches) = Default::default();
+        self.notifier.notify_all();
+        Ok(())
+    }
+
+    fn attempt<T>(&mut self, work: &mut impl FnMut(&mut Queues<'_>) -> rusqlite::Result<T>) -> Result<Attempt<T>> {
+        let of = |e| error::of(&e, &self.file.path);
+        let tx = Transaction::new_unchecked(&self.file.connection, TransactionBehavior::Immediate).map_err(of)?;
+        // Before the check of the files: a client that replaces them later begins to wait for our leases after they began.
+        let now = now();
+        if !self.file.is_current() {
+            return Ok(Attempt::Replaced);
+        }
+        let Some(quiet) = self.file.quiet().map_err(of)? else { return Ok(Attempt::Replaced) };
+        let mut queues = Queues::new(&tx, &mut self.own, now, quiet);
+        self.ended.iter().try_for_each(|fifo| queues.end_sessions(*fifo)).map_err(of)?;
+        let value = match work(&mut queues) {
+            Err(e) if e.sqlite_error_code() == Some(ErrorCode::DiskFull) => return Ok(Attempt::Full(of(e))),
+            done => done.map_err(of)?,
+        };
+        if queues.went_back {
+            return Ok(Attempt::WentBack);
+        }
+        let (messages, written) = queues.done().map_err(of)?;
+        tx.commit().map_err(|e| error::of_commit(&e, &self.file.path))?;
+        self.own.written.extend(written);
+        self.ended.clear();
+        Ok(Attempt::Done(value, messages))
+    }
+}
+
+/// What came of a transaction.
+enum Attempt<T> {
+    Done(T, Vec<Message>),
+    /// The file is not the one any more that was opened.
+    Replaced,
+    /// It is, and what we have written is not in it any more.
+    WentBack,
+    /// It would have to grow.
+    Full(Error),
+}
+
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the store was closed")
+}
