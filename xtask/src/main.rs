@@ -8,7 +8,6 @@ mod bans;
 mod binaries;
 mod jobs;
 mod lint;
-mod manifest;
 mod matrix;
 mod run;
 mod setup;

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{Outcome, run};
 
-/// A file that must be there and the Debian package that brings it. A name without a folder is looked for in `PATH`.
+/// A file that must be there and the Debian package that brings it. A name without a folder is a program in `PATH`.
 const NEEDED: [(&str, &str); 13] = [
     ("redis-server", "redis-server"),
     ("redis-sentinel", "redis-sentinel"),
@@ -57,7 +57,7 @@ pub(crate) fn setup() -> Outcome {
 
 /// The protocol compiler that building etcd's client takes: `PROTOC`, or the one in `PATH`.
 pub(crate) fn protoc() -> Option<PathBuf> {
-    env::var_os("PROTOC").map(PathBuf::from).filter(|path| path.is_file()).or_else(|| find("protoc"))
+    env::var_os("PROTOC").map(PathBuf::from).filter(|path| path.is_file()).or_else(|| which::which("protoc").ok())
 }
 
 fn missing() -> Vec<&'static str> {
@@ -65,7 +65,7 @@ fn missing() -> Vec<&'static str> {
         "protoc" => protoc().is_none(),
         WELL_KNOWN_TYPES => !protoc().is_some_and(|protoc| has_well_known_types(&protoc)),
         REDIS_PY | KAZOO if env::var_os("LEASEHOLD_PYTHON").is_some() => false,
-        file => find(file).is_none(),
+        file => !Path::new(file).is_file() && which::which(file).is_err(),
     });
     missing.map(|(_, package)| package).collect()
 }
@@ -75,12 +75,6 @@ fn has_well_known_types(protoc: &Path) -> bool {
     let real = protoc.canonicalize().unwrap_or_else(|_| protoc.into());
     let beside = |protoc: &Path| Some(protoc.parent()?.parent()?.join(WELL_KNOWN_TYPES).is_file());
     [protoc, &real].into_iter().any(|protoc| beside(protoc).unwrap_or(false))
-}
-
-fn find(file: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let folders = env::split_paths(&path).chain(["/usr/bin", "/usr/sbin"].map(PathBuf::from));
-    folders.map(|folder| folder.join(file)).find(|path| path.is_file())
 }
 
 fn is_root() -> Result<bool, String> {

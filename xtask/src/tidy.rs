@@ -2,12 +2,14 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
 };
+
+use serde_json::Value;
 
 use crate::{
     Outcome,
-    manifest::Manifest,
+    run::{cargo, output},
     suites::{EXAMPLES, EXAMPLES_WITH_SERVER},
 };
 use circles::circles;
@@ -44,10 +46,9 @@ pub(crate) fn tidy() -> Outcome {
         for path in machine_paths(&text) {
             complain(format!("a path of a machine: {path}"));
         }
-        if path.ends_with("Cargo.toml") {
-            targets(path, &Manifest::parse(&text), &files).into_iter().for_each(&mut complain);
-        }
     }
+    let packages = output(cargo(&["metadata", "--no-deps", "--format-version", "1"]))?;
+    complaints.extend(forgotten_tests(&packages, &files)?);
     complaints.extend(stores(&files)?);
     complaints.extend(circles(&files)?);
     complaints.extend(examples(&files));
@@ -92,22 +93,20 @@ fn machine_paths(text: &str) -> Vec<&str> {
     found.into_iter().map(str::trim_end).collect()
 }
 
-/// Every file of `tests` is a target: then cargo builds it, and `test` runs it.
-fn targets(manifest_path: &Path, manifest: &Manifest, files: &[PathBuf]) -> Vec<String> {
-    let mut complaints = Vec::new();
-    let folder = manifest_path.with_file_name("tests");
-    for file in
-        files.iter().filter(|file| file.parent() == Some(&folder) && file.extension().is_some_and(|e| e == "rs"))
-    {
-        let name = file.file_stem().unwrap_or_default().to_string_lossy();
-        if manifest.finds_tests_itself {
-            complaints.push("has tests and not `autotests = false`".into());
-        }
-        if !manifest.tests.iter().any(|test| *test == name) {
-            complaints.push(format!("has no [[test]] for {}", file.display()));
-        }
-    }
-    complaints
+/// Every file of a package's `tests` is a target, by what cargo says: then cargo builds it, and `test` runs it.
+fn forgotten_tests(packages: &str, files: &[PathBuf]) -> Result<Vec<String>, String> {
+    let packages: Value = serde_json::from_str(packages).map_err(|error| format!("cargo metadata: {error}"))?;
+    let targets =
+        packages["packages"].as_array().into_iter().flatten().flat_map(|package| package["targets"].as_array());
+    let built: Vec<&Path> = targets.flatten().filter_map(|it| it["src_path"].as_str()).map(Path::new).collect();
+    let is_test = |file: &&PathBuf| {
+        let folder = file.parent().filter(|folder| folder.ends_with("tests"));
+        file.extension().is_some_and(|e| e == "rs")
+            && folder.is_some_and(|it| files.contains(&it.with_file_name("Cargo.toml")))
+    };
+    let is_built = |file: &&PathBuf| path::absolute(file).is_ok_and(|file| built.contains(&&*file));
+    let forgotten = files.iter().filter(is_test).filter(|file| !is_built(file));
+    Ok(forgotten.map(|file| format!("{}: no [[test]] names it", file.display())).collect())
 }
 
 /// Every example is run, or known to need a server.
@@ -140,6 +139,8 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -153,6 +154,18 @@ mod tests {
     fn a_table_has_no_long_lines() {
         let (short, long) = (format!("| {} |", "x".repeat(290)), format!("| {} |", "x".repeat(300)));
         assert_eq!(wide_tables(&format!("{}\n{short}\n{long}\n", "text ".repeat(80))).len(), 1);
+    }
+
+    #[test]
+    fn a_test_without_a_target_is_found() {
+        let known = path::absolute("crates/b/tests/known.rs").unwrap();
+        let packages = json!({ "packages": [{ "targets": [{ "src_path": known }] }] }).to_string();
+        let files = ["Cargo.toml", "src/tests/c.rs", "tests/known.rs", "tests/lost.rs", "tests/support/mod.rs"];
+        let files = files.map(|file| PathBuf::from("./crates/b").join(file));
+        assert_eq!(
+            forgotten_tests(&packages, &files),
+            Ok(vec!["./crates/b/tests/lost.rs: no [[test]] names it".into()])
+        );
     }
 
     #[test]

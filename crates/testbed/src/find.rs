@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use which::{which, which_in};
+
 use crate::error::{Error, Result};
 
 /// A program or library of a server.
@@ -45,25 +47,23 @@ impl Program {
         if let Some(named) = env::var_os(variable).map(PathBuf::from).filter(|path| path.is_file()) {
             return Ok(named);
         }
-        self.folders()
-            .into_iter()
-            .map(|folder| folder.join(program))
-            .find(|path| path.is_file())
-            .ok_or(Error::Missing { program, package, variable })
+        let found = match self {
+            Self::ZooKeeperJar => {
+                let folders = ["/usr/share/java", "/usr/share/zookeeper"].map(Path::new);
+                folders.map(|folder| folder.join(program)).into_iter().find(|path| path.is_file())
+            }
+            Self::Java => {
+                in_path(program).or_else(|| which(Path::new(&env::var_os("JAVA_HOME")?).join("bin/java")).ok())
+            }
+            _ => in_path(program),
+        };
+        found.ok_or(Error::Missing { program, package, variable })
     }
+}
 
-    fn folders(self) -> Vec<PathBuf> {
-        if self == Self::ZooKeeperJar {
-            return vec!["/usr/share/java".into(), "/usr/share/zookeeper".into()];
-        }
-        let path = env::var_os("PATH").unwrap_or_default();
-        let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();
-        folders.extend(["/usr/bin", "/usr/sbin", "/usr/local/bin"].map(PathBuf::from));
-        if self == Self::Java {
-            folders.extend(env::var_os("JAVA_HOME").map(|home| Path::new(&home).join("bin")));
-        }
-        folders
-    }
+/// In `PATH`, or where Debian puts servers if `PATH` lacks that.
+fn in_path(program: &str) -> Option<PathBuf> {
+    which(program).or_else(|_| which_in(program, Some("/usr/bin:/usr/sbin:/usr/local/bin"), "/")).ok()
 }
 
 #[cfg(test)]
