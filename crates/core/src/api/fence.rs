@@ -1,6 +1,5 @@
 //! Where the token is spent, in memory: a value that refuses a stale writer.
 
-use std::fmt;
 use std::sync::Mutex;
 
 use crate::api::lease::Fenced;
@@ -73,7 +72,8 @@ impl<T> FenceGate<T> {
 }
 
 /// A write was refused: a later holder has written already.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("token {token} is stale: {seen} has written already")]
 #[non_exhaustive]
 pub struct Stale {
     /// The writer's token.
@@ -81,14 +81,6 @@ pub struct Stale {
     /// The greatest that the gate has seen.
     pub seen: FencingToken,
 }
-
-impl fmt::Display for Stale {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "token {} is stale: {} has written already", self.token, self.seen)
-    }
-}
-
-impl std::error::Error for Stale {}
 
 impl From<Stale> for Error {
     fn from(stale: Stale) -> Error {
