@@ -14,7 +14,7 @@ use leasehold_core::{Fenced, Result};
 use leasehold_redis::Redis as RedisStore;
 use leasehold_redis::client::Client;
 use leasehold_redis::client::aio::MultiplexedConnection;
-use leasehold_testbed::{Proxy, Redis, RedisOptions, Store};
+use leasehold_testbed::{Proxy, Redis, RedisOptions, StoreKind};
 
 /// A server of ours, or somebody else's.
 enum World {
@@ -170,7 +170,7 @@ impl ForeignHold for Foreign {
 
 fn main() -> ExitCode {
     leasehold_conformance::main(|| async {
-        match Store::Redis.external_url() {
+        match StoreKind::Redis.external_url() {
             Some(url) => Arc::new(World::External(url)) as Arc<dyn Harness>,
             None => World::private_one().await,
         }

@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
+
 use crate::{
     error::{Error, Result},
     find::Program,
@@ -192,7 +194,7 @@ impl Member {
         ];
         let mut args: Vec<String> = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
         args.extend(options.extra.iter().cloned());
-        let probe = Probe::Etcd { name: self.name.clone() };
+        let probe = Box::new(HasLeader { name: self.name.clone() });
         let (program, port) = (Program::Etcd.find()?, self.client);
         let launch = Launch { name: "etcd", program, args, port, folder, data, seed: Vec::new(), probe };
         Ok(Etcd { server: Server::launch(launch)? })
@@ -200,13 +202,21 @@ impl Member {
 }
 
 /// Ready: it has a leader, and it is the member that was started.
-pub(crate) async fn probe(addr: &str, name: &str) -> Result<()> {
-    let health = http::get(addr, "/health").await?;
-    if !health.contains(r#""health":"true""#) {
-        return Err(Error::answer("GET /health", health));
+#[derive(Debug)]
+struct HasLeader {
+    name: String,
+}
+
+#[async_trait]
+impl Probe for HasLeader {
+    async fn ask(&self, addr: &str, _pid: u32) -> Result<()> {
+        let health = http::get(addr, "/health").await?;
+        if !health.contains(r#""health":"true""#) {
+            return Err(Error::answer("GET /health", health));
+        }
+        let members = http::post(addr, "/v3/cluster/member/list", "{}").await?;
+        if members.contains(&self.name) { Ok(()) } else { Err(Error::answer("etcd member list", members)) }
     }
-    let members = http::post(addr, "/v3/cluster/member/list", "{}").await?;
-    if members.contains(name) { Ok(()) } else { Err(Error::answer("etcd member list", members)) }
 }
 
 /// A number of the gateway's JSON, which writes 64-bit ones as strings.

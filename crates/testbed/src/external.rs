@@ -1,10 +1,10 @@
-//! Servers that somebody brings along in place of private ones.
+//! Servers of the developer, used in place of private ones.
 
 use std::env;
 
 /// A kind of server the testbed knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Store {
+pub enum StoreKind {
     /// Redis.
     Redis,
     /// etcd.
@@ -13,7 +13,7 @@ pub enum Store {
     ZooKeeper,
 }
 
-impl Store {
+impl StoreKind {
     /// The environment variable that names an external server of this kind.
     #[must_use]
     pub fn variable(self) -> &'static str {
@@ -24,7 +24,7 @@ impl Store {
         }
     }
 
-    /// The address of the external server to test against, when [`Store::variable`] names one.
+    /// The address of the external server to test against, when [`StoreKind::variable`] names one.
     ///
     /// Such a server can be used but not controlled: a test that kills, pauses or empties it is not available there.
     #[must_use]

@@ -4,7 +4,8 @@
 //!   folder. What can be done to every one of them (kill, pause, restart with or without data) is at [`Server`].
 //! - [`EtcdCluster`] and [`ZooKeeperEnsemble`] are several that belong together.
 //! - [`Proxy`] stands between a client and a server and cuts, holds, delays or loses what passes.
-//! - [`Store::external_url`] names the server somebody wants to use in place of a private one.
+//! - [`seam`] has what the tests of every store need to talk to the seam.
+//! - [`StoreKind::external_url`] names a server of the developer to use in place of a private one.
 //!
 //! No store's client crate is used here, and no store protocol is spoken beyond readiness, counters and footprints: what
 //! a test learns about a server must not come through the code under test.
@@ -21,6 +22,7 @@ mod ports;
 mod process;
 mod proxy;
 mod resp;
+pub mod seam;
 mod server;
 
 mod etcd;
@@ -36,7 +38,7 @@ mod redis_echo;
 pub use error::{Error, Result};
 pub use etcd::{Etcd, EtcdOptions};
 pub use etcd_cluster::EtcdCluster;
-pub use external::Store;
+pub use external::StoreKind;
 pub use find::Program;
 pub use proxy::{Counters, Proxy, Trap};
 pub use redis::{Redis, RedisOptions};

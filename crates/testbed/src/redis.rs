@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, ops::Deref};
 
+use async_trait::async_trait;
+
 use crate::{
     error::{Error, Result},
     find::Program,
@@ -140,7 +142,7 @@ impl Redis {
             args.extend(["--requirepass".into(), password.clone()]);
         }
         args.extend(options.extra.iter().cloned());
-        let probe = Probe::Redis { password: options.password.clone() };
+        let probe = Box::new(Answers { password: options.password.clone() });
         let program = Program::RedisServer.find()?;
         let launch = Launch { name: "redis-server", program, args, port, folder, data, seed: Vec::new(), probe };
         Ok(Self { server: Server::launch(launch)?, password: options.password.clone() })
@@ -156,12 +158,20 @@ impl Deref for Redis {
 }
 
 /// Ready: it answers, it is the process that was started, and it has loaded its data.
-pub(crate) async fn probe(addr: &str, password: Option<&str>, pid: u32) -> Result<()> {
-    let mut connection = Connection::open(addr, password).await?;
-    connection.command(&["PING"]).await?;
-    let info = connection.command(&["INFO", "server"]).await?.text().unwrap_or_default();
-    match info.lines().find_map(|line| line.strip_prefix("process_id:")) {
-        Some(id) if id.trim() == pid.to_string() => Ok(()),
-        other => Err(Error::answer("redis INFO server", format!("process {other:?}, not {pid}"))),
+#[derive(Debug)]
+struct Answers {
+    password: Option<String>,
+}
+
+#[async_trait]
+impl Probe for Answers {
+    async fn ask(&self, addr: &str, pid: u32) -> Result<()> {
+        let mut connection = Connection::open(addr, self.password.as_deref()).await?;
+        connection.command(&["PING"]).await?;
+        let info = connection.command(&["INFO", "server"]).await?.text().unwrap_or_default();
+        match info.lines().find_map(|line| line.strip_prefix("process_id:")) {
+            Some(id) if id.trim() == pid.to_string() => Ok(()),
+            other => Err(Error::answer("redis INFO server", format!("process {other:?}, not {pid}"))),
+        }
     }
 }

@@ -8,14 +8,13 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::{
     error::{Error, Result},
-    etcd, process,
-    process::Process,
-    redis, zookeeper,
+    process::{self, Process},
 };
 
 /// How long a server may take to get ready. A JVM on a busy machine takes seconds.
@@ -29,21 +28,9 @@ const LOG_LINES: usize = 30;
 pub(crate) const ATTEMPTS: usize = 5;
 
 /// How a server is asked whether it is ready, and whether it is the one that was started.
-#[derive(Debug)]
-pub(crate) enum Probe {
-    Redis { password: Option<String> },
-    Etcd { name: String },
-    ZooKeeper { data: PathBuf },
-}
-
-impl Probe {
-    async fn ask(&self, addr: &str, pid: u32) -> Result<()> {
-        match self {
-            Self::Redis { password } => redis::probe(addr, password.as_deref(), pid).await,
-            Self::Etcd { name } => etcd::probe(addr, name).await,
-            Self::ZooKeeper { data } => zookeeper::probe(addr, data).await,
-        }
-    }
+#[async_trait]
+pub(crate) trait Probe: std::fmt::Debug + Send + Sync {
+    async fn ask(&self, addr: &str, pid: u32) -> Result<()>;
 }
 
 /// How to start a server.
@@ -59,7 +46,7 @@ pub(crate) struct Launch {
     pub(crate) data: PathBuf,
     /// Files that belong into `data` from the start.
     pub(crate) seed: Vec<(&'static str, String)>,
-    pub(crate) probe: Probe,
+    pub(crate) probe: Box<dyn Probe>,
 }
 
 /// One private server process. It is killed, and its data removed, when this is dropped.

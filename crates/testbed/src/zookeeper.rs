@@ -1,7 +1,8 @@
 //! Private ZooKeeper servers.
 
-use std::{collections::BTreeMap, ops::Deref, path::Path, time::Duration};
+use std::{collections::BTreeMap, ops::Deref, path::PathBuf, time::Duration};
 
+use async_trait::async_trait;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -164,7 +165,7 @@ impl ZooKeeper {
             "org.apache.zookeeper.server.quorum.QuorumPeerMain".into(),
             config.display().to_string(),
         ];
-        let probe = Probe::ZooKeeper { data: data.clone() };
+        let probe = Box::new(Serves { data: data.clone() });
         let launch =
             Launch { name: "zookeeper", program: Program::Java.find()?, args, port, folder, data, seed, probe };
         Ok(Self { server: Server::launch(launch)? })
@@ -180,11 +181,20 @@ impl Deref for ZooKeeper {
 }
 
 /// Ready: it serves, and its data are where ours are.
-pub(crate) async fn probe(addr: &str, data: &Path) -> Result<()> {
-    mode(addr).await?;
-    let conf = four_letter_word(addr, "conf").await?;
-    let ours = conf.lines().any(|line| line.starts_with("dataDir=") && line.contains(&*data.to_string_lossy()));
-    if ours { Ok(()) } else { Err(Error::answer("conf", conf)) }
+#[derive(Debug)]
+struct Serves {
+    data: PathBuf,
+}
+
+#[async_trait]
+impl Probe for Serves {
+    async fn ask(&self, addr: &str, _pid: u32) -> Result<()> {
+        mode(addr).await?;
+        let conf = four_letter_word(addr, "conf").await?;
+        let ours =
+            conf.lines().any(|line| line.starts_with("dataDir=") && line.contains(&*self.data.to_string_lossy()));
+        if ours { Ok(()) } else { Err(Error::answer("conf", conf)) }
+    }
 }
 
 async fn mode(addr: &str) -> Result<String> {

@@ -1,22 +1,17 @@
 //! What the tests of this store share: a server of their own, short words for the seam, and counts of requests.
-#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::time::Duration;
 
 use etcd_client::{Client, GetOptions};
-use leasehold_core::Result;
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, WaitPolicy, Waiting};
+pub(crate) use leasehold_conformance::context::{granted, waiting};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, WaitPolicy};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
+pub(crate) use leasehold_testbed::seam::within;
 
 pub(crate) const TTL: Duration = Duration::from_secs(20);
-
-/// Ends a test that hangs.
-pub(crate) async fn within<T>(seconds: u64, work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(seconds), work).await.expect("the test hangs")
-}
 
 pub(crate) async fn server() -> testbed::Etcd {
     testbed::Etcd::start().await.unwrap()
@@ -32,20 +27,6 @@ pub(crate) fn claim(name: &str, policy: WaitPolicy, ttl: Duration) -> Claim {
 
 pub(crate) fn fair(name: &str) -> Claim {
     claim(name, WaitPolicy::Fair, TTL)
-}
-
-pub(crate) fn granted(answer: Result<Claimed>) -> Grant {
-    match answer {
-        Ok(Claimed::Granted(grant)) => grant,
-        other => panic!("expected a grant, got {other:?}"),
-    }
-}
-
-pub(crate) fn waiting(answer: Result<Claimed>) -> Waiting {
-    match answer {
-        Ok(Claimed::Waiting(waiting)) => waiting,
-        other => panic!("expected a place in line, got {other:?}"),
-    }
 }
 
 /// Claims again until it is granted: what core does at the notification.

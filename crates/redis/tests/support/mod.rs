@@ -3,25 +3,13 @@
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test uses a part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{
-    Backend, Claim, Claimed, Grant, LeaseRef, Mode, Moment, Place, Renewal, WaitPolicy, Waiting,
-};
-use leasehold_core::{Contention, FencingToken};
+use leasehold_core::seam::{Claim, Grant, Mode, Moment, WaitPolicy};
 use leasehold_redis::Redis;
 pub use leasehold_testbed::Redis as Server;
 use leasehold_testbed::Reply;
-
-/// Long enough that nothing expires by accident.
-pub const TTL: Duration = Duration::from_secs(10);
-
-/// No test runs longer.
-pub async fn bounded(test: impl Future<Output = ()>) {
-    tokio::time::timeout(Duration::from_secs(40), Box::pin(test)).await.expect("the test hangs");
-}
+pub use leasehold_testbed::seam::*;
 
 pub async fn server() -> Server {
     Server::start().await.unwrap()
@@ -62,35 +50,6 @@ pub fn as_try(claim: &Claim) -> Claim {
     let mut claim = claim.clone();
     claim.policy = WaitPolicy::Try;
     claim
-}
-
-pub fn lease(claim: &Claim, token: Option<FencingToken>) -> LeaseRef {
-    LeaseRef::new(Arc::new(claim.clone()), Place::new("unused"), token)
-}
-
-pub async fn granted(store: &Redis, claim: &Claim) -> Grant {
-    match store.claim(claim).await.unwrap() {
-        Claimed::Granted(grant) => grant,
-        other => panic!("not granted: {other:?}"),
-    }
-}
-
-pub async fn waiting(store: &Redis, claim: &Claim) -> Waiting {
-    match store.claim(claim).await.unwrap() {
-        Claimed::Waiting(waiting) => waiting,
-        other => panic!("not waiting: {other:?}"),
-    }
-}
-
-pub async fn busy(store: &Redis, claim: &Claim) -> Contention {
-    match store.claim(claim).await.unwrap() {
-        Claimed::Busy(who) => who,
-        other => panic!("not busy: {other:?}"),
-    }
-}
-
-pub async fn renewed(store: &Redis, claim: &Claim, token: Option<FencingToken>) -> Renewal {
-    store.renew(&[lease(claim, token)]).await.unwrap().remove(0)
 }
 
 /// The instant from which a validity counts; only its `Debug` shows it.
@@ -148,8 +107,4 @@ pub async fn held_by(server: &Server, name: &str) -> String {
 pub async fn traces(server: &Server) -> Vec<String> {
     let all = server.keys("*").await.unwrap();
     all.into_iter().filter(|key| !key.ends_with("}:f")).collect()
-}
-
-pub async fn sleep(ms: u64) {
-    tokio::time::sleep(Duration::from_millis(ms)).await;
 }

@@ -1,24 +1,15 @@
 //! What the tests of this store share: private nodes, clients through proxies, and short words for claims.
 
-#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test uses a part")]
+#![allow(dead_code, missing_docs, unreachable_pub, unused_imports, reason = "each test uses a part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, LeaseRef, Mode, Place, Renewal, WaitPolicy};
-use leasehold_core::{Error, ErrorKind, FencingToken, Result};
+use leasehold_core::ErrorKind;
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, WaitPolicy};
 use leasehold_redlock::Redlock;
+pub use leasehold_testbed::seam::{TTL, bounded, kind, lease, renewed, sleep};
 use leasehold_testbed::{Proxy, Redis, RedisOptions};
-
-/// Long enough that nothing expires by accident.
-pub const TTL: Duration = Duration::from_secs(10);
-
-/// No test runs longer.
-pub async fn bounded(test: impl Future<Output = ()>) {
-    tokio::time::timeout(Duration::from_secs(100), Box::pin(test)).await.expect("the test hangs");
-}
 
 /// Nodes that reach the disk before they answer, as a Redlock wants them.
 pub async fn nodes(n: usize) -> Vec<Redis> {
@@ -54,10 +45,6 @@ pub fn attempt(name: &str) -> Claim {
     claim(name, Mode::Exclusive, WaitPolicy::Try, TTL)
 }
 
-pub fn lease(claim: &Claim, token: FencingToken) -> LeaseRef {
-    LeaseRef::new(Arc::new(claim.clone()), Place::new("unused"), Some(token))
-}
-
 /// Claims until the store says what became of it, which is a grant.
 pub async fn granted(store: &Redlock, claim: &Claim) -> Grant {
     loop {
@@ -80,14 +67,6 @@ pub async fn soon(store: &Redlock, claim: &Claim) -> Grant {
         }
         sleep(10).await;
     }
-}
-
-pub async fn renewed(store: &Redlock, claim: &Claim, token: FencingToken) -> Renewal {
-    store.renew(&[lease(claim, token)]).await.unwrap().remove(0)
-}
-
-pub fn kind<T: std::fmt::Debug>(answer: Result<T>) -> ErrorKind {
-    answer.map_err(|e: Error| e.kind()).unwrap_err()
 }
 
 /// The lock's value on a node; `None` if it is free there.
@@ -124,8 +103,4 @@ pub async fn until_clean(nodes: &[&Redis]) {
             sleep(10).await;
         }
     }
-}
-
-pub async fn sleep(ms: u64) {
-    tokio::time::sleep(Duration::from_millis(ms)).await;
 }

@@ -1,27 +1,20 @@
 //! What the tests of this store share: a private server, clients of it, and a limit on every test.
-#![allow(dead_code, unreachable_pub, missing_docs)] // each test binary uses its own part
+#![allow(dead_code, unreachable_pub, unused_imports, missing_docs)] // each test binary uses its own part
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests are tests
 
 use std::future::Future;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Place, WaitPolicy, Waiting};
-use leasehold_core::{Contention, Guard, Store};
+use leasehold_core::seam::{Backend, Claim, Mode, Place, WaitPolicy};
+use leasehold_core::{Guard, Store};
 use leasehold_testbed::ZooKeeper as Server;
+pub use leasehold_testbed::seam::{bounded as limited, busy, granted, until, waiting};
 use leasehold_zookeeper::ZooKeeper;
-
-/// Longer than any test may run.
-const LIMIT: Duration = Duration::from_secs(90);
 
 /// So long a session that hardly a heartbeat falls into a test.
 pub const LONG: Duration = Duration::from_secs(60);
 
 pub const SHORT: Duration = Duration::from_secs(3);
-
-/// Runs a test with a limit.
-pub async fn limited<T>(test: impl Future<Output = T>) -> T {
-    tokio::time::timeout(LIMIT, test).await.expect("the test hangs")
-}
 
 pub async fn server() -> Server {
     Server::start().await.unwrap()
@@ -51,36 +44,8 @@ pub fn trying(name: &str, ttl: Duration) -> Claim {
     Claim::new(name, Mode::Exclusive, WaitPolicy::Try, ttl, "trier")
 }
 
-pub async fn granted(client: &ZooKeeper, claim: &Claim) -> Grant {
-    match client.claim(claim).await.unwrap() {
-        Claimed::Granted(grant) => grant,
-        other => panic!("expected a grant: {other:?}"),
-    }
-}
-
-pub async fn waiting(client: &ZooKeeper, claim: &Claim) -> Waiting {
-    match client.claim(claim).await.unwrap() {
-        Claimed::Waiting(waiting) => waiting,
-        other => panic!("expected to wait: {other:?}"),
-    }
-}
-
-pub async fn busy(client: &ZooKeeper, claim: &Claim) -> Contention {
-    match client.claim(claim).await.unwrap() {
-        Claimed::Busy(who) => who,
-        other => panic!("expected it to be busy: {other:?}"),
-    }
-}
-
 pub async fn release(client: &ZooKeeper, claim: &Claim, place: &Place) {
     client.release(claim, Some(place)).await.unwrap();
-}
-
-/// Retries until the condition holds.
-pub async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
-    while !condition().await {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }
 
 /// How many requests so many idle sessions send by themselves meanwhile, at most: a ping after 0.75 s of silence, and the

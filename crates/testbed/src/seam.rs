@@ -1,0 +1,67 @@
+//! What the tests of every store need: a limit on each test, and what a store answers at the seam to one claim.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests are tests")]
+#![allow(missing_docs, reason = "each does what its name says, and fails the test if it cannot")]
+
+use std::{fmt::Debug, future::Future, sync::Arc, time::Duration};
+
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, LeaseRef, Place, Renewal, Waiting};
+use leasehold_core::{Contention, ErrorKind, FencingToken};
+
+/// Long enough that nothing expires by accident.
+pub const TTL: Duration = Duration::from_secs(10);
+
+/// No test runs longer.
+pub async fn bounded<T>(test: impl Future<Output = T>) -> T {
+    within(100, test).await
+}
+
+pub async fn within<T>(seconds: u64, test: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(seconds), Box::pin(test)).await.expect("the test hangs")
+}
+
+/// Asks again until it is so.
+pub async fn until<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) {
+    while !is_so().await {
+        sleep(10).await;
+    }
+}
+
+pub async fn sleep(ms: u64) {
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+}
+
+pub async fn granted(store: &dyn Backend, claim: &Claim) -> Grant {
+    match store.claim(claim).await.unwrap() {
+        Claimed::Granted(grant) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+pub async fn waiting(store: &dyn Backend, claim: &Claim) -> Waiting {
+    match store.claim(claim).await.unwrap() {
+        Claimed::Waiting(waiting) => waiting,
+        other => panic!("not waiting: {other:?}"),
+    }
+}
+
+pub async fn busy(store: &dyn Backend, claim: &Claim) -> Contention {
+    match store.claim(claim).await.unwrap() {
+        Claimed::Busy(who) => who,
+        other => panic!("not busy: {other:?}"),
+    }
+}
+
+/// What a store renews that finds the claim by its name and its id.
+pub fn lease(claim: &Claim, token: impl Into<Option<FencingToken>>) -> LeaseRef {
+    LeaseRef::new(Arc::new(claim.clone()), Place::new("unused"), token.into())
+}
+
+pub async fn renewed(store: &dyn Backend, claim: &Claim, token: impl Into<Option<FencingToken>>) -> Renewal {
+    store.renew(&[lease(claim, token)]).await.unwrap().remove(0)
+}
+
+/// The kind of the error that the answer must be.
+pub fn kind<T: Debug>(answer: leasehold_core::Result<T>) -> ErrorKind {
+    answer.map_err(|e| e.kind()).unwrap_err()
+}
