@@ -1,8 +1,8 @@
 //! How a latency is distributed: a few quantiles, and a histogram on a logarithmic axis for the plots.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
 /// So many bins for each factor of ten.
@@ -39,29 +39,32 @@ pub struct Bin {
 }
 
 impl Latency {
-    /// The distribution of these; `None` if there are none.
+    /// The distribution of these, to three digits; `None` if there are none.
     pub fn of(samples: impl IntoIterator<Item = Duration>) -> Option<Latency> {
-        let mut us: Vec<f64> = samples.into_iter().map(|d| d.as_secs_f64() * 1e6).collect();
-        us.sort_by(f64::total_cmp);
-        let (count, max_us) = (us.len(), *us.last()?);
-        let quantile = |q: f64| us[(((count - 1) as f64) * q).round() as usize];
-        let mut bins = BTreeMap::<i64, usize>::new();
-        for sample in &us {
-            // Nothing is shorter than the clock can tell.
-            *bins.entry((sample.max(1e-3).log10() * BINS_PER_DECADE).floor() as i64).or_default() += 1;
+        let mut all = Histogram::<u64>::new(3).ok()?;
+        for sample in samples {
+            // It grows as it must: no duration is too long for it.
+            all.record(u64::try_from(sample.as_nanos()).ok()?).ok()?;
         }
-        let bin = |(bin, n): (i64, usize)| Bin {
-            from_us: 10f64.powf(bin as f64 / BINS_PER_DECADE),
-            share: n as f64 / count as f64,
-        };
+        if all.is_empty() {
+            return None;
+        }
+        let us = |nanos: u64| nanos as f64 / 1e3;
+        // Nothing is shorter than the clock can tell.
+        let (least, step) = (all.min().max(1), 10f64.powf(1.0 / BINS_PER_DECADE));
+        // What is below the least is the first of these, and empty.
+        let bins = (-1..).zip(all.iter_log(least, step)).map(|(n, bin)| Bin {
+            from_us: us(least) * step.powi(n),
+            share: bin.count_since_last_iteration() as f64 / all.len() as f64,
+        });
         Some(Latency {
-            count,
-            mean_us: us.iter().sum::<f64>() / count as f64,
-            p50_us: quantile(0.5),
-            p90_us: quantile(0.9),
-            p99_us: quantile(0.99),
-            max_us,
-            bins: bins.into_iter().map(bin).collect(),
+            count: usize::try_from(all.len()).unwrap_or(usize::MAX),
+            mean_us: all.mean() / 1e3,
+            p50_us: us(all.value_at_quantile(0.5)),
+            p90_us: us(all.value_at_quantile(0.9)),
+            p99_us: us(all.value_at_quantile(0.99)),
+            max_us: us(all.max()),
+            bins: bins.filter(|bin| bin.share > 0.0).collect(),
         })
     }
 }

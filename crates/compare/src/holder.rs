@@ -14,7 +14,7 @@ use crate::subject::Subject;
 /// What the process says on its standard output when it holds the lock.
 const HELD: &str = "held";
 /// How long a holder may take to take the lock.
-const PATIENCE: Duration = Duration::from_secs(15);
+const START_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What a process does that [`Subject::killed_as`] starts: holds the lock until it is killed, says so on its standard output,
 /// and ends by itself when its standard input does, so that it never outlives who started it.
@@ -52,7 +52,7 @@ impl Holder {
                 None => Holder::client(subject.clone(), name.to_owned(), lease).await,
             }
         };
-        tokio::time::timeout(PATIENCE, starting)
+        tokio::time::timeout(START_TIMEOUT, starting)
             .await
             .unwrap_or_else(|_| Err(failed("it did not take the lock in time")))
     }

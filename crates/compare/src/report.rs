@@ -31,7 +31,8 @@ pub struct Report {
 }
 
 /// A store that could not be used.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, thiserror::Error)]
+#[error("{address}: {error}")]
 #[non_exhaustive]
 pub struct Unreachable {
     /// What is shown of its URL.
@@ -49,12 +50,6 @@ impl Unreachable {
             cause = e.source();
         }
         Unreachable { address: address.to_owned(), error: text }
-    }
-}
-
-impl std::fmt::Display for Unreachable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.address, self.error)
     }
 }
 

@@ -1,5 +1,9 @@
 //! The table: one row for each number, one column for each store. The page shows the same rows.
 
+use std::iter;
+
+use comfy_table::{CellAlignment, Table, presets::NOTHING};
+
 use crate::report::{Contended, Measured, Order, Report};
 use crate::units::{digits, ms, rate, times, us};
 
@@ -120,30 +124,19 @@ fn row(stores: &[Measured], title: &str, shown: impl Fn(&Measured) -> Option<Str
 impl Report {
     /// The report for a terminal: the advice, and all numbers.
     pub fn table(&self) -> String {
-        let groups = groups(&self.stores);
-        let width = |text: &str| text.chars().count();
-        let titles = groups.iter().flat_map(|g| &g.rows).map(|row| width(&row.title) + 2).max().unwrap_or_default();
-        let column = |i: usize| {
-            let cells = groups.iter().flat_map(|g| &g.rows).map(|row| width(&row.cells[i]));
-            cells.chain([width(&self.stores[i].label)]).max().unwrap_or_default()
-        };
-        let columns: Vec<usize> = (0..self.stores.len()).map(column).collect();
-        let line = |title: &str, cells: &[&str]| {
-            let mut line = format!("{title:titles$}");
-            for (cell, width) in cells.iter().zip(&columns) {
-                line += &format!("  {cell:>width$}");
-            }
-            line.trim_end().to_owned() + "\n"
-        };
-        let labels: Vec<&str> = self.stores.iter().map(|m| &*m.label).collect();
-        let mut text = line("", &labels);
-        for group in &groups {
-            text += &format!("{}\n", group.title);
-            for row in &group.rows {
-                let cells: Vec<&str> = row.cells.iter().map(String::as_str).collect();
-                text += &line(&format!("  {}", row.title), &cells);
+        let mut table = Table::new();
+        table.load_style(NOTHING).set_header(iter::once("").chain(self.stores.iter().map(|m| &*m.label)));
+        for group in groups(&self.stores) {
+            table.add_row([group.title]);
+            for Row { title, cells } in group.rows {
+                table.add_row(iter::once(format!("  {title}")).chain(cells));
             }
         }
+        for (at, column) in table.column_iter_mut().enumerate() {
+            column.set_padding((0, 2));
+            column.set_cell_alignment(if at == 0 { CellAlignment::Left } else { CellAlignment::Right });
+        }
+        let mut text = table.trim_fmt() + "\n";
         if self.settings.glance {
             text += "\nonly a glance: these numbers show that it works, and measure little\n";
         }

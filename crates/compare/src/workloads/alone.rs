@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::seam::Moment;
 use leasehold::{Result, Store};
 
-use super::{nothing_measured, round_trip_us, words};
+use super::common::{nothing_measured, options, round_trip_us};
 use crate::distribution::Latency;
 use crate::report::{Order, Uncontended};
 
@@ -13,7 +13,7 @@ use crate::report::{Order, Uncontended};
 const CYCLES: usize = 200_000;
 
 pub(crate) async fn alone(store: &Store, order: Order, window: Duration) -> Result<Uncontended> {
-    let lock = store.lock(("alone", order.word())).with(&words(order));
+    let lock = store.lock(("alone", order.word())).with(&options(order));
     for _ in 0..10 {
         lock.acquire().await?.release().await?; // sessions, scripts and parents are made once
     }

@@ -9,13 +9,13 @@ use leasehold::{Error, ErrorKind, Lock, Result, Store};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use super::{nothing_measured, round_trip_us, words};
+use super::common::{nothing_measured, options, round_trip_us};
 use crate::distribution::{Latency, jain};
 use crate::report::{Contended, Order};
 
-/// Nobody waits longer; a waiter that would is counted as having waited so long.
-const PATIENCE: Duration = Duration::from_secs(10);
-const NOBODY: usize = usize::MAX;
+/// The longest wait; a waiter that reaches it is counted as having waited so long.
+const TIMEOUT: Duration = Duration::from_secs(10);
+const NONE: usize = usize::MAX;
 
 /// What all waiters see. None of it is protected by anything but the lock.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ struct Seen {
 pub(crate) async fn contended(clients: &[Store], order: Order, waiters: usize, window: Duration) -> Result<Contended> {
     let clients = &clients[..clients.len().min(waiters).max(1)];
     let name = format!("contended {} {waiters}", order.word());
-    let lock = |i: usize| clients[i % clients.len()].lock(&name).with(&words(order));
+    let lock = |i: usize| clients[i % clients.len()].lock(&name).with(&options(order));
     for i in 0..clients.len() {
         lock(i).acquire().await?.release().await?;
     }
@@ -51,7 +51,7 @@ pub(crate) async fn contended(clients: &[Store], order: Order, waiters: usize, w
         inside: AtomicBool::new(false),
         overlaps: AtomicUsize::new(0),
         switches: AtomicUsize::new(0),
-        last: AtomicUsize::new(NOBODY),
+        last: AtomicUsize::new(NONE),
         released: AtomicU64::new(0),
     });
     let begin = Moment::now();
@@ -96,10 +96,10 @@ impl Room {
         let begin = Moment::now();
         while Moment::now().since(begin) < self.window {
             let asked = Moment::now();
-            let guard = match lock.acquire_timeout(PATIENCE).await {
+            let guard = match lock.acquire_timeout(TIMEOUT).await {
                 Ok(guard) => guard,
                 Err(e) if e.kind() == ErrorKind::TimedOut => {
-                    seen.waits.push(PATIENCE);
+                    seen.waits.push(TIMEOUT);
                     continue;
                 }
                 Err(e) => return Err(e),

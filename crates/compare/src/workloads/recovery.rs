@@ -12,7 +12,7 @@ use crate::report::{Recovery, millis};
 use crate::subject::Subject;
 
 /// How much longer than the lease and the store's own lateness a waiter waits before this workload gives up.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 pub(crate) async fn recovery(
     subject: &Subject,
@@ -62,7 +62,7 @@ async fn one(
     let holder = Holder::start(subject, &format!("{namespace}/{name}"), lease).await?;
     let lock = store.lock(name.as_str()).ttl(lease);
     let (granted, grant) = oneshot::channel();
-    let waiting = lock.acquire_timeout(life + bound + PATIENCE);
+    let waiting = lock.acquire_timeout(life + bound + TIMEOUT);
     let waiter = tokio::spawn(async move {
         let guard = waiting.await;
         let _ = granted.send(Moment::now());
