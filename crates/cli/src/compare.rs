@@ -11,9 +11,9 @@ use leasehold_compare::{Settings, Subject, compare, hold_until_killed};
 use tempfile::NamedTempFile;
 use tokio::process::Command;
 
-use crate::bar::Bar;
 use crate::exit::{self, Exit, FAILED, UNAVAILABLE, say};
 use crate::output;
+use crate::status_line::StatusLine;
 use crate::store_url::{StoreUrl, VARIABLE};
 
 /// The word by which this program starts itself as a holder that is killed later. The URL is in the environment, because it
@@ -65,7 +65,7 @@ pub(crate) fn main(args: &Compare) -> io::Result<Exit> {
     };
     let subjects: Vec<Subject> = args.urls.iter().map(subject).collect();
     let settings = if args.glance { Settings::glance() } else { Settings::default() };
-    let bar = Bar::new();
+    let bar = StatusLine::bar();
     let progress = |p: leasehold_compare::Progress<'_>| bar.show(p.done, &format!("{}: {}", p.store, p.workload));
     let report = match runtime.block_on(Box::pin(compare(&subjects, &settings, progress))) {
         Ok(report) => report,

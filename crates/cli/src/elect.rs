@@ -10,9 +10,9 @@ use crate::guardian::Guardian;
 use crate::held::{self, Terms};
 use crate::lookup;
 use crate::open::{Opened, farewell, open};
-use crate::patience::patiently;
-use crate::ran::Ran;
 use crate::report::{Outcome, ReportFile};
+use crate::retry::until_answered;
+use crate::run_outcome::RunOutcome;
 use crate::signals::Signals;
 use crate::store_url::StoreUrl;
 use crate::waiting::{self, InLine};
@@ -21,18 +21,18 @@ pub(crate) async fn main(args: Elect) -> io::Result<Exit> {
     let url = StoreUrl::choose(args.store.url.as_deref());
     let store = url.as_ref().map_or_else(|_| String::new(), StoreUrl::to_string);
     let ran = match lookup::before_running(&args.program.command[0], url) {
-        Ok(url) => campaigns(&args, &url).await.unwrap_or_else(|e| Ran::failed(exit::FAILED, exit::chain(&e))),
+        Ok(url) => campaigns(&args, &url).await.unwrap_or_else(|e| RunOutcome::failed(exit::FAILED, exit::chain(&e))),
         Err(ran) => ran,
     };
     Ok(ran.tell(&args.name, &store, &mut ReportFile::none()))
 }
 
-async fn campaigns(args: &Elect, url: &StoreUrl) -> io::Result<Ran> {
+async fn campaigns(args: &Elect, url: &StoreUrl) -> io::Result<RunOutcome> {
     let signals = Signals::take()?;
     let Opened { store, life_line } = match signals.unless_interrupted(open(url)).await? {
         Ok(Ok(opened)) => opened,
-        Ok(Err(e)) => return Ok(Ran::refused(&e, url, exit::NOT_ACQUIRED)),
-        Err(signal) => return Ok(Ran::interrupted(signal)),
+        Ok(Err(e)) => return Ok(RunOutcome::refused(&e, url, exit::NOT_ACQUIRED)),
+        Err(signal) => return Ok(RunOutcome::interrupted(signal)),
     };
     let terms =
         Terms { signals: &signals, url, ttl: args.lease.ttl, max_hold: None, leftovers: args.program.leftovers };
@@ -58,17 +58,17 @@ async fn term(
     guardian: Guardian,
     life_line: Vec<std::os::fd::OwnedFd>,
     terms: &Terms<'_>,
-) -> io::Result<Ran> {
+) -> io::Result<RunOutcome> {
     let election = store.election(&args.name).with(&args.lease.options());
     let value = args.value.clone().unwrap_or_else(|| args.lease.label());
-    let campaign = patiently(terms.url, terms.ttl, async || election.campaign(value.as_str()).await);
+    let campaign = until_answered(terms.url, terms.ttl, async || election.campaign(value.as_str()).await);
     let shown = terms.url.to_string();
     let line = InLine { store, name: &args.name, at: &shown, label: &value, quiet: false };
     let waiting = waiting::in_line(campaign, &line);
     let leadership = match terms.signals.unless_interrupted(waiting).await? {
         Ok(Ok(leadership)) => leadership,
-        Ok(Err(e)) => return Ok(Ran::refused(&e, terms.url, exit::NOT_ACQUIRED)),
-        Err(signal) => return Ok(Ran::interrupted(signal)),
+        Ok(Err(e)) => return Ok(RunOutcome::refused(&e, terms.url, exit::NOT_ACQUIRED)),
+        Err(signal) => return Ok(RunOutcome::interrupted(signal)),
     };
     let ran = held::run(guardian, life_line, &leadership, terms).await?;
     Ok(match leadership.resign().await {

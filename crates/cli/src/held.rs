@@ -10,7 +10,7 @@ use leasehold::seam::{Clock, Moment};
 use crate::guardian::Guardian;
 use crate::guardian::deadline::Plan;
 use crate::guardian::wire::{Leftovers, Start};
-use crate::ran::Ran;
+use crate::run_outcome::RunOutcome;
 use crate::signals::Signals;
 use crate::store_url::{StoreUrl, VARIABLE};
 use crate::supervise::{Watch, supervise};
@@ -33,7 +33,7 @@ pub(crate) async fn run(
     life_line: Vec<OwnedFd>,
     lock: &dyn Fenced,
     terms: &Terms<'_>,
-) -> io::Result<Ran> {
+) -> io::Result<RunOutcome> {
     let plan = Plan::for_ttl(terms.ttl);
     let terminal = Terminal::open();
     let deadline = || {
@@ -73,5 +73,5 @@ pub(crate) async fn run(
     };
     let watch = Watch { signals: terms.signals, terminal: terminal.as_ref(), ttl: terms.ttl, plan };
     let outcome = supervise(guardian, start, life_line, watch, deadline, stop).await?;
-    Ok(Ran { token: Some(token.get()), ..Ran::of(name, outcome, loss) })
+    Ok(RunOutcome { token: Some(token.get()), ..RunOutcome::of(name, outcome, loss) })
 }

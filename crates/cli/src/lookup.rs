@@ -9,25 +9,24 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use crate::exit;
-use crate::ran::Ran;
+use crate::run_outcome::RunOutcome;
 use crate::store_url::StoreUrl;
 
 /// The store on which to run this program; or how the run went, if it is over already.
-pub(crate) fn before_running(program: &OsStr, store: Result<StoreUrl, String>) -> Result<StoreUrl, Ran> {
+pub(crate) fn before_running(program: &OsStr, store: Result<StoreUrl, String>) -> Result<StoreUrl, RunOutcome> {
     look_up(program).map_err(|missing| {
-        let (what, code) = match missing {
-            Missing::NotFound => ("there is no such program".into(), exit::NOT_FOUND),
-            Missing::NotExecutable(why) => (format!("it cannot be executed: {why}"), exit::NOT_EXECUTABLE),
-        };
-        Ran::failed(code, format!("{}: {what}", program.display()))
+        let code = if missing == Missing::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE };
+        RunOutcome::failed(code, format!("{}: {missing}", program.display()))
     })?;
-    store.map_err(|what| Ran::failed(exit::USAGE, what))
+    store.map_err(|what| RunOutcome::failed(exit::USAGE, what))
 }
 
 /// What stands in the way of running a program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 enum Missing {
+    #[error("there is no such program")]
     NotFound,
+    #[error("it cannot be executed: {0}")]
     NotExecutable(&'static str),
 }
 

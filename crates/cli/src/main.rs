@@ -7,22 +7,22 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command speaks on its standard streams")]
 
 mod args;
-mod bar;
 mod compare;
+mod durations;
 mod elect;
 mod exit;
 mod guardian;
 mod held;
-mod look;
+mod inspect;
 mod lookup;
 mod manual;
 mod open;
 mod output;
-mod patience;
 mod processes;
-mod ran;
 mod report;
+mod retry;
 mod run;
+mod run_outcome;
 mod signals;
 mod status_line;
 mod store_url;
@@ -58,10 +58,10 @@ fn main() -> ExitCode {
     let exit = match args.command {
         Command::Run(args) => in_runtime(|| run::main(args)),
         Command::Elect(args) => in_runtime(|| elect::main(args)),
-        Command::Ls(args) => in_runtime(|| look::ls(args)),
-        Command::Who(args) => in_runtime(|| look::who(args)),
-        Command::Break(args) => in_runtime(|| look::evict(args)),
-        Command::Guarantees(args) => in_runtime(|| look::guarantees(args)),
+        Command::Ls(args) => in_runtime(|| inspect::ls(args)),
+        Command::Who(args) => in_runtime(|| inspect::who(args)),
+        Command::Break(args) => in_runtime(|| inspect::evict(args)),
+        Command::Guarantees(args) => in_runtime(|| inspect::guarantees(args)),
         Command::Verify(args) => verify::main(&args),
         Command::Compare(args) => compare::main(&args),
         Command::Completions(args) => manual::completions(args.shell),

@@ -11,9 +11,9 @@ use crate::guardian::Guardian;
 use crate::held::{self, Terms};
 use crate::lookup;
 use crate::open::{Opened, farewell, open};
-use crate::patience::patiently;
-use crate::ran::Ran;
 use crate::report::ReportFile;
+use crate::retry::until_answered;
+use crate::run_outcome::RunOutcome;
 use crate::signals::Signals;
 use crate::store_url::StoreUrl;
 use crate::waiting::{self, InLine};
@@ -29,19 +29,19 @@ pub(crate) async fn main(args: Run) -> io::Result<Exit> {
     let url = StoreUrl::choose(args.store.url.as_deref());
     let store = url.as_ref().map_or_else(|_| String::new(), StoreUrl::to_string);
     let ran = match lookup::before_running(&args.program.command[0], url) {
-        Ok(url) => attempt(&args, &url).await.unwrap_or_else(|e| Ran::failed(exit::FAILED, exit::chain(&e))),
+        Ok(url) => attempt(&args, &url).await.unwrap_or_else(|e| RunOutcome::failed(exit::FAILED, exit::chain(&e))),
         Err(ran) => ran,
     };
     Ok(ran.tell(&args.name, &store, &mut report))
 }
 
-async fn attempt(args: &Run, url: &StoreUrl) -> io::Result<Ran> {
+async fn attempt(args: &Run, url: &StoreUrl) -> io::Result<RunOutcome> {
     let signals = Signals::take()?;
     let guardian = Guardian::start(&args.program.command)?;
     let opened = match signals.unless_interrupted(open(url)).await? {
         Ok(Ok(opened)) => opened,
-        Ok(Err(e)) => return Ok(Ran::refused(&e, url, args.not_acquired)),
-        Err(signal) => return Ok(Ran::interrupted(signal)),
+        Ok(Err(e)) => return Ok(RunOutcome::refused(&e, url, args.not_acquired)),
+        Err(signal) => return Ok(RunOutcome::interrupted(signal)),
     };
     let store = opened.store.clone();
     let ran = hold(args, url, &signals, guardian, opened).await;
@@ -49,7 +49,13 @@ async fn attempt(args: &Run, url: &StoreUrl) -> io::Result<Ran> {
     ran
 }
 
-async fn hold(args: &Run, url: &StoreUrl, signals: &Signals, guardian: Guardian, opened: Opened) -> io::Result<Ran> {
+async fn hold(
+    args: &Run,
+    url: &StoreUrl,
+    signals: &Signals,
+    guardian: Guardian,
+    opened: Opened,
+) -> io::Result<RunOutcome> {
     let shown = &url.to_string();
     let lock = lock(args, &opened.store);
     let label = args.lease.label();
@@ -57,9 +63,9 @@ async fn hold(args: &Run, url: &StoreUrl, signals: &Signals, guardian: Guardian,
     let waiting = waiting::in_line(acquire(args, &lock, url), &line);
     let guard = match signals.unless_interrupted(waiting).await? {
         Ok(Ok(guard)) => guard,
-        Ok(Err(e)) if args.quiet => return Ok(Ran::refused(&e, url, args.not_acquired).silent_if_not_acquired()),
-        Ok(Err(e)) => return Ok(Ran::refused(&e, url, args.not_acquired)),
-        Err(signal) => return Ok(Ran::interrupted(signal)),
+        Ok(Err(e)) if args.quiet => return Ok(RunOutcome::refused(&e, url, args.not_acquired).silent_if_not_acquired()),
+        Ok(Err(e)) => return Ok(RunOutcome::refused(&e, url, args.not_acquired)),
+        Err(signal) => return Ok(RunOutcome::interrupted(signal)),
     };
     let held_since = Moment::now();
     let terms = Terms { signals, url, ttl: args.lease.ttl, max_hold: args.max_hold, leftovers: args.program.leftovers };
@@ -104,6 +110,6 @@ async fn acquire(args: &Run, lock: &Lock, url: &StoreUrl) -> Result<Guard> {
         _ if args.no_wait => lock.try_acquire().await,
         // Waits out a store that is away by itself.
         Some(wait) => lock.acquire_timeout(wait).await,
-        None => patiently(url, args.lease.ttl, async || lock.acquire().await).await,
+        None => until_answered(url, args.lease.ttl, async || lock.acquire().await).await,
     }
 }

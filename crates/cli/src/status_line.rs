@@ -1,26 +1,41 @@
 //! One line on standard error for people who watch: shown again and again in its place, and gone when it is dropped.
 
 use std::cell::Cell;
-use std::io::{Write, stderr};
+use std::io::stderr;
 
+use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::getpgrp;
-use rustix::termios::{tcgetpgrp, tcgetwinsize};
+use rustix::termios::tcgetpgrp;
 
 use crate::output;
 
-/// How wide a terminal is that does not say.
-const USUAL_WIDTH: u16 = 80;
+/// In how many parts a bar's work is counted.
+const PARTS: u64 = 1000;
 
-/// The line. Nobody sees it if standard error is no terminal, or while another job has the terminal.
+/// The line. It is not shown if standard error is no terminal, or while another job has the terminal.
 #[derive(Debug)]
 pub(crate) struct StatusLine {
+    line: ProgressBar,
     watched: bool,
     shown: Cell<bool>,
 }
 
 impl StatusLine {
-    pub(crate) fn new() -> StatusLine {
-        StatusLine { watched: output::is_watched(&stderr()), shown: Cell::new(false) }
+    /// A bar, for work of known length.
+    pub(crate) fn bar() -> StatusLine {
+        StatusLine::new(ProgressBar::new(PARTS), "[{bar:24}] {percent:>3} % {wide_msg}")
+    }
+
+    /// A spinner, for a wait.
+    pub(crate) fn spinner() -> StatusLine {
+        StatusLine::new(ProgressBar::new_spinner(), "{spinner} {wide_msg}")
+    }
+
+    fn new(line: ProgressBar, template: &str) -> StatusLine {
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            line.set_style(style.progress_chars("#..").tick_chars("|/-\\ "));
+        }
+        StatusLine { line, watched: output::is_watched(&stderr()), shown: Cell::new(false) }
     }
 
     /// Whether there is a terminal to show it on.
@@ -28,10 +43,13 @@ impl StatusLine {
         self.watched
     }
 
-    pub(crate) fn show(&self, text: &str) {
+    /// This goes on, and, on a bar, this part of the work is done.
+    pub(crate) fn show(&self, done: f64, text: &str) {
         if self.watched && tcgetpgrp(stderr()).map_or(true, |group| group == getpgrp()) {
-            let _ = write!(stderr(), "\r\x1b[2K{}", cut(text, width()));
             self.shown.set(true);
+            self.line.set_position((done * PARTS as f64) as u64);
+            self.line.set_message(output::plain(text));
+            self.line.tick();
         }
     }
 }
@@ -39,28 +57,7 @@ impl StatusLine {
 impl Drop for StatusLine {
     fn drop(&mut self) {
         if self.shown.get() {
-            let _ = write!(stderr(), "\r\x1b[2K");
+            self.line.finish_and_clear();
         }
-    }
-}
-
-fn width() -> u16 {
-    tcgetwinsize(stderr()).map(|size| size.ws_col).ok().filter(|width| *width > 0).unwrap_or(USUAL_WIDTH)
-}
-
-/// So that it never wraps: what has wrapped could not be wiped.
-fn cut(text: &str, width: u16) -> String {
-    output::plain(text).chars().take(usize::from(width).saturating_sub(1)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::cut;
-
-    #[test]
-    fn a_line_stays_one_line() {
-        assert_eq!(cut("waiting", 5), "wait");
-        assert_eq!(cut("waiting\nfor", 80), "waiting for");
-        assert_eq!(cut("waiting", 0), "");
     }
 }

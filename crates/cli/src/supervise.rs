@@ -96,15 +96,20 @@ pub(crate) async fn supervise(
             }
         }
     };
-    let outcome = match outcome {
-        Some(outcome) => {
-            guardian.gone();
-            outcome
-        }
-        None => Outcome::GuardianDied { left: guardian.clean_up(watch.plan.grace + watch.plan.margin).await? },
-    };
+    let outcome = after_the_last_word(outcome, guardian, watch.plan).await?;
     program.take_terminal();
     Ok(outcome)
+}
+
+/// Waits for a guardian that has said how it went, or does what one that died has left undone.
+async fn after_the_last_word(outcome: Option<Outcome>, guardian: Guardian, plan: Plan) -> io::Result<Outcome> {
+    match outcome {
+        Some(outcome) => {
+            guardian.gone();
+            Ok(outcome)
+        }
+        None => Ok(Outcome::GuardianDied { left: guardian.clean_up(plan.grace + plan.margin).await? }),
+    }
 }
 
 /// Whether the guardian still answers. It is asked many times a lease; once it has not answered for a third of one, or for

@@ -1,34 +1,33 @@
 //! Tables for people.
 
-use std::fmt::Write;
+use comfy_table::presets::NOTHING;
 
 use crate::output;
 
-/// Columns as wide as they must be, and a heading.
+/// Columns as wide as they must be, and a heading; nothing in it moves the cursor.
 #[derive(Debug)]
-pub(crate) struct Table<const N: usize> {
-    rows: Vec<[String; N]>,
-}
+pub(crate) struct Table(comfy_table::Table);
 
-impl<const N: usize> Table<N> {
-    pub(crate) fn new(heading: [&str; N]) -> Table<N> {
-        Table { rows: vec![heading.map(String::from)] }
+impl Table {
+    pub(crate) fn new<const N: usize>(heading: [&str; N]) -> Table {
+        let mut table = comfy_table::Table::new();
+        table.load_style(NOTHING).set_header(heading);
+        Table(table)
     }
 
-    pub(crate) fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells.map(|cell| output::plain(&cell)));
+    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.0.add_row(cells.map(|cell| output::plain(&cell)));
     }
 
     /// The table, with its heading in bold if asked for.
-    pub(crate) fn text(&self, bold: bool) -> String {
-        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..N).map(width).collect();
-        let mut text = String::new();
-        for (at, row) in self.rows.iter().enumerate() {
-            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-            let cells = cells.collect::<Vec<_>>().join("  ");
-            let (on, off) = if bold && at == 0 { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
-            let _ = writeln!(text, "{on}{}{off}", cells.trim_end());
+    pub(crate) fn text(mut self, bold: bool) -> String {
+        for column in self.0.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        let mut text = self.0.trim_fmt() + "\n";
+        if let Some(end) = text.find('\n').filter(|_| bold) {
+            text.insert_str(end, "\x1b[0m");
+            text.insert_str(0, "\x1b[1m");
         }
         text
     }
@@ -40,10 +39,14 @@ mod tests {
 
     #[test]
     fn columns_stand_below_each_other_and_nothing_moves_the_cursor() {
-        let mut table = Table::new(["A", "B"]);
-        table.row(["long cell".into(), "x".into()]);
-        table.row(["\x1b[2J".into(), "y".into()]);
-        assert_eq!(table.text(false), "A          B\nlong cell  x\n\u{FFFD}[2J       y\n");
-        assert!(table.text(true).starts_with("\x1b[1mA          B\x1b[0m\nlong"));
+        let table = || {
+            let mut table = Table::new(["A", "B"]);
+            table.row(["long cell".into(), "x".into()]);
+            table.row(["\x1b[2J".into(), "y".into()]);
+            table
+        };
+        assert_eq!(table().text(false), "A          B\nlong cell  x\n\u{FFFD}[2J       y\n");
+        assert!(table().text(true).starts_with("\x1b[1mA          B\x1b[0m\nlong"));
+        assert_eq!(Table::new(["A", "B"]).text(false), "A  B\n");
     }
 }

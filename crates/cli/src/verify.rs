@@ -8,10 +8,10 @@ use leasehold_verify::{Verification, verify_until};
 use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::bar::Bar;
 use crate::exit::{self, Exit, say};
 use crate::output;
 use crate::signals;
+use crate::status_line::StatusLine;
 use crate::store_url::StoreUrl;
 
 /// A promise does not hold, or with `--strict` there is something to warn of.
@@ -44,7 +44,7 @@ pub(crate) fn main(args: &Verify) -> io::Result<Exit> {
     let mut unjudged = None;
     for url in &args.urls {
         let shown = StoreUrl::new(url.as_str()).to_string();
-        let bar = Bar::new();
+        let bar = StatusLine::bar();
         bar.show(0.0, &shown);
         let progress = |p: leasehold_verify::Progress<'_>| {
             bar.show(p.done as f64 / p.of as f64, &format!("{shown}: {}", p.case));

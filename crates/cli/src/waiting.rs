@@ -2,19 +2,20 @@
 //! minute, so that a log says why nothing happens.
 
 use std::convert::Infallible;
+use std::io::stderr;
 use std::time::Duration;
 
 use leasehold::seam::Moment;
 use leasehold::{LockQueue, Participant, Store};
 
 use crate::exit::say;
+use crate::output;
 use crate::status_line::StatusLine;
 
-const PATIENCE: Duration = Duration::from_secs(2);
+const SHOWN_AFTER: Duration = Duration::from_secs(2);
 /// How long somebody who cannot watch waits before it is said.
 const MINUTE: Duration = Duration::from_secs(60);
 const FRAME: Duration = Duration::from_millis(250);
-const FRAMES: [&str; 4] = ["|", "/", "-", "\\"];
 /// Every so many frames it is asked what to show.
 const FRAMES_PER_LOOK: usize = 4;
 
@@ -46,19 +47,19 @@ pub(crate) struct InLine<'a> {
 }
 
 async fn spin(doing: &str, mut what: impl AsyncFnMut() -> String) -> Infallible {
-    let status = StatusLine::new();
+    let status = StatusLine::spinner();
     if !status.is_watched() {
         return std::future::pending().await;
     }
     let started = Moment::now();
-    tokio::time::sleep(PATIENCE).await;
+    tokio::time::sleep(SHOWN_AFTER).await;
     let (mut frame, mut text) = (0, String::new());
     loop {
         if frame % FRAMES_PER_LOOK == 0 {
             text = what().await;
         }
         let waited = Moment::now().since(started).as_secs();
-        status.show(&format!("{} {doing} {waited} s {text}", FRAMES[frame % FRAMES.len()]));
+        status.show(0.0, &format!("{doing} {waited} s {text}"));
         frame += 1;
         tokio::time::sleep(FRAME).await;
     }
@@ -69,7 +70,7 @@ impl InLine<'_> {
         if self.quiet {
             return std::future::pending().await;
         }
-        if StatusLine::new().is_watched() {
+        if output::is_watched(&stderr()) {
             return spin("waiting", async || self.look().await).await;
         }
         said_once(async || self.look().await, say).await

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 /// No answer is longer, and none takes longer.
 const MOST: u64 = 64 * 1024;
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What the server answers before it closes, if it does.
 pub(crate) async fn ask(host: &Host, question: &str) -> Option<String> {
@@ -19,5 +19,5 @@ pub(crate) async fn ask(host: &Host, question: &str) -> Option<String> {
         stream.take(MOST).read_to_end(&mut answer).await.ok()?;
         Some(String::from_utf8_lossy(&answer).into_owned())
     };
-    tokio::time::timeout(PATIENCE, asking).await.ok().flatten().filter(|answer| !answer.is_empty())
+    tokio::time::timeout(TIMEOUT, asking).await.ok().flatten().filter(|answer| !answer.is_empty())
 }

@@ -8,7 +8,7 @@
 //! Cases judge by panicking. A program sets a panic hook that says nothing before it calls [`verify`].
 
 mod findings;
-mod guest;
+mod harness;
 mod http;
 mod report;
 mod run;

@@ -8,7 +8,7 @@ use leasehold::{Error, ErrorKind, Guarantees, Name, Result, Store};
 use leasehold_conformance::verdicts;
 
 use crate::findings::Severity;
-use crate::guest::{Connect, Guest, lacking};
+use crate::harness::{Connect, ExistingServer, lacking};
 use crate::report::{Granted, Verification, broken, promises};
 use crate::servers;
 
@@ -77,7 +77,8 @@ pub async fn verify_until(
         let comfortable = guarantees.min_ttl.max(guarantees.recovery).max(Duration::from_secs(1));
         let ttl = granted(&store, comfortable).await.map_or(comfortable, |granted| granted.max(comfortable));
         let lacking = lacking(&store).await;
-        let guest = Guest { connect, guarantees: guarantees.clone(), prefix: format!("{root}/"), ttl, lacking };
+        let guest =
+            ExistingServer { connect, guarantees: guarantees.clone(), prefix: format!("{root}/"), ttl, lacking };
         let mut done = 0;
         let at_once = if url.trim_start().starts_with("sqlite:") { AT_ONCE_IN_A_FILE } else { AT_ONCE };
         let verdicts = verdicts(Arc::new(guest), at_once, |verdict, of| {

@@ -111,7 +111,7 @@ pub(crate) mod redis {
     use super::Server;
     use crate::findings::{RedisFacts, note};
 
-    const PATIENCE: Duration = Duration::from_secs(3);
+    const TIMEOUT: Duration = Duration::from_secs(3);
 
     pub(super) async fn inspect(url: &str, scheme: &str) -> Server {
         let mut server = Server::default();
@@ -135,7 +135,7 @@ pub(crate) mod redis {
     pub(crate) async fn sweep(url: &str, scheme: &str, part: &str) {
         for (_, connection) in connections(url, scheme).await {
             let Some(mut connection) = connection else { continue };
-            let _ = tokio::time::timeout(PATIENCE * 10, sweep_one(&mut connection, part)).await;
+            let _ = tokio::time::timeout(TIMEOUT * 10, sweep_one(&mut connection, part)).await;
         }
     }
 
@@ -168,7 +168,7 @@ pub(crate) mod redis {
         let mut all = Vec::new();
         for host in &address.hosts {
             let connecting = connect(host, settings.clone());
-            let connection = tokio::time::timeout(PATIENCE, connecting).await.ok().and_then(Result::ok);
+            let connection = tokio::time::timeout(TIMEOUT, connecting).await.ok().and_then(Result::ok);
             all.push((host.clone(), connection));
         }
         all

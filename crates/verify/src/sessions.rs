@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::findings::{Finding, warning};
 
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Ends a session: a request without a body, of any number.
 const CLOSE: [u8; 12] = [0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5];
@@ -21,7 +21,7 @@ pub(crate) type Limits = RangeInclusive<i32>;
 /// This server's shortest and longest session; `None` if it does not take any.
 pub(crate) async fn limits(host: &Host) -> Option<Limits> {
     let both = async { Ok(agreed(host, 1).await?..=agreed(host, i32::MAX).await?) };
-    tokio::time::timeout(PATIENCE, both).await.ok().and_then(Result::ok).filter(|limits| *limits.start() > 0)
+    tokio::time::timeout(TIMEOUT, both).await.ok().and_then(Result::ok).filter(|limits| *limits.start() > 0)
 }
 
 /// The timeout of a new session that asks for this one. The session is closed.

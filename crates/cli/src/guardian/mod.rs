@@ -7,7 +7,7 @@
 pub(crate) mod deadline;
 pub(crate) mod exec;
 pub(crate) mod process;
-mod ward;
+mod process_tree;
 pub(crate) mod wire;
 
 use std::ffi::OsString;

@@ -15,11 +15,11 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-use super::ward::{Verdict, Ward};
+use super::process_tree::{ProcessTree, Verdict};
 use super::wire::{self, Order, Start, Word};
 use super::{EXEC, OURSELVES};
 use crate::processes::Children;
-use crate::{exit, processes, ran, signals};
+use crate::{exit, processes, run_outcome, signals};
 
 /// `__guardian -- CMD…`, with the command at the other end of standard input.
 pub(crate) fn main(words: &[OsString]) -> ExitCode {
@@ -44,7 +44,7 @@ struct Guardian<'a> {
     timer: OwnedFd,
     /// Until the program starts.
     offspring: Option<Children>,
-    ward: Option<Ward>,
+    tree: Option<ProcessTree>,
     /// The store's sign that we live: closed last, by our end.
     _life_line: Vec<OwnedFd>,
 }
@@ -54,7 +54,7 @@ fn guard(program: &[OsString]) -> io::Result<()> {
     set_child_subreaper(Some(rustix::process::getpid()))?;
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
     let offspring = Some(Children::open()?);
-    Guardian { program, children, timer, offspring, ward: None, _life_line: Vec::new() }.listen()
+    Guardian { program, children, timer, offspring, tree: None, _life_line: Vec::new() }.listen()
 }
 
 impl Guardian<'_> {
@@ -78,20 +78,20 @@ impl Guardian<'_> {
             if command_lives {
                 command_lives = self.hear()?;
             }
-            let Some(ward) = &mut self.ward else {
+            let Some(tree) = &mut self.tree else {
                 if command_lives {
                     continue;
                 }
                 return Ok(());
             };
-            if child_changed && let Some(signal) = ward.look()? {
+            if child_changed && let Some(signal) = tree.look()? {
                 tell(&Word::Stopped { signal });
             }
-            match ward.act(Moment::now(), !command_lives)? {
+            match tree.act(Moment::now(), !command_lives)? {
                 Verdict::Done(ended) => {
                     if !command_lives && !ended.left.is_empty() {
                         // Who would say it is not there any more.
-                        exit::say(ran::how_ended(&ended.left));
+                        exit::say(run_outcome::how_ended(&ended.left));
                     }
                     tell(&Word::Ended(ended));
                     return Ok(());
@@ -111,22 +111,22 @@ impl Guardian<'_> {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => return Err(e),
             };
-            match (order, &mut self.ward) {
+            match (order, &mut self.tree) {
                 (Order::Start(start), None) => match self.start(&start, fds) {
                     Ok(pid) => tell(&Word::Started { pid }),
                     Err(e) => tell(&Word::Failed(format!("starting the program: {e}"))),
                 },
-                (Order::Deadline(nanos), Some(ward)) => {
-                    ward.extend(Moment::from_nanos(nanos));
+                (Order::Deadline(nanos), Some(tree)) => {
+                    tree.extend(Moment::from_nanos(nanos));
                     // Also while it is ending the program: it lives, and does its work.
                     tell(&Word::Ack(nanos));
                 }
-                (Order::Signal(signal), Some(ward)) => {
-                    if !ward.signal(signal) {
+                (Order::Signal(signal), Some(tree)) => {
+                    if !tree.signal(signal) {
                         tell(&Word::NotSignalled { signal });
                     }
                 }
-                (Order::End { at_once }, Some(ward)) => ward.end(Moment::now(), at_once)?,
+                (Order::End { at_once }, Some(tree)) => tree.end(Moment::now(), at_once)?,
                 (_, _) => {}
             }
         }
@@ -144,7 +144,8 @@ impl Guardian<'_> {
         command.args(self.program).stdin(stdin).process_group(0);
         command.envs(start.environment.iter().map(|(name, value)| (name, value)));
         let pid = i32::try_from(command.spawn()?.id()).map_err(io::Error::other)?;
-        self.ward = Some(Ward::new(children, pid, start.plan, Moment::from_nanos(start.deadline), start.leftovers));
+        self.tree =
+            Some(ProcessTree::new(children, pid, start.plan, Moment::from_nanos(start.deadline), start.leftovers));
         Ok(pid)
     }
 

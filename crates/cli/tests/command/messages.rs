@@ -4,9 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{self, Running, code, leasehold, output, until};
+use crate::support::{self, Running, Stage, code, leasehold, output, until};
 
 const SECRET: &str = "redis://me:s3cret@127.0.0.1:1";
+
+on!(redis, sqlite: bad_names);
 
 /// How it ends, and what it says.
 fn said(command: &mut Command) -> (Option<i32>, String) {
@@ -128,4 +130,41 @@ fn too_few_file_descriptors_are_said() {
             assert!(status == Some(125) && said.contains("ulimit -n 64"), "{limit}, {words}: {status:?}, {said}");
         }
     }
+}
+
+#[test]
+fn bad_usage() {
+    let bad: [&[&str]; 16] = [
+        &[],
+        &["frobnicate"],
+        &["run", "job", "--store", "", "--", "true"],
+        &["run", "job", "--store", "memory://", "--", "true"],
+        &["run"],
+        &["run", "job"],
+        &["run", "job", "true"],
+        &["run", "job", "--"],
+        &["run", "job", "--nonsense", "--", "true"],
+        &["run", "job", "--ttl", "10ms", "--", "true"],
+        &["run", "job", "--ttl", "soon", "--", "true"],
+        &["run", "job", "--wait", "1s", "--no-wait", "--", "true"],
+        &["run", "job", "-E", "256", "--", "true"],
+        &["run", "job", "--store", "nonsense", "--", "true"],
+        &["run", "job", "--store", "mysql://host", "--", "true"],
+        &["run", "job", "--store", "redis://user:s3cret@host:notaport", "--", "true"],
+    ];
+    for words in bad {
+        let output = output(&mut leasehold(words.iter().copied()));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {said}");
+        assert!(!said.is_empty() && !said.contains("s3cret"), "{words:?}: {said}");
+    }
+    for good in [&["--help"][..], &["run", "--help"], &["--version"]] {
+        assert_eq!(output(&mut leasehold(good.iter().copied())).status.code(), Some(0), "{good:?}");
+    }
+}
+
+async fn bad_names(stage: &Stage) {
+    assert_eq!(code(&mut stage.run("", ["--", "true"])), Some(64));
+    assert_eq!(code(&mut stage.run(&"x".repeat(513), ["--", "true"])), Some(64));
+    assert_eq!(code(&mut stage.run("a/b c\u{1F512}", ["--", "true"])), Some(0));
 }

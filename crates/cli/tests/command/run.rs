@@ -25,7 +25,6 @@ on!(redis, sqlite: leftovers);
 on!(redis, sqlite, etcd, zookeeper: min_hold);
 on!(redis, sqlite: reports);
 on!(redis, sqlite: as_the_first_process_of_a_namespace);
-on!(redis, sqlite: bad_names);
 
 fn sh(stage: &Stage, script: &str) -> Command {
     stage.run("job", ["--", "sh", "-c", script])
@@ -315,43 +314,6 @@ async fn as_the_first_process_of_a_namespace(stage: &Stage) {
     assert!(words_of(inside[0]).contains("leasehold"), "the first process is leasehold itself");
     send(inside[0], Signal::TERM);
     assert_eq!(running.end().code(), Some(3));
-}
-
-#[test]
-fn bad_usage() {
-    let bad: [&[&str]; 16] = [
-        &[],
-        &["frobnicate"],
-        &["run", "job", "--store", "", "--", "true"],
-        &["run", "job", "--store", "memory://", "--", "true"],
-        &["run"],
-        &["run", "job"],
-        &["run", "job", "true"],
-        &["run", "job", "--"],
-        &["run", "job", "--nonsense", "--", "true"],
-        &["run", "job", "--ttl", "10ms", "--", "true"],
-        &["run", "job", "--ttl", "soon", "--", "true"],
-        &["run", "job", "--wait", "1s", "--no-wait", "--", "true"],
-        &["run", "job", "-E", "256", "--", "true"],
-        &["run", "job", "--store", "nonsense", "--", "true"],
-        &["run", "job", "--store", "mysql://host", "--", "true"],
-        &["run", "job", "--store", "redis://user:s3cret@host:notaport", "--", "true"],
-    ];
-    for words in bad {
-        let output = output(&mut leasehold(words.iter().copied()));
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{words:?}: {said}");
-        assert!(!said.is_empty() && !said.contains("s3cret"), "{words:?}: {said}");
-    }
-    for good in [&["--help"][..], &["run", "--help"], &["--version"]] {
-        assert_eq!(output(&mut leasehold(good.iter().copied())).status.code(), Some(0), "{good:?}");
-    }
-}
-
-async fn bad_names(stage: &Stage) {
-    assert_eq!(code(&mut stage.run("", ["--", "true"])), Some(64));
-    assert_eq!(code(&mut stage.run(&"x".repeat(513), ["--", "true"])), Some(64));
-    assert_eq!(code(&mut stage.run("a/b c\u{1F512}", ["--", "true"])), Some(0));
 }
 
 fn until_there(file: &Path) {

@@ -14,12 +14,12 @@ use crate::signals;
 
 /// How soon to look again at processes that say nothing when they end: while they may end by themselves, and once they
 /// were killed.
-const GLANCE: Duration = Duration::from_millis(20);
-const KILLED: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const KILLED_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// One program. Its leader stays unreaped to the last, so that its process group's id stays its own.
 #[derive(Debug)]
-pub(super) struct Ward {
+pub(super) struct ProcessTree {
     children: Children,
     leader: i32,
     plan: Plan,
@@ -57,9 +57,25 @@ pub(super) enum Verdict {
     Done(Ended),
 }
 
-impl Ward {
-    pub(super) fn new(children: Children, leader: i32, plan: Plan, deadline: Moment, leftovers: Leftovers) -> Ward {
-        Ward { children, leader, plan, deadline, leftovers, status: None, ending: None, reaped: false, met: Vec::new() }
+impl ProcessTree {
+    pub(super) fn new(
+        children: Children,
+        leader: i32,
+        plan: Plan,
+        deadline: Moment,
+        leftovers: Leftovers,
+    ) -> ProcessTree {
+        ProcessTree {
+            children,
+            leader,
+            plan,
+            deadline,
+            leftovers,
+            status: None,
+            ending: None,
+            reaped: false,
+            met: Vec::new(),
+        }
     }
 
     /// The lock is held until `deadline`. Nothing saves a program that must end already.
@@ -130,8 +146,8 @@ impl Ward {
             return self.over(now, &ending);
         }
         Ok(Verdict::Look(match (ending.killed_at, self.status) {
-            (Some(_), _) => now + KILLED,
-            (None, Some(_)) => ending.kill_at.min(now + GLANCE),
+            (Some(_), _) => now + KILLED_POLL_INTERVAL,
+            (None, Some(_)) => ending.kill_at.min(now + POLL_INTERVAL),
             (None, None) => ending.kill_at,
         }))
     }
@@ -145,7 +161,7 @@ impl Ward {
                 self.reaped = self.reaped || processes::reap(self.leader);
                 // The kernel has the last word.
                 if !processes::is_childless() {
-                    return Ok(Verdict::Look(now + KILLED));
+                    return Ok(Verdict::Look(now + KILLED_POLL_INTERVAL));
                 }
             }
         }

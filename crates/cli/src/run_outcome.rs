@@ -13,7 +13,7 @@ use crate::supervise;
 
 /// How a run went.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct RunOutcome {
     pub(crate) outcome: Outcome,
     pub(crate) exit: Exit,
     pub(crate) token: Option<u64>,
@@ -25,46 +25,46 @@ pub(crate) struct Ran {
     pub(crate) silent: bool,
 }
 
-impl Ran {
-    fn new(outcome: Outcome, exit: Exit) -> Ran {
-        Ran { outcome, exit, token: None, status: None, left: Vec::new(), complaint: None, silent: false }
+impl RunOutcome {
+    fn new(outcome: Outcome, exit: Exit) -> RunOutcome {
+        RunOutcome { outcome, exit, token: None, status: None, left: Vec::new(), complaint: None, silent: false }
     }
 
-    fn because(self, what: String) -> Ran {
-        Ran { complaint: Some(what), ..self }
+    fn because(self, what: String) -> RunOutcome {
+        RunOutcome { complaint: Some(what), ..self }
     }
 
     /// That somebody else holds it is not said.
-    pub(crate) fn silent_if_not_acquired(self) -> Ran {
-        Ran { silent: self.outcome == Outcome::NotAcquired, ..self }
+    pub(crate) fn silent_if_not_acquired(self) -> RunOutcome {
+        RunOutcome { silent: self.outcome == Outcome::NotAcquired, ..self }
     }
 
     /// It could not be run, or not to its end.
-    pub(crate) fn failed(code: u8, what: String) -> Ran {
-        Ran::new(Outcome::Failed, Exit::Code(code)).because(what)
+    pub(crate) fn failed(code: u8, what: String) -> RunOutcome {
+        RunOutcome::new(Outcome::Failed, Exit::Code(code)).because(what)
     }
 
     /// The store said no, or nothing.
-    pub(crate) fn refused(e: &Error, store: &StoreUrl, not_acquired: u8) -> Ran {
+    pub(crate) fn refused(e: &Error, store: &StoreUrl, not_acquired: u8) -> RunOutcome {
         let (outcome, code) = match exit::of_error(e) {
             exit::NOT_ACQUIRED => (Outcome::NotAcquired, not_acquired),
             exit::USAGE => (Outcome::Failed, exit::USAGE),
             code => (Outcome::Unavailable, code),
         };
-        Ran::new(outcome, Exit::Code(code)).because(exit::of_store(e, &store.named()))
+        RunOutcome::new(outcome, Exit::Code(code)).because(exit::of_store(e, &store.named()))
     }
 
     /// A signal ended the wait.
-    pub(crate) fn interrupted(signal: i32) -> Ran {
-        Ran::new(Outcome::Interrupted, Exit::Signal(signal))
+    pub(crate) fn interrupted(signal: i32) -> RunOutcome {
+        RunOutcome::new(Outcome::Interrupted, Exit::Signal(signal))
     }
 
     /// What the release of the lock says about a run that seemed to be good.
-    pub(crate) fn released(self, e: &Error) -> Ran {
+    pub(crate) fn released(self, e: &Error) -> RunOutcome {
         match e.loss() {
             Some(_) if self.outcome == Outcome::Ended => {
                 let what = format!("the program had ended, but {e}: it was not protected to its end");
-                Ran { outcome: Outcome::Lost, exit: Exit::Code(exit::LOST), complaint: Some(what), ..self }
+                RunOutcome { outcome: Outcome::Lost, exit: Exit::Code(exit::LOST), complaint: Some(what), ..self }
             }
             None if self.outcome == Outcome::Ended => {
                 say(format_args!("releasing: {}", exit::chain(e)));
@@ -78,18 +78,19 @@ impl Ran {
     }
 
     /// What became of a program under a lock, which was lost for this reason, if it was.
-    pub(crate) fn of(name: &str, outcome: supervise::Outcome, loss: Option<Loss>) -> Ran {
+    pub(crate) fn of(name: &str, outcome: supervise::Outcome, loss: Option<Loss>) -> RunOutcome {
         let (ended, foreground) = match outcome {
             supervise::Outcome::Ended { ended, foreground } => (ended, foreground),
-            supervise::Outcome::NotStarted(what) => return Ran::failed(exit::FAILED, what),
+            supervise::Outcome::NotStarted(what) => return RunOutcome::failed(exit::FAILED, what),
             supervise::Outcome::GuardianDied { left } => {
                 let what = format!("the guardian died; {}", how_ended(&left));
-                return Ran { left, ..Ran::failed(exit::FAILED, what) };
+                return RunOutcome { left, ..RunOutcome::failed(exit::FAILED, what) };
             }
         };
         let how = how_ended(&ended.left);
         let lost = |why: &str| {
-            Ran::new(Outcome::Lost, Exit::Code(exit::LOST)).because(format!("the lock {name:?} was lost: {why}; {how}"))
+            RunOutcome::new(Outcome::Lost, Exit::Code(exit::LOST))
+                .because(format!("the lock {name:?} was lost: {why}; {how}"))
         };
         let ran = match (ended.why, loss) {
             (Why::Deadline, None) => lost("its lease could not be renewed in time"),
@@ -97,9 +98,8 @@ impl Ran {
                 lost("somebody ended this hold by its token, as `leasehold break` does")
             }
             (Why::Deadline | Why::Ordered, Some(loss)) => lost(&loss.to_string()),
-            (Why::Ordered, None) => {
-                Ran::new(Outcome::MaxHold, Exit::Code(exit::MAX_HOLD)).because(format!("--max-hold is over; {how}"))
-            }
+            (Why::Ordered, None) => RunOutcome::new(Outcome::MaxHold, Exit::Code(exit::MAX_HOLD))
+                .because(format!("--max-hold is over; {how}")),
             (Why::Itself, _) => {
                 if !ended.left.is_empty() {
                     say(format_args!(
@@ -107,10 +107,10 @@ impl Ran {
                         listed(&ended.left)
                     ));
                 }
-                Ran::new(Outcome::Ended, of_status(ended.status, foreground))
+                RunOutcome::new(Outcome::Ended, of_status(ended.status, foreground))
             }
         };
-        Ran { status: ended.status, left: ended.left, ..ran }
+        RunOutcome { status: ended.status, left: ended.left, ..ran }
     }
 
     /// Says and writes it.

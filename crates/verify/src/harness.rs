@@ -53,7 +53,7 @@ async fn cuts_values(store: &Store) -> Option<bool> {
 }
 
 /// A guest.
-pub(crate) struct Guest {
+pub(crate) struct ExistingServer {
     pub(crate) connect: Connect,
     pub(crate) guarantees: Guarantees,
     pub(crate) prefix: String,
@@ -93,7 +93,7 @@ pub(crate) async fn lacking(store: &Store) -> Vec<Need> {
 }
 
 #[async_trait]
-impl Harness for Guest {
+impl Harness for ExistingServer {
     fn store_name(&self) -> &'static str {
         self.guarantees.store
     }

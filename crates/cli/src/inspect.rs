@@ -50,7 +50,7 @@ pub(crate) async fn ls(args: List) -> io::Result<Exit> {
                 line.waiters.len().to_string(),
             ]);
         }
-        Ok((YES, shown(&table)))
+        Ok((YES, shown(table)))
     })
     .await
 }
@@ -73,7 +73,7 @@ pub(crate) async fn who(args: Who) -> io::Result<Exit> {
             table.row([format!("waits {}", place + 1), holder(entry), mode(entry), "-".into(), since(entry)]);
         }
         let taken = taken(&line.holders).map_or_else(String::new, |(n, of)| format!(": {n} of {of} permits are taken"));
-        Ok((verdict, format!("{:?} at {at}{taken}\n{}", args.name, shown(&table))))
+        Ok((verdict, format!("{:?} at {at}{taken}\n{}", args.name, shown(table))))
     })
     .await
 }
@@ -133,7 +133,7 @@ pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
         table.row(["a shortest hold is kept".into(), kept.into()]);
         let notes = if g.notes.is_empty() { String::new() } else { format!("\n{}\n", g.notes) };
         let warnings: String = g.warnings.iter().map(|warning| format!("\nwarning: {warning}\n")).collect();
-        Ok((YES, format!("{at}\n{}{notes}{warnings}", shown(&table))))
+        Ok((YES, format!("{at}\n{}{notes}{warnings}", shown(table))))
     })
     .await
 }
@@ -196,7 +196,7 @@ async fn on(
     }
 }
 
-fn shown<const N: usize>(table: &Table<N>) -> String {
+fn shown(table: Table) -> String {
     table.text(output::has_colours(&stdout()))
 }
 

@@ -1,4 +1,4 @@
-//! Waiting out a store that has gone away: who waits for ever, and could use the store once, keeps waiting.
+//! Retries while a store is away: a command that waits for ever, and has reached the store once, keeps waiting.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use leasehold::{Error, ErrorKind, Result};
 use crate::exit::{of_store, say};
 use crate::store_url::StoreUrl;
 
-/// How long to wait before asking a store again that could not be used.
-const PAUSE: Duration = Duration::from_secs(1);
+/// How long to wait before a store that could not be used is asked again.
+const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Tries until the store has answered, whatever it says. One line on standard error tells of each time that it goes away.
 /// An attempt gives up by itself when the store has been away for a lease: one that lasted longer had reached the store.
-pub(crate) async fn patiently<T>(
+pub(crate) async fn until_answered<T>(
     store: &StoreUrl,
     lease: Duration,
     mut attempt: impl AsyncFnMut() -> Result<T>,
@@ -29,7 +29,7 @@ pub(crate) async fn patiently<T>(
             say(format_args!("the store is away; waiting for it to come back: {}", of_store(&e, &store.named())));
         }
         told = true;
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(INTERVAL).await;
     }
 }
 
