@@ -179,7 +179,7 @@ impl Lock {
         if let (Err(e), Some(claimant), Wait::Forever) = (&acquired, &mut claimant, wait)
             && matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous)
         {
-            // It was asked for one lease. Whoever leads next asks, and does not wait for as long again.
+            // It was retried for one lease. The next claimant tries, and does not wait for as long again.
             claimant.outage_since.get_or_insert(started);
         }
         let (state, granted) = acquired?;

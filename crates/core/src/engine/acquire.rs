@@ -1,4 +1,4 @@
-//! The acquire loop: claim, wait for a notification, a nap or the deadline, claim again.
+//! The acquire loop: claim, wait for a notification, the poll interval or the deadline, claim again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::seam::contention::Contention;
 use crate::seam::error::{Error, ErrorKind, Result};
 use crate::seam::grant::{Claimed, Waiting};
 
-/// How much longer than its deadline a bounded acquire may take: one last look at the store.
+/// How much longer than its deadline a bounded acquire may take: one last request.
 const LAST_ATTEMPT: Duration = Duration::from_millis(40);
 
 /// A hold that no guard has yet, and what is known of its grant.
 pub(crate) type Taken = (Arc<ClaimState>, Granted);
 
 /// Takes the lock. The caller holds what comes back: renewed, listened for, and not yet given to a guard. `outage_since`:
-/// from when on the store is known to have answered nobody.
+/// from when on the store is known to have answered no claim.
 pub(crate) async fn acquire(
     client: &Arc<Client>,
     mut claim: Claim,
@@ -108,13 +108,13 @@ struct Pursuit {
     last_attempt: Option<Moment>,
     /// For how long the failures of the store are retried.
     retry_budget: Duration,
-    /// How long to wait for a turn among the claims of this client while the store answers nobody.
+    /// How long to wait for a slot among the claims of this client while the store answers none of them.
     in_line: Duration,
     ttl: Duration,
     random: fastrand::Rng,
     backoff: Backoff,
     outage: Outage,
-    /// Who stood in the way last.
+    /// The holder in the last answer.
     who: Option<Contention>,
 }
 

@@ -78,8 +78,8 @@ impl<'a> Acquisition<'a> {
         })
     }
 
-    /// Sends the claim (again), when its turn has come among those of this client, and waits for the answer. At the deadline
-    /// the request stays in flight. `retry_budget`: for how long it waits for its turn while the store answers nobody.
+    /// Sends the claim (again), when it has a slot among those of this client, and waits for the answer. At the deadline
+    /// the request stays in flight. `retry_budget`: for how long it waits for a slot while the store answers no claim.
     pub(crate) async fn claim(&mut self, deadline: Option<Moment>, retry_budget: Duration) -> Attempt {
         let concurrency_limit = &self.client.concurrency_limits[usize::from(self.state.place().is_some())];
         let slot = match self.client.open() {
@@ -148,7 +148,7 @@ impl<'a> Acquisition<'a> {
         first.map(Claimed::Granted).ok_or_else(internal)
     }
 
-    /// Waits for a grant, a notification, the nap's end or the deadline.
+    /// Waits for a grant, a notification, the poll interval's end or the deadline.
     pub(crate) async fn wait(&mut self, poll_at: Option<Moment>, deadline: Option<Moment>) -> Woken {
         loop {
             let changed = self.state.changed.notified();

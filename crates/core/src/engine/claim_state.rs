@@ -1,5 +1,5 @@
 //! Where one claim stands: nowhere, waiting, granted, ended. The single truth that the acquire loop, the keeper, the notifications
-//! and the guard share; validity is computed from it whenever somebody asks.
+//! and the guard share; validity is computed from it at each call.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) struct ClaimState {
     state: Mutex<State>,
     /// The turn that is being taken under this claim, if it is shared by turns.
     turn: Mutex<Option<EndTurn>>,
-    /// Somebody should look again: a notification or a grant came, the hold ended.
+    /// Waiting tasks check the state again: a notification or a grant came, the hold ended.
     pub(crate) changed: Notify,
 }
 
@@ -37,8 +37,8 @@ impl ClaimState {
         ClaimState { claim, clock, state: Mutex::new(State::of(now)), turn: Mutex::default(), changed }
     }
 
-    /// Works on the state of this instant. Loss is decided by time alone as soon as anybody looks, and whoever looks first
-    /// tells the others.
+    /// Works on the state of this instant. Loss is decided by time alone at the first call after the end, which
+    /// notifies the others.
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         let now = self.clock.now();
         let mut state = locked(&self.state);
@@ -114,7 +114,7 @@ impl ClaimState {
         Some(granted)
     }
 
-    /// Gives the standing to the next local turn: its `max_hold` counts from now.
+    /// Gives the claim to the next local turn: its `max_hold` counts from now.
     pub(crate) fn next_turn(&self, max_hold: Option<Duration>) {
         let now = self.clock.now();
         locked(&self.state).max_until = max_hold.map(|max| now + max);
@@ -160,7 +160,7 @@ impl ClaimState {
         self.with(|state| state.loss)
     }
 
-    /// The same for the keeper, which looks while it has a lock in hand: nobody is told.
+    /// The same for the keeper, which has a mutex locked: nothing is notified.
     pub(crate) fn loss_by(&self, now: Moment) -> Option<Loss> {
         let state = locked(&self.state);
         state.loss.or_else(|| state.ended_by(now))
@@ -204,7 +204,7 @@ impl ClaimState {
         locked(&self.state).grant.as_ref().map_or(each, |g| each.min(g.until.since(now) / 2))
     }
 
-    /// A third of the lease between renewals. Whoever waits has less to lose: nearly half, so that more than half of the lease
+    /// A third of the lease between renewals. A waiter has less to lose: nearly half, so that more than half of the lease
     /// is left when the grant comes.
     pub(crate) fn renew_every(&self) -> Duration {
         let ttl = self.ttl();
@@ -239,7 +239,7 @@ impl ClaimState {
     }
 }
 
-/// What the acquire loop sees when it looks.
+/// What is new for the acquire loop.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Change {
     Granted,

@@ -29,11 +29,11 @@ pub(crate) struct Client {
     pub(crate) notifier: Notifier,
     pub(crate) clock: Clock,
     pub(crate) guarantees: Guarantees,
-    /// Claims that go to the store for the first time, and those that were answered before: they do not stand behind a crowd.
+    /// Claims that go to the store for the first time, and those that were answered before: they do not wait behind many new ones.
     pub(crate) concurrency_limits: [Arc<ConcurrencyLimit>; 2],
     keeper: Arc<Keeper>,
     closed: AtomicBool,
-    /// Whether the store's client has ended; locked while somebody sees to it.
+    /// Whether the store's client is closed; locked while a call closes it.
     ended: tokio::sync::Mutex<bool>,
     thread: Option<OwnThread>,
     random: Mutex<fastrand::Rng>,
@@ -99,7 +99,7 @@ impl Client {
         }
     }
 
-    /// Renews this standing from now on, until it is forgotten or lost.
+    /// Renews this claim from now on, until it is forgotten or lost.
     pub(crate) fn keep(&self, state: &Arc<ClaimState>) {
         let must_wake = self.keeper.keep(state);
         if self.open().is_err() {
@@ -110,7 +110,7 @@ impl Client {
         }
     }
 
-    /// The end of this standing has changed.
+    /// The end of this hold has changed.
     pub(crate) fn reschedule(&self, state: &ClaimState) {
         self.keeper.reschedule(state);
     }
@@ -181,7 +181,7 @@ impl Client {
         }
     }
 
-    /// Ends all holds, waits until they are withdrawn, at most `limit`, and ends the store's client, if nobody has yet.
+    /// Ends all holds, waits until they are withdrawn, at most `limit`, and closes the store's client, once.
     pub(crate) async fn close(&self, limit: Duration) -> Result<()> {
         self.in_a_runtime()?;
         self.closed.store(true, Ordering::Release);
@@ -206,7 +206,7 @@ impl Client {
         self.wake_keeper();
     }
 
-    /// Whoever waits here, or watches a hold, keeps the keeper running.
+    /// A task that waits here, or for a loss, keeps the keeper running.
     pub(crate) fn register_this_runtime(&self) {
         if let Ok(here) = Handle::try_current() {
             self.register_runtime(&here);

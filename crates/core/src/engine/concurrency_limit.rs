@@ -1,5 +1,5 @@
-//! How many claims of one client are under way at once: a crowd of tasks waits here, not in the store's connection, where
-//! it would keep renewals and releases from getting through.
+//! How many claims of one client are in flight at once: many tasks wait here, not in the store's connection, where
+//! they would keep renewals and releases from getting through.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::seam::error::{Error, ErrorKind, Result};
 
 /// So many at once. With 100 ms to the store and back that is 1,280 a second.
 const WIDTH: usize = 128;
-/// If nothing has moved for so long, as many again go out: whoever sent a request need not poll it.
+/// If nothing has moved for so long, as many again go out: a task that sent a request need not poll it.
 const STALL: Duration = Duration::from_secs(1);
 
 /// First come, first served.
@@ -21,9 +21,9 @@ const STALL: Duration = Duration::from_secs(1);
 pub(crate) struct ConcurrencyLimit {
     clock: Clock,
     permits: Arc<Semaphore>,
-    /// When somebody last went out or came back, in nanoseconds.
+    /// When a slot was last taken or given back, in nanoseconds.
     moved: AtomicU64,
-    /// When the store last answered somebody.
+    /// When the store last answered a claim.
     answered: AtomicU64,
     /// How many more than the width are out.
     beyond: AtomicUsize,
@@ -42,7 +42,7 @@ impl ConcurrencyLimit {
         Arc::new(ConcurrencyLimit { clock, permits, moved: 0.into(), answered: 0.into(), beyond: 0.into() })
     }
 
-    /// Waits for its turn, until `deadline`, and for `retry_budget` while the store answers nobody. Cancel-safe.
+    /// Waits for a slot, until `deadline`, and for `retry_budget` while the store answers no claim. Cancel-safe.
     pub(crate) async fn enter(
         self: &Arc<ConcurrencyLimit>,
         deadline: Option<Moment>,
@@ -60,7 +60,7 @@ impl ConcurrencyLimit {
             let ends = deadline.map_or(gives_up, |at| at.min(gives_up));
             let now = self.clock.now();
             if ends <= now && heard > began && now < gives_up {
-                // The store answers: it was the crowd.
+                // The store answers: other tasks were before it.
                 return Err(Error::timed_out(Contention::by("other tasks of this process")));
             } else if ends <= now {
                 let text = "not sent: the store has not answered the claims of this client that were before it";
@@ -81,7 +81,7 @@ impl ConcurrencyLimit {
         self.answered.fetch_max(self.clock.now().as_nanos(), Ordering::Relaxed);
     }
 
-    /// Whoever waits here is refused from now on.
+    /// Tasks that wait here are refused from now on.
     pub(crate) fn close(&self) {
         self.permits.close();
     }
@@ -91,7 +91,7 @@ impl ConcurrencyLimit {
         Slot { concurrency_limit: self.clone(), permit: Some(permit) }
     }
 
-    /// Lets more out if nothing moves; one of those who wait does it for all.
+    /// Adds slots if nothing moves; one of the waiting tasks does it for all.
     fn widen(&self, now: Moment) {
         let moved = self.moved.load(Ordering::Relaxed);
         let stalled = now.since(Moment::from_nanos(moved)) >= STALL;

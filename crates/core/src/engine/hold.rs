@@ -24,11 +24,11 @@ pub(crate) struct Hold {
     /// Before this instant a release takes no effect in the store.
     pub(crate) not_before: Option<Moment>,
     ended: OnceLock<Loss>,
-    /// Its place behind the gate of a `fast` lock.
+    /// Its turn of a `fast` lock's local queue.
     turn: TurnSlot,
 }
 
-/// A turn that its hold gives up, or the keeper when the claim is lost: whoever waits behind the gate need not wait until a
+/// A turn that its hold gives up, or the keeper when the claim is lost: the local queue need not wait until a
 /// lost guard is dropped.
 type TurnSlot = Arc<Mutex<Option<Turn>>>;
 
@@ -75,7 +75,7 @@ impl Hold {
             Claimed::Granted(grant) => {
                 state.grant(grant, stamp);
                 if state.loss().is_some() {
-                    // It was gone, and the question took a new one, which nobody holds: it goes before we say so.
+                    // It was gone, and the request took a new one, which no guard holds: it is released before the error is returned.
                     state.end_turns();
                     let _ = client.release_now(state).await;
                 }
@@ -117,7 +117,7 @@ pub(crate) struct Share {
     pub(crate) hold: Arc<Hold>,
     /// Downgrades go one after the other.
     pub(crate) downgrading: tokio::sync::Mutex<()>,
-    /// Somebody answers for the release already.
+    /// Its release is seen to already.
     answered: bool,
 }
 
@@ -134,13 +134,13 @@ impl Share {
         let later = not_before.filter(|at| *at > client.clock.now());
         match (ended, later) {
             (Loss::Released, Some(at)) => {
-                // Nobody here takes a turn of it any more: whoever waits goes to the store.
+                // No task here takes a turn of it any more: the next one claims in the store.
                 drop(self.hold.take_turn());
                 client.release_at_now(state, at).await.map_err(|e| e.with_name(name))
             }
             (Loss::Released, None) => {
                 if let Some(turn) = self.hold.take_turn() {
-                    // A task of this process gets it, or whoever waits here goes to the store.
+                    // A task of this process gets it, or the next one claims in the store.
                     let Some(_leaves) = turn.pass(client, state) else { return Ok(()) };
                 }
                 client.release_now(state).await.map_err(|e| e.with_name(name))

@@ -30,7 +30,7 @@ mod takeover;
 mod task;
 mod work;
 
-/// How many withdrawals are sent at once: renewals do not stand behind a crowd of them.
+/// How many releases are sent at once: renewals do not wait behind them.
 const RELEASING: usize = 128;
 
 pub(crate) struct Keeper {
@@ -60,7 +60,7 @@ impl Keeper {
         registry.runner.is_none() || registry.sleeps_past(at)
     }
 
-    /// Looks again at when `state` comes up: its end has changed.
+    /// Schedules `state` anew: its end has changed.
     pub(crate) fn reschedule(&self, state: &ClaimState) {
         locked(&self.registry).schedule(state.claim.id);
         self.wake();
@@ -111,7 +111,7 @@ impl Keeper {
         locked(&self.registry).queue(work);
     }
 
-    /// Whoever runs the keeper looks what is to be done; whoever stands by looks if somebody runs it.
+    /// Wakes the keeper's task, and the runtimes on standby, which check that it runs.
     pub(crate) fn wake(&self) {
         let now = self.clock.now();
         let mut registry = locked(&self.registry);
@@ -144,7 +144,7 @@ impl Keeper {
         registry.no_more_work && registry.is_drained()
     }
 
-    /// Ends whatever is kept: holds are lost, whoever waits looks again, and all are withdrawn. A hold whose guard has gone and
+    /// Ends everything that is kept: holds are lost, waiters check again, and all are withdrawn. A hold whose guard has gone and
     /// that is within its `min_hold` goes on, unless that is to end `too`.
     pub(crate) fn end_all(&self, min_hold_too: bool) {
         let mut registry = locked(&self.registry);
@@ -192,7 +192,7 @@ impl Keeper {
         self.tell_if_quiet();
     }
 
-    /// Whoever waits for the end of the work looks again.
+    /// Wakes those who wait for the end of the work.
     fn tell_if_quiet(&self) {
         let quiet = locked(&self.registry).is_drained();
         if quiet {

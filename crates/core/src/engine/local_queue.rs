@@ -23,11 +23,11 @@ use crate::support::sync::locked;
 /// Only claims that are equal in these may share one.
 type Key = (Name, Mode, Duration);
 
-/// The gates of one client, one per lock that somebody leads to.
+/// The local queues of one client, one per lock with a claimant.
 #[derive(Default)]
 pub(crate) struct LocalQueues(Mutex<HashMap<Key, LocalQueue>>);
 
-/// Who stands in one local queue, and whose turn it is.
+/// The tasks that wait for one lock, and the one whose turn it is.
 #[derive(Default)]
 struct LocalQueue {
     waiters: VecDeque<Waiter>,
@@ -41,7 +41,7 @@ struct Holder {
     /// The tokens of its claim: the first one, by which the store knows it, and how many.
     first: FencingToken,
     turns: u32,
-    /// Somebody evicts it: nobody here gets a turn of that claim any more.
+    /// It is being evicted: no task gets a turn of that claim any more.
     is_last: bool,
 }
 
@@ -51,7 +51,7 @@ struct Waiter {
     turn: TurnOptions,
 }
 
-/// What a turn takes over from the words of whoever waits for it.
+/// What a turn takes over from the options of the task that waits for it.
 pub(crate) struct TurnOptions {
     pub(crate) name: Name,
     pub(crate) label: Arc<str>,
@@ -61,21 +61,21 @@ pub(crate) struct TurnOptions {
 
 /// What a task of the queue is given.
 pub(crate) enum Handoff {
-    /// Go to the store yourself.
+    /// It claims in the store itself.
     Claimant(Claimant),
-    /// It is your turn.
+    /// It is its turn.
     Turn(Arc<Share>),
 }
 
-/// The right to claim in the store for everybody in the queue. Dropped, it goes to the next.
+/// The right to claim in the store for all tasks of the queue. Dropped, it goes to the next.
 pub(crate) struct Claimant {
     local_queues: Weak<LocalQueues>,
     key: Key,
-    /// Since when the store has answered nobody who led: the patience of whoever leads next counts from then.
+    /// Since when the store has answered no claimant: the retry budget of the next one counts from then.
     pub(crate) outage_since: Option<Moment>,
 }
 
-/// One turn under a leader's claim.
+/// One turn under a claimant's claim.
 pub(crate) struct Turn {
     claimant: Claimant,
     first: FencingToken,
@@ -86,7 +86,7 @@ pub(crate) struct Turn {
 }
 
 impl LocalQueues {
-    /// Waits for a turn, or for the lead.
+    /// Waits for a turn, or to be the claimant.
     pub(crate) async fn enter(
         self: &Arc<LocalQueues>,
         client: &Client,
@@ -106,7 +106,7 @@ impl LocalQueues {
                 Some(queue) if matches!(wait, Wait::Try) => return Err(queue.refuses(ErrorKind::Contended)),
                 Some(LocalQueue { waiters, .. }) => {
                     if waiters.len() == waiters.capacity() {
-                        // Not each time: a long line would be walked by everybody who enters it.
+                        // Not each time: a long queue would be walked by each task that enters it.
                         waiters.retain(|waiter| !waiter.tell.is_closed());
                     }
                     let (tell, told) = oneshot::channel();
@@ -159,7 +159,7 @@ impl Holder {
 }
 
 impl LocalQueue {
-    /// Says who of this process is before whoever asks; while a task of it is on its way to the store, nobody holds yet.
+    /// Names the task of this process that is before; while the claimant's request is in flight, no task holds yet.
     fn refuses(&self, kind: ErrorKind) -> Error {
         let waiting = self.waiters.iter().filter(|waiter| !waiter.tell.is_closed()).count();
         let who = match &self.holder {
@@ -188,8 +188,8 @@ impl Claimant {
         }
     }
 
-    /// The next task that still waits. Without one the gate stays, or is taken away with the lead, in the same breath: a
-    /// newcomer either is seen here or finds no gate and leads.
+    /// The next task that still waits. Without one the queue stays, or is removed with its claimant, in one step: a
+    /// newcomer either is seen here or finds no queue and is the claimant.
     fn next_waiter(&self, and_close: bool) -> Option<Waiter> {
         let local_queues = self.local_queues.upgrade()?;
         let mut local_queues = locked(&local_queues.0);
@@ -215,7 +215,7 @@ impl Drop for Claimant {
             self.held_by(None);
             let (local_queues, key) = (self.local_queues.clone(), self.key.clone());
             let claimant = Claimant { local_queues, key, outage_since: self.outage_since };
-            // A word that is not heard any more is dropped here, and so goes on to the one behind.
+            // A handoff that is not received any more is dropped here, and so goes on to the next task.
             drop(waiter.tell.send(Handoff::Claimant(claimant)));
         }
     }
@@ -231,7 +231,7 @@ impl Turn {
         self.claimant.held_by(Some(Holder { label, token: self.token(), first, turns, is_last: false }));
     }
 
-    /// Passes the claim to the next local task; gives the turn back if it must go to the store instead: nobody waits here,
+    /// Passes the claim to the next local task; gives the turn back if it must be released in the store instead: no task waits here,
     /// others have waited long enough, or too little of the lease is left.
     pub(crate) fn pass(self, client: &Arc<Client>, state: &Arc<ClaimState>) -> Option<Turn> {
         let now = client.clock.now();
@@ -250,7 +250,7 @@ impl Turn {
         turn.is_of(options.label);
         let not_before = options.min_hold.map(|min| now + min);
         let hold = Hold::new(client.clone(), state.clone(), options.name, turn.token(), not_before).in_turn(turn);
-        // A hold that nobody takes any more is dropped here, and so ends its turn.
+        // A hold that is not received any more is dropped here, and so ends its turn.
         drop(tell.send(Handoff::Turn(Share::new(hold))));
         None
     }

@@ -1,4 +1,4 @@
-//! Withdrawing claims in the background, once their own request has landed.
+//! Withdrawing claims in the background, once their own request is answered.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -99,7 +99,7 @@ impl Release {
     }
 }
 
-/// Lets the request that is in flight land, and then withdraws each of its claims. `sending`: so many requests at once.
+/// Waits for the request that is in flight, and then withdraws each of its claims. `sending`: so many requests at once.
 pub(crate) async fn withdraw(
     backend: &dyn Backend,
     clock: &Clock,

@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(wakes(SLICE, 100 * ms, second), [250, 500, 750, 1000, 1100].map(|at| at * ms));
         assert_eq!(wakes(SLICE, 500 * ms, second), [750, 1000, 1250, 1500].map(|at| at * ms));
         assert_eq!(wakes(COARSE_SLICE, 500 * ms, 9 * second), [4000, 8000, 9500].map(|at| at * ms));
-        assert_eq!(COARSE_SLICE.as_nanos() % SLICE.as_nanos(), 0, "who naps wakes alone");
+        assert_eq!(COARSE_SLICE.as_nanos() % SLICE.as_nanos(), 0, "coarse sleepers would wake alone");
         assert!(wakes(SLICE, 7, Duration::ZERO).is_empty());
     }
 

@@ -23,7 +23,7 @@ pub(super) struct State {
     /// When the store last said that nothing is left: a grant that was asked for before that may be the one that is gone.
     pub(super) gone_at: Option<Moment>,
     pub(super) notified: bool,
-    /// Whoever listens is to be told once the lock on this is free again: a waker may run anybody's code.
+    /// Listeners are to be notified once the mutex is free again: a waker may run foreign code.
     pub(super) tell: bool,
 }
 

@@ -21,7 +21,7 @@ pub(super) struct RenewalBatch {
     answer: Pin<Box<dyn Future<Output = Result<Vec<Renewal>>> + Send>>,
 }
 
-/// How a flight came out of the air.
+/// What became of a batch.
 pub(super) enum BatchResult {
     Done(RenewalBatch, Result<Vec<Renewal>>),
     /// Not yet.

@@ -25,7 +25,7 @@ pub(super) struct Kept {
 
 #[derive(Clone, Copy)]
 pub(super) enum Renewing {
-    /// When to ask for it (again), whatever becomes of a request that is in flight.
+    /// When to renew it (again), whatever becomes of a request that is in flight.
     At(Moment),
     /// It waits for a request since the first moment. At the second a third of its lease is left.
     Due(Moment, Moment),

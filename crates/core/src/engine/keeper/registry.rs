@@ -1,5 +1,5 @@
 //! What the keeper keeps: when something must be done about which claim, which renewals wait for a request to go out with,
-//! and the work for the background. Nobody is told anything here, and nothing is dropped: the keeper's mutex is locked.
+//! and the work for the background. Nothing is notified or dropped here: the keeper's mutex is locked.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) struct Registry {
     pub(super) holds: usize,
     works: HashMap<u64, Work>,
     next_work: u64,
-    /// Those of them that nobody does yet.
+    /// Those of them that no task does yet.
     queued: Vec<u64>,
     /// Until when the task sleeps, and whether it watches over holds meanwhile.
     pub(super) next_wake: Option<Moment>,
@@ -42,7 +42,7 @@ pub(super) struct Registry {
     /// Since when it has been woken and has not looked.
     pub(super) called: Option<Moment>,
     pub(super) no_more_work: bool,
-    /// Until when nobody is warned again that renewals are slow.
+    /// Until when no other warning says that renewals are slow.
     pub(super) warned_until: Option<Moment>,
 }
 
@@ -51,7 +51,7 @@ impl Registry {
         self.works.is_empty() && self.kept.is_empty()
     }
 
-    /// Whether the task would miss something that comes up then, or a hold that began while it napped.
+    /// Whether the task would miss something that comes up then, or a hold that began during a coarse sleep.
     pub(super) fn sleeps_past(&self, at: Moment) -> bool {
         self.holds > 0 && !self.watching || self.next_wake.is_none_or(|planned| at < planned)
     }
@@ -237,7 +237,7 @@ impl Registry {
         }
     }
 
-    /// Says whether somebody is to be warned that renewals are slow: not again within a lease.
+    /// Whether to warn that renewals are slow: not again within a lease.
     pub(super) fn warns(&mut self, now: Moment, ttl: Duration) -> bool {
         let warns = self.warned_until.is_none_or(|until| until <= now);
         if warns {
@@ -252,7 +252,7 @@ impl Registry {
         self.next_work += 1;
     }
 
-    /// The work that nobody does yet.
+    /// The work that no task does yet.
     pub(super) fn take_work(&mut self) -> Vec<(u64, Work)> {
         let begin = |id: u64| self.works.get_mut(&id).map(|work| (id, work.begin()));
         std::mem::take(&mut self.queued).into_iter().filter_map(begin).collect()
@@ -268,19 +268,19 @@ impl Registry {
         self.runner.as_ref().is_some_and(|runner| Arc::ptr_eq(runner, task))
     }
 
-    /// When whoever runs should have looked long ago.
+    /// When the running task should have planned long ago.
     pub(super) fn stalls_at(&self, stall: Duration) -> Option<Moment> {
         let first = [self.next_wake, self.called].into_iter().flatten().min();
         first.filter(|_| self.runner.is_some()).map(|at| at + stall)
     }
 
-    /// Somebody else runs from now on, who does all the work anew. What is in flight may still be answered to the other.
+    /// Another task runs from now on and does all the work anew. What is in flight may still be answered to the former one.
     pub(super) fn begun_anew(&mut self) {
         (self.next_wake, self.called) = (None, None);
         self.queued = self.works.keys().copied().collect();
     }
 
-    /// Whoever ran has gone.
+    /// The task that ran has gone.
     pub(super) fn orphaned(&mut self) {
         self.runner = None;
         self.begun_anew();

@@ -10,7 +10,7 @@ use crate::seam::grant::Renewal;
 use crate::support::sync::locked;
 
 impl Keeper {
-    /// What became of a flight; it comes back if it is still in the air.
+    /// Takes in what became of a batch; returns it if it is still in flight.
     pub(super) fn take_result(&self, result: BatchResult, early: f64) -> Option<RenewalBatch> {
         match result {
             BatchResult::Done(batch, answer) => self.answered(batch, answer, early),
@@ -22,7 +22,7 @@ impl Keeper {
         None
     }
 
-    /// Takes in what the store answered to a flight, however late: it counts from when it was sent.
+    /// Takes in what the store answered to a batch, however late: it counts from when it was sent.
     fn answered(&self, batch: RenewalBatch, answer: Result<Vec<Renewal>>, early: f64) {
         let RenewalBatch { items, sent, late, .. } = batch;
         let mut answers = match answer {
@@ -54,7 +54,7 @@ impl Keeper {
         }
     }
 
-    /// A flight is late: whatever is in it is asked for again soon.
+    /// A batch is late: its leases are renewed again soon.
     fn late(&self, batch: &RenewalBatch) {
         let now = self.clock.now();
         let mut registry = locked(&self.registry);

@@ -8,16 +8,16 @@ use tokio::sync::Notify;
 
 use crate::support::sync::locked;
 
-/// Who stands by for a keeper `K`.
+/// The runtimes on standby for a keeper `K`.
 pub(super) struct Standby<K> {
-    /// Somebody should look if the keeper runs.
+    /// Wakes the runtimes on standby: they check that the keeper runs.
     pub(super) called: Notify,
     present: Mutex<Present<K>>,
 }
 
 struct Present<K> {
     runtimes: HashSet<Id>,
-    /// A keeper that lost its runtime with work left, and that nobody else may keep alive.
+    /// A keeper that lost its runtime with work left, and that nothing else may keep alive.
     orphan: Option<Arc<K>>,
 }
 
@@ -40,7 +40,7 @@ impl<K> Standby<K> {
         drop(orphan);
     }
 
-    /// Whoever stands by looks if the keeper runs.
+    /// Runtimes on standby check that the keeper runs.
     pub(super) fn call(&self) {
         self.called.notify_waiters();
     }

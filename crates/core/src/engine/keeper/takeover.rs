@@ -14,7 +14,7 @@ use crate::seam::clock::Moment;
 use crate::support::sync::locked;
 
 /// How late the keeper may be for its own plan before another runtime goes on. A runtime that is merely busy gets that far
-/// now and then: then two do the same for a moment, which harms nobody.
+/// now and then: then two do the same for a moment, which does no harm.
 const STALL: Duration = Duration::from_millis(500);
 
 /// One runtime's presence.
@@ -70,7 +70,7 @@ async fn stand_by(here: Member) {
 }
 
 impl Keeper {
-    /// The right to run here, if there is work and nobody does it.
+    /// The right to run here, if there is work and no task does it.
     fn take_over(self: &Arc<Keeper>, stall: Duration) -> Option<Running> {
         let now = self.clock.now();
         let mut registry = locked(&self.registry);

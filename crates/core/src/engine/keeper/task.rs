@@ -123,7 +123,7 @@ async fn until(clock: &Clock, at: Option<Moment>, watching: bool) {
 }
 
 impl Keeper {
-    /// What is to be done now, and when to look again.
+    /// What is to be done now, and when to plan again.
     fn plan(&self, room: usize) -> Plan {
         let now = self.clock.now();
         let early = locked(&self.random).f64() / 20.0;

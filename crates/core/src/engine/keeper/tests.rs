@@ -25,7 +25,7 @@ fn held(clock: &Clock, ttl: Duration) -> Arc<ClaimState> {
     state
 }
 
-/// Between the look and the flight a hold may be lost, by a notification or by time. It is not renewed, nor forgotten.
+/// Between the plan and the request a hold may be lost, by a notification or by time. It is not renewed, nor forgotten.
 #[test]
 fn what_is_lost_while_a_batch_is_made_comes_up_again() {
     let clock = VirtualClock::new().clock();
@@ -48,13 +48,13 @@ fn holds_are_watched_over_and_places_in_line_are_not() {
         state
     });
     registry.next_wake = Some(clock.now());
-    assert!(!registry.sleeps_past(clock.now()), "nobody holds: naps do");
+    assert!(!registry.sleeps_past(clock.now()), "without a hold coarse sleeps do");
     for state in [&one, &two] {
         state.grant(Grant::new(Place::new("p"), FencingToken::new(1), TTL), clock.now());
         state.take(None);
         registry.schedule(state.claim.id);
     }
-    assert!(registry.sleeps_past(clock.now()), "a hold began while the keeper napped");
+    assert!(registry.sleeps_past(clock.now()), "a hold began during a coarse sleep");
     registry.watching = true;
     assert!(!registry.sleeps_past(clock.now()));
     let holds = [one, three, two].map(|state| {
@@ -64,7 +64,7 @@ fn holds_are_watched_over_and_places_in_line_are_not() {
     assert_eq!(holds, [1, 1, 0]);
 }
 
-/// Those that end first go first, a bounded number of requests is under way, and whoever is in danger waits for none.
+/// Those that end first go first, a bounded number of requests is under way, and a lease in danger waits for none.
 #[test]
 fn flights_go_by_need() {
     let time = VirtualClock::new();

@@ -14,7 +14,7 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// To be done now. A request that is still in flight goes with whoever does it first.
+    /// To be done now. A request that is still in flight goes with the first task that does it.
     pub(super) fn begin(&mut self) -> Work {
         match self {
             Work::Withdraw(Release { claims, in_flight }) => {
