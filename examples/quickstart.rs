@@ -19,7 +19,7 @@ async fn main() -> Result<()> {
     let guard = lock.acquire().await?;
     println!("held: token {}, good for {:.1} s", guard.fencing_token(), guard.remaining().as_secs_f64());
 
-    // Whoever comes now learns who is in the way.
+    // A try now names the holder.
     let Err(refusal) = lock.try_acquire().await else { unreachable!("the guard above still lives") };
     println!("a second try: {}", refusal.into_contention()?);
 

@@ -53,7 +53,7 @@ pub(crate) fn test() -> Outcome {
         .filter(|binary| binary.package != "leasehold" || !IN_PLAIN.contains(&&*binary.target))
         .partition(|binary| ALONE.contains(&(&*binary.package, &*binary.target)));
     together.sort_by_key(|binary| LONG.iter().position(|long| *long == binary.target).unwrap_or(LONG.len()));
-    // Whoever runs cargo waits for whoever else does: those stand in one row.
+    // Runs of cargo wait for each other: they stand in one row.
     let cargos = BY_CARGO.iter().map(by_cargo).chain(EXAMPLES.iter().map(example)).collect();
     let rows = [cargos].into_iter().chain(together.iter().map(|binary| vec![suite(binary)]));
     let mut run = Run::default();

@@ -4,7 +4,7 @@
 use std::env;
 use std::io::{self, IsTerminal, Write, stdout};
 
-/// Writes it to standard output. Whoever closes the pipe has read enough.
+/// Writes it to standard output. A reader that closes the pipe has read enough.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -137,7 +137,7 @@ fn of_status(status: Option<Status>, foreground: bool) -> Exit {
     match status {
         Some(Status::Code(code)) => Exit::Code(u8::try_from(code).unwrap_or(exit::FAILED)),
         Some(Status::Signal(signal)) if signal == Signal::SIGINT as i32 && foreground => {
-            // From the keyboard: the rest of our job, and whoever waits for it, is to see it too.
+            // From the keyboard: the rest of our job, and the shell that waits for it, are to see it too.
             signals::tell_own_group(Signal::SIGINT);
             Exit::Signal(signal)
         }

@@ -1,5 +1,5 @@
-//! The command's side while the program runs: deadlines to the guardian, signals to the program, the terminal to whoever
-//! it belongs to. It knows nothing of stores.
+//! The command's side while the program runs: deadlines to the guardian, signals to the program, the terminal to
+//! its process group. It knows nothing of stores.
 
 use std::io;
 use std::time::Duration;

@@ -24,7 +24,7 @@ pub enum Reach {
     Process,
     /// The processes of one host.
     Host,
-    /// Whoever reaches the server.
+    /// All who reach the server.
     Machines,
 }
 

@@ -166,7 +166,7 @@ pub enum Need {
     Requests,
     /// A release wakes the next waiter by a push.
     PushedWake,
-    /// Whoever waits is served in the order in which it came. (That it is seen waiting is expected without this.)
+    /// Waiters are served in the order in which they came. (That a waiter is seen is expected without this.)
     Fair,
     /// `Mode::Shared`.
     Shared,

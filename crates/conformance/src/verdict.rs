@@ -36,7 +36,7 @@ pub struct Verdict {
 
 /// Judges every case bare, so many at once, and tells `seen` of each verdict and of how many there will be.
 ///
-/// Cases judge by panicking: whoever does not want to see that sets a panic hook. Dropped midway, cases that run are aborted.
+/// Cases judge by panicking: set a panic hook to hide that. Dropped midway, cases that run are aborted.
 pub async fn verdicts(
     harness: Arc<dyn Harness>,
     at_once: usize,

@@ -221,7 +221,7 @@ async fn another_number_of_permits_is_refused_and_leaves_nothing() {
     within(60, async {
         let server = server().await;
         let (one, two) = (store(&server).await, store(&server).await);
-        // Also if whoever says another number only waits.
+        // Also if the claim with another number only waits.
         let writer = one.lock("a").acquire().await.unwrap();
         let waiter = tokio::spawn(one.semaphore("a", 3).acquire());
         until_waiting(&one, 1).await;

@@ -1,4 +1,4 @@
-//! A hold is proven by its own key, in the term of whoever renewed it: deletions, evictions, former leaders, fences.
+//! A hold is verified by its own key, in the term of the leader that renewed it: deletions, evictions, former leaders, fences.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test judges by panicking")]
 #![allow(clippy::large_futures, reason = "a test is one future")]
 

@@ -84,7 +84,7 @@ async fn one_request_renews_all_that_is_held_and_waited_for() {
     .await;
 }
 
-/// A session with places is renewed by whoever has them: a newcomer goes on with an idle one, and keeps nothing else alive.
+/// A session with places is renewed by those that have them: a newcomer goes on with an idle one, and keeps nothing else alive.
 #[tokio::test]
 async fn what_is_abandoned_ends_although_others_come() {
     within(60, async {

@@ -150,7 +150,7 @@ fn of_script(e: &RedisError) -> Error {
 ///
 /// The hash has two fields: `value` is what was written last, for `HGET key value`, and `token` the greatest token seen. One
 /// key serves one lock, of whatever store: tokens of different names do not compare. As every fence it is only as good as
-/// its memory: whoever deletes the key, or lets it expire or be evicted, while an old holder lives makes it forget; after an
+/// its memory: a key that is deleted, expires or is evicted while an old holder lives makes it forget; after an
 /// asynchronous failover it knows what the replica knew.
 ///
 /// `Err` of kind [`Lost`](ErrorKind::Lost): a later holder has written, and nothing was written now. Any other error is the

@@ -48,7 +48,7 @@ async fn until_waiting(store: &Store, name: &str, waiters: usize) {
     }
 }
 
-/// Returns when somebody has asked for the lock by a plain `SET` twice more: whoever polls has been refused once.
+/// Returns when the lock was asked for by a plain `SET` twice more: a polling client has been refused once.
 async fn until_refused(server: &Server) {
     let sets = async || server.commandstats().await.unwrap().get("set").copied().unwrap_or_default();
     let before = sets().await;
@@ -115,7 +115,7 @@ async fn what_we_hold_is_busy_for_redis_py_and_its_own_after_our_release() {
             assert_eq!(theirs.ask("try").await, "busy");
             theirs.tell("acquire").await;
             until_refused(&server).await;
-            // Whoever of ours waits gets it in the same step: nobody who polls finds it free between.
+            // A waiter of ours gets it in the same step: no polling client finds it free between.
             let waiter = wait(&store, name);
             until_waiting(&store, name, 1).await;
             guard.release().await.unwrap();

@@ -100,7 +100,7 @@ async fn a_dead_sharer_among_live_ones_is_gone_and_holds_nobody_up() {
         assert!(matches!(renewed(&store, &dead, Some(lost)).await, Renewal::Lost(Loss::Gone)));
         assert!(matches!(renewed(&store, &live, Some(token)).await, Renewal::Renewed(_)));
         assert_eq!(labels(&store).await, ["live"]);
-        // Permits come back, whoever notices; the live ones hold on.
+        // Permits come back, whichever client notices; the live ones hold on.
         store.release(&live, None).await.unwrap();
         store.release(&writer, None).await.unwrap();
         for notice in ["claim", "renewal", "stranger", "look"] {

@@ -18,15 +18,15 @@
 //!
 //! * **Claim.** All nodes are asked at once. A claim that a majority grants is granted, and valid for its TTL from *before
 //!   the first send*, less a margin for drift. The rest is let land and matters no more.
-//! * **No majority.** The claim is given back on *every* node, whatever it answered, before the answer. Whoever waits tries
-//!   again when it is rung, when enough leases have run out, or after a pause with jitter.
+//! * **No majority.** The claim is given back on *every* node, whatever it answered, before the answer. A waiter tries
+//!   again when it is notified, when enough leases have run out, or after a pause with jitter.
 //! * **Renewal.** All nodes, in one flight for all locks. A majority that still has it: renewed. More than a minority that
 //!   surely has not: lost. Neither: unknown. Nodes that lack a lock which a majority has get it again, with its token; they
 //!   count from the next renewal on.
 //! * **Release.** Every node is told, and a majority's word is waited for. A node that hears nothing, or to which a
 //!   request to keep the lock comes late, keeps the key for its TTL at most.
 //! * **Eviction.** Nodes that do not know the token yet, or are only being asked to grant it, are told that it is no more:
-//!   whoever keeps a hold of that token is told that it is gone.
+//!   the client with a hold of that token is told that it is gone.
 //! * A node has `timeout` to answer (250 ms), and fails at once while it is known to be away. So with a minority of dead,
 //!   stopped or cut-off nodes everything goes on.
 //!
@@ -59,7 +59,7 @@
 //! * **Leases are measured by each node's wall clock.** A clock that is stepped forward ends leases early, there.
 //! * **No order.** Nodes that hand over would hand to different waiters, and nobody would get a majority. So
 //!   [`fair`](leasehold_core::Options::fair) is refused, and [`fast`](leasehold_core::Options::fast) is the default. A
-//!   release rings the one who came first, and keeps the lock for it for 50 ms; a reader lets a writer who waits go first.
+//!   release notifies the one that came first, and keeps the lock for it for 50 ms; a reader lets a waiting writer go first.
 //!   That is courtesy: somebody may be passed, and for ever.
 //! * **No semaphores.** Of three holders each may have two of three nodes while no node ever has more than two of them: a
 //!   majority excludes, but it does not count.

@@ -40,7 +40,7 @@ local function write(hash, who, e)
     e.mode, e.channel, e.label }, ' '))
 end
 
--- An entry of whoever asks, as yet without a token.
+-- An entry of the claim, as yet without a token.
 local function fresh()
   return { deadline = 0, ttl = ttl, token = 0, turns = turns, since = now, joined = now, attempt = 0, rung = 0, mode = mode,
     channel = channel, label = label }
@@ -105,7 +105,7 @@ local function admits(as)
   return not value or as == 's' and value == SHARED
 end
 
--- Writes the lease of whoever asks, until its deadline.
+-- Writes the lease of the claim, until its deadline.
 local function put(h)
   local lock, till = id, h.deadline
   if h.mode == 's' then
@@ -348,7 +348,7 @@ if verb == 'evict' then
 end
 
 -- bar: the first token of a hold that another server has evicted, and the length of its lease. Answers `ok`. The hold may be
--- here under a token of this server's own, which the client has not written over yet, or may come only now: whoever keeps
+-- here under a token of this server's own, which the client has not written over yet, or may come only now: a client that keeps
 -- it is told that it is gone, until its last lease has run out.
 if verb == 'bar' then
   call('HSET', EVICTED, id, '')

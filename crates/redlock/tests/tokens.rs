@@ -164,7 +164,7 @@ async fn tokens_rise_over_a_thousand_grants_while_single_nodes_forget() {
         let nodes = Arc::new(Redis::start_many(5).await.unwrap());
         let (greatest, grants) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let inside = Arc::new(AtomicBool::new(false));
-        // Whoever wants the lock or has it reads; who makes a node forget writes. It is fair, so neither starves.
+        // Clients of the lock read; the task that makes a node forget writes. It is fair, so neither starves.
         let quiet = Arc::new(RwLock::new(()));
         let mut tasks = Vec::new();
         for _ in 0..4 {

@@ -9,7 +9,7 @@ use leasehold_core::{Error, ErrorKind};
 use rusqlite::ErrorCode;
 use rustix::io::Errno;
 
-/// The byte of the `-shm` file that is locked by whoever writes (SQLite's *WAL-mode File Format*, section 2.2: the locks).
+/// The byte of the `-shm` file that the writer locks (SQLite's *WAL-mode File Format*, section 2.2: the locks).
 const WRITE_LOCK: u64 = 120;
 
 /// Of a statement on this file that was not committed.
@@ -36,7 +36,7 @@ pub(crate) fn of(e: &rusqlite::Error, file: &Path) -> Error {
         OutOfMemory => (ErrorKind::Unavailable, "cannot be read or written"),
         SystemIoFailure => {
             let what = "cannot be read or written. Was it, or -wal or -shm beside it, cut or changed by hand? Then delete \
-                        all three: whoever comes next begins anew";
+                        all three: the next client begins anew";
             (ErrorKind::Unavailable, what)
         }
         NotADatabase | DatabaseCorrupt => {

@@ -56,16 +56,16 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// # Ok(()) }
 /// ```
 ///
-/// **Who shares it.** Whoever opens the same path and may write there, in containers too if they share the directory and the
+/// **Who shares it.** All that open the same path and may write there, in containers too if they share the directory and the
 /// kernel. The directory's group shares the files if the directory lets it write. Each client has a thread, which owns its
 /// connection, and a FIFO beside the file, `<file>-fifo-<number>`.
 ///
-/// **Waiting.** A line is a table in the order of coming. Whoever releases grants to the next in the same transaction, and
-/// then rings exactly its FIFO; nobody polls. A FIFO is also its process's life: it ends when the process does, however it
-/// ends, and whoever is next sees that at once. A holder that is stopped is another thing: its lease has to end.
+/// **Waiting.** A queue is a table in the order of coming. A release grants to the next in the same transaction, and
+/// then notifies exactly its FIFO; no client polls. A FIFO is also its process's life: it ends when the process does, however it
+/// ends, and the next waiter sees that at once. A holder that is stopped is another thing: its lease has to end.
 ///
 /// **Its files.** The file, a log of 2 MB (`-wal`) and its index (`-shm`) belong together. If one is deleted or another one,
-/// whoever comes next begins all three anew. Each client that holds or waits has a lock on their directory, which says how long
+/// the next client begins all three anew. Each client that holds or waits has a lock on their directory, which says how long
 /// its longest lease is; the new files grant nothing for as long as the longest of those, so that nobody holds beside
 /// somebody in the old ones, who is told at the next renewal. A reboot begins them anew as well, at once, and tokens go on
 /// rising. Nothing is ever synced to the disk.

@@ -14,7 +14,7 @@ CREATE TABLE meta (
 -- by itself, has one of its own: its number, and that of no FIFO, is the place's below zero.
 CREATE TABLE session (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    fifo INTEGER NOT NULL,  -- in the name of the client's FIFO: its bell and its life
+    fifo INTEGER NOT NULL,  -- in the name of the client's FIFO: its notifications and its life
     dev INTEGER NOT NULL,
     ino INTEGER NOT NULL,
     pid INTEGER NOT NULL,   -- for people

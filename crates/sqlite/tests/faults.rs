@@ -380,7 +380,7 @@ fn stopped_keeps_its_lease() {
     });
 }
 
-/// Whoever stands behind one that leaves is next, and its renewals find out: it sees the death of the holder, whose lease
+/// The waiter behind one that leaves is next, and its renewals find out: it sees the death of the holder, whose lease
 /// lasts for longer than this test may.
 fn dead_is_seen_by_who_moved_up() {
     let place = Place::new();
@@ -429,7 +429,7 @@ fn guardian_outlives_the_files() {
         let guardian = holder.hear();
         delete(&files(&place, "locks.db"));
         holder.kill();
-        // Whoever comes finds a new file, which grants nothing; and so it stays.
+        // The next client finds a new file, which grants nothing; and so it stays.
         let early = store(place.path()).await.lock("a").try_acquire().await;
         assert!(early.is_err_and(|e| e.is_contended()), "granted while the guardian lives");
         shell(&format!("kill -9 {guardian}"));

@@ -62,7 +62,7 @@ fn a_paused_holders_late_write_changes_no_row() {
     assert!(late.contains("stale"), "{late}");
     assert_eq!(row(&db), ("sent".to_owned(), second.fencing_token()));
     write(&db, &second, "delivered").unwrap(); // the same holder may write as often as it wants
-    assert!(!first.is_valid(), "the truth is there for whoever asks");
+    assert!(!first.is_valid(), "the loss is there for each call");
     drop(paused);
 }
 
@@ -84,7 +84,7 @@ fn write_if(db: &mut Connection, condition: &StillHolds, state: &str) -> rusqlit
     if holds { tx.commit() } else { tx.rollback() }.map(|()| holds)
 }
 
-/// No token in the rows: the condition alone, from before it was lost, refuses whoever was replaced, and never who was not.
+/// No token in the rows: the condition alone, from before it was lost, refuses the replaced holder, and never the present one.
 #[test]
 fn a_condition_refuses_whoever_was_replaced() {
     let folder = tempfile::tempdir().unwrap();

@@ -57,7 +57,7 @@ async fn refused(path: &Path) -> Error {
     open(path).await.err().unwrap_or_else(|| panic!("{} was opened", path.display()))
 }
 
-/// Whoever holds is told within one renewal, and nobody else gets the lock before its guard is invalid.
+/// A holder is told within one renewal, and no other client gets the lock before its guard is invalid.
 async fn is_lost_before_another_gets_it(place: &Place, first: Guard) {
     let done = Moment::now();
     let new = store(place.path()).await.ttl(TTL);
@@ -148,7 +148,7 @@ fn a_stopped_holder_is_waited_for() {
     });
 }
 
-/// Whoever waits in files that are gone waits in the new ones, and gets its turn.
+/// A waiter in files that are gone waits in the new ones, and is granted.
 fn a_waiter_gets_its_turn() {
     let place = Place::new();
     run(async {
@@ -255,7 +255,7 @@ fn a_copy_in_their_place_is_loss() {
     });
 }
 
-/// The same into the very files, which no look at them can see: older content is seen by whoever wrote younger.
+/// The same into the very files, which no check of them can see: older content is seen by the client that wrote younger.
 fn a_copy_of_older_content_is_loss() {
     let place = Place::new();
     run(async {
@@ -421,7 +421,7 @@ fn another_boots_damage_is_begun_anew() {
     });
 }
 
-/// Whoever begins it anew, root perhaps, does not lock its users out.
+/// A client that begins it anew, root perhaps, does not lock its users out.
 fn owner_and_rights_stay() {
     let place = Place::new();
     run(async {

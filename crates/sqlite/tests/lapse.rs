@@ -1,4 +1,4 @@
-//! A hold that is given back before its `min_hold` is over: it ends by itself, exactly then, whoever lives.
+//! A hold that is given back before its `min_hold` is over: it ends by itself, exactly then, whichever clients live.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -73,7 +73,7 @@ fn it_lasts_for_the_rest_and_no_longer_though_its_client_has_gone() {
     });
 }
 
-/// Whoever waits was told of a lease of a minute, and is served when the rest is over.
+/// A waiter was told of a lease of a minute, and is granted when the rest is over.
 #[test]
 fn whoever_waits_is_served_then() {
     let place = Place::new();

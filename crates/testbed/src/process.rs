@@ -135,7 +135,7 @@ fn spawner() -> io::Result<mpsc::Sender<Order>> {
     let (orders, inbox) = mpsc::channel::<Order>();
     thread::Builder::new().name("testbed-spawner".into()).spawn(move || {
         for (mut command, answer) in inbox {
-            // Whoever ordered it waits for the answer.
+            // The task that ordered it waits for the answer.
             let _ = answer.send(command.spawn());
         }
     })?;

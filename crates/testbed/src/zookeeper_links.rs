@@ -66,7 +66,7 @@ impl Links {
         links.flat_map(|link| [&link.quorum, &link.election])
     }
 
-    /// The proxies by which a member dials its leader, whoever that is.
+    /// The proxies by which a member dials its leader, whichever member that is.
     pub(crate) fn to_leader(&self, member: usize) -> impl Iterator<Item = &Proxy> {
         self.0.iter().filter(move |link| link.from == member).map(|link| &link.quorum)
     }

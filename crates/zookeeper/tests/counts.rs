@@ -153,7 +153,7 @@ async fn a_contended_cycle_costs_five_requests_however_many_come_back() {
     .await;
 }
 
-/// A line behind many permits: whoever waits sends no request for each of them, and a release wakes one.
+/// A queue behind many permits: a waiter sends no request for each of them, and a release wakes one.
 #[tokio::test]
 async fn permits_cost_no_more_the_more_there_are() {
     limited(async {

@@ -195,7 +195,7 @@ async fn a_claim_dropped_at_any_await_is_withdrawn() {
                 until_entries(&server, u64::from(held), 2).await;
             }
         }
-        // Sessions' bells alone are watched.
+        // The sessions' `-notify` nodes alone are watched.
         until(|| async { server.watch_count().await.unwrap() == 2 }).await;
     })
     .await;

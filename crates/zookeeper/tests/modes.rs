@@ -43,7 +43,7 @@ async fn one_line_for_all_modes_in_strict_order() {
         ];
         let claims: Vec<Claim> = modes.iter().map(|mode| of_mode(*mode, "a")).collect();
         let mut left = claims.clone();
-        // Everybody takes a place; whoever leaves lets in exactly those whose turn it is.
+        // Each takes a place; a release admits exactly those whose turn it is.
         for expected in [&[0, 1][..], &[1], &[2], &[3], &[4, 5], &[5, 6], &[6], &[7]] {
             let first = claims.len() - left.len();
             let holding: Vec<usize> = who_holds(&client, &left).await.iter().map(|i| i + first).collect();

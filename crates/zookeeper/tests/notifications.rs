@@ -1,4 +1,4 @@
-//! Waiting and losing, as a user sees it: through core's engine, which hears the bells.
+//! Waiting and losing, as a user sees it: through core's engine, which gets the notifications.
 
 mod common;
 
@@ -100,7 +100,7 @@ async fn an_evicted_holder_hears_it_and_the_next_is_served() {
         let next = next.await.unwrap();
         assert!(next.fencing_token() > evicted.fencing_token());
         assert!(!b.evict("a", evicted.fencing_token()).await.unwrap());
-        // The bell works again, and nobody else was meant.
+        // Notifications work again, and no other session was meant.
         assert!(a.evict("a", next.fencing_token()).await.unwrap());
         assert_eq!(next.lost().await, Loss::Evicted);
         assert!(kept.is_valid());
@@ -128,7 +128,7 @@ async fn what_is_removed_by_hand_is_lost_within_a_renewal() {
         assert!(other.is_valid());
         until(|| async { server.watch_count().await.unwrap() == 2 }).await;
         assert!(store.evict("b", other.fencing_token()).await.unwrap());
-        // A renewal may find it gone before the bell is heard.
+        // A renewal may find it gone before the notification comes.
         assert!(matches!(other.lost().await, Loss::Evicted | Loss::Gone));
     })
     .await;

@@ -63,7 +63,7 @@ async fn a_line_is_served_in_order_with_rising_tokens() {
             release(client, claim, &grant.place).await;
         }
         until_entries(&server, 0, 4).await;
-        assert_eq!(server.watch_count().await.unwrap(), 4, "one for each session's bell");
+        assert_eq!(server.watch_count().await.unwrap(), 4, "one for each session's `-notify` node");
     })
     .await;
 }

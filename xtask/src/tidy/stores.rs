@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-/// How many lines of code each store, and what lies below it, may take, tests not counted. About 600 is the aim: whoever
+/// How many lines of code each store, and what lies below it, may take, tests not counted. About 600 is the aim: a change that
 /// raises one says why.
 const STORES: [(&str, usize); 7] = [
     ("memory", 421),

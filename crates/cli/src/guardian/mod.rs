@@ -40,7 +40,7 @@ pub(crate) struct Guardian {
     socket: UnixStream,
     pid: i32,
     children: Children,
-    /// Children that this process had before, from whoever executed it: none of ours.
+    /// Children that this process had before, from the program that executed it: none of ours.
     strangers: Vec<i32>,
 }
 

@@ -29,7 +29,7 @@ async fn hunt(what: &str, members: usize, rounds: usize) {
     assert!(output.status.success(), "{what}: {}", said(&output.stderr));
 }
 
-/// As after a wrap of the process ids: whoever reads them in their order meets the child before its parent.
+/// As after a wrap of the process ids: a reader in their order meets the child before its parent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_family_of_300_with_falling_ids() {
     hunt("chain", 300, campaign(3, 100)).await;

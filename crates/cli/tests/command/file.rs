@@ -41,7 +41,7 @@ fn the_default_is_a_file_of_this_user() {
     assert_eq!(code(at_home(home.path(), RUN).env("LEASEHOLD_STORE", "")), Some(0));
 }
 
-/// Each client has a FIFO beside the file: whoever ends in order leaves none, however soon after its release.
+/// Each client has a FIFO beside the file: one that ends in order leaves none, however soon after its release.
 #[test]
 fn nothing_stays_beside_the_file() {
     let home = tempfile::tempdir().unwrap();

@@ -78,7 +78,7 @@ async fn a_program_that_was_stopped_keeps_its_lock(stage: &Stage) {
     send(program, Signal::STOP);
     until("the stop", || is_stopped(program).then_some(()));
     fs::write(&go, "").unwrap();
-    // Past its lease: whoever waits that long does not get it.
+    // Past its lease: a waiter does not get it even after that.
     assert_eq!(
         code(&mut stage.run("job", ["--wait", &format!("{}ms", stage.ttl.as_millis() * 3 / 2), "--", "true"])),
         Some(75)

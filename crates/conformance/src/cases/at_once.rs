@@ -77,7 +77,7 @@ pub(crate) async fn is_not_seen_while_refused(ctx: TestContext) {
     assert!(holder.is_valid());
 }
 
-/// S12: whoever is seen to hold the first of them holds the last one too.
+/// S12: a client that is seen to hold the first of them holds the last one too.
 pub(crate) async fn is_not_seen_while_granted(ctx: TestContext) {
     let (onlooker, words) = (ctx.store().await, Options::default().ttl(Duration::from_secs(20)));
     let mut stores = Vec::new();
@@ -106,7 +106,7 @@ pub(crate) async fn is_not_seen_while_granted(ctx: TestContext) {
     }
 }
 
-/// S12: a name with anybody in its line is busy, whoever it is; the answer says which and by whom, and nothing is left.
+/// S12: a name with any holder or waiter is busy; the answer says which and by whom, and nothing is left.
 pub(crate) async fn passes_nobody(ctx: TestContext) {
     let (one, two, three) = (ctx.backend().await, ctx.backend().await, ctx.backend().await);
     let all = claims(&ctx);
@@ -115,7 +115,7 @@ pub(crate) async fn passes_nobody(ctx: TestContext) {
     let (at, who) = refused(three.claim_all(&all).await);
     assert_eq!((at, who.label.as_deref(), who.token), (1, Some("the holder"), Some(held.token)));
     assert_eq!(lines(&ctx, &*two).await, [(0, 0), (1, 0), (0, 0)], "a part was left");
-    // Behind whoever waits, and when that one has its turn.
+    // Behind a waiter, and when that one is granted.
     let waiter = ctx.claim("b", WaitPolicy::Fair).with_label("the waiter");
     let place = waiting(two.claim(&waiter).await).place;
     let (at, who) = refused(three.claim_all(&all).await);
@@ -187,7 +187,7 @@ pub(crate) async fn repeated_counts_from_what_extended(ctx: TestContext) {
     tokio::join!(a, b, c);
 }
 
-/// P4, S12: the reply is lost after the store has acted: the same names are found held; and whoever was never told of it
+/// P4, S12: the reply is lost after the store has acted: the same names are found held; and a caller that was never told of it
 /// leaves nothing.
 pub(crate) async fn after_a_lost_reply(ctx: TestContext) {
     let faults = Faults::default();

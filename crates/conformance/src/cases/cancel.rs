@@ -62,7 +62,7 @@ async fn at_every_await_behind<G: Send + 'static>(ctx: &TestContext, name: &str,
     let (one, two) = (ctx.store().await, ctx.store().await);
     for polls in [0, 1, 2, 3, 4, 6] {
         let guard = one.lock(name).acquire().await.unwrap();
-        // Whoever is never woken again is dropped where it waits.
+        // A waiter that is never woken again is dropped where it waits.
         let _ = tokio::time::timeout(ctx.ttl() / 4, leaves_at(make(&two), polls)).await;
         let next = tokio::spawn(make(&two));
         drop(guard);

@@ -26,7 +26,7 @@ fn in_mode(claim: &Claim, mode: Mode) -> Claim {
     other
 }
 
-/// S11: the readers behind a writer get in beside it, the next writer and whoever is behind it wait on.
+/// S11: the readers behind a writer get in beside it, the next writer and those behind it wait on.
 pub(crate) async fn lets_readers_in_and_no_writer(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     let (here, there) = (one.rw_lock("a"), two.rw_lock("a"));
@@ -58,7 +58,7 @@ pub(crate) async fn lets_readers_in_and_no_writer(ctx: TestContext) {
     ctx.becomes_empty("a").await;
 }
 
-/// S11: whoever a downgrade lets in is told at once, not at its next nap.
+/// S11: a waiter that a downgrade admits is notified at once, not at its next poll.
 pub(crate) async fn wakes_readers_at_once(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     // A lease so long that neither a nap nor a renewal can do the work of the notification.
@@ -144,7 +144,7 @@ pub(crate) async fn is_for_the_granted_only(ctx: TestContext) {
     ctx.becomes_empty("a").await;
 }
 
-/// The reply to a downgrade is lost: it may be asked again, and whoever it let in is in.
+/// The reply to a downgrade is lost: it may be asked again, and the readers that it admitted hold.
 pub(crate) async fn may_be_asked_again(ctx: TestContext) {
     let faults = Faults::default();
     let (one, two) = (ctx.store_with(&faults).await, ctx.store().await);

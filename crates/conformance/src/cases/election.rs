@@ -70,7 +70,7 @@ pub(crate) async fn has_one_leader_at_a_time(ctx: TestContext) {
     }
 }
 
-/// Whoever resigns hands over to the next candidate at once; who leads is no secret.
+/// A leader that resigns hands over to the next candidate at once; the leader is no secret.
 pub(crate) async fn is_handed_over_by_resigning(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     let words = Options::default().ttl(Duration::from_secs(20));
@@ -117,7 +117,7 @@ pub(crate) async fn is_observed(ctx: TestContext) {
     let second = ctx.served("the next leader", second).await;
     assert_eq!(sees(&mut observer, Some("six")).await.unwrap().token, second.fencing_token());
     assert!(second.fencing_token() > token);
-    // Whoever begins to watch now sees what is.
+    // A new observer sees the present leader.
     let late = one.election("a").observe().await.unwrap();
     assert_eq!(late.current().map(|leader| leader.value.as_str()), Some("six"));
     drop(second);
@@ -158,7 +158,7 @@ pub(crate) async fn is_observed_apart_from_others(ctx: TestContext) {
     resigned(leadership).await;
 }
 
-/// Whoever leads no more proclaims nothing, whether another leads or nobody, and is told.
+/// A former leader proclaims nothing, whether another leads or none, and is told.
 pub(crate) async fn proclaims_nothing_after_loss(ctx: TestContext) {
     let faults = Faults::default();
     faults.deaf();

@@ -108,7 +108,7 @@ fn long() -> Options {
     Options::default().ttl(Duration::from_secs(20))
 }
 
-/// Whoever holds is let in, at once, after renewals and after a confirmation; whoever has given it back is not, also when the
+/// A holder is let in, at once, after renewals and after a confirmation; one that has released is not, also when the
 /// next is the same client, and when that one has gone.
 pub(crate) async fn lets_in_who_holds_and_not_who_did(ctx: TestContext) {
     let (client, resource) = ctx.harness().fenced_client().await;

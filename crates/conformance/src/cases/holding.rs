@@ -237,7 +237,7 @@ async fn lapses(ctx: &TestContext, name: &str, ttl: Duration, rest: Duration) {
     rival.release(&next, None).await.unwrap();
 }
 
-/// S15: whoever waits behind a hold that lapses is served when it does, not when its lease would have ended; and whoever gives
+/// S15: a waiter behind a hold that lapses is granted when it does, not when its lease would have ended; and one that gives
 /// it back for good ends it before.
 pub(crate) async fn lapses_for_those_who_wait(ctx: TestContext) {
     let (client, store) = (ctx.backend().await, ctx.store().await);

@@ -273,7 +273,7 @@ async fn told_in(ctx: &TestContext, modes: &[Mode]) {
     one.release(&other.claim, Some(&other.place)).await.unwrap();
 }
 
-/// Evicts whoever is seen to hold it first; says by which token.
+/// Evicts the first holder; says by which token.
 async fn evicts_as_soon_as_seen(operator: &Store, name: &str) -> FencingToken {
     loop {
         let line = operator.lock(name).inspect().await.unwrap_or_default();

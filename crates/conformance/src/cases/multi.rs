@@ -10,7 +10,7 @@ use leasehold_core::{ErrorKind, Loss, Name, Options};
 use crate::context::{TestContext, expect_kind, give_back, within};
 use crate::harness::Need;
 
-/// Tasks that want the same names in opposite orders never wait for each other, and whoever
+/// Tasks that want the same names in opposite orders never wait for each other, and one that
 /// holds them all is alone.
 pub(crate) async fn opposite_orders_do_not_deadlock(ctx: TestContext) {
     let inside = Arc::new(AtomicU64::new(0));
@@ -77,7 +77,7 @@ pub(crate) async fn takes_all_or_nothing(ctx: TestContext) {
     for name in ["a", "c"] {
         ctx.becomes_empty(name).await;
     }
-    // Whoever gives up midway leaves nothing, and the one that waits for all gets them.
+    // A waiter that gives up midway leaves nothing, and the one that waits for all gets them.
     let leaver = tokio::spawn(multi.acquire());
     ctx.line_is(&one, "b", 1, 1).await;
     leaver.abort();

@@ -71,7 +71,7 @@ pub(crate) async fn are_held_together(ctx: TestContext) {
     give_back(all).await;
 }
 
-/// P6, S10: whoever asks for many is not passed by those who ask for few, although a permit is free.
+/// P6, S10: a claim of many permits is not passed by claims of few, although a permit is free.
 pub(crate) async fn many_are_not_passed_by_few(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     let (here, there) = (one.semaphore("a", 3), two.semaphore("a", 3));
@@ -218,7 +218,7 @@ pub(crate) async fn end_and_run_as_any_lock(ctx: TestContext) {
     ctx.becomes_empty("a").await;
 }
 
-/// S10: the count of the line is also that of those who only wait: whoever differs from it is refused although no permit is out.
+/// S10: the count of the queue is also that of those that only wait: a claim that differs is refused although no permit is out.
 pub(crate) async fn of_another_count_than_waiters_are_refused(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
     let writer = ctx.claim("a", WaitPolicy::Fair);

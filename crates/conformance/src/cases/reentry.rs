@@ -58,7 +58,7 @@ pub(crate) async fn a_reader_that_asks_to_write_is_refused(ctx: TestContext) {
     give_back(within(limit, "the writer", lock.write().acquire()).await.unwrap()).await;
 }
 
-/// Re-entry passes the line: whoever holds does not wait behind those who wait for it.
+/// Re-entry passes the queue: a holder does not wait behind those that wait for it.
 pub(crate) async fn passes_those_who_wait(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     let lock = one.rw_lock("a").owner(&Owner::new());

@@ -383,7 +383,7 @@ impl Players<'_> {
         Ok(())
     }
 
-    /// Whoever must hold now does; everybody sees what the models say.
+    /// Each client that must hold now does, and each sees what the models say.
     async fn settle(&mut self) -> Result<(), String> {
         while let Some(i) = self.waiters.iter().position(|w| self.specs[w.at].must_hold(w.id)) {
             let Waiter { who, at, id, task } = self.waiters.remove(i);
@@ -430,7 +430,7 @@ impl Players<'_> {
         seen.map_err(|_| format!("the store shows {last:?}, the model {expected:?}"))
     }
 
-    /// Whoever watches has seen the latest.
+    /// Each observer has seen the latest.
     async fn observed(&self, at: usize, observer: &mut Observer) -> Result<(), String> {
         let holders = self.specs[at].view().0;
         if holders.len() > 1 {

@@ -172,7 +172,7 @@ impl Broken {
         who.token = who.token.map(|token| self.shown(token));
     }
 
-    /// Tells whoever has its turn.
+    /// Notifies the waiters that are granted.
     pub(crate) async fn serve(&self, name: &Name) {
         if self.is(Defect::SwallowsItsNotifications) || self.is(Defect::RestsOnItsNotifications) {
             return;

@@ -1,4 +1,4 @@
-//! Several names in one step: one request, all or nothing, whatever happens to the request and to whoever asked.
+//! Several names in one step: one request, all or nothing, whatever happens to the request and to its caller.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

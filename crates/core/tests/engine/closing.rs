@@ -30,7 +30,7 @@ async fn no_guard_is_valid_when_the_store_closes() {
         store.close(TTL).await.unwrap();
         assert_eq!(*valid_at_close.lock().unwrap(), Some(false));
         assert_eq!(lost.await.unwrap(), Loss::Gone);
-        // It was given back first, so that whoever waits need not wait for the end of the lease.
+        // It was given back first, so that a waiter need not wait for the end of the lease.
         assert!(matches!(log.calls()[..], [Call::Claim(_), Call::Answered(_), Call::Release(..), Call::Close]));
         pass(&time, TTL, ms(100)).await;
         assert_eq!(log.renewals(), 0);
@@ -128,7 +128,7 @@ async fn min_hold_is_kept_as_long_as_the_limit_allows() {
     }
 }
 
-/// Releases that no runtime was left to send are sent by whoever closes the store.
+/// Releases that no runtime was left to send are sent by the task that closes the store.
 #[test]
 fn what_no_runtime_has_sent_is_sent() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -155,7 +155,7 @@ async fn a_store_that_does_not_answer_is_not_called_closed() {
     .await;
 }
 
-/// Closing again is `Ok`: whoever does it waits for the first, or goes on where that was dropped or failed.
+/// Closing again is `Ok`: it waits for the first, or goes on where that was dropped or failed.
 #[tokio::test]
 async fn closing_again_is_fine() {
     in_time(async {

@@ -145,7 +145,7 @@ async fn nothing_is_renewed_that_is_to_lapse() {
     .await;
 }
 
-/// Whoever waits for a turn of it in this process goes to the store and waits there, and so does its owner.
+/// A task that waits for a turn of it goes to the store and waits there, and so does its owner.
 #[tokio::test]
 async fn nobody_here_gets_it_sooner() {
     in_time(async {

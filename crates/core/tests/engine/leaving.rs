@@ -217,7 +217,7 @@ async fn nothing_of_a_closed_store() {
     .await;
 }
 
-/// Turns of a `fast` lock among tasks: whoever waits behind the gate leaves nothing either.
+/// Turns of a `fast` lock among tasks: a task in the local queue leaves nothing either.
 #[tokio::test]
 async fn nothing_of_turns() {
     let turns = |script: Script| {

@@ -223,7 +223,7 @@ async fn comes_at_an_end_that_was_shortened() {
     .await;
 }
 
-/// P3 for a hold whose runtime is gone while the process lives on: whoever listens elsewhere hears of the loss.
+/// P3 for a hold whose runtime is gone while the process lives on: a listener elsewhere is told of the loss.
 #[test]
 fn is_heard_in_another_runtime() {
     let (script, time, _log) = Script::new();

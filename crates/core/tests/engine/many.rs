@@ -1,4 +1,4 @@
-//! One client and very many holds: none is lost that the store has time for, and whoever comes near the ceiling is told.
+//! One client and very many holds: none is lost that the store has time for, and a client near the ceiling is warned.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -259,7 +259,7 @@ async fn a_crowd_waits_in_the_client() {
     .await;
 }
 
-/// Whoever leaves the crowd makes room; whoever sent a claim and does not poll it holds nobody up for long.
+/// A task that stops waiting makes room; one that sent a claim and does not poll it holds up no other for long.
 #[tokio::test]
 async fn unpolled_claims_do_not_stop_a_client() {
     in_time(async {

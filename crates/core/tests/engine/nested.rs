@@ -44,7 +44,7 @@ fn within_a_minute(work: impl Future<Output = ()> + Send + 'static) {
     told.recv_timeout(Duration::from_secs(60)).expect("it hangs, or has failed");
 }
 
-/// A hold ends by time, by a notification, by release, by close, by a new grant: whoever is woken by that gives other locks back.
+/// A hold ends by time, by a notification, by release, by close, by a new grant: the waker that is called gives other locks back.
 #[test]
 fn a_waker_may_give_locks_back() {
     for ending in 0..6 {

@@ -132,7 +132,7 @@ fn harvest(waiting: &mut Vec<(usize, Acquiring)>) -> Vec<Guard> {
     served
 }
 
-/// Guards, waiters and background releases of three runtimes, of which one after the other ends: whoever is left keeps all of
+/// Guards, waiters and background releases of three runtimes, of which one after the other ends: the last one keeps all of
 /// them going.
 #[test]
 fn whoever_is_left_goes_on() {
@@ -177,7 +177,7 @@ fn whoever_is_left_goes_on() {
                 assert!(guard.is_valid(), "seed {seed}: {:?}", guard.check());
             }
         }
-        // Everything is given back; whoever still waits gets it within a lease, and nothing is left.
+        // Everything is given back; a waiter gets it within a lease, and nothing is left.
         let living: Vec<usize> = (0..3).filter(|i| runtimes[*i].is_some()).collect();
         runtimes.iter_mut().enumerate().for_each(|(i, runtime)| {
             if i != living[0] && random.bool() {
@@ -296,7 +296,7 @@ fn releases_go_on_elsewhere() {
     }
 }
 
-/// Whoever only watches a hold, in a runtime that never asked anything, keeps it alive there.
+/// A task that only waits for a loss, in a runtime that never asked anything, keeps the hold alive there.
 #[test]
 fn a_watcher_keeps_a_hold_alive() {
     let (script, time, log) = Script::new();

@@ -11,7 +11,7 @@ fn turns(claim: &Claim, n: usize) -> Claimed {
     Claimed::Granted(grant.turns(64))
 }
 
-/// A notification says that the hold is gone. Whoever stands behind it in this process goes to the store at once, not when the keeper
+/// A notification says that the hold is gone. The next task of this process goes to the store at once, not when the keeper
 /// next looks, and not when the lost guard is dropped.
 #[tokio::test]
 async fn whoever_stands_behind_an_evicted_hold_goes_to_the_store() {
@@ -65,7 +65,7 @@ async fn a_store_in_trouble_is_borne_with_once_for_all() {
         }
         let took = time.clock().now().since(start);
         assert!(took >= TTL && took < TTL + ms(1100), "{took:?}");
-        // Each of them has asked, and whoever comes later is as patient as ever.
+        // Each of them has asked, and one that comes later has its whole retry budget.
         let claims = log.claims();
         let start = time.clock().now();
         driven(&time, lock.acquire()).await.unwrap_err();
@@ -97,7 +97,7 @@ async fn only_the_turn_that_is_can_be_evicted() {
         assert!(!store.evict("a", FencingToken::new(3)).await.unwrap(), "a turn that nobody has had");
         assert_eq!(log.count(|call| matches!(call, Call::Evict(_))), 0);
 
-        // Whoever looks through this client sees whose turn it is.
+        // `inspect` through this client shows whose turn it is.
         let line = lock(9).inspect().await.unwrap();
         let seen = (line.holders[0].label.as_deref(), line.holders[0].token);
         assert_eq!(seen, (Some("task 2"), Some(second.fencing_token())));

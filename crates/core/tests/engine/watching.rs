@@ -72,7 +72,7 @@ async fn a_ring_is_looked_at_without_a_nap() {
         observer
     });
     settle().await;
-    // Whoever begins to wait looks once; the notification for another name is no reason to.
+    // An observer that begins to wait polls once; the notification for another name is no reason to.
     assert!(changed.is_finished() && log.looks() == looks + 1, "{} looks", log.looks() - looks);
     let mut observer = changed.await.unwrap();
     assert_eq!(value(&observer), Some(("one", 1)));

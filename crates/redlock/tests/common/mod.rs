@@ -57,7 +57,7 @@ pub async fn granted(store: &Redlock, claim: &Claim) -> Grant {
     }
 }
 
-/// Claims until it is granted: whoever was first has to be released or to expire.
+/// Claims until it is granted: the one before has to be released or to expire.
 pub async fn soon(store: &Redlock, claim: &Claim) -> Grant {
     loop {
         match store.claim(claim).await {

@@ -118,7 +118,7 @@ impl File {
         Err(Error::new(ErrorKind::Unavailable, format!("{} is replaced again and again", path.display())))
     }
 
-    /// Whether the paths still lead to the files that were opened. SQLite would go on in deleted ones, beside whoever made
+    /// Whether the paths still lead to the files that were opened. SQLite would go on in deleted ones, beside the client that made
     /// them anew.
     pub(crate) fn is_current(&self) -> bool {
         Files::at(&self.path, &self.real) == self.files
@@ -163,7 +163,7 @@ fn look(real: &Path, files: Files) -> Result<Option<i64>> {
     }
     let header = Header::read(real).map_err(|e| error::of(&e, real))?;
     header.check(real)?;
-    // Whoever opens a new one makes the files beside it. All others have been used, perhaps by somebody who still does.
+    // The client that opens a new one makes the files beside it. All others have been used, perhaps by a client that still does.
     if header.is_new() {
         return Ok(None);
     }
@@ -244,7 +244,7 @@ fn connect(real: &Path) -> rusqlite::Result<Connection> {
     #[allow(unused_mut, reason = "older versions of rusqlite do not ask for it")]
     let mut connection = Connection::open_with_flags(real, flags)?;
     connection.busy_handler(Some(wait))?;
-    // The log stays for the next process. And whoever closes last would delete what is at the log's path, which may be the
+    // The log stays for the next process. And the last client to close would delete what is at the log's path, which may be the
     // log of others by then.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     // More than there are statements: none is ever compiled twice.

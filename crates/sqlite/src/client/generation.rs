@@ -159,7 +159,7 @@ fn make(new: &Path, real: &Path, token: i64) -> Result<()> {
     let of = |e| error::of_io(&e, new, "cannot be shared");
     match fs::metadata(real) {
         Ok(old) => {
-            // Only root may give it to its owner; whoever may not would be the new one.
+            // Only root may give it to its owner; another user would be the new one.
             let _ = chown(new, Some(old.uid()), Some(old.gid()));
             fs::set_permissions(new, old.permissions()).map_err(of)
         }

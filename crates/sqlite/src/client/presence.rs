@@ -1,7 +1,7 @@
 //! How a client is known though its files are gone: a lock on their directory, which no cleaner of files can take away.
 //!
 //! It is a read lock of the open directory (OFD), at an offset that stands for the file's name, and as long as the client's
-//! longest lease in milliseconds. Whoever begins the file anew reads how long leases in the old one may live. Nobody waits for
+//! longest lease in milliseconds. A client that begins the file anew reads how long leases in the old one may live. Nobody waits for
 //! it, and it ends with the process.
 
 use std::os::fd::OwnedFd;

@@ -116,12 +116,12 @@ impl Drop for Actor {
     }
 }
 
-/// Waits for the next [`Actor::cue`]; false if whoever gave them has gone.
+/// Waits for the next [`Actor::cue`]; false if the process that gave them has gone.
 pub fn await_cue() -> bool {
     std::io::stdin().read_line(&mut String::new()).is_ok_and(|n| n > 0)
 }
 
-/// Says a line to whoever started this process.
+/// Writes a line to the process that started this one.
 pub fn say(line: &str) {
     println!("{line}");
     std::io::stdout().flush().unwrap();

@@ -64,7 +64,7 @@ pub async fn requests<T>(server: &Server, work: impl Future<Output = T>) -> (u64
     (after - before - 1, done)
 }
 
-/// Waits until the server has so many entries in lines; the sessions' bells are not among them.
+/// Waits until the server has so many entries in queues; the sessions' `-notify` nodes are not among them.
 pub async fn until_entries(server: &Server, entries: u64, sessions: u64) {
     until(|| async { server.ephemerals_count().await.unwrap() == entries + sessions }).await;
 }

@@ -14,7 +14,7 @@ stamp() {
 }
 
 export LC_ALL=C
-# Whoever reads the command's output to its end is not to wait for us.
+# A reader of the command's output to its end is not to wait for us.
 exec >/dev/null 2>&1
 case $1 in
 once) echo "${EPOCHREALTIME/./}" >>"$2" ;;

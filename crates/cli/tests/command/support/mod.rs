@@ -53,7 +53,7 @@ pub(crate) async fn redis() -> Stage {
 pub(crate) async fn sqlite() -> Stage {
     let folder = TempDir::new().unwrap();
     let url = format!("sqlite://{}", folder.path().join("locks.db").display());
-    // Whoever only looks makes none.
+    // A command that only reads makes none.
     drop(leasehold::connect(&url).await.unwrap());
     Stage { url, _keep: Box::new(folder), ttl: TTL }
 }
