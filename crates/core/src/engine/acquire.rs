@@ -172,7 +172,7 @@ impl Pursuit {
         }
     }
 
-    /// It has a place in line: how long to wait there before asking again.
+    /// It has a place in the queue: how long to wait there before asking again.
     fn waits(&mut self, client: &Client, state: &Arc<ClaimState>, waiting: Waiting) -> Result<Duration> {
         if self.is_try {
             return Err(Error::contended(waiting.who));

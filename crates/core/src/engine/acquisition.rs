@@ -111,7 +111,7 @@ impl<'a> Acquisition<'a> {
                 }
                 match answer.as_ref().err().map(Error::kind) {
                     Some(ErrorKind::Ambiguous) => self.doubt = true,
-                    // The store may have seen what is wrong with the claim only in line.
+                    // The store may have seen what is wrong with the claim only in the queue.
                     Some(ErrorKind::Invalid) => {}
                     Some(kind) if !kind.may_have_been_executed() => self.traces = traces_before,
                     _ => {}

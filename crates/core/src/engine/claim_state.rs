@@ -93,7 +93,7 @@ impl ClaimState {
         }
     }
 
-    /// The store says that nothing is left of what it was asked about: the grant with this token, or a place in line. A grant
+    /// The store says that nothing is left of what it was asked about: the grant with this token, or a place in the queue. A grant
     /// that came since then is another matter.
     pub(crate) fn lose_lease(&self, token: Option<FencingToken>, loss: Loss) {
         let now = locked(&self.state).grant.as_ref().map(|g| g.token);
@@ -136,7 +136,7 @@ impl ClaimState {
         Arc::make_mut(&mut locked(&self.state).now).label = label;
     }
 
-    /// The claim with which to ask for this hold again. If it is gone, it leaves no place in line.
+    /// The claim with which to ask for this hold again. If it is gone, it leaves no place in the queue.
     pub(crate) fn again(&self) -> Claim {
         Claim { policy: WaitPolicy::Try, ..(*locked(&self.state).now).clone() }
     }
@@ -181,7 +181,7 @@ impl ClaimState {
         locked(&self.state).grant.as_ref().map_or(Duration::ZERO, |g| g.until.since(now))
     }
 
-    /// When the lease ends that was asked for at `asked`, if nothing renews it. A place in line is renewed a little before half
+    /// When the lease ends that was asked for at `asked`, if nothing renews it. A place in the queue is renewed a little before half
     /// of its lease is over, so it has at least the rest.
     pub(crate) fn lease_ends_at(&self, asked: Moment) -> Moment {
         locked(&self.state).grant.as_ref().map_or_else(|| asked + self.claim.ttl * 11 / 20, |g| g.until)

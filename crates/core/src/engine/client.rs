@@ -142,7 +142,7 @@ impl Client {
         }
     }
 
-    /// The same, and waits for the store's word. It goes on in the background if that fails or its future is dropped.
+    /// The same, and waits for the store's answer. It goes on in the background if that fails or its future is dropped.
     pub(crate) async fn release_at_now(self: &Arc<Self>, state: &Arc<ClaimState>, at: Moment) -> Result<()> {
         if !self.guarantees.min_hold_outlives_process {
             self.release_at(state, at);

@@ -1,4 +1,4 @@
-//! Every event that Leasehold tells `tracing`, in one place: target `leasehold`, with the lock's name and never a secret.
+//! Every event for `tracing`, in one place: target `leasehold`, with the lock's name and never a secret.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(crate) fn renewal_unknown(claim: &Claim, error: &Error) {
     tracing::warn!(target: "leasehold", lock = %claim.name, %error, "renewal unanswered, will be repeated");
 }
 
-/// The ceiling is near: with more holds, or a slower store, the next thing told is losses.
+/// The ceiling is near: with more holds, or a slower store, the next events are losses.
 pub(crate) fn renewals_slow(claim: &Claim, holds: usize, took: Duration, ttl: Duration) {
     tracing::warn!(
         target: "leasehold", lock = %claim.name, holds, ?took, ?ttl,

@@ -126,7 +126,7 @@ impl Share {
         Arc::new(Share { hold: Arc::new(hold), downgrading: tokio::sync::Mutex::default(), answered: false })
     }
 
-    /// Gives the hold back and waits for the store's word.
+    /// Gives the hold back and waits for the store's answer.
     pub(crate) async fn release(mut self) -> Result<()> {
         self.answered = true;
         let Hold { client, state, name, not_before, .. } = &*self.hold;

@@ -141,7 +141,7 @@ async fn takes_one_last_look() {
     .await;
 }
 
-/// One last look, and no second: an answer that comes after the deadline was the last look.
+/// One last attempt, and no second: an answer that comes after the deadline was the last one.
 #[tokio::test]
 async fn is_late_by_one_last_look_at_most() {
     in_time(async {
@@ -165,7 +165,7 @@ async fn is_late_by_one_last_look_at_most() {
     .await;
 }
 
-/// Who waits for another task of its owner is told as anybody who waits.
+/// A task that waits for another one of its owner times out as any waiter.
 #[tokio::test]
 async fn an_owners_wait_ends_as_any_other() {
     in_time(async {
@@ -201,7 +201,7 @@ async fn of_a_bad_namespace_nothing_is_sent() {
     .await;
 }
 
-/// A grant that is over before it is heard of never becomes a guard, and the store is not flooded with questions.
+/// A grant that ends before its answer comes never becomes a guard, and requests do not grow in number.
 #[tokio::test]
 async fn a_grant_that_is_over_is_none() {
     in_time(async {
@@ -260,7 +260,7 @@ async fn an_answer_after_the_lease_is_none() {
     .await;
 }
 
-/// No notification, no word of the store about when to look: it looks by itself at least once per lease.
+/// No notification and no `retry_after`: a waiter polls at least once per lease.
 #[tokio::test]
 async fn looks_again_once_per_lease() {
     in_time(async {

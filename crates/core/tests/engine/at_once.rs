@@ -55,7 +55,7 @@ async fn one_request_takes_them_all() {
         assert_eq!(guard.remaining(), TTL / 2);
         guard.release().await.unwrap();
     }
-    assert_eq!((log.claims(), log.parties().len(), log.releases()), (0, 3, 9));
+    assert_eq!((log.claims(), log.joint_claims().len(), log.releases()), (0, 3, 9));
     // They are kept and lost like any other.
     let guard = multi.acquire().await.unwrap();
     let lost = guard.lost();
@@ -83,7 +83,7 @@ async fn a_try_that_is_refused_says_by_whom_and_withdraws_nothing() {
     assert_eq!((refused.kind(), refused.name()), (ErrorKind::Contended, Some(&Name::new("b"))));
     assert_eq!(refused.contention().unwrap().label.as_deref(), Some("the holder"));
     pass(&time, TTL, ms(500)).await;
-    assert_eq!((log.parties().len(), log.claims(), log.releases()), (1, 0, 0));
+    assert_eq!((log.joint_claims().len(), log.claims(), log.releases()), (1, 0, 0));
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn whoever_waits_stands_in_line_name_by_name() {
     assert!(time.clock().now().since(began) <= ms(560));
     assert_eq!(policies.lock().unwrap()[..2], [("a".to_owned(), WaitPolicy::Fair), ("b".to_owned(), WaitPolicy::Fair)]);
     in_time(driven(&time, log.until_released(2))).await;
-    assert_eq!(log.parties().len(), 1);
+    assert_eq!(log.joint_claims().len(), 1);
 }
 
 #[tokio::test]
@@ -114,9 +114,9 @@ async fn one_name_and_too_many_names_are_taken_one_by_one() {
     let store = generous(script, &Claims::default()).store();
     let guard = store.multi_lock(["a"]).acquire().await.unwrap();
     let many = store.multi_lock((0..=AT_ONCE as u64).map(|i| ("many", i))).acquire().await.unwrap();
-    assert_eq!((log.parties().len(), log.claims()), (0, AT_ONCE + 2));
+    assert_eq!((log.joint_claims().len(), log.claims()), (0, AT_ONCE + 2));
     let most = store.multi_lock((0..AT_ONCE as u64).map(|i| ("most", i))).acquire().await.unwrap();
-    assert_eq!((log.parties().len(), log.claims()), (1, AT_ONCE + 2));
+    assert_eq!((log.joint_claims().len(), log.claims()), (1, AT_ONCE + 2));
     drop((guard, many, most));
 }
 
@@ -141,7 +141,7 @@ async fn withdrawals_never_overtake_the_request() {
         assert_eq!(log.releases(), 0);
         land.notify_one();
         log.until_released(2).await;
-        let ids = &log.parties()[0];
+        let ids = &log.joint_claims()[0];
         assert_eq!(released(&log), [(ids[0], Some("at a".to_owned())), (ids[1], Some("at b".to_owned()))]);
         assert_eq!(log.calls()[1], Call::AnsweredAll);
     })
@@ -157,8 +157,8 @@ async fn a_lost_reply_is_asked_for_again_by_the_same_ids() {
         })
         .store();
     let guard = in_time(driven(&time, store.multi_lock(["a", "b"]).acquire())).await.unwrap();
-    let parties = log.parties();
-    assert_eq!((parties.len(), &parties[0]), (2, &parties[1]));
+    let joint_claims = log.joint_claims();
+    assert_eq!((joint_claims.len(), &joint_claims[0]), (2, &joint_claims[1]));
     assert!(guard.is_valid());
     assert_eq!(log.releases(), 0);
 }
@@ -188,7 +188,7 @@ async fn a_refusal_after_doubt_withdraws_every_one() {
         assert_eq!((refused.kind(), refused.name()), (ErrorKind::Contended, Some(&Name::new("b"))));
         in_time(driven(&time, log.until_released(2))).await;
         let ids = released(&log).into_iter().map(|(id, _)| id).collect();
-        assert_eq!(sorted(ids), sorted(log.parties()[0].clone()));
+        assert_eq!(sorted(ids), sorted(log.joint_claims()[0].clone()));
     }
 }
 
@@ -232,7 +232,7 @@ async fn bad_input_is_refused_before_anything_is_sent() {
     assert_eq!(invalid.kind(), ErrorKind::Invalid);
     store.close(TTL).await.unwrap();
     assert_eq!(store.multi_lock(["a", "b"]).acquire().await.unwrap_err().kind(), ErrorKind::Closed);
-    assert!(log.parties().is_empty());
+    assert!(log.joint_claims().is_empty());
 }
 
 /// A notification may tell of some of them what a reply did not.
@@ -253,7 +253,7 @@ async fn they_are_granted_when_each_of_them_is() {
             .store();
         let guard = in_time(driven(&time, store.multi_lock(["a", "b"]).acquire())).await.unwrap();
         assert!(guard.is_valid());
-        assert_eq!((log.parties().len(), log.releases()), (3 - told, 0));
+        assert_eq!((log.joint_claims().len(), log.releases()), (3 - told, 0));
     }
 }
 
@@ -264,7 +264,7 @@ async fn one_that_is_evicted_ends_the_whole() {
     let store = generous(script, &Claims::default()).store();
     let guard = store.multi_lock(["a", "b"]).acquire().await.unwrap();
     let lost = guard.lost();
-    notifier.lost(log.parties()[0][1], Loss::Evicted);
+    notifier.lost(log.joint_claims()[0][1], Loss::Evicted);
     assert_eq!(in_time(lost).await, Loss::Evicted);
     assert_eq!(guard.check().unwrap_err().name(), Some(&Name::new("b")));
 }

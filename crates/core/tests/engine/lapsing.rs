@@ -172,7 +172,7 @@ async fn nobody_here_gets_it_sooner() {
     .await;
 }
 
-/// `close` waits for the store's word, not for `min_hold`; and if that does not come, it does not end it before.
+/// `close` waits for the store's answer, not for `min_hold`; and if that does not come, it does not end it before.
 #[tokio::test]
 async fn close_waits_for_the_word() {
     in_time(async {

@@ -17,7 +17,7 @@ struct Scene {
     notifier: leasehold_core::seam::Notifier,
 }
 
-/// Plays a scenario and looks around afterwards: at most one lease later the backend is dropped, and no listener is open.
+/// Plays a scenario and checks what is left: at most one lease later the backend is dropped, and no listener is open.
 async fn leaves_nothing<F: Future<Output = ()>>(script: impl Fn(Script) -> Script, scenario: impl FnOnce(Scene) -> F) {
     in_time(async {
         let (raw, time, log) = Script::new();
@@ -247,7 +247,7 @@ async fn nothing_of_turns() {
     .await;
 }
 
-/// `max_hold` is a word of the turn, not of the claim: a later turn's is as punctual as the first's.
+/// `max_hold` is an option of the turn, not of the claim: a later turn's is as punctual as the first's.
 #[tokio::test]
 async fn a_turns_max_hold_is_punctual() {
     let turns = |script: Script| {

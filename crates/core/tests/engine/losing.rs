@@ -1,4 +1,4 @@
-//! Loss: on time, for ever, and from no rumour.
+//! Loss: on time, final, and never from doubt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ async fn is_terminal() {
     .await;
 }
 
-/// A long pause of the whole process: the first look afterwards tells the truth, although nobody could have said so.
+/// A long pause of the whole process: the first call afterwards reports the loss, although no task could run before.
 #[tokio::test]
 async fn is_seen_after_a_pause_without_any_timer() {
     in_time(async {
@@ -147,7 +147,7 @@ async fn a_stale_push_is_not_believed() {
     .await;
 }
 
-/// A place in line was gone, so the store says when asked to renew it. The answer comes when the claim has been granted again:
+/// A place in the queue was gone, so the store says when asked to renew it. The answer comes when the claim has been granted again:
 /// it says nothing about the grant.
 #[tokio::test]
 async fn an_answer_about_a_place_is_none_about_the_grant() {
@@ -185,7 +185,7 @@ async fn an_answer_about_a_place_is_none_about_the_grant() {
     .await;
 }
 
-/// The notification says that it is gone: at once, and the claim is withdrawn without a word from the user.
+/// The notification says that it is gone: at once, and the claim is withdrawn without a call of the user.
 #[tokio::test]
 async fn a_bell_ends_a_hold() {
     in_time(async {
@@ -203,7 +203,7 @@ async fn a_bell_ends_a_hold() {
     .await;
 }
 
-/// Nor is the end that the store shortened heard later than it is, though nobody had planned to look by then.
+/// Nor is the end that the store shortened noticed later than it is, though no wake-up was planned for it.
 #[tokio::test]
 async fn comes_at_an_end_that_was_shortened() {
     in_time(async {

@@ -24,7 +24,7 @@ fn renewed(all: &[LeaseRef]) -> Vec<Renewal> {
     all.iter().map(|lease| Renewal::Renewed(lease.claim.ttl.into())).collect()
 }
 
-/// A store of one thread that needs so long for each renewal, behind a line of so much delay.
+/// A store of one thread that needs so long for each renewal, behind a link of so much delay.
 fn slow(clock: Clock, each: Duration, delay: Duration) -> impl Fn(Vec<LeaseRef>, usize) -> Answer + Send + Sync {
     let thread = Arc::new(Semaphore::new(1));
     move |all, _| {
@@ -64,7 +64,7 @@ async fn ten_thousand_holds_live_on_a_slow_store() {
 }
 
 /// A client that stood still finds all its requests late at once. That is one sign of a slow store, not sixteen: what waited
-/// meanwhile is not sent one by one through a slow line, also when the line is cut then.
+/// meanwhile is not sent one by one through a slow link, also when the link is cut then.
 #[tokio::test]
 async fn a_client_that_stood_still_catches_up() {
     in_time(async {
@@ -97,7 +97,7 @@ async fn a_client_that_stood_still_catches_up() {
         pass(&time, TTL, ms(10)).await;
         let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
         assert_eq!(lost, 0, "lost after a pause, {} requests", log.renewals());
-        // With requests in the air it stands still for longer than they may take, and then the line breaks.
+        // With requests in flight it stops for longer than they may take, and then the link breaks.
         let before = log.renewals();
         while log.renewals() == before {
             pass(&time, ms(10), ms(10)).await;
@@ -213,7 +213,7 @@ async fn a_client_ends_while_flights_are_in_the_air() {
     .await;
 }
 
-/// A crowd on one name: the store hears of a bounded number at once, in their order, and the holder is renewed and released
+/// Many waiters for one name: a bounded number of claims is in flight, in their order, and the holder is renewed and released
 /// meanwhile as if it were alone.
 #[tokio::test]
 async fn a_crowd_waits_in_the_client() {
@@ -239,7 +239,8 @@ async fn a_crowd_waits_in_the_client() {
         });
         let store = script.store().ttl(TTL);
         let holder = store.lock("a").acquire().await.unwrap();
-        let crowd: Vec<_> = (0..3000).map(|i| tokio::spawn(store.lock("a").label(format!("{i}")).acquire())).collect();
+        let waiters: Vec<_> =
+            (0..3000).map(|i| tokio::spawn(store.lock("a").label(format!("{i}")).acquire())).collect();
         settle().await;
         let first = order.lock().unwrap().len();
         assert!((64..=128).contains(&first), "{first} at once");
@@ -254,7 +255,7 @@ async fn a_crowd_waits_in_the_client() {
             assert!(came.abs_diff(position) < 128, "{came} was served as number {position}");
         }
         assert!(most.load(Ordering::Relaxed) <= 256, "{most:?} at once");
-        crowd.iter().for_each(|waiter| waiter.abort());
+        waiters.iter().for_each(|waiter| waiter.abort());
     })
     .await;
 }
@@ -294,20 +295,20 @@ async fn unpolled_claims_do_not_stop_a_client() {
     .await;
 }
 
-/// A store that answers nobody is reported to everybody in the crowd after about a lease.
+/// A store that answers no claim is reported to all waiting tasks after about a lease.
 #[tokio::test]
 async fn a_crowd_hears_that_the_store_is_silent() {
     in_time(async {
         let (script, time, _) = Script::new();
         let store = script.claims(async |_, _| std::future::pending().await).store();
-        let crowd: Vec<_> = (0..2000).map(|i| tokio::spawn(store.lock(("a", i)).acquire())).collect();
+        let waiters: Vec<_> = (0..2000).map(|i| tokio::spawn(store.lock(("a", i)).acquire())).collect();
         let bounded = tokio::spawn(store.lock("b").acquire_timeout(TTL / 3));
         settle().await;
         pass(&time, TTL / 3 + ms(100), ms(50)).await;
         let e = bounded.await.unwrap().unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
         pass(&time, TTL * 4, ms(250)).await;
-        for waiter in crowd {
+        for waiter in waiters {
             assert!(waiter.is_finished());
             let e = waiter.await.unwrap().unwrap_err();
             assert!(e.is_retryable(), "{e}");
@@ -316,7 +317,7 @@ async fn a_crowd_hears_that_the_store_is_silent() {
     .await;
 }
 
-/// A deadline that ends in the crowd is not blamed on a store that answers.
+/// A deadline that ends before the claim is sent is not blamed on a store that answers.
 #[tokio::test]
 async fn a_deadline_in_a_crowd_is_no_fault_of_the_store() {
     in_time(async {
@@ -330,13 +331,13 @@ async fn a_deadline_in_a_crowd_is_no_fault_of_the_store() {
             }
         });
         let store = script.store().ttl(TTL);
-        let crowd: Vec<_> = (0..2000).map(|_| tokio::spawn(store.lock("a").acquire())).collect();
+        let waiters: Vec<_> = (0..2000).map(|_| tokio::spawn(store.lock("a").acquire())).collect();
         settle().await;
         let bounded = tokio::spawn(store.lock("b").acquire_timeout(ms(2000)));
         pass(&time, ms(2100), ms(50)).await;
         let e = bounded.await.unwrap().unwrap_err();
         assert_eq!(e.kind(), ErrorKind::TimedOut, "{e}");
-        crowd.iter().for_each(|waiter| waiter.abort());
+        waiters.iter().for_each(|waiter| waiter.abort());
     })
     .await;
 }
@@ -347,14 +348,14 @@ async fn a_crowd_hears_of_close() {
     in_time(async {
         let (script, time, _) = Script::new();
         let store = script.claims(async |_, _| std::future::pending().await).store();
-        let crowd: Vec<_> = (0..200).map(|i| tokio::spawn(store.lock(("a", i)).acquire())).collect();
+        let waiters: Vec<_> = (0..200).map(|i| tokio::spawn(store.lock(("a", i)).acquire())).collect();
         settle().await;
         driven(&time, store.close(TTL)).await.unwrap();
         settle().await;
-        for waiter in &crowd[128..] {
+        for waiter in &waiters[128..] {
             assert!(waiter.is_finished());
         }
-        for waiter in crowd.into_iter().skip(128) {
+        for waiter in waiters.into_iter().skip(128) {
             assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
         }
     })

@@ -25,7 +25,7 @@ type Entries = Vec<(ClaimId, Moment)>;
 struct Leases {
     clock: Clock,
     notifier: Notifier,
-    lines: Arc<Mutex<HashMap<String, Entries>>>,
+    queues: Arc<Mutex<HashMap<String, Entries>>>,
     tokens: Arc<Mutex<HashMap<ClaimId, u64>>>,
 }
 
@@ -33,7 +33,7 @@ impl Leases {
     fn script() -> (Script, VirtualClock, Log, Leases) {
         let (script, time, log) = Script::new();
         let leases =
-            Leases { clock: time.clock(), notifier: script.notifier(), lines: Arc::default(), tokens: Arc::default() };
+            Leases { clock: time.clock(), notifier: script.notifier(), queues: Arc::default(), tokens: Arc::default() };
         let (claims, renews, releases) = (leases.clone(), leases.clone(), leases.clone());
         let script = script
             .claims(move |claim, _| std::future::ready(Ok(claims.claim(&claim))))
@@ -42,23 +42,23 @@ impl Leases {
         (script, time, log, leases)
     }
 
-    fn with_line<T>(&self, claim: &Claim, work: impl FnOnce(&mut Entries) -> T) -> T {
+    fn with_queue<T>(&self, claim: &Claim, work: impl FnOnce(&mut Entries) -> T) -> T {
         let now = self.clock.now();
-        let mut lines = self.lines.lock().unwrap();
-        let line = lines.entry(claim.name.as_str().to_owned()).or_default();
-        line.retain(|(_, ends)| *ends > now);
-        work(line)
+        let mut queues = self.queues.lock().unwrap();
+        let queue = queues.entry(claim.name.as_str().to_owned()).or_default();
+        queue.retain(|(_, ends)| *ends > now);
+        work(queue)
     }
 
     fn claim(&self, claim: &Claim) -> Claimed {
         let ends = self.clock.now() + claim.ttl;
         let place = Place::new("p");
-        self.with_line(claim, |line| {
-            match line.iter_mut().find(|(id, _)| *id == claim.id) {
+        self.with_queue(claim, |queue| {
+            match queue.iter_mut().find(|(id, _)| *id == claim.id) {
                 Some((_, mine)) => *mine = ends,
-                None => line.push((claim.id, ends)),
+                None => queue.push((claim.id, ends)),
             }
-            if line[0].0 != claim.id {
+            if queue[0].0 != claim.id {
                 return Claimed::Waiting(Waiting::new(place, Contention::by("somebody")));
             }
             let mut tokens = self.tokens.lock().unwrap();
@@ -70,7 +70,7 @@ impl Leases {
 
     fn renew(&self, lease: &LeaseRef) -> Renewal {
         let ends = self.clock.now() + lease.claim.ttl;
-        self.with_line(&lease.claim, |line| match line.iter_mut().find(|(id, _)| *id == lease.claim.id) {
+        self.with_queue(&lease.claim, |queue| match queue.iter_mut().find(|(id, _)| *id == lease.claim.id) {
             Some((_, mine)) => {
                 *mine = ends;
                 Renewal::Renewed(lease.claim.ttl.into())
@@ -80,9 +80,9 @@ impl Leases {
     }
 
     fn release(&self, claim: &Claim) -> Result<()> {
-        let next = self.with_line(claim, |line| {
-            line.retain(|(id, _)| *id != claim.id);
-            line.first().map(|(id, _)| *id)
+        let next = self.with_queue(claim, |queue| {
+            queue.retain(|(id, _)| *id != claim.id);
+            queue.first().map(|(id, _)| *id)
         });
         if let Some(next) = next {
             self.notifier.claim_again(next);
@@ -93,7 +93,7 @@ impl Leases {
     /// How many entries are left that have not ended.
     fn left(&self) -> usize {
         let now = self.clock.now();
-        self.lines.lock().unwrap().values().flatten().filter(|(_, ends)| *ends > now).count()
+        self.queues.lock().unwrap().values().flatten().filter(|(_, ends)| *ends > now).count()
     }
 }
 
@@ -240,7 +240,7 @@ fn a_runtime_that_is_not_driven_is_passed_by() {
     assert!(log.renewals() < 25, "{} renewals in five leases", log.renewals());
 }
 
-/// Nobody holds, so nobody's end is watched: a place in line is kept alive all the same.
+/// Without a hold no end is watched: a place in the queue is kept alive all the same.
 #[test]
 fn a_place_in_line_outlives_a_runtime_that_is_not_driven() {
     let (script, time, log, leases) = Leases::script();
@@ -263,7 +263,7 @@ fn a_place_in_line_outlives_a_runtime_that_is_not_driven() {
     let _waiter = second.spawn(store.lock("b").acquire());
     let runtimes = [None, Some(second)];
     pass(&time, &runtimes, TTL * 3);
-    assert_eq!(leases.left(), 4, "a place in line has ended; {} renewals", log.renewals());
+    assert_eq!(leases.left(), 4, "a place in queue has ended; {} renewals", log.renewals());
     drop(first);
 }
 

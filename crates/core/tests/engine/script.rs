@@ -61,7 +61,7 @@ impl Log {
     }
 
     /// The requests for several names: the ids in each.
-    pub(crate) fn parties(&self) -> Vec<Vec<ClaimId>> {
+    pub(crate) fn joint_claims(&self) -> Vec<Vec<ClaimId>> {
         let party = |call| if let Call::ClaimAll(ids) = call { Some(ids) } else { None };
         self.calls().into_iter().filter_map(party).collect()
     }
@@ -80,7 +80,7 @@ impl Log {
         self.calls().into_iter().filter_map(rest).collect()
     }
 
-    pub(crate) fn looks(&self) -> usize {
+    pub(crate) fn inspects(&self) -> usize {
         self.count(|call| matches!(call, Call::Look(_)))
     }
 
@@ -135,7 +135,7 @@ pub(crate) struct Script {
     release: Hook<Claim, ()>,
     /// A script without it cannot.
     lapse: Option<Hook<Claim, ()>>,
-    look: Hook<Name, LockQueue>,
+    inspect: Hook<Name, LockQueue>,
     close: Hook<(), ()>,
 }
 
@@ -161,7 +161,7 @@ impl Script {
             renew_batch: usize::MAX,
             release: Box::new(|_, _| ready(Ok(())).boxed()),
             lapse: None,
-            look: Box::new(|_, _| ready(Ok(LockQueue::default())).boxed()),
+            inspect: Box::new(|_, _| ready(Ok(LockQueue::default())).boxed()),
             close: Box::new(|(), _| ready(Ok(())).boxed()),
         }
     }
@@ -212,11 +212,11 @@ impl Script {
         Script { lapse: Some(Box::new(move |claim, n| hook(claim, n).boxed())), ..self }
     }
 
-    pub(crate) fn looks<F>(self, hook: impl Fn(Name, usize) -> F + Send + Sync + 'static) -> Script
+    pub(crate) fn inspects<F>(self, hook: impl Fn(Name, usize) -> F + Send + Sync + 'static) -> Script
     where
         F: Future<Output = Result<LockQueue>> + Send + 'static,
     {
-        Script { look: Box::new(move |name, n| hook(name, n).boxed()), ..self }
+        Script { inspect: Box::new(move |name, n| hook(name, n).boxed()), ..self }
     }
 
     pub(crate) fn closes<F>(self, hook: impl Fn((), usize) -> F + Send + Sync + 'static) -> Script
@@ -266,7 +266,7 @@ impl Backend for Watched {
     }
 
     async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
-        let n = self.0.log.parties().len();
+        let n = self.0.log.joint_claims().len();
         self.0.write(Call::ClaimAll(claims.iter().map(|claim| claim.id).collect()));
         let Some(hook) = &self.0.claim_all else { panic!("asked for what it does not give") };
         let answer = hook(claims.to_vec(), n).await;
@@ -298,9 +298,9 @@ impl Backend for Watched {
     }
 
     async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        let n = self.0.log.looks();
+        let n = self.0.log.inspects();
         self.0.write(Call::Look(name.clone()));
-        (self.0.look)(name.clone(), n).await
+        (self.0.inspect)(name.clone(), n).await
     }
 
     async fn list(&self, _: &str, _: Option<&Name>, _: usize) -> Result<Vec<Name>> {

@@ -12,7 +12,7 @@ fn turns(claim: &Claim, n: usize) -> Claimed {
 }
 
 /// A notification says that the hold is gone. The next task of this process goes to the store at once, not when the keeper
-/// next looks, and not when the lost guard is dropped.
+/// next plans, and not when the lost guard is dropped.
 #[tokio::test]
 async fn whoever_stands_behind_an_evicted_hold_goes_to_the_store() {
     in_time(async {
@@ -50,7 +50,7 @@ async fn whoever_stands_behind_a_hold_that_was_gone_goes_to_the_store() {
     .await;
 }
 
-/// A store that cannot be reached is asked again for one lease, not for one lease after the other for each who stands behind.
+/// A store that cannot be reached is asked again for one lease, not for another lease for each task in the local queue.
 #[tokio::test]
 async fn a_store_in_trouble_is_borne_with_once_for_all() {
     in_time(async {
@@ -81,7 +81,7 @@ async fn only_the_turn_that_is_can_be_evicted() {
         let (script, _time, log) = Script::new();
         let notifier = script.notifier();
         let script = script.claims(async |claim, n| Ok(turns(&claim, n)));
-        let script = script.looks(async |_, _| {
+        let script = script.inspects(async |_, _| {
             Ok(LockQueue::new(vec![Participant::new("task 1").token(FencingToken::new(1))], Vec::new()))
         });
         let store = script.store();
@@ -98,8 +98,8 @@ async fn only_the_turn_that_is_can_be_evicted() {
         assert_eq!(log.count(|call| matches!(call, Call::Evict(_))), 0);
 
         // `inspect` through this client shows whose turn it is.
-        let line = lock(9).inspect().await.unwrap();
-        let seen = (line.holders[0].label.as_deref(), line.holders[0].token);
+        let queue = lock(9).inspect().await.unwrap();
+        let seen = (queue.holders[0].label.as_deref(), queue.holders[0].token);
         assert_eq!(seen, (Some("task 2"), Some(second.fencing_token())));
 
         let third = tokio::spawn(lock(3).acquire());
@@ -180,5 +180,5 @@ fn a_loop_of_refused_tries_starves_nobody() {
         let _ = tell.send(());
         runtime.shutdown_background();
     });
-    told.recv_timeout(std::time::Duration::from_secs(60)).expect("nobody else gets to run");
+    told.recv_timeout(std::time::Duration::from_secs(60)).expect("no other task gets to run");
 }

@@ -1,4 +1,4 @@
-//! Observers: when they look, what they call a change, and how long they bear with a store in trouble.
+//! Observers: when they poll, what is a change, and for how long they retry during an outage.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,14 +10,14 @@ use crate::script::{Log, Script, TTL, driven, error, in_time, ms, settle};
 
 /// Who leads, for the script to show.
 #[derive(Clone, Default)]
-struct Throne(Arc<Mutex<Vec<(String, u64)>>>);
+struct Leaders(Arc<Mutex<Vec<(String, u64)>>>);
 
-impl Throne {
-    fn seat(&self, value: &str, token: u64) {
+impl Leaders {
+    fn set(&self, value: &str, token: u64) {
         *self.0.lock().unwrap() = vec![(value.to_owned(), token)];
     }
 
-    fn line(&self) -> LockQueue {
+    fn queue(&self) -> LockQueue {
         let entry = |(value, token): &(String, u64)| Participant::new(value.clone()).token(FencingToken::new(*token));
         LockQueue::new(self.0.lock().unwrap().iter().map(entry).collect(), Vec::new())
     }
@@ -28,20 +28,20 @@ struct Scene {
     notifier: Option<Notifier>,
     time: VirtualClock,
     log: Log,
-    throne: Throne,
+    leaders: Leaders,
 }
 
 fn scene(pushed: bool) -> Scene {
     let (script, time, log) = Script::new();
-    let throne = Throne::default();
-    let shown = throne.clone();
-    let script = script.looks(move |_, _| {
-        let line = shown.line();
-        async move { Ok(line) }
+    let leaders = Leaders::default();
+    let shown = leaders.clone();
+    let script = script.inspects(move |_, _| {
+        let queue = shown.queue();
+        async move { Ok(queue) }
     });
     let notifier = pushed.then(|| script.notifier());
     let script = if pushed { script } else { script.silent() };
-    Scene { store: script.store(), notifier, time, log, throne }
+    Scene { store: script.store(), notifier, time, log, leaders }
 }
 
 fn value(observer: &Observer) -> Option<(&str, u64)> {
@@ -59,21 +59,21 @@ async fn is_quiet(observer: &mut Observer) {
 
 #[tokio::test]
 async fn a_ring_is_looked_at_without_a_nap() {
-    let Scene { store, notifier, log, throne, .. } = scene(true);
+    let Scene { store, notifier, log, leaders, .. } = scene(true);
     let notifier = notifier.unwrap();
     let mut observer = store.election("a").observe().await.unwrap();
     assert_eq!(value(&observer), None);
     is_quiet(&mut observer).await;
-    let looks = log.looks();
+    let inspects = log.inspects();
     notifier.holder_changed(&Name::new("b"));
-    throne.seat("one", 1);
+    leaders.set("one", 1);
     let changed = tokio::spawn(async move {
         observer.changed().await.unwrap();
         observer
     });
     settle().await;
     // An observer that begins to wait polls once; the notification for another name is no reason to.
-    assert!(changed.is_finished() && log.looks() == looks + 1, "{} looks", log.looks() - looks);
+    assert!(changed.is_finished() && log.inspects() == inspects + 1, "{} requests", log.inspects() - inspects);
     let mut observer = changed.await.unwrap();
     assert_eq!(value(&observer), Some(("one", 1)));
     let changed = tokio::spawn(async move {
@@ -81,7 +81,7 @@ async fn a_ring_is_looked_at_without_a_nap() {
         observer
     });
     settle().await;
-    throne.seat("one", 2);
+    leaders.set("one", 2);
     notifier.holder_changed(&Name::new("a"));
     let observer = in_time(changed).await.unwrap();
     assert_eq!(value(&observer), Some(("one", 2)), "the same value of another term is a change");
@@ -89,14 +89,14 @@ async fn a_ring_is_looked_at_without_a_nap() {
 
 #[tokio::test]
 async fn rings_that_were_missed_may_have_been_for_it() {
-    let Scene { store, notifier, throne, .. } = scene(true);
+    let Scene { store, notifier, leaders, .. } = scene(true);
     let mut observer = store.election("a").observe().await.unwrap();
     let changed = tokio::spawn(async move {
         observer.changed().await.unwrap();
         observer
     });
     settle().await;
-    throne.seat("one", 1);
+    leaders.set("one", 1);
     for i in 0..1000 {
         notifier.as_ref().unwrap().holder_changed(&Name::new(format!("other {i}")));
     }
@@ -106,17 +106,17 @@ async fn rings_that_were_missed_may_have_been_for_it() {
 #[tokio::test]
 async fn it_looks_by_itself_where_nobody_rings_and_not_all_the_time() {
     for (pushed, most) in [(false, 8 + 1), (true, 2 + 1)] {
-        let Scene { store, time, log, throne, .. } = scene(pushed);
+        let Scene { store, time, log, leaders, .. } = scene(pushed);
         let mut observer = store.election("a").observe().await.unwrap();
-        let before = log.looks();
+        let before = log.inspects();
         let changed = tokio::spawn(async move {
             observer.changed().await.unwrap();
             observer
         });
         crate::script::pass(&time, Duration::from_secs(2), ms(10)).await;
-        let looks = log.looks() - before;
-        assert!((2..=most).contains(&looks), "{looks} looks in two seconds, notified: {pushed}");
-        throne.seat("one", 1);
+        let inspects = log.inspects() - before;
+        assert!((2..=most).contains(&inspects), "{inspects} requests in two seconds, notified: {pushed}");
+        leaders.set("one", 1);
         let observer = in_time(driven(&time, changed)).await.unwrap();
         assert_eq!(value(&observer), Some(("one", 1)));
     }
@@ -124,15 +124,15 @@ async fn it_looks_by_itself_where_nobody_rings_and_not_all_the_time() {
 
 #[tokio::test]
 async fn dropped_midway_it_finds_the_change_again() {
-    let Scene { store, throne, .. } = scene(false);
+    let Scene { store, leaders, .. } = scene(false);
     let mut observer = store.election("a").observe().await.unwrap();
     is_quiet(&mut observer).await;
-    throne.seat("one", 1);
-    throne.seat("two", 1);
+    leaders.set("one", 1);
+    leaders.set("two", 1);
     in_time(observer.changed()).await.unwrap();
     assert_eq!(value(&observer), Some(("two", 1)));
     is_quiet(&mut observer).await;
-    throne.0.lock().unwrap().clear();
+    leaders.0.lock().unwrap().clear();
     in_time(observer.changed()).await.unwrap();
     assert_eq!(value(&observer), None, "a vacancy is a change");
 }
@@ -140,9 +140,9 @@ async fn dropped_midway_it_finds_the_change_again() {
 #[tokio::test]
 async fn it_bears_with_a_store_in_trouble_for_one_lease() {
     let (script, time, _) = Script::new();
-    // The first look is good, then the store is away, and comes back.
+    // The first answer is good, then the store is away, and comes back.
     let store = script
-        .looks(|_, n| async move {
+        .inspects(|_, n| async move {
             match n {
                 0 | 60.. => {
                     Ok(LockQueue::new(vec![Participant::new("x").token(FencingToken::new(n as u64))], Vec::new()))
@@ -167,15 +167,15 @@ async fn it_bears_with_a_store_in_trouble_for_one_lease() {
 async fn what_will_not_get_better_is_said_at_once() {
     let (script, _time, log) = Script::new();
     let store =
-        script.looks(|_, n| async move { if n == 0 { Ok(LockQueue::default()) } else { error(ErrorKind::Denied) } });
+        script.inspects(|_, n| async move { if n == 0 { Ok(LockQueue::default()) } else { error(ErrorKind::Denied) } });
     let mut observer = store.store().election("a").observe().await.unwrap();
     assert_eq!(in_time(observer.changed()).await.unwrap_err().kind(), ErrorKind::Denied);
-    assert_eq!(log.looks(), 2);
+    assert_eq!(log.inspects(), 2);
 }
 
 #[tokio::test]
 async fn another_tools_entry_leads_nobody() {
     let (script, _time, _log) = Script::new();
-    let store = script.looks(|_, _| async { Ok(LockQueue::new(vec![Participant::foreign()], Vec::new())) }).store();
+    let store = script.inspects(|_, _| async { Ok(LockQueue::new(vec![Participant::foreign()], Vec::new())) }).store();
     assert_eq!(store.election("a").leader().await.unwrap(), None);
 }

@@ -1,4 +1,4 @@
-//! What a claim makes of what it is told.
+//! What a claim's state makes of grants, losses and time.
 
 use super::*;
 use crate::seam::claim::{Mode, WaitPolicy};
