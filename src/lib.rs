@@ -10,7 +10,7 @@
 //! # }
 //! ```
 //!
-//! - Primitives: [`Store::lock`], [`Store::rw_lock`], [`Store::semaphore`], [`Store::election`], [`Store::multi`].
+//! - Primitives: [`Store::lock`], [`Store::rw_lock`], [`Store::semaphore`], [`Store::election`], [`Store::multi_lock`].
 //! - Each guard has a [fencing token](FencingToken), renews itself, and reports its loss *before* another client can hold the
 //!   lock ([`Guard::lost`], [`Guard::is_valid`]).
 //! - Code without async uses [`blocking`]; a store of your own implements [`seam::Backend`].
