@@ -57,7 +57,7 @@ fn permits(text: &str) -> Mode {
 /// The mode of an entry under this prefix, and who it is, with the token that it has if it holds.
 pub(crate) fn entry(prefix: &str, kv: &KeyValue) -> (Mode, Participant) {
     let token = token_of_place(kv.create_revision());
-    if !names::is_ours(prefix, kv.key()) {
+    if names::lease_of(prefix, kv.key()).is_none() {
         return (Mode::Exclusive, Participant::foreign().token(token));
     }
     let Value { label, since, mode } = Value::read(kv.value());

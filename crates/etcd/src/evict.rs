@@ -6,22 +6,23 @@ use leasehold_core::{FencingToken, Name, Result};
 
 use crate::claim::shared::Shared;
 use crate::client::cluster::put;
-use crate::names::is_ours;
+use crate::names::lease_of;
 
 impl Shared {
-    /// Ends the hold with this token, and notes under its session's lease that it did: without the note, if the server stores
+    /// Ends the hold with this token, and leaves a note of it under its session's lease: without the note, if the server stores
     /// nothing more.
     pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
         let (read, created) = (self.read(name, 0).await?, place_of_token(token));
         let mut holds = read.oldest.iter().take(read.line().holders.len());
         let Some(hold) = holds.find(|hold| hold.create_revision() == created) else { return Ok(false) };
-        let mut then = vec![TxnOp::delete(hold.key(), None)];
-        if is_ours(&read.prefix, hold.key()) {
+        let still = Compare::create_revision(hold.key(), CompareOp::Equal, created);
+        let delete = vec![TxnOp::delete(hold.key(), None)];
+        let mut then = delete.clone();
+        // A hold that lapses was moved from its session's lease to another: its client has released it and reads no note.
+        if lease_of(&read.prefix, hold.key()) == Some(hold.lease()) {
             let key = hold.key_str().unwrap_or_default();
             then.push(put(hold.lease(), &self.keys.eviction(created, key), ""));
         }
-        let still = Compare::create_revision(hold.key(), CompareOp::Equal, created);
-        let delete = vec![then[0].clone()];
         match self.cluster.change(still.clone(), then).await {
             // Its holder learns it from its next renewal.
             Err(failure) if failure.is_full() => Ok(self.cluster.change(still, delete).await?),

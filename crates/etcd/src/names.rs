@@ -58,11 +58,11 @@ pub(crate) fn place(prefix: &str, lease: i64, slot: u32) -> String {
     format!("{prefix}{lease:x}-{slot}")
 }
 
-/// Whether a key under `prefix` is a place of this library; other tools write the lease alone.
-pub(crate) fn is_ours(prefix: &str, key: &[u8]) -> bool {
-    let leaf = key.strip_prefix(prefix.as_bytes()).and_then(|leaf| str::from_utf8(leaf).ok());
-    let Some((lease, slot)) = leaf.and_then(|leaf| leaf.split_once('-')) else { return false };
-    i64::from_str_radix(lease, 16).is_ok() && slot.parse::<u32>().is_ok()
+/// The session's lease in the key of a place of this library, under `prefix`; other tools write the lease alone.
+pub(crate) fn lease_of(prefix: &str, key: &[u8]) -> Option<i64> {
+    let (lease, slot) = str::from_utf8(key.strip_prefix(prefix.as_bytes())?).ok()?.split_once('-')?;
+    slot.parse::<u32>().ok()?;
+    i64::from_str_radix(lease, 16).ok()
 }
 
 fn encode(name: &str) -> String {
@@ -82,7 +82,7 @@ mod tests {
         for (i, prefix) in prefixes.iter().enumerate() {
             let key = place(prefix, 0x1234, 7);
             assert_eq!(keys.name_of(&key), Some(Name::from(names[i])));
-            assert!(is_ours(prefix, key.as_bytes()));
+            assert_eq!(lease_of(prefix, key.as_bytes()), Some(0x1234));
             assert!(prefixes.iter().filter(|other| key.starts_with(&***other)).count() == 1, "{key}");
             assert!(!keys.evictions().starts_with(&**prefix) && !"prod/%session/1234".starts_with(&**prefix));
         }
@@ -92,10 +92,10 @@ mod tests {
 
     #[test]
     fn what_is_not_ours_is_told_apart() {
-        assert!(is_ours("a/", b"a/694d7-0"));
-        assert!(is_ours("a/", b"a/694d7-12"));
+        assert_eq!(lease_of("a/", b"a/694d7-0"), Some(0x694d7));
+        assert_eq!(lease_of("a/", b"a/694d7-12"), Some(0x694d7));
         for foreign in ["a/694d7", "a/694d7-12r", "a/x-0", "a/694d7-", "a/694d7-r", "b/694d7-0", "a/"] {
-            assert!(!is_ours("a/", foreign.as_bytes()), "{foreign}");
+            assert_eq!(lease_of("a/", foreign.as_bytes()), None, "{foreign}");
         }
         let keys = Keys::new("");
         for key in ["%session/1", "%evicted/1", "/registry/pods", "plain"] {

@@ -401,6 +401,27 @@ async fn a_guard_hears_that_it_was_evicted() {
     .await;
 }
 
+/// The client of a hold that lapses has released it: a note would stay until the hold would have ended, and none reads it.
+#[tokio::test]
+async fn an_eviction_of_a_lapsing_hold_leaves_no_note() {
+    within(30, async {
+        let server = server().await;
+        let (etcd, operator) = (client(server.addr()).await, client(server.addr()).await);
+        for (name, lapses) in [("a", true), ("b", false)] {
+            let claim = fair(name);
+            let grant = granted(etcd.claim(&claim).await);
+            if lapses {
+                etcd.release_after(&claim, Some(&grant.place), Duration::from_secs(600)).await.unwrap();
+            }
+            assert!(operator.evict(&name.into(), grant.token).await.unwrap());
+            assert!(keys(&server, &format!("test/{name}/")).await.is_empty());
+            let notes = keys(&server, "test/%evicted/").await.len();
+            assert_eq!(notes, usize::from(!lapses), "of a hold that lapses: {lapses}");
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_hold_deleted_by_hand_is_heard_where_the_line_is_watched() {
     within(60, async {
