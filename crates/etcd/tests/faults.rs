@@ -122,9 +122,7 @@ async fn a_waiter_is_woken_after_a_restart_and_by_a_release_that_it_missed() {
         for missed in [false, true] {
             let guard = one.lock("a").acquire().await.unwrap();
             let waiter = tokio::spawn(two.lock("a").acquire());
-            while one.lock("a").inspect().await.unwrap().waiters.is_empty() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            until_waiting(&one, "a", 1).await;
             tokio::time::sleep(Duration::from_millis(100)).await;
             if missed {
                 proxy.cut().await;
@@ -208,9 +206,7 @@ async fn a_black_hole_is_left() {
             (Store::new(client(&all).await).ttl(ttl), Store::new(client(members[1].addr()).await).ttl(ttl));
         let guard = two.lock("a").acquire().await.unwrap();
         let waiter = tokio::spawn(one.lock("a").acquire());
-        while two.lock("a").inspect().await.unwrap().waiters.is_empty() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        until_waiting(&two, "a", 1).await;
         proxy.hold();
         let started = clock();
         drop(one.lock("b").acquire().await.unwrap());
@@ -242,6 +238,43 @@ async fn a_leader_that_is_cut_off_grants_nothing() {
         assert!(lonely.claim(&fair("b")).await.is_err());
         one.lock("b").acquire().await.unwrap().release().await.unwrap();
         cluster.rejoin(leader).await;
+        guard.release().await.unwrap();
+    })
+    .await;
+}
+
+/// Endpoints that are dead or silent do not hide the one that lives.
+#[tokio::test]
+async fn one_live_endpoint_is_found_among_dead_ones() {
+    within(60, async {
+        let server = server().await;
+        let hole = testbed::Proxy::to(server.addr()).await.unwrap();
+        hole.hold();
+        for others in [["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"], [hole.addr(), hole.addr(), "127.0.0.1:1"]] {
+            for _ in 0..4 {
+                let all = format!("{},{}", others.join(","), server.addr());
+                let etcd = Etcd::connect(&format!("etcd://{all}/test")).await.unwrap();
+                let claim = fair("a");
+                becomes_granted(&etcd, &claim).await;
+                while etcd.release(&claim, None).await.is_err() {}
+            }
+        }
+    })
+    .await;
+}
+
+/// Round trips of more than a second: the limits grow with them.
+#[tokio::test]
+async fn a_server_that_is_far_away_is_waited_for() {
+    within(120, async {
+        let server = server().await;
+        let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
+        let ttl = Duration::from_secs(9);
+        let store = Store::new(client(proxy.addr()).await).ttl(ttl);
+        proxy.delay(Duration::from_millis(550));
+        let guard = store.lock("a").acquire().await.unwrap();
+        tokio::time::sleep(ttl + Duration::from_millis(500)).await;
+        assert!(guard.is_valid(), "{:?}", guard.check());
         guard.release().await.unwrap();
     })
     .await;

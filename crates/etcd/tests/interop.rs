@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::*;
 use etcd_client::{Compare, Txn, TxnOp};
 use leasehold_core::seam::{Backend, Claimed, WaitPolicy};
-use leasehold_core::{ErrorKind, Name, Store};
+use leasehold_core::{ErrorKind, Loss, Name, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
@@ -210,6 +210,87 @@ async fn what_cannot_be_done_is_said() {
         etcd.close().await.unwrap();
         assert_eq!(etcd.claim(&fair("b")).await.unwrap_err().kind(), ErrorKind::Closed);
         assert_eq!(server.lease_count().await.unwrap(), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn other_tools_wait_behind_readers_and_readers_behind_them() {
+    within(60, async {
+        let server = server().await;
+        let store = store(&server).await;
+        let (first, second) =
+            (store.rw_lock("a").read().acquire().await.unwrap(), store.rw_lock("a").read().acquire().await.unwrap());
+        let mut ctl = tokio::process::Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &server.url(), "lock", "test/a"])
+            .kill_on_drop(true)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        until_waiting(&store, "a", 1).await;
+        let reader = tokio::spawn(store.rw_lock("a").read().acquire());
+        until_waiting(&store, "a", 2).await;
+        first.release().await.unwrap();
+        assert_eq!(store.lock("a").inspect().await.unwrap().waiters.len(), 2, "it waits for all of ours");
+        second.release().await.unwrap();
+        while !store.lock("a").inspect().await.unwrap().holders[0].foreign {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(!reader.is_finished());
+        ctl.kill().await.unwrap();
+        // It revoked nothing: its entry is deleted by hand.
+        let line = store.lock("a").inspect().await.unwrap();
+        assert!(store.evict("a", line.holders[0].token.unwrap()).await.unwrap());
+        drop(within(5, reader).await.unwrap().unwrap());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn etcdctl_sees_the_value_of_a_leader() {
+    within(60, async {
+        let server = server().await;
+        let store = store(&server).await;
+        let leadership = store.election("a").campaign("10.0.0.7:8080").await.unwrap();
+        let listen = tokio::process::Command::new("timeout")
+            .env("ETCDCTL_API", "3")
+            .args(["3", "etcdctl", "--endpoints", &server.url(), "elect", "-l", "test/a"])
+            .kill_on_drop(true)
+            .output();
+        let heard = String::from_utf8(within(20, listen).await.unwrap().stdout).unwrap();
+        assert!(heard.contains("test/a/") && heard.lines().any(|line| line == "10.0.0.7:8080"), "{heard}");
+        leadership.resign().await.unwrap();
+    })
+    .await;
+}
+
+/// All names of one step have one create_revision: of each hold its own key is asked, and nobody else's.
+#[tokio::test]
+async fn a_condition_is_about_its_own_name_of_several() {
+    within(60, async {
+        let server = server().await;
+        let (etcd, others) = (Arc::new(client(server.addr()).await), Arc::new(client(server.addr()).await));
+        let (store, other) = (Store::new(etcd.clone()), Store::new(others.clone()));
+        let mut raw = raw(&server).await;
+        let writes = |condition: Compare| Txn::new().when([condition]).and_then([TxnOp::put("data", "x", None)]);
+        // Suffixes of one another, in namespaces that hide that.
+        let (names, one, other) = (["a", "one/a", "a/a"], store.namespace("one"), other.namespace("one"));
+        let several = one.multi_lock(names).acquire().await.unwrap();
+        let views = names.map(|name| several.get(name).unwrap().view());
+        for (i, view) in views.iter().enumerate() {
+            let condition = etcd.still_holds(view).unwrap();
+            assert!(raw.txn(writes(condition.clone())).await.unwrap().succeeded());
+            assert_eq!(others.still_holds(view).unwrap_err().kind(), ErrorKind::Lost);
+            other.evict(view.name().clone(), view.fencing_token()).await.unwrap();
+            assert!(!raw.txn(writes(condition)).await.unwrap().succeeded(), "evicted");
+            assert_eq!(within(5, view.lost()).await, Loss::Evicted);
+            assert_eq!(etcd.still_holds(view).unwrap_err().kind(), ErrorKind::Lost);
+            for next in &views[i + 1..] {
+                let condition = etcd.still_holds(next).unwrap();
+                assert!(raw.txn(writes(condition)).await.unwrap().succeeded(), "{:?}", next.name());
+            }
+        }
     })
     .await;
 }

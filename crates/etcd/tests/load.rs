@@ -58,31 +58,6 @@ async fn many_holds_of_a_short_lease_live_on() {
     .await;
 }
 
-/// A crowd on one name: its holder is not lost, and each turn is given back.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_on_one_name_loses_neither_holder_nor_release() {
-    let crowd = if campaign() { 3_000 } else { 500 };
-    within(if campaign() { 300 } else { 60 }, async {
-        let server = server().await;
-        let store = Store::new(client(server.addr()).await).ttl(Duration::from_secs(30));
-        let (held, hot) = (store.lock("held").acquire().await.unwrap(), store.lock("hot").acquire().await.unwrap());
-        let turn = async |lock: leasehold_core::Lock| lock.acquire().await.unwrap().release().await.unwrap();
-        let all: Vec<_> = (0..crowd).map(|_| tokio::spawn(turn(store.lock("hot")))).collect();
-        // It is given back in the midst of the flood.
-        while store.lock("hot").inspect().await.unwrap().waiters.len() < crowd.min(900) / 2 {
-            assert!(hot.is_valid());
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        hot.release().await.unwrap();
-        for one in all {
-            one.await.unwrap();
-        }
-        assert!(held.is_valid());
-        held.release().await.unwrap();
-    })
-    .await;
-}
-
 /// Keys of the same session come and go between the moments at which a renewal is built and executed. What stays is proven all
 /// the same: its guard never comes near its end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::*;
 use leasehold_core::seam::{Backend, Claimed, LeaseRef, Moment, Renewal, WaitPolicy};
-use leasehold_core::{ErrorKind, FencingToken, Loss, Name, Store};
+use leasehold_core::{ErrorKind, FencingToken, Loss, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
 
@@ -108,48 +108,6 @@ async fn what_is_abandoned_ends_although_others_come() {
     .await;
 }
 
-/// Requests per hand-over among `workers` in three clients.
-async fn per_hand_over(workers: usize, rounds: usize) -> f64 {
-    let server = server().await;
-    let mut stores = Vec::new();
-    for _ in 0..3 {
-        stores.push(Store::new(client(server.addr()).await).ttl(Duration::from_secs(60)));
-    }
-    let work = |rounds: usize| {
-        let tasks: Vec<_> = (0..workers)
-            .map(|i| {
-                let lock = stores[i % stores.len()].lock("hot");
-                tokio::spawn(async move {
-                    for _ in 0..rounds {
-                        lock.acquire().await.unwrap().release().await.unwrap();
-                    }
-                })
-            })
-            .collect();
-        async move {
-            for task in tasks {
-                task.await.unwrap();
-            }
-        }
-    };
-    work(1).await;
-    let before = requests(&server).await;
-    work(rounds).await;
-    let after = requests_since(&server, &before).await;
-    after.values().sum::<u64>() as f64 / (workers * rounds) as f64
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_over_is_two_requests_whatever_the_number_of_waiters() {
-    within(90, async {
-        for (workers, rounds) in [(3, 100), (12, 40), (90, 8)] {
-            let each = per_hand_over(workers, rounds).await;
-            assert!(each <= 2.1, "{each} requests for a hand-over among {workers}");
-        }
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn claiming_again_keeps_the_token_and_stores_the_label() {
     within(30, async {
@@ -178,25 +136,6 @@ async fn claiming_again_keeps_the_token_and_stores_the_label() {
         let next = becomes_granted(&rival, &waiter).await;
         assert!(next.token.get() >= grant.token.get() + 256);
         release(&rival, &waiter).await;
-        assert!(keys(&server, "").await.is_empty());
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn two_claims_of_one_client_stand_in_line() {
-    within(30, async {
-        let server = server().await;
-        let etcd = client(server.addr()).await;
-        let (one, two, three) = (fair("a"), fair("a"), fair("a"));
-        let first = granted(etcd.claim(&one).await);
-        waiting(etcd.claim(&two).await);
-        waiting(etcd.claim(&three).await);
-        release(&etcd, &two).await;
-        assert!(matches!(etcd.claim(&three).await.unwrap(), Claimed::Waiting(_)));
-        release(&etcd, &one).await;
-        assert!(becomes_granted(&etcd, &three).await.token > first.token);
-        release(&etcd, &three).await;
         assert!(keys(&server, "").await.is_empty());
     })
     .await;
@@ -337,129 +276,6 @@ async fn a_doubtful_claim_released_twice_frees_nobody_else() {
         assert!(matches!(answers[..], [Renewal::Renewed(_)]), "{answers:?}");
         etcd.close().await.unwrap();
         assert_eq!(server.lease_count().await.unwrap(), 0, "all its sessions are closed with a client");
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn an_eviction_names_the_holder_and_nobody_else() {
-    within(60, async {
-        let server = server().await;
-        let (etcd, operator) = (client(server.addr()).await, client(server.addr()).await);
-        let (one, two) = (fair("a"), fair("a"));
-        let first = granted(etcd.claim(&one).await);
-        let _second = waiting(etcd.claim(&two).await);
-        let name = Name::from("a");
-        for nobody in [FencingToken::new(first.token.get() - 256), FencingToken::new(first.token.get() + 256)] {
-            assert!(!operator.evict(&name, nobody).await.unwrap());
-        }
-        // Any of its turns stands for the hold.
-        assert!(operator.evict(&name, FencingToken::new(first.token.get() + 7)).await.unwrap());
-        assert!(!operator.evict(&name, first.token).await.unwrap());
-        let next = becomes_granted(&etcd, &two).await;
-        assert!(next.token > first.token);
-        // The evicted one learns it from its next renewal, and a new claim of it is a new place.
-        let lease = LeaseRef::new(Arc::new(one.clone()), first.place, Some(first.token));
-        while !matches!(etcd.renew(std::slice::from_ref(&lease)).await.unwrap()[..], [Renewal::Lost(_)]) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        waiting(etcd.claim(&one).await);
-        release(&etcd, &two).await;
-        assert!(becomes_granted(&etcd, &one).await.token > next.token);
-        release(&etcd, &one).await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_guard_hears_that_it_was_evicted() {
-    within(60, async {
-        let server = server().await;
-        let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
-        let holder = Store::new(client(proxy.addr()).await).ttl(Duration::from_secs(60));
-        let operator = Store::new(client(server.addr()).await);
-        let guard = holder.lock("a").acquire().await.unwrap();
-        assert!(operator.evict("a", guard.fencing_token()).await.unwrap());
-        assert_eq!(within(2, guard.lost()).await, Loss::Evicted);
-        // The same while the line is watched, where the deletion is heard too.
-        let mut guard = holder.lock("b").acquire().await.unwrap();
-        for _ in 0..12 {
-            let waiter = tokio::spawn(holder.lock("b").acquire());
-            while operator.lock("b").inspect().await.unwrap().waiters.is_empty() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-            assert!(operator.evict("b", guard.fencing_token()).await.unwrap());
-            assert_eq!(within(2, guard.lost()).await, Loss::Evicted);
-            guard = within(2, waiter).await.unwrap().unwrap();
-        }
-        // An eviction while the watch is down is found when it stands again.
-        proxy.cut().await;
-        assert!(operator.evict("b", guard.fencing_token()).await.unwrap());
-        proxy.heal().await;
-        within(10, guard.lost()).await;
-    })
-    .await;
-}
-
-/// The client of a hold that lapses has released it: a note would stay until the hold would have ended, and none reads it.
-#[tokio::test]
-async fn an_eviction_of_a_lapsing_hold_leaves_no_note() {
-    within(30, async {
-        let server = server().await;
-        let (etcd, operator) = (client(server.addr()).await, client(server.addr()).await);
-        for (name, lapses) in [("a", true), ("b", false)] {
-            let claim = fair(name);
-            let grant = granted(etcd.claim(&claim).await);
-            if lapses {
-                etcd.release_after(&claim, Some(&grant.place), Duration::from_secs(600)).await.unwrap();
-            }
-            assert!(operator.evict(&name.into(), grant.token).await.unwrap());
-            assert!(keys(&server, &format!("test/{name}/")).await.is_empty());
-            let notes = keys(&server, "test/%evicted/").await.len();
-            assert_eq!(notes, usize::from(!lapses), "of a hold that lapses: {lapses}");
-        }
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_hold_deleted_by_hand_is_heard_where_the_line_is_watched() {
-    within(60, async {
-        let server = server().await;
-        let store = Store::new(client(server.addr()).await).ttl(Duration::from_secs(60));
-        let guard = store.lock("a").acquire().await.unwrap();
-        let waiter = tokio::spawn(store.lock("a").acquire());
-        while store.lock("a").inspect().await.unwrap().waiters.is_empty() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let mut all = keys(&server, "test/a/").await;
-        all.sort();
-        raw(&server).await.delete(all[0].as_str(), None).await.unwrap();
-        assert_eq!(within(2, guard.lost()).await, Loss::Gone);
-        drop(within(2, waiter).await.unwrap().unwrap());
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_revoked_lease_ends_all_under_it_and_a_new_session_begins() {
-    within(60, async {
-        let server = server().await;
-        let etcd = client(server.addr()).await;
-        let (held, other) = (Arc::new(fair("a")), fair("a"));
-        let grant = granted(etcd.claim(&held).await);
-        waiting(etcd.claim(&other).await);
-        let mut raw = raw(&server).await;
-        let leases = raw.leases().await.unwrap();
-        raw.lease_revoke(leases.leases()[0].id()).await.unwrap();
-        let lease = LeaseRef::new(held.clone(), grant.place, Some(grant.token));
-        let answers = etcd.renew(&[lease]).await.unwrap();
-        assert!(matches!(answers[..], [Renewal::Lost(Loss::Gone)]), "{answers:?}");
-        let again = granted(etcd.claim(&other).await);
-        assert!(again.token > grant.token);
-        release(&etcd, &held).await;
-        release(&etcd, &other).await;
     })
     .await;
 }

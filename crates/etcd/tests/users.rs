@@ -153,9 +153,7 @@ async fn a_waiter_hears_after_a_reconnect_with_an_old_token() {
                 (Store::new(mine(server.addr()).await).ttl(ttl), Store::new(mine(proxy.addr()).await).ttl(ttl));
             let guard = one.lock("a").acquire().await.unwrap();
             let waiter = tokio::spawn(two.lock("a").acquire());
-            while one.lock("a").inspect().await.unwrap().waiters.is_empty() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            until_waiting(&one, "a", 1).await;
             change(&mut root, 1).await;
             tokio::time::sleep(Duration::from_millis(2500)).await;
             proxy.disconnect().await;

@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use etcd_client::{Client, GetOptions};
 pub(crate) use leasehold_conformance::context::{granted, waiting};
+use leasehold_core::Store;
 use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, WaitPolicy};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
 pub(crate) use leasehold_testbed::seam::within;
 
 pub(crate) const TTL: Duration = Duration::from_secs(20);
+/// So long that nothing happens because a lease ended or a waiter asked again by itself.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) async fn server() -> testbed::Etcd {
     testbed::Etcd::start().await.unwrap()
@@ -19,6 +22,17 @@ pub(crate) async fn server() -> testbed::Etcd {
 
 pub(crate) async fn client(addr: &str) -> Etcd {
     Etcd::connect(&format!("etcd://{addr}/test")).await.unwrap()
+}
+
+pub(crate) async fn store(server: &testbed::Etcd) -> Store {
+    Store::new(client(server.addr()).await).ttl(LONG)
+}
+
+/// Until so many wait for the lock.
+pub(crate) async fn until_waiting(store: &Store, name: &str, waiters: usize) {
+    while store.lock(name).inspect().await.unwrap().waiters.len() != waiters {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 pub(crate) fn claim(name: &str, policy: WaitPolicy, ttl: Duration) -> Claim {
