@@ -24,7 +24,7 @@ use crate::claim::own::OwnClaim;
 use crate::claim::shared::Shared;
 use crate::client::cluster::oldest;
 use crate::client::leased_key::LeasedKey;
-use crate::entry::Value;
+use crate::entry::Entry;
 use crate::error::Failure;
 use crate::inspect::Read;
 
@@ -125,7 +125,7 @@ impl Shared {
             // The oldest entry alone keeps an exclusive claim out.
             let exclusive = (claim.mode, own.mode) == (Mode::Exclusive, Mode::Exclusive);
             let read = TxnOp::get(&*prefix, Some(oldest(i64::from(exclusive))));
-            let put = own.key.put(Value::now(&claim.label, claim.mode).write());
+            let put = own.key.put(Entry::now(&claim.label, claim.mode).write());
             if claim.policy == WaitPolicy::Try {
                 // Its own key is one of them.
                 when.push(Compare::create_revision(&*prefix, CompareOp::Less, seen + 1).with_prefix());
@@ -162,7 +162,7 @@ impl Shared {
     async fn stand(self: &Arc<Self>, claim: &Claim, own: &OwnClaim, found: &Found) -> Result<Option<Claimed>> {
         let Found { read, mine, created } = found;
         let stored =
-            mine.as_ref().map_or_else(|| Value::now(&claim.label, claim.mode), |mine| Value::read(mine.value()));
+            mine.as_ref().map_or_else(|| Entry::now(&claim.label, claim.mode), |mine| Entry::read(mine.value()));
         // A release knows from now on what to delete.
         if let Some(own) = self.claims().get(&claim.name, claim.id) {
             own.set_created(*created);
@@ -182,7 +182,7 @@ impl Shared {
             // A put on a key that exists changes neither its create_revision nor its place. A late duplicate of an earlier
             // one finds another version of it, and changes nothing.
             let mode = if downgraded { Mode::Shared } else { stored.mode };
-            let value = Value { label: claim.label.to_string(), mode, ..stored }.write();
+            let value = Entry { label: claim.label.to_string(), mode, ..stored }.write();
             let same = Compare::mod_revision(&*own.key.path, CompareOp::Equal, mine.mod_revision());
             let changed = self.cluster.change(same, vec![own.key.put(value)]).await;
             if !self.under(own.session(), changed)? {

@@ -18,16 +18,17 @@ use leasehold_core::seam::{Mode, token_of_place};
 
 use crate::names;
 
+/// What is stored of a claim.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Value {
+pub(crate) struct Entry {
     pub(crate) label: String,
     pub(crate) since: Option<SystemTime>,
     pub(crate) mode: Mode,
 }
 
-impl Value {
-    pub(crate) fn now(label: &str, mode: Mode) -> Value {
-        Value { label: label.to_owned(), since: Some(SystemTime::now()), mode }
+impl Entry {
+    pub(crate) fn now(label: &str, mode: Mode) -> Entry {
+        Entry { label: label.to_owned(), since: Some(SystemTime::now()), mode }
     }
 
     pub(crate) fn write(&self) -> String {
@@ -40,12 +41,12 @@ impl Value {
         }
     }
 
-    pub(crate) fn read(value: &[u8]) -> Value {
+    pub(crate) fn read(value: &[u8]) -> Entry {
         let text = String::from_utf8_lossy(value);
         let (label, said) = text.rsplit_once('\n').unwrap_or((&text, ""));
         let (since, mode) = said.split_once(' ').unwrap_or((said, ""));
         let since = since.parse().ok().and_then(|since| UNIX_EPOCH.checked_add(Duration::from_millis(since)));
-        Value { label: label.to_owned(), since, mode: if mode == "shared" { Mode::Shared } else { permits(mode) } }
+        Entry { label: label.to_owned(), since, mode: if mode == "shared" { Mode::Shared } else { permits(mode) } }
     }
 }
 
@@ -55,17 +56,17 @@ fn permits(text: &str) -> Mode {
 }
 
 /// The mode of an entry under this prefix, and who it is, with the token that it has if it holds.
-pub(crate) fn entry(prefix: &str, kv: &KeyValue) -> (Mode, Participant) {
+pub(crate) fn participant(prefix: &str, kv: &KeyValue) -> (Mode, Participant) {
     let token = token_of_place(kv.create_revision());
     if names::lease_of(prefix, kv.key()).is_none() {
         return (Mode::Exclusive, Participant::foreign().token(token));
     }
-    let Value { label, since, mode } = Value::read(kv.value());
+    let Entry { label, since, mode } = Entry::read(kv.value());
     (mode, since.into_iter().fold(Participant::new(label).token(token), Participant::since))
 }
 
 pub(crate) fn mode(prefix: &str, kv: &KeyValue) -> Mode {
-    entry(prefix, kv).0
+    participant(prefix, kv).0
 }
 
 #[cfg(test)]
@@ -73,12 +74,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_says_who_and_since_when_and_how() {
+    fn an_entry_is_read_as_it_was_written() {
         let since = Some(UNIX_EPOCH + Duration::from_millis(1_234_567));
         for label in ["web-1", "", "two\nlines", "é", "a\n5 shared"] {
             for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: u32::MAX }] {
-                let value = Value { label: label.to_owned(), since, mode };
-                assert_eq!(Value::read(value.write().as_bytes()), value);
+                let value = Entry { label: label.to_owned(), since, mode };
+                assert_eq!(Entry::read(value.write().as_bytes()), value);
             }
         }
     }
@@ -88,9 +89,9 @@ mod tests {
         for odd in
             ["other", "x\n99999999999999999999", "x\n5 Shared", "x\n5 0/3", "x\n5 1/", "x\n5 1/4294967296", "\n "]
         {
-            assert_eq!(Value::read(odd.as_bytes()).mode, Mode::Exclusive, "{odd:?}");
+            assert_eq!(Entry::read(odd.as_bytes()).mode, Mode::Exclusive, "{odd:?}");
         }
-        assert_eq!((Value::read(b"other").label.as_str(), Value::read(b"x\n1e5").since), ("other", None));
-        assert_eq!(Value::read(&[0xff]).label, "\u{fffd}");
+        assert_eq!((Entry::read(b"other").label.as_str(), Entry::read(b"x\n1e5").since), ("other", None));
+        assert_eq!(Entry::read(&[0xff]).label, "\u{fffd}");
     }
 }

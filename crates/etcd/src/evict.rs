@@ -13,7 +13,7 @@ impl Shared {
     /// nothing more.
     pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
         let (read, created) = (self.read(name, 0).await?, place_of_token(token));
-        let mut holds = read.oldest.iter().take(read.line().holders.len());
+        let mut holds = read.oldest.iter().take(read.lock_queue().holders.len());
         let Some(hold) = holds.find(|hold| hold.create_revision() == created) else { return Ok(false) };
         let still = Compare::create_revision(hold.key(), CompareOp::Equal, created);
         let delete = vec![TxnOp::delete(hold.key(), None)];

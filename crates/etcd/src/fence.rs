@@ -11,7 +11,7 @@ impl Etcd {
     /// A condition for an etcd transaction of your own on the same cluster: *`by` still holds*. etcd checks it together with
     /// the write, so a holder that was paused, evicted or cut off past its lease writes nothing, without a token in your data.
     ///
-    /// It says that the lock's key exists and is still the one that was created for this hold (its create_revision, which is
+    /// It compares that the lock's key exists and is still the one that was created for this hold (its create_revision, which is
     /// the token without the turn). For a `fast` lock that means this hold of the process, whichever of its tasks has the turn.
     ///
     /// ```no_run
@@ -37,7 +37,7 @@ impl Etcd {
     /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, or is another client's. No request is sent.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<Compare> {
         let (name, created) = (by.full_name(), place_of_token(by.fencing_token()));
-        // A turn that is over has the key of the next: only its own word tells them apart.
+        // A turn that is over has the key of the next: only `is_valid` tells them apart.
         let place = by.place().filter(|_| by.is_valid());
         let mut claims = self.0.claims();
         // All names of one step have one create_revision: the name and the place tell them apart.

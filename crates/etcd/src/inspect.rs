@@ -9,7 +9,7 @@ use leasehold_core::{Contention, LockQueue, Name, Result};
 
 use crate::claim::shared::Shared;
 use crate::client::cluster::oldest;
-use crate::entry::{entry, mode};
+use crate::entry::{mode, participant};
 use crate::error::Failure;
 
 /// How many are shown.
@@ -31,8 +31,8 @@ impl Read {
         Read { prefix, oldest, count }
     }
 
-    pub(crate) fn line(&self) -> LockQueue {
-        LockQueue::in_order(self.oldest.iter().map(|kv| entry(&self.prefix, kv)))
+    pub(crate) fn lock_queue(&self) -> LockQueue {
+        LockQueue::in_order(self.oldest.iter().map(|kv| participant(&self.prefix, kv)))
     }
 
     /// The modes of those that stand before the entry with this create_revision.
@@ -43,12 +43,12 @@ impl Read {
 
     /// Who holds; `others`: how many there are beside the claim that asks.
     pub(crate) fn contention(&self, others: i64) -> Contention {
-        let line = self.line();
+        let read = self.lock_queue();
         // Whether more hold than were read cannot be known, unless the first excludes them.
         let all = i64::try_from(self.oldest.len()).is_ok_and(|read| read == self.count);
         let known = all || self.oldest.first().map(|kv| mode(&self.prefix, kv)) == Some(Mode::Exclusive);
-        let waiters = usize::try_from(others).unwrap_or(0).saturating_sub(line.holders.len());
-        let mut who = line.contention();
+        let waiters = usize::try_from(others).unwrap_or(0).saturating_sub(read.holders.len());
+        let mut who = read.contention();
         who.waiters = known.then_some(waiters);
         who
     }
@@ -63,11 +63,11 @@ impl Shared {
     }
 
     pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        Ok(self.read(name, SHOWN).await?.line())
+        Ok(self.read(name, SHOWN).await?.lock_queue())
     }
 
     /// Reads all keys under the prefix: they are not in the order of the names (`a!/` comes before `a/`), so the first
-    /// names cannot be told before the last key was seen.
+    /// names are not known before the last key was seen.
     pub(crate) async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
         let wanted = |name: &Name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after);
         let mut names = BTreeSet::new();

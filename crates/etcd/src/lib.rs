@@ -1,4 +1,4 @@
-//! The etcd store of Leasehold: locks as keys under a session's lease, in the layout of Go's `concurrency.Mutex`.
+//! The etcd store of Leasehold: locks are keys under a session's lease, in the layout of Go's `concurrency.Mutex`.
 //!
 //! ```no_run
 //! # async fn example() -> leasehold_core::Result<()> {
@@ -8,15 +8,15 @@
 //!
 //! # Layout, for operators and for other tools
 //!
-//! A lock named `orders/42` in the namespace `prod` is the line of all keys that begin with `prod/orders%2F42/`, by
+//! A lock named `orders/42` in the namespace `prod` is the queue of all keys that begin with `prod/orders%2F42/`, by
 //! create_revision: the first one holds, and those behind it with whom it shares. `etcdctl lock`, `etcdctl elect`, Go's
-//! `concurrency.Mutex` and `Election` stand in the same line if they are given `prod/orders%2F42` as their name: in a name
-//! `/` is written `%2F` and `%` is written `%25`, because every key below `a/` belongs to the line of `a` for them, `a/b/…`
+//! `concurrency.Mutex` and `Election` wait in the same queue if they are given `prod/orders%2F42` as their name: in a name
+//! `/` is written `%2F` and `%` is written `%25`, because every key below `a/` belongs to the queue of `a` for them, `a/b/…`
 //! too. For the same reason a namespace must not lie inside a lock: do not use `prod` as a namespace and as the name of a
 //! lock without one.
 //!
-//! The value of a key is the label, or a candidate's value, and a last line that says when the place was taken, and what
-//! does not exclude everybody: `shared`, or `2/5` for two of five permits. Other tools know no such modes. They wait until all of
+//! The value of a key is the label, or a candidate's value, and a last line with the time at which the place was taken and
+//! a mode that is not exclusive: `shared`, or `2/5` for two of five permits. Other tools know no such modes. They wait until all of
 //! ours before them are gone, also readers; and an entry of theirs is exclusive to us.
 //!
 //! The fencing token of a hold is `create_revision << 8`, and the 255 numbers behind it. An etcd transaction can check it
@@ -24,25 +24,25 @@
 //!
 //! # Cost
 //!
-//! With a live session a claim is one request and a release is one, however many wait; a hand-over is pushed and needs
-//! no other. A `try` to share what others hold is two, and more while others come at the same moment. A claim that may
-//! share reads the whole line with its request, an exclusive one the first entry. A session is one lease for each TTL in
-//! use, renewed by one keep-alive for all that is held and waited for, and one more request for each 128 of them, which looks
+//! With a live session a claim is one request and a release is one, however many wait; the next holder is notified by its watch
+//! and sends none. A `try` to share what others hold is two, and more while others come at the same moment. A claim that may
+//! share reads the whole queue with its request, an exclusive one the first entry. A session is one lease for each TTL in
+//! use, renewed by one keep-alive for all that is held and waited for, and one more request for each 128 of them, which reads
 //! whether they are there.
-
+//!
 //! # For operators
 //!
 //! * Each acquisition and each release is a revision, which etcd keeps until it is compacted: run it with
 //!   `--auto-compaction-retention`.
 //! * A restore from a backup turns revisions back, and with them tokens: restore with `--bump-revision`, so that a later hold has
-//!   a greater token than any before. A holder whose key is not in the backup is told at its next renewal, and so is one whose
-//!   key was deleted by hand.
+//!   a greater token than any before. A holder whose key is not in the backup learns of its loss at its next renewal, and so does
+//!   one whose key was deleted by hand.
 //! * An eviction leaves a note under the evicted holder's lease, as long as that lives: under a long lease they pile up.
 //! * A server that is full (alarm `NOSPACE`) still releases and evicts, without the note; a claim, a downgrade and a
 //!   proclamation are refused as `Unavailable`, and leave everything as it was.
 //! * Servers before 3.4.30 and 3.5.12 revoke live leases when a leader wakes that was stopped for longer than they last
 //!   (etcd#15247): two hold then, until the renewal of the first. That a woken leader, or one that is about to revoke a lease,
-//!   answers a keep-alive as if it counted (etcd#15247, #14758, #20590, #21389) does no harm: each renewal looks at the keys.
+//!   answers a keep-alive as if it counted (etcd#15247, #14758, #20590, #21389) does no harm: each renewal verifies the keys.
 //! * Leave lease checkpoints (`--experimental-enable-lease-checkpoint`) off, as they are shipped, if TTLs are longer than five
 //!   minutes: after a change of the leader a lease may end sooner than was promised with them.
 //! * Every change of users or roles makes signed tokens (`--auth-token=jwt`) old; clients authenticate anew, once each.
@@ -77,8 +77,8 @@ const AT_ONCE: usize = 100;
 
 /// An etcd cluster as a store of locks.
 ///
-/// Needs a tokio runtime, and the one in which it was connected must live as long as it does. Dropping it leaves its
-/// leases to run out; [`Backend::close`] ends them at once.
+/// Needs a tokio runtime, and the one in which it was connected must live as long as it does. When it is dropped its
+/// leases run out; [`Backend::close`] ends them at once.
 pub struct Etcd(Arc<Shared>);
 
 impl Etcd {

@@ -1,4 +1,4 @@
-//! Evictions: whom they end, who hears of them, and what they leave.
+//! Evictions: which hold they end, what its client learns, and what they leave.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test judges by panicking")]
 #![allow(clippy::large_futures, reason = "a test is one future")]
 
@@ -13,7 +13,7 @@ use leasehold_core::{FencingToken, Loss, Name, Store};
 use leasehold_testbed as testbed;
 
 #[tokio::test]
-async fn an_eviction_names_the_holder_and_nobody_else() {
+async fn an_eviction_ends_the_holder_and_no_other() {
     within(60, async {
         let server = server().await;
         let (etcd, operator) = (client(server.addr()).await, client(server.addr()).await);
@@ -21,8 +21,8 @@ async fn an_eviction_names_the_holder_and_nobody_else() {
         let first = granted(etcd.claim(&one).await);
         let _second = waiting(etcd.claim(&two).await);
         let name = Name::from("a");
-        for nobody in [FencingToken::new(first.token.get() - 256), FencingToken::new(first.token.get() + 256)] {
-            assert!(!operator.evict(&name, nobody).await.unwrap());
+        for other in [FencingToken::new(first.token.get() - 256), FencingToken::new(first.token.get() + 256)] {
+            assert!(!operator.evict(&name, other).await.unwrap());
         }
         // Any of its turns stands for the hold.
         assert!(operator.evict(&name, FencingToken::new(first.token.get() + 7)).await.unwrap());
@@ -43,7 +43,7 @@ async fn an_eviction_names_the_holder_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_guard_hears_that_it_was_evicted() {
+async fn a_guard_learns_that_it_was_evicted() {
     within(60, async {
         let server = server().await;
         let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
@@ -52,7 +52,7 @@ async fn a_guard_hears_that_it_was_evicted() {
         let guard = holder.lock("a").acquire().await.unwrap();
         assert!(operator.evict("a", guard.fencing_token()).await.unwrap());
         assert_eq!(within(2, guard.lost()).await, Loss::Evicted);
-        // The same while the line is watched, where the deletion is heard too.
+        // The same while the name is watched, where the deletion is reported too.
         let mut guard = holder.lock("b").acquire().await.unwrap();
         for _ in 0..12 {
             let waiter = tokio::spawn(holder.lock("b").acquire());
@@ -98,9 +98,9 @@ async fn a_hold_evicted_before_its_claim_is_answered_is_not_granted() {
         let server = server().await;
         let (etcd, operator) = (Arc::new(client(server.addr()).await), client(server.addr()).await);
         let store = Store::new(etcd.clone());
-        let mut told = 0;
+        let mut evicted = 0;
         for round in 0.. {
-            if told == 5 {
+            if evicted == 5 {
                 break;
             }
             let (name, other) = (Name::from(format!("a{round}")), format!("b{round}"));
@@ -116,7 +116,7 @@ async fn a_hold_evicted_before_its_claim_is_answered_is_not_granted() {
                     break None;
                 }
             };
-            // It was answered between both looks: another round.
+            // It was answered between both reads: another round.
             let Some(holder) = holder else { continue };
             assert!(operator.evict(&name, holder).await.unwrap());
             // News comes in order: this one is heard later.
@@ -126,7 +126,7 @@ async fn a_hold_evicted_before_its_claim_is_answered_is_not_granted() {
             assert!(grant.token > holder, "granted with the evicted token");
             let lease = LeaseRef::new(Arc::new(early), grant.place, Some(grant.token));
             assert!(matches!(etcd.renew(&[lease]).await.unwrap()[..], [Renewal::Renewed(_)]));
-            told += 1;
+            evicted += 1;
         }
     })
     .await;

@@ -1,4 +1,4 @@
-//! Bad days: servers that are down, stopped, replaced; members of a cluster that fail; users who may not.
+//! Faults: servers that are down, stopped, replaced; members of a cluster that fail; users without rights.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test judges by panicking")]
 #![allow(clippy::large_futures, reason = "a test is one future")]
 
@@ -25,7 +25,7 @@ async fn connecting_fails_in_bounded_time_and_says_why() {
         let started = clock();
         let refused = Etcd::connect("etcd://127.0.0.1:1/x").await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused:?}");
-        // Nobody answers there (TEST-NET-1), or the network says so at once.
+        // There is no answer from there (TEST-NET-1), or the network says so at once.
         let silent = Etcd::connect("etcd://192.0.2.1/x").await.unwrap_err();
         assert_eq!(silent.kind(), ErrorKind::Unavailable, "{silent:?}");
         let server = server().await;
@@ -110,7 +110,7 @@ async fn a_server_that_is_down_is_unavailable_and_all_works_when_it_is_back() {
     .await;
 }
 
-/// The watch dies with the server; the waiter hears of the release all the same, long before its nap.
+/// The watch dies with the server; the waiter learns of the release all the same, long before it asks again by itself.
 #[tokio::test]
 async fn a_waiter_is_woken_after_a_restart_and_by_a_release_that_it_missed() {
     within(90, async {
@@ -161,7 +161,7 @@ async fn a_stopped_server_is_ambiguous_in_bounded_time() {
     .await;
 }
 
-/// One member after the other dies, and one stops: a hold lives on, and so does the line.
+/// One member after the other dies, and one stops: a hold lives on, and so does the queue.
 #[tokio::test]
 async fn members_fail_one_by_one() {
     within(110, async {
@@ -218,7 +218,7 @@ async fn a_black_hole_is_left() {
     .await;
 }
 
-/// A leader that is cut off from its peers: nothing that it says counts, and the client goes elsewhere.
+/// A leader that is cut off from its peers: nothing that it answers counts, and the client goes elsewhere.
 #[tokio::test]
 async fn a_leader_that_is_cut_off_grants_nothing() {
     within(60, async {

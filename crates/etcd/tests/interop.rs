@@ -1,4 +1,4 @@
-//! What people and other tools see of etcd's locks: lists, `etcdctl`, tokens in a user's own transactions, refusals.
+//! What operators and other tools see of etcd's locks: lists, `etcdctl`, tokens in a user's own transactions, refusals.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test judges by panicking")]
 #![allow(clippy::large_futures, reason = "a test is one future")]
 
@@ -18,12 +18,12 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::ChildStdout;
 
 #[tokio::test]
-async fn names_are_listed_over_many_pages_and_long_lines() {
+async fn names_are_listed_over_many_pages_and_long_queues() {
     within(90, async {
         let server = server().await;
         let mut raw = raw(&server).await;
-        // A crowd in one line, many names, another tool's names, and what is nobody's.
-        let mut puts: Vec<String> = (0..900).map(|i| format!("test/crowd/{:x}-{i}", 0x1000 + i)).collect();
+        // Many entries of one name, many names, another tool's names, and keys that are no lock's.
+        let mut puts: Vec<String> = (0..900).map(|i| format!("test/many/{:x}-{i}", 0x1000 + i)).collect();
         puts.extend((0..700).map(|i| format!("test/n{i:04}/1-0")));
         puts.extend(["test/a!/1-0", "test/a/1-0", "test/a%2Fb/1-0", "test/a./1-0"].map(String::from));
         puts.extend(["test/%session/1", "test/stray", "test/%2f/1", "tes", "other/x/1-0"].map(String::from));
@@ -33,7 +33,7 @@ async fn names_are_listed_over_many_pages_and_long_lines() {
         }
         let etcd = client(server.addr()).await;
         let mut expected: Vec<Name> = (0..700).map(|i| Name::from(format!("n{i:04}"))).collect();
-        expected.extend(["crowd", "a!", "a", "a/b", "a."].map(Name::from));
+        expected.extend(["many", "a!", "a", "a/b", "a."].map(Name::from));
         expected.sort();
         assert_eq!(etcd.list("", None, 10_000).await.unwrap(), expected);
         assert_eq!(etcd.list("", None, 3).await.unwrap(), ["a", "a!", "a."].map(Name::from));
@@ -47,7 +47,7 @@ async fn names_are_listed_over_many_pages_and_long_lines() {
 }
 
 #[tokio::test]
-async fn other_tools_wait_for_us_and_a_key_of_nobody_blocks_visibly() {
+async fn other_tools_wait_for_us_and_a_stray_key_blocks_visibly() {
     within(60, async {
         let server = server().await;
         let etcd = client(server.addr()).await;
@@ -72,9 +72,9 @@ async fn other_tools_wait_for_us_and_a_key_of_nobody_blocks_visibly() {
         raw(&server).await.put("test/junk/\u{0}odd", "x".repeat(1000), None).await.unwrap();
         let Claimed::Busy(who) = etcd.claim(&claim("junk", WaitPolicy::Try, TTL)).await.unwrap() else { panic!() };
         assert!(who.foreign && who.label.is_none());
-        let line = etcd.inspect(&"junk".into()).await.unwrap();
+        let queue = etcd.inspect(&"junk".into()).await.unwrap();
         // It can be removed like any holder.
-        assert!(etcd.evict(&"junk".into(), line.holders[0].token.unwrap()).await.unwrap());
+        assert!(etcd.evict(&"junk".into(), queue.holders[0].token.unwrap()).await.unwrap());
         granted(etcd.claim(&fair("junk")).await);
     })
     .await;
@@ -82,7 +82,7 @@ async fn other_tools_wait_for_us_and_a_key_of_nobody_blocks_visibly() {
 
 /// `etcdctl elect` campaigns behind our leader, leads, and resigns to ours; each side sees who leads.
 #[tokio::test]
-async fn etcdctl_campaigns_in_one_line_with_us() {
+async fn etcdctl_campaigns_in_one_queue_with_us() {
     within(90, async {
         let server = server().await;
         let (one, two) = (Store::new(client(server.addr()).await), Store::new(client(server.addr()).await));
@@ -176,7 +176,7 @@ async fn the_write_of_a_holder_that_was_paused_is_refused() {
         let next = other.lock("rows").ttl(ttl).acquire().await.unwrap();
         assert!(next.fencing_token() > paused.fencing_token());
         let now = others.still_holds(&next).unwrap();
-        // The write that the paused holder had on its way, or makes without a look at its guard.
+        // The write that the paused holder had under way, or makes without asking its guard.
         assert!(!raw.txn(write(&condition, "stale")).await.unwrap().succeeded());
         assert!(raw.txn(write(&now, "next")).await.unwrap().succeeded());
         assert!(!raw.txn(write(&condition, "stale")).await.unwrap().succeeded());
@@ -199,14 +199,14 @@ fn put(key: &str, value: &str) -> TxnOp {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_said() {
+async fn what_cannot_be_done_is_an_error() {
     within(30, async {
         let server = server().await;
         let etcd = client(server.addr()).await;
         let forever = claim("a", WaitPolicy::Fair, Duration::MAX);
         assert_eq!(etcd.claim(&forever).await.unwrap_err().kind(), ErrorKind::Invalid);
         let short = granted(etcd.claim(&claim("a", WaitPolicy::Fair, Duration::from_millis(1))).await);
-        assert!(short.validity.ttl() >= Duration::from_secs(1), "the server's minimum, told honestly");
+        assert!(short.validity.ttl() >= Duration::from_secs(1), "the server's minimum, and no less is answered");
         etcd.close().await.unwrap();
         assert_eq!(etcd.claim(&fair("b")).await.unwrap_err().kind(), ErrorKind::Closed);
         assert_eq!(server.lease_count().await.unwrap(), 0);
@@ -240,8 +240,8 @@ async fn other_tools_wait_behind_readers_and_readers_behind_them() {
         assert!(!reader.is_finished());
         ctl.kill().await.unwrap();
         // It revoked nothing: its entry is deleted by hand.
-        let line = store.lock("a").inspect().await.unwrap();
-        assert!(store.evict("a", line.holders[0].token.unwrap()).await.unwrap());
+        let queue = store.lock("a").inspect().await.unwrap();
+        assert!(store.evict("a", queue.holders[0].token.unwrap()).await.unwrap());
         drop(within(5, reader).await.unwrap().unwrap());
     })
     .await;
@@ -265,7 +265,7 @@ async fn etcdctl_sees_the_value_of_a_leader() {
     .await;
 }
 
-/// All names of one step have one create_revision: of each hold its own key is asked, and nobody else's.
+/// All names of one step have one create_revision: of each hold its own key is compared, and no other.
 #[tokio::test]
 async fn a_condition_is_about_its_own_name_of_several() {
     within(60, async {

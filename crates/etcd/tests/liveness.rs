@@ -1,4 +1,4 @@
-//! A hold is verified by its own key, in the term of the leader that renewed it: deletions, evictions, former leaders, fences.
+//! A hold is verified by its own key, in the term of the member that renewed it: deletions, former leaders, runtimes that stand still.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test judges by panicking")]
 #![allow(clippy::large_futures, reason = "a test is one future")]
 
@@ -14,7 +14,7 @@ use leasehold_core::{Loss, Store};
 use leasehold_testbed as testbed;
 use tokio::runtime::{Builder, Runtime};
 
-/// Nobody watches the line: only the renewal can tell.
+/// No client watches the name: only the renewal can find out.
 #[tokio::test]
 async fn a_hold_whose_key_is_deleted_by_hand_is_lost_within_one_renewal() {
     within(60, async {
@@ -45,9 +45,9 @@ impl<F: leasehold_core::Fenced> At for F {
     }
 }
 
-/// A renewal that is under way has not looked at what was claimed since: it proves nothing of it.
+/// A renewal that is under way has not read what was claimed since: it verifies nothing of it.
 #[tokio::test]
-async fn a_renewal_under_way_proves_nothing_of_a_later_claim() {
+async fn a_renewal_under_way_verifies_no_later_claim() {
     within(60, async {
         let server = server().await;
         let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
@@ -57,7 +57,7 @@ async fn a_renewal_under_way_proves_nothing_of_a_later_claim() {
         let early = LeaseRef::new(early, grant.place, Some(grant.token));
         // Its stream of keep-alives is open from here on.
         etcd.renew(std::slice::from_ref(&early)).await.unwrap();
-        // A keep-alive and a look at the keys take twice as long as a claim.
+        // A keep-alive and a read of the keys take twice as long as a claim.
         proxy.delay(Duration::from_millis(250));
         let renewing = tokio::spawn({
             let (etcd, early) = (etcd.clone(), early.clone());
@@ -147,7 +147,7 @@ fn a_lease_asked_for_in_a_runtime_that_is_not_driven_is_passed_by() {
 
 /// A snapshot that is restored can hold the lease, and under the same key an earlier hold.
 #[tokio::test]
-async fn another_key_of_the_same_name_under_the_same_lease_is_no_proof() {
+async fn another_key_of_the_same_name_under_the_same_lease_is_another_hold() {
     within(60, async {
         let server = server().await;
         let etcd = client(server.addr()).await;
@@ -215,7 +215,7 @@ async fn a_former_leader_wakes(cluster: &testbed::EtcdCluster, round: u64) {
 
 /// Some of the rounds of the campaign below.
 #[tokio::test]
-async fn a_former_leader_that_wakes_proves_nothing() {
+async fn a_former_leader_that_wakes_renews_nothing() {
     let cluster = testbed::Etcd::cluster(3).await.unwrap();
     let rounds = if std::env::var_os("LEASEHOLD_CAMPAIGN").is_some() { 34 } else { 2 };
     for round in 0..rounds {
@@ -225,7 +225,7 @@ async fn a_former_leader_that_wakes_proves_nothing() {
 
 /// The hold outlives its session, its client and its process, and ends in time.
 #[tokio::test]
-async fn a_hold_that_is_left_to_its_rest_ends_by_itself() {
+async fn a_hold_that_lapses_ends_by_itself() {
     within(90, async {
         let server = server().await;
         let rival = Store::new(client(server.addr()).await);
@@ -261,7 +261,7 @@ async fn a_hold_that_is_left_to_its_rest_ends_by_itself() {
 }
 
 #[tokio::test]
-async fn a_hold_deleted_by_hand_is_heard_where_the_line_is_watched() {
+async fn a_hold_deleted_by_hand_is_reported_at_once_where_the_name_is_watched() {
     within(60, async {
         let server = server().await;
         let store = Store::new(client(server.addr()).await).ttl(Duration::from_secs(60));

@@ -1,4 +1,4 @@
-//! Many holds and many claims of one client: no renewal and no release stands behind a flood.
+//! Many holds and many claims of one client: no renewal and no release waits behind the others.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test judges by panicking")]
 #![allow(clippy::large_futures, reason = "a test is one future")]
 
@@ -24,7 +24,7 @@ async fn hold(store: &Store, n: usize) -> Vec<Guard> {
     iter(locks).buffer_unordered(200).map(|guard| guard.unwrap()).collect().await
 }
 
-/// Keeps them for so long, and says what was lost. `each_second` is told how many seconds have passed.
+/// Keeps them for so long, and answers how many were lost. `disturb` is called with the seconds that have passed.
 async fn keep(guards: &[Guard], seconds: u64, mut disturb: impl AsyncFnMut(u64)) -> usize {
     let began = Moment::now();
     for second in 0..seconds {
@@ -58,10 +58,10 @@ async fn many_holds_of_a_short_lease_live_on() {
     .await;
 }
 
-/// Keys of the same session come and go between the moments at which a renewal is built and executed. What stays is proven all
+/// Keys of the same session come and go between the moments at which a renewal is built and executed. What stays is verified all
 /// the same: its guard never comes near its end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_of_short_holds_does_not_starve_the_proof_of_long_ones() {
+async fn a_stream_of_short_holds_starves_no_renewal_of_long_ones() {
     let seconds = if campaign() { 30 } else { 7 };
     within(100, async {
         let server = server().await;

@@ -1,4 +1,4 @@
-//! Readers, permits, downgrades and observers: what they cost, what they leave, and who hears of it.
+//! Readers, permits, downgrades and observers: what they cost, what they leave, and what is notified.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test judges by panicking")]
 #![allow(clippy::large_futures, reason = "a test is one future")]
 
@@ -7,8 +7,8 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::*;
-use leasehold_core::seam::{Backend, Claim, Claimed, Mode, WaitPolicy};
 use leasehold_core::ErrorKind;
+use leasehold_core::seam::{Backend, Claim, Claimed, Mode, WaitPolicy};
 use leasehold_testbed as testbed;
 
 fn of(mode: Mode, policy: WaitPolicy) -> Claim {
@@ -30,7 +30,7 @@ async fn revision(server: &testbed::Etcd) -> i64 {
 }
 
 #[tokio::test]
-async fn a_try_of_any_mode_leaves_nothing_and_never_stands_in_line() {
+async fn a_try_of_any_mode_leaves_nothing_and_never_stands_in_the_queue() {
     within(60, async {
         let server = server().await;
         let (etcd, rival) = (client(server.addr()).await, client(server.addr()).await);
@@ -47,7 +47,7 @@ async fn a_try_of_any_mode_leaves_nothing_and_never_stands_in_line() {
             let before = requests(&server).await;
             let hold = of(held, WaitPolicy::Try);
             granted(rival.claim(&hold).await);
-            assert_eq!(requests_since(&server, &before).await, counts(&[("Txn", 1)]), "{held:?} of an empty line");
+            assert_eq!(requests_since(&server, &before).await, counts(&[("Txn", 1)]), "{held:?} of an empty queue");
             let (before, at) = (requests(&server).await, revision(&server).await);
             for mode in refused {
                 let Claimed::Busy(who) = etcd.claim(&of(mode, WaitPolicy::Try)).await.unwrap() else {
@@ -73,9 +73,9 @@ async fn a_try_of_any_mode_leaves_nothing_and_never_stands_in_line() {
     .await;
 }
 
-/// A writer that comes between the look of a try and its entry is before it.
+/// A writer that comes between the read of a try and its entry is before it.
 #[tokio::test]
-async fn a_try_does_not_pass_whoever_came_meanwhile() {
+async fn a_try_passes_no_claim_that_came_meanwhile() {
     within(90, async {
         let server = server().await;
         let (etcd, rival) = (client(server.addr()).await, client(server.addr()).await);
@@ -107,9 +107,9 @@ async fn a_try_does_not_pass_whoever_came_meanwhile() {
     .await;
 }
 
-/// Each that gets in makes all others look again.
+/// Each that gets in makes all others read again.
 #[tokio::test]
-async fn a_crowd_of_tries_gets_in() {
+async fn many_tries_at_once_get_in() {
     within(60, async {
         let server = server().await;
         let mut stores = Vec::new();
@@ -121,8 +121,8 @@ async fn a_crowd_of_tries_gets_in() {
         for tried in tries {
             guards.push(tried.await.unwrap().unwrap());
         }
-        let line = stores[0].rw_lock("a").inspect().await.unwrap();
-        assert_eq!((line.holders.len(), line.waiters.len()), (30, 0));
+        let queue = stores[0].rw_lock("a").inspect().await.unwrap();
+        assert_eq!((queue.holders.len(), queue.waiters.len()), (30, 0));
         let mut tokens: Vec<_> = guards.iter().map(|guard| guard.fencing_token()).collect();
         tokens.sort();
         tokens.dedup();
@@ -152,7 +152,7 @@ async fn a_late_label_does_not_undo_a_downgrade() {
             while !trap.has_sprung() {
                 assert!(etcd.claim(&writer.clone().with_label("overtaken")).await.is_err());
             }
-            // On another connection: the one that says nothing is given up.
+            // On another connection: the one that does not answer is given up.
             let shared = again_as(&writer, Mode::Shared, WaitPolicy::Fair);
             assert_eq!(becomes_granted(&etcd, &shared).await.token, grant.token);
             proxy.deliver_held();
@@ -160,8 +160,8 @@ async fn a_late_label_does_not_undo_a_downgrade() {
             tokio::time::sleep(Duration::from_millis(100)).await;
             let reader = client(server.addr()).await;
             granted(reader.claim(&of(Mode::Shared, WaitPolicy::Try)).await);
-            let line = reader.inspect(&"a".into()).await.unwrap();
-            assert_eq!(line.holders[0].label.as_deref(), Some("test"));
+            let queue = reader.inspect(&"a".into()).await.unwrap();
+            assert_eq!(queue.holders[0].label.as_deref(), Some("test"));
             reader.close().await.unwrap();
             etcd.close().await.unwrap();
         }
@@ -169,9 +169,9 @@ async fn a_late_label_does_not_undo_a_downgrade() {
     .await;
 }
 
-/// An observer looks once a second by itself: a change that is rung is seen sooner.
+/// An observer reads once a second by itself: a change that is pushed is seen sooner.
 #[tokio::test]
-async fn observers_are_rung_for_each_leader_and_each_value() {
+async fn observers_are_notified_of_each_leader_and_each_value() {
     within(60, async {
         let server = server().await;
         let (one, two) = (store(&server).await, store(&server).await);

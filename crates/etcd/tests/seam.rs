@@ -73,7 +73,7 @@ async fn one_request_renews_all_that_is_held_and_waited_for() {
             assert!(validity.until(Moment::now()) >= validity.until(stamp));
             assert!(validity.until(Moment::now()).since(stamp) > TTL - Duration::from_millis(210));
         }
-        // Beside the keep-alive, whose stream is counted when it ends: one look at the keys.
+        // Beside the keep-alive, whose stream is counted when it ends: one read of the keys.
         assert_eq!(requests_since(&server, &before).await, counts(&[("Txn", 1)]));
         // What the store does not have is lost, and only that.
         let gone = LeaseRef::new(Arc::new(fair("gone")), leases[0].place.clone(), Some(FencingToken::new(1)));
@@ -84,7 +84,7 @@ async fn one_request_renews_all_that_is_held_and_waited_for() {
     .await;
 }
 
-/// A session with places is renewed by those that have them: a newcomer goes on with an idle one, and keeps nothing else alive.
+/// A session with places is renewed by the claims that have them: a new claim goes on with an idle one, and keeps nothing else alive.
 #[tokio::test]
 async fn what_is_abandoned_ends_although_others_come() {
     within(60, async {
@@ -120,14 +120,14 @@ async fn claiming_again_keeps_the_token_and_stores_the_label() {
         let again = granted(etcd.claim(&first.clone().with_label("löwe")).await);
         assert_eq!((again.token, again.place), (grant.token, grant.place));
         assert_eq!(again.validity.until(Moment::now()), grant.validity.until(Moment::now()), "a claim extends nothing");
-        let line = rival.inspect(&"a".into()).await.unwrap();
-        assert_eq!(line.holders[0].label.as_deref(), Some("löwe"));
+        let queue = rival.inspect(&"a".into()).await.unwrap();
+        assert_eq!(queue.holders[0].label.as_deref(), Some("löwe"));
         let waiter = fair("a");
         let stood = waiting(rival.claim(&waiter).await);
         assert_eq!((stood.who.label.as_deref(), stood.who.token), (Some("löwe"), Some(grant.token)));
         assert_eq!(waiting(rival.claim(&waiter).await).place, stood.place);
         assert_eq!(keys(&server, "test/a/").await.len(), 2);
-        // A release frees nobody else, however often it comes.
+        // A release frees no other claim, however often it comes.
         release(&etcd, &fair("a")).await;
         release(&rival, &first).await;
         assert_eq!(granted(etcd.claim(&first).await).token, grant.token);
@@ -240,10 +240,10 @@ async fn a_claim_that_is_dropped_anywhere_leaves_nothing_after_its_release() {
     .await;
 }
 
-/// A claim in doubt that is released twice at once, while another takes its slot: the second release harms nobody. Its session
-/// lets nobody in from then on, but what was held in it is held.
+/// A claim in doubt that is released twice at once, while another takes its slot: the second release does no harm. Its session
+/// lets no claim in from then on, but what was held in it is held.
 #[tokio::test]
-async fn a_doubtful_claim_released_twice_frees_nobody_else() {
+async fn a_doubtful_claim_released_twice_frees_no_other() {
     within(60, async {
         let server = server().await;
         let etcd = client(server.addr()).await;
@@ -281,14 +281,14 @@ async fn a_doubtful_claim_released_twice_frees_nobody_else() {
 }
 
 #[tokio::test]
-async fn the_line_is_told_to_a_waiter_that_came_before_its_watch_and_in_a_line_longer_than_one_read() {
+async fn a_waiter_in_a_long_queue_that_came_before_its_watch_is_notified() {
     within(90, async {
         let server = server().await;
-        let (crowd, etcd) = (client(server.addr()).await, client(server.addr()).await);
+        let (others, etcd) = (client(server.addr()).await, client(server.addr()).await);
         let mut before = Vec::new();
         for _ in 0..520 {
             let claim = fair("a");
-            let _ = crowd.claim(&claim).await.unwrap();
+            let _ = others.claim(&claim).await.unwrap();
             before.push(claim);
         }
         let last = Store::new(etcd).ttl(Duration::from_secs(60));
@@ -300,7 +300,7 @@ async fn the_line_is_told_to_a_waiter_that_came_before_its_watch_and_in_a_line_l
         // From the head, and from the middle.
         for claim in before.iter().take(300).chain(before.iter().skip(300).rev()) {
             assert!(!waiter.is_finished());
-            release(&crowd, claim).await;
+            release(&others, claim).await;
         }
         drop(within(5, waiter).await.unwrap().unwrap());
     })

@@ -17,7 +17,7 @@ use leasehold_core::{Error, ErrorKind, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
 
-/// Nobody says this by chance.
+/// This is found nowhere by chance.
 const CANARY: &str = "c4n4ry-p4ssw0rd";
 
 /// A server with a user for everything, and one for the locks.
@@ -115,9 +115,9 @@ async fn simple_tokens_are_renewed_after_every_change_of_users() {
     .await;
 }
 
-/// A crowd whose tokens grow old at once authenticates once, and nobody is lost.
+/// Many requests whose token is stale at once authenticate once, and no hold is lost.
 #[tokio::test]
-async fn a_crowd_survives_a_change_of_users() {
+async fn many_holds_survive_a_change_of_users() {
     within(90, async {
         let folder = tempfile::tempdir().unwrap();
         let (server, mut root) = guarded(vec![jwt(folder.path()).await]).await;
@@ -142,7 +142,7 @@ async fn a_crowd_survives_a_change_of_users() {
 
 /// The token has run out, or is too old, when the stream of the watch is opened anew.
 #[tokio::test]
-async fn a_waiter_hears_after_a_reconnect_with_an_old_token() {
+async fn a_waiter_is_notified_after_a_reconnect_with_a_stale_token() {
     within(90, async {
         let folder = tempfile::tempdir().unwrap();
         for extra in [jwt(folder.path()).await, "--auth-token-ttl=1".into()] {
@@ -176,9 +176,9 @@ fn all_of(error: &Error) -> String {
     said
 }
 
-/// Through every kind of failure: neither the password nor the claim's id is told.
+/// Through every kind of failure: no error has the password or the claim's id.
 #[tokio::test]
-async fn no_error_tells_a_password_or_a_claims_id() {
+async fn no_error_has_a_password_or_a_claims_id() {
     within(120, async {
         let (server, mut root) = guarded(Vec::new()).await;
         let proxy = testbed::Proxy::to(server.addr()).await.unwrap();

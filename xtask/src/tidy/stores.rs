@@ -1,6 +1,9 @@
 //! How large a store may be.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// How many lines of code each store, and what lies below it, may take, tests not counted. About 600 is the aim: a change that
 /// raises one says why.
@@ -19,7 +22,7 @@ pub(super) fn stores(files: &[PathBuf]) -> Result<Vec<String>, String> {
     for (store, most) in STORES {
         let folder = PathBuf::from(format!("./crates/{store}/src"));
         let mut code = 0;
-        for file in files.iter().filter(|file| file.starts_with(&folder) && !file.ends_with("tests.rs")) {
+        for file in files.iter().filter(|file| file.starts_with(&folder) && !is_test(file)) {
             code += code_lines(&fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?);
         }
         if code > most {
@@ -27,6 +30,11 @@ pub(super) fn stores(files: &[PathBuf]) -> Result<Vec<String>, String> {
         }
     }
     Ok(complaints)
+}
+
+/// A file of tests, or one of a folder of tests.
+fn is_test(file: &Path) -> bool {
+    file.iter().any(|part| part == "tests" || part == "tests.rs")
 }
 
 /// Lines that are neither blank nor comment, up to the tests at the end.
