@@ -99,9 +99,9 @@ async fn a_renewal_without_an_answer_renews_nothing() {
     .await;
 }
 
-/// A node that somebody deleted by hand is told of at the next renewal, also if nobody rang.
+/// A node that was deleted by hand is reported by the next renewal, also without a notification.
 #[tokio::test]
-async fn a_hold_is_proven_by_its_own_node() {
+async fn a_hold_is_verified_by_its_own_node() {
     limited(async {
         let server = server().await;
         let client = client(&server).await;
@@ -117,6 +117,9 @@ async fn a_hold_is_proven_by_its_own_node() {
         assert!(matches!(renewed[..], [Renewal::Renewed(_), Renewal::Lost(Loss::Gone)]), "{renewed:?}");
         let tried = client.claim(&trying("kept", LONG)).await.unwrap();
         assert!(matches!(tried, Claimed::Busy(_)), "{tried:?}");
+        // No session serves this TTL.
+        let elsewhere = LeaseRef::new(fair("kept", SHORT).into(), leases[0].place.clone(), None);
+        assert!(matches!(client.renew(&[elsewhere]).await.unwrap()[..], [Renewal::Lost(Loss::Expired)]));
     })
     .await;
 }
@@ -129,25 +132,29 @@ async fn credentials_close_the_root_and_nothing_above_it() {
         let mine =
             ZooKeeper::connect(&format!("zookeeper://me:{CANARY}@{}/team/app/locks", server.addr())).await.unwrap();
         granted(&mine, &fair("a", LONG)).await;
-        let anybody = Client::connect(server.addr()).await.unwrap();
+        let same = format!("zookeeper://me:{CANARY}@{}/team/app/locks", server.addr());
+        waiting(&ZooKeeper::connect(&same).await.unwrap(), &fair("a", LONG)).await;
+        let other = format!("zookeeper://me:wrong@{}/team/app/locks", server.addr());
+        assert_eq!(ZooKeeper::connect(&other).await.unwrap_err().kind(), ErrorKind::Denied);
+        let raw = Client::connect(server.addr()).await.unwrap();
         let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        anybody.create("/team/other", b"", &open).await.unwrap();
-        anybody.create("/team/app/other", b"", &open).await.unwrap();
+        raw.create("/team/other", b"", &open).await.unwrap();
+        raw.create("/team/app/other", b"", &open).await.unwrap();
         for closed in ["/team/app/locks", "/team/app/locks/a"] {
-            assert_eq!(anybody.list_children(closed).await.unwrap_err(), ZkError::NoAuth, "{closed}");
+            assert_eq!(raw.list_children(closed).await.unwrap_err(), ZkError::NoAuth, "{closed}");
         }
         // Without credentials nothing is closed.
         let open = client(&server).await;
         granted(&open, &fair("a", LONG)).await;
-        anybody.list_children("/test/a").await.unwrap();
+        raw.list_children("/test/a").await.unwrap();
         // And what is closed above stays closed below.
         let readable = Acl::new(Permission::READ | Permission::CREATE, AuthId::anyone());
         let guarded = CreateMode::Persistent.with_acls(Acls::new(std::slice::from_ref(&readable)));
-        anybody.create("/guarded", b"", &guarded).await.unwrap();
+        raw.create("/guarded", b"", &guarded).await.unwrap();
         let inside =
             ZooKeeper::connect(&format!("zookeeper://me:{CANARY}@{}/guarded/app/locks", server.addr())).await.unwrap();
         granted(&inside, &fair("a", LONG)).await;
-        assert_eq!(anybody.get_acl("/guarded/app").await.unwrap().0, [readable]);
+        assert_eq!(raw.get_acl("/guarded/app").await.unwrap().0, [readable]);
     })
     .await;
 }

@@ -17,7 +17,7 @@ use zookeeper_client::{
     Acls, Client, CreateMode, Error as ZkError, LockOptions, LockPrefix, MultiWriteError, OwnedLockClient,
 };
 
-/// A server of ours, or somebody else's.
+/// A server of ours, or an external one.
 enum World {
     Private(Box<Server>),
     External(String),
@@ -104,9 +104,9 @@ impl Harness for World {
 
     async fn delete_holder(&self, full_name: &str) {
         let (raw, node) = (self.raw().await, node(full_name));
-        let mut line = raw.list_children(&node).await.expect("a line");
-        line.sort_by_key(|child| child.rsplit('-').next().map(str::to_owned));
-        raw.delete(&format!("{node}/{}", line[0]), None).await.expect("a deletion");
+        let mut queue = raw.list_children(&node).await.expect("a queue");
+        queue.sort_by_key(|child| child.rsplit('-').next().map(str::to_owned));
+        raw.delete(&format!("{node}/{}", queue[0]), None).await.expect("a deletion");
     }
 
     async fn hold_as_another_tool(&self, full_name: &str) -> Box<dyn ForeignHold> {
@@ -131,12 +131,12 @@ impl Harness for World {
     }
 
     async fn requests(&self) -> u64 {
-        // Pings, heartbeats and this very question are counted too: they are few beside what a case does.
+        // Pings, keep-alives and this very request are counted too: they are few beside those of a case.
         self.server().packets_received().await.expect("mntr")
     }
 
     fn budget(&self) -> Budget {
-        // Two sessions, for leases of 10 and of 20 s: eight heartbeats a lease, and a ping between two of them.
+        // Two sessions, for leases of 10 and of 20 s: eight keep-alives a lease, and a ping between two of them.
         Budget { cycle: 3.0, hand_over: 5.1, idle: 2.0 * (8.0 / 10.0 + 8.0 / 20.0) }
     }
 

@@ -11,7 +11,7 @@ use leasehold_core::Store;
 use leasehold_core::seam::{Backend, Claim, Mode, Moment};
 use leasehold_zookeeper::ZooKeeper;
 
-/// What some work costs: pings and heartbeats, which fall where they will, do not fall into all of five attempts.
+/// What some work costs: pings and keep-alives come at any time, but not in each of five attempts.
 async fn least(server: &leasehold_testbed::ZooKeeper, work: impl AsyncFn()) -> u64 {
     let mut least = u64::MAX;
     for _ in 0..5 {
@@ -48,7 +48,7 @@ async fn a_free_lock_costs_three_requests() {
     .await;
 }
 
-/// A whole line is enqueued, then handed from one to the next until it is empty.
+/// A whole queue is filled, then the lock is handed from one to the next until it is empty.
 async fn drain(waiters: usize) -> (f64, f64) {
     let server = server().await;
     let clients: Vec<ZooKeeper> = {
@@ -77,7 +77,7 @@ async fn drain(waiters: usize) -> (f64, f64) {
         tasks
     })
     .await;
-    let looks = sent as f64 / waiters as f64;
+    let enqueued = sent as f64 / waiters as f64;
     let started = Moment::now();
     let (sent, tokens) = requests(&server, async {
         first.release().await.unwrap();
@@ -90,7 +90,7 @@ async fn drain(waiters: usize) -> (f64, f64) {
     .await;
     assert!(tokens.is_sorted(), "{tokens:?}");
     let noise = noise(2 * stores.len(), Moment::now().since(started));
-    (looks, (sent as f64 - noise) / (waiters + 1) as f64)
+    (enqueued, (sent as f64 - noise) / (waiters + 1) as f64)
 }
 
 #[tokio::test]
@@ -99,7 +99,7 @@ async fn a_hand_over_costs_two_requests_however_many_wait() {
         for waiters in [2, 8, 40] {
             let (enqueue, each) = drain(waiters).await;
             println!(
-                "{waiters} waiters: {enqueue:.2} to take a place (with the test's own looks), {each:.2} to hand over"
+                "{waiters} waiters: {enqueue:.2} to take a place (with the test's own inspections), {each:.2} to hand over"
             );
             assert!(each <= 2.0, "{each} requests for each hand-over of {waiters}");
         }
@@ -107,53 +107,7 @@ async fn a_hand_over_costs_two_requests_however_many_wait() {
     .await;
 }
 
-/// Everybody comes back at once: what a hand-over costs with the taking of a place.
-async fn cycles(workers: usize, wanted: usize) -> f64 {
-    let server = server().await;
-    let mut stores = Vec::new();
-    for _ in 0..workers {
-        let store = store(&server).await;
-        drop(hold(&store, "a", LONG).await);
-        stores.push(store);
-    }
-    until_entries(&server, 0, 2 * workers as u64).await;
-    let started = Moment::now();
-    let (sent, ()) = requests(&server, async {
-        let tasks: Vec<_> = stores
-            .into_iter()
-            .map(|store| {
-                tokio::spawn(async move {
-                    for _ in 0..wanted {
-                        let guard = hold(&store, "a", LONG).await;
-                        tokio::time::sleep(Duration::from_millis(2)).await;
-                        guard.release().await.unwrap();
-                    }
-                })
-            })
-            .collect();
-        for task in tasks {
-            task.await.unwrap();
-        }
-    })
-    .await;
-    // The clients are gone by now: each has closed its two sessions.
-    let noise = noise(2 * workers, Moment::now().since(started)) + 2.0 * workers as f64;
-    (sent as f64 - noise) / (workers * wanted) as f64
-}
-
-#[tokio::test]
-async fn a_contended_cycle_costs_five_requests_however_many_come_back() {
-    limited(async {
-        for (workers, limit) in [(2, 5.0), (3, 5.0), (8, 5.0), (24, 5.0)] {
-            let each = cycles(workers, 12).await;
-            println!("{workers} workers: {each:.2} requests for a whole cycle");
-            assert!(each <= limit, "{each} requests for each cycle of {workers}");
-        }
-    })
-    .await;
-}
-
-/// A queue behind many permits: a waiter sends no request for each of them, and a release wakes one.
+/// A queue behind many permits: a waiter does not send a request for each of them, and a release wakes one.
 #[tokio::test]
 async fn permits_cost_no_more_the_more_there_are() {
     limited(async {
@@ -189,7 +143,7 @@ async fn permits_cost_no_more_the_more_there_are() {
     .await;
 }
 
-/// Releasing to being granted, in a line of 16, beside three deletions one after the other: what the server's own pace is.
+/// Releasing to being granted, in a queue of 16, beside three deletions one after the other, which show the server's own pace.
 #[tokio::test]
 async fn a_hand_over_takes_about_as_long_as_three_deletions() {
     limited(async {

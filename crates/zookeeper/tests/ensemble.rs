@@ -1,4 +1,4 @@
-//! Three servers, of which the holder's is cut off from the others: what a heartbeat proves, and what it does not.
+//! Three servers, of which the holder's is cut off from the others: what a keep-alive verifies, and what it does not.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests are tests
 
@@ -27,7 +27,7 @@ async fn ensemble(peer_proxies: bool) -> (ZooKeeperEnsemble, usize, usize) {
     (ensemble, (leader + 1) % 3, leader)
 }
 
-/// The server frees the lock of a session that its leader does not hear of, while the holder's own server still
+/// The server frees the lock of a session that its leader has not heard of, while the holder's own server still
 /// answers: validity must have ended before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_behind_a_follower_that_was_cut_off_loses_before_another_holds() {
@@ -37,7 +37,7 @@ async fn a_holder_behind_a_follower_that_was_cut_off_loses_before_another_holds(
         let through_follower = at(ensemble.members()[follower].addr()).await;
         let far = Store::new(through_follower.clone());
         let guard = hold(&far, "a", SHORT).await;
-        // Long enough for heartbeats to have extended it.
+        // Long enough for keep-alives to have extended it.
         tokio::time::sleep(SHORT * 3).await;
         assert!(guard.is_valid());
         let next = tokio::spawn({
@@ -143,7 +143,7 @@ async fn a_server_with_a_shorter_limit_shortens_what_was_promised() {
                 let (near, before) = (near.clone(), guard.view());
                 async move {
                     let next = hold(&near, "a", SHORT).await;
-                    // Asked at once: a busy machine may be late to tell.
+                    // Asked at once: a busy machine may be late.
                     let (still_left, granted) = (before.remaining(), Moment::now());
                     (next, still_left, granted)
                 }
@@ -175,10 +175,10 @@ async fn a_server_with_a_shorter_limit_shortens_what_was_promised() {
     .await;
 }
 
-/// The member that a session with an entry in this line is connected to.
-async fn server_of(ensemble: &ZooKeeperEnsemble, leader: usize, line: &str) -> usize {
+/// The member that a session with an entry in this queue is connected to.
+async fn server_of(ensemble: &ZooKeeperEnsemble, leader: usize, queue: &str) -> usize {
     let dump = ensemble.members()[leader].four_letter_word("dump").await.unwrap();
-    let at = dump.find(line).expect("an entry");
+    let at = dump.find(queue).expect("an entry");
     let session = dump[..at].lines().rev().find(|line| line.starts_with("0x")).expect("its session");
     for (index, member) in ensemble.members().iter().enumerate() {
         if member.four_letter_word("cons").await.unwrap().contains(session.trim_end_matches(':')) {

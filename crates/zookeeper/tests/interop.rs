@@ -1,4 +1,4 @@
-//! One line with kazoo's locks (Debian's python3-kazoo): each side excludes the other, in one order, and neither frees the
+//! One queue with kazoo's locks (Debian's python3-kazoo): each side excludes the other, in one order, and neither frees the
 //! other.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 /// A lock's name, and the node that stands for it below the root of these tests.
 const NAMES: [(&str, &str); 2] = [("orders/42", "/test/orders%2F42"), ("50% é", "/test/50%25 %C3%A9")];
 
-/// What kazoo must be told to look for, so that it stands in line with Curator and with us.
+/// What kazoo must be told to look for, so that it is in one queue with Curator and with us.
 const PATTERN: &str = "-lock-";
 
 /// What a busy machine may add.

@@ -101,7 +101,7 @@ async fn counted_over_the_end_of_the_numbers() {
     .await;
 }
 
-/// All that come after the end have the same number, and stand in line all the same.
+/// All that come after the end have the same number, and are in one queue all the same.
 #[tokio::test]
 async fn equal_numbers_are_a_line_too() {
     limited(async {

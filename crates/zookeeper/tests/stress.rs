@@ -1,7 +1,7 @@
-//! Random faults on an ensemble, with clients that contend all the while: no two hold at once, tokens rise, nobody waits for ever,
-//! and nothing is left. `LEASEHOLD_CAMPAIGN=1` asks for minutes of it; `LEASEHOLD_SEED` for the same faults again.
+//! Random faults on an ensemble, with clients that contend meanwhile: no two hold at once, tokens rise, no wait lasts for ever, and
+//! nothing is left. `LEASEHOLD_CAMPAIGN=1` asks for minutes of it; `LEASEHOLD_SEED` for the same faults again.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests are tests
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)] // helpers of tests are tests
 
 mod common;
 
@@ -20,18 +20,37 @@ const CLIENTS: usize = 6;
 
 #[derive(Default)]
 struct Seen {
-    /// Of each lock: who surely holds, from when to when, and by which token. Checked at the end.
+    /// Of each hold: the lock, from when to when it was surely held, and the token.
     holds: Mutex<Vec<(usize, Moment, Moment, u64)>>,
-    turns: AtomicU64,
+    releases: AtomicU64,
     lost: AtomicU64,
     failed: AtomicU64,
 }
 
-/// Takes and gives back, until it is told to stop.
+impl Seen {
+    fn counts(&self) -> String {
+        let count = |of: &AtomicU64| of.load(SeqCst);
+        format!("{} released, {} lost, {} failed", count(&self.releases), count(&self.lost), count(&self.failed))
+    }
+
+    /// Fails if two held at once, or tokens fell.
+    fn check(&self, seed: u64) {
+        let mut holds = std::mem::take(&mut *self.holds.lock().unwrap());
+        holds.sort();
+        for pair in holds.windows(2) {
+            let ((a, from, till, token), (b, next, _, later)) = (pair[0], pair[1]);
+            let overlap = till.since(next);
+            assert!(a != b || till < next, "seed {seed}: two held {a} for {overlap:?}: {from:?} to {till:?}, {next:?}");
+            assert!(a != b || token < later, "seed {seed}: tokens of {a} fell: {token}, {later}");
+        }
+    }
+}
+
+/// Acquires and releases, until it is stopped.
 async fn contend(store: Store, seen: Arc<Seen>, stop: Arc<AtomicBool>, mut random: fastrand::Rng) {
     while !stop.load(SeqCst) {
         let which = random.usize(..LOCKS);
-        let lock = store.lock(format!("storm/{which}")).ttl(SHORT);
+        let lock = store.lock(format!("stress/{which}")).ttl(SHORT);
         let guard = match lock.acquire_timeout(Duration::from_secs(20)).await {
             Ok(guard) => guard,
             Err(e) => {
@@ -40,7 +59,7 @@ async fn contend(store: Store, seen: Arc<Seen>, stop: Arc<AtomicBool>, mut rando
                 continue;
             }
         };
-        // For as long as it says that it is valid, asked after each nap.
+        // For as long as it is valid, as seen after each sleep.
         let from = Moment::now();
         let (mut until, hold) =
             (from, Duration::from_millis(if random.u32(..4) == 0 { random.u64(..9000) } else { random.u64(..1000) }));
@@ -52,7 +71,7 @@ async fn contend(store: Store, seen: Arc<Seen>, stop: Arc<AtomicBool>, mut rando
             }
         }
         if guard.is_valid() {
-            seen.turns.fetch_add(1, SeqCst);
+            seen.releases.fetch_add(1, SeqCst);
         } else {
             seen.lost.fetch_add(1, SeqCst);
         }
@@ -108,15 +127,14 @@ async fn one_fault(ensemble: &ZooKeeperEnsemble, proxies: &[Proxy], random: &mut
     format!("{kind} at {member} for {lasting:?}")
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_faults_give_no_two_holders_and_leave_nothing() {
-    let campaign = std::env::var_os("LEASEHOLD_CAMPAIGN").is_some();
-    let lasting = Duration::from_secs(if campaign { 180 } else { 4 });
-    let seed =
-        std::env::var("LEASEHOLD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
-    println!("LEASEHOLD_SEED={seed}");
-    tokio::time::timeout(lasting * 2 + Duration::from_secs(120), async {
-        let mut random = fastrand::Rng::with_seed(seed);
+/// An ensemble, and a proxy before each member.
+struct Cluster {
+    ensemble: ZooKeeperEnsemble,
+    proxies: Vec<Proxy>,
+}
+
+impl Cluster {
+    async fn start() -> Cluster {
         let options = ZooKeeperOptions {
             tick: Duration::from_millis(500),
             min_session: Duration::from_secs(1),
@@ -127,112 +145,117 @@ async fn random_faults_give_no_two_holders_and_leave_nothing() {
         };
         let ensemble = Server::ensemble_with(3, &options).await.unwrap();
         let proxies = join_all(ensemble.members().iter().map(|member| Proxy::to(member.addr()))).await;
-        let proxies: Vec<Proxy> = proxies.into_iter().map(Result::unwrap).collect();
-        let addrs = proxies.iter().map(Proxy::addr).collect::<Vec<_>>().join(",");
-        let (seen, stop) = (Arc::new(Seen::default()), Arc::new(AtomicBool::new(false)));
-        let mut clients = Vec::new();
-        for _ in 0..CLIENTS {
-            clients.push(at(&addrs).await);
+        Cluster { ensemble, proxies: proxies.into_iter().map(Result::unwrap).collect() }
+    }
+
+    fn addrs(&self) -> String {
+        self.proxies.iter().map(Proxy::addr).collect::<Vec<_>>().join(",")
+    }
+
+    fn open_connections(&self) -> usize {
+        self.proxies.iter().map(Proxy::open_connections).sum()
+    }
+
+    /// Waits until no connection is open, and then fails if a queue has an entry.
+    async fn until_nothing_is_left(&self) {
+        let gone = until(|| async { self.open_connections() == 0 });
+        tokio::time::timeout(Duration::from_secs(10), gone).await.expect("connections are left");
+        let watcher = at(self.ensemble.members()[0].addr()).await;
+        for lock in 0..LOCKS {
+            let queue = watcher.inspect(&format!("stress/{lock}").as_str().into()).await.unwrap();
+            assert!(queue.holders.is_empty() && queue.waiters.is_empty(), "{queue:?}");
         }
-        let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
-        let stores: Vec<Store> = clients.iter().cloned().map(Store::new).collect();
-        let contenders: Vec<_> = stores
-            .iter()
-            .map(|store| tokio::spawn(contend(store.clone(), seen.clone(), stop.clone(), random.fork())))
-            .collect();
-        let began = Moment::now();
-        while Moment::now().since(began) < lasting {
-            let fault = one_fault(&ensemble, &proxies, &mut random).await;
-            println!(
-                "{:?}: {fault}; {} turns, {} lost, {} failed; {} tasks, {} connections",
-                Moment::now().since(began),
-                seen.turns.load(SeqCst),
-                seen.lost.load(SeqCst),
-                seen.failed.load(SeqCst),
-                alive(),
-                proxies.iter().map(Proxy::open_connections).sum::<usize>()
-            );
-            tokio::time::sleep(Duration::from_millis(random.u64(0..2500))).await;
-        }
-        // Everybody gets a turn again.
-        let before = seen.turns.load(SeqCst);
-        until(|| async { seen.turns.load(SeqCst) > before + CLIENTS as u64 * 2 }).await;
-        stop.store(true, SeqCst);
-        for contender in contenders {
-            tokio::time::timeout(Duration::from_secs(60), contender).await.expect("somebody waits for ever").unwrap();
-        }
-        let mut holds = std::mem::take(&mut *seen.holds.lock().unwrap());
-        holds.sort();
-        for pair in holds.windows(2) {
-            let ((a, from, till, token), (b, next, _, later)) = (pair[0], pair[1]);
-            assert!(
-                a != b || till < next,
-                "seed {seed}: two held {a} for {:?}: {from:?} to {till:?}, {next:?}",
-                till.since(next)
-            );
-            assert!(a != b || token < later, "seed {seed}: tokens of {a} fell: {token}, {later}");
-        }
+    }
+}
+
+/// Contends for so long under one fault after the other, and then until each client has held twice again on average.
+async fn contend_under_faults(
+    cluster: &Cluster,
+    stores: &[Store],
+    seen: &Arc<Seen>,
+    lasting: Duration,
+    random: &mut fastrand::Rng,
+) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let contend = |store: &Store| tokio::spawn(contend(store.clone(), seen.clone(), stop.clone(), random.fork()));
+    let contenders: Vec<_> = stores.iter().map(contend).collect();
+    let began = Moment::now();
+    while Moment::now().since(began) < lasting {
+        let fault = one_fault(&cluster.ensemble, &cluster.proxies, random).await;
         println!(
-            "{} holds, {} turns, {} lost, {} failed",
-            holds.len(),
-            seen.turns.load(SeqCst),
-            seen.lost.load(SeqCst),
-            seen.failed.load(SeqCst)
+            "{:?}: {fault}; {}; {} tasks, {} connections",
+            Moment::now().since(began),
+            seen.counts(),
+            tokio::runtime::Handle::current().metrics().num_alive_tasks(),
+            cluster.open_connections()
         );
-        // No more than a session for each TTL is left of each client, and after its end none, nor any task.
-        let open = proxies.iter().map(Proxy::open_connections).sum::<usize>();
+        tokio::time::sleep(Duration::from_millis(random.u64(0..2500))).await;
+    }
+    let before = seen.releases.load(SeqCst);
+    until(|| async { seen.releases.load(SeqCst) > before + CLIENTS as u64 * 2 }).await;
+    stop.store(true, SeqCst);
+    for contender in contenders {
+        tokio::time::timeout(Duration::from_secs(60), contender).await.expect("a client waits for ever").unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_faults_give_no_two_holders_and_leave_nothing() {
+    let campaign = std::env::var_os("LEASEHOLD_CAMPAIGN").is_some();
+    let lasting = Duration::from_secs(if campaign { 180 } else { 4 });
+    let seed =
+        std::env::var("LEASEHOLD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    println!("LEASEHOLD_SEED={seed}");
+    tokio::time::timeout(lasting * 2 + Duration::from_secs(120), async {
+        let (cluster, seen) = (Cluster::start().await, Arc::new(Seen::default()));
+        let mut stores = Vec::new();
+        for _ in 0..CLIENTS {
+            stores.push(Store::new(at(&cluster.addrs()).await));
+        }
+        contend_under_faults(&cluster, &stores, &seen, lasting, &mut fastrand::Rng::with_seed(seed)).await;
+        println!("{}", seen.counts());
+        seen.check(seed);
+        // At most a session for each TTL is left of each client, and none after its end.
+        let open = cluster.open_connections();
         assert!(open <= CLIENTS * 2, "{open} connections of {CLIENTS} clients");
         for store in &stores {
             store.close(Duration::from_secs(5)).await.unwrap();
         }
-        drop((stores, clients));
-        let gone = async {
-            while proxies.iter().any(|proxy| proxy.open_connections() > 0) {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(10), gone).await.expect("connections are left");
-        let watcher = at(ensemble.members()[0].addr()).await;
-        for lock in 0..LOCKS {
-            let line = watcher.inspect(&format!("storm/{lock}").as_str().into()).await.unwrap();
-            assert!(line.holders.is_empty() && line.waiters.is_empty(), "{line:?}");
-        }
-        drop(watcher);
-        println!("{} tasks at the end", alive());
+        cluster.until_nothing_is_left().await;
     })
     .await
     .expect("hangs");
 }
 
-/// Without a server a client tries again a few times a second, and once it is closed no longer than its holds could last.
+/// Without a server a client retries a few times a second, and once it is closed no longer than its holds could last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_servers_there_is_no_storm_of_connects_and_after_its_end_none() {
+async fn without_servers_a_client_connects_a_few_times_a_second_and_after_its_end_never() {
     limited(async {
         let server = server().await;
         let proxy = Proxy::to(server.addr()).await.unwrap();
         let client = at(proxy.addr()).await;
         granted(&client, &fair("a", SHORT)).await;
         proxy.cut().await;
-        let (nobody, attempts) =
+        let (listener, attempts) =
             (tokio::net::TcpListener::bind(proxy.addr()).await.unwrap(), Arc::new(AtomicU64::new(0)));
         let counting = tokio::spawn({
             let attempts = attempts.clone();
             async move {
-                while nobody.accept().await.is_ok() {
+                while listener.accept().await.is_ok() {
                     attempts.fetch_add(1, SeqCst);
                 }
             }
         });
-        // Two sessions: one for the hold, one for the default lease. Each naps for 200 ms.
+        // Two sessions: one for the hold, one for the default lease. Each waits 200 ms between two attempts.
         tokio::time::sleep(Duration::from_secs(2)).await;
-        let storm = attempts.swap(0, SeqCst);
-        assert!((2..=40).contains(&storm), "{storm} attempts in two seconds");
+        let meanwhile = attempts.swap(0, SeqCst);
+        assert!((2..=40).contains(&meanwhile), "{meanwhile} attempts in two seconds");
         client.close().await.unwrap();
         // The hold's session could be closed until it has surely expired.
         tokio::time::sleep(SHORT * 3 / 2).await;
         let closing = attempts.swap(0, SeqCst);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        println!("{storm} attempts in 2 s, {closing} after the end, {} later", attempts.load(SeqCst));
+        println!("{meanwhile} attempts in 2 s, {closing} after the end, {} later", attempts.load(SeqCst));
         assert_eq!(attempts.load(SeqCst), 0);
         counting.abort();
     })

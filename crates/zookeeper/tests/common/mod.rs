@@ -11,7 +11,7 @@ use leasehold_testbed::ZooKeeper as Server;
 pub use leasehold_testbed::seam::{bounded as limited, busy, granted, until, waiting};
 use leasehold_zookeeper::ZooKeeper;
 
-/// So long a session that hardly a heartbeat falls into a test.
+/// So long a session that hardly a keep-alive falls into a test.
 pub const LONG: Duration = Duration::from_secs(60);
 
 pub const SHORT: Duration = Duration::from_secs(3);
@@ -49,7 +49,7 @@ pub async fn release(client: &ZooKeeper, claim: &Claim, place: &Place) {
 }
 
 /// How many requests so many idle sessions send by themselves meanwhile, at most: a ping after 0.75 s of silence, and the
-/// heartbeats of the session that every client makes for the default lease.
+/// keep-alives of the session that every client opens for the default lease.
 pub fn noise(sessions: usize, meanwhile: Duration) -> f64 {
     sessions as f64 * meanwhile.as_secs_f64() * (1.0 / 0.75 + 1.0 / 1.25) + 2.0
 }
