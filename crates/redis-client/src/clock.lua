@@ -17,8 +17,8 @@ local function remember(upto)
   call('SET', KEYS[3], int(upto), 'EX', ahead > 0 and 7200 + ahead or '7200')
 end
 
--- Tells those who observe the lock that its holder, or its label, has changed.
-local function stir()
+-- Tells the observers of the lock that its holder, or its label, has changed.
+local function notify_observers()
   call('PUBLISH', 'leasehold:name:' .. KEYS[1], '')
 end
 

@@ -1,5 +1,6 @@
 //! Claiming: a majority or nothing, and a token that a majority knows.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Moment, Place, Validity, WaitPolicy, Waiting};
@@ -7,27 +8,27 @@ use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Result};
 use leasehold_redis_client::{Ahead, Fields, record};
 use redis::Value;
 
-use crate::nodes::{hear, let_land};
-use crate::store::{Held, Release, Store};
+use crate::Shared;
+use crate::client::nodes::{await_later, each_answer};
+use crate::entry::{Held, TURNS, ttl};
+use crate::release::Leaves;
 
-/// Tokens that a grant reserves for turns.
-pub(crate) const TURNS: u32 = 64;
-/// How often a waiter looks although nobody rang, while few wait; and how much rarer for each that waits.
-const LOOK: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(20));
-/// The longest pause after an attempt that others spoilt.
-const SPOILT: Duration = Duration::from_millis(100);
+/// How often a waiter claims again without a notification, with few waiters; and how much later for each waiter.
+const POLL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(20));
+/// The longest pause after an attempt that collided with others.
+const COLLIDED: Duration = Duration::from_millis(100);
 
 /// What the nodes said to one attempt.
 #[derive(Default)]
 struct Tally {
-    /// Who granted, with which token.
+    /// The nodes that granted, with which token.
     granted: Vec<(usize, u64)>,
     refused: Vec<Ahead>,
     failed: Vec<(usize, Error)>,
 }
 
-impl Store {
-    pub(crate) async fn take(&self, claim: &Claim) -> Result<Claimed> {
+impl Shared {
+    pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed> {
         if let Some(why) = unsupported(claim) {
             return Err(Error::new(ErrorKind::Unsupported, why));
         }
@@ -38,7 +39,7 @@ impl Store {
             }
             // The hold has gone: what is left of it on a minority goes before a new one begins.
             self.holds().remove(&claim.id);
-            self.give_back(claim, Release::OfAttempt, (0..self.nodes.len()).collect()).await;
+            self.give_back(claim, Leaves::NoAttempt, (0..self.nodes.len()).collect()).await;
         }
         let (waits, sent) = (claim.policy != WaitPolicy::Try, Moment::now());
         let tally = self.poll(claim, waits).await;
@@ -48,7 +49,7 @@ impl Store {
             return Ok(Claimed::Granted(self.grant(claim, token, sent)));
         }
         let took = Moment::now().since(sent);
-        let leaves = if waits { Release::StayInLine } else { Release::OfAttempt };
+        let leaves = if waits { Leaves::Waiter } else { Leaves::NoAttempt };
         self.give_back(claim, leaves, tally.granted.iter().map(|(nth, _)| *nth).collect()).await;
         agreed?;
         if tally.granted.len() + tally.refused.len() < self.nodes.majority() {
@@ -58,30 +59,30 @@ impl Store {
         if !waits {
             return Ok(Claimed::Busy(who));
         }
-        let nap = self.nap(&tally, &who, lease(claim), took);
-        Ok(Claimed::Waiting(Waiting::new(self.place(claim), who).retry_after(nap)))
+        let retry_after = self.retry_after(&tally, &who, ttl(claim), took);
+        Ok(Claimed::Waiting(Waiting::new(self.place(claim), who).retry_after(retry_after)))
     }
 
     /// Asks every node, until a majority granted or no majority can any more.
     async fn poll(&self, claim: &Claim, waits: bool) -> Tally {
-        let call = self.call("take", claim).arg(self.nodes.proposal()).arg(u8::from(waits));
+        let call = self.call("claim", claim).arg(self.nodes.proposal()).arg(u8::from(waits));
         let sent = Moment::now();
-        let mut flight = self.nodes.send(call);
+        let mut requests = self.nodes.send(call);
         let (mut tally, needed) = (Tally::default(), self.nodes.majority());
-        hear(&mut flight, |nth, answer| {
+        each_answer(&mut requests, |nth, answer| {
             tally.enter(nth, answer.and_then(|answer| self.read(nth, &answer)));
             tally.granted.len() >= needed || self.nodes.len() - tally.refused.len() < needed
         })
         .await;
         // A node may not know the holder's token yet. That most nodes name the same one is worth as long again.
         if tally.granted.len() < needed && tally.votes(&tally.who()) < needed {
-            let certain = hear(&mut flight, |nth, answer| {
+            let certain = each_answer(&mut requests, |nth, answer| {
                 tally.enter(nth, answer.and_then(|answer| self.read(nth, &answer)));
                 tally.votes(&tally.who()) >= needed
             });
             let _ = tokio::time::timeout(Moment::now().since(sent), certain).await;
         }
-        let_land(flight);
+        await_later(requests);
         tally
     }
 
@@ -108,14 +109,34 @@ impl Store {
     }
 
     /// Releases on every node, whatever it answered; returns when these have said so.
-    async fn give_back(&self, claim: &Claim, leaves: Release, mut open: Vec<usize>) {
-        let mut flight = self.nodes.send(self.release_call(claim, leaves));
-        hear(&mut flight, |nth, _| {
+    async fn give_back(&self, claim: &Claim, leaves: Leaves, mut open: Vec<usize>) {
+        let mut requests = self.nodes.send(self.release_call(claim, leaves));
+        each_answer(&mut requests, |nth, _| {
             open.retain(|waited| *waited != nth);
             open.is_empty()
         })
         .await;
-        let_land(flight);
+        await_later(requests);
+    }
+
+    /// Claims a hold of ours again, as this claim says. Answers whether a majority has it.
+    async fn again(&self, claim: &Claim, token: FencingToken) -> Result<bool> {
+        let extended = self.extend(claim, token).await;
+        if matches!(&extended, Ok(true)) || extended.as_ref().is_err_and(|e| e.kind() == ErrorKind::Ambiguous) {
+            self.remember(claim, token);
+        }
+        extended
+    }
+
+    /// This is what the hold is from now on.
+    fn remember(&self, claim: &Claim, token: FencingToken) {
+        let mut holds = self.holds();
+        let was_shared = holds.get(&claim.id).is_some_and(|held| held.claim.mode == Mode::Shared);
+        let mut claim = claim.clone();
+        if was_shared {
+            claim.mode = Mode::Shared;
+        }
+        holds.insert(claim.id, Held { token, claim: Arc::new(claim) });
     }
 
     fn place(&self, claim: &Claim) -> Place {
@@ -123,20 +144,20 @@ impl Store {
     }
 
     fn grant(&self, claim: &Claim, token: FencingToken, sent: Moment) -> Grant {
-        let validity = Validity::since(sent, lease(claim));
+        let validity = Validity::since(sent, ttl(claim));
         Grant::new(self.place(claim), token, validity).turns(TURNS)
     }
 
-    /// When to claim again if nobody rings.
-    fn nap(&self, tally: &Tally, who: &Contention, ttl: Duration, took: Duration) -> Duration {
+    /// When to claim again without a notification.
+    fn retry_after(&self, tally: &Tally, who: &Contention, ttl: Duration, took: Duration) -> Duration {
         let needed = self.nodes.majority();
         let jitter = |d: Duration| d.mul_f64(0.5 + fastrand::f64() / 2.0);
         if tally.refused.len() < needed {
-            // Others wanted it at the same time, and nobody may have it: soon again, but not all at once.
-            return jitter((took * 4).clamp(Duration::from_millis(4), SPOILT));
+            // Others claimed at the same time, and perhaps none was granted it: soon again, but not all at once.
+            return jitter((took * 4).clamp(Duration::from_millis(4), COLLIDED));
         }
         let waiters = who.waiters.unwrap_or_default() as u32;
-        let look = jitter((LOOK.1 * waiters.min(10_000)).max(LOOK.0)).min(ttl / 3);
+        let poll = jitter((POLL.1 * waiters.min(10_000)).max(POLL.0)).min(ttl / 3);
         // When enough leases have run out, one after another.
         let mut left: Vec<Duration> =
             tally.refused.iter().map(|refusal| refusal.left.unwrap_or(Duration::MAX)).collect();
@@ -144,7 +165,7 @@ impl Store {
         let not_refusing = self.nodes.len() - left.len();
         let end = left.get((needed - 1).saturating_sub(not_refusing)).copied().unwrap_or_default();
         let spread = Duration::from_millis(2).mul_f64(fastrand::f64() * f64::from(waiters + 1));
-        look.min(end.saturating_add(Duration::from_millis(1) + spread))
+        poll.min(end.saturating_add(Duration::from_millis(1) + spread))
     }
 }
 
@@ -157,12 +178,12 @@ impl Tally {
         }
     }
 
-    /// How many nodes name this one.
+    /// How many nodes name this holder.
     fn votes(&self, who: &Contention) -> usize {
         self.refused.iter().filter(|refusal| refusal.who.token == who.token).count()
     }
 
-    /// Whom most nodes name.
+    /// The holder that most nodes name.
     fn who(&self) -> Contention {
         let named = self.refused.iter().map(|refusal| &refusal.who).max_by_key(|who| self.votes(who));
         named.cloned().unwrap_or_else(Contention::unknown)
@@ -181,9 +202,4 @@ fn unsupported(claim: &Claim) -> Option<&'static str> {
         ),
         _ => None,
     }
-}
-
-/// The lease in whole milliseconds, rounded up.
-pub(crate) fn lease(claim: &Claim) -> Duration {
-    leasehold_redis_client::granted_ttl(claim.ttl, crate::MIN_TTL)
 }

@@ -10,50 +10,49 @@ use redis::ConnectionInfo;
 /// The limit of one request to one node, if nobody says another.
 const TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How the store uses its nodes.
+/// Where the nodes are, and how the store uses them.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct Config {
+    pub(crate) nodes: Vec<ConnectionInfo>,
     pub(crate) timeout: Duration,
     pub(crate) prefix: String,
 }
 
-impl Options {
-    /// A quarter of a second for each request to each node, and no prefix.
-    pub fn new() -> Options {
-        Options { timeout: TIMEOUT, prefix: String::new() }
+impl Config {
+    /// Reads `redlock://[user:password@]host[:port],host[:port],host[:port]…[/db][?timeout=ms][&prefix=text]`.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and shows no credential.
+    pub fn from_url(url: &str) -> Result<Config> {
+        let mut address = Address::parse(url, "redlock", 6379)?;
+        let (timeout, prefix) = (address.timeout_or(TIMEOUT)?, address.take("prefix").unwrap_or_default());
+        address.done()?;
+        let nodes = address.hosts.iter().map(|host| server(&address, host)).collect::<Result<Vec<_>>>()?;
+        check(&nodes)?;
+        Ok(Config::new(nodes).timeout(timeout).prefix(prefix))
+    }
+
+    /// The client crate's own description of each node, which may be a Unix socket, say TLS if that crate's features are on, or
+    /// have credentials of its own. A quarter of a second for each request to each node, and no prefix.
+    pub fn new(nodes: Vec<ConnectionInfo>) -> Config {
+        Config { nodes, timeout: TIMEOUT, prefix: String::new() }
     }
 
     /// Limits each request to each node, and each of the two steps of connecting. At least a millisecond; keep it well under
     /// a third of the shortest TTL.
     #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Options {
+    pub fn timeout(mut self, timeout: Duration) -> Config {
         self.timeout = timeout.max(Duration::from_millis(1));
         self
     }
 
     /// Puts this text before every key. It may not contain `{`, `}` or NUL.
     #[must_use]
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Options {
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Config {
         self.prefix = prefix.into();
         self
     }
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options::new()
-    }
-}
-
-/// Reads `redlock://[user:password@]host[:port],host[:port],host[:port]…[/db][?timeout=ms][&prefix=text]`.
-pub(crate) fn parse(url: &str) -> Result<(Vec<ConnectionInfo>, Options)> {
-    let mut address = Address::parse(url, "redlock", 6379)?;
-    let timeout = address.timeout_or(TIMEOUT)?;
-    let options = Options::new().timeout(timeout).prefix(address.take("prefix").unwrap_or_default());
-    address.done()?;
-    let nodes = address.hosts.iter().map(|host| server(&address, host)).collect::<Result<Vec<_>>>()?;
-    check(&nodes)?;
-    Ok((nodes, options))
 }
 
 /// Refuses what has no majority worth its name.
@@ -81,12 +80,13 @@ mod tests {
 
     #[test]
     fn reads_every_node() {
-        let (nodes, options) = parse("redlock://me:s%40cret@a,b:7000,[::1]/3?timeout=80&prefix=app%3A").unwrap();
+        let config = Config::from_url("redlock://me:s%40cret@a,b:7000,[::1]/3?timeout=80&prefix=app%3A").unwrap();
+        let nodes = &config.nodes;
         let addrs: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
         assert_eq!(addrs, ["a:6379", "b:7000", "::1:6379"]);
         assert!(nodes.iter().all(|node| node.redis_settings().password() == Some("s@cret")));
         assert!(nodes.iter().all(|node| node.redis_settings().db() == 3));
-        assert_eq!((options.timeout, &*options.prefix), (Duration::from_millis(80), "app:"));
+        assert_eq!((config.timeout, &*config.prefix), (Duration::from_millis(80), "app:"));
     }
 
     #[test]
@@ -103,7 +103,7 @@ mod tests {
             ("redlock://:s3ntinel@a,b,c?min_replicas=1", "min_replicas"),
             ("redis://:s3ntinel@a,b,c", "redlock://"),
         ] {
-            let error = parse(url).unwrap_err();
+            let error = Config::from_url(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
             let text = format!("{error} {error:?}");
             assert!(text.contains(why) && !text.contains("s3ntinel"), "{url}: {text}");

@@ -79,24 +79,30 @@
 //! keys twice: `~prefix*` and `~{prefix*`; for its warnings `+info +config|get`.
 
 mod claim;
+pub mod client;
 mod config;
-mod look;
-mod nodes;
-mod store;
+mod entry;
+mod evict;
+mod inspect;
+mod observe;
+mod release;
+mod renew;
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait};
+use leasehold_core::seam::{
+    Backend, Claim, ClaimId, Claimed, LeaseRef, Mode, Notifier, Place, Renewal, Subscription, async_trait, locked,
+};
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
-use leasehold_redis_client::{Connection, Inbox, Names};
-pub use redis as client;
+use leasehold_redis_client::{Call, Connection, Inbox, Names};
 
-pub use crate::config::Options;
-use crate::nodes::Nodes;
-use crate::store::Store;
+use crate::client::nodes::Nodes;
+pub use crate::config::Config;
+use crate::entry::{Held, TURNS, ttl};
 
 /// The shortest lease; a shorter one is granted as this.
 const MIN_TTL: Duration = Duration::from_millis(200);
@@ -105,7 +111,18 @@ const MIN_TTL: Duration = Duration::from_millis(200);
 /// Cluster.
 ///
 /// One connection to each carries every request and every push, and is made again for as long as the store lives.
-pub struct Redlock(Arc<Store>);
+pub struct Redlock(Arc<Shared>);
+
+/// The client's state, which its background tasks share.
+struct Shared {
+    nodes: Nodes,
+    names: Arc<Names>,
+    inbox: Inbox,
+    warnings: Vec<String>,
+    holds: Mutex<HashMap<ClaimId, Held>>,
+    /// Numbers the requests that claim, renew and release.
+    attempts: AtomicU64,
+}
 
 impl Redlock {
     /// Connects to `redlock://[user:password@]host[:port],host[:port],host[:port]…[/db][?timeout=ms][&prefix=text]`.
@@ -121,20 +138,51 @@ impl Redlock {
     /// Redis Cluster; `Unavailable` if a majority does not answer within two timeouts. None shows a credential, or what a server
     /// says of one.
     pub async fn connect(url: &str) -> Result<Redlock> {
-        let (nodes, options) = config::parse(url)?;
-        Redlock::connect_with(nodes, options).await
+        Redlock::with_config(Config::from_url(url)?).await
     }
 
-    /// Connects with the client crate's own configuration of each node: Unix sockets, TLS if its features are on,
-    /// credentials of each.
-    pub async fn connect_with(nodes: Vec<client::ConnectionInfo>, options: Options) -> Result<Redlock> {
-        config::check(&nodes)?;
-        let names = Arc::new(Names::new(&options.prefix, "r")?);
+    /// Connects as the configuration says. The errors are those of [`connect`](Redlock::connect).
+    pub async fn with_config(config: Config) -> Result<Redlock> {
+        config::check(&config.nodes)?;
+        let names = Arc::new(Names::new(&config.prefix, "r")?);
         let inbox = Inbox::new(false);
-        let nodes = Nodes::connect(nodes, options.timeout, &inbox).await?;
+        let nodes = Nodes::connect(config.nodes, config.timeout, &inbox).await?;
         let warnings = nodes.warnings().await;
         let (holds, attempts) = (Mutex::default(), AtomicU64::new(1));
-        Ok(Redlock(Arc::new(Store { nodes, names, inbox, warnings, holds, attempts })))
+        Ok(Redlock(Arc::new(Shared { nodes, names, inbox, warnings, holds, attempts })))
+    }
+
+    /// Connects to the servers of ready clients, with their credentials and their TLS: a `redis::Client` has no connection of its
+    /// own. The errors are those of [`connect`](Redlock::connect).
+    pub async fn with_clients(clients: &[client::Client]) -> Result<Redlock> {
+        let nodes = clients.iter().map(|client| client.get_connection_info().clone());
+        Redlock::with_config(Config::new(nodes.collect())).await
+    }
+}
+
+impl Shared {
+    /// What every call for a claim begins with: `verb id ttl mode turns channel label attempt`.
+    fn call(&self, verb: &str, claim: &Claim) -> Call {
+        let mode = if claim.mode == Mode::Shared { "s" } else { "x" };
+        let call = self.on(&claim.name).arg(verb).arg(claim.id).arg(ttl(claim).as_millis());
+        let call = call.arg(mode).arg(TURNS).arg(self.inbox.channel()).arg(&claim.label);
+        call.arg(self.attempts.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The keys of a name.
+    fn on(&self, name: &Name) -> Call {
+        let mut keys = self.names.keys(name).to_vec();
+        keys.extend(["s", "e"].map(|key| self.names.beside(name, key)));
+        Call::on(keys)
+    }
+
+    /// This hold, if it is one of ours.
+    fn held(&self, id: ClaimId) -> Option<Held> {
+        self.holds().get(&id).cloned()
+    }
+
+    fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, Held>> {
+        locked(&self.holds)
     }
 }
 
@@ -147,32 +195,32 @@ impl fmt::Debug for Redlock {
 #[async_trait]
 impl Backend for Redlock {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        self.0.take(claim).await
+        self.0.claim(claim).await
     }
 
     async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
-        Ok(self.0.keep(leases).await)
+        Ok(self.0.renew(leases).await)
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
-        self.0.withdraw(claim).await
+        self.0.release(claim).await
     }
 
     async fn release_after(&self, claim: &Claim, _place: Option<&Place>, rest: Duration) -> Result<()> {
-        self.0.let_lapse(claim, rest).await
+        self.0.release_after(claim, rest).await
     }
 
     async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        self.0.look(name).await
+        self.0.inspect(name).await
     }
 
     /// Walks all keys of every node with `SCAN`, so it costs O(keys) and is meant for people and tools.
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        self.0.names_after(prefix, after, limit).await
+        self.0.list(prefix, after, limit).await
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        self.0.end(name, token).await
+        self.0.evict(name, token).await
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -8,9 +8,9 @@
 --       5 {lock}:rw    hash, who waits:  id -> entry;  `next` -> deadline id mode
 --       6 {lock}:rs    sorted set, who shares: ids by deadline
 --       7 {lock}:re    hash, the tokens of holds that were evicted: no request makes such a hold last
--- An entry: deadline ttl token turns since joined attempt rung mode channel label. Modes: x exclusive, s shared. An attempt is
+-- An entry: deadline ttl token turns since joined attempt notified mode channel label. Modes: x exclusive, s shared. An attempt is
 -- the number of the last request that took or kept the hold: a release that was sent before it and comes late ends nothing.
--- `rung` is CLOSED for a hold that ends by itself. What a request costs does not grow with those who share.
+-- `notified` is CLOSED for a hold that ends by itself. What a request costs does not grow with the number of readers.
 local LOCK, HOLD, FENCE, ROOM, WAITS, SHARES, EVICTED = unpack(KEYS)
 local verb, id, ttl, mode, turns, channel, label, attempt = unpack(ARGV)
 
@@ -20,29 +20,29 @@ local SHARED = 'leasehold:shared'
 local CLOSED = '2'
 -- A proposal further ahead of this clock is cut, or one bad clock would drive the tokens of all.
 local AHEAD = 60000000
--- How long a freed lock waits for the one that was rung, before others may take it.
+-- How long a freed lock waits for the waiter that was notified, before others may claim it.
 local GRACE = 50
--- How many of those who wait are looked at to find whom to ring.
-local RINGS = 16
+-- How many waiters are looked at to find those to notify.
+local LOOKED_AT = 16
 -- How many dead readers one request removes.
 local DEAD = 100
 
 -- Numbers that are only reckoned with stay the texts that they are.
 local function read(text)
-  local deadline, ttl, token, turns, since, joined, attempt, rung, mode, channel, label =
+  local deadline, ttl, token, turns, since, joined, attempt, notified, mode, channel, label =
     string.match(text or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%S) (%S+) (.*)$')
   return deadline and { deadline = tonumber(deadline), ttl = ttl, token = tonumber(token), turns = turns, since = since,
-    joined = joined, attempt = attempt, rung = rung, mode = mode, channel = channel, label = label }
+    joined = joined, attempt = attempt, notified = notified, mode = mode, channel = channel, label = label }
 end
 
 local function write(hash, who, e)
-  call('HSET', hash, who, table.concat({ e.deadline, e.ttl, int(e.token), e.turns, e.since, e.joined, e.attempt, e.rung,
+  call('HSET', hash, who, table.concat({ e.deadline, e.ttl, int(e.token), e.turns, e.since, e.joined, e.attempt, e.notified,
     e.mode, e.channel, e.label }, ' '))
 end
 
--- An entry of the claim, as yet without a token.
-local function fresh()
-  return { deadline = 0, ttl = ttl, token = 0, turns = turns, since = now, joined = now, attempt = 0, rung = 0, mode = mode,
+-- An entry of this claim, as yet without a token.
+local function new_entry()
+  return { deadline = 0, ttl = ttl, token = 0, turns = turns, since = now, joined = now, attempt = 0, notified = 0, mode = mode,
     channel = channel, label = label }
 end
 
@@ -56,7 +56,7 @@ end
 -- Who holds here: one, whose lease is that of the lock's key; or several, the last of them until `last`.
 local value = call('GET', LOCK)
 local owner, last
-local function nobody()
+local function clear()
   call('DEL', LOCK)
   call('UNLINK', HOLD, SHARES)
   value, owner = false, nil
@@ -68,12 +68,12 @@ if value == SHARED then
     call('HDEL', HOLD, unpack(dead))
     call('ZREM', SHARES, unpack(dead))
   end
-  for _ = 1, RINGS do
+  for _ = 1, LOOKED_AT do
     local top = call('ZREVRANGE', SHARES, 0, 0, 'WITHSCORES')
     local h = top[1] and read(call('HGET', HOLD, top[1]))
     last = tonumber(top[2])
     if not top[1] or last <= now then
-      nobody()
+      clear()
       break
     elseif not h then
       call('ZREM', SHARES, top[1])
@@ -86,7 +86,7 @@ if value == SHARED then
     end
   end
 elseif value then
-  owner = read(call('HGET', HOLD, value)) or value == id and mode and fresh() or nil
+  owner = read(call('HGET', HOLD, value)) or value == id and mode and new_entry() or nil
   if owner then
     owner.deadline = now + call('PTTL', LOCK)
     if cut(owner) then call('PEXPIRE', LOCK, owner.ttl) end
@@ -105,7 +105,7 @@ local function admits(as)
   return not value or as == 's' and value == SHARED
 end
 
--- Writes the lease of the claim, until its deadline.
+-- Writes the lease of this claim, until its deadline.
 local function put(h)
   local lock, till = id, h.deadline
   if h.mode == 's' then
@@ -143,12 +143,12 @@ local function number(h, token)
 end
 
 local function end_hold(who)
-  stir()
+  notify_observers()
   call('HDEL', HOLD, who)
   call('ZREM', SHARES, who)
   local top = value == SHARED and call('ZREVRANGE', SHARES, 0, 0, 'WITHSCORES') or {}
   if not top[1] or tonumber(top[2]) <= now then
-    nobody()
+    clear()
   else
     call('PEXPIRE', LOCK, top[2] - now)
   end
@@ -162,7 +162,7 @@ end
 
 -- Whether a reader that joins other readers would pass a writer who waits: out of courtesy it waits behind.
 local function passes_writer(joined)
-  for _, who in ipairs(call('ZRANGE', ROOM, 0, RINGS - 1)) do
+  for _, who in ipairs(call('ZRANGE', ROOM, 0, LOOKED_AT - 1)) do
     local w = waiter(who)
     if w and w.mode == 'x' and w.joined - joined <= 0 then return true end
   end
@@ -170,7 +170,7 @@ local function passes_writer(joined)
 end
 
 local function join(w)
-  w.deadline, w.ttl, w.token, w.rung = now + ttl, ttl, 0, 0
+  w.deadline, w.ttl, w.token, w.notified = now + ttl, ttl, 0, 0
   call('ZADD', ROOM, w.joined, id)
   write(WAITS, id, w)
   outlive(ROOM, ttl)
@@ -189,18 +189,18 @@ local function reserved()
   if left and left > 0 and left <= GRACE then return who, as, left end
 end
 
--- Rings the first who waits and could get in, once each until it asks again; with a reader, the other readers too.
-local function ring()
+-- Notifies the first waiter that is admitted now, once until it claims again; with a reader, the other readers too.
+local function notify_waiters()
   local first
   local open = not value
-  for _, who in ipairs(call('ZRANGE', ROOM, 0, RINGS - 1)) do
+  for _, who in ipairs(call('ZRANGE', ROOM, 0, LOOKED_AT - 1)) do
     local w = waiter(who)
     if not w then
       leave(who)
     elseif not admits(w.mode) then
       return
-    elseif w.rung == '0' and (w.mode == 's' or not first) then
-      w.rung = 1
+    elseif w.notified == '0' and (w.mode == 's' or not first) then
+      w.notified = 1
       write(WAITS, who, w)
       call('PUBLISH', w.channel, 'again ' .. who)
       if open and not first then
@@ -212,18 +212,18 @@ local function ring()
   end
 end
 
-local closed = mine and mine.rung == CLOSED
+local closed = mine and mine.notified == CLOSED
 
--- take: proposal, 1 to wait.
+-- claim: proposal, 1 to wait.
 -- Answers `granted micros token`, or `refused micros kind token held_for others left 0 label`: kind is `ours`, `foreign`
 -- or `next`.
-if verb == 'take' then
+if verb == 'claim' then
   local who, its, left = reserved()
   if who == id then
     call('HDEL', WAITS, 'next')
     who = nil
   end
-  local w, h = waiter(id), mine or fresh()
+  local w, h = waiter(id), mine or new_entry()
   h.joined = w and w.joined or h.joined
   local in_turn = not who or mode == 's' and its == 's'
   if value == SHARED and mode == 's' and in_turn then in_turn = not passes_writer(h.joined) end
@@ -232,7 +232,7 @@ if verb == 'take' then
       local greatest = tonumber(call('GET', FENCE)) or micros
       number(h, math.max(greatest + 1, math.min(ARGV[9], micros + AHEAD)))
       leave(id)
-      stir()
+      notify_observers()
     end
     extend(h)
     return 'granted ' .. int(micros) .. ' ' .. int(h.token)
@@ -251,41 +251,41 @@ if verb == 'take' then
     other and math.max(0, now - other.since) or 0, others, left or 0, 0, other and other.label or '' }, ' ')
 end
 
--- keep: token, what. Extends what is there, and writes the token and the label back; a claim that is shared by now makes
--- an exclusive entry shared, and none makes it exclusive again. What: `keep`; or `top`, which takes what is free.
+-- renew: token, what. Extends what is there, and writes the token and the label back; a claim that is shared by now makes
+-- an exclusive entry shared, and none makes it exclusive again. What: `renew`; or `top`, which takes what is free.
 -- Answers `kept`, `topped` or `gone`.
-if verb == 'keep' then
+if verb == 'renew' then
   local answer, h, token = 'kept', mine, tonumber(ARGV[9])
   if closed then return 'gone' end
   if call('HEXISTS', EVICTED, ARGV[9]) == 1 then
     if h then
       end_hold(id)
-      ring()
+      notify_waiters()
     end
     return 'gone'
   end
   if not h then
     if ARGV[10] ~= 'top' or not admits(mode) or reserved() then return 'gone' end
-    answer, h = 'topped', fresh()
+    answer, h = 'topped', new_entry()
   end
   if h.token ~= token then number(h, token) end
   local shares = h.mode == 'x' and mode == 's'
   if shares then h.mode = 's' end
   if attempt - h.attempt > 0 then
-    if h.label ~= label then stir() end
+    if h.label ~= label then notify_observers() end
     h.channel, h.label = channel, label
   end
   extend(h)
-  if shares then ring() end
+  if shares then notify_waiters() end
   return answer
 end
 
--- lapse: in how many milliseconds. Answers `ok`.
-if verb == 'lapse' then
+-- release_after: in how many milliseconds. Answers `ok`.
+if verb == 'release_after' then
   if mine then
     local till = now + ARGV[9]
     mine.deadline, mine.ttl = closed and math.min(mine.deadline, till) or till, ARGV[9]
-    mine.rung, mine.attempt = CLOSED, math.max(mine.attempt, attempt)
+    mine.notified, mine.attempt = CLOSED, math.max(mine.attempt, attempt)
     put(mine)
     if value == SHARED then
       local top = call('ZREVRANGE', SHARES, 0, 0, 'WITHSCORES')
@@ -303,14 +303,14 @@ if verb == 'release' then
   if mine then end_hold(id) end
   if ARGV[9] ~= '1' then
     leave(id)
-    if mine or was_next then ring() end
+    if mine or was_next then notify_waiters() end
   elseif mine then
     join(mine)
   end
   return 'ok'
 end
 
--- Everybody who holds: a walk, for people and tools.
+-- All holders: a walk, for people and tools.
 local function holders()
   local found = {}
   if owner then found[value] = owner end
@@ -325,16 +325,16 @@ end
 local function evict(who, h)
   end_hold(who)
   call('PUBLISH', h.channel, 'evicted ' .. who)
-  ring()
+  notify_waiters()
 end
 
 -- evict: the token, or that of a turn; 0 for a hold of another tool. Answers `evicted token ttl`, with the first token of the
 -- hold and the length of its lease, or `none`.
 if verb == 'evict' then
   if foreign and id == '0' then
-    stir()
-    nobody()
-    ring()
+    notify_observers()
+    clear()
+    notify_waiters()
     return 'evicted 0 0'
   end
   for who, h in pairs(holders()) do
@@ -348,8 +348,8 @@ if verb == 'evict' then
 end
 
 -- bar: the first token of a hold that another server has evicted, and the length of its lease. Answers `ok`. The hold may be
--- here under a token of this server's own, which the client has not written over yet, or may come only now: a client that keeps
--- it is told that it is gone, until its last lease has run out.
+-- here under a token of this server's own, which the client has not written over yet, or may come only now: its client
+-- is told that it is gone, until its last lease has run out.
 if verb == 'bar' then
   call('HSET', EVICTED, id, '')
   outlive(EVICTED, 2 * ttl)

@@ -103,7 +103,7 @@ async fn one_clock_far_ahead_does_not_drive_the_tokens() {
         let keys = ["x", "{x}:rh", "{x}:rf", "{x}:rq", "{x}:rw", "{x}:rs", "{x}:re"];
         let mut words = vec!["EVAL", &script, "7"];
         words.extend(keys);
-        words.extend(["take", id, "500", "x", "1", "nobody", "", "1", &year, "0"]);
+        words.extend(["claim", id, "500", "x", "1", "nobody", "", "1", &year, "0"]);
         let answer = nodes[0].command(&words).await.unwrap().text().unwrap();
         let token: u64 = answer.rsplit(' ').next().unwrap().parse().unwrap();
         assert!(token > before && token < before + 120_000_000, "{answer}");

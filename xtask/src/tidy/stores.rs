@@ -10,9 +10,9 @@ use std::{
 const STORES: [(&str, usize); 7] = [
     ("memory", 421),
     ("sqlite", 1896),
-    ("redis", 919),
-    ("redis-client", 869),
-    ("redlock", 1029),
+    ("redis", 921),
+    ("redis-client", 863),
+    ("redlock", 1061),
     ("etcd", 1927),
     ("zookeeper", 1527),
 ];

@@ -12,7 +12,7 @@ if not found[1] and not has_entries and mode == 'exclusive 1 1' then
   local text = int(token)
   if call('SET', LOCK, new_entry(text), 'NX', 'PX', ttl) then
     remember(token + turns - 1)
-    stir()
+    notify_observers()
     return 'granted ' .. text .. ' ' .. turns
   end
 end

@@ -167,7 +167,7 @@ local function commit()
     call('PUBLISH', e.channel, e.token == 0 and 'again ' .. e.id or
       table.concat({ 'granted', e.id, int(e.token), e.turns, e.attempt, e.ttl, LOCK }, ' '))
   end
-  if holder_changed then stir() end
+  if holder_changed then notify_observers() end
 end
 
 local function granted(e)

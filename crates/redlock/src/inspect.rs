@@ -1,26 +1,25 @@
-//! Looking on: inspect, list, evict. What a majority says counts.
+//! `inspect` and `list`: what a majority says counts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use leasehold_core::seam::Subscription;
 use leasehold_core::{FencingToken, LockQueue, Name, Participant, Result};
 use leasehold_redis_client::{Fields, junk, record, walk};
 use redis::Value;
 
-use crate::nodes::Flight;
-use crate::store::Store;
+use crate::Shared;
+use crate::client::nodes::InFlight;
 
-/// What one node says of somebody.
+/// What one node says of a holder or a waiter.
 struct Said {
     token: FencingToken,
     since: Duration,
     label: String,
 }
 
-impl Store {
-    pub(crate) async fn look(&self, name: &Name) -> Result<LockQueue> {
+impl Shared {
+    pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         let mut seen: BTreeMap<(String, String), Vec<Said>> = BTreeMap::new();
         for answer in self.nodes.majority_of(self.ask("inspect", name, "-"), true).await? {
             let Value::Array(records) = answer else { return Err(junk("the answer to an inspection")) };
@@ -35,7 +34,7 @@ impl Store {
         }
         let mut certain: Vec<_> = seen.into_iter().filter(|(_, said)| said.len() >= self.nodes.majority()).collect();
         certain.sort_by_key(|(_, said)| said.iter().map(|said| said.since).min());
-        let mut line = LockQueue::default();
+        let mut queue = LockQueue::default();
         for ((kind, _), said) in certain {
             let since = said.iter().map(|said| said.since).min().unwrap_or_default();
             // A node that was away may know an older label.
@@ -44,38 +43,16 @@ impl Store {
             let entry = Participant::new(label.map_or("", String::as_str)).since(SystemTime::UNIX_EPOCH + since);
             let times = |token| said.iter().filter(|said| said.token == token).count();
             match (kind.as_str(), said.iter().map(|said| said.token).max_by_key(|token| times(*token))) {
-                ("waits", _) => line.waiters.push(entry),
-                ("held", Some(token)) => line.holders.push(entry.token(token)),
-                _ => line.holders.push(Participant::foreign()),
+                ("waits", _) => queue.waiters.push(entry),
+                ("held", Some(token)) => queue.holders.push(entry.token(token)),
+                _ => queue.holders.push(Participant::foreign()),
             }
         }
-        Ok(line)
-    }
-
-    /// Ends the hold where it is known by this token. One of the other nodes may have it under a token of its own, as long as
-    /// its client has not agreed on one with them, or get it only now: they are told that it is no more.
-    pub(crate) async fn end(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        // Those that do not answer may still have it, and are no majority.
-        let answers = self.nodes.majority_of(self.ask("evict", name, &token.to_string()), true).await?;
-        let (mut evicted, mut hold) = (0, None);
-        for answer in &answers {
-            let answer = record(answer)?;
-            let mut fields = Fields::of(&answer);
-            if fields.word() == "evicted" {
-                evicted += 1;
-                hold = Some((fields.token()?, fields.word().to_owned()));
-            }
-        }
-        let Some((first, ttl)) = hold else { return Ok(false) };
-        if evicted < self.nodes.len() && first.get() > 0 {
-            let call = self.on(name).arg("bar").arg(first).arg(ttl);
-            self.nodes.majority_of(self.nodes.send(call), true).await?;
-        }
-        Ok(true)
+        Ok(queue)
     }
 
     /// Names that a majority has.
-    pub(crate) async fn names_after(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+    pub(crate) async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
         let request = Arc::new((self.names.clone(), prefix.to_owned(), after.cloned()));
         let walks = self.nodes.ask(|connection| {
             let request = request.clone();
@@ -92,13 +69,7 @@ impl Store {
         Ok(certain.map(|(name, _)| name).take(limit).collect())
     }
 
-    /// Listens to every node: each tells what it sees.
-    pub(crate) fn observe(&self, name: &Name) -> Subscription {
-        let each = self.nodes.connections().map(|node| node.observe(name, self.names.channel(name)));
-        Subscription::new(each.collect::<Vec<_>>())
-    }
-
-    fn ask(&self, verb: &str, name: &Name, what: &str) -> Flight<Result<Value>> {
+    pub(crate) fn ask(&self, verb: &str, name: &Name, what: &str) -> InFlight<Result<Value>> {
         self.nodes.send(self.on(name).arg(verb).arg(what))
     }
 }

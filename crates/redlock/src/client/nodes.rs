@@ -1,4 +1,4 @@
-//! The nodes: one request to all of them at once, answers as they land, and one word for several failures.
+//! The nodes: one request to all of them at once, answers as they come, and one error for several failures.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -12,7 +12,7 @@ use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_redis_client::{CLOCK, Call, Connection, Inbox, Script, warnings};
 use redis::{ConnectionInfo, Value, pipe};
 
-static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(&[CLOCK, include_str!("node.lua")]));
+static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(&[CLOCK, include_str!("../node.lua")]));
 
 /// How far a node's clock may lead our proposals.
 const MOST_AHEAD: i64 = 60_000_000;
@@ -28,22 +28,21 @@ struct Node {
 
 /// Requests under way, one for each node: the answers as they come, and whose they are. Whatever can be sent has been sent
 /// to all nodes before the first answer comes back.
-pub(crate) type Flight<T> = FuturesUnordered<BoxFuture<'static, (usize, T)>>;
+pub(crate) type InFlight<T> = FuturesUnordered<BoxFuture<'static, (usize, T)>>;
 
-/// Hears one answer after another, until it is enough.
-pub(crate) async fn hear<T>(flight: &mut Flight<T>, mut enough: impl FnMut(usize, T) -> bool) {
-    while let Some((nth, answer)) = flight.next().await {
+/// Takes one answer after another, until it is enough.
+pub(crate) async fn each_answer<T>(requests: &mut InFlight<T>, mut enough: impl FnMut(usize, T) -> bool) {
+    while let Some((nth, answer)) = requests.next().await {
         if enough(nth, answer) {
             return;
         }
     }
 }
 
-/// The answers that are still out matter no more. They are waited for all the same: a request that is dropped makes its
-/// connection suspect.
-pub(crate) fn let_land<T: Send + 'static>(flight: Flight<T>) {
-    if !flight.is_empty() {
-        tokio::spawn(flight.for_each(|_| ready(())));
+/// Awaits answers that matter no more, in the background: a request that is dropped makes its connection suspect.
+pub(crate) fn await_later<T: Send + 'static>(requests: InFlight<T>) {
+    if !requests.is_empty() {
+        tokio::spawn(requests.for_each(|_| ready(())));
     }
 }
 
@@ -57,7 +56,7 @@ impl Nodes {
         let nodes = Nodes(infos.into_iter().map(node).collect::<Result<_>>()?);
         let mut dialled = nodes.ask(|connection| async move { connection.dial().await });
         let mut failed = Vec::new();
-        hear(&mut dialled, |nth, answer| {
+        each_answer(&mut dialled, |nth, answer| {
             failed.extend(answer.err().map(|e| (nth, e)));
             false
         })
@@ -73,7 +72,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// Refuses one server under two names: it would hear our channel twice.
+    /// Refuses one server under two names: it would have two subscribers of our channel.
     async fn are_different(&self, channel: &str) -> Result<()> {
         let mut question = pipe();
         question.cmd("PUBSUB").arg("NUMSUB").arg(channel);
@@ -82,7 +81,7 @@ impl Nodes {
             async move { connection.send(&question).await }
         });
         let mut twice = Vec::new();
-        hear(&mut asked, |nth, answer| {
+        each_answer(&mut asked, |nth, answer| {
             if let Ok([Value::Array(counts)]) = answer.as_deref()
                 && matches!(counts[..], [_, Value::Int(2..)])
             {
@@ -103,7 +102,7 @@ impl Nodes {
     pub(crate) async fn warnings(&self) -> Vec<String> {
         let mut asked = self.ask(|connection| async move { warnings(&connection).await });
         let mut found = Vec::new();
-        hear(&mut asked, |nth, warnings| {
+        each_answer(&mut asked, |nth, warnings| {
             let address = self.0[nth].connection.address();
             found.extend(warnings.into_iter().map(|warning| format!("{address}: {warning}")));
             false
@@ -122,7 +121,7 @@ impl Nodes {
     }
 
     /// Asks every node the same.
-    pub(crate) fn ask<T, F>(&self, question: impl Fn(Arc<Connection>) -> F) -> Flight<T>
+    pub(crate) fn ask<T, F>(&self, question: impl Fn(Arc<Connection>) -> F) -> InFlight<T>
     where
         F: Future<Output = T> + Send + 'static,
     {
@@ -134,7 +133,7 @@ impl Nodes {
     }
 
     /// Sends the same calls to every node.
-    pub(crate) fn send_all(&self, calls: Vec<Call>) -> Flight<Vec<Result<Value>>> {
+    pub(crate) fn send_all(&self, calls: Vec<Call>) -> InFlight<Vec<Result<Value>>> {
         let calls = Arc::new(calls);
         self.ask(|connection| {
             let calls = calls.clone();
@@ -143,7 +142,7 @@ impl Nodes {
     }
 
     /// Sends one call to every node.
-    pub(crate) fn send(&self, call: Call) -> Flight<Result<Value>> {
+    pub(crate) fn send(&self, call: Call) -> InFlight<Result<Value>> {
         let call = Arc::new(call);
         self.ask(|connection| {
             let call = call.clone();
@@ -151,19 +150,19 @@ impl Nodes {
         })
     }
 
-    /// Sends calls to one node; what it answers matters to nobody.
+    /// Sends calls to one node, whose answer does not matter.
     pub(crate) async fn tell(&self, nth: usize, calls: Vec<Call>) {
         drop(NODE.run_all(&self.0[nth].connection, &calls).await);
     }
 
-    /// What a majority answers, at least: `all` waits for everybody.
+    /// What a majority answers, at least: `all` waits for every node.
     pub(crate) async fn majority_of<T: Send + 'static>(
         &self,
-        mut flight: Flight<Result<T>>,
+        mut requests: InFlight<Result<T>>,
         all: bool,
     ) -> Result<Vec<T>> {
         let (mut answers, mut failed) = (Vec::new(), Vec::new());
-        hear(&mut flight, |nth, answer| {
+        each_answer(&mut requests, |nth, answer| {
             match answer {
                 Ok(answer) => answers.push(answer),
                 Err(e) => failed.push((nth, e)),
@@ -171,7 +170,7 @@ impl Nodes {
             !all && answers.len() >= self.majority()
         })
         .await;
-        let_land(flight);
+        await_later(requests);
         if answers.len() >= self.majority() { Ok(answers) } else { Err(self.failure(failed)) }
     }
 

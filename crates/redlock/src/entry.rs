@@ -1,0 +1,27 @@
+//! What the nodes store of a claim, and what this client remembers of its own holds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::FencingToken;
+use leasehold_core::seam::Claim;
+use leasehold_redis_client::granted_ttl;
+
+use crate::MIN_TTL;
+
+/// Tokens that a grant reserves for turns.
+pub(crate) const TURNS: u32 = 64;
+
+/// A hold of this client.
+#[derive(Clone)]
+pub(crate) struct Held {
+    /// The token on which a majority agreed. A node that granted late may have answered another one, so only the client knows.
+    pub(crate) token: FencingToken,
+    /// The claim as it is now. It is shared once a majority made it so, or may have: then never again exclusive.
+    pub(crate) claim: Arc<Claim>,
+}
+
+/// The lease in whole milliseconds, rounded up.
+pub(crate) fn ttl(claim: &Claim) -> Duration {
+    granted_ttl(claim.ttl, MIN_TTL)
+}

@@ -1,0 +1,137 @@
+//! `renew`: all holds in one request to each node, and a hold that a majority has is given to the nodes that lack it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use leasehold_core::seam::{Claim, ClaimId, LeaseRef, Moment, Renewal, Validity};
+use leasehold_core::{Error, ErrorKind, FencingToken, Loss, Result};
+use leasehold_redis_client::{Call, again, record};
+use redis::Value;
+
+use crate::Shared;
+use crate::client::nodes::{InFlight, Nodes, await_later, each_answer};
+use crate::entry::{Held, ttl};
+
+impl Shared {
+    fn renew_call(&self, claim: &Claim, token: FencingToken, what: &str) -> Call {
+        self.call("renew", claim).arg(token).arg(what)
+    }
+
+    /// Extends one hold, and writes its token to all nodes that have it. Answers whether a majority has it.
+    pub(crate) async fn extend(&self, claim: &Claim, token: FencingToken) -> Result<bool> {
+        let mut count = [Count::default()];
+        let requests = self.count(&mut count, vec![self.renew_call(claim, token, "renew")]).await;
+        await_later(requests);
+        let [count] = count;
+        count.verdict(&self.nodes).ok_or_else(|| {
+            let (done, failure) = (count.kept > 0, self.nodes.failure(count.failed));
+            // Some nodes have done it.
+            if done { Error::new(ErrorKind::Ambiguous, failure.to_string()) } else { failure }
+        })
+    }
+
+    pub(crate) async fn renew(self: &Arc<Self>, leases: &[LeaseRef]) -> Vec<Renewal> {
+        let sent = Moment::now();
+        let (mut held, mut calls) = (Vec::new(), Vec::new());
+        for LeaseRef { claim, .. } in leases.iter().filter(|lease| lease.token.is_some()) {
+            // The label is the renewal's. The mode is ours: only the answer to a claim says whether it was made shared.
+            let relabelled = self.holds().get_mut(&claim.id).map(|held| {
+                if held.claim.label != claim.label {
+                    Arc::make_mut(&mut held.claim).label = claim.label.clone();
+                }
+                held.clone()
+            });
+            let Some(Held { token, claim }) = relabelled else { continue };
+            // Numbered before the check: so a release after it has the greater number.
+            let call = self.renew_call(&claim, token, "renew");
+            if self.held(claim.id).is_some() {
+                held.push(claim.id);
+                calls.push(call);
+            }
+        }
+        let mut counts: Vec<Count> = held.iter().map(|_| Count::default()).collect();
+        let requests = self.count(&mut counts, calls).await;
+        let mut verdicts: HashMap<ClaimId, _> = HashMap::with_capacity(held.len());
+        for (id, count) in held.iter().zip(&mut counts) {
+            let verdict = count.verdict(&self.nodes);
+            verdicts.insert(*id, verdict.ok_or_else(|| self.nodes.failure(std::mem::take(&mut count.failed))));
+        }
+        self.top_up_later(held, counts, requests);
+        let renewal = |LeaseRef { claim, token, .. }: &LeaseRef| match (token, verdicts.get(&claim.id)) {
+            // A waiter has no place to renew: it claims again by itself, sooner than a lease.
+            (None, _) | (_, Some(Ok(true))) => Renewal::Renewed(Validity::since(sent, ttl(claim))),
+            (_, Some(Err(e))) => Renewal::Unknown(again(e)),
+            // A hold that is not among ours was released.
+            (_, Some(Ok(false)) | None) => Renewal::Lost(Loss::Gone),
+        };
+        leases.iter().map(renewal).collect()
+    }
+
+    /// Sends these to every node, one for each count, and counts until all is certain.
+    async fn count(&self, counts: &mut [Count], calls: Vec<Call>) -> InFlight<Vec<Result<Value>>> {
+        let mut requests = if calls.is_empty() { InFlight::new() } else { self.nodes.send_all(calls) };
+        each_answer(&mut requests, |node, answers| {
+            counts.iter_mut().zip(answers).for_each(|(count, answer)| count.enter(node, answer));
+            counts.iter().all(|count| count.verdict(&self.nodes).is_some())
+        })
+        .await;
+        requests
+    }
+
+    /// Gives the holds that a majority has to the nodes that lost them or never had them, once these have answered.
+    fn top_up_later(
+        self: &Arc<Self>,
+        held: Vec<ClaimId>,
+        mut counts: Vec<Count>,
+        mut requests: InFlight<Vec<Result<Value>>>,
+    ) {
+        if requests.is_empty() && counts.iter().all(|count| count.gone.is_empty()) {
+            return;
+        }
+        let shared = self.clone();
+        tokio::spawn(async move {
+            each_answer(&mut requests, |node, answers| {
+                counts.iter_mut().zip(answers).for_each(|(count, answer)| count.enter(node, answer));
+                false
+            })
+            .await;
+            for node in 0..shared.nodes.len() {
+                let lacks = |count: &Count| count.verdict(&shared.nodes) == Some(true) && count.gone.contains(&node);
+                let lacking = held.iter().zip(&counts).filter(|(_, count)| lacks(count));
+                let calls = lacking.filter_map(|(id, _)| {
+                    // As it is by now, and numbered before the last check.
+                    let Held { token, claim } = shared.held(*id)?;
+                    let call = shared.renew_call(&claim, token, "top");
+                    shared.held(*id).map(|_| call)
+                });
+                let calls: Vec<Call> = calls.collect();
+                shared.nodes.tell(node, calls).await;
+            }
+        });
+    }
+}
+
+/// What the nodes said of one hold.
+#[derive(Default)]
+struct Count {
+    kept: usize,
+    gone: Vec<usize>,
+    failed: Vec<(usize, Error)>,
+}
+
+impl Count {
+    fn enter(&mut self, nth: usize, answer: Result<Value>) {
+        match answer.and_then(|answer| record(&answer)) {
+            Ok(word) if word == "kept" => self.kept += 1,
+            Ok(_) => self.gone.push(nth),
+            Err(e) => self.failed.push((nth, e)),
+        }
+    }
+
+    /// Whether a majority has it, as soon as that is certain.
+    fn verdict(&self, nodes: &Nodes) -> Option<bool> {
+        let needed = nodes.majority();
+        let lost = nodes.len() - self.gone.len() < needed;
+        (self.kept >= needed || lost).then_some(!lost)
+    }
+}
