@@ -95,7 +95,8 @@ impl Redis {
         let names = Names::new(&config.prefix, "")?;
         let inbox = Inbox::new(config.min_replicas.is_some());
         let replicas = Replicas::open(&config).await?;
-        let connection = Connection::open(config.server, config.timeout, &inbox).await?;
+        let connection = Connection::new(config.server, config.timeout, Duration::ZERO, &inbox)?;
+        connection.connect().await?;
         let warnings = warnings(&connection).await;
         Ok(Redis { connection, replicas, warnings, names, inbox })
     }

@@ -19,7 +19,8 @@ impl Replicas {
     pub(crate) async fn open(config: &Config) -> Result<Option<Replicas>> {
         let Some((least, within)) = config.min_replicas else { return Ok(None) };
         let (server, inbox) = (config.server.clone(), Inbox::new(false));
-        let connection = Connection::open_for_waits(server, config.timeout, within, &inbox).await?;
+        let connection = Connection::new(server, config.timeout, within, &inbox)?;
+        connection.connect().await?;
         Ok(Some(Replicas { connection, least, within }))
     }
 

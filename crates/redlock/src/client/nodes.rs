@@ -50,13 +50,13 @@ impl Nodes {
     /// Connects to all at once. A minority that cannot be reached is tried again in the background.
     pub(crate) async fn connect(infos: Vec<ConnectionInfo>, timeout: Duration, inbox: &Inbox) -> Result<Nodes> {
         let node = |info| {
-            let connection = Arc::new(Connection::new(info, timeout, inbox)?);
+            let connection = Arc::new(Connection::new(info, timeout, Duration::ZERO, inbox)?);
             Ok(Node { connection, ahead: AtomicI64::new(0) })
         };
         let nodes = Nodes(infos.into_iter().map(node).collect::<Result<_>>()?);
-        let mut dialled = nodes.ask(|connection| async move { connection.dial().await });
+        let mut connected = nodes.ask(|connection| async move { connection.connect().await });
         let mut failed = Vec::new();
-        each_answer(&mut dialled, |nth, answer| {
+        each_answer(&mut connected, |nth, answer| {
             failed.extend(answer.err().map(|e| (nth, e)));
             false
         })

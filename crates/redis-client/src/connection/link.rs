@@ -1,0 +1,263 @@
+//! What requests and the repairing task share: the connection as it is now, and how another one is made.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use leasehold_core::seam::locked;
+use leasehold_core::{Error, ErrorKind, Name, Result};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisResult, Value};
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
+
+use crate::error::{again, ends_connection, of_connect, of_mode};
+use crate::inbox::Inbox;
+
+/// The pause before the first attempt to connect again, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+/// After this part of the limit of a request another connection is made in the place of a suspect one.
+const HEAD_START: u32 = 20;
+
+/// What requests and the repairing task share.
+pub(super) struct Link {
+    pub(super) client: Client,
+    pub(super) address: String,
+    pub(super) timeout: Duration,
+    /// How long a request may block the others.
+    pub(super) waits: Duration,
+    pub(super) inbox: Inbox,
+    pub(super) state: Mutex<State>,
+    /// The connection is down, or suspect.
+    pub(super) repair_due: Notify,
+    /// The server did something for us since the last repair.
+    pub(super) useful: AtomicBool,
+    /// How many connections were made.
+    pub(super) made: AtomicU64,
+    /// The number of the last one that is of no more use.
+    pub(super) ended: watch::Sender<u64>,
+    /// The names that are observed, once for each observer.
+    pub(super) observed: Mutex<Vec<Arc<Observed>>>,
+}
+
+/// A name with an observer, and the channel on which its changes are published.
+pub(super) struct Observed {
+    pub(super) channel: String,
+    pub(super) name: Name,
+}
+
+/// Removes one observer when it is dropped.
+pub(super) struct Observation(pub(super) Arc<Link>, pub(super) Arc<Observed>);
+
+impl Drop for Observation {
+    fn drop(&mut self) {
+        locked(&self.0.observed).retain(|observed| !Arc::ptr_eq(observed, &self.1));
+        self.0.repair_due.notify_one();
+    }
+}
+
+/// One connection, its number, how many requests it answered, and the channels that it is subscribed to.
+#[derive(Clone)]
+pub(super) struct Wire {
+    pub(super) connection: MultiplexedConnection,
+    pub(super) nth: u64,
+    pub(super) answered: Arc<AtomicU64>,
+    pub(super) subscribed: Arc<Mutex<BTreeSet<String>>>,
+}
+
+pub(super) enum State {
+    Up(Wire),
+    Down(Error),
+    Closed,
+}
+
+/// A request in flight. If it is dropped before its answer came, by a limit of ours or by the caller, the connection is
+/// suspect.
+pub(super) struct Unanswered<'a>(pub(super) &'a Link);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        self.0.repair_due.notify_one();
+    }
+}
+
+impl Link {
+    /// The connection, or why there is none.
+    pub(super) fn wire(&self) -> Result<Wire> {
+        match &*self.state() {
+            State::Up(wire) => Ok(wire.clone()),
+            State::Down(e) => Err(again(e)),
+            State::Closed => Err(Error::new(ErrorKind::Closed, "the store was closed")),
+        }
+    }
+
+    /// The same error, with the server's address.
+    pub(super) fn at(&self, e: &Error) -> Error {
+        Error::new(e.kind(), format!("{}: {e}", self.address))
+    }
+
+    /// What the answers to requests say of the connection.
+    pub(super) fn note_answers(&self, wire: &Wire, unanswered: Unanswered<'_>, answers: &RedisResult<Vec<Value>>) {
+        match answers {
+            Ok(answers) => {
+                std::mem::forget(unanswered);
+                wire.answered.fetch_add(1, Ordering::Relaxed);
+                let refusals = answers.iter().filter_map(|answer| match answer {
+                    Value::ServerError(e) => Some(e.clone().into()),
+                    _ => None,
+                });
+                match refusals.into_iter().find(ends_connection) {
+                    Some(e) => self.fail(wire.nth, self.at(&of_connect(&e))),
+                    None => self.useful.store(true, Ordering::Relaxed),
+                }
+            }
+            Err(e) if ends_connection(e) => self.fail(wire.nth, self.at(&of_connect(e))),
+            // Silence: the connection stays suspect.
+            Err(_) => {}
+        }
+    }
+
+    /// The connection of this number is of no more use.
+    fn fail(&self, nth: u64, why: Error) {
+        let mut state = self.state();
+        if matches!(&*state, State::Up(wire) if wire.nth == nth) {
+            *state = State::Down(why);
+            self.ended.send_replace(nth);
+            self.repair_due.notify_one();
+        }
+    }
+
+    /// Notifies the observers of these channels.
+    fn notify_observers(&self, channels: &[impl AsRef<[u8]>]) {
+        let observed = locked(&self.observed);
+        let theirs = |o: &&Arc<Observed>| channels.iter().any(|channel| channel.as_ref() == o.channel.as_bytes());
+        observed.iter().filter(theirs).for_each(|o| self.inbox.notifier().holder_changed(&o.name));
+    }
+
+    /// Makes a connection, and uses it.
+    pub(super) async fn connect(self: &Arc<Self>) -> Result<()> {
+        let wire = self.make().await?;
+        self.set(State::Up(wire));
+        Ok(())
+    }
+
+    /// Makes a connection that is subscribed to its channel, to a server that can keep locks: within two timeouts, or why not.
+    async fn make(self: &Arc<Self>) -> Result<Wire> {
+        let nth = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+        let link = Arc::downgrade(self);
+        let on_push = move |push: PushInfo| {
+            match (link.upgrade(), push.kind, &push.data[..]) {
+                (Some(link), PushKind::Message, [Value::BulkString(channel), Value::BulkString(record)]) => {
+                    link.inbox.ring(record);
+                    link.notify_observers(&[channel]);
+                }
+                (Some(link), PushKind::Disconnection, _) => {
+                    link.fail(nth, link.at(&Error::new(ErrorKind::Unavailable, "the connection to Redis broke")));
+                }
+                _ => {}
+            }
+            Ok::<(), redis::aio::SendError>(())
+        };
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeout))
+            .set_response_timeout(Some(self.timeout))
+            .set_push_sender(on_push);
+        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await;
+        let connection = connection.map_err(|e| self.at(&of_connect(&e)))?;
+        let wire = Wire { connection: connection.clone(), nth, answered: Arc::default(), subscribed: Arc::default() };
+        tokio::try_join!(self.check_mode(connection), self.subscribe(&wire))?;
+        Ok(wire)
+    }
+
+    /// Refuses servers that hold no locks, or not all.
+    async fn check_mode(&self, mut connection: MultiplexedConnection) -> Result<()> {
+        let answer = connection.send_packed_command(&redis::cmd("HELLO")).await;
+        let Value::Map(facts) = answer.map_err(|e| self.at(&of_connect(&e)))? else { return Ok(()) };
+        let text = |value: &Value| redis::from_redis_value::<String>(value.clone()).unwrap_or_default();
+        let mode = facts.iter().find(|(fact, _)| text(fact) == "mode").map(|(_, mode)| text(mode));
+        mode.and_then(|mode| of_mode(&mode)).map_or(Ok(()), |e| Err(self.at(&e)))
+    }
+
+    /// Subscribes to what is observed, and to nothing else.
+    async fn subscribe(&self, wire: &Wire) -> Result<()> {
+        let mut connection = wire.connection.clone();
+        let observed: Vec<String> = locked(&self.observed).iter().map(|o| o.channel.clone()).collect();
+        let wanted: BTreeSet<String> = observed.into_iter().chain([self.inbox.channel().to_owned()]).collect();
+        let refused = |e| self.at(&of_connect(&e));
+        connection.subscribe(&wanted).await.map_err(refused)?;
+        let subscribed = std::mem::replace(&mut *locked(&wire.subscribed), wanted.clone());
+        let old: Vec<_> = subscribed.difference(&wanted).collect();
+        if !old.is_empty() {
+            connection.unsubscribe(old).await.map_err(refused)?;
+        }
+        self.notify_observers(&wanted.difference(&subscribed).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// Checks a suspect connection: it has to answer before another one does, be it to an older request, since there may be many.
+    /// Answers whether it was replaced.
+    async fn check(self: &Arc<Self>, wire: &Wire) -> Result<bool> {
+        let before = wire.answered.load(Ordering::Relaxed);
+        let replacement = async {
+            sleep(self.waits + self.timeout / HEAD_START).await;
+            self.make().await
+        };
+        tokio::select! {
+            biased;
+            answered = self.subscribe(wire) => answered.map(|()| false),
+            Ok(replacement) = replacement => {
+                if wire.answered.load(Ordering::Relaxed) != before {
+                    return Ok(false);
+                }
+                self.set(State::Up(replacement));
+                self.ended.send_replace(wire.nth);
+                Ok(true)
+            }
+        }
+    }
+
+    pub(super) fn set(&self, new: State) {
+        let mut state = self.state();
+        if !matches!(*state, State::Closed) {
+            *state = new;
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        locked(&self.state)
+    }
+}
+
+/// Waits until a repair is due and makes a new connection, for ever. A server that does nothing for us (a replica, one that loads)
+/// is asked ever more rarely, as one that is not there.
+pub(super) async fn repair(link: Arc<Link>) {
+    let mut pause = PAUSES.0;
+    loop {
+        link.repair_due.notified().await;
+        if let Ok(wire) = link.wire() {
+            match link.check(&wire).await {
+                Ok(replaced) => {
+                    if replaced {
+                        link.inbox.notifier().notify_all();
+                    }
+                    continue;
+                }
+                Err(why) => link.fail(wire.nth, why),
+            }
+        }
+        if link.useful.swap(false, Ordering::Relaxed) {
+            pause = PAUSES.0;
+        }
+        loop {
+            sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+            pause = (pause * 2).min(PAUSES.1);
+            match link.connect().await {
+                Ok(()) => break,
+                Err(e) => link.set(State::Down(e)),
+            }
+        }
+        // Pushes may have been missed, and renewals were given up.
+        link.inbox.notifier().notify_all();
+    }
+}
