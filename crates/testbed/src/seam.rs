@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests are tests")]
 #![allow(missing_docs, reason = "each does what its name says, and fails the test if it cannot")]
 
-use std::{fmt::Debug, future::Future, sync::Arc, time::Duration};
+use std::{error::Error as _, fmt::Debug, future::Future, sync::Arc, time::Duration};
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, LeaseRef, Place, Renewal, Waiting};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, LeaseRef, Mode, Place, Renewal, WaitPolicy, Waiting};
 use leasehold_core::{Contention, ErrorKind, FencingToken};
 
 /// Long enough that nothing expires by accident.
@@ -64,4 +64,49 @@ pub async fn renewed(store: &dyn Backend, claim: &Claim, token: impl Into<Option
 /// The kind of the error that the answer must be.
 pub fn kind<T: Debug>(answer: leasehold_core::Result<T>) -> ErrorKind {
     answer.map_err(|e| e.kind()).unwrap_err()
+}
+
+/// Every word of the error that the answer must be, and of its causes: none of the secrets may be among them.
+pub fn words_without<T: Debug>(secrets: &[&str], answer: leasehold_core::Result<T>) -> String {
+    let error = answer.unwrap_err();
+    let mut words = format!("{error} {error:?} {error:#?}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        words += &format!(" {cause} {cause:?}");
+        source = cause.source();
+    }
+    for secret in secrets {
+        assert!(!words.contains(secret), "{words}");
+    }
+    words
+}
+
+/// What each verb says whose requests are all refused: neither this secret nor the claim's id. Each verb has a client of its own,
+/// since some refusals end the connection, and the next claim is refused as well.
+pub async fn refusals<B: Backend>(client: impl AsyncFn() -> B, secret: &str) -> Vec<(&'static str, String)> {
+    let claims = ["x", "y"].map(|name| Claim::new(name, Mode::Exclusive, WaitPolicy::Fast, TTL, "refused"));
+    let (claim, id) = (&claims[0], claims[0].id.to_string());
+    let secrets = [secret, &id];
+    let mut said = Vec::new();
+    for verb in ["claim", "claim_all", "renew", "release", "release_after", "inspect", "list", "evict"] {
+        let store = client().await;
+        assert!(!format!("{store:?} {:?}", store.guarantees()).contains(secret));
+        let words = match verb {
+            "claim" => words_without(&secrets, store.claim(claim).await),
+            "claim_all" => words_without(&secrets, store.claim_all(&claims).await),
+            "renew" => match renewed(&store, claim, None).await {
+                Renewal::Unknown(error) => words_without(&secrets, Err::<(), _>(error)),
+                // A store without places for waiters has nothing to ask.
+                _ => continue,
+            },
+            "release" => words_without(&secrets, store.release(claim, None).await),
+            "release_after" => words_without(&secrets, store.release_after(claim, None, TTL).await),
+            "inspect" => words_without(&secrets, store.inspect(&claim.name).await),
+            "list" => words_without(&secrets, store.list("", None, 9).await),
+            _ => words_without(&secrets, store.evict(&claim.name, FencingToken::new(7)).await),
+        };
+        said.push((verb, words));
+        let _ = words_without(&secrets, store.claim(claim).await);
+    }
+    said
 }
