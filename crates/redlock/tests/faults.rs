@@ -314,7 +314,9 @@ async fn a_late_release_of_an_earlier_attempt_ends_nothing() {
         let claim = fast("x");
         let trap = proxies[2].hold_matching("release");
         assert!(matches!(store.claim(&claim).await.unwrap(), Claimed::Waiting(_)));
-        assert!(trap.has_sprung() && value(&nodes[2], "x").await == Some(claim.id.to_string()));
+        while !trap.has_sprung() || value(&nodes[2], "x").await != Some(claim.id.to_string()) {
+            sleep(10).await;
+        }
         for node in &nodes[..2] {
             node.command(&["DEL", "x"]).await.unwrap();
         }
