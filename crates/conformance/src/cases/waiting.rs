@@ -1,14 +1,19 @@
 //! Does everybody who waits get the lock, in order and in time?
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, LeaseRef, Moment, Renewal, WaitPolicy};
-use leasehold_core::{ErrorKind, Result, Store};
+use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Moment, Renewal, WaitPolicy};
+use leasehold_core::{ErrorKind, Result};
 
 use crate::context::{TestContext, expect_kind, granted, nap, waiting, within};
 use crate::faulty::Faults;
+pub(crate) use order::{
+    fast_never_passes_fair, is_in_order, is_in_order_after_a_death, is_not_starved_by_refused_tries, keeps_its_place,
+    turns_do_not_starve_others,
+};
+
+mod order;
 
 /// A clean release wakes the next at once, not at the next nap.
 pub(crate) async fn is_woken_by_a_release(ctx: TestContext) {
@@ -21,28 +26,6 @@ pub(crate) async fn is_woken_by_a_release(ctx: TestContext) {
     guard.release().await.unwrap();
     let guard = within(Duration::from_secs(10), "the push of a release", waiter).await.unwrap().unwrap();
     guard.release().await.unwrap();
-}
-
-/// P6: fair waiters are served in the order in which their places were taken, over several clients.
-pub(crate) async fn is_in_order(ctx: TestContext) {
-    let stores: Vec<Store> = vec![ctx.store().await, ctx.store().await, ctx.store().await];
-    let guard = stores[0].lock("a").acquire().await.unwrap();
-    let served = Arc::new(Mutex::new(Vec::new()));
-    let mut tasks = Vec::new();
-    for i in 0..9 {
-        let (lock, served) = (stores[i % 3].lock("a").fair(), served.clone());
-        tasks.push(tokio::spawn(async move {
-            let guard = lock.acquire().await.unwrap();
-            served.lock().unwrap().push(i);
-            guard.release().await.unwrap();
-        }));
-        ctx.queue_reaches(&stores[0], "a", i + 1).await;
-    }
-    guard.release().await.unwrap();
-    for task in tasks {
-        within(Duration::from_secs(30), "the line to be served", task).await.unwrap();
-    }
-    assert_eq!(*served.lock().unwrap(), (0..9).collect::<Vec<_>>());
 }
 
 /// A waiter that hears no notification gets the lock within its nap, once per lease.
@@ -146,22 +129,6 @@ pub(crate) async fn outlives_what_its_client_forgot(ctx: TestContext) {
     ctx.becomes_empty("a").await;
 }
 
-/// A fast claim that asks in the very moment of a release does not get before a live fair place.
-pub(crate) async fn fast_never_passes_fair(ctx: TestContext) {
-    let (one, two, three) = (ctx.backend().await, ctx.backend().await, ctx.backend().await);
-    let (holder, fair, fast) =
-        (ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fast));
-    let grant = granted(one.claim(&holder).await);
-    waiting(two.claim(&fair).await);
-    waiting(three.claim(&fast).await);
-    one.release(&holder, Some(&grant.place)).await.unwrap();
-    let answer = three.claim(&fast).await;
-    assert!(matches!(answer, Ok(Claimed::Waiting(_))), "a fast claim passed a fair place: {answer:?}");
-    let turn = granted(two.claim(&fair).await);
-    two.release(&fair, Some(&turn.place)).await.unwrap();
-    three.release(&fast, None).await.unwrap();
-}
-
 /// P5: the holder dies without a word; the waiter gets the lock after its lease, not long after, and not before.
 pub(crate) async fn survives_a_dead_holder(ctx: TestContext) {
     let (dead, alive) = (ctx.backend().await, ctx.store().await);
@@ -215,168 +182,4 @@ pub(crate) async fn that_gives_up_harms_nobody(ctx: TestContext) {
     let busy = here.claim(&ctx.claim("b", WaitPolicy::Try)).await;
     assert!(matches!(busy, Ok(Claimed::Granted(_))), "{busy:?}");
     expect_kind(two.lock("b").try_acquire().await, ErrorKind::Contended);
-}
-
-/// Fast tasks of one client hand the lock to each other without the network, each turn with its own token, and a fair
-/// waiter of another client is still served in between (lock cohorting is bounded).
-pub(crate) async fn turns_do_not_starve_others(ctx: TestContext) {
-    let (one, two) = (ctx.store().await, ctx.store().await);
-    let stop = Arc::new(AtomicBool::new(false));
-    let last = Arc::new(Mutex::new(0));
-    let mut busy = Vec::new();
-    for _ in 0..4 {
-        let (lock, stop, last) = (one.lock("a").fast(), stop.clone(), last.clone());
-        busy.push(tokio::spawn(async move {
-            while !stop.load(Ordering::Relaxed) {
-                let guard = lock.acquire().await.unwrap();
-                let token = guard.fencing_token().get();
-                assert!(token > std::mem::replace(&mut *last.lock().unwrap(), token), "tokens rise over turns");
-                drop(guard.release().await);
-            }
-        }));
-    }
-    for _ in 0..3 {
-        let guard = within(ctx.ttl() * 4, "a fair waiter behind busy turns", two.lock("a").acquire()).await.unwrap();
-        let token = guard.fencing_token().get();
-        assert!(token > std::mem::replace(&mut *last.lock().unwrap(), token));
-        guard.release().await.unwrap();
-    }
-    stop.store(true, Ordering::Relaxed);
-    for task in busy {
-        within(ctx.ttl() * 4, "the busy tasks to end", task).await.unwrap();
-    }
-    ctx.becomes_empty("a").await;
-}
-
-/// S4: a place lives by renewals alone, and by claiming again alone, for longer than its lease, and is still before one that
-/// was taken later.
-pub(crate) async fn keeps_its_place(ctx: TestContext) {
-    tokio::join!(is_kept(&ctx, "by renewing", true), is_kept(&ctx, "by claiming again", false));
-}
-
-async fn is_kept(ctx: &TestContext, name: &str, renews: bool) {
-    let (one, two, three) = (ctx.backend().await, ctx.backend().await, ctx.backend().await);
-    let [holder, early, late] = [(); 3].map(|()| ctx.claim(name, WaitPolicy::Fair));
-    let grant = granted(one.claim(&holder).await);
-    let held = LeaseRef::new(Arc::new(holder.clone()), grant.place.clone(), Some(grant.token));
-    // Sessions live by renewals too, of anything: each client has something else to renew.
-    let anchors =
-        [ctx.claim(&format!("{name}, two"), WaitPolicy::Fair), ctx.claim(&format!("{name}, three"), WaitPolicy::Fair)];
-    let anchors = [anchored(&*two, &anchors[0]).await, anchored(&*three, &anchors[1]).await];
-    let place = waiting(two.claim(&early).await).place;
-    let early_place = LeaseRef::new(Arc::new(early.clone()), place, None);
-    let until = Moment::now() + ctx.ttl() * 3 / 2 + one.guarantees().recovery;
-    while Moment::now() < until {
-        for (client, kept) in [(&one, &held), (&two, &anchors[0]), (&three, &anchors[1])] {
-            let answers = client.renew(std::slice::from_ref(kept)).await.unwrap();
-            assert!(matches!(answers[..], [Renewal::Renewed(_)]), "{name}: {answers:?}");
-        }
-        waiting(three.claim(&late).await);
-        if renews {
-            let answers = two.renew(std::slice::from_ref(&early_place)).await.unwrap();
-            assert!(matches!(answers[..], [Renewal::Renewed(_)]), "{name}: {answers:?}");
-        } else {
-            waiting(two.claim(&early).await);
-        }
-        tokio::time::sleep(ctx.ttl() / 10).await;
-    }
-    one.release(&holder, Some(&grant.place)).await.unwrap();
-    let turn = comes_first(ctx, (&*two, &early), (&*three, &late), name).await;
-    two.release(&early, Some(&turn.place)).await.unwrap();
-    three.release(&late, None).await.unwrap();
-    two.release(&anchors[0].claim, Some(&anchors[0].place)).await.unwrap();
-    three.release(&anchors[1].claim, Some(&anchors[1].place)).await.unwrap();
-}
-
-async fn anchored(client: &dyn Backend, claim: &Claim) -> LeaseRef {
-    let grant = granted(client.claim(claim).await);
-    LeaseRef::new(Arc::new(claim.clone()), grant.place, Some(grant.token))
-}
-
-/// Claims for both until the first is granted; fails if the second is before. A client may hear a moment late that it is its turn.
-async fn comes_first(
-    ctx: &TestContext,
-    (first, early): (&dyn Backend, &Claim),
-    (second, late): (&dyn Backend, &Claim),
-    name: &str,
-) -> Grant {
-    within(ctx.ttl() * 4 + Duration::from_secs(10), &format!("a place that was kept {name}"), async {
-        loop {
-            if let Ok(Claimed::Granted(grant)) = first.claim(early).await {
-                return grant;
-            }
-            let passed = second.claim(late).await;
-            assert!(!matches!(passed, Ok(Claimed::Granted(_))), "a place that was kept {name} is passed");
-        }
-    })
-    .await
-}
-
-/// P6, S4: the holder dies; those who wait are served in the order in which they came, as after a release.
-pub(crate) async fn is_in_order_after_a_death(ctx: TestContext) {
-    let (dead, one, two) = (ctx.backend().await, ctx.store().await, ctx.store().await);
-    granted(dead.claim(&ctx.claim("a", WaitPolicy::Fair)).await);
-    let served = Arc::new(Mutex::new(Vec::new()));
-    let mut tasks = Vec::new();
-    for i in 0..4 {
-        let (lock, served) = ([&one, &two][i % 2].lock("a").fair(), served.clone());
-        tasks.push(tokio::spawn(async move {
-            let guard = lock.acquire().await.unwrap();
-            served.lock().unwrap().push(i);
-            guard.release().await.unwrap();
-        }));
-        ctx.queue_reaches(&one, "a", i + 1).await;
-    }
-    for task in tasks {
-        within(ctx.ttl() * 2 + Duration::from_secs(30), "the line behind a dead holder", task).await.unwrap();
-    }
-    assert_eq!(*served.lock().unwrap(), [0, 1, 2, 3]);
-}
-
-/// P5: tasks that try in a loop, and are refused each time, leave the others of their runtime room to run. Some are refused by
-/// the store, some by a task of their own process.
-pub(crate) async fn is_not_starved_by_refused_tries(ctx: TestContext) {
-    let (one, two) = (ctx.store().await, ctx.store().await);
-    let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
-    let holder = one.lock("a").with(&words).fast().acquire().await.unwrap();
-    let stop = Stop::default();
-    let (tell, told) = tokio::sync::oneshot::channel();
-    let tries = [one.lock("a").with(&words).fast(), two.lock("a").with(&words)];
-    let stopped = stop.0.clone();
-    // A runtime of its own, so that its threads may be lost and the judge is not.
-    let thread = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        for lock in [&tries, &tries].into_iter().flatten() {
-            let (lock, stopped) = (lock.clone(), stopped.clone());
-            runtime.spawn(async move {
-                while !stopped.load(Ordering::Relaxed) {
-                    let refused = lock.try_acquire().await;
-                    assert!(refused.is_err_and(|e| e.is_retryable()), "it is held");
-                }
-            });
-        }
-        let fifth = runtime.spawn(async move {
-            for _ in 0..5 {
-                two.lock("b").with(&words).acquire().await.unwrap().release().await.unwrap();
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        });
-        let outcome = runtime.block_on(fifth);
-        let _ = tell.send(outcome);
-        runtime.shutdown_background();
-    });
-    within(Duration::from_secs(60), "a task beside refused tries", told).await.unwrap().unwrap();
-    drop(stop);
-    tokio::task::spawn_blocking(move || thread.join().unwrap()).await.unwrap();
-    holder.release().await.unwrap();
-}
-
-/// Says stop when the case ends, also by a failure.
-#[derive(Default)]
-struct Stop(Arc<AtomicBool>);
-
-impl Drop for Stop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

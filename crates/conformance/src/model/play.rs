@@ -1,10 +1,9 @@
 //! Plays a program on a store and compares each step with the models.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use leasehold_core::seam::async_trait;
-use leasehold_core::{ErrorKind, Guard, Leadership, Lease, Lock, MultiGuard, Observer, Owner, Result as Answer, Store};
+use leasehold_core::{ErrorKind, Guard, Leadership, Lease, Lock, MultiGuard, Owner, Result as Answer, Store};
 use tokio::task::JoinHandle;
 
 use super::program::{ACTORS, NAMES, Op, Style};
@@ -20,6 +19,9 @@ macro_rules! ensure {
         }
     };
 }
+
+mod checks;
+mod holds;
 
 /// Where a program is played.
 #[async_trait]
@@ -265,206 +267,5 @@ impl Players<'_> {
     /// Whether every entry of a hold is still there.
     fn is_good(&mut self, hold: &Hold) -> bool {
         hold.entries.iter().all(|(at, id)| self.specs[*at].entry(*id).is_some())
-    }
-
-    async fn release(&mut self, who: usize, nth: usize, told: bool) -> Result<(), String> {
-        let Some(hold) = self.nth(who, nth) else { return Ok(()) };
-        let good = self.is_good(&hold);
-        for (at, id) in hold.entries {
-            let last = self.specs[at].entry(id).is_some_and(|entry| {
-                entry.guards -= 1;
-                entry.guards == 0
-            });
-            if last {
-                self.specs[at].leave(id);
-            }
-        }
-        if !told {
-            return Ok(());
-        }
-        let answer = match hold.held {
-            Held::One(guard) => guard.release().await,
-            Held::Lead(leadership) => leadership.resign().await,
-            Held::All(all) => all.release().await,
-        };
-        expected(good, answer)
-    }
-
-    fn leave(&mut self, who: usize, nth: usize) {
-        let mine: Vec<usize> = (0..self.waiters.len()).filter(|i| self.waiters[*i].who == who).collect();
-        if !mine.is_empty() {
-            let waiter = self.waiters.remove(mine[nth % mine.len()]);
-            waiter.task.abort();
-            self.specs[waiter.at].leave(waiter.id);
-        }
-    }
-
-    async fn confirm(&mut self, who: usize, nth: usize) -> Result<(), String> {
-        let Some(hold) = self.nth(who, nth) else { return Ok(()) };
-        let answer = match &hold.held {
-            Held::One(guard) => guard.confirm().await,
-            Held::Lead(leadership) => leadership.confirm().await,
-            Held::All(all) => all.check(),
-        };
-        let good = self.is_good(&hold);
-        self.holds[who].push(hold);
-        expected(good, answer)
-    }
-
-    async fn downgrade(&mut self, who: usize, nth: usize) -> Result<(), String> {
-        let Some(hold) = self.nth(who, nth) else { return Ok(()) };
-        let good = self.is_good(&hold);
-        if let (Held::One(guard), [(at, id)]) = (&hold.held, &hold.entries[..]) {
-            let answer = guard.downgrade().await;
-            match self.specs[*at].entry(*id) {
-                Some(entry) if entry.mode == Style::Read.mode() => expected(good, answer)?,
-                Some(entry) if entry.mode == Style::Write.mode() && entry.guards == 1 => {
-                    entry.mode = Style::Read.mode();
-                    expected(good, answer)?;
-                }
-                Some(entry) => {
-                    let refused = answer.as_ref().is_err_and(|e| e.kind() == ErrorKind::Invalid);
-                    ensure!(refused, "a downgrade of {entry:?} answered {answer:?}");
-                }
-                None => expected(false, answer)?,
-            }
-        }
-        self.holds[who].push(hold);
-        Ok(())
-    }
-
-    async fn proclaim(&mut self, who: usize, nth: usize, value: u8) -> Result<(), String> {
-        let Some(at) = self.holds[who].iter().position(|hold| matches!(hold.held, Held::Lead(_))) else {
-            return Ok(());
-        };
-        let Some(hold) = self.nth(who, if nth.is_multiple_of(2) { at } else { nth }) else { return Ok(()) };
-        if let (Held::Lead(leadership), [(at, id)]) = (&hold.held, &hold.entries[..]) {
-            let value = format!("{id} proclaims {value}");
-            expected(self.is_good(&hold), leadership.proclaim(value.clone()).await)?;
-            if let Some(entry) = self.specs[*at].entry(*id) {
-                entry.label = value;
-            }
-        }
-        self.holds[who].push(hold);
-        Ok(())
-    }
-
-    async fn evict(&mut self, at: usize, nth: usize) -> Result<(), String> {
-        let holders: Vec<_> = self.specs[at].line().iter().filter_map(|e| Some((e.id, e.token?))).collect();
-        if holders.is_empty() {
-            return Ok(());
-        }
-        let (id, token) = holders[nth % holders.len()];
-        let token = leasehold_core::FencingToken::new(token);
-        for there in [true, false] {
-            let was = self.stage.store(0).evict(name(at), token).await.map_err(|e| format!("{e:?}"))?;
-            ensure!(was == there, "an eviction by token {token:?} said {was}");
-        }
-        self.specs[at].leave(id);
-        for hold in self.holds.iter().flatten().filter(|hold| hold.entries.contains(&(at, id))) {
-            in_time("the evicted to hear of it", hold.lease().lost()).await?;
-        }
-        Ok(())
-    }
-
-    async fn crash(&mut self, who: usize) -> Result<(), String> {
-        while self.waiters.iter().any(|waiter| waiter.who == who) {
-            self.leave(who, 0);
-        }
-        self.settle().await?;
-        self.stage.crash(who).await;
-        for spec in &mut self.specs {
-            let dead: Vec<usize> = spec.line().iter().filter(|e| e.who == who).map(|e| e.id).collect();
-            dead.into_iter().for_each(|id| spec.leave(id));
-        }
-        for hold in self.holds[who].drain(..) {
-            in_time("a dead client's loss", hold.lease().lost()).await?;
-        }
-        Ok(())
-    }
-
-    /// Each client that must hold now does, and each sees what the models say.
-    async fn settle(&mut self) -> Result<(), String> {
-        while let Some(i) = self.waiters.iter().position(|w| self.specs[w.at].must_hold(w.id)) {
-            let Waiter { who, at, id, task } = self.waiters.remove(i);
-            let answer = in_time(&format!("the turn of {id} in {:?}", self.specs[at].line()), task).await?;
-            let held = answer.map_err(|e| format!("it panicked: {e}"))?.map_err(|e| format!("{id}: {e:?}"))?;
-            let hold = Hold { held, entries: vec![(at, id)] };
-            self.specs[at].grant(id, hold.token(at))?;
-            self.holds[who].push(hold);
-        }
-        for hold in self.holds.iter().flatten() {
-            let good = hold.entries.iter().all(|(at, id)| self.specs[*at].line().iter().any(|e| e.id == *id));
-            let loss = hold.lease().loss();
-            ensure!(good == loss.is_none(), "a hold of {:?} should be good: {good}, and says {loss:?}", hold.entries);
-        }
-        let early: HashSet<usize> = self.waiters.iter().filter(|w| w.task.is_finished()).map(|w| w.id).collect();
-        ensure!(early.is_empty(), "served before their turn: {early:?}");
-        for at in 0..NAMES {
-            self.seen(at).await?;
-        }
-        Ok(())
-    }
-
-    /// The line as the store shows it is the model's.
-    async fn seen(&self, at: usize) -> Result<(), String> {
-        let expected = self.specs[at].view();
-        let mut last = None;
-        let look = async {
-            loop {
-                let line = self.stage.store(1).lock(name(at)).inspect().await;
-                let label = |e: &leasehold_core::Participant| e.label.clone().unwrap_or_default();
-                last = line.ok().map(|line| {
-                    let holders = line.holders.iter().map(|e| (e.token.map_or(0, |token| token.get()), label(e)));
-                    let mut holders: Vec<_> = holders.collect();
-                    holders.sort();
-                    (holders, line.waiters.iter().map(label).collect::<Vec<_>>())
-                });
-                if last.as_ref() == Some(&expected) {
-                    return;
-                }
-                self.stage.nap().await;
-            }
-        };
-        let seen = tokio::time::timeout(LIMIT, look).await;
-        seen.map_err(|_| format!("the store shows {last:?}, the model {expected:?}"))
-    }
-
-    /// Each observer has seen the latest.
-    async fn observed(&self, at: usize, observer: &mut Observer) -> Result<(), String> {
-        let holders = self.specs[at].view().0;
-        if holders.len() > 1 {
-            return Ok(()); // which of several is first is not said
-        }
-        let expected = holders.first().cloned();
-        let now = |o: &Observer| o.current().map(|leader| (leader.token.get(), leader.value.clone()));
-        in_time(&format!("an observer to see {expected:?}"), async {
-            while now(observer) != expected {
-                observer.changed().await.map_err(|e| format!("watching: {e:?}"))?;
-            }
-            Ok(())
-        })
-        .await?
-    }
-
-    /// Everybody leaves; nothing stays.
-    async fn part(mut self) -> Result<(), String> {
-        self.waiters.iter().for_each(|waiter| waiter.task.abort());
-        self.waiters.clear();
-        self.holds.iter_mut().for_each(Vec::clear);
-        self.specs = vec![Spec::default(); NAMES];
-        for at in 0..NAMES {
-            self.seen(at).await.map_err(|e| format!("after all have left: {e}"))?;
-        }
-        Ok(())
-    }
-}
-
-/// What a good hold answers, and what a lost one does.
-fn expected(good: bool, answer: Answer<()>) -> Result<(), String> {
-    match answer {
-        Ok(()) if good => Ok(()),
-        Err(e) if !good && e.kind() == ErrorKind::Lost => Ok(()),
-        other => Err(format!("a hold that should be good ({good}) answered {other:?}")),
     }
 }

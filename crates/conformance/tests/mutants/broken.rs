@@ -7,10 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Claim, ClaimId, Claimed, ClaimedAll, Grant, LeaseRef, Moment, Notifier, Place, Renewal, Subscription,
-    Validity, WaitPolicy, Waiting, async_trait,
+    Backend, Claim, ClaimId, Claimed, Grant, LeaseRef, Moment, Notifier, Place, Renewal, Validity, WaitPolicy, Waiting,
 };
-use leasehold_core::{Contention, Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result};
+use leasehold_core::{Contention, FencingToken, Loss, Name, Result};
 
 use crate::defect::Defect;
 use crate::leases::{as_said, lease};
@@ -18,8 +17,8 @@ use crate::world::{Known, World};
 
 pub(crate) struct Broken {
     pub(crate) world: Arc<World>,
-    notifier: Notifier,
-    session: OnceLock<Moment>,
+    pub(crate) notifier: Notifier,
+    pub(crate) session: OnceLock<Moment>,
 }
 
 impl Broken {
@@ -66,7 +65,7 @@ impl Broken {
     }
 
     /// Answers without asking the store, as some mistakes do.
-    async fn unasked(&self, claim: &Claim) -> Option<Claimed> {
+    pub(crate) async fn unasked(&self, claim: &Claim) -> Option<Claimed> {
         let (grant, behind) = {
             let known = self.world.known();
             let mine = known.iter().find(|k| k.claim.id == claim.id)?;
@@ -99,7 +98,7 @@ impl Broken {
         true
     }
 
-    fn with<T>(&self, id: ClaimId, work: impl FnOnce(&mut Known) -> T) -> Option<T> {
+    pub(crate) fn with<T>(&self, id: ClaimId, work: impl FnOnce(&mut Known) -> T) -> Option<T> {
         self.world.known().iter_mut().find(|k| k.claim.id == id).map(work)
     }
 
@@ -108,7 +107,7 @@ impl Broken {
         known.iter().position(|k| k.claim.id == id).map(|at| known.remove(at))
     }
 
-    fn shown(&self, token: FencingToken) -> FencingToken {
+    pub(crate) fn shown(&self, token: FencingToken) -> FencingToken {
         let nth = self.world.answers.fetch_add(1, Ordering::Relaxed);
         match self.world.defect {
             Some(Defect::OneTokenForAll) => FencingToken::new(7),
@@ -132,7 +131,7 @@ impl Broken {
         Claimed::Granted(grant)
     }
 
-    async fn waiting(&self, claim: &Claim, mut waiting: Waiting, is_new: bool) -> Claimed {
+    pub(crate) async fn waiting(&self, claim: &Claim, mut waiting: Waiting, is_new: bool) -> Claimed {
         let token = waiting.who.token.map(FencingToken::get);
         self.with(claim.id, |mine| mine.behind = mine.behind.or(token));
         self.unlabel(&mut waiting.who);
@@ -193,7 +192,7 @@ impl Broken {
         }
     }
 
-    async fn keep_alive(&self, defect: Defect) {
+    pub(crate) async fn keep_alive(&self, defect: Defect) {
         if self.is(defect) {
             let all: Vec<LeaseRef> = self.world.known().iter().map(|k| lease(&k.asked, None)).collect();
             let _ = self.world.memory().renew(&all).await;
@@ -209,7 +208,7 @@ impl Broken {
         Ok(any)
     }
 
-    async fn renewed(&self, lease: &LeaseRef, answer: Renewal, odd: bool) -> Renewal {
+    pub(crate) async fn renewed(&self, lease: &LeaseRef, answer: Renewal, odd: bool) -> Renewal {
         let good = Renewal::Renewed(lease.claim.ttl.into());
         match answer {
             Renewal::Lost(_) if self.is(Defect::NeverSaysLost) => good,
@@ -232,171 +231,12 @@ pub(crate) fn id_of(label: &str) -> Option<ClaimId> {
     ClaimId::parse(label.get(..32)?)
 }
 
-fn without_id(label: &str) -> String {
+pub(crate) fn without_id(label: &str) -> String {
     label.get(33..).unwrap_or_default().to_owned()
 }
 
 impl fmt::Debug for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Broken({:?})", self.world.defect)
-    }
-}
-
-#[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl Backend for Broken {
-    async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        self.keep_alive(Defect::WaitsForTheDead).await;
-        if let Some(answer) = self.unasked(claim).await {
-            return Ok(answer);
-        }
-        if let Some(answer) = self.undone(claim) {
-            return Ok(answer);
-        }
-        if let Some(answer) = self.merely_looks(claim).await {
-            return Ok(answer);
-        }
-        let sent = Moment::now();
-        let asked = self.asked(claim, sent);
-        let downgrades = self.downgrades(claim);
-        let before = self.with(claim.id, |mine| mine.sent);
-        if downgrades && self.is(Defect::DowngradeQueuesAgain) {
-            self.world.memory().release(&asked, None).await?;
-            self.serve(&claim.name).await;
-        }
-        let is_new = self.remember(claim, &asked, sent);
-        let answer = self.world.memory().claim(&asked).await.inspect_err(|_| drop(self.forget(claim.id)))?;
-        if downgrades && !self.is(Defect::DowngradeWakesNobody) {
-            self.serve(&claim.name).await;
-        }
-        self.claimed_for_less(claim, sent, before, downgrades);
-        if self.is(Defect::ForgetsEarlyEvictions) {
-            tokio::time::sleep(Duration::from_millis(30)).await;
-        }
-        Ok(match answer {
-            Claimed::Granted(grant) => self.granted(claim, grant, sent),
-            Claimed::Waiting(waiting) => self.waiting(claim, waiting, is_new).await,
-            Claimed::Busy(mut who) => {
-                self.forget(claim.id);
-                self.unlabel(&mut who);
-                Claimed::Busy(who)
-            }
-        })
-    }
-
-    async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
-        self.keep_alive(Defect::WaitsForTheDead).await;
-        self.take_all(claims).await
-    }
-
-    async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
-        self.keep_alive(Defect::WaitsForTheDead).await;
-        self.keep_alive(Defect::RenewsTheForgotten).await;
-        if self.is(Defect::PretendsToRenew) {
-            return Ok(leases.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect());
-        }
-        let sent = Moment::now();
-        let mut asked = Vec::new();
-        for t in leases {
-            let claim = self.with(t.claim.id, |mine| mine.asked.clone());
-            let token = t.token.map(|token| FencingToken::new(token.get().saturating_sub(self.world.floor())));
-            asked.push(lease(&claim.unwrap_or_else(|| (*t.claim).clone()), token));
-        }
-        let mut answers = Vec::new();
-        let nth = self.world.answers.fetch_add(1, Ordering::Relaxed);
-        let late = self.dawdles().await;
-        for (t, answer) in leases.iter().zip(self.renew_some(leases, &asked).await?) {
-            if let Renewal::Renewed(_) = answer {
-                self.with(t.claim.id, |mine| mine.sent = sent);
-                self.renewed_for_less(t, sent, late);
-            }
-            answers.push(self.renewed(t, answer, nth % 2 == 1).await);
-        }
-        Ok(answers)
-    }
-
-    fn renew_batch(&self) -> usize {
-        self.world.memory().renew_batch()
-    }
-
-    async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {
-        self.keep_alive(Defect::WaitsForTheDead).await;
-        if self.is(Defect::ReleasesOnlyWithAPlace) && place.is_none() {
-            return Ok(());
-        }
-        if self.is(Defect::ReleasesByName) {
-            self.evict_everybody(&claim.name).await?;
-        }
-        let known = self.forget(claim.id);
-        if self.is(Defect::ForgetsToWithdraw) && known.as_ref().is_some_and(|k| k.waits) {
-            return Ok(());
-        }
-        let asked = known.map_or_else(|| self.asked(claim, Moment::now()), |k| k.asked);
-        self.world.memory().release(&asked, None).await?;
-        self.serve(&claim.name).await;
-        Ok(())
-    }
-
-    async fn release_after(&self, claim: &Claim, place: Option<&Place>, rest: Duration) -> Result<()> {
-        self.lapse(claim, place, rest).await
-    }
-
-    async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        let mut line = self.world.memory().inspect(&self.encoded(name)).await?;
-        for entry in line.holders.iter_mut().chain(&mut line.waiters) {
-            entry.label = entry.label.take().map(|label| without_id(&label));
-            entry.token = entry.token.map(|token| self.shown(token));
-        }
-        Ok(line)
-    }
-
-    async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        let mut names = self.world.memory().list(prefix, after, limit).await?;
-        if self.is(Defect::ListsBackwards) {
-            names.reverse();
-        }
-        Ok(names)
-    }
-
-    async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        let evicted = if self.evicts_everybody(name, token).await {
-            self.evict_everybody(name).await?
-        } else {
-            let counted = FencingToken::new(token.get().saturating_sub(self.world.floor()));
-            let name = self.encoded(name);
-            self.knows(&name, counted).await && self.world.memory().evict(&name, counted).await?
-        };
-        if evicted && self.is(Defect::ForgetsEarlyEvictions) {
-            let unaware = |k: &&mut Known| k.claim.name == *name && k.grant.is_none();
-            self.world.known().iter_mut().filter(unaware).for_each(|k| k.untold = true);
-        }
-        let owns =
-            |grant: &Grant| (grant.token.get()..grant.token.get() + u64::from(grant.turns)).contains(&token.get());
-        let holds = |k: &&Known| k.claim.name == *name && k.grant.as_ref().is_some_and(owns);
-        if evicted && !self.is(Defect::NeverSaysLost) {
-            self.world.known().iter().filter(holds).for_each(|k| k.notifier.lost(k.claim.id, Loss::Evicted));
-        }
-        self.serve(name).await;
-        Ok(evicted)
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        self.world.memory().guarantees().fencing(Fencing::SurvivesDataLoss)
-    }
-
-    fn notifier(&self) -> Option<&Notifier> {
-        Some(&self.notifier)
-    }
-
-    fn observe(&self, _name: &Name) -> Subscription {
-        Subscription::none()
-    }
-
-    fn clock(&self) -> leasehold_core::seam::Clock {
-        self.world.memory().clock()
-    }
-
-    async fn close(&self) -> Result<()> {
-        Ok(())
     }
 }

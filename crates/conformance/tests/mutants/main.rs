@@ -8,6 +8,7 @@ mod broken;
 mod defect;
 mod leases;
 mod modes;
+mod verbs;
 mod world;
 
 use std::process::ExitCode;
