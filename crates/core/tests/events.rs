@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test binary of its own")]
 
-#[path = "engine/script.rs"]
+#[path = "engine/script/mod.rs"]
 #[allow(dead_code, reason = "shared with the engine's tests, which uses all of it")]
 mod script;
 

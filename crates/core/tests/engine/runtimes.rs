@@ -1,7 +1,7 @@
 //! Several runtimes, one client: any of them may end, or be driven no more, at any moment.
 
 use std::collections::HashMap;
-use std::future::{Future as _, IntoFuture as _};
+use std::future::Future as _;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -15,7 +15,7 @@ use leasehold_core::{Contention, Error, FencingToken, Guard, Loss, Result};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-use crate::script::{Log, Script, TTL, granted, ms, settle};
+use crate::script::{Log, Script, TTL, ms, settle};
 
 /// Whose turn it is, and when their leases end.
 type Entries = Vec<(ClaimId, Moment)>;
@@ -97,12 +97,12 @@ impl Leases {
     }
 }
 
-fn runtime() -> Runtime {
+pub(crate) fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 /// Lets time pass in those runtimes that live, in any order.
-fn pass(time: &VirtualClock, runtimes: &[Option<Runtime>], d: std::time::Duration) {
+pub(crate) fn pass(time: &VirtualClock, runtimes: &[Option<Runtime>], d: std::time::Duration) {
     let end = time.clock().now() + d;
     while time.clock().now() < end {
         time.advance(ms(100).min(end.since(time.clock().now())));
@@ -309,91 +309,4 @@ fn a_watcher_keeps_a_hold_alive() {
     let runtimes = [Some(second)];
     pass(&time, &runtimes, TTL * 2);
     assert!(guard.is_valid() && !watching.is_finished(), "{} renewals", log.renewals());
-}
-
-const HOURS: std::time::Duration = std::time::Duration::from_secs(10_000);
-
-/// A claim that is still in flight may have timers of the runtime in which it was sent. When that ends, the keeper, which is in
-/// another one, withdraws the claim without it, and keeps what is held there.
-#[test]
-fn a_claim_in_flight_whose_runtime_ends_harms_nobody_elsewhere() {
-    let (script, time, log) = Script::new();
-    let store = script
-        .claims(async |claim, n| {
-            if claim.name.as_str() == "a" {
-                tokio::time::sleep(HOURS).await;
-            }
-            Ok(granted(&claim, n as u64 + 1))
-        })
-        .store();
-    let (first, second) = (runtime(), runtime());
-    let guard = second.block_on(store.lock("b").acquire()).unwrap();
-    first.block_on(async {
-        let acquiring = tokio::spawn(store.lock("a").acquire());
-        settle().await;
-        acquiring.abort();
-        settle().await;
-    });
-    // The keeper of the second has taken it over, and lets it land where it was sent.
-    second.block_on(settle());
-    assert_eq!(log.releases(), 0);
-    drop(first);
-    let runtimes = [None, Some(second)];
-    pass(&time, &runtimes, TTL * 3);
-    assert!(guard.is_valid(), "{:?} after {} renewals", guard.check(), log.renewals());
-    assert_eq!(log.releases(), 1, "the claim is withdrawn");
-}
-
-/// The same if that runtime had ended before the keeper came to it.
-#[test]
-fn a_claim_in_flight_whose_runtime_has_ended_harms_nobody_elsewhere() {
-    let (script, time, log) = Script::new();
-    let store = script
-        .claims(async |claim, n| {
-            if claim.name.as_str() == "a" {
-                tokio::time::sleep(HOURS).await;
-            }
-            Ok(granted(&claim, n as u64 + 1))
-        })
-        .store();
-    let (first, second) = (runtime(), runtime());
-    let guard = second.block_on(store.lock("b").acquire()).unwrap();
-    first.block_on(async {
-        drop(tokio::spawn(store.lock("a").acquire()));
-        settle().await;
-    });
-    drop(first); // the task is dropped with it
-    let runtimes = [None, Some(second)];
-    pass(&time, &runtimes, TTL * 3);
-    assert!(guard.is_valid(), "{:?} after {} renewals", guard.check(), log.renewals());
-    assert_eq!(log.releases(), 1, "the claim is withdrawn");
-}
-
-/// And if that runtime lives and nobody drives it, the lock is given back all the same, and not only after a lease.
-#[test]
-fn a_claim_in_flight_whose_runtime_is_not_driven_is_withdrawn_soon() {
-    let (script, time, log) = Script::new();
-    let store = script
-        .claims(async |claim, n| {
-            if claim.name.as_str() == "a" {
-                tokio::time::sleep(HOURS).await;
-            }
-            Ok(granted(&claim, n as u64 + 1))
-        })
-        .store();
-    let (first, second) = (runtime(), runtime());
-    let guard = second.block_on(store.lock("b").acquire()).unwrap();
-    let mut acquiring = Box::pin(store.lock("a").acquire().into_future());
-    first.block_on(async {
-        tokio::select! {
-            biased;
-            _ = &mut acquiring => unreachable!("it takes hours"),
-            () = settle() => {}
-        }
-    });
-    drop(acquiring);
-    let runtimes = [None, Some(second)];
-    pass(&time, &runtimes, ms(1000));
-    assert_eq!((log.releases(), guard.is_valid()), (1, true));
-    drop(first);
 }

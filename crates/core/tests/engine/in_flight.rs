@@ -1,0 +1,93 @@
+//! Claims in flight whose runtime ends, or is not driven.
+
+use std::future::IntoFuture as _;
+
+use crate::runtimes::{pass, runtime};
+use crate::script::{Script, TTL, granted, ms, settle};
+
+const HOURS: std::time::Duration = std::time::Duration::from_secs(10_000);
+
+/// A claim that is still in flight may have timers of the runtime in which it was sent. When that ends, the keeper, which is in
+/// another one, withdraws the claim without it, and keeps what is held there.
+#[test]
+fn a_claim_in_flight_whose_runtime_ends_harms_nobody_elsewhere() {
+    let (script, time, log) = Script::new();
+    let store = script
+        .claims(async |claim, n| {
+            if claim.name.as_str() == "a" {
+                tokio::time::sleep(HOURS).await;
+            }
+            Ok(granted(&claim, n as u64 + 1))
+        })
+        .store();
+    let (first, second) = (runtime(), runtime());
+    let guard = second.block_on(store.lock("b").acquire()).unwrap();
+    first.block_on(async {
+        let acquiring = tokio::spawn(store.lock("a").acquire());
+        settle().await;
+        acquiring.abort();
+        settle().await;
+    });
+    // The keeper of the second has taken it over, and lets it land where it was sent.
+    second.block_on(settle());
+    assert_eq!(log.releases(), 0);
+    drop(first);
+    let runtimes = [None, Some(second)];
+    pass(&time, &runtimes, TTL * 3);
+    assert!(guard.is_valid(), "{:?} after {} renewals", guard.check(), log.renewals());
+    assert_eq!(log.releases(), 1, "the claim is withdrawn");
+}
+
+/// The same if that runtime had ended before the keeper came to it.
+#[test]
+fn a_claim_in_flight_whose_runtime_has_ended_harms_nobody_elsewhere() {
+    let (script, time, log) = Script::new();
+    let store = script
+        .claims(async |claim, n| {
+            if claim.name.as_str() == "a" {
+                tokio::time::sleep(HOURS).await;
+            }
+            Ok(granted(&claim, n as u64 + 1))
+        })
+        .store();
+    let (first, second) = (runtime(), runtime());
+    let guard = second.block_on(store.lock("b").acquire()).unwrap();
+    first.block_on(async {
+        drop(tokio::spawn(store.lock("a").acquire()));
+        settle().await;
+    });
+    drop(first); // the task is dropped with it
+    let runtimes = [None, Some(second)];
+    pass(&time, &runtimes, TTL * 3);
+    assert!(guard.is_valid(), "{:?} after {} renewals", guard.check(), log.renewals());
+    assert_eq!(log.releases(), 1, "the claim is withdrawn");
+}
+
+/// And if that runtime lives and nobody drives it, the lock is given back all the same, and not only after a lease.
+#[test]
+fn a_claim_in_flight_whose_runtime_is_not_driven_is_withdrawn_soon() {
+    let (script, time, log) = Script::new();
+    let store = script
+        .claims(async |claim, n| {
+            if claim.name.as_str() == "a" {
+                tokio::time::sleep(HOURS).await;
+            }
+            Ok(granted(&claim, n as u64 + 1))
+        })
+        .store();
+    let (first, second) = (runtime(), runtime());
+    let guard = second.block_on(store.lock("b").acquire()).unwrap();
+    let mut acquiring = Box::pin(store.lock("a").acquire().into_future());
+    first.block_on(async {
+        tokio::select! {
+            biased;
+            _ = &mut acquiring => unreachable!("it takes hours"),
+            () = settle() => {}
+        }
+    });
+    drop(acquiring);
+    let runtimes = [None, Some(second)];
+    pass(&time, &runtimes, ms(1000));
+    assert_eq!((log.releases(), guard.is_valid()), (1, true));
+    drop(first);
+}
