@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    Outcome,
+    outcome::Outcome,
     run::{cargo, output},
 };
 

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::{
-    Outcome,
+    outcome::Outcome,
     run::{cargo, cargo_of, output, run},
     setup,
 };

@@ -3,7 +3,8 @@
 use std::{env, fs};
 
 use crate::{
-    Outcome, bans,
+    bans,
+    outcome::Outcome,
     run::{cargo, run},
     setup, tidy,
 };

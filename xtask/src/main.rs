@@ -9,6 +9,7 @@ mod binaries;
 mod jobs;
 mod lint;
 mod matrix;
+mod outcome;
 mod run;
 mod setup;
 mod suites;
@@ -19,8 +20,7 @@ mod workflows;
 
 use std::{env, process::ExitCode};
 
-/// What a chore has to say when it fails.
-type Outcome = Result<(), String>;
+use outcome::Outcome;
 
 /// A chore's name, what it does, and how.
 type Chore = (&'static str, &'static str, fn() -> Outcome);

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{Outcome, setup};
+use crate::{outcome::Outcome, setup};
 
 /// Everything happens in the root of the workspace, wherever it was called.
 pub(crate) fn at_the_root() -> Outcome {

@@ -10,9 +10,9 @@ use std::{
 };
 
 use crate::{
-    Outcome,
     binaries::{self, Binary},
     matrix::Matrix,
+    outcome::Outcome,
     run::{cargo, shown},
     setup,
     suites::{ALONE, BY_CARGO, BY_CARGO_LAST, EXAMPLES, IN_PLAIN, LONG, WORDS},

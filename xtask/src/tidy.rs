@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    Outcome,
+    outcome::Outcome,
     run::{cargo, output},
     suites::{EXAMPLES, EXAMPLES_WITH_SERVER},
 };

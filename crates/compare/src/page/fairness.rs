@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::axis::{Log, WIDTH, grid, short, tick};
-use super::classes;
+use super::marks::{COLOURS, classes};
 use crate::report::{Contended, Measured, Order};
 use crate::units::us;
 
@@ -37,14 +37,14 @@ pub(super) fn plot(stores: &[Measured]) -> Markup {
                 @let y = top + ROW * (i as f64 + 0.62);
                 @let first = i == 0 || pairs[i - 1].store != pair.store;
                 @if first && i > 0 { line.base x1="0" x2=(WIDTH) y1=(short(y - ROW / 2.0)) y2=(short(y - ROW / 2.0)) {} }
-                @if first { text class={"label c" (pair.store % super::COLOURS)} x="0" y=(short(y + 4.0)) { (stores[pair.store].label) } }
+                @if first { text class={"label c" (pair.store % COLOURS)} x="0" y=(short(y + 4.0)) { (stores[pair.store].label) } }
                 text.tick x=(LEFT - 10.0) y=(short(y + 4.0)) text-anchor="end" { (pair.waiters) }
                 @if let [(_, a), (_, b)] = &pair.both[..] {
-                    line class={"span c" (pair.store % super::COLOURS)} x1=(short(axis.at(a.wait.max_us))) x2=(short(axis.at(b.wait.max_us))) y1=(short(y)) y2=(short(y)) {}
+                    line class={"span c" (pair.store % COLOURS)} x1=(short(axis.at(a.wait.max_us))) x2=(short(axis.at(b.wait.max_us))) y1=(short(y)) y2=(short(y)) {}
                 }
                 @if let Some((_, c)) = pair.both.first() {
                     @let perfect = short(axis.at(c.everybody_once_us));
-                    line class={"perfect c" (pair.store % super::COLOURS)} x1=(perfect) x2=(perfect) y1=(short(y - 7.0)) y2=(short(y + 7.0)) {}
+                    line class={"perfect c" (pair.store % COLOURS)} x1=(perfect) x2=(perfect) y1=(short(y - 7.0)) y2=(short(y + 7.0)) {}
                 }
                 @for (order, c) in pair.both.iter().rev() {
                     circle class={"dot " (classes(pair.store, *order))} cx=(short(axis.at(c.wait.max_us))) cy=(short(y)) r="4.4" {}

@@ -2,6 +2,7 @@
 
 mod axis;
 mod fairness;
+mod marks;
 mod recovery;
 mod ridges;
 mod throughput;
@@ -9,13 +10,12 @@ mod throughput;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::advice::list;
-use crate::report::{Measured, Order, Report};
+use crate::report::{Measured, Report};
 use crate::table;
 use crate::units::{ms, us};
+use marks::COLOURS;
 
 const STYLE: &str = include_str!("style.css");
-/// So many stores have a colour of their own.
-const COLOURS: usize = 6;
 
 impl Report {
     /// The report as one HTML page: no scripts, nothing to load, readable on a phone and in print, light and dark.
@@ -202,11 +202,6 @@ fn middle(stores: &[Measured]) -> Option<usize> {
     sizes.sort_unstable();
     sizes.dedup();
     sizes.get(sizes.len() / 2).copied()
-}
-
-/// The classes of a mark: the store's colour, and how its order is drawn.
-fn classes(store: usize, order: Order) -> String {
-    format!("c{} {}", store % COLOURS, order.word())
 }
 
 /// Seconds since 1970 as a date, in UTC (Howard Hinnant's `civil_from_days`).

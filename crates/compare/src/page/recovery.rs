@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use super::axis::{WIDTH, grid, short};
+use super::marks::COLOURS;
 use crate::report::Measured;
 use crate::units::ms;
 
@@ -33,11 +34,11 @@ pub(super) fn plot(stores: &[Measured]) -> Markup {
             (grid(&ticks, 4.0, bottom))
             @for (row, (i, m, r)) in all.iter().enumerate() {
                 @let y = ROW * (row + 1) as f64 - 16.0;
-                rect class={"lease c" (i % super::COLOURS)} x=(LEFT) y=(short(y)) width=(short(at(r.lease_ms) - LEFT)) height="10" rx="2" {}
+                rect class={"lease c" (i % COLOURS)} x=(LEFT) y=(short(y)) width=(short(at(r.lease_ms) - LEFT)) height="10" rx="2" {}
                 @for wait in &r.waits_ms {
-                    line class={"mark c" (i % super::COLOURS)} x1=(short(at(*wait))) x2=(short(at(*wait))) y1=(short(y - 4.0)) y2=(short(y + 14.0)) {}
+                    line class={"mark c" (i % COLOURS)} x1=(short(at(*wait))) x2=(short(at(*wait))) y1=(short(y - 4.0)) y2=(short(y + 14.0)) {}
                 }
-                text class={"label c" (i % super::COLOURS)} x=(LEFT) y=(short(y - 9.0)) { (m.label) }
+                text class={"label c" (i % COLOURS)} x=(LEFT) y=(short(y - 9.0)) { (m.label) }
                 text.value x=(RIGHT) y=(short(y - 9.0)) text-anchor="end" { (shown(r)) }
             }
         }

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::axis::{Log, WIDTH, grid, short, tick};
-use super::classes;
+use super::marks::{COLOURS, classes};
 use crate::distribution::{BINS_PER_DECADE, Latency};
 use crate::report::{Measured, Order};
 use crate::units::us;
@@ -48,7 +48,7 @@ fn plot(stores: &[Measured], latency: impl Fn(&Measured, Order) -> Option<&Laten
                 }
                 @let trip = axis.at(m.round_trip.p50_us);
                 path.trip d={"M" (short(trip)) " " (short(base - 6.0)) " l4.5 8 h-9 Z"} {}
-                text class={"label c" (i % super::COLOURS)} x="0" y=(short(base - HILL - 8.0)) { (m.label) }
+                text class={"label c" (i % COLOURS)} x="0" y=(short(base - HILL - 8.0)) { (m.label) }
                 text.value x=(WIDTH) y=(short(base - HILL - 8.0)) text-anchor="end" { (medians(&shapes)) }
             }
         }

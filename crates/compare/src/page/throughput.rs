@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::axis::{Log, WIDTH, apart, short};
-use super::classes;
+use super::marks::{COLOURS, classes};
 use crate::report::{Measured, Order};
 use crate::units::rate;
 
@@ -53,7 +53,7 @@ pub(super) fn plot(stores: &[Measured]) -> Markup {
                 @if (end - place).abs() > 2.0 {
                     path.lead d={"M" (short(right + 5.0)) " " (short(*end)) " L" (short(right + 11.0)) " " (short(*place))} {}
                 }
-                text class={"end c" (curve.store % super::COLOURS)} x=(short(right + 13.0)) y=(short(place + 4.0)) { (stores[curve.store].label) " " (curve.order.word()) }
+                text class={"end c" (curve.store % COLOURS)} x=(short(right + 13.0)) y=(short(place + 4.0)) { (stores[curve.store].label) " " (curve.order.word()) }
             }
         }
     }

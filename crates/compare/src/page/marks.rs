@@ -1,0 +1,11 @@
+//! How the marks of a store look in all plots.
+
+use crate::report::Order;
+
+/// So many stores have a colour of their own.
+pub(super) const COLOURS: usize = 6;
+
+/// The classes of a mark: the store's colour, and how its order is drawn.
+pub(super) fn classes(store: usize, order: Order) -> String {
+    format!("c{} {}", store % COLOURS, order.word())
+}
