@@ -4,17 +4,22 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+#[path = "faults/processes.rs"]
+mod processes;
 mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, Store};
+use processes::{
+    another_fifo_is_not_death, dead_is_seen_by_who_moved_up, guardian_outlives_the_files, hold, hold_with_a_guardian,
+    lives_as_long_as_its_guardian, stopped_keeps_its_lease, without_its_fifo_is_not_dead,
+};
 use rusqlite::Connection;
 use support::*;
 
@@ -341,155 +346,4 @@ fn time_namespace_is_refused() {
     let answer = Actor::start_by(shifted, "connect", &[&place.word()]).hear();
     assert!(answer.starts_with("Unsupported ") && answer.contains("time namespace"), "{answer}");
     assert_eq!(Actor::start_by(unshare(&["-r"]), "connect", &[&place.word()]).hear(), "opened");
-}
-
-/// Holds a lock; on cue says whether it still does.
-fn hold(words: &[String]) {
-    let [locks, name, ttl] = words else { unreachable!() };
-    run(async {
-        let store = store(locks).await;
-        let ttl = ms(ttl.parse().unwrap());
-        let guard = store.lock(name).ttl(ttl).acquire().await.unwrap();
-        say("held");
-        while tokio::task::spawn_blocking(await_cue).await.unwrap() {
-            say(if guard.confirm().await.is_ok() { "valid" } else { "lost" });
-        }
-    });
-}
-
-/// A stopped process may go on at any time: it is not dead, and its lease has to end.
-fn stopped_keeps_its_lease() {
-    let place = Place::new();
-    run(async {
-        let ttl = Duration::from_secs(2);
-        let here = store(place.path()).await.ttl(ttl);
-        let mut holder = Actor::start("hold", &[&place.word(), "a", "2000"]);
-        holder.says("held");
-        let waiter = tokio::spawn(here.lock("a").acquire());
-        in_line(&here, "a", 1).await;
-        holder.signal("STOP");
-        let stopped = Moment::now();
-        let guard = waiter.await.unwrap().unwrap();
-        let took = since(stopped);
-        // It was renewed a third of its lease ago at most, give or take a busy machine.
-        assert!(took > ttl / 2 && took < ttl + Duration::from_secs(4), "{took:?}");
-        holder.signal("CONT");
-        holder.cue();
-        holder.says("lost");
-        guard.release().await.unwrap();
-    });
-}
-
-/// The waiter behind one that leaves is next, and its renewals find out: it sees the death of the holder, whose lease
-/// lasts for longer than this test may.
-fn dead_is_seen_by_who_moved_up() {
-    let place = Place::new();
-    run(async {
-        let ttl = Duration::from_secs(1);
-        let long = Duration::from_secs(120);
-        let (one, two) = (store(place.path()).await.ttl(long), store(place.path()).await.ttl(ttl));
-        let mut holder = Actor::start("hold", &[&place.word(), "a", "120000"]);
-        holder.says("held");
-        let first = tokio::spawn(one.lock("a").acquire());
-        in_line(&two, "a", 1).await;
-        let second = tokio::spawn(two.lock("a").acquire());
-        in_line(&two, "a", 2).await;
-        first.abort();
-        in_line(&two, "a", 1).await;
-        // It is not told, and renews twice in a lease.
-        tokio::time::sleep(ttl).await;
-        let killed = Moment::now();
-        holder.kill();
-        let guard = second.await.unwrap().unwrap();
-        assert!(since(killed) < Duration::from_secs(10), "{:?}", since(killed));
-        guard.release().await.unwrap();
-    });
-}
-
-/// Holds a lock, with a process that has its life line as standard input.
-#[allow(clippy::zombie_processes, reason = "it outlives this process, and the test ends it")]
-fn hold_with_a_guardian(words: &[String]) {
-    let [locks] = words else { unreachable!() };
-    run(async {
-        let client = Arc::new(open(locks).await.unwrap());
-        let [life, leases] = client.life_line().await.unwrap();
-        let guardian = Command::new("sleep").arg("60").stdin(Stdio::from(life)).stdout(Stdio::from(leases)).spawn();
-        let guardian = guardian.unwrap();
-        let _guard = Store::new(client).lock("a").ttl(Duration::from_secs(60)).acquire().await.unwrap();
-        say(&guardian.id().to_string());
-        tokio::task::spawn_blocking(await_cue).await.unwrap();
-    });
-}
-
-/// Also if the files are gone: the guardian's work goes on until the lease ends.
-fn guardian_outlives_the_files() {
-    let place = Place::new();
-    run(async {
-        let mut holder = Actor::start("hold_with_a_guardian", &[&place.word()]);
-        let guardian = holder.hear();
-        delete(&files(&place, "locks.db"));
-        holder.kill();
-        // The next client finds a new file, which grants nothing; and so it stays.
-        let early = store(place.path()).await.lock("a").try_acquire().await;
-        assert!(early.is_err_and(|e| e.is_contended()), "granted while the guardian lives");
-        shell(&format!("kill -9 {guardian}"));
-        delete(&files(&place, "locks.db"));
-        drop(store(place.path()).await.lock("a").try_acquire().await.unwrap());
-    });
-}
-
-fn lives_as_long_as_its_guardian() {
-    let place = Place::new();
-    run(async {
-        let here = store(place.path()).await.ttl(Duration::from_secs(60));
-        let mut holder = Actor::start("hold_with_a_guardian", &[&place.word()]);
-        let guardian = holder.hear();
-        let mut waiter = Box::pin(here.lock("a").acquire());
-        let early = tokio::time::timeout(ms(300), &mut waiter).await;
-        assert!(early.is_err(), "granted beside a holder");
-        holder.kill();
-        let early = tokio::time::timeout(ms(700), &mut waiter).await;
-        assert!(early.is_err(), "granted while the guardian lives");
-        let ended = Moment::now();
-        shell(&format!("kill -9 {guardian}"));
-        drop(waiter.await.unwrap());
-        assert!(since(ended) < Duration::from_secs(5), "{:?}", since(ended));
-    });
-}
-
-/// A cleaner of old files takes the FIFOs away: nobody is dead, those who wait are served, and there are new ones.
-fn without_its_fifo_is_not_dead() {
-    let place = Place::new();
-    run(async {
-        let ttl = Duration::from_secs(2);
-        let (one, two) = (store(place.path()).await.ttl(ttl), store(place.path()).await.ttl(ttl));
-        let guard = one.lock("a").acquire().await.unwrap();
-        delete(&files(&place, "-fifo-"));
-        let waiter = tokio::spawn(two.lock("a").acquire());
-        in_line(&one, "a", 1).await;
-        delete(&files(&place, "-fifo-"));
-        tokio::time::sleep(ttl).await;
-        assert!(guard.is_valid() && !waiter.is_finished());
-        assert_eq!(files(&place, "-fifo-").len(), 2, "renewals make new ones");
-        guard.release().await.unwrap();
-        drop(waiter.await.unwrap().unwrap());
-    });
-}
-
-/// A FIFO that nobody has open is a death only if it is the one of the row.
-fn another_fifo_is_not_death() {
-    let place = Place::new();
-    run(async {
-        let ttl = Duration::from_secs(3);
-        let (one, two) = (store(place.path()).await.ttl(ttl), store(place.path()).await.ttl(ttl));
-        let guard = one.lock("a").acquire().await.unwrap();
-        let [fifo] = &files(&place, "-fifo-")[..] else { panic!("one client, one FIFO") };
-        shell(&format!("mkfifo '{0}.new'; mv '{0}.new' '{0}'", fifo.display()));
-        assert!(two.lock("a").try_acquire().await.is_err_and(|e| e.is_contended()));
-        let waiter = tokio::spawn(two.lock("a").acquire());
-        tokio::time::sleep(ttl).await;
-        assert!(guard.is_valid() && !waiter.is_finished());
-        guard.release().await.unwrap();
-        drop(waiter.await.unwrap().unwrap());
-    });
 }

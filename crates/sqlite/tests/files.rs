@@ -2,18 +2,29 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "tests")]
 
+#[path = "files/boot.rs"]
+mod boot;
+#[path = "files/replaced.rs"]
+mod replaced;
 mod support;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use boot::{
+    another_boot_is_free, another_boots_damage_is_begun_anew, damaged_is_an_error_and_stays, fifo_of_nobody_is_swept,
+    of_somebody_else_is_refused, owner_and_rights_stay,
+};
 use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, Guard, Loss, Store};
-use rusqlite::Connection;
+use replaced::{
+    a_copy_in_their_place_is_loss, a_copy_of_older_content_is_loss, a_cut_log_is_an_error,
+    a_file_of_other_locks_is_loss, a_hard_link_is_refused, a_new_file_without_its_log_is_begun_anew,
+    deleted_rows_are_loss, moved_away_and_back_is_loss,
+};
 use support::*;
 use tokio::task::JoinSet;
 
@@ -236,265 +247,5 @@ fn never_two_hold() {
         let grants: usize = clients.join_all().await.into_iter().sum();
         println!("{grants} grants, files taken {taken} times");
         assert!(grants > 3, "nobody gets it any more");
-    });
-}
-
-/// A restore from a backup, into new files.
-fn a_copy_in_their_place_is_loss() {
-    let place = Place::new();
-    run(async {
-        let old = store(place.path()).await.ttl(TTL);
-        old.lock("a").acquire().await.unwrap().release().await.unwrap();
-        let copies = all(&place).map(|file| fs::read(file).unwrap());
-        let first = old.lock("a").acquire().await.unwrap();
-        for (file, copy) in all(&place).iter().zip(copies) {
-            fs::remove_file(file).unwrap();
-            fs::write(file, copy).unwrap();
-        }
-        is_lost_before_another_gets_it(&place, first).await;
-    });
-}
-
-/// The same into the very files, which no check of them can see: older content is seen by the client that wrote younger.
-fn a_copy_of_older_content_is_loss() {
-    let place = Place::new();
-    run(async {
-        let old = store(place.path()).await.ttl(TTL);
-        let first = old.lock("a").acquire().await.unwrap();
-        let copies = all(&place).map(|file| fs::read(file).unwrap());
-        let end = || -> i64 {
-            let database = Connection::open(place.path()).unwrap();
-            database.query_row("SELECT max(until) FROM session", [], |row| row.get(0)).unwrap()
-        };
-        let began = end();
-        while end() == began {
-            tokio::time::sleep(ms(5)).await;
-        }
-        for (file, copy) in all(&place).iter().zip(copies) {
-            fs::write(file, copy).unwrap();
-        }
-        assert_eq!(end(), began, "restored");
-        let loss = tokio::time::timeout(TTL / 2, first.lost()).await;
-        assert_eq!(loss.expect("told within one renewal"), Loss::Gone);
-        let second = store(place.path()).await.lock("a").acquire().await.unwrap();
-        assert!(second.fencing_token() > first.fencing_token());
-    });
-}
-
-/// Away, somebody makes a new one, and back.
-fn moved_away_and_back_is_loss() {
-    let place = Place::new();
-    run(async {
-        let old = store(place.path()).await.ttl(TTL);
-        let first = old.lock("a").acquire().await.unwrap();
-        let away = place.folder().join("away");
-        fs::rename(place.path(), &away).unwrap();
-        let new = store(place.path()).await.ttl(TTL);
-        let waiter = tokio::spawn(new.lock("a").acquire());
-        fs::rename(&away, place.path()).unwrap();
-        let second = waiter.await.unwrap().unwrap();
-        assert!(!first.is_valid(), "two hold");
-        assert!(second.fencing_token() > first.fencing_token());
-    });
-}
-
-/// A file of Leasehold's own, but another one.
-fn a_file_of_other_locks_is_loss() {
-    let place = Place::new();
-    run(async {
-        let other = place.folder().join("other.db");
-        store(&other).await.lock("b").acquire().await.unwrap().release().await.unwrap();
-        let first = store(place.path()).await.ttl(TTL).lock("a").acquire().await.unwrap();
-        fs::rename(&other, place.path()).unwrap();
-        is_lost_before_another_gets_it(&place, first).await;
-    });
-}
-
-/// A cleaner that comes between the first commit in a new file and the checkpoint after it: nobody has to delete the rest.
-fn a_new_file_without_its_log_is_begun_anew() {
-    let place = Place::new();
-    run(async {
-        let here = store(place.path()).await.ttl(TTL);
-        let first = here.lock("a").acquire().await.unwrap();
-        // What the file says of its use is in its log alone.
-        let mut bytes = fs::read(place.path()).unwrap();
-        bytes[60..64].copy_from_slice(&2u32.to_be_bytes());
-        fs::write(place.path(), bytes).unwrap();
-        fs::remove_file(beside(&place, "-wal")).unwrap();
-        is_lost_before_another_gets_it(&place, first).await;
-    });
-}
-
-/// Two names would have a log each, and holders that do not see each other. A link that is somebody's backup harms nobody.
-fn a_hard_link_is_refused() {
-    let place = Place::new();
-    run(async {
-        let first = store(place.path()).await.lock("a").acquire().await.unwrap();
-        let link = place.folder().join("link.db");
-        fs::hard_link(place.path(), &link).unwrap();
-        let error = refused(&link).await;
-        assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("hard link"), "{error}");
-        let busy = store(place.path()).await.lock("a").try_acquire().await;
-        assert!(busy.is_err_and(|e| e.is_contended()) && first.confirm().await.is_ok());
-    });
-}
-
-/// A log that was emptied in place has the same inode.
-fn a_cut_log_is_an_error() {
-    let place = Place::new();
-    run(async {
-        let old = store(place.path()).await;
-        old.lock("a").acquire().await.unwrap().release().await.unwrap();
-        fs::File::options().write(true).open(beside(&place, "-wal")).unwrap().set_len(0).unwrap();
-        let error = refused(&place.path()).await;
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        assert!(error.to_string().contains("delete all three"), "{error}");
-        all(&place).iter().for_each(|file| fs::remove_file(file).unwrap());
-        store(place.path()).await.lock("a").acquire().await.unwrap().release().await.unwrap();
-        old.lock("a").acquire().await.unwrap().release().await.unwrap();
-    });
-}
-
-/// Its own row, that of its client, or all.
-fn deleted_rows_are_loss() {
-    run(async {
-        for table in ["place", "session", "meta"] {
-            let place = Place::new();
-            let here = store(place.path()).await.ttl(TTL);
-            let first = here.lock("a").acquire().await.unwrap();
-            Connection::open(place.path()).unwrap().execute(&format!("DELETE FROM {table}"), []).unwrap();
-            let loss = tokio::time::timeout(TTL / 2, first.lost()).await;
-            assert_eq!(loss.expect("told within one renewal"), Loss::Gone, "{table}");
-            here.lock("a").acquire().await.unwrap().release().await.unwrap();
-        }
-    });
-}
-
-/// Has the file be one of another boot, and its client one of which nothing is known.
-fn of_another_boot(place: &Place) {
-    let database = Connection::open(place.path()).unwrap();
-    database.execute("UPDATE meta SET boot = 'another'", []).unwrap();
-    let mark: i64 = database.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
-    database.execute_batch(&format!("PRAGMA user_version = {}; PRAGMA wal_checkpoint", mark ^ 0x7F00)).unwrap();
-}
-
-/// What another boot has left is dead, however long its lease: only the time of this boot means anything.
-fn another_boot_is_free() {
-    let place = Place::new();
-    run(async {
-        let mut holder = Actor::start("hold", &[&place.word(), "a", "60000"]);
-        holder.says("held");
-        let [fifo] = &fifos(&place)[..] else { panic!("one client, one FIFO") };
-        fs::remove_file(fifo).unwrap(); // so that nobody sees it die
-        holder.kill();
-        let here = store(place.path()).await;
-        let busy = here.lock("a").try_acquire().await.unwrap_err().into_contention().expect("it is held");
-        drop(here);
-        of_another_boot(&place);
-        let guard = store(place.path()).await.lock("a").try_acquire().await.unwrap();
-        assert!(Some(guard.fencing_token()) > busy.token);
-    });
-}
-
-/// What a power cut leaves of a file that nobody waited for: the next boot begins anew, and tokens rise.
-fn another_boots_damage_is_begun_anew() {
-    run(async {
-        for (name, from, to) in [("file", 4096, usize::MAX), ("log", 32, 4096), ("log", 0, 24)] {
-            let place = Place::new();
-            let token = {
-                let here = store(place.path()).await;
-                here.lock("a").acquire().await.unwrap().fencing_token()
-            };
-            while !fifos(&place).is_empty() {
-                tokio::time::sleep(ms(5)).await;
-            }
-            of_another_boot(&place);
-            let which = if name == "file" { place.path() } else { beside(&place, "-wal") };
-            let mut bytes = fs::read(&which).unwrap_or_default();
-            let to = to.min(bytes.len());
-            bytes.get_mut(from..to).unwrap_or_default().fill(0x5A);
-            fs::write(&which, bytes).unwrap();
-            let guard = store(place.path()).await.lock("a").try_acquire().await.unwrap();
-            assert!(guard.fencing_token() > token, "{name} {from}");
-            guard.release().await.unwrap();
-        }
-    });
-}
-
-/// A client that begins it anew, root perhaps, does not lock its users out.
-fn owner_and_rights_stay() {
-    let place = Place::new();
-    run(async {
-        drop(store(place.path()).await);
-        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o646)).unwrap();
-        // Only root can give it away, and then it has to be given back.
-        let given = std::os::unix::fs::chown(place.path(), Some(12_345), None).is_ok();
-        of_another_boot(&place);
-        let before = fs::metadata(place.path()).unwrap();
-        drop(store(place.path()).await);
-        let after = fs::metadata(place.path()).unwrap();
-        assert_ne!(before.ino(), after.ino());
-        assert_eq!((before.uid(), before.mode()), (after.uid(), after.mode()));
-        assert_eq!(given, after.uid() == 12_345);
-    });
-}
-
-/// A damaged file is never made anew in silence: somebody may hold a lock in it.
-fn damaged_is_an_error_and_stays() {
-    let place = Place::new();
-    run(async {
-        let junk = b"this is no database, and long enough to be looked at as one".repeat(100);
-        fs::write(place.path(), &junk).unwrap();
-        let error = refused(&place.path()).await;
-        assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
-        assert!(error.to_string().contains("delete it"), "{error}");
-        assert_eq!(fs::read(place.path()).unwrap(), junk);
-        // One that is damaged later, while it is open.
-        let path = place.folder().join("later.db");
-        let here = store(&path).await;
-        here.lock("a").acquire().await.unwrap().release().await.unwrap();
-        let database = Connection::open(&path).unwrap();
-        database.execute_batch("DROP INDEX line; DROP TABLE place").unwrap();
-        let error = here.lock("a").try_acquire().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
-    });
-}
-
-fn of_somebody_else_is_refused() {
-    let place = Place::new();
-    run(async {
-        Connection::open(place.path()).unwrap().execute_batch("CREATE TABLE users (name TEXT)").unwrap();
-        let before = fs::read(place.path()).unwrap();
-        let error = refused(&place.path()).await;
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        assert!(error.to_string().contains("another program"), "{error}");
-        assert!(fs::read(place.path()).unwrap() == before, "it was written to");
-        assert_eq!(fs::read_dir(place.folder()).unwrap().count(), 1, "nothing beside it");
-        for (path, kind) in [("missing/locks.db", ErrorKind::Invalid), ("", ErrorKind::Invalid)] {
-            let error = refused(&place.folder().join(path)).await;
-            assert_eq!(error.kind(), kind, "{path}: {error}");
-        }
-    });
-}
-
-fn fifos(place: &Place) -> Vec<PathBuf> {
-    let all = fs::read_dir(place.folder()).unwrap().map(|file| file.unwrap().path());
-    all.filter(|file| file.to_string_lossy().contains("-fifo-")).collect()
-}
-
-/// What a client left that was killed before it had a row.
-fn fifo_of_nobody_is_swept() {
-    let place = Place::new();
-    run(async {
-        let here = store(place.path()).await;
-        let _held = here.lock("a").acquire().await.unwrap();
-        let [mine] = &fifos(&place)[..] else { panic!("one client, one FIFO") };
-        let nobodys = beside(&place, "-fifo-0123456789abcdef");
-        assert!(std::process::Command::new("mkfifo").arg(&nobodys).status().unwrap().success());
-        let others = [beside(&place, "-fifo-0123456789abcde"), place.folder().join("fifo-0123456789abcdef")];
-        fs::write(&others[0], "no FIFO").unwrap();
-        fs::write(&others[1], "no FIFO").unwrap();
-        drop(store(place.path()).await);
-        assert!(!nobodys.exists() && mine.exists() && others.iter().all(|file| file.exists()));
     });
 }

@@ -1,0 +1,139 @@
+//! Files of another boot, damaged ones, and those of somebody else.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+
+use leasehold_core::ErrorKind;
+use rusqlite::Connection;
+
+use super::*;
+
+/// Has the file be one of another boot, and its client one of which nothing is known.
+pub(crate) fn of_another_boot(place: &Place) {
+    let database = Connection::open(place.path()).unwrap();
+    database.execute("UPDATE meta SET boot = 'another'", []).unwrap();
+    let mark: i64 = database.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+    database.execute_batch(&format!("PRAGMA user_version = {}; PRAGMA wal_checkpoint", mark ^ 0x7F00)).unwrap();
+}
+
+/// What another boot has left is dead, however long its lease: only the time of this boot means anything.
+pub(crate) fn another_boot_is_free() {
+    let place = Place::new();
+    run(async {
+        let mut holder = Actor::start("hold", &[&place.word(), "a", "60000"]);
+        holder.says("held");
+        let [fifo] = &fifos(&place)[..] else { panic!("one client, one FIFO") };
+        fs::remove_file(fifo).unwrap(); // so that nobody sees it die
+        holder.kill();
+        let here = store(place.path()).await;
+        let busy = here.lock("a").try_acquire().await.unwrap_err().into_contention().expect("it is held");
+        drop(here);
+        of_another_boot(&place);
+        let guard = store(place.path()).await.lock("a").try_acquire().await.unwrap();
+        assert!(Some(guard.fencing_token()) > busy.token);
+    });
+}
+
+/// What a power cut leaves of a file that nobody waited for: the next boot begins anew, and tokens rise.
+pub(crate) fn another_boots_damage_is_begun_anew() {
+    run(async {
+        for (name, from, to) in [("file", 4096, usize::MAX), ("log", 32, 4096), ("log", 0, 24)] {
+            let place = Place::new();
+            let token = {
+                let here = store(place.path()).await;
+                here.lock("a").acquire().await.unwrap().fencing_token()
+            };
+            while !fifos(&place).is_empty() {
+                tokio::time::sleep(ms(5)).await;
+            }
+            of_another_boot(&place);
+            let which = if name == "file" { place.path() } else { beside(&place, "-wal") };
+            let mut bytes = fs::read(&which).unwrap_or_default();
+            let to = to.min(bytes.len());
+            bytes.get_mut(from..to).unwrap_or_default().fill(0x5A);
+            fs::write(&which, bytes).unwrap();
+            let guard = store(place.path()).await.lock("a").try_acquire().await.unwrap();
+            assert!(guard.fencing_token() > token, "{name} {from}");
+            guard.release().await.unwrap();
+        }
+    });
+}
+
+/// A client that begins it anew, root perhaps, does not lock its users out.
+pub(crate) fn owner_and_rights_stay() {
+    let place = Place::new();
+    run(async {
+        drop(store(place.path()).await);
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o646)).unwrap();
+        // Only root can give it away, and then it has to be given back.
+        let given = std::os::unix::fs::chown(place.path(), Some(12_345), None).is_ok();
+        of_another_boot(&place);
+        let before = fs::metadata(place.path()).unwrap();
+        drop(store(place.path()).await);
+        let after = fs::metadata(place.path()).unwrap();
+        assert_ne!(before.ino(), after.ino());
+        assert_eq!((before.uid(), before.mode()), (after.uid(), after.mode()));
+        assert_eq!(given, after.uid() == 12_345);
+    });
+}
+
+/// A damaged file is never made anew in silence: somebody may hold a lock in it.
+pub(crate) fn damaged_is_an_error_and_stays() {
+    let place = Place::new();
+    run(async {
+        let junk = b"this is no database, and long enough to be looked at as one".repeat(100);
+        fs::write(place.path(), &junk).unwrap();
+        let error = refused(&place.path()).await;
+        assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
+        assert!(error.to_string().contains("delete it"), "{error}");
+        assert_eq!(fs::read(place.path()).unwrap(), junk);
+        // One that is damaged later, while it is open.
+        let path = place.folder().join("later.db");
+        let here = store(&path).await;
+        here.lock("a").acquire().await.unwrap().release().await.unwrap();
+        let database = Connection::open(&path).unwrap();
+        database.execute_batch("DROP INDEX line; DROP TABLE place").unwrap();
+        let error = here.lock("a").try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
+    });
+}
+
+pub(crate) fn of_somebody_else_is_refused() {
+    let place = Place::new();
+    run(async {
+        Connection::open(place.path()).unwrap().execute_batch("CREATE TABLE users (name TEXT)").unwrap();
+        let before = fs::read(place.path()).unwrap();
+        let error = refused(&place.path()).await;
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("another program"), "{error}");
+        assert!(fs::read(place.path()).unwrap() == before, "it was written to");
+        assert_eq!(fs::read_dir(place.folder()).unwrap().count(), 1, "nothing beside it");
+        for (path, kind) in [("missing/locks.db", ErrorKind::Invalid), ("", ErrorKind::Invalid)] {
+            let error = refused(&place.folder().join(path)).await;
+            assert_eq!(error.kind(), kind, "{path}: {error}");
+        }
+    });
+}
+
+pub(crate) fn fifos(place: &Place) -> Vec<PathBuf> {
+    let all = fs::read_dir(place.folder()).unwrap().map(|file| file.unwrap().path());
+    all.filter(|file| file.to_string_lossy().contains("-fifo-")).collect()
+}
+
+/// What a client left that was killed before it had a row.
+pub(crate) fn fifo_of_nobody_is_swept() {
+    let place = Place::new();
+    run(async {
+        let here = store(place.path()).await;
+        let _held = here.lock("a").acquire().await.unwrap();
+        let [mine] = &fifos(&place)[..] else { panic!("one client, one FIFO") };
+        let nobodys = beside(&place, "-fifo-0123456789abcdef");
+        assert!(std::process::Command::new("mkfifo").arg(&nobodys).status().unwrap().success());
+        let others = [beside(&place, "-fifo-0123456789abcde"), place.folder().join("fifo-0123456789abcdef")];
+        fs::write(&others[0], "no FIFO").unwrap();
+        fs::write(&others[1], "no FIFO").unwrap();
+        drop(store(place.path()).await);
+        assert!(!nobodys.exists() && mine.exists() && others.iter().all(|file| file.exists()));
+    });
+}
