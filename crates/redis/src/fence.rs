@@ -50,6 +50,9 @@ impl Redis {
     /// server's memory of the lock: after an asynchronous failover it knows what the replica knew, and a hold that is forgotten
     /// writes nothing. Redis compares; the lock and your data are on one server and in one database.
     ///
+    /// **Inside of `MULTI` the check stops only its own command**: Redis runs the other commands of the transaction all the same.
+    /// Put all writes that depend on the lock into the one script.
+    ///
     /// ```no_run
     /// use std::sync::Arc;
     /// use leasehold_core::Store;

@@ -70,6 +70,9 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// somebody in the old ones, who is told at the next renewal. A reboot begins them anew as well, at once, and tokens go on
 /// rising. Nothing is ever synced to the disk.
 ///
+/// Files that are deleted again and again, more often than once per TTL, keep every client waiting. A child process that forks
+/// without `exec` keeps the descriptors of its parent open: the parent's locks are then freed only when their TTL is over.
+///
 /// **What it is not for.** Network file systems, which are refused. A process that is stopped inside a transaction, for
 /// which there are some fifty microseconds in each request, holds up every lock in the file until it is continued or
 /// ended: the errors of all others name it. Nothing but SQLite should open the file: a `close` of any descriptor of it drops
@@ -87,7 +90,8 @@ impl Sqlite {
     ///
     /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for another URL, a missing directory, or a path to something that is
     /// no file; `Denied` if the file or its directory may not be written; `Unsupported` on a network file system, in a time
-    /// namespace, or for another program's database; `Internal` if the file is damaged; `Unavailable` if it stays locked
+    /// namespace, for another program's database, or for a file of another version of Leasehold (stop the programs that use
+    /// it, and delete it); `Internal` if the file is damaged; `Unavailable` if it stays locked
     /// (the text names the process) or the disk is full.
     pub async fn connect(url: &str) -> Result<Sqlite> {
         Sqlite::with_config(Config::from_url(url)?).await
