@@ -2,6 +2,7 @@
 
 pub(crate) mod acquire;
 pub mod blocking;
+pub(crate) mod distributed_lock;
 pub(crate) mod election;
 pub(crate) mod fence;
 pub(crate) mod guard;
@@ -12,6 +13,7 @@ pub(crate) mod multi;
 pub(crate) mod observer;
 pub(crate) mod options;
 pub(crate) mod owner;
+pub(crate) mod run;
 pub(crate) mod rw_lock;
 pub(crate) mod scope;
 pub(crate) mod semaphore;

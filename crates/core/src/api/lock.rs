@@ -1,15 +1,10 @@
 //! The exclusive lock: recipe and lock in one. Cheap to make and to clone; nothing is sent before an acquire is polled.
 
-use std::fmt::Debug;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-
 use crate::api::acquire::Acquire;
 use crate::api::guard::Guard;
-use crate::api::held::Held;
 use crate::api::options::{MAX_VALUE_BYTES, Options, options};
 use crate::api::owner::Owner;
 use crate::api::scope::Scope;
@@ -18,7 +13,6 @@ use crate::engine::hold::{Hold, Share};
 use crate::engine::local_queue::{Handoff, TurnOptions};
 use crate::engine::wait::Wait;
 use crate::seam::claim::{Claim, Mode, WaitPolicy};
-use crate::seam::contention::Contention;
 use crate::seam::error::{Error, ErrorKind, Result};
 use crate::seam::name::Name;
 use crate::seam::queue::LockQueue;
@@ -93,33 +87,6 @@ impl Lock {
     /// Unlike a timeout around [`acquire`](Lock::acquire) it takes one last look, and may be longer by up to 40 ms for it.
     pub fn acquire_timeout(&self, wait: Duration) -> Acquire {
         self.start(Wait::For(wait))
-    }
-
-    /// Acquires, runs `body`, releases: see [`Guard::run`] for what happens on loss and cancellation.
-    ///
-    /// A body that can fail reads `.run(…).await??`; annotate it as `async |held| -> anyhow::Result<_> { … }`.
-    pub fn run<T, F, B>(&self, body: B) -> impl Future<Output = Result<T>> + use<T, F, B>
-    where
-        B: FnOnce(Held) -> F,
-        F: Future<Output = T>,
-    {
-        let acquire = self.acquire();
-        async move { acquire.await?.run(body).await }
-    }
-
-    /// Runs `body` if the lock is free now, and says if it was skipped.
-    pub fn try_run<T, F, B>(&self, body: B) -> impl Future<Output = Result<RunOutcome<T>>> + use<T, F, B>
-    where
-        B: FnOnce(Held) -> F,
-        F: Future<Output = T>,
-    {
-        let acquire = self.try_acquire();
-        async move {
-            match acquire.await {
-                Ok(guard) => guard.run(body).await.map(RunOutcome::Done),
-                Err(e) => e.into_contention().map(RunOutcome::Skipped),
-            }
-        }
     }
 
     /// Who holds it and who waits.
@@ -219,113 +186,3 @@ pub(crate) fn checked_value(value: Arc<str>) -> Result<Arc<str>> {
     }
     Ok(value)
 }
-
-/// Whether a body ran.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[must_use = "a skipped body is easily mistaken for one that ran"]
-pub enum RunOutcome<T> {
-    /// It ran, and returned this.
-    Done(T),
-    /// Somebody else holds the lock.
-    Skipped(Contention),
-}
-
-/// What a library that needs a lock accepts, as `Arc<dyn DistributedLock>`: object-safe, the same for every store, open to
-/// decorators and mocks. The futures are cancel-safe as [`Acquire`] is.
-///
-/// A mock that refuses, to test what becomes of a skipped job:
-///
-/// ```
-/// use std::time::Duration;
-/// use leasehold_core::seam::async_trait;
-/// use leasehold_core::{Contention, DistributedLock, Error, Guard, Name, Result};
-///
-/// #[derive(Debug)]
-/// struct Held(Name);
-///
-/// #[async_trait]
-/// impl DistributedLock for Held {
-///     fn name(&self) -> &Name {
-///         &self.0
-///     }
-///     async fn acquire(&self) -> Result<Guard> {
-///         std::future::pending().await
-///     }
-///     async fn try_acquire(&self) -> Result<Guard> {
-///         Err(Error::contended(Contention::by("web-1")).with_name(&self.0))
-///     }
-///     async fn acquire_timeout(&self, _wait: Duration) -> Result<Guard> {
-///         Err(Error::timed_out(Contention::by("web-1")).with_name(&self.0))
-///     }
-/// }
-///
-/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// let lock: &dyn DistributedLock = &Held("nightly".into());
-/// let who = lock.try_acquire().await.unwrap_err().into_contention().unwrap();
-/// assert_eq!(who.label.as_deref(), Some("web-1"));
-/// # });
-/// ```
-///
-/// One that grants forwards to a lock of the memory store, and loses its guard by [`Store::evict`].
-#[async_trait]
-pub trait DistributedLock: Send + Sync + Debug {
-    /// The lock's name.
-    fn name(&self) -> &Name;
-
-    /// Waits until the lock is held: [`Lock::acquire`].
-    async fn acquire(&self) -> Result<Guard>;
-
-    /// Takes the lock now or not at all: [`Lock::try_acquire`].
-    async fn try_acquire(&self) -> Result<Guard>;
-
-    /// Waits at most `wait`: [`Lock::acquire_timeout`].
-    async fn acquire_timeout(&self, wait: Duration) -> Result<Guard>;
-}
-
-impl dyn DistributedLock + '_ {
-    /// Acquires, runs `body`, releases: see [`Guard::run`].
-    pub async fn run<T, F: Future<Output = T>>(&self, body: impl FnOnce(Held) -> F) -> Result<T> {
-        self.acquire().await?.run(body).await
-    }
-}
-
-#[async_trait]
-impl DistributedLock for Lock {
-    fn name(&self) -> &Name {
-        Lock::name(self)
-    }
-    async fn acquire(&self) -> Result<Guard> {
-        Lock::acquire(self).await
-    }
-    async fn try_acquire(&self) -> Result<Guard> {
-        Lock::try_acquire(self).await
-    }
-    async fn acquire_timeout(&self, wait: Duration) -> Result<Guard> {
-        Lock::acquire_timeout(self, wait).await
-    }
-}
-
-macro_rules! forward {
-    ($pointer:ty) => {
-        #[async_trait]
-        #[deny(clippy::missing_trait_methods)]
-        impl<L: DistributedLock + ?Sized> DistributedLock for $pointer {
-            fn name(&self) -> &Name {
-                (**self).name()
-            }
-            async fn acquire(&self) -> Result<Guard> {
-                (**self).acquire().await
-            }
-            async fn try_acquire(&self) -> Result<Guard> {
-                (**self).try_acquire().await
-            }
-            async fn acquire_timeout(&self, wait: Duration) -> Result<Guard> {
-                (**self).acquire_timeout(wait).await
-            }
-        }
-    };
-}
-
-forward!(&L);
-forward!(Box<L>);
-forward!(Arc<L>);

@@ -5,8 +5,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::api::acquire::Acquire;
+use crate::api::distributed_lock::DistributedLock;
 use crate::api::guard::Guard;
-use crate::api::lock::{DistributedLock, Lock};
+use crate::api::lock::Lock;
 use crate::api::options::{Options, options};
 use crate::api::scope::Scope;
 use crate::seam::claim::Mode;
