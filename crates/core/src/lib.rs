@@ -8,6 +8,32 @@
 //!
 //! From the top: `api` is what users write and hold, `engine` what drives claims, `seam` what stores implement and answer.
 //! None of them uses one above it. `support` is what is true of no lock.
+//!
+//! Each acquisition passes these steps, and each step is a file:
+//!
+//! 1. [`Lock::acquire`] returns a future that owns what it needs. Nothing happens before it is
+//!    polled.
+//! 2. The acquire loop makes a claim with an id of its own, and sends it through
+//!    [`seam::Backend::claim`].
+//! 3. The store answers: granted, waiting, or busy. A waiter sleeps until a notification, the poll
+//!    interval or the deadline, and then claims *again with the same id*.
+//! 4. Once granted, the keeper renews the lease every third of its TTL, and sees the end of
+//!    validity on time.
+//! 5. The [`Guard`] is released, dropped, or lost. A release that is not confirmed is retried in
+//!    the background until the lease has run out.
+//!
+//! # What a user may rely on
+//!
+//! - Each future can be dropped at any await. The methods say what may have happened then, under
+//!   *Cancel safety*.
+//! - Durations are [`std::time::Duration`]; tokens are numbers up to `i64::MAX`; limits are in
+//!   bytes of UTF-8.
+//! - A builder never fails. A bad option is reported by the first request that uses it, as
+//!   [`ErrorKind::Invalid`].
+//! - No error, event or `Debug` shows a password or the id of a claim.
+//!
+//! Applications use the crate `leasehold`, which adds `connect` and the stores. Its module
+//! `guarantees` says what each store promises under which faults.
 
 mod api;
 mod engine;

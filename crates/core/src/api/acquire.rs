@@ -8,16 +8,33 @@ use std::task::{Context, Poll};
 use crate::api::guard::Guard;
 use crate::seam::error::Result;
 
-/// An acquisition: resolves with the guard. It does nothing before it is first polled, owns all that it needs, and may be
-/// spawned, selected and dropped anywhere.
+/// An acquire under way: a future that resolves with the guard.
 ///
-/// Poll it or drop it: one that is kept and not polled, beside a `select!` that went another way, keeps its place in line,
-/// and when its turn comes it keeps the lock from everybody else.
+/// It does nothing before it is first polled. It owns all that it needs, so it can be spawned,
+/// selected and dropped anywhere.
+///
+/// **Poll it or drop it.** A future that is kept and not polled, for example beside a `select!`
+/// that took another branch, keeps its place in the queue. When the lock becomes free, that place
+/// keeps it from all other clients until the future is polled or dropped.
 ///
 /// # Cancel safety
 ///
-/// Drop it at any time. A request that is in flight then is let land, and whatever it took is given back in the
-/// background; other waiters proceed, and nothing stays in the store longer than one lease.
+/// Drop it at any time. A request that is in flight is completed in the background, and what it
+/// took is released. Other waiters proceed, and nothing stays in the store for longer than one TTL.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+/// let lock = store.lock("orders/42");
+/// let guard = tokio::select! {
+///     guard = lock.acquire() => guard?,
+///     () = shutdown() => return Ok(()), // the acquire is dropped, and leaves the queue
+/// };
+/// guard.release().await
+/// # }
+/// # async fn shutdown() {}
+/// ```
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Acquire<G = Guard>(Pin<Box<dyn Future<Output = Result<G>> + Send>>);
 

@@ -17,18 +17,26 @@ use crate::support::thread::OwnThread;
 
 /// A [`Store`](crate::Store) for code without async.
 ///
-/// Its client and its keeper live on a thread of their own, so guards renew themselves while the caller computes. Every call
-/// that waits refuses to do so inside of an async runtime, where it would stop everybody else: it answers
-/// [`Unsupported`](ErrorKind::Unsupported) there, also in tokio's `spawn_blocking`, where `Handle::block_on` and the
-/// async types serve. Guards may be dropped anywhere.
+/// Its client and its background task live on a thread of their own, so guards renew themselves
+/// while the caller computes. Guards may be dropped anywhere.
 ///
-/// There is no `run`: a body that blocks cannot be dropped when the lock is lost. Look at [`Guard::check`] between steps, or
-/// let another thread wait in [`Guard::wait_lost`], and send the token with each write.
+/// There is no `run`: a body that blocks cannot be dropped when the lock is lost. Call
+/// [`Guard::check`] between steps, or let another thread wait in [`Guard::wait_lost`], and send the
+/// token with each write.
+///
+/// # Errors
+///
+/// Each call that waits is refused inside of an async runtime, where it would stop all other tasks:
+/// it returns [`Unsupported`](crate::ErrorKind::Unsupported) there, also in tokio's
+/// `spawn_blocking`. Use `Handle::block_on` and the async types there.
+///
+/// # Examples
 ///
 /// ```no_run
 /// # fn example(connecting: impl Future<Output = leasehold_core::Result<leasehold_core::Store>> + Send + 'static)
 /// # -> leasehold_core::Result<()> {
 /// use leasehold_core::blocking::Store;
+///
 /// let store = Store::open(connecting)?; // leasehold::connect("redis://…")
 /// let guard = store.lock("orders/42").acquire()?;
 /// guard.check()?;
@@ -47,31 +55,41 @@ struct Inner {
 }
 
 impl Store {
-    /// Starts the thread, and makes the store there. Waits until it is made.
+    /// Starts the thread, runs `make` there, and waits until the store is made.
+    ///
+    /// # Errors
+    ///
+    /// The error of `make`; [`Unsupported`](crate::ErrorKind::Unsupported) inside of an async
+    /// runtime; [`Internal`](crate::ErrorKind::Internal) if no thread can be started.
     pub fn open(make: impl Future<Output = Result<crate::Store>> + Send + 'static) -> Result<Store> {
         refuse_inside_a_runtime()?;
         let (thread, store) = OwnThread::start_and_wait(make)?;
         Ok(Store(Arc::new(Inner { store, thread })))
     }
 
-    /// The store that this one waits for: it makes the recipes of all primitives, for [`wrap`](Store::wrap) and
+    /// The async store behind this one. It makes all primitives, for [`wrap`](Store::wrap) and
     /// [`wait`](Store::wait).
     pub fn inner(&self) -> &crate::Store {
         &self.0.store
     }
 
-    /// The exclusive lock of this name.
+    /// The exclusive lock of this name: [`crate::Store::lock`].
     pub fn lock(&self, name: impl Into<Name>) -> Lock {
         self.wrap(self.0.store.lock(name))
     }
 
-    /// Any lock of this store: a side of an [`RwLock`](crate::RwLock), permits of a [`Semaphore`](crate::Semaphore).
+    /// Any lock of this store without async: a side of an [`RwLock`](crate::RwLock), permits of a
+    /// [`Semaphore`](crate::Semaphore).
     pub fn wrap(&self, lock: crate::Lock) -> Lock {
         Lock { store: self.clone(), lock }
     }
 
-    /// Waits for anything that the async types offer, on the store's thread. If it panics there, this is
-    /// [`Internal`](ErrorKind::Internal).
+    /// Runs a future of the async types on the store's thread, and waits for its result.
+    ///
+    /// # Errors
+    ///
+    /// The error of the future; [`Unsupported`](crate::ErrorKind::Unsupported) inside of an async
+    /// runtime; [`Internal`](crate::ErrorKind::Internal) if the future panics.
     pub fn wait<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         refuse_inside_a_runtime()?;
         self.start(work)
@@ -79,7 +97,8 @@ impl Store {
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "it panicked on the store's thread")))
     }
 
-    /// Gives up what this client holds and ends it, waiting at most `limit` for the releases: [`crate::Store::close`].
+    /// Releases what this client holds and ends it, waiting at most `limit` for the releases:
+    /// [`crate::Store::close`], which has the errors too.
     pub fn close(&self, limit: Duration) -> Result<()> {
         let store = self.0.store.clone();
         self.wait(async move { store.close(limit).await })
@@ -117,17 +136,28 @@ pub struct Lock {
 options!(Lock, lock.options);
 
 impl Lock {
-    /// Waits until the lock is held: [`crate::Lock::acquire`].
+    /// Blocks until the lock is held: [`crate::Lock::acquire`], which has the errors too.
     pub fn acquire(&self) -> Result<Guard> {
         self.take(self.lock.acquire())
     }
 
-    /// Takes the lock now or not at all: [`crate::Lock::try_acquire`].
+    /// Takes the lock now, or not at all: [`crate::Lock::try_acquire`], which has the errors too.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example(store: leasehold_core::blocking::Store) -> leasehold_core::Result<()> {
+    /// match store.lock("nightly").try_acquire() {
+    ///     Ok(guard) => guard.release()?,
+    ///     Err(refused) => println!("skipped: {}", refused.into_contention()?),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn try_acquire(&self) -> Result<Guard> {
         self.take(self.lock.try_acquire())
     }
 
-    /// Waits at most `wait`: [`crate::Lock::acquire_timeout`].
+    /// Blocks at most for `wait`: [`crate::Lock::acquire_timeout`], which has the errors too.
     pub fn acquire_timeout(&self, wait: Duration) -> Result<Guard> {
         self.take(self.lock.acquire_timeout(wait))
     }
@@ -137,7 +167,8 @@ impl Lock {
     }
 }
 
-/// A held lock: [`crate::Guard`] for code without async. Dropping it releases in the background, and never blocks.
+/// A held lock: [`crate::Guard`] for code without async. Dropping it releases in the background,
+/// and never blocks.
 #[must_use = "dropping the guard releases the lock; bind it to a name, not to `_`"]
 pub struct Guard {
     guard: crate::Guard,
@@ -147,21 +178,44 @@ pub struct Guard {
 view_methods!(Guard, guard.held());
 
 impl Guard {
-    /// Waits until the hold has ended, and says why: for a thread that watches over another's work with
-    /// [`view`](Guard::view), or that has nothing else to do.
+    /// Blocks until the hold has ended, and returns the reason.
+    ///
+    /// For a thread that watches over the work of another one, or has nothing else to do.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) inside of an async runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example(guard: leasehold_core::blocking::Guard) {
+    /// std::thread::scope(|scope| {
+    ///     let held = guard.view();
+    ///     scope.spawn(move || {
+    ///         while held.is_valid() {
+    ///             // … one step …
+    ///         }
+    ///     });
+    ///     println!("{:?}", guard.wait_lost());
+    /// });
+    /// # }
+    /// ```
     pub fn wait_lost(&self) -> Result<Loss> {
         let lost = self.lost();
         self.store.wait(async move { Ok(lost.await) })
     }
 
-    /// Gives the lock back and waits for the store's word: [`crate::Guard::release`]. Refused inside of a runtime, the lock is
-    /// given back in the background.
+    /// Releases the lock, and waits for the answer of the store: [`crate::Guard::release`], which
+    /// has the errors too.
+    ///
+    /// Inside of an async runtime it is refused, and the lock is released in the background.
     pub fn release(self) -> Result<()> {
         let Guard { guard, store } = self;
         store.wait(guard.release())
     }
 
-    /// The async guard, for what only that one has. It still lives on the store's thread.
+    /// The async guard, for what only that one can do. It still lives on the store's thread.
     pub fn into_inner(self) -> crate::Guard {
         self.guard
     }

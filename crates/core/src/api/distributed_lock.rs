@@ -13,8 +13,17 @@ use crate::api::lock::Lock;
 use crate::seam::error::Result;
 use crate::seam::name::Name;
 
-/// What a library that needs a lock accepts, as `Arc<dyn DistributedLock>`: object-safe, the same for every store, open to
-/// decorators and mocks. The futures are cancel-safe as [`Acquire`] is.
+/// A lock behind a trait object, for libraries that need some lock: `Arc<dyn DistributedLock>`.
+///
+/// It is object-safe, is the same for every store, and can be implemented by decorators and mocks.
+/// [`Lock`](crate::Lock) and [`Semaphore`](crate::Semaphore) implement it. Applications that know
+/// their store use [`Lock`](crate::Lock), which has more options.
+///
+/// # Cancel safety
+///
+/// The futures can be dropped at any await, as those of [`Lock`](crate::Lock).
+///
+/// # Examples
 ///
 /// A mock that refuses, to test what becomes of a skipped job:
 ///
@@ -44,12 +53,13 @@ use crate::seam::name::Name;
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// let lock: &dyn DistributedLock = &Held("nightly".into());
-/// let who = lock.try_acquire().await.unwrap_err().into_contention().unwrap();
-/// assert_eq!(who.label.as_deref(), Some("web-1"));
+/// let holder = lock.try_acquire().await.unwrap_err().into_contention().unwrap();
+/// assert_eq!(holder.label.as_deref(), Some("web-1"));
 /// # });
 /// ```
 ///
-/// One that grants forwards to a lock of the memory store, and loses its guard by [`Store::evict`].
+/// A mock that grants forwards to a lock of the memory store, and loses its guard by
+/// [`Store::evict`](crate::Store::evict).
 #[async_trait]
 pub trait DistributedLock: Send + Sync + Debug {
     /// The lock's name.

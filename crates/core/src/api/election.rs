@@ -1,4 +1,7 @@
 //! Leader election: a view of an exclusive claim whose label is the candidate's value.
+//!
+//! An election is an exclusive lock whose label is a value that others read. So it needs nothing
+//! from a store that a lock does not need, and has the same guarantees.
 
 use std::fmt;
 use std::future::Future;
@@ -18,11 +21,15 @@ use crate::seam::name::Name;
 use crate::seam::queue::LockQueue;
 use crate::seam::token::FencingToken;
 
-/// A name that one candidate leads at a time, with a value for all to see: an address, say.
+/// A leader election: one candidate leads at a time, and publishes a value, such as its address.
 ///
-/// Candidates stand in the name's line. Leadership is a lease with a token, and can be lost like any other: the value that
-/// an observer sees is what was true when the store was asked. The value stands in the store where locks have their label, so
-/// the word `label` changes nothing here.
+/// Candidates wait in the queue of the name. Leadership is a lease with a fencing token, and can be
+/// lost like any lock. The value that an observer sees was true when the store was asked; a leader
+/// may have been replaced since. Compare tokens where that matters.
+///
+/// The store keeps the value where a lock has its label, so the option `label` has no effect here.
+///
+/// # Examples
 ///
 /// ```no_run
 /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
@@ -48,27 +55,86 @@ impl Election {
         Election { scope, name, options }
     }
 
-    /// The name, as it was written.
+    /// The name, as it was written: without the store's namespace.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// Waits until this candidate leads, with this value of at most [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES).
+    /// Waits until this candidate leads, with this value.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a value of more than
+    /// [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES); the others are as in
+    /// [`Lock::acquire`](crate::Lock::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Lock::acquire`](crate::Lock::acquire): a candidate whose future is dropped is
+    /// withdrawn, and does not lead later.
     pub fn campaign(&self, value: impl Into<String>) -> Acquire<Leadership> {
         self.start(value.into(), Wait::Forever)
     }
 
-    /// Leads now or not at all. [`Contended`](crate::ErrorKind::Contended) says who leads.
+    /// Leads now, or not at all.
+    ///
+    /// # Errors
+    ///
+    /// [`Contended`](crate::ErrorKind::Contended) names the leader; the others are as in
+    /// [`campaign`](crate::Election::campaign).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`campaign`](crate::Election::campaign).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+    /// match store.election("scheduler").try_campaign("10.0.0.7:8080").await {
+    ///     Ok(leadership) => leadership.resign().await?,
+    ///     Err(e) => println!("another leader: {}", e.into_contention()?),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn try_campaign(&self, value: impl Into<String>) -> Acquire<Leadership> {
         self.start(value.into(), Wait::Try)
     }
 
-    /// Waits at most `wait` to lead: [`Lock::acquire_timeout`].
+    /// Waits to lead, at most for `wait`. For errors and cancel safety see
+    /// [`Lock::acquire_timeout`](crate::Lock::acquire_timeout).
     pub fn campaign_timeout(&self, value: impl Into<String>, wait: Duration) -> Acquire<Leadership> {
         self.start(value.into(), Wait::For(wait))
     }
 
-    /// Campaigns, runs `body` while leading, resigns: see [`Guard::run`].
+    /// Campaigns, runs `body` while leading, and resigns: see [`Guard::run`](crate::Guard::run).
+    ///
+    /// For a service that should be a candidate for ever, call it in a loop: it returns with
+    /// [`Lost`](crate::ErrorKind::Lost) when the leadership is lost.
+    ///
+    /// # Errors
+    ///
+    /// As [`campaign`](crate::Election::campaign) and [`Guard::run`](crate::Guard::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, `body` is dropped first; then the leadership is resigned in the
+    /// background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+    /// let election = store.election("scheduler");
+    /// loop {
+    ///     let served = election.run("10.0.0.7:8080", async |held| println!("leading, token {}", held.fencing_token()));
+    ///     match served.await {
+    ///         Err(e) if e.loss().is_some() => continue, // lost: campaign again
+    ///         other => break other,
+    ///     }
+    /// }
+    /// # }
+    /// ```
     pub fn run<T, F, B, V>(&self, value: V, body: B) -> impl Future<Output = Result<T>> + use<T, F, B, V>
     where
         V: Into<String>,
@@ -79,17 +145,60 @@ impl Election {
         async move { campaign.await?.0.run(body).await }
     }
 
-    /// Who leads now. `None` while nobody does.
+    /// Asks the store which candidate leads now; `None` while none does.
+    ///
+    /// One request. To follow the leader, use [`observe`](crate::Election::observe), which does not
+    /// poll where the store can push.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::inspect`](crate::Lock::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// It only reads, so it can be dropped at any await.
     pub async fn leader(&self) -> Result<Option<Leader>> {
         self.scope.inspect(&self.name).await.map(Leader::of)
     }
 
-    /// Looks who leads, and goes on watching.
+    /// Reads which candidate leads, and starts to watch for changes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::inspect`](crate::Lock::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing is watched.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+    /// let mut observer = store.election("scheduler").observe().await?;
+    /// loop {
+    ///     match observer.current() {
+    ///         Some(leader) => println!("{} leads with token {}", leader.value, leader.token),
+    ///         None => println!("vacant"),
+    ///     }
+    ///     observer.changed().await?;
+    /// }
+    /// # }
+    /// ```
     pub async fn observe(&self) -> Result<Observer> {
         Observer::start(self.scope.clone(), self.name.clone()).await
     }
 
-    /// Who leads and who campaigns.
+    /// Shows which candidate leads and which campaign, with their values. See
+    /// [`Lock::inspect`](crate::Lock::inspect).
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::inspect`](crate::Lock::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// It only reads, so it can be dropped at any await.
     pub async fn inspect(&self) -> Result<LockQueue> {
         self.scope.inspect(&self.name).await
     }
@@ -101,13 +210,13 @@ impl Election {
     }
 }
 
-/// Who leads: what it stands for, and its token.
+/// The candidate that leads: its value and its token.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Leader {
-    /// The value with which it campaigned, or proclaimed since.
+    /// The value with which it campaigned, or which it has proclaimed since.
     pub value: String,
-    /// Its fencing token: rises from leader to leader.
+    /// Its fencing token, which rises from leader to leader.
     pub token: FencingToken,
 }
 
@@ -119,17 +228,36 @@ impl Leader {
     }
 }
 
-/// Being the leader: a guard with a value. Dropping it resigns in the background.
+/// The leadership of one election: a guard with a value. Dropping it resigns in the background.
+///
+/// What [`Guard`](crate::Guard) says about validity, loss and the end of a program applies here
+/// too.
 #[must_use = "dropping the leadership resigns; bind it to a name, not to `_`"]
 pub struct Leadership(Guard);
 
 view_methods!(Leadership, 0.held());
 
 impl Leadership {
-    /// Changes the value, with one request; the leader and its token stay.
+    /// Publishes another value, with one request. The leader and its token stay the same.
     ///
-    /// `Err` of kind [`Lost`](crate::ErrorKind::Lost): not the leader any more, nothing was proclaimed. Any other error: it
-    /// may or may not have been; proclaim again. Cancel-safe: dropped midway, the value is the old or the new one.
+    /// # Errors
+    ///
+    /// - [`Invalid`](crate::ErrorKind::Invalid): more than
+    ///   [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES). Nothing was sent.
+    /// - [`Lost`](crate::ErrorKind::Lost): this is not the leader any more. Nothing was proclaimed.
+    /// - Any other error: the value may or may not have been published. Proclaim again.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, observers see the old or the new value.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(leadership: leasehold_core::Leadership) -> leasehold_core::Result<()> {
+    /// leadership.proclaim("10.0.0.7:8081").await?; // the service has moved to another port
+    /// # Ok(()) }
+    /// ```
     pub async fn proclaim(&self, value: impl Into<String>) -> Result<()> {
         self.check()?;
         let hold = &self.0.held().0;
@@ -138,17 +266,20 @@ impl Leadership {
         hold.claim_again().await
     }
 
-    /// Asks the store whether this is the leader *now*: [`Guard::confirm`].
+    /// Asks the store whether this candidate leads now. For errors and cancel safety see
+    /// [`Guard::confirm`](crate::Guard::confirm).
     pub async fn confirm(&self) -> Result<()> {
         self.0.confirm().await
     }
 
-    /// Gives the leadership up, and waits for the store's word: [`Guard::release`].
+    /// Gives up the leadership, and waits for the answer of the store. For errors and cancel safety
+    /// see [`Guard::release`](crate::Guard::release).
     pub async fn resign(self) -> Result<()> {
         self.0.release().await
     }
 
-    /// Runs `body` while leading, and resigns: [`Guard::run`].
+    /// Runs `body` while leading, and resigns afterwards. For errors and cancel safety see
+    /// [`Guard::run`](crate::Guard::run).
     pub async fn run<T, F: Future<Output = T>>(self, body: impl FnOnce(Held) -> F) -> Result<T> {
         self.0.run(body).await
     }

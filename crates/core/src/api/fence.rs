@@ -1,4 +1,7 @@
 //! Where the token is spent, in memory: a value that refuses a stale writer.
+//!
+//! A token protects only if the resource compares it. Most resources do that in their own language,
+//! such as a `WHERE` clause. For a value in memory, this is the comparison.
 
 use std::sync::Mutex;
 
@@ -7,19 +10,23 @@ use crate::seam::error::{Error, ErrorKind};
 use crate::seam::token::FencingToken;
 use crate::support::sync::locked;
 
-/// A value behind a gate that remembers the greatest fencing token it has seen, and lets no smaller one write.
+/// A value that refuses writers with a stale fencing token.
 ///
-/// What a resource outside of this process does in its own way (a `WHERE token <= ?`, a compare in a transaction), for a
-/// value that this process serves: a cache, a connection, a file's writer. Comparing and writing are one step: no writer
-/// gets between them.
+/// It does in memory what a resource outside of this process does in its own way, such as `WHERE
+/// token <= ?` in SQL: it remembers the greatest token that it has seen, and refuses smaller ones.
+/// Use it for a value that this process serves to several holders: a cache, a connection, the
+/// writer of a file. Comparing and writing are one step, so no other writer gets between them.
 ///
-/// One gate serves one lock: tokens of different names do not compare. A new gate has seen nothing; if the process can
-/// restart while old holders live, keep the token where the value is kept ([`FenceGate::with_token`]).
+/// One gate serves one lock, because tokens of different names cannot be compared. A new gate has
+/// seen no token. If the process can restart while old holders live, store the token together with
+/// the value, and use [`FenceGate::with_token`](crate::FenceGate::with_token).
+///
+/// # Examples
 ///
 /// ```
 /// # use leasehold_core::{Fenced, FenceGate};
 /// fn save(rows: &FenceGate<Vec<u64>>, by: &impl Fenced, row: u64) -> leasehold_core::Result<()> {
-///     rows.write(by, |rows| rows.push(row))?; // `Stale`, if a later holder wrote already
+///     rows.write(by, |rows| rows.push(row))?; // `Stale` if a later holder has written already
 ///     Ok(())
 /// }
 /// ```
@@ -29,26 +36,59 @@ pub struct FenceGate<T> {
 }
 
 impl<T> FenceGate<T> {
-    /// A gate before this value that has seen no token.
+    /// Makes a gate that has seen no token: it accepts any first writer.
     pub const fn new(value: T) -> FenceGate<T> {
         FenceGate { inner: Mutex::new((None, value)) }
     }
 
-    /// A gate that has seen `token` already: for a value that was loaded together with it.
+    /// Makes a gate that has seen `token` already: for a value that was loaded together with its
+    /// token.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_core::{FenceGate, FencingToken};
+    ///
+    /// let gate = FenceGate::with_token("loaded", FencingToken::new(7));
+    /// assert!(gate.write_with(FencingToken::new(6), |value| *value = "stale").is_err());
+    /// ```
     pub const fn with_token(value: T, token: FencingToken) -> FenceGate<T> {
         FenceGate { inner: Mutex::new((Some(token), value)) }
     }
 
-    /// Lets `by` write, unless a greater token has been seen. It does not ask whether `by` is still valid: the token alone
-    /// decides, so that a pause between the question and the write does no harm.
+    /// Lets `by` write, unless a greater token has been seen.
     ///
-    /// Others wait, blocked, while `write` runs; one that uses the gate itself waits for ever. If it panics, the token counts
-    /// as seen and the value stays as it was left.
+    /// It does not ask whether `by` is still valid: the token alone decides. A check of validity
+    /// before the write could be outdated when the write happens; the comparison of tokens cannot.
+    ///
+    /// Other writers wait, blocked, while `write` runs. A `write` that uses the gate itself waits
+    /// for ever. If it panics, the token counts as seen, and the value stays as `write` left it.
+    ///
+    /// # Errors
+    ///
+    /// [`Stale`](crate::Stale) if a greater token has been seen. Nothing was written.
     pub fn write<R>(&self, by: &impl Fenced, write: impl FnOnce(&mut T) -> R) -> Result<R, Stale> {
         self.write_with(by.fencing_token(), write)
     }
 
-    /// The same for a token that came over the network.
+    /// Lets the holder of this token write: for a token that came over the network. See
+    /// [`write`](crate::FenceGate::write).
+    ///
+    /// # Errors
+    ///
+    /// [`Stale`](crate::Stale) if a greater token has been seen. Nothing was written.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_core::{FenceGate, FencingToken};
+    ///
+    /// let gate = FenceGate::new(0);
+    /// assert!(gate.write_with(FencingToken::new(2), |n| *n = 20).is_ok());
+    /// let stale = gate.write_with(FencingToken::new(1), |n| *n = 10).unwrap_err();
+    /// assert_eq!(stale.seen, FencingToken::new(2));
+    /// assert_eq!(gate.read(|n| *n), 20);
+    /// ```
     pub fn write_with<R>(&self, token: FencingToken, write: impl FnOnce(&mut T) -> R) -> Result<R, Stale> {
         let (seen, value) = &mut *locked(&self.inner);
         match *seen {
@@ -60,25 +100,28 @@ impl<T> FenceGate<T> {
         }
     }
 
-    /// Looks at the value. Reading needs no token.
+    /// Reads the value. Reading needs no token. Writers wait, blocked, while `read` runs.
     pub fn read<R>(&self, read: impl FnOnce(&T) -> R) -> R {
         read(&locked(&self.inner).1)
     }
 
-    /// The greatest token it has seen.
+    /// The greatest token that has been seen; store it with the value if the process may restart.
     pub fn seen(&self) -> Option<FencingToken> {
         locked(&self.inner).0
     }
 }
 
-/// A write was refused: a later holder has written already.
+/// A write was refused, because a later holder has written already.
+///
+/// It converts into an [`Error`](crate::Error) of kind [`Lost`](crate::ErrorKind::Lost), so `?`
+/// works in functions that return that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("token {token} is stale: {seen} has written already")]
 #[non_exhaustive]
 pub struct Stale {
-    /// The writer's token.
+    /// The token of the refused writer.
     pub token: FencingToken,
-    /// The greatest that the gate has seen.
+    /// The greatest token that the gate has seen.
     pub seen: FencingToken,
 }
 

@@ -1,4 +1,11 @@
 //! The guard: the one value whose life is the lock's. Not `Clone`; dropping it gives the lock back.
+//!
+//! The type is not `Clone`, so that its drop is the release. Views can be cloned and release
+//! nothing.
+//!
+//! Drop cannot wait, cannot fail, and may run outside of a runtime or during a panic. So it only
+//! leaves a note for the keeper, which releases in the background. `release` exists beside it
+//! because only an explicit call can say whether the section was protected to its end.
 
 use std::fmt;
 use std::future::Future;
@@ -10,16 +17,48 @@ use crate::seam::claim::Mode;
 use crate::seam::error::{Error, ErrorKind, Result};
 use crate::seam::loss::Lost;
 
-/// A held lock. While it lives it renews itself; [`release`](Guard::release) or drop gives the lock back.
+/// A held lock. While it lives, it renews its lease; [`release`](crate::Guard::release) or drop
+/// releases the lock.
 ///
-/// Dropping it releases in the background, retried until done or the lease has run out; it never blocks and never panics,
-/// also outside of a runtime. If no runtime is left, the lease ends it. Bind it to a name: `let _ = lock.acquire().await?`
-/// releases at once.
+/// A guard is *valid* as long as this client can prove that it holds the lock: from the grant until
+/// its TTL after the last successful renewal, counted from before that request was sent, less a
+/// margin for the rates of both clocks. In that time no other client has a conflicting valid guard,
+/// unless the store has lost data, has had its clock stepped, or an operator has evicted the hold.
+/// [`leasehold::guarantees`](https://docs.rs/leasehold/latest/leasehold/guarantees) lists these
+/// cases for each store.
 ///
-/// **A program that returns from `main` with a guard alive, or just after it was dropped, leaves the lock taken until its TTL
-/// has passed**: the runtime ends before the background has sent anything. Call `release`, or end with
-/// [`Store::close`](crate::Store::close), which waits for what is under way. There is no last attempt at the end of a runtime:
-/// by then its connections cannot be driven any more, and to block there could hang the program's end.
+/// **What a guard cannot promise**: that it is still valid when your next instruction runs. A
+/// process can be paused at any point, and a packet can be late. Send
+/// [`fencing_token`](crate::Guard::fencing_token) with each write, and let the resource refuse
+/// smaller tokens.
+///
+/// # Dropping
+///
+/// Dropping a guard releases it in the background. The release is retried until it succeeds or the
+/// lease has run out. Drop never blocks and never panics, also outside of a runtime. If no runtime
+/// is left that has used the client, the lease ends the hold.
+///
+/// **A program that returns from `main` with a guard alive, or just after it was dropped, leaves
+/// the lock taken until its TTL has passed**: the runtime ends before the background has sent
+/// anything. Call `release`, or end with [`Store::close`](crate::Store::close), which waits for it.
+/// The end of a runtime makes no last attempt: its connections cannot be driven any more, and
+/// blocking there could hang the end of the program.
+///
+/// Bind a guard to a name: `let _ = lock.acquire().await?` drops it at once.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+/// let guard = store.lock("orders/42").acquire().await?;
+/// tokio::select! {
+///     () = work(guard.fencing_token()) => {}
+///     loss = guard.lost() => println!("stopped: {loss}"),
+/// }
+/// guard.release().await?;
+/// # Ok(()) }
+/// # async fn work(_: leasehold_core::FencingToken) {}
+/// ```
 #[must_use = "dropping the guard releases the lock; bind it to a name, not to `_`"]
 pub struct Guard {
     held: Held,
@@ -37,21 +76,68 @@ impl Guard {
         &self.share
     }
 
-    /// Asks the store, with one request, whether the lock is ours *now*; the answer extends the lease.
+    /// Asks the store, with one request, whether this client holds the lock now. A positive answer
+    /// extends the lease.
     ///
-    /// `Err` of kind [`Lost`](crate::ErrorKind::Lost): it is not. Any other error, after at most five seconds: the store did
-    /// not say; validity is what it was. Cancel-safe.
+    /// [`is_valid`](crate::Guard::is_valid) asks nobody, and is enough for most purposes. Use
+    /// `confirm` before a step that is expensive to undo, to learn of an eviction or of lost data
+    /// that no renewal has noticed yet. It says nothing about the moment after the answer.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](crate::ErrorKind::Lost): this client does not hold the lock any more. Any other
+    /// error, after at most five seconds: the store did not answer, and validity is what it was
+    /// before.
+    ///
+    /// # Cancel safety
+    ///
+    /// It can be dropped at any await. The lease may or may not have been extended.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(guard: leasehold_core::Guard) -> leasehold_core::Result<()> {
+    /// guard.confirm().await?; // one request: the hold was not evicted up to now
+    /// println!("sending the letters");
+    /// # Ok(()) }
+    /// ```
     pub async fn confirm(&self) -> Result<()> {
         self.check()?;
         self.share.hold.claim_again().await
     }
 
-    /// Makes an exclusive hold a shared one without letting go of it: the same guard, the same token; readers who wait in
-    /// line get in beside it, writers wait on. There is no way back: two who wanted it would wait for each other.
+    /// Turns an exclusive hold into a shared one without releasing it.
     ///
-    /// `Err` of kind [`Invalid`](crate::ErrorKind::Invalid): it is a semaphore's, or other guards of its owner share the
-    /// hold and count on its being exclusive. `Unsupported`: this store cannot. Any other error: the store did not say; ask
-    /// again. Cancel-safe: dropped midway it may or may not have happened, and may be asked again.
+    /// The guard and its token stay the same. Readers that wait directly behind it are admitted;
+    /// writers go on waiting, and no writer was in between. Use it to write first, and then to read
+    /// on what was written together with other readers.
+    ///
+    /// There is no upgrade: two readers that wanted to write would wait for each other.
+    ///
+    /// # Errors
+    ///
+    /// - [`Invalid`](crate::ErrorKind::Invalid): the guard is a semaphore's, or other guards of its
+    ///   owner share the hold and rely on its being exclusive.
+    /// - [`Unsupported`](crate::ErrorKind::Unsupported): this store cannot do it.
+    /// - [`Lost`](crate::ErrorKind::Lost): the lock was lost before.
+    /// - Any other error: the store did not answer. Ask again.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the downgrade may or may not have happened. It is safe to call it
+    /// again.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+    /// let guard = store.rw_lock("catalog").write().acquire().await?;
+    /// // … write …
+    /// guard.downgrade().await?;
+    /// // … read, together with other readers …
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn downgrade(&self) -> Result<()> {
         let _one_at_a_time = self.share.downgrading.lock().await;
         self.check()?;
@@ -80,15 +166,39 @@ impl Guard {
         &self.held
     }
 
-    /// Gives the lock back and waits for the store's word, at most five seconds.
+    /// Releases the lock, and waits for the answer of the store, at most five seconds.
     ///
-    /// `Ok`: it was ours up to now. `Err` of kind [`Lost`](crate::ErrorKind::Lost): it was not, so the section was not
-    /// protected to its end. Any other error: it was ours, and the release goes on in the background. The release of a
-    /// re-entered hold that other guards share, or of one within its `min_hold`, takes effect later.
+    /// The result says whether the section was protected to its end, which drop cannot say. The
+    /// next waiter gets the lock at once.
+    ///
+    /// The release of a re-entered hold that other guards share takes effect with the last of them.
+    /// The release of a hold within its [`min_hold`](crate::Lock::min_hold) takes effect when that
+    /// is over. Of a [`fast`](crate::Lock::fast) lock, another task of this process may get the
+    /// turn without a request.
+    ///
+    /// # Errors
+    ///
+    /// - [`Lost`](crate::ErrorKind::Lost): the lock was lost before, so another client may have
+    ///   been inside the section.
+    /// - Any other error: the lock was held up to now, but the store did not confirm the release.
+    ///   It is retried in the background.
     ///
     /// # Cancel safety
     ///
-    /// Dropped midway, the release goes on in the background.
+    /// If the future is dropped, the release goes on in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+    /// let guard = store.lock("orders/42").acquire().await?;
+    /// match guard.release().await {
+    ///     Err(e) if e.loss().is_some() => println!("not protected to the end: {e}"),
+    ///     Err(e) => println!("was protected; the release is retried: {e}"),
+    ///     Ok(()) => {}
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn release(self) -> Result<()> {
         let verdict = self.check();
         match Arc::into_inner(self.share) {
@@ -97,13 +207,35 @@ impl Guard {
         }
     }
 
-    /// Runs `body` while the lock is held, and gives it back afterwards.
+    /// Runs `body` while the lock is held, and releases it afterwards.
     ///
-    /// The body gets a look at the hold. If the lock is lost, the body is dropped at its current await and the result is
-    /// `Err` of kind [`Lost`](crate::ErrorKind::Lost), also if it had just ended but the lock was no longer ours by then.
-    /// On loss and on cancellation the body is dropped first, then the lock is given back. A release that fails after a
-    /// good body is no error: it goes on in the background. It cannot stop blocking calls or detached tasks: let those look
-    /// at [`Held::is_valid`] and send the token.
+    /// `body` gets a [`Held`](crate::Held), a view of the hold with the token. If the lock is lost,
+    /// `body` is dropped at its current await.
+    ///
+    /// It cannot stop blocking calls, detached tasks, or code that does not reach an await. Let
+    /// those check [`Held::is_valid`](crate::Held::is_valid) between steps, and send the token with
+    /// each write.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](crate::ErrorKind::Lost) if the lock was lost before `body` had ended, also if
+    /// `body` ended just then. A release that fails after `body` has succeeded is no error: it is
+    /// retried in the background.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, `body` is dropped first, and then the lock is released in the
+    /// background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+    /// let guard = store.lock("orders/42").acquire().await?;
+    /// let token = guard.run(async |held| held.fencing_token()).await?;
+    /// println!("ran with {token}");
+    /// # Ok(()) }
+    /// ```
     pub async fn run<T, F: Future<Output = T>>(self, body: impl FnOnce(Held) -> F) -> Result<T> {
         let outcome = while_held(self.lost(), body(self.view())).await;
         let done = outcome.map_err(|e| e.with_name(self.name()))?;

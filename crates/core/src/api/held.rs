@@ -1,4 +1,7 @@
 //! The looks at a hold: what a guard and its views have in common.
+//!
+//! A view and a guard answer the same questions, by the same code. The difference is only that the
+//! drop of a guard releases.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +10,25 @@ use std::time::Duration;
 use crate::engine::hold::Hold;
 use crate::seam::loss::Lost;
 
-/// A look at a hold: it outlives the guard, it releases nothing, and it may be cloned for subtasks.
+/// A view of a hold: it can be checked, and has the token, but releases nothing.
+///
+/// The body of [`Guard::run`](crate::Guard::run) gets one. Clone it for subtasks that should stop
+/// when the lock is lost. It outlives the guard; after a release it is invalid, with
+/// [`Loss::Released`](crate::Loss::Released).
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(guard: leasehold_core::Guard) {
+/// let held = guard.view();
+/// tokio::spawn(async move {
+///     while held.is_valid() {
+///         // … one step …
+///         tokio::task::yield_now().await;
+///     }
+/// });
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Held(pub(crate) Arc<Hold>);
 
@@ -15,40 +36,94 @@ pub struct Held(pub(crate) Arc<Hold>);
 macro_rules! view_methods {
     ($type:ty, $($held:tt)+) => {
         impl $type {
-            /// The lock's name, as it was written, without the store's namespace.
+            /// The name of the lock, as it was written: without the store's namespace.
             pub fn name(&self) -> &crate::Name {
                 &self.$($held)+.0.name
             }
 
-            /// The token to hand to the resource with each write. Equal for the whole hold.
+            /// The token to send to the resource with each write.
+            ///
+            /// It is the same for the whole hold. A later conflicting holder of the same name has a
+            /// greater one. Tokens of different names or stores cannot be compared.
             pub fn fencing_token(&self) -> crate::FencingToken {
                 self.$($held)+.0.token
             }
 
-            /// Whether the lock is provably ours at this instant. Computed now, from a clock that counts suspend: a starved
-            /// task and a process that was stopped see the truth. It asks nobody. A pause right after it is beyond any
-            /// lock: the resource's check of the token is what protects data then.
+            /// Whether this client can prove, at this instant, that it holds the lock.
+            ///
+            /// It is computed now, from a clock that counts suspend, and asks nobody. So it is
+            /// correct also in a task that did not run for long, and in a process that was stopped.
+            /// It is cheap: one reading of the clock.
+            ///
+            /// A pause right after it returns is beyond any lock. What protects the data then is
+            /// the token, compared by the resource.
+            ///
+            /// # Examples
+            ///
+            /// ```no_run
+            /// # async fn example(guard: leasehold_core::Guard) -> leasehold_core::Result<()> {
+            /// for chunk in ["a", "b", "c"] {
+            ///     if !guard.is_valid() {
+            ///         break; // another client may hold the lock soon
+            ///     }
+            ///     write(chunk, guard.fencing_token()).await; // the resource compares the token
+            /// }
+            /// # Ok(()) }
+            /// # async fn write(_: &str, _: leasehold_core::FencingToken) {}
+            /// ```
             pub fn is_valid(&self) -> bool {
                 self.$($held)+.0.loss().is_none()
             }
 
-            /// For how much longer it is provably ours if nothing renews it; zero once it is not.
+            /// How much longer the hold is valid if no renewal succeeds; zero when it is not valid
+            /// any more.
+            ///
+            /// It jumps up with each successful renewal. Use it to decide whether a step of known
+            /// length fits.
+            ///
+            /// # Examples
+            ///
+            /// ```no_run
+            /// # fn example(guard: leasehold_core::Guard) {
+            /// use std::time::Duration;
+            ///
+            /// if guard.remaining() > Duration::from_secs(2) {
+            ///     println!("a step of one second fits, also if the store becomes unavailable now");
+            /// }
+            /// # }
+            /// ```
             pub fn remaining(&self) -> std::time::Duration {
                 self.$($held)+.time_left()
             }
 
-            /// `Err` with kind [`ErrorKind::Lost`](crate::ErrorKind::Lost) once it is not ours any more. Local, computed now.
+            /// Returns an error if the hold is not valid any more: [`is_valid`](Self::is_valid) for
+            /// code that uses `?`.
+            ///
+            /// # Errors
+            ///
+            /// [`Lost`](crate::ErrorKind::Lost), with the reason in
+            /// [`Error::loss`](crate::Error::loss).
             pub fn check(&self) -> crate::Result<()> {
                 self.$($held)+.0.verdict()
             }
 
-            /// Resolves when the hold has ended, at the latest when it is no longer provably ours; with
-            /// [`Loss::Released`](crate::Loss::Released) after a release. Owned: keep it, move it, drop it.
+            /// A future that resolves when the hold has ended, with the reason.
+            ///
+            /// It resolves at the latest at the end of validity, also while a renewal hangs or the
+            /// store cannot be reached; after a release it resolves with
+            /// [`Loss::Released`](crate::Loss::Released). A process that was stopped, or a runtime
+            /// that was blocked, sees it within a quarter of a second after it runs again.
+            ///
+            /// # Cancel safety
+            ///
+            /// The future owns what it needs. Keep it in a `select!` loop, move it to another task,
+            /// drop it at any time: the loss is not consumed by it.
             pub fn lost(&self) -> crate::Lost {
                 self.$($held)+.watch()
             }
 
-            /// A look at this hold that outlives the guard and releases nothing.
+            /// A view of this hold: it has the token and can be checked, but it releases nothing.
+            /// It outlives the guard, and can be cloned for subtasks.
             pub fn view(&self) -> crate::Held {
                 self.$($held)+.clone()
             }

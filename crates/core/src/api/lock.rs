@@ -17,14 +17,21 @@ use crate::seam::error::{Error, ErrorKind, Result};
 use crate::seam::name::Name;
 use crate::seam::queue::LockQueue;
 
-/// A lock of one name on one store, with the words by which to take it.
+/// The lock of one name in one store, with the options for taking it.
+///
+/// A `Lock` is only a description: it is cheap to make and to clone, and sends nothing before an
+/// acquire is polled. Each acquire makes a new claim, so one `Lock` can be used by many tasks; they
+/// exclude each other like tasks of other processes.
+///
+/// # Examples
 ///
 /// ```no_run
 /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
 /// use std::time::Duration;
-/// let lock = store.lock("orders/42").ttl(Duration::from_secs(5)).fair();
+///
+/// let lock = store.lock("orders/42").ttl(Duration::from_secs(5)).label("billing");
 /// let guard = lock.acquire().await?;
-/// println!("token {}", guard.fencing_token());
+/// println!("token {}", guard.fencing_token()); // send it with each write
 /// guard.release().await?;
 /// # Ok(()) }
 /// ```
@@ -53,43 +60,165 @@ impl Lock {
         Lock { value: Some(value.into()), ..self }
     }
 
-    /// Re-entry: whoever acquires with the same owner while the owner holds this name shares the hold, with one token; the
-    /// last guard releases it. The first entry's words count. Once that hold is lost, the next acquire takes the lock anew.
-    /// Without an owner, a second acquire waits like anybody else.
+    /// Makes the lock re-entrant for this owner.
+    ///
+    /// If the owner already holds this name, an acquire shares that hold: it gets the same token,
+    /// sends nothing, and passes the waiters. The last guard releases the hold. The options of the
+    /// first entry apply to the whole hold. When that hold is lost, the next acquire takes the lock
+    /// anew.
+    ///
+    /// Without an owner, a second acquire in the same task waits for the first one, for ever if
+    /// that task holds it.
+    ///
+    /// # Errors
+    ///
+    /// An owner that holds a name as a reader and asks to write gets
+    /// [`Invalid`](crate::ErrorKind::Invalid) instead of waiting for itself.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+    /// use leasehold_core::Owner;
+    ///
+    /// let me = Owner::new();
+    /// let lock = store.lock("orders/42").owner(&me);
+    /// let outer = lock.acquire().await?;
+    /// let inner = lock.acquire().await?; // at once
+    /// assert_eq!(outer.fencing_token(), inner.fencing_token());
+    /// # Ok(()) }
+    /// ```
     pub fn owner(mut self, owner: &Owner) -> Lock {
         self.owner = Some(owner.clone());
         self
     }
 
-    /// The name, as it was written.
+    /// The name, as it was written: without the store's namespace.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
     /// Waits until the lock is held.
     ///
-    /// It waits for other holders as long as it takes. A store that cannot be reached is asked again for at most one lease;
-    /// then its error is returned.
+    /// It waits for other holders without a limit, in the queue of the name. The place in the queue
+    /// is a lease that renews itself while the future is polled or kept, so a waiter that dies does
+    /// not block the others.
+    ///
+    /// # Errors
+    ///
+    /// - [`Invalid`](crate::ErrorKind::Invalid), [`Unsupported`](crate::ErrorKind::Unsupported): a
+    ///   bad name or option. Nothing was sent.
+    /// - [`Denied`](crate::ErrorKind::Denied): the store refused the credentials or rights.
+    /// - [`Unavailable`](crate::ErrorKind::Unavailable),
+    ///   [`Ambiguous`](crate::ErrorKind::Ambiguous): the store could not be reached for one whole
+    ///   lease. It is retried until then, because a short outage should not end a wait of hours.
+    /// - [`Closed`](crate::ErrorKind::Closed): the store was closed, or no tokio runtime is
+    ///   running.
+    ///
+    /// It never returns `Contended` or `TimedOut`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Drop the future at any time. The claim is withdrawn in the background, also if its request
+    /// is still on its way; what may be left in the store ends within one TTL. The place in the
+    /// queue is lost: acquiring again starts at its end.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+    /// let guard = store.lock("orders/42").acquire().await?;
+    /// // … work, and send guard.fencing_token() with each write …
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn acquire(&self) -> Acquire {
         self.start(Wait::Forever)
     }
 
-    /// Takes the lock now or not at all. Held by somebody else is an error of kind
-    /// [`Contended`](crate::ErrorKind::Contended), which says who; [`Error::into_contention`] makes it a value. A store that
-    /// cannot be reached is asked again for a third of a lease.
+    /// Takes the lock now, or not at all.
+    ///
+    /// It leaves no place in the queue. It does not pass waiters: if the lock is free but others
+    /// wait for it, it is refused.
+    ///
+    /// "Now" means one answer of the store. A store that cannot be reached is retried for a third
+    /// of a lease, and beside more than 128 claims of this client under way it waits for its turn
+    /// to be sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Contended`](crate::ErrorKind::Contended) if another client holds the lock or waits for it;
+    /// the error names the holder, and [`Error::into_contention`](crate::Error::into_contention)
+    /// turns it into a value. The others are as in [`acquire`](crate::Lock::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](crate::Lock::acquire).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+    /// match store.lock("nightly").try_acquire().await {
+    ///     Ok(guard) => guard.release().await?,
+    ///     Err(refused) => {
+    ///         let holder = refused.into_contention()?; // other errors stay errors
+    ///         println!("skipped: {holder}");
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn try_acquire(&self) -> Acquire {
         self.start(Wait::Try)
     }
 
-    /// Waits at most `wait`; then [`TimedOut`](crate::ErrorKind::TimedOut), which says who was before us, be it other tasks of
-    /// this process on their way to the store, or the store's own error if that was the reason.
+    /// Waits for the lock, at most for `wait`.
     ///
-    /// Unlike a timeout around [`acquire`](Lock::acquire) it takes one last look, and may be longer by up to 40 ms for it.
+    /// Unlike a time-out around [`acquire`](crate::Lock::acquire) it asks the store once more at
+    /// the end, so that a lock that became free just then is not missed. It may take up to 40 ms
+    /// longer for that.
+    ///
+    /// # Errors
+    ///
+    /// [`TimedOut`](crate::ErrorKind::TimedOut) if the lock did not become free in time; the error
+    /// names the holder, or says that other tasks of this process were before it on the way to the
+    /// store. If the store could not be reached, the error of the store, also before `wait` is over
+    /// when one whole lease has passed. The others are as in [`acquire`](crate::Lock::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](crate::Lock::acquire).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+    /// use std::time::Duration;
+    /// use leasehold_core::ErrorKind;
+    ///
+    /// match store.lock("orders/42").acquire_timeout(Duration::from_secs(2)).await {
+    ///     Err(e) if e.kind() == ErrorKind::TimedOut => println!("busy: {e}"),
+    ///     other => other?.release().await?,
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn acquire_timeout(&self, wait: Duration) -> Acquire {
         self.start(Wait::For(wait))
     }
 
-    /// Who holds it and who waits.
+    /// Shows which clients hold the lock and which wait for it.
+    ///
+    /// It is a snapshot, and may be outdated when it arrives. It is for people and tools; never
+    /// decide by it whether to write.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a bad name; otherwise what the store reports,
+    /// within a few seconds.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only reads, so it can be dropped at any await.
     pub async fn inspect(&self) -> Result<LockQueue> {
         self.scope.inspect(&self.name).await
     }

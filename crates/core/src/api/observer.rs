@@ -1,4 +1,7 @@
 //! Watching who leads.
+//!
+//! An observer has no claim, so notifications for claims do not reach it. It has its own, by name,
+//! and it also reads from time to time: a missed notification delays it by a second at most.
 
 use std::time::Duration;
 
@@ -13,9 +16,15 @@ use crate::seam::notifier::Subscription;
 /// How often an observer looks without a notification: where the store notifies, and where it does not.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
 
-/// Sees who leads, in the manner of a `watch` channel: every change at least as its latest value. A vacancy is a value.
+/// Watches which candidate leads an election.
 ///
-/// It costs one look at the store for each change, and one from time to time. It holds nothing and stands in no line.
+/// It works like a `watch` channel: it sees the latest value of each change, and may skip values
+/// that were replaced quickly. A vacancy is a value. It sends one request for each change, and one
+/// from time to time: each second where the store pushes changes, four times a second where it does
+/// not. It holds nothing, and has no place in the queue.
+///
+/// What it shows may be outdated: a leader that it has just seen may have lost the leadership. Let
+/// the resource compare tokens.
 #[derive(Debug)]
 pub struct Observer {
     scope: Scope,
@@ -37,15 +46,22 @@ impl Observer {
         Ok(Observer { scope, name, full_name, current, holder_changes, subscription })
     }
 
-    /// Who led when it last looked. `None`: nobody.
+    /// The leader when the store was last asked; `None` if there was none. It sends nothing.
     pub fn current(&self) -> Option<&Leader> {
         self.current.as_ref()
     }
 
-    /// Waits until the leader, or its value, is another than [`current`](Observer::current), and makes it current.
+    /// Waits until the leader or its value differs from [`current`](crate::Observer::current), and
+    /// makes that the current one.
     ///
-    /// A store that cannot be reached is asked again for as long as the store's default lease; then its error is returned,
-    /// and watching may be gone on with by calling again. Cancel-safe: a change that was not returned yet is found again.
+    /// # Errors
+    ///
+    /// If the store cannot be reached for the store's default TTL, its error. Call it again to
+    /// continue.
+    ///
+    /// # Cancel safety
+    ///
+    /// It can be dropped at any await: a change that was not returned is found by the next call.
     pub async fn changed(&mut self) -> Result<()> {
         let client = self.scope.client.clone();
         let retry_budget = self.scope.lease_of_defaults();

@@ -1,4 +1,7 @@
 //! Re-entry by an explicit owner: stores never hear of it.
+//!
+//! Re-entry is known in this process only. A store sees one claim, however often the owner enters.
+//! So it works the same on every store, and costs no request.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,8 +17,31 @@ use crate::seam::error::{Error, ErrorKind, Result};
 use crate::seam::name::Name;
 use crate::support::sync::locked;
 
-/// Who re-enters. Tasks have no identity that survives a `spawn`, so re-entry is by an explicit value: clones are the same
-/// owner. Two tasks with one owner do not exclude each other.
+/// The identity by which a hold is re-entered.
+///
+/// Tasks have no identity that survives a `spawn`, and threads say nothing in async code, so
+/// re-entry goes by an explicit value. Clones are the same owner. Two tasks with one owner do not
+/// exclude each other: they share the hold.
+///
+/// An owner lives in this process: the store does not know it, so another process cannot re-enter
+/// with it.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+/// use leasehold_core::Owner;
+///
+/// async fn inner(store: &leasehold_core::Store, me: &Owner) -> leasehold_core::Result<()> {
+///     store.lock("orders/42").owner(me).acquire().await?.release().await
+/// }
+///
+/// let me = Owner::new();
+/// let guard = store.lock("orders/42").owner(&me).acquire().await?;
+/// inner(&store, &me).await?; // does not wait for itself
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Default)]
 pub struct Owner(Arc<Mutex<HashMap<Key, Entry>>>);
 
@@ -25,7 +51,7 @@ type Key = (usize, Name);
 type Entry = Arc<tokio::sync::Mutex<Weak<Share>>>;
 
 impl Owner {
-    /// A new owner, different from every other.
+    /// Makes an owner that differs from every other one.
     pub fn new() -> Owner {
         Owner::default()
     }

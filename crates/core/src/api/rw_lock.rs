@@ -9,11 +9,17 @@ use crate::seam::error::Result;
 use crate::seam::name::Name;
 use crate::seam::queue::LockQueue;
 
-/// A name that many may hold as readers, or one as its writer.
+/// A name that many readers may hold together, or one writer alone.
 ///
-/// Readers and writers stand in one line, in its order: a reader waits behind a writer who came first, so neither starves.
-/// The line is the name's own: `lock` of the same name is one more writer. A writer becomes a reader by
-/// [`Guard::downgrade`](crate::Guard::downgrade); a reader never becomes a writer.
+/// Readers and writers share one queue, in its order: a reader waits behind a writer that came
+/// first, so neither starves. The queue is the name's own: [`Store::lock`](crate::Store::lock) of
+/// the same name is one more writer. A writer becomes a reader by
+/// [`Guard::downgrade`](crate::Guard::downgrade). A reader never becomes a writer.
+///
+/// The fencing tokens of readers that hold at the same time differ, and do not exclude each other's
+/// writes. A later writer has a greater token than all of them.
+///
+/// # Examples
 ///
 /// ```no_run
 /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
@@ -21,7 +27,7 @@ use crate::seam::queue::LockQueue;
 /// let reading = catalog.read().acquire().await?;
 /// reading.release().await?;
 /// let writing = catalog.write().acquire().await?;
-/// writing.downgrade().await?; // readers get in, no writer was in between
+/// writing.downgrade().await?; // readers are admitted; no writer was in between
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -41,29 +47,56 @@ impl RwLock {
         RwLock { scope, name, options, owner: None }
     }
 
-    /// Re-entry on both sides, as [`Lock::owner`] says: an owner who writes may also read. One who reads and asks to write
-    /// gets [`Invalid`](crate::ErrorKind::Invalid) instead of waiting for itself.
+    /// Makes both sides re-entrant for this owner, as [`Lock::owner`](crate::Lock::owner) does: an
+    /// owner that writes may also read.
+    ///
+    /// # Errors
+    ///
+    /// An owner that reads and asks to write gets [`Invalid`](crate::ErrorKind::Invalid) instead of
+    /// waiting for itself.
     pub fn owner(mut self, owner: &Owner) -> RwLock {
         self.owner = Some(owner.clone());
         self
     }
 
-    /// The name, as it was written.
+    /// The name, as it was written: without the store's namespace.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// The side that many may hold.
+    /// The shared side: many clients may hold it together. It sends nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+    /// let catalog = store.rw_lock("catalog");
+    /// let (one, two) = (catalog.read().acquire().await?, catalog.read().acquire().await?); // together
+    /// assert!(catalog.write().try_acquire().await.is_err());
+    /// # drop((one, two)); Ok(()) }
+    /// ```
     pub fn read(&self) -> Lock {
         self.side(Mode::Shared)
     }
 
-    /// The side that one may hold.
+    /// The exclusive side: one client may hold it. It sends nothing.
+    ///
+    /// The fencing token of a writer is greater than those of all readers and writers before it.
+    /// Let the resource compare it with the writers' tokens only: readers do not write.
     pub fn write(&self) -> Lock {
         self.side(Mode::Exclusive)
     }
 
-    /// Who holds it and who waits.
+    /// Shows which clients hold the lock and which wait, each with its mode. See
+    /// [`Lock::inspect`](crate::Lock::inspect).
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::inspect`](crate::Lock::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// It only reads, so it can be dropped at any await.
     pub async fn inspect(&self) -> Result<LockQueue> {
         self.scope.inspect(&self.name).await
     }

@@ -15,18 +15,24 @@ use crate::seam::error::Result;
 use crate::seam::name::Name;
 use crate::seam::queue::LockQueue;
 
-/// A name that several may hold at once: as many permits as it was made with.
+/// A name that several clients may hold at once: as many as it has permits.
 ///
-/// A guard owns its permits by a lease, so a crash gives them back. The line is in order: whoever asks for many is not
-/// passed by those who ask for few. Everybody must say the same number of permits: a claim that says another one than those
-/// in line is refused as [`Invalid`](crate::ErrorKind::Invalid). Tokens of holders at the same time do not fence one
-/// another.
+/// A guard owns its permits by a lease, so a crash gives them back after the TTL. The queue is in
+/// order: a claim for many permits is not passed by later claims for few, so large claims do not
+/// starve, and some permits may stay unused while a large claim waits.
+///
+/// All clients must use the same number of permits for a name. Two holders at the same time have
+/// different tokens, and these do not exclude each other's writes.
+///
+/// Redlock has no semaphores: each acquire is [`Unsupported`](crate::ErrorKind::Unsupported) there.
+///
+/// # Examples
 ///
 /// ```no_run
 /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
 /// let exports = store.semaphore("exports", 3);
 /// let one = exports.acquire().await?;
-/// let two = exports.permits(2).try_acquire().await?;
+/// let two = exports.permits(2).try_acquire().await?; // the other two
 /// # drop((one, two)); Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -46,34 +52,71 @@ impl Semaphore {
         Semaphore { scope, name, capacity, options }
     }
 
-    /// The name, as it was written.
+    /// The name, as it was written: without the store's namespace.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// So many permits at once. None, or more than there are, is reported by the acquire as
-    /// [`Invalid`](crate::ErrorKind::Invalid).
+    /// A lock that takes `n` permits at once. It sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// The acquire reports [`Invalid`](crate::ErrorKind::Invalid) if `n` is zero or more than the
+    /// semaphore has, or if the claims in the queue have another total.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+    /// let memory = store.semaphore("gigabytes", 16);
+    /// let large = memory.permits(8).acquire().await?; // later claims for one do not pass it
+    /// # drop(large); Ok(()) }
+    /// ```
     pub fn permits(&self, n: u32) -> Lock {
         let mode = Mode::Permits { n, of: self.capacity };
         Lock::new(self.scope.clone(), self.name.clone(), mode).with(&self.options)
     }
 
-    /// Waits for one permit: [`Lock::acquire`].
+    /// Waits for one permit: see [`Lock::acquire`](crate::Lock::acquire) for the errors and for
+    /// cancel safety.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+    /// let downloads = store.semaphore("downloads", 4); // at most four, on all machines together
+    /// let permit = downloads.acquire().await?;
+    /// println!("downloading");
+    /// permit.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn acquire(&self) -> Acquire {
         self.permits(1).acquire()
     }
 
-    /// Takes one permit now or not at all: [`Lock::try_acquire`].
+    /// Takes one permit now, or not at all: see [`Lock::try_acquire`](crate::Lock::try_acquire) for
+    /// the errors and for cancel safety.
     pub fn try_acquire(&self) -> Acquire {
         self.permits(1).try_acquire()
     }
 
-    /// Waits for one permit, at most `wait`: [`Lock::acquire_timeout`].
+    /// Waits for one permit, at most for `wait`: see
+    /// [`Lock::acquire_timeout`](crate::Lock::acquire_timeout) for the errors and for cancel
+    /// safety.
     pub fn acquire_timeout(&self, wait: Duration) -> Acquire {
         self.permits(1).acquire_timeout(wait)
     }
 
-    /// Who holds permits and who waits for them.
+    /// Shows which clients hold permits and which wait for them. See
+    /// [`Lock::inspect`](crate::Lock::inspect).
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::inspect`](crate::Lock::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// It only reads, so it can be dropped at any await.
     pub async fn inspect(&self) -> Result<LockQueue> {
         self.scope.inspect(&self.name).await
     }

@@ -21,16 +21,54 @@ use crate::seam::name::Name;
 use crate::seam::token::FencingToken;
 use crate::support::thread::OwnThread;
 
-/// A store of locks: Redis, etcd, ZooKeeper, memory, or one of your own. Clones share one client.
+/// A store of locks: the entry point, one concrete type for every kind of server.
 ///
-/// Making one does no I/O and needs no runtime; every request needs tokio, with its timers enabled. What runs in the background
-/// runs in one of the runtimes that use the store: when that one ends, or is not driven any more, another goes on. If no other
-/// is driven, nothing is renewed: see [`Store::on_own_thread`].
+/// A `Store` is a handle on one client of a lock service: Redis, etcd, ZooKeeper, SQLite, memory,
+/// or an implementation of [`Backend`](crate::seam::Backend) of your own. It makes the primitives:
+/// [`lock`](crate::Store::lock), [`rw_lock`](crate::Store::rw_lock),
+/// [`semaphore`](crate::Store::semaphore), [`election`](crate::Store::election),
+/// [`multi_lock`](crate::Store::multi_lock). Clones are cheap and share the client, so clone it
+/// into tasks instead of connecting again: renewals are batched by client.
 ///
-/// One client keeps as many locks as its store renews within about half of their TTL, waits for the network included. Near that
-/// ceiling `tracing` is told (`WARN`, target `leasehold`); see *the ceiling* in `docs/guarantees.md`.
+/// Options that are set on the store, such as [`ttl`](crate::Store::ttl), are the defaults of
+/// everything that it makes afterwards.
 ///
-/// When the last clone, guard, [`Held`](crate::Held) and [`Lost`](crate::Lost) are gone, so is the client.
+/// # Runtimes
+///
+/// Making a `Store` does no I/O and needs no runtime. Each request needs a tokio runtime with its
+/// timers enabled. Renewals and background releases run in one of the runtimes that use the store:
+/// when that one ends, or is not driven for half a second, another one continues. If no other
+/// runtime is driven, nothing is renewed and the locks are lost, each of them before another client
+/// can get it. Use [`Store::on_own_thread`](crate::Store::on_own_thread) if your runtime may be
+/// blocked for longer than a lease.
+///
+/// # How many locks
+///
+/// One client can keep as many locks as its store renews within about half of their TTL, network
+/// delays included. Near that limit an event of level `WARN` and target `leasehold` says so. Beyond
+/// it locks are lost. Use longer TTLs or several clients.
+///
+/// At most 128 claims of one client are under way at once; further ones wait inside the client, in
+/// their order. Beside so many, a [`try_acquire`](crate::Lock::try_acquire) waits too.
+///
+/// # End of life
+///
+/// When the last clone, guard, [`Held`](crate::Held) and [`Lost`](crate::Lost) are gone, the client
+/// is dropped. A program that must not leave locks behind ends with
+/// [`Store::close`](crate::Store::close).
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+/// use std::time::Duration;
+///
+/// let store = store.namespace("billing").ttl(Duration::from_secs(5));
+/// let guard = store.lock("invoice/7").acquire().await?; // the name in the store is billing/invoice/7
+/// guard.release().await?;
+/// store.close(Duration::from_secs(1)).await
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Store {
     scope: Scope,
@@ -39,21 +77,47 @@ pub struct Store {
 options!(Store, scope.defaults);
 
 impl Store {
-    /// A store over this backend.
+    /// Makes a store over this backend.
+    ///
+    /// It sends nothing. For each warning in the backend's
+    /// [`Guarantees::warnings`](crate::Guarantees) it emits an event of level `WARN`, because a
+    /// program that never reads its guarantees should not learn of a server without persistence
+    /// from its first lost lock.
+    ///
+    /// Decorators are backends too: anything that implements [`Backend`](crate::seam::Backend) can
+    /// be passed, also boxed.
     pub fn new(backend: impl Backend) -> Store {
         Store::make(backend, fastrand::Rng::new(), None)
     }
 
-    /// A store whose client and keeper live on a thread and a runtime of their own, where `make` is run: renewals go on
-    /// while the program's own runtime is blocked. Without it a blocked runtime loses its locks, on time and visibly.
+    /// Makes a store whose client and background task run on a thread of their own, with a runtime
+    /// of their own.
     ///
-    /// The thread ends when the last clone and the last guard are gone and the background releases are done.
+    /// `make` runs on that thread and connects. Renewals then continue while the program's own
+    /// runtime is blocked, for example by a long computation in an async function. Without it, a
+    /// runtime that is blocked for longer than a lease loses its locks.
+    ///
+    /// The thread costs one hop between threads for each request. It ends when the last clone and
+    /// the last guard are gone and the background releases are done.
+    ///
+    /// # Errors
+    ///
+    /// The error of `make`; [`Internal`](crate::ErrorKind::Internal) if the thread cannot be
+    /// started, or if `make` panics.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the thread ends, and with it what `make` has made.
     pub async fn on_own_thread<B: Backend>(make: impl Future<Output = Result<B>> + Send + 'static) -> Result<Store> {
         let (thread, backend) = OwnThread::start(make).await?;
         Ok(Store::make(backend, fastrand::Rng::new(), Some(thread)))
     }
 
-    /// The same with injected randomness, from which every jitter is drawn.
+    /// Makes a store whose jitter comes from this seed: for tests that repeat a run.
+    ///
+    /// The same seed gives the same sequence of random delays, not the same schedule: tasks and
+    /// servers have their own timing. Ids of claims are not drawn from it, because they must be
+    /// unpredictable.
     pub fn with_random_seed(backend: impl Backend, seed: u64) -> Store {
         Store::make(backend, fastrand::Rng::with_seed(seed), None)
     }
@@ -62,53 +126,162 @@ impl Store {
         Store { scope: Scope::new(Client::new(Arc::new(backend), random, thread)) }
     }
 
-    /// The same store, with every name inside `prefix/`. Namespaces nest; errors and lists show names without them. One with
-    /// NUL is reported by the first request, as [`Invalid`](crate::ErrorKind::Invalid).
+    /// Returns a store in which each name is prefixed by `prefix/`.
+    ///
+    /// Applications that share a server keep their locks apart by namespaces. Namespaces nest:
+    /// `store.namespace("a").namespace("b")` prefixes `a/b/`. Errors and lists show names without
+    /// the prefix. An empty prefix changes nothing. The client stays the same, so renewals of all
+    /// namespaces are batched together.
+    ///
+    /// A namespace separates names, not rights: every client of the server can use any name.
+    ///
+    /// # Errors
+    ///
+    /// A prefix with a NUL character is reported by the first request, as
+    /// [`Invalid`](crate::ErrorKind::Invalid). The limit of
+    /// [`MAX_NAME_BYTES`](crate::MAX_NAME_BYTES) does not count the namespace.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example(store: leasehold_core::Store) {
+    /// let (test, live) = (store.clone().namespace("test"), store.namespace("live"));
+    /// let (a, b) = (test.lock("jobs"), live.lock("jobs")); // two locks
+    /// # let _ = (a, b); }
+    /// ```
     #[must_use]
     pub fn namespace(mut self, prefix: &str) -> Store {
         self.scope.enter(prefix);
         self
     }
 
-    /// The exclusive lock of this name.
+    /// The exclusive lock of this name. It sends nothing: see
+    /// [`Lock::acquire`](crate::Lock::acquire).
+    ///
+    /// All primitives of one name share one queue, so `lock("a")` also excludes the readers of
+    /// `rw_lock("a")`.
     pub fn lock(&self, name: impl Into<Name>) -> Lock {
         Lock::new(self.scope.clone(), name.into(), Mode::Exclusive)
     }
 
-    /// The lock of readers and writers of this name.
+    /// The reader-writer lock of this name. It sends nothing: see [`RwLock`](crate::RwLock).
     pub fn rw_lock(&self, name: impl Into<Name>) -> RwLock {
         RwLock::new(self.scope.clone(), name.into())
     }
 
-    /// The semaphore of this name. Everybody must say the same `permits`.
+    /// The semaphore of this name, with so many permits. It sends nothing: see
+    /// [`Semaphore`](crate::Semaphore).
+    ///
+    /// The number of permits is not stored anywhere by itself: all clients must use the same
+    /// `permits` for a name. A claim with another number than the claims in the queue is refused as
+    /// [`Invalid`](crate::ErrorKind::Invalid).
+    ///
+    /// Redlock has no semaphores: there each acquire is
+    /// [`Unsupported`](crate::ErrorKind::Unsupported), because two majorities of permits need not
+    /// overlap.
     pub fn semaphore(&self, name: impl Into<Name>, permits: u32) -> Semaphore {
         Semaphore::new(self.scope.clone(), name.into(), permits)
     }
 
-    /// The election of this name.
+    /// The leader election of this name. It sends nothing: see [`Election`](crate::Election).
+    ///
+    /// An election is an exclusive lock whose holder publishes a value, so it shares its queue with
+    /// `lock` of the same name.
     pub fn election(&self, name: impl Into<Name>) -> Election {
         Election::new(self.scope.clone(), name.into())
     }
 
-    /// The exclusive locks of all these names, taken together.
+    /// The exclusive locks of all these names, taken together: all or none. It sends nothing: see
+    /// [`MultiLock`](crate::MultiLock).
+    ///
+    /// The names may come in any order; they are always taken in the same order, so that two
+    /// clients with the same names never wait for each other.
     pub fn multi_lock<N: Into<Name>>(&self, names: impl IntoIterator<Item = N>) -> MultiLock {
         MultiLock::new(self.scope.clone(), names.into_iter().map(Into::into))
     }
 
-    /// Names under `prefix` that are held or waited for, in byte order, after `after`, at most `limit`. The cost depends on
-    /// the store: see its guarantees.
+    /// Lists the names that are held or waited for.
+    ///
+    /// Only names that begin with `prefix` are listed, in the order of their bytes, and only those
+    /// after `after`, at most `limit`. To read a long list in pages, pass the last name of a page
+    /// as `after`.
+    ///
+    /// The list is not a snapshot: locks that are taken or released meanwhile may be missing or
+    /// listed. What a list costs depends on the store; on Redis it walks the whole database. See
+    /// [the guarantees of your store](crate::Store::guarantees) before you call it often.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a prefix with NUL; otherwise what the store
+    /// reports, within a few seconds.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only reads, so it can be dropped at any await.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+    /// let mut after = None;
+    /// loop {
+    ///     let page = store.list("orders/", after.as_ref(), 100).await?;
+    ///     for name in &page {
+    ///         println!("{name}");
+    ///     }
+    ///     let Some(last) = page.last().cloned() else { break };
+    ///     after = Some(last);
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
         self.scope.list(prefix, after, limit).await
     }
 
-    /// Ends the hold with this token, and no other; says whether there was one. The next waiter gets the lock at once. The
-    /// evicted holder learns it when the store can tell it, and its writes are stale from now on: only a resource that
-    /// checks tokens is protected. Dropped midway it may or may not have happened, and may be asked again.
+    /// Ends the hold with this token, and no other. Returns whether there was one.
     ///
-    /// Tasks of one client that pass a `fast` lock on among themselves share one hold by turns, each with its own token. The
-    /// client knows whose turn it is: evicting through the same client, only that one's token counts, and one of a turn that
-    /// is over ends nothing. The store knows the hold and its first turn only: through another client each token of the hold
-    /// ends it, whosever turn it is, and [`inspect`](Lock::inspect) names the first turn's task and token.
+    /// For operators, when a holder hangs and its lock cannot wait for the end of its lease. The
+    /// token makes sure that it is the hold that you saw: if the lock has changed hands meanwhile,
+    /// nothing happens. The next waiter gets the lock at once.
+    ///
+    /// The evicted holder is told when the store can tell it. No bound is promised for that, so
+    /// until then two clients may act at the same time, and only a resource that checks fencing
+    /// tokens is protected. An eviction is therefore outside of the exclusion that
+    /// [`Guard::is_valid`](crate::Guard::is_valid) promises.
+    ///
+    /// Token 0 belongs to no hold of Leasehold. On Redis it ends what another tool holds.
+    ///
+    /// # Turns of a `fast` lock
+    ///
+    /// Tasks of one client that pass a [`fast`](crate::Lock::fast) lock on share one hold of the
+    /// store. Each turn has a token of its own. Their client knows whose turn it is: through it,
+    /// the token of a past turn ends nothing. The store knows only the hold and its first turn:
+    /// through another client, each token of the hold ends it, and
+    /// [`inspect`](crate::Lock::inspect) shows the first turn's task and token. To tell the store
+    /// of each turn would cost the request that `fast` saves.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a bad name;
+    /// [`Ambiguous`](crate::ErrorKind::Ambiguous) if the store did not answer: the hold may or may
+    /// not have ended. Ask again.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the eviction may or may not have happened. It is safe to call it
+    /// again with the same token.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+    /// let queue = store.lock("nightly").inspect().await?;
+    /// if let Some(token) = queue.holders.first().and_then(|holder| holder.token) {
+    ///     let ended = store.evict("nightly", token).await?;
+    ///     println!("{}", if ended { "ended" } else { "it had ended already" });
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn evict(&self, name: impl Into<Name>, token: FencingToken) -> Result<bool> {
         self.scope.evict(&name.into(), token).await
     }
@@ -117,23 +290,49 @@ impl Store {
         &self.scope.client
     }
 
-    /// What this store, configured like this, really gives.
+    /// What this store gives, as it is configured now: data that a program can check before it
+    /// starts.
+    ///
+    /// It is asked once, when the store is made; this call sends nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+    /// use leasehold_core::Fencing;
+    ///
+    /// let guarantees = store.guarantees();
+    /// guarantees.require_fencing(Fencing::WhileDataLives)?;
+    /// for warning in &guarantees.warnings {
+    ///     eprintln!("the server may lose locks: {warning}");
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn guarantees(&self) -> Guarantees {
         self.scope.client.guarantees.clone()
     }
 
-    /// Gives up what this client holds, and ends it. Guards are lost ([`Loss::Gone`](crate::Loss)) before anything is sent,
-    /// those who wait get [`Closed`](crate::ErrorKind::Closed), and so does every later call. Then it waits, at most `limit`, until
-    /// the store has answered the releases, also those of holds within their `min_hold`, and up to five seconds for the
-    /// client itself. Closing what is closed is `Ok`.
+    /// Releases what this client holds, and ends the client.
     ///
-    /// `Err` of kind [`Ambiguous`](crate::ErrorKind::Ambiguous): it is closed, but the store has not answered everything; what is left
-    /// there ends with its lease.
+    /// First all guards are lost, with [`Loss::Gone`](crate::Loss), before anything is sent.
+    /// Waiters get [`Closed`](crate::ErrorKind::Closed), and so does each later call of any clone.
+    /// Then it waits until the store has answered the releases, also those of holds within their
+    /// `min_hold`: at most `limit` for the releases, and up to five seconds more for the client's
+    /// own connections and sessions.
+    ///
+    /// Call it at the end of a program. Dropping the last guard releases in the background, but a
+    /// program that returns from `main` ends its runtime before the background has sent anything;
+    /// then the locks stay taken until their TTL has passed.
+    ///
+    /// # Errors
+    ///
+    /// [`Ambiguous`](crate::ErrorKind::Ambiguous): the client is closed, but the store has not
+    /// answered everything. What is left there ends with its lease. Closing a closed store is `Ok`.
     ///
     /// # Cancel safety
     ///
-    /// Dropped midway the client is closed all the same, and what is left in the store ends with its lease; closing again goes
-    /// on with it.
+    /// If the future is dropped, the client is closed all the same, and what is left in the store
+    /// ends with its lease. Closing again continues to wait for it.
     pub async fn close(&self, limit: Duration) -> Result<()> {
         self.scope.client.close(limit).await
     }

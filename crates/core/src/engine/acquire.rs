@@ -1,4 +1,16 @@
 //! The acquire loop: claim, wait for a notification, the poll interval or the deadline, claim again.
+//!
+//! An acquire is a loop over one idempotent request: claim, wait, claim again with the same id.
+//! Lost answers, retries, re-checks of a waiter and the last look at a deadline are all that same
+//! request, so there is one path to get right and none for special cases.
+//!
+//! The loop wakes up for three reasons: a notification of the store, the poll interval, the
+//! deadline. Nothing is correct because of a notification. A store that is silent is asked again
+//! once per TTL, so a lost notification costs time and never the lock.
+//!
+//! The caller drives the loop: there is no task per acquire. Waiting then costs no memory but the
+//! future's, and the usual case has no hop between tasks. What is left when the caller goes away is
+//! adopted by the keeper.
 
 use std::sync::Arc;
 use std::time::Duration;

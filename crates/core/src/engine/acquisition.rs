@@ -1,5 +1,14 @@
 //! A claim on its way, or several that are claimed together: its requests, its waits, and what happens when its caller
 //! leaves.
+//!
+//! A request that was sent cannot be taken back. When the caller leaves, its answer may still be on
+//! its way, and a withdrawal that overtakes it would leave a lock that no client knows. So the
+//! acquisition keeps the request, hands it over together with the withdrawal, and the withdrawal
+//! waits for it.
+//!
+//! It also remembers whether something of it *may* be in the store. A request that was surely not
+//! executed leaves nothing, and then dropping the future sends nothing: a loop of refused tries
+//! must not cost a withdrawal each.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,8 @@
 //! How long to wait before asking again. Pure arithmetic with injected randomness.
+//!
+//! Clients that fail together retry together, and a store that comes back is hit by all of them at
+//! once. So each step is drawn between half and the whole of it. The randomness is injected, so
+//! that tests repeat.
 
 use std::time::Duration;
 

@@ -1,5 +1,18 @@
 //! Where one claim stands: nowhere, waiting, granted, ended. The single truth that the acquire loop, the keeper, the notifications
 //! and the guard share; validity is computed from it at each call.
+//!
+//! Several parties act on one claim at the same time: the acquire loop waits for it, the keeper
+//! renews it, the store notifies of it, the guard is asked whether it is valid. If each had its own
+//! view, they would disagree in the moment of a loss. So there is one state, and all changes go
+//! through it.
+//!
+//! Loss is decided by the clock, when anyone asks. No timer has to fire for it: a runtime that is
+//! blocked, or a process that was stopped, sees the truth with the first question. And loss is
+//! final. Nothing makes a lost hold valid again, because the program may have acted on the loss
+//! already.
+//!
+//! An answer counts from before its request was sent, whenever it arrives. So late answers are no
+//! danger and need not be thrown away.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

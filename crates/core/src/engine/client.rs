@@ -1,4 +1,10 @@
 //! One client of one store, shared by every lock and guard made of it: the backend, its notifier, the keeper.
+//!
+//! Everything that is made from one [`Store`](crate::Store) shares one client: so renewals of all
+//! locks go out together, and there is one place that knows whether the store was closed.
+//!
+//! It also bounds the requests that no lease bounds, such as `inspect` or `evict`: a store that
+//! does not answer must not hang its caller.
 
 use std::fmt;
 use std::future::Future;

@@ -1,5 +1,17 @@
 //! How many claims of one client are in flight at once: many tasks wait here, not in the store's connection, where
 //! they would keep renewals and releases from getting through.
+//!
+//! A store has one connection per client. If ten thousand tasks send their claims at once, renewals
+//! and releases wait behind them, and locks are lost because other tasks want locks. So only so
+//! many claims are under way, and the rest waits here, in their order, where waiting costs nothing.
+//!
+//! The limit opens when nothing comes back for a second. A task that has sent its claim need not
+//! poll its future: it may wait in a `select!` for something else, and its slot stays taken. A
+//! fixed limit would then stop all others.
+//!
+//! A deadline that ends here is [`TimedOut`](ErrorKind::TimedOut) if the store has answered others
+//! meanwhile, and [`Unavailable`](ErrorKind::Unavailable) if it has not: the first is load, the
+//! second an outage, and callers treat them differently.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

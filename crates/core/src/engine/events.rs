@@ -1,4 +1,11 @@
 //! Every event for `tracing`, in one place: target `leasehold`, with the lock's name and never a secret.
+//!
+//! Each event has the target `leasehold` and the name of the lock. No event has an id of a claim,
+//! which on Redis would be enough to release it, or a credential. All of them are in one file, so
+//! that this can be reviewed.
+//!
+//! Level `WARN` is for what costs locks or may soon: a loss, a renewal without an answer, renewals
+//! that come late, a release that was given up. Level `DEBUG` is for the normal life of a lock.
 
 use std::time::Duration;
 

@@ -1,5 +1,18 @@
 //! The keeper: one task per store client that renews everything in batches, says when a hold has run out, and does what is
 //! left to the background.
+//!
+//! There is one keeper per client, not one task per lock. Ten thousand locks need then a few
+//! requests per third of a lease, and the end of validity of each is seen by the same task.
+//!
+//! Renewals go out side by side. One batch for everything, repeated as a whole when it is late,
+//! loses all locks at once as soon as it takes too long. Here a request that is late is not given
+//! up: another one passes it, and its answer counts whenever it comes. How many are under way
+//! follows what the store bears: one more for each that is answered in time, half as many when some
+//! are late.
+//!
+//! No lock is held while user code runs. Wakers, `tracing` subscribers and the drop of a guard are
+//! code of other authors: the state changes first, and what is to be told or dropped is returned to
+//! the caller.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,5 +1,17 @@
 //! Local hand-over: tasks of one client that want the same `fast` lock stand behind one claim, and the lease passes from
 //! task to task in memory, for a bounded number of turns and a bounded time (lock cohorting: Dice, Marathe and Shavit 2012).
+//!
+//! Between tasks of one process, a hand-over through the store costs a release, a notification and
+//! a claim. Here it costs none: one task holds the claim in the store, and the others take turns
+//! under it. With 64 tasks in 4 clients that was about 20 times as many acquisitions per second on
+//! Redis (docs/measured.md).
+//!
+//! Two things bound it. The number of turns: each needs a fencing token of its own, and the grant
+//! reserved only so many. The time: after one TTL the claim goes back to the store, so that other
+//! clients are passed for one TTL at most.
+//!
+//! The store knows only the claim and its first turn. To tell it of each turn would cost the
+//! request that this saves.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};

@@ -1,4 +1,14 @@
 //! Withdrawing claims in the background, once their own request is answered.
+//!
+//! A release must not overtake its own claim: the store would find nothing to release, and then
+//! execute the claim. So a withdrawal first waits for the request that is still in flight, for one
+//! lease at most, because after that the store has ended the claim by itself.
+//!
+//! It is repeated until the store confirms it or the lease has run out. Giving up earlier would
+//! leave the lock taken for the rest of the lease; going on longer would be pointless.
+//!
+//! A request is polled only in the runtime in which it was sent. It may contain timers and sockets
+//! of that runtime, which panic or never wake up in another one.
 
 use std::future::Future;
 use std::pin::Pin;

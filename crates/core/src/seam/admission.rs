@@ -1,27 +1,45 @@
 //! The admission rule: given the line in order, who is in. Pure, so that every queueing store shares it and tests need no
 //! server.
+//!
+//! Most stores keep a queue of claims with modes. If each decided by itself which of them hold, one
+//! would let a reader pass a writer. So the rule is here once, as a pure function, and its tests
+//! need no server.
 
 use crate::seam::claim::Mode;
 use crate::seam::error::{Error, ErrorKind, Result};
 
-/// The answer of [`admit`].
+/// The answer of [`admit`](crate::seam::admit).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Admission {
-    /// This claim holds.
+    /// The claim holds.
     In,
-    /// It waits; when one of these entries (indices into the line before it, nearest last) goes, it may be its turn.
-    /// Nothing else can make it so.
+    /// The claim waits. These are the entries before it (indices into the queue, the nearest last)
+    /// whose end may admit it; nothing else can. So a store that watches exactly them misses
+    /// nothing and wakes no waiter in vain.
     Watch(Vec<usize>),
 }
 
-/// Decides whether a claim of `mine` holds, behind the entries `before` it (holders and waiters alike, in line order).
+/// Decides whether a claim of mode `mine` holds, behind the entries `before` it: holders and
+/// waiters alike, in the order of the queue.
 ///
-/// * `Exclusive`: nobody before it. The nearest is watched.
-/// * `Shared`: nobody of another mode before it. The nearest such is watched.
-/// * `Permits`: nobody of another mode before it, and room: the *smallest* `of` among all, so that no holder sees more
-///   permits out than it was told there are. The `of` nearest are watched: any of them may give back the missing permit.
+/// * `Exclusive`: no entry is before it. The nearest is watched.
+/// * `Shared`: no entry of another mode is before it. The nearest such entry is watched.
+/// * `Permits`: no entry of another mode is before it, and enough permits are left: of the
+///   *smallest* `of` among all, so that no holder sees more permits in use than it was told there
+///   are. The `of` nearest are watched, because any of them may give back the missing permit.
 ///
-/// The rule is monotone: an entry that leaves never takes away a place that was in.
+/// The rule is monotone: an entry that leaves never takes the lock from one that holds it. All
+/// stores with a queue share it.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold_core::seam::{Admission, Mode, admit};
+///
+/// let queue = [Mode::Shared, Mode::Exclusive];
+/// assert_eq!(admit(&[], Mode::Shared), Admission::In);
+/// assert_eq!(admit(&queue, Mode::Shared), Admission::Watch(vec![1])); // behind the writer that waits
+/// ```
 pub fn admit(before: &[Mode], mine: Mode) -> Admission {
     let other = |m: &Mode| match mine {
         Mode::Exclusive => true,
@@ -45,8 +63,17 @@ pub fn admit(before: &[Mode], mine: Mode) -> Admission {
     Admission::Watch((first..before.len()).collect())
 }
 
-/// How many hold in a line of these modes, in order. They are always its first ones: whoever is not let in keeps out all
-/// behind it. The same rule as [`admit`] for each of them, in one pass.
+/// How many entries of a queue hold, given their modes in order. They are always its first ones,
+/// because an entry that is not admitted keeps out all behind it. The same rule as
+/// [`admit`](crate::seam::admit) for each of them, in one pass.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold_core::seam::{Mode, holding};
+///
+/// assert_eq!(holding(&[Mode::Shared, Mode::Shared, Mode::Exclusive, Mode::Shared]), 2);
+/// ```
 pub fn holding(line: &[Mode]) -> usize {
     let (mut taken, mut room) = (0, u32::MAX);
     let holds = |i: &usize| match (line[0], line[*i]) {
@@ -59,8 +86,16 @@ pub fn holding(line: &[Mode]) -> usize {
     (0..line.len()).take_while(holds).count()
 }
 
-/// Refuses a claim whose semaphore is of another size than the line's: the first `Permits` before it decides. For newcomers
-/// only; whoever stands in line already keeps its place.
+/// Refuses a claim whose semaphore has another size than the one in the queue: the first `Permits`
+/// before it decides.
+///
+/// It is for newcomers only; an entry that is in the queue already keeps its place. If the rule of
+/// [`admit`](crate::seam::admit) refused such a claim later, one mistaken client could throw out
+/// those behind it.
+///
+/// # Errors
+///
+/// [`Invalid`](crate::ErrorKind::Invalid), with both sizes.
 pub fn same_permits<'a>(before: impl IntoIterator<Item = &'a Mode>, mine: Mode) -> Result<()> {
     let size = |mode: &Mode| match *mode {
         Mode::Permits { of, .. } => Some(of),

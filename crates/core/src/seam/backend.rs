@@ -41,69 +41,94 @@ use crate::seam::token::FencingToken;
 /// | S15 | After `release_after` nothing renews the hold: it ends that long from now, neither sooner nor later than the store's granularity, also if this client has gone. `release` ends it before. |
 #[async_trait]
 pub trait Backend: Send + Sync + Debug + 'static {
-    /// Takes or keeps a place, in one step (S1–S5). Never waits for another holder.
+    /// Takes or keeps a place in the queue, in one step (S1–S5). It never waits for another holder.
+    ///
+    /// Core calls it for each attempt, each retry, each re-check of a waiter, each downgrade and
+    /// each proclamation, always with the same id. So a lost answer needs no special treatment: the
+    /// next claim finds what the lost one did.
     async fn claim(&self, claim: &Claim) -> Result<Claimed>;
 
-    /// Takes all of these, in one step, or none (S12). Core calls it only for as many claims as
-    /// [`Guarantees::atomic_multi`] says, and for no fewer than two: all [`Exclusive`](crate::seam::Mode) and
-    /// [`Try`](crate::seam::WaitPolicy), with one TTL and label, of different names in their order. A store without such a step leaves it out.
+    /// Takes all of these claims in one step, or none (S12).
+    ///
+    /// Core calls it for at least two and at most
+    /// [`Guarantees::atomic_multi`](crate::Guarantees::atomic_multi) claims: all of them
+    /// [`Exclusive`](crate::seam::Mode) tries with one TTL and label, of different names, in the
+    /// order of their names. A store without such a step leaves it out; then core takes the names
+    /// one after the other.
     async fn claim_all(&self, _claims: &[Claim]) -> Result<ClaimedAll> {
         Err(Error::new(ErrorKind::Unsupported, "this store takes several names one after the other"))
     }
 
-    /// Renews granted and waiting places alike (S7), in as few requests as the store allows. Answers in the same order and
-    /// number. `Err` means that all are unknown. Core has several of these under way side by side, each of at most
-    /// [`renew_batch`](Backend::renew_batch) leases, those that end first before others. It asks again for what stays
-    /// unanswered, and takes in a late answer all the same, for as long as a lease.
+    /// Renews places of holders and of waiters (S7), in as few requests as the store allows.
+    ///
+    /// The answer has the same order and number as the question. `Err` means that nothing is known
+    /// about any of them. Core has several of these calls under way side by side, each with at most
+    /// [`renew_batch`](crate::seam::Backend::renew_batch) leases, those that end first before
+    /// others. It asks again for what stays unanswered, and accepts a late answer all the same, for
+    /// as long as a lease: one slow request must not end the leases that wait behind it.
     async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>>;
 
-    /// How many leases one [`renew`](Backend::renew) may bring: so few that it is answered soon, also when all of a client's
-    /// are due. `usize::MAX` for a store that renews a session, whose requests do not grow with the number of its leases.
+    /// How many leases one [`renew`](crate::seam::Backend::renew) may bring: so few that it is
+    /// answered soon, also when all leases of a client are due. `usize::MAX` for a store that
+    /// renews a session, whose requests do not grow with the number of its leases.
     fn renew_batch(&self) -> usize {
         256
     }
 
-    /// Withdraws a claim (S6). `place` is what the store last answered, `None` if it never did.
+    /// Withdraws a claim (S6), whether it holds or waits.
+    ///
+    /// `place` is what the store answered last; `None` if it never did, because an answer was lost.
+    /// Then the store finds the claim by its id.
     async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()>;
 
-    /// Lets a hold lapse `rest` from now without this client's help (S15): a lock that is given back within its `min_hold`.
-    /// Idempotent. Core calls it only if [`Guarantees::min_hold_outlives_process`] says so; a store that cannot leaves it out,
-    /// and core renews the hold until then instead.
+    /// Lets a hold end `rest` from now without the help of this client (S15): for a lock that is
+    /// released within its `min_hold`.
+    ///
+    /// It is idempotent. Core calls it only if
+    /// [`Guarantees::min_hold_outlives_process`](crate::Guarantees::min_hold_outlives_process) is
+    /// true. A store that cannot do it leaves it out, and core renews the hold until then instead.
     async fn release_after(&self, _claim: &Claim, _place: Option<&Place>, _rest: Duration) -> Result<()> {
         Err(Error::new(ErrorKind::Unsupported, "a hold of this store ends with its client"))
     }
 
-    /// Who holds and who waits.
+    /// Reads the queue of one name.
     async fn inspect(&self, name: &Name) -> Result<LockQueue>;
 
-    /// Names under `prefix` that are held or waited for, in byte order, after `after`, at most `limit`.
+    /// Lists the names under `prefix` that are held or waited for: in the order of their bytes,
+    /// after `after`, at most `limit`.
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>>;
 
-    /// Ends the hold with this token (any of its turns), and only that one; says whether there was one. The evicted holder
-    /// is notified by `lost` with [`Loss::Evicted`](crate::Loss::Evicted) where the store can. Token 0 is no hold's of ours: it ends what
-    /// another tool holds, where the store can tell that.
+    /// Ends the hold with this token (of any of its turns), and only that one. Returns whether
+    /// there was one.
+    ///
+    /// The evicted holder is notified of the loss, with [`Loss::Evicted`](crate::Loss::Evicted),
+    /// where the store can do it. Token 0 belongs to no hold of Leasehold: it ends what another
+    /// tool holds, where the store can tell that.
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool>;
 
-    /// What this store, configured like this, really gives.
+    /// What this store gives, as it is configured. Core asks once, when the store is made.
     fn guarantees(&self) -> Guarantees;
 
-    /// The registry that this store notifies. Without one, core asks again by itself.
+    /// The registry through which this store notifies core. Without one, core polls.
     fn notifier(&self) -> Option<&Notifier> {
         None
     }
 
-    /// While what it returns lives, [`Notifier::holder_changed`] is called for this name: once as soon as the store listens, and then
-    /// whenever its holder, or the holder's label, may have changed. A hint: core looks from time to time all the same.
+    /// Watches a name for observers, as long as the returned value lives.
+    ///
+    /// The store notifies of the name once as soon as it listens, and then whenever its holder, or
+    /// the holder's label, may have changed. It is a hint: core also reads from time to time.
     fn observe(&self, _name: &Name) -> Subscription {
         Subscription::none()
     }
 
-    /// The clock that this store's leases are compared with.
+    /// The clock with which the leases of this store are compared. Only a store for tests returns
+    /// another one than the machine's.
     fn clock(&self) -> Clock {
         Clock::boot()
     }
 
-    /// Ends the client: sessions are closed, so whatever is still held is free.
+    /// Ends the client: its sessions are closed, so what is still held is free.
     async fn close(&self) -> Result<()> {
         Ok(())
     }

@@ -1,4 +1,7 @@
 //! The nouns that go down through the seam: what core asks of a store.
+//!
+//! The id of a claim is made before anything is sent. That is what makes every request repeatable:
+//! the store recognizes the claim, whatever became of the first answer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,31 +10,35 @@ use std::time::Duration;
 use crate::seam::name::Name;
 use crate::seam::token::FencingToken;
 
-/// One acquisition, as the store sees it. Made by core before anything is sent; every retry of it carries the same id.
+/// One acquisition, as the store sees it.
+///
+/// Core makes it before anything is sent. Each retry carries the same id, so that the store can
+/// recognize it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Claim {
-    /// The lock's full name, namespace included. Any UTF-8 without NUL; the store encodes it injectively.
+    /// The full name of the lock, namespace included: any UTF-8 without NUL. The store encodes it
+    /// so that two names never interact.
     pub name: Name,
-    /// Identifies this acquisition for ever.
+    /// The identity of this acquisition, for ever.
     pub id: ClaimId,
     /// What it conflicts with.
     pub mode: Mode,
-    /// Whether it waits, and how.
+    /// Whether it waits, and in which order.
     pub policy: WaitPolicy,
-    /// The lease that is asked for. A store may grant more (and says so), never less.
+    /// The TTL that is asked for. A store may grant more, and says so; never less.
     pub ttl: Duration,
-    /// Who asks, for people to read.
+    /// The label, for people to read.
     pub label: Arc<str>,
 }
 
 impl Claim {
-    /// A claim with a fresh id.
+    /// A claim with a new id.
     pub fn new(name: impl Into<Name>, mode: Mode, policy: WaitPolicy, ttl: Duration, label: &str) -> Claim {
         Claim { name: name.into(), id: ClaimId::fresh(), mode, policy, ttl, label: label.into() }
     }
 
-    /// The same claim with another label: claiming again with it is how a holder proclaims a new value.
+    /// The same claim with another label. A holder publishes a new value by claiming again with it.
     #[must_use]
     pub fn with_label(mut self, label: &str) -> Claim {
         self.label = label.into();
@@ -39,20 +46,31 @@ impl Claim {
     }
 }
 
-/// 128 random bits that identify one acquisition. Displays as 32 hexadecimal digits.
+/// 128 random bits that identify one acquisition. It displays as 32 hexadecimal digits.
 ///
-/// On stores where the id is what proves ownership (Redis) it is a secret between the holder and the store, so `Debug`
-/// shows only its first digits.
+/// On stores where the id proves the ownership of a lock (Redis), it is a secret between the holder
+/// and the store: a client that knows it can release the lock. So `Debug` shows only its first
+/// digits.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold_core::seam::ClaimId;
+///
+/// let id = ClaimId::fresh();
+/// assert_eq!(ClaimId::parse(&id.to_string()), Some(id));
+/// assert!(!format!("{id:?}").contains(&id.to_string()));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaimId(u128);
 
 impl ClaimId {
-    /// An id from the operating system's random source.
+    /// A new id from the random source of the operating system.
     pub fn fresh() -> ClaimId {
         ClaimId(uuid::Uuid::new_v4().as_u128())
     }
 
-    /// The id that [`Display`](fmt::Display) printed; `None` for anything else.
+    /// The id that `Display` printed; `None` for any other text.
     pub fn parse(hex: &str) -> Option<ClaimId> {
         (hex.len() == 32 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
             .then(|| u128::from_str_radix(hex, 16).ok())
@@ -73,14 +91,16 @@ impl fmt::Debug for ClaimId {
     }
 }
 
-/// What a claim conflicts with. Exhaustive on purpose: a store that does not know a mode must not compile.
+/// What a claim conflicts with. It is exhaustive on purpose: a store that does not know a mode must
+/// not compile.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mode {
-    /// Conflicts with everything.
+    /// Conflicts with every other claim.
     Exclusive,
-    /// Conflicts with everything but other `Shared`.
+    /// Conflicts with every other claim that is not `Shared`.
     Shared,
-    /// Takes `n` of `of` permits; conflicts with other modes, and with other permits once there is no room.
+    /// Takes `n` of `of` permits. Conflicts with the other modes, and with other permits if not
+    /// enough are left.
     Permits {
         /// How many permits this claim takes.
         n: u32,
@@ -89,18 +109,20 @@ pub enum Mode {
     },
 }
 
-/// Whether a claim waits, and how. Exhaustive on purpose.
+/// Whether a claim waits, and in which order. It is exhaustive on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WaitPolicy {
-    /// Now or not at all; leaves no place behind.
+    /// Now, or not at all. Leaves no place in the queue.
     Try,
-    /// May take a free lock before older waiters that are `Fast` too, never before a live `Fair` one.
+    /// Waits. May take a free lock before older waiters that are `Fast` too, but never before a
+    /// live `Fair` one.
     Fast,
-    /// Strictly in the order in which places were taken.
+    /// Waits, strictly in the order in which the places were taken.
     Fair,
 }
 
-/// Where a claim stands in the store: a key, a node's path. Opaque to core, and to `Debug`: it may name the claim.
+/// Where a claim is in the store: a key, the path of a node, a row. Core only hands it back.
+/// `Debug` does not show it, because it may contain the id of the claim.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Place(Arc<str>);
 
@@ -122,20 +144,21 @@ impl Place {
     }
 }
 
-/// A place that core keeps: what [`Backend::renew`](crate::seam::Backend::renew) is asked about.
+/// One place that core renews: what [`Backend::renew`](crate::seam::Backend::renew) is asked about.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LeaseRef {
-    /// The claim that took the place, as it is now: after a downgrade with that mode, after a proclamation with that label.
+    /// The claim that took the place, as it is now: with the mode after a downgrade, with the label
+    /// after a proclamation.
     pub claim: Arc<Claim>,
     /// The place.
     pub place: Place,
-    /// The token of the grant; `None` while the claim waits in line.
+    /// The token of the grant; `None` while the claim waits.
     pub token: Option<FencingToken>,
 }
 
 impl LeaseRef {
-    /// A lease of this claim at this place.
+    /// The lease of this claim at this place.
     pub fn new(claim: Arc<Claim>, place: Place, token: Option<FencingToken>) -> LeaseRef {
         LeaseRef { claim, place, token }
     }

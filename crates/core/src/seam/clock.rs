@@ -1,4 +1,12 @@
 //! Time that counts suspend: the only clock that validity may be computed from, and its virtual twin for tests.
+//!
+//! Validity must be computed from a clock that counts suspend. On Linux `CLOCK_MONOTONIC`, and with
+//! it `std::time::Instant`, stands still while the machine sleeps: after a resume a guard would be
+//! valid that another client's guard has replaced hours ago.
+//!
+//! Tokio's timers use that clock too. So a sleep here is made of slices, and looks at the right clock
+//! after each: after a resume it is late by one slice at most. The slices of all sleepers end at the
+//! same instants: a process with thousands of locks wakes as seldom as one with a single lock.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,21 +26,23 @@ const SLICE: Duration = Duration::from_millis(250);
 /// The slices of whoever holds nothing. A multiple of [`SLICE`], so that all wake together.
 const COARSE_SLICE: Duration = Duration::from_secs(4);
 
-/// An instant on the clock that counts suspend (CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC on macOS, the performance
-/// counter on Windows), in nanoseconds.
+/// An instant on the clock that counts suspend (`CLOCK_BOOTTIME` on Linux), in nanoseconds.
 ///
-/// The only instant that crosses the seam. `std::time::Instant` stops during suspend and would keep a lost lock valid.
+/// It is the only kind of instant that crosses the seam: `std::time::Instant` stops during suspend
+/// on Linux.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(u64);
 
 impl Moment {
-    /// Now, on this machine's clock that counts suspend. A store that takes an injected clock asks [`Clock::now`].
+    /// Now, on the machine's clock that counts suspend. A store that takes an injected clock asks
+    /// [`Clock::now`](crate::seam::Clock::now).
     pub fn now() -> Moment {
         Moment(system::nanos())
     }
 
-    /// The moment so many nanoseconds after the clock's zero. With [`Moment::as_nanos`] a store can let a server echo
-    /// the instant at which it sent a request.
+    /// The instant so many nanoseconds after the clock's zero. With
+    /// [`Moment::as_nanos`](crate::seam::Moment::as_nanos), a store lets a server return the
+    /// instant at which it sent a request.
     pub const fn from_nanos(nanos: u64) -> Moment {
         Moment(nanos)
     }
@@ -42,7 +52,7 @@ impl Moment {
         self.0
     }
 
-    /// The time from `earlier` to this moment, zero if it is not earlier.
+    /// The time from `earlier` to this instant; zero if `earlier` is not earlier.
     pub const fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -67,7 +77,8 @@ impl fmt::Debug for Moment {
     }
 }
 
-/// The clock that core reads: the machine's, or a [`VirtualClock`]'s.
+/// The clock that core reads: the machine's, or that of a
+/// [`VirtualClock`](crate::seam::VirtualClock).
 #[derive(Clone, Default)]
 pub struct Clock(Option<Arc<Virtual>>);
 
@@ -85,7 +96,7 @@ impl Clock {
         Clock(None)
     }
 
-    /// Now on this clock.
+    /// Now, on this clock.
     pub fn now(&self) -> Moment {
         match &self.0 {
             None => Moment::now(),
@@ -93,8 +104,15 @@ impl Clock {
         }
     }
 
-    /// Completes when this clock has reached `at`. Cancel-safe. On the machine's clock it needs a tokio runtime with
-    /// time enabled, and after a suspend it is late by at most a quarter of a second.
+    /// Completes when this clock has reached `at`.
+    ///
+    /// On the machine's clock it needs a tokio runtime with timers. Tokio's timers stop during
+    /// suspend, so it sleeps in slices; after a suspend it is late by at most a quarter of a
+    /// second.
+    ///
+    /// # Cancel safety
+    ///
+    /// It can be dropped at any await.
     pub async fn sleep_until(&self, at: Moment) {
         self.sleep_in(SLICE, at).await;
     }
@@ -115,7 +133,11 @@ impl Clock {
         }
     }
 
-    /// Completes after `d` on this clock. Cancel-safe.
+    /// Completes after `d` on this clock. See [`sleep_until`](crate::seam::Clock::sleep_until).
+    ///
+    /// # Cancel safety
+    ///
+    /// It can be dropped at any await.
     pub async fn sleep(&self, d: Duration) {
         self.sleep_until(self.now() + d).await;
     }
@@ -177,11 +199,23 @@ impl Drop for Asleep<'_> {
 }
 
 /// A clock that stands still until a test advances it.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold_core::seam::VirtualClock;
+///
+/// let time = VirtualClock::new();
+/// let (clock, before) = (time.clock(), time.clock().now());
+/// time.advance(Duration::from_secs(10)); // takes no time
+/// assert_eq!(clock.now().since(before), Duration::from_secs(10));
+/// ```
 #[derive(Clone, Debug)]
 pub struct VirtualClock(Arc<Virtual>);
 
 impl VirtualClock {
-    /// A clock that stands at one hour.
+    /// A clock that stands at one hour after its zero.
     pub fn new() -> VirtualClock {
         let now = watch::Sender::new(Moment(3_600_000_000_000));
         VirtualClock(Arc::new(Virtual { now, sleepers: Mutex::default() }))
@@ -192,17 +226,43 @@ impl VirtualClock {
         Clock(Some(self.0.clone()))
     }
 
-    /// Lets `d` pass in one leap; whoever sleeps until then or earlier wakes afterwards, and finds that it is late: as after a
-    /// pause of the process. A hold whose renewals lie within is lost. [`pass`](VirtualClock::pass) is how time passes for a
-    /// process that runs.
+    /// Lets `d` pass in one leap, as if the process had been paused.
+    ///
+    /// Tasks that sleep until then or earlier wake up afterwards, and find that they are late. A
+    /// hold whose renewals were due in between is lost. [`pass`](crate::seam::VirtualClock::pass)
+    /// lets time pass as for a process that runs.
     pub fn advance(&self, d: Duration) {
         self.0.now.send_modify(|now| *now = *now + d);
     }
 
-    /// Lets `d` pass, from one sleeper's instant to the next, so that each runs at its own: holds are renewed meanwhile.
+    /// Lets `d` pass step by step, from one sleeper's instant to the next, so that each runs at its
+    /// own time: holds are renewed meanwhile.
     ///
-    /// It lets the other tasks of the current runtime run in between, and so wants one of a single thread, as `#[tokio::test]`
-    /// has. Whoever waits for something else than this clock, a socket or tokio's time, is not waited for.
+    /// It lets the other tasks of the current runtime run in between, so it needs a runtime of a
+    /// single thread, as `#[tokio::test]` has. Tasks that wait for a socket are not waited for.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the clock stands somewhere between the two instants.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use leasehold_core::seam::VirtualClock;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// let time = VirtualClock::new();
+    /// let clock = time.clock();
+    /// let ticks = tokio::spawn(async move {
+    ///     for _ in 0..3 {
+    ///         clock.sleep(Duration::from_secs(1)).await;
+    ///     }
+    /// });
+    /// time.pass(Duration::from_secs(3)).await; // each sleep ends at its own time
+    /// assert!(ticks.await.is_ok());
+    /// # });
+    /// ```
     pub async fn pass(&self, d: Duration) {
         let end = self.clock().now() + d;
         // Whoever was set going just now falls asleep first.

@@ -1,28 +1,43 @@
 //! Who stood in the way of a claim, for errors.
+//!
+//! A refusal that names the holder saves its reader a second tool: the label says which machine to
+//! look at, the token says which hold to evict.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::seam::token::FencingToken;
 
-/// Who stood in the way of a claim, as far as the store could tell.
+/// What is known about the holder that was in the way of a claim.
+///
+/// Each field is `None` if the store could not tell it. It is for people and logs: it may be
+/// outdated when it arrives.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold_core::{Contention, FencingToken};
+///
+/// let who = Contention::by("web-1/4711").token(FencingToken::new(17)).waiters(2);
+/// assert_eq!(who.to_string(), "held by web-1/4711, token 17, 2 waiting");
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Contention {
-    /// The holder's label.
+    /// The label of the holder.
     pub label: Option<String>,
-    /// The holder's token.
+    /// The fencing token of the holder.
     pub token: Option<FencingToken>,
-    /// For how long it has been held, by the store's clock where it has one.
+    /// How long it has been held, by the clock of the store where it has one.
     pub held_for: Option<Duration>,
-    /// How many stand in line, this claim not counted.
+    /// How many clients wait in the queue, without this claim.
     pub waiters: Option<usize>,
-    /// The holder is another tool's entry, not Leasehold's.
+    /// Whether the holder is another tool, not Leasehold.
     pub foreign: bool,
 }
 
 impl Contention {
-    /// Somebody; nothing more is known.
+    /// A holder of which nothing is known.
     pub fn unknown() -> Contention {
         Contention::default()
     }
@@ -32,26 +47,26 @@ impl Contention {
         Contention { label: Some(label.into()), ..Contention::default() }
     }
 
-    /// Another tool's entry.
+    /// A holder that is another tool.
     pub fn foreign() -> Contention {
         Contention { foreign: true, ..Contention::default() }
     }
 
-    /// Adds the holder's token.
+    /// Sets the token of the holder.
     #[must_use]
     pub fn token(mut self, token: FencingToken) -> Contention {
         self.token = Some(token);
         self
     }
 
-    /// Adds for how long it has been held.
+    /// Sets how long the lock has been held.
     #[must_use]
     pub fn held_for(mut self, d: Duration) -> Contention {
         self.held_for = Some(d);
         self
     }
 
-    /// Adds how many wait.
+    /// Sets how many clients wait.
     #[must_use]
     pub fn waiters(mut self, n: usize) -> Contention {
         self.waiters = Some(n);

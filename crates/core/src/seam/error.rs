@@ -1,4 +1,8 @@
 //! One small error for everything that can go wrong, honest about what is known.
+//!
+//! There is one error type for all calls, with few kinds, because callers decide by what is known
+//! about the request (executed, not executed, not known) and not by the layer in which something
+//! failed. The underlying error is the `source`.
 
 use std::fmt;
 
@@ -9,29 +13,46 @@ use crate::seam::name::Name;
 /// `Result` with Leasehold's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What happened. Kinds are few: act on the kind, read the message.
+/// What happened. The kinds are few: decide by the kind, and show the message to people.
+///
+/// The kinds differ in what is known about the request, because that decides what a program may do
+/// next:
+///
+/// | Kind | Was the request executed? | Can a retry help? |
+/// |---|---|---|
+/// | `Contended`, `TimedOut` | yes, and refused | yes |
+/// | `Unavailable` | no | yes |
+/// | `Ambiguous` | not known | yes: every call of this crate may be repeated |
+/// | `Invalid`, `Unsupported`, `Denied`, `Closed` | no | no |
+/// | `Lost` | – | acquire the lock anew |
+/// | `Internal` | not known | no |
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Somebody else holds it; from a *try*. [`Error::contention`] says who.
+    /// Another client holds the lock or waits for it; from a *try*.
+    /// [`Error::contention`](crate::Error::contention) names the holder.
     Contended,
-    /// It did not come free in the time that the caller gave. [`Error::contention`] says who was before us.
+    /// The lock did not become free in the time that the caller gave.
+    /// [`Error::contention`](crate::Error::contention) names the holder.
     TimedOut,
-    /// The hold ended before this call: [`Error::loss`] says why. Or its token was refused as [`Stale`](crate::Stale).
+    /// The hold had ended before this call: [`Error::loss`](crate::Error::loss) says why. Or a
+    /// resource refused its token as [`Stale`](crate::Stale).
     Lost,
     /// A bad name, option or URL. Nothing was sent.
     Invalid,
     /// This store, or this build, cannot do it.
     Unsupported,
-    /// The store refused our credentials or rights.
+    /// The store refused the credentials or the rights.
     Denied,
     /// The store cannot be reached or cannot serve. The request was not executed.
     Unavailable,
-    /// The request may or may not have been executed. Leasehold cleans up after it by itself.
+    /// The request may or may not have been executed. Leasehold cleans up after it: an acquire that
+    /// ends so leaves no lock behind for longer than one TTL.
     Ambiguous,
     /// The store was closed, or no tokio runtime is running here.
     Closed,
-    /// The store holds something that cannot be ours (a wrong-typed key, junk in our prefix), or a bug.
+    /// The store contains something that cannot be Leasehold's (a key of another type, unreadable
+    /// data under our prefix), or Leasehold has a bug.
     Internal,
 }
 
@@ -48,7 +69,28 @@ impl ErrorKind {
     }
 }
 
-/// An error of Leasehold. Neither `Display` nor `Debug` ever shows a URL's credentials or a claim's id.
+/// An error of Leasehold: a [kind](crate::Error::kind), a message, and what is known about the
+/// lock.
+///
+/// It is one pointer wide, so `Result`s stay small. Neither `Display` nor `Debug` shows the
+/// credentials of a URL, or the id of a claim, which on Redis would be enough to release it.
+/// `Debug` adds the chain of causes.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(store: leasehold_core::Store) {
+/// use leasehold_core::ErrorKind;
+///
+/// if let Err(e) = store.lock("orders/42").try_acquire().await {
+///     match e.kind() {
+///         ErrorKind::Contended => println!("busy: {e}"), // lock "orders/42": held by web-1/4711, token 17
+///         _ if e.is_retryable() => println!("later: {e}"),
+///         _ => println!("a mistake, or not allowed: {e:?}"),
+///     }
+/// }
+/// # }
+/// ```
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -61,37 +103,49 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of this kind. The message says what to do about it.
+    /// An error of this kind. The message is for people, and says what to do about it.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         let message = message.into();
         Error(Box::new(Inner { kind, message, name: None, loss: None, contention: None, source: None }))
     }
 
-    /// Adds the cause. Stores see to it that the cause shows no credentials.
+    /// Adds the cause. A store makes sure that the cause shows no credentials.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_core::{Error, ErrorKind};
+    ///
+    /// let e = Error::new(ErrorKind::Unavailable, "db-1 does not answer").with_source("connection refused");
+    /// assert_eq!(e.to_string(), "db-1 does not answer");
+    /// assert_eq!(format!("{e:?}"), "Error(Unavailable: db-1 does not answer: connection refused)");
+    /// ```
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
         self.0.source = Some(source.into());
         self
     }
 
-    /// Adds the lock's name, as the user wrote it.
+    /// Adds the name of the lock, as the user wrote it.
     #[must_use]
     pub fn with_name(mut self, name: &Name) -> Error {
         self.0.name = Some(name.clone());
         self
     }
 
-    /// Somebody else holds it: what a *try* answers. For decorators and mocks of a [`DistributedLock`](crate::DistributedLock).
+    /// Another client holds the lock: the answer to a *try*. For decorators and mocks of a
+    /// [`DistributedLock`](crate::DistributedLock).
     pub fn contended(who: Contention) -> Error {
         Error::refused(ErrorKind::Contended, who)
     }
 
-    /// It did not come free in the time that the caller gave. For decorators and mocks.
+    /// The lock did not become free in time. For decorators and mocks of a
+    /// [`DistributedLock`](crate::DistributedLock).
     pub fn timed_out(who: Contention) -> Error {
         Error::refused(ErrorKind::TimedOut, who)
     }
 
-    /// The hold ended, for this reason. For decorators and mocks.
+    /// The hold has ended, for this reason. For decorators and mocks.
     pub fn lost(loss: Loss) -> Error {
         let mut e = Error::new(ErrorKind::Lost, "");
         e.0.loss = Some(loss);
@@ -119,33 +173,63 @@ impl Error {
         self.0.kind
     }
 
-    /// Somebody else holds it, and this was a *try*.
+    /// Whether another client holds the lock, and this was a *try*.
     pub fn is_contended(&self) -> bool {
         self.0.kind == ErrorKind::Contended
     }
 
-    /// Trying the same again later can help.
+    /// Whether the same call can succeed later without a change by the caller.
+    ///
+    /// It says nothing about how long to wait. [`Lock::acquire`](crate::Lock::acquire) retries by
+    /// itself; so a retryable error of it has been retried for a whole lease.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_core::{Error, ErrorKind};
+    ///
+    /// assert!(Error::new(ErrorKind::Unavailable, "no route to the host").is_retryable());
+    /// assert!(!Error::new(ErrorKind::Denied, "wrong password").is_retryable());
+    /// ```
     pub fn is_retryable(&self) -> bool {
         use ErrorKind::{Ambiguous, Contended, TimedOut, Unavailable};
         matches!(self.0.kind, Contended | TimedOut | Unavailable | Ambiguous)
     }
 
-    /// The lock's name, without the store's namespace.
+    /// The name of the lock, without the namespace of the store; `None` if the error is not about
+    /// one lock.
     pub fn name(&self) -> Option<&Name> {
         self.0.name.as_ref()
     }
 
-    /// Why the hold ended ([`ErrorKind::Lost`]). `None` if a gate refused its token.
+    /// Why the hold ended, for [`ErrorKind::Lost`](crate::ErrorKind::Lost). `None` if a
+    /// [`FenceGate`](crate::FenceGate) refused its token.
     pub fn loss(&self) -> Option<Loss> {
         self.0.loss
     }
 
-    /// Who stood in the way ([`ErrorKind::Contended`], [`ErrorKind::TimedOut`]).
+    /// The holder that was in the way, for [`ErrorKind::Contended`](crate::ErrorKind::Contended)
+    /// and [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut).
     pub fn contention(&self) -> Option<&Contention> {
         self.0.contention.as_ref()
     }
 
-    /// Makes *somebody else holds it* a value: `Contended` and `TimedOut` become `Ok`, the rest stays an error.
+    /// Turns *another client holds it* into a value: `Contended` and `TimedOut` become `Ok`.
+    ///
+    /// # Errors
+    ///
+    /// Every other error stays as it is.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_core::{Contention, Error, ErrorKind};
+    ///
+    /// let busy = Error::contended(Contention::by("web-1"));
+    /// assert_eq!(busy.into_contention().unwrap().label.as_deref(), Some("web-1"));
+    /// let denied = Error::new(ErrorKind::Denied, "no such user");
+    /// assert!(denied.into_contention().is_err());
+    /// ```
     pub fn into_contention(mut self) -> Result<Contention> {
         self.0.contention.take().ok_or(self)
     }

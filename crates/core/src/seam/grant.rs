@@ -1,4 +1,7 @@
 //! The nouns that come up through the seam: what a store answers.
+//!
+//! The types here carry what exclusion rests on: from which instant a lease counts. A store must
+//! say it with each answer, because only the store knows which request has extended the lease.
 
 use std::time::Duration;
 
@@ -9,23 +12,25 @@ use crate::seam::error::Error;
 use crate::seam::loss::Loss;
 use crate::seam::token::{FencingToken, TURNS_OF_A_PLACE, token_of_place};
 
-/// A store's answer to a claim.
+/// The answer of a store to a claim.
 #[derive(Debug)]
 pub enum Claimed {
-    /// It holds.
+    /// The claim holds the lock.
     Granted(Grant),
-    /// It stands in line.
+    /// The claim has a place in the queue.
     Waiting(Waiting),
-    /// Somebody else holds it, and nothing of this claim is left in the store. Only to [`WaitPolicy::Try`](crate::seam::WaitPolicy).
+    /// Another client is in the way, and nothing of this claim is left in the store. Only for a
+    /// [`Try`](crate::seam::WaitPolicy).
     Busy(Contention),
 }
 
-/// A store's answer to several claims that are granted together or not at all.
+/// The answer of a store to several claims that are granted together, or not at all.
 #[derive(Debug)]
 pub enum ClaimedAll {
-    /// Every one of them holds: their grants, in the order of the claims.
+    /// All of them hold: their grants, in the order of the claims.
     Granted(Vec<Grant>),
-    /// None of them was granted. The first one that somebody else stands in the way of, counted from 0, and who.
+    /// None of them was granted. The number of the first one with another client in its way, from
+    /// 0, and what is known about that client.
     Busy(usize, Contention),
 }
 
@@ -43,26 +48,29 @@ impl FromIterator<Claimed> for ClaimedAll {
     }
 }
 
-/// A place in line.
+/// A place in the queue.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Waiting {
-    /// Where it stands.
+    /// Where it is in the store.
     pub place: Place,
-    /// Who is before it.
+    /// What is known about the holder before it.
     pub who: Contention,
-    /// When claiming again may help without a notification, for instance just after the holder's lease ends. `None`: the
-    /// store notifies in that case too.
+    /// When to claim again without a notification, for example just after the end of the holder's
+    /// lease. `None` if the store notifies in that case too.
+    ///
+    /// Only the store knows it: when a dead holder's lease ends, or that the holder is another tool
+    /// that does not notify.
     pub retry_after: Option<Duration>,
 }
 
 impl Waiting {
-    /// A place in line behind `who`.
+    /// A place in the queue behind this holder.
     pub fn new(place: Place, who: Contention) -> Waiting {
         Waiting { place, who, retry_after: None }
     }
 
-    /// Asks core to claim again after `d`, even without a notification.
+    /// Asks core to claim again after `d`, also without a notification.
     #[must_use]
     pub fn retry_after(mut self, d: Duration) -> Waiting {
         self.retry_after = Some(d);
@@ -70,16 +78,17 @@ impl Waiting {
     }
 }
 
-/// A grant: the place, the token, and from when until when it surely holds.
+/// A grant: the place, the token, and how long it surely holds.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Grant {
-    /// Where it stands in the store.
+    /// Where it is in the store.
     pub place: Place,
     /// The fencing token of the first turn.
     pub token: FencingToken,
-    /// How many consecutive tokens, from `token` on, belong to this grant. Core gives them to tasks that take turns under
-    /// one claim.
+    /// How many consecutive tokens, from `token` on, are reserved for this grant. Core gives them
+    /// to tasks of one process that take turns under one claim, so that a local turn needs no
+    /// request.
     pub turns: u32,
     /// How long it surely holds.
     pub validity: Validity,
@@ -91,12 +100,17 @@ impl Grant {
         Grant { place, token, turns: 1, validity: validity.into() }
     }
 
-    /// A grant of a store that numbers places when they are taken, of the place with this number: with 256 turns.
+    /// A grant of a store that numbers places when they are *taken*: of the place with this number,
+    /// with 256 turns.
+    ///
+    /// A token that is drawn when a turn begins would exceed the numbers of those who already stand
+    /// behind it. So the turns are numbered below the number of the place: `number << 8`, plus the
+    /// turn.
     pub fn of_place(place: Place, number: i64, validity: impl Into<Validity>) -> Grant {
         Grant::new(place, token_of_place(number), validity).turns(TURNS_OF_A_PLACE)
     }
 
-    /// Says that `turns` consecutive tokens are reserved for this grant.
+    /// Reserves `turns` consecutive tokens for this grant.
     #[must_use]
     pub fn turns(mut self, turns: u32) -> Grant {
         self.turns = turns.max(1);
@@ -104,12 +118,16 @@ impl Grant {
     }
 }
 
-/// How long something holds: a lease, and the instant from which it counts.
+/// How long a lease surely lasts: its TTL, and the instant from which it counts.
 ///
-/// The instant must lie **before the send of the request that surely counted**: exclusion rests on it. A plain duration
-/// counts from core's own stamp, taken before it called the store: right only if this very call extended the lease.
-/// [`Validity::since`] is for the rest: a session whose last acknowledged keep-alive was earlier, a pushed grant that grew
-/// from an earlier attempt.
+/// The instant must lie **before the send of the request that surely extended the lease**:
+/// exclusion depends on it. A lease that counts from the answer is late by the time of the round
+/// trip.
+///
+/// A plain [`Duration`] counts from core's own time stamp, taken before it called the store. That
+/// is right only if this very call extended the lease. Use
+/// [`Validity::since`](crate::seam::Validity::since) for the rest: a session whose last confirmed
+/// keep-alive was earlier, a pushed grant that goes back to an earlier attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct Validity {
     since: Option<Moment>,
@@ -117,12 +135,25 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Counts from `sent`, an instant before the request that surely counted was sent.
+    /// Counts from `sent`, an instant before the request that surely extended the lease was sent.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use leasehold_core::seam::{Moment, Validity};
+    ///
+    /// let sent = Moment::from_nanos(1_000_000_000); // one second after the clock's zero
+    /// let heard = sent + Duration::from_secs(3);
+    /// let validity = Validity::since(sent, Duration::from_secs(10));
+    /// // Ten seconds from the send, not from the answer, less the margin of 102 ms.
+    /// assert_eq!(validity.until(heard), sent + Duration::from_millis(9_898));
+    /// ```
     pub const fn since(sent: Moment, ttl: Duration) -> Validity {
         Validity { since: Some(sent), ttl }
     }
 
-    /// The lease that was granted.
+    /// The TTL that was granted.
     pub const fn ttl(&self) -> Duration {
         self.ttl
     }
@@ -138,8 +169,11 @@ impl Validity {
         self.since.is_some()
     }
 
-    /// Until when a holder may say *valid*, given an instant before the call that this answers. The margin of 1 % + 2 ms
-    /// covers the rate errors of the client's and the store's clock together (Redlock's drift term).
+    /// Until when a holder may call itself valid, given an instant before the call that this
+    /// answers.
+    ///
+    /// The margin of 1 % + 2 ms covers the rate errors of the client's and the store's clock
+    /// together (the drift term of Redlock).
     pub fn until(&self, stamp: Moment) -> Moment {
         let margin = self.ttl / 100 + Duration::from_millis(2);
         self.start(stamp) + self.ttl.saturating_sub(margin)
@@ -152,16 +186,16 @@ impl From<Duration> for Validity {
     }
 }
 
-/// A store's answer about one [`LeaseRef`](crate::seam::LeaseRef).
+/// The answer of a store about one lease.
 #[derive(Debug)]
 pub enum Renewal {
-    /// Still there, granted or waiting as it was.
+    /// It is still there, granted or waiting as it was, and was extended.
     Renewed(Validity),
-    /// A waiting one had its turn.
+    /// It was waiting, and is granted now.
     Granted(Grant),
-    /// Surely gone.
+    /// It is surely gone.
     Lost(Loss),
-    /// No answer: not evidence of loss, it only fails to extend validity.
+    /// There is no answer. That is no evidence of loss: it only fails to extend the validity.
     Unknown(Error),
 }
 

@@ -1,42 +1,69 @@
 //! What a store, configured as it is, really gives: data that services may check before they start.
+//!
+//! Two stores with the same API can differ in what survives a fault. A program should be able to
+//! check that in code, so it is data, stated by the store and tested by the conformance suite.
 
 use std::time::Duration;
 
 use crate::seam::error::{Error, ErrorKind, Result};
 
-/// What this store really gives.
+/// What a store gives, as it is configured now: data for programs that check it before they start.
+///
+/// Stores differ in what their server can do. A program that works only with strictly ordered
+/// waiters, or only with tokens that survive the loss of all data, should fail at its start and not
+/// at the first fault.
+/// [`leasehold::guarantees`](https://docs.rs/leasehold/latest/leasehold/guarantees) explains each
+/// field for each store.
+///
+/// For a store of your own, begin with [`Guarantees::none`](crate::Guarantees::none) and state what
+/// the conformance suite has shown.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example(store: leasehold_core::Store) {
+/// use leasehold_core::Fairness;
+///
+/// let gives = store.guarantees();
+/// assert!(gives.fairness == Fairness::Strict, "{} keeps no order", gives.store);
+/// println!("a crash blocks others for the TTL and {:?} more", gives.recovery);
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Guarantees {
-    /// The store's name.
+    /// The name of the store, such as `redis`.
     pub store: &'static str,
-    /// Where tokens come from, and what their order survives.
+    /// What the order of the fencing tokens survives.
     pub fencing: Fencing,
-    /// In which order waiters are served.
+    /// In which order waiters get the lock.
     pub fairness: Fairness,
-    /// A release wakes the next waiter by a push; otherwise waiters ask again.
+    /// Whether a release wakes the next waiter by a push. Otherwise waiters poll.
     pub pushed_wake: bool,
-    /// The shortest lease.
+    /// The shortest TTL. A shorter one is refused.
     pub min_ttl: Duration,
-    /// Leases are rounded up to a multiple of this.
+    /// TTLs are rounded up to a multiple of this.
     pub ttl_step: Duration,
-    /// How much later than the end of its lease a dead holder's lock may be granted to the next.
+    /// How much later than the end of its lease the lock of a dead holder may be granted to the
+    /// next client. An upper bound, which depends on the store's own timers.
     pub recovery: Duration,
-    /// How many names a [`MultiLock`](crate::MultiLock) takes in one step at most, so that no onlooker sees a part of them. More are
-    /// taken one after the other; 1: always.
+    /// How many names a [`MultiLock`](crate::MultiLock) takes in one step at most, so that no
+    /// client sees a part of them held. More are taken one after the other. With 1, all are.
     pub atomic_multi: usize,
-    /// A lock that was given back within its `min_hold` stays taken until then, and no longer, also if its process ends first.
-    /// Otherwise it is free as soon as the store notices that the process has gone, at the latest after its lease.
+    /// Whether a lock that was released within its `min_hold` stays taken until then, and no
+    /// longer, if its process ends first. Otherwise it is free as soon as the store notices that
+    /// the process has gone, at the latest after its TTL.
     pub min_hold_outlives_process: bool,
-    /// What else an operator should know.
+    /// What else an operator should know, in one or two sentences.
     pub notes: &'static str,
-    /// Why this very server may give less, by how it was set up when the store connected; empty if the store found nothing, or
-    /// does not ask. [`Store::new`](crate::Store::new) also tells `tracing` each: level `WARN`, target `leasehold`.
+    /// Why this very server may give less, by the settings that it had when the store connected.
+    /// Empty if the store found nothing, or does not ask. [`Store::new`](crate::Store::new) also
+    /// emits each as an event of level `WARN`, target `leasehold`.
     pub warnings: Vec<String>,
 }
 
 impl Guarantees {
-    /// Nothing promised: the start of a store's honest description.
+    /// Nothing is guaranteed: the start of the description of a store.
     pub const fn none(store: &'static str) -> Guarantees {
         Guarantees {
             store,
@@ -53,28 +80,28 @@ impl Guarantees {
         }
     }
 
-    /// Sets the fencing.
+    /// Sets what the order of the tokens survives.
     #[must_use]
     pub const fn fencing(mut self, fencing: Fencing) -> Guarantees {
         self.fencing = fencing;
         self
     }
 
-    /// Sets the order of service.
+    /// Sets the order of waiters.
     #[must_use]
     pub const fn fairness(mut self, fairness: Fairness) -> Guarantees {
         self.fairness = fairness;
         self
     }
 
-    /// Says whether a release pushes the next waiter awake.
+    /// Sets whether a release wakes the next waiter by a push.
     #[must_use]
     pub const fn pushed_wake(mut self, pushed: bool) -> Guarantees {
         self.pushed_wake = pushed;
         self
     }
 
-    /// Sets the shortest lease and the step to which leases are rounded up.
+    /// Sets the shortest TTL, and the step to which TTLs are rounded up.
     #[must_use]
     pub const fn ttl(mut self, min: Duration, step: Duration) -> Guarantees {
         self.min_ttl = min;
@@ -82,7 +109,7 @@ impl Guarantees {
         self
     }
 
-    /// Sets how much later than its lease a dead holder's lock may be granted.
+    /// Sets how much later than its lease the lock of a dead holder may be granted.
     #[must_use]
     pub const fn recovery(mut self, recovery: Duration) -> Guarantees {
         self.recovery = recovery;
@@ -96,28 +123,44 @@ impl Guarantees {
         self
     }
 
-    /// Says whether a `min_hold` is kept when its process ends.
+    /// Sets whether a `min_hold` is kept when its process ends.
     #[must_use]
     pub const fn min_hold_outlives_process(mut self, outlives: bool) -> Guarantees {
         self.min_hold_outlives_process = outlives;
         self
     }
 
-    /// Sets the remarks.
+    /// Sets the notes for operators.
     #[must_use]
     pub const fn notes(mut self, notes: &'static str) -> Guarantees {
         self.notes = notes;
         self
     }
 
-    /// Sets the warnings.
+    /// Sets the warnings about this server.
     #[must_use]
     pub fn warnings(mut self, warnings: Vec<String>) -> Guarantees {
         self.warnings = warnings;
         self
     }
 
-    /// Refuses a store whose tokens promise less: for services that would rather not start.
+    /// Refuses a store whose tokens promise less than this.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported), with the name of the store and what it
+    /// gives.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_core::{ErrorKind, Fencing, Guarantees};
+    ///
+    /// let redlock_like = Guarantees::none("x").fencing(Fencing::WhileDataLives);
+    /// assert!(redlock_like.require_fencing(Fencing::WhileDataLives).is_ok());
+    /// let refused = redlock_like.require_fencing(Fencing::SurvivesDataLoss).unwrap_err();
+    /// assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    /// ```
     pub fn require_fencing(&self, at_least: Fencing) -> Result<()> {
         if self.fencing >= at_least {
             return Ok(());
@@ -127,26 +170,37 @@ impl Guarantees {
     }
 }
 
-/// What the order of tokens survives.
+/// What the order of fencing tokens survives. The variants are ordered: a later one promises more.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold_core::Fencing;
+///
+/// assert!(Fencing::SurvivesDataLoss > Fencing::WhileDataLives);
+/// assert!(Fencing::WhileDataLives > Fencing::None);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Fencing {
-    /// Tokens may not rise.
+    /// The tokens of a name may fall. A resource cannot rely on them.
     None,
-    /// Tokens rise for as long as the store keeps its data.
+    /// Tokens rise as long as the store keeps its data. After a loss of data or a restore, a new
+    /// holder may have a smaller token than an old one.
     WhileDataLives,
-    /// Tokens rise even when the store has lost its data, given a clock that does not step back past the loss.
+    /// Tokens rise also when the store has lost its data, as long as its clock does not step back
+    /// past the loss.
     SurvivesDataLoss,
 }
 
-/// In which order waiters are served.
+/// In which order waiters get the lock. The variants are ordered: a later one promises more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Fairness {
-    /// Any.
+    /// In any order. A waiter may be passed, also for ever.
     None,
-    /// Nobody is passed for ever.
+    /// A waiter may be passed, but not for ever.
     Bounded,
-    /// `fair` claims in the order in which the store took their places.
+    /// `fair` claims get the lock in the order in which the store recorded them.
     Strict,
 }

@@ -1,23 +1,46 @@
 //! Loss: why a guard is no longer good, and the future that says so.
+//!
+//! Loss is a value and a future: the value for code that checks between steps, the future for code
+//! that waits in a `select!`.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Why a hold ended. Terminal: nothing revives a guard.
+/// Why a hold ended. It is final: nothing makes the guard valid again.
+///
+/// Act on the fact of the loss, not on the reason: the reason is for logs, and the store may be
+/// wrong about it. For example a hold that was evicted while the store was unreachable is
+/// [`Expired`](crate::Loss::Expired) for its holder.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(guard: leasehold_core::Guard) {
+/// use leasehold_core::Loss;
+///
+/// match guard.lost().await {
+///     Loss::Released => {}
+///     Loss::Evicted => println!("an operator has taken the lock away"),
+///     other => println!("lost: {other}"),
+/// }
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Its lease ran out without a renewal that surely counted.
+    /// The lease ran out without a renewal that surely succeeded: the store was unreachable or
+    /// slow, the process was paused, or the runtime was blocked.
     Expired,
-    /// The store no longer has it: deleted by hand, data lost, session closed.
+    /// The store does not have the hold any more: it was deleted by hand, the data was lost, the
+    /// session has ended, or this store was closed.
     Gone,
-    /// Somebody evicted it by its token.
+    /// A client evicted it by its token: see [`Store::evict`](crate::Store::evict).
     Evicted,
-    /// It was held for as long as `max_hold` allows.
+    /// It was held for as long as [`max_hold`](crate::Options::max_hold) allows.
     MaxHold,
-    /// Its own guard released it.
+    /// Its own guard released it. The only reason that is not a fault.
     Released,
 }
 
@@ -33,27 +56,58 @@ impl fmt::Display for Loss {
     }
 }
 
-/// Resolves when a hold has ended, with the reason: at the latest when it is no longer provably ours.
+/// A future that resolves when a hold has ended, with the reason.
 ///
-/// It owns what it needs: keep it in a `select!` loop, move it into another task, drop it at any time. In a running
-/// process it resolves at the end of validity, before the store can grant to another, even while a renewal hangs. A
-/// process that was paused, or whose runtime was blocked or not driven, learns it when that runs again: check
-/// [`Guard::is_valid`](crate::Guard::is_valid), and send the fencing token.
+/// It resolves at the latest at the end of validity, before the store can grant the lock to another
+/// client, also while a renewal hangs. A process that was stopped, or a runtime that was blocked or
+/// not driven, sees it when it runs again. So it tells a task to stop; it cannot protect data.
+/// Check [`Guard::is_valid`](crate::Guard::is_valid) and send the fencing token.
+///
+/// # Cancel safety
+///
+/// It owns what it needs. Keep it in a `select!` loop, move it into another task, drop it at any
+/// time.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(guard: leasehold_core::Guard) {
+/// let mut lost = guard.lost();
+/// loop {
+///     tokio::select! {
+///         loss = &mut lost => break println!("stop: {loss}"),
+///         () = step() => {}
+///     }
+/// }
+/// # }
+/// # async fn step() {}
+/// ```
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Lost(Pin<Box<dyn Future<Output = Loss> + Send + Sync>>);
 
 impl Lost {
-    /// Resolves as `f` does: for test doubles and decorators.
+    /// Makes one that resolves as `f` does: for test doubles and decorators.
     pub fn new(f: impl Future<Output = Loss> + Send + Sync + 'static) -> Lost {
         Lost(Box::pin(f))
     }
 
-    /// Never resolves.
+    /// Makes one that never resolves: for a double whose hold is never lost.
     pub fn never() -> Lost {
         Lost::new(std::future::pending())
     }
 
     /// Resolves with the first of several; never, if there is none.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_core::{Loss, Lost};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let both = Lost::any([Lost::never(), Lost::new(async { Loss::Gone })]);
+    /// assert_eq!(both.await, Loss::Gone);
+    /// # });
+    /// ```
     pub fn any(all: impl IntoIterator<Item = Lost>) -> Lost {
         let mut all: Vec<Lost> = all.into_iter().collect();
         Lost::new(std::future::poll_fn(move |cx| {

@@ -1,4 +1,8 @@
 //! Names of locks: what a user may call a lock, and how typed keys become one name without colliding.
+//!
+//! A store encodes names in its own way, so the rules are only what all stores can keep: UTF-8, no
+//! NUL, at most 512 bytes. Keys of several parts are joined here, once and injectively, so that
+//! users do not build names by formatting and collide.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Write as _};
@@ -6,16 +10,23 @@ use std::sync::Arc;
 
 use crate::seam::error::{Error, ErrorKind, Result};
 
-/// The longest name, in bytes of UTF-8, not counting the store's namespace.
+/// The longest name, in bytes of UTF-8, without the namespace of the store.
 pub const MAX_NAME_BYTES: usize = 512;
 
-/// The name of a lock: any non-empty UTF-8 text of at most [`MAX_NAME_BYTES`] without NUL.
+/// The name of a lock: any UTF-8 text without NUL, from 1 to
+/// [`MAX_NAME_BYTES`](crate::MAX_NAME_BYTES) bytes.
 ///
-/// Two different names never interact, on any store: `"a"` and `"a/b"`, `"x{y}"` and `"x"` are four locks.
-/// Making a name never fails; a bad one is reported by the first request that uses it ([`ErrorKind::Invalid`]).
+/// Two different names never interact, on any store: `"a"`, `"a/b"`, `"x"` and `"x{y}"` are four
+/// locks. Making a name never fails; a bad one is reported by the first request that uses it, as
+/// [`Invalid`](crate::ErrorKind::Invalid).
+///
+/// Most methods take `impl Into<Name>`: text, or a pair of a kind and an id.
+///
+/// # Examples
 ///
 /// ```
 /// use leasehold_core::Name;
+///
 /// assert_eq!(Name::from(("orders", 42)).as_str(), "orders/42");
 /// // Parts are escaped, so typed keys cannot collide.
 /// assert_ne!(Name::of(["a/b", "c"]), Name::of(["a", "b/c"]));
@@ -24,12 +35,31 @@ pub const MAX_NAME_BYTES: usize = 512;
 pub struct Name(Arc<str>);
 
 impl Name {
-    /// A name taken as it is.
+    /// A name with this text, as it is.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_core::Name;
+    ///
+    /// assert_eq!(Name::new("orders/42").as_str(), "orders/42");
+    /// assert_ne!(Name::new("orders/42"), Name::new("Orders/42"));
+    /// ```
     pub fn new(name: impl AsRef<str>) -> Name {
         Name(name.as_ref().into())
     }
 
-    /// A name of several parts joined by `/`; a `/` or `%` inside a part is percent-encoded.
+    /// A name of several parts, joined by `/`. A `/` or `%` inside of a part is percent-encoded, so
+    /// different parts never make the same name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_core::Name;
+    ///
+    /// let name = Name::of(["eu", "orders", "a/b"]);
+    /// assert_eq!(name.as_str(), "eu/orders/a%2Fb");
+    /// ```
     pub fn of<P: Display>(parts: impl IntoIterator<Item = P>) -> Name {
         let mut joined = Parts(String::new());
         for (i, part) in parts.into_iter().enumerate() {

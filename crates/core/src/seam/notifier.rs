@@ -1,4 +1,8 @@
 //! The notifications that a store sends: hints to whoever waits for, or holds, a claim.
+//!
+//! Stores differ most in how they push: a channel, a watch, a FIFO, or not at all. Core needs only
+//! a hint from them, so this is the whole interface. A store that forgets to notify is slow and not
+//! wrong, and the conformance suite has a case for each.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,11 +16,35 @@ use crate::seam::loss::Loss;
 use crate::seam::name::Name;
 use crate::support::sync::locked;
 
-/// Core's registry of listeners. A store owns one, gives it to core by [`Backend::notifier`](crate::seam::Backend::notifier), and
-/// notifies it from its one source of events.
+/// The registry through which a store notifies core.
 ///
-/// A notification may be false, late, doubled or missing: correctness never rests on it. One for an id without a listener is
-/// dropped. Core opens the listener before it sends the claim, so none comes too early. Notifying never blocks.
+/// A store owns one, returns it from [`Backend::notifier`](crate::seam::Backend::notifier), and
+/// uses it from its one source of events: a subscription, a watch.
+///
+/// A notification is a hint. It may be false, late, doubled or missing, and nothing is incorrect
+/// then: core claims again and believes only the answer. So a store need not make its events
+/// reliable. One for an id to which nothing listens is dropped. Core listens before it sends the
+/// claim, so no notification comes too early. Notifying never blocks.
+///
+/// # Examples
+///
+/// A store that gets one kind of event from its server:
+///
+/// ```
+/// use leasehold_core::Loss;
+/// use leasehold_core::seam::{ClaimId, Notifier};
+///
+/// enum Event { Freed(ClaimId), Evicted(ClaimId), Reconnected }
+///
+/// fn pass_on(notifier: &Notifier, event: Event) {
+///     match event {
+///         Event::Freed(next) => notifier.claim_again(next),
+///         Event::Evicted(holder) => notifier.lost(holder, Loss::Evicted),
+///         Event::Reconnected => notifier.notify_all(), // events may have been missed
+///     }
+/// }
+/// # pass_on(&Notifier::new(), Event::Reconnected);
+/// ```
 #[derive(Clone)]
 pub struct Notifier(Arc<Inner>);
 
@@ -41,7 +69,7 @@ pub(crate) trait Listener: Send + Sync {
 }
 
 impl Notifier {
-    /// A registry with no listeners.
+    /// A registry to which nothing listens.
     pub fn new() -> Notifier {
         Notifier(Arc::new(Inner {
             listeners: Mutex::default(),
@@ -50,36 +78,45 @@ impl Notifier {
         }))
     }
 
-    /// Something changed for this claim: claim again and see.
+    /// Something has changed for this claim: claim again.
     pub fn claim_again(&self, id: ClaimId) {
         self.notify(id, Notification::ClaimAgain);
     }
 
-    /// This claim had its turn. The grant's validity must name its instant ([`Validity::since`](crate::seam::Validity)):
-    /// the send of exactly the attempt that it grew from. A grant without one is taken as [`Notifier::claim_again`].
+    /// This claim is granted.
+    ///
+    /// The validity of the grant must name its instant
+    /// ([`Validity::since`](crate::seam::Validity)): the send of exactly the attempt that it goes
+    /// back to. A late push must not give a grant a longer life than its request. A grant without
+    /// an instant is treated as [`claim_again`](Self::claim_again).
     pub fn granted(&self, id: ClaimId, grant: Grant) {
         self.notify(id, Notification::Granted(grant));
     }
 
-    /// This claim's entry is surely gone, granted or waiting.
+    /// The entry of this claim is surely gone, whether it held or waited.
     pub fn lost(&self, id: ClaimId, loss: Loss) {
         self.notify(id, Notification::Lost(loss));
     }
 
-    /// The server goes by other terms than it did, and this claim's hold surely lasts only so long: the one way in which what
-    /// was promised gets shorter. It must name its instant, too. Holds are renewed at once.
+    /// The server has changed its terms, and the hold of this claim surely lasts only so long.
+    ///
+    /// It is the only way in which a promise gets shorter: for example when a session continues on
+    /// a server with a shorter limit. The validity must name its instant. Holds are renewed at
+    /// once.
     pub fn shortened(&self, id: ClaimId, validity: Validity) {
         self.notify(id, Notification::Shortened(validity));
         self.renew_holds();
     }
 
-    /// The holder of this name, or its label, may have changed: observers look.
+    /// The holder of this name, or its label, may have changed: observers read again.
     pub fn holder_changed(&self, name: &Name) {
         let _ = self.0.holder_changed.send(name.clone());
     }
 
-    /// Everybody claims again, and holds are renewed at once: after a reconnect, when notifications may have been missed and renewals
-    /// may have gone with the old connection.
+    /// All claims are claimed again, and all holds are renewed at once.
+    ///
+    /// For the time after a reconnect, when notifications may have been missed, and renewals may
+    /// have been lost with the old connection.
     pub fn notify_all(&self) {
         self.renew_holds();
         let listeners: Vec<_> = self.listeners().values().cloned().collect();
@@ -124,17 +161,18 @@ impl Notifier {
     }
 }
 
-/// Somebody observes a name: what [`Backend::observe`](crate::seam::Backend::observe) returns. Dropping it ends that.
+/// A name that is observed: what [`Backend::observe`](crate::seam::Backend::observe) returns.
+/// Dropping it ends the observation.
 #[must_use = "the subscription ends when this is dropped"]
 pub struct Subscription(Option<Box<dyn Send + Sync>>);
 
 impl Subscription {
-    /// The store notifies for this name until `guard` is dropped.
+    /// The store notifies of this name until `guard` is dropped.
     pub fn new(guard: impl Send + Sync + 'static) -> Subscription {
         Subscription(Some(Box::new(guard)))
     }
 
-    /// The store never notifies: core asks from time to time.
+    /// The store never notifies: core polls.
     pub fn none() -> Subscription {
         Subscription(None)
     }

@@ -1,4 +1,7 @@
 //! Who holds and who waits, for people.
+//!
+//! What people and errors say about a lock comes from here. It is never used to decide whether a
+//! lock is held.
 
 use std::time::SystemTime;
 
@@ -16,24 +19,59 @@ impl From<&Participant> for Contention {
     }
 }
 
-/// A look at one lock's line.
+/// The queue of one lock at one moment: its holders and its waiters, as
+/// [`Lock::inspect`](crate::Lock::inspect) returns it.
+///
+/// All modes of a name share one queue: a writer that waits behind readers, and a reader that waits
+/// behind that writer, are in it in their order. It is a snapshot for people and tools.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+/// let queue = store.lock("orders/42").inspect().await?;
+/// for holder in &queue.holders {
+///     println!("{:?} holds it with token {:?}", holder.label, holder.token);
+/// }
+/// println!("{} wait", queue.waiters.len());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LockQueue {
-    /// Who holds it, oldest first.
+    /// The holders, the oldest first. More than one if they are readers, or hold permits.
     pub holders: Vec<Participant>,
-    /// Who waits, in line order.
+    /// The waiters, in the order of the queue.
     pub waiters: Vec<Participant>,
 }
 
 impl LockQueue {
-    /// A line of these.
+    /// A queue with these holders and waiters.
     pub fn new(holders: Vec<Participant>, waiters: Vec<Participant>) -> LockQueue {
         LockQueue { holders, waiters }
     }
 
-    /// A line as it stands: who of these, in line order, holds is what [`admit`](crate::seam::admit) says. Each brings the
-    /// token that it has if it holds.
+    /// A queue of these entries, in their order: [`admit`](crate::seam::admit) says how many of the
+    /// first hold.
+    ///
+    /// For stores, which know the order but keep no mark of which entries hold. Each entry brings
+    /// the token that it has if it holds; waiters lose it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_core::seam::Mode;
+    /// use leasehold_core::{FencingToken, LockQueue, Participant};
+    ///
+    /// let entry = |label: &str, n| Participant::new(label).token(FencingToken::new(n));
+    /// let queue = LockQueue::in_order([
+    ///     (Mode::Shared, entry("reader", 1)),
+    ///     (Mode::Exclusive, entry("writer", 2)),
+    ///     (Mode::Shared, entry("late reader", 3)),
+    /// ]);
+    /// assert_eq!((queue.holders.len(), queue.waiters.len()), (1, 2));
+    /// assert_eq!(queue.waiters[0].token, None); // it does not hold the lock yet
+    /// ```
     pub fn in_order(line: impl IntoIterator<Item = (Mode, Participant)>) -> LockQueue {
         let line = line.into_iter().map(|(mode, entry)| (mode, entry.mode(mode)));
         let (modes, mut holders): (Vec<Mode>, Vec<Participant>) = line.unzip();
@@ -42,56 +80,56 @@ impl LockQueue {
         LockQueue { holders, waiters }
     }
 
-    /// Who stands in the way of whoever comes next: the first holder, and how many wait.
+    /// What a new claim would be told: the first holder, and how many clients wait.
     pub fn contention(&self) -> Contention {
         self.holders.first().map_or_else(Contention::unknown, Contention::from).waiters(self.waiters.len())
     }
 }
 
-/// One holder or waiter.
+/// One holder or waiter of a lock.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Participant {
     /// Its label.
     pub label: Option<String>,
-    /// Its token, if it holds.
+    /// Its fencing token, if it holds the lock.
     pub token: Option<FencingToken>,
-    /// Since when it holds or waits, by the store's wall clock. etcd and ZooKeeper know of a holder only when it took its
-    /// place in line.
+    /// Since when it holds or waits, by the wall clock of the store. etcd and ZooKeeper know of a
+    /// holder only when it took its place in the queue.
     pub since: Option<SystemTime>,
-    /// It is another tool's entry.
+    /// Whether it is another tool, not Leasehold.
     pub foreign: bool,
-    /// How it holds, or wants to: alone, with other readers, or so many of how many permits. `None` where the store does not say
-    /// (Redlock).
+    /// How it holds or wants to hold: exclusive, shared, or how many of how many permits. `None`
+    /// where the store does not say (Redlock).
     pub mode: Option<Mode>,
 }
 
 impl Participant {
-    /// An entry with this label.
+    /// A participant with this label.
     pub fn new(label: impl Into<String>) -> Participant {
         Participant { label: Some(label.into()), ..Participant::default() }
     }
 
-    /// Another tool's entry.
+    /// A participant that is another tool.
     pub fn foreign() -> Participant {
         Participant { foreign: true, ..Participant::default() }
     }
 
-    /// Adds the token.
+    /// Sets its token.
     #[must_use]
     pub fn token(mut self, token: FencingToken) -> Participant {
         self.token = Some(token);
         self
     }
 
-    /// Adds since when.
+    /// Sets since when it holds or waits.
     #[must_use]
     pub fn since(mut self, since: SystemTime) -> Participant {
         self.since = Some(since);
         self
     }
 
-    /// Adds how it holds.
+    /// Sets how it holds or wants to hold.
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Participant {
         self.mode = Some(mode);

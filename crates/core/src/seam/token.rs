@@ -1,20 +1,40 @@
 //! The fencing token: the number that lets a resource refuse a stale holder.
+//!
+//! The token is its own type, so that it is not mixed up with another number on its way to the
+//! resource.
 
 use std::fmt;
 use std::num::ParseIntError;
 use std::str::FromStr;
 
-/// A number that a resource compares: for one name, a later conflicting grant has a strictly greater token.
+/// A number that a resource compares: for one name, a later conflicting grant has a strictly
+/// greater token.
 ///
-/// Hand it to the resource with each write; the resource keeps the greatest it has seen and refuses a smaller one.
-/// This is what protects data from a holder that was paused past its lease (Burrows, *The Chubby lock service*, OSDI
-/// 2006: "sequencer"). Tokens never exceed `i64::MAX`, so they fit an SQL `BIGINT`. Tokens of different names or of
-/// different stores are not comparable.
+/// Send it to the resource with each write. The resource keeps the greatest token it has seen, and
+/// refuses a smaller one. That protects the data from a holder that was paused past its lease
+/// (Burrows, *The Chubby lock service*, OSDI 2006: "sequencer").
+///
+/// Tokens fit an SQL `BIGINT`: they never exceed `i64::MAX`. They are not consecutive, and say
+/// nothing about time. Tokens of different names or stores cannot be compared. What their order
+/// survives depends on the store: see [`Fencing`](crate::Fencing).
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+/// let guard = store.lock("orders/42").acquire().await?;
+/// let sql = "UPDATE orders SET state = $1, token = $2 WHERE id = 42 AND token <= $2";
+/// # fn execute(_: &str, _: (&str, i64)) -> u64 { 1 }
+/// let rows = execute(sql, ("paid", guard.fencing_token().as_i64()));
+/// assert_eq!(rows, 1, "a later holder has written already");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// A token with this number. A number above `i64::MAX` is cut to it.
+    /// A token with this number: for a token that was sent over the network or stored. A number
+    /// above `i64::MAX` becomes `i64::MAX`.
     pub const fn new(number: u64) -> FencingToken {
         if number > i64::MAX as u64 { FencingToken(i64::MAX as u64) } else { FencingToken(number) }
     }
@@ -24,7 +44,7 @@ impl FencingToken {
         self.0
     }
 
-    /// The number for SQL `BIGINT` and other signed columns.
+    /// The number, for an SQL `BIGINT` and other signed columns. It is never negative.
     pub const fn as_i64(self) -> i64 {
         self.0 as i64
     }
@@ -34,13 +54,23 @@ impl FencingToken {
 /// exceed what those who stand behind already have; so turns are told apart below that number.
 pub(crate) const TURNS_OF_A_PLACE: u32 = 256;
 
-/// For a store that numbers places when they are taken: the token of the first turn of the place with this number.
-/// [`Grant::of_place`](crate::seam::Grant::of_place) reserves 256 turns.
+/// For a store that numbers places when they are taken: the token of the first turn of the place
+/// with this number. [`Grant::of_place`](crate::seam::Grant::of_place) reserves 256 turns.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold_core::seam::{place_of_token, token_of_place};
+///
+/// let first = token_of_place(7);
+/// assert_eq!(first.get(), 7 << 8);
+/// assert_eq!(place_of_token(first), 7);
+/// ```
 pub fn token_of_place(number: i64) -> FencingToken {
     FencingToken::new(number.unsigned_abs().saturating_mul(TURNS_OF_A_PLACE.into()))
 }
 
-/// The number of the place that this token, of any of its turns, belongs to.
+/// The number of the place to which this token belongs, whichever of its turns it is.
 pub fn place_of_token(token: FencingToken) -> i64 {
     token.as_i64() / i64::from(TURNS_OF_A_PLACE)
 }

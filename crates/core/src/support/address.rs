@@ -1,4 +1,8 @@
 //! Where a store is, as users write it: one strict grammar of URLs for every store, and no message shows a credential.
+//!
+//! Every store reads its URL with this grammar, so that `timeout` or a percent-encoded password
+//! means the same everywhere, and no store shows a password in a message because it forgot one
+//! case.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -8,23 +12,47 @@ use percent_encoding::percent_decode_str;
 
 use crate::seam::error::{Error, ErrorKind, Result};
 
-/// A URL taken apart: `scheme://[[user]:password@]host[:port][,host[:port]…][/path][?key=value[&key=value…]]`.
+/// A store's URL, taken apart:
+/// `scheme://[[user]:password@]host[:port][,host[:port]…][/path][?key=value[&key=value…]]`.
 ///
-/// User, password, path and values are percent-decoded. A store takes the parameters that it knows and then says
-/// [`done`](Address::done), so that a misspelt one is refused.
+/// One strict grammar for every store. User, password, path and values are percent-decoded. A store
+/// takes the parameters that it knows, and then calls [`done`](crate::seam::Address::done), so that
+/// a misspelt parameter is refused instead of ignored. No message shows a credential.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold_core::seam::Address;
+///
+/// # fn main() -> leasehold_core::Result<()> {
+/// let mut url = Address::parse("redis://:secret@db-1,db-2:7000/0?timeout=250", "redis", 6379)?;
+/// assert_eq!(url.hosts[1].port, 7000);
+/// assert_eq!(url.timeout()?.as_millis(), 250);
+/// url.done()
+/// # }
+/// ```
 pub struct Address {
-    /// The user, if one is named.
+    /// The user, if the URL names one.
     pub user: Option<String>,
     /// The password, if there is one.
     pub password: Option<String>,
-    /// At least one.
+    /// The servers, at least one.
     pub hosts: Vec<Host>,
-    /// What follows the hosts, without the slash before it and after it.
+    /// The path behind the hosts, without the slashes around it.
     pub path: String,
     parameters: Vec<(String, String)>,
 }
 
-/// One server. Displays as `host:port`, an IPv6 address in brackets.
+/// One server. It displays as `host:port`, with an IPv6 address in brackets.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold_core::seam::Host;
+///
+/// assert_eq!(Host::parse("[::1]", 6379).unwrap().to_string(), "[::1]:6379");
+/// assert!(Host::parse("db:0", 6379).is_err());
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Host {
     /// A name or an address, without brackets.
@@ -38,7 +66,12 @@ fn invalid(what: impl fmt::Display) -> Error {
 }
 
 impl Address {
-    /// Reads a URL of this scheme. [`Invalid`](ErrorKind::Invalid) names the part that is wrong.
+    /// Reads a URL of this scheme.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid), with the part that is wrong, and without
+    /// credentials.
     pub fn parse(url: &str, scheme: &str, default_port: u16) -> Result<Address> {
         let rest = url.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("://"));
         let rest = rest.ok_or_else(|| invalid(format_args!("it does not begin with {scheme}://")))?;
@@ -78,25 +111,40 @@ impl Address {
         })
     }
 
-    /// Takes the parameter `timeout`, in milliseconds from 10 to 60000; a second if it is not given.
+    /// Takes the parameter `timeout`: in milliseconds, from 10 to 60000; one second if it is not
+    /// given.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) for another value.
     pub fn timeout(&mut self) -> Result<Duration> {
         self.timeout_or(Duration::from_secs(1))
     }
 
-    /// The same, with this one if it is not given.
+    /// Takes the parameter `timeout`, with this default. See
+    /// [`timeout`](crate::seam::Address::timeout).
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a value that is no number from 10 to 60000.
     pub fn timeout_or(&mut self, default: Duration) -> Result<Duration> {
         let Some(text) = self.take("timeout") else { return Ok(default) };
         let millis = text.parse().ok().filter(|ms| (10..=60_000).contains(ms));
         millis.map(Duration::from_millis).ok_or_else(|| invalid("timeout is in milliseconds, from 10 to 60000"))
     }
 
-    /// Takes a parameter.
+    /// Takes a parameter out; `None` if it is not given.
     pub fn take(&mut self, key: &str) -> Option<String> {
         let at = self.parameters.iter().position(|(known, _)| known == key)?;
         Some(self.parameters.remove(at).1)
     }
 
-    /// Refuses the parameters that nobody took.
+    /// Refuses parameters that were not taken.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid), with the name of the first one: it is unknown, or
+    /// was given twice.
     pub fn done(&self) -> Result<()> {
         match self.parameters.first() {
             Some((key, _)) => Err(invalid(format_args!("the parameter {key:?} is unknown, or given twice"))),
@@ -107,6 +155,11 @@ impl Address {
 
 impl Host {
     /// Reads `host[:port]`.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a malformed host, or for a port that is no number
+    /// from 1 to 65535.
     pub fn parse(text: &str, default_port: u16) -> Result<Host> {
         let (name, port) = match text.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
             Some((v6, "")) => (v6, None),
@@ -149,8 +202,18 @@ fn decoded(text: &str, what: &str) -> Result<String> {
     decoded.map(Into::into).ok_or_else(|| invalid(format_args!("{what} is not percent-encoded UTF-8")))
 }
 
-/// Writes `name` so that it contains none of the `special` characters: these and `%` become percent-encoded, the rest stays
-/// as it is. Injective.
+/// Writes `name` so that it contains none of the `special` characters: these and `%` are
+/// percent-encoded, the rest stays as it is. Different names stay different.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold_core::seam::{escape, unescape};
+///
+/// let key = escape("a/b", |c| c == '/');
+/// assert_eq!(key, "a%2Fb");
+/// assert_eq!(unescape(&key, |c| c == '/').as_deref(), Some("a/b"));
+/// ```
 pub fn escape(name: &str, special: impl Fn(char) -> bool) -> String {
     let mut escaped = String::with_capacity(name.len());
     for c in name.chars() {
@@ -163,7 +226,8 @@ pub fn escape(name: &str, special: impl Fn(char) -> bool) -> String {
     escaped
 }
 
-/// The text that [`escape`] made this of; `None` if it made it of none.
+/// The text from which [`escape`](crate::seam::escape) made this; `None` if it could not have made
+/// it. So a key that another tool wrote is not mistaken for one of ours.
 pub fn unescape(escaped: &str, special: impl Fn(char) -> bool) -> Option<String> {
     let name = percent_decode_str(escaped).decode_utf8().ok()?;
     (escape(&name, special) == escaped).then(|| name.into_owned())

@@ -1,4 +1,7 @@
 //! What the operating system is asked: the time, on a clock that counts suspend, and the machine's name.
+//!
+//! The two questions differ between operating systems, and nothing else in core does. So the
+//! conditional code is here, and only here.
 
 /// Nanoseconds on the clock that counts suspend: `CLOCK_BOOTTIME` on Linux, elsewhere `CLOCK_MONOTONIC`, which counts it on
 /// macOS.

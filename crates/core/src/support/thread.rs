@@ -1,4 +1,9 @@
 //! A thread of its own for a store's client and its keeper: for programs whose runtime may block.
+//!
+//! A program that computes for seconds inside of async functions blocks its runtime, and with it
+//! the renewals. A thread with a runtime of its own is the answer that needs no discipline of the
+//! program: [`Store::on_own_thread`](crate::Store::on_own_thread) for async code, and
+//! [`blocking`](crate::blocking) for code without async.
 
 use std::future::Future;
 

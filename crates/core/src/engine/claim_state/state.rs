@@ -1,4 +1,7 @@
 //! What is known of one claim at one instant, and what news of it change.
+//!
+//! All times here are instants at which a request was *sent*. A comparison of two of them is
+//! correct whatever the order was in which their answers arrived.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -1,4 +1,9 @@
 //! One request that renews: several are under way side by side, and one that is late is not given up, only passed by.
+//!
+//! A request that renews may take longer than it should, for many reasons: the store is slow, the
+//! connection is dead, the answer is lost. Only the time tells, and it tells late. So the request
+//! is given two limits: after a sixth of the shortest lease it counts as late, and its leases are
+//! asked for again; after the longest lease its answer would be worth nothing.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,4 +1,8 @@
 //! What is kept of one claim, and when something must be done about it.
+//!
+//! Two times matter for each claim: when its renewal is due, and when its hold ends if no renewal
+//! succeeds. The second one is watched even while the first one hangs, because that is how a loss
+//! is seen in time.
 
 use std::sync::Arc;
 

@@ -1,5 +1,16 @@
 //! What the keeper keeps: when something must be done about which claim, which renewals wait for a request to go out with,
 //! and the work for the background. Nothing is notified or dropped here: the keeper's mutex is locked.
+//!
+//! All that must survive a runtime is here, and nothing in the task that runs: when a runtime ends,
+//! another task goes on with the same registry. So each entry says when something is due, and not
+//! who does it.
+//!
+//! Leases that end first are renewed first. While the store is slow, the others wait: a short lease
+//! costs a long one nothing, and a long one does not cost a short one its life.
+//!
+//! Renewals that would be due soon join those that are due now, so that the renewals of one client
+//! fall together. The plan of the next ones is shifted by a random share, so that those of many
+//! clients do not.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,8 @@
 //! What becomes of the requests that renew.
+//!
+//! An answer is worth something whenever it comes, because it counts from the send. A late answer
+//! therefore extends the lease as far as it can, even if another request was sent for the same
+//! lease meanwhile.
 
 use super::Keeper;
 use super::batch::{BatchResult, RenewalBatch, no_answer};

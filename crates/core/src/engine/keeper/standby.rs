@@ -1,4 +1,12 @@
 //! Which runtimes stand by for the keeper.
+//!
+//! A program may have several runtimes, and the one in which the first lock was taken may end or
+//! block. If the keeper belonged to it, all locks of the client would be lost with it. So each
+//! runtime that uses the client has a small task that stands by. The keeper runs in one of them,
+//! and another one takes over when that one ends, or is late for its own plan by half a second.
+//!
+//! For a moment two may run, when the first was merely slow. That is harmless: renewals are
+//! idempotent.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,8 @@
 //! The keeper's task: what is due goes out, what comes back is taken in, until there is no work or another runtime goes on.
+//!
+//! The task owns nothing that must survive it: no list of locks, no deadline. It asks the registry
+//! for a plan, carries it out, and asks again. So it can be stopped at any await, and another
+//! runtime continues with the next plan.
 
 use std::future::pending;
 use std::sync::Arc;

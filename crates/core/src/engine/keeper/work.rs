@@ -1,4 +1,8 @@
 //! What is left to the background, besides renewing.
+//!
+//! Background work is kept in the registry until it is done, so that another runtime can go on with
+//! it. A request that is in flight goes with the task that does it first, because it can be polled
+//! only there.
 
 use std::sync::Arc;
 
