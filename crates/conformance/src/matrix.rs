@@ -31,7 +31,7 @@ const COLUMNS: [Column; 6] = [
     ("`rw_lock`", &["shared", "downgrade", "modes", "programs"], &[Need::Fair, Need::Shared, Need::Downgrade]),
     ("`semaphore`", &["permits", "modes", "programs"], &[Need::Fair, Need::Permits]),
     ("`election`", &["election", "modes", "programs"], &[Need::Fair, Need::Values]),
-    ("`multi`", &["multi", "at_once", "modes", "programs"], &[Need::Fair, Need::AtomicMulti]),
+    ("`multi_lock`", &["multi", "at_once", "modes", "programs"], &[Need::Fair, Need::AtomicMulti]),
     ("`owner`", &["reentry", "programs"], &[Need::Fair, Need::Shared]),
 ];
 
@@ -106,7 +106,7 @@ mod tests {
         matrix.note("multi/holds_each_of_them", true);
         let but = "✓ without `Fair`";
         let expected = [
-            "| | `lock` | `rw_lock` | `semaphore` | `election` | `multi` | `owner` |".to_owned(),
+            "| | `lock` | `rw_lock` | `semaphore` | `election` | `multi_lock` | `owner` |".to_owned(),
             format!("| x | {but} | {but} | – without `Permits` | {but} | ✗ 1 failed | {but} |"),
             "- x without `Permits`: it has no counters".to_owned(),
             "- x without `Fair`: it has no line".to_owned(),
