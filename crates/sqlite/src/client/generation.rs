@@ -97,9 +97,7 @@ impl Header {
     pub(crate) fn check(&self, file: &Path) -> Result<()> {
         let what = match (self.application, self.version & 0xFF) {
             (APPLICATION, VERSION) => return Ok(()),
-            (APPLICATION, other) => format!(
-                "it was made by another version of Leasehold (schema {other}); delete it when no program uses it"
-            ),
+            (APPLICATION, other) => format!("it is another version's (schema {other}); delete it once it is unused"),
             (0, 0) if self.version == 0 && self.tables == 0 => return Ok(()),
             _ => "it is another program's database".to_owned(),
         };
