@@ -123,25 +123,6 @@ async fn readers_share_and_others_are_excluded() {
 }
 
 #[tokio::test]
-async fn a_writer_becomes_a_reader_in_place() {
-    bounded(async {
-        let nodes = nodes(3).await;
-        let store = client(&nodes).await;
-        let mut writer = fast("x");
-        let first = granted(&store, &writer).await;
-        let late = writer.clone();
-        writer.mode = Mode::Shared;
-        assert_eq!(granted(&store, &writer).await.token, first.token);
-        granted(&store, &claim("x", Mode::Shared, WaitPolicy::Try, TTL)).await;
-        // A claim that comes late does not turn it back.
-        assert_eq!(granted(&store, &late).await.token, first.token);
-        granted(&store, &claim("x", Mode::Shared, WaitPolicy::Try, TTL)).await;
-        assert!(matches!(store.claim(&attempt("x")).await.unwrap(), Claimed::Busy(_)));
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn only_what_a_majority_says_is_seen() {
     bounded(async {
         let nodes = nodes(3).await;
