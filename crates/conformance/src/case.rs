@@ -87,7 +87,7 @@ table! {
     holding::runs_a_body: "P3 P4", [], faulty;
     holding::skips_a_body: "P8", [], faulty;
     holding::many_at_once: "P3", [], alone;
-    holding::outlives_a_crowd: "P3 P4", [Fair], alone;
+    holding::outlives_many_waiters: "P3 P4", [Fair], alone;
     holding::says_whether_min_hold_outlives_its_client: "S15", [], clean;
     holding::min_hold_outlives_its_client: "P4 S15", [MinHold], clean;
     holding::lapses_without_its_client: "P1 S15", [MinHold], clean;

@@ -129,39 +129,40 @@ impl TestContext {
         let what = format!("{name:?} to be free of traces");
         within(limit, &what, async {
             loop {
-                let line = store.lock(name).inspect().await.unwrap();
-                if line.holders.is_empty() && line.waiters.is_empty() {
+                let queue = store.lock(name).inspect().await.unwrap();
+                if queue.holders.is_empty() && queue.waiters.is_empty() {
                     return;
                 }
-                nap().await;
+                pause().await;
             }
         })
         .await;
     }
 
-    /// Waits until `n` stand in line for `name`.
+    /// Waits until `n` stand in the queue for `name`.
     pub async fn queue_reaches(&self, store: &Store, name: &str, n: usize) {
         let what = format!("{n} waiters for {name:?}");
         within(Duration::from_secs(60), &what, async {
-            while store.lock(name).inspect().await.map_or(0, |line| line.waiters.len()) != n {
-                nap().await;
+            while store.lock(name).inspect().await.map_or(0, |queue| queue.waiters.len()) != n {
+                pause().await;
             }
         })
         .await;
     }
 
     /// Waits until so many hold `name` and so many wait for it.
-    pub async fn line_is(&self, store: &Store, name: &str, holders: usize, waiters: usize) {
+    pub async fn queue_is(&self, store: &Store, name: &str, holders: usize, waiters: usize) {
         self.step();
         let last = Mutex::new(None);
         let is_so = async {
             loop {
-                let seen = store.lock(name).inspect().await.ok().map(|line| (line.holders.len(), line.waiters.len()));
+                let seen =
+                    store.lock(name).inspect().await.ok().map(|queue| (queue.holders.len(), queue.waiters.len()));
                 *last.lock().unwrap() = seen;
                 if seen == Some((holders, waiters)) {
                     return;
                 }
-                nap().await;
+                pause().await;
             }
         };
         if in_time(Duration::from_secs(60), is_so).await.is_none() {
@@ -187,7 +188,7 @@ impl TestContext {
             loop {
                 match store.lock(name).try_acquire().await {
                     Ok(guard) => return guard,
-                    Err(e) if e.is_retryable() => nap().await,
+                    Err(e) if e.is_retryable() => pause().await,
                     Err(e) => panic!("{e:?}"),
                 }
             }
@@ -204,8 +205,8 @@ pub async fn give_back(guard: Guard) {
     }
 }
 
-/// The nap of a judge that polls.
-pub async fn nap() {
+/// The pause of a case that polls.
+pub async fn pause() {
     tokio::time::sleep(Duration::from_millis(10)).await;
 }
 
@@ -241,11 +242,11 @@ pub fn granted(answer: Result<Claimed>) -> Grant {
     }
 }
 
-/// The place in line in an answer, or a failure.
+/// The place in the queue in an answer, or a failure.
 pub fn waiting(answer: Result<Claimed>) -> Waiting {
     match answer {
         Ok(Claimed::Waiting(waiting)) => waiting,
-        other => panic!("expected a place in line, got {other:?}"),
+        other => panic!("expected a place in the queue, got {other:?}"),
     }
 }
 

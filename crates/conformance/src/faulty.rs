@@ -26,7 +26,7 @@ struct Settings {
     fail_renewals: AtomicU32,
     lose_claim_replies: AtomicU32,
     lose_release_replies: AtomicU32,
-    deaf: AtomicBool,
+    lose_notifications: AtomicBool,
     /// Claims that the store has answered are held back while this is set.
     hold_claim_replies: watch::Sender<bool>,
     /// What the store was asked to renew, in order.
@@ -74,8 +74,8 @@ impl Faults {
     }
 
     /// No notification is heard. Must be said before a store is made of the backend.
-    pub fn deaf(&self) {
-        self.0.deaf.store(true, Ordering::Relaxed);
+    pub fn lose_notifications(&self) {
+        self.0.lose_notifications.store(true, Ordering::Relaxed);
     }
 }
 
@@ -190,7 +190,7 @@ impl Backend for Faulty {
     }
 
     fn notifier(&self) -> Option<&Notifier> {
-        self.inner.notifier().filter(|_| !self.faults.0.deaf.load(Ordering::Relaxed))
+        self.inner.notifier().filter(|_| !self.faults.0.lose_notifications.load(Ordering::Relaxed))
     }
 
     fn observe(&self, name: &Name) -> Subscription {

@@ -58,7 +58,7 @@ impl Stage for Virtual {
         self.clients[who].1.clone()
     }
 
-    async fn nap(&self) {
+    async fn pause(&self) {
         settle().await;
     }
 

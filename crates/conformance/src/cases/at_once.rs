@@ -33,12 +33,12 @@ fn refused(answer: Result<ClaimedAll>) -> (usize, Contention) {
 
 /// How many hold each name, and how many wait for it.
 async fn lines(ctx: &TestContext, backend: &dyn Backend) -> [(usize, usize); 3] {
-    let mut lines = [(0, 0); 3];
-    for (line, name) in lines.iter_mut().zip(NAMES) {
+    let mut queues = [(0, 0); 3];
+    for (queue, name) in queues.iter_mut().zip(NAMES) {
         let seen = backend.inspect(&ctx.full(name)).await.unwrap();
-        *line = (seen.holders.len(), seen.waiters.len());
+        *queue = (seen.holders.len(), seen.waiters.len());
     }
-    lines
+    queues
 }
 
 async fn who_holds(store: &Store, name: &Name) -> Option<String> {
@@ -63,8 +63,11 @@ pub(crate) async fn is_not_seen_while_refused(ctx: TestContext) {
     let mut looks = 0;
     while !tasks.is_empty() {
         for name in ["a", "b"] {
-            let line = onlooker.lock(name).inspect().await.unwrap();
-            assert!(line.holders.is_empty() && line.waiters.is_empty(), "a part of them was seen: {name:?} {line:?}");
+            let queue = onlooker.lock(name).inspect().await.unwrap();
+            assert!(
+                queue.holders.is_empty() && queue.waiters.is_empty(),
+                "a part of them was seen: {name:?} {queue:?}"
+            );
         }
         looks += 1;
         // A store in memory never makes its caller wait.
@@ -126,7 +129,7 @@ pub(crate) async fn passes_nobody(ctx: TestContext) {
     assert_eq!((at, who.label.as_deref()), (1, Some("the waiter")));
     assert_eq!(lines(&ctx, &*two).await, [(0, 0), (1, 0), (0, 0)], "a part was left");
     two.release(&waiter, Some(&place)).await.unwrap();
-    // Free: all of them, each in a line of its own.
+    // Free: all of them, each in a queue of its own.
     let grants = all_granted(three.claim_all(&all).await);
     assert!(grants[1].token > held.token, "{:?} came after {:?}", grants[1].token, held.token);
     assert_eq!(lines(&ctx, &*two).await, [(1, 0); 3]);
@@ -196,13 +199,13 @@ pub(crate) async fn after_a_lost_reply(ctx: TestContext) {
     let guard =
         within(ctx.ttl() * 2, "the claims to find themselves", store.multi_lock(NAMES).acquire()).await.unwrap();
     for (name, token) in guard.tokens() {
-        let line = other.lock(name).inspect().await.unwrap();
-        assert_eq!((line.holders.len(), line.waiters.len()), (1, 0));
-        assert_eq!(line.holders[0].token, Some(token));
+        let queue = other.lock(name).inspect().await.unwrap();
+        assert_eq!((queue.holders.len(), queue.waiters.len()), (1, 0));
+        assert_eq!(queue.holders[0].token, Some(token));
     }
     guard.release().await.unwrap();
     let silence = Faults::default();
-    silence.deaf();
+    silence.lose_notifications();
     let store = ctx.store_with(&silence).await;
     silence.lose_claim_replies(1000);
     let multi = store.multi_lock(NAMES).ttl(Duration::from_secs(20));
@@ -258,6 +261,6 @@ pub(crate) async fn takes_as_many_as_it_says(ctx: TestContext) {
         assert_eq!(expect_kind(refused, ErrorKind::Contended).name(), Some(&Name::from(("many", 0))));
         guard.release().await.unwrap();
     }
-    let line = other.inspect(&ctx.full("many/1")).await.unwrap();
-    assert!(line.holders.is_empty() && line.waiters.is_empty());
+    let queue = other.inspect(&ctx.full("many/1")).await.unwrap();
+    assert!(queue.holders.is_empty() && queue.waiters.is_empty());
 }

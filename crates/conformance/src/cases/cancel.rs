@@ -107,8 +107,8 @@ pub(crate) async fn after_a_lost_reply(ctx: TestContext) {
     let store = ctx.store_with(&faults).await;
     faults.lose_claim_replies(2);
     let guard = within(ctx.ttl() * 2, "the claim to find itself", store.lock("a").acquire()).await.unwrap();
-    let line = store.lock("a").inspect().await.unwrap();
-    assert_eq!((line.holders.len(), line.waiters.len()), (1, 0));
+    let queue = store.lock("a").inspect().await.unwrap();
+    assert_eq!((queue.holders.len(), queue.waiters.len()), (1, 0));
     guard.release().await.unwrap();
     ctx.becomes_empty("a").await;
     // And one that leaves after a lost reply leaves nothing.
@@ -128,9 +128,9 @@ pub(crate) async fn after_a_lost_reply_in_every_mode(ctx: TestContext) {
     for lock in [store.rw_lock("a").read(), store.semaphore("a", 2).permits(2)] {
         faults.lose_claim_replies(2);
         let guard = within(ctx.ttl() * 2, "the claim to find itself", lock.acquire()).await.unwrap();
-        let line = other.lock("a").inspect().await.unwrap();
-        assert_eq!((line.holders.len(), line.waiters.len()), (1, 0), "{lock:?}");
-        assert_eq!(line.holders[0].token, Some(guard.fencing_token()));
+        let queue = other.lock("a").inspect().await.unwrap();
+        assert_eq!((queue.holders.len(), queue.waiters.len()), (1, 0), "{lock:?}");
+        assert_eq!(queue.holders[0].token, Some(guard.fencing_token()));
         guard.release().await.unwrap();
         ctx.becomes_empty("a").await;
     }
@@ -139,7 +139,7 @@ pub(crate) async fn after_a_lost_reply_in_every_mode(ctx: TestContext) {
 /// P4: no reply and no notification ever told that the claim has a place, and its lease is long: it is withdrawn by its id, at once.
 pub(crate) async fn withdraws_what_it_was_never_told(ctx: TestContext) {
     let faults = Faults::default();
-    faults.deaf();
+    faults.lose_notifications();
     let (one, two) = (ctx.store_with(&faults).await, ctx.store().await);
     let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
     let wait = Duration::from_millis(200);

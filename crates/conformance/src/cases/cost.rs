@@ -49,7 +49,7 @@ async fn of_each_behind(ctx: &TestContext, waiters: usize, what: &str, take: Tak
         cycles(&store, lock, 2).await;
         stores.push(store);
     }
-    // The line is full before it starts to move.
+    // The queue is full before it starts to move.
     let guard = stores[0].lock("a").with(&calm()).acquire().await.unwrap();
     let (began, before) = (Moment::now(), ctx.harness().requests().await);
     let tasks: Vec<_> = (0..waiters)
@@ -86,7 +86,7 @@ async fn does_not_grow(ctx: &TestContext, what: &str, take: Take) {
     assert!(many <= some * 1.3 + 0.5, "{many} requests per {what} behind 64 waiters, {some} behind 16");
 }
 
-/// Readers and writers in turn: what each costs does not grow with the line.
+/// Readers and writers in turn: what each costs does not grow with the queue.
 pub(crate) async fn of_readers_and_writers(ctx: TestContext) {
     does_not_grow(&ctx, "reader or writer", |store, i| {
         if i % 2 == 0 { store.rw_lock("a").read() } else { store.rw_lock("a").write() }

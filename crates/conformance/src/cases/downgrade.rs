@@ -6,7 +6,7 @@ use leasehold_core::seam::{Claim, Claimed, Mode, Moment, WaitPolicy};
 use leasehold_core::{ErrorKind, Guard, Owner};
 
 use crate::cases::lease::nobody_before;
-use crate::context::{TestContext, expect_kind, give_back, granted, nap, waiting, within};
+use crate::context::{TestContext, expect_kind, give_back, granted, pause, waiting, within};
 use crate::faulty::Faults;
 
 /// Downgrades; under faults the store's word may be lost, and it is asked again.
@@ -35,21 +35,21 @@ pub(crate) async fn lets_readers_in_and_no_writer(ctx: TestContext) {
     let mut waiters = Vec::new();
     for (i, side) in [here.read(), there.read(), there.write(), here.read()].into_iter().enumerate() {
         waiters.push(tokio::spawn(side.acquire()));
-        ctx.line_is(&one, "a", 1, i + 1).await;
+        ctx.queue_is(&one, "a", 1, i + 1).await;
     }
     downgraded(&guard).await;
     let [first, second, writer, last] = <[_; 4]>::try_from(waiters).unwrap();
     let first = ctx.served("the first reader behind a writer that became a reader", first).await;
     let second = ctx.served("the second reader", second).await;
-    ctx.line_is(&two, "a", 3, 2).await;
+    ctx.queue_is(&two, "a", 3, 2).await;
     assert!(guard.is_valid() && first.is_valid() && second.is_valid());
     assert_eq!(guard.fencing_token(), token);
-    let line = here.inspect().await.unwrap();
-    assert!(line.holders.iter().any(|e| e.token == Some(token)), "the downgrade changed the token: {line:?}");
+    let queue = here.inspect().await.unwrap();
+    assert!(queue.holders.iter().any(|e| e.token == Some(token)), "the downgrade changed the token: {queue:?}");
     assert!(first.fencing_token() > token && second.fencing_token() > token);
     give_back(first).await;
     give_back(second).await;
-    ctx.line_is(&two, "a", 1, 2).await;
+    ctx.queue_is(&two, "a", 1, 2).await;
     give_back(guard).await;
     let writer = ctx.served("the writer", writer).await;
     assert!(writer.fencing_token() > token);
@@ -61,12 +61,12 @@ pub(crate) async fn lets_readers_in_and_no_writer(ctx: TestContext) {
 /// S11: a waiter that a downgrade admits is notified at once, not at its next poll.
 pub(crate) async fn wakes_readers_at_once(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
-    // A lease so long that neither a nap nor a renewal can do the work of the notification.
+    // A lease so long that neither a poll nor a renewal can do the work of the notification.
     let words = leasehold_core::Options::default().ttl(Duration::from_secs(30));
     let guard = one.rw_lock("a").with(&words).write().acquire().await.unwrap();
     let readers = [two.rw_lock("a").with(&words).read(), one.rw_lock("a").with(&words).read()];
     let readers = readers.map(|reader| tokio::spawn(reader.acquire()));
-    ctx.line_is(&one, "a", 1, 2).await;
+    ctx.queue_is(&one, "a", 1, 2).await;
     guard.downgrade().await.unwrap();
     for reader in readers {
         let reader = within(Duration::from_secs(10), "the push of a downgrade", reader).await.unwrap().unwrap();
@@ -118,8 +118,8 @@ pub(crate) async fn is_not_undone_by_a_late_claim(ctx: TestContext) {
     // A reader does not become a writer by claiming so.
     let as_writer = in_mode(&reader, Mode::Exclusive);
     assert_eq!(granted(two.claim(&as_writer).await).token, beside.token);
-    let line = two.inspect(&writer.name).await.unwrap();
-    assert_eq!((line.holders.len(), line.waiters.len()), (3, 0));
+    let queue = two.inspect(&writer.name).await.unwrap();
+    assert_eq!((queue.holders.len(), queue.waiters.len()), (3, 0));
     let answer = two.claim(&ctx.claim("a", WaitPolicy::Try)).await;
     assert!(matches!(answer, Ok(Claimed::Busy(_))), "{answer:?}");
     two.release(&reader, Some(&beside.place)).await.unwrap();
@@ -150,7 +150,7 @@ pub(crate) async fn may_be_asked_again(ctx: TestContext) {
     let (one, two) = (ctx.store_with(&faults).await, ctx.store().await);
     let guard = one.rw_lock("a").write().acquire().await.unwrap();
     let reader = tokio::spawn(two.rw_lock("a").read().acquire());
-    ctx.line_is(&two, "a", 1, 1).await;
+    ctx.queue_is(&two, "a", 1, 1).await;
     faults.lose_claim_replies(1);
     expect_kind(guard.downgrade().await, ErrorKind::Ambiguous);
     let reader = ctx.served("the reader let in by a downgrade whose reply was lost", reader).await;
@@ -210,7 +210,7 @@ pub(crate) async fn is_renewed_as_it_is_now(ctx: TestContext) {
     let before = faults.renewed().len();
     within(ctx.ttl() * 2 + Duration::from_secs(10), "a renewal of a downgraded hold", async {
         while faults.renewed().len() == before {
-            nap().await;
+            pause().await;
         }
     })
     .await;

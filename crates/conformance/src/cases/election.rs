@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_core::{ErrorKind, Leader, Leadership, Loss, MAX_VALUE_BYTES, Observer, Options};
 
-use crate::context::{TestContext, expect_kind, nap, within};
+use crate::context::{TestContext, expect_kind, pause, within};
 use crate::faulty::Faults;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -82,7 +82,7 @@ pub(crate) async fn is_handed_over_by_resigning(ctx: TestContext) {
     let short = Duration::from_millis(200);
     expect_kind(there.campaign_timeout("second", short).await, ErrorKind::TimedOut);
     let second = tokio::spawn(there.campaign("second"));
-    ctx.line_is(&one, "a", 1, 1).await;
+    ctx.queue_is(&one, "a", 1, 1).await;
     let leader = there.leader().await.unwrap().unwrap();
     assert_eq!((leader.value.as_str(), leader.token), ("first", first.fencing_token()));
     let before = first.fencing_token();
@@ -112,7 +112,7 @@ pub(crate) async fn is_observed(ctx: TestContext) {
     }
     assert_eq!(sees(&mut observer, Some("five")).await.unwrap().token, token);
     let second = tokio::spawn(two.election("a").campaign("six"));
-    ctx.line_is(&three, "a", 1, 1).await;
+    ctx.queue_is(&three, "a", 1, 1).await;
     resigned(first).await;
     let second = ctx.served("the next leader", second).await;
     assert_eq!(sees(&mut observer, Some("six")).await.unwrap().token, second.fencing_token());
@@ -142,7 +142,7 @@ pub(crate) async fn is_observed_by_its_token(ctx: TestContext) {
     resigned(second).await;
 }
 
-/// Two watch two elections of one client; each sees its own. Watching costs no place in line.
+/// Two watch two elections of one client; each sees its own. Watching costs no place in the queue.
 pub(crate) async fn is_observed_apart_from_others(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     let mut left = two.election("left").observe().await.unwrap();
@@ -150,8 +150,8 @@ pub(crate) async fn is_observed_apart_from_others(ctx: TestContext) {
     let leadership = one.election("left").campaign("l").await.unwrap();
     sees(&mut left, Some("l")).await;
     assert_eq!(right.current(), None);
-    let line = two.election("right").inspect().await.unwrap();
-    assert_eq!((line.holders.len(), line.waiters.len()), (0, 0));
+    let queue = two.election("right").inspect().await.unwrap();
+    assert_eq!((queue.holders.len(), queue.waiters.len()), (0, 0));
     drop(right);
     proclaimed(&leadership, "l2").await;
     sees(&mut left, Some("l2")).await;
@@ -161,12 +161,12 @@ pub(crate) async fn is_observed_apart_from_others(ctx: TestContext) {
 /// A former leader proclaims nothing, whether another leads or none, and is told.
 pub(crate) async fn proclaims_nothing_after_loss(ctx: TestContext) {
     let faults = Faults::default();
-    faults.deaf();
+    faults.lose_notifications();
     let (deaf, two, operator) = (ctx.store_with(&faults).await, ctx.store().await, ctx.store().await);
     let words = Options::default().ttl(Duration::from_secs(20));
     let late = deaf.election("a").with(&words).campaign("first").await.unwrap();
     let next = tokio::spawn(two.election("a").with(&words).campaign("second"));
-    ctx.line_is(&operator, "a", 1, 1).await;
+    ctx.queue_is(&operator, "a", 1, 1).await;
     assert!(operator.evict("a", late.fencing_token()).await.unwrap());
     let next = within(Duration::from_secs(8), "the next leader", next).await.unwrap().unwrap();
     expect_kind(late.proclaim("too late").await, ErrorKind::Lost);
@@ -226,7 +226,7 @@ pub(crate) async fn keeps_long_and_odd_values(ctx: TestContext) {
     assert_eq!(leader().await.as_deref(), Some("short again"));
     // Who waits shows its value too.
     let waiter = tokio::spawn(two.election("a").campaign(longest.clone()));
-    ctx.line_is(&two, "a", 1, 1).await;
+    ctx.queue_is(&two, "a", 1, 1).await;
     assert_eq!(two.election("a").inspect().await.unwrap().waiters[0].label.as_deref(), Some(longest.as_str()));
     leadership.resign().await.unwrap();
     ctx.served("the one with the long value", waiter).await.resign().await.unwrap();
@@ -283,7 +283,7 @@ pub(crate) async fn is_renewed_with_its_latest_value(ctx: TestContext) {
     let before = faults.renewed().len();
     within(ctx.ttl() * 2 + Duration::from_secs(10), "a renewal of a leader", async {
         while faults.renewed().len() == before {
-            nap().await;
+            pause().await;
         }
     })
     .await;

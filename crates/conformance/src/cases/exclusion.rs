@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_core::seam::{Claimed, WaitPolicy};
 use leasehold_core::{DistributedLock, ErrorKind, Store};
 
-use crate::context::{TestContext, expect_kind, granted, nap, waiting, within};
+use crate::context::{TestContext, expect_kind, granted, pause, waiting, within};
 
 /// What the lock protects: a counter that is read, and written a moment later.
 #[derive(Default)]
@@ -109,13 +109,13 @@ pub(crate) async fn try_says_who(ctx: TestContext) {
             if who.token == token {
                 return;
             }
-            nap().await;
+            pause().await;
         }
     })
     .await;
 }
 
-/// S1: a repeated claim answers the same grant, and a repeated wait the same place in line.
+/// S1: a repeated claim answers the same grant, and a repeated wait the same place in the queue.
 pub(crate) async fn claiming_again_is_idempotent(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
     let (holder, waiter) = (ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fair));
@@ -124,15 +124,15 @@ pub(crate) async fn claiming_again_is_idempotent(ctx: TestContext) {
     assert_eq!(first.token, again.token);
     let place = waiting(two.claim(&waiter).await).place;
     assert_eq!(place, waiting(two.claim(&waiter).await).place);
-    let line = two.inspect(&ctx.full("a")).await.unwrap();
-    assert_eq!((line.holders.len(), line.waiters.len()), (1, 1));
-    assert_eq!(line.holders[0].label.as_deref(), Some("another"));
+    let queue = two.inspect(&ctx.full("a")).await.unwrap();
+    assert_eq!((queue.holders.len(), queue.waiters.len()), (1, 1));
+    assert_eq!(queue.holders[0].label.as_deref(), Some("another"));
     one.release(&holder, Some(&again.place)).await.unwrap();
     two.release(&waiter, Some(&place)).await.unwrap();
     ctx.becomes_empty("a").await;
 }
 
-/// S5: a try that failed is nowhere in the line, at once and not only after a lease, and delays nobody.
+/// S5: a try that failed is nowhere in the queue, at once and not only after a lease, and delays nobody.
 pub(crate) async fn a_failed_try_leaves_nothing(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
     let holder = ctx.claim("a", WaitPolicy::Fair);
@@ -141,15 +141,15 @@ pub(crate) async fn a_failed_try_leaves_nothing(ctx: TestContext) {
         let answer = two.claim(&ctx.claim("a", WaitPolicy::Try)).await;
         assert!(matches!(answer, Ok(Claimed::Busy(_))), "{answer:?}");
     }
-    let line = one.inspect(&ctx.full("a")).await.unwrap();
-    assert!(line.waiters.is_empty(), "a failed try left a place: {line:?}");
+    let queue = one.inspect(&ctx.full("a")).await.unwrap();
+    assert!(queue.waiters.is_empty(), "a failed try left a place: {queue:?}");
     one.release(&holder, Some(&grant.place)).await.unwrap();
     let next = ctx.claim("a", WaitPolicy::Try);
     let grant = granted(two.claim(&next).await);
     two.release(&next, Some(&grant.place)).await.unwrap();
 }
 
-/// Fair and fast claims share one line, and tokens rise across both.
+/// Fair and fast claims share one queue, and tokens rise across both.
 pub(crate) async fn fast_and_fair_together(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     let locks: Vec<Arc<dyn DistributedLock>> = vec![

@@ -8,7 +8,7 @@ use leasehold_core::seam::{Backend, Claimed, LeaseRef, Mode, Moment, WaitPolicy}
 use leasehold_core::{DistributedLock, ErrorKind, Guard, Loss, Options, Owner, RunOutcome};
 use tokio::task::JoinSet;
 
-use crate::context::{TestContext, expect_kind, give_back, granted, nap, within};
+use crate::context::{TestContext, expect_kind, give_back, granted, pause, within};
 use crate::harness::Need;
 
 /// A guard renews itself: after three leases it is still ours, and nobody else's.
@@ -156,31 +156,32 @@ pub(crate) async fn many_at_once(ctx: TestContext) {
 
 /// Hundreds of tasks of one client come for one name; its holder, of the same client and with a short lease, is renewed past
 /// them, and gives it back to one of them.
-pub(crate) async fn outlives_a_crowd(ctx: TestContext) {
+pub(crate) async fn outlives_many_waiters(ctx: TestContext) {
     const CROWD: usize = 500;
     let (store, other) = (ctx.store().await, ctx.store().await);
     let guard = store.lock("a").acquire().await.unwrap();
     let words = Options::default().ttl(Duration::from_secs(30));
-    let mut crowd = JoinSet::new();
+    let mut waiters = JoinSet::new();
     for _ in 0..CROWD {
-        crowd.spawn(store.lock("a").with(&words).acquire());
+        waiters.spawn(store.lock("a").with(&words).acquire());
     }
     for _ in 0..6 {
         tokio::time::sleep(ctx.ttl() / 2).await;
-        assert!(guard.is_valid(), "lost beside a crowd of its own client: {:?}", guard.check());
+        assert!(guard.is_valid(), "lost beside many waiters of its own client: {:?}", guard.check());
     }
     let mut stood = 0;
-    within(Duration::from_secs(60), "the crowd to stand in line", async {
+    within(Duration::from_secs(60), "the waiters to stand in the queue", async {
         while stood < CROWD {
-            stood = other.lock("a").inspect().await.map_or(stood, |line| line.waiters.len());
-            assert!(guard.is_valid(), "lost beside a crowd of its own client: {:?}", guard.check());
-            nap().await;
+            stood = other.lock("a").inspect().await.map_or(stood, |queue| queue.waiters.len());
+            assert!(guard.is_valid(), "lost beside many waiters of its own client: {:?}", guard.check());
+            pause().await;
         }
     })
     .await;
     guard.release().await.unwrap();
-    let next = within(Duration::from_secs(60), "one of the crowd", crowd.join_next()).await.unwrap().unwrap().unwrap();
-    crowd.shutdown().await;
+    let next =
+        within(Duration::from_secs(60), "one of the waiters", waiters.join_next()).await.unwrap().unwrap().unwrap();
+    waiters.shutdown().await;
     drop(next);
     store.close(Duration::from_secs(60)).await.unwrap();
 }
@@ -228,7 +229,7 @@ async fn lapses(ctx: &TestContext, name: &str, ttl: Duration, rest: Duration) {
     let late = Duration::from_secs(10) + ctx.recovery().await;
     within(rest + late, &format!("a hold that lapses, {name}"), async {
         while !matches!(rival.claim(&next).await.unwrap(), Claimed::Granted(_)) {
-            nap().await;
+            pause().await;
         }
     })
     .await;
@@ -279,12 +280,12 @@ pub(crate) async fn lapses_beside_others(ctx: TestContext) {
         within(ctx.ttl() * 2 + Duration::from_secs(10), "one of two to lapse", async {
             while holders(&*other, &ctx, "a").await > 1 {
                 client.renew(std::slice::from_ref(&stays)).await.unwrap();
-                nap().await;
+                pause().await;
             }
         })
         .await;
-        let line = other.inspect(&ctx.full("a")).await.unwrap();
-        assert_eq!(line.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [stays.token]);
+        let queue = other.inspect(&ctx.full("a")).await.unwrap();
+        assert_eq!(queue.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [stays.token]);
         client.release(&claims[1], Some(&grants[1].place)).await.unwrap();
         ctx.becomes_empty("a").await;
     }

@@ -7,7 +7,7 @@ use leasehold_core::seam::{Backend, LeaseRef, Mode, Moment, Renewal, WaitPolicy}
 use leasehold_core::{ErrorKind, Guard, Loss, Store};
 
 use crate::cases::lease::nobody_before;
-use crate::context::{TestContext, expect_kind, granted, nap, within};
+use crate::context::{TestContext, expect_kind, granted, pause, within};
 use crate::faulty::Faults;
 pub(crate) use eviction::{
     by_eviction_at_any_moment_is_told, by_eviction_before_the_answer_is_told, by_eviction_frees_the_next,
@@ -53,7 +53,7 @@ pub(crate) async fn comes_before_another_grant_when_renewals_hang(ctx: TestConte
     assert!(next.fencing_token() > guard.fencing_token());
 }
 
-/// A grant that grows from a place in line counts from the last attempt of that place, not from the push:
+/// A grant that grows from a place in the queue counts from the last attempt of that place, not from the push:
 /// the place is two thirds through its lease when its turn comes, and nothing renews it.
 pub(crate) async fn of_a_pushed_grant_comes_before_another_grant(ctx: TestContext) {
     let faults = Faults::default();
@@ -126,8 +126,8 @@ pub(crate) async fn is_not_undone_by_a_renewal(ctx: TestContext) {
     let lease = LeaseRef::new(Arc::new(claim.clone()), grant.place.clone(), Some(grant.token));
     // What it answers depends on how the store hears of evictions; what it does is the same everywhere.
     drop(one.renew(&[lease]).await);
-    let line = two.inspect(&claim.name).await.unwrap();
-    assert!(line.holders.is_empty() && line.waiters.is_empty(), "the evicted came back: {line:?}");
+    let queue = two.inspect(&claim.name).await.unwrap();
+    assert!(queue.holders.is_empty() && queue.waiters.is_empty(), "the evicted came back: {queue:?}");
     one.release(&claim, Some(&grant.place)).await.unwrap();
 }
 
@@ -197,7 +197,7 @@ async fn is_told_by_the_first_renewal(client: &dyn Backend, lease: &LeaseRef, of
         loop {
             match client.renew(std::slice::from_ref(lease)).await.map(|mut all| all.pop()) {
                 Ok(Some(Renewal::Lost(_))) => return,
-                Ok(Some(Renewal::Unknown(_))) | Err(_) => nap().await,
+                Ok(Some(Renewal::Unknown(_))) | Err(_) => pause().await,
                 other => panic!("{of} has no entry any more, and a renewal says {other:?}"),
             }
         }

@@ -1,4 +1,4 @@
-//! Do the primitives of one name stand in one line?
+//! Do the primitives of one name stand in one queue?
 
 use std::sync::Arc;
 
@@ -27,10 +27,10 @@ pub(crate) async fn stand_in_one_line(ctx: TestContext) {
     ] {
         waits.push(tokio::spawn(lock.acquire()));
         n += 1;
-        ctx.line_is(&one, "a", 1, n).await;
+        ctx.queue_is(&one, "a", 1, n).await;
     }
     let campaign = tokio::spawn(one.election("a").campaign("me"));
-    ctx.line_is(&one, "a", 1, 6).await;
+    ctx.queue_is(&one, "a", 1, 6).await;
     let mut waits = waits.into_iter();
     let mut last = guard.fencing_token();
     give_back(guard).await;
@@ -56,7 +56,7 @@ async fn together(
     for wait in waits.take(n) {
         guards.push(ctx.served("whose turn it is", wait).await);
     }
-    ctx.line_is(&ctx.store().await, "a", n, waits.len() + 1).await;
+    ctx.queue_is(&ctx.store().await, "a", n, waits.len() + 1).await;
     assert!(guards.iter().all(|guard| guard.is_valid() && guard.fencing_token() > last), "{guards:?} after {last:?}");
     let greatest = guards.iter().map(Guard::fencing_token).max().unwrap();
     for guard in guards {
@@ -102,9 +102,9 @@ pub(crate) async fn are_each_claimed_idempotently(ctx: TestContext) {
         let first = granted(one.claim(&claim).await);
         let again = granted(one.claim(&claim.clone().with_label("another")).await);
         assert_eq!(first.token, again.token, "{mode:?}");
-        let line = two.inspect(&claim.name).await.unwrap();
-        assert_eq!((line.holders.len(), line.waiters.len()), (1, 0), "{mode:?}");
-        assert_eq!(line.holders[0].label.as_deref(), Some("another"), "{mode:?}");
+        let queue = two.inspect(&claim.name).await.unwrap();
+        assert_eq!((queue.holders.len(), queue.waiters.len()), (1, 0), "{mode:?}");
+        assert_eq!(queue.holders[0].label.as_deref(), Some("another"), "{mode:?}");
         one.release(&claim, Some(&again.place)).await.unwrap();
         one.release(&claim, None).await.unwrap();
         ctx.becomes_empty("a").await;

@@ -47,8 +47,8 @@ pub(crate) async fn holds_each_of_them(ctx: TestContext) {
         assert_eq!(guard.get(name).map(|guard| guard.fencing_token()), Some(*token));
         let who = expect_kind(two.lock(name).try_acquire().await, ErrorKind::Contended).into_contention().unwrap();
         assert_eq!(who.token, Some(*token), "the token in a refusal");
-        let line = two.lock(name).inspect().await.unwrap();
-        assert_eq!(line.holders[0].token, Some(*token), "the token in the line");
+        let queue = two.lock(name).inspect().await.unwrap();
+        assert_eq!(queue.holders[0].token, Some(*token), "the token in the queue");
     }
     assert!(guard.get("d").is_none());
     drop(guard.release().await);
@@ -79,13 +79,13 @@ pub(crate) async fn takes_all_or_nothing(ctx: TestContext) {
     }
     // A waiter that gives up midway leaves nothing, and the one that waits for all gets them.
     let leaver = tokio::spawn(multi.acquire());
-    ctx.line_is(&one, "b", 1, 1).await;
+    ctx.queue_is(&one, "b", 1, 1).await;
     leaver.abort();
     for name in ["a", "c"] {
         ctx.becomes_empty(name).await;
     }
     let all = tokio::spawn(multi.acquire());
-    ctx.line_is(&one, "b", 1, 1).await;
+    ctx.queue_is(&one, "b", 1, 1).await;
     give_back(taken).await;
     let all = ctx.served("all of them", all).await;
     assert!(all.is_valid());
@@ -101,7 +101,7 @@ pub(crate) async fn has_one_deadline(ctx: TestContext) {
     let (first, _second) = (one.lock("a").acquire().await.unwrap(), one.lock("b").acquire().await.unwrap());
     let (start, wait) = (Moment::now(), Duration::from_millis(900));
     let bounded = tokio::spawn(two.multi_lock(["b", "a"]).acquire_timeout(wait));
-    ctx.line_is(&one, "a", 1, 1).await;
+    ctx.queue_is(&one, "a", 1, 1).await;
     tokio::time::sleep(wait / 2).await;
     first.release().await.unwrap();
     let error = expect_kind(bounded.await.unwrap(), ErrorKind::TimedOut);

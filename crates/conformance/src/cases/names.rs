@@ -64,8 +64,8 @@ pub(crate) async fn do_not_interact(ctx: TestContext) {
     }
     for name in &odd {
         assert!(store.lock(*name).try_acquire().await.is_err(), "{name:?} is not excluded");
-        let line = store.lock(*name).inspect().await.unwrap();
-        assert_eq!((line.holders.len(), line.waiters.len()), (1, 0), "{name:?}");
+        let queue = store.lock(*name).inspect().await.unwrap();
+        assert_eq!((queue.holders.len(), queue.waiters.len()), (1, 0), "{name:?}");
     }
     for guard in guards {
         guard.release().await.unwrap();
@@ -121,15 +121,15 @@ pub(crate) async fn show_who_holds_and_waits(ctx: TestContext) {
         waiters.push(tokio::spawn(store.lock("a").label(label).acquire()));
         ctx.queue_reaches(&one, "a", i + 1).await;
     }
-    let line = lock.inspect().await.unwrap();
+    let queue = lock.inspect().await.unwrap();
     let labels: Vec<_> =
-        line.holders.iter().chain(&line.waiters).map(|e| e.label.clone().unwrap_or_default()).collect();
+        queue.holders.iter().chain(&queue.waiters).map(|e| e.label.clone().unwrap_or_default()).collect();
     assert_eq!(labels, ["holder é", "first", "second"]);
-    assert_eq!(line.holders[0].token, Some(guard.fencing_token()));
-    let since = line.holders[0].since.expect("since when it is held");
+    assert_eq!(queue.holders[0].token, Some(guard.fencing_token()));
+    let since = queue.holders[0].since.expect("since when it is held");
     let age = std::time::SystemTime::now().duration_since(since).unwrap_or_default();
     assert!(age < Duration::from_secs(30), "{age:?}");
-    assert!(line.waiters.iter().all(|e| e.token.is_none() && !e.foreign));
+    assert!(queue.waiters.iter().all(|e| e.token.is_none() && !e.foreign));
     waiters.iter().for_each(|waiter| waiter.abort());
 }
 
@@ -149,8 +149,8 @@ pub(crate) async fn are_long(ctx: TestContext) {
     listed.sort();
     assert_eq!(store.list("", None, 10).await.unwrap(), listed);
     for (name, guard) in names.iter().zip(guards) {
-        let line = store.lock(&**name).inspect().await.unwrap();
-        assert_eq!(line.holders.first().and_then(|holder| holder.token), Some(guard.fencing_token()));
+        let queue = store.lock(&**name).inspect().await.unwrap();
+        assert_eq!(queue.holders.first().and_then(|holder| holder.token), Some(guard.fencing_token()));
         guard.release().await.unwrap();
     }
 }

@@ -77,18 +77,18 @@ pub(crate) async fn many_are_not_passed_by_few(ctx: TestContext) {
     let (here, there) = (one.semaphore("a", 3), two.semaphore("a", 3));
     let first = here.permits(2).acquire().await.unwrap();
     let all = tokio::spawn(there.permits(3).acquire());
-    ctx.line_is(&one, "a", 1, 1).await;
+    ctx.queue_is(&one, "a", 1, 1).await;
     expect_kind(here.try_acquire().await, ErrorKind::Contended);
     let few = tokio::spawn(here.acquire());
-    ctx.line_is(&one, "a", 1, 2).await;
+    ctx.queue_is(&one, "a", 1, 2).await;
     let pair = tokio::spawn(there.permits(2).acquire());
-    ctx.line_is(&one, "a", 1, 3).await;
+    ctx.queue_is(&one, "a", 1, 3).await;
     give_back(first).await;
     let all = ctx.served("who asks for all", all).await;
-    ctx.line_is(&one, "a", 1, 2).await;
+    ctx.queue_is(&one, "a", 1, 2).await;
     give_back(all).await;
     let (few, pair) = (ctx.served("who asks for one", few).await, ctx.served("who asks for two", pair).await);
-    ctx.line_is(&one, "a", 2, 0).await;
+    ctx.queue_is(&one, "a", 2, 0).await;
     give_back(few).await;
     give_back(pair).await;
     ctx.becomes_empty("a").await;
@@ -132,7 +132,7 @@ pub(crate) async fn come_back_from_the_dead(ctx: TestContext) {
     ctx.becomes_empty("a").await;
 }
 
-/// A count of permits that differs from the line's is an error, leaves nothing and disturbs nobody.
+/// A count of permits that differs from the queue's is an error, leaves nothing and disturbs nobody.
 pub(crate) async fn of_another_count_are_refused(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     let semaphore = one.semaphore("a", 3);
@@ -145,13 +145,13 @@ pub(crate) async fn of_another_count_are_refused(ctx: TestContext) {
         expect_kind(within(limit, "the refusal", other.try_acquire()).await, ErrorKind::Invalid);
         expect_kind(within(limit, "the refusal", other.acquire_timeout(limit)).await, ErrorKind::Invalid);
     }
-    ctx.line_is(&two, "a", 1, 0).await;
+    ctx.queue_is(&two, "a", 1, 0).await;
     let pair = within(limit, "the rest", two.semaphore("a", 3).permits(2).acquire()).await.unwrap();
     // Also while others wait.
     let waiter = tokio::spawn(two.semaphore("a", 3).acquire());
-    ctx.line_is(&one, "a", 2, 1).await;
+    ctx.queue_is(&one, "a", 2, 1).await;
     expect_kind(within(limit, "the refusal", two.semaphore("a", 5).acquire()).await, ErrorKind::Invalid);
-    ctx.line_is(&one, "a", 2, 1).await;
+    ctx.queue_is(&one, "a", 2, 1).await;
     give_back(pair).await;
     give_back(first).await;
     give_back(ctx.served("who waited", waiter).await).await;
@@ -190,7 +190,7 @@ pub(crate) async fn of_one_holder_are_evicted(ctx: TestContext) {
     let (here, there) = (one.semaphore("a", 2).with(&words), two.semaphore("a", 2).with(&words));
     let (first, second) = (here.acquire().await.unwrap(), there.acquire().await.unwrap());
     let waiter = tokio::spawn(there.acquire());
-    ctx.line_is(&operator, "a", 2, 1).await;
+    ctx.queue_is(&operator, "a", 2, 1).await;
     assert!(operator.evict("a", first.fencing_token()).await.unwrap());
     let third = within(Duration::from_secs(8), "the next", waiter).await.unwrap().unwrap();
     let loss = within(Duration::from_secs(8), "the evicted to hear of it", first.lost()).await;

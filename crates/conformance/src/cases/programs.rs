@@ -8,16 +8,16 @@ use crate::model::{Stage, play, program};
 
 /// How many programs, in how many lanes at once, of how many steps.
 const PROGRAMS: usize = 12;
-const LANES: usize = 4;
+const WORKERS: usize = 4;
 const STEPS: usize = 24;
 
 /// Three clients, and a namespace for each program.
-struct Lane {
+struct Worker {
     stores: Vec<Store>,
     number: usize,
 }
 
-impl Stage for Lane {
+impl Stage for Worker {
     fn store(&self, who: usize) -> Store {
         self.stores[who].clone().namespace(&format!("program {}", self.number))
     }
@@ -28,21 +28,21 @@ impl Stage for Lane {
 pub(crate) async fn follow_the_models(ctx: TestContext) {
     let mut random = Rng::with_seed(ctx.seed());
     let programs: Vec<_> = (0..PROGRAMS).map(|_| program(&mut random, STEPS)).collect();
-    let mut lanes = Vec::new();
-    for lane in 0..LANES {
+    let mut workers = Vec::new();
+    for worker in 0..WORKERS {
         let stores = vec![ctx.store().await, ctx.store().await, ctx.store().await];
-        let mine: Vec<_> = programs.iter().cloned().enumerate().skip(lane).step_by(LANES).collect();
-        lanes.push(tokio::spawn(async move {
+        let mine: Vec<_> = programs.iter().cloned().enumerate().skip(worker).step_by(WORKERS).collect();
+        workers.push(tokio::spawn(async move {
             for (number, program) in mine {
-                let stage = Lane { stores: stores.clone(), number };
+                let stage = Worker { stores: stores.clone(), number };
                 if let Err(e) = play(&stage, &program).await {
                     panic!("{e}\nin {program:#?}");
                 }
             }
         }));
     }
-    for lane in lanes {
-        if let Err(e) = lane.await {
+    for worker in workers {
+        if let Err(e) = worker.await {
             std::panic::resume_unwind(e.into_panic());
         }
     }

@@ -20,7 +20,7 @@ pub(crate) async fn a_writer_may_read_and_write(ctx: TestContext) {
         one.lock("a").owner(&owner).acquire().await.unwrap(),
     ];
     assert!(inner.iter().all(|guard| guard.fencing_token() == token));
-    ctx.line_is(&two, "a", 1, 0).await;
+    ctx.queue_is(&two, "a", 1, 0).await;
     outer.release().await.unwrap();
     // What is left is still exclusive, also if only a reader's guard is left.
     let [read, write, plain] = inner;
@@ -50,7 +50,7 @@ pub(crate) async fn a_reader_that_asks_to_write_is_refused(ctx: TestContext) {
     assert!(reading.is_valid());
     let again = lock.read().acquire().await.unwrap();
     assert_eq!(again.fencing_token(), reading.fencing_token());
-    ctx.line_is(&two, "a", 1, 0).await;
+    ctx.queue_is(&two, "a", 1, 0).await;
     give_back(two.rw_lock("a").read().acquire().await.unwrap()).await;
     give_back(reading).await;
     give_back(again).await;
@@ -64,10 +64,10 @@ pub(crate) async fn passes_those_who_wait(ctx: TestContext) {
     let lock = one.rw_lock("a").owner(&Owner::new());
     let reading = lock.read().acquire().await.unwrap();
     let writer = tokio::spawn(two.rw_lock("a").write().acquire());
-    ctx.line_is(&one, "a", 1, 1).await;
+    ctx.queue_is(&one, "a", 1, 1).await;
     let again = within(Duration::from_secs(10), "re-entry", lock.read().acquire()).await.unwrap();
     give_back(reading).await;
-    ctx.line_is(&one, "a", 1, 1).await;
+    ctx.queue_is(&one, "a", 1, 1).await;
     give_back(again).await;
     give_back(ctx.served("the writer", writer).await).await;
     ctx.becomes_empty("a").await;

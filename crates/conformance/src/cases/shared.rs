@@ -1,4 +1,4 @@
-//! Do readers share, and does a writer exclude them, in one line with them?
+//! Do readers share, and does a writer exclude them, in one queue with them?
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,12 +91,12 @@ pub(crate) async fn readers_share_and_a_writer_excludes(ctx: TestContext) {
     let shared = tokens[0] == tokens[1] || tokens[1] == tokens[2] || tokens[0] == tokens[2];
     assert!(!shared, "readers share a token: {tokens:?}");
     // P8: all of them are seen.
-    let line = here.inspect().await.unwrap();
-    let mut seen: Vec<_> = line.holders.iter().map(|e| (e.label.clone().unwrap_or_default(), e.token)).collect();
+    let queue = here.inspect().await.unwrap();
+    let mut seen: Vec<_> = queue.holders.iter().map(|e| (e.label.clone().unwrap_or_default(), e.token)).collect();
     seen.sort();
     let mut expected: Vec<_> = ["first", "second", "third"].map(String::from).into_iter().zip(tokens).collect();
     expected.sort();
-    assert_eq!((seen, line.waiters.len()), (expected, 0));
+    assert_eq!((seen, queue.waiters.len()), (expected, 0));
     for reader in readers {
         give_back(reader).await;
     }
@@ -118,34 +118,34 @@ pub(crate) async fn one_line_for_readers_and_writers(ctx: TestContext) {
     let first = here.read().acquire().await.unwrap();
     let wait = |lock: &RwLock, writes: bool| tokio::spawn(if writes { lock.write() } else { lock.read() }.acquire());
     let writer = wait(&there, true);
-    ctx.line_is(&one, "a", 1, 1).await;
+    ctx.queue_is(&one, "a", 1, 1).await;
     // The reader who comes now waits behind the writer, also if it only tries.
     expect_kind(there.read().try_acquire().await, ErrorKind::Contended);
     let reader = wait(&here, false);
-    ctx.line_is(&one, "a", 1, 2).await;
+    ctx.queue_is(&one, "a", 1, 2).await;
     let another_reader = wait(&there, false);
-    ctx.line_is(&one, "a", 1, 3).await;
+    ctx.queue_is(&one, "a", 1, 3).await;
     let last_writer = wait(&here, true);
-    ctx.line_is(&one, "a", 1, 4).await;
+    ctx.queue_is(&one, "a", 1, 4).await;
     let last_reader = wait(&there, false);
-    ctx.line_is(&one, "a", 1, 5).await;
+    ctx.queue_is(&one, "a", 1, 5).await;
 
     let mut last = first.fencing_token();
     give_back(first).await;
     let writer = ctx.served("the writer behind a reader", writer).await;
-    ctx.line_is(&one, "a", 1, 4).await;
+    ctx.queue_is(&one, "a", 1, 4).await;
     assert!(writer.fencing_token() > std::mem::replace(&mut last, writer.fencing_token()));
     give_back(writer).await;
     let reader = ctx.served("the first reader behind a writer", reader).await;
     let another_reader = ctx.served("the second reader behind a writer", another_reader).await;
-    ctx.line_is(&one, "a", 2, 2).await;
+    ctx.queue_is(&one, "a", 2, 2).await;
     assert!(reader.fencing_token() > last && another_reader.fencing_token() > last);
     last = reader.fencing_token().max(another_reader.fencing_token());
     give_back(reader).await;
-    ctx.line_is(&one, "a", 1, 2).await;
+    ctx.queue_is(&one, "a", 1, 2).await;
     give_back(another_reader).await;
     let last_writer = ctx.served("the writer behind two readers", last_writer).await;
-    ctx.line_is(&one, "a", 1, 1).await;
+    ctx.queue_is(&one, "a", 1, 1).await;
     assert!(last_writer.fencing_token() > last);
     give_back(last_writer).await;
     give_back(ctx.served("the last reader", last_reader).await).await;
@@ -187,13 +187,13 @@ pub(crate) async fn a_writer_that_gives_up_lets_readers_in(ctx: TestContext) {
     let (here, there) = (one.rw_lock("a").with(&words), two.rw_lock("a").with(&words));
     let first = here.read().acquire().await.unwrap();
     let writer = tokio::spawn(there.write().acquire());
-    ctx.line_is(&one, "a", 1, 1).await;
+    ctx.queue_is(&one, "a", 1, 1).await;
     let second = tokio::spawn(there.read().acquire());
-    ctx.line_is(&one, "a", 1, 2).await;
+    ctx.queue_is(&one, "a", 1, 2).await;
     writer.abort();
     let second = within(Duration::from_secs(8), "the reader behind a writer that left", second).await.unwrap().unwrap();
     assert!(first.is_valid() && second.is_valid());
-    ctx.line_is(&one, "a", 2, 0).await;
+    ctx.queue_is(&one, "a", 2, 0).await;
 }
 
 /// P5, S4: a dead writer in line, and a dead reader that holds, are skipped once their leases have run out, and the living
@@ -207,7 +207,7 @@ pub(crate) async fn skips_the_dead(ctx: TestContext) {
     assert!(first.is_valid(), "{:?}", first.check());
     granted(dead.claim(&ctx.claim_as("a", Mode::Shared, WaitPolicy::Fair)).await);
     let writer = tokio::spawn(other.rw_lock("a").write().acquire());
-    ctx.line_is(&alive, "a", 3, 1).await;
+    ctx.queue_is(&alive, "a", 3, 1).await;
     give_back(first).await;
     give_back(reader).await;
     give_back(ctx.served("the writer behind a dead reader", writer).await).await;
@@ -244,20 +244,20 @@ pub(crate) async fn one_reader_is_evicted(ctx: TestContext) {
     let (first, second) = (here.read().acquire().await.unwrap(), here.read().acquire().await.unwrap());
     let third = there.read().acquire().await.unwrap();
     let writer = tokio::spawn(there.write().acquire());
-    ctx.line_is(&operator, "a", 3, 1).await;
+    ctx.queue_is(&operator, "a", 3, 1).await;
     assert!(operator.evict("a", second.fencing_token()).await.unwrap());
     assert!(!operator.evict("a", second.fencing_token()).await.unwrap(), "somebody else was evicted");
     let loss = within(Duration::from_secs(8), "the evicted to hear of it", second.lost()).await;
     assert!(matches!(loss, Loss::Evicted | Loss::Gone), "{loss:?}");
-    let line = operator.lock("a").inspect().await.unwrap();
-    let mut left: Vec<_> = line.holders.iter().filter_map(|e| e.token).collect();
+    let queue = operator.lock("a").inspect().await.unwrap();
+    let mut left: Vec<_> = queue.holders.iter().filter_map(|e| e.token).collect();
     left.sort();
     let mut expected = vec![first.fencing_token(), third.fencing_token()];
     expected.sort();
     assert_eq!(left, expected, "other readers were evicted too, or the wrong one");
     assert!(first.confirm().await.is_ok() && third.confirm().await.is_ok(), "another reader was evicted");
     assert!(operator.evict("a", first.fencing_token()).await.unwrap());
-    ctx.line_is(&operator, "a", 1, 1).await;
+    ctx.queue_is(&operator, "a", 1, 1).await;
     assert!(operator.evict("a", third.fencing_token()).await.unwrap());
     let writer = within(Duration::from_secs(8), "the writer", writer).await.unwrap().unwrap();
     assert!(writer.fencing_token() > third.fencing_token());
@@ -275,9 +275,9 @@ pub(crate) async fn a_renewal_extends_only_who_is_there(ctx: TestContext) {
     }
     one.release(&claims[0], Some(&leases[0].place)).await.unwrap();
     drop(one.renew(&leases).await);
-    let line = two.inspect(&claims[0].name).await.unwrap();
-    let tokens: Vec<_> = line.holders.iter().map(|e| e.token).collect();
-    assert_eq!((tokens, line.waiters.len()), (vec![leases[1].token], 0));
+    let queue = two.inspect(&claims[0].name).await.unwrap();
+    let tokens: Vec<_> = queue.holders.iter().map(|e| e.token).collect();
+    assert_eq!((tokens, queue.waiters.len()), (vec![leases[1].token], 0));
     one.release(&claims[1], Some(&leases[1].place)).await.unwrap();
     ctx.becomes_empty("a").await;
 }

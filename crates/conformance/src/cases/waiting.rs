@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Moment, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, Result};
 
-use crate::context::{TestContext, expect_kind, granted, nap, waiting, within};
+use crate::context::{TestContext, expect_kind, granted, pause, waiting, within};
 use crate::faulty::Faults;
 pub(crate) use order::{
     fast_never_passes_fair, is_in_order, is_in_order_after_a_death, is_not_starved_by_refused_tries, keeps_its_place,
@@ -15,10 +15,10 @@ pub(crate) use order::{
 
 mod order;
 
-/// A clean release wakes the next at once, not at the next nap.
+/// A clean release wakes the next at once, not at the next poll.
 pub(crate) async fn is_woken_by_a_release(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
-    // A lease so long that neither a nap nor a renewal can do the work of the notification.
+    // A lease so long that neither a poll nor a renewal can do the work of the notification.
     let words = leasehold_core::Options::default().ttl(Duration::from_secs(30));
     let guard = one.lock("a").with(&words).acquire().await.unwrap();
     let waiter = tokio::spawn(two.lock("a").with(&words).acquire());
@@ -28,17 +28,23 @@ pub(crate) async fn is_woken_by_a_release(ctx: TestContext) {
     guard.release().await.unwrap();
 }
 
-/// A waiter that hears no notification gets the lock within its nap, once per lease.
+/// A waiter that gets no notification gets the lock by its poll, once per lease.
 pub(crate) async fn gets_it_without_a_notification(ctx: TestContext) {
     let faults = Faults::default();
-    faults.deaf();
+    faults.lose_notifications();
     let (one, deaf) = (ctx.store().await, ctx.store_with(&faults).await);
     let guard = one.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(deaf.lock("a").acquire());
     ctx.queue_reaches(&one, "a", 1).await;
     guard.release().await.unwrap();
     let limit = ctx.ttl() + Duration::from_secs(2);
-    within(limit, "the nap of a deaf waiter", waiter).await.unwrap().unwrap().release().await.unwrap();
+    within(limit, "the poll of a waiter without notifications", waiter)
+        .await
+        .unwrap()
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
 }
 
 /// The head and a middle waiter die; the living one behind them is served once their places have run out, and nobody is
@@ -92,7 +98,7 @@ async fn awake(ctx: &TestContext, client: &dyn Backend, claim: &Claim) -> Result
     within(ctx.ttl() * 2 + Duration::from_secs(5), "a client that slept to be answered", async {
         loop {
             match client.claim(claim).await {
-                Err(e) if e.is_retryable() => nap().await,
+                Err(e) if e.is_retryable() => pause().await,
                 answer => return answer,
             }
         }
@@ -101,7 +107,7 @@ async fn awake(ctx: &TestContext, client: &dyn Backend, claim: &Claim) -> Result
 }
 
 /// S4: what its client neither claims again nor renews ends after its lease, although the client lives on and renews another
-/// place: a release that was given up, or a waiter that nobody answers for, blocks no line.
+/// place: a release that was given up, or a waiter that nobody answers for, blocks no queue.
 pub(crate) async fn outlives_what_its_client_forgot(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
     let kept = Arc::new(ctx.claim("kept", WaitPolicy::Fair));

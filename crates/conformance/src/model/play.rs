@@ -32,9 +32,9 @@ pub trait Stage: Send + Sync {
     /// Most of a lease passes, and everybody renews.
     async fn pass(&self) {}
 
-    /// The nap of a judge who looks again.
-    async fn nap(&self) {
-        crate::context::nap().await;
+    /// The pause of a case that polls.
+    async fn pause(&self) {
+        crate::context::pause().await;
     }
 
     /// This client is cut off for longer than a lease, and then back.
@@ -185,7 +185,7 @@ impl Players<'_> {
             (Verdict::Invalid, Err(e)) if e.kind() == ErrorKind::Invalid => Ok(()),
             (expected, got) => {
                 let got = got.map(|held| Hold { held, entries: Vec::new() }.token(at));
-                Err(format!("expected {expected:?}, got {got:?} behind {:?}", self.specs[at].line()))
+                Err(format!("expected {expected:?}, got {got:?} behind {:?}", self.specs[at].queue()))
             }
         }
     }
@@ -237,7 +237,7 @@ impl Players<'_> {
 
     async fn all(&mut self, who: usize) -> Result<(), String> {
         let label = self.label();
-        let free = |spec: &Spec| spec.line().is_empty();
+        let free = |spec: &Spec| spec.queue().is_empty();
         let answer = self.stage.store(who).label(&*label).multi_lock((0..NAMES).map(name)).try_acquire().await;
         match (self.specs.iter().position(|spec| !free(spec)), answer) {
             (None, Ok(all)) => {

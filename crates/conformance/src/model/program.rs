@@ -39,7 +39,7 @@ impl Style {
 pub enum Op {
     /// Takes a name now or not at all.
     Try { who: usize, at: usize, style: Style },
-    /// Takes a place in line.
+    /// Takes a place in the queue.
     Wait { who: usize, at: usize, style: Style },
     /// Takes a name as the client's owner: re-entry.
     Enter { who: usize, at: usize, style: Style },
@@ -49,7 +49,7 @@ pub enum Op {
     Release { who: usize, nth: usize },
     /// Drops a hold.
     Drop { who: usize, nth: usize },
-    /// Leaves the line.
+    /// Leaves the queue.
     Leave { who: usize, nth: usize },
     /// Asks the store whether a hold is good.
     Confirm { who: usize, nth: usize },

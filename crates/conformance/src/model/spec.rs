@@ -3,7 +3,7 @@
 
 use leasehold_core::seam::Mode;
 
-/// One claim in a line.
+/// One claim in a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) id: usize,
@@ -37,7 +37,7 @@ pub(crate) enum Entering {
 /// One name.
 #[derive(Clone, Default, Debug)]
 pub struct Spec {
-    line: Vec<Entry>,
+    queue: Vec<Entry>,
     /// Every token that was granted, with the mode it was granted in.
     granted: Vec<(u64, Mode)>,
     next: usize,
@@ -62,54 +62,55 @@ impl Spec {
     }
 
     pub(crate) fn verdict(&self, mode: Mode) -> Verdict {
-        let counts = self.line.iter().find_map(|e| if let Mode::Permits { of, .. } = e.mode { Some(of) } else { None });
+        let counts =
+            self.queue.iter().find_map(|e| if let Mode::Permits { of, .. } = e.mode { Some(of) } else { None });
         match (mode, counts) {
             (Mode::Permits { of, .. }, Some(theirs)) if of != theirs => Verdict::Invalid,
-            _ if Spec::is_in(&self.line, mode) => Verdict::In,
+            _ if Spec::is_in(&self.queue, mode) => Verdict::In,
             _ => Verdict::Busy,
         }
     }
 
     pub(crate) fn entering(&self, who: usize, mode: Mode) -> Entering {
-        match self.line.iter().find(|entry| entry.owned && entry.who == who) {
+        match self.queue.iter().find(|entry| entry.owned && entry.who == who) {
             Some(held) if held.mode == mode || held.mode == Mode::Exclusive => Entering::Shares(held.id),
             Some(_) => Entering::New(Verdict::Invalid),
             None => Entering::New(self.verdict(mode)),
         }
     }
 
-    /// Takes the last place in line.
+    /// Takes the last place in the queue.
     pub(crate) fn join(&mut self, who: usize, mode: Mode, label: &str, owned: bool) -> usize {
         self.next += 1;
         let (id, label) = (self.next, label.to_owned());
-        self.line.push(Entry { id, who, mode, label, token: None, guards: 1, owned });
+        self.queue.push(Entry { id, who, mode, label, token: None, guards: 1, owned });
         id
     }
 
     pub(crate) fn leave(&mut self, id: usize) {
-        self.line.retain(|entry| entry.id != id);
+        self.queue.retain(|entry| entry.id != id);
     }
 
     pub(crate) fn entry(&mut self, id: usize) -> Option<&mut Entry> {
-        self.line.iter_mut().find(|entry| entry.id == id)
+        self.queue.iter_mut().find(|entry| entry.id == id)
     }
 
-    pub(crate) fn line(&self) -> &[Entry] {
-        &self.line
+    pub(crate) fn queue(&self) -> &[Entry] {
+        &self.queue
     }
 
     /// Whether this entry must hold now.
     pub(crate) fn must_hold(&self, id: usize) -> bool {
-        self.line.iter().position(|entry| entry.id == id).is_some_and(|at| {
-            let entry = &self.line[at];
-            entry.token.is_some() || Spec::is_in(&self.line[..at], entry.mode)
+        self.queue.iter().position(|entry| entry.id == id).is_some_and(|at| {
+            let entry = &self.queue[at];
+            entry.token.is_some() || Spec::is_in(&self.queue[..at], entry.mode)
         })
     }
 
     /// The store granted this entry this token: greater than that of every conflicting grant before.
     pub(crate) fn grant(&mut self, id: usize, token: u64) -> Result<(), String> {
         if !self.must_hold(id) {
-            return Err(format!("{id} was granted and should wait in {:?}", self.line));
+            return Err(format!("{id} was granted and should wait in {:?}", self.queue));
         }
         let granted = std::mem::take(&mut self.granted);
         let entry = self.entry(id).ok_or("granted and gone")?;
@@ -128,8 +129,8 @@ impl Spec {
     /// What everybody must see: the holders with their tokens, sorted; and who waits, in order.
     pub(crate) fn view(&self) -> (Vec<(u64, String)>, Vec<String>) {
         let mut holders: Vec<_> =
-            self.line.iter().filter_map(|e| e.token.map(|token| (token, e.label.clone()))).collect();
+            self.queue.iter().filter_map(|e| e.token.map(|token| (token, e.label.clone()))).collect();
         holders.sort();
-        (holders, self.line.iter().filter(|e| e.token.is_none()).map(|e| e.label.clone()).collect())
+        (holders, self.queue.iter().filter(|e| e.token.is_none()).map(|e| e.label.clone()).collect())
     }
 }

@@ -38,7 +38,7 @@ impl Broken {
         }
     }
 
-    /// The claim as it goes to the store: its id leads the label, so that a look at the line says whose turn it is.
+    /// The claim as it goes to the store: its id leads the label, so that a look at the queue says whose turn it is.
     pub(crate) fn asked(&self, claim: &Claim, sent: Moment) -> Claim {
         let mut asked = claim.clone().with_label(&format!("{} {}", claim.id, claim.label));
         asked.name = self.encoded(&claim.name);
@@ -77,8 +77,8 @@ impl Broken {
             return Some(Claimed::Granted(grant));
         }
         if self.is(Defect::GrantsToTheDead) && behind.is_some() {
-            let line = self.world.memory().inspect(&claim.name).await.ok()?;
-            if line.holders.first().and_then(|e| e.token).map(FencingToken::get) != behind {
+            let queue = self.world.memory().inspect(&claim.name).await.ok()?;
+            if queue.holders.first().and_then(|e| e.token).map(FencingToken::get) != behind {
                 let token = FencingToken::new(behind? + 1);
                 return Some(Claimed::Granted(Grant::new(Place::new(claim.id.to_string()), token, claim.ttl)));
             }
@@ -154,11 +154,11 @@ impl Broken {
         Claimed::Waiting(waiting)
     }
 
-    /// All who wait leave the line and join it again, behind `claim`.
+    /// All who wait leave the queue and join it again, behind `claim`.
     pub(crate) async fn go_before_the_others(&self, claim: &Claim) {
         let memory = self.world.memory();
-        let line = memory.inspect(&claim.name).await.unwrap_or_default();
-        for id in line.waiters.iter().filter_map(|e| id_of(e.label.as_deref()?)).filter(|id| *id != claim.id) {
+        let queue = memory.inspect(&claim.name).await.unwrap_or_default();
+        for id in queue.waiters.iter().filter_map(|e| id_of(e.label.as_deref()?)).filter(|id| *id != claim.id) {
             if let Some(asked) = self.with(id, |other| other.asked.clone()) {
                 let _ = memory.release(&asked, None).await;
                 let _ = memory.claim(&asked).await;
@@ -176,8 +176,8 @@ impl Broken {
         if self.is(Defect::SwallowsItsNotifications) || self.is(Defect::RestsOnItsNotifications) {
             return;
         }
-        let Ok(line) = self.world.memory().inspect(&self.encoded(name)).await else { return };
-        for holder in line.holders {
+        let Ok(queue) = self.world.memory().inspect(&self.encoded(name)).await else { return };
+        for holder in queue.holders {
             let (Some(id), Some(token)) = (holder.label.as_deref().and_then(id_of), holder.token) else { continue };
             for known in self.world.known().iter_mut().filter(|k| k.waits && k.claim.name == *name) {
                 if known.claim.id != id && !self.is(Defect::EverybodyWatchesTheHead) {

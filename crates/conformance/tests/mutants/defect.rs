@@ -108,11 +108,11 @@ sentences! {
     EvictsByName: "evict frees the holder of the name, whatever the token"
         => "loss/eviction_by_an_old_token_harms_nobody", "somebody else was evicted";
     GrantsToTheDead: "the predecessor is gone, so the waiter is granted: no check whether its own place still lives"
-        => "waiting/a_dead_place_is_not_granted", "expected a place in line";
+        => "waiting/a_dead_place_is_not_granted", "expected a place in the queue";
     SwallowsItsNotifications: "a release wakes no waiter, although the store states that it does"
         => "waiting/is_woken_by_a_release", "the push of a release";
     RestsOnItsNotifications: "no notification, no renewal and no early second look tells a waiter of its turn"
-        => "waiting/gets_it_without_a_notification", "the nap of a deaf waiter";
+        => "waiting/gets_it_without_a_notification", "the poll of a waiter without notifications";
     NeverSaysLost: "renewals are answered as good after the entry is gone, and no notification tells of the eviction"
         => "loss/by_eviction_frees_the_next", "the evicted to hear of it";
     RevivesTheLost: "a renewal of something that is gone takes the lock anew"
@@ -201,7 +201,7 @@ sentences! {
         => "lease/is_each_ones_own", "too early";
     SaysMoreTurns: "a grant says that it has more turns than were reserved"
         => "token/is_reserved_for_each_turn", "was reserved";
-    WaitersAreNotRenewed: "a renewal of a place in line is answered as good and extends nothing"
+    WaitersAreNotRenewed: "a renewal of a place in the queue is answered as good and extends nothing"
         => "waiting/keeps_its_place", "kept by renewing is passed|by renewing";
     WaitersAreNotKept: "a waiting place that is claimed again is looked at and not extended"
         => "waiting/keeps_its_place", "kept by claiming again is passed";

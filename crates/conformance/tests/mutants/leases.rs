@@ -33,9 +33,9 @@ impl Broken {
         }
         if self.is(Defect::ShortestOfAll) {
             let known = self.world.known();
-            let line: Vec<_> = known.iter().filter(|k| k.claim.name == claim.name).collect();
-            let shortest = line.iter().map(|k| k.claim.ttl).min().unwrap_or(claim.ttl);
-            line.iter().for_each(|k| self.ends(k.claim.id, k.sent, k.sent + shortest));
+            let queue: Vec<_> = known.iter().filter(|k| k.claim.name == claim.name).collect();
+            let shortest = queue.iter().map(|k| k.claim.ttl).min().unwrap_or(claim.ttl);
+            queue.iter().for_each(|k| self.ends(k.claim.id, k.sent, k.sent + shortest));
         }
     }
 
@@ -53,13 +53,13 @@ impl Broken {
         claims.iter().map(grant).collect::<Option<Vec<_>>>().map(|all| all.into_iter().collect())
     }
 
-    /// A place in line that is claimed again: looked at, and not extended.
+    /// A place in the queue that is claimed again: looked at, and not extended.
     pub(crate) async fn merely_looks(&self, claim: &Claim) -> Option<Claimed> {
         if !self.is(Defect::WaitersAreNotKept) {
             return None;
         }
-        let line = self.world.memory().inspect(&self.encoded(&claim.name)).await.ok()?;
-        let waits = line.waiters.iter().any(|e| e.label.as_deref().and_then(id_of) == Some(claim.id));
+        let queue = self.world.memory().inspect(&self.encoded(&claim.name)).await.ok()?;
+        let waits = queue.waiters.iter().any(|e| e.label.as_deref().and_then(id_of) == Some(claim.id));
         let place = Place::new(claim.id.to_string());
         let retry_after = Duration::from_millis(20);
         waits.then(|| Claimed::Waiting(Waiting::new(place, Contention::unknown()).retry_after(retry_after)))
@@ -67,8 +67,8 @@ impl Broken {
 
     /// Just before the holder dies of whom this newest waiter knows, it goes before all others.
     pub(crate) async fn passes_at_a_death(&self, claim: &Claim) {
-        let Ok(line) = self.world.memory().inspect(&claim.name).await else { return };
-        let holder = line.holders.first().and_then(|e| id_of(e.label.as_deref()?));
+        let Ok(queue) = self.world.memory().inspect(&claim.name).await else { return };
+        let holder = queue.holders.first().and_then(|e| id_of(e.label.as_deref()?));
         let sent = move |world: &crate::world::World| {
             let known = world.known();
             known.iter().find(|k| Some(k.claim.id) == holder).map(|k| (k.sent, k.claim.ttl))
@@ -77,8 +77,8 @@ impl Broken {
         tokio::spawn(async move {
             let dies = now.0 + now.1.saturating_sub(Duration::from_millis(60));
             tokio::time::sleep(dies.since(Moment::now())).await;
-            let line = world.memory().inspect(&claim.name).await.unwrap_or_default();
-            let newest = line.waiters.last().and_then(|e| id_of(e.label.as_deref()?));
+            let queue = world.memory().inspect(&claim.name).await.unwrap_or_default();
+            let newest = queue.waiters.last().and_then(|e| id_of(e.label.as_deref()?));
             if newest == Some(claim.id) && sent(&world) == Some(now) {
                 Broken::new(world).go_before_the_others(&claim).await;
             }
@@ -148,8 +148,8 @@ impl Broken {
 
     /// Whether this store knows the hold with this token.
     pub(crate) async fn knows(&self, name: &Name, token: FencingToken) -> bool {
-        let line = self.world.memory().inspect(name).await.unwrap_or_default();
-        !self.is(Defect::EvictsByTheFirstToken) || line.holders.iter().any(|e| e.token == Some(token))
+        let queue = self.world.memory().inspect(name).await.unwrap_or_default();
+        !self.is(Defect::EvictsByTheFirstToken) || queue.holders.iter().any(|e| e.token == Some(token))
     }
 }
 

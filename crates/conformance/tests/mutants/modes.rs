@@ -26,8 +26,8 @@ impl Broken {
                 let counts = |mode: Mode| if let Mode::Permits { of, .. } = mode { Some(of) } else { None };
                 let known = self.world.known();
                 let of_those = |wait: bool| {
-                    let mut line = known.iter().filter(|k| k.asked.name == *name && k.waits == wait);
-                    line.find_map(|k| counts(k.asked.mode))
+                    let mut queue = known.iter().filter(|k| k.asked.name == *name && k.waits == wait);
+                    queue.find_map(|k| counts(k.asked.mode))
                 };
                 Mode::Permits { n, of: if of_those(false).is_some() { of } else { of_those(true).unwrap_or(of) } }
             }
@@ -84,9 +84,9 @@ impl Broken {
         if !self.is(Defect::ReadersPassWriters) && !self.is(Defect::FewPassMany) {
             return false;
         }
-        let line = self.world.memory().inspect(&self.encoded(&claim.name)).await.unwrap_or_default();
+        let queue = self.world.memory().inspect(&self.encoded(&claim.name)).await.unwrap_or_default();
         let known = self.world.known();
-        let held = line.holders.iter().filter_map(|e| id_of(e.label.as_deref()?));
+        let held = queue.holders.iter().filter_map(|e| id_of(e.label.as_deref()?));
         let modes: Vec<Mode> =
             held.filter_map(|id| known.iter().find(|k| k.claim.id == id).map(|k| k.asked.mode)).collect();
         match claim.mode {
@@ -102,8 +102,8 @@ impl Broken {
     /// Whether an eviction by this token ends every hold of the name.
     pub(crate) async fn evicts_everybody(&self, name: &Name, token: FencingToken) -> bool {
         if self.is(Defect::EvictsEverybody) {
-            let line = self.world.memory().inspect(name).await.unwrap_or_default();
-            return line.holders.iter().any(|e| e.token == Some(token));
+            let queue = self.world.memory().inspect(name).await.unwrap_or_default();
+            return queue.holders.iter().any(|e| e.token == Some(token));
         }
         self.is(Defect::EvictsByName) || self.is(Defect::OneTokenForAll)
     }

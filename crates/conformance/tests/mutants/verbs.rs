@@ -113,12 +113,12 @@ impl Backend for Broken {
     }
 
     async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        let mut line = self.world.memory().inspect(&self.encoded(name)).await?;
-        for entry in line.holders.iter_mut().chain(&mut line.waiters) {
+        let mut queue = self.world.memory().inspect(&self.encoded(name)).await?;
+        for entry in queue.holders.iter_mut().chain(&mut queue.waiters) {
             entry.label = entry.label.take().map(|label| without_id(&label));
             entry.token = entry.token.map(|token| self.shown(token));
         }
-        Ok(line)
+        Ok(queue)
     }
 
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {

@@ -222,8 +222,8 @@ pub struct Leader {
 
 impl Leader {
     /// The first holder. Another tool's entry has no token of ours, and leads nobody here.
-    pub(crate) fn of(line: LockQueue) -> Option<Leader> {
-        let first = line.holders.into_iter().find(|entry| entry.token.is_some())?;
+    pub(crate) fn of(queue: LockQueue) -> Option<Leader> {
+        let first = queue.holders.into_iter().find(|entry| entry.token.is_some())?;
         Some(Leader { value: first.label.unwrap_or_default(), token: first.token? })
     }
 }

@@ -1,4 +1,4 @@
-//! The lock of readers and writers: a view of two claims on one line.
+//! The lock of readers and writers: a view of two claims on one queue.
 
 use crate::api::lock::Lock;
 use crate::api::options::{Options, options};

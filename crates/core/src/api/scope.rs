@@ -49,13 +49,13 @@ impl Scope {
     /// Who holds this name and who waits for it.
     pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         let full = self.full_name(name)?;
-        let mut line = self.client.ask(self.client.backend.inspect(&full)).await.map_err(|e| e.with_name(name))?;
-        for holder in &mut line.holders {
+        let mut queue = self.client.ask(self.client.backend.inspect(&full)).await.map_err(|e| e.with_name(name))?;
+        for holder in &mut queue.holders {
             if let Some((label, token)) = holder.token.and_then(|first| self.local_queues.whose_turn(&full, first)) {
                 (holder.label, holder.token) = (Some(label.to_string()), Some(token));
             }
         }
-        Ok(line)
+        Ok(queue)
     }
 
     /// Names under `prefix`, as the user knows them.

@@ -89,7 +89,7 @@ async fn pursue(
     let started = client.clock.now();
     let mut pursuit = Pursuit::new(client, wait, acquisition.state.claim.ttl, outage_since);
     loop {
-        let answer = acquisition.claim(pursuit.last_attempt, pursuit.in_line).await;
+        let answer = acquisition.claim(pursuit.last_attempt, pursuit.in_queue).await;
         let poll_in = pursuit.learn(acquisition, answer)?;
         let woken = acquisition.wait(poll_in.map(|poll_in| client.clock.now() + poll_in), pursuit.deadline).await;
         if let Woken::Again = woken {
@@ -98,7 +98,7 @@ async fn pursue(
         // One last attempt, so that a lock freed just now is not missed by a hair.
         if let Woken::Late = woken
             && let Attempt::Answered(Ok(Claimed::Granted(grant))) =
-                acquisition.claim(pursuit.last_attempt, pursuit.in_line).await
+                acquisition.claim(pursuit.last_attempt, pursuit.in_queue).await
         {
             acquisition.state.grant(grant, acquisition.stamp);
         }
@@ -121,7 +121,7 @@ struct Pursuit {
     /// For how long the failures of the store are retried.
     retry_budget: Duration,
     /// How long to wait for a slot among the claims of this client while the store answers none of them.
-    in_line: Duration,
+    in_queue: Duration,
     ttl: Duration,
     random: fastrand::Rng,
     backoff: Backoff,
@@ -143,7 +143,7 @@ impl Pursuit {
             deadline,
             last_attempt: deadline.map(|at| at + LAST_ATTEMPT),
             retry_budget,
-            in_line: retry_budget.min(ttl),
+            in_queue: retry_budget.min(ttl),
             ttl,
             backoff: Backoff::for_retries(random.fork()),
             random,

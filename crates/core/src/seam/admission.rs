@@ -1,4 +1,4 @@
-//! The admission rule: given the line in order, who is in. Pure, so that every queueing store shares it and tests need no
+//! The admission rule: given the queue in order, who is in. Pure, so that every queueing store shares it and tests need no
 //! server.
 //!
 //! Most stores keep a queue of claims with modes. If each decided by itself which of them hold, one
@@ -74,16 +74,16 @@ pub fn admit(before: &[Mode], mine: Mode) -> Admission {
 ///
 /// assert_eq!(holding(&[Mode::Shared, Mode::Shared, Mode::Exclusive, Mode::Shared]), 2);
 /// ```
-pub fn holding(line: &[Mode]) -> usize {
+pub fn holding(queue: &[Mode]) -> usize {
     let (mut taken, mut room) = (0, u32::MAX);
-    let holds = |i: &usize| match (line[0], line[*i]) {
+    let holds = |i: &usize| match (queue[0], queue[*i]) {
         (Mode::Permits { .. }, Mode::Permits { n, of }) => {
             (taken, room) = (taken + u64::from(n), room.min(of));
             taken <= u64::from(room)
         }
         (first, mode) => *i == 0 || (first, mode) == (Mode::Shared, Mode::Shared),
     };
-    (0..line.len()).take_while(holds).count()
+    (0..queue.len()).take_while(holds).count()
 }
 
 /// Refuses a claim whose semaphore has another size than the one in the queue: the first `Permits`
@@ -110,7 +110,7 @@ pub fn same_permits<'a>(before: impl IntoIterator<Item = &'a Mode>, mine: Mode) 
 impl Error {
     /// This semaphore has `theirs` permits for those in line, and `mine` for this claim.
     pub fn permits_differ(theirs: u32, mine: u32) -> Error {
-        let text = format!("those in line say that there are {theirs} permits, this claim says {mine}");
+        let text = format!("those in the queue say that there are {theirs} permits, this claim says {mine}");
         Error::new(ErrorKind::Invalid, text)
     }
 }
@@ -147,45 +147,45 @@ mod tests {
 
     #[test]
     fn the_first_in_line_says_how_many_permits_there_are() {
-        let line = [Shared, permits(1, 3), permits(1, 2)];
-        assert!(same_permits(&line, permits(2, 3)).is_ok());
-        assert_eq!(same_permits(&line, permits(1, 2)).map_err(|e| e.kind()), Err(ErrorKind::Invalid));
-        assert!(same_permits(&line, Exclusive).is_ok() && same_permits(&[], permits(1, 2)).is_ok());
+        let queue = [Shared, permits(1, 3), permits(1, 2)];
+        assert!(same_permits(&queue, permits(2, 3)).is_ok());
+        assert_eq!(same_permits(&queue, permits(1, 2)).map_err(|e| e.kind()), Err(ErrorKind::Invalid));
+        assert!(same_permits(&queue, Exclusive).is_ok() && same_permits(&[], permits(1, 2)).is_ok());
     }
 
-    /// For every short line: who is in stays in when another leaves, the watched set is enough, those who are in never
+    /// For every short queue: who is in stays in when another leaves, the watched set is enough, those who are in never
     /// conflict, and they are the first ones.
     #[test]
     fn monotone_and_watched_enough_for_every_short_line() {
         let modes = [Exclusive, Shared, permits(1, 1), permits(1, 2), permits(2, 2), permits(1, 3)];
-        let mut lines: Vec<Vec<Mode>> = vec![vec![]];
+        let mut queues: Vec<Vec<Mode>> = vec![vec![]];
         for len in 0..5 {
-            let longer: Vec<_> = lines.iter().filter(|l| l.len() == len).cloned().collect();
-            for line in longer {
-                lines.extend(modes.iter().map(|m| [line.clone(), vec![*m]].concat()));
+            let longer: Vec<_> = queues.iter().filter(|l| l.len() == len).cloned().collect();
+            for queue in longer {
+                queues.extend(modes.iter().map(|m| [queue.clone(), vec![*m]].concat()));
             }
         }
-        let inside = |line: &[Mode], i: usize| admit(&line[..i], line[i]) == Admission::In;
-        for line in &lines {
-            for mine in 0..line.len() {
-                let now = admit(&line[..mine], line[mine]);
-                for leaver in (0..line.len()).filter(|l| *l != mine) {
-                    let mut after = line.clone();
+        let inside = |queue: &[Mode], i: usize| admit(&queue[..i], queue[i]) == Admission::In;
+        for queue in &queues {
+            for mine in 0..queue.len() {
+                let now = admit(&queue[..mine], queue[mine]);
+                for leaver in (0..queue.len()).filter(|l| *l != mine) {
+                    let mut after = queue.clone();
                     after.remove(leaver);
                     let at = if leaver < mine { mine - 1 } else { mine };
                     let then = inside(&after, at);
                     match &now {
-                        Admission::In => assert!(then, "{line:?}: {mine} lost its place when {leaver} left"),
+                        Admission::In => assert!(then, "{queue:?}: {mine} lost its place when {leaver} left"),
                         Admission::Watch(set) => {
-                            assert!(!then || set.contains(&leaver), "{line:?}: {mine} missed that {leaver} left");
+                            assert!(!then || set.contains(&leaver), "{queue:?}: {mine} missed that {leaver} left");
                         }
                     }
                 }
             }
-            let holders: Vec<usize> = (0..line.len()).filter(|i| inside(line, *i)).collect();
-            assert_eq!(holders, (0..holding(line)).collect::<Vec<_>>(), "{line:?}");
-            if holders.iter().any(|i| line[*i] == Exclusive) {
-                assert_eq!(holders.len(), 1, "{line:?}");
+            let holders: Vec<usize> = (0..queue.len()).filter(|i| inside(queue, *i)).collect();
+            assert_eq!(holders, (0..holding(queue)).collect::<Vec<_>>(), "{queue:?}");
+            if holders.iter().any(|i| queue[*i] == Exclusive) {
+                assert_eq!(holders.len(), 1, "{queue:?}");
             }
         }
     }

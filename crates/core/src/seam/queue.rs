@@ -72,9 +72,9 @@ impl LockQueue {
     /// assert_eq!((queue.holders.len(), queue.waiters.len()), (1, 2));
     /// assert_eq!(queue.waiters[0].token, None); // it does not hold the lock yet
     /// ```
-    pub fn in_order(line: impl IntoIterator<Item = (Mode, Participant)>) -> LockQueue {
-        let line = line.into_iter().map(|(mode, entry)| (mode, entry.mode(mode)));
-        let (modes, mut holders): (Vec<Mode>, Vec<Participant>) = line.unzip();
+    pub fn in_order(queue: impl IntoIterator<Item = (Mode, Participant)>) -> LockQueue {
+        let queue = queue.into_iter().map(|(mode, entry)| (mode, entry.mode(mode)));
+        let (modes, mut holders): (Vec<Mode>, Vec<Participant>) = queue.unzip();
         let mut waiters = holders.split_off(holding(&modes));
         waiters.iter_mut().for_each(|waiter| waiter.token = None);
         LockQueue { holders, waiters }
@@ -150,13 +150,13 @@ mod tests {
     #[test]
     fn the_first_of_a_line_hold_and_the_rest_have_no_token_yet() {
         let modes = [Mode::Shared, Mode::Shared, Mode::Exclusive, Mode::Shared];
-        let line = LockQueue::in_order(modes.into_iter().zip([entry(1), entry(2), entry(3), Participant::foreign()]));
-        assert_eq!(line.holders, [entry(1), entry(2)].map(|entry| entry.mode(Mode::Shared)));
+        let queue = LockQueue::in_order(modes.into_iter().zip([entry(1), entry(2), entry(3), Participant::foreign()]));
+        assert_eq!(queue.holders, [entry(1), entry(2)].map(|entry| entry.mode(Mode::Shared)));
         assert_eq!(
-            line.waiters,
+            queue.waiters,
             [Participant::new("number 3").mode(Mode::Exclusive), Participant::foreign().mode(Mode::Shared)]
         );
-        let who = line.contention();
+        let who = queue.contention();
         assert_eq!((who.label.as_deref(), who.token, who.waiters), (Some("number 1"), entry(1).token, Some(2)));
         assert_eq!(LockQueue::in_order([]).contention(), Contention::unknown().waiters(0));
     }

@@ -45,8 +45,8 @@ pub(crate) async fn eviction_by_an_old_token_harms_nobody(ctx: TestContext) {
 /// Evicts the first holder; says by which token.
 async fn evicts_as_soon_as_seen(operator: &Store, name: &str) -> FencingToken {
     loop {
-        let line = operator.lock(name).inspect().await.unwrap_or_default();
-        if let Some(token) = line.holders.first().and_then(|holder| holder.token)
+        let queue = operator.lock(name).inspect().await.unwrap_or_default();
+        if let Some(token) = queue.holders.first().and_then(|holder| holder.token)
             && operator.evict(name, token).await.unwrap()
         {
             return token;
@@ -86,7 +86,7 @@ pub(crate) async fn by_eviction_at_any_moment_is_told(ctx: TestContext) {
 /// S14: the answer to a claim is held back; by the time at which it comes, the hold has been evicted. No notification is heard.
 pub(crate) async fn by_eviction_before_the_answer_is_told(ctx: TestContext) {
     let faults = Faults::default();
-    faults.deaf();
+    faults.lose_notifications();
     let (one, operator) = (ctx.store_with(&faults).await, ctx.store().await);
     let limit = ctx.ttl() * 3 + Duration::from_secs(10);
     for lock in [one.lock("a"), one.lock("a").fast()] {

@@ -26,7 +26,7 @@ pub(crate) async fn is_in_order(ctx: TestContext) {
     }
     guard.release().await.unwrap();
     for task in tasks {
-        within(Duration::from_secs(30), "the line to be served", task).await.unwrap();
+        within(Duration::from_secs(30), "the queue to be served", task).await.unwrap();
     }
     assert_eq!(*served.lock().unwrap(), (0..9).collect::<Vec<_>>());
 }
@@ -158,7 +158,7 @@ pub(crate) async fn is_in_order_after_a_death(ctx: TestContext) {
         ctx.queue_reaches(&one, "a", i + 1).await;
     }
     for task in tasks {
-        within(ctx.ttl() * 2 + Duration::from_secs(30), "the line behind a dead holder", task).await.unwrap();
+        within(ctx.ttl() * 2 + Duration::from_secs(30), "the queue behind a dead holder", task).await.unwrap();
     }
     assert_eq!(*served.lock().unwrap(), [0, 1, 2, 3]);
 }

@@ -13,14 +13,14 @@ impl Players<'_> {
     pub(super) async fn settle(&mut self) -> Result<(), String> {
         while let Some(i) = self.waiters.iter().position(|w| self.specs[w.at].must_hold(w.id)) {
             let Waiter { who, at, id, task } = self.waiters.remove(i);
-            let answer = in_time(&format!("the turn of {id} in {:?}", self.specs[at].line()), task).await?;
+            let answer = in_time(&format!("the turn of {id} in {:?}", self.specs[at].queue()), task).await?;
             let held = answer.map_err(|e| format!("it panicked: {e}"))?.map_err(|e| format!("{id}: {e:?}"))?;
             let hold = Hold { held, entries: vec![(at, id)] };
             self.specs[at].grant(id, hold.token(at))?;
             self.holds[who].push(hold);
         }
         for hold in self.holds.iter().flatten() {
-            let good = hold.entries.iter().all(|(at, id)| self.specs[*at].line().iter().any(|e| e.id == *id));
+            let good = hold.entries.iter().all(|(at, id)| self.specs[*at].queue().iter().any(|e| e.id == *id));
             let loss = hold.lease().loss();
             ensure!(good == loss.is_none(), "a hold of {:?} should be good: {good}, and says {loss:?}", hold.entries);
         }
@@ -32,24 +32,24 @@ impl Players<'_> {
         Ok(())
     }
 
-    /// The line as the store shows it is the model's.
+    /// The queue as the store shows it is the model's.
     pub(super) async fn seen(&self, at: usize) -> Result<(), String> {
         let expected = self.specs[at].view();
         let mut last = None;
         let look = async {
             loop {
-                let line = self.stage.store(1).lock(name(at)).inspect().await;
+                let queue = self.stage.store(1).lock(name(at)).inspect().await;
                 let label = |e: &leasehold_core::Participant| e.label.clone().unwrap_or_default();
-                last = line.ok().map(|line| {
-                    let holders = line.holders.iter().map(|e| (e.token.map_or(0, |token| token.get()), label(e)));
+                last = queue.ok().map(|queue| {
+                    let holders = queue.holders.iter().map(|e| (e.token.map_or(0, |token| token.get()), label(e)));
                     let mut holders: Vec<_> = holders.collect();
                     holders.sort();
-                    (holders, line.waiters.iter().map(label).collect::<Vec<_>>())
+                    (holders, queue.waiters.iter().map(label).collect::<Vec<_>>())
                 });
                 if last.as_ref() == Some(&expected) {
                     return;
                 }
-                self.stage.nap().await;
+                self.stage.pause().await;
             }
         };
         let seen = tokio::time::timeout(LIMIT, look).await;

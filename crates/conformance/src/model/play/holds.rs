@@ -89,7 +89,7 @@ impl Players<'_> {
     }
 
     pub(super) async fn evict(&mut self, at: usize, nth: usize) -> Result<(), String> {
-        let holders: Vec<_> = self.specs[at].line().iter().filter_map(|e| Some((e.id, e.token?))).collect();
+        let holders: Vec<_> = self.specs[at].queue().iter().filter_map(|e| Some((e.id, e.token?))).collect();
         if holders.is_empty() {
             return Ok(());
         }
@@ -113,7 +113,7 @@ impl Players<'_> {
         self.settle().await?;
         self.stage.crash(who).await;
         for spec in &mut self.specs {
-            let dead: Vec<usize> = spec.line().iter().filter(|e| e.who == who).map(|e| e.id).collect();
+            let dead: Vec<usize> = spec.queue().iter().filter(|e| e.who == who).map(|e| e.id).collect();
             dead.into_iter().for_each(|id| spec.leave(id));
         }
         for hold in self.holds[who].drain(..) {
