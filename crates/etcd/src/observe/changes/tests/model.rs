@@ -131,7 +131,9 @@ impl World {
             else {
                 return;
             };
-            let next = |events: &mut VecDeque<Event<Mode>>| events.pop_front_if(|event| event.revision == revision);
+            let next = |events: &mut VecDeque<Event<Mode>>| {
+                events.front().is_some_and(|event| event.revision == revision).then(|| events.pop_front())?
+            };
             while let Some(event) = self.events.as_mut().and_then(next) {
                 self.watched.take_in(event);
             }
