@@ -13,13 +13,14 @@ use crate::{
     suites::{EXAMPLES, EXAMPLES_WITH_SERVER},
 };
 use circles::circles;
+use lengths::lengths;
 use stores::stores;
 
 mod circles;
 mod imports;
+mod lengths;
 mod stores;
 
-const MAX_LINES: usize = 500;
 const MAX_TABLE_LINE: usize = 300;
 /// Folders at the root of somebody's machine, which nothing in here may mention.
 const MACHINE: [&str; 4] = ["work", "tmp", "root", "home"];
@@ -60,13 +61,9 @@ pub(crate) fn tidy() -> Outcome {
 }
 
 fn source(text: &str) -> Vec<String> {
-    let mut complaints = Vec::new();
+    let mut complaints = lengths(text);
     if !text.starts_with("//!") {
         complaints.push("does not open with `//!` and what belongs there".into());
-    }
-    let lines = text.lines().count();
-    if lines > MAX_LINES {
-        complaints.push(format!("{lines} lines, more than {MAX_LINES}"));
     }
     complaints
 }
