@@ -4,17 +4,18 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod common;
+#[path = "faults/late.rs"]
+mod late;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
-use leasehold_core::seam::{Backend, Claimed, Renewal, WaitPolicy};
+use leasehold_core::seam::{Backend, Claimed, Renewal};
 use leasehold_core::{ErrorKind, Loss, Store};
-use leasehold_redis_client::CLOCK;
 use leasehold_redlock::Redlock;
-use leasehold_testbed::{Proxy, Redis, RedisOptions};
+use leasehold_testbed::{Proxy, Redis};
 
 #[derive(Clone, Copy, Debug)]
 enum Harm {
@@ -272,111 +273,6 @@ async fn unknown_is_not_lost() {
             sleep(10).await;
         }
         assert_eq!(value(&nodes[0], "x").await.as_deref(), Some("other"));
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_late_claim_leaves_nothing_that_outlives_one_ttl() {
-    bounded(async {
-        let nodes = nodes(3).await;
-        let (store, proxies) = through(&nodes).await;
-        let warm = fast("warm");
-        granted(&store, &warm).await;
-        store.release(&warm, None).await.unwrap();
-        let late = claim("x", leasehold_core::seam::Mode::Exclusive, WaitPolicy::Fast, Duration::from_millis(400));
-        let traps: Vec<_> = proxies.iter().map(|proxy| proxy.hold_matching(late.id.to_string())).collect();
-        assert_eq!(kind(store.claim(&late).await), ErrorKind::Ambiguous);
-        while store.release(&late, None).await.is_err() {
-            sleep(10).await;
-        }
-        proxies.iter().for_each(Proxy::deliver_held);
-        for trap in &traps {
-            trap.done().await;
-        }
-        sleep(500).await;
-        assert_eq!(held_on(&nodes, &late).await, 0);
-        granted(&store, &attempt("x")).await;
-    })
-    .await;
-}
-
-/// The release of an attempt that failed is held up on its way; the same claim is sent again and granted meanwhile.
-#[tokio::test]
-async fn a_late_release_of_an_earlier_attempt_ends_nothing() {
-    bounded(async {
-        let nodes = nodes(3).await;
-        let (store, proxies) = through(&nodes).await;
-        until_whole(&store, &nodes).await;
-        for node in &nodes[..2] {
-            node.command(&["SET", "x", "other", "PX", "60000"]).await.unwrap();
-        }
-        let claim = fast("x");
-        let trap = proxies[2].hold_matching("release");
-        assert!(matches!(store.claim(&claim).await.unwrap(), Claimed::Waiting(_)));
-        while !trap.has_sprung() || value(&nodes[2], "x").await != Some(claim.id.to_string()) {
-            sleep(10).await;
-        }
-        for node in &nodes[..2] {
-            node.command(&["DEL", "x"]).await.unwrap();
-        }
-        let token = soon(&store, &claim).await.token;
-        // A renewal reaches the node by a new connection, since the old one was silent, and counts it as one that holds.
-        let id = claim.id.to_string();
-        let record = || async { nodes[2].command(&["HGET", "{x}:rh", &id]).await.unwrap().text().unwrap() };
-        let attempt = async || record().await.split(' ').nth(6).unwrap().parse::<u64>().unwrap();
-        let first = attempt().await;
-        while attempt().await == first {
-            renewed(&store, &claim, token).await;
-            sleep(20).await;
-        }
-        proxies[2].deliver_held();
-        trap.done().await;
-        // The server may have heard first that its sender has left: the same release once more, as it would arrive.
-        let (script, sent) = ([CLOCK, include_str!("../src/node.lua")].concat(), first.to_string());
-        let keys = ["x", "{x}:rh", "{x}:rf", "{x}:rq", "{x}:rw", "{x}:rs", "{x}:re"];
-        let late = [&["EVAL", &script, "7"], &keys[..], &["release", &id, "2000", "x", "1", "nobody", "", &sent, "0"]]
-            .concat();
-        nodes[2].command(&late).await.unwrap();
-        assert_eq!(held_on(&nodes, &claim).await, 3);
-        store.release(&claim, None).await.unwrap();
-        until_clean(&nodes.iter().collect::<Vec<_>>()).await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn connecting_needs_a_majority_and_good_credentials() {
-    bounded(async {
-        let options = RedisOptions { password: Some("s3cret".into()), ..RedisOptions::default() };
-        let nodes = Redis::start_many_with(3, &options).await.unwrap();
-        let url = |password: &str| {
-            let addrs: Vec<&str> = nodes.iter().map(|node| node.addr()).collect();
-            format!("redlock://:{password}@{}", addrs.join(","))
-        };
-        let error = Redlock::connect(&url("s3ntinel")).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Denied);
-        assert!(!format!("{error} {error:?}").contains("s3ntinel"));
-        nodes[1].kill().await.unwrap();
-        let store = Redlock::connect(&url("s3cret")).await.unwrap();
-        assert!(!format!("{store:?}").contains("s3cret"));
-        let claim = fast("x");
-        granted(&store, &claim).await;
-        // The one that was not there is used as soon as it is.
-        nodes[1].start_again().await.unwrap();
-        let token = granted(&store, &claim).await.token;
-        while held_on(&nodes, &claim).await != 3 {
-            renewed(&store, &claim, token).await;
-            sleep(20).await;
-        }
-        for node in &nodes[..2] {
-            node.kill().await.unwrap();
-        }
-        let start = clock();
-        let error = Redlock::connect(&url("s3cret")).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert!(error.to_string().contains("2 of 3"), "{error}");
-        assert!(start.elapsed() < Duration::from_secs(3));
     })
     .await;
 }
