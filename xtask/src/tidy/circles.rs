@@ -11,21 +11,14 @@ use super::imports::{Module, Segments};
 /// How many re-exports may stand between a name and its item.
 const MAX_HOPS: usize = 16;
 
-/// Crates whose circles are still to be cut.
-const STILL: &[&str] = &[];
-
 /// Files, and which others each of them uses.
 type Uses = BTreeMap<PathBuf, BTreeSet<PathBuf>>;
 
 /// Says which files of a crate use one another in a circle, and how.
 pub(super) fn circles(files: &[PathBuf]) -> Result<Vec<String>, String> {
     let is_root = |file: &&PathBuf| file.ends_with("src/lib.rs") || file.ends_with("src/main.rs");
-    let checked = |file: &&PathBuf| {
-        !STILL.iter().any(|name| file.parent().is_some_and(|src| src.ends_with(format!("{name}/src"))))
-    };
     let read = |path: &Path| fs::read_to_string(path).ok();
-    let found: Result<Vec<_>, _> =
-        files.iter().filter(is_root).filter(checked).map(|root| below(root, &read)).collect();
+    let found: Result<Vec<_>, _> = files.iter().filter(is_root).map(|root| below(root, &read)).collect();
     Ok(found?.concat())
 }
 
