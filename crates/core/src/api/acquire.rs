@@ -41,7 +41,7 @@ pub struct Acquire<G = Guard>(Pin<Box<dyn Future<Output = Result<G>> + Send>>);
 impl<G> Acquire<G> {
     pub(crate) fn new(acquisition: impl Future<Output = Result<G>> + Send + 'static) -> Acquire<G> {
         Acquire(Box::pin(async move {
-            // Whoever asks in a loop, and is refused each time without any request, lets others run.
+            // A loop of tries that are refused without any request lets other tasks run.
             tokio::task::coop::consume_budget().await;
             acquisition.await
         }))

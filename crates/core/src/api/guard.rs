@@ -147,7 +147,7 @@ impl Guard {
         if matches!(before, Mode::Permits { .. }) {
             return invalid("a semaphore's permits cannot be shared");
         }
-        // First of all nobody of this owner enters to write any more: whoever did before is counted.
+        // First of all no task of this owner enters to write any more: those that did before are counted.
         state.count_as_shared(true);
         if before == Mode::Exclusive && Arc::strong_count(&self.share) > 1 {
             state.count_as_shared(false);

@@ -180,7 +180,7 @@ impl MultiLock {
                 lock.enter(wait.left(client.clock.now().since(started))).await.map_err(|e| e.with_name(name))?;
             taken.guards.push(guard);
         }
-        // Whoever waited long for the last may have lost the first.
+        // A caller that waited long for the last may have lost the first.
         taken.check()?;
         Ok(taken)
     }

@@ -23,7 +23,7 @@ use crate::support::system;
 /// late a timer can fire after a resume.
 const SLICE: Duration = Duration::from_millis(250);
 
-/// The slices of whoever holds nothing. A multiple of [`SLICE`], so that all wake together.
+/// The slices of sleepers without a hold. A multiple of [`SLICE`], so that all wake together.
 const COARSE_SLICE: Duration = Duration::from_secs(4);
 
 /// An instant on the clock that counts suspend (`CLOCK_BOOTTIME` on Linux), in nanoseconds.
@@ -117,7 +117,7 @@ impl Clock {
         self.sleep_in(SLICE, at).await;
     }
 
-    /// The same for whoever has nothing to lose meanwhile: after a suspend it is late by at most four seconds.
+    /// The same for sleepers without a hold: after a suspend it is late by at most four seconds.
     pub(crate) async fn coarse_sleep_until(&self, at: Moment) {
         self.sleep_in(COARSE_SLICE, at).await;
     }
@@ -265,7 +265,7 @@ impl VirtualClock {
     /// ```
     pub async fn pass(&self, d: Duration) {
         let end = self.clock().now() + d;
-        // Whoever was set going just now falls asleep first.
+        // A task that was woken just now falls asleep first.
         settle().await;
         loop {
             let now = self.clock().now();

@@ -1,4 +1,4 @@
-//! The notifications that a store sends: hints to whoever waits for, or holds, a claim.
+//! The notifications that a store sends: hints about a claim, for its waiter or holder.
 //!
 //! Stores differ most in how they push: a channel, a watch, a FIFO, or not at all. Core needs only
 //! a hint from them, so this is the whole interface. A store that forgets to notify is slow and not
