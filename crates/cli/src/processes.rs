@@ -9,11 +9,15 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpgid, getpid, kill_process, test_kill_process, waitid};
 use serde::{Deserialize, Serialize};
 
+/// After how long a process that we may kill and have killed is taken for one that cannot be: it is stuck in the kernel. On a
+/// busy machine it takes a while until it gets to run, and ends.
+pub(crate) const UNKILLABLE: Duration = Duration::from_secs(5);
 /// How often those that came to us while others were killed are killed at once, before anything else is done.
 const PASSES: usize = 1000;
 
@@ -60,7 +64,7 @@ impl Children {
 
     /// Those that live, but none of `except`. The others are reaped. Until then nobody else can have their ids.
     pub(crate) fn living(&self, except: &[i32]) -> io::Result<Vec<i32>> {
-        Ok(self.all()?.into_iter().filter(|pid| !except.contains(pid) && !reap(*pid)).collect())
+        living_of(|| self.all(), |pid| except.contains(&pid), reap)
     }
 
     /// Kills every child but `except`, also those that come to us meanwhile. Returns those that had not ended yet; it is to
@@ -79,6 +83,22 @@ impl Children {
             }
         }
         Ok(living.into_iter().map(|pid| Left { pid, foreign: foreign[&pid] }).collect())
+    }
+}
+
+/// Those of a list of children that live, but none of `except`. A child that ends after the list was read leaves its own children
+/// to us, which are not on it: so only a list on which nobody ended says that nobody lives.
+fn living_of(
+    mut list: impl FnMut() -> io::Result<Vec<i32>>,
+    except: impl Fn(i32) -> bool,
+    mut reap: impl FnMut(i32) -> bool,
+) -> io::Result<Vec<i32>> {
+    loop {
+        let (ended, living): (Vec<i32>, Vec<i32>) =
+            list()?.into_iter().filter(|pid| !except(*pid)).partition(|pid| reap(*pid));
+        if ended.is_empty() || !living.is_empty() {
+            return Ok(living);
+        }
     }
 }
 
@@ -135,4 +155,22 @@ pub(crate) fn is_in_group(pid: i32, group: i32) -> bool {
 
 pub(crate) fn own_pid() -> i32 {
     getpid().as_raw_nonzero().get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_children_of_a_child_that_just_ended_are_not_missed() {
+        // While 3 is looked at it ends, and its child 4 comes to us; 2 is excepted.
+        let mut lists = [vec![2, 3], vec![2, 4]].into_iter();
+        let list = || Ok(lists.next().unwrap());
+        assert_eq!(living_of(list, |pid| pid == 2, |pid| pid == 3).unwrap(), vec![4]);
+        // A list on which nobody ends is the last.
+        let mut lists = [vec![2, 3, 5], vec![2]].into_iter();
+        let list = || Ok(lists.next().unwrap());
+        assert_eq!(living_of(list, |pid| pid == 2, |pid| pid != 2).unwrap(), Vec::<i32>::new());
+        assert_eq!(lists.next(), None);
+    }
 }

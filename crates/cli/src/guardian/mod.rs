@@ -98,7 +98,7 @@ impl Guardian {
 
     /// Does what the guardian would have done: ends all that came to us when it died. Returns what could not be ended.
     pub(crate) async fn clean_up(self, limit: Duration) -> io::Result<Vec<Left>> {
-        let give_up = Moment::now() + limit;
+        let give_up = Moment::now() + limit.max(processes::UNKILLABLE);
         loop {
             let living = self.children.kill(&self.strangers)?;
             if living.iter().all(|process| process.foreign) || Moment::now() >= give_up {

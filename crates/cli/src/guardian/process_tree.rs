@@ -139,7 +139,9 @@ impl ProcessTree {
             self.ending = Some(ending);
         }
         // What cannot be killed (another user's, or stuck in the kernel) must not make us hang.
-        if ending.killed_at.is_some_and(|at| now >= at + self.plan.margin) {
+        let only_foreign = ending.scope == Scope::All && self.met.is_empty();
+        let limit = if only_foreign { self.plan.margin } else { self.plan.margin.max(processes::UNKILLABLE) };
+        if ending.killed_at.is_some_and(|at| now >= at + limit) {
             return self.done(ending.why);
         }
         if self.status.is_some() && !self.any_lives(ending.scope)? {
