@@ -72,12 +72,13 @@ pub(crate) fn semver() -> Outcome {
     needs("semver-checks", "cargo-semver-checks")?;
     setup::setup()?;
     let mut git = Command::new("git");
-    git.args(["describe", "--tags", "--match", "v*", "--abbrev=0"]).stderr(Stdio::null());
-    let Ok(tag) = output(git) else {
+    git.args(["tag", "--list", "v*", "--merged", "HEAD", "--sort=-version:refname"]);
+    let tags = output(git)?;
+    let Some(tag) = tags.lines().next() else {
         println!("semver: no release is tagged yet, there is nothing to compare with");
         return Ok(());
     };
-    let words = ["semver-checks", "--workspace", "--all-features", "--baseline-rev", tag.trim()];
+    let words = ["semver-checks", "--workspace", "--all-features", "--baseline-rev", tag];
     run(cargo(&[&words[..], &unpublished()?.iter().map(String::as_str).collect::<Vec<_>>()].concat()))
 }
 

@@ -1,30 +1,30 @@
 //! `evict`.
 
 use leasehold_core::{FencingToken, Name, Result};
-use leasehold_redis_client::{Fields, record};
+use leasehold_redis_client::record;
 
 use crate::Shared;
 
 impl Shared {
     /// Ends the hold where it is known by this token. Another node may have it under a token of its own, as long as its client
-    /// has not agreed on one with all, or get it only now: all are told that it is gone.
+    /// has not agreed on one with all, or get it only now: all are told whose hold it was, and that it is gone.
     pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
         // Nodes that do not answer may still have it, and are no majority.
         let answers = self.nodes.majority_of(self.ask("evict", name, &token.to_string()), true).await?;
-        let (mut evicted, mut hold) = (0, None);
+        let mut evicted = Vec::new();
         for answer in &answers {
             let answer = record(answer)?;
-            let mut fields = Fields::of(&answer);
-            if fields.word() == "evicted" {
-                evicted += 1;
-                hold = Some((fields.token()?, fields.word().to_owned()));
+            if let Some(hold) = answer.strip_prefix("evicted ") {
+                evicted.push(hold.to_owned());
             }
         }
-        let Some((first, ttl)) = hold else { return Ok(false) };
-        if evicted < self.nodes.len() && first.get() > 0 {
-            let call = self.on(name).arg("bar").arg(first).arg(ttl);
+        let ended = evicted.len();
+        evicted.sort_unstable();
+        evicted.dedup();
+        for hold in evicted.iter().filter(|hold| ended < self.nodes.len() && *hold != "foreign") {
+            let call = hold.split(' ').fold(self.on(name).arg("bar"), |call, word| call.arg(word));
             self.nodes.majority_of(self.nodes.send(call), true).await?;
         }
-        Ok(true)
+        Ok(ended > 0)
     }
 }

@@ -25,8 +25,8 @@
 //!   count from the next renewal on.
 //! * **Release.** Every node is told, and a majority's word is waited for. A node that hears nothing, or to which a
 //!   request to keep the lock comes late, keeps the key for its TTL at most.
-//! * **Eviction.** Nodes that do not know the token yet, or are only being asked to grant it, are told that it is no more:
-//!   the client with a hold of that token is told that it is gone.
+//! * **Eviction.** What one node has evicted ends on every node that answers, also where the hold has another token as yet, or
+//!   comes only now: a client that writes its token back there is told that it is gone.
 //! * A node has `timeout` to answer (250 ms), and fails at once while it is known to be away. So with a minority of dead,
 //!   stopped or cut-off nodes everything goes on.
 //!
@@ -72,7 +72,8 @@
 //! **The lock is the key**, on each node: what `SET name value NX PX ttl` makes. So every Redlock client that locks this way
 //! (redsync, node-redlock, redlock-py, rslock) excludes us and is excluded. It is waited for, reported as foreign, and looked
 //! at every quarter of a second. In a name `%`, `{` and `}` are percent-encoded. What else is kept lies beside it, in keys
-//! that begin with `{name}:r`; all expire by themselves, and after a release only the greatest token stays, for two hours.
+//! that begin with `{name}:r`; all expire by themselves, and after a release only the greatest token stays, for two hours,
+//! and after an eviction its token for two TTLs.
 //! While readers hold it, the value is `leasehold:shared`.
 //!
 //! An ACL user needs on each node `+@scripting +@read +@write +@pubsub +@connection +time`, the channels `&leasehold:*`, and its

@@ -7,7 +7,7 @@
 --       4 {lock}:rq    sorted set, the waiting room: ids by when they came
 --       5 {lock}:rw    hash, who waits:  id -> entry;  `next` -> deadline id mode
 --       6 {lock}:rs    sorted set, who shares: ids by deadline
---       7 {lock}:re    hash, the tokens of holds that were evicted: no request makes such a hold last
+--       7 {lock}:re    hash, tokens of holds that other servers have evicted -> until when it matters
 -- An entry: deadline ttl token turns since joined attempt notified mode channel label. Modes: x exclusive, s shared. An attempt is
 -- the number of the last request that took or kept the hold: a release that was sent before it and comes late ends nothing.
 -- `notified` is CLOSED for a hold that ends by itself. What a request costs does not grow with the number of readers.
@@ -257,7 +257,7 @@ end
 if verb == 'renew' then
   local answer, h, token = 'kept', mine, tonumber(ARGV[9])
   if closed then return 'gone' end
-  if call('HEXISTS', EVICTED, ARGV[9]) == 1 then
+  if not (h and h.token == token) and call('HEXISTS', EVICTED, ARGV[9]) == 1 then
     if h then
       end_hold(id)
       notify_waiters()
@@ -328,31 +328,40 @@ local function evict(who, h)
   notify_waiters()
 end
 
--- evict: the token, or that of a turn; 0 for a hold of another tool. Answers `evicted token ttl`, with the first token of the
--- hold and the length of its lease, or `none`.
+-- evict: the token, or that of a turn; 0 for a hold of another tool. Answers `evicted who token turns attempt ttl`, as the hold was
+-- here, `evicted foreign`, or `none`.
 if verb == 'evict' then
   if foreign and id == '0' then
     notify_observers()
     clear()
     notify_waiters()
-    return 'evicted 0 0'
+    return 'evicted foreign'
   end
   for who, h in pairs(holders()) do
     local turn = id - h.token
     if turn >= 0 and turn < tonumber(h.turns) then
       evict(who, h)
-      return 'evicted ' .. int(h.token) .. ' ' .. h.ttl
+      return table.concat({ 'evicted', redis.sha1hex(who), int(h.token), h.turns, h.attempt, h.ttl }, ' ')
     end
   end
   return 'none'
 end
 
--- bar: the first token of a hold that another server has evicted, and the length of its lease. Answers `ok`. The hold may be
--- here under a token of this server's own, which the client has not written over yet, or may come only now: its client
--- is told that it is gone, until its last lease has run out.
+-- bar: what another server has answered to an eviction. Answers `ok`. The hold may be here under a token of this server's own,
+-- which its client has not written over yet: it ends here too. Or it may come only now: then it gets a greater token. And
+-- where its client writes its token back, it is told that the hold is gone, until the last lease has run out.
 if verb == 'bar' then
-  call('HSET', EVICTED, id, '')
-  outlive(EVICTED, 2 * ttl)
+  local token, its_turns, upto, lease = tonumber(ttl), mode, turns, channel
+  for who, h in pairs(holders()) do
+    if redis.sha1hex(who) == id and (h.token == token or h.attempt - upto <= 0) then evict(who, h) end
+  end
+  remember(math.max(tonumber(call('GET', FENCE)) or 0, token + its_turns - 1))
+  local barred = call('HGETALL', EVICTED)
+  for i = 1, #barred, 2 do
+    if tonumber(barred[i + 1]) <= now then call('HDEL', EVICTED, barred[i]) end
+  end
+  call('HSET', EVICTED, int(token), now + 2 * lease)
+  outlive(EVICTED, 2 * lease)
   return 'ok'
 end
 

@@ -76,13 +76,21 @@ async fn an_eviction_counts_for_nodes_that_do_not_know_the_token_yet() {
         let token = granted(&store, &claim).await.token;
         until_held_on(&nodes, &claim, 3).await;
         let (id, known, own) = (claim.id.to_string(), token.to_string(), (token.get() - 1000).to_string());
-        for node in [&nodes[0], &nodes[2]] {
-            let entry = node.command(&["HGET", "{x}:rh", &id]).await.unwrap().text().unwrap();
-            assert!(entry.contains(&known), "{entry}");
-            node.command(&["HSET", "{x}:rh", &id, &entry.replace(&known, &own)]).await.unwrap();
-        }
+        let entry = nodes[0].command(&["HGET", "{x}:rh", &id]).await.unwrap().text().unwrap();
+        assert!(entry.contains(&known), "{entry}");
+        let put = async || {
+            for node in [&nodes[0], &nodes[2]] {
+                node.command(&["SET", "x", &id, "PX", "60000"]).await.unwrap();
+                node.command(&["HSET", "{x}:rh", &id, &entry.replace(&known, &own)]).await.unwrap();
+            }
+        };
+        put().await;
         assert!(operator.evict(&claim.name, token).await.unwrap());
-        assert!(matches!(renewed(&store, &claim, token).await, Renewal::Lost(_)));
+        assert_eq!(held_on(&nodes, &claim).await, 0, "it ended on every node");
+        // A request to take the lock that comes late is of no use to its client, either.
+        put().await;
+        let renewal = renewed(&store, &claim, token).await;
+        assert!(matches!(renewal, Renewal::Lost(_)), "{renewal:?}");
         assert_eq!(held_on(&nodes, &claim).await, 0);
         assert!(soon(&store, &claim).await.token > token);
     })

@@ -12,7 +12,7 @@ const STORES: [(&str, usize); 7] = [
     ("sqlite", 1896),
     ("redis", 921),
     ("redis-client", 863),
-    ("redlock", 1061),
+    ("redlock", 1073),
     ("etcd", 1927),
     ("zookeeper", 1527),
 ];
