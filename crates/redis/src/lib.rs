@@ -94,9 +94,9 @@ impl Redis {
     pub async fn with_config(config: Config) -> Result<Redis> {
         let names = Names::new(&config.prefix, "")?;
         let inbox = Inbox::new(config.min_replicas.is_some());
-        let replicas = Replicas::open(&config).await?;
-        let connection = Connection::new(config.server, config.timeout, Duration::ZERO, &inbox)?;
+        let connection = Connection::new(config.server.clone(), config.timeout, Duration::ZERO, &inbox)?;
         connection.connect().await?;
+        let replicas = Replicas::open(&config).await?;
         let warnings = warnings(&connection).await;
         Ok(Redis { connection, replicas, warnings, names, inbox })
     }
