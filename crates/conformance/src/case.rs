@@ -45,7 +45,7 @@ macro_rules! table {
     (@alone $other:ident) => { false };
 }
 
-// `any`: with faults too. `fair`: only without faults, because the case counts, times, or makes faults of its own.
+// `faulty`: with faults too. `clean`: only without faults, because the case counts, times, or makes faults of its own.
 // `alone`: without faults, and while no other case runs.
 table! {
     exclusion::contenders: "P1 P2", [], faulty;

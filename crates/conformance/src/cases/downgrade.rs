@@ -20,6 +20,12 @@ async fn downgraded(guard: &Guard) {
 }
 
 /// The same claim in another mode.
+fn labelled(claim: &Claim, label: &str) -> Claim {
+    let mut claim = claim.clone();
+    claim.label = label.into();
+    claim
+}
+
 fn in_mode(claim: &Claim, mode: Mode) -> Claim {
     let mut other = claim.clone();
     other.mode = mode;
@@ -108,7 +114,8 @@ pub(crate) async fn is_not_undone_by_a_late_claim(ctx: TestContext) {
     assert_eq!((shared.token, &shared.place), (grant.token, &grant.place), "a downgrade keeps token and place");
     let reader = ctx.claim_as("a", Mode::Shared, WaitPolicy::Try);
     let beside = granted(two.claim(&reader).await);
-    let late = granted(one.claim(&writer).await);
+    // With another label it must be written.
+    let late = granted(one.claim(&labelled(&writer, "late")).await);
     assert_eq!(late.token, grant.token, "an exclusive claim that came late changed the token");
     let third = ctx.claim_as("a", Mode::Shared, WaitPolicy::Try);
     let answer = two.claim(&third).await;
@@ -135,7 +142,7 @@ pub(crate) async fn is_for_the_granted_only(ctx: TestContext) {
     let first = granted(one.claim(&reader).await);
     let writer = ctx.claim("a", WaitPolicy::Fair);
     waiting(two.claim(&writer).await);
-    waiting(two.claim(&in_mode(&writer, Mode::Shared)).await);
+    waiting(two.claim(&labelled(&in_mode(&writer, Mode::Shared), "late")).await);
     one.release(&reader, Some(&first.place)).await.unwrap();
     let second = granted(two.claim(&writer).await);
     let answer = one.claim(&ctx.claim_as("a", Mode::Shared, WaitPolicy::Try)).await;

@@ -21,21 +21,20 @@ async fn lost_before_granted(ctx: &TestContext, guard: &Guard, rival: &Store) ->
     let limit = ctx.ttl() * 2 + rival.guarantees().recovery + Duration::from_secs(2);
     let (mut lost, waiting) = (guard.lost(), rival.lock("a").acquire());
     tokio::pin!(waiting);
-    let (loss, next) = within(limit, "the loss", async {
+    let next = within(limit, "the loss", async {
         tokio::select! {
             biased;
-            loss = &mut lost => (Some(loss), None),
-            // The guard may have ended between the two looks.
-            next = &mut waiting => (tokio::time::timeout(Duration::ZERO, &mut lost).await.ok(), Some(next)),
+            _ = &mut lost => None,
+            next = &mut waiting => {
+                // The guard may have ended between the two polls: then it says so before anything is awaited.
+                let left = guard.remaining();
+                assert!(left.is_zero(), "granted {next:?} while {guard:?} said valid for another {left:?}");
+                Some(next)
+            }
         }
     })
     .await;
-    assert_eq!(
-        loss,
-        Some(Loss::Expired),
-        "granted {next:?} while {guard:?} said valid for another {:?}",
-        guard.remaining()
-    );
+    assert_eq!(within(limit, "the loss", guard.lost()).await, Loss::Expired);
     assert!(!guard.is_valid());
     match next {
         Some(next) => next.unwrap(),
