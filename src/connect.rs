@@ -32,7 +32,7 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped, the connection is closed. Nothing is left in the store.
+/// If the future is dropped, the connection is closed. No lock is left in the store.
 ///
 /// # Examples
 ///

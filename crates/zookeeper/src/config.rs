@@ -124,7 +124,7 @@ impl Config {
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A URL that was given as the servers, and is not checked yet, shows no credentials either.
-        let servers = self.servers.rsplit('@').next();
+        let servers = self.servers.rsplit('@').next().unwrap_or_default();
         f.debug_struct("Config").field("servers", &servers).field("root", &self.root).finish_non_exhaustive()
     }
 }

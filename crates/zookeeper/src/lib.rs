@@ -140,7 +140,7 @@ impl Backend for ZooKeeper {
                 "Leases are sessions: the server rounds a ttl to between 2 and 20 of its ticks (by default 4 s to 40 s), and \
                  frees a dead holder's lock up to two ticks after it. Beyond eight ttls in use, further ones are rounded up to \
                  a power of two, in seconds. Fast is fair. Curator's InterProcessMutex, and kazoo's \
-                 locks told to look for \"-lock-\", on the same path stand in the same line; Curator's \
+                 locks told to look for \"-lock-\", on the same path stand in the same queue; Curator's \
                  InterProcessReadWriteLock does not see it.",
             )
     }

@@ -107,7 +107,8 @@ impl Lock {
     /// # Errors
     ///
     /// - [`Invalid`](crate::ErrorKind::Invalid), [`Unsupported`](crate::ErrorKind::Unsupported): a
-    ///   bad name or option. Nothing was sent.
+    ///   bad name or option; the number of a semaphore's permits is judged by the store, anything
+    ///   else before a request is sent.
     /// - [`Denied`](crate::ErrorKind::Denied): the store refused the credentials or rights.
     /// - [`Unavailable`](crate::ErrorKind::Unavailable),
     ///   [`Ambiguous`](crate::ErrorKind::Ambiguous): the store could not be reached for one whole
@@ -139,7 +140,7 @@ impl Lock {
     /// Takes the lock now, or not at all.
     ///
     /// It leaves no place in the queue. It does not pass waiters: if the lock is free but others
-    /// wait for it, it is refused.
+    /// wait for it, it is refused, except on a store that keeps no order (Redlock).
     ///
     /// "Now" means one answer of the store. A store that cannot be reached is retried for a third
     /// of a lease, and beside more than 128 claims of this client under way it waits for its turn
@@ -182,8 +183,8 @@ impl Lock {
     ///
     /// [`TimedOut`](crate::ErrorKind::TimedOut) if the lock did not become free in time; the error
     /// names the holder, or says that other tasks of this process were before it on the way to the
-    /// store. If the store could not be reached, the error of the store, also before `wait` is over
-    /// when one whole lease has passed. The others are as in [`acquire`](crate::Lock::acquire).
+    /// store. If the store could not be reached until then, the error of the store. The others are as
+    /// in [`acquire`](crate::Lock::acquire).
     ///
     /// # Cancel safety
     ///
@@ -310,7 +311,7 @@ fn check_mode(mode: Mode) -> Result<()> {
 
 pub(crate) fn checked_value(value: Arc<str>) -> Result<Arc<str>> {
     if value.len() > MAX_VALUE_BYTES {
-        let text = format!("a acquisition's value may have at most {MAX_VALUE_BYTES} bytes");
+        let text = format!("a candidate's value may have at most {MAX_VALUE_BYTES} bytes");
         return Err(Error::new(ErrorKind::Invalid, text));
     }
     Ok(value)

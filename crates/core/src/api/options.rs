@@ -174,8 +174,8 @@ macro_rules! options {
             /// [`leasehold::guarantees`](https://docs.rs/leasehold/latest/leasehold/guarantees) has
             /// the measurement.
             ///
-            /// It has no effect on shared modes, permits, elections and locks of several names,
-            /// which take no turns.
+            /// It has no effect on shared modes, permits, elections and several names that are taken
+            /// in one step, which take no turns.
             ///
             /// # Examples
             ///

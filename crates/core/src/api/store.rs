@@ -107,7 +107,8 @@ impl Store {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the thread ends, and with it what `make` has made.
+    /// If the future is dropped, the thread ends as soon as `make` has ended, and with it what `make`
+    /// has made.
     pub async fn on_own_thread<B: Backend>(make: impl Future<Output = Result<B>> + Send + 'static) -> Result<Store> {
         let (thread, backend) = OwnThread::start(make).await?;
         Ok(Store::make(backend, fastrand::Rng::new(), Some(thread)))

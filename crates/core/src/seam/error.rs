@@ -181,7 +181,7 @@ impl Error {
     /// Whether the same call can succeed later without a change by the caller.
     ///
     /// It says nothing about how long to wait. [`Lock::acquire`](crate::Lock::acquire) retries by
-    /// itself; so a retryable error of it has been retried for a whole lease.
+    /// itself; so a retryable error of it has been retried, as a rule for a whole lease.
     ///
     /// # Examples
     ///
