@@ -99,6 +99,20 @@ async fn a_dead_holders_lock_is_taken_soon_after_its_lease() {
 }
 
 #[tokio::test]
+async fn an_evicted_holder_is_told_by_the_push_and_not_by_a_renewal() {
+    bounded(async {
+        let server = server().await;
+        let (one, two) = (store(&server).await, store(&server).await);
+        // It is renewed after twenty seconds.
+        let held = one.lock("x").ttl(Duration::from_secs(60)).acquire().await.unwrap();
+        assert!(two.evict("x", held.fencing_token()).await.unwrap());
+        let loss = tokio::time::timeout(Duration::from_secs(15), held.lost()).await;
+        assert_eq!(loss.unwrap(), Loss::Evicted);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_push_lost_with_its_connection_is_made_up_for_after_the_reconnect() {
     bounded(async {
         let server = server().await;
