@@ -18,8 +18,8 @@ use crate::{
     suites::{ALONE, BY_CARGO, BY_CARGO_LAST, EXAMPLES, IN_PLAIN, LONG, WORDS},
 };
 
-/// How many suites run side by side for each core: most of their time they wait for leases to end.
-const FOR_EACH_CORE: usize = 2;
+/// How many suites run side by side beyond one for each core: much of their time they wait for leases to end.
+const BEYOND_CORES: usize = 1;
 
 /// Something to run, with what counts as its success.
 struct Suite {
@@ -104,7 +104,7 @@ impl Run {
             }
         };
         thread::scope(|scope| {
-            for _ in 0..FOR_EACH_CORE * thread::available_parallelism().map_or(1, usize::from) {
+            for _ in 0..BEYOND_CORES + thread::available_parallelism().map_or(1, usize::from) {
                 scope.spawn(work);
             }
         });

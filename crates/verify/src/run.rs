@@ -74,7 +74,7 @@ pub async fn verify_until(
         server.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity == Severity::Warning));
         let leases = leases(&store, &guarantees).await;
         // A lease shorter than the store's own lateness would judge the load of the machine.
-        let comfortable = guarantees.min_ttl.max(guarantees.recovery).max(Duration::from_secs(1));
+        let comfortable = guarantees.min_ttl.max(guarantees.recovery).max(Duration::from_secs(2));
         let ttl = granted(&store, comfortable).await.map_or(comfortable, |granted| granted.max(comfortable));
         let lacking = lacking(&store).await;
         let guest =
