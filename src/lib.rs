@@ -55,6 +55,9 @@ pub use leasehold_core::blocking;
 /// For authors of stores: the trait, what crosses it, and the rules they share.
 pub use leasehold_core::seam;
 
+/// For authors of stores: what is true of no lock, such as the grammar of store URLs.
+pub use leasehold_core::support;
+
 /// Locks among the tasks of one process, with virtual time for tests.
 #[cfg(feature = "memory")]
 pub use leasehold_memory as memory;

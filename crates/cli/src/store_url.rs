@@ -5,7 +5,7 @@ use std::env;
 use std::fmt;
 use std::path::PathBuf;
 
-use leasehold::seam::Address;
+use leasehold::support::Address;
 use leasehold::{Error, ErrorKind};
 
 /// The environment variable that names the store.
@@ -132,7 +132,7 @@ fn default_store() -> Result<StoreUrl, String> {
     };
     let file = state.join("leasehold/locks.db");
     let file = file.to_str().ok_or("the path of the default store is not UTF-8; use --store URL")?;
-    let path = leasehold::seam::escape(file, |c| "?#%".contains(c) || c.is_control());
+    let path = leasehold::support::escape(file, |c| "?#%".contains(c) || c.is_control());
     Ok(StoreUrl::from(Origin::Default, format!("sqlite://{path}")))
 }
 

@@ -38,7 +38,7 @@
 mod api;
 mod engine;
 pub mod seam;
-mod support;
+pub mod support;
 
 pub use api::acquire::Acquire;
 pub use api::blocking;

@@ -14,8 +14,6 @@ pub(crate) mod notifier;
 pub(crate) mod queue;
 pub(crate) mod token;
 
-pub use crate::support::address::{Address, Host, escape, unescape};
-pub use crate::support::sync::locked;
 pub use admission::{Admission, admit, holding, same_permits};
 pub use async_trait::async_trait;
 pub use backend::Backend;

@@ -1,6 +1,9 @@
-//! What is true of no lock: addresses, threads, mutexes.
+//! For authors of stores: what is true of no lock. One grammar of store URLs, one escaping of names, a mutex without poison.
 
-pub(crate) mod address;
-pub(crate) mod sync;
+mod address;
+mod sync;
 pub(crate) mod system;
 pub(crate) mod thread;
+
+pub use address::{Address, Host, escape, unescape};
+pub use sync::locked;

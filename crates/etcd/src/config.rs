@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use etcd_client::ConnectOptions;
-use leasehold_core::seam::Address;
+use leasehold_core::support::Address;
 use leasehold_core::{Error, ErrorKind, Result};
 
 /// How long one request may take.

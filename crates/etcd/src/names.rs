@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use leasehold_core::Name;
-use leasehold_core::seam::{escape, unescape};
+use leasehold_core::support::{escape, unescape};
 
 /// The keys of one namespace.
 #[derive(Debug)]

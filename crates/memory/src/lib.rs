@@ -17,8 +17,9 @@ use std::time::Duration;
 
 use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Moment, Notifier, Place, Renewal, Subscription, VirtualClock,
-    async_trait, locked,
+    async_trait,
 };
+use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result};
 use tokio::task::coop::consume_budget;
 
@@ -172,8 +173,7 @@ impl World {
     /// count from before what they did.
     fn state(&self) -> (MutexGuard<'_, State>, Moment) {
         let state = locked(&self.state);
-        let now = self.clock.now();
-        (state, now)
+        (state, self.clock.now())
     }
 }
 

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Subscription, locked};
+use leasehold_core::seam::Subscription;
+use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Name, Result};
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{Client, ConnectionInfo, Pipeline, ProtocolVersion, Value};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use leasehold_core::seam::{escape, unescape};
+use leasehold_core::support::{escape, unescape};
 use leasehold_core::{Error, ErrorKind, Name, Result};
 
 /// Makes keys. Injective, since in a lock's key `%`, `{` and `}` of the name are percent-encoded: two names never share a

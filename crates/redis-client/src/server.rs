@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::{Address, Host};
+use leasehold_core::support::{Address, Host};
 use leasehold_core::{Error, ErrorKind, MAX_TTL, Result};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 

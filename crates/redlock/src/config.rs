@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::Address;
+use leasehold_core::support::Address;
 use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_redis_client::server;
 use redis::ConnectionInfo;

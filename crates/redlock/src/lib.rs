@@ -96,8 +96,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Claim, ClaimId, Claimed, LeaseRef, Mode, Notifier, Place, Renewal, Subscription, async_trait, locked,
+    Backend, Claim, ClaimId, Claimed, LeaseRef, Mode, Notifier, Place, Renewal, Subscription, async_trait,
 };
+use leasehold_core::support::locked;
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 use leasehold_redis_client::{Call, Connection, Inbox, Names};
 

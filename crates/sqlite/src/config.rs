@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use leasehold_core::seam::Address;
+use leasehold_core::support::Address;
 use leasehold_core::{Error, ErrorKind, Result};
 
 /// Where the file is.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::seam::Host;
+use leasehold::support::Host;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -1,6 +1,6 @@
 //! What each kind of server says of itself, asked beside the store's own client.
 
-use leasehold::seam::{Address, Host};
+use leasehold::support::{Address, Host};
 
 use crate::findings::{self, Finding, note};
 use crate::http::ask;
@@ -106,7 +106,7 @@ pub(crate) mod redis {
 
     use leasehold::redis::client::aio::MultiplexedConnection;
     use leasehold::redis::client::{Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, cmd};
-    use leasehold::seam::{Address, Host};
+    use leasehold::support::{Address, Host};
 
     use super::Server;
     use crate::findings::{RedisFacts, note};

@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use leasehold::seam::Host;
+use leasehold::support::Host;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Result};
 use tokio::net::TcpStream;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_core::seam::{Address, Host};
+use leasehold_core::support::{Address, Host};
 use leasehold_core::{Error, ErrorKind, Result};
 use uuid::Uuid;
 use zookeeper_client::{Acls, Client, Connector, CreateMode, CreateOptions};

@@ -1,7 +1,8 @@
 //! Names of nodes: a lock's node, the entries below it, and the sessions' own nodes.
 
 use leasehold_core::Name;
-use leasehold_core::seam::{Mode, escape, unescape};
+use leasehold_core::seam::Mode;
+use leasehold_core::support::{escape, unescape};
 
 /// The parent of the sessions' own nodes. Keep-alives are writes to it. No lock's node has this name.
 pub(crate) fn sessions(root: &str) -> String {

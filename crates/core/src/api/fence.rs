@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use crate::api::lease::Fenced;
 use crate::seam::error::{Error, ErrorKind};
 use crate::seam::token::FencingToken;
-use crate::support::sync::locked;
+use crate::support::locked;
 
 /// A value that refuses writers with a stale fencing token.
 ///

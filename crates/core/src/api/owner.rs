@@ -15,7 +15,7 @@ use crate::seam::claim::Mode;
 use crate::seam::contention::Contention;
 use crate::seam::error::{Error, ErrorKind, Result};
 use crate::seam::name::Name;
-use crate::support::sync::locked;
+use crate::support::locked;
 
 /// The identity by which a hold is re-entered.
 ///

@@ -25,7 +25,7 @@ use crate::seam::grant::{Grant, Validity};
 use crate::seam::loss::Loss;
 use crate::seam::notifier::{Listener, Notification};
 use crate::seam::token::FencingToken;
-use crate::support::sync::locked;
+use crate::support::locked;
 pub(crate) use state::Granted;
 use state::State;
 

@@ -24,7 +24,7 @@ use crate::seam::clock::{Clock, Moment};
 use crate::seam::error::{Error, ErrorKind, Result};
 use crate::seam::guarantees::Guarantees;
 use crate::seam::notifier::Notifier;
-use crate::support::sync::locked;
+use crate::support::locked;
 use crate::support::thread::OwnThread;
 
 /// How long core waits for a verb that has no lease to bound it.

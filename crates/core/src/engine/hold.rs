@@ -16,7 +16,7 @@ use crate::seam::grant::Claimed;
 use crate::seam::loss::Loss;
 use crate::seam::name::Name;
 use crate::seam::token::FencingToken;
-use crate::support::sync::locked;
+use crate::support::locked;
 
 /// One turn of one granted claim. It ends when its guard is released, or with the claim.
 pub(crate) struct Hold {

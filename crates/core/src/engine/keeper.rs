@@ -27,7 +27,7 @@ use crate::seam::clock::{Clock, Moment};
 use crate::seam::error::Result;
 use crate::seam::loss::Loss;
 use crate::seam::notifier::Notifier;
-use crate::support::sync::locked;
+use crate::support::locked;
 use kept::Kept;
 use registry::Registry;
 use standby::Standby;

@@ -30,7 +30,7 @@ use crate::seam::contention::Contention;
 use crate::seam::error::{Error, ErrorKind, Result};
 use crate::seam::name::Name;
 use crate::seam::token::FencingToken;
-use crate::support::sync::locked;
+use crate::support::locked;
 
 /// Only claims that are equal in these may share one.
 type Key = (Name, Mode, Duration);

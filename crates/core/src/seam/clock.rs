@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::support::sync::locked;
+use crate::support::locked;
 use crate::support::system;
 
 /// Tokio's timers run on CLOCK_MONOTONIC, which stops while the machine is suspended. Sleeping in slices bounds how

@@ -14,7 +14,7 @@ use crate::seam::claim::ClaimId;
 use crate::seam::grant::{Grant, Validity};
 use crate::seam::loss::Loss;
 use crate::seam::name::Name;
-use crate::support::sync::locked;
+use crate::support::locked;
 
 /// The registry through which a store notifies core.
 ///

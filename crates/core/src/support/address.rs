@@ -16,13 +16,13 @@ use crate::seam::error::{Error, ErrorKind, Result};
 /// `scheme://[[user]:password@]host[:port][,host[:port]…][/path][?key=value[&key=value…]]`.
 ///
 /// One strict grammar for every store. User, password, path and values are percent-decoded. A store
-/// takes the parameters that it knows, and then calls [`done`](crate::seam::Address::done), so that
+/// takes the parameters that it knows, and then calls [`done`](crate::support::Address::done), so that
 /// a misspelt parameter is refused instead of ignored. No message shows a credential.
 ///
 /// # Examples
 ///
 /// ```
-/// use leasehold_core::seam::Address;
+/// use leasehold_core::support::Address;
 ///
 /// # fn main() -> leasehold_core::Result<()> {
 /// let mut url = Address::parse("redis://:secret@db-1,db-2:7000/0?timeout=250", "redis", 6379)?;
@@ -48,7 +48,7 @@ pub struct Address {
 /// # Examples
 ///
 /// ```
-/// use leasehold_core::seam::Host;
+/// use leasehold_core::support::Host;
 ///
 /// assert_eq!(Host::parse("[::1]", 6379).unwrap().to_string(), "[::1]:6379");
 /// assert!(Host::parse("db:0", 6379).is_err());
@@ -122,7 +122,7 @@ impl Address {
     }
 
     /// Takes the parameter `timeout`, with this default. See
-    /// [`timeout`](crate::seam::Address::timeout).
+    /// [`timeout`](crate::support::Address::timeout).
     ///
     /// # Errors
     ///
@@ -208,7 +208,7 @@ fn decoded(text: &str, what: &str) -> Result<String> {
 /// # Examples
 ///
 /// ```
-/// use leasehold_core::seam::{escape, unescape};
+/// use leasehold_core::support::{escape, unescape};
 ///
 /// let key = escape("a/b", |c| c == '/');
 /// assert_eq!(key, "a%2Fb");
@@ -226,7 +226,7 @@ pub fn escape(name: &str, special: impl Fn(char) -> bool) -> String {
     escaped
 }
 
-/// The text from which [`escape`](crate::seam::escape) made this; `None` if it could not have made
+/// The text from which [`escape`](crate::support::escape) made this; `None` if it could not have made
 /// it. So a key that another tool wrote is not mistaken for one of ours.
 pub fn unescape(escaped: &str, special: impl Fn(char) -> bool) -> Option<String> {
     let name = percent_decode_str(escaped).decode_utf8().ok()?;

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use leasehold_core::seam::{ClaimId, Mode, Notifier, locked};
+use leasehold_core::seam::{ClaimId, Mode, Notifier};
+use leasehold_core::support::locked;
 use leasehold_core::{ErrorKind, Loss};
 
 use crate::claim::own_claims::OwnClaims;

@@ -13,7 +13,8 @@ use etcd_client::{
     TxnResponse,
 };
 use leasehold_core::ErrorKind::{self, Ambiguous, Unavailable};
-use leasehold_core::seam::{Moment, locked};
+use leasehold_core::seam::Moment;
+use leasehold_core::support::locked;
 use leasehold_core::{Error, Result};
 use tokio::sync::watch;
 use tokio::time::timeout;

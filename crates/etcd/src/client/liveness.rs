@@ -21,7 +21,7 @@ use std::time::Duration;
 use etcd_client::{Client, GetOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures_util::stream::{StreamExt, iter};
 use leasehold_core::ErrorKind::{Lost, Unavailable};
-use leasehold_core::seam::locked;
+use leasehold_core::support::locked;
 
 use crate::client::cluster::Cluster;
 use crate::client::keep_alive::{KeepAlive, KeepAlives};

@@ -11,7 +11,7 @@ use std::time::Duration;
 use etcd_client::{EventType, GetResponse, KeyValue, ResponseHeader, WatchResponse};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::ErrorKind;
-use leasehold_core::seam::locked;
+use leasehold_core::support::locked;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{interval, sleep};
 

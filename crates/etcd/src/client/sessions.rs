@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use etcd_client::Client;
 use futures_util::future::join_all;
-use leasehold_core::seam::{Moment, locked};
+use leasehold_core::seam::Moment;
+use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Result};
 
 use crate::client::cluster::{ATTEMPTS, Cluster};

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, join_all};
-use leasehold_core::seam::{Moment, locked};
+use leasehold_core::seam::Moment;
+use leasehold_core::support::locked;
 use tokio::time::timeout;
 
 /// What comes of work; `None`: its runtime has ended.

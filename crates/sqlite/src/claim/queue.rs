@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use leasehold_core::Contention;
-use leasehold_core::seam::{Admission, ClaimId, Mode, admit, escape};
+use leasehold_core::seam::{Admission, ClaimId, Mode, admit};
+use leasehold_core::support::escape;
 use rusqlite::{OptionalExtension, Params, Transaction, params};
 
 use crate::client::fifo::Address;

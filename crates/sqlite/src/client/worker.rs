@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::mpsc;
 
-use leasehold_core::seam::{ClaimId, Moment, Notifier, unescape};
+use leasehold_core::seam::{ClaimId, Moment, Notifier};
+use leasehold_core::support::unescape;
 use leasehold_core::{Error, ErrorKind, Loss, Name, Result};
 use rusqlite::{Connection, ErrorCode, Row, Transaction, TransactionBehavior};
 use rustix::event::{PollFd, PollFlags, poll};

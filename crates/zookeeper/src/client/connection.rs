@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::Poll;
 
 use futures_util::FutureExt;
-use leasehold_core::seam::locked;
+use leasehold_core::support::locked;
 use spawns_core::{Spawn, Task};
 use tokio::sync::watch;
 use zookeeper_client::{Client as OfCrate, Connector, Error as ZkError, OneshotWatcher, StateWatcher};

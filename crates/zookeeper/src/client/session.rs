@@ -5,7 +5,8 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use leasehold_core::seam::{Moment, Notifier, Validity, locked};
+use leasehold_core::seam::{Moment, Notifier, Validity};
+use leasehold_core::support::locked;
 use leasehold_core::{Loss, Result};
 use tokio::runtime::Handle;
 use tokio::sync::watch;

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold_core::seam::{Notifier, locked};
+use leasehold_core::seam::Notifier;
+use leasehold_core::support::locked;
 use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Result};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;

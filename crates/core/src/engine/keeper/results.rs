@@ -11,7 +11,7 @@ use crate::engine::events;
 use crate::seam::clock::Moment;
 use crate::seam::error::Result;
 use crate::seam::grant::Renewal;
-use crate::support::sync::locked;
+use crate::support::locked;
 
 impl Keeper {
     /// Takes in what became of a batch; returns it if it is still in flight.

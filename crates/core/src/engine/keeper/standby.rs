@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use tokio::runtime::Id;
 use tokio::sync::Notify;
 
-use crate::support::sync::locked;
+use crate::support::locked;
 
 /// The runtimes on standby for a keeper `K`.
 pub(super) struct Standby<K> {

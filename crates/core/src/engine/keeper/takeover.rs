@@ -15,7 +15,7 @@ use super::Keeper;
 use super::standby::Standby;
 use super::task::{Running, run};
 use crate::seam::clock::Moment;
-use crate::support::sync::locked;
+use crate::support::locked;
 
 /// How late the keeper may be for its own plan before another runtime goes on. A runtime that is merely busy gets that far
 /// now and then: then two do the same for a moment, which does no harm.

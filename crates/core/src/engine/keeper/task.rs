@@ -18,7 +18,7 @@ use crate::engine::events;
 use crate::engine::release::Release;
 use crate::seam::clock::{Clock, Moment};
 use crate::seam::loss::Loss;
-use crate::support::sync::locked;
+use crate::support::locked;
 
 /// How many requests that renew are under way at once, at most: fewer while the store takes long for them. Those that may
 /// not wait any longer go all the same, once nothing moves.
