@@ -10,7 +10,8 @@ use tokio::net::TcpStream;
 
 use crate::findings::{Finding, warning};
 
-const TIMEOUT: Duration = Duration::from_secs(3);
+/// A new session is written to the disks of most servers: a busy ensemble takes seconds.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Ends a session: a request without a body, of any number.
 const CLOSE: [u8; 12] = [0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5];

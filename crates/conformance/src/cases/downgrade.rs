@@ -67,8 +67,8 @@ pub(crate) async fn lets_readers_in_and_no_writer(ctx: TestContext) {
 /// S11: a waiter that a downgrade admits is notified at once, not at its next poll.
 pub(crate) async fn wakes_readers_at_once(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
-    // A lease so long that neither a poll nor a renewal can do the work of the notification.
-    let words = leasehold_core::Options::default().ttl(Duration::from_secs(30));
+    // A lease so long that neither a poll nor a renewal can do the work of the notification, also if this machine is busy.
+    let words = leasehold_core::Options::default().ttl(Duration::from_secs(55));
     let guard = one.rw_lock("a").with(&words).write().acquire().await.unwrap();
     let readers = [two.rw_lock("a").with(&words).read(), one.rw_lock("a").with(&words).read()];
     let readers = readers.map(|reader| tokio::spawn(reader.acquire()));

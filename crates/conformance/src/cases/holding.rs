@@ -244,7 +244,7 @@ pub(crate) async fn lapses_for_those_who_wait(ctx: TestContext) {
     let (client, store) = (ctx.backend().await, ctx.store().await);
     let mut claim = ctx.claim("a", WaitPolicy::Fair);
     // Leases so long that no renewal of a place can tell.
-    let long = Duration::from_secs(60);
+    let long = Duration::from_secs(180);
     claim.ttl = long;
     let limit = Duration::from_secs(20);
     let grant = granted(client.claim(&claim).await);
