@@ -1,4 +1,4 @@
-//! The looks at a hold: what a guard and its views have in common.
+//! What a guard and its views have in common: the methods that check a hold.
 //!
 //! A view and a guard answer the same questions, by the same code. The difference is only that the
 //! drop of a guard releases.
@@ -32,7 +32,7 @@ use crate::seam::loss::Lost;
 #[derive(Clone)]
 pub struct Held(pub(crate) Arc<Hold>);
 
-/// The six looks, inherent on every type that has a `Held`.
+/// The methods of a view, inherent on every type that has a `Held`.
 macro_rules! view_methods {
     ($type:ty, $($held:tt)+) => {
         impl $type {
@@ -162,7 +162,7 @@ pub(crate) use view_methods;
 view_methods!(Held, itself());
 
 impl Held {
-    /// Lets the looks be implemented on `Held` itself by the same macro.
+    /// Lets the same macro implement the methods on `Held` itself.
     fn itself(&self) -> &Held {
         self
     }

@@ -71,7 +71,7 @@ impl<'a> Acquisition<'a> {
         std::iter::once(&self.state).chain(&self.others)
     }
 
-    /// The request that says it all. It is one of so many of this client for as long as it is under way.
+    /// One request for all claims of this acquisition, as they began. It keeps its slot until it is answered.
     fn request(&self, slot: Slot) -> InFlight {
         let (backend, claim) = (self.client.backend.clone(), self.state.claim.clone());
         if self.others.is_empty() {

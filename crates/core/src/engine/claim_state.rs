@@ -144,12 +144,13 @@ impl ClaimState {
         Arc::make_mut(&mut locked(&self.state).now).mode = mode;
     }
 
-    /// From now on the hold has this label.
+    /// From now on the claim has this label: what core sends for a hold carries it. It wakes no task.
     pub(crate) fn relabel(&self, label: Arc<str>) {
         Arc::make_mut(&mut locked(&self.state).now).label = label;
     }
 
-    /// The claim with which to ask for this hold again. If it is gone, it leaves no place in the queue.
+    /// The claim with which to ask for this hold again, with its mode and label of now. If the hold is gone, the claim leaves no
+    /// place in the queue.
     pub(crate) fn again(&self) -> Claim {
         Claim { policy: WaitPolicy::Try, ..(*locked(&self.state).now).clone() }
     }

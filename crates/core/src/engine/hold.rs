@@ -121,7 +121,7 @@ pub(crate) struct Share {
     pub(crate) hold: Arc<Hold>,
     /// Downgrades go one after the other.
     pub(crate) downgrading: tokio::sync::Mutex<()>,
-    /// Its release is seen to already.
+    /// `release` has begun to give the hold back: the drop does nothing.
     answered: bool,
 }
 

@@ -75,7 +75,7 @@ impl InFlight {
     }
 }
 
-/// Where it was sent.
+/// To be polled only in the runtime in which it was sent.
 impl Future for InFlight {
     type Output = Result<Reply>;
 

@@ -108,7 +108,7 @@ pub fn same_permits<'a>(before: impl IntoIterator<Item = &'a Mode>, mine: Mode) 
 }
 
 impl Error {
-    /// This semaphore has `theirs` permits for those in line, and `mine` for this claim.
+    /// This semaphore has `theirs` permits for the claims in its queue, and `mine` for this claim.
     pub fn permits_differ(theirs: u32, mine: u32) -> Error {
         let text = format!("those in the queue say that there are {theirs} permits, this claim says {mine}");
         Error::new(ErrorKind::Invalid, text)

@@ -24,7 +24,7 @@ use crate::seam::token::FencingToken;
 ///
 /// | # | Clause |
 /// |---|---|
-/// | S1 | `claim` is one step and **idempotent per [`ClaimId`](crate::seam::ClaimId)**: a lost reply, a retry and a re-check are all *claim again*. Claiming again while granted answers the same grant (same token) and stores the new label. |
+/// | S1 | `claim` is one step and **idempotent per [`ClaimId`](crate::seam::ClaimId)**: a lost reply, a retry and a re-check are all *claim again*. Claiming again while granted answers the same grant (same token) and stores the new label. Core changes the label of a granted claim only: a waiting place may keep the label of its first request. |
 /// | S2 | A grant's `since` lies before the send of a request that surely extended the lease. A repeat that did not extend counts from the attempt that did; a session's grant counts from its last proven renewal. |
 /// | S3 | For one name, the token of a later conflicting grant is strictly greater; equal within one hold, however often it is claimed again. |
 /// | S4 | A waiting place is a lease: it, and a grant that grows from it, end TTL after the last renewal that the store saw; a repeated claim counts as one where the place has a lease of its own, and need not where a session carries it. A dead waiter is skipped. |
@@ -33,11 +33,11 @@ use crate::seam::token::FencingToken;
 /// | S7 | `renew` extends exactly what is still there. A missing answer is `Unknown`, never `Lost`; `Lost` is said only when the store says so. |
 /// | S8 | Names are encoded injectively: two names never interact. |
 /// | S9 | Errors are honest: not executed = `Unavailable`, perhaps executed = `Ambiguous`, and neither a credential nor a claim's id is shown. Each call ends in bounded time (a few seconds). |
-/// | S10 | One line per name for all modes: a claim holds as [`admit`](crate::seam::admit) decides. One whose count of permits differs from the queue's is refused as [`same_permits`](crate::seam::same_permits) says; core withdraws what it left. |
+/// | S10 | One queue per name for all modes: a claim holds as [`admit`](crate::seam::admit) decides. One whose count of permits differs from the queue's is refused as [`same_permits`](crate::seam::same_permits) says; core withdraws what it left. |
 /// | S11 | A granted `Exclusive` claimed again as `Shared` becomes `Shared` in place: same token, and the readers that this admits are notified. No other claim changes a mode: an `Exclusive` that comes late leaves it `Shared`. |
 /// | S12 | `claim_all` is **one step**: either every claim is granted, or the request changes nothing, so that nobody ever sees a part of them. It passes nobody: a name in whose queue anybody stands before it, holder or live waiter, is busy. It is idempotent per ids: granted and sent again, it answers the same grants. S2, S3 and S6 hold for each of its claims; after a refusal core withdraws what an earlier attempt of theirs may have left. |
 /// | S13 | A lease **never gets shorter** by an older, late or repeated request: the server keeps the latest end, and what was answered stays true. Only `release_after` shortens one. |
-/// | S14 | `renew` **answers for the hold's own entry**, not for the session, lease or file that carries it: one that was deleted, restored from a backup or evicted at any moment is `Lost` at the next renewal. It carries the claim as it is now (mode, label), so an entry that is put back is put back like that. A proof counts only if it came from who may still decide: not from a former leader, nor under another server's session limit. |
+/// | S14 | `renew` **answers for the hold's own entry**, not for the session, lease or file that carries it: one that was deleted, restored from a backup or evicted at any moment is `Lost` at the next renewal. Each lease carries the mode and the label that its claim has now: a store that writes a missing entry again writes these, and another store may ignore them. A proof counts only if it came from who may still decide: not from a former leader, nor under another server's session limit. |
 /// | S15 | After `release_after` nothing renews the hold: it ends that long from now, neither sooner nor later than the store's granularity, also if this client has gone. `release` ends it before. |
 #[async_trait]
 pub trait Backend: Send + Sync + Debug + 'static {

@@ -25,6 +25,10 @@ impl From<&Participant> for Contention {
 /// All modes of a name share one queue: a writer that waits behind readers, and a reader that waits
 /// behind that writer, are in it in their order. It is a snapshot for people and tools.
 ///
+/// It shows what the store knows. A task that waits inside its client has no place in the store, and
+/// is not in it: a task that waits for a turn of `fast`, for another task of its
+/// [`Owner`](crate::Owner), or because too many claims of its client are under way.
+///
 /// # Examples
 ///
 /// ```no_run
