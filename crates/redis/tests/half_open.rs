@@ -113,7 +113,8 @@ async fn a_connection_that_answers_many_requests_slowly_is_kept() {
         let store = Redis::connect(&format!("redis://{}?timeout=1500", proxy.addr())).await.unwrap();
         let mut leases = Vec::new();
         for n in 0..4000 {
-            let reader = Claim::new(format!("x/{}", n % 50).as_str(), SHARED, WaitPolicy::Fair, TTL, "");
+            let long = Duration::from_secs(300);
+            let reader = Claim::new(format!("x/{}", n % 50).as_str(), SHARED, WaitPolicy::Fair, long, "");
             leases.push(lease(&reader, Some(granted(&store, &reader).await.token)));
         }
         for _ in 0..2 {
