@@ -111,7 +111,7 @@ sentences! {
         => "waiting/a_dead_place_is_not_granted", "expected a place in the queue";
     SwallowsItsNotifications: "a release wakes no waiter, although the store states that it does"
         => "waiting/is_woken_by_a_release", "the push of a release";
-    RestsOnItsNotifications: "no notification, no renewal and no early second look tells a waiter of its turn"
+    RestsOnItsNotifications: "no notification, no renewal and no early second look tells a waiter that it is granted"
         => "waiting/gets_it_without_a_notification", "the poll of a waiter without notifications";
     NeverSaysLost: "renewals are answered as good after the entry is gone, and no notification tells of the eviction"
         => "loss/by_eviction_frees_the_next", "the evicted to hear of it";
