@@ -1,4 +1,4 @@
-//! Leader election: a view of an exclusive claim whose label is the candidate's value.
+//! Leader election: a thin layer over an exclusive claim that has the candidate's value in place of a label.
 //!
 //! An election is an exclusive lock whose label is a value that others read. So it needs nothing
 //! from a store that a lock does not need, and has the same guarantees.

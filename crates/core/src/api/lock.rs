@@ -143,8 +143,8 @@ impl Lock {
     /// wait for it, it is refused, except on a store that keeps no order (Redlock).
     ///
     /// "Now" means one answer of the store. A store that cannot be reached is retried for a third
-    /// of a lease, and beside more than 128 claims of this client under way it waits for its turn
-    /// to be sent.
+    /// of a lease, and beside more than 128 new claims of this client under way it waits until it
+    /// can be sent.
     ///
     /// # Errors
     ///

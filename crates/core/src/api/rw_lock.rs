@@ -1,4 +1,4 @@
-//! The lock of readers and writers: a view of two claims on one queue.
+//! The lock of readers and writers: a thin layer over claims with the mode `Shared` or `Exclusive` on one queue.
 
 use crate::api::lock::Lock;
 use crate::api::options::{Options, options};

@@ -1,4 +1,4 @@
-//! The semaphore: a view of claims that take permits.
+//! The semaphore: a thin layer over claims that take permits.
 
 use std::time::Duration;
 

@@ -95,7 +95,7 @@ async fn pursue(
         if let Woken::Again = woken {
             continue;
         }
-        // One last attempt, so that a lock freed just now is not missed by a hair.
+        // One last attempt, so that a lock that was freed just now is not missed.
         if let Woken::Late = woken
             && let Attempt::Answered(Ok(Claimed::Granted(grant))) =
                 acquisition.claim(pursuit.last_attempt, pursuit.in_queue).await
@@ -220,7 +220,7 @@ impl Pursuit {
     }
 }
 
-/// A row of failures of the store.
+/// Failures of the store with no success between them.
 #[derive(Default)]
 struct Outage {
     since: Option<Moment>,
