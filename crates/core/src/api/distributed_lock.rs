@@ -2,10 +2,10 @@
 
 use std::fmt::Debug;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use auto_impl::auto_impl;
 
 use crate::api::guard::Guard;
 use crate::api::held::Held;
@@ -61,6 +61,7 @@ use crate::seam::name::Name;
 /// A mock that grants forwards to a lock of the memory store, and loses its guard by
 /// [`Store::evict`](crate::Store::evict).
 #[async_trait]
+#[auto_impl(&, Box, Arc)]
 pub trait DistributedLock: Send + Sync + Debug {
     /// The lock's name.
     fn name(&self) -> &Name;
@@ -97,28 +98,3 @@ impl DistributedLock for Lock {
         Lock::acquire_timeout(self, wait).await
     }
 }
-
-macro_rules! forward {
-    ($pointer:ty) => {
-        #[async_trait]
-        #[deny(clippy::missing_trait_methods)]
-        impl<L: DistributedLock + ?Sized> DistributedLock for $pointer {
-            fn name(&self) -> &Name {
-                (**self).name()
-            }
-            async fn acquire(&self) -> Result<Guard> {
-                (**self).acquire().await
-            }
-            async fn try_acquire(&self) -> Result<Guard> {
-                (**self).try_acquire().await
-            }
-            async fn acquire_timeout(&self, wait: Duration) -> Result<Guard> {
-                (**self).acquire_timeout(wait).await
-            }
-        }
-    };
-}
-
-forward!(&L);
-forward!(Box<L>);
-forward!(Arc<L>);

@@ -1,10 +1,10 @@
 //! THE SEAM: what a store must do, as numbered clauses. Core drives; a store answers.
 
 use std::fmt::Debug;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use auto_impl::auto_impl;
 
 use crate::seam::claim::{Claim, LeaseRef, Place};
 use crate::seam::clock::Clock;
@@ -40,6 +40,7 @@ use crate::seam::token::FencingToken;
 /// | S14 | `renew` **answers for the hold's own entry**, not for the session, lease or file that carries it: one that was deleted, restored from a backup or evicted at any moment is `Lost` at the next renewal. Each lease carries the mode and the label that its claim has now: a store that writes a missing entry again writes these, and another store may ignore them. A proof counts only if it came from who may still decide: not from a former leader, nor under another server's session limit. |
 /// | S15 | After `release_after` nothing renews the hold: it ends that long from now, neither sooner nor later than the store's granularity, also if this client has gone. `release` ends it before. |
 #[async_trait]
+#[auto_impl(Arc, Box)]
 pub trait Backend: Send + Sync + Debug + 'static {
     /// Takes or keeps a place in the queue, in one step (S1–S5). It never waits for another holder.
     ///
@@ -133,57 +134,3 @@ pub trait Backend: Send + Sync + Debug + 'static {
         Ok(())
     }
 }
-
-macro_rules! forward {
-    ($pointer:ty) => {
-        #[async_trait]
-        #[deny(clippy::missing_trait_methods)]
-        impl<B: Backend + ?Sized> Backend for $pointer {
-            async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-                (**self).claim(claim).await
-            }
-            async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
-                (**self).claim_all(claims).await
-            }
-            async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
-                (**self).renew(leases).await
-            }
-            fn renew_batch(&self) -> usize {
-                (**self).renew_batch()
-            }
-            async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {
-                (**self).release(claim, place).await
-            }
-            async fn release_after(&self, claim: &Claim, place: Option<&Place>, rest: Duration) -> Result<()> {
-                (**self).release_after(claim, place, rest).await
-            }
-            async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-                (**self).inspect(name).await
-            }
-            async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-                (**self).list(prefix, after, limit).await
-            }
-            async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-                (**self).evict(name, token).await
-            }
-            fn guarantees(&self) -> Guarantees {
-                (**self).guarantees()
-            }
-            fn notifier(&self) -> Option<&Notifier> {
-                (**self).notifier()
-            }
-            fn observe(&self, name: &Name) -> Subscription {
-                (**self).observe(name)
-            }
-            fn clock(&self) -> Clock {
-                (**self).clock()
-            }
-            async fn close(&self) -> Result<()> {
-                (**self).close().await
-            }
-        }
-    };
-}
-
-forward!(Arc<B>);
-forward!(Box<B>);
