@@ -92,8 +92,9 @@ impl Store {
     /// runtime; [`Internal`](crate::ErrorKind::Internal) if the future panics.
     pub fn wait<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         refuse_inside_a_runtime()?;
-        self.start(work)
-            .blocking_recv()
+        let (done_here, done) = oneshot::channel();
+        self.0.thread.handle.spawn(async move { drop(done_here.send(work.await)) });
+        done.blocking_recv()
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "it panicked on the store's thread")))
     }
 
@@ -102,12 +103,6 @@ impl Store {
     pub fn close(&self, limit: Duration) -> Result<()> {
         let store = self.0.store.clone();
         self.wait(async move { store.close(limit).await })
-    }
-
-    fn start<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> oneshot::Receiver<T> {
-        let (tell, told) = oneshot::channel();
-        self.0.thread.handle.spawn(async move { drop(tell.send(work.await)) });
-        told
     }
 }
 
@@ -120,7 +115,7 @@ impl fmt::Debug for Store {
 impl Drop for Inner {
     fn drop(&mut self) {
         // The releases of guards that were dropped just now are still on their way.
-        let ended = self.store.client().keeper_stopped();
+        let ended = self.store.scope.client.keeper_stopped();
         self.thread.outlive(ended);
     }
 }
@@ -133,7 +128,7 @@ pub struct Lock {
     lock: crate::Lock,
 }
 
-options!(Lock, lock.options);
+options!(Lock, .lock.options);
 
 impl Lock {
     /// Blocks until the lock is held: [`crate::Lock::acquire`], which has the errors too.
@@ -175,7 +170,7 @@ pub struct Guard {
     store: Store,
 }
 
-view_methods!(Guard, guard.held());
+view_methods!(Guard, .guard.held());
 
 impl Guard {
     /// Blocks until the hold has ended, and returns the reason.

@@ -10,6 +10,7 @@ use auto_impl::auto_impl;
 use crate::api::guard::Guard;
 use crate::api::held::Held;
 use crate::api::lock::Lock;
+use crate::api::semaphore::Semaphore;
 use crate::seam::error::Result;
 use crate::seam::name::Name;
 
@@ -83,18 +84,25 @@ impl dyn DistributedLock + '_ {
     }
 }
 
-#[async_trait]
-impl DistributedLock for Lock {
-    fn name(&self) -> &Name {
-        Lock::name(self)
-    }
-    async fn acquire(&self) -> Result<Guard> {
-        Lock::acquire(self).await
-    }
-    async fn try_acquire(&self) -> Result<Guard> {
-        Lock::try_acquire(self).await
-    }
-    async fn acquire_timeout(&self, wait: Duration) -> Result<Guard> {
-        Lock::acquire_timeout(self, wait).await
-    }
+macro_rules! distributed_lock {
+    ($lock:ident) => {
+        #[async_trait]
+        impl DistributedLock for $lock {
+            fn name(&self) -> &Name {
+                $lock::name(self)
+            }
+            async fn acquire(&self) -> Result<Guard> {
+                $lock::acquire(self).await
+            }
+            async fn try_acquire(&self) -> Result<Guard> {
+                $lock::try_acquire(self).await
+            }
+            async fn acquire_timeout(&self, wait: Duration) -> Result<Guard> {
+                $lock::acquire_timeout(self, wait).await
+            }
+        }
+    };
 }
+
+distributed_lock!(Lock);
+distributed_lock!(Semaphore);

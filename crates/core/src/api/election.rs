@@ -12,10 +12,8 @@ use crate::api::guard::Guard;
 use crate::api::held::{Held, view_methods};
 use crate::api::lock::{Lock, checked_value};
 use crate::api::observer::Observer;
-use crate::api::options::{Options, options};
-use crate::api::scope::Scope;
+use crate::api::options::options;
 use crate::engine::wait::Wait;
-use crate::seam::claim::Mode;
 use crate::seam::error::Result;
 use crate::seam::name::Name;
 use crate::seam::queue::LockQueue;
@@ -41,23 +39,14 @@ use crate::seam::token::FencingToken;
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "it does nothing until somebody campaigns or observes"]
-pub struct Election {
-    scope: Scope,
-    name: Name,
-    options: Options,
-}
+pub struct Election(pub(crate) Lock);
 
-options!(Election, options);
+options!(Election, .0.options);
 
 impl Election {
-    pub(crate) fn new(scope: Scope, name: Name) -> Election {
-        let options = scope.defaults.clone();
-        Election { scope, name, options }
-    }
-
     /// The name, as it was written: without the store's namespace.
     pub fn name(&self) -> &Name {
-        &self.name
+        self.0.name()
     }
 
     /// Waits until this candidate leads, with this value.
@@ -158,7 +147,7 @@ impl Election {
     ///
     /// It only reads, so it can be dropped at any await.
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        self.scope.inspect(&self.name).await.map(Leader::of)
+        self.inspect().await.map(Leader::of)
     }
 
     /// Reads which candidate leads, and starts to watch for changes.
@@ -186,7 +175,7 @@ impl Election {
     /// # }
     /// ```
     pub async fn observe(&self) -> Result<Observer> {
-        Observer::start(self.scope.clone(), self.name.clone()).await
+        Observer::start(self.0.scope.clone(), self.name().clone()).await
     }
 
     /// Shows which candidate leads and which campaign, with their values. See
@@ -200,12 +189,11 @@ impl Election {
     ///
     /// It only reads, so it can be dropped at any await.
     pub async fn inspect(&self) -> Result<LockQueue> {
-        self.scope.inspect(&self.name).await
+        self.0.inspect().await
     }
 
     fn start(&self, value: String, wait: Wait) -> Acquire<Leadership> {
-        let lock =
-            Lock::new(self.scope.clone(), self.name.clone(), Mode::Exclusive).with(&self.options).with_value(value);
+        let lock = self.0.with_value(value);
         Acquire::new(async move { lock.enter(wait).await.map(Leadership).map_err(|e| e.with_name(lock.name())) })
     }
 }
@@ -235,7 +223,7 @@ impl Leader {
 #[must_use = "dropping the leadership resigns; bind it to a name, not to `_`"]
 pub struct Leadership(Guard);
 
-view_methods!(Leadership, 0.held());
+view_methods!(Leadership, .0.held());
 
 impl Leadership {
     /// Publishes another value, with one request. The leader and its token stay the same.

@@ -65,7 +65,7 @@ pub struct Guard {
     share: Arc<Share>,
 }
 
-view_methods!(Guard, held);
+view_methods!(Guard, .held);
 
 impl Guard {
     pub(crate) fn of(share: Arc<Share>) -> Guard {
@@ -237,22 +237,29 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn run<T, F: Future<Output = T>>(self, body: impl FnOnce(Held) -> F) -> Result<T> {
-        let outcome = while_held(self.lost(), body(self.view())).await;
-        let done = outcome.map_err(|e| e.with_name(self.name()))?;
-        match self.release().await {
-            Err(e) if e.loss().is_some() => Err(e),
-            _ => Ok(done),
-        }
+        let name = self.name().clone();
+        run(self.lost(), body(self.view()), self.release()).await.map_err(|e| e.with_name(&name))
     }
 }
 
-/// Runs a body until it ends or the hold is lost; then the body is dropped at its current await.
-pub(crate) async fn while_held<T>(lost: Lost, body: impl Future<Output = T>) -> Result<T> {
-    tokio::pin!(body);
-    tokio::select! {
-        biased;
-        loss = lost => Err(Error::lost(loss)),
-        done = body => Ok(done),
+/// Runs a body until it ends or the hold is lost; then the body is dropped at its current await. A loss is an error, a release
+/// that fails otherwise is none.
+pub(crate) async fn run<T>(
+    lost: Lost,
+    body: impl Future<Output = T>,
+    release: impl Future<Output = Result<()>>,
+) -> Result<T> {
+    let done = {
+        tokio::pin!(body);
+        tokio::select! {
+            biased;
+            loss = lost => return Err(Error::lost(loss)),
+            done = body => done,
+        }
+    };
+    match release.await {
+        Err(e) if e.loss().is_some() => Err(e),
+        _ => Ok(done),
     }
 }
 

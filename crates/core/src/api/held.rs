@@ -32,13 +32,13 @@ use crate::seam::loss::Lost;
 #[derive(Clone)]
 pub struct Held(pub(crate) Arc<Hold>);
 
-/// The methods of a view, inherent on every type that has a `Held`.
+/// The methods of a view, inherent on every type that has a `Held`, given where that is.
 macro_rules! view_methods {
-    ($type:ty, $($held:tt)+) => {
+    ($type:ty, $($held:tt)*) => {
         impl $type {
             /// The name of the lock, as it was written: without the store's namespace.
             pub fn name(&self) -> &crate::Name {
-                &self.$($held)+.0.name
+                &self$($held)*.0.name
             }
 
             /// The token to send to the resource with each write.
@@ -46,7 +46,7 @@ macro_rules! view_methods {
             /// It is the same for the whole hold. A later conflicting holder of the same name has a
             /// greater one. Tokens of different names or stores cannot be compared.
             pub fn fencing_token(&self) -> crate::FencingToken {
-                self.$($held)+.0.token
+                self$($held)*.0.token
             }
 
             /// Whether this client can prove, at this instant, that it holds the lock.
@@ -72,7 +72,7 @@ macro_rules! view_methods {
             /// # async fn write(_: &str, _: leasehold_core::FencingToken) {}
             /// ```
             pub fn is_valid(&self) -> bool {
-                self.$($held)+.0.loss().is_none()
+                self$($held)*.0.loss().is_none()
             }
 
             /// How much longer the hold is valid if no renewal succeeds; zero when it is not valid
@@ -93,7 +93,7 @@ macro_rules! view_methods {
             /// # }
             /// ```
             pub fn remaining(&self) -> std::time::Duration {
-                self.$($held)+.time_left()
+                self$($held)*.time_left()
             }
 
             /// Returns an error if the hold is not valid any more: [`is_valid`](Self::is_valid) for
@@ -104,7 +104,7 @@ macro_rules! view_methods {
             /// [`Lost`](crate::ErrorKind::Lost), with the reason in
             /// [`Error::loss`](crate::Error::loss).
             pub fn check(&self) -> crate::Result<()> {
-                self.$($held)+.0.verdict()
+                self$($held)*.0.verdict()
             }
 
             /// A future that resolves when the hold has ended, with the reason.
@@ -119,54 +119,49 @@ macro_rules! view_methods {
             /// The future owns what it needs. Keep it in a `select!` loop, move it to another task,
             /// drop it at any time: the loss is not consumed by it.
             pub fn lost(&self) -> crate::Lost {
-                self.$($held)+.watch()
+                self$($held)*.watch()
             }
 
             /// A view of this hold: it has the token and can be checked, but it releases nothing.
             /// It outlives the guard, and can be cloned for subtasks.
             pub fn view(&self) -> crate::Held {
-                self.$($held)+.clone()
+                self$($held)*.clone()
             }
         }
 
         impl crate::Lease for $type {
             fn loss(&self) -> Option<crate::Loss> {
-                self.$($held)+.0.loss()
+                self$($held)*.0.loss()
             }
             fn remaining(&self) -> std::time::Duration {
-                self.$($held)+.time_left()
+                self$($held)*.time_left()
             }
             fn lost(&self) -> crate::Lost {
-                self.$($held)+.watch()
+                self$($held)*.watch()
             }
         }
 
         impl crate::Fenced for $type {
             fn name(&self) -> &crate::Name {
-                &self.$($held)+.0.name
+                &self$($held)*.0.name
             }
             fn fencing_token(&self) -> crate::FencingToken {
-                self.$($held)+.0.token
+                self$($held)*.0.token
             }
             fn full_name(&self) -> &crate::Name {
-                &self.$($held)+.0.state.claim.name
+                &self$($held)*.0.state.claim.name
             }
             fn place(&self) -> Option<crate::seam::Place> {
-                self.$($held)+.0.state.place()
+                self$($held)*.0.state.place()
             }
         }
     };
 }
 pub(crate) use view_methods;
 
-view_methods!(Held, itself());
+view_methods!(Held,);
 
 impl Held {
-    /// Lets the same macro implement the methods on `Held` itself.
-    fn itself(&self) -> &Held {
-        self
-    }
-
     pub(crate) fn time_left(&self) -> Duration {
         if self.0.loss().is_some() { Duration::ZERO } else { self.0.state.remaining() }
     }
@@ -181,7 +176,7 @@ impl Held {
                 if let Some(loss) = hold.loss() {
                     return loss;
                 }
-                hold.client.register_this_runtime();
+                drop(hold.client.register_this_runtime());
                 changed.await;
             }
         })

@@ -38,16 +38,16 @@ use crate::seam::queue::LockQueue;
 #[derive(Clone, Debug)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
-    scope: Scope,
+    pub(crate) scope: Scope,
     name: Name,
-    mode: Mode,
+    pub(crate) mode: Mode,
     pub(crate) options: Options,
     owner: Option<Owner>,
     /// What a candidate stands for, in place of a label.
     value: Option<Arc<str>>,
 }
 
-options!(Lock, options);
+options!(Lock, .options);
 
 impl Lock {
     pub(crate) fn new(scope: Scope, name: Name, mode: Mode) -> Lock {
@@ -55,9 +55,14 @@ impl Lock {
         Lock { scope, name, mode, options, owner: None, value: None }
     }
 
+    /// The same name, owner and options, taken in another way.
+    pub(crate) fn in_mode(&self, mode: Mode) -> Lock {
+        Lock { mode, ..self.clone() }
+    }
+
     /// A candidate's claim: its value stands in the store where other claims have their label.
-    pub(crate) fn with_value(self, value: String) -> Lock {
-        Lock { value: Some(value.into()), ..self }
+    pub(crate) fn with_value(&self, value: String) -> Lock {
+        Lock { value: Some(value.into()), ..self.clone() }
     }
 
     /// Makes the lock re-entrant for this owner.
@@ -261,8 +266,7 @@ impl Lock {
         {
             let (name, label) = (self.name.clone(), label.clone());
             let turn = TurnOptions { name, label, max_hold: options.max_hold, min_hold: options.min_hold };
-            match self.scope.local_queues.enter(client, (full_name.clone(), self.mode, options.ttl), turn, wait).await?
-            {
+            match self.scope.local_queues.enter(client, (full_name.clone(), options.ttl), turn, wait).await? {
                 Handoff::Turn(share) => return Ok(Guard::of(share)),
                 Handoff::Claimant(claimant) => Some(claimant),
             }
@@ -283,18 +287,8 @@ impl Lock {
         let now = client.clock.now();
         let not_before = options.min_hold.map(|min| now + min);
         let hold = Hold::new(client.clone(), state, self.name.clone(), granted.token, not_before);
-        Ok(Guard::of(Share::new(match claimant {
-            Some(claimant) => hold.in_turn(claimant.first_turn(&granted, label, now)),
-            None => hold,
-        })))
-    }
-
-    pub(crate) fn scope(&self) -> &Scope {
-        &self.scope
-    }
-
-    pub(crate) fn mode(&self) -> Mode {
-        self.mode
+        let turn = claimant.map(|claimant| claimant.first_turn(&granted, label, now));
+        Ok(Guard::of(Share::new(hold, turn)))
     }
 }
 

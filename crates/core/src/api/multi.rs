@@ -12,7 +12,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::api::acquire::Acquire;
-use crate::api::guard::{Guard, while_held};
+use crate::api::guard::{Guard, run};
 use crate::api::held::Held;
 use crate::api::lease::Lease;
 use crate::api::lock::Lock;
@@ -68,7 +68,7 @@ pub struct MultiLock {
     options: Options,
 }
 
-options!(MultiLock, options);
+options!(MultiLock, .options);
 
 impl MultiLock {
     pub(crate) fn new(scope: Scope, names: impl IntoIterator<Item = Name>) -> MultiLock {
@@ -198,7 +198,7 @@ impl MultiLock {
         let taken = taken.map_err(|(at, e)| e.with_name(self.names.get(at).unwrap_or(first)))?;
         let not_before = options.min_hold.map(|min| client.clock.now() + min);
         let guard = |(name, (state, granted)): (&Name, Taken)| {
-            Guard::of(Share::new(Hold::new(client.clone(), state, name.clone(), granted.token, not_before)))
+            Guard::of(Share::new(Hold::new(client.clone(), state, name.clone(), granted.token, not_before), None))
         };
         Ok(MultiGuard { guards: self.names.iter().zip(taken).map(guard).collect() })
     }
@@ -306,11 +306,7 @@ impl MultiGuard {
     /// background.
     pub async fn run<T, F: Future<Output = T>>(self, body: impl FnOnce(Vec<Held>) -> F) -> Result<T> {
         let held = self.guards.iter().map(Guard::view).collect();
-        let done = while_held(self.lost(), body(held)).await?;
-        match self.release().await {
-            Err(e) if e.loss().is_some() => Err(e),
-            _ => Ok(done),
-        }
+        run(self.lost(), body(held), self.release()).await
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 use crate::api::election::Leader;
+use crate::api::options::DEFAULT_TTL;
 use crate::api::scope::Scope;
 use crate::seam::error::Result;
 use crate::seam::name::Name;
@@ -64,7 +65,7 @@ impl Observer {
     /// It can be dropped at any await: a change that was not returned is found by the next call.
     pub async fn changed(&mut self) -> Result<()> {
         let client = self.scope.client.clone();
-        let retry_budget = self.scope.lease_of_defaults();
+        let retry_budget = self.scope.defaults.ttl.unwrap_or(DEFAULT_TTL);
         let (notified, alone) = POLL_INTERVALS;
         let poll_interval = if self.subscription.is_pushed() { notified } else { alone };
         let mut outage_since = None;

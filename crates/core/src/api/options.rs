@@ -60,7 +60,7 @@ pub struct Options {
 
 /// Implements the options on a type, given where its [`Options`] are.
 macro_rules! options {
-    ($type:ty, $($options:tt)+) => {
+    ($type:ty, $($options:tt)*) => {
         impl $type {
             /// The time to live of the lease. Default: [`DEFAULT_TTL`](crate::DEFAULT_TTL), 10 s,
             /// or the shortest TTL of the store if that is longer.
@@ -77,7 +77,7 @@ macro_rules! options {
             /// acquire, as [`Invalid`](crate::ErrorKind::Invalid).
             #[must_use = "this returns the changed options: use what it returns"]
             pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
-                self.$($options)+.ttl = Some(ttl);
+                self$($options)*.ttl = Some(ttl);
                 self
             }
 
@@ -105,7 +105,7 @@ macro_rules! options {
             /// ```
             #[must_use = "this returns the changed options: use what it returns"]
             pub fn max_hold(mut self, d: std::time::Duration) -> Self {
-                self.$($options)+.max_hold = Some(d);
+                self$($options)*.max_hold = Some(d);
                 self
             }
 
@@ -141,7 +141,7 @@ macro_rules! options {
             /// ```
             #[must_use = "this returns the changed options: use what it returns"]
             pub fn min_hold(mut self, d: std::time::Duration) -> Self {
-                self.$($options)+.min_hold = Some(d);
+                self$($options)*.min_hold = Some(d);
                 self
             }
 
@@ -155,7 +155,7 @@ macro_rules! options {
             /// default.
             #[must_use = "this returns the changed options: use what it returns"]
             pub fn fair(mut self) -> Self {
-                self.$($options)+.policy = Some(crate::seam::claim::WaitPolicy::Fair);
+                self$($options)*.policy = Some(crate::seam::claim::WaitPolicy::Fair);
                 self
             }
 
@@ -191,7 +191,7 @@ macro_rules! options {
             /// ```
             #[must_use = "this returns the changed options: use what it returns"]
             pub fn fast(mut self) -> Self {
-                self.$($options)+.policy = Some(crate::seam::claim::WaitPolicy::Fast);
+                self$($options)*.policy = Some(crate::seam::claim::WaitPolicy::Fast);
                 self
             }
 
@@ -204,7 +204,7 @@ macro_rules! options {
             /// the store can read it, so it must not contain a secret.
             #[must_use = "this returns the changed options: use what it returns"]
             pub fn label(mut self, label: impl Into<String>) -> Self {
-                self.$($options)+.label = Some(label.into().into());
+                self$($options)*.label = Some(label.into().into());
                 self
             }
 
@@ -223,7 +223,7 @@ macro_rules! options {
             /// ```
             #[must_use = "this returns the changed options: use what it returns"]
             pub fn with(mut self, options: &crate::Options) -> Self {
-                self.$($options)+.take_over(options);
+                self$($options)*.take_over(options);
                 self
             }
         }
@@ -291,14 +291,7 @@ impl Options {
     }
 }
 
-options!(Options, self_mut());
-
-impl Options {
-    /// Lets the same macro implement the options on `Options` itself.
-    fn self_mut(&mut self) -> &mut Options {
-        self
-    }
-}
+options!(Options,);
 
 static HOST_AND_PID: LazyLock<Arc<str>> = LazyLock::new(|| {
     let host: String = system::host().chars().take(200).collect();

@@ -57,20 +57,20 @@ impl Owner {
     }
 
     pub(crate) async fn enter(self, lock: &Lock, wait: Wait) -> Result<Guard> {
-        let client = &lock.scope().client;
+        let client = &lock.scope.client;
         client.ready()?;
-        let entry = self.entry((Arc::as_ptr(client) as usize, lock.scope().full_name(lock.name())?));
+        let entry = self.entry((Arc::as_ptr(client) as usize, lock.scope.full_name(lock.name())?));
         let started = client.clock.now();
-        let someone = |kind| Error::refused(kind, Contention::by("another task of the same owner"));
+        let another_task = || Contention::by("another task of the same owner");
         let mut hold = match wait {
             Wait::Forever => entry.lock().await,
-            Wait::Try => entry.try_lock().map_err(|_| someone(ErrorKind::Contended))?,
-            Wait::For(d) => client.within(d, entry.lock()).await.ok_or_else(|| someone(ErrorKind::TimedOut))?,
+            Wait::Try => entry.try_lock().map_err(|_| Error::contended(another_task()))?,
+            Wait::For(d) => client.within(d, entry.lock()).await.ok_or_else(|| Error::timed_out(another_task()))?,
         };
         if let Some(share) = hold.upgrade().filter(|share| share.hold.loss().is_none()) {
             let held = share.hold.state.mode();
-            if held != lock.mode() && held != Mode::Exclusive {
-                let text = format!("this owner holds it as {held:?} and cannot enter as {:?}", lock.mode());
+            if held != lock.mode && held != Mode::Exclusive {
+                let text = format!("this owner holds it as {held:?} and cannot enter as {:?}", lock.mode);
                 return Err(Error::new(ErrorKind::Invalid, text));
             }
             return Ok(Guard::of(share));

@@ -1,9 +1,8 @@
 //! The lock of readers and writers: a thin layer over claims with the mode `Shared` or `Exclusive` on one queue.
 
 use crate::api::lock::Lock;
-use crate::api::options::{Options, options};
+use crate::api::options::options;
 use crate::api::owner::Owner;
-use crate::api::scope::Scope;
 use crate::seam::claim::Mode;
 use crate::seam::error::Result;
 use crate::seam::name::Name;
@@ -32,21 +31,11 @@ use crate::seam::queue::LockQueue;
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a lock does nothing until one of its sides is acquired"]
-pub struct RwLock {
-    scope: Scope,
-    name: Name,
-    options: Options,
-    owner: Option<Owner>,
-}
+pub struct RwLock(pub(crate) Lock);
 
-options!(RwLock, options);
+options!(RwLock, .0.options);
 
 impl RwLock {
-    pub(crate) fn new(scope: Scope, name: Name) -> RwLock {
-        let options = scope.defaults.clone();
-        RwLock { scope, name, options, owner: None }
-    }
-
     /// Makes both sides re-entrant for this owner, as [`Lock::owner`](crate::Lock::owner) does: an
     /// owner that writes may also read.
     ///
@@ -54,14 +43,13 @@ impl RwLock {
     ///
     /// An owner that reads and asks to write gets [`Invalid`](crate::ErrorKind::Invalid) instead of
     /// waiting for itself.
-    pub fn owner(mut self, owner: &Owner) -> RwLock {
-        self.owner = Some(owner.clone());
-        self
+    pub fn owner(self, owner: &Owner) -> RwLock {
+        RwLock(self.0.owner(owner))
     }
 
     /// The name, as it was written: without the store's namespace.
     pub fn name(&self) -> &Name {
-        &self.name
+        self.0.name()
     }
 
     /// The shared side: many clients may hold it together. It sends nothing.
@@ -76,7 +64,7 @@ impl RwLock {
     /// # drop((one, two)); Ok(()) }
     /// ```
     pub fn read(&self) -> Lock {
-        self.side(Mode::Shared)
+        self.0.in_mode(Mode::Shared)
     }
 
     /// The exclusive side: one client may hold it. It sends nothing.
@@ -84,7 +72,7 @@ impl RwLock {
     /// The fencing token of a writer is greater than those of all readers and writers before it.
     /// Let the resource compare it with the writers' tokens only: readers do not write.
     pub fn write(&self) -> Lock {
-        self.side(Mode::Exclusive)
+        self.0.in_mode(Mode::Exclusive)
     }
 
     /// Shows which clients hold the lock and which wait, each with its mode. See
@@ -98,11 +86,6 @@ impl RwLock {
     ///
     /// It only reads, so it can be dropped at any await.
     pub async fn inspect(&self) -> Result<LockQueue> {
-        self.scope.inspect(&self.name).await
-    }
-
-    fn side(&self, mode: Mode) -> Lock {
-        let lock = Lock::new(self.scope.clone(), self.name.clone(), mode).with(&self.options);
-        self.owner.iter().fold(lock, Lock::owner)
+        self.0.inspect().await
     }
 }

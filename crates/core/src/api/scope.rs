@@ -2,9 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::api::options::{DEFAULT_TTL, Options};
+use crate::api::options::Options;
 use crate::engine::client::Client;
 use crate::engine::local_queue::LocalQueues;
 use crate::seam::error::{Error, ErrorKind, Result};
@@ -32,11 +31,6 @@ impl Scope {
             let inner = Name::new(prefix).within(&self.namespace);
             self.namespace = inner.as_str().into();
         }
-    }
-
-    /// The lease that is asked for when a primitive says none.
-    pub(crate) fn lease_of_defaults(&self) -> Duration {
-        self.defaults.ttl.unwrap_or(DEFAULT_TTL)
     }
 
     /// A checked name, as the store sees it.

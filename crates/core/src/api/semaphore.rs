@@ -2,14 +2,9 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
-
 use crate::api::acquire::Acquire;
-use crate::api::distributed_lock::DistributedLock;
-use crate::api::guard::Guard;
 use crate::api::lock::Lock;
-use crate::api::options::{Options, options};
-use crate::api::scope::Scope;
+use crate::api::options::options;
 use crate::seam::claim::Mode;
 use crate::seam::error::Result;
 use crate::seam::name::Name;
@@ -38,23 +33,16 @@ use crate::seam::queue::LockQueue;
 #[derive(Clone, Debug)]
 #[must_use = "a semaphore does nothing until a permit is acquired"]
 pub struct Semaphore {
-    scope: Scope,
-    name: Name,
-    capacity: u32,
-    options: Options,
+    pub(crate) lock: Lock,
+    pub(crate) capacity: u32,
 }
 
-options!(Semaphore, options);
+options!(Semaphore, .lock.options);
 
 impl Semaphore {
-    pub(crate) fn new(scope: Scope, name: Name, capacity: u32) -> Semaphore {
-        let options = scope.defaults.clone();
-        Semaphore { scope, name, capacity, options }
-    }
-
     /// The name, as it was written: without the store's namespace.
     pub fn name(&self) -> &Name {
-        &self.name
+        self.lock.name()
     }
 
     /// A lock that takes `n` permits at once. It sends nothing.
@@ -73,8 +61,7 @@ impl Semaphore {
     /// # drop(large); Ok(()) }
     /// ```
     pub fn permits(&self, n: u32) -> Lock {
-        let mode = Mode::Permits { n, of: self.capacity };
-        Lock::new(self.scope.clone(), self.name.clone(), mode).with(&self.options)
+        self.lock.in_mode(Mode::Permits { n, of: self.capacity })
     }
 
     /// Waits for one permit: see [`Lock::acquire`](crate::Lock::acquire) for the errors and for
@@ -118,22 +105,6 @@ impl Semaphore {
     ///
     /// It only reads, so it can be dropped at any await.
     pub async fn inspect(&self) -> Result<LockQueue> {
-        self.scope.inspect(&self.name).await
-    }
-}
-
-#[async_trait]
-impl DistributedLock for Semaphore {
-    fn name(&self) -> &Name {
-        Semaphore::name(self)
-    }
-    async fn acquire(&self) -> Result<Guard> {
-        Semaphore::acquire(self).await
-    }
-    async fn try_acquire(&self) -> Result<Guard> {
-        Semaphore::try_acquire(self).await
-    }
-    async fn acquire_timeout(&self, wait: Duration) -> Result<Guard> {
-        Semaphore::acquire_timeout(self, wait).await
+        self.lock.inspect().await
     }
 }

@@ -71,10 +71,10 @@ use crate::support::thread::OwnThread;
 /// ```
 #[derive(Clone)]
 pub struct Store {
-    scope: Scope,
+    pub(crate) scope: Scope,
 }
 
-options!(Store, scope.defaults);
+options!(Store, .scope.defaults);
 
 impl Store {
     /// Makes a store over this backend.
@@ -167,7 +167,7 @@ impl Store {
 
     /// The reader-writer lock of this name. It sends nothing: see [`RwLock`](crate::RwLock).
     pub fn rw_lock(&self, name: impl Into<Name>) -> RwLock {
-        RwLock::new(self.scope.clone(), name.into())
+        RwLock(self.lock(name))
     }
 
     /// The semaphore of this name, with so many permits. It sends nothing: see
@@ -181,7 +181,7 @@ impl Store {
     /// [`Unsupported`](crate::ErrorKind::Unsupported), because two majorities of permits need not
     /// overlap.
     pub fn semaphore(&self, name: impl Into<Name>, permits: u32) -> Semaphore {
-        Semaphore::new(self.scope.clone(), name.into(), permits)
+        Semaphore { lock: self.lock(name), capacity: permits }
     }
 
     /// The leader election of this name. It sends nothing: see [`Election`](crate::Election).
@@ -189,7 +189,7 @@ impl Store {
     /// An election is an exclusive lock whose holder publishes a value, so it shares its queue with
     /// `lock` of the same name.
     pub fn election(&self, name: impl Into<Name>) -> Election {
-        Election::new(self.scope.clone(), name.into())
+        Election(self.lock(name))
     }
 
     /// The exclusive locks of all these names, taken together: all or none. It sends nothing: see
@@ -285,10 +285,6 @@ impl Store {
     /// ```
     pub async fn evict(&self, name: impl Into<Name>, token: FencingToken) -> Result<bool> {
         self.scope.evict(&name.into(), token).await
-    }
-
-    pub(crate) fn client(&self) -> &Client {
-        &self.scope.client
     }
 
     /// What this store gives, as it is configured now: data that a program can check before it

@@ -15,9 +15,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::acquisition::{Acquisition, Attempt, Woken};
+use crate::engine::acquisition::{Acquisition, Attempt};
 use crate::engine::backoff::{Backoff, jittered};
-use crate::engine::claim_state::{ClaimState, Granted};
+use crate::engine::claim_state::{ClaimState, Granted, Woken};
 use crate::engine::client::Client;
 use crate::engine::events;
 use crate::engine::wait::Wait;
@@ -145,7 +145,7 @@ impl Pursuit {
             retry_budget,
             in_queue: retry_budget.min(ttl),
             ttl,
-            backoff: Backoff::for_retries(random.fork()),
+            backoff: Backoff::new(random.fork()),
             random,
             outage: Outage { since: outage_since, last: None },
             who: None,
@@ -193,7 +193,7 @@ impl Pursuit {
             events::waiting(&state.claim, &waiting);
         }
         self.outage = Outage::default();
-        self.backoff = Backoff::for_retries(self.random.fork());
+        self.backoff = Backoff::new(self.random.fork());
         client.keep(state);
         self.who = Some(waiting.who);
         // A store that says nothing is asked again once per lease: no wait rests on its notifications alone.

@@ -13,9 +13,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::claim_state::{Change, ClaimState};
+use crate::engine::claim_state::{ClaimState, Woken};
 use crate::engine::client::Client;
 use crate::engine::concurrency_limit::Slot;
+use crate::engine::keeper::Work;
 use crate::engine::release::{InFlight, Release, Reply};
 use crate::seam::claim::Claim;
 use crate::seam::clock::Moment;
@@ -44,12 +45,6 @@ pub(crate) struct Acquisition<'a> {
 
 pub(crate) enum Attempt {
     Answered(Result<Claimed>),
-    Late,
-}
-
-pub(crate) enum Woken {
-    Granted,
-    Again,
     Late,
 }
 
@@ -109,7 +104,7 @@ impl<'a> Acquisition<'a> {
         let in_flight = self.in_flight.insert(request);
         let answer = tokio::select! {
             biased;
-            answer = in_flight => Some(answer),
+            answer = &mut in_flight.request => Some(answer),
             () = self.client.clock.sleep_until(until) => None,
         };
         match answer {
@@ -163,10 +158,8 @@ impl<'a> Acquisition<'a> {
             let changed = self.state.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            match self.take_change() {
-                Change::Granted => return Woken::Granted,
-                Change::Notified => return Woken::Again,
-                Change::Unchanged => {}
+            if let Some(woken) = self.take_change() {
+                return woken;
             }
             let now = self.client.clock.now();
             if deadline.is_some_and(|at| at <= now) {
@@ -175,7 +168,7 @@ impl<'a> Acquisition<'a> {
             if poll_at.is_none_or(|at| at <= now) {
                 return Woken::Again;
             }
-            self.client.register_this_runtime();
+            drop(self.client.register_this_runtime());
             let until = poll_at.into_iter().chain(deadline).min().unwrap_or(now);
             tokio::select! {
                 () = changed => {}
@@ -185,12 +178,9 @@ impl<'a> Acquisition<'a> {
     }
 
     /// They are granted when each of them is.
-    fn take_change(&self) -> Change {
-        let others = self.others.iter().all(|state| state.take_change() == Change::Granted);
-        match self.state.take_change() {
-            Change::Granted if !others => Change::Unchanged,
-            change => change,
-        }
+    fn take_change(&self) -> Option<Woken> {
+        let others = self.others.iter().all(|state| state.take_change() == Some(Woken::Granted));
+        self.state.take_change().filter(|woken| others || *woken != Woken::Granted)
     }
 
     /// The store has said that nothing of this claim is left; true unless an earlier attempt is still unaccounted for.
@@ -213,7 +203,7 @@ impl Drop for Acquisition<'_> {
         self.all().for_each(|state| self.client.forget(state));
         if self.traces {
             let in_flight = self.in_flight.take();
-            self.client.release(Release { in_flight, ..Release::of(self.all()) });
+            self.client.work(Work::Withdraw(Release { in_flight, ..Release::of(self.all()) }));
         }
     }
 }

@@ -9,23 +9,20 @@ use std::time::Duration;
 /// Exponential backoff with full jitter between half and the whole of each step.
 pub(crate) struct Backoff {
     step: Duration,
-    cap: Duration,
     random: fastrand::Rng,
 }
 
-impl Backoff {
-    pub(crate) fn new(first: Duration, cap: Duration, random: fastrand::Rng) -> Backoff {
-        Backoff { step: first.min(cap), cap, random }
-    }
+/// The longest step.
+const CAP: Duration = Duration::from_secs(1);
 
-    /// The usual one for requests that failed.
-    pub(crate) fn for_retries(random: fastrand::Rng) -> Backoff {
-        Backoff::new(Duration::from_millis(20), Duration::from_secs(1), random)
+impl Backoff {
+    pub(crate) fn new(random: fastrand::Rng) -> Backoff {
+        Backoff { step: Duration::from_millis(20), random }
     }
 
     pub(crate) fn next(&mut self) -> Duration {
         let step = self.step;
-        self.step = (step * 2).min(self.cap);
+        self.step = (step * 2).min(CAP);
         jittered(step, &mut self.random)
     }
 }
@@ -42,8 +39,8 @@ mod tests {
     #[test]
     fn doubles_up_to_the_cap_and_stays_within_the_jitter() {
         let ms = Duration::from_millis;
-        let mut backoff = Backoff::new(ms(20), ms(100), fastrand::Rng::with_seed(7));
-        for step in [20, 40, 80, 100, 100] {
+        let mut backoff = Backoff::new(fastrand::Rng::with_seed(7));
+        for step in [20, 40, 80, 160, 320, 640, 1000, 1000] {
             let pause = backoff.next();
             assert!(ms(step / 2) <= pause && pause <= ms(step), "{pause:?} for a step of {step} ms");
         }

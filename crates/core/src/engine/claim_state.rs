@@ -42,7 +42,7 @@ pub(crate) struct ClaimState {
 }
 
 /// Ends the turn that is being taken under a claim.
-pub(crate) type EndTurn = Arc<dyn Fn() + Send + Sync>;
+pub(crate) type EndTurn = Box<dyn FnOnce() + Send>;
 
 impl ClaimState {
     pub(crate) fn new(claim: Arc<Claim>, clock: Clock) -> ClaimState {
@@ -162,7 +162,7 @@ impl ClaimState {
 
     /// Nothing of the claim is left to take turns under.
     pub(crate) fn end_turns(&self) {
-        let end = locked(&self.turn).clone();
+        let end = locked(&self.turn).take();
         // It goes to the next task: no lock is held meanwhile.
         if let Some(end) = end {
             end();
@@ -180,11 +180,8 @@ impl ClaimState {
         state.loss.or_else(|| state.ended_by(now))
     }
 
-    /// For how much longer the hold is surely good; zero once it ended.
+    /// For how much longer a hold that is not lost is surely good.
     pub(crate) fn remaining(&self) -> Duration {
-        if self.loss().is_some() {
-            return Duration::ZERO;
-        }
         let now = self.clock.now();
         locked(&self.state).ends_at().map_or(Duration::ZERO, |end| end.since(now))
     }
@@ -241,24 +238,20 @@ impl ClaimState {
         state.place.clone().map(|place| LeaseRef { claim: state.now.clone(), place, token })
     }
 
-    /// Whether there is something new for the acquire loop; clears the notification.
-    pub(crate) fn take_change(&self) -> Change {
+    /// What is new for the acquire loop; clears the notification.
+    pub(crate) fn take_change(&self) -> Option<Woken> {
         let mut state = locked(&self.state);
         let notified = std::mem::take(&mut state.notified);
-        match (&state.grant, notified) {
-            (Some(_), _) => Change::Granted,
-            (None, true) => Change::Notified,
-            (None, false) => Change::Unchanged,
-        }
+        if state.grant.is_some() { Some(Woken::Granted) } else { notified.then_some(Woken::Again) }
     }
 }
 
-/// What is new for the acquire loop.
+/// Why the acquire loop goes on: it is granted, it is to claim again, or its deadline has passed.
 #[derive(PartialEq, Eq, Debug)]
-pub(crate) enum Change {
+pub(crate) enum Woken {
     Granted,
-    Notified,
-    Unchanged,
+    Again,
+    Late,
 }
 
 impl Listener for ClaimState {

@@ -37,7 +37,7 @@ pub(crate) struct Client {
     pub(crate) guarantees: Guarantees,
     /// Claims that go to the store for the first time, and those that were answered before: they do not wait behind many new ones.
     pub(crate) concurrency_limits: [Arc<ConcurrencyLimit>; 2],
-    keeper: Arc<Keeper>,
+    pub(crate) keeper: Arc<Keeper>,
     closed: AtomicBool,
     /// Whether the store's client is closed; locked while a call closes it.
     ended: tokio::sync::Mutex<bool>,
@@ -74,14 +74,14 @@ impl Client {
     /// Refuses work that could not be done: after `close`, and outside of a tokio runtime.
     pub(crate) fn ready(&self) -> Result<()> {
         self.open()?;
-        self.in_a_runtime()
+        self.register_this_runtime()
     }
 
-    fn in_a_runtime(&self) -> Result<()> {
-        match Handle::try_current() {
-            Ok(here) => self.register_runtime(&here),
-            Err(_) => return Err(Error::new(ErrorKind::Closed, "no tokio runtime is running here")),
-        }
+    /// From now on this runtime keeps the keeper running: a task of it asks something, waits, or listens for a loss.
+    pub(crate) fn register_this_runtime(&self) -> Result<()> {
+        let none = |_| Error::new(ErrorKind::Closed, "no tokio runtime is running here");
+        let here = Handle::try_current().map_err(none)?;
+        self.keeper.register_runtime(self.thread.as_ref().map_or(&here, |thread| &thread.handle));
         Ok(())
     }
 
@@ -116,23 +116,14 @@ impl Client {
         }
     }
 
-    /// The end of this hold has changed.
-    pub(crate) fn reschedule(&self, state: &ClaimState) {
-        self.keeper.reschedule(state);
-    }
-
     /// Stops renewing and listening.
     pub(crate) fn forget(&self, state: &ClaimState) {
         self.notifier.unlisten(state.claim.id);
         self.keeper.forget(state.claim.id);
     }
 
-    /// Withdraws in the background, retried until done or the lease has run out.
-    pub(crate) fn release(&self, release: Release) {
-        self.work(Work::Withdraw(release));
-    }
-
-    fn work(&self, work: Work) {
+    /// Does it in the background, retried until done or the lease has run out.
+    pub(crate) fn work(&self, work: Work) {
         self.keeper.queue(work);
         self.wake_keeper();
     }
@@ -174,22 +165,20 @@ impl Client {
         self.forget(state);
         let mut pending = Pending { client: self, work: Some(Work::Withdraw(Release::of([state]))) };
         let place = state.place();
-        match self.ask(self.backend.release(&state.claim, place.as_ref())).await {
+        let answer = self.ask(self.backend.release(&state.claim, place.as_ref())).await;
+        match &answer {
             Ok(()) => {
                 pending.work = None;
                 events::released(&state.claim);
-                Ok(())
             }
-            Err(e) => {
-                events::release_unknown(&state.claim, &e);
-                Err(e)
-            }
+            Err(e) => events::release_unknown(&state.claim, e),
         }
+        answer
     }
 
     /// Ends all holds, waits until they are withdrawn, at most `limit`, and closes the store's client, once.
     pub(crate) async fn close(&self, limit: Duration) -> Result<()> {
-        self.in_a_runtime()?;
+        self.register_this_runtime()?;
         self.closed.store(true, Ordering::Release);
         self.concurrency_limits.iter().for_each(|concurrency_limit| concurrency_limit.close());
         // As soon as the store's client ends, others may hold: by then nothing of ours may be valid.
@@ -212,17 +201,6 @@ impl Client {
         self.wake_keeper();
     }
 
-    /// A task that waits here, or for a loss, keeps the keeper running.
-    pub(crate) fn register_this_runtime(&self) {
-        if let Ok(here) = Handle::try_current() {
-            self.register_runtime(&here);
-        }
-    }
-
-    fn register_runtime(&self, here: &Handle) {
-        self.keeper.register_runtime(self.thread.as_ref().map_or(here, |thread| &thread.handle));
-    }
-
     /// Completes when the keeper has no more work, ever.
     pub(crate) fn keeper_stopped(&self) -> impl Future<Output = ()> + Send + use<> {
         let keeper = self.keeper.clone();
@@ -230,7 +208,8 @@ impl Client {
     }
 
     fn wake_keeper(&self) {
-        self.register_this_runtime();
+        // Outside of a runtime another one is woken.
+        drop(self.register_this_runtime());
         self.keeper.wake();
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::engine::claim_state::ClaimState;
 use crate::engine::client::Client;
+use crate::engine::keeper::Work;
 use crate::engine::local_queue::Turn;
 use crate::engine::release::Release;
 use crate::seam::clock::Moment;
@@ -28,13 +29,10 @@ pub(crate) struct Hold {
     /// Before this instant a release takes no effect in the store.
     pub(crate) not_before: Option<Moment>,
     ended: OnceLock<Loss>,
-    /// Its turn of a `fast` lock's local queue.
-    turn: TurnSlot,
+    /// Its turn of a `fast` lock's local queue. The hold gives it up, or the keeper when the claim is lost: the local queue
+    /// need not wait until a lost guard is dropped.
+    turn: Mutex<Option<Turn>>,
 }
-
-/// A turn that its hold gives up, or the keeper when the claim is lost: the local queue need not wait until a
-/// lost guard is dropped.
-type TurnSlot = Arc<Mutex<Option<Turn>>>;
 
 impl Hold {
     pub(crate) fn new(
@@ -44,19 +42,7 @@ impl Hold {
         token: FencingToken,
         not_before: Option<Moment>,
     ) -> Hold {
-        Hold { client, state, name, token, not_before, ended: OnceLock::new(), turn: TurnSlot::default() }
-    }
-
-    pub(crate) fn in_turn(self, turn: Turn) -> Hold {
-        let before = locked(&self.turn).replace(turn);
-        drop(before);
-        let slot = self.turn.clone();
-        self.state.in_turn(Arc::new(move || {
-            // It goes to the next task only when the lock on the slot is free again.
-            let ended = locked(&slot).take();
-            drop(ended);
-        }));
-        self
+        Hold { client, state, name, token, not_before, ended: OnceLock::new(), turn: Mutex::default() }
     }
 
     pub(crate) fn take_turn(&self) -> Option<Turn> {
@@ -104,7 +90,7 @@ impl Hold {
             client.release_at(state, at);
         } else if turn.is_none_or(|turn| turn.pass(client, state).is_some()) {
             client.forget(state);
-            client.release(Release::of([state]));
+            client.work(Work::Withdraw(Release::of([state])));
         }
     }
 
@@ -126,8 +112,15 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    pub(crate) fn new(hold: Hold) -> Arc<Share> {
-        Arc::new(Share { hold: Arc::new(hold), downgrading: tokio::sync::Mutex::default(), answered: false })
+    pub(crate) fn new(hold: Hold, turn: Option<Turn>) -> Arc<Share> {
+        let hold = Arc::new(hold);
+        if turn.is_some() {
+            *locked(&hold.turn) = turn;
+            let weak = Arc::downgrade(&hold);
+            // It goes to the next task only when the lock on it is free again.
+            hold.state.in_turn(Box::new(move || drop(weak.upgrade().and_then(|hold| hold.take_turn()))));
+        }
+        Arc::new(Share { hold, downgrading: tokio::sync::Mutex::default(), answered: false })
     }
 
     /// Gives the hold back and waits for the store's answer.

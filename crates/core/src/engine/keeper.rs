@@ -79,6 +79,12 @@ impl Keeper {
         self.wake();
     }
 
+    fn change(&self, state: &ClaimState, change: impl FnOnce(&mut Kept)) {
+        let mut registry = locked(&self.registry);
+        registry.kept.get_mut(&state.claim.id).map(change);
+        registry.schedule(state.claim.id);
+    }
+
     pub(crate) fn forget(&self, id: ClaimId) {
         let gone = locked(&self.registry).remove(id);
         drop(gone);
@@ -87,12 +93,7 @@ impl Keeper {
     /// Keeps it until `at`, and releases it then. `lapsing`: the store is asked meanwhile to let it end by itself.
     pub(crate) fn release_at(&self, state: &Arc<ClaimState>, at: Moment, lapsing: bool) {
         self.keep(state);
-        let mut registry = locked(&self.registry);
-        if let Some(kept) = registry.kept.get_mut(&state.claim.id) {
-            kept.release_at = Some(at);
-            kept.lapsing = lapsing;
-        }
-        registry.schedule(state.claim.id);
+        self.change(state, |kept| (kept.release_at, kept.lapsing) = (Some(at), lapsing));
     }
 
     /// One attempt to let a hold end at that moment without us.
@@ -111,12 +112,7 @@ impl Keeper {
 
     /// It is renewed as ever: the store does not let holds end by themselves.
     pub(crate) fn outlives_nothing(&self, state: &ClaimState) {
-        let mut registry = locked(&self.registry);
-        if let Some(kept) = registry.kept.get_mut(&state.claim.id) {
-            kept.lapsing = false;
-        }
-        registry.schedule(state.claim.id);
-        drop(registry);
+        self.change(state, |kept| kept.lapsing = false);
         self.wake();
     }
 
@@ -152,11 +148,6 @@ impl Keeper {
         self.wake();
     }
 
-    fn has_stopped(&self) -> bool {
-        let registry = locked(&self.registry);
-        registry.no_more_work && registry.is_drained()
-    }
-
     /// Ends everything that is kept: holds are lost, waiters check again, and all are withdrawn. A hold whose guard has gone and
     /// that is within its `min_hold` goes on, unless that is to end `too`.
     pub(crate) fn end_all(&self, min_hold_too: bool) {
@@ -179,20 +170,18 @@ impl Keeper {
 
     /// Completes when nothing is kept and no background release is left.
     pub(crate) async fn drained(&self) {
-        loop {
-            let quiet = self.quiet.notified();
-            if locked(&self.registry).is_drained() {
-                return;
-            }
-            quiet.await;
-        }
+        self.until(Registry::is_drained).await;
     }
 
     /// Completes when there is nothing to do any more, ever.
     pub(crate) async fn stopped(&self) {
+        self.until(Registry::has_stopped).await;
+    }
+
+    async fn until(&self, quiet_enough: fn(&Registry) -> bool) {
         loop {
             let quiet = self.quiet.notified();
-            if self.has_stopped() {
+            if quiet_enough(&locked(&self.registry)) {
                 return;
             }
             quiet.await;

@@ -24,16 +24,15 @@ use crate::engine::claim_state::{ClaimState, Granted};
 use crate::engine::client::Client;
 use crate::engine::hold::{Hold, Share};
 use crate::engine::wait::Wait;
-use crate::seam::claim::Mode;
 use crate::seam::clock::Moment;
 use crate::seam::contention::Contention;
-use crate::seam::error::{Error, ErrorKind, Result};
+use crate::seam::error::{Error, Result};
 use crate::seam::name::Name;
 use crate::seam::token::FencingToken;
 use crate::support::locked;
 
-/// Only claims that are equal in these may share one.
-type Key = (Name, Mode, Duration);
+/// Only exclusive claims that are equal in these may share one.
+type Key = (Name, Duration);
 
 /// The local queues of one client, one per lock with a claimant.
 #[derive(Default)]
@@ -59,7 +58,7 @@ struct Holder {
 
 /// A task that waits for a turn.
 struct Waiter {
-    tell: oneshot::Sender<Handoff>,
+    hand_over: oneshot::Sender<Handoff>,
     turn: TurnOptions,
 }
 
@@ -108,35 +107,27 @@ impl LocalQueues {
     ) -> Result<Handoff> {
         // A try that is refused here waits for nothing: one that asks in a loop would never let go of its thread.
         consume_budget().await;
-        let waiters = {
+        let handed_over = {
             let mut local_queues = locked(&self.0);
-            match local_queues.get_mut(&key) {
-                None => {
-                    local_queues.insert(key.clone(), LocalQueue::default());
-                    None
-                }
-                Some(queue) if matches!(wait, Wait::Try) => return Err(queue.refuses(ErrorKind::Contended)),
-                Some(LocalQueue { waiters, .. }) => {
-                    if waiters.len() == waiters.capacity() {
-                        // Not each time: a long queue would be walked by each task that enters it.
-                        waiters.retain(|waiter| !waiter.tell.is_closed());
-                    }
-                    let (tell, told) = oneshot::channel();
-                    waiters.push_back(Waiter { tell, turn });
-                    Some(told)
-                }
+            let Some(queue) = local_queues.get_mut(&key) else {
+                local_queues.insert(key.clone(), LocalQueue::default());
+                return Ok(Handoff::Claimant(Claimant { local_queues: Arc::downgrade(self), key, outage_since: None }));
+            };
+            if matches!(wait, Wait::Try) {
+                return Err(Error::contended(queue.contention()));
             }
+            if queue.waiters.len() == queue.waiters.capacity() {
+                // Not each time: a long queue would be walked by each task that enters it.
+                queue.waiters.retain(|waiter| !waiter.hand_over.is_closed());
+            }
+            let (hand_over, handed_over) = oneshot::channel();
+            queue.waiters.push_back(Waiter { hand_over, turn });
+            handed_over
         };
-        let Some(told) = waiters else {
-            return Ok(Handoff::Claimant(Claimant { local_queues: Arc::downgrade(self), key, outage_since: None }));
-        };
-        let late = || match locked(&self.0).get(&key) {
-            Some(queue) => queue.refuses(ErrorKind::TimedOut),
-            None => Error::timed_out(Contention::unknown()),
-        };
+        let holder = || locked(&self.0).get(&key).map_or_else(Contention::unknown, LocalQueue::contention);
         let handoff = match wait {
-            Wait::For(limit) => client.within(limit, told).await.ok_or_else(late)?,
-            Wait::Forever | Wait::Try => told.await,
+            Wait::For(limit) => client.within(limit, handed_over).await.ok_or_else(|| Error::timed_out(holder()))?,
+            Wait::Forever | Wait::Try => handed_over.await,
         };
         handoff.map_err(|_| Error::closed())
     }
@@ -146,21 +137,28 @@ impl LocalQueues {
     /// Whether a hold with this token may be evicted: not if a task of this client holds by a later turn of the same claim.
     /// One that may gets no other turn.
     pub(crate) fn may_evict(&self, name: &Name, token: FencingToken) -> bool {
-        let mut local_queues = locked(&self.0);
-        let holders =
-            local_queues.iter_mut().filter(|(key, _)| key.0 == *name).filter_map(|(_, queue)| queue.holder.as_mut());
-        let Some(holder) = holders.into_iter().find(|holder| holder.owns(token)) else { return true };
-        holder.is_last |= holder.token == token;
-        holder.token == token
+        let is_current = |holder: &mut Holder| {
+            holder.is_last |= holder.token == token;
+            holder.token == token
+        };
+        self.with_holder(name, |holder| holder.owns(token), is_current).unwrap_or(true)
     }
 
     /// The store knows the first turn of a claim. This is whose turn it is, if it is one of this client.
     pub(crate) fn whose_turn(&self, name: &Name, first: FencingToken) -> Option<(Arc<str>, FencingToken)> {
-        let local_queues = locked(&self.0);
-        let holders =
-            local_queues.iter().filter(|(key, _)| key.0 == *name).filter_map(|(_, queue)| queue.holder.as_ref());
-        let holder = holders.into_iter().find(|holder| holder.first == first)?;
-        Some((holder.label.clone(), holder.token))
+        self.with_holder(name, |holder| holder.first == first, |holder| (holder.label.clone(), holder.token))
+    }
+
+    /// Works on one of the tasks whose turn it is under this name.
+    fn with_holder<T>(
+        &self,
+        name: &Name,
+        which: impl Fn(&Holder) -> bool,
+        work: impl FnOnce(&mut Holder) -> T,
+    ) -> Option<T> {
+        let mut local_queues = locked(&self.0);
+        let queues = local_queues.iter_mut().filter(|(key, _)| key.0 == *name);
+        queues.filter_map(|(_, queue)| queue.holder.as_mut()).find(|holder| which(holder)).map(work)
     }
 }
 
@@ -171,14 +169,14 @@ impl Holder {
 }
 
 impl LocalQueue {
-    /// Names the task of this process that is before; while the claimant's request is in flight, no task holds yet.
-    fn refuses(&self, kind: ErrorKind) -> Error {
-        let waiting = self.waiters.iter().filter(|waiter| !waiter.tell.is_closed()).count();
-        let who = match &self.holder {
+    /// The task of this process that is before; while the claimant's request is in flight, no task holds yet.
+    fn contention(&self) -> Contention {
+        let waiting = self.waiters.iter().filter(|waiter| !waiter.hand_over.is_closed()).count();
+        let holder = match &self.holder {
             Some(Holder { label, token, .. }) => Contention::by(&**label).token(*token),
             None => Contention::by("another task of this process"),
         };
-        Error::refused(kind, who.waiters(waiting))
+        holder.waiters(waiting)
     }
 }
 
@@ -210,7 +208,7 @@ impl Claimant {
             return None;
         }
         while let Some(waiter) = waiters.pop_front() {
-            if !waiter.tell.is_closed() {
+            if !waiter.hand_over.is_closed() {
                 return Some(waiter);
             }
         }
@@ -228,7 +226,7 @@ impl Drop for Claimant {
             let (local_queues, key) = (self.local_queues.clone(), self.key.clone());
             let claimant = Claimant { local_queues, key, outage_since: self.outage_since };
             // A handoff that is not received any more is dropped here, and so goes on to the next task.
-            drop(waiter.tell.send(Handoff::Claimant(claimant)));
+            drop(waiter.hand_over.send(Handoff::Claimant(claimant)));
         }
     }
 }
@@ -255,15 +253,15 @@ impl Turn {
         if !may_pass {
             return Some(self);
         }
-        let Some(Waiter { tell, turn: options }) = self.claimant.next_waiter(false) else { return Some(self) };
+        let Some(Waiter { hand_over, turn: options }) = self.claimant.next_waiter(false) else { return Some(self) };
         state.next_turn(options.max_hold);
-        client.reschedule(state);
+        client.keeper.reschedule(state);
         let turn = Turn { taken: self.taken + 1, ..self };
         turn.is_of(options.label);
         let not_before = options.min_hold.map(|min| now + min);
-        let hold = Hold::new(client.clone(), state.clone(), options.name, turn.token(), not_before).in_turn(turn);
+        let hold = Hold::new(client.clone(), state.clone(), options.name, turn.token(), not_before);
         // A hold that is not received any more is dropped here, and so ends its turn.
-        drop(tell.send(Handoff::Turn(Share::new(hold))));
+        drop(hand_over.send(Handoff::Turn(Share::new(hold, Some(turn)))));
         None
     }
 }

@@ -13,7 +13,6 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -44,7 +43,7 @@ pub(crate) struct Release {
 /// timers panic once their runtime has ended.
 pub(crate) struct InFlight {
     home: Option<Handle>,
-    request: Pin<Box<dyn Future<Output = Result<Reply>> + Send>>,
+    pub(crate) request: Pin<Box<dyn Future<Output = Result<Reply>> + Send>>,
 }
 
 impl InFlight {
@@ -72,15 +71,6 @@ impl InFlight {
                 there.join_next().await?.ok()?.ok()
             }
         }
-    }
-}
-
-/// To be polled only in the runtime in which it was sent.
-impl Future for InFlight {
-    type Output = Result<Reply>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.request.as_mut().poll(cx)
     }
 }
 
@@ -145,7 +135,7 @@ where
     F: Future<Output = Result<()>>,
 {
     let deadline = clock.now() + claim.ttl;
-    let mut backoff = Backoff::for_retries(random);
+    let mut backoff = Backoff::new(random);
     loop {
         let answer = tokio::select! {
             biased;

@@ -91,8 +91,8 @@ fn a_late_push_of_an_older_grant_changes_nothing() {
 fn a_push_without_an_instant_is_only_a_notification() {
     let (_time, s) = state();
     s.notify(Notification::Granted(Grant::new(Place::new("p"), FencingToken::new(1), TTL)));
-    assert_eq!(s.take_change(), Change::Notified);
-    assert_eq!(s.take_change(), Change::Unchanged);
+    assert_eq!(s.take_change(), Some(Woken::Again));
+    assert_eq!(s.take_change(), None);
 }
 
 #[test]

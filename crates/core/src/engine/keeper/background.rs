@@ -26,7 +26,7 @@ impl Work {
 
 /// Asks until the store answers, or until the end of `min_hold`, when the hold is simply released.
 async fn lapse(keeper: &Keeper, state: &Arc<ClaimState>, at: Moment, random: fastrand::Rng) {
-    let mut backoff = Backoff::for_retries(random);
+    let mut backoff = Backoff::new(random);
     while keeper.clock.now() < at && state.loss().is_none() {
         let answer = tokio::select! {
             biased;

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use crate::engine::claim_state::ClaimState;
 use crate::seam::claim::LeaseRef;
 use crate::seam::clock::Moment;
-use crate::seam::loss::Loss;
 
 pub(super) struct Kept {
     pub(super) state: Arc<ClaimState>,
@@ -41,12 +40,6 @@ pub(super) struct BatchItem {
     pub(super) lease: LeaseRef,
     /// Since when it was to be sent.
     pub(super) due_since: Moment,
-}
-
-/// What has come to its end.
-pub(super) struct Ended {
-    pub(super) kept: Kept,
-    pub(super) loss: Loss,
 }
 
 impl Kept {

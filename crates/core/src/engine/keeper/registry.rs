@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::kept::{BatchItem, Ended, Kept, Renewing};
+use super::kept::{BatchItem, Kept, Renewing};
 use super::work::Work;
 use crate::engine::claim_state::ClaimState;
 use crate::seam::claim::ClaimId;
@@ -60,6 +60,11 @@ pub(super) struct Registry {
 impl Registry {
     pub(super) fn is_drained(&self) -> bool {
         self.works.is_empty() && self.kept.is_empty()
+    }
+
+    /// What is still kept when every guard has gone is within its `min_hold`.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.no_more_work && self.is_drained()
     }
 
     /// Whether the task would miss something that comes up then, or a hold that began during a coarse sleep.
@@ -111,7 +116,7 @@ impl Registry {
 
     /// Takes out whatever was lost, or has come to the end of its `min_hold`, and makes due what is to be renewed now: with
     /// everything that would be soon, so that the renewals of one client fall together.
-    pub(super) fn collect_due(&mut self, now: Moment) -> Vec<Ended> {
+    pub(super) fn collect_due(&mut self, now: Moment) -> Vec<(Kept, Loss)> {
         let mut ended = Vec::new();
         let mut any_due = false;
         while let Some(&(at, id)) = self.agenda.first().filter(|(at, _)| *at <= now) {
@@ -120,7 +125,7 @@ impl Registry {
             kept.at = None;
             let released = kept.release_at.filter(|at| *at <= now).map(|_| Loss::Released);
             if let Some(loss) = kept.state.loss_by(now).or(released) {
-                ended.extend(self.remove(id).map(|kept| Ended { kept, loss }));
+                ended.extend(self.remove(id).map(|kept| (kept, loss)));
                 continue;
             }
             let renewal = kept.renewal;
@@ -228,9 +233,14 @@ impl Registry {
 
     /// It has not been answered for so long that another is sent soon.
     pub(super) fn overdue(&mut self, id: ClaimId, now: Moment) {
-        let Some(kept) = self.kept.get_mut(&id) else { return };
-        if let Renewing::At(at) = kept.renewal {
-            kept.renewal = Renewing::At(at.min(now + kept.state.ttl() / 6));
+        let Some(kept) = self.kept.get(&id) else { return };
+        self.renew_by(id, now + kept.state.ttl() / 6);
+    }
+
+    /// It is renewed then at the latest.
+    fn renew_by(&mut self, id: ClaimId, latest: Moment) {
+        if let Some(Kept { renewal: Renewing::At(at), .. }) = self.kept.get_mut(&id) {
+            *at = latest.min(*at);
         }
         self.schedule(id);
     }
@@ -238,14 +248,7 @@ impl Registry {
     /// Every hold is due, also what is in flight.
     pub(super) fn renew_holds_now(&mut self, now: Moment) {
         let holds: Vec<ClaimId> = self.kept.iter().filter(|(_, kept)| kept.is_hold).map(|(id, _)| *id).collect();
-        for id in holds {
-            if let Some(kept) = self.kept.get_mut(&id)
-                && let Renewing::At(at) = kept.renewal
-            {
-                kept.renewal = Renewing::At(at.min(now));
-            }
-            self.schedule(id);
-        }
+        holds.into_iter().for_each(|id| self.renew_by(id, now));
     }
 
     /// Whether to warn that renewals are slow: not again within a lease.
@@ -299,16 +302,9 @@ impl Registry {
 
     /// What was in flight has gone with its runtime, and is asked for again.
     pub(super) fn crashed(&mut self, now: Moment) {
-        let ids: Vec<ClaimId> = self.kept.keys().copied().collect();
-        for id in ids {
-            if let Some(kept) = self.kept.get_mut(&id)
-                && std::mem::take(&mut kept.in_flight) > 0
-                && let Renewing::At(at) = kept.renewal
-            {
-                kept.renewal = Renewing::At(at.min(now));
-            }
-            self.schedule(id);
-        }
+        let unanswered = |(id, kept): (&ClaimId, &mut Kept)| (std::mem::take(&mut kept.in_flight) > 0).then_some(*id);
+        let ids: Vec<ClaimId> = self.kept.iter_mut().filter_map(unanswered).collect();
+        ids.into_iter().for_each(|id| self.renew_by(id, now));
     }
 
     pub(super) fn states(&self) -> Vec<Arc<ClaimState>> {

@@ -14,7 +14,6 @@ use tokio::sync::Notify;
 use super::Keeper;
 use super::standby::Standby;
 use super::task::{Running, run};
-use crate::seam::clock::Moment;
 use crate::support::locked;
 
 /// How late the keeper may be for its own plan before another runtime goes on. A runtime that is merely busy gets that far
@@ -51,17 +50,17 @@ async fn stand_by(here: Member) {
         tokio::pin!(called);
         called.as_mut().enable();
         let Some(keeper) = here.keeper.upgrade() else { return };
-        if let Some(running) = keeper.take_over(STALL) {
+        if let Some(running) = keeper.take_over() {
             standby.found();
             drop(keeper);
             run(running).await;
             continue;
         }
-        if keeper.has_stopped() {
+        if locked(&keeper.registry).has_stopped() {
             standby.found();
             return;
         }
-        let (clock, stalls) = (keeper.clock.clone(), keeper.stalls_at(STALL));
+        let (clock, stalls) = (keeper.clock.clone(), locked(&keeper.registry).stalls_at(STALL));
         drop(keeper);
         match stalls {
             Some(at) => tokio::select! {
@@ -75,10 +74,10 @@ async fn stand_by(here: Member) {
 
 impl Keeper {
     /// The right to run here, if there is work and no task does it.
-    fn take_over(self: &Arc<Keeper>, stall: Duration) -> Option<Running> {
+    fn take_over(self: &Arc<Keeper>) -> Option<Running> {
         let now = self.clock.now();
         let mut registry = locked(&self.registry);
-        let idle = registry.stalls_at(stall).is_none_or(|at| at > now);
+        let idle = registry.stalls_at(STALL).is_none_or(|at| at > now);
         if registry.is_drained() || registry.runner.is_some() && idle {
             return None;
         }
@@ -90,9 +89,5 @@ impl Keeper {
             before.notify_one();
         }
         Some(Running { keeper: self.clone(), wake })
-    }
-
-    fn stalls_at(&self, stall: Duration) -> Option<Moment> {
-        locked(&self.registry).stalls_at(stall)
     }
 }

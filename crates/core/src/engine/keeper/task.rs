@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::Keeper;
 use super::batch::{BatchResult, RenewalBatch};
-use super::kept::{BatchItem, Ended};
+use super::kept::BatchItem;
 use super::work::Work;
 use crate::engine::events;
 use crate::engine::release::Release;
@@ -88,8 +88,10 @@ pub(super) async fn run(running: Running) {
         tokio::select! {
             () = running.wake.notified() => {}
             Ok(()) = renew_now.changed() => {
+                // The store has a new connection, so what was in flight on the old one may be late; or its server goes by
+                // other terms.
                 width = BATCHES;
-                keeper.renew_holds_now();
+                locked(&keeper.registry).renew_holds_now(keeper.clock.now());
             }
             () = until(&keeper.clock, plan.next, plan.watching) => {}
             Some(result) = batches.next() => {
@@ -135,7 +137,7 @@ impl Keeper {
         let mut registry = locked(&self.registry);
         let ended = registry.collect_due(now);
         let batches = registry.take_batches(now, early, most, room);
-        for Ended { kept, loss } in &ended {
+        for (kept, loss) in &ended {
             // A hold that the store may have let lapse by now ends when its min_hold does, not before.
             if !kept.lapsing || *loss == Loss::Released {
                 registry.queue(Work::Withdraw(Release::of([&kept.state])));
@@ -149,12 +151,11 @@ impl Keeper {
             next: registry.next_wake,
             watching: registry.watching,
             early,
-            // What is still kept when every guard has gone is within its min_hold.
-            stop: registry.no_more_work && registry.is_drained(),
+            stop: registry.has_stopped(),
             batches,
         };
         drop(registry);
-        for Ended { kept, loss } in ended {
+        for (kept, loss) in ended {
             self.notifier.unlisten(kept.state.claim.id);
             if loss != Loss::Released {
                 kept.state.lose(loss);
@@ -163,10 +164,5 @@ impl Keeper {
             kept.state.end_turns();
         }
         plan
-    }
-
-    /// The store has a new connection, so what was in flight on the old one may be late; or its server goes by other terms.
-    fn renew_holds_now(&self) {
-        locked(&self.registry).renew_holds_now(self.clock.now());
     }
 }

@@ -35,7 +35,7 @@ fn what_is_lost_while_a_batch_is_made_comes_up_again() {
     assert!(registry.collect_due(due).is_empty());
     state.lose(Loss::Evicted);
     assert!(registry.take_batches(due, 0.0, 9, 16).is_empty());
-    assert_eq!(registry.collect_due(due).into_iter().map(|ended| ended.loss).collect::<Vec<_>>(), [Loss::Evicted]);
+    assert_eq!(registry.collect_due(due).into_iter().map(|(_, loss)| loss).collect::<Vec<_>>(), [Loss::Evicted]);
 }
 
 #[test]
