@@ -91,22 +91,39 @@ impl ErrorKind {
 /// }
 /// # }
 /// ```
+#[derive(thiserror::Error)]
+#[error(transparent)]
 pub struct Error(Box<Inner>);
 
+#[derive(Debug, thiserror::Error)]
+#[error("{}{detail}", .name.as_ref().map_or(String::new(), |name| format!("lock {name:?}: ")))]
 struct Inner {
-    kind: ErrorKind,
-    message: String,
+    detail: Detail,
     name: Option<Name>,
-    loss: Option<Loss>,
-    contention: Option<Contention>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// What happened, and what is known of it.
+#[derive(Debug, thiserror::Error)]
+enum Detail {
+    #[error("{0}")]
+    Contended(Contention),
+    #[error("not acquired in time: {0}")]
+    TimedOut(Contention),
+    #[error("the lock is no longer held: {0}")]
+    Lost(Loss),
+    #[error("{1}")]
+    Other(ErrorKind, String),
 }
 
 impl Error {
     /// An error of this kind. The message is for people, and says what to do about it.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        let message = message.into();
-        Error(Box::new(Inner { kind, message, name: None, loss: None, contention: None, source: None }))
+        Error::of(Detail::Other(kind, message.into()))
+    }
+
+    fn of(detail: Detail) -> Error {
+        Error(Box::new(Inner { detail, name: None, source: None }))
     }
 
     /// Adds the cause. A store makes sure that the cause shows no credentials.
@@ -136,31 +153,25 @@ impl Error {
     /// Another client holds the lock: the answer to a *try*. For decorators and mocks of a
     /// [`DistributedLock`](crate::DistributedLock).
     pub fn contended(who: Contention) -> Error {
-        Error::refused(ErrorKind::Contended, who)
+        Error::of(Detail::Contended(who))
     }
 
     /// The lock did not become free in time. For decorators and mocks of a
     /// [`DistributedLock`](crate::DistributedLock).
     pub fn timed_out(who: Contention) -> Error {
-        Error::refused(ErrorKind::TimedOut, who)
+        Error::of(Detail::TimedOut(who))
     }
 
     /// The hold has ended, for this reason. For decorators and mocks.
     pub fn lost(loss: Loss) -> Error {
-        let mut e = Error::new(ErrorKind::Lost, "");
-        e.0.loss = Some(loss);
-        e
-    }
-
-    pub(crate) fn refused(kind: ErrorKind, who: Contention) -> Error {
-        let mut e = Error::new(kind, "");
-        e.0.contention = Some(who);
-        e
+        Error::of(Detail::Lost(loss))
     }
 
     /// Says better who stood in the way.
     pub(crate) fn with_contention(mut self, better: impl FnOnce(&mut Contention)) -> Error {
-        self.0.contention.as_mut().map(better);
+        if let Detail::Contended(who) | Detail::TimedOut(who) = &mut self.0.detail {
+            better(who);
+        }
         self
     }
 
@@ -170,12 +181,17 @@ impl Error {
 
     /// What happened.
     pub fn kind(&self) -> ErrorKind {
-        self.0.kind
+        match self.0.detail {
+            Detail::Contended(_) => ErrorKind::Contended,
+            Detail::TimedOut(_) => ErrorKind::TimedOut,
+            Detail::Lost(_) => ErrorKind::Lost,
+            Detail::Other(kind, _) => kind,
+        }
     }
 
     /// Whether another client holds the lock, and this was a *try*.
     pub fn is_contended(&self) -> bool {
-        self.0.kind == ErrorKind::Contended
+        self.kind() == ErrorKind::Contended
     }
 
     /// Whether the same call can succeed later without a change by the caller.
@@ -193,7 +209,7 @@ impl Error {
     /// ```
     pub fn is_retryable(&self) -> bool {
         use ErrorKind::{Ambiguous, Contended, TimedOut, Unavailable};
-        matches!(self.0.kind, Contended | TimedOut | Unavailable | Ambiguous)
+        matches!(self.kind(), Contended | TimedOut | Unavailable | Ambiguous)
     }
 
     /// The name of the lock, without the namespace of the store; `None` if the error is not about
@@ -205,13 +221,13 @@ impl Error {
     /// Why the hold ended, for [`ErrorKind::Lost`](crate::ErrorKind::Lost). `None` if a
     /// [`FenceGate`](crate::FenceGate) refused its token.
     pub fn loss(&self) -> Option<Loss> {
-        self.0.loss
+        if let Detail::Lost(loss) = self.0.detail { Some(loss) } else { None }
     }
 
     /// The holder that was in the way, for [`ErrorKind::Contended`](crate::ErrorKind::Contended)
     /// and [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut).
     pub fn contention(&self) -> Option<&Contention> {
-        self.0.contention.as_ref()
+        if let Detail::Contended(who) | Detail::TimedOut(who) = &self.0.detail { Some(who) } else { None }
     }
 
     /// Turns *another client holds it* into a value: `Contended` and `TimedOut` become `Ok`.
@@ -230,41 +246,23 @@ impl Error {
     /// let denied = Error::new(ErrorKind::Denied, "no such user");
     /// assert!(denied.into_contention().is_err());
     /// ```
-    pub fn into_contention(mut self) -> Result<Contention> {
-        self.0.contention.take().ok_or(self)
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let e = &*self.0;
-        if let Some(name) = &e.name {
-            write!(f, "lock {name:?}: ")?;
-        }
-        match (e.kind, &e.contention, e.loss) {
-            (ErrorKind::Contended, Some(who), _) => write!(f, "{who}"),
-            (ErrorKind::TimedOut, Some(who), _) => write!(f, "not acquired in time: {who}"),
-            (ErrorKind::Lost, _, Some(loss)) => write!(f, "the lock is no longer held: {loss}"),
-            _ => f.write_str(&e.message),
+    pub fn into_contention(self) -> Result<Contention> {
+        match self.0.detail {
+            Detail::Contended(who) | Detail::TimedOut(who) => Ok(who),
+            _ => Err(self),
         }
     }
 }
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Error({:?}: {self}", self.0.kind)?;
+        write!(f, "Error({:?}: {self}", self.kind())?;
         let mut cause = std::error::Error::source(self);
         while let Some(e) = cause {
             write!(f, ": {e}")?;
             cause = e.source();
         }
         f.write_str(")")
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_deref().map(|e| e as _)
     }
 }
 
