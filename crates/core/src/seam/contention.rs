@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::seam::token::FencingToken;
+use crate::support::setters::setters;
 
 /// What is known about the holder that was in the way of a claim.
 ///
@@ -52,25 +53,13 @@ impl Contention {
         Contention { foreign: true, ..Contention::default() }
     }
 
-    /// Sets the token of the holder.
-    #[must_use]
-    pub fn token(mut self, token: FencingToken) -> Contention {
-        self.token = Some(token);
-        self
-    }
-
-    /// Sets how long the lock has been held.
-    #[must_use]
-    pub fn held_for(mut self, d: Duration) -> Contention {
-        self.held_for = Some(d);
-        self
-    }
-
-    /// Sets how many clients wait.
-    #[must_use]
-    pub fn waiters(mut self, n: usize) -> Contention {
-        self.waiters = Some(n);
-        self
+    setters! {
+        /// Sets the token of the holder.
+        token: FencingToken => Some(token);
+        /// Sets how long the lock has been held.
+        held_for: Duration => Some(held_for);
+        /// Sets how many clients wait.
+        waiters: usize => Some(waiters);
     }
 }
 

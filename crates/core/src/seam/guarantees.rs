@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::seam::error::{Error, ErrorKind, Result};
+use crate::support::setters::setters;
 
 /// What a store gives, as it is configured now: data for programs that check it before they start.
 ///
@@ -80,25 +81,21 @@ impl Guarantees {
         }
     }
 
-    /// Sets what the order of the tokens survives.
-    #[must_use]
-    pub const fn fencing(mut self, fencing: Fencing) -> Guarantees {
-        self.fencing = fencing;
-        self
-    }
-
-    /// Sets the order of waiters.
-    #[must_use]
-    pub const fn fairness(mut self, fairness: Fairness) -> Guarantees {
-        self.fairness = fairness;
-        self
-    }
-
-    /// Sets whether a release wakes the next waiter by a push.
-    #[must_use]
-    pub const fn pushed_wake(mut self, pushed: bool) -> Guarantees {
-        self.pushed_wake = pushed;
-        self
+    setters! {
+        /// Sets what the order of the tokens survives.
+        fencing: Fencing => fencing;
+        /// Sets the order of waiters.
+        fairness: Fairness => fairness;
+        /// Sets whether a release wakes the next waiter by a push.
+        pushed_wake: bool => pushed_wake;
+        /// Sets how much later than its lease the lock of a dead holder may be granted.
+        recovery: Duration => recovery;
+        /// Sets how many names are taken in one step.
+        atomic_multi: usize => atomic_multi;
+        /// Sets whether a `min_hold` is kept when its process ends.
+        min_hold_outlives_process: bool => min_hold_outlives_process;
+        /// Sets the notes for operators.
+        notes: &'static str => notes;
     }
 
     /// Sets the shortest TTL, and the step to which TTLs are rounded up.
@@ -106,34 +103,6 @@ impl Guarantees {
     pub const fn ttl(mut self, min: Duration, step: Duration) -> Guarantees {
         self.min_ttl = min;
         self.ttl_step = step;
-        self
-    }
-
-    /// Sets how much later than its lease the lock of a dead holder may be granted.
-    #[must_use]
-    pub const fn recovery(mut self, recovery: Duration) -> Guarantees {
-        self.recovery = recovery;
-        self
-    }
-
-    /// Sets how many names are taken in one step.
-    #[must_use]
-    pub const fn atomic_multi(mut self, names: usize) -> Guarantees {
-        self.atomic_multi = names;
-        self
-    }
-
-    /// Sets whether a `min_hold` is kept when its process ends.
-    #[must_use]
-    pub const fn min_hold_outlives_process(mut self, outlives: bool) -> Guarantees {
-        self.min_hold_outlives_process = outlives;
-        self
-    }
-
-    /// Sets the notes for operators.
-    #[must_use]
-    pub const fn notes(mut self, notes: &'static str) -> Guarantees {
-        self.notes = notes;
         self
     }
 

@@ -9,6 +9,7 @@ use crate::seam::admission::holding;
 use crate::seam::claim::Mode;
 use crate::seam::contention::Contention;
 use crate::seam::token::FencingToken;
+use crate::support::setters::setters;
 
 /// By an entry that holds: for how long is counted from its `since`.
 impl From<&Participant> for Contention {
@@ -119,25 +120,13 @@ impl Participant {
         Participant { foreign: true, ..Participant::default() }
     }
 
-    /// Sets its token.
-    #[must_use]
-    pub fn token(mut self, token: FencingToken) -> Participant {
-        self.token = Some(token);
-        self
-    }
-
-    /// Sets since when it holds or waits.
-    #[must_use]
-    pub fn since(mut self, since: SystemTime) -> Participant {
-        self.since = Some(since);
-        self
-    }
-
-    /// Sets how it holds or wants to hold.
-    #[must_use]
-    pub fn mode(mut self, mode: Mode) -> Participant {
-        self.mode = Some(mode);
-        self
+    setters! {
+        /// Sets its token.
+        token: FencingToken => Some(token);
+        /// Sets since when it holds or waits.
+        since: SystemTime => Some(since);
+        /// Sets how it holds or wants to hold.
+        mode: Mode => Some(mode);
     }
 }
 

@@ -1,0 +1,16 @@
+//! Setters of the values that stores describe themselves and their answers with: each takes a value and gives it back changed.
+
+/// A setter for each field, in a list of `name: type => value` with its documentation.
+macro_rules! setters {
+    ($($(#[$doc:meta])+ $field:ident: $type:ty => $value:expr;)+) => {
+        $(
+            $(#[$doc])+
+            #[must_use]
+            pub const fn $field(mut self, $field: $type) -> Self {
+                self.$field = $value;
+                self
+            }
+        )+
+    };
+}
+pub(crate) use setters;
