@@ -8,6 +8,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use futures_util::future::{FutureExt, select_all};
+
 /// Why a hold ended. It is final: nothing makes the guard valid again.
 ///
 /// Act on the fact of the loss, not on the reason: the reason is for logs, and the store may be
@@ -109,15 +111,8 @@ impl Lost {
     /// # });
     /// ```
     pub fn any(all: impl IntoIterator<Item = Lost>) -> Lost {
-        let mut all: Vec<Lost> = all.into_iter().collect();
-        Lost::new(std::future::poll_fn(move |cx| {
-            all.iter_mut()
-                .find_map(|one| match Pin::new(one).poll(cx) {
-                    Poll::Ready(loss) => Some(Poll::Ready(loss)),
-                    Poll::Pending => None,
-                })
-                .unwrap_or(Poll::Pending)
-        }))
+        let all: Vec<Lost> = all.into_iter().collect();
+        if all.is_empty() { Lost::never() } else { Lost::new(select_all(all).map(|(loss, ..)| loss)) }
     }
 }
 

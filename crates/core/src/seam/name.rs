@@ -123,29 +123,17 @@ impl fmt::Debug for Name {
     }
 }
 
-impl From<&str> for Name {
-    fn from(s: &str) -> Name {
-        Name::new(s)
-    }
+macro_rules! from_text {
+    ($($text:ty),*) => {
+        $(impl From<$text> for Name {
+            fn from(text: $text) -> Name {
+                Name::new(text)
+            }
+        })*
+    };
 }
 
-impl From<String> for Name {
-    fn from(s: String) -> Name {
-        Name(s.into())
-    }
-}
-
-impl From<&String> for Name {
-    fn from(s: &String) -> Name {
-        Name::new(s)
-    }
-}
-
-impl From<Cow<'_, str>> for Name {
-    fn from(s: Cow<'_, str>) -> Name {
-        Name::new(s)
-    }
-}
+from_text!(&str, String, &String, Cow<'_, str>);
 
 impl From<&Name> for Name {
     fn from(name: &Name) -> Name {
