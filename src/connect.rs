@@ -46,7 +46,7 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// # Ok(()) }
 /// ```
 pub async fn connect(url: impl AsRef<str>) -> Result<Store> {
-    Ok(Store::new(backend(url.as_ref().trim()).await?))
+    Ok(Store::new(connect_backend(url).await?))
 }
 
 /// Connects to the store that `url` names, with the client on a thread and a runtime of its own.
@@ -75,8 +75,8 @@ pub async fn connect(url: impl AsRef<str>) -> Result<Store> {
 /// # Ok(()) }
 /// ```
 pub async fn connect_on_own_thread(url: impl AsRef<str>) -> Result<Store> {
-    let url = url.as_ref().trim().to_owned();
-    Store::on_own_thread(Box::pin(async move { backend(&url).await })).await
+    let url = url.as_ref().to_owned();
+    Store::on_own_thread(Box::pin(connect_backend(url))).await
 }
 
 /// Connects to the store that `url` names, and returns its [`Backend`] instead of a [`Store`].
@@ -100,10 +100,7 @@ pub async fn connect_on_own_thread(url: impl AsRef<str>) -> Result<Store> {
 /// # drop(store); Ok(()) }
 /// ```
 pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
-    backend(url.as_ref().trim()).await
-}
-
-async fn backend(url: &str) -> Result<Box<dyn Backend>> {
+    let url = url.as_ref().trim();
     let Some((scheme, _)) = url.split_once("://") else {
         return Err(Error::new(
             ErrorKind::Invalid,
@@ -115,7 +112,15 @@ async fn backend(url: &str) -> Result<Box<dyn Backend>> {
             #[cfg(feature = $feature)]
             return Ok(Box::new(<$store>::connect(url).await?));
             #[cfg(not(feature = $feature))]
-            return Err(feature_is_off($feature));
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                concat!(
+                    $feature,
+                    ":// needs the feature \"",
+                    $feature,
+                    "\" of the crate leasehold, which is off in this build"
+                ),
+            ));
         }};
     }
     match scheme {
@@ -135,10 +140,4 @@ async fn backend(url: &str) -> Result<Box<dyn Backend>> {
             Err(Error::new(ErrorKind::Invalid, format!("unknown scheme {scheme:?}; the known ones are {known}")))
         }
     }
-}
-
-#[allow(dead_code, reason = "used by the schemes whose features are off")]
-fn feature_is_off(scheme: &str) -> Error {
-    let text = format!("{scheme}:// needs the feature {scheme:?} of the crate leasehold, which is off in this build");
-    Error::new(ErrorKind::Unsupported, text)
 }
