@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test binary of its own")]
 
 #[path = "engine/script/mod.rs"]
-#[allow(dead_code, reason = "shared with the engine's tests, which uses all of it")]
+#[allow(dead_code, unused_imports, reason = "shared with the engine's tests, which use all of it")]
 mod script;
 
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use script::{Call, Script, TTL, driven, granted, in_time, ms, pass, waiting};
+use script::{Call, Script, TTL, driven, granted, in_time, ms, pass, runtime, waiting};
 
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<String>>);
@@ -72,7 +72,7 @@ async fn no_event_shows_a_secret() {
         let store = script.store();
         let guard = driven(&time, store.lock("a").acquire()).await.unwrap();
         pass(&time, TTL / 2, ms(100)).await;
-        let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
+        let id = log.first_id();
         notifier.lost(id, Loss::Evicted);
         pass(&time, TTL, ms(100)).await;
         drop(guard);
@@ -154,7 +154,7 @@ fn a_subscriber_may_give_locks_back() {
         let (guards, store, events) = (Arc::default(), Arc::default(), Arc::default());
         let meddler = Meddler { guards: Arc::clone(&guards), store: Arc::clone(&store), events: Arc::clone(&events) };
         let _listening = tracing::subscriber::set_default(meddler);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = runtime();
         runtime.block_on(async {
             let (script, time, _log) = Script::new();
             let script = script

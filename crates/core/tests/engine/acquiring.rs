@@ -146,16 +146,7 @@ async fn takes_one_last_look() {
 async fn is_late_by_one_last_look_at_most() {
     in_time(async {
         let (script, time, _log) = Script::new();
-        let clock = time.clock();
-        let store = script
-            .claims(move |claim, n| {
-                let clock = clock.clone();
-                async move {
-                    clock.sleep(if n == 0 { ms(730) } else { TTL }).await;
-                    Ok(waiting(&claim))
-                }
-            })
-            .store();
+        let store = script.claims_after(|n| if n == 0 { ms(730) } else { TTL }, |claim, _| waiting(claim)).store();
         let start = time.clock().now();
         let error = failed(driven(&time, store.lock("a").acquire_timeout(ms(700))).await);
         let took = time.clock().now().since(start);
@@ -170,7 +161,7 @@ async fn is_late_by_one_last_look_at_most() {
 async fn an_owners_wait_ends_as_any_other() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let store = script.claims(async |claim, _| Ok(waiting(&claim))).store();
+        let store = script.busy().store();
         let lock = store.lock("a").owner(&Owner::new());
         let first = tokio::spawn(lock.acquire());
         log.until_claimed(1).await;
@@ -242,18 +233,8 @@ async fn a_grant_that_is_over_is_none() {
 async fn an_answer_after_the_lease_is_none() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let clock = time.clock();
-        let store = script
-            .claims(move |claim, n| {
-                let clock = clock.clone();
-                async move {
-                    if n == 0 {
-                        clock.sleep(TTL * 2).await;
-                    }
-                    Ok(granted(&claim, n as u64 + 1))
-                }
-            })
-            .store();
+        let late = |n| if n == 0 { TTL * 2 } else { ms(0) };
+        let store = script.claims_after(late, |claim, n| granted(claim, n as u64 + 1)).store();
         let guard = driven(&time, store.lock("a").acquire()).await.unwrap();
         assert_eq!((guard.fencing_token().get(), ids(&log.calls()).len()), (2, 1));
     })
@@ -265,7 +246,7 @@ async fn an_answer_after_the_lease_is_none() {
 async fn looks_again_once_per_lease() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let store = script.claims(async |claim, _| Ok(waiting(&claim))).store();
+        let store = script.busy().store();
         let waiter = tokio::spawn(store.lock("a").acquire());
         pass(&time, TTL * 10, ms(100)).await;
         assert!((11..=21).contains(&log.claims()), "{} claims in ten leases", log.claims());

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::ErrorKind;
+use leasehold_core::seam::Place;
 use tokio::sync::Notify;
 
-use crate::script::{Call, Script, TTL, driven, error, granted, in_time, ms, pass, place, settle, waiting};
+use crate::script::{Call, Script, TTL, driven, error, granted, in_time, ms, pass, runtime, settle};
 
 /// P4: the caller has gone while its claim is in flight; the release waits for the claim to land, and names its place.
 #[tokio::test]
@@ -14,17 +15,7 @@ async fn a_release_never_overtakes_its_claim() {
     in_time(async {
         let (script, _time, log) = Script::new();
         let land = Arc::new(Notify::new());
-        let script = script.claims({
-            let land = land.clone();
-            move |claim, _| {
-                let land = land.clone();
-                async move {
-                    land.notified().await;
-                    Ok(granted(&claim, 1))
-                }
-            }
-        });
-        let store = script.store();
+        let store = script.claims_on(&land).store();
         let acquire = tokio::spawn(store.lock("a").acquire());
         log.until_claimed(1).await;
         acquire.abort();
@@ -34,7 +25,7 @@ async fn a_release_never_overtakes_its_claim() {
         log.until_released(1).await;
         let calls = log.calls();
         let Call::Claim(id) = calls[0] else { panic!("{calls:?}") };
-        let there = leasehold_core::seam::Place::new("at a");
+        let there = Place::new("at a");
         assert_eq!(calls, [Call::Claim(id), Call::Answered(id), Call::Release(id, Some(there))]);
     })
     .await;
@@ -63,15 +54,7 @@ async fn a_claim_that_never_lands_is_withdrawn_after_its_lease() {
 async fn a_timeout_lets_its_claim_land() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let clock = time.clock();
-        let script = script.claims(move |claim, _| {
-            let clock = clock.clone();
-            async move {
-                clock.sleep(TTL / 2).await;
-                Ok(granted(&claim, 1))
-            }
-        });
-        let store = script.store();
+        let store = script.claims_after(|_| TTL / 2, |claim, _| granted(claim, 1)).store();
         driven(&time, store.lock("a").acquire_timeout(ms(500))).await.unwrap_err();
         settle().await;
         assert_eq!(log.releases(), 0);
@@ -201,7 +184,7 @@ async fn a_drop_outside_of_a_runtime_releases_inside() {
 fn a_drop_after_every_runtime_harms_nobody() {
     let (script, _time, log) = Script::new();
     let store = script.store();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = runtime();
     let guard = runtime.block_on(store.lock("a").acquire()).unwrap();
     let mut waiting = Box::pin(store.lock("a").acquire());
     drop(runtime);
@@ -219,21 +202,14 @@ fn a_drop_after_every_runtime_harms_nobody() {
 async fn a_waiter_gives_its_place_back() {
     in_time(async {
         let (script, _time, log) = Script::new();
-        let store = script.claims(async |claim, _| Ok(waiting(&claim))).store();
+        let store = script.busy().store();
         let waiter = tokio::spawn(store.lock("a").acquire());
         log.until_claimed(1).await;
         settle().await;
         waiter.abort();
         log.until_released(1).await;
         let Some(Call::Release(_, at)) = log.calls().pop() else { panic!("{:?}", log.calls()) };
-        let claim = leasehold_core::seam::Claim::new(
-            "a",
-            leasehold_core::seam::Mode::Exclusive,
-            leasehold_core::seam::WaitPolicy::Fair,
-            TTL,
-            "",
-        );
-        assert_eq!(at, Some(place(&claim)));
+        assert_eq!(at, Some(Place::new("at a")));
     })
     .await;
 }

@@ -2,11 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use leasehold_core::seam::Claimed;
 use leasehold_core::{ErrorKind, Held, Loss};
 use tokio::sync::Notify;
 
-use crate::script::{Call, Script, TTL, driven, granted, in_time, ms, pass, settle, waiting};
+use crate::script::{Call, Script, TTL, driven, in_time, ms, pass, runtime, settle, turns};
 
 /// P1: a store may grant to others as soon as its client's session is closed.
 #[tokio::test]
@@ -43,7 +42,7 @@ async fn no_guard_is_valid_when_the_store_closes() {
 async fn whoever_waits_is_told_and_its_place_given_back() {
     in_time(async {
         let (script, _time, log) = Script::new();
-        let store = script.claims(async |claim, _| Ok(waiting(&claim))).store();
+        let store = script.busy().store();
         let waiter = tokio::spawn(store.lock("a").acquire());
         log.until_claimed(1).await;
         settle().await;
@@ -62,17 +61,7 @@ async fn a_claim_that_lands_after_it_becomes_no_guard() {
     in_time(async {
         let (script, _time, log) = Script::new();
         let land = Arc::new(Notify::new());
-        let script = script.claims({
-            let land = land.clone();
-            move |claim, _| {
-                let land = land.clone();
-                async move {
-                    land.notified().await;
-                    Ok(granted(&claim, 1))
-                }
-            }
-        });
-        let store = script.store();
+        let store = script.claims_on(&land).store();
         let acquire = tokio::spawn(store.lock("a").acquire());
         log.until_claimed(1).await;
         store.close(TTL).await.unwrap();
@@ -88,11 +77,7 @@ async fn a_claim_that_lands_after_it_becomes_no_guard() {
 async fn whoever_waits_for_a_turn_is_told() {
     in_time(async {
         let (script, _time, _log) = Script::new();
-        let script = script.claims(async |claim, n| {
-            let Claimed::Granted(grant) = granted(&claim, 1 + 64 * n as u64) else { unreachable!() };
-            Ok(Claimed::Granted(grant.turns(64)))
-        });
-        let store = script.store();
+        let store = script.claims(async |claim, n| Ok(turns(&claim, n))).store();
         let lock = store.lock("a").fast();
         let guard = lock.acquire().await.unwrap();
         let tasks: Vec<_> = (0..3).map(|_| tokio::spawn(lock.acquire())).collect();
@@ -131,7 +116,6 @@ async fn min_hold_is_kept_as_long_as_the_limit_allows() {
 /// Releases that no runtime was left to send are sent by the task that closes the store.
 #[test]
 fn what_no_runtime_has_sent_is_sent() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (script, time, log) = Script::new();
     let store = script.store();
     let first = runtime();

@@ -2,15 +2,26 @@
 
 use std::future::IntoFuture as _;
 
-use crate::runtimes::{pass, runtime};
-use crate::script::{Script, TTL, granted, ms, settle};
+use leasehold_core::seam::VirtualClock;
+use leasehold_core::{Guard, Store};
+use tokio::runtime::Runtime;
+
+use crate::runtimes::pass;
+use crate::script::{Log, Script, TTL, granted, ms, runtime, settle};
 
 const HOURS: std::time::Duration = std::time::Duration::from_secs(10_000);
 
-/// A claim that is still in flight may have timers of the runtime in which it was sent. When that ends, the keeper, which is in
-/// another one, withdraws the claim without it, and keeps what is held there.
-#[test]
-fn a_claim_in_flight_whose_runtime_ends_harms_nobody_elsewhere() {
+/// Two runtimes of one client: a claim of `a` takes hours in the first, `b` is held in the second.
+struct Scene {
+    store: Store,
+    time: VirtualClock,
+    log: Log,
+    first: Runtime,
+    second: Runtime,
+    guard: Guard,
+}
+
+fn scene() -> Scene {
     let (script, time, log) = Script::new();
     let store = script
         .claims(async |claim, n| {
@@ -22,6 +33,14 @@ fn a_claim_in_flight_whose_runtime_ends_harms_nobody_elsewhere() {
         .store();
     let (first, second) = (runtime(), runtime());
     let guard = second.block_on(store.lock("b").acquire()).unwrap();
+    Scene { store, time, log, first, second, guard }
+}
+
+/// A claim that is still in flight may have timers of the runtime in which it was sent. When that ends, the keeper, which is in
+/// another one, withdraws the claim without it, and keeps what is held there.
+#[test]
+fn a_claim_in_flight_whose_runtime_ends_harms_nobody_elsewhere() {
+    let Scene { store, time, log, first, second, guard } = scene();
     first.block_on(async {
         let acquiring = tokio::spawn(store.lock("a").acquire());
         settle().await;
@@ -41,17 +60,7 @@ fn a_claim_in_flight_whose_runtime_ends_harms_nobody_elsewhere() {
 /// The same if that runtime had ended before the keeper came to it.
 #[test]
 fn a_claim_in_flight_whose_runtime_has_ended_harms_nobody_elsewhere() {
-    let (script, time, log) = Script::new();
-    let store = script
-        .claims(async |claim, n| {
-            if claim.name.as_str() == "a" {
-                tokio::time::sleep(HOURS).await;
-            }
-            Ok(granted(&claim, n as u64 + 1))
-        })
-        .store();
-    let (first, second) = (runtime(), runtime());
-    let guard = second.block_on(store.lock("b").acquire()).unwrap();
+    let Scene { store, time, log, first, second, guard } = scene();
     first.block_on(async {
         drop(tokio::spawn(store.lock("a").acquire()));
         settle().await;
@@ -66,17 +75,7 @@ fn a_claim_in_flight_whose_runtime_has_ended_harms_nobody_elsewhere() {
 /// And if that runtime lives and nobody drives it, the lock is given back all the same, and not only after a lease.
 #[test]
 fn a_claim_in_flight_whose_runtime_is_not_driven_is_withdrawn_soon() {
-    let (script, time, log) = Script::new();
-    let store = script
-        .claims(async |claim, n| {
-            if claim.name.as_str() == "a" {
-                tokio::time::sleep(HOURS).await;
-            }
-            Ok(granted(&claim, n as u64 + 1))
-        })
-        .store();
-    let (first, second) = (runtime(), runtime());
-    let guard = second.block_on(store.lock("b").acquire()).unwrap();
+    let Scene { store, time, log, first, second, guard } = scene();
     let mut acquiring = Box::pin(store.lock("a").acquire().into_future());
     first.block_on(async {
         tokio::select! {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use leasehold_core::ErrorKind;
 use leasehold_core::seam::Renewal;
 
-use crate::script::{Script, TTL, driven, error, granted, in_time, ms, pass, settle, waiting};
+use crate::script::{Call, Script, TTL, driven, error, granted, in_time, ms, pass, renewed, runtime, settle, waiting};
 
 /// A thousand locks and two hundred waiters of one client: one request for all of them every third of the lease, and no
 /// waiter claims again in the meantime.
@@ -46,7 +46,7 @@ async fn one_batch_renews_everything() {
 async fn who_only_waits_renews_less_often() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let store = script.claims(async |claim, _| Ok(waiting(&claim))).store();
+        let store = script.busy().store();
         let start = time.clock().now();
         let waiters: Vec<_> = (0..20).map(|i| tokio::spawn(store.lock(("waiting", i)).acquire())).collect();
         log.until_claimed(20).await;
@@ -70,7 +70,7 @@ async fn renewals_fall_at_a_third_and_after_a_failure_at_a_sixth() {
         let script = script.renewals(async |all, n| match n {
             1 => error(ErrorKind::Unavailable),
             3 => Ok(all.iter().map(|_| Renewal::Unknown(error::<()>(ErrorKind::Ambiguous).unwrap_err())).collect()),
-            _ => Ok(all.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect()),
+            _ => Ok(renewed(&all)),
         });
         let store = script.store();
         let guard = store.lock("a").acquire().await.unwrap();
@@ -93,7 +93,7 @@ async fn a_hung_renewal_leaves_time_for_another() {
             if n == 0 {
                 std::future::pending::<()>().await;
             }
-            Ok(all.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect())
+            Ok(renewed(&all))
         });
         let store = script.store();
         let guard = store.lock("a").acquire().await.unwrap();
@@ -133,7 +133,7 @@ async fn a_short_lease_costs_a_long_one_nothing() {
             let clock = clock.clone();
             async move {
                 clock.sleep(ms(400)).await;
-                Ok(all.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect())
+                Ok(renewed(&all))
             }
         });
         let store = script.store();
@@ -178,21 +178,17 @@ async fn nothing_is_renewed_that_was_lost() {
         let (script, time, log) = Script::new();
         let notifier = script.notifier();
         let store = script.store();
-        let mut ids = Vec::new();
         let (first, second) = (store.lock("a").acquire().await.unwrap(), {
             time.advance(ms(500));
             store.lock("b").acquire().await.unwrap()
         });
-        for call in log.calls() {
-            if let crate::script::Call::Claim(id) = call {
-                ids.push(id);
-            }
-        }
-        notifier.lost(ids[1], leasehold_core::Loss::Evicted);
+        let claimed = |call| if let Call::Claim(id) = call { Some(id) } else { None };
+        let last = log.calls().into_iter().filter_map(claimed).next_back().unwrap();
+        notifier.lost(last, leasehold_core::Loss::Evicted);
         assert!(first.is_valid() && !second.is_valid());
         pass(&time, TTL, ms(100)).await;
         assert!(log.renewals() >= 2);
-        assert!(log.batches().iter().all(|(_, batch)| !batch.contains(&ids[1])), "a lost hold was renewed");
+        assert!(log.batches().iter().all(|(_, batch)| !batch.contains(&last)), "a lost hold was renewed");
     })
     .await;
 }
@@ -202,15 +198,7 @@ async fn nothing_is_renewed_that_was_lost() {
 async fn a_grant_that_was_slow_is_renewed_in_time() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let clock = time.clock();
-        let script = script.claims(move |claim, _| {
-            let clock = clock.clone();
-            async move {
-                clock.sleep(TTL * 3 / 4).await;
-                Ok(granted(&claim, 1))
-            }
-        });
-        let store = script.store();
+        let store = script.claims_after(|_| TTL * 3 / 4, |claim, _| granted(claim, 1)).store();
         let guard = driven(&time, store.lock("a").acquire()).await.unwrap();
         pass(&time, TTL, ms(100)).await;
         assert!(guard.is_valid(), "{:?} after {} renewals", guard.check(), log.renewals());
@@ -221,7 +209,6 @@ async fn a_grant_that_was_slow_is_renewed_in_time() {
 /// The keeper's task dies with its runtime. Where another one uses the client too, its guards must not die as well.
 #[test]
 fn renewals_go_on_where_the_client_is_still_used() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (script, time, log) = Script::new();
     let store = script.store();
     let (first, second) = (runtime(), runtime());

@@ -1,9 +1,8 @@
 //! A lock that is given back within its `min_hold`, on a store that can let it end by itself.
 
 use leasehold_core::{ErrorKind, Loss, Owner};
-use tokio::runtime::Builder;
 
-use crate::script::{Call, Script, TTL, driven, error, in_time, ms, pass, settle};
+use crate::script::{Call, Script, TTL, driven, error, in_time, ms, pass, runtime, settle};
 
 /// One request with the rest of `min_hold`; from then on nobody renews it, releases it, or listens for it.
 #[tokio::test]
@@ -196,7 +195,6 @@ async fn close_waits_for_the_word() {
 /// The runtime ends while the store is asked: another one asks again, and if there is none the lease ends it.
 #[test]
 fn a_runtime_ends_while_the_store_is_asked() {
-    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
     for dropped in [false, true] {
         let (script, time, log) = Script::new();
         let script = script.lapses(async |_, n| if n == 0 { std::future::pending().await } else { Ok(()) });

@@ -7,7 +7,9 @@ use std::task::{Context, Poll};
 use leasehold_core::seam::VirtualClock;
 use leasehold_core::{Loss, Owner, Store};
 
-use crate::script::{Call, Log, Script, TTL, driven, error, granted, in_time, ms, pass, settle, waiting};
+use crate::script::{
+    Call, Log, Script, TTL, driven, error, granted, in_time, ms, pass, runtime, settle, turns, waiting,
+};
 
 /// What one scenario gets.
 struct Scene {
@@ -33,10 +35,6 @@ async fn leaves_nothing<F: Future<Output = ()>>(script: impl Fn(Script) -> Scrip
 
 fn as_it_is(script: Script) -> Script {
     script
-}
-
-fn busy(script: Script) -> Script {
-    script.claims(async |claim, _| Ok(waiting(&claim)))
 }
 
 #[tokio::test]
@@ -111,7 +109,7 @@ async fn nothing_of_an_acquire_that_left_at_any_poll() {
                 }
             };
             leaves_nothing(slow, play).await;
-            leaves_nothing(busy, play).await;
+            leaves_nothing(Script::busy, play).await;
         }
     }
 }
@@ -127,7 +125,7 @@ async fn nothing_of_a_loss() {
     .await;
     leaves_nothing(as_it_is, async |scene| {
         let guard = scene.store.lock("a").acquire().await.unwrap();
-        let Call::Claim(id) = scene.log.calls()[0] else { panic!("{:?}", scene.log.calls()) };
+        let id = scene.log.first_id();
         scene.notifier.lost(id, Loss::Gone);
         assert_eq!(guard.lost().await, Loss::Gone);
     })
@@ -208,7 +206,7 @@ async fn nothing_of_a_closed_store() {
         drop(guard);
     })
     .await;
-    leaves_nothing(busy, async |scene| {
+    leaves_nothing(Script::busy, async |scene| {
         let waiter = tokio::spawn(scene.store.lock("a").acquire());
         scene.log.until_claimed(1).await;
         scene.store.close(TTL).await.unwrap();
@@ -220,14 +218,7 @@ async fn nothing_of_a_closed_store() {
 /// Turns of a `fast` lock among tasks: a task in the local queue leaves nothing either.
 #[tokio::test]
 async fn nothing_of_turns() {
-    let turns = |script: Script| {
-        script.claims(async |claim, n| {
-            let leasehold_core::seam::Claimed::Granted(grant) = granted(&claim, 1 + 64 * n as u64) else {
-                unreachable!()
-            };
-            Ok(leasehold_core::seam::Claimed::Granted(grant.turns(64)))
-        })
-    };
+    let turns = |script: Script| script.claims(async |claim, n| Ok(turns(&claim, n)));
     leaves_nothing(turns, async |scene| {
         let lock = scene.store.lock("a").fast();
         let first = lock.acquire().await.unwrap();
@@ -250,12 +241,7 @@ async fn nothing_of_turns() {
 /// `max_hold` is an option of the turn, not of the claim: a later turn's is as punctual as the first's.
 #[tokio::test]
 async fn a_turns_max_hold_is_punctual() {
-    let turns = |script: Script| {
-        script.claims(async |claim, _| {
-            let leasehold_core::seam::Claimed::Granted(grant) = granted(&claim, 1) else { unreachable!() };
-            Ok(leasehold_core::seam::Claimed::Granted(grant.turns(64)))
-        })
-    };
+    let turns = |script: Script| script.claims(async |claim, n| Ok(turns(&claim, n)));
     leaves_nothing(turns, async |scene| {
         let lock = scene.store.lock("a").fast();
         let first = lock.acquire().await.unwrap();
@@ -276,7 +262,6 @@ async fn a_turns_max_hold_is_punctual() {
 /// The runtime ends while a release hangs; the store lives on in another one, and ends there as it should.
 #[test]
 fn nothing_of_a_release_whose_runtime_ended() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (script, time, log) = Script::new();
     let store = script.releases(async |_, n| if n == 0 { std::future::pending().await } else { Ok(()) }).store();
     let (first, second) = (runtime(), runtime());

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use leasehold_core::ErrorKind;
 
-use crate::script::{Call, Script, TTL, driven, in_time, ms, pass, settle};
+use crate::script::{Call, Script, TTL, driven, granted, in_time, ms, pass, settle, waiting};
 
 /// Many waiters for one name: a bounded number of claims is in flight, in their order, and the holder is renewed and released
 /// meanwhile as if it were alone.
@@ -22,13 +22,13 @@ async fn a_crowd_waits_in_the_client() {
                 let (clock, at_once, most, order) = (clock.clone(), at_once.clone(), most.clone(), order.clone());
                 async move {
                     if n == 0 {
-                        return Ok(crate::script::granted(&claim, 1));
+                        return Ok(granted(&claim, 1));
                     }
                     order.lock().unwrap().push(claim.label.clone());
                     most.fetch_max(at_once.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
                     clock.sleep(ms(100)).await;
                     at_once.fetch_sub(1, Ordering::Relaxed);
-                    Ok(crate::script::waiting(&claim))
+                    Ok(waiting(&claim))
                 }
             }
         });
@@ -60,16 +60,7 @@ async fn a_crowd_waits_in_the_client() {
 async fn unpolled_claims_do_not_stop_a_client() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let clock = time.clock();
-        let store = script
-            .claims(move |claim, n| {
-                let clock = clock.clone();
-                async move {
-                    clock.sleep(ms(10)).await;
-                    Ok(crate::script::granted(&claim, n as u64 + 1))
-                }
-            })
-            .store();
+        let store = script.claims_after(|_| ms(10), |claim, n| granted(claim, n as u64 + 1)).store();
         let mut unpolled: Vec<_> = (0..200).map(|i| Box::pin(store.lock(("unpolled", i)).acquire())).collect();
         tokio::task::unconstrained(async {
             for acquire in &mut unpolled {
@@ -117,15 +108,7 @@ async fn a_crowd_hears_that_the_store_is_silent() {
 async fn a_deadline_in_a_crowd_is_no_fault_of_the_store() {
     in_time(async {
         let (script, time, _) = Script::new();
-        let clock = time.clock();
-        let script = script.claims(move |claim, _| {
-            let clock = clock.clone();
-            async move {
-                clock.sleep(ms(500)).await;
-                Ok(crate::script::waiting(&claim))
-            }
-        });
-        let store = script.store().ttl(TTL);
+        let store = script.claims_after(|_| ms(500), |claim, _| waiting(claim)).store();
         let waiters: Vec<_> = (0..2000).map(|_| tokio::spawn(store.lock("a").acquire())).collect();
         settle().await;
         let bounded = tokio::spawn(store.lock("b").acquire_timeout(ms(2000)));

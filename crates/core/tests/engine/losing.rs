@@ -8,7 +8,9 @@ use leasehold_core::seam::{Grant, Place, Renewal, Validity};
 use leasehold_core::{ErrorKind, FencingToken, Loss};
 use tokio::sync::Notify;
 
-use crate::script::{Call, GOOD, Script, TTL, error, granted, granted_since, in_time, ms, pass, settle, waiting};
+use crate::script::{
+    GOOD, Script, TTL, error, granted, granted_since, in_time, ms, pass, renewed, runtime, settle, waiting,
+};
 
 /// P3: the end of validity is the moment of loss, not a timer's luck, whatever the renewals do.
 #[tokio::test]
@@ -104,7 +106,7 @@ async fn a_slow_renewal_counts_from_its_send() {
             let clock = clock.clone();
             async move {
                 clock.sleep(TTL / 12).await;
-                Ok(all.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect())
+                Ok(renewed(&all))
             }
         });
         let store = script.store();
@@ -122,12 +124,12 @@ async fn a_stale_push_is_not_believed() {
     in_time(async {
         let (script, time, log) = Script::new();
         let notifier = script.notifier();
-        let script = script.claims(async |claim, _| Ok(waiting(&claim)));
+        let script = script.busy();
         let store = script.store();
         let sent = time.clock().now();
         let acquire = tokio::spawn(store.lock("a").acquire());
         log.until_claimed(1).await;
-        let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
+        let id = log.first_id();
         pass(&time, TTL * 2, ms(100)).await;
         let claims = log.claims();
         notifier.granted(id, Grant::new(Place::new("p"), FencingToken::new(1), Validity::since(sent, TTL)));
@@ -162,7 +164,7 @@ async fn an_answer_about_a_place_is_none_about_the_grant() {
                     let answer = answer.clone();
                     async move {
                         if n > 0 {
-                            return Ok(all.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect());
+                            return Ok(renewed(&all));
                         }
                         answer.notified().await;
                         Ok(vec![Renewal::Lost(Loss::Gone)])
@@ -193,7 +195,7 @@ async fn a_bell_ends_a_hold() {
         let notifier = script.notifier();
         let store = script.store();
         let guard = store.lock("a").acquire().await.unwrap();
-        let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
+        let id = log.first_id();
         notifier.lost(id, Loss::Evicted);
         assert_eq!(guard.lost().now_or_never(), Some(Loss::Evicted));
         pass(&time, TTL, ms(100)).await;
@@ -212,7 +214,7 @@ async fn comes_at_an_end_that_was_shortened() {
         let began = time.clock().now();
         let store = script.renewals(async |_, _| std::future::pending().await).store();
         let guard = store.lock("a").acquire().await.unwrap();
-        let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
+        let id = log.first_id();
         let lost = tokio::spawn(guard.lost());
         settle().await;
         notifier.shortened(id, Validity::since(began, TTL / 10));
@@ -228,7 +230,6 @@ async fn comes_at_an_end_that_was_shortened() {
 fn is_heard_in_another_runtime() {
     let (script, time, _log) = Script::new();
     let store = script.store();
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (first, second) = (runtime(), runtime());
     let guard = first.block_on(store.lock("a").acquire()).unwrap();
     drop(first);
@@ -245,7 +246,6 @@ fn is_heard_in_another_runtime() {
 fn is_heard_although_the_keeper_dies_meanwhile() {
     let (script, time, _log) = Script::new();
     let store = script.store();
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (first, second) = (runtime(), runtime());
     let guard = first.block_on(store.lock("a").acquire()).unwrap();
     second.block_on(in_time(async {

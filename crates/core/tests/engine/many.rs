@@ -8,7 +8,7 @@ use leasehold_core::seam::{Clock, LeaseRef, Renewal};
 use leasehold_core::{ErrorKind, Guard, Result, Store};
 use tokio::sync::{Semaphore, watch};
 
-use crate::script::{Call, Script, TTL, error, in_time, ms, pass};
+use crate::script::{Call, Script, TTL, error, in_time, ms, pass, renewed};
 
 /// Takes so many locks.
 async fn hold(store: &Store, n: usize) -> Vec<Guard> {
@@ -17,10 +17,6 @@ async fn hold(store: &Store, n: usize) -> Vec<Guard> {
         guards.push(store.lock(("held", i)).acquire().await.unwrap());
     }
     guards
-}
-
-fn renewed(all: &[LeaseRef]) -> Vec<Renewal> {
-    all.iter().map(|lease| Renewal::Renewed(lease.claim.ttl.into())).collect()
 }
 
 /// A store of one thread that needs so long for each renewal, behind a link of so much delay.

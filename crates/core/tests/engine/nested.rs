@@ -7,9 +7,8 @@ use std::time::Duration;
 use std::{future::Future, pin::pin};
 
 use leasehold_core::{Guard, Store};
-use tokio::runtime::Builder;
 
-use crate::script::{Call, Script, TTL, driven, granted, ms, pass, settle};
+use crate::script::{Script, TTL, driven, granted, ms, pass, runtime, settle};
 
 /// Gives locks back, and takes others, whenever it is woken.
 struct Meddler {
@@ -38,7 +37,7 @@ impl Wake for Meddler {
 fn within_a_minute(work: impl Future<Output = ()> + Send + 'static) {
     let (tell, told) = channel();
     std::thread::spawn(move || {
-        Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
+        runtime().block_on(work);
         let _ = tell.send(());
     });
     told.recv_timeout(Duration::from_secs(60)).expect("it hangs, or has failed");
@@ -55,7 +54,7 @@ fn a_waker_may_give_locks_back() {
             let script = script.renewals(async |_, _| std::future::pending().await);
             let store = script.store();
             let watched = store.lock("watched").fast().acquire().await.unwrap();
-            let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
+            let id = log.first_id();
             let mut guards = Vec::new();
             for i in 0..20 {
                 guards.push(store.lock(("b", i % 10)).fast().max_hold(TTL).try_acquire().await);

@@ -12,10 +12,10 @@ use leasehold_core::seam::{
     Waiting,
 };
 use leasehold_core::{Contention, Error, FencingToken, Guard, Loss, Result};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-use crate::script::{Log, Script, TTL, ms, settle};
+use crate::script::{Log, Script, TTL, ms, runtime, settle};
 
 /// Whose turn it is, and when their leases end.
 type Entries = Vec<(ClaimId, Moment)>;
@@ -95,10 +95,6 @@ impl Leases {
         let now = self.clock.now();
         self.queues.lock().unwrap().values().flatten().filter(|(_, ends)| *ends > now).count()
     }
-}
-
-pub(crate) fn runtime() -> Runtime {
-    Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 /// Lets time pass in those runtimes that live, in any order.

@@ -1,15 +1,9 @@
 //! Turns of a `fast` lock among the tasks of one client: nobody waits behind a hold that has gone.
 
-use leasehold_core::seam::{Claim, Claimed};
+use leasehold_core::seam::Claimed;
 use leasehold_core::{Contention, ErrorKind, FencingToken, LockQueue, Loss, Participant};
 
-use crate::script::{Call, Script, TTL, driven, error, granted, in_time, ms, settle};
-
-/// The nth claim's grant: sixty-four turns, none of which an earlier one had.
-fn turns(claim: &Claim, n: usize) -> Claimed {
-    let Claimed::Granted(grant) = granted(claim, 1 + 64 * n as u64) else { unreachable!() };
-    Claimed::Granted(grant.turns(64))
-}
+use crate::script::{Call, Script, TTL, driven, error, in_time, ms, settle, turns};
 
 /// A notification says that the hold is gone. The next task of this process goes to the store at once, not when the keeper
 /// next plans, and not when the lost guard is dropped.
@@ -23,7 +17,7 @@ async fn whoever_stands_behind_an_evicted_hold_goes_to_the_store() {
         let first = lock.acquire().await.unwrap();
         let second = tokio::spawn(lock.acquire());
         settle().await;
-        let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
+        let id = log.first_id();
         notifier.lost(id, Loss::Evicted);
         let second = second.await.unwrap().unwrap();
         assert_eq!((second.fencing_token().get(), log.claims()), (65, 2));
@@ -111,7 +105,7 @@ async fn only_the_turn_that_is_can_be_evicted() {
         second.release().await.unwrap();
         let third = third.await.unwrap().unwrap();
         assert_eq!((third.fencing_token().get(), log.claims()), (65, 2));
-        let Call::Claim(id) = log.calls()[0] else { panic!("{:?}", log.calls()) };
+        let id = log.first_id();
         notifier.lost(id, Loss::Evicted);
         assert!(third.is_valid());
     })

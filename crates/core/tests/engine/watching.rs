@@ -6,6 +6,8 @@ use std::time::Duration;
 use leasehold_core::seam::{Notifier, VirtualClock};
 use leasehold_core::{ErrorKind, FencingToken, LockQueue, Name, Observer, Participant, Store};
 
+use tokio::task::JoinHandle;
+
 use crate::script::{Log, Script, TTL, driven, error, in_time, ms, settle};
 
 /// Who leads, for the script to show.
@@ -48,6 +50,14 @@ fn value(observer: &Observer) -> Option<(&str, u64)> {
     observer.current().map(|leader| (leader.value.as_str(), leader.token.get()))
 }
 
+/// A task that waits for the next change.
+fn spawn_changed(mut observer: Observer) -> JoinHandle<Observer> {
+    tokio::spawn(async move {
+        observer.changed().await.unwrap();
+        observer
+    })
+}
+
 /// Polls `changed` until nothing moves any more, and drops it: it must not be done.
 async fn is_quiet(observer: &mut Observer) {
     tokio::select! {
@@ -67,19 +77,13 @@ async fn a_ring_is_looked_at_without_a_nap() {
     let inspects = log.inspects();
     notifier.holder_changed(&Name::new("b"));
     leaders.set("one", 1);
-    let changed = tokio::spawn(async move {
-        observer.changed().await.unwrap();
-        observer
-    });
+    let changed = spawn_changed(observer);
     settle().await;
     // An observer that begins to wait polls once; the notification for another name is no reason to.
     assert!(changed.is_finished() && log.inspects() == inspects + 1, "{} requests", log.inspects() - inspects);
-    let mut observer = changed.await.unwrap();
+    let observer = changed.await.unwrap();
     assert_eq!(value(&observer), Some(("one", 1)));
-    let changed = tokio::spawn(async move {
-        observer.changed().await.unwrap();
-        observer
-    });
+    let changed = spawn_changed(observer);
     settle().await;
     leaders.set("one", 2);
     notifier.holder_changed(&Name::new("a"));
@@ -90,11 +94,8 @@ async fn a_ring_is_looked_at_without_a_nap() {
 #[tokio::test]
 async fn rings_that_were_missed_may_have_been_for_it() {
     let Scene { store, notifier, leaders, .. } = scene(true);
-    let mut observer = store.election("a").observe().await.unwrap();
-    let changed = tokio::spawn(async move {
-        observer.changed().await.unwrap();
-        observer
-    });
+    let observer = store.election("a").observe().await.unwrap();
+    let changed = spawn_changed(observer);
     settle().await;
     leaders.set("one", 1);
     for i in 0..1000 {
@@ -107,12 +108,9 @@ async fn rings_that_were_missed_may_have_been_for_it() {
 async fn it_looks_by_itself_where_nobody_rings_and_not_all_the_time() {
     for (pushed, most) in [(false, 8 + 1), (true, 2 + 1)] {
         let Scene { store, time, log, leaders, .. } = scene(pushed);
-        let mut observer = store.election("a").observe().await.unwrap();
+        let observer = store.election("a").observe().await.unwrap();
         let before = log.inspects();
-        let changed = tokio::spawn(async move {
-            observer.changed().await.unwrap();
-            observer
-        });
+        let changed = spawn_changed(observer);
         crate::script::pass(&time, Duration::from_secs(2), ms(10)).await;
         let inspects = log.inspects() - before;
         assert!((2..=most).contains(&inspects), "{inspects} requests in two seconds, notified: {pushed}");

@@ -39,6 +39,12 @@ impl Log {
         self.count(|call| matches!(call, Call::Claim(_)))
     }
 
+    /// The id of the first claim.
+    pub(crate) fn first_id(&self) -> ClaimId {
+        let Some(Call::Claim(id)) = self.calls().into_iter().next() else { panic!("{:?}", self.calls()) };
+        id
+    }
+
     /// The requests for several names: the ids in each.
     pub(crate) fn joint_claims(&self) -> Vec<Vec<ClaimId>> {
         let party = |call| if let Call::ClaimAll(ids) = call { Some(ids) } else { None };

@@ -2,21 +2,23 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::seam::{
-    Backend, Claim, Claimed, ClaimedAll, Clock, Grant, LeaseRef, Moment, Notifier, Place, Renewal, Subscription,
-    Validity, VirtualClock, Waiting, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Notifier, Place, Renewal, Subscription, VirtualClock,
+    async_trait,
 };
-use leasehold_core::{
-    Contention, Error, ErrorKind, Fairness, FencingToken, Guarantees, LockQueue, Name, Result, Store,
-};
-use tokio::sync::watch;
+use leasehold_core::{Fairness, FencingToken, Guarantees, LockQueue, Name, Result, Store};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{Notify, watch};
 
+pub(crate) use answers::{all_granted, error, granted, granted_since, renewed, turns, waiting};
 pub(crate) use log::{Call, Log};
 
+mod answers;
 mod log;
 
 /// The lease of these tests; a third and a sixth of it are whole.
@@ -66,9 +68,7 @@ impl Script {
             log: Log(watch::Sender::new(Vec::new())),
             claim: Box::new(|claim, n| ready(Ok(granted(&claim, n as u64 + 1))).boxed()),
             claim_all: None,
-            renew: Box::new(|all, _| {
-                ready(Ok(all.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect())).boxed()
-            }),
+            renew: Box::new(|all, _| ready(Ok(renewed(&all))).boxed()),
             renew_batch: usize::MAX,
             release: Box::new(|_, _| ready(Ok(())).boxed()),
             lapse: None,
@@ -86,6 +86,39 @@ impl Script {
         F: Future<Output = Result<Claimed>> + Send + 'static,
     {
         Script { claim: Box::new(move |claim, n| hook(claim, n).boxed()), ..self }
+    }
+
+    /// Each claim waits.
+    pub(crate) fn busy(self) -> Script {
+        self.claims(async |claim, _| Ok(waiting(&claim)))
+    }
+
+    /// Each claim is answered so much later.
+    pub(crate) fn claims_after(
+        self,
+        delay: impl Fn(usize) -> Duration + Send + Sync + 'static,
+        answer: impl Fn(&Claim, usize) -> Claimed + Send + Sync + 'static,
+    ) -> Script {
+        let clock = self.clock.clone();
+        self.claims(move |claim, n| {
+            let (clock, delay, answer) = (clock.clone(), delay(n), answer(&claim, n));
+            async move {
+                clock.sleep(delay).await;
+                Ok(answer)
+            }
+        })
+    }
+
+    /// Each claim is granted when the test says so.
+    pub(crate) fn claims_on(self, landing: &Arc<Notify>) -> Script {
+        let landing = landing.clone();
+        self.claims(move |claim, _| {
+            let landing = landing.clone();
+            async move {
+                landing.notified().await;
+                Ok(granted(&claim, 1))
+            }
+        })
     }
 
     /// It takes up to [`AT_ONCE`] names at once.
@@ -252,30 +285,9 @@ impl Backend for Watched {
     }
 }
 
-pub(crate) fn place(claim: &Claim) -> Place {
-    Place::new(format!("at {}", claim.name))
-}
-
-pub(crate) fn granted(claim: &Claim, token: u64) -> Claimed {
-    Claimed::Granted(Grant::new(place(claim), FencingToken::new(token), claim.ttl))
-}
-
-/// All of them, from this token on.
-pub(crate) fn all_granted(claims: &[Claim], first: u64) -> ClaimedAll {
-    claims.iter().zip(first..).map(|(claim, token)| granted(claim, token)).collect()
-}
-
-pub(crate) fn granted_since(claim: &Claim, token: u64, since: Moment) -> Claimed {
-    let validity = Validity::since(since, claim.ttl);
-    Claimed::Granted(Grant::new(place(claim), FencingToken::new(token), validity))
-}
-
-pub(crate) fn waiting(claim: &Claim) -> Claimed {
-    Claimed::Waiting(Waiting::new(place(claim), Contention::by("the holder")))
-}
-
-pub(crate) fn error<T>(kind: ErrorKind) -> Result<T> {
-    Err(Error::new(kind, "says the script"))
+/// A runtime that a test drives and ends.
+pub(crate) fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 /// Lets every task run until all of them wait.
