@@ -48,8 +48,9 @@ use crate::support::thread::OwnThread;
 /// delays included. Near that limit an event of level `WARN` and target `leasehold` says so. Beyond
 /// it locks are lost. Use longer TTLs or several clients.
 ///
-/// At most 128 claims of one client are under way at once; further ones wait inside the client, in
-/// their order. Beside so many, a [`try_acquire`](crate::Lock::try_acquire) waits too.
+/// At most 128 new claims of one client are under way at once, and 128 that have a place already;
+/// further ones wait inside the client, in their order. Beside 128 new claims, a
+/// [`try_acquire`](crate::Lock::try_acquire) waits too.
 ///
 /// # End of life
 ///
