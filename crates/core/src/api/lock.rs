@@ -236,20 +236,14 @@ impl Lock {
                 Some(owner) => owner.clone().enter(&lock, wait).await,
                 None => lock.enter(wait).await,
             };
-            entered.map_err(|e: Error| lock.says_who(e).with_name(&lock.name))
+            entered.map_err(|e: Error| lock.with_holder(e).with_name(&lock.name))
         })
     }
 
     /// A refusal by the store names the first turn of a claim that tasks of this client share.
-    fn says_who(&self, e: Error) -> Error {
-        e.with_contention(|who| {
-            let full_name = self.scope.full_name(&self.name).ok();
-            let turn =
-                full_name.zip(who.token).and_then(|(name, first)| self.scope.local_queues.whose_turn(&name, first));
-            if let Some((label, token)) = turn {
-                (who.label, who.token) = (Some(label.to_string()), Some(token));
-            }
-        })
+    fn with_holder(&self, e: Error) -> Error {
+        let Ok(full_name) = self.scope.full_name(&self.name) else { return e };
+        e.with_contention(|by| self.scope.local_queues.correct(&full_name, &mut by.label, &mut by.token))
     }
 
     /// Takes the lock without looking for an owner's hold.

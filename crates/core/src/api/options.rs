@@ -49,6 +49,7 @@ pub const MAX_VALUE_BYTES: usize = 4096;
 /// # let _ = nightly;
 /// ```
 #[derive(Clone, Debug, Default)]
+#[must_use = "each option returns the changed options: use what it returns"]
 #[non_exhaustive]
 pub struct Options {
     pub(crate) ttl: Option<Duration>,
@@ -75,7 +76,6 @@ macro_rules! options {
             /// ([`Guarantees::min_ttl`](crate::Guarantees)); the longest is
             /// [`MAX_TTL`](crate::MAX_TTL). A TTL outside of these is reported by the first
             /// acquire, as [`Invalid`](crate::ErrorKind::Invalid).
-            #[must_use = "this returns the changed options: use what it returns"]
             pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
                 self$($options)*.ttl = Some(ttl);
                 self
@@ -103,7 +103,6 @@ macro_rules! options {
             /// }
             /// # Ok(()) }
             /// ```
-            #[must_use = "this returns the changed options: use what it returns"]
             pub fn max_hold(mut self, d: std::time::Duration) -> Self {
                 self$($options)*.max_hold = Some(d);
                 self
@@ -139,7 +138,6 @@ macro_rules! options {
             /// }
             /// # Ok(()) }
             /// ```
-            #[must_use = "this returns the changed options: use what it returns"]
             pub fn min_hold(mut self, d: std::time::Duration) -> Self {
                 self$($options)*.min_hold = Some(d);
                 self
@@ -153,7 +151,6 @@ macro_rules! options {
             /// On a store with [`Fairness::None`](crate::Fairness) the first acquire reports
             /// [`Unsupported`](crate::ErrorKind::Unsupported). There, [`fast`](Self::fast) is the
             /// default.
-            #[must_use = "this returns the changed options: use what it returns"]
             pub fn fair(mut self) -> Self {
                 self$($options)*.policy = Some(crate::seam::claim::WaitPolicy::Fair);
                 self
@@ -189,7 +186,6 @@ macro_rules! options {
             /// }
             /// # }
             /// ```
-            #[must_use = "this returns the changed options: use what it returns"]
             pub fn fast(mut self) -> Self {
                 self$($options)*.policy = Some(crate::seam::claim::WaitPolicy::Fast);
                 self
@@ -202,7 +198,6 @@ macro_rules! options {
             /// At most [`MAX_LABEL_BYTES`](crate::MAX_LABEL_BYTES) bytes; a longer one is reported
             /// by the first acquire, as [`Invalid`](crate::ErrorKind::Invalid). Anyone who can read
             /// the store can read it, so it must not contain a secret.
-            #[must_use = "this returns the changed options: use what it returns"]
             pub fn label(mut self, label: impl Into<String>) -> Self {
                 self$($options)*.label = Some(label.into().into());
                 self
@@ -221,7 +216,6 @@ macro_rules! options {
             /// let lock = store.lock("nightly").with(&jobs).fast();
             /// # let _ = lock; }
             /// ```
-            #[must_use = "this returns the changed options: use what it returns"]
             pub fn with(mut self, options: &crate::Options) -> Self {
                 self$($options)*.take_over(options);
                 self

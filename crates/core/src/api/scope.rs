@@ -40,14 +40,12 @@ impl Scope {
         Ok(name.within(&self.namespace))
     }
 
-    /// Who holds this name and who waits for it.
+    /// The holders and waiters of this name.
     pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         let full = self.full_name(name)?;
         let mut queue = self.client.ask(self.client.backend.inspect(&full)).await.map_err(|e| e.with_name(name))?;
         for holder in &mut queue.holders {
-            if let Some((label, token)) = holder.token.and_then(|first| self.local_queues.whose_turn(&full, first)) {
-                (holder.label, holder.token) = (Some(label.to_string()), Some(token));
-            }
+            self.local_queues.correct(&full, &mut holder.label, &mut holder.token);
         }
         Ok(queue)
     }

@@ -71,6 +71,7 @@ use crate::support::thread::OwnThread;
 /// # }
 /// ```
 #[derive(Clone)]
+#[must_use = "each option returns the changed store: use what it returns"]
 pub struct Store {
     pub(crate) scope: Scope,
 }
@@ -151,7 +152,6 @@ impl Store {
     /// let (a, b) = (test.lock("jobs"), live.lock("jobs")); // two locks
     /// # let _ = (a, b); }
     /// ```
-    #[must_use]
     pub fn namespace(mut self, prefix: &str) -> Store {
         self.scope.enter(prefix);
         self

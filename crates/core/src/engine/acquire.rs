@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::acquisition::{Acquisition, Attempt};
+use crate::engine::acquisition::Acquisition;
 use crate::engine::backoff::{Backoff, jittered};
 use crate::engine::claim_state::{ClaimState, Granted, Woken};
 use crate::engine::client::Client;
@@ -67,7 +67,7 @@ pub(crate) async fn acquire_all(
     let granted = pursue(&mut acquisition, wait, max_hold, None).await.map_err(|e| (acquisition.refused, e))?;
     let mut taken = vec![(acquisition.state.clone(), granted)];
     for (i, state) in acquisition.others.iter().enumerate() {
-        let granted = state.take(max_hold).ok_or_else(|| (i + 1, too_slow()))?;
+        let granted = state.take_grant(max_hold).ok_or_else(|| (i + 1, too_slow()))?;
         taken.push((state.clone(), granted));
     }
     acquisition.succeed();
@@ -97,12 +97,11 @@ async fn pursue(
         }
         // One last attempt, so that a lock that was freed just now is not missed.
         if let Woken::Late = woken
-            && let Attempt::Answered(Ok(Claimed::Granted(grant))) =
-                acquisition.claim(pursuit.last_attempt, pursuit.in_queue).await
+            && let Ok(Some(Claimed::Granted(grant))) = acquisition.claim(pursuit.last_attempt, pursuit.in_queue).await
         {
             acquisition.state.grant(grant, acquisition.stamp);
         }
-        if let Some(granted) = acquisition.state.take(max_hold) {
+        if let Some(granted) = acquisition.state.take_grant(max_hold) {
             events::acquired(&acquisition.state.claim, granted.token, client.clock.now().since(started));
             return Ok(granted);
         }
@@ -127,7 +126,7 @@ struct Pursuit {
     backoff: Backoff,
     outage: Outage,
     /// The holder in the last answer.
-    who: Option<Contention>,
+    holder: Option<Contention>,
 }
 
 impl Pursuit {
@@ -148,29 +147,33 @@ impl Pursuit {
             backoff: Backoff::new(random.fork()),
             random,
             outage: Outage { since: outage_since, last: None },
-            who: None,
+            holder: None,
         }
     }
 
     /// Takes in what became of a request: how long to wait before the next, if not for what the store grants; or the end.
-    fn learn(&mut self, acquisition: &mut Acquisition<'_>, answer: Attempt) -> Result<Option<Duration>> {
+    fn learn(
+        &mut self,
+        acquisition: &mut Acquisition<'_>,
+        answer: Result<Option<Claimed>>,
+    ) -> Result<Option<Duration>> {
         let (state, now) = (acquisition.state.clone(), acquisition.client.clock.now());
-        let Attempt::Answered(answer) = answer else { return Err(self.late()) };
         match answer {
-            Ok(Claimed::Granted(grant)) if grant.validity.until(acquisition.stamp) <= now => {
+            Ok(None) => Err(self.late()),
+            Ok(Some(Claimed::Granted(grant))) if grant.validity.until(acquisition.stamp) <= now => {
                 // It took longer to hear of the grant than it lasts.
                 state.wait_at(grant.place);
                 self.ask_again(too_slow(), now).map(Some)
             }
-            Ok(Claimed::Granted(grant)) => {
+            Ok(Some(Claimed::Granted(grant))) => {
                 state.grant(grant, acquisition.stamp);
                 Ok(None)
             }
-            Ok(Claimed::Busy(by)) => {
+            Ok(Some(Claimed::Busy(by))) => {
                 acquisition.left_nothing();
                 Err(Error::contended(by))
             }
-            Ok(Claimed::Waiting(waiting)) => {
+            Ok(Some(Claimed::Waiting(waiting))) => {
                 state.wait_at(waiting.place.clone());
                 self.waits(acquisition.client, &state, waiting).map(Some)
             }
@@ -179,7 +182,7 @@ impl Pursuit {
                 self.ask_again(e, now).map(Some)
             }
             // It was not sent in time.
-            Err(e) if e.kind() == ErrorKind::TimedOut => Err(self.who.take().map_or(e, Error::timed_out)),
+            Err(e) if e.kind() == ErrorKind::TimedOut => Err(self.holder.take().map_or(e, Error::timed_out)),
             Err(e) => Err(e),
         }
     }
@@ -189,13 +192,13 @@ impl Pursuit {
         if self.is_try {
             return Err(Error::contended(waiting.who));
         }
-        if self.who.is_none() {
+        if self.holder.is_none() {
             events::waiting(&state.claim, &waiting);
         }
         self.outage = Outage::default();
         self.backoff = Backoff::new(self.random.fork());
         client.keep(state);
-        self.who = Some(waiting.who);
+        self.holder = Some(waiting.who);
         // A store that says nothing is asked again once per lease: no wait rests on its notifications alone.
         Ok(waiting.retry_after.unwrap_or_else(|| jittered(self.ttl, &mut self.random)))
     }
@@ -210,11 +213,11 @@ impl Pursuit {
         Ok(self.backoff.next())
     }
 
-    /// The error at the deadline: the store's trouble, if that is why.
+    /// The error at the deadline: the store's failure, if that is why.
     fn late(&mut self) -> Error {
-        match (self.outage.last.take(), self.who.take()) {
+        match (self.outage.last.take(), self.holder.take()) {
             (Some(e), _) => e,
-            (None, Some(who)) => Error::timed_out(who),
+            (None, Some(holder)) => Error::timed_out(holder),
             (None, None) => Error::new(ErrorKind::Ambiguous, "the store did not answer in time"),
         }
     }

@@ -43,11 +43,6 @@ pub(crate) struct Acquisition<'a> {
     held: bool,
 }
 
-pub(crate) enum Attempt {
-    Answered(Result<Claimed>),
-    Late,
-}
-
 impl<'a> Acquisition<'a> {
     pub(crate) fn new(client: &'a Arc<Client>, claim: Claim, others: Vec<Claim>) -> Acquisition<'a> {
         let state = |claim| {
@@ -82,19 +77,14 @@ impl<'a> Acquisition<'a> {
         })
     }
 
-    /// Sends the claim (again), when it has a slot among those of this client, and waits for the answer. At the deadline
-    /// the request stays in flight. `retry_budget`: for how long it waits for a slot while the store answers no claim.
-    pub(crate) async fn claim(&mut self, deadline: Option<Moment>, retry_budget: Duration) -> Attempt {
+    /// Sends the claim (again), when it has a slot among those of this client, and waits for the answer. `None` at the
+    /// deadline: the request stays in flight. `retry_budget`: for how long it waits for a slot while the store answers no claim.
+    pub(crate) async fn claim(&mut self, deadline: Option<Moment>, retry_budget: Duration) -> Result<Option<Claimed>> {
         let concurrency_limit = &self.client.concurrency_limits[usize::from(self.state.place().is_some())];
-        let slot = match self.client.open() {
-            Ok(()) => concurrency_limit.enter(deadline, retry_budget).await,
-            Err(closed) => Err(closed),
-        };
+        self.client.open()?;
+        let slot = concurrency_limit.enter(deadline, retry_budget).await?;
         // Meanwhile it may have been closed.
-        let slot = match slot.and_then(|slot| self.client.open().map(|()| slot)) {
-            Ok(slot) => slot,
-            Err(e) => return Attempt::Answered(Err(e)),
-        };
+        self.client.open()?;
         self.stamp = self.client.clock.now();
         // An answer that comes after the lease would be worth nothing.
         let limit = self.stamp + self.state.claim.ttl;
@@ -122,13 +112,13 @@ impl<'a> Acquisition<'a> {
                 }
                 let answer = answer.and_then(|reply| self.learn(reply));
                 // What lands after `close` becomes no guard.
-                Attempt::Answered(self.client.open().and(answer))
+                self.client.open().and(answer).map(Some)
             }
-            None if until < limit => Attempt::Late,
+            None if until < limit => Ok(None),
             None => {
                 self.in_flight = None;
                 self.doubt = true;
-                Attempt::Answered(Err(Error::new(ErrorKind::Ambiguous, "the store did not answer within the lease")))
+                Err(Error::new(ErrorKind::Ambiguous, "the store did not answer within the lease"))
             }
         }
     }
@@ -137,9 +127,9 @@ impl<'a> Acquisition<'a> {
     fn learn(&mut self, reply: Reply) -> Result<Claimed> {
         let grants = match reply {
             Reply::One(claimed) => return Ok(claimed),
-            Reply::All(ClaimedAll::Busy(refused, who)) => {
+            Reply::All(ClaimedAll::Busy(refused, by)) => {
                 self.refused = refused.min(self.others.len());
-                return Ok(Claimed::Busy(who));
+                return Ok(Claimed::Busy(by));
             }
             Reply::All(ClaimedAll::Granted(grants)) => grants,
         };

@@ -6,7 +6,7 @@
 //! view, they would disagree in the moment of a loss. So there is one state, and all changes go
 //! through it.
 //!
-//! Loss is decided by the clock, when anyone asks. No timer has to fire for it: a runtime that is
+//! Loss is decided by the clock, whenever the state is asked. No timer has to fire for it: a runtime that is
 //! blocked, or a process that was stopped, sees the truth with the first question. And loss is
 //! final. Nothing makes a lost hold valid again, because the program may have acted on the loss
 //! already.
@@ -57,9 +57,9 @@ impl ClaimState {
         let mut state = locked(&self.state);
         state.expire(now);
         let done = work(&mut state);
-        let tell = std::mem::take(&mut state.tell);
+        let must_notify = std::mem::take(&mut state.must_notify);
         drop(state);
-        if tell {
+        if must_notify {
             self.changed.notify_waiters();
         }
         done
@@ -91,7 +91,7 @@ impl ClaimState {
     pub(crate) fn lose(&self, loss: Loss) {
         let now = self.clock.now();
         let taken = self.with(|state| {
-            state.tell = true;
+            state.must_notify = true;
             if state.taken {
                 state.loss.get_or_insert(loss);
             } else {
@@ -116,7 +116,7 @@ impl ClaimState {
     }
 
     /// Makes the grant a guard's, if there is one that is still good.
-    pub(crate) fn take(&self, max_hold: Option<Duration>) -> Option<Granted> {
+    pub(crate) fn take_grant(&self, max_hold: Option<Duration>) -> Option<Granted> {
         let now = self.clock.now();
         let mut state = locked(&self.state);
         let good = state.grant.take_if(|g| g.until <= now).is_none();
@@ -268,7 +268,7 @@ impl Listener for ClaimState {
                 self.with(|state| state.shorten(until));
             }
             Notification::Granted(_) | Notification::ClaimAgain => {
-                self.with(|state| (state.notified, state.tell) = (true, true));
+                self.with(|state| (state.notified, state.must_notify) = (true, true));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A hold: what a guard, its views and its loss signal share.
 //!
 //! A hold is one turn of one granted claim. A guard owns it; views and loss signals share it, so
-//! that they can outlive the guard and still tell the truth about it. It has an end of its own,
+//! that they can outlive the guard and still be true. It has an end of its own,
 //! because the claim of a [`fast`](crate::Lock::fast) lock goes on when the turn is over.
 
 use std::sync::{Arc, Mutex, OnceLock};

@@ -11,7 +11,7 @@
 //! are late.
 //!
 //! No lock is held while user code runs. Wakers, `tracing` subscribers and the drop of a guard are
-//! code of other authors: the state changes first, and what is to be told or dropped is returned to
+//! code of other authors: the state changes first, and what is to be notified or dropped is returned to
 //! the caller.
 
 use std::sync::{Arc, Mutex};
@@ -54,15 +54,15 @@ pub(crate) struct Keeper {
     registry: Mutex<Registry>,
     releasing: Semaphore,
     standby: Arc<Standby<Keeper>>,
-    quiet: Notify,
+    drained: Notify,
 }
 
 impl Keeper {
     pub(crate) fn new(backend: Arc<dyn Backend>, notifier: Notifier, random: fastrand::Rng) -> Keeper {
         let (clock, random, registry) = (backend.clock(), Mutex::new(random), Mutex::default());
-        let (standby, quiet) = (Arc::new(Standby::new()), Notify::new());
+        let (standby, drained) = (Arc::new(Standby::new()), Notify::new());
         let releasing = Semaphore::new(RELEASING);
-        Keeper { backend, clock, notifier, random, registry, releasing, standby, quiet }
+        Keeper { backend, clock, notifier, random, registry, releasing, standby, drained }
     }
 
     /// Renews `state` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken.
@@ -106,7 +106,7 @@ impl Keeper {
     pub(crate) fn has_lapsed(&self, state: &ClaimState) {
         self.notifier.unlisten(state.claim.id);
         self.forget(state.claim.id);
-        self.tell_if_quiet();
+        self.notify_if_drained();
         events::lapses(&state.claim);
     }
 
@@ -144,7 +144,7 @@ impl Keeper {
         if left_alone {
             self.standby.hand_over(self);
         }
-        self.quiet.notify_waiters();
+        self.drained.notify_waiters();
         self.wake();
     }
 
@@ -178,27 +178,27 @@ impl Keeper {
         self.until(Registry::has_stopped).await;
     }
 
-    async fn until(&self, quiet_enough: fn(&Registry) -> bool) {
+    async fn until(&self, is_done: fn(&Registry) -> bool) {
         loop {
-            let quiet = self.quiet.notified();
-            if quiet_enough(&locked(&self.registry)) {
+            let drained = self.drained.notified();
+            if is_done(&locked(&self.registry)) {
                 return;
             }
-            quiet.await;
+            drained.await;
         }
     }
 
     fn finished(&self, work: u64) {
         let done = locked(&self.registry).finish(work);
         drop(done);
-        self.tell_if_quiet();
+        self.notify_if_drained();
     }
 
-    /// Wakes those who wait for the end of the work.
-    fn tell_if_quiet(&self) {
-        let quiet = locked(&self.registry).is_drained();
-        if quiet {
-            self.quiet.notify_waiters();
+    /// Wakes the tasks that wait for the end of the work.
+    fn notify_if_drained(&self) {
+        let is_drained = locked(&self.registry).is_drained();
+        if is_drained {
+            self.drained.notify_waiters();
         }
     }
 }

@@ -38,14 +38,14 @@ type Key = (Name, Duration);
 #[derive(Default)]
 pub(crate) struct LocalQueues(Mutex<HashMap<Key, LocalQueue>>);
 
-/// The tasks that wait for one lock, and the one whose turn it is.
+/// The tasks that wait for one lock, and the one that holds it.
 #[derive(Default)]
 struct LocalQueue {
     waiters: VecDeque<Waiter>,
     holder: Option<Holder>,
 }
 
-/// Whose turn it is.
+/// The task that holds now.
 struct Holder {
     label: Arc<str>,
     token: FencingToken,
@@ -144,12 +144,17 @@ impl LocalQueues {
         self.with_holder(name, |holder| holder.owns(token), is_current).unwrap_or(true)
     }
 
-    /// The store knows the first turn of a claim. This is whose turn it is, if it is one of this client.
-    pub(crate) fn whose_turn(&self, name: &Name, first: FencingToken) -> Option<(Arc<str>, FencingToken)> {
-        self.with_holder(name, |holder| holder.first == first, |holder| (holder.label.clone(), holder.token))
+    /// The store knows a claim by the label and the token of its first turn. If the claim is one of this client, they become
+    /// those of the task that holds now.
+    pub(crate) fn correct(&self, name: &Name, label: &mut Option<String>, token: &mut Option<FencingToken>) {
+        let current =
+            |first| self.with_holder(name, |holder| holder.first == first, |h| (h.label.to_string(), h.token));
+        if let Some((task, turn)) = token.and_then(current) {
+            (*label, *token) = (Some(task), Some(turn));
+        }
     }
 
-    /// Works on one of the tasks whose turn it is under this name.
+    /// Works on one of the tasks that hold this name now.
     fn with_holder<T>(
         &self,
         name: &Name,
@@ -189,7 +194,7 @@ impl Claimant {
         turn
     }
 
-    /// Whose turn it is from now on.
+    /// From now on this task holds.
     fn held_by(&self, holder: Option<Holder>) {
         if let Some(local_queues) = self.local_queues.upgrade()
             && let Some(queue) = locked(&local_queues.0).get_mut(&self.key)

@@ -58,9 +58,9 @@ impl InFlight {
             None => self.request.await.ok(),
             Some(home) => {
                 let mut there = JoinSet::new(); // aborted with this
-                let (tell, begun) = oneshot::channel::<()>();
+                let (begins, begun) = oneshot::channel::<()>();
                 let request = async {
-                    drop(tell);
+                    drop(begins);
                     self.request.await
                 };
                 there.spawn_on(request, &home);

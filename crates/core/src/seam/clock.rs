@@ -82,7 +82,7 @@ impl fmt::Debug for Moment {
 #[derive(Clone, Default)]
 pub struct Clock(Option<Arc<Virtual>>);
 
-/// Time that a test makes, and who sleeps in it.
+/// Time that a test makes, and the tasks that sleep in it.
 #[derive(Debug)]
 struct Virtual {
     now: watch::Sender<Moment>,
@@ -167,16 +167,6 @@ impl Virtual {
         let _asleep = Asleep { time: self, at };
         // The sender is ours, so the wait cannot fail.
         drop(now.wait_for(|now| *now >= at).await);
-    }
-
-    /// Until when the first sleeps who wakes after this moment.
-    fn first_after(&self, now: Moment) -> Option<Moment> {
-        locked(&self.sleepers).keys().find(|at| **at > now).copied()
-    }
-
-    /// Whether somebody should have woken by then and has not run yet.
-    fn wakes(&self, now: Moment) -> bool {
-        locked(&self.sleepers).keys().next().is_some_and(|at| *at <= now)
     }
 }
 
@@ -269,13 +259,15 @@ impl VirtualClock {
         settle().await;
         loop {
             let now = self.clock().now();
-            let next = self.0.first_after(now).map_or(end, |at| at.min(end)).max(now);
+            let sleeps_until = locked(&self.0.sleepers).keys().find(|at| **at > now).copied();
+            let next = sleeps_until.map_or(end, |at| at.min(end)).max(now);
             self.0.now.send_modify(|now| *now = (*now).max(next));
-            // One that is kept and not polled never runs: nobody waits for it for ever.
-            let mut left = TURNS;
-            while left > 0 && self.0.wakes(next) {
+            // One that is kept and not polled never runs: it is not waited for without end.
+            for _ in 0..TURNS {
+                if locked(&self.0.sleepers).keys().next().is_none_or(|at| *at > next) {
+                    break;
+                }
                 tokio::task::yield_now().await;
-                left -= 1;
             }
             settle().await;
             if next >= end {

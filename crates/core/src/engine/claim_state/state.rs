@@ -27,7 +27,7 @@ pub(super) struct State {
     pub(super) gone_at: Option<Moment>,
     pub(super) notified: bool,
     /// Listeners are to be notified once the mutex is free again: a waker may run foreign code.
-    pub(super) tell: bool,
+    pub(super) must_notify: bool,
 }
 
 #[derive(Clone)]
@@ -49,7 +49,7 @@ impl State {
             loss: None,
             gone_at: None,
             notified: false,
-            tell: false,
+            must_notify: false,
         }
     }
 
@@ -57,7 +57,7 @@ impl State {
     pub(super) fn expire(&mut self, now: Moment) {
         if self.loss.is_none() {
             self.loss = self.ended_by(now);
-            self.tell |= self.loss.is_some();
+            self.must_notify |= self.loss.is_some();
         }
     }
 
@@ -75,7 +75,7 @@ impl State {
         }
         if !self.taken && self.gone_at.is_some_and(|gone| stamp < gone) {
             // It was asked for before the store said that it is gone: claim again and see.
-            (self.notified, self.tell) = (true, true);
+            (self.notified, self.must_notify) = (true, true);
             return;
         }
         let until = grant.validity.until(stamp);
@@ -90,13 +90,13 @@ impl State {
                 self.grant = Some(Granted { token, turns, ttl: validity.ttl(), until });
             }
         }
-        self.tell = true;
+        self.must_notify = true;
     }
 
     /// The server goes by other terms now.
     pub(super) fn shorten(&mut self, until: Moment) {
         if let Some(mine) = &mut self.grant {
-            self.tell |= until < mine.until;
+            self.must_notify |= until < mine.until;
             mine.until = mine.until.min(until);
         }
     }

@@ -1,6 +1,6 @@
 //! The work in the background: the keeper withdraws claims, and asks the store to let holds lapse.
 //!
-//! Nobody waits for this work, so it must end by itself: each task of it stops at the latest when
+//! No caller waits for this work, so it must end by itself: each task of it stops at the latest when
 //! the lease that it is about has run out in the store.
 
 use std::sync::Arc;

@@ -26,12 +26,8 @@ pub(super) struct RenewalBatch {
     answer: Pin<Box<dyn Future<Output = Result<Vec<Renewal>>> + Send>>,
 }
 
-/// What became of a batch.
-pub(super) enum BatchResult {
-    Done(RenewalBatch, Result<Vec<Renewal>>),
-    /// Not yet.
-    Late(RenewalBatch),
-}
+/// What became of a batch: nothing yet if it is only late.
+pub(super) type BatchResult = (RenewalBatch, Option<Result<Vec<Renewal>>>);
 
 impl RenewalBatch {
     pub(super) fn new(backend: &Arc<dyn Backend>, clock: &Clock, items: Vec<BatchItem>) -> RenewalBatch {
@@ -56,9 +52,9 @@ impl RenewalBatch {
             () = clock.sleep_until(until) => None,
         };
         match answer {
-            Some(answer) => BatchResult::Done(self, answer),
-            None if self.late => BatchResult::Done(self, Err(no_answer())),
-            None => BatchResult::Late(RenewalBatch { late: true, ..self }),
+            None if self.late => (self, Some(Err(no_answer()))),
+            None => (RenewalBatch { late: true, ..self }, None),
+            answered => (self, answered),
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! All that must survive a runtime is here, and nothing in the task that runs: when a runtime ends,
 //! another task goes on with the same registry. So each entry says when something is due, and not
-//! who does it.
+//! which task does it.
 //!
 //! Leases that end first are renewed first. While the store is slow, the others wait: a short lease
 //! costs a long one nothing, and a long one does not cost a short one its life.
@@ -188,13 +188,8 @@ impl Registry {
 
     fn take_item(&mut self, id: ClaimId, now: Moment, early: f64) -> Option<BatchItem> {
         let kept = self.kept.get_mut(&id)?;
-        let (state, due_since) = (
-            kept.state.clone(),
-            match kept.renewal {
-                Renewing::Due(since, _) => since,
-                Renewing::At(_) => now,
-            },
-        );
+        let state = kept.state.clone();
+        let due_since = if let Renewing::Due(since, _) = kept.renewal { since } else { now };
         // After a loss no renewal is sent; one that was lost just now comes up again at once, to be given up.
         let lost = state.loss_by(now).is_some();
         let lease = state.lease().filter(|_| !lost);

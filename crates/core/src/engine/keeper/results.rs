@@ -15,14 +15,12 @@ use crate::support::locked;
 
 impl Keeper {
     /// Takes in what became of a batch; returns it if it is still in flight.
-    pub(super) fn take_result(&self, result: BatchResult, early: f64) -> Option<RenewalBatch> {
-        match result {
-            BatchResult::Done(batch, answer) => self.answered(batch, answer, early),
-            BatchResult::Late(batch) => {
-                self.late(&batch);
-                return Some(batch);
-            }
-        }
+    pub(super) fn take_result(&self, (batch, answer): BatchResult, early: f64) -> Option<RenewalBatch> {
+        let Some(answer) = answer else {
+            self.late(&batch);
+            return Some(batch);
+        };
+        self.answered(batch, answer, early);
         None
     }
 

@@ -1,8 +1,8 @@
 //! In which runtime the keeper runs. Each runtime that uses the client has a task that stands by: when the keeper's runtime
 //! ends, or is not driven any more, another goes on. It ends with its runtime, or with the client.
 //!
-//! A runtime can also stop without ending: a blocked one does not drive its tasks. Nothing tells
-//! the others about it. So the keeper writes down when it will look again, and the tasks that stand
+//! A runtime can also stop without ending: a blocked one does not drive its tasks. Nothing notifies
+//! the others of it. So the keeper writes down when it will plan again, and the tasks that stand
 //! by compare that with the clock.
 
 use std::sync::{Arc, Weak};

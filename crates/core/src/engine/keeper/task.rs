@@ -11,7 +11,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Notify;
 
 use super::Keeper;
-use super::batch::{BatchResult, RenewalBatch};
+use super::batch::RenewalBatch;
 use super::kept::BatchItem;
 use super::work::Work;
 use crate::engine::events;
@@ -96,13 +96,13 @@ pub(super) async fn run(running: Running) {
             () = until(&keeper.clock, plan.next, plan.watching) => {}
             Some(result) = batches.next() => {
                 match &result {
-                    BatchResult::Done(batch, answer) => {
+                    (batch, Some(answer)) => {
                         under_way -= usize::from(!batch.late);
                         width = BATCHES.min(width + usize::from(!batch.late || answer.is_ok()));
                     }
-                    BatchResult::Late(batch) => {
+                    (batch, None) => {
                         under_way -= 1;
-                        // Those that were in the air together are late together, by one cause.
+                        // Those that were in flight together are late together, by one cause.
                         if narrowed.is_none_or(|at| at <= batch.sent) {
                             (width, narrowed) = (1.max(width / 2), Some(keeper.clock.now()));
                         }

@@ -21,7 +21,7 @@ fn state(clock: &Clock, ttl: Duration) -> Arc<ClaimState> {
 fn held(clock: &Clock, ttl: Duration) -> Arc<ClaimState> {
     let state = state(clock, ttl);
     state.grant(Grant::new(Place::new("p"), FencingToken::new(1), ttl), clock.now());
-    state.take(None);
+    state.take_grant(None);
     state
 }
 
@@ -39,7 +39,7 @@ fn what_is_lost_while_a_batch_is_made_comes_up_again() {
 }
 
 #[test]
-fn holds_are_watched_over_and_places_in_line_are_not() {
+fn holds_are_watched_over_and_places_in_the_queue_are_not() {
     let clock = VirtualClock::new().clock();
     let mut registry = Registry::default();
     let [one, two, three] = [(); 3].map(|()| {
@@ -51,7 +51,7 @@ fn holds_are_watched_over_and_places_in_line_are_not() {
     assert!(!registry.sleeps_past(clock.now()), "without a hold coarse sleeps do");
     for state in [&one, &two] {
         state.grant(Grant::new(Place::new("p"), FencingToken::new(1), TTL), clock.now());
-        state.take(None);
+        state.take_grant(None);
         registry.schedule(state.claim.id);
     }
     assert!(registry.sleeps_past(clock.now()), "a hold began during a coarse sleep");
