@@ -1,4 +1,4 @@
-//! The queue of one lock, without a clock of its own: `claim`, and who is admitted.
+//! The queue of one lock, without a clock of its own: `claim`, and which waiters are admitted.
 
 use std::time::Duration;
 
@@ -54,12 +54,12 @@ impl Queue {
         Ok(Claimed::Waiting(Waiting::new(place, self.contention(at, now)).retry_after(retry_after)))
     }
 
-    /// Who is in the queue before this claim, if it is not empty.
+    /// Which claim is in the queue before this one, if it is not empty.
     pub(crate) fn blocked_by(&self, id: ClaimId, now: Moment) -> Option<Contention> {
         self.0.first().filter(|first| first.claim.id != id).map(|_| self.contention(self.0.len(), now))
     }
 
-    /// Who is in the way of the entry at `at`.
+    /// Which holder is in the way of the entry at `at`.
     fn contention(&self, at: usize, now: Moment) -> Contention {
         let waiting = self.0.iter().enumerate().filter(|(i, entry)| *i != at && !entry.holds()).count();
         let first = self.0.iter().find(|entry| entry.holds());

@@ -6,7 +6,7 @@ use crate::claim::Queue;
 use crate::entry::Entry;
 
 impl Queue {
-    /// Ends the holds that `which` names, and notifies their clients of this loss, if there is one to tell.
+    /// Ends the holds that `which` names, and notifies their clients of this loss; of none, if the test says so.
     pub(crate) fn evict(&mut self, loss: Option<Loss>, which: impl Fn(&Entry) -> bool) -> bool {
         let ended: Vec<Entry> = self.0.extract_if(.., |entry| entry.holds() && which(entry)).collect();
         if let Some(loss) = loss {

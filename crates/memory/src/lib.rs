@@ -232,8 +232,8 @@ impl Backend for Memory {
             let (mut state, now) = store.world.state();
             for (i, claim) in claims.iter().enumerate() {
                 let blocked_by = |queue: &mut Queue, now, _: &mut Tokens| queue.blocked_by(claim.id, now);
-                if let Some(who) = state.with_queue(&claim.name, now, blocked_by) {
-                    return Ok(ClaimedAll::Busy(i, who));
+                if let Some(by) = state.with_queue(&claim.name, now, blocked_by) {
+                    return Ok(ClaimedAll::Busy(i, by));
                 }
             }
             let link = &self.link;

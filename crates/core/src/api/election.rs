@@ -38,7 +38,7 @@ use crate::seam::token::FencingToken;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "it does nothing until somebody campaigns or observes"]
+#[must_use = "it does nothing until a candidate campaigns or an observer watches"]
 pub struct Election(pub(crate) Lock);
 
 options!(Election, .0.options);
@@ -209,7 +209,7 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// The first holder. Another tool's entry has no token of ours, and leads nobody here.
+    /// The first holder. Another tool's entry has no token of ours, and is no leader.
     pub(crate) fn of(queue: LockQueue) -> Option<Leader> {
         let first = queue.holders.into_iter().find(|entry| entry.token.is_some())?;
         Some(Leader { value: first.label.unwrap_or_default(), token: first.token? })

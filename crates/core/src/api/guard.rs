@@ -79,7 +79,7 @@ impl Guard {
     /// Asks the store, with one request, whether this client holds the lock now. A positive answer
     /// extends the lease.
     ///
-    /// [`is_valid`](crate::Guard::is_valid) asks nobody, and is enough for most purposes. Use
+    /// [`is_valid`](crate::Guard::is_valid) sends nothing, and is enough for most purposes. Use
     /// `confirm` before a step that is expensive to undo, to learn of an eviction or of lost data
     /// that no renewal has noticed yet. It says nothing about the moment after the answer.
     ///

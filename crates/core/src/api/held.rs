@@ -51,7 +51,7 @@ macro_rules! view_methods {
 
             /// Whether this client can prove, at this instant, that it holds the lock.
             ///
-            /// It is computed now, from a clock that counts suspend, and asks nobody. So it is
+            /// It is computed now, from a clock that counts suspend, and sends nothing. So it is
             /// correct also in a task that did not run for long, and in a process that was stopped.
             /// It is cheap: one reading of the clock.
             ///

@@ -34,8 +34,8 @@ use crate::seam::token::FencingToken;
 /// }
 /// ```
 pub trait Lease: Send + Sync + Debug {
-    /// Why the hold ended; `None` while it is provably held. It is computed at each call, and asks
-    /// nobody.
+    /// Why the hold ended; `None` while it is provably held. It is computed at each call, and sends
+    /// nothing.
     fn loss(&self) -> Option<Loss>;
 
     /// How much longer it is provably held if no renewal succeeds. Zero after its end.

@@ -169,7 +169,7 @@ impl MultiLock {
             && (1..client.guarantees.atomic_multi).contains(&others.len())
         {
             match self.take_at_once(first, others, wait).await {
-                Err(e) if e.is_contended() && !matches!(wait, Wait::Try) => {} // somebody is to be waited for
+                Err(e) if e.is_contended() && !matches!(wait, Wait::Try) => {} // another client is to be waited for
                 outcome => return outcome,
             }
         }

@@ -1,4 +1,4 @@
-//! Watching who leads.
+//! Watching which candidate leads.
 //!
 //! An observer has no claim, so notifications for claims do not reach it. It has its own, by name,
 //! and it also reads from time to time: a missed notification delays it by a second at most.
@@ -14,7 +14,7 @@ use crate::seam::error::Result;
 use crate::seam::name::Name;
 use crate::seam::notifier::Subscription;
 
-/// How often an observer looks without a notification: where the store notifies, and where it does not.
+/// How often an observer reads without a notification: where the store notifies, and where it does not.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
 
 /// Watches which candidate leads an election.

@@ -47,7 +47,7 @@ pub struct Owner(Arc<Mutex<HashMap<Key, Entry>>>);
 
 /// A name on a store's client.
 type Key = (usize, Name);
-/// The hold that the owner has there, if any; locked while somebody enters.
+/// The hold that the owner has there, if any; locked while a task enters.
 type Entry = Arc<tokio::sync::Mutex<Weak<Share>>>;
 
 impl Owner {

@@ -1,4 +1,4 @@
-//! The admission rule: given the queue in order, who is in. Pure, so that every queueing store shares it and tests need no
+//! The admission rule: given the queue in order, which claims hold. Pure, so that every queueing store shares it and tests need no
 //! server.
 //!
 //! Most stores keep a queue of claims with modes. If each decided by itself which of them hold, one
@@ -153,7 +153,7 @@ mod tests {
         assert!(same_permits(&queue, Exclusive).is_ok() && same_permits(&[], permits(1, 2)).is_ok());
     }
 
-    /// For every short queue: who is in stays in when another leaves, the watched set is enough, those who are in never
+    /// For every short queue: a claim that holds goes on when another leaves, the watched set is enough, those that hold never
     /// conflict, and they are the first ones.
     #[test]
     fn monotone_and_watched_enough_for_every_short_line() {

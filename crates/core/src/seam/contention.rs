@@ -1,4 +1,4 @@
-//! Who stood in the way of a claim, for errors.
+//! Which holder was in the way of a claim, for errors.
 //!
 //! A refusal that names the holder saves its reader a second tool: the label says which machine to
 //! look at, the token says which hold to evict.

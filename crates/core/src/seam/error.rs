@@ -152,14 +152,14 @@ impl Error {
 
     /// Another client holds the lock: the answer to a *try*. For decorators and mocks of a
     /// [`DistributedLock`](crate::DistributedLock).
-    pub fn contended(who: Contention) -> Error {
-        Error::of(Detail::Contended(who))
+    pub fn contended(by: Contention) -> Error {
+        Error::of(Detail::Contended(by))
     }
 
     /// The lock did not become free in time. For decorators and mocks of a
     /// [`DistributedLock`](crate::DistributedLock).
-    pub fn timed_out(who: Contention) -> Error {
-        Error::of(Detail::TimedOut(who))
+    pub fn timed_out(by: Contention) -> Error {
+        Error::of(Detail::TimedOut(by))
     }
 
     /// The hold has ended, for this reason. For decorators and mocks.
@@ -167,10 +167,10 @@ impl Error {
         Error::of(Detail::Lost(loss))
     }
 
-    /// Says better who stood in the way.
+    /// Corrects which holder was in the way.
     pub(crate) fn with_contention(mut self, better: impl FnOnce(&mut Contention)) -> Error {
-        if let Detail::Contended(who) | Detail::TimedOut(who) = &mut self.0.detail {
-            better(who);
+        if let Detail::Contended(by) | Detail::TimedOut(by) = &mut self.0.detail {
+            better(by);
         }
         self
     }
@@ -227,7 +227,7 @@ impl Error {
     /// The holder that was in the way, for [`ErrorKind::Contended`](crate::ErrorKind::Contended)
     /// and [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut).
     pub fn contention(&self) -> Option<&Contention> {
-        if let Detail::Contended(who) | Detail::TimedOut(who) = &self.0.detail { Some(who) } else { None }
+        if let Detail::Contended(by) | Detail::TimedOut(by) = &self.0.detail { Some(by) } else { None }
     }
 
     /// Turns *another client holds it* into a value: `Contended` and `TimedOut` become `Ok`.
@@ -248,7 +248,7 @@ impl Error {
     /// ```
     pub fn into_contention(self) -> Result<Contention> {
         match self.0.detail {
-            Detail::Contended(who) | Detail::TimedOut(who) => Ok(who),
+            Detail::Contended(by) | Detail::TimedOut(by) => Ok(by),
             _ => Err(self),
         }
     }

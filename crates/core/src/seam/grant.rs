@@ -103,7 +103,7 @@ impl Grant {
     /// A grant of a store that numbers places when they are *taken*: of the place with this number,
     /// with 256 turns.
     ///
-    /// A token that is drawn when a turn begins would exceed the numbers of those who already stand
+    /// A token that is drawn when a turn begins would exceed the numbers of claims that already stand
     /// behind it. So the turns are numbered below the number of the place: `number << 8`, plus the
     /// turn.
     pub fn of_place(place: Place, number: i64, validity: impl Into<Validity>) -> Grant {

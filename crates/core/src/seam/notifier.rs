@@ -63,7 +63,7 @@ pub(crate) enum Notification {
     Shortened(Validity),
 }
 
-/// Who listens for one claim.
+/// What listens for one claim.
 pub(crate) trait Listener: Send + Sync {
     fn notify(&self, notification: Notification);
 }
@@ -144,7 +144,7 @@ impl Notifier {
     }
 
     pub(crate) fn unlisten(&self, id: ClaimId) {
-        // Its end may run anybody's code, so it comes once the lock is free again.
+        // Its end may run code of other authors, so it comes once the lock is free again.
         let gone = self.listeners().remove(&id);
         drop(gone);
     }

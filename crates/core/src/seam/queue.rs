@@ -1,4 +1,4 @@
-//! Who holds and who waits, for people.
+//! The holders and waiters of a lock, for people.
 //!
 //! What people and errors say about a lock comes from here. It is never used to decide whether a
 //! lock is held.

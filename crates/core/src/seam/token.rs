@@ -51,7 +51,7 @@ impl FencingToken {
 }
 
 /// How many turns a place has on a store that numbers places when they are *taken*. What it numbered later, at a turn, would
-/// exceed what those who stand behind already have; so turns are told apart below that number.
+/// exceed what the places behind it have already; so turns are told apart below that number.
 pub(crate) const TURNS_OF_A_PLACE: u32 = 256;
 
 /// For a store that numbers places when they are taken: the token of the first turn of the place
