@@ -67,6 +67,7 @@ table! {
     waiting::is_woken_by_a_release: "P5", [PushedWake], clean;
     waiting::is_in_order: "P6 S5", [Fair], clean;
     waiting::turns_do_not_starve_others: "P5 P6", [Fair], clean;
+    waiting::is_woken_behind_one_that_gave_up: "P4 P5", [Fair, PushedWake], clean;
     waiting::gets_it_without_a_notification: "P5", [], clean;
     waiting::skips_the_dead: "P5 P6 S4", [], clean;
     waiting::a_dead_place_is_not_granted: "P1 P5 S4", [Fair], clean;
@@ -176,6 +177,7 @@ table! {
     permits::end_and_run_as_any_lock: "P3 P4", [Permits], faulty;
 
     modes::stand_in_one_line: "P1 P2 P6 S10", [Shared, Permits, Fair], faulty;
+    modes::wake_one_another: "P5 S10", [Shared, Permits, Fair, PushedWake], clean;
     modes::raise_one_anothers_tokens: "P2 S3", [Shared, Permits], clean;
     modes::are_each_claimed_idempotently: "S1 S3", [Shared, Permits], clean;
 

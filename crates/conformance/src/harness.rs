@@ -104,6 +104,8 @@ pub struct Budget {
     pub cycle: f64,
     /// For acquire and release while others wait: at most, however many they are.
     pub hand_over: f64,
+    /// The same for one or two permits of three.
+    pub permits: f64,
     /// What each client sends in a second without being asked for anything, heartbeats and pings, if they are counted too.
     pub idle: f64,
 }

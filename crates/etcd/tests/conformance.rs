@@ -119,7 +119,7 @@ impl Harness for World {
     }
 
     fn budget(&self) -> Budget {
-        Budget { cycle: 2.0, hand_over: 2.1, idle: 0.0 }
+        Budget { cycle: 2.0, hand_over: 2.1, permits: 2.1, idle: 0.0 }
     }
 
     async fn footprint(&self) -> u64 {

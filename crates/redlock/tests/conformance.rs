@@ -107,7 +107,7 @@ impl Harness for World {
     }
 
     fn budget(&self) -> Budget {
-        Budget { cycle: 2.0 * NODES as f64, hand_over: 8.0 * NODES as f64, idle: 0.0 }
+        Budget { cycle: 2.0 * NODES as f64, hand_over: 8.0 * NODES as f64, permits: 0.0, idle: 0.0 }
     }
 
     async fn footprint(&self) -> u64 {

@@ -1,12 +1,12 @@
 //! Do the primitives of one name stand in one queue?
 
-use std::sync::Arc;
+use std::time::Duration;
 
-use leasehold_core::seam::Mode;
-use leasehold_core::{ErrorKind, Guard, Result};
+use leasehold_core::seam::{Mode, WaitPolicy};
+use leasehold_core::{ErrorKind, Guard, Options, Result};
 use tokio::task::JoinHandle;
 
-use crate::context::{TestContext, expect_kind, give_back};
+use crate::context::{TestContext, expect_kind, give_back, granted, within};
 
 /// One name, all primitives: each waits for those before it, and those that go together hold together.
 pub(crate) async fn stand_in_one_line(ctx: TestContext) {
@@ -65,6 +65,27 @@ async fn together(
     greatest
 }
 
+/// The end of each mode wakes waiters of every other mode at once, not at their next poll.
+pub(crate) async fn wake_one_another(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
+    let words = Options::default().ttl(Duration::from_secs(60));
+    let (lock, semaphore) = (one.rw_lock("a").with(&words), two.semaphore("a", 2).with(&words));
+    let first = lock.write().acquire().await.unwrap();
+    // Permits wait for a writer, a reader for permits, a writer for a reader; and the other way about.
+    let claims = [semaphore.permits(2), lock.read(), lock.write(), lock.read(), semaphore.permits(2), lock.write()];
+    let mut waiters = Vec::new();
+    for claim in claims {
+        waiters.push(tokio::spawn(claim.acquire()));
+        ctx.queue_is(&two, "a", 1, waiters.len()).await;
+    }
+    first.release().await.unwrap();
+    for (n, waiter) in waiters.into_iter().enumerate() {
+        let what = format!("the push to waiter {n}");
+        let guard = within(Duration::from_secs(10), &what, waiter).await.unwrap().unwrap();
+        guard.release().await.unwrap();
+    }
+}
+
 /// From grant to conflicting grant tokens rise, whatever the modes and however the hold ends.
 pub(crate) async fn raise_one_anothers_tokens(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
@@ -94,8 +115,6 @@ pub(crate) async fn raise_one_anothers_tokens(ctx: TestContext) {
 
 /// S1 in every mode: a repeated claim answers the same grant, and stores the new label.
 pub(crate) async fn are_each_claimed_idempotently(ctx: TestContext) {
-    use crate::context::granted;
-    use leasehold_core::seam::WaitPolicy;
     let (one, two) = (ctx.backend().await, ctx.backend().await);
     for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: 3 }] {
         let claim = ctx.claim_as("a", mode, WaitPolicy::Fair);
@@ -109,5 +128,4 @@ pub(crate) async fn are_each_claimed_idempotently(ctx: TestContext) {
         one.release(&claim, None).await.unwrap();
         ctx.becomes_empty("a").await;
     }
-    drop(Arc::clone(&two));
 }

@@ -28,6 +28,27 @@ pub(crate) async fn is_woken_by_a_release(ctx: TestContext) {
     guard.release().await.unwrap();
 }
 
+/// The waiters at the head and in the middle give up; the next is woken by the release, not by its next poll.
+pub(crate) async fn is_woken_behind_one_that_gave_up(ctx: TestContext) {
+    let (one, two) = (ctx.store().await, ctx.store().await);
+    let words = leasehold_core::Options::default().ttl(Duration::from_secs(60));
+    let guard = one.lock("a").with(&words).acquire().await.unwrap();
+    let mut waiters = Vec::new();
+    for n in 0..4 {
+        waiters.push(tokio::spawn([&two, &one][n % 2].lock("a").with(&words).acquire()));
+        ctx.queue_is(&one, "a", 1, n + 1).await;
+    }
+    for leaves in [0, 1] {
+        waiters.remove(leaves).abort();
+        ctx.queue_is(&one, "a", 1, waiters.len()).await;
+    }
+    guard.release().await.unwrap();
+    for waiter in waiters {
+        let guard = within(Duration::from_secs(10), "the push of a release", waiter).await.unwrap().unwrap();
+        guard.release().await.unwrap();
+    }
+}
+
 /// A waiter that gets no notification gets the lock by its poll, once per lease.
 pub(crate) async fn gets_it_without_a_notification(ctx: TestContext) {
     let faults = Faults::default();

@@ -111,6 +111,10 @@ sentences! {
         => "waiting/a_dead_place_is_not_granted", "expected a place in the queue";
     SwallowsItsNotifications: "a release wakes no waiter, although the store states that it does"
         => "waiting/is_woken_by_a_release", "the push of a release";
+    SwallowsItsNotifications: "a release wakes no waiter, although the store states that it does"
+        => "waiting/is_woken_behind_one_that_gave_up", "the push of a release";
+    SwallowsItsNotifications: "a release wakes no waiter, although the store states that it does"
+        => "modes/wake_one_another", "the push to waiter 0";
     RestsOnItsNotifications: "no notification, no renewal and no early second look tells a waiter that it is granted"
         => "waiting/gets_it_without_a_notification", "the poll of a waiter without notifications";
     NeverSaysLost: "renewals are answered as good after the entry is gone, and no notification tells of the eviction"
@@ -210,7 +214,7 @@ sentences! {
     CutsNames: "names are cut at 300 bytes"
         => "names/are_long", "one is taken for another";
     CountsOfHoldersOnly: "the count of permits is compared with holders, not with those who wait"
-        => "permits/of_another_count_than_waiters_are_refused", "5 permits were asked for";
+        => "permits/of_another_count_than_waiters_are_refused", "expected Invalid";
     EvictsByTheFirstToken: "evict knows a hold by the token of its first turn only"
         => "loss/by_eviction_of_any_turn", "nobody was evicted|is one of";
     OlderShortens: "a renewal that was overtaken sets the end of the lease back to its own"
