@@ -94,6 +94,10 @@ table! {
     holding::lapses_without_its_client: "P1 S15", [MinHold], clean;
     holding::lapses_for_those_who_wait: "P5 S15", [MinHold], clean;
     holding::lapses_beside_others: "S15", [MinHold, Shared, Permits], clean;
+    holding::may_last_exactly: "P3 P4", [], clean;
+    holding::min_hold_keeps_several_names: "P4 S15", [], clean;
+    holding::bound_each_turn: "P3 P4", [], clean;
+    holding::turn_is_one_for_its_owner: "P2 P5", [], clean;
 
     lease::is_as_long_as_a_renewal_says: "P1 S2 S7", [], clean;
     lease::is_as_long_as_a_renewal_says_in_every_mode: "P1 S2 S7", [Shared, Permits], clean;

@@ -10,6 +10,9 @@ use tokio::task::JoinSet;
 
 use crate::context::{TestContext, expect_kind, give_back, granted, pause, within};
 use crate::harness::Need;
+pub(crate) use bounds::{bound_each_turn, may_last_exactly, min_hold_keeps_several_names, turn_is_one_for_its_owner};
+
+mod bounds;
 
 /// A guard renews itself: after three leases it is still ours, and nobody else's.
 pub(crate) async fn outlives_its_ttl(ctx: TestContext) {
