@@ -58,20 +58,6 @@ fn all_connected(store: &Redlock) -> bool {
     !format!("{store:?}").contains("not connected")
 }
 
-/// Waits until a client's claims reach every node.
-async fn until_whole(store: &Redlock, nodes: &[Redis]) {
-    let mut held = 0;
-    while held != nodes.len() {
-        let probe = fast("probe");
-        soon(store, &probe).await;
-        sleep(20).await;
-        held = held_on(nodes, &probe).await;
-        while store.release(&probe, None).await.is_err() {
-            sleep(10).await;
-        }
-    }
-}
-
 /// Two of five fail before the claim, while it is held, or just before the release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_of_five_do_not_matter() {

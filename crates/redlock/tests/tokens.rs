@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::*;
-use leasehold_core::Store;
 use leasehold_core::seam::{Backend, Mode, Renewal, WaitPolicy};
+use leasehold_core::{ErrorKind, Store};
 use leasehold_redis_client::CLOCK;
 use leasehold_redlock::Redlock;
-use leasehold_testbed::Redis;
+use leasehold_testbed::{Redis, Reply, Trap};
 use tokio::sync::RwLock;
 
 async fn hold(store: &Redlock) -> u64 {
@@ -92,6 +92,63 @@ async fn an_eviction_counts_for_nodes_that_do_not_know_the_token_yet() {
         let renewal = renewed(&store, &claim, token).await;
         assert!(matches!(renewal, Renewal::Lost(_)), "{renewal:?}");
         assert_eq!(held_on(&nodes, &claim).await, 0);
+        assert!(soon(&store, &claim).await.token > token);
+    })
+    .await;
+}
+
+/// A node that gets an evicted hold only now gives it a greater token; and it remembers an eviction only as long as it matters.
+#[tokio::test]
+async fn an_eviction_raises_every_counter_and_outlives_its_use_nowhere() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let (store, operator) = (client(&nodes).await, client(&nodes).await);
+        let claim = fast("x");
+        let token = granted(&store, &claim).await.token;
+        until_held_on(&nodes, &claim, 3).await;
+        let far = u64::MAX.to_string();
+        for node in &nodes {
+            node.command(&["HSET", "{x}:re", "1", "1", "2", &far]).await.unwrap();
+        }
+        nodes[2].command(&["DEL", "x", "{x}:rh", "{x}:rf"]).await.unwrap();
+        assert!(operator.evict(&claim.name, token).await.unwrap());
+        for node in &nodes {
+            assert!(counter(node).await >= token.get() + 63);
+            let Reply::Array(known) = node.command(&["HKEYS", "{x}:re"]).await.unwrap() else { panic!("no list") };
+            let mut known: Vec<_> = known.iter().filter_map(Reply::text).collect();
+            known.sort();
+            assert_eq!(known, [token.to_string(), "2".to_owned()]);
+        }
+    })
+    .await;
+}
+
+/// A majority does not learn that the hold was evicted: this is an error. Evicting it again ends it everywhere.
+#[tokio::test]
+async fn an_eviction_that_failed_half_way_may_be_repeated() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let (store, (operator, links)) = (client(&nodes).await, through(&nodes).await);
+        let claim = fast("x");
+        let token = granted(&store, &claim).await.token;
+        until_held_on(&nodes, &claim, 3).await;
+        links[2].cut().await;
+        let traps = [&links[0], &links[1]].map(|link| link.hold_matching("\r\nbar\r\n"));
+        let error = operator.evict(&claim.name, token).await.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous), "{error}");
+        assert!(traps.iter().all(Trap::has_sprung));
+        assert_eq!(held_on(&nodes, &claim).await, 1, "it ended where it was asked for");
+        // What was held back never arrives.
+        links[2].heal().await;
+        until_whole(&operator, &nodes).await;
+        assert!(operator.evict(&claim.name, token).await.unwrap());
+        assert_eq!(held_on(&nodes, &claim).await, 0);
+        for node in &nodes {
+            let knows = node.command(&["HEXISTS", "{x}:re", &token.to_string()]).await.unwrap();
+            assert_eq!(knows.integer(), Some(1));
+        }
+        assert!(matches!(renewed(&store, &claim, token).await, Renewal::Lost(_)));
+        assert!(!operator.evict(&claim.name, token).await.unwrap());
         assert!(soon(&store, &claim).await.token > token);
     })
     .await;

@@ -104,3 +104,17 @@ pub async fn until_clean(nodes: &[&Redis]) {
         }
     }
 }
+
+/// Waits until a client's claims reach every node.
+pub async fn until_whole(store: &Redlock, nodes: &[Redis]) {
+    let mut held = 0;
+    while held != nodes.len() {
+        let probe = fast("probe");
+        soon(store, &probe).await;
+        sleep(20).await;
+        held = held_on(nodes, &probe).await;
+        while store.release(&probe, None).await.is_err() {
+            sleep(10).await;
+        }
+    }
+}
