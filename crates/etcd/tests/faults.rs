@@ -279,3 +279,43 @@ async fn a_server_that_is_far_away_is_waited_for() {
     })
     .await;
 }
+
+/// One read of a mirror gets no answer: it is repeated by itself, and no other mirror is read again.
+#[tokio::test]
+async fn one_failed_read_begins_no_other_mirror_anew() {
+    within(60, async {
+        const OTHERS: u64 = 30;
+        let server = server().await;
+        let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
+        let slow = Etcd::connect(&format!("etcd://{}/test?timeout=2000", proxy.addr())).await.unwrap();
+        let (rival, waits) = (store(&server).await, Store::new(slow).ttl(LONG));
+        let wait = async |name: &str| {
+            let guard = rival.lock(name).acquire().await.unwrap();
+            let waiter = tokio::spawn(waits.lock(name).acquire());
+            until_waiting(&rival, name, 1).await;
+            (guard, waiter)
+        };
+        let mut others = Vec::new();
+        for i in 0..OTHERS {
+            others.push(wait(&format!("other {i}")).await);
+        }
+        // The mirror's read is the only request for all keys below, oldest first.
+        let read = [b"\x0a\x07test/z/", b"\x12\x07test/z0", &b"\x28\x01"[..]].concat();
+        let trap = proxy.hold_matching(read);
+        let (guard, waiter) = wait("z").await;
+        while !trap.has_sprung() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let before = requests(&server).await;
+        // After the time limit of the first attempt, and long before that of the second.
+        tokio::time::sleep(Duration::from_millis(3000)).await;
+        proxy.deliver_held();
+        trap.done().await;
+        guard.release().await.unwrap();
+        drop(within(10, waiter).await.unwrap().unwrap());
+        let reads = requests_since(&server, &before).await.get("Range").copied();
+        assert!(reads.unwrap_or_default() < OTHERS / 2, "{reads:?} reads");
+        assert!(others.iter().all(|(guard, waiter)| guard.is_valid() && !waiter.is_finished()));
+    })
+    .await;
+}

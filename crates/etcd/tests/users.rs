@@ -16,6 +16,8 @@ use leasehold_core::seam::{Backend, LeaseRef, Renewal};
 use leasehold_core::{Error, ErrorKind, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// This is found nowhere by chance.
 const CANARY: &str = "c4n4ry-p4ssw0rd";
@@ -176,9 +178,12 @@ fn all_of(error: &Error) -> String {
     said
 }
 
-/// Through every kind of failure: no error has the password or the claim's id.
+/// Through every kind of failure: no error and no event has the password or the claim's id.
 #[tokio::test]
-async fn no_error_has_a_password_or_a_claims_id() {
+async fn no_error_and_no_event_has_a_password_or_a_claims_id() {
+    let events = tempfile::NamedTempFile::new().unwrap();
+    let file = Arc::new(events.reopen().unwrap());
+    let _told = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(file).finish().set_default();
     within(120, async {
         let (server, mut root) = guarded(Vec::new()).await;
         let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
@@ -188,10 +193,11 @@ async fn no_error_has_a_password_or_a_claims_id() {
             let error = Etcd::connect(&format!("etcd://{user}:{wrong}@{}/{name}", server.addr())).await.unwrap_err();
             said += &all_of(&error);
         }
-        let etcd = mine(proxy.addr()).await;
+        let etcd = Arc::new(mine(proxy.addr()).await);
         said += &format!("{etcd:?}");
         let grant = granted(etcd.claim(&canary).await);
         let lease = LeaseRef::new(Arc::new(canary.clone()), grant.place, Some(grant.token));
+        let guard = Store::new(etcd.clone()).lock("b").ttl(Duration::from_secs(3)).acquire().await.unwrap();
         root.role_revoke_permission(
             "locks",
             "test/",
@@ -224,8 +230,10 @@ async fn no_error_has_a_password_or_a_claims_id() {
         server.kill().await.unwrap();
         said += &all_of(&etcd.claim(&canary).await.unwrap_err());
         let _ = etcd.close().await.map_err(|error| said += &all_of(&error));
+        guard.lost().await;
+        said += &std::fs::read_to_string(events.path()).unwrap();
         assert!(!said.contains(CANARY) && !said.contains(&canary.id.to_string()), "{said}");
-        assert!(said.len() > 500, "{said}");
+        assert!(said.contains("lock lost") && said.contains("h2::"), "{said}");
     })
     .await;
 }
