@@ -1,8 +1,10 @@
 //! What the memory store promises beyond the suite: virtual time, and clients that are cut off.
 
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use leasehold_core::{Contention, Name, Store};
+use leasehold_core::seam::{Backend, Claim, LeaseRef, Mode, Place, WaitPolicy};
+use leasehold_core::{Contention, FencingToken, Name, Store};
 use leasehold_memory::Memory;
 
 const TTL: Duration = Duration::from_secs(10);
@@ -68,4 +70,39 @@ async fn a_fast_try_says_which_neighbour_holds_it() {
     let second = second.await.unwrap().unwrap();
     let who = lock.acquire_timeout(Duration::ZERO).await.unwrap_err().into_contention().unwrap();
     assert_eq!(who, Contention::by("second").token(second.fencing_token()).waiters(0));
+}
+
+/// A task that asks in a loop leaves the others of its thread room to run: each request may yield.
+#[test]
+fn no_verb_starves_the_other_tasks_of_its_thread() {
+    let claim = Claim::new("a", Mode::Exclusive, WaitPolicy::Try, TTL, "");
+    let lease = LeaseRef::new(Arc::new(claim.clone()), Place::new("a"), None);
+    for verb in ["claim", "claim_all", "renew", "release", "release_after", "inspect", "list", "evict"] {
+        let (claim, lease, (tell, told)) = (claim.clone(), lease.clone(), mpsc::channel());
+        let busy = async move {
+            let memory = Memory::new();
+            loop {
+                match verb {
+                    "claim" => drop(memory.claim(&claim).await),
+                    "claim_all" => drop(memory.claim_all(std::slice::from_ref(&claim)).await),
+                    "renew" => drop(memory.renew(std::slice::from_ref(&lease)).await),
+                    "release" => drop(memory.release(&claim, None).await),
+                    "release_after" => drop(memory.release_after(&claim, None, TTL).await),
+                    "inspect" => drop(memory.inspect(&claim.name).await),
+                    "list" => drop(memory.list("", None, 1).await),
+                    _ => drop(memory.evict(&claim.name, FencingToken::new(1)).await),
+                }
+            }
+        };
+        // A thread of its own, which may be lost.
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async {
+                tokio::spawn(busy);
+                tokio::task::yield_now().await;
+                tell.send(()).unwrap();
+            });
+        });
+        told.recv_timeout(Duration::from_secs(30)).unwrap_or_else(|_| panic!("{verb} starves its thread"));
+    }
 }

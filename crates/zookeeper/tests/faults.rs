@@ -12,6 +12,7 @@ use leasehold_core::seam::{Backend, Claimed, Moment};
 use leasehold_core::{ErrorKind, Loss, Store};
 use leasehold_testbed::Proxy;
 use leasehold_zookeeper::ZooKeeper;
+use zookeeper_client::{Acl, AuthId, Client, Permission};
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_reported_in_time() {
@@ -150,19 +151,27 @@ async fn a_late_create_leaves_nothing() {
     .await;
 }
 
-/// A client whose release failed need not repeat it: the session does.
+/// A client whose release failed need not repeat it: the session does. A node that it may not delete keeps it from no other.
 #[tokio::test]
 async fn a_release_that_failed_is_repeated_by_the_session() {
     limited(async {
         let server = server().await;
         let proxy = Proxy::to(server.addr()).await.unwrap();
         let client = at(proxy.addr()).await;
-        let claim = fair("a", Duration::from_secs(6));
-        let grant = granted(&client, &claim).await;
-        until_entries(&server, 1, 2).await;
+        let claims = ["a", "b"].map(|name| fair(name, Duration::from_secs(6)));
+        let grants = [granted(&client, &claims[0]).await, granted(&client, &claims[1]).await];
+        until_entries(&server, 2, 2).await;
+        let raw = Client::connect(server.addr()).await.unwrap();
+        raw.set_acl("/test/a", &[Acl::new(Permission::READ | Permission::ADMIN, AuthId::anyone())], None)
+            .await
+            .unwrap();
         proxy.cut().await;
-        client.release(&claim, Some(&grant.place)).await.unwrap_err();
+        for (claim, grant) in claims.iter().zip(&grants) {
+            client.release(claim, Some(&grant.place)).await.unwrap_err();
+        }
         proxy.heal().await;
+        until_entries(&server, 1, 2).await;
+        raw.set_acl("/test/a", &[Acl::new(Permission::ALL, AuthId::anyone())], None).await.unwrap();
         until_entries(&server, 0, 2).await;
     })
     .await;
