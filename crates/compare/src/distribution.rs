@@ -1,5 +1,6 @@
 //! How a latency is distributed: a few quantiles, and a histogram on a logarithmic axis for the plots.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -28,7 +29,8 @@ pub struct Latency {
     pub bins: Vec<Bin>,
 }
 
-/// One bin of a histogram on a logarithmic axis.
+/// One bin of a histogram on a logarithmic axis. All stores have the same bins: n twelfths of a factor of ten from 1 µs, n a
+/// whole number, so that their shares can be compared bin by bin.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Bin {
@@ -50,13 +52,16 @@ impl Latency {
             return None;
         }
         let us = |nanos: u64| nanos as f64 / 1e3;
-        // Nothing is shorter than the clock can tell.
-        let (least, step) = (all.min().max(1), 10f64.powf(1.0 / BINS_PER_DECADE));
-        // What is below the least is the first of these, and empty.
-        let bins = (-1..).zip(all.iter_log(least, step)).map(|(n, bin)| Bin {
-            from_us: us(least) * step.powi(n),
-            share: bin.count_since_last_iteration() as f64 / all.len() as f64,
-        });
+        // One grid for all stores: 1 µs is an edge of it. Nothing is shorter than a nanosecond.
+        let mut bins = BTreeMap::<i32, u64>::new();
+        for value in all.iter_recorded() {
+            let bin = us(value.value_iterated_to().max(1)).log10() * BINS_PER_DECADE;
+            *bins.entry(bin.floor() as i32).or_default() += value.count_since_last_iteration();
+        }
+        let bin = |(bin, count)| Bin {
+            from_us: 10f64.powf(f64::from(bin) / BINS_PER_DECADE),
+            share: count as f64 / all.len() as f64,
+        };
         Some(Latency {
             count: usize::try_from(all.len()).unwrap_or(usize::MAX),
             mean_us: all.mean() / 1e3,
@@ -64,7 +69,7 @@ impl Latency {
             p90_us: us(all.value_at_quantile(0.9)),
             p99_us: us(all.value_at_quantile(0.99)),
             max_us: us(all.max()),
-            bins: bins.filter(|bin| bin.share > 0.0).collect(),
+            bins: bins.into_iter().map(bin).collect(),
         })
     }
 }
@@ -88,6 +93,11 @@ mod tests {
         assert!((latency.bins.iter().map(|bin| bin.share).sum::<f64>() - 1.0).abs() < 1e-9);
         assert!(latency.bins.windows(2).all(|pair| pair[0].from_us < pair[1].from_us));
         assert!(Latency::of([]).is_none());
+        // The same grid for everything that is measured.
+        for bin in latency.bins.iter().chain(&Latency::of([Duration::from_nanos(123_457)]).unwrap().bins) {
+            let place = bin.from_us.log10() * BINS_PER_DECADE;
+            assert!((place - place.round()).abs() < 1e-9, "{bin:?}");
+        }
     }
 
     #[test]
