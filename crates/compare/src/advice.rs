@@ -10,12 +10,13 @@ use crate::units::{digits, ms, rate, times, us};
 const SAME: f64 = 1.15;
 /// By this factor fast must serve more before it is worth its order.
 const WORTH: f64 = 1.3;
+const NONE: &str = "none of these";
 
 /// An answer to one need.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Advice {
-    /// What somebody needs.
+    /// The need.
     pub need: String,
     /// What suits it.
     pub choice: String,
@@ -31,31 +32,26 @@ struct Candidate<'a> {
     shown: String,
 }
 
-/// What a store measured for a need: in which order, how much, and how that is shown.
-type Find = fn(&Measured) -> Option<(Option<Order>, f64, String)>;
+/// What a store measured for a need: in which order, how much, and how that is shown. Less is better.
+type Found = (Option<Order>, f64, String);
 
-/// Needs that one number decides: what is needed, and how the number is introduced and found. Less is better.
-const NEEDS: [(&str, &str, Find); 6] = [
-    ("A lock that is mostly free", "taken and given back in", |m| {
-        // Nobody is passed, so the order makes no difference.
+/// Needs that one number decides: the need, and how the number is introduced and found.
+type Need = (&'static str, &'static str, fn(&Measured) -> Option<Found>);
+
+const NEEDS: [Need; 6] = [
+    ("A lock that is mostly free", "acquired and released in", |m| {
+        // No waiter is passed, so the order makes no difference.
         least(m.uncontended.iter().map(|u| (None, u.cycle.p50_us, us(u.cycle.p50_us))))
     }),
-    ("Many who wait, and as many turns as possible", "with the most waiters, turns in a second:", |m| {
-        let most = m.contended.iter().map(|c| c.waiters).max()?;
-        let these = m.contended.iter().filter(|c| c.waiters == most);
-        least(these.map(|c| (Some(c.order), 1.0 / c.per_second, rate(c.per_second))))
+    ("Many waiters, and as many turns as possible", "with the most waiters, turns in a second:", |m| {
+        with_waiters(m, most(m)?, |c| Some((1.0 / c.per_second, rate(c.per_second))))
     }),
-    ("A released lock that soon works for the next", "with few waiters, handed over in", |m| {
+    ("A short hand-over to the next waiter", "with few waiters, handed over in", |m| {
         let few = m.contended.iter().map(|c| c.waiters).min()?;
-        let these = m.contended.iter().filter(|c| c.waiters == few);
-        least(
-            these.filter_map(|c| Some((Some(c.order), c.hand_over.as_ref()?.p50_us, us(c.hand_over.as_ref()?.p50_us)))),
-        )
+        with_waiters(m, few, |c| c.hand_over.as_ref().map(|l| (l.p50_us, us(l.p50_us))))
     }),
     ("No waiter waits long, among many", "with the most waiters, the longest wait:", |m| {
-        let most = m.contended.iter().map(|c| c.waiters).max()?;
-        let these = m.contended.iter().filter(|c| c.waiters == most);
-        least(these.map(|c| (Some(c.order), c.wait.max_us, us(c.wait.max_us))))
+        with_waiters(m, most(m)?, |c| Some((c.wait.max_us, us(c.wait.max_us))))
     }),
     ("Work that goes on soon after a holder died", "from the kill to the next grant,", |m| {
         let recovery = m.recovery.as_ref()?;
@@ -69,20 +65,26 @@ const NEEDS: [(&str, &str, Find); 6] = [
 ];
 
 pub(crate) fn advise(stores: &[Measured]) -> Vec<Advice> {
-    let mut all: Vec<Advice> =
-        NEEDS.iter().filter_map(|(need, introduction, find)| decide(stores, need, introduction, *find)).collect();
-    all.extend(in_order(stores));
-    all.extend(tokens(stores));
-    all.extend(fair_or_fast(stores));
-    all
+    let decided = NEEDS.iter().filter_map(|need| decide(stores, need));
+    decided.chain(in_order(stores)).chain([tokens(stores)]).chain(stores.iter().filter_map(fair_or_fast)).collect()
 }
 
-fn least(found: impl Iterator<Item = (Option<Order>, f64, String)>) -> Option<(Option<Order>, f64, String)> {
+/// The greatest number of waiters.
+fn most(m: &Measured) -> Option<usize> {
+    m.contended.iter().map(|c| c.waiters).max()
+}
+
+fn with_waiters(m: &Measured, waiters: usize, cost: fn(&Contended) -> Option<(f64, String)>) -> Option<Found> {
+    let these = m.contended.iter().filter(|c| c.waiters == waiters);
+    least(these.filter_map(|c| cost(c).map(|(cost, shown)| (Some(c.order), cost, shown))))
+}
+
+fn least(found: impl Iterator<Item = Found>) -> Option<Found> {
     // The first of what is about the same: fair comes first.
     found.reduce(|best, next| if next.1 * SAME < best.1 { next } else { best })
 }
 
-fn decide(stores: &[Measured], need: &str, introduction: &str, find: Find) -> Option<Advice> {
+fn decide(stores: &[Measured], (need, introduction, find): &Need) -> Option<Advice> {
     let candidate = |store| find(store).map(|(order, cost, shown)| Candidate { store, order, cost, shown });
     let mut ranked: Vec<Candidate<'_>> = stores.iter().filter_map(candidate).collect();
     ranked.sort_by(|a, b| a.cost.total_cmp(&b.cost));
@@ -90,32 +92,30 @@ fn decide(stores: &[Measured], need: &str, introduction: &str, find: Find) -> Op
     let widest = ranked.iter().map(|c| c.store.reach).max()?;
     let (wide, narrow): (Vec<_>, Vec<_>) = ranked.into_iter().partition(|c| c.store.reach == widest);
     let best = wide.first()?;
-    let equals: Vec<&Candidate<'_>> = wide.iter().filter(|c| c.cost <= best.cost * SAME).collect();
-    let names: Vec<String> = equals.iter().map(|c| c.name()).collect();
-    let choice = one_of(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let (equals, others) = wide.split_at(wide.iter().take_while(|c| c.cost <= best.cost * SAME).count());
     let mut why = format!("{introduction} {}", best.shown);
     if equals.len() > 1 {
-        let others: Vec<String> = equals[1..].iter().map(|c| format!("{} {}", c.name(), c.shown)).collect();
-        why += &format!("; {}: about the same", others.join(", "));
+        let same: Vec<String> = equals[1..].iter().map(|c| format!("{} {}", c.name(), c.shown)).collect();
+        why += &format!("; {}: about the same", same.join(", "));
     }
-    let others: Vec<String> = wide[equals.len()..]
-        .iter()
-        .map(|c| format!("{} {} ({})", c.name(), c.shown, ratio(introduction, c.cost / best.cost)))
-        .collect();
+    // How many times the best's number: turns are the more, the less they cost.
+    let ratio =
+        |c: &Candidate<'_>| if introduction.contains("turns") { best.cost / c.cost } else { c.cost / best.cost };
     if !others.is_empty() {
+        let others: Vec<String> =
+            others.iter().map(|c| format!("{} {} ({})", c.name(), c.shown, times(ratio(c)))).collect();
         why += &format!("; {}", others.join(", "));
     }
-    let has_fair = |c: &&&Candidate<'_>| c.store.contended.iter().any(|with| with.order == Order::Fair);
-    if equals.iter().filter(|c| c.order == Some(Order::Fast)).any(|c| has_fair(&c)) {
+    if equals.iter().any(|c| c.order == Some(Order::Fast) && c.store.orders().any(|order| order == Order::Fair)) {
         why += "; fast passes the lock on among tasks of one process, so programs of their own get what fair gives";
     }
-    for reach in [Reach::Host, Reach::Process] {
+    for (reach, place) in [(Reach::Host, "On one host"), (Reach::Process, "Inside of one process")] {
         if let Some(c) = narrow.iter().find(|c| c.store.reach == reach && c.cost * SAME < best.cost) {
-            let place = if reach == Reach::Host { "On one host" } else { "Inside of one process" };
             why += &format!(". {place}: {}, {}", c.name(), c.shown);
         }
     }
-    Some(Advice { need: need.to_owned(), choice, why: sentence(&why) })
+    let names: Vec<String> = equals.iter().map(Candidate::name).collect();
+    Some(advice(*need, joined(&names, "or"), &why))
 }
 
 impl Candidate<'_> {
@@ -128,42 +128,31 @@ impl Candidate<'_> {
     }
 }
 
-/// How much another number is of the best.
-fn ratio(introduction: &str, cost: f64) -> String {
-    times(if introduction.contains("turns") { 1.0 / cost } else { cost })
-}
-
-/// Who serves strictly in the order of arrival: a promise, and how evenly it turned out.
+/// Which stores serve strictly in the order of arrival: a promise, and how evenly it turned out.
 fn in_order(stores: &[Measured]) -> Option<Advice> {
+    let most = stores.iter().filter_map(most).max()?;
     let strict: Vec<&Measured> = stores.iter().filter(|m| m.promises.fairness == "strict").collect();
-    let most = stores.iter().flat_map(|m| &m.contended).map(|c| c.waiters).max()?;
     let even = strict.iter().filter_map(|m| Some(format!("{:.3} on {}", m.with(Order::Fair, most)?.jain, m.label)));
     let even: Vec<String> = even.collect();
+    let need = "Served strictly in the order of arrival";
+    if even.is_empty() {
+        return Some(advice(need, NONE, "no store here keeps a queue"));
+    }
     let names: Vec<&str> = strict.iter().map(|m| &*m.label).collect();
-    let (choice, why) = match even.is_empty() {
-        true => ("none of these".to_owned(), "no store here keeps a line".to_owned()),
-        false => {
-            let shares =
-                format!("how evenly {most} waiters got their turns (Jain's index, 1 is perfect): {}", even.join(", "));
-            (format!("{} (fair)", one_of(&names)), shares)
-        }
-    };
-    Some(Advice { need: "Served strictly in the order of arrival".to_owned(), choice, why: sentence(&why) })
+    let why = format!("how evenly {most} waiters got their turns (Jain's index, 1 is perfect): {}", even.join(", "));
+    Some(advice(need, format!("{} (fair)", joined(&names, "or")), &why))
 }
 
-/// Who keeps its tokens in order when data are lost: a promise, which no run can measure.
-fn tokens(stores: &[Measured]) -> Option<Advice> {
+/// Which stores keep their tokens in order when data are lost: a promise, which no run can measure.
+fn tokens(stores: &[Measured]) -> Advice {
     let with = |fencing: &str| -> Vec<&str> {
         stores.iter().filter(|m| m.promises.fencing == fencing).map(|m| &*m.label).collect()
     };
-    let need = "Writes that stay refused even after the store lost its data".to_owned();
     let (best, rest, without) = (with("survives_data_loss"), with("while_data_lives"), with("none"));
+    let rising = "tokens go on rising, given a clock that does not step back";
     let mut why = match (best.is_empty(), rest.is_empty()) {
-        (false, true) => "tokens go on rising, given a clock that does not step back".to_owned(),
-        (false, false) => format!(
-            "tokens go on rising, given a clock that does not step back; those of {} rise as long as the data live",
-            list(&rest)
-        ),
+        (false, true) => rising.to_owned(),
+        (false, false) => format!("{rising}; those of {} rise as long as the data live", list(&rest)),
         (true, false) => format!(
             "tokens of {} rise as long as the data live: back these up, or have the resource check more",
             list(&rest)
@@ -173,55 +162,40 @@ fn tokens(stores: &[Measured]) -> Option<Advice> {
     if !without.is_empty() {
         why += &format!("; {} promises nothing of its tokens", list(&without));
     }
-    let choice = if best.is_empty() { "none of these".to_owned() } else { one_of(&best) };
-    Some(Advice { need, choice, why: sentence(&why) })
+    let choice = if best.is_empty() { NONE.to_owned() } else { joined(&best, "or") };
+    advice("Writes that stay refused even after the store lost its data", choice, &why)
 }
 
-/// Whether fast is worth it: one answer for all stores of which it is the same.
-fn fair_or_fast(stores: &[Measured]) -> Vec<Advice> {
-    const BOTH: &str = "fast for throughput, fair for order";
-    const FAIR: &str = "fair";
-    const FAST: &str = "fast: there is no line";
-    let mut answers = [BOTH, FAIR, FAST].map(|choice| (choice, Vec::new()));
-    for m in stores {
-        let most = m.contended.iter().map(|c| c.waiters).max();
-        let Some(fast) = most.and_then(|most| m.with(Order::Fast, most)) else { continue };
-        let fair = m.with(Order::Fair, fast.waiters);
-        let answer = match fair {
-            None => 2,
-            Some(fair) if fast.per_second >= fair.per_second * WORTH => 0,
-            Some(_) => 1,
-        };
-        answers[answer].1.push((m, fast, fair));
-    }
-    let mut all = Vec::new();
-    for (choice, on) in answers.into_iter().filter(|(_, on)| !on.is_empty()) {
-        let labels: Vec<&str> = on.iter().map(|(m, ..)| &*m.label).collect();
-        let compared: Vec<_> = on.iter().filter_map(|(m, fast, fair)| Some((m, fast, (*fair)?))).collect();
-        let each = |shown: &dyn Fn(&Contended, &Contended) -> String| {
-            let each: Vec<String> =
-                compared.iter().map(|(m, fast, fair)| format!("{} on {}", shown(fast, fair), m.label)).collect();
-            list(&each.iter().map(String::as_str).collect::<Vec<_>>())
-        };
-        let turns = each(&|fast, fair| digits(fast.per_second / fair.per_second));
-        let waits = each(&|fast, fair| format!("{} against {}", us(fast.wait.max_us), us(fair.wait.max_us)));
-        let crowd = on.first().map(|(_, fast, _)| format!("with {} waiters on {} clients", fast.waiters, fast.clients));
-        let crowd = crowd.unwrap_or_default();
-        let why = match choice {
-            BOTH => format!(
-                "{crowd}, turns with fast for each with fair: {turns}, because tasks of one client pass the lock on among \
-                 themselves. The longest wait, fast against fair: {waits}"
-            ),
-            FAIR => format!("{crowd}, fast gives up the order and serves no more; turns for each with fair: {turns}"),
-            _ => "the order in which it serves is anybody's guess".to_owned(),
-        };
-        all.push(Advice {
-            need: format!("Fair or fast, on {}", list(&labels)),
-            choice: choice.to_owned(),
-            why: sentence(&why),
-        });
-    }
-    all
+/// Whether fast is worth its order on this store.
+fn fair_or_fast(m: &Measured) -> Option<Advice> {
+    let fast = m.with(Order::Fast, most(m)?)?;
+    let (choice, why) = match m.with(Order::Fair, fast.waiters) {
+        None => ("fast: there is no queue", "the order in which it serves is not defined".to_owned()),
+        Some(fair) => {
+            let turns = fast.per_second / fair.per_second;
+            let compared = format!(
+                "with {} waiters on {} clients, {} turns with fast for each with fair",
+                fast.waiters,
+                fast.clients,
+                digits(turns)
+            );
+            if turns >= WORTH {
+                let waits = format!("{} against {}", us(fast.wait.max_us), us(fair.wait.max_us));
+                let why = "because tasks of one client pass the lock on among themselves";
+                ("fast for throughput, fair for order", format!("{compared}, {why}; the longest wait: {waits}"))
+            } else {
+                ("fair", format!("{compared}: fast gives up the order and serves no more"))
+            }
+        }
+    };
+    Some(advice(format!("Fair or fast, on {}", m.label), choice, &why))
+}
+
+/// The reason gets a capital and a full stop.
+fn advice(need: impl Into<String>, choice: impl Into<String>, why: &str) -> Advice {
+    let mut letters = why.chars();
+    let why = letters.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), letters.as_str()));
+    Advice { need: need.into(), choice: choice.into(), why }
 }
 
 /// All of them, as a list in a sentence.
@@ -229,21 +203,10 @@ pub(crate) fn list(words: &[&str]) -> String {
     joined(words, "and")
 }
 
-/// Any of them.
-fn one_of(words: &[&str]) -> String {
-    joined(words, "or")
-}
-
-fn joined(words: &[&str], last_word: &str) -> String {
-    match words {
-        [] => String::new(),
-        [one] => (*one).to_owned(),
-        [most @ .., last] => format!("{} {last_word} {last}", most.join(", ")),
+fn joined<T: AsRef<str>>(words: &[T], last_word: &str) -> String {
+    let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+    match &words[..] {
+        [most @ .., last] if !most.is_empty() => format!("{} {last_word} {last}", most.join(", ")),
+        one => one.concat(),
     }
-}
-
-/// With a capital and a full stop.
-fn sentence(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
 }

@@ -1,4 +1,4 @@
-//! Holders that are killed: a process of its own, or a client whose runtime is torn down.
+//! Holders that are killed: a process of its own, or a client whose runtime is shut down.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -11,13 +11,13 @@ use tokio::sync::oneshot;
 
 use crate::subject::Subject;
 
-/// What the process says on its standard output when it holds the lock.
+/// What the process prints when it holds the lock.
 const HELD: &str = "held";
-/// How long a holder may take to take the lock.
+/// How long a holder may take to acquire the lock.
 const START_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What a process does that [`Subject::killed_as`] starts: holds the lock until it is killed, says so on its standard output,
-/// and ends by itself when its standard input does, so that it never outlives who started it.
+/// and ends by itself when its standard input does, so that it never outlives the process that started it.
 ///
 /// # Errors
 /// What the store says.
@@ -54,7 +54,7 @@ impl Holder {
         };
         tokio::time::timeout(START_TIMEOUT, starting)
             .await
-            .unwrap_or_else(|_| Err(failed("it did not take the lock in time")))
+            .unwrap_or_else(|_| Err(failed("it did not acquire the lock in time")))
     }
 
     async fn process(mut command: Command) -> Result<Holder> {
@@ -89,7 +89,7 @@ impl Holder {
                 Ok(living) => {
                     let _ = held.send(Ok(()));
                     let _ = runtime.block_on(killed);
-                    // The dead run no destructors.
+                    // A killed process runs no destructors.
                     std::mem::forget(living);
                 }
                 Err(e) => drop(held.send(Err(e))),

@@ -1,12 +1,13 @@
 //! What was measured, as data: what the table, the JSON and the page are made of.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
 
-use leasehold::{Error, Fairness, Fencing, Guarantees};
+use leasehold::{Error, Fairness, Guarantees};
 use serde::Serialize;
 
 use crate::advice::{Advice, advise};
 use crate::distribution::Latency;
+use crate::promises::Promises;
 use crate::settings::Settings;
 use crate::subject::Reach;
 
@@ -61,11 +62,11 @@ pub struct Measured {
     pub label: String,
     /// What is shown of its URL.
     pub address: String,
-    /// Among whom its locks work.
+    /// Which clients its locks exclude from each other.
     pub reach: Reach,
     /// What the store says of itself.
     pub promises: Promises,
-    /// The yardstick: `inspect` of a name that nobody uses, which is the cheapest request of each store.
+    /// The yardstick: `inspect` of a name that is not in use, which is the cheapest request of each store.
     pub round_trip: Latency,
     /// One client alone, in each order that the store offers.
     pub uncontended: Vec<Uncontended>,
@@ -107,54 +108,15 @@ impl Order {
     }
 }
 
-/// What a store says of itself: [`Guarantees`] as data.
-#[derive(Clone, Debug, Serialize)]
-#[non_exhaustive]
-pub struct Promises {
-    /// What the order of its tokens survives.
-    pub fencing: &'static str,
-    /// In which order it serves.
-    pub fairness: &'static str,
-    /// Whether a release wakes the next waiter by a push.
-    pub pushed_wake: bool,
-    /// Its shortest lease, in milliseconds.
-    pub min_ttl_ms: u64,
-    /// How much later than the end of its lease a dead holder's lock may be granted, in milliseconds.
-    pub recovery_ms: u64,
-    /// What else an operator should know.
-    pub notes: String,
-}
-
-impl Promises {
-    pub(crate) fn of(guarantees: &Guarantees) -> Promises {
-        Promises {
-            fencing: match guarantees.fencing {
-                Fencing::SurvivesDataLoss => "survives_data_loss",
-                Fencing::WhileDataLives => "while_data_lives",
-                _ => "none",
-            },
-            fairness: match guarantees.fairness {
-                Fairness::Strict => "strict",
-                Fairness::Bounded => "bounded",
-                _ => "none",
-            },
-            pushed_wake: guarantees.pushed_wake,
-            min_ttl_ms: millis(guarantees.min_ttl),
-            recovery_ms: millis(guarantees.recovery),
-            notes: guarantees.notes.to_owned(),
-        }
-    }
-}
-
-/// Taking and giving back a lock that nobody else wants.
+/// A lock that one client acquires and releases, without contention.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Uncontended {
     /// In which order it was asked for.
     pub order: Order,
-    /// From asking to holding.
+    /// From the request to the hold.
     pub acquire: Latency,
-    /// From giving back to the store's answer.
+    /// From the release to the store's answer.
     pub release: Latency,
     /// Both.
     pub cycle: Latency,
@@ -164,7 +126,7 @@ pub struct Uncontended {
     pub round_trips: f64,
 }
 
-/// Waiters who take the lock in turn, with nothing to do inside.
+/// Waiters that hold the lock in turn, with nothing to do inside.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Contended {
@@ -174,19 +136,19 @@ pub struct Contended {
     pub waiters: usize,
     /// Over how many clients they were spread.
     pub clients: usize,
-    /// How often the lock was taken in a second.
+    /// How often the lock was acquired in a second.
     pub per_second: f64,
     /// Which part of the turns went to another waiter than the last.
     pub switches: f64,
-    /// From the begin of a release until the next waiter knows that it holds; `None` if nobody ever had to wait.
+    /// From the begin of a release until the next waiter knows that it holds; `None` if no client ever had to wait.
     pub hand_over: Option<Latency>,
     /// The median hand-over in round trips of this store, measured just before.
     pub round_trips: Option<f64>,
-    /// From asking to holding.
+    /// From the request to the hold.
     pub wait: Latency,
     /// Jain's index over the turns that each waiter got: 1 is the same for all.
     pub jain: f64,
-    /// What it takes to serve everybody once, in microseconds: the longest wait of a perfect line.
+    /// What it takes to serve each waiter once, in microseconds: the longest wait in a perfect queue.
     pub everybody_once_us: f64,
     /// The longest wait, as a multiple of that.
     pub longest_wait_shares: f64,
@@ -202,9 +164,9 @@ pub struct Renewal {
     pub locks: usize,
     /// The lease that was asked for, in milliseconds.
     pub lease_ms: u64,
-    /// How long it took to take all of them, 32 at a time, in milliseconds.
+    /// How long it took to acquire all of them, 32 at a time, in milliseconds.
     pub taken_ms: u64,
-    /// How long it took to give all of them back, 32 at a time, in milliseconds.
+    /// How long it took to release all of them, 32 at a time, in milliseconds.
     pub given_back_ms: u64,
     /// For how long they were watched, in milliseconds.
     pub watched_ms: u64,
@@ -288,6 +250,7 @@ impl Measured {
     }
 }
 
-pub(crate) fn millis(d: Duration) -> u64 {
-    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+/// The numbers of waiters that were measured, in their order.
+pub(crate) fn sizes(stores: &[Measured]) -> BTreeSet<usize> {
+    stores.iter().flat_map(|m| &m.contended).map(|c| c.waiters).collect()
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Settings {
-    /// For how long one client takes and gives back a lock that nobody else wants.
+    /// For how long one client acquires and releases a lock without contention.
     pub alone: Duration,
     /// For how long each number of waiters competes.
     pub contended: Duration,

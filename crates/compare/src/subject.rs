@@ -1,8 +1,6 @@
-//! What is compared: a store by how to get a client of it, and how to get a holder that can be killed.
+//! What is compared: a store by its URL, and how to start a holder that can be killed.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,11 +10,9 @@ use leasehold::{Result, Store};
 use serde::Serialize;
 use tokio::process::Command;
 
-type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>>> + Send>>;
-type Connect = dyn Fn() -> Connecting + Send + Sync;
 type Holder = dyn Fn(&str, Duration) -> Command + Send + Sync;
 
-/// Among whom a store's locks work.
+/// Which clients the locks of a store exclude from each other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reach {
@@ -24,64 +20,34 @@ pub enum Reach {
     Process,
     /// The processes of one host.
     Host,
-    /// All who reach the server.
+    /// All clients of the server.
     Machines,
 }
 
 /// A store that is compared.
 #[derive(Clone)]
 pub struct Subject {
+    url: String,
     address: String,
-    reach: Reach,
-    connect: Arc<Connect>,
+    /// What the clients of `memory://` share.
+    memory: Option<Memory>,
     holder: Option<Arc<Holder>>,
 }
 
 impl Subject {
-    /// A store of which `connect` makes another client each time, as another process would have. `address` is shown.
-    pub fn new<F>(address: impl Into<String>, connect: impl Fn() -> F + Send + Sync + 'static) -> Subject
-    where
-        F: Future<Output = Result<Arc<dyn Backend>>> + Send + 'static,
-    {
-        Subject {
-            address: address.into(),
-            reach: Reach::Machines,
-            connect: Arc::new(move || Box::pin(connect())),
-            holder: None,
-        }
-    }
-
-    /// The store of a URL, as [`leasehold::connect`] reads it; clients of `memory://` share one world. `address` is what is
+    /// The store of a URL, as [`leasehold::connect`] reads it. Clients of `memory://` share one store. `address` is what is
     /// shown of the URL: without credentials.
     ///
     /// A bad URL is an error when it is connected.
     pub fn at(url: &str, address: impl Into<String>) -> Subject {
         let url = url.trim().to_owned();
-        if url == "memory://" {
-            let world = Memory::new();
-            let subject = Subject::new(address, move || {
-                let client = world.another_client();
-                async move { Ok(Arc::new(client) as Arc<dyn Backend>) }
-            });
-            return subject.reaching(Reach::Process);
-        }
-        let reach = if url.starts_with("sqlite:") { Reach::Host } else { Reach::Machines };
-        let subject = Subject::new(address, move || {
-            let url = url.clone();
-            async move { Ok(Arc::from(leasehold::connect_backend(&url).await?)) }
-        });
-        subject.reaching(reach)
-    }
-
-    /// How far its locks reach; machines, unless it is said.
-    #[must_use]
-    pub fn reaching(self, reach: Reach) -> Subject {
-        Subject { reach, ..self }
+        let memory = (url == "memory://").then(Memory::new);
+        Subject { url, address: address.into(), memory, holder: None }
     }
 
     /// How to start a process that holds the lock of this full name with this lease, as
     /// [`hold_until_killed`](crate::hold_until_killed) does. Without it the killed holder is a client of this process whose
-    /// runtime is torn down, which leaves its sockets open where its store keeps them elsewhere.
+    /// runtime is shut down, which leaves its sockets open where its store keeps them elsewhere.
     #[must_use]
     pub fn killed_as(mut self, holder: impl Fn(&str, Duration) -> Command + Send + Sync + 'static) -> Subject {
         self.holder = Some(Arc::new(holder));
@@ -94,15 +60,23 @@ impl Subject {
     }
 
     pub(crate) fn reach(&self) -> Reach {
-        self.reach
+        match self.url.split_once(':') {
+            Some(("memory", _)) => Reach::Process,
+            Some(("sqlite", _)) => Reach::Host,
+            _ => Reach::Machines,
+        }
     }
 
     pub(crate) fn holder(&self, name: &str, lease: Duration) -> Option<Command> {
         self.holder.as_ref().map(|holder| holder(name, lease))
     }
 
+    /// Another client, as another process would have.
     pub(crate) async fn backend(&self) -> Result<Arc<dyn Backend>> {
-        (self.connect)().await
+        match &self.memory {
+            Some(memory) => Ok(Arc::new(memory.another_client())),
+            None => Ok(Arc::from(leasehold::connect_backend(&self.url).await?)),
+        }
     }
 
     pub(crate) async fn store(&self) -> Result<Store> {

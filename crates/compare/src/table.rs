@@ -4,7 +4,8 @@ use std::iter;
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 
-use crate::report::{Contended, Measured, Order, Report};
+use crate::report::{Contended, Measured, Order, Renewal, Report, sizes};
+use crate::subject::Reach;
 use crate::units::{digits, ms, rate, times, us};
 
 /// One row.
@@ -25,37 +26,31 @@ const NONE: &str = "–";
 
 /// All rows that some store has a number for.
 pub(crate) fn groups(stores: &[Measured]) -> Vec<Group> {
-    let mut groups = vec![Group {
-        title: "Yardstick",
-        rows: vec![row(stores, "one round trip, median", |m| Some(us(m.round_trip.p50_us)))],
-    }];
-    for (order, title) in [(Order::Fair, "Fair"), (Order::Fast, "Fast")] {
-        groups.push(Group { title, rows: of_order(stores, order) });
-    }
-    groups.push(Group { title: "Many locks held", rows: of_renewal(stores) });
-    groups.push(Group { title: "A holder is killed", rows: of_recovery(stores) });
-    groups.push(Group { title: "Promises", rows: of_promises(stores) });
-    for group in &mut groups {
-        group.rows.retain(|row| row.cells.iter().any(|cell| cell != NONE));
-    }
-    groups.retain(|group| !group.rows.is_empty());
-    groups
+    let all = [
+        ("Yardstick", vec![row(stores, "one round trip, median", |m| Some(us(m.round_trip.p50_us)))]),
+        ("Fair", of_order(stores, Order::Fair)),
+        ("Fast", of_order(stores, Order::Fast)),
+        ("Many locks held", of_renewal(stores)),
+        ("A holder is killed", of_recovery(stores)),
+        ("Promises", of_promises(stores)),
+    ];
+    let group = |(title, mut rows): (_, Vec<Row>)| {
+        rows.retain(|row| row.cells.iter().any(|cell| cell != NONE));
+        (!rows.is_empty()).then_some(Group { title, rows })
+    };
+    all.into_iter().filter_map(group).collect()
 }
 
 fn of_order(stores: &[Measured], order: Order) -> Vec<Row> {
     let mut rows = vec![
-        row(stores, "alone: take and give back", |m| Some(us(m.alone(order)?.cycle.p50_us))),
+        row(stores, "alone: acquire and release", |m| Some(us(m.alone(order)?.cycle.p50_us))),
         row(stores, "… in round trips", |m| Some(times(m.alone(order)?.round_trips))),
         row(stores, "… 99 of 100 within", |m| Some(us(m.alone(order)?.cycle.p99_us))),
     ];
-    let mut sizes: Vec<usize> = stores.iter().flat_map(|m| &m.contended).map(|c| c.waiters).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
+    let sizes = sizes(stores);
     let each = |title: &str, shown: fn(&Contended) -> Option<String>| -> Vec<Row> {
-        sizes
-            .iter()
-            .map(|&n| row(stores, &format!("{n} waiters: {title}"), |m| m.with(order, n).and_then(shown)))
-            .collect()
+        let row = |n| row(stores, &format!("{n} waiters: {title}"), |m| m.with(order, n).and_then(shown));
+        sizes.iter().copied().map(row).collect()
     };
     rows.extend(each("turns in a second", |c| Some(rate(c.per_second))));
     rows.extend(each("hand-over, median", |c| Some(us(c.hand_over.as_ref()?.p50_us))));
@@ -63,22 +58,21 @@ fn of_order(stores: &[Measured], order: Order) -> Vec<Row> {
     rows.extend(each("longest wait", |c| Some(us(c.wait.max_us))));
     rows.extend(each("longest wait in fair shares", |c| Some(digits(c.longest_wait_shares))));
     rows.extend(each("Jain's index", |c| Some(format!("{:.3}", c.jain))));
-    if stores.iter().flat_map(|m| &m.contended).any(|c| c.overlaps > 0) {
-        rows.extend(each("TWO INSIDE AT ONCE", |c| Some(c.overlaps.to_string())));
-    }
+    rows.extend(each("TWO INSIDE AT ONCE", |c| (c.overlaps > 0).then(|| c.overlaps.to_string())));
     rows
 }
 
 fn of_renewal(stores: &[Measured]) -> Vec<Row> {
+    let row = |title, shown: fn(&Renewal) -> Option<String>| row(stores, title, |m| shown(m.renewal.as_ref()?));
     vec![
-        row(stores, "locks", |m| m.renewal.as_ref().map(|r| r.locks.to_string())),
-        row(stores, "lease", |m| m.renewal.as_ref().map(|r| ms(r.lease_ms))),
-        row(stores, "processor time in a second", |m| Some(us(m.renewal.as_ref()?.cpu_ms_per_second * 1e3))),
-        row(stores, "locks in a batch", |m| Some(digits(m.renewal.as_ref()?.locks_per_batch))),
-        row(stores, "one batch, median", |m| Some(us(m.renewal.as_ref()?.batch.as_ref()?.p50_us))),
-        row(stores, "taking all", |m| Some(ms(m.renewal.as_ref()?.taken_ms))),
-        row(stores, "giving back all", |m| Some(ms(m.renewal.as_ref()?.given_back_ms))),
-        row(stores, "lost meanwhile", |m| Some(m.renewal.as_ref()?.lost.to_string())),
+        row("locks", |r| Some(r.locks.to_string())),
+        row("lease", |r| Some(ms(r.lease_ms))),
+        row("processor time in a second", |r| Some(us(r.cpu_ms_per_second * 1e3))),
+        row("locks in a batch", |r| Some(digits(r.locks_per_batch))),
+        row("one batch, median", |r| Some(us(r.batch.as_ref()?.p50_us))),
+        row("acquiring all", |r| Some(ms(r.taken_ms))),
+        row("releasing all", |r| Some(ms(r.given_back_ms))),
+        row("lost meanwhile", |r| Some(r.lost.to_string())),
     ]
 }
 
@@ -94,23 +88,21 @@ fn of_recovery(stores: &[Measured]) -> Vec<Row> {
 }
 
 fn of_promises(stores: &[Measured]) -> Vec<Row> {
+    let reach = |m: &Measured| match m.reach {
+        Reach::Process => "one process",
+        Reach::Host => "one host",
+        Reach::Machines => "machines",
+    };
+    let tokens = |m: &Measured| match m.promises.fencing {
+        "survives_data_loss" => "past data loss",
+        "while_data_lives" => "with the data",
+        _ => "not promised",
+    };
     vec![
-        row(stores, "locks among", |m| {
-            Some(match m.reach {
-                crate::subject::Reach::Process => "one process".into(),
-                crate::subject::Reach::Host => "one host".into(),
-                crate::subject::Reach::Machines => "machines".into(),
-            })
-        }),
-        row(stores, "tokens rise", |m| {
-            Some(match m.promises.fencing {
-                "survives_data_loss" => "past data loss".into(),
-                "while_data_lives" => "with the data".into(),
-                _ => "not promised".into(),
-            })
-        }),
-        row(stores, "order of service", |m| Some(m.promises.fairness.to_owned())),
-        row(stores, "wake-up", |m| Some(if m.promises.pushed_wake { "pushed".into() } else { "asked for".into() })),
+        row(stores, "locks among", |m| Some(reach(m).into())),
+        row(stores, "tokens rise", |m| Some(tokens(m).into())),
+        row(stores, "order of service", |m| Some(m.promises.fairness.into())),
+        row(stores, "wake-up", |m| Some(if m.promises.pushed_wake { "pushed".into() } else { "polled".into() })),
         row(stores, "shortest lease", |m| Some(ms(m.promises.min_ttl_ms))),
         row(stores, "freed late by up to", |m| Some(ms(m.promises.recovery_ms))),
     ]

@@ -1,5 +1,7 @@
 //! Numbers as people read them: three digits, a unit, thin spaces.
 
+use std::time::Duration;
+
 /// A duration given in microseconds.
 pub(crate) fn us(us: f64) -> String {
     let (value, unit) = match us {
@@ -14,6 +16,11 @@ pub(crate) fn us(us: f64) -> String {
 /// A duration given in milliseconds.
 pub(crate) fn ms(ms: u64) -> String {
     us(ms as f64 * 1e3)
+}
+
+/// The milliseconds of a duration.
+pub(crate) fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// How often in a second.

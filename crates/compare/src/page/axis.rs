@@ -17,8 +17,9 @@ pub(super) struct Log {
 impl Log {
     /// An axis for these values, from whole decade to whole decade; `None` if there are none.
     pub(super) fn decades(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Option<Log> {
-        let (low, high) = range(values)?;
-        let (low, high) = (10f64.powf(low.log10().floor()), 10f64.powf(high.log10().ceil()));
+        let values: Vec<f64> = values.filter(|v| v.is_finite() && *v > 0.0).collect();
+        let low = 10f64.powf(values.iter().copied().reduce(f64::min)?.log10().floor());
+        let high = 10f64.powf(values.iter().copied().reduce(f64::max)?.log10().ceil());
         Some(Log { low, high: if high > low { high } else { low * 10.0 }, from, to })
     }
 
@@ -32,19 +33,18 @@ impl Log {
         self.from + part.min(1.0) * (self.to - self.from)
     }
 
-    /// The powers of this base on it.
-    pub(super) fn powers(&self, base: f64) -> Vec<f64> {
-        let (first, last) = (self.low.log(base).round() as i32, (self.high.log(base) + 1e-9).floor() as i32);
-        (first..=last).map(|power| base.powi(power)).collect()
+    /// The powers of ten on it.
+    pub(super) fn powers(&self) -> Vec<f64> {
+        let (first, last) = (self.low.log10().round() as i32, (self.high.log10() + 1e-9).floor() as i32);
+        (first..=last).map(|power| 10f64.powi(power)).collect()
     }
-}
 
-/// The least and the greatest that are positive and finite.
-pub(super) fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    values.filter(|v| v.is_finite() && *v > 0.0).fold(None, |seen, v| match seen {
-        None => Some((v, v)),
-        Some((low, high)) => Some((low.min(v), high.max(v))),
-    })
+    /// Its powers of ten with their labels; if there are more than `most`, every other one.
+    pub(super) fn ticks(&self, most: usize) -> Vec<(f64, String)> {
+        let powers = self.powers();
+        let step = if powers.len() > most { 2 } else { 1 };
+        powers.into_iter().step_by(step).map(|value| (self.at(value), tick(value))).collect()
+    }
 }
 
 /// Vertical lines and their labels below.
@@ -53,19 +53,19 @@ pub(super) fn grid(ticks: &[(f64, String)], top: f64, bottom: f64) -> Markup {
         @for (x, label) in ticks {
             line.grid x1=(short(*x)) x2=(short(*x)) y1=(short(top)) y2=(short(bottom)) {}
             // Labels stay inside of the picture.
-            @let anchor = if *x < 20.0 { "start" } else if *x > WIDTH - 20.0 { "end" } else { "middle" };
-            text.tick x=(short(if anchor == "start" { 0.0 } else if anchor == "end" { WIDTH } else { *x })) y=(short(bottom + 15.0)) text-anchor=(anchor) { (label) }
+            @let (x, anchor) = if *x < 20.0 { (0.0, "start") } else if *x > WIDTH - 20.0 { (WIDTH, "end") } else { (*x, "middle") };
+            text.tick x=(short(x)) y=(short(bottom + 15.0)) text-anchor=(anchor) { (label) }
         }
     }
 }
 
-/// A coordinate without digits that nobody sees.
+/// A coordinate without digits that cannot be seen.
 pub(super) fn short(value: f64) -> String {
     format!("{value:.1}")
 }
 
 /// A round duration, as on a tick: microseconds to text.
-pub(super) fn tick(us: f64) -> String {
+fn tick(us: f64) -> String {
     match us {
         _ if us < 0.9 => format!("{:.0} ns", us * 1e3),
         _ if us < 900.0 => format!("{us:.0} µs"),
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn decades_hold_their_values() {
         let axis = Log::decades([42.0, 3.0, 900.0].into_iter(), 0.0, 300.0).unwrap();
-        assert_eq!(axis.powers(10.0), [1.0, 10.0, 100.0, 1000.0]);
+        assert_eq!(axis.powers(), [1.0, 10.0, 100.0, 1000.0]);
         assert_eq!([axis.at(1.0), axis.at(1000.0)], [0.0, 300.0]);
         assert!((axis.at(10.0) - 100.0).abs() < 1e-9);
         assert!(Log::decades([f64::NAN, 0.0].into_iter(), 0.0, 1.0).is_none());

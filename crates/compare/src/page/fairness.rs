@@ -1,10 +1,10 @@
-//! The longest wait of each store, order and number of waiters, what a perfect line would make of it, and Jain's index.
+//! The longest wait of each store, order and number of waiters, what a perfect queue would make of it, and Jain's index.
 
 use maud::{Markup, html};
 
-use super::axis::{Log, WIDTH, grid, short, tick};
+use super::axis::{Log, WIDTH, grid, short};
 use super::marks::{COLOURS, classes};
-use crate::report::{Contended, Measured, Order};
+use crate::report::{Contended, Measured, Order, sizes};
 use crate::units::us;
 
 const LEFT: f64 = 112.0;
@@ -22,11 +22,7 @@ pub(super) fn plot(stores: &[Measured]) -> Markup {
     let pairs = pairs(stores);
     let waits = pairs.iter().flat_map(|pair| &pair.both).flat_map(|(_, c)| [c.wait.max_us, c.everybody_once_us]);
     let Some(axis) = Log::decades(waits, LEFT, RIGHT) else { return html! {} };
-    let mut powers = axis.powers(10.0);
-    if powers.len() > 5 {
-        powers = powers.into_iter().step_by(2).collect();
-    }
-    let ticks: Vec<(f64, String)> = powers.into_iter().map(|v| (axis.at(v), tick(v))).collect();
+    let ticks = axis.ticks(5);
     let (top, bottom) = (22.0, 26.0 + ROW * pairs.len() as f64);
     html! {
         svg viewBox={"0 0 " (WIDTH) " " (bottom + 24.0)} role="img" aria-label=(description(stores, &pairs)) {
@@ -58,10 +54,7 @@ pub(super) fn plot(stores: &[Measured]) -> Markup {
 fn pairs(stores: &[Measured]) -> Vec<Pair<'_>> {
     let mut pairs = Vec::new();
     for (store, m) in stores.iter().enumerate() {
-        let mut sizes: Vec<usize> = m.contended.iter().map(|c| c.waiters).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        for waiters in sizes {
+        for waiters in sizes(std::slice::from_ref(m)) {
             let both = m.orders().filter_map(|order| Some((order, m.with(order, waiters)?))).collect();
             pairs.push(Pair { store, waiters, both });
         }

@@ -1,4 +1,4 @@
-//! How the marks of a store look in all plots.
+//! How the marks of a store are drawn in all plots.
 
 use crate::report::Order;
 

@@ -7,10 +7,13 @@ mod recovery;
 mod ridges;
 mod throughput;
 
+use std::time::{Duration, SystemTime};
+
+use humantime::format_rfc3339_seconds;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::advice::list;
-use crate::report::{Measured, Report};
+use crate::report::{Measured, Report, sizes};
 use crate::table;
 use crate::units::{ms, us};
 use marks::COLOURS;
@@ -22,6 +25,7 @@ impl Report {
     pub fn page(&self) -> String {
         let names: Vec<&str> = self.stores.iter().map(|m| &*m.label).collect();
         let title = format!("Locks on {}, compared", list(&names));
+        let date = format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(self.unix_time));
         let page = html! {
             (DOCTYPE)
             html lang="en" {
@@ -36,7 +40,7 @@ impl Report {
                     header {
                         p.kicker { "leasehold compare " (self.version) }
                         h1 { (title) }
-                        p.when { (date(self.unix_time)) " · " (self.processors) " processors · "
+                        p.when { (date) " · " (self.processors) " processors · "
                             @for (i, m) in self.stores.iter().enumerate() {
                                 @if i > 0 { ", " }
                                 span class={"name c" (i % COLOURS)} { (m.label) } " at " code { (m.address) }
@@ -44,7 +48,7 @@ impl Report {
                         }
                     }
                     @if self.settings.glance {
-                        p.warning { "Only a glance (" code { "--glance" } "): everything was done once, and briefly. These numbers show that it works, and measure little." }
+                        p.warning { "Only a glance (" code { "--glance" } "): each workload ran once, and briefly. These numbers show that it works, and measure little." }
                     }
                     @for store in &self.unreachable { p.warning { "Not compared: " code { (store.address) } ": " (store.error) } }
                     (alarms(&self.stores))
@@ -86,9 +90,9 @@ impl Report {
                 }
                 div.plots {
                     figure {
-                        h3 { "Taking and giving back, alone" }
+                        h3 { "Acquire and release, without contention" }
                         (ridges::alone(stores))
-                        figcaption { "How long one client needs for both while nobody else wants the lock; the numbers are medians. Each hill shows how often; further left is better." }
+                        figcaption { "How long one client needs for both while no other client wants the lock. The numbers are medians; a hill shows the distribution; further left is better." }
                     }
                     @if let Some(waiters) = middle(stores) {
                         figure {
@@ -101,18 +105,18 @@ impl Report {
                         figure {
                             h3 { "After a holder was killed" }
                             (recovery::plot(stores))
-                            figcaption { "The bar is the lease that the store granted; each mark is the time from one kill to the next grant. A holder that had just renewed is missed for a whole lease." }
+                            figcaption { "The bar is the lease that the store granted; each mark is the time from one kill to the next grant. After a holder that had just renewed, a whole lease has to pass." }
                         }
                     }
                     figure {
                         h3 { "Turns in a second, against waiters" }
                         (throughput::plot(stores))
-                        figcaption { "How often the lock changes hands in a second when nothing is done inside. Higher is better; both axes are logarithmic." }
+                        figcaption { "How often the lock is acquired in a second when nothing is done inside. Higher is better; both axes are logarithmic." }
                     }
                     figure {
                         h3 { "The longest wait" }
                         (fairness::plot(stores))
-                        figcaption { "Dots are the longest wait of any waiter; the upright line is what it takes to serve everybody once in fair order, which is the longest wait of a perfect line. On the right Jain’s index: 1.00 means that all got the same number of turns." }
+                        figcaption { "Dots are the longest wait of any waiter; the vertical line is what it takes to serve each waiter once in fair order, which is the longest wait in a perfect queue. On the right Jain’s index: 1.00 means that all got the same number of turns." }
                     }
                 }
             }
@@ -157,13 +161,13 @@ impl Report {
                 h2 { "How it was measured" }
                 p { "Every store did the same work in one run of one program. Absolute numbers say as much about the machine, and about what else it did, as about the store; so compare stores, and look at the ratios: each is to the store’s own round trip, measured just before." }
                 ul {
-                    li { strong { "Round trip. " } "An " code { "inspect" } " of a name that nobody uses: the cheapest request that each store answers, over the same client. A store that must write in order to lock, and agree on it with others, needs more than this." }
-                    li { strong { "Alone. " } "One client takes and gives back one lock for " (us(settings.alone.as_secs_f64() * 1e6)) "." }
-                    li { strong { "Waiters. " } "Spread over up to " (settings.clients) " clients with connections of their own, as so many processes would be. Each takes the lock, does nothing, gives it back, and asks again, for " (us(settings.contended.as_secs_f64() * 1e6)) ". Inside is a flag that would show two at once." }
+                    li { strong { "Round trip. " } "An " code { "inspect" } " of a name that is not in use: the cheapest request that each store answers, over the same client. A store that must write in order to lock, and agree on it with others, needs more than this." }
+                    li { strong { "Alone. " } "One client acquires and releases one lock for " (us(settings.alone.as_secs_f64() * 1e6)) "." }
+                    li { strong { "Waiters. " } "Spread over up to " (settings.clients) " clients with connections of their own, as so many processes would be. Each acquires the lock, does nothing, releases it, and asks again, for " (us(settings.contended.as_secs_f64() * 1e6)) ". Inside is a flag that would show two at once." }
                     li { strong { "Many locks. " } (settings.locks) " held by one client for two leases. Processor time is this process’s, without the server’s." }
                     li { strong { "Killed holders. " } @if settings.kills == 1 { "1 holder, with a waiter, killed between two renewals" }
                         @else { (settings.kills) " holders, each with a waiter, killed at different points between two renewals" }
-                        @if self.stores.iter().filter_map(|m| m.recovery.as_ref()).any(|r| r.killed == "client") { "; where no other process can hold the lock, a client whose runtime is torn down" }
+                        @if self.stores.iter().filter_map(|m| m.recovery.as_ref()).any(|r| r.killed == "client") { "; where no other process can hold the lock, a client whose runtime is shut down" }
                         "." }
                 }
                 @for m in &self.stores {
@@ -198,34 +202,6 @@ fn swatch(class: &str) -> Markup {
 
 /// The number of waiters in the middle of those that were measured.
 fn middle(stores: &[Measured]) -> Option<usize> {
-    let mut sizes: Vec<usize> = stores.iter().flat_map(|m| &m.contended).map(|c| c.waiters).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    sizes.get(sizes.len() / 2).copied()
-}
-
-/// Seconds since 1970 as a date, in UTC (Howard Hinnant's `civil_from_days`).
-fn date(unix_time: u64) -> String {
-    let (days, rest) = (unix_time / 86_400, unix_time % 86_400);
-    let z = days + 719_468;
-    let (era, day_of_era) = (z / 146_097, z % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", rest / 3600, rest / 60 % 60)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::date;
-
-    #[test]
-    fn dates() {
-        assert_eq!(date(0), "1970-01-01 00:00 UTC");
-        assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
-        assert_eq!(date(1_795_294_860), "2026-11-21 21:01 UTC");
-    }
+    let sizes = sizes(stores);
+    sizes.iter().nth(sizes.len() / 2).copied()
 }

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::axis::{Log, WIDTH, grid, short, tick};
+use super::axis::{Log, WIDTH, grid, short};
 use super::marks::{COLOURS, classes};
 use crate::distribution::{BINS_PER_DECADE, Latency};
 use crate::report::{Measured, Order};
@@ -34,11 +34,9 @@ fn plot(stores: &[Measured], latency: impl Fn(&Measured, Order) -> Option<&Laten
     });
     let Some(axis) = Log::decades(values, LEFT, RIGHT) else { return html! {} };
     let bottom = ROW * stores.len() as f64 + 4.0;
-    let ticks: Vec<(f64, String)> = axis.powers(10.0).into_iter().map(|v| (axis.at(v), tick(v))).collect();
-    let shown = edge(ticks);
     html! {
         svg viewBox={"0 0 " (WIDTH) " " (bottom + 22.0)} role="img" aria-label=(description(stores, &both)) {
-            (grid(&shown, 4.0, bottom))
+            (grid(&axis.ticks(7), 4.0, bottom))
             @for (i, m) in stores.iter().enumerate() {
                 @let base = ROW * (i + 1) as f64 - 4.0;
                 @let shapes = both(m);
@@ -53,15 +51,6 @@ fn plot(stores: &[Measured], latency: impl Fn(&Measured, Order) -> Option<&Laten
             }
         }
     }
-}
-
-/// The first and the last label stay inside of the picture.
-fn edge(mut ticks: Vec<(f64, String)>) -> Vec<(f64, String)> {
-    let most = (RIGHT - LEFT) / 46.0;
-    if ticks.len() as f64 > most {
-        ticks = ticks.into_iter().step_by(2).collect();
-    }
-    ticks
 }
 
 fn medians(shapes: &[(Order, &Latency)]) -> String {

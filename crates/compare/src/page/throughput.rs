@@ -12,7 +12,7 @@ const TOP: f64 = 14.0;
 const BOTTOM: f64 = 262.0;
 const HEIGHT: f64 = 304.0;
 
-/// The line of one store in one order.
+/// The curve of one store in one order.
 struct Curve {
     store: usize,
     order: Order,
@@ -35,7 +35,7 @@ pub(super) fn plot(stores: &[Measured]) -> Markup {
     apart(&mut places, 14.0, TOP, BOTTOM);
     html! {
         svg viewBox={"0 0 " (WIDTH) " " (HEIGHT)} role="img" aria-label=(description(stores, &curves)) {
-            @for value in y.powers(10.0) {
+            @for value in y.powers() {
                 line.grid x1=(LEFT) x2=(short(right)) y1=(short(y.at(value))) y2=(short(y.at(value))) {}
                 text.tick x=(LEFT - 6.0) y=(short(y.at(value) + 4.0)) text-anchor="end" { (round(value)) }
             }

@@ -1,12 +1,11 @@
-//! Taking and giving back a lock that nobody else wants.
+//! A lock that one client acquires and releases, without contention.
 
 use std::time::Duration;
 
 use leasehold::seam::Moment;
 use leasehold::{Result, Store};
 
-use super::common::{nothing_measured, options, round_trip_us};
-use crate::distribution::Latency;
+use super::common::{distribution, options, round_trip_us};
 use crate::report::{Order, Uncontended};
 
 /// So many cycles at most: a store in memory does millions.
@@ -32,7 +31,6 @@ pub(crate) async fn alone(store: &Store, order: Order, window: Duration) -> Resu
     }
     let elapsed = Moment::now().since(begin);
     let per_second = cycles.len() as f64 / elapsed.as_secs_f64();
-    let distribution = |samples| Latency::of(samples).ok_or_else(nothing_measured);
     let (acquire, release) = (distribution(acquires)?, distribution(releases)?);
     let cycle = distribution(cycles)?;
     Ok(Uncontended { order, acquire, release, round_trips: cycle.p50_us / round_trip, cycle, per_second })

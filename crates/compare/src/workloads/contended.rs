@@ -1,30 +1,28 @@
-//! Waiters who take one lock in turn: throughput, hand-over, fairness, and whether two were ever inside at once.
+//! Waiters that hold one lock in turn: throughput, hand-over, fairness, and whether two were ever inside at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::seam::Moment;
-use leasehold::{Error, ErrorKind, Lock, Result, Store};
+use leasehold::{ErrorKind, Lock, Result, Store};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use super::common::{nothing_measured, options, round_trip_us};
+use super::common::{all, distribution, options, round_trip_us};
 use crate::distribution::{Latency, jain};
 use crate::report::{Contended, Order};
 
 /// The longest wait; a waiter that reaches it is counted as having waited so long.
 const TIMEOUT: Duration = Duration::from_secs(10);
-const NONE: usize = usize::MAX;
 
 /// What all waiters see. None of it is protected by anything but the lock.
-#[derive(Debug)]
-struct Room {
-    window: Duration,
-    begin: Barrier,
+#[derive(Debug, Default)]
+struct Section {
     inside: AtomicBool,
     overlaps: AtomicUsize,
     switches: AtomicUsize,
+    /// The waiter that was inside last, counted from 1.
     last: AtomicUsize,
     /// When the last release began, in nanoseconds; zero before the first.
     released: AtomicU64,
@@ -45,56 +43,49 @@ pub(crate) async fn contended(clients: &[Store], order: Order, waiters: usize, w
         lock(i).acquire().await?.release().await?;
     }
     let round_trip = round_trip_us(&clients[0]).await?;
-    let room = Arc::new(Room {
-        window,
-        begin: Barrier::new(waiters),
-        inside: AtomicBool::new(false),
-        overlaps: AtomicUsize::new(0),
-        switches: AtomicUsize::new(0),
-        last: AtomicUsize::new(NONE),
-        released: AtomicU64::new(0),
-    });
+    let (section, start) = (Arc::new(Section::default()), Arc::new(Barrier::new(waiters)));
     let begin = Moment::now();
     let mut tasks = JoinSet::new();
-    for me in 0..waiters {
-        tasks.spawn(room.clone().compete(me, lock(me)));
+    for me in 1..=waiters {
+        let (section, start, lock) = (section.clone(), start.clone(), lock(me));
+        tasks.spawn(async move {
+            start.wait().await;
+            section.compete(me, &lock, window).await
+        });
     }
-    let mut all = Seen::default();
-    let mut turns = Vec::with_capacity(waiters);
-    while let Some(done) = tasks.join_next().await {
-        let seen = done.map_err(|e| Error::new(ErrorKind::Internal, format!("a waiter failed: {e}")))??;
-        all.waits.extend(seen.waits);
-        all.hand_overs.extend(seen.hand_overs);
+    let (mut waits, mut hand_overs, mut turns) = (Vec::new(), Vec::new(), Vec::new());
+    for seen in all(tasks).await? {
+        waits.extend(seen.waits);
+        hand_overs.extend(seen.hand_overs);
         turns.push(seen.turns);
     }
-    // Who waited at the end of the window was still served, in order: so all turns count, and all of the time.
+    // Those that waited at the end of the window were still served, in order: so all turns count, and all of the time.
     let elapsed = Moment::now().since(begin);
     let total: usize = turns.iter().sum();
     let share = elapsed.as_secs_f64() / total.max(1) as f64 * waiters as f64;
-    let hand_over = Latency::of(all.hand_overs);
-    let wait = Latency::of(all.waits).ok_or_else(nothing_measured)?;
+    let hand_over = Latency::of(hand_overs);
+    let wait = distribution(waits)?;
     Ok(Contended {
         order,
         waiters,
         clients: clients.len(),
         per_second: total as f64 / elapsed.as_secs_f64(),
-        switches: room.switches.load(Ordering::Relaxed) as f64 / total.max(1) as f64,
+        switches: section.switches.load(Ordering::Relaxed) as f64 / total.max(1) as f64,
         round_trips: hand_over.as_ref().map(|latency| latency.p50_us / round_trip),
         jain: jain(&turns),
         everybody_once_us: share * 1e6,
         longest_wait_shares: wait.max_us / 1e6 / share,
         hand_over,
         wait,
-        overlaps: room.overlaps.load(Ordering::Relaxed),
+        overlaps: section.overlaps.load(Ordering::Relaxed),
     })
 }
 
-impl Room {
-    async fn compete(self: Arc<Self>, me: usize, lock: Lock) -> Result<Seen> {
+impl Section {
+    async fn compete(&self, me: usize, lock: &Lock, window: Duration) -> Result<Seen> {
         let mut seen = Seen::default();
-        self.begin.wait().await;
         let begin = Moment::now();
-        while Moment::now().since(begin) < self.window {
+        while Moment::now().since(begin) < window {
             let asked = Moment::now();
             let guard = match lock.acquire_timeout(TIMEOUT).await {
                 Ok(guard) => guard,
@@ -105,15 +96,14 @@ impl Room {
                 Err(e) => return Err(e),
             };
             let held = Moment::now();
-            let alone = !self.inside.swap(true, Ordering::SeqCst);
-            if !alone {
+            if self.inside.swap(true, Ordering::SeqCst) {
                 self.overlaps.fetch_add(1, Ordering::SeqCst);
             }
             if self.last.swap(me, Ordering::SeqCst) != me {
                 self.switches.fetch_add(1, Ordering::SeqCst);
             }
             let released = Moment::from_nanos(self.released.load(Ordering::SeqCst));
-            // A hand-over to somebody who was waiting when the release began.
+            // A hand-over to a client that was waiting when the release began.
             if released > asked {
                 seen.hand_overs.push(held.since(released));
             }

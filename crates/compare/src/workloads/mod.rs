@@ -8,7 +8,7 @@ mod recovery;
 mod renewal;
 
 pub(crate) use alone::alone;
-pub(crate) use common::round_trips;
+pub(crate) use common::{distribution, round_trips};
 pub(crate) use contended::contended;
 pub(crate) use recovery::recovery;
 pub(crate) use renewal::renewal;

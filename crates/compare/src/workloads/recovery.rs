@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use leasehold::seam::Moment;
-use leasehold::{Error, ErrorKind, Result, Store};
-use tokio::sync::oneshot;
+use leasehold::{Error, Lock, Result, Store};
 use tokio::task::JoinSet;
 
+use super::common::all;
 use crate::holder::Holder;
-use crate::report::{Recovery, millis};
+use crate::report::Recovery;
 use crate::subject::Subject;
+use crate::units::millis;
 
 /// How much longer than the lease and the store's own lateness a waiter waits before this workload gives up.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -29,16 +30,32 @@ pub(crate) async fn recovery(
     sample.release().await?;
     let mut tasks = JoinSet::new();
     for i in 0..kills {
-        let (subject, store, namespace) = (subject.clone(), store.clone(), namespace.to_owned());
+        let (subject, store) = (subject.clone(), store.clone());
+        let (name, full_name) = (format!("killed {i}"), format!("{namespace}/killed {i}"));
         // Each holder dies at another point between two of its renewals.
         let life = lease / 3 * u32::try_from(i).unwrap_or_default() / u32::try_from(kills).unwrap_or(1);
-        tasks
-            .spawn(async move { one(&subject, &store, &namespace, i, asked, life, lease + guarantees.recovery).await });
+        let limit = life + lease + guarantees.recovery + TIMEOUT;
+        tasks.spawn(async move {
+            let holder = Holder::start(&subject, &full_name, asked).await?;
+            let lock = store.lock(name.as_str()).ttl(asked);
+            let waiter = async {
+                let guard = lock.acquire_timeout(limit).await?;
+                let granted = Moment::now();
+                guard.release().await?;
+                Ok::<_, Error>(granted)
+            };
+            let killer = async {
+                until_queued(&lock).await?;
+                tokio::time::sleep(life).await;
+                let killed = Moment::now();
+                holder.kill().await;
+                Ok(killed)
+            };
+            let (granted, killed) = tokio::try_join!(waiter, killer)?;
+            Ok(granted.since(killed))
+        });
     }
-    let mut waits = Vec::new();
-    while let Some(done) = tasks.join_next().await {
-        waits.push(done.map_err(|e| Error::new(ErrorKind::Internal, format!("a waiter failed: {e}")))??);
-    }
+    let mut waits = all(tasks).await?;
     waits.sort();
     Ok(Recovery {
         killed: if subject.holder("", asked).is_some() { "process" } else { "client" },
@@ -48,37 +65,8 @@ pub(crate) async fn recovery(
     })
 }
 
-/// One holder, one waiter: the time from the kill to the grant.
-async fn one(
-    subject: &Subject,
-    store: &Store,
-    namespace: &str,
-    i: usize,
-    lease: Duration,
-    life: Duration,
-    bound: Duration,
-) -> Result<Duration> {
-    let name = format!("killed {i}");
-    let holder = Holder::start(subject, &format!("{namespace}/{name}"), lease).await?;
-    let lock = store.lock(name.as_str()).ttl(lease);
-    let (granted, grant) = oneshot::channel();
-    let waiting = lock.acquire_timeout(life + bound + TIMEOUT);
-    let waiter = tokio::spawn(async move {
-        let guard = waiting.await;
-        let _ = granted.send(Moment::now());
-        guard
-    });
-    in_line(&lock).await?;
-    tokio::time::sleep(life).await;
-    let killed = Moment::now();
-    holder.kill().await;
-    let at = grant.await.unwrap_or(killed);
-    waiter.await.map_err(|e| Error::new(ErrorKind::Internal, format!("a waiter failed: {e}")))??.release().await?;
-    Ok(at.since(killed))
-}
-
-/// Waits until somebody stands in line, where the store keeps a line; for a moment, where it does not.
-async fn in_line(lock: &leasehold::Lock) -> Result<()> {
+/// Waits until there is a waiter, where the store has a queue; for a moment, where it has none.
+async fn until_queued(lock: &Lock) -> Result<()> {
     for _ in 0..50 {
         if !lock.inspect().await?.waiters.is_empty() {
             break;

@@ -4,16 +4,18 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::seam::Moment;
-use leasehold::{Error, ErrorKind, Guard, Result, Store};
+use leasehold::{ErrorKind, Guard, Result, Store};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::task::JoinSet;
 
+use super::common::all;
 use super::counting::{Batches, Counting};
 use crate::distribution::Latency;
-use crate::report::{Renewal, millis};
+use crate::report::Renewal;
 use crate::subject::Subject;
+use crate::units::millis;
 
-/// So many requests at a time while locks are taken and given back.
+/// So many requests at a time while locks are acquired and released.
 const AT_ONCE: usize = 32;
 
 pub(crate) async fn renewal(subject: &Subject, namespace: &str, locks: usize, lease: Duration) -> Result<Renewal> {
@@ -75,14 +77,6 @@ pub(crate) async fn renewal(subject: &Subject, namespace: &str, locks: usize, le
         batch: Latency::of(seen.into_iter().map(|(took, _)| took)),
         lost,
     })
-}
-
-async fn all<T: 'static>(mut tasks: JoinSet<Result<T>>) -> Result<Vec<T>> {
-    let mut done = Vec::new();
-    while let Some(task) = tasks.join_next().await {
-        done.push(task.map_err(|e| Error::new(ErrorKind::Internal, format!("a task failed: {e}")))??);
-    }
-    Ok(done)
 }
 
 fn take_all(batches: &Mutex<Vec<(Duration, usize)>>) -> Vec<(Duration, usize)> {
