@@ -192,7 +192,7 @@ pub(crate) struct Who {
 
 /// End a hold by force. Exit code 1 if no hold has that token.
 ///
-/// The next waiter gets the lock at once. The holder learns of it when the store can tell it: `leasehold run` then kills its
+/// The next waiter gets the lock at once. The holder is notified as soon as the store can do it: `leasehold run` then kills its
 /// program and exits with 76, `leasehold elect` becomes a candidate again. Until then the program runs on, perhaps beside the
 /// next holder's, and only a resource that checks tokens is protected from it.
 #[derive(Debug, clap::Args)]
@@ -249,7 +249,7 @@ pub(crate) struct Man {
     pub(crate) of: Option<PathBuf>,
 }
 
-/// How the lock is taken and kept.
+/// How the lock is acquired and kept.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LeaseArgs {
     /// The lease: if this machine dies, the lock is free after this time. From 1s (on etcd 2s) to 24h.
@@ -281,7 +281,7 @@ pub(crate) struct ProgramArgs {
 }
 
 impl LeaseArgs {
-    /// Who we are.
+    /// The label of this holder.
     pub(crate) fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| {
             let host: String = rustix::system::uname().nodename().to_string_lossy().chars().take(200).collect();
@@ -304,26 +304,26 @@ impl Args {
     /// The arguments of this process, or how it ends without running anything.
     pub(crate) fn read() -> Result<Args, Exit> {
         let words: Vec<OsString> = std::env::args_os().collect();
-        Args::try_parse_from(&words).map_err(|e| match usage::say(e, &words) {
+        Args::try_parse_from(&words).map_err(|e| match usage::report(e, &words) {
             Ok(code) => Exit::Code(code),
             Err(e) => exit::failed(&e),
         })
     }
 
-    /// Begins to tell what `-v` asks for.
+    /// Prints from now on what `-v` asks for.
     pub(crate) fn trace(&self) {
         use tracing_subscriber::filter::{LevelFilter, Targets};
         use tracing_subscriber::prelude::*;
-        let told = Targets::new();
-        let told = match self.verbose {
+        let targets = Targets::new();
+        let targets = match self.verbose {
             0 => return,
-            1 => told.with_target("leasehold", LevelFilter::DEBUG),
-            2 => told.with_target("leasehold", LevelFilter::TRACE),
-            _ => told.with_default(LevelFilter::TRACE),
+            1 => targets.with_target("leasehold", LevelFilter::DEBUG),
+            2 => targets.with_target("leasehold", LevelFilter::TRACE),
+            _ => targets.with_default(LevelFilter::TRACE),
         };
         let colours = output::has_colours(&std::io::stderr());
         let lines = tracing_subscriber::fmt::layer().with_ansi(colours).with_writer(std::io::stderr);
-        let _ = tracing_subscriber::registry().with(lines.with_filter(told)).try_init();
+        let _ = tracing_subscriber::registry().with(lines.with_filter(targets)).try_init();
     }
 }
 

@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use leasehold_compare::{Settings, Subject, compare, hold_until_killed};
@@ -16,7 +15,7 @@ use crate::output;
 use crate::status_line::StatusLine;
 use crate::store_url::{StoreUrl, VARIABLE};
 
-/// The word by which this program starts itself as a holder that is killed later. The URL is in the environment, because it
+/// The argument with which this program starts itself as a holder that is killed later. The URL is in the environment, because it
 /// may have a password in it.
 pub(crate) const HOLD: &str = "__hold";
 
@@ -42,56 +41,54 @@ pub(crate) struct Compare {
     glance: bool,
 }
 
-pub(crate) fn main(args: &Compare) -> io::Result<Exit> {
+pub(crate) async fn main(args: Compare) -> io::Result<Exit> {
     // Before the minutes of work, not after.
     let page = match args.html.as_deref().map(Page::open).transpose() {
         Ok(page) => page,
         Err(e) => return Ok(exit::bad_usage(format_args!("the page's file: {e}"))),
     };
     let program = std::env::current_exe()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let subject = |url: &String| {
-        let shown = StoreUrl::new(url.as_str()).to_string();
-        let subject = Subject::at(url, shown);
-        if url.trim().starts_with("memory:") {
-            return subject; // no other process could hold its locks
-        }
-        let (program, url) = (program.clone(), url.clone());
-        subject.killed_as(move |name, lease| {
-            let mut command = Command::new(&program);
-            command.arg(HOLD).arg(name).arg(lease.as_millis().to_string()).env(VARIABLE, &url);
-            command
-        })
-    };
-    let subjects: Vec<Subject> = args.urls.iter().map(subject).collect();
+    let subjects: Vec<Subject> = args.urls.iter().map(|url| subject(url, program.clone())).collect();
     let settings = if args.glance { Settings::glance() } else { Settings::default() };
     let bar = StatusLine::bar();
-    let progress = |p: leasehold_compare::Progress<'_>| bar.show(p.done, &format!("{}: {}", p.store, p.workload));
-    let report = match runtime.block_on(Box::pin(compare(&subjects, &settings, progress))) {
+    let compared = compare(&subjects, &settings, |p| bar.show(p.done, &format!("{}: {}", p.store, p.workload))).await;
+    drop(bar);
+    let report = match compared {
         Ok(report) => report,
         Err(e) => {
-            drop(bar);
             say(exit::chain(&e));
             return Ok(Exit::Code(exit::of_error(&e)));
         }
     };
-    drop(bar);
     let text =
         if args.json { output::safe_json(&(report.json()? + "\n")) } else { output::plain_lines(&report.table()) };
-    // Whatever cannot be written keeps the rest from nobody.
+    // If one of the two cannot be written, the other is.
     let printed = output::print(&text);
     let written = page.map_or(Ok(()), |page| page.write(&report.page()));
     if let Err(e) = &written {
         say(format_args!("the page's file: {e}"));
     }
     report.unreachable.iter().for_each(say);
-    runtime.shutdown_background();
     printed?;
     Ok(Exit::Code(match (written, report.unreachable.is_empty()) {
         (Err(_), _) => FAILED,
         (Ok(()), false) => UNAVAILABLE,
         (Ok(()), true) => 0,
     }))
+}
+
+/// A store, and how this program holds its locks in another process.
+fn subject(url: &str, program: PathBuf) -> Subject {
+    let subject = Subject::at(url, StoreUrl::new(url).to_string());
+    if url.trim().starts_with("memory:") {
+        return subject; // no other process could hold its locks
+    }
+    let url = url.to_owned();
+    subject.killed_as(move |name, lease| {
+        let mut command = Command::new(&program);
+        command.arg(HOLD).arg(name).arg(lease.as_millis().to_string()).env(VARIABLE, &url);
+        command
+    })
 }
 
 /// The page's file. One that is there stays as it is until the new one is whole.
@@ -131,22 +128,10 @@ impl Page {
 }
 
 /// The holder that is killed: its lock's full name, and its lease in milliseconds.
-pub(crate) fn hold(words: &[OsString]) -> ExitCode {
+pub(crate) async fn hold(words: &[OsString]) -> io::Result<Exit> {
     let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
-    let ([name, lease], Ok(url)) = (&words[..], std::env::var(VARIABLE)) else { return FAILED.into() };
-    let (Ok(lease), Ok(runtime)) = (lease.parse(), tokio::runtime::Builder::new_current_thread().enable_all().build())
-    else {
-        return FAILED.into();
-    };
-    let held = runtime.block_on(async {
-        let store = leasehold::connect(&url).await?;
-        hold_until_killed(&store, name, Duration::from_millis(lease)).await
-    });
-    match held {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            say(exit::chain(&e));
-            FAILED.into()
-        }
-    }
+    let ([name, lease], Ok(url)) = (&words[..], std::env::var(VARIABLE)) else { return Ok(exit::not_for_users()) };
+    let lease = Duration::from_millis(lease.parse().map_err(io::Error::other)?);
+    let held = async { hold_until_killed(&leasehold::connect(&url).await?, name, lease).await };
+    held.await.map(|()| Exit::Code(0)).map_err(io::Error::other)
 }

@@ -1,6 +1,7 @@
 //! `leasehold elect`: run the program only while leader, and again after every election that is won.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use leasehold::Store;
 
@@ -8,47 +9,36 @@ use crate::args::Elect;
 use crate::exit::{self, Exit, say};
 use crate::guardian::Guardian;
 use crate::held::{self, Terms};
-use crate::lookup;
-use crate::open::{Opened, farewell, open};
-use crate::report::{Outcome, ReportFile};
+use crate::open::{Opened, close, open};
 use crate::retry::until_answered;
-use crate::run_outcome::RunOutcome;
+use crate::run;
+use crate::run_outcome::{Outcome, RunOutcome};
 use crate::signals::Signals;
 use crate::store_url::StoreUrl;
-use crate::waiting::{self, InLine};
+use crate::waiting::{self, Wait};
 
 pub(crate) async fn main(args: Elect) -> io::Result<Exit> {
-    let url = StoreUrl::choose(args.store.url.as_deref());
-    let store = url.as_ref().map_or_else(|_| String::new(), StoreUrl::to_string);
-    let ran = match lookup::before_running(&args.program.command[0], url) {
-        Ok(url) => campaigns(&args, &url).await.unwrap_or_else(|e| RunOutcome::failed(exit::FAILED, exit::chain(&e))),
-        Err(ran) => ran,
-    };
-    Ok(ran.tell(&args.name, &store, &mut ReportFile::none()))
+    Ok(run::reported(&args.name, &args.program, &args.store, None, async |url| campaigns(&args, url).await).await)
 }
 
-async fn campaigns(args: &Elect, url: &StoreUrl) -> io::Result<RunOutcome> {
+async fn campaigns(args: &Elect, url: &StoreUrl) -> Result<RunOutcome, RunOutcome> {
     let signals = Signals::take()?;
-    let Opened { store, life_line } = match signals.unless_interrupted(open(url)).await? {
-        Ok(Ok(opened)) => opened,
-        Ok(Err(e)) => return Ok(RunOutcome::refused(&e, url, exit::NOT_ACQUIRED)),
-        Err(signal) => return Ok(RunOutcome::interrupted(signal)),
-    };
+    let Opened { store, life_line } = RunOutcome::unless_over(&signals, url, exit::NOT_ACQUIRED, open(url)).await?;
     let terms =
         Terms { signals: &signals, url, ttl: args.lease.ttl, max_hold: None, leftovers: args.program.leftovers };
     let ran = loop {
         let guardian = Guardian::start(&args.program.command)?;
         let life_line = life_line.iter().map(|line| line.try_clone()).collect::<io::Result<_>>()?;
-        match term(args, &store, guardian, life_line, &terms).await? {
+        match term(args, &store, guardian, life_line, &terms).await {
             // Beside what is left of it the program must not run again.
-            ran if ran.outcome == Outcome::Lost && ran.left.is_empty() => {
-                say(format_args!("{}; running for election again", ran.complaint.unwrap_or_default()));
+            Ok(ran) if ran.outcome == Outcome::Lost && ran.left.is_empty() => {
+                say(format_args!("{}; running for election again", ran.detail));
             }
             ran => break ran,
         }
     };
-    farewell(&store).await;
-    Ok(ran)
+    close(&store).await;
+    ran
 }
 
 /// One campaign and, if it is won, one term.
@@ -56,23 +46,16 @@ async fn term(
     args: &Elect,
     store: &Store,
     guardian: Guardian,
-    life_line: Vec<std::os::fd::OwnedFd>,
+    life_line: Vec<OwnedFd>,
     terms: &Terms<'_>,
-) -> io::Result<RunOutcome> {
+) -> Result<RunOutcome, RunOutcome> {
+    let Terms { signals, url, ttl, .. } = *terms;
     let election = store.election(&args.name).with(&args.lease.options());
     let value = args.value.clone().unwrap_or_else(|| args.lease.label());
-    let campaign = until_answered(terms.url, terms.ttl, async || election.campaign(value.as_str()).await);
-    let shown = terms.url.to_string();
-    let line = InLine { store, name: &args.name, at: &shown, label: &value, quiet: false };
-    let waiting = waiting::in_line(campaign, &line);
-    let leadership = match terms.signals.unless_interrupted(waiting).await? {
-        Ok(Ok(leadership)) => leadership,
-        Ok(Err(e)) => return Ok(RunOutcome::refused(&e, terms.url, exit::NOT_ACQUIRED)),
-        Err(signal) => return Ok(RunOutcome::interrupted(signal)),
-    };
+    let campaign = until_answered(url, ttl, async || election.campaign(value.as_str()).await);
+    let wait = Wait { store, name: &args.name, url, label: &value, quiet: false };
+    let waiting = waiting::in_queue(campaign, &wait);
+    let leadership = RunOutcome::unless_over(signals, url, exit::NOT_ACQUIRED, waiting).await?;
     let ran = held::run(guardian, life_line, &leadership, terms).await?;
-    Ok(match leadership.resign().await {
-        Ok(()) => ran,
-        Err(e) => ran.released(&e),
-    })
+    Ok(ran.released(leadership.resign().await))
 }

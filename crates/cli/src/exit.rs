@@ -63,7 +63,7 @@ pub(crate) fn of_error(error: &Error) -> u8 {
 
 /// One line about ourselves on standard error.
 pub(crate) fn say(what: impl Display) {
-    // What it cannot be told to, nobody hears.
+    // If it cannot be written, there is no other place to say it.
     let _ = writeln!(stderr(), "leasehold: {}", output::plain(&what.to_string()));
 }
 
@@ -96,6 +96,11 @@ pub(crate) fn of_store(error: &Error, named: &str) -> String {
 pub(crate) fn bad_usage(what: impl Display) -> Exit {
     say(what);
     Exit::Code(USAGE)
+}
+
+/// An internal command line, typed by hand.
+pub(crate) fn not_for_users() -> Exit {
+    bad_usage("this is for leasehold itself")
 }
 
 /// Leasehold itself failed.

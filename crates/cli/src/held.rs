@@ -64,7 +64,7 @@ pub(crate) async fn run(
     let stop = async {
         tokio::select! {
             reason = lock.lost() => {
-                // Somebody else may hold it by now: no grace.
+                // Another client may hold it by now: no grace.
                 loss = Some(reason);
                 true
             }

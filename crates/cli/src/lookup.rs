@@ -1,5 +1,4 @@
-//! What is looked at before the claim, so that nobody waits in line for a typo: whether there is such a program, and which
-//! store is meant.
+//! Whether there is such a program, before its lock is waited for: a mistyped name is told at once.
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,16 +9,6 @@ use rustix::fs::{Access, access};
 
 use crate::exit;
 use crate::run_outcome::RunOutcome;
-use crate::store_url::StoreUrl;
-
-/// The store on which to run this program; or how the run went, if it is over already.
-pub(crate) fn before_running(program: &OsStr, store: Result<StoreUrl, String>) -> Result<StoreUrl, RunOutcome> {
-    look_up(program).map_err(|missing| {
-        let code = if missing == Missing::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE };
-        RunOutcome::failed(code, format!("{}: {missing}", program.display()))
-    })?;
-    store.map_err(|what| RunOutcome::failed(exit::USAGE, what))
-}
 
 /// What stands in the way of running a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -30,10 +19,13 @@ enum Missing {
     NotExecutable(&'static str),
 }
 
-/// Looks for `program` as `execvp` will.
-fn look_up(program: &OsStr) -> Result<(), Missing> {
+/// Looks for `program` as `execvp` will. If it is not there, the run has ended.
+pub(crate) fn look_up(program: &OsStr) -> Result<(), RunOutcome> {
     let path = env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    look_up_in(program, &path)
+    look_up_in(program, &path).map_err(|missing| {
+        let code = if missing == Missing::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE };
+        RunOutcome::failed(code, format!("{}: {missing}", program.display()))
+    })
 }
 
 fn look_up_in(program: &OsStr, path: &OsStr) -> Result<(), Missing> {
@@ -73,19 +65,19 @@ mod tests {
 
     #[test]
     fn tells_missing_from_not_executable() {
-        let look = |program: &str| look_up_in(program.as_ref(), "/nowhere:/usr/bin:/bin:/etc".as_ref());
-        assert_eq!(look("sh"), Ok(()));
-        assert_eq!(look("/bin/sh"), Ok(()));
-        assert_eq!(look("no-such-program"), Err(Missing::NotFound));
-        assert_eq!(look("/no/such/program"), Err(Missing::NotFound));
-        let not_executable = |program| match look(program) {
+        let find = |program: &str| look_up_in(program.as_ref(), "/nowhere:/usr/bin:/bin:/etc".as_ref());
+        assert_eq!(find("sh"), Ok(()));
+        assert_eq!(find("/bin/sh"), Ok(()));
+        assert_eq!(find("no-such-program"), Err(Missing::NotFound));
+        assert_eq!(find("/no/such/program"), Err(Missing::NotFound));
+        let not_executable = |program| match find(program) {
             Err(Missing::NotExecutable(why)) => why,
             other => panic!("{program}: {other:?}"),
         };
         assert!(not_executable("/etc/passwd").contains("right"));
         assert!(not_executable("/etc").contains("directory"));
-        assert_eq!(look("passwd"), Ok(()), "a later folder has a file of that name that is not executable");
+        assert_eq!(find("passwd"), Ok(()), "a later folder has a file of that name that is not executable");
         assert!(not_executable("group").contains("right"));
-        assert_eq!(look(""), Err(Missing::NotFound));
+        assert_eq!(find(""), Err(Missing::NotFound));
     }
 }

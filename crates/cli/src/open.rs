@@ -1,4 +1,4 @@
-//! From a URL to a store, and the last words to it.
+//! From a URL to a store, and its end.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use leasehold::{Result, Store};
 use crate::store_url::StoreUrl;
 use crate::waiting;
 
-/// How long the last words may take.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the requests that are still under way may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A store, and where the store has one, its life line: as long as somebody has it, the store takes us for alive. Else empty.
+/// A store, and where the store has one, its life line: as long as a process has it, the store takes this client for alive. Else empty.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) store: Store,
@@ -37,8 +37,8 @@ async fn connect(url: &StoreUrl) -> Result<Opened> {
 }
 
 /// Lets the background releases be answered, and ends the client.
-pub(crate) async fn farewell(store: &Store) {
-    if let Err(e) = store.close(FAREWELL).await {
+pub(crate) async fn close(store: &Store) {
+    if let Err(e) = store.close(CLOSE_TIMEOUT).await {
         tracing::debug!(error = %e, "closing the store");
     }
 }

@@ -50,7 +50,7 @@ fn acts(c: char) -> bool {
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Whether somebody watches this stream who can see a line change.
+/// Whether this stream is a terminal that can change a line.
 pub(crate) fn is_watched(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
 }

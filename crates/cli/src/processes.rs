@@ -1,8 +1,8 @@
-//! The children of this process, as the kernel tells of them, and the way to end them all.
+//! The children of this process, as the kernel lists them, and the way to end them all.
 //!
-//! Nothing here walks `/proc`: that costs as much as the machine has processes, and misses whom it passes by. A subreaper's
+//! Nothing here walks `/proc`: that costs as much as the machine has processes, and misses those that move meanwhile. A subreaper's
 //! living descendants are its children, or below one of them. The kernel lists a process's own children; as one ends, its
-//! children join the list, in the same step; and nobody leaves it but whom this process reaps. So a list without a living child means
+//! children join the list, in the same step; and only those that this process reaps leave it. So a list without a living child means
 //! that no descendant lives.
 
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ const PASSES: usize = 1000;
 pub(crate) struct Children(File);
 
 impl Children {
-    /// Opens the list, once and early: later neither a lack of file descriptors nor a `/proc` that has gone hides anybody. Called in
+    /// Opens the list, once and early: later neither a lack of file descriptors nor a `/proc` that has gone hides a child. Called in
     /// a process's first thread, the only one that has children.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Children {
         Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
     }
 
-    /// Those that live, but none of `except`. The others are reaped. Until then nobody else can have their ids.
+    /// Those that live, but none of `except`. The others are reaped. Until then no other process can have their ids.
     pub(crate) fn living(&self, except: &[i32]) -> io::Result<Vec<i32>> {
         living_of(|| self.all(), |pid| except.contains(&pid), reap)
     }
@@ -87,7 +87,7 @@ impl Children {
 }
 
 /// Those of a list of children that live, but none of `except`. A child that ends after the list was read leaves its own children
-/// to us, which are not on it: so only a list on which nobody ended says that nobody lives.
+/// to us, which are not on it: so only a list without one that ended says that none lives.
 fn living_of(
     mut list: impl FnMut() -> io::Result<Vec<i32>>,
     except: impl Fn(i32) -> bool,
@@ -163,11 +163,11 @@ mod tests {
 
     #[test]
     fn the_children_of_a_child_that_just_ended_are_not_missed() {
-        // While 3 is looked at it ends, and its child 4 comes to us; 2 is excepted.
+        // While 3 is checked it ends, and its child 4 comes to us; 2 is excepted.
         let mut lists = [vec![2, 3], vec![2, 4]].into_iter();
         let list = || Ok(lists.next().unwrap());
         assert_eq!(living_of(list, |pid| pid == 2, |pid| pid == 3).unwrap(), vec![4]);
-        // A list on which nobody ends is the last.
+        // A list without one that ends is the last.
         let mut lists = [vec![2, 3, 5], vec![2]].into_iter();
         let list = || Ok(lists.next().unwrap());
         assert_eq!(living_of(list, |pid| pid == 2, |pid| pid != 2).unwrap(), Vec::<i32>::new());

@@ -1,51 +1,67 @@
-//! `leasehold run`: take the lock, run the program under it, give the lock back, and say how it went.
+//! `leasehold run`: acquire the lock, run the program under it, release the lock, and report how the run ended.
 
+use std::fs::File;
 use std::io;
+use std::path::Path;
 
 use leasehold::seam::{Clock, Moment};
-use leasehold::{Guard, Lock, Result, Store};
+use leasehold::{Guard, Lock, Store};
 
-use crate::args::Run;
+use crate::args::{ProgramArgs, Run, StoreArg};
 use crate::exit::{self, Exit};
 use crate::guardian::Guardian;
 use crate::held::{self, Terms};
-use crate::lookup;
-use crate::open::{Opened, farewell, open};
-use crate::report::ReportFile;
+use crate::lookup::look_up;
+use crate::open::{Opened, close, open};
 use crate::retry::until_answered;
 use crate::run_outcome::RunOutcome;
 use crate::signals::Signals;
 use crate::store_url::StoreUrl;
-use crate::waiting::{self, InLine};
+use crate::waiting::{self, Wait};
 
 pub(crate) async fn main(args: Run) -> io::Result<Exit> {
-    let mut report = match ReportFile::open(args.report.as_deref()) {
+    let report = match args.report.as_deref().map(report_file).transpose() {
         Ok(report) => report,
         Err(e) => return Ok(exit::bad_usage(format_args!("the report's file: {e}"))),
     };
     if args.min_hold.zip(args.max_hold).is_some_and(|(min, max)| min > max) {
         return Ok(exit::bad_usage("--min-hold is longer than --max-hold"));
     }
-    let url = StoreUrl::choose(args.store.url.as_deref());
-    let store = url.as_ref().map_or_else(|_| String::new(), StoreUrl::to_string);
-    let ran = match lookup::before_running(&args.program.command[0], url) {
-        Ok(url) => attempt(&args, &url).await.unwrap_or_else(|e| RunOutcome::failed(exit::FAILED, exit::chain(&e))),
-        Err(ran) => ran,
-    };
-    Ok(ran.tell(&args.name, &store, &mut report))
+    Ok(reported(&args.name, &args.program, &args.store, report, async |url| attempt(&args, url).await).await)
 }
 
-async fn attempt(args: &Run, url: &StoreUrl) -> io::Result<RunOutcome> {
+/// Opened before anything is done.
+fn report_file(path: &Path) -> io::Result<File> {
+    if path.as_os_str() == "-" {
+        return Err(io::Error::other("standard output is CMD's; name a file, such as /dev/stderr"));
+    }
+    File::create(path)
+}
+
+/// Runs what has a chance: its program and its store exist, so that no client waits for what cannot run. Reports how it ended.
+pub(crate) async fn reported(
+    name: &str,
+    program: &ProgramArgs,
+    store: &StoreArg,
+    report: Option<File>,
+    run: impl AsyncFnOnce(&StoreUrl) -> Result<RunOutcome, RunOutcome>,
+) -> Exit {
+    let url = StoreUrl::choose(store.url.as_deref());
+    let shown = url.as_ref().map_or_else(|_| String::new(), StoreUrl::to_string);
+    let ran = async {
+        look_up(&program.command[0])?;
+        run(&url.map_err(|what| RunOutcome::failed(exit::USAGE, what))?).await
+    };
+    ran.await.unwrap_or_else(|early| early).report(name, &shown, report)
+}
+
+async fn attempt(args: &Run, url: &StoreUrl) -> Result<RunOutcome, RunOutcome> {
     let signals = Signals::take()?;
     let guardian = Guardian::start(&args.program.command)?;
-    let opened = match signals.unless_interrupted(open(url)).await? {
-        Ok(Ok(opened)) => opened,
-        Ok(Err(e)) => return Ok(RunOutcome::refused(&e, url, args.not_acquired)),
-        Err(signal) => return Ok(RunOutcome::interrupted(signal)),
-    };
+    let opened = RunOutcome::unless_over(&signals, url, args.not_acquired, open(url)).await?;
     let store = opened.store.clone();
     let ran = hold(args, url, &signals, guardian, opened).await;
-    farewell(&store).await;
+    close(&store).await;
     ran
 }
 
@@ -55,32 +71,24 @@ async fn hold(
     signals: &Signals,
     guardian: Guardian,
     opened: Opened,
-) -> io::Result<RunOutcome> {
-    let shown = &url.to_string();
+) -> Result<RunOutcome, RunOutcome> {
     let lock = lock(args, &opened.store);
     let label = args.lease.label();
-    let line = InLine { store: &opened.store, name: &args.name, at: shown, label: &label, quiet: args.quiet };
-    let waiting = waiting::in_line(acquire(args, &lock, url), &line);
-    let guard = match signals.unless_interrupted(waiting).await? {
-        Ok(Ok(guard)) => guard,
-        Ok(Err(e)) if args.quiet => return Ok(RunOutcome::refused(&e, url, args.not_acquired).silent_if_not_acquired()),
-        Ok(Err(e)) => return Ok(RunOutcome::refused(&e, url, args.not_acquired)),
-        Err(signal) => return Ok(RunOutcome::interrupted(signal)),
-    };
+    let wait = Wait { store: &opened.store, name: &args.name, url, label: &label, quiet: args.quiet };
+    let waiting = waiting::in_queue(acquire(args, &lock, url), &wait);
+    let guard = RunOutcome::unless_over(signals, url, args.not_acquired, waiting).await;
+    let guard = guard.map_err(|refused| if args.quiet { refused.quiet() } else { refused })?;
     let held_since = Moment::now();
     let terms = Terms { signals, url, ttl: args.lease.ttl, max_hold: args.max_hold, leftovers: args.program.leftovers };
     let ran = held::run(guardian, opened.life_line, &guard, &terms).await?;
     if let Some(min) = args.min_hold.filter(|_| !opened.store.guarantees().min_hold_outlives_process) {
-        stay(&guard, held_since + min, signals).await?;
+        keep_until(&guard, held_since + min, signals).await?;
     }
-    match guard.release().await {
-        Ok(()) => Ok(ran),
-        Err(e) => Ok(ran.released(&e)),
-    }
+    Ok(ran.released(guard.release().await))
 }
 
 /// Keeps the lock until then where no store does it for us, unless a signal comes or it is lost.
-async fn stay(guard: &Guard, until: Moment, signals: &Signals) -> io::Result<()> {
+async fn keep_until(guard: &Guard, until: Moment, signals: &Signals) -> io::Result<()> {
     let clock = Clock::boot();
     let over = async {
         tokio::select! {
@@ -105,10 +113,10 @@ fn lock(args: &Run, store: &Store) -> Lock {
     })
 }
 
-async fn acquire(args: &Run, lock: &Lock, url: &StoreUrl) -> Result<Guard> {
+async fn acquire(args: &Run, lock: &Lock, url: &StoreUrl) -> leasehold::Result<Guard> {
     match args.wait {
         _ if args.no_wait => lock.try_acquire().await,
-        // Waits out a store that is away by itself.
+        // It waits by itself until an unavailable store is back.
         Some(wait) => lock.acquire_timeout(wait).await,
         None => until_answered(url, args.lease.ttl, async || lock.acquire().await).await,
     }

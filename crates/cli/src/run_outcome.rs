@@ -1,17 +1,37 @@
-//! How a run went: its exit, its report, and what is said about it.
+//! How a run ended: its exit, its report, and what is said about it.
+
+use std::fs::File;
+use std::io::{self, Write};
 
 use leasehold::{Error, Loss};
 use nix::sys::signal::Signal;
+use serde::Serialize;
+use serde_json::json;
 
 use crate::exit::{self, Exit, say};
 use crate::guardian::wire::{Status, Why};
+use crate::output;
 use crate::processes::Left;
-use crate::report::{Outcome, Report, ReportFile};
-use crate::signals;
+use crate::signals::{self, Signals};
 use crate::store_url::StoreUrl;
 use crate::supervise;
 
-/// How a run went.
+/// What became of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Outcome {
+    /// The program ended by itself, or by a signal that was not ours, under the lock.
+    Ended,
+    NotAcquired,
+    Unavailable,
+    Lost,
+    MaxHold,
+    /// A signal came while waiting.
+    Interrupted,
+    Failed,
+}
+
+/// How a run ended. As an error: before its program had run, or not to its end.
 #[derive(Debug)]
 pub(crate) struct RunOutcome {
     pub(crate) outcome: Outcome,
@@ -20,61 +40,69 @@ pub(crate) struct RunOutcome {
     pub(crate) status: Option<Status>,
     /// Processes that run on without the lock.
     pub(crate) left: Vec<Left>,
-    pub(crate) complaint: Option<String>,
-    /// The complaint is for the report alone.
+    /// What happened, for people. Empty if that is nothing special.
+    pub(crate) detail: String,
+    /// The detail is for the report alone.
     pub(crate) silent: bool,
 }
 
+impl From<io::Error> for RunOutcome {
+    fn from(e: io::Error) -> RunOutcome {
+        RunOutcome::failed(exit::FAILED, exit::chain(&e))
+    }
+}
+
 impl RunOutcome {
-    fn new(outcome: Outcome, exit: Exit) -> RunOutcome {
-        RunOutcome { outcome, exit, token: None, status: None, left: Vec::new(), complaint: None, silent: false }
+    fn new(outcome: Outcome, exit: Exit, detail: impl Into<String>) -> RunOutcome {
+        let detail = detail.into();
+        RunOutcome { outcome, exit, token: None, status: None, left: Vec::new(), detail, silent: false }
     }
 
-    fn because(self, what: String) -> RunOutcome {
-        RunOutcome { complaint: Some(what), ..self }
-    }
-
-    /// That somebody else holds it is not said.
-    pub(crate) fn silent_if_not_acquired(self) -> RunOutcome {
+    /// Without a message that the lock was not acquired.
+    pub(crate) fn quiet(self) -> RunOutcome {
         RunOutcome { silent: self.outcome == Outcome::NotAcquired, ..self }
     }
 
     /// It could not be run, or not to its end.
-    pub(crate) fn failed(code: u8, what: String) -> RunOutcome {
-        RunOutcome::new(Outcome::Failed, Exit::Code(code)).because(what)
+    pub(crate) fn failed(code: u8, what: impl Into<String>) -> RunOutcome {
+        RunOutcome::new(Outcome::Failed, Exit::Code(code), what)
     }
 
-    /// The store said no, or nothing.
-    pub(crate) fn refused(e: &Error, store: &StoreUrl, not_acquired: u8) -> RunOutcome {
+    /// The store refused, or did not answer.
+    fn refused(e: &Error, store: &StoreUrl, not_acquired: u8) -> RunOutcome {
         let (outcome, code) = match exit::of_error(e) {
             exit::NOT_ACQUIRED => (Outcome::NotAcquired, not_acquired),
             exit::USAGE => (Outcome::Failed, exit::USAGE),
             code => (Outcome::Unavailable, code),
         };
-        RunOutcome::new(outcome, Exit::Code(code)).because(exit::of_store(e, &store.named()))
+        RunOutcome::new(outcome, Exit::Code(code), exit::of_store(e, &store.named()))
     }
 
-    /// A signal ended the wait.
-    pub(crate) fn interrupted(signal: i32) -> RunOutcome {
-        RunOutcome::new(Outcome::Interrupted, Exit::Signal(signal))
+    /// What the store answers to `work`. If it refuses, or a signal comes first, the run has ended.
+    pub(crate) async fn unless_over<T>(
+        signals: &Signals,
+        store: &StoreUrl,
+        not_acquired: u8,
+        work: impl Future<Output = leasehold::Result<T>>,
+    ) -> Result<T, RunOutcome> {
+        match signals.unless_interrupted(work).await? {
+            Ok(answer) => answer.map_err(|e| RunOutcome::refused(&e, store, not_acquired)),
+            Err(signal) => Err(RunOutcome::new(Outcome::Interrupted, Exit::Signal(signal), "")),
+        }
     }
 
-    /// What the release of the lock says about a run that seemed to be good.
-    pub(crate) fn released(self, e: &Error) -> RunOutcome {
+    /// With what the release of the lock says about a run that seemed to be good.
+    pub(crate) fn released(self, release: leasehold::Result<()>) -> RunOutcome {
+        let Err(e) = release else { return self };
         match e.loss() {
             Some(_) if self.outcome == Outcome::Ended => {
-                let what = format!("the program had ended, but {e}: it was not protected to its end");
-                RunOutcome { outcome: Outcome::Lost, exit: Exit::Code(exit::LOST), complaint: Some(what), ..self }
+                let detail = format!("the program had ended, but {e}: it was not protected to its end");
+                return RunOutcome { outcome: Outcome::Lost, exit: Exit::Code(exit::LOST), detail, ..self };
             }
-            None if self.outcome == Outcome::Ended => {
-                say(format_args!("releasing: {}", exit::chain(e)));
-                self
-            }
-            _ => {
-                tracing::debug!(error = %e, "releasing");
-                self
-            }
+            None if self.outcome == Outcome::Ended => say(format_args!("releasing: {}", exit::chain(&e))),
+            _ => tracing::debug!(error = %e, "releasing"),
         }
+        self
     }
 
     /// What became of a program under a lock, which was lost for this reason, if it was.
@@ -89,44 +117,51 @@ impl RunOutcome {
         };
         let how = how_ended(&ended.left);
         let lost = |why: &str| {
-            RunOutcome::new(Outcome::Lost, Exit::Code(exit::LOST))
-                .because(format!("the lock {name:?} was lost: {why}; {how}"))
+            let detail = format!("the lock {name:?} was lost: {why}; {how}");
+            RunOutcome::new(Outcome::Lost, Exit::Code(exit::LOST), detail)
         };
         let ran = match (ended.why, loss) {
             (Why::Deadline, None) => lost("its lease could not be renewed in time"),
             (Why::Deadline | Why::Ordered, Some(Loss::Evicted)) => {
-                lost("somebody ended this hold by its token, as `leasehold break` does")
+                lost("this hold was ended by its token, as `leasehold break` does")
             }
             (Why::Deadline | Why::Ordered, Some(loss)) => lost(&loss.to_string()),
-            (Why::Ordered, None) => RunOutcome::new(Outcome::MaxHold, Exit::Code(exit::MAX_HOLD))
-                .because(format!("--max-hold is over; {how}")),
+            (Why::Ordered, None) => {
+                RunOutcome::new(Outcome::MaxHold, Exit::Code(exit::MAX_HOLD), format!("--max-hold is over; {how}"))
+            }
             (Why::Itself, _) => {
                 if !ended.left.is_empty() {
-                    say(format_args!(
-                        "the program left processes behind, which run on without the lock: {}",
-                        listed(&ended.left)
-                    ));
+                    let left = listed(&ended.left);
+                    say(format_args!("the program left processes behind, which run on without the lock: {left}"));
                 }
-                RunOutcome::new(Outcome::Ended, of_status(ended.status, foreground))
+                RunOutcome::new(Outcome::Ended, of_status(ended.status, foreground), "")
             }
         };
         RunOutcome { status: ended.status, left: ended.left, ..ran }
     }
 
-    /// Says and writes it.
-    pub(crate) fn tell(self, name: &str, store: &str, report: &mut ReportFile) -> Exit {
-        if let Some(what) = self.complaint.as_ref().filter(|_| !self.silent) {
-            say(what);
+    /// Prints it, and writes one line of JSON to the report, because the program may return any of our exit codes itself.
+    pub(crate) fn report(self, name: &str, store: &str, file: Option<File>) -> Exit {
+        if !self.silent && !self.detail.is_empty() {
+            say(&self.detail);
         }
         let (code, signal) = match self.status {
             Some(Status::Code(code)) => (Some(code), None),
             Some(Status::Signal(signal)) => (None, Some(signal)),
             None => (None, None),
         };
-        let detail = self.complaint.unwrap_or_default();
-        let (outcome, token) = (self.outcome, self.token);
-        let left = self.left.iter().map(|process| process.pid).collect();
-        if let Err(e) = report.write(&Report { outcome, name, store, token, code, signal, left, detail }) {
+        let line = json!({
+            "outcome": self.outcome,
+            "name": name,
+            "store": store,
+            "token": self.token,
+            "code": code,
+            "signal": signal,
+            "left": self.left.iter().map(|process| process.pid).collect::<Vec<_>>(),
+            "detail": self.detail,
+        });
+        let line = output::safe_json(&format!("{line}\n"));
+        if let Some(Err(e)) = file.map(|mut file| file.write_all(line.as_bytes())) {
             say(format_args!("the report's file: {e}"));
         }
         self.exit
@@ -138,7 +173,7 @@ fn of_status(status: Option<Status>, foreground: bool) -> Exit {
         Some(Status::Code(code)) => Exit::Code(u8::try_from(code).unwrap_or(exit::FAILED)),
         Some(Status::Signal(signal)) if signal == Signal::SIGINT as i32 && foreground => {
             // From the keyboard: the rest of our job, and the shell that waits for it, are to see it too.
-            signals::tell_own_group(Signal::SIGINT);
+            signals::signal_own_group(Signal::SIGINT);
             Exit::Signal(signal)
         }
         Some(Status::Signal(signal)) => Exit::Code(exit::of_signal(signal)),

@@ -24,7 +24,7 @@ const OURS: [Signal; 8] = [
     Signal::SIGSYS,
 ];
 
-/// What the kernel tells a process of limits that it has reached itself.
+/// What the kernel sends to a process at limits that it has reached itself.
 const OWN_LIMITS: [Signal; 2] = [Signal::SIGXCPU, Signal::SIGXFSZ];
 
 /// A signal that came, real-time ones too.
@@ -61,10 +61,7 @@ impl Signals {
     pub(crate) fn take() -> io::Result<Signals> {
         let before = SigSet::thread_get_mask()?.iter().map(|signal| signal as i32).collect();
         children_can_be_waited_for()?;
-        let ignored = ignored();
-        let mut read = SigSet::all();
-        OURS.into_iter().for_each(|signal| read.remove(signal));
-        read.thread_block()?;
+        let (ignored, read) = (ignored(), block()?);
         let fd = SignalFd::with_flags(&read, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         // No pipe, but read like one.
         let fd = pipe::Receiver::from_owned_fd_unchecked(fd.as_fd().try_clone_to_owned()?)?;
@@ -90,18 +87,23 @@ impl Signals {
         }
     }
 
-    /// Does the work, unless a signal ends it, by its number; stops and continues with its job meanwhile.
+    /// Does the work, unless a signal ends it, by its number.
     pub(crate) async fn unless_interrupted<T>(&self, work: impl Future<Output = T>) -> io::Result<Result<T, i32>> {
-        tokio::pin!(work);
+        tokio::select! {
+            biased;
+            done = work => Ok(Ok(done)),
+            signal = self.interruption() => signal.map(Err),
+        }
+    }
+
+    /// The number of the next signal that ends a process by default, or would. Stops and continues with its job meanwhile.
+    pub(crate) async fn interruption(&self) -> io::Result<i32> {
         loop {
-            tokio::select! {
-                biased;
-                done = &mut work => return Ok(Ok(done)),
-                caught = self.next() => match caught.map(|caught| (caught.number, caught.named()))? {
-                    (_, Some(stop @ (Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU))) => stop_own_group(stop),
-                    (_, Some(Signal::SIGCONT | Signal::SIGWINCH | Signal::SIGURG)) => {}
-                    (number, _) => return Ok(Err(number)),
-                },
+            let caught = self.next().await?;
+            match caught.named() {
+                Some(stop @ (Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU)) => stop_own_group(stop),
+                Some(Signal::SIGCONT | Signal::SIGWINCH | Signal::SIGURG) => {}
+                _ => return Ok(caught.number),
             }
         }
     }
@@ -110,6 +112,14 @@ impl Signals {
     pub(crate) fn blocked_before(&self) -> &[i32] {
         &self.before
     }
+}
+
+/// Blocks all that [`Signals`] reads, for this thread and all that it will start.
+pub(crate) fn block() -> io::Result<SigSet> {
+    let mut read = SigSet::all();
+    OURS.into_iter().for_each(|signal| read.remove(signal));
+    read.thread_block()?;
+    Ok(read)
 }
 
 /// The signal of this number, if it has a name.
@@ -127,8 +137,8 @@ pub(crate) fn name_of(number: i32) -> String {
     named(number).map_or_else(|| format!("signal {number}"), |signal| signal.as_str().into())
 }
 
-/// All signals blocked, and a descriptor that tells of the end of children: for the guardian.
-pub(crate) fn deaf() -> io::Result<SignalFd> {
+/// All signals blocked, and a descriptor that reports the end of children: for the guardian.
+pub(crate) fn block_all() -> io::Result<SignalFd> {
     SigSet::all().thread_block()?;
     children_can_be_waited_for()?;
     Ok(SignalFd::with_flags(&SigSet::from(Signal::SIGCHLD), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
@@ -148,32 +158,22 @@ fn ignored() -> u64 {
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Whether this process ignores this signal.
-pub(crate) fn is_ignored(number: i32) -> bool {
-    ignored() & bit(number) != 0
-}
-
 fn bit(number: i32) -> u64 {
     u32::try_from(number - 1).ok().and_then(|at| 1_u64.checked_shl(at)).unwrap_or(0)
 }
 
-/// Stops our whole group as the terminal would. The kernel does not stop a group that nobody could continue. Returns when
+/// Stops our whole group as the terminal would. The kernel does not stop a group that no shell could continue. Returns when
 /// we are continued.
 pub(crate) fn stop_own_group(signal: Signal) {
-    let _ = kill(Pid::from_raw(0), signal);
+    signal_own_group(signal);
     let set = SigSet::from(signal);
     // The default action happens here.
     let _ = set.thread_unblock();
     let _ = set.thread_block();
 }
 
-/// Continues our whole group.
-pub(crate) fn continue_own_group() {
-    let _ = kill(Pid::from_raw(0), Signal::SIGCONT);
-}
-
 /// Sends a signal to our whole group, us included: it stays blocked here until [`die_of`].
-pub(crate) fn tell_own_group(signal: Signal) {
+pub(crate) fn signal_own_group(signal: Signal) {
     let _ = kill(Pid::from_raw(0), signal);
 }
 
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_says_which_signal_and_from_whom() {
+    fn a_record_has_the_signal_and_its_sender() {
         let mut record = [0; size_of::<siginfo>()];
         record[..4].copy_from_slice(&40_i32.to_ne_bytes());
         record[8..12].copy_from_slice(&(-1_i32).to_ne_bytes());

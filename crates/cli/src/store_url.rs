@@ -18,7 +18,7 @@ pub(crate) struct StoreUrl {
     origin: Origin,
 }
 
-/// Who named it.
+/// Where its name came from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Argument,
@@ -40,13 +40,13 @@ impl StoreUrl {
     pub(crate) fn choose(option: Option<&str>) -> Result<StoreUrl, String> {
         let url = StoreUrl::any(option)?;
         if url.url.starts_with("memory:") {
-            return Err("memory:// lives in one process: nobody else would see the lock".into());
+            return Err("memory:// lives in one process: no other process would see the lock".into());
         }
         Ok(url)
     }
 
-    /// The same for a command that only looks: a file that somebody named is there, or the name is wrong. The default is
-    /// made, since there nobody has locked anything yet.
+    /// The same for a command that only reads: a file that was named exists, or the name is wrong. The default is made: there
+    /// nothing was locked yet.
     pub(crate) fn existing(option: Option<&str>) -> Result<StoreUrl, String> {
         let url = StoreUrl::choose(option)?;
         match url.file() {
@@ -74,7 +74,7 @@ impl StoreUrl {
         &self.url
     }
 
-    /// For errors: which store, and who named it if that is not before everybody's eyes.
+    /// For errors: which store, and where its name came from if the command line does not show it.
     pub(crate) fn named(&self) -> String {
         match self.origin {
             Origin::Argument => self.to_string(),
@@ -107,7 +107,7 @@ impl StoreUrl {
         Some(PathBuf::from(format!("/{}", address.path)))
     }
 
-    /// Makes the folder of the default store; one that was named is somebody's to make.
+    /// Makes the folder of the default store; that of a named store must exist.
     pub(crate) fn make_folder(&self) -> Result<(), Error> {
         let Some(file) = self.file().filter(|_| self.origin == Origin::Default) else { return Ok(()) };
         make_private(file.parent().unwrap_or(&file))
@@ -124,7 +124,7 @@ fn make_private(folder: &std::path::Path) -> Result<(), Error> {
 #[cfg(feature = "sqlite")]
 fn default_store() -> Result<StoreUrl, String> {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    // A home that is not there is nobody's.
+    // A home that does not exist is not made.
     let home = || absolute("HOME").filter(|home| home.is_dir()).map(|home| home.join(".local/state"));
     let Some(state) = absolute("XDG_STATE_HOME").or_else(home) else {
         let why = "without a HOME that is a folder there is no default";
@@ -158,7 +158,7 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// A parameter that no store has may be a password that somebody wrote there.
+/// A parameter that no store has may be a password.
 fn without_unknown_parameters(url: &str) -> String {
     let Some((before, query)) = url.split_once('?') else { return url.into() };
     let known = |pair: &&str| ["timeout=", "prefix="].iter().any(|key| pair.starts_with(key));

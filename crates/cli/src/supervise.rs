@@ -11,7 +11,7 @@ use tokio::time::MissedTickBehavior;
 use crate::exit::say;
 use crate::guardian::Guardian;
 use crate::guardian::deadline::Plan;
-use crate::guardian::wire::{Ended, Order, Start, Word};
+use crate::guardian::wire::{Ended, Event, Order, Start};
 use crate::processes::Left;
 use crate::signals::{self, Caught, Signals};
 use crate::terminal::Terminal;
@@ -55,7 +55,7 @@ pub(crate) async fn supervise(
         wants_terminal: start.foreground,
         terminal: watch.terminal,
         deadline: &deadline,
-        told_of_stop: false,
+        stop_reported: false,
     };
     let mut acknowledged = Acknowledged::new(Moment::from_nanos(start.deadline), &watch);
     let foreground = start.foreground;
@@ -69,16 +69,16 @@ pub(crate) async fn supervise(
     let outcome = loop {
         tokio::select! {
             biased;
-            word = guardian.next() => match word? {
-                Some(Word::Started { pid }) => program.pid = Some(pid),
-                Some(Word::Ack(nanos)) => acknowledged.until(Moment::from_nanos(nanos)),
-                Some(Word::Stopped { signal }) => program.was_stopped(signal, &guardian),
-                Some(Word::NotSignalled { signal }) => {
+            event = guardian.next() => match event? {
+                Some(Event::Started { pid }) => program.pid = Some(pid),
+                Some(Event::Ack(nanos)) => acknowledged.until(Moment::from_nanos(nanos)),
+                Some(Event::Stopped { signal }) => program.was_stopped(signal, &guardian),
+                Some(Event::NotSignalled { signal }) => {
                     let signal = signals::name_of(signal);
                     say(format_args!("{signal} was not passed on: the program runs as another user"));
                 }
-                Some(Word::Ended(ended)) => break Some(Outcome::Ended { ended, foreground: foreground && program.has_terminal() }),
-                Some(Word::Failed(what)) => break Some(Outcome::NotStarted(what)),
+                Some(Event::Ended(ended)) => break Some(Outcome::Ended { ended, foreground: foreground && program.has_terminal() }),
+                Some(Event::Failed(what)) => break Some(Outcome::NotStarted(what)),
                 None => break None,
             },
             at_once = &mut stop, if !stopping => {
@@ -96,13 +96,13 @@ pub(crate) async fn supervise(
             }
         }
     };
-    let outcome = after_the_last_word(outcome, guardian, watch.plan).await?;
+    let outcome = after_the_end(outcome, guardian, watch.plan).await?;
     program.take_terminal();
     Ok(outcome)
 }
 
-/// Waits for a guardian that has said how it went, or does what one that died has left undone.
-async fn after_the_last_word(outcome: Option<Outcome>, guardian: Guardian, plan: Plan) -> io::Result<Outcome> {
+/// Waits for a guardian that has reported the end, or does what one that died has left undone.
+async fn after_the_end(outcome: Option<Outcome>, guardian: Guardian, plan: Plan) -> io::Result<Outcome> {
     match outcome {
         Some(outcome) => {
             guardian.gone();
@@ -147,8 +147,8 @@ struct Program<'a, D> {
     wants_terminal: bool,
     terminal: Option<&'a Terminal>,
     deadline: &'a D,
-    /// Somebody at the terminal was told that only the program was stopped.
-    told_of_stop: bool,
+    /// The terminal shows already that only the program was stopped.
+    stop_reported: bool,
 }
 
 impl<D: Fn() -> Moment> Program<'_, D> {
@@ -158,7 +158,7 @@ impl<D: Fn() -> Moment> Program<'_, D> {
             Some(Signal::SIGTTIN | Signal::SIGTTOU) if caught.by_kernel => {
                 if self.take_terminal() {
                     self.wants_terminal = false;
-                    signals::continue_own_group();
+                    signals::signal_own_group(Signal::SIGCONT);
                 }
             }
             // Also SIGTSTP: the program stops, and then we do.
@@ -166,12 +166,12 @@ impl<D: Fn() -> Moment> Program<'_, D> {
         }
     }
 
-    /// Stops with the program, as one job; returns when the job was continued. But of SIGSTOP: somebody stopped the program
-    /// and nothing else (`kill -STOP`, cpulimit), and will continue it. The lock stays held meanwhile.
+    /// Stops with the program, as one job; returns when the job was continued. But of SIGSTOP: that stopped the
+    /// program alone (`kill -STOP`, cpulimit), and its sender will continue it. The lock stays held meanwhile.
     fn was_stopped(&mut self, signal: i32, guardian: &Guardian) {
         let Some(by @ (Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU)) = signals::named(signal) else {
-            if self.has_terminal() && !self.told_of_stop {
-                self.told_of_stop = true;
+            if self.has_terminal() && !self.stop_reported {
+                self.stop_reported = true;
                 let pid = self.pid.unwrap_or_default();
                 say(format_args!(
                     "the program was stopped by SIGSTOP; the lock stays held; `kill -CONT {pid}` continues it"

@@ -13,7 +13,7 @@ use crate::output;
 use crate::store_url::StoreUrl;
 
 /// Says what is wrong with these words, or shows the help that they ask for; with what exit code this process then ends.
-pub(crate) fn say(mut error: Error, words: &[OsString]) -> io::Result<u8> {
+pub(crate) fn report(mut error: Error, words: &[OsString]) -> io::Result<u8> {
     let hint = hint(&error, words).map_or_else(String::new, |hint| format!("\n  hint: {hint}\n"));
     if error.kind() == ErrorKind::UnknownArgument {
         // The usual advice is to pass a mistyped option on to the program.
@@ -31,7 +31,7 @@ pub(crate) fn say(mut error: Error, words: &[OsString]) -> io::Result<u8> {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         return output::print(&text(output::has_colours(&stdout()))).map(|()| 0);
     }
-    // What it cannot be told to, nobody hears.
+    // If it cannot be written, there is no other place to say it.
     let _ = stderr().write_all(text(output::has_colours(&stderr())).as_bytes());
     Ok(USAGE)
 }

@@ -1,16 +1,12 @@
 //! `verify`: what a server, configured as it is, really gives.
 
-use std::cell::Cell;
 use std::io;
-use std::task::Poll;
 
-use leasehold_verify::{Verification, verify_until};
-use serde_json::Value;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use leasehold_verify::{Verification, verify};
 
 use crate::exit::{self, Exit, say};
 use crate::output;
-use crate::signals;
+use crate::signals::Signals;
 use crate::status_line::StatusLine;
 use crate::store_url::StoreUrl;
 
@@ -35,71 +31,45 @@ pub(crate) struct Verify {
     strict: bool,
 }
 
-pub(crate) fn main(args: &Verify) -> io::Result<Exit> {
+/// Its signals are [blocked](crate::signals::block) in every thread.
+pub(crate) async fn main(args: Verify) -> io::Result<Exit> {
     // Cases judge by panicking: what they say is in the verdicts.
     std::panic::set_hook(Box::new(|panic| tracing::debug!(%panic, "a case failed")));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let signals = Signals::take()?;
     let mut all: Vec<Verification> = Vec::new();
     // What became of the first server that could not be judged: the others are judged all the same.
     let mut unjudged = None;
     for url in &args.urls {
-        let shown = StoreUrl::new(url.as_str()).to_string();
+        let shown = StoreUrl::new(url).to_string();
         let bar = StatusLine::bar();
         bar.show(0.0, &shown);
         let progress = |p: leasehold_verify::Progress<'_>| {
             bar.show(p.done as f64 / p.of as f64, &format!("{shown}: {}", p.case));
         };
-        let signalled = Cell::new(0);
-        let judged = runtime.block_on(Box::pin(async {
-            let mut signals = Stopping::new()?;
-            let stop = async { signalled.set(signals.next().await) };
-            Ok::<_, io::Error>(verify_until(url, &shown, progress, stop).await)
-        }))?;
+        let mut stopped = Ok(0);
+        // A second signal while the namespace is removed changes nothing.
+        let judged = verify(url, &shown, progress, async { stopped = signals.interruption().await }).await;
+        drop(bar);
         match judged {
             Ok(Some(verification)) => all.push(verification),
             Ok(None) => {
-                drop(bar);
-                say(format!("{shown}: stopped; the namespace was removed"));
-                return Ok(Exit::Code(exit::of_signal(signalled.get())));
+                say(format_args!("{shown}: stopped; the namespace was removed"));
+                return Ok(Exit::Code(exit::of_signal(stopped?)));
             }
             Err(e) => {
-                drop(bar);
-                say(format!("{shown}: {}", exit::chain(&e)));
+                say(format_args!("{shown}: {}", exit::chain(&e)));
                 unjudged.get_or_insert(Exit::Code(exit::of_error(&e)));
                 continue;
             }
         }
-        drop(bar);
         if let Some(last) = all.last().filter(|_| !args.json) {
             let separator = if all.len() > 1 { "\n" } else { "" };
             output::print(&format!("{separator}{}", output::plain_lines(&last.table())))?;
         }
     }
     if args.json {
-        let values: Result<Vec<Value>, _> = all.iter().map(serde_json::to_value).collect();
-        output::print(&output::safe_json(&format!("{:#}\n", Value::Array(values?))))?;
+        output::print(&output::safe_json(&(serde_json::to_string_pretty(&all)? + "\n")))?;
     }
-    runtime.shutdown_background();
     let bad = all.iter().any(|found| !found.holds() || args.strict && found.warns());
     Ok(unjudged.unwrap_or(if bad { BROKEN } else { Exit::Code(0) }))
-}
-
-/// The signals that stop it, but for those that the caller ignores. A second one while it cleans up changes nothing.
-struct Stopping(Vec<(i32, Signal)>);
-
-impl Stopping {
-    fn new() -> io::Result<Stopping> {
-        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-        let kinds = kinds.into_iter().filter(|kind| !signals::is_ignored(kind.as_raw_value()));
-        kinds.map(|kind| Ok((kind.as_raw_value(), signal(kind)?))).collect::<io::Result<_>>().map(Stopping)
-    }
-
-    /// The number of the first that comes.
-    async fn next(&mut self) -> i32 {
-        std::future::poll_fn(|context| {
-            let came = self.0.iter_mut().find_map(|(number, it)| it.poll_recv(context).is_ready().then_some(*number));
-            came.map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
-    }
 }

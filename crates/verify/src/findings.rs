@@ -8,7 +8,7 @@ use serde::Serialize;
 pub enum Severity {
     /// Good to know.
     Note,
-    /// A lock may be held by two, or be lost, though nothing else fails.
+    /// Two clients may hold a lock, or one may lose it, though nothing else fails.
     Warning,
 }
 
@@ -52,8 +52,8 @@ pub(crate) fn of_etcd(text: &str) -> Vec<Finding> {
     vec![warning(
         "version",
         format!(
-            "etcd {text} may revoke leases that are alive when a stopped leader wakes (etcd#15247): two may hold at once, and \
-             only the fencing token tells them apart. Fixed in 3.4.30 and 3.5.12."
+            "etcd {text} may revoke leases that are alive when a stopped leader wakes (etcd#15247): two clients may \
+             hold at once, and only the fencing token tells them apart. Fixed in 3.4.30 and 3.5.12."
         ),
     )]
 }
@@ -66,7 +66,7 @@ pub(crate) fn of_zookeeper(srvr: &str) -> Vec<Finding> {
         findings.push(warning("version", "Before 3.6 a session cannot be asked for its nodes: locks need that."));
     }
     if srvr.lines().any(|line| line.trim() == "Mode: standalone") {
-        let text = "One server without others: while it is down nobody takes a lock, and if it loses its disk, tokens begin anew.";
+        let text = "One server without others: while it is down no client gets a lock, and if it loses its disk, tokens begin anew.";
         findings.push(note("replication", text));
     }
     findings
@@ -78,87 +78,27 @@ pub(crate) fn zookeeper_version(srvr: &str) -> Option<String> {
     line.split(['-', ',']).next().map(str::to_owned)
 }
 
-/// What a Redis says of itself: its `INFO`, and the two settings that are not in there, if it tells them.
-#[cfg(any(feature = "redis", test))]
-#[derive(Debug, Default)]
-pub(crate) struct RedisFacts {
-    pub(crate) info: String,
-    pub(crate) save: Option<String>,
-    pub(crate) appendfsync: Option<String>,
+/// A Redis with this `INFO`. What its settings mean for what it keeps, the store itself finds out.
+#[cfg(feature = "redis")]
+pub(crate) fn of_redis(info: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if info_field(info, "role") == Some("slave") {
+        findings.push(warning("role", "This is a replica: it does not take locks, and what it shows may be old."));
+    }
+    if let Some(replicas) = info_field(info, "connected_slaves").filter(|n| *n != "0") {
+        let text = format!(
+            "{replicas} replicas follow asynchronously: after a failover to one that lacks the latest grants two clients may hold \
+             at once, and only the fencing token tells them apart."
+        );
+        findings.push(warning("failover", text));
+    }
+    findings
 }
 
-#[cfg(any(feature = "redis", test))]
-impl RedisFacts {
-    pub(crate) fn field(&self, name: &str) -> Option<&str> {
-        let value = |line: &str| line.split_once(':').filter(|(key, _)| *key == name).map(|(_, value)| value.len());
-        self.info.lines().find_map(|line| value(line).map(|len| line[line.len() - len..].trim()))
-    }
-
-    pub(crate) fn findings(&self) -> Vec<Finding> {
-        let mut findings = Vec::new();
-        findings.extend(self.eviction());
-        findings.extend(self.persistence());
-        if self.field("role") == Some("slave") {
-            findings.push(warning("role", "This is a replica: it does not take locks, and what it shows may be old."));
-        }
-        if let Some(replicas) = self.field("connected_slaves").and_then(|n| n.parse::<u32>().ok()).filter(|n| *n > 0) {
-            let text = format!(
-                "{replicas} replicas follow asynchronously: after a failover to one that lacks the latest grants two may hold at \
-                 once, and only the fencing token tells them apart."
-            );
-            findings.push(warning("failover", text));
-        }
-        if self.field("cluster_enabled") == Some("1") {
-            findings.push(warning("cluster", "Redis Cluster is not supported: keys of other nodes cannot be reached."));
-        }
-        findings
-    }
-
-    fn eviction(&self) -> Option<Finding> {
-        let policy = self.field("maxmemory_policy")?;
-        if policy == "noeviction" {
-            return None;
-        }
-        let limit = match self.field("maxmemory_human").filter(|_| self.field("maxmemory") != Some("0")) {
-            Some(limit) => format!("when the {limit} of maxmemory are used"),
-            None => "as soon as maxmemory is set and used".to_owned(),
-        };
-        let text = format!(
-            "maxmemory-policy is {policy}: {limit}, the server deletes keys, among them locks that are held, and two may hold at \
-             once. Set maxmemory-policy noeviction."
-        );
-        Some(warning("eviction", text))
-    }
-
-    fn persistence(&self) -> Option<Finding> {
-        let aof = self.field("aof_enabled")? == "1";
-        match (aof, self.appendfsync.as_deref(), self.save.as_deref()) {
-            (true, Some("always"), _) => None,
-            (true, how, _) => {
-                let how = how.map_or(String::new(), |how| format!(" (appendfsync {how})"));
-                let text = format!(
-                    "Writes reach the disk late{how}: a crash of the machine may forget the latest locks, and two may hold at once. \
-                     appendfsync always closes that."
-                );
-                Some(note("persistence", text))
-            }
-            (false, _, Some(save)) if !save.is_empty() => Some(warning(
-                "persistence",
-                "Only snapshots reach the disk: a restart forgets every lock taken since the last one, and two may hold at once. \
-                 Tokens go on rising. appendonly yes keeps them.",
-            )),
-            (false, _, Some(_)) => Some(warning(
-                "persistence",
-                "Nothing reaches the disk: a restart forgets every lock that is held, and two may hold at once. Tokens go on \
-                 rising. appendonly yes keeps them.",
-            )),
-            (false, _, None) => Some(warning(
-                "persistence",
-                "No append-only file: a restart forgets locks that are held, and two may hold at once. Tokens go on rising. \
-                 appendonly yes keeps them.",
-            )),
-        }
-    }
+/// A field of an `INFO`.
+#[cfg(feature = "redis")]
+pub(crate) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
 }
 
 #[cfg(test)]
@@ -190,20 +130,13 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "redis")]
     #[test]
     fn a_redis_is_judged_by_what_it_says() {
-        let facts = |info: &str, save: &str, fsync: &str| RedisFacts {
-            info: info.to_owned(),
-            save: Some(save.to_owned()),
-            appendfsync: Some(fsync.to_owned()),
-        };
-        let abouts = |facts: RedisFacts| facts.findings().iter().map(|f| (f.severity, f.about)).collect::<Vec<_>>();
-        let safe = "maxmemory_policy:noeviction\r\naof_enabled:1\r\nrole:master\r\nconnected_slaves:0\r\ncluster_enabled:0\r\n";
-        assert_eq!(abouts(facts(safe, "", "always")), []);
-        assert_eq!(abouts(facts(safe, "", "everysec")), [(Severity::Note, "persistence")]);
-        let loose = "maxmemory:1\r\nmaxmemory_human:1B\r\nmaxmemory_policy:allkeys-lru\r\naof_enabled:0\r\nrole:master\r\nconnected_slaves:2";
-        let found = abouts(facts(loose, "", "everysec"));
-        let expected = ["eviction", "persistence", "failover"].map(|about| (Severity::Warning, about));
-        assert_eq!(found, expected);
+        let abouts = |info: &str| of_redis(info).iter().map(|f| (f.severity, f.about)).collect::<Vec<_>>();
+        assert_eq!(abouts("role:master\r\nconnected_slaves:0\r\n"), []);
+        let replicated = [(Severity::Warning, "failover")];
+        assert_eq!(abouts("role_before:slave\r\nrole:master\r\nconnected_slaves:2"), replicated);
+        assert_eq!(abouts("role:slave\r\n"), [(Severity::Warning, "role")]);
     }
 }

@@ -1,9 +1,7 @@
-//! The suite's harness as a guest on somebody's server: clients, and no power over it.
+//! The suite's harness as a guest on an existing server: clients, and no control over it.
 
 #![allow(clippy::panic, reason = "the suite judges by panicking: a client that cannot be made fails its case")]
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,31 +10,23 @@ use leasehold::seam::{Backend, async_trait};
 use leasehold::{ErrorKind, Fairness, Guarantees, Guard, MAX_VALUE_BYTES, Result, Store};
 use leasehold_conformance::{Capabilities, Harness, Need};
 
-type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>>> + Send>>;
-
-/// How to get another client.
+/// How to get another client of a URL; those of `memory://` share one store.
 #[derive(Clone)]
-pub(crate) struct Connect(Arc<dyn Fn() -> Connecting + Send + Sync>);
+pub(crate) struct Clients {
+    url: String,
+    memory: Option<Memory>,
+}
 
-impl Connect {
-    /// Clients of this URL; those of `memory://` share one world.
-    pub(crate) fn to(url: &str) -> Connect {
-        let url = url.trim().to_owned();
-        if url == "memory://" {
-            let world = Memory::new();
-            return Connect(Arc::new(move || {
-                let client: Arc<dyn Backend> = Arc::new(world.another_client());
-                Box::pin(async move { Ok(client) })
-            }));
-        }
-        Connect(Arc::new(move || {
-            let url = url.clone();
-            Box::pin(async move { Ok(Arc::from(leasehold::connect_backend(&url).await?)) })
-        }))
+impl Clients {
+    pub(crate) fn of(url: &str) -> Clients {
+        Clients { url: url.to_owned(), memory: (url == "memory://").then(Memory::new) }
     }
 
-    pub(crate) async fn client(&self) -> Result<Arc<dyn Backend>> {
-        (self.0)().await
+    pub(crate) async fn another(&self) -> Result<Arc<dyn Backend>> {
+        match &self.memory {
+            Some(memory) => Ok(Arc::new(memory.another_client())),
+            None => Ok(Arc::from(leasehold::connect_backend(&self.url).await?)),
+        }
     }
 }
 
@@ -54,7 +44,7 @@ async fn cuts_values(store: &Store) -> Option<bool> {
 
 /// A guest.
 pub(crate) struct ExistingServer {
-    pub(crate) connect: Connect,
+    pub(crate) clients: Clients,
     pub(crate) guarantees: Guarantees,
     pub(crate) prefix: String,
     pub(crate) ttl: Duration,
@@ -99,7 +89,7 @@ impl Harness for ExistingServer {
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
-        self.connect.client().await.unwrap_or_else(|e| panic!("no client: {e}"))
+        self.clients.another().await.unwrap_or_else(|e| panic!("no client: {e}"))
     }
 
     fn ttl(&self) -> Duration {

@@ -1,6 +1,6 @@
 //! What a server, configured as it is, really gives: the engine of `leasehold verify`.
 //!
-//! The conformance suite runs against somebody's own server, as a guest: with clients and nothing else, in a namespace of its
+//! The conformance suite runs against an existing server, as a guest: with clients and nothing else, in a namespace of its
 //! own that is removed afterwards. What a guest cannot judge (restarts, cut networks, counts of requests) is reported as not
 //! judged, with the reason. Beside it stands what the server's settings mean for locks ([`Finding`]), and which leases it
 //! really grants ([`Granted`]).
@@ -9,12 +9,14 @@
 
 mod findings;
 mod harness;
-mod http;
+#[cfg(feature = "redis")]
+mod redis;
 mod report;
 mod run;
 mod servers;
 mod sessions;
+mod tcp;
 
 pub use findings::{Finding, Severity};
 pub use report::{Broken, Granted, Promise, Verification};
-pub use run::{Progress, verify, verify_until};
+pub use run::{Progress, verify};

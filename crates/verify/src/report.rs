@@ -123,14 +123,6 @@ impl Verification {
         self.findings.iter().any(|finding| finding.severity == Severity::Warning)
     }
 
-    /// The whole as JSON.
-    ///
-    /// # Errors
-    /// None that what [`verify`](crate::verify) returns could cause.
-    pub fn json(&self) -> serde_json::Result<String> {
-        serde_json::to_string_pretty(self)
-    }
-
     /// The whole for a terminal.
     pub fn table(&self) -> String {
         let version = self.version.as_ref().map_or(String::new(), |version| format!(" {version}"));

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::seam::{Backend, Moment};
-use leasehold::{Error, ErrorKind, Guarantees, Name, Result, Store};
+use leasehold::{Guarantees, Name, Result, Store};
 use leasehold_conformance::verdicts;
 
-use crate::findings::Severity;
-use crate::harness::{Connect, ExistingServer, lacking};
+use crate::harness::{Clients, ExistingServer, lacking};
 use crate::report::{Granted, Verification, broken, promises};
 use crate::servers;
 
@@ -33,8 +32,8 @@ pub struct Progress<'a> {
     pub case: &'a str,
 }
 
-/// Judges the server of this URL, as [`leasehold::connect`] reads it. `address` is what is shown of the URL: without
-/// credentials.
+/// Judges the server of this URL, as [`leasehold::connect`] reads it, until `stop` resolves: then `None`, and what the cases had
+/// in the namespace is removed all the same. `address` is what is shown of the URL: without credentials.
 ///
 /// Needs a runtime with timers and I/O; with two threads or more, cases that block none of them do not wait for each other.
 /// Takes a minute or two, longer where leases are long.
@@ -44,43 +43,31 @@ pub struct Progress<'a> {
 ///
 /// # Cancel safety
 /// Dropped midway, cases are aborted, and what they held ends with its lease.
-pub async fn verify(url: &str, address: &str, progress: impl FnMut(Progress<'_>)) -> Result<Verification> {
-    let judged = verify_until(url, address, progress, std::future::pending()).await?;
-    judged.ok_or_else(|| Error::new(ErrorKind::Internal, "stopped, and nobody has stopped it"))
-}
-
-/// The same until `stop` resolves: then `None`, and what the cases had in the namespace is removed all the same.
-///
-/// # Errors
-/// As [`verify`]'s.
-///
-/// # Cancel safety
-/// As [`verify`]'s.
-pub async fn verify_until(
+pub async fn verify(
     url: &str,
     address: &str,
     mut progress: impl FnMut(Progress<'_>),
     stop: impl Future<Output = ()>,
 ) -> Result<Option<Verification>> {
-    let begin = Moment::now();
-    let connect = Connect::to(url);
-    let client = connect.client().await?;
+    let (begin, url) = (Moment::now(), url.trim());
+    let clients = Clients::of(url);
+    let client = clients.another().await?;
     let guarantees = client.guarantees();
     let root = format!("leasehold-verify-{:016x}", fastrand::u64(..));
     let store = Store::new(client.clone()).namespace(&root);
 
     let judging = Box::pin(async {
-        let mut server = servers::inspect(url).await;
-        server.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity == Severity::Warning));
+        let mut server = servers::inspect(url, &guarantees).await;
+        server.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         let leases = leases(&store, &guarantees).await;
         // A lease shorter than the store's own lateness would judge the load of the machine.
         let comfortable = guarantees.min_ttl.max(guarantees.recovery).max(Duration::from_secs(2));
         let ttl = granted(&store, comfortable).await.map_or(comfortable, |granted| granted.max(comfortable));
         let lacking = lacking(&store).await;
         let guest =
-            ExistingServer { connect, guarantees: guarantees.clone(), prefix: format!("{root}/"), ttl, lacking };
+            ExistingServer { clients, guarantees: guarantees.clone(), prefix: format!("{root}/"), ttl, lacking };
         let mut done = 0;
-        let at_once = if url.trim_start().starts_with("sqlite:") { AT_ONCE_IN_A_FILE } else { AT_ONCE };
+        let at_once = if url.starts_with("sqlite:") { AT_ONCE_IN_A_FILE } else { AT_ONCE };
         let verdicts = verdicts(Arc::new(guest), at_once, |verdict, of| {
             done += 1;
             progress(Progress { done, of, case: verdict.case.name });
@@ -149,8 +136,8 @@ async fn remove(url: &str, client: &dyn Backend, store: &Store, root: &str) -> u
         }
         for name in &names {
             let full = Name::new(format!("{root}/{name}"));
-            let line = client.inspect(&full).await.unwrap_or_default();
-            for token in line.holders.iter().filter_map(|holder| holder.token) {
+            let queue = client.inspect(&full).await.unwrap_or_default();
+            for token in queue.holders.iter().filter_map(|holder| holder.token) {
                 let _ = client.evict(&full, token).await;
             }
         }
@@ -158,8 +145,8 @@ async fn remove(url: &str, client: &dyn Backend, store: &Store, root: &str) -> u
     };
     #[cfg(feature = "redis")]
     if let Some((scheme @ ("redis" | "redlock"), _)) = url.split_once("://") {
-        // The last token of every name stays for two hours: here nobody needs it.
-        servers::redis::sweep(url, scheme, root).await;
+        // The last token of every name stays for two hours: here it is of no use.
+        crate::redis::sweep(url, scheme, root).await;
     }
     #[cfg(not(feature = "redis"))]
     let _ = url;

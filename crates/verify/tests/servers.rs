@@ -9,7 +9,8 @@ use leasehold_verify::{Severity, Verification, verify};
 
 async fn verified(url: &str) -> Verification {
     // Other tests of this binary may expect their panics to be seen: what cases say is in the verdicts.
-    let verification = tokio::time::timeout(Duration::from_secs(280), verify(url, url, |_| {})).await.unwrap().unwrap();
+    let verifying = verify(url, url, |_| {}, std::future::pending());
+    let verification = tokio::time::timeout(Duration::from_secs(280), verifying).await.unwrap().unwrap().unwrap();
     println!("{}", verification.table());
     verification
 }
@@ -24,7 +25,8 @@ async fn a_redis_that_evicts_and_forgets_is_found_out_and_left_clean() {
     let evicting = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"].map(String::from).to_vec();
     let server = Redis::start_with(&RedisOptions { extra: evicting, ..RedisOptions::default() }).await.unwrap();
     let found = verified(&server.url()).await;
-    assert_eq!(warnings(&found), ["eviction", "persistence"]);
+    assert_eq!(warnings(&found), ["settings", "settings"], "{:?}", found.findings);
+    assert!(found.findings[0].text.contains("maxmemory-policy") && found.findings[1].text.contains("on disk"));
     assert!(found.holds(), "{:?}", found.broken);
     assert!(found.promises[0].passed > 5 && found.promises[0].title == "Exclusion", "{:?}", found.promises);
     assert_eq!(found.left_behind, 0);
@@ -82,11 +84,12 @@ async fn an_embedded_file_and_a_majority_are_judged_by_what_they_promise() {
     let nodes: Vec<&str> = masters.iter().map(|node| node.addr()).collect();
     let redlock = verified(&format!("redlock://{}", nodes.join(","))).await;
     assert!(redlock.holds(), "{:?}", redlock.broken);
-    assert_eq!(warnings(&redlock), ["persistence"], "said once for all masters");
+    assert_eq!(warnings(&redlock), ["settings"; 3], "each master keeps nothing on disk");
     for node in &masters {
+        assert!(redlock.findings.iter().any(|finding| finding.text.contains(node.addr())), "{:?}", redlock.findings);
         assert_eq!(node.dbsize().await.unwrap(), 0, "{:?}", node.keys("*").await);
     }
-    // It keeps no line: the cases of order are not judged, and not failed.
+    // It keeps no queue: the cases of order are not judged, and not failed.
     let order = |v: &Verification| v.promises.iter().find(|p| p.id == "P6").map(|p| (p.passed, p.not_judged)).unwrap();
     assert!(order(&redlock).1 > order(&sqlite).1, "{:?} {:?}", order(&redlock), order(&sqlite));
 }
@@ -96,6 +99,6 @@ async fn what_cannot_be_connected_is_an_error() {
     for (url, kind) in
         [("redis://127.0.0.1:1", leasehold::ErrorKind::Unavailable), ("nonsense", leasehold::ErrorKind::Invalid)]
     {
-        assert_eq!(verify(url, url, |_| {}).await.unwrap_err().kind(), kind, "{url}");
+        assert_eq!(verify(url, url, |_| {}, std::future::pending()).await.unwrap_err().kind(), kind, "{url}");
     }
 }

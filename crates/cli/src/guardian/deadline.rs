@@ -1,5 +1,4 @@
-//! When a program must be told to end, and when it must have ended, so that all of it is gone before its lock can be
-//! somebody else's.
+//! When a program gets SIGTERM, and when SIGKILL, so that all of it has ended before another client can hold its lock.
 
 use std::time::Duration;
 

@@ -14,8 +14,7 @@ use crate::{exit, processes, signals, terminal};
 /// `__exec PARENT FOREGROUND BLOCKED -- CMD…`
 pub(crate) fn main(words: &[OsString]) -> ExitCode {
     let [parent, foreground, blocked, _, program, arguments @ ..] = words else {
-        exit::say("this is for leasehold itself");
-        return exit::USAGE.into();
+        return exit::not_for_users().end();
     };
     let error = match prepare(parent.to_str(), foreground == "foreground", blocked.to_str()) {
         Ok(()) => Command::new(program).args(arguments).exec(),
@@ -35,7 +34,7 @@ pub(crate) fn main(words: &[OsString]) -> ExitCode {
 fn prepare(parent: Option<&str>, foreground: bool, blocked: Option<&str>) -> io::Result<()> {
     let parent: Option<i32> = parent.and_then(|pid| pid.parse().ok());
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // If the guardian ended before that, nobody tells us.
+    // If the guardian ended before that, no signal comes.
     if parent != getppid().map(|pid| pid.as_raw_nonzero().get()) {
         return Err(io::Error::other("the guardian has ended"));
     }

@@ -2,7 +2,7 @@
 //! command. Here is the command's end of it.
 //!
 //! It is the program's parent because only a parent can keep the program's process id from being reused, and a subreaper so
-//! that every descendant whose own parent has ended becomes its child. It knows nothing of locks: it is told deadlines.
+//! that every descendant whose own parent has ended becomes its child. It knows nothing of locks: it gets deadlines.
 
 pub(crate) mod deadline;
 pub(crate) mod exec;
@@ -23,11 +23,11 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 
 use crate::processes::{self, Children, Left};
-use wire::{Order, Start, Word};
+use wire::{Event, Order, Start};
 
-/// The first word of the guardian's command line.
+/// The first argument of the guardian's command line.
 pub(crate) const GUARDIAN: &str = "__guardian";
-/// The first word of the command line that becomes the program's.
+/// The first argument of the command line that becomes the program's.
 pub(crate) const EXEC: &str = "__exec";
 
 /// This very binary, also if the file has been replaced since.
@@ -41,7 +41,7 @@ pub(crate) struct Guardian {
     pid: i32,
     children: Children,
     /// Children that this process had before, from the program that executed it: none of ours.
-    strangers: Vec<i32>,
+    unrelated: Vec<i32>,
 }
 
 impl Guardian {
@@ -49,7 +49,7 @@ impl Guardian {
     /// descendants cannot be found.
     pub(crate) fn start(program: &[OsString]) -> io::Result<Guardian> {
         let children = Children::open()?;
-        let strangers = children.all()?;
+        let unrelated = children.all()?;
         // If the guardian is killed, what it guards becomes ours.
         set_child_subreaper(Some(rustix::process::getpid()))?;
         let (ours, its) = wire::pair()?;
@@ -58,7 +58,7 @@ impl Guardian {
         let pid = i32::try_from(command.spawn()?.id()).map_err(io::Error::other)?;
         let ours = std::os::unix::net::UnixStream::from(ours);
         ours.set_nonblocking(true)?;
-        Ok(Guardian { socket: UnixStream::from_std(ours)?, pid, children, strangers })
+        Ok(Guardian { socket: UnixStream::from_std(ours)?, pid, children, unrelated })
     }
 
     /// Has the program started.
@@ -68,17 +68,17 @@ impl Guardian {
         wire::send(&self.socket, &Order::Start(start), &fds)
     }
 
-    /// Sends an order. One that cannot be sent is missed: the missing acknowledgement or the end of the guardian tells.
+    /// Sends an order. One that cannot be sent is missing: then an acknowledgement is missing too, or the guardian has ended.
     pub(crate) fn order(&self, order: &Order) {
         let _ = wire::send(&self.socket, order, &[]);
     }
 
-    /// The next word of the guardian; `None`: it has ended. Cancel-safe.
-    pub(crate) async fn next(&self) -> io::Result<Option<Word>> {
+    /// The next event of the guardian; `None`: it has ended. Cancel-safe.
+    pub(crate) async fn next(&self) -> io::Result<Option<Event>> {
         loop {
             self.socket.readable().await?;
             match self.socket.try_io(Interest::READABLE, || wire::receive(&self.socket)) {
-                Ok(word) => return Ok(word.map(|(word, _)| word)),
+                Ok(event) => return Ok(event.map(|(event, _)| event)),
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(e) => return Err(e),
             }
@@ -90,7 +90,7 @@ impl Guardian {
         let _ = processes::signal(self.pid, Signal::KILL);
     }
 
-    /// Waits for a guardian that has said its last word.
+    /// Waits for a guardian that has reported the end.
     pub(crate) fn gone(self) {
         drop(self.socket);
         let _ = processes::wait_for(self.pid);
@@ -100,7 +100,7 @@ impl Guardian {
     pub(crate) async fn clean_up(self, limit: Duration) -> io::Result<Vec<Left>> {
         let give_up = Moment::now() + limit.max(processes::UNKILLABLE);
         loop {
-            let living = self.children.kill(&self.strangers)?;
+            let living = self.children.kill(&self.unrelated)?;
             if living.iter().all(|process| process.foreign) || Moment::now() >= give_up {
                 return Ok(living);
             }

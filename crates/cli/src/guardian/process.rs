@@ -1,7 +1,7 @@
-//! The guardian's own process: one thread, all signals blocked, three things to listen to (the command, the end of
-//! children, a timer on the clock that counts suspend), and one rule for what to do next.
+//! The guardian's own process: one thread, all signals blocked, three events (a message of the command, the end of
+//! a child, a timer on the clock that counts suspend), and one rule for what to do next.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -16,18 +16,17 @@ use rustix::time::{
 };
 
 use super::process_tree::{ProcessTree, Verdict};
-use super::wire::{self, Order, Start, Word};
+use super::wire::{self, Event, Order, Start};
 use super::{EXEC, OURSELVES};
 use crate::processes::Children;
 use crate::{exit, processes, run_outcome, signals};
 
 /// `__guardian -- CMD…`, with the command at the other end of standard input.
 pub(crate) fn main(words: &[OsString]) -> ExitCode {
-    let [separator, program @ ..] = words else { return exit::USAGE.into() };
-    if separator != OsStr::new("--") || program.is_empty() {
-        exit::say("this is for leasehold itself");
-        return exit::USAGE.into();
-    }
+    let program = match words {
+        [separator, program @ ..] if separator == "--" && !program.is_empty() => program,
+        _ => return exit::not_for_users().end(),
+    };
     match guard(program) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -50,7 +49,7 @@ struct Guardian<'a> {
 }
 
 fn guard(program: &[OsString]) -> io::Result<()> {
-    let children = signals::deaf()?;
+    let children = signals::block_all()?;
     set_child_subreaper(Some(rustix::process::getpid()))?;
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
     let offspring = Some(Children::open()?);
@@ -76,7 +75,7 @@ impl Guardian<'_> {
                 child_changed = true;
             }
             if command_lives {
-                command_lives = self.hear()?;
+                command_lives = self.receive()?;
             }
             let Some(tree) = &mut self.tree else {
                 if command_lives {
@@ -84,25 +83,25 @@ impl Guardian<'_> {
                 }
                 return Ok(());
             };
-            if child_changed && let Some(signal) = tree.look()? {
-                tell(&Word::Stopped { signal });
+            if child_changed && let Some(signal) = tree.reap()? {
+                notify(&Event::Stopped { signal });
             }
             match tree.act(Moment::now(), !command_lives)? {
                 Verdict::Done(ended) => {
                     if !command_lives && !ended.left.is_empty() {
-                        // Who would say it is not there any more.
+                        // The command that would say it is not there any more.
                         exit::say(run_outcome::how_ended(&ended.left));
                     }
-                    tell(&Word::Ended(ended));
+                    notify(&Event::Ended(ended));
                     return Ok(());
                 }
-                Verdict::Look(at) => self.wake_at(at)?,
+                Verdict::Wait(at) => self.wake_at(at)?,
             }
         }
     }
 
     /// Reads all orders; false once the command has ended.
-    fn hear(&mut self) -> io::Result<bool> {
+    fn receive(&mut self) -> io::Result<bool> {
         loop {
             let (order, fds) = match wire::receive(rustix::stdio::stdin()) {
                 Ok(Some(received)) => received,
@@ -113,17 +112,17 @@ impl Guardian<'_> {
             };
             match (order, &mut self.tree) {
                 (Order::Start(start), None) => match self.start(&start, fds) {
-                    Ok(pid) => tell(&Word::Started { pid }),
-                    Err(e) => tell(&Word::Failed(format!("starting the program: {e}"))),
+                    Ok(pid) => notify(&Event::Started { pid }),
+                    Err(e) => notify(&Event::Failed(format!("starting the program: {e}"))),
                 },
                 (Order::Deadline(nanos), Some(tree)) => {
                     tree.extend(Moment::from_nanos(nanos));
                     // Also while it is ending the program: it lives, and does its work.
-                    tell(&Word::Ack(nanos));
+                    notify(&Event::Ack(nanos));
                 }
                 (Order::Signal(signal), Some(tree)) => {
                     if !tree.signal(signal) {
-                        tell(&Word::NotSignalled { signal });
+                        notify(&Event::NotSignalled { signal });
                     }
                 }
                 (Order::End { at_once }, Some(tree)) => tree.end(Moment::now(), at_once)?,
@@ -160,7 +159,7 @@ impl Guardian<'_> {
     }
 }
 
-/// Tells the command; one that is stopped and does not read misses what it can do without.
-fn tell(word: &Word) {
-    let _ = wire::send(rustix::stdio::stdin().as_fd(), word, &[]);
+/// Sends it to the command. One that is stopped and does not read misses what it can do without.
+fn notify(event: &Event) {
+    let _ = wire::send(rustix::stdio::stdin().as_fd(), event, &[]);
 }

@@ -12,8 +12,7 @@ use super::wire::{Ended, Leftovers, Status, Why};
 use crate::processes::{self, Children, Left};
 use crate::signals;
 
-/// How soon to look again at processes that say nothing when they end: while they may end by themselves, and once they
-/// were killed.
+/// How soon to check again processes whose end is not reported: while they may end by themselves, and once they were killed.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const KILLED_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -27,9 +26,9 @@ pub(super) struct ProcessTree {
     leftovers: Leftovers,
     status: Option<Status>,
     ending: Option<Ending>,
-    /// The leader was reaped: nobody may be signalled by its group any more.
+    /// The leader was reaped: its group must not be signalled any more.
     reaped: bool,
-    /// Whom the last round of killing met, and may kill.
+    /// The processes that the last round of killing found, and may kill.
     met: Vec<i32>,
 }
 
@@ -38,11 +37,11 @@ struct Ending {
     why: Why,
     scope: Scope,
     kill_at: Moment,
-    /// When somebody was killed who had not been met before; at first, when the killing began.
+    /// When a process was killed that had not been found before; at first, when the killing began.
     killed_at: Option<Moment>,
 }
 
-/// Whom an end is for.
+/// Which processes have to end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Scope {
     /// The program's process group.
@@ -53,7 +52,7 @@ enum Scope {
 
 /// What the guardian does next.
 pub(super) enum Verdict {
-    Look(Moment),
+    Wait(Moment),
     Done(Ended),
 }
 
@@ -83,7 +82,7 @@ impl ProcessTree {
         self.deadline = self.deadline.max(deadline);
     }
 
-    /// Passes a signal on; false if nobody in the program's group may be signalled.
+    /// Passes a signal on; false if no process of the program's group may be signalled.
     pub(super) fn signal(&self, number: i32) -> bool {
         signals::numbered(number).is_none_or(|signal| self.signal_group(signal) != Err(Errno::PERM))
     }
@@ -94,7 +93,7 @@ impl ProcessTree {
     }
 
     /// A child changed: notes the end of the leader, reaps the rest. The signal, if the leader was stopped by one.
-    pub(super) fn look(&mut self) -> io::Result<Option<i32>> {
+    pub(super) fn reap(&mut self) -> io::Result<Option<i32>> {
         let Some(leader) = Pid::from_raw(self.leader) else { return Ok(None) };
         let ask = |options| waitid(WaitId::Pid(leader), options | WaitIdOptions::NOHANG);
         let mut stopped = None;
@@ -120,9 +119,9 @@ impl ProcessTree {
         }
         let Some(mut ending) = self.ending else {
             return match (self.status, self.leftovers) {
-                (None, _) => Ok(Verdict::Look(self.plan.term_at(self.deadline))),
+                (None, _) => Ok(Verdict::Wait(self.plan.term_at(self.deadline))),
                 (Some(_), Leftovers::Wait) if !self.others()?.is_empty() => {
-                    Ok(Verdict::Look(self.plan.term_at(self.deadline)))
+                    Ok(Verdict::Wait(self.plan.term_at(self.deadline)))
                 }
                 (Some(_), Leftovers::Kill) if !self.others()?.is_empty() => {
                     self.begin(Why::Itself, Scope::Group, now + self.plan.grace)?;
@@ -147,23 +146,23 @@ impl ProcessTree {
         if self.status.is_some() && !self.any_lives(ending.scope)? {
             return self.over(now, &ending);
         }
-        Ok(Verdict::Look(match (ending.killed_at, self.status) {
+        Ok(Verdict::Wait(match (ending.killed_at, self.status) {
             (Some(_), _) => now + KILLED_POLL_INTERVAL,
             (None, Some(_)) => ending.kill_at.min(now + POLL_INTERVAL),
             (None, None) => ending.kill_at,
         }))
     }
 
-    /// Nobody seems to live for whom this end is.
+    /// No process of this scope seems to live.
     fn over(&mut self, now: Moment, ending: &Ending) -> io::Result<Verdict> {
         match ending.scope {
             // A member whose parent has left the group and lives is no child of ours.
             Scope::Group => drop(self.signal_group(Signal::KILL)),
             Scope::All => {
                 self.reaped = self.reaped || processes::reap(self.leader);
-                // The kernel has the last word.
+                // The kernel decides.
                 if !processes::is_childless() {
-                    return Ok(Verdict::Look(now + KILLED_POLL_INTERVAL));
+                    return Ok(Verdict::Wait(now + KILLED_POLL_INTERVAL));
                 }
             }
         }
@@ -192,7 +191,7 @@ impl ProcessTree {
         Ok(())
     }
 
-    /// Kills them, and says whether somebody was among them whom the last round had not met: then it gets on.
+    /// Kills them, and returns whether there was one that the last round had not found: then it makes progress.
     fn kill(&mut self, scope: Scope) -> io::Result<bool> {
         let _ = self.signal_group(Signal::KILL);
         if scope != Scope::All {

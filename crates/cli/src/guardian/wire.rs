@@ -1,4 +1,4 @@
-//! What the command and its guardian say to each other: one JSON text per packet of a socket pair, with file descriptors.
+//! The messages between the command and its guardian: one JSON text per packet of a socket pair, with file descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -53,11 +53,11 @@ pub(crate) enum Leftovers {
 
 /// From the guardian to the command.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Word {
+pub(crate) enum Event {
     Started {
         pid: i32,
     },
-    /// It has heard of this deadline.
+    /// It has received this deadline.
     Ack(u64),
     Stopped {
         signal: i32,
@@ -151,7 +151,7 @@ mod tests {
         assert!(matches!(order, Order::Deadline(7)));
         assert_eq!(fds.len(), 1);
         assert_eq!(receive::<Order>(&b).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        // Its last word arrives also if it has not read ours.
+        // Its last message arrives also if it has not read ours.
         send(&a, &Order::Deadline(8), &[]).unwrap();
         send(&b, &Order::Deadline(9), &[]).unwrap();
         drop((a, fds));

@@ -20,7 +20,7 @@ async fn two_stores_are_compared_and_the_page_is_written() {
     let json = String::from_utf8(output.stdout).unwrap();
     let page = fs::read_to_string(page).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains("<svg") && page.contains("redis://127.0.0.1"));
-    assert!(!json.contains("s3cret") && !page.contains("s3cret"), "a password is nobody's business");
+    assert!(!json.contains("s3cret") && !page.contains("s3cret"), "a password is never shown");
 
     let report: Value = serde_json::from_str(&json).unwrap();
     let [redis, memory] = &report["stores"].as_array().unwrap()[..] else { panic!("{report}") };
@@ -46,10 +46,10 @@ fn a_page_that_is_there_stays_until_the_new_one_is_whole() {
     fs::write(&page, "yesterday's").unwrap();
     let files = || fs::read_dir(folder.path()).unwrap().count();
     // Nothing is measured: the old page is still there, and nothing else.
-    let nobody = output(leasehold(["compare", "redis://127.0.0.1:1", "--glance", "--html"]).arg(&page));
-    assert!(String::from_utf8_lossy(&nobody.stderr).contains("redis://127.0.0.1:1: "));
+    let unreachable = output(leasehold(["compare", "redis://127.0.0.1:1", "--glance", "--html"]).arg(&page));
+    assert!(String::from_utf8_lossy(&unreachable.stderr).contains("redis://127.0.0.1:1: "));
     assert_eq!(
-        (nobody.status.code(), fs::read_to_string(&page).unwrap().as_str(), files()),
+        (unreachable.status.code(), fs::read_to_string(&page).unwrap().as_str(), files()),
         (Some(69), "yesterday's", 1)
     );
     // One that is there and one that is not.
@@ -61,7 +61,7 @@ fn a_page_that_is_there_stays_until_the_new_one_is_whole() {
         "{said}"
     );
     assert!(fs::read_to_string(&page).unwrap().contains("Only a glance") && files() == 1);
-    // A page that cannot be written does not keep the table from anybody.
+    // If the page cannot be written, the table is.
     let full = output(&mut leasehold(["compare", "memory://", "--glance", "--html", "/dev/full"]));
     assert_eq!(full.status.code(), Some(125));
     assert!(String::from_utf8_lossy(&full.stdout).contains("one round trip"), "{full:?}");

@@ -1,5 +1,5 @@
 //! Faults of the command, of its guardian, of the link and of the server: the program and all its descendants have ended
-//! before anybody else's begins. Judged by the times that the programs themselves write.
+//! before another client's begins. Judged by the times that the programs themselves write.
 
 use std::process::Command;
 
@@ -16,7 +16,7 @@ on!(redis, sqlite: both_stopped);
 
 const NAME: &str = "job";
 
-/// A holder whose program is a family, and somebody who waits for the same lock.
+/// A holder whose program is a family, and a waiter for the same lock.
 struct Two {
     family: Family,
     holder: Running,
@@ -63,9 +63,7 @@ async fn a_killed_command(stage: &Stage) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_command_whose_store_is_deleted() {
     let stage = support::sqlite().await;
-    let family = Family::new();
-    let mut holder = Running::start(stage.run(NAME, ["--"]).args(family.all()));
-    family.until_alive();
+    let (family, mut holder) = stage.held();
     let file = stage.url.strip_prefix("sqlite://").unwrap();
     ["", "-wal", "-shm"].iter().for_each(|part| std::fs::remove_file(format!("{file}{part}")).unwrap());
     holder.signal(Signal::KILL);
@@ -88,7 +86,7 @@ async fn a_stopped_guardian(stage: &Stage) {
     assert_eq!(two.holder.end().code(), Some(125));
 }
 
-/// The documented limit: the kernel ends the program with its guardian, and nobody is left to end the rest.
+/// The documented limit: the kernel ends the program with its guardian, and no process is left to end the rest.
 async fn both_killed(stage: &Stage) {
     let mut two = Two::start(stage);
     let guardian = two.holder.guardian();
@@ -100,7 +98,7 @@ async fn both_killed(stage: &Stage) {
     assert_eq!(two.family.alive().len(), 2, "its child and its daemon run on");
 }
 
-/// The documented limit: nobody is left to end the program, and only the fencing token protects.
+/// The documented limit: no process is left to end the program, and only the fencing token protects.
 async fn both_stopped(stage: &Stage) {
     let mut two = Two::start(stage);
     let guardian = two.holder.guardian();
@@ -125,7 +123,7 @@ fn behind(proxy: &Proxy, stage: &Stage) -> Two {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_that_swallows_everything() {
     let redis = Redis::start().await.unwrap();
-    let (stage, proxy) = (support::on_redis(&redis), Proxy::to(redis.addr()).await.unwrap());
+    let (stage, proxy) = (support::on_url(redis.url()), Proxy::to(redis.addr()).await.unwrap());
     let mut two = behind(&proxy, &stage);
     proxy.hold();
     two.assert_apart();
@@ -135,7 +133,7 @@ async fn a_link_that_swallows_everything() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_that_is_cut() {
     let redis = Redis::start().await.unwrap();
-    let (stage, proxy) = (support::on_redis(&redis), Proxy::to(redis.addr()).await.unwrap());
+    let (stage, proxy) = (support::on_url(redis.url()), Proxy::to(redis.addr()).await.unwrap());
     let mut two = behind(&proxy, &stage);
     proxy.cut().await;
     two.assert_apart();
@@ -145,10 +143,8 @@ async fn a_link_that_is_cut() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_dies() {
     let redis = Redis::start().await.unwrap();
-    let stage = support::on_redis(&redis);
-    let family = Family::new();
-    let mut holder = Running::start(stage.run(NAME, ["--"]).args(family.all()));
-    family.until_alive();
+    let stage = support::on_url(redis.url());
+    let (family, mut holder) = stage.held();
     redis.kill().await.unwrap();
     let killed = support::now();
     assert_eq!(holder.end().code(), Some(76));

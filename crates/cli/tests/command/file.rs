@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::support::{code, leasehold, output};
+use crate::support::{code, leasehold, output, text};
 
 const RUN: [&str; 4] = ["run", "job", "--", "true"];
 
-/// `leasehold` as somebody whose state is in `home`.
+/// `leasehold` as a user whose state is in `home`.
 fn at_home<'a>(home: &Path, words: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = leasehold(words);
     command.env_remove("XDG_STATE_HOME").env("HOME", home);
@@ -20,12 +20,12 @@ fn at_home<'a>(home: &Path, words: impl IntoIterator<Item = &'a str>) -> Command
 fn the_default_is_a_file_of_this_user() {
     let home = tempfile::tempdir().unwrap();
     let echo = ["run", "job", "--", "sh", "-c", "echo $LEASEHOLD_STORE"];
-    let shown = |command: &mut Command| String::from_utf8(output(command).stdout).unwrap().trim().to_owned();
+    let shown = |command: &mut Command| text(command).trim().to_owned();
     let file = home.path().join(".local/state/leasehold/locks.db");
     assert_eq!(shown(&mut at_home(home.path(), echo)), format!("sqlite://{}", file.display()));
     assert!(file.exists());
     let mode = file.parent().unwrap().metadata().unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o700, "it is nobody else's");
+    assert_eq!(mode & 0o777, 0o700, "it is for no other user");
 
     let state = home.path().join("a b?#%@c");
     let shown = shown(at_home(home.path(), echo).env("XDG_STATE_HOME", &state));

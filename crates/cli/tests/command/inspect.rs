@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::support::{Family, Running, Stage, code, leasehold, output, until};
+use crate::support::{Family, Running, Stage, code, json, leasehold, output, text, until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -12,35 +12,14 @@ on!(redis, sqlite, etcd, zookeeper: guarantees);
 on!(redis, sqlite: readers_share_and_permits_are_counted);
 on!(redis, sqlite, etcd, zookeeper: who_is_elected_runs_and_runs_again_when_elected_again);
 
-fn json(command: &mut Command) -> (Option<i32>, Value) {
-    let output = output(command);
-    let text = String::from_utf8(output.stdout).unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.code(), serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}{said}")))
-}
-
-fn text(command: &mut Command) -> String {
-    String::from_utf8(output(command).stdout).unwrap()
-}
-
-/// Who holds and who waits.
-fn line(stage: &Stage, name: &str) -> (usize, usize) {
-    let (_, who) = json(&mut stage.leasehold(["who", name, "--json"]));
-    (who["holders"].as_array().unwrap().len(), who["waiters"].as_array().unwrap().len())
-}
-
-fn until_line(stage: &Stage, name: &str, holders: usize, waiters: usize) {
-    until("a line", || (line(stage, name) == (holders, waiters)).then_some(()));
-}
-
 async fn who_ls_and_break(stage: &Stage) {
     assert_eq!(code(&mut stage.leasehold(["who", "job"])), Some(1));
     assert_eq!(json(&mut stage.leasehold(["ls", "--json"])), (Some(0), Value::Array(vec![])));
 
     let mut holder = Running::start(&mut stage.run("job", ["--label", "me\x1b[2J", "--", "sleep", "1000"]));
-    until_line(stage, "job", 1, 0);
+    stage.until_queue("job", 1, 0);
     let mut next = Running::start(&mut stage.run("job", ["--label", "you", "--", "true"]));
-    until_line(stage, "job", 1, 1);
+    stage.until_queue("job", 1, 1);
 
     let (status, who) = json(&mut stage.leasehold(["who", "job", "--json"]));
     assert_eq!((status, &who["name"], &who["waiters"][0]["label"]), (Some(0), &"job".into(), &"you".into()));
@@ -58,7 +37,7 @@ async fn who_ls_and_break(stage: &Stage) {
     let (right, wrong) = (token.to_string(), (token - 1).to_string());
     assert_eq!(evict(&["--token", &wrong]), Some(1));
     assert_eq!(evict(&[&wrong]), Some(1));
-    assert_eq!(line(stage, "job"), (1, 1), "a wrong token ends nothing");
+    assert_eq!(stage.queue("job"), (1, 1), "a wrong token ends nothing");
     assert_eq!(evict(&[&right, "--token", &right]), Some(64), "once is enough");
     assert_eq!(evict(&[&right]), Some(0));
     assert_eq!(holder.end().code(), Some(76));
@@ -82,17 +61,17 @@ async fn readers_share_and_permits_are_counted(stage: &Stage) {
         Running::start(command.args(["--", "sleep", "1000"]))
     };
     let _readers = [hold("table", &["--shared"]), hold("table", &["--shared"])];
-    until_line(stage, "table", 2, 0);
+    stage.until_queue("table", 2, 0);
     assert_eq!(code(&mut stage.run("table", ["-n", "--", "true"])), Some(75), "a writer waits for readers");
     assert_eq!(code(&mut stage.run("table", ["-n", "--shared", "--", "true"])), Some(0));
 
     let _permits = [hold("pool", &["--permits", "2"]), hold("pool", &["--permits", "2"])];
-    until_line(stage, "pool", 2, 0);
-    let (_, who) = json(&mut stage.leasehold(["who", "pool", "--json"]));
+    stage.until_queue("pool", 2, 0);
+    let who = stage.who("pool");
     assert_eq!((&who["holders"][0]["mode"], &who["holders"][0]["of"]), (&"permits".into(), &2.into()), "{who}");
     let shown = text(&mut stage.leasehold(["who", "pool"]));
     assert!(shown.contains("2 of 2 permits are taken") && shown.contains("1 of 2"), "{shown}");
-    assert_eq!(json(&mut stage.leasehold(["who", "table", "--json"])).1["holders"][1]["mode"], "shared");
+    assert_eq!(stage.who("table")["holders"][1]["mode"], "shared");
     assert!(text(&mut stage.leasehold(["who", "table"])).contains("shared"));
     assert_eq!(code(&mut stage.run("pool", ["-n", "--permits", "2", "--", "true"])), Some(75));
     assert_eq!(code(&mut stage.run("pool", ["-n", "--permits", "0", "--", "true"])), Some(64));
@@ -114,18 +93,17 @@ async fn who_is_elected_runs_and_runs_again_when_elected_again(stage: &Stage) {
     };
     until("the first term", || (tokens().len() == 1).then_some(()));
     let mut second = elect("two", &["sh".into(), "-c".into(), "exit 5".into()]);
-    until_line(stage, "boss", 1, 1);
-    let (_, who) = json(&mut stage.leasehold(["who", "boss", "--json"]));
-    assert_eq!(who["holders"][0]["label"], "one");
+    stage.until_queue("boss", 1, 1);
+    assert_eq!(stage.who("boss")["holders"][0]["label"], "one");
 
     // The first is deposed; the second leads, its program ends, and the first is elected again.
-    assert_eq!(code(&mut stage.leasehold(["break", "boss", "--token", &tokens()[0].to_string()])), Some(0));
+    assert_eq!(stage.evict("boss", tokens()[0]), Some(0));
     assert_eq!(second.end().code(), Some(5));
     until("the second term of the first", || (tokens().len() == 2).then_some(()));
     assert!(tokens()[1] > tokens()[0]);
     first.signal(Signal::TERM);
     assert_eq!(first.end().code(), Some(143));
-    assert_eq!(line(stage, "boss"), (0, 0));
+    assert_eq!(stage.queue("boss"), (0, 0));
 }
 
 #[test]
@@ -141,7 +119,7 @@ fn the_version_has_the_commit() {
 async fn a_list_that_is_cut_says_so() {
     let stage = crate::support::sqlite().await;
     let _holders = ["a", "b", "c"].map(|name| Running::start(&mut stage.run(name, ["--", "sleep", "1000"])));
-    ["a", "b", "c"].into_iter().for_each(|name| until_line(&stage, name, 1, 0));
+    ["a", "b", "c"].into_iter().for_each(|name| stage.until_queue(name, 1, 0));
     let list = |words: &[&str]| {
         let output = output(&mut stage.leasehold(["ls", "--json"].into_iter().chain(words.iter().copied())));
         let found: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -156,17 +134,17 @@ async fn a_list_that_is_cut_says_so() {
     assert_eq!(code(&mut stage.leasehold(["ls", "--limit", "0"])), Some(64));
 }
 
-/// Another tool's lock that nobody gives back and that never expires is seen, and ended; what is no lock is told from one.
+/// Another tool's lock that is never released and never expires is shown, and ended; what is no lock is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_other_tools_left_on_redis() {
     let redis = leasehold_testbed::Redis::start().await.unwrap();
-    let stage = crate::support::on_redis(&redis);
+    let stage = crate::support::on_url(redis.url());
     let cli = |words: &[&str]| {
         let mut cli = Command::new("redis-cli");
         cli.args(["-u", &redis.url()]).args(words);
         assert!(output(&mut cli).status.success(), "{words:?}");
     };
-    cli(&["SET", "theirs", "somebody"]);
+    cli(&["SET", "theirs", "another"]);
     cli(&["LPUSH", "a list", "1"]);
     let (_, all) = json(&mut stage.leasehold(["ls", "--json"]));
     assert_eq!((all.as_array().unwrap().len(), &all[0]["name"]), (1, &"theirs".into()), "{all}");
@@ -181,7 +159,7 @@ async fn what_other_tools_left_on_redis() {
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("no lock"), "{wrong:?}");
     // It ends no hold of ours.
     let _holder = Running::start(&mut stage.run("ours", ["--", "sleep", "1000"]));
-    until_line(&stage, "ours", 1, 0);
+    stage.until_queue("ours", 1, 0);
     assert_eq!(code(&mut stage.leasehold(["break", "ours", "--foreign"])), Some(1));
-    assert_eq!(line(&stage, "ours"), (1, 0));
+    assert_eq!(stage.queue("ours"), (1, 0));
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{self, Running, Stage, code, leasehold, output, until};
+use crate::support::{self, Running, Stage, code, leasehold, output};
 
 const SECRET: &str = "redis://me:s3cret@127.0.0.1:1";
 
@@ -61,12 +61,12 @@ async fn who_stands_in_the_way_and_who_ended_a_hold() {
     let report = folder.path().join("report");
     let mut holder = stage.run("job", ["--label", "me", "--report"]);
     let mut holder = Running::start(holder.arg(&report).args(["--", "sleep", "1000"]));
-    until("the holder", || (code(&mut stage.leasehold(["who", "job"])) == Some(0)).then_some(()));
+    let token = stage.token("job");
     let (status, refused) = said(&mut stage.run("job", ["-n", "--", "true"]));
     assert_eq!(status, Some(75));
-    assert!(refused.contains("not acquired, nothing was run: held by me, token "), "{refused}");
-    let token = refused.split("token ").nth(1).unwrap().split(',').next().unwrap().trim();
-    assert_eq!(code(&mut stage.leasehold(["break", "job", "--token", token])), Some(0));
+    let why = format!("not acquired, nothing was run: held by me, token {token}");
+    assert!(refused.contains(&why), "{refused}");
+    assert_eq!(stage.evict("job", token), Some(0));
     assert_eq!(holder.end().code(), Some(76));
     assert!(fs::read_to_string(&report).unwrap().contains("`leasehold break`"));
     // What could not be run has a store, too.
@@ -90,12 +90,12 @@ fn who_only_looks_makes_no_file() {
         }
     };
     looks(Some(&home.path().join("typo.db")), home.path());
-    let missing = home.path().join("nobody");
+    let missing = home.path().join("missing");
     looks(None, &missing);
     let (status, _) = said(leasehold(["run", "job", "--", "true"]).env_remove("XDG_STATE_HOME").env("HOME", &missing));
     assert_eq!(status, Some(64), "nor is a home made");
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
-    // Where nobody has locked anything yet, nobody holds.
+    // Where nothing was locked yet, nothing is held.
     let mut who = leasehold(["who", "job"]);
     assert_eq!(code(who.env_remove("XDG_STATE_HOME").env("HOME", home.path())), Some(1));
 }
@@ -104,7 +104,7 @@ fn who_only_looks_makes_no_file() {
 async fn a_quiet_one_says_nothing_of_a_lock_that_is_held() {
     let stage = support::sqlite().await;
     let _holder = Running::start(&mut stage.run("job", ["--", "sleep", "1000"]));
-    until("the holder", || (code(&mut stage.leasehold(["who", "job"])) == Some(0)).then_some(()));
+    stage.until_queue("job", 1, 0);
     let cron = output(&mut stage.run("job", ["-q", "-n", "-E", "0", "--", "true"]));
     assert_eq!((cron.status.code(), &cron.stdout[..], &cron.stderr[..]), (Some(0), &b""[..], &b""[..]));
     // Seconds without a unit; the report has the reason all the same, and a fault is said.

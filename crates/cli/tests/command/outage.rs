@@ -1,4 +1,4 @@
-//! A store that goes away while somebody waits for it, and comes back.
+//! A store that becomes unavailable while clients wait for it, and comes back.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -22,13 +22,10 @@ async fn who_waits_for_ever_waits_it_out(stage: &Stage, server: &Server) {
     let mut leader = Running::start(stage.leasehold(["elect", "job", "--ttl", "2s", "--", "sh", "-c"]).arg(script));
     until("the leader", || held.exists().then_some(()));
     let mut waiting = ["run", "elect"].map(|what| wait(stage, &said(what), [what, "job"]));
-    until("two places in line", || {
-        let who = support::output(&mut stage.leasehold(["who", "job"]));
-        String::from_utf8(who.stdout).unwrap().contains("waits 2").then_some(())
-    });
+    stage.until_queue("job", 1, 2);
     server.kill().await.unwrap();
     for what in ["run", "elect"] {
-        until("a word about it", || fs::read_to_string(said(what)).unwrap().contains("is away").then_some(()));
+        until("a word about it", || fs::read_to_string(said(what)).unwrap().contains("is unavailable").then_some(()));
     }
     assert_eq!(code(&mut stage.run("job", ["-n", "--", "true"])), Some(69), "it cannot be used at the start");
     assert!(waiting.iter_mut().all(|one| !one.has_ended()));
@@ -39,18 +36,18 @@ async fn who_waits_for_ever_waits_it_out(stage: &Stage, server: &Server) {
     for (mut one, what) in waiting.into_iter().zip(["run", "elect"]) {
         assert_eq!(one.end().code(), Some(5));
         let said = fs::read_to_string(said(what)).unwrap();
-        assert!(said.lines().all(|line| line.contains("is away")), "{said}");
+        assert!(said.lines().all(|line| line.contains("is unavailable")), "{said}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_ever_waits_it_out_on_redis() {
     let redis = Redis::start().await.unwrap();
-    who_waits_for_ever_waits_it_out(&support::on_redis(&redis), &redis).await;
+    who_waits_for_ever_waits_it_out(&support::on_url(redis.url()), &redis).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_ever_waits_it_out_on_etcd() {
     let etcd = Etcd::start().await.unwrap();
-    who_waits_for_ever_waits_it_out(&support::on_etcd(&etcd), &etcd).await;
+    who_waits_for_ever_waits_it_out(&support::on_url(format!("etcd://{}", etcd.addr())), &etcd).await;
 }

@@ -1,30 +1,19 @@
 //! The command on Redlock: five masters, of which two may be missing.
 
 use leasehold_testbed::{Redis, RedisOptions};
-use serde_json::Value;
 
-use crate::support::{self, Family, Running, code, output, until};
-
-/// The holders' tokens.
-fn tokens(stage: &support::Stage) -> Vec<u64> {
-    let output = output(&mut stage.leasehold(["who", "job", "--json"]));
-    let who: Value = serde_json::from_slice(&output.stdout).unwrap();
-    who["holders"].as_array().unwrap().iter().map(|holder| holder["token"].as_u64().unwrap()).collect()
-}
+use crate::support::{self, Running, code, output, text, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_ls_and_break() {
     let stage = support::redlock().await;
     assert_eq!(code(&mut stage.leasehold(["who", "job"])), Some(1));
     let mut holder = Running::start(&mut stage.run("job", ["--label", "me", "--", "sleep", "1000"]));
-    until("a holder", || (tokens(&stage).len() == 1).then_some(()));
-    let listed = output(&mut stage.leasehold(["ls"]));
-    let listed = String::from_utf8(listed.stdout).unwrap();
+    let token = stage.token("job");
+    let listed = text(&mut stage.leasehold(["ls"]));
     assert!(listed.lines().count() == 2 && listed.contains("job") && listed.contains("me"), "{listed}");
-    let token = tokens(&stage)[0];
-    let evict = |token: u64| code(&mut stage.leasehold(["break", "job", "--token", &token.to_string()]));
-    assert_eq!(evict(token - 1), Some(1));
-    assert_eq!(evict(token), Some(0));
+    assert_eq!(stage.evict("job", token - 1), Some(1));
+    assert_eq!(stage.evict("job", token), Some(0));
     assert_eq!(holder.end().code(), Some(76));
     assert_eq!(code(&mut stage.leasehold(["who", "job"])), Some(1));
 }
@@ -42,9 +31,7 @@ async fn what_it_cannot_give_is_refused() {
 async fn it_outlives_two_masters_and_ends_with_the_third() {
     let masters = Redis::start_many(5).await.unwrap();
     let stage = support::on_masters(&masters);
-    let family = Family::new();
-    let mut holder = Running::start(stage.run("job", ["--"]).args(family.all()));
-    family.until_alive();
+    let (family, mut holder) = stage.held();
     for master in &masters[..2] {
         master.kill().await.unwrap();
     }

@@ -16,7 +16,7 @@ on!(redis, sqlite: streams_are_the_programs);
 on!(redis, sqlite, etcd, zookeeper, redlock: a_held_lock_is_refused_waited_for_and_got);
 on!(redis, sqlite: a_script_without_an_interpreter_cannot_be_executed);
 on!(redis, sqlite: signals_are_passed_on);
-on!(redis, sqlite, etcd, zookeeper: a_signal_ends_the_wait_and_leaves_no_place_in_line);
+on!(redis, sqlite, etcd, zookeeper: a_signal_ends_the_wait_and_leaves_no_waiter);
 on!(redis, sqlite: what_the_caller_ignores_stays_ignored);
 on!(redis, sqlite: the_program_has_a_clean_signal_state);
 on!(redis, sqlite, etcd, zookeeper, redlock: max_hold_ends_even_what_ignores_sigterm);
@@ -25,10 +25,6 @@ on!(redis, sqlite: leftovers);
 on!(redis, sqlite, etcd, zookeeper: min_hold);
 on!(redis, sqlite: reports);
 on!(redis, sqlite: as_the_first_process_of_a_namespace);
-
-fn sh(stage: &Stage, script: &str) -> Command {
-    stage.run("job", ["--", "sh", "-c", script])
-}
 
 async fn exit_codes_are_the_programs_own(stage: &Stage) {
     for (script, expected) in [
@@ -39,7 +35,7 @@ async fn exit_codes_are_the_programs_own(stage: &Stage) {
         ("kill -INT $$", 130),
         ("exit 255", 255),
     ] {
-        assert_eq!(code(&mut support::afresh(&sh(stage, script))), Some(expected), "{script}");
+        assert_eq!(code(&mut support::afresh(&stage.sh(script))), Some(expected), "{script}");
     }
 }
 
@@ -47,10 +43,10 @@ async fn exit_codes_are_the_programs_own(stage: &Stage) {
 async fn the_program_finds_the_lock_in_its_environment_and_no_credentials() {
     let options = RedisOptions { password: Some("s3cret".into()), ..RedisOptions::default() };
     let redis = Redis::start_with(&options).await.unwrap();
-    let stage = support::on_redis(&redis);
+    let stage = support::on_url(redis.url());
     assert!(stage.url.contains("s3cret"));
     let token = || {
-        let output = output(&mut sh(&stage, "echo $LEASEHOLD_NAME $LEASEHOLD_STORE $LEASEHOLD_FENCING_TOKEN"));
+        let output = output(&mut stage.sh("echo $LEASEHOLD_NAME $LEASEHOLD_STORE $LEASEHOLD_FENCING_TOKEN"));
         let text = String::from_utf8(output.stdout).unwrap();
         let words: Vec<&str> = text.split_whitespace().collect();
         assert_eq!(words[..2], ["job", &format!("redis://{}", redis.addr())]);
@@ -77,9 +73,7 @@ async fn streams_are_the_programs(stage: &Stage) {
 }
 
 async fn a_held_lock_is_refused_waited_for_and_got(stage: &Stage) {
-    let family = Family::new();
-    let mut holder = Running::start(stage.run("job", ["--"]).args(family.all()));
-    family.until_alive();
+    let (_family, mut holder) = stage.held();
     let refused = output(&mut stage.run("job", ["--no-wait", "--", "true"]));
     assert_eq!(refused.status.code(), Some(75));
     let said = String::from_utf8(refused.stderr).unwrap();
@@ -87,14 +81,14 @@ async fn a_held_lock_is_refused_waited_for_and_got(stage: &Stage) {
     assert_eq!(code(&mut stage.run("job", ["-n", "-E", "0", "--", "false"])), Some(0));
     assert_eq!(code(&mut stage.run("job", ["--wait", "300ms", "--", "true"])), Some(75));
     assert_eq!(code(&mut stage.run("another", ["--no-wait", "--", "true"])), Some(0));
-    let mut next = Running::start(&mut sh(stage, "exit 3"));
+    let mut next = Running::start(&mut stage.sh("exit 3"));
     holder.signal(Signal::KILL);
     assert_eq!(next.end().code(), Some(3));
     holder.end();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_queues_for_what_cannot_run() {
+async fn no_client_waits_for_what_cannot_run() {
     // No store is asked: there is none at that address.
     let run = |program: &str| code(&mut leasehold(["run", "job", "--store", "redis://127.0.0.1:1", "--", program]));
     assert_eq!(run("no-such-program-anywhere"), Some(127));
@@ -120,38 +114,20 @@ async fn signals_are_passed_on(stage: &Stage) {
         let folder = tempfile::tempdir().unwrap();
         let ready = folder.path().join("ready");
         let script = format!("trap 'exit {expected}' {name}; : > {}; while :; do sleep 0.01; done", ready.display());
-        let mut running = Running::start(&mut support::afresh(&sh(stage, &script)));
+        let mut running = Running::start(&mut support::afresh(&stage.sh(&script)));
         until_there(&ready);
         running.signal(signal);
         assert_eq!(running.end().code(), Some(expected), "{name}");
     }
 }
 
-async fn a_signal_ends_the_wait_and_leaves_no_place_in_line(stage: &Stage) {
-    let family = Family::new();
-    let holder = Running::start(stage.run("job", ["--"]).args(family.all()));
-    family.until_alive();
-    let mut waiting = Running::start(&mut sh(stage, "true"));
-    until("a place in line", || waiters(stage).eq(&1).then_some(()));
+async fn a_signal_ends_the_wait_and_leaves_no_waiter(stage: &Stage) {
+    let _held = stage.held();
+    let mut waiting = Running::start(&mut stage.sh("true"));
+    stage.until_queue("job", 1, 1);
     waiting.signal(Signal::TERM);
     assert_eq!(waiting.end().signal(), Some(Signal::TERM.as_raw()));
-    assert_eq!(waiters(stage), 0);
-    drop(holder);
-}
-
-fn waiters(stage: &Stage) -> usize {
-    waiters_and_holders(stage).0
-}
-
-fn waiters_and_holders(stage: &Stage) -> (usize, usize) {
-    let line = tokio::task::block_in_place(|| {
-        tokio::runtime::Handle::current().block_on(async {
-            let store = leasehold::connect(&stage.url).await?;
-            store.lock("job").inspect().await
-        })
-    });
-    let line = line.unwrap();
-    (line.waiters.len(), line.holders.len())
+    assert_eq!(stage.queue("job"), (1, 0));
 }
 
 async fn what_the_caller_ignores_stays_ignored(stage: &Stage) {
@@ -197,7 +173,7 @@ async fn min_hold(stage: &Stage) {
         assert_eq!(first.end().code(), Some(4));
         assert!(Moment::now().since(began) < Duration::from_secs(3), "it ends at once");
     }
-    until("the hold", || (waiters_and_holders(stage).1 == 1).then_some(()));
+    stage.token("job");
     assert_eq!(code(&mut stage.run("job", ["-n", "--", "true"])), Some(75), "it is taken");
     assert_eq!(code(&mut stage.run("job", ["--", "true"])), Some(0));
     let waited = Moment::now().since(began);
@@ -209,26 +185,20 @@ async fn min_hold(stage: &Stage) {
     assert_eq!(code(&mut stage.run("job", ["--", "true"])), Some(0));
     assert!(Moment::now().since(began) < stage.ttl, "nothing ran out");
     if !alone {
-        // Somebody does not want to wait: the hold ends with the wait.
+        // A signal ends the wait, and the hold with it.
         let mut first = Running::start(&mut support::afresh(&stage.run("job", ["--min-hold", "1h", "--", "true"])));
-        until("the hold", || (waiters_and_holders(stage).1 == 1).then_some(()));
+        stage.token("job");
         until("the program's end", || support::children_of(first.pid()).is_empty().then_some(()));
         first.signal(Signal::TERM);
         assert_eq!(first.end().code(), Some(0));
-        assert_eq!(waiters_and_holders(stage), (0, 0));
+        assert_eq!(stage.queue("job"), (0, 0));
     }
 }
 
 async fn an_evicted_holder_is_ended(stage: &Stage) {
-    let family = Family::new();
-    let mut holder = Running::start(stage.run("job", ["--"]).args(family.all()));
-    family.until_alive();
-    let token = {
-        let store = leasehold::connect(&stage.url).await.unwrap();
-        let token = store.lock("job").inspect().await.unwrap().holders[0].token.unwrap();
-        assert!(store.evict("job", token).await.unwrap());
-        token
-    };
+    let (family, mut holder) = stage.held();
+    let token = stage.token("job");
+    assert_eq!(stage.evict("job", token), Some(0));
     assert_eq!(holder.end().code(), Some(76));
     assert!(family.alive().is_empty(), "token {token}");
 }
@@ -243,7 +213,7 @@ async fn leftovers(stage: &Stage) {
         )
     };
     let killed = Family::new();
-    let output = output(&mut sh(stage, &script(&killed)));
+    let output = output(&mut stage.sh(&script(&killed)));
     assert_eq!(output.status.code(), Some(4));
     let left = killed.alive();
     assert_eq!(left.len(), 1, "the daemon has left the group");

@@ -5,9 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{self, Family, Running, Stage, code, is_stopped, output, send, until};
+use crate::support::{self, Running, Stage, code, is_stopped, send, until};
 use rustix::process::Signal;
-use serde_json::Value;
 
 on!(sqlite: every_signal_is_the_programs);
 on!(redis, sqlite: a_program_that_was_stopped_keeps_its_lock);
@@ -43,25 +42,15 @@ async fn every_signal_is_the_programs(stage: &Stage) {
 async fn signals_while_waiting() {
     use std::os::unix::process::ExitStatusExt;
     let stage = support::sqlite().await;
-    let family = Family::new();
-    let _holder = Running::start(stage.run("job", ["--"]).args(family.all()));
-    family.until_alive();
+    let _held = stage.held();
     for (signal, number) in [("PWR", 30), ("IO", 29), ("RTMIN+3", 37), ("VTALRM", 26)] {
         let mut waiting = Running::start(&mut support::afresh(&stage.run("job", ["--", "true"])));
-        until("a place in line", || (waiters(&stage) == 1).then_some(()));
+        stage.until_queue("job", 1, 1);
         ["WINCH", "URG", "CONT"].into_iter().for_each(|signal| kill(signal, waiting.pid()));
         kill(signal, waiting.pid());
         assert_eq!(waiting.end().signal(), Some(number), "{signal}");
-        until("no place in line", || (waiters(&stage) == 0).then_some(()));
+        stage.until_queue("job", 1, 0);
     }
-}
-
-fn line(stage: &Stage) -> Value {
-    serde_json::from_slice(&output(&mut stage.leasehold(["who", "job", "--json"])).stdout).unwrap()
-}
-
-fn waiters(stage: &Stage) -> usize {
-    line(stage)["waiters"].as_array().unwrap().len()
 }
 
 async fn a_program_that_was_stopped_keeps_its_lock(stage: &Stage) {
@@ -72,9 +61,9 @@ async fn a_program_that_was_stopped_keeps_its_lock(stage: &Stage) {
         pid.display(),
         go.display()
     );
-    let mut holder = Running::start(&mut stage.run("job", ["--", "sh", "-c", &script]));
+    let mut holder = Running::start(&mut stage.sh(&script));
     let program: i32 = until("the program", || number(&pid));
-    let token = line(stage)["holders"][0]["token"].clone();
+    let token = stage.token("job");
     send(program, Signal::STOP);
     until("the stop", || is_stopped(program).then_some(()));
     fs::write(&go, "").unwrap();
@@ -83,9 +72,9 @@ async fn a_program_that_was_stopped_keeps_its_lock(stage: &Stage) {
         code(&mut stage.run("job", ["--wait", &format!("{}ms", stage.ttl.as_millis() * 3 / 2), "--", "true"])),
         Some(75)
     );
-    assert!(is_stopped(program), "nobody continued it");
+    assert!(is_stopped(program), "no process continued it");
     assert!(!is_stopped(holder.pid()), "nor was anything else stopped");
-    assert_eq!(line(stage)["holders"][0]["token"], token);
+    assert_eq!(stage.token("job"), token);
     send(program, Signal::CONT);
     assert_eq!(holder.end().code(), Some(5));
     // A stopped program is ended all the same.

@@ -190,7 +190,7 @@ async fn ctrl_z_for_too_long_loses_the_lock() {
     desk.key("C-z");
     desk.until_shown("leasehold: stopped; the lock is held for");
     desk.until_shown("[1]+  Stopped");
-    // Somebody else gets it.
+    // Another client gets it.
     desk.line("leasehold run job -- echo mine now");
     desk.until_shown("mine now");
     desk.line("fg");

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{self, Running, Stage, code, output, until, words_of};
+use crate::support::{self, Running, Stage, until, words_of};
 
 const OURS: &str = "1";
 const ANOTHER: &str = "2";
@@ -46,10 +46,7 @@ impl Case {
     }
 
     fn lose(&self) {
-        let who = output(&mut self.stage.leasehold(["who", "job", "--json"]));
-        let who: Value = serde_json::from_slice(&who.stdout).unwrap();
-        let token = who["holders"][0]["token"].to_string();
-        assert_eq!(code(&mut self.stage.leasehold(["break", "job", "--token", &token])), Some(0));
+        assert_eq!(self.stage.evict("job", self.stage.token("job")), Some(0));
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -94,7 +91,7 @@ fn run(stage: &Stage, report: PathBuf, script: &str) -> Command {
     command
 }
 
-/// The same where `/proc` shows nobody but the user's own processes.
+/// The same where `/proc` shows only the user's own processes.
 fn run_hidden(stage: &Stage, report: PathBuf, script: &str) -> Command {
     let inner = run(stage, report, script);
     let mut command = Command::new("unshare");

@@ -17,7 +17,7 @@ async fn a_redis_that_evicts_is_found_out() {
     let (said, table) = (String::from_utf8(output.stderr).unwrap(), String::from_utf8(output.stdout).unwrap());
     assert_eq!(output.status.code(), Some(1), "{table}{said}");
     assert_eq!(said, "", "neither a bar without a terminal, nor what cases say");
-    assert!(table.contains("WARNING: eviction: maxmemory-policy is allkeys-lru"), "{table}");
+    assert!(table.contains("WARNING: settings: its maxmemory-policy"), "{table}");
     assert!(table.contains("whatever a guest can judge holds; 2 warnings; the namespace is removed"), "{table}");
     assert!(!table.contains("s3cret"), "{table}");
     assert_eq!(redis.dbsize().await.unwrap(), 0, "{:?}", redis.keys("*").await);
@@ -28,7 +28,7 @@ async fn a_redis_that_evicts_is_found_out() {
 async fn an_etcd_below_the_lease_fix_is_found_out() {
     let etcd = leasehold_testbed::Etcd::start().await.unwrap();
     let url = format!("etcd://{}", etcd.addr());
-    // One that cannot be judged keeps nobody from the rest.
+    // If one cannot be judged, the rest is.
     let output = output(&mut leasehold(["verify", "etcd://127.0.0.1:1", &url, "--json"]));
     let json = String::from_utf8(output.stdout).unwrap();
     let found: Value = serde_json::from_str(&json).unwrap();

@@ -1,5 +1,5 @@
-# Rounds in which a family that is hard to find and to kill is under a lock, the lock is lost, and nobody must live when the command has
-# ended. The first process of a PID namespace, so that everybody else in it is of the family.
+# Rounds in which a family that is hard to find and to kill is under a lock, the lock is lost, and none must live when the command has
+# ended. The first process of a PID namespace, so that every other process in it is of the family.
 #   hunt.py rounds L DIR WHAT N ROUNDS   with L as `leasehold`
 #   hunt.py WHAT DIR N                   a family:
 #     chain    N members, each in a session of its own, below each other, with falling process ids as after a wrap

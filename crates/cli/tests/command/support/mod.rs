@@ -1,15 +1,18 @@
-//! What the tests of the command share: the real binary, servers, a program that is hard to end, and what it has written.
+//! What the tests of the command share: the real binary, a program that is hard to end, and what it has written.
 
-use std::any::Any;
+mod stage;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use leasehold::seam::Moment;
-use leasehold_testbed::{Etcd, Redis, ZooKeeper};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tempfile::TempDir;
+
+pub(crate) use stage::*;
 
 /// The same test on every store.
 macro_rules! on {
@@ -31,86 +34,7 @@ pub(crate) fn campaign(slice: usize, whole: usize) -> usize {
 
 /// Nothing here takes so long, on any machine.
 pub(crate) const LONG: Duration = Duration::from_secs(40);
-const TTL: Duration = Duration::from_secs(3);
 const GLANCE: Duration = Duration::from_millis(3);
-
-/// A store to test on, and what keeps it alive.
-pub(crate) struct Stage {
-    /// What `--store` takes.
-    pub(crate) url: String,
-    /// A short lease that it keeps.
-    pub(crate) ttl: Duration,
-    _keep: Box<dyn Any + Send + Sync>,
-}
-
-/// A Redis of its own.
-pub(crate) async fn redis() -> Stage {
-    let redis = Redis::start().await.unwrap();
-    Stage { url: redis.url(), _keep: Box::new(redis), ttl: TTL }
-}
-
-/// A file of its own.
-pub(crate) async fn sqlite() -> Stage {
-    let folder = TempDir::new().unwrap();
-    let url = format!("sqlite://{}", folder.path().join("locks.db").display());
-    // A command that only reads makes none.
-    drop(leasehold::connect(&url).await.unwrap());
-    Stage { url, _keep: Box::new(folder), ttl: TTL }
-}
-
-/// An etcd of its own.
-pub(crate) async fn etcd() -> Stage {
-    let etcd = Etcd::start().await.unwrap();
-    Stage { url: format!("etcd://{}", etcd.addr()), _keep: Box::new(etcd), ttl: TTL }
-}
-
-/// A ZooKeeper of its own.
-pub(crate) async fn zookeeper() -> Stage {
-    let zookeeper = ZooKeeper::start().await.unwrap();
-    Stage { url: format!("zookeeper://{}", zookeeper.addr()), _keep: Box::new(zookeeper), ttl: Duration::from_secs(4) }
-}
-
-/// Five Redis masters that know nothing of each other.
-pub(crate) async fn redlock() -> Stage {
-    let masters = Redis::start_many(5).await.unwrap();
-    on_masters(&masters).keep(masters)
-}
-
-/// Redis masters that the test keeps.
-pub(crate) fn on_masters(masters: &[Redis]) -> Stage {
-    let addrs: Vec<String> = masters.iter().map(|master| master.addr().to_string()).collect();
-    Stage { url: format!("redlock://{}", addrs.join(",")), _keep: Box::new(()), ttl: TTL }
-}
-
-/// A Redis that the test keeps.
-pub(crate) fn on_redis(redis: &Redis) -> Stage {
-    Stage { url: redis.url(), _keep: Box::new(()), ttl: TTL }
-}
-
-/// An etcd that the test keeps.
-pub(crate) fn on_etcd(etcd: &Etcd) -> Stage {
-    Stage { url: format!("etcd://{}", etcd.addr()), _keep: Box::new(()), ttl: TTL }
-}
-
-impl Stage {
-    fn keep(self, what: impl Any + Send + Sync) -> Stage {
-        Stage { _keep: Box::new(what), ..self }
-    }
-
-    /// `leasehold` with these words, on this store.
-    pub(crate) fn leasehold<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Command {
-        let mut command = leasehold(words);
-        command.env("LEASEHOLD_STORE", &self.url);
-        command
-    }
-
-    /// `leasehold run NAME --ttl … WORDS`.
-    pub(crate) fn run<'a>(&self, name: &'a str, words: impl IntoIterator<Item = &'a str>) -> Command {
-        let mut command = self.leasehold(["run", name, "--ttl", &format!("{}ms", self.ttl.as_millis())]);
-        command.args(words);
-        command
-    }
-}
 
 /// `leasehold` with these words, without a store.
 pub(crate) fn leasehold<'a>(words: impl IntoIterator<Item = &'a str>) -> Command {
@@ -143,6 +67,18 @@ pub(crate) fn code(command: &mut Command) -> Option<i32> {
     let output = output(command);
     eprintln!("{}", String::from_utf8_lossy(&output.stderr));
     output.status.code()
+}
+
+/// Its exit code, and the JSON that it prints.
+pub(crate) fn json(command: &mut Command) -> (Option<i32>, Value) {
+    let output = output(command);
+    let printed = serde_json::from_slice(&output.stdout);
+    (output.status.code(), printed.unwrap_or_else(|e| panic!("{e}: {output:?}")))
+}
+
+/// What it prints.
+pub(crate) fn text(command: &mut Command) -> String {
+    String::from_utf8(output(command).stdout).unwrap()
 }
 
 /// A command that runs. Dropping it kills it.

@@ -1,0 +1,58 @@
+//! What a Redis says of itself, through its own client: it may want a password. And the removal of keys.
+
+use std::time::Duration;
+
+use leasehold::redis::client::aio::MultiplexedConnection;
+use leasehold::redis::client::{Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, cmd};
+use leasehold::support::{Address, Host};
+
+use crate::findings::{self, Finding};
+
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Its version, and what its `INFO` means.
+pub(crate) async fn inspect(address: &Address, host: &Host) -> Option<(String, Vec<Finding>)> {
+    let mut connection = connect(address, host).await?;
+    let info: String = cmd("INFO").query_async(&mut connection).await.ok()?;
+    let version = findings::info_field(&info, "redis_version").unwrap_or("unknown").to_owned();
+    Some((version, findings::of_redis(&info)))
+}
+
+/// Removes every key that has this text in it, from each server of the URL.
+pub(crate) async fn sweep(url: &str, scheme: &str, part: &str) {
+    let Ok(address) = Address::parse(url, scheme, 6379) else { return };
+    for host in &address.hosts {
+        if let Some(mut connection) = connect(&address, host).await {
+            let _ = tokio::time::timeout(TIMEOUT * 10, sweep_one(&mut connection, part)).await;
+        }
+    }
+}
+
+async fn sweep_one(connection: &mut MultiplexedConnection, part: &str) -> RedisResult<()> {
+    let mut cursor = 0u64;
+    loop {
+        let mut scan = cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(format!("*{part}*")).arg("COUNT").arg(1000);
+        let (next, keys): (u64, Vec<Vec<u8>>) = scan.query_async(connection).await?;
+        if !keys.is_empty() {
+            cmd("DEL").arg(keys).query_async::<u64>(connection).await?;
+        }
+        if next == 0 {
+            return Ok(());
+        }
+        cursor = next;
+    }
+}
+
+async fn connect(address: &Address, host: &Host) -> Option<MultiplexedConnection> {
+    let mut settings = RedisConnectionInfo::default().set_db(address.path.parse().unwrap_or_default());
+    if let Some(user) = &address.user {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = &address.password {
+        settings = settings.set_password(password);
+    }
+    let info = ConnectionAddr::Tcp(host.name.clone(), host.port).into_connection_info().ok()?;
+    let client = Client::open(info.set_redis_settings(settings)).ok()?;
+    tokio::time::timeout(TIMEOUT, client.get_multiplexed_async_connection()).await.ok()?.ok()
+}
