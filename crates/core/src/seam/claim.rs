@@ -109,6 +109,39 @@ pub enum Mode {
     },
 }
 
+impl Mode {
+    /// The mode as permits, for stores to keep: its kind, and how many of how many it takes.
+    ///
+    /// Claims of one kind share the permits, and kinds exclude each other. An exclusive claim takes the
+    /// only one of its kind, a shared one takes one of very many.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_core::seam::Mode;
+    ///
+    /// assert_eq!(Mode::Permits { n: 2, of: 5 }.parts(), ("permits", 2, 5));
+    /// assert_eq!(Mode::from_parts("shared", 1, u32::MAX), Some(Mode::Shared));
+    /// ```
+    pub const fn parts(self) -> (&'static str, u32, u32) {
+        match self {
+            Mode::Exclusive => ("exclusive", 1, 1),
+            Mode::Shared => ("shared", 1, u32::MAX),
+            Mode::Permits { n, of } => ("permits", n, of),
+        }
+    }
+
+    /// The mode of these [`parts`](crate::seam::Mode::parts); `None` for another kind.
+    pub fn from_parts(kind: &str, n: u32, of: u32) -> Option<Mode> {
+        match kind {
+            "exclusive" => Some(Mode::Exclusive),
+            "shared" => Some(Mode::Shared),
+            "permits" => Some(Mode::Permits { n, of }),
+            _ => None,
+        }
+    }
+}
+
 /// Whether a claim waits, and in which order. It is exhaustive on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WaitPolicy {
@@ -167,6 +200,15 @@ impl LeaseRef {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modes_come_back_from_their_parts_and_junk_does_not() {
+        for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: u32::MAX }] {
+            let (kind, n, of) = mode.parts();
+            assert_eq!(Mode::from_parts(kind, n, of), Some(mode));
+        }
+        assert_eq!(Mode::from_parts("", 1, 1), None);
+    }
 
     #[test]
     fn an_id_parses_back_and_hides_in_debug() {

@@ -175,7 +175,8 @@ impl Error {
         self
     }
 
-    pub(crate) fn closed() -> Error {
+    /// The store was closed: what its requests answer from then on.
+    pub fn closed() -> Error {
         Error::new(ErrorKind::Closed, "the store was closed")
     }
 
