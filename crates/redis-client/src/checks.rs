@@ -1,10 +1,10 @@
 //! What is asked of a server at the start: whether it is set up to keep locks.
 
-use redis::Value;
+use redis::{Value, from_redis_value_ref};
 
 use crate::connection::Connection;
 
-/// Reasons why this server may forget a lock that somebody holds, as sentences for its operator.
+/// Reasons why this server may forget a lock that is held, as sentences for its operator.
 pub async fn warnings(connection: &Connection) -> Vec<String> {
     let mut questions = redis::pipe();
     questions.cmd("INFO").arg("memory").cmd("INFO").arg("persistence");
@@ -12,10 +12,11 @@ pub async fn warnings(connection: &Connection) -> Vec<String> {
         questions.cmd("CONFIG").arg("GET").arg(setting);
     }
     let answers = connection.send(&questions).await.unwrap_or_default();
+    // A refusal has no text.
+    let text = |value: &Value| from_redis_value_ref::<String>(value).unwrap_or_default();
     let mut known = String::new();
     for answer in &answers {
         match answer {
-            Value::ServerError(_) => {}
             Value::Map(pairs) => {
                 pairs.iter().for_each(|(key, value)| known += &format!("{}:{}\n", text(key), text(value)));
             }
@@ -41,14 +42,6 @@ pub async fn warnings(connection: &Connection) -> Vec<String> {
         _ => warnings.push(DISK_UNKNOWN),
     }
     warnings.into_iter().map(str::to_owned).collect()
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Value::VerbatimString { text, .. } | Value::SimpleString(text) => text.clone(),
-        _ => String::new(),
-    }
 }
 
 const EVICTS: &str = "its maxmemory-policy may delete locks that are held: locks have a TTL, so every policy but noeviction \

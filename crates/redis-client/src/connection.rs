@@ -19,12 +19,13 @@ use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Name, Result};
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{Client, ConnectionInfo, Pipeline, ProtocolVersion, Value};
+use scopeguard::{ScopeGuard, guard};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use crate::connection::link::{Link, Observation, Observed, State, Unanswered, Wire, repair};
+use crate::connection::link::{Link, Observed, State, Wire, repair};
 use crate::error::{again, of_connect, of_request};
 use crate::inbox::Inbox;
 
@@ -85,7 +86,8 @@ impl Connection {
     /// Sends several requests together. A refusal by the server is a [`Value::ServerError`] among the answers.
     pub async fn send(&self, requests: &Pipeline) -> Result<Vec<Value>> {
         let (link, mut wire) = (&self.link, self.wire()?);
-        let unanswered = Unanswered(link);
+        // Until it is answered, it leaves the connection suspect: also if it is dropped, by a limit of ours or by the caller.
+        let unanswered = guard((), |()| link.repair_due.notify_one());
         let mut ended = link.ended.subscribe();
         let ended = ended.wait_for(|ended| *ended >= wire.nth);
         let slow = async {
@@ -99,7 +101,10 @@ impl Connection {
             _ = ended => return Err(link.at(&Error::new(ErrorKind::Ambiguous, GIVEN_UP))),
             () = slow => return Err(link.at(&Error::new(ErrorKind::Ambiguous, GIVEN_UP))),
         };
-        link.note_answers(&wire, unanswered, &answers);
+        if answers.is_ok() {
+            ScopeGuard::into_inner(unanswered);
+        }
+        link.note_answers(&wire, &answers);
         answers.map_err(|e| link.at(&of_request(&e)))
     }
 
@@ -110,10 +115,13 @@ impl Connection {
 
     /// Notifies of this name whenever something is published in this channel, until the subscription is dropped.
     pub fn observe(&self, name: &Name, channel: String) -> Subscription {
-        let observed = Arc::new(Observed { channel, name: name.clone() });
-        locked(&self.link.observed).push(observed.clone());
-        self.link.repair_due.notify_one();
-        Subscription::new(Observation(self.link.clone(), observed))
+        let (link, observed) = (self.link.clone(), Arc::new(Observed { channel, name: name.clone() }));
+        locked(&link.observed).push(observed.clone());
+        link.repair_due.notify_one();
+        Subscription::new(guard((), move |()| {
+            locked(&link.observed).retain(|other| !Arc::ptr_eq(other, &observed));
+            link.repair_due.notify_one();
+        }))
     }
 
     /// Ends the connection for good.
@@ -147,6 +155,7 @@ impl Drop for Connection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.link.address)?;
         match &*self.link.state() {
             State::Up(_) => f.write_str("connected"),
             State::Down(e) => write!(f, "not connected: {e}"),

@@ -91,10 +91,8 @@ pub(crate) fn ends_connection(e: &RedisError) -> bool {
 
 /// An answer that does not follow the grammar of our scripts.
 pub fn junk(what: &str) -> Error {
-    Error::new(
-        ErrorKind::Internal,
-        format!("{what} is not what Leasehold writes; was a `{{name}}:…` key changed by hand?"),
-    )
+    let what = format!("{what} is not what Leasehold writes; was a `{{name}}:…` key changed by hand?");
+    Error::new(ErrorKind::Internal, what)
 }
 
 /// The same error for one more of those that it concerns.

@@ -1,4 +1,4 @@
-//! Where a client's pushes arrive: one channel, on every server; what scripts publish there becomes a ring.
+//! Where a client's pushes arrive: one channel, on every server. What scripts publish there becomes a notification.
 
 use leasehold_core::seam::{ClaimId, Grant, Moment, Notifier, Place, Validity};
 use leasehold_core::{Loss, Result};
@@ -6,50 +6,42 @@ use leasehold_core::{Loss, Result};
 use crate::error::junk;
 use crate::record::Fields;
 
-/// A client's channel, and whom its pushes ring.
+/// A client's channel, and the registry that its pushes notify.
 #[derive(Clone, Debug)]
 pub struct Inbox {
-    channel: String,
-    notifier: Notifier,
+    /// No other client has it.
+    pub channel: String,
+    /// What is notified.
+    pub notifier: Notifier,
     asks: bool,
 }
 
 impl Inbox {
-    /// With a channel that nobody else has. Where it `asks`, a push that says *granted* makes its waiter claim again.
+    /// With a channel of its own. Where it `asks`, a push that says *granted* makes its waiter claim again.
     pub fn new(asks: bool) -> Inbox {
         // No blank: records carry it.
         Inbox { channel: format!("leasehold:{}", ClaimId::fresh()), notifier: Notifier::new(), asks }
     }
 
-    /// The channel.
-    pub fn channel(&self) -> &str {
-        &self.channel
-    }
-
-    /// Whom it rings.
-    pub fn notifier(&self) -> &Notifier {
-        &self.notifier
-    }
-
-    /// Where a claim stands: its id, this client, and the lock's key.
+    /// The place of a claim: its id, this client, and the lock's key.
     pub fn place(&self, id: ClaimId, lock: &str) -> Place {
         Place::new(format!("{id} {} {lock}", self.channel))
     }
 
-    /// Whose place this is, if this client was given it for this lock.
+    /// The claim that has this place, if this client was given it for this lock.
     pub fn id_at(&self, place: &Place, lock: &str) -> Option<ClaimId> {
         let mut fields = Fields::of(place.as_str());
         let id = ClaimId::parse(fields.word())?;
         (fields.word() == self.channel && fields.text() == lock).then_some(id)
     }
 
-    /// Rings what a push says. What cannot be read is nobody's ring.
-    pub(crate) fn ring(&self, record: &[u8]) {
-        let _ = str::from_utf8(record).map(|record| self.understand(record));
+    /// Notifies of what a push says. One that cannot be read is ignored.
+    pub(crate) fn receive(&self, record: &[u8]) {
+        let _ = str::from_utf8(record).map(|record| self.notify(record));
     }
 
     /// `granted id token turns attempt ttl lock`, `evicted id` or `again id`.
-    fn understand(&self, record: &str) -> Result<()> {
+    fn notify(&self, record: &str) -> Result<()> {
         let mut fields = Fields::of(record);
         let verb = fields.word();
         let id = ClaimId::parse(fields.word()).ok_or_else(|| junk("a push"))?;
@@ -94,16 +86,16 @@ mod tests {
     }
 
     #[test]
-    fn junk_rings_nothing() {
+    fn junk_notifies_of_nothing() {
         let inbox = Inbox::new(false);
         let id = ClaimId::fresh();
         for junk in
             ["", "granted", "granted x", &format!("granted {id} 1 1 x 1 k"), &format!("fired {id}"), "evicted me"]
         {
-            assert!(inbox.understand(junk).is_err(), "{junk}");
+            assert!(inbox.notify(junk).is_err(), "{junk}");
         }
-        assert!(inbox.understand(&format!("granted {id} 1 1 5 1000 a key")).is_ok());
-        assert!(inbox.understand(&format!("evicted {id}")).is_ok());
-        assert!(inbox.understand(&format!("again {id}")).is_ok());
+        assert!(inbox.notify(&format!("granted {id} 1 1 5 1000 a key")).is_ok());
+        assert!(inbox.notify(&format!("evicted {id}")).is_ok());
+        assert!(inbox.notify(&format!("again {id}")).is_ok());
     }
 }

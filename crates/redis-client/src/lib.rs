@@ -1,4 +1,4 @@
-//! Internal: what the stores `leasehold-redis` and `leasehold-redlock` share, and nothing for anybody else. It changes with
+//! Internal: what the stores `leasehold-redis` and `leasehold-redlock` share, for no other user. It changes with
 //! them, in any version. Use `leasehold` with the feature `redis` or `redlock`.
 //!
 //! It knows servers, keys and scripts, and no lock: `server` reads an address, `connection` keeps one connection alive,

@@ -1,12 +1,11 @@
 //! Names to keys: the lock's key is the name itself, everything else of the name lies beside it in the same slot.
 
-use std::fmt;
-
 use leasehold_core::support::{escape, unescape};
 use leasehold_core::{Error, ErrorKind, Name, Result};
 
 /// Makes keys. Injective, since in a lock's key `%`, `{` and `}` of the name are percent-encoded: two names never share a
 /// lock, and no lock's key looks like `{lock}:x`.
+#[derive(Debug)]
 pub struct Names {
     prefix: String,
     /// What the keys beside the lock begin with, so that two kinds of store never read each other's.
@@ -24,7 +23,7 @@ impl Names {
 
     /// The key that is the lock.
     pub fn lock(&self, name: &Name) -> String {
-        format!("{}{}", self.prefix, encode(name.as_str()))
+        format!("{}{}", self.prefix, escape(name.as_str(), special))
     }
 
     /// The channel in which the scripts tell that this name's holder, or its label, has changed.
@@ -36,8 +35,8 @@ impl Names {
     pub fn keys(&self, name: &Name) -> [String; 5] {
         let lock = self.lock(name);
         let beside = ["h", "f", "q", "w"].map(|key| format!("{{{lock}}}:{}{key}", self.kind));
-        let [hold, fence, line, places] = beside;
-        [lock, hold, fence, line, places]
+        let [hold, fence, queue, places] = beside;
+        [lock, hold, fence, queue, places]
     }
 
     /// One more key beside this name's lock.
@@ -53,7 +52,7 @@ impl Names {
     /// The same for the locks themselves.
     pub(crate) fn pattern_of_locks(&self, prefix: &str) -> String {
         let mut pattern = String::new();
-        for c in self.prefix.chars().chain(encode(prefix).chars()) {
+        for c in self.prefix.chars().chain(escape(prefix, special).chars()) {
             if matches!(c, '*' | '?' | '[' | '\\') {
                 pattern.push('\\');
             }
@@ -71,22 +70,9 @@ impl Names {
 
     /// The name whose lock is this key.
     pub(crate) fn name_of_lock(&self, key: &[u8]) -> Option<Name> {
-        decode(str::from_utf8(key).ok()?.strip_prefix(self.prefix.as_str())?).map(Name::from)
+        let name = unescape(str::from_utf8(key).ok()?.strip_prefix(self.prefix.as_str())?, special);
+        name.filter(|name| !name.is_empty()).map(Name::from)
     }
-}
-
-impl fmt::Debug for Names {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "prefix {:?}", self.prefix)
-    }
-}
-
-fn encode(name: &str) -> String {
-    escape(name, special)
-}
-
-fn decode(key: &str) -> Option<String> {
-    unescape(key, special).filter(|name| !name.is_empty())
 }
 
 fn special(c: char) -> bool {

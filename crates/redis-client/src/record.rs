@@ -39,10 +39,8 @@ impl<'a> Fields<'a> {
     /// The next word as what it stands for.
     pub fn value<T: FromStr>(&mut self) -> Result<T> {
         // The record may hold an id, so only its first word is shown.
-        let kind = || self.whole.split(' ').next().unwrap_or_default();
-        self.rest.split(' ').next().unwrap_or_default().parse().map_err(|_| junk(kind())).inspect(|_| {
-            self.rest = self.rest.split_once(' ').map_or("", |(_, rest)| rest);
-        })
+        let kind = self.whole.split(' ').next().unwrap_or_default();
+        self.word().parse().map_err(|_| junk(kind))
     }
 
     /// The next word as a token.
@@ -61,14 +59,14 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Who is ahead of a claim that was not granted.
+/// What is ahead of a claim that was not granted.
 #[derive(Debug)]
 pub struct Ahead {
-    /// The holder, or who goes first.
+    /// The holder, or the waiter that goes first.
     pub who: Contention,
-    /// How long that lasts if nobody does anything; `None` if it has no end.
+    /// How long that lasts without a renewal or a release; `None` if it has no end.
     pub left: Option<Duration>,
-    /// How many stand before the claim.
+    /// How many waiters are before the claim.
     pub rank: u32,
 }
 

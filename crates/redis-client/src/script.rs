@@ -64,15 +64,11 @@ impl Script {
 
     /// Runs it for every call, many in one flight, and all flights side by side; answers in the same order and number.
     pub async fn run_all(&self, connection: &Connection, calls: &[Call]) -> Vec<Result<Value>> {
-        let mut answers = Vec::with_capacity(calls.len());
-        let flights = calls.chunks(FLIGHT).map(|some| self.fly(connection, some));
-        for (some, flight) in calls.chunks(FLIGHT).zip(join_all(flights).await) {
-            match flight {
-                Ok(flight) => answers.extend(flight),
-                Err(e) => answers.extend(some.iter().map(|_| Err(again(&e)))),
-            }
-        }
-        answers
+        let flights = calls.chunks(FLIGHT).map(async |some| match self.fly(connection, some).await {
+            Ok(answers) => answers,
+            Err(e) => some.iter().map(|_| Err(again(&e))).collect(),
+        });
+        join_all(flights).await.into_iter().flatten().collect()
     }
 
     /// One flight, two if the server did not know the script. `Err`: all are unknown.
@@ -82,7 +78,9 @@ impl Script {
             flight.add_command(call.command("EVALSHA", &self.hash));
         }
         let mut answers = connection.send(&flight).await?;
-        let missed: Vec<usize> = (0..answers.len()).filter(|i| is_unknown_script(&answers[*i])).collect();
+        let unknown =
+            |answer: &Value| matches!(answer, Value::ServerError(e) if e.kind() == Some(ServerErrorKind::NoScript));
+        let missed: Vec<usize> = (0..answers.len()).filter(|i| unknown(&answers[*i])).collect();
         if !missed.is_empty() {
             let mut flight = Pipeline::with_capacity(missed.len());
             for (nth, i) in missed.iter().enumerate() {
@@ -96,8 +94,4 @@ impl Script {
         }
         Ok(answers.into_iter().map(|answer| connection.refusal(answer)).collect())
     }
-}
-
-fn is_unknown_script(answer: &Value) -> bool {
-    matches!(answer, Value::ServerError(e) if e.kind() == Some(ServerErrorKind::NoScript))
 }

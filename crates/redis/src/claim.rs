@@ -69,7 +69,7 @@ impl Redis {
     fn with_options(&self, call: Call, claim: &Claim, sent: Moment) -> Call {
         let turns = if claim.policy == WaitPolicy::Fast { TURNS } else { 1 };
         let call = call.arg(u8::from(claim.policy != WaitPolicy::Try)).arg(entry::ttl(claim).as_millis()).arg(turns);
-        call.arg(attempt(sent)).arg(entry::permits(claim.mode)).arg(self.inbox.channel()).arg(&claim.label)
+        call.arg(attempt(sent)).arg(entry::permits(claim.mode)).arg(&self.inbox.channel).arg(&claim.label)
     }
 
     /// With the option `min_replicas` a grant counts once the replicas have it.

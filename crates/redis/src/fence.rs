@@ -75,7 +75,7 @@ impl Redis {
     /// # Errors
     ///
     /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, is another client's, or another
-    /// store's. It asks nobody.
+    /// store's. No request is sent.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<StillHolds> {
         let lock = self.names.lock(by.full_name());
         // A turn that is over has the entry of the next: only its own word tells them apart.
@@ -121,17 +121,11 @@ impl StillHolds {
         }
         run.key(&self.keys).arg(&self.id).arg(self.token.get());
         let answer: Vec<Value> = run.invoke_async(connection).await.map_err(|e| of_script(&e))?;
+        let invalid = |what: &str| Error::new(ErrorKind::Invalid, format!("the script ran, and returned {what}"));
         match <[Value; 2]>::try_from(answer) {
-            Ok([_, answer]) => match from_redis_value(answer) {
-                Ok(answer) => Ok(Some(answer)),
-                Err(_) => {
-                    Err(Error::new(ErrorKind::Invalid, "the script ran, and returned another type than asked for"))
-                }
-            },
+            Ok([_, answer]) => from_redis_value(answer).map(Some).map_err(|_| invalid("another type than asked for")),
             Err(short) if short.first() == Some(&Value::Int(0)) => Ok(None),
-            Err(_) => {
-                Err(Error::new(ErrorKind::Invalid, "the script ran, and returned nothing: end it with `return 1`"))
-            }
+            Err(_) => Err(invalid("nothing: end it with `return 1`")),
         }
     }
 }
@@ -148,7 +142,7 @@ fn of_script(e: &RedisError) -> Error {
     }
 }
 
-/// Writes `value` to the hash `key`, unless somebody with a greater token than this has written to it already; one step of the
+/// Writes `value` to the hash `key`, unless a holder with a greater token than this has written to it already; one step of the
 /// server, over the caller's own connection.
 ///
 /// The hash has two fields: `value` is what was written last, for `HGET key value`, and `token` the greatest token seen. One

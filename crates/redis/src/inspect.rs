@@ -1,7 +1,7 @@
-//! `inspect` and `list`.
+//! `inspect`. For `list`, `leasehold-redis-client` has a walk of all keys.
 
 use leasehold_core::{LockQueue, Name, Participant, Result};
-use leasehold_redis_client::{Call, Fields, junk, record, walk};
+use leasehold_redis_client::{Call, Fields, junk, record};
 use redis::Value;
 
 use crate::scripts::INSPECT;
@@ -20,9 +20,5 @@ impl Redis {
         let entries = records.iter().map(entry).collect::<Result<Vec<_>>>()?;
         let (holders, waiters) = entries.into_iter().partition(|entry| entry.foreign || entry.token.is_some());
         Ok(LockQueue::new(holders, waiters))
-    }
-
-    pub(crate) async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        walk(&self.connection, &self.names, prefix, after, limit).await
     }
 }

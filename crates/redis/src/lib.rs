@@ -21,7 +21,7 @@ use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
-use leasehold_redis_client::{Connection, Inbox, Names, warnings};
+use leasehold_redis_client::{Connection, Inbox, Names, walk, warnings};
 
 use crate::client::replicas::Replicas;
 pub use crate::config::Config;
@@ -50,15 +50,15 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 ///
 /// **The lock is the key.** A lock's name, with `%`, `{` and `}` percent-encoded, is a Redis string that holds some value and
 /// expires: what `SET name value NX PX ttl` makes. So every client that locks this way excludes Leasehold, and is excluded
-/// by it; Leasehold waits for such a holder and reports it as foreign, but is not told of its release, and looks every
+/// by it; Leasehold waits for such a holder and reports it as foreign, but is not notified of its release, and polls every
 /// quarter of a second. While several share the lock the key lives as long as the last of their leases. What else Leasehold
 /// keeps of a name lies beside it, in keys that begin with `{name}`; all expire by themselves, and after a release only the
 /// last token stays, for two hours.
 ///
-/// **Waiting.** One line for all modes, ordered by ticket; its places are alive by the server's clock, and each is a lease
-/// of its own. A release admits from the line, in its order, every live place that there is now room for, and tells exactly
-/// their clients, in the same script. [`WaitPolicy::Fast`] keeps the same order, since no room is left while somebody live waits
-/// for it; what it adds is a block of 64 tokens, for tasks of one process that pass the lock on among themselves.
+/// **Waiting.** One queue for all modes, ordered by ticket; its places are alive by the server's clock, and each is a lease
+/// of its own. A release admits from the queue, in its order, every live place that there is now room for, and notifies exactly
+/// their clients, in the same script. [`WaitPolicy::Fast`] keeps the same order, since no room is left while a live waiter could
+/// have it; what it adds is a block of 64 tokens, for tasks of one process that pass the lock on among themselves.
 ///
 /// **Rights.** An ACL user needs `+@scripting +@read +@write +@pubsub +@connection +time`, the channels `&leasehold:*`, and
 /// its keys twice: `~prefix*` and `~{prefix*`; for its warnings `+info +config|get`, and for replicas `+wait`.
@@ -74,7 +74,7 @@ pub struct Redis {
 
 impl Redis {
     /// Connects to `redis://[:password@|user:password@]host[:port][/db]`, and asks the server a few questions: whether it
-    /// may forget a lock that somebody holds, by an eviction policy or for want of persistence. The answers are
+    /// may forget a lock that is held, by an eviction policy or for want of persistence. The answers are
     /// [`Guarantees::warnings`], and events. After a `?`, joined by `&`, may stand:
     ///
     /// * `timeout=ms` limits each request and each step of connecting (default 1000).
@@ -110,7 +110,7 @@ impl Redis {
 
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Redis({}, {:?}, {:?})", self.connection.address(), self.names, self.connection)
+        write!(f, "Redis({:?}, {:?})", self.connection, self.names)
     }
 }
 
@@ -142,7 +142,7 @@ impl Backend for Redis {
 
     /// Walks all keys of the database with `SCAN`, so it costs O(keys) and is meant for people and tools.
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        self.list(prefix, after, limit).await
+        walk(&self.connection, &self.names, prefix, after, limit).await
     }
 
     /// No hold of ours has token 0: it ends what another tool holds, whatever that is.
@@ -164,7 +164,7 @@ impl Backend for Redis {
     }
 
     fn notifier(&self) -> Option<&Notifier> {
-        Some(self.inbox.notifier())
+        Some(&self.inbox.notifier)
     }
 
     fn observe(&self, name: &Name) -> Subscription {
@@ -184,5 +184,5 @@ Exclusion holds while the server keeps its data and its clock: after an asynchro
 persistence, an eviction (use maxmemory-policy noeviction) or a step of its clock, two may hold at once, and only the \
 token tells them apart. Tokens are never below the server's clock: they rise after any loss of data, unless that clock \
 steps back past the loss; with the data kept, they rise through steps back of up to two hours. SET-NX-PX clients are \
-excluded, but stand in no line and take a lock that expired before those who wait. A holder that dies before its first \
+excluded, but stand in no queue and take a lock that expired before the waiters. A holder that dies before its first \
 renewal may be noticed late by up to a third of the waiter's TTL.";

@@ -61,7 +61,7 @@ impl Redis {
         let mut fields = Fields::of(answer);
         match (fields.word(), token) {
             ("granted", None) if self.replicas.is_some() => {
-                self.inbox.notifier().claim_again(claim.id);
+                self.inbox.notifier.claim_again(claim.id);
                 Ok(renewed)
             }
             ("granted", None) => Ok(Renewal::Granted(self.grant(claim, fields, sent)?)),

@@ -86,7 +86,7 @@ impl Shared {
         tally
     }
 
-    /// `granted micros token`, or `refused micros` and who is ahead.
+    /// `granted micros token`, or `refused micros` and what is ahead.
     fn read(&self, nth: usize, answer: &Value) -> Result<Result<u64, Ahead>> {
         let answer = record(answer)?;
         let mut fields = Fields::of(&answer);
@@ -110,7 +110,7 @@ impl Shared {
 
     /// Releases on every node, whatever it answered; returns when these have said so.
     async fn give_back(&self, claim: &Claim, leaves: Leaves, mut open: Vec<usize>) {
-        let mut requests = self.nodes.send(self.release_call(claim, leaves));
+        let mut requests = self.nodes.send(self.call("release", claim).arg(leaves as u8));
         each_answer(&mut requests, |nth, _| {
             open.retain(|waited| *waited != nth);
             open.is_empty()
@@ -194,7 +194,7 @@ impl Tally {
 fn unsupported(claim: &Claim) -> Option<&'static str> {
     match (claim.policy, claim.mode) {
         (WaitPolicy::Fair, _) => {
-            Some("Redlock keeps no order: its nodes would hand a lock to different waiters, and nobody would get it")
+            Some("Redlock keeps no order: its nodes would hand a lock to different waiters, and none would get it")
         }
         (_, Mode::Permits { .. }) => Some(
             "Redlock has no semaphores: of three holders each may have two of three nodes while no node has \

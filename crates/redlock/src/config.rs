@@ -7,7 +7,7 @@ use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_redis_client::server;
 use redis::ConnectionInfo;
 
-/// The limit of one request to one node, if nobody says another.
+/// The limit of one request to one node, if the user sets no other.
 const TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Where the nodes are, and how the store uses them.

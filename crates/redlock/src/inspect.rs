@@ -2,49 +2,43 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use leasehold_core::{FencingToken, LockQueue, Name, Participant, Result};
+use leasehold_core::{LockQueue, Name, Participant, Result};
 use leasehold_redis_client::{Fields, junk, record, walk};
 use redis::Value;
 
 use crate::Shared;
 use crate::client::nodes::InFlight;
 
-/// What one node says of a holder or a waiter.
-struct Said {
-    token: FencingToken,
-    since: Duration,
-    label: String,
-}
-
 impl Shared {
     pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        let mut seen: BTreeMap<(String, String), Vec<Said>> = BTreeMap::new();
+        // By what it is and the hash of its claim: what each node says of it.
+        let mut seen: BTreeMap<(String, String), Vec<Participant>> = BTreeMap::new();
         for answer in self.nodes.majority_of(self.ask("inspect", name, "-"), true).await? {
             let Value::Array(records) = answer else { return Err(junk("the answer to an inspection")) };
             for text in &records {
                 let text = record(text)?;
                 let mut fields = Fields::of(&text);
-                let (kind, who) = (fields.word().to_owned(), fields.word().to_owned());
-                let (token, since) = (fields.token()?, fields.millis()?);
-                let said = Said { token, since, label: fields.text().to_owned() };
-                seen.entry((kind, who)).or_default().push(said);
+                let one = (fields.word().to_owned(), fields.word().to_owned());
+                let (token, since) = (fields.token()?, SystemTime::UNIX_EPOCH + fields.millis()?);
+                seen.entry(one).or_default().push(Participant::new(fields.text()).token(token).since(since));
             }
         }
         let mut certain: Vec<_> = seen.into_iter().filter(|(_, said)| said.len() >= self.nodes.majority()).collect();
         certain.sort_by_key(|(_, said)| said.iter().map(|said| said.since).min());
         let mut queue = LockQueue::default();
         for ((kind, _), said) in certain {
-            let since = said.iter().map(|said| said.since).min().unwrap_or_default();
+            let mut entry = Participant::default();
+            entry.since = said.iter().filter_map(|said| said.since).min();
             // A node that was away may know an older label.
-            let agree = |label: &str| said.iter().filter(|said| said.label == label).count();
-            let label = said.iter().map(|said| &said.label).max_by_key(|label| agree(label));
-            let entry = Participant::new(label.map_or("", String::as_str)).since(SystemTime::UNIX_EPOCH + since);
-            let times = |token| said.iter().filter(|said| said.token == token).count();
-            match (kind.as_str(), said.iter().map(|said| said.token).max_by_key(|token| times(*token))) {
-                ("waits", _) => queue.waiters.push(entry),
-                ("held", Some(token)) => queue.holders.push(entry.token(token)),
+            entry.label = most(&said, |said| said.label.clone());
+            match kind.as_str() {
+                "waits" => queue.waiters.push(entry),
+                "held" => {
+                    entry.token = most(&said, |said| said.token);
+                    queue.holders.push(entry);
+                }
                 _ => queue.holders.push(Participant::foreign()),
             }
         }
@@ -72,4 +66,9 @@ impl Shared {
     pub(crate) fn ask(&self, verb: &str, name: &Name, what: &str) -> InFlight<Result<Value>> {
         self.nodes.send(self.on(name).arg(verb).arg(what))
     }
+}
+
+/// What most nodes say of this.
+fn most<T: PartialEq>(said: &[Participant], of: fn(&Participant) -> Option<T>) -> Option<T> {
+    said.iter().map(of).max_by_key(|one| said.iter().filter(|other| of(other) == *one).count()).flatten()
 }

@@ -23,10 +23,10 @@
 //! * **Renewal.** All nodes, in one flight for all locks. A majority that still has it: renewed. More than a minority that
 //!   surely has not: lost. Neither: unknown. Nodes that lack a lock which a majority has get it again, with its token; they
 //!   count from the next renewal on.
-//! * **Release.** Every node is told, and a majority's word is waited for. A node that hears nothing, or to which a
-//!   request to keep the lock comes late, keeps the key for its TTL at most.
+//! * **Release.** It is sent to every node, and the answers of a majority are awaited. A node that does not get it, or that gets a
+//!   late renewal after it, keeps the key for its TTL at most.
 //! * **Eviction.** What one node has evicted ends on every node that answers, also where the hold has another token as yet, or
-//!   comes only now: a client that writes its token back there is told that it is gone.
+//!   comes only now: the client that writes its token back there is answered that it is gone.
 //! * A node has `timeout` to answer (250 ms), and fails at once while it is known to be away. So with a minority of dead,
 //!   stopped or cut-off nodes everything goes on.
 //!
@@ -57,10 +57,10 @@
 //!   milliseconds: so far tokens may run ahead of the clocks, as proposals lead them and each attempt takes a block of
 //!   numbers. With the same clock reading, two may even draw the same token.
 //! * **Leases are measured by each node's wall clock.** A clock that is stepped forward ends leases early, there.
-//! * **No order.** Nodes that hand over would hand to different waiters, and nobody would get a majority. So
+//! * **No order.** Nodes that hand over would hand to different waiters, and none would get a majority. So
 //!   [`fair`](leasehold_core::Options::fair) is refused, and [`fast`](leasehold_core::Options::fast) is the default. A
-//!   release notifies the one that came first, and keeps the lock for it for 50 ms; a reader lets a waiting writer go first.
-//!   That is courtesy: somebody may be passed, and for ever.
+//!   release notifies the waiter that came first, and reserves the lock for it for 50 ms; a reader lets a waiting writer go first.
+//!   That is no promise: a waiter may be passed, and for ever.
 //! * **No semaphores.** Of three holders each may have two of three nodes while no node ever has more than two of them: a
 //!   majority excludes, but it does not count.
 //! * **No condition for your own writes** (`still_holds`, as on the stores with one server): your data is on one server, and the
@@ -70,8 +70,8 @@
 //! # Layout and rights
 //!
 //! **The lock is the key**, on each node: what `SET name value NX PX ttl` makes. So every Redlock client that locks this way
-//! (redsync, node-redlock, redlock-py, rslock) excludes us and is excluded. It is waited for, reported as foreign, and looked
-//! at every quarter of a second. In a name `%`, `{` and `}` are percent-encoded. What else is kept lies beside it, in keys
+//! (redsync, node-redlock, redlock-py, rslock) excludes us and is excluded. It is waited for, reported as foreign, and polled
+//! every quarter of a second. In a name `%`, `{` and `}` are percent-encoded. What else is kept lies beside it, in keys
 //! that begin with `{name}:r`; all expire by themselves, and after a release only the greatest token stays, for two hours,
 //! and after an eviction its token for two TTLs.
 //! While readers hold it, the value is `leasehold:shared`.
@@ -131,7 +131,7 @@ impl Redlock {
     ///
     /// All nodes share credentials and number of database. `timeout` limits each request to each node (default 250 ms).
     /// `prefix` stands before every key. A minority of nodes may be away, and is used as soon as it is back. Each node that is
-    /// there is asked whether it may forget a lock that somebody holds; the answers are [`Guarantees::warnings`].
+    /// there is asked whether it may forget a lock that is held; the answers are [`Guarantees::warnings`].
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl Shared {
     fn call(&self, verb: &str, claim: &Claim) -> Call {
         let mode = if claim.mode == Mode::Shared { "s" } else { "x" };
         let call = self.on(&claim.name).arg(verb).arg(claim.id).arg(ttl(claim).as_millis());
-        let call = call.arg(mode).arg(TURNS).arg(self.inbox.channel()).arg(&claim.label);
+        let call = call.arg(mode).arg(TURNS).arg(&self.inbox.channel).arg(&claim.label);
         call.arg(self.attempts.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -238,7 +238,7 @@ impl Backend for Redlock {
     }
 
     fn notifier(&self) -> Option<&Notifier> {
-        Some(self.0.inbox.notifier())
+        Some(&self.0.inbox.notifier)
     }
 
     fn observe(&self, name: &Name) -> Subscription {

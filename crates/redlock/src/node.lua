@@ -1,17 +1,17 @@
--- What one of the independent servers does for a name, in one step. It knows nothing of the others.
--- ARGV: verb, id, ttl, mode, turns, channel, label, attempt, and what the verb takes. Or, to look on: verb, and a token.
+-- What one of the independent servers does for a claim, in one step. It knows nothing of the others.
+-- ARGV: verb, id, ttl, mode, turns, channel, label, attempt, and what the verb takes.
 --
 -- KEYS: 1 the lock     string, the holder's claim id (`SET name id NX PX ttl`, as every Redlock client does it), or SHARED
---       2 {lock}:rh    hash, who holds:  id -> entry
+--       2 {lock}:rh    hash, holders:  id -> entry
 --       3 {lock}:rf    string, the greatest token given out or written back here
---       4 {lock}:rq    sorted set, the waiting room: ids by when they came
---       5 {lock}:rw    hash, who waits:  id -> entry;  `next` -> deadline id mode
---       6 {lock}:rs    sorted set, who shares: ids by deadline
---       7 {lock}:re    hash, tokens of holds that other servers have evicted -> until when it matters
+--       4 {lock}:rq    sorted set, waiters: ids by when they came
+--       5 {lock}:rw    hash, waiters:  id -> entry;  `next` -> deadline id mode
+--       6 {lock}:rs    sorted set, readers: ids by deadline
+--       7 {lock}:re    sorted set, tokens of holds that other servers have evicted, by until when it matters
 -- An entry: deadline ttl token turns since joined attempt notified mode channel label. Modes: x exclusive, s shared. An attempt is
 -- the number of the last request that took or kept the hold: a release that was sent before it and comes late ends nothing.
 -- `notified` is CLOSED for a hold that ends by itself. What a request costs does not grow with the number of readers.
-local LOCK, HOLD, FENCE, ROOM, WAITS, SHARES, EVICTED = unpack(KEYS)
+local LOCK, HOLDERS, FENCE, QUEUE, WAITERS, SHARERS, EVICTED = unpack(KEYS)
 local verb, id, ttl, mode, turns, channel, label, attempt = unpack(ARGV)
 
 -- The lock's value while readers hold it.
@@ -53,40 +53,40 @@ local function cut(e)
   return too_far
 end
 
--- Who holds here: one, whose lease is that of the lock's key; or several, the last of them until `last`.
+-- The holder here: one, whose lease is that of the lock's key; or several, the last of them until `last`.
 local value = call('GET', LOCK)
 local owner, last
 local function clear()
   call('DEL', LOCK)
-  call('UNLINK', HOLD, SHARES)
+  call('UNLINK', HOLDERS, SHARERS)
   value, owner = false, nil
 end
 
 if value == SHARED then
-  local dead = call('ZRANGEBYSCORE', SHARES, '-inf', now, 'LIMIT', 0, DEAD)
+  local dead = call('ZRANGEBYSCORE', SHARERS, '-inf', now, 'LIMIT', 0, DEAD)
   if dead[1] then
-    call('HDEL', HOLD, unpack(dead))
-    call('ZREM', SHARES, unpack(dead))
+    call('HDEL', HOLDERS, unpack(dead))
+    call('ZREM', SHARERS, unpack(dead))
   end
   for _ = 1, LOOKED_AT do
-    local top = call('ZREVRANGE', SHARES, 0, 0, 'WITHSCORES')
-    local h = top[1] and read(call('HGET', HOLD, top[1]))
+    local top = call('ZREVRANGE', SHARERS, 0, 0, 'WITHSCORES')
+    local h = top[1] and read(call('HGET', HOLDERS, top[1]))
     last = tonumber(top[2])
     if not top[1] or last <= now then
       clear()
       break
     elseif not h then
-      call('ZREM', SHARES, top[1])
+      call('ZREM', SHARERS, top[1])
     elseif cut(h) then
-      write(HOLD, top[1], h)
-      call('ZADD', SHARES, h.deadline, top[1])
+      write(HOLDERS, top[1], h)
+      call('ZADD', SHARERS, h.deadline, top[1])
       call('PEXPIRE', LOCK, h.ttl)
     else
       break
     end
   end
 elseif value then
-  owner = read(call('HGET', HOLD, value)) or value == id and mode and new_entry() or nil
+  owner = read(call('HGET', HOLDERS, value)) or value == id and mode and new_entry() or nil
   if owner then
     owner.deadline = now + call('PTTL', LOCK)
     if cut(owner) then call('PEXPIRE', LOCK, owner.ttl) end
@@ -96,7 +96,7 @@ local foreign = value and value ~= SHARED and not owner
 
 -- The reader of this id, if its lease is not over.
 local function reader(who)
-  local h = value == SHARED and read(call('HGET', HOLD, who))
+  local h = value == SHARED and read(call('HGET', HOLDERS, who))
   return h and h.deadline > now and h or nil
 end
 local mine = owner and value == id and owner or reader(id)
@@ -115,14 +115,14 @@ local function put(h)
     -- First of all: a server whose memory is full takes it, and whatever follows.
     call('PEXPIRE', LOCK, till - now)
   else
-    call('UNLINK', HOLD, SHARES)
+    call('UNLINK', HOLDERS, SHARERS)
     call('SET', LOCK, lock, 'PX', till - now)
   end
-  write(HOLD, id, h)
-  call('PEXPIRE', HOLD, till - now)
+  write(HOLDERS, id, h)
+  call('PEXPIRE', HOLDERS, till - now)
   if lock == SHARED then
-    call('ZADD', SHARES, h.deadline, id)
-    call('PEXPIRE', SHARES, till - now)
+    call('ZADD', SHARERS, h.deadline, id)
+    call('PEXPIRE', SHARERS, till - now)
   end
   value, last = lock, till
 end
@@ -144,9 +144,9 @@ end
 
 local function end_hold(who)
   notify_observers()
-  call('HDEL', HOLD, who)
-  call('ZREM', SHARES, who)
-  local top = value == SHARED and call('ZREVRANGE', SHARES, 0, 0, 'WITHSCORES') or {}
+  call('HDEL', HOLDERS, who)
+  call('ZREM', SHARERS, who)
+  local top = value == SHARED and call('ZREVRANGE', SHARERS, 0, 0, 'WITHSCORES') or {}
   if not top[1] or tonumber(top[2]) <= now then
     clear()
   else
@@ -155,14 +155,14 @@ local function end_hold(who)
 end
 
 local function waiter(who)
-  local w = read(call('HGET', WAITS, who))
-  if w and cut(w) then write(WAITS, who, w) end
+  local w = read(call('HGET', WAITERS, who))
+  if w and cut(w) then write(WAITERS, who, w) end
   return w and w.deadline > now and w
 end
 
--- Whether a reader that joins other readers would pass a writer who waits: out of courtesy it waits behind.
+-- Whether a reader that joins other readers would pass a waiting writer: it waits behind that one, though nothing forces it to.
 local function passes_writer(joined)
-  for _, who in ipairs(call('ZRANGE', ROOM, 0, LOOKED_AT - 1)) do
+  for _, who in ipairs(call('ZRANGE', QUEUE, 0, LOOKED_AT - 1)) do
     local w = waiter(who)
     if w and w.mode == 'x' and w.joined - joined <= 0 then return true end
   end
@@ -171,20 +171,20 @@ end
 
 local function join(w)
   w.deadline, w.ttl, w.token, w.notified = now + ttl, ttl, 0, 0
-  call('ZADD', ROOM, w.joined, id)
-  write(WAITS, id, w)
-  outlive(ROOM, ttl)
-  outlive(WAITS, ttl)
+  call('ZADD', QUEUE, w.joined, id)
+  write(WAITERS, id, w)
+  outlive(QUEUE, ttl)
+  outlive(WAITERS, ttl)
 end
 
 local function leave(who)
-  call('ZREM', ROOM, who)
-  call('HDEL', WAITS, who)
+  call('ZREM', QUEUE, who)
+  call('HDEL', WAITERS, who)
 end
 
--- For whom a freed lock is kept for a moment: its id, its mode, for how long.
+-- The waiter for which a freed lock is reserved for a moment: its id, its mode, for how long.
 local function reserved()
-  local deadline, who, as = string.match(call('HGET', WAITS, 'next') or '', '^(%d+) (%S+) (%S)$')
+  local deadline, who, as = string.match(call('HGET', WAITERS, 'next') or '', '^(%d+) (%S+) (%S)$')
   local left = deadline and deadline - now
   if left and left > 0 and left <= GRACE then return who, as, left end
 end
@@ -193,7 +193,7 @@ end
 local function notify_waiters()
   local first
   local open = not value
-  for _, who in ipairs(call('ZRANGE', ROOM, 0, LOOKED_AT - 1)) do
+  for _, who in ipairs(call('ZRANGE', QUEUE, 0, LOOKED_AT - 1)) do
     local w = waiter(who)
     if not w then
       leave(who)
@@ -201,10 +201,10 @@ local function notify_waiters()
       return
     elseif w.notified == '0' and (w.mode == 's' or not first) then
       w.notified = 1
-      write(WAITS, who, w)
+      write(WAITERS, who, w)
       call('PUBLISH', w.channel, 'again ' .. who)
       if open and not first then
-        call('HSET', WAITS, 'next', now + GRACE .. ' ' .. who .. ' ' .. w.mode)
+        call('HSET', WAITERS, 'next', now + GRACE .. ' ' .. who .. ' ' .. w.mode)
       end
       first = who
       if w.mode == 'x' then return end
@@ -220,7 +220,7 @@ local closed = mine and mine.notified == CLOSED
 if verb == 'claim' then
   local who, its, left = reserved()
   if who == id then
-    call('HDEL', WAITS, 'next')
+    call('HDEL', WAITERS, 'next')
     who = nil
   end
   local w, h = waiter(id), mine or new_entry()
@@ -238,7 +238,7 @@ if verb == 'claim' then
     return 'granted ' .. int(micros) .. ' ' .. int(h.token)
   end
   if ARGV[10] == '1' and not closed then join(h) end
-  local kind, other = 'foreign', owner or value == SHARED and reader(call('ZRANGE', SHARES, -1, -1)[1])
+  local kind, other = 'foreign', owner or value == SHARED and reader(call('ZRANGE', SHARERS, -1, -1)[1])
   if other then
     kind, left = 'ours', call('PTTL', LOCK)
   elseif foreign then
@@ -246,7 +246,7 @@ if verb == 'claim' then
   else
     kind, other = 'next', who and waiter(who)
   end
-  local others = call('ZCARD', ROOM) - (call('ZSCORE', ROOM, id) and 1 or 0)
+  local others = call('ZCARD', QUEUE) - (call('ZSCORE', QUEUE, id) and 1 or 0)
   return table.concat({ 'refused', int(micros), kind, int(other and other.token or 0),
     other and math.max(0, now - other.since) or 0, others, left or 0, 0, other and other.label or '' }, ' ')
 end
@@ -257,7 +257,7 @@ end
 if verb == 'renew' then
   local answer, h, token = 'kept', mine, tonumber(ARGV[9])
   if closed then return 'gone' end
-  if not (h and h.token == token) and call('HEXISTS', EVICTED, ARGV[9]) == 1 then
+  if not (h and h.token == token) and call('ZSCORE', EVICTED, ARGV[9]) then
     if h then
       end_hold(id)
       notify_waiters()
@@ -288,18 +288,18 @@ if verb == 'release_after' then
     mine.notified, mine.attempt = CLOSED, math.max(mine.attempt, attempt)
     put(mine)
     if value == SHARED then
-      local top = call('ZREVRANGE', SHARES, 0, 0, 'WITHSCORES')
+      local top = call('ZREVRANGE', SHARERS, 0, 0, 'WITHSCORES')
       call('PEXPIRE', LOCK, top[2] - now)
     end
   end
   return 'ok'
 end
 
--- release: 0 for good, 1 to stay in the waiting room, 2 for what an attempt has left: not what ends by itself. Answers `ok`.
+-- release: 0 for good, 1 to stay among the waiters, 2 for what an attempt has left: not what ends by itself. Answers `ok`.
 if verb == 'release' then
   if mine and (mine.attempt - attempt > 0 or closed and ARGV[9] ~= '0') then return 'ok' end
   local was_next = reserved() == id
-  if was_next then call('HDEL', WAITS, 'next') end
+  if was_next then call('HDEL', WAITERS, 'next') end
   if mine then end_hold(id) end
   if ARGV[9] ~= '1' then
     leave(id)
@@ -309,71 +309,3 @@ if verb == 'release' then
   end
   return 'ok'
 end
-
--- All holders: a walk, for people and tools.
-local function holders()
-  local found = {}
-  if owner then found[value] = owner end
-  local all = value == SHARED and call('HGETALL', HOLD) or {}
-  for i = 1, #all, 2 do
-    local h = read(all[i + 1])
-    if h and h.deadline > now then found[all[i]] = h end
-  end
-  return found
-end
-
-local function evict(who, h)
-  end_hold(who)
-  call('PUBLISH', h.channel, 'evicted ' .. who)
-  notify_waiters()
-end
-
--- evict: the token, or that of a turn; 0 for a hold of another tool. Answers `evicted who token turns attempt ttl`, as the hold was
--- here, `evicted foreign`, or `none`.
-if verb == 'evict' then
-  if foreign and id == '0' then
-    notify_observers()
-    clear()
-    notify_waiters()
-    return 'evicted foreign'
-  end
-  for who, h in pairs(holders()) do
-    local turn = id - h.token
-    if turn >= 0 and turn < tonumber(h.turns) then
-      evict(who, h)
-      return table.concat({ 'evicted', redis.sha1hex(who), int(h.token), h.turns, h.attempt, h.ttl }, ' ')
-    end
-  end
-  return 'none'
-end
-
--- bar: what another server has answered to an eviction. Answers `ok`. The hold may be here under a token of this server's own,
--- which its client has not written over yet: it ends here too. Or it may come only now: then it gets a greater token. And
--- where its client writes its token back, it is told that the hold is gone, until the last lease has run out.
-if verb == 'bar' then
-  local token, its_turns, upto, lease = tonumber(ttl), mode, turns, channel
-  for who, h in pairs(holders()) do
-    if redis.sha1hex(who) == id and (h.token == token or h.attempt - upto <= 0) then evict(who, h) end
-  end
-  remember(math.max(tonumber(call('GET', FENCE)) or 0, token + its_turns - 1))
-  local barred = call('HGETALL', EVICTED)
-  for i = 1, #barred, 2 do
-    if tonumber(barred[i + 1]) <= now then call('HDEL', EVICTED, barred[i]) end
-  end
-  call('HSET', EVICTED, int(token), now + 2 * lease)
-  outlive(EVICTED, 2 * lease)
-  return 'ok'
-end
-
--- inspect. Answers a list: `held who token since label`, `foreign who 0 0 `, `waits who 0 since label`, where `who` is the
--- same on every server, and no id.
-local seen = {}
-for who, h in pairs(holders()) do
-  seen[#seen + 1] = table.concat({ 'held', redis.sha1hex(who), int(h.token), h.since, h.label }, ' ')
-end
-if foreign then seen[1] = 'foreign ' .. redis.sha1hex(value) .. ' 0 0 ' end
-for _, who in ipairs(call('ZRANGE', ROOM, 0, -1)) do
-  local w = waiter(who)
-  if w then seen[#seen + 1] = table.concat({ 'waits', redis.sha1hex(who), 0, w.joined, w.label }, ' ') end
-end
-return seen

@@ -105,7 +105,7 @@ impl Shared {
                     shared.held(*id).map(|_| call)
                 });
                 let calls: Vec<Call> = calls.collect();
-                shared.nodes.tell(node, calls).await;
+                shared.nodes.send_to(node, calls).await;
             }
         });
     }

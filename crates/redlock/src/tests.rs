@@ -48,7 +48,7 @@ struct World {
     last: [u8; NODES],
     holder: [Option<u8>; NODES],
     clients: [Client; 2],
-    /// The greatest token that anybody held so far.
+    /// The greatest token that any client held so far.
     greatest: u8,
 }
 

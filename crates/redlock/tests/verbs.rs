@@ -57,7 +57,7 @@ async fn a_minority_grants_nothing_and_keeps_nothing() {
         }
         let waits = fast("x");
         let Claimed::Waiting(waiting) = store.claim(&waits).await.unwrap() else { panic!("granted by a minority") };
-        assert!(waiting.who.foreign && waiting.retry_after.is_some_and(|nap| nap <= TTL / 3));
+        assert!(waiting.who.foreign && waiting.retry_after.is_some_and(|after| after <= TTL / 3));
         // Given back before the answer: the third node is free, for others as well.
         assert_eq!(value(&nodes[2], "x").await, None);
         assert!(matches!(store.claim(&attempt("x")).await.unwrap(), Claimed::Busy(_)));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Name, Result};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisResult, Value, from_redis_value_ref};
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
@@ -47,16 +47,6 @@ pub(super) struct Observed {
     pub(super) name: Name,
 }
 
-/// Removes one observer when it is dropped.
-pub(super) struct Observation(pub(super) Arc<Link>, pub(super) Arc<Observed>);
-
-impl Drop for Observation {
-    fn drop(&mut self) {
-        locked(&self.0.observed).retain(|observed| !Arc::ptr_eq(observed, &self.1));
-        self.0.repair_due.notify_one();
-    }
-}
-
 /// One connection, its number, how many requests it answered, and the channels that it is subscribed to.
 #[derive(Clone)]
 pub(super) struct Wire {
@@ -72,23 +62,13 @@ pub(super) enum State {
     Closed,
 }
 
-/// A request in flight. If it is dropped before its answer came, by a limit of ours or by the caller, the connection is
-/// suspect.
-pub(super) struct Unanswered<'a>(pub(super) &'a Link);
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        self.0.repair_due.notify_one();
-    }
-}
-
 impl Link {
     /// The connection, or why there is none.
     pub(super) fn wire(&self) -> Result<Wire> {
         match &*self.state() {
             State::Up(wire) => Ok(wire.clone()),
             State::Down(e) => Err(again(e)),
-            State::Closed => Err(Error::new(ErrorKind::Closed, "the store was closed")),
+            State::Closed => Err(Error::closed()),
         }
     }
 
@@ -98,10 +78,9 @@ impl Link {
     }
 
     /// What the answers to requests say of the connection.
-    pub(super) fn note_answers(&self, wire: &Wire, unanswered: Unanswered<'_>, answers: &RedisResult<Vec<Value>>) {
+    pub(super) fn note_answers(&self, wire: &Wire, answers: &RedisResult<Vec<Value>>) {
         match answers {
             Ok(answers) => {
-                std::mem::forget(unanswered);
                 wire.answered.fetch_add(1, Ordering::Relaxed);
                 let refusals = answers.iter().filter_map(|answer| match answer {
                     Value::ServerError(e) => Some(e.clone().into()),
@@ -132,7 +111,7 @@ impl Link {
     fn notify_observers(&self, channels: &[impl AsRef<[u8]>]) {
         let observed = locked(&self.observed);
         let theirs = |o: &&Arc<Observed>| channels.iter().any(|channel| channel.as_ref() == o.channel.as_bytes());
-        observed.iter().filter(theirs).for_each(|o| self.inbox.notifier().holder_changed(&o.name));
+        observed.iter().filter(theirs).for_each(|o| self.inbox.notifier.holder_changed(&o.name));
     }
 
     /// Makes a connection, and uses it.
@@ -149,7 +128,7 @@ impl Link {
         let on_push = move |push: PushInfo| {
             match (link.upgrade(), push.kind, &push.data[..]) {
                 (Some(link), PushKind::Message, [Value::BulkString(channel), Value::BulkString(record)]) => {
-                    link.inbox.ring(record);
+                    link.inbox.receive(record);
                     link.notify_observers(&[channel]);
                 }
                 (Some(link), PushKind::Disconnection, _) => {
@@ -174,7 +153,7 @@ impl Link {
     async fn check_mode(&self, mut connection: MultiplexedConnection) -> Result<()> {
         let answer = connection.send_packed_command(&redis::cmd("HELLO")).await;
         let Value::Map(facts) = answer.map_err(|e| self.at(&of_connect(&e)))? else { return Ok(()) };
-        let text = |value: &Value| redis::from_redis_value::<String>(value.clone()).unwrap_or_default();
+        let text = |value: &Value| from_redis_value_ref::<String>(value).unwrap_or_default();
         let mode = facts.iter().find(|(fact, _)| text(fact) == "mode").map(|(_, mode)| text(mode));
         mode.and_then(|mode| of_mode(&mode)).map_or(Ok(()), |e| Err(self.at(&e)))
     }
@@ -183,7 +162,7 @@ impl Link {
     async fn subscribe(&self, wire: &Wire) -> Result<()> {
         let mut connection = wire.connection.clone();
         let observed: Vec<String> = locked(&self.observed).iter().map(|o| o.channel.clone()).collect();
-        let wanted: BTreeSet<String> = observed.into_iter().chain([self.inbox.channel().to_owned()]).collect();
+        let wanted: BTreeSet<String> = observed.into_iter().chain([self.inbox.channel.clone()]).collect();
         let refused = |e| self.at(&of_connect(&e));
         connection.subscribe(&wanted).await.map_err(refused)?;
         let subscribed = std::mem::replace(&mut *locked(&wire.subscribed), wanted.clone());
@@ -239,7 +218,7 @@ pub(super) async fn repair(link: Arc<Link>) {
             match link.check(&wire).await {
                 Ok(replaced) => {
                     if replaced {
-                        link.inbox.notifier().notify_all();
+                        link.inbox.notifier.notify_all();
                     }
                     continue;
                 }
@@ -258,6 +237,6 @@ pub(super) async fn repair(link: Arc<Link>) {
             }
         }
         // Pushes may have been missed, and renewals were given up.
-        link.inbox.notifier().notify_all();
+        link.inbox.notifier.notify_all();
     }
 }

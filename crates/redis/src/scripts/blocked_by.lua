@@ -1,4 +1,4 @@
--- Answers who is in the queue before this claim, if it is not empty; with the same ARGV as a claim.
+-- Answers what is in the way of this claim, unless the queue before it is empty; with the same ARGV as a claim.
 call('GET', LOCK) -- fails if it is of another type, before anything of the other names is written
 local first, mine = admit_waiters(), get(ARGV[1])
 local answer = exhausted and 'more'

@@ -1,7 +1,7 @@
 -- Takes or keeps a place, in one step.
 -- ARGV: id, 1 to wait or 0 to try, ttl, turns, attempt, mode (`kind n of`), channel, label
 -- Answers `granted token turns`; `differ of` if the queue has another number of permits; `waiting` (to a newcomer that only
--- tries: `busy`) and who is in the way; or `more`, and it counts once it is called again.
+-- tries: `busy`) and what is in the way; or `more`, and it counts once it is called again.
 waits = waits == '1'
 local before = admit_waiters()
 local asked, e = read(new_entry(0)), get(id)

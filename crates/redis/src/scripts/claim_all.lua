@@ -1,6 +1,6 @@
 -- Several names in one step: all are looked at before any is claimed. `blocked_by` and `claim` are scripts for one name.
 -- KEYS: five for each name. ARGV: those of a claim, without its id; then the id for each name.
--- Answers what each claim answers; or `busy` and who is in the way, with the number of its claim; or `more`.
+-- Answers what each claim answers; or `busy` and what is in the way, with the number of its claim; or `more`.
 local claims, more = {}, false
 for i = 1, #KEYS / 5 do
   claims[i] = { { unpack(KEYS, i * 5 - 4, i * 5) }, { ARGV[i + 7], unpack(ARGV, 1, 7) } }

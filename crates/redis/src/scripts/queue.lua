@@ -1,4 +1,4 @@
--- The queue: its holders, its waiters, and who is admitted next.
+-- The queue: its holders, its waiters, and which of them are admitted next.
 
 -- Numbers that are not calculated with stay texts: arithmetic converts them, and formatting one is slow.
 local function read(text)
@@ -174,7 +174,7 @@ local function granted(e)
   return 'granted ' .. int(e.token) .. ' ' .. e.turns
 end
 
--- Who is in the way: `kind token held_for others left rank label`, where kind is `ours`, or `foreign` if another tool holds it. `id`
+-- What is in the way: `kind token held_for others left rank label`, where kind is `ours`, or `foreign` if another tool holds it. `id`
 -- is that of the claim, if it waits: it is not counted among the others, and the rank is its. To be called before `commit`, which
 -- writes the deadlines that this corrects.
 local function refusal(word, id)

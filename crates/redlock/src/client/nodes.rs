@@ -1,33 +1,35 @@
 //! The nodes: one request to all of them at once, answers as they come, and one error for several failures.
 
-use std::fmt;
 use std::future::{Future, ready};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_redis_client::{CLOCK, Call, Connection, Inbox, Script, warnings};
 use redis::{ConnectionInfo, Value, pipe};
 
-static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(&[CLOCK, include_str!("../node.lua")]));
+static NODE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[CLOCK, include_str!("../node.lua"), include_str!("../operator.lua")]));
 
 /// How far a node's clock may lead our proposals.
 const MOST_AHEAD: i64 = 60_000_000;
 
 /// The independent servers.
+#[derive(Debug)]
 pub(crate) struct Nodes(Vec<Node>);
 
+#[derive(Debug)]
 struct Node {
     connection: Arc<Connection>,
     /// By how many microseconds the node's clock was seen ahead of ours; less by the way of the answer.
     ahead: AtomicI64,
 }
 
-/// Requests under way, one for each node: the answers as they come, and whose they are. Whatever can be sent has been sent
-/// to all nodes before the first answer comes back.
+/// Requests under way, one for each node: the answers as they come, with the number of the node. Whatever can be sent has been
+/// sent to all nodes before the first answer comes back.
 pub(crate) type InFlight<T> = FuturesUnordered<BoxFuture<'static, (usize, T)>>;
 
 /// Takes one answer after another, until it is enough.
@@ -54,13 +56,8 @@ impl Nodes {
             Ok(Node { connection, ahead: AtomicI64::new(0) })
         };
         let nodes = Nodes(infos.into_iter().map(node).collect::<Result<_>>()?);
-        let mut connected = nodes.ask(|connection| async move { connection.connect().await });
-        let mut failed = Vec::new();
-        each_answer(&mut connected, |nth, answer| {
-            failed.extend(answer.err().map(|e| (nth, e)));
-            false
-        })
-        .await;
+        let connected = join_all(nodes.connections().map(Connection::connect)).await.into_iter().enumerate();
+        let mut failed: Vec<_> = connected.filter_map(|(nth, made)| Some((nth, made.err()?))).collect();
         // A password that one of them refuses will not get better.
         if let Some(at) = failed.iter().position(|(_, e)| e.kind() != ErrorKind::Unavailable) {
             return Err(nodes.failure(vec![failed.swap_remove(at)]));
@@ -68,7 +65,7 @@ impl Nodes {
         if nodes.len() - failed.len() < nodes.majority() {
             return Err(nodes.failure(failed));
         }
-        nodes.are_different(inbox.channel()).await?;
+        nodes.are_different(&inbox.channel).await?;
         Ok(nodes)
     }
 
@@ -76,40 +73,25 @@ impl Nodes {
     async fn are_different(&self, channel: &str) -> Result<()> {
         let mut question = pipe();
         question.cmd("PUBSUB").arg("NUMSUB").arg(channel);
-        let mut asked = self.ask(|connection| {
-            let question = question.clone();
-            async move { connection.send(&question).await }
-        });
-        let mut twice = Vec::new();
-        each_answer(&mut asked, |nth, answer| {
-            if let Ok([Value::Array(counts)]) = answer.as_deref()
-                && matches!(counts[..], [_, Value::Int(2..)])
-            {
-                twice.push(self.0[nth].connection.address());
-            }
-            false
-        })
-        .await;
+        let answers = join_all(self.connections().map(|connection| connection.send(&question))).await;
+        let has_two = |answer: &Result<Vec<Value>>| match answer.as_deref() {
+            Ok([Value::Array(counts)]) => matches!(counts[..], [_, Value::Int(2..)]),
+            _ => false,
+        };
+        let twice = self.connections().zip(&answers).filter(|(_, answer)| has_two(answer));
+        let twice: Vec<&str> = twice.map(|(connection, _)| connection.address()).collect();
         if twice.is_empty() {
             return Ok(());
         }
-        twice.sort_unstable();
         let what = "are one and the same server, which has only one vote";
         Err(Error::new(ErrorKind::Invalid, format!("redlock: {} {what}", twice.join(" and "))))
     }
 
     /// What is wrong with how each node is set up.
     pub(crate) async fn warnings(&self) -> Vec<String> {
-        let mut asked = self.ask(|connection| async move { warnings(&connection).await });
-        let mut found = Vec::new();
-        each_answer(&mut asked, |nth, warnings| {
-            let address = self.0[nth].connection.address();
-            found.extend(warnings.into_iter().map(|warning| format!("{address}: {warning}")));
-            false
-        })
-        .await;
-        found.sort();
-        found
+        let found = join_all(self.connections().map(warnings)).await;
+        let each = self.connections().zip(found);
+        each.flat_map(|(node, found)| found.into_iter().map(|it| format!("{}: {it}", node.address()))).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -150,8 +132,8 @@ impl Nodes {
         })
     }
 
-    /// Sends calls to one node, whose answer does not matter.
-    pub(crate) async fn tell(&self, nth: usize, calls: Vec<Call>) {
+    /// Sends calls to one node, whose answers do not matter.
+    pub(crate) async fn send_to(&self, nth: usize, calls: Vec<Call>) {
         drop(NODE.run_all(&self.0[nth].connection, &calls).await);
     }
 
@@ -207,11 +189,4 @@ impl Nodes {
 /// Microseconds of this machine's wall clock: only ever proposed, nothing is judged by it.
 fn wall() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros() as u64
-}
-
-impl fmt::Debug for Nodes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let each = self.connections().map(|connection| format!("{}: {connection:?}", connection.address()));
-        f.write_str(&each.collect::<Vec<_>>().join("; "))
-    }
 }

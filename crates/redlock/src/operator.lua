@@ -1,0 +1,67 @@
+-- What one server does for people and tools: `evict`, `bar` and `inspect`. It follows `node.lua`, whose functions it uses. Claims
+-- are named by a hash of their id, which is the same on every server and releases nothing.
+-- ARGV: verb, and a token, or what another server has answered.
+
+-- All holders: a walk, for people and tools.
+local function holders()
+  local found = {}
+  if owner then found[value] = owner end
+  local all = value == SHARED and call('HGETALL', HOLDERS) or {}
+  for i = 1, #all, 2 do
+    local h = read(all[i + 1])
+    if h and h.deadline > now then found[all[i]] = h end
+  end
+  return found
+end
+
+local function evict(holder, h)
+  end_hold(holder)
+  call('PUBLISH', h.channel, 'evicted ' .. holder)
+  notify_waiters()
+end
+
+-- evict: the token, or that of a turn; 0 for a hold of another tool. Answers `evicted hash token turns attempt ttl`, as the hold
+-- was here, `evicted foreign`, or `none`.
+if verb == 'evict' then
+  if foreign and id == '0' then
+    notify_observers()
+    clear()
+    notify_waiters()
+    return 'evicted foreign'
+  end
+  for holder, h in pairs(holders()) do
+    local turn = id - h.token
+    if turn >= 0 and turn < tonumber(h.turns) then
+      evict(holder, h)
+      return table.concat({ 'evicted', redis.sha1hex(holder), int(h.token), h.turns, h.attempt, h.ttl }, ' ')
+    end
+  end
+  return 'none'
+end
+
+-- bar: what another server has answered to an eviction. Answers `ok`. The hold may be here under a token of this server's own,
+-- which its client has not written over yet: it ends here too. Or it may come only now: then it gets a greater token. And
+-- where its client writes its token back, it is told that the hold is gone, until the last lease has run out.
+if verb == 'bar' then
+  local token, its_turns, upto, lease = tonumber(ttl), mode, turns, channel
+  for holder, h in pairs(holders()) do
+    if redis.sha1hex(holder) == id and (h.token == token or h.attempt - upto <= 0) then evict(holder, h) end
+  end
+  remember(math.max(tonumber(call('GET', FENCE)) or 0, token + its_turns - 1))
+  call('ZREMRANGEBYSCORE', EVICTED, '-inf', now)
+  call('ZADD', EVICTED, now + 2 * lease, int(token))
+  outlive(EVICTED, 2 * lease)
+  return 'ok'
+end
+
+-- inspect. Answers a list: `held hash token since label`, `foreign hash 0 0 `, `waits hash 0 since label`.
+local seen = {}
+for holder, h in pairs(holders()) do
+  seen[#seen + 1] = table.concat({ 'held', redis.sha1hex(holder), int(h.token), h.since, h.label }, ' ')
+end
+if foreign then seen[1] = 'foreign ' .. redis.sha1hex(value) .. ' 0 0 ' end
+for _, claim in ipairs(call('ZRANGE', QUEUE, 0, -1)) do
+  local w = waiter(claim)
+  if w then seen[#seen + 1] = table.concat({ 'waits', redis.sha1hex(claim), 0, w.joined, w.label }, ' ') end
+end
+return seen
