@@ -8,18 +8,18 @@ use leasehold_core::Result;
 use leasehold_core::seam::{
     Admission, Claim, Claimed, ClaimedAll, Mode, Moment, WaitPolicy, Waiting, admit, same_permits,
 };
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
 
 use crate::claim::queue::{Head, Queues};
 use crate::client::fifo::Address;
 use crate::client::time::{nanos, now, wall};
 use crate::client::worker::Client;
-use crate::entry::{Entry, columns, entries};
+use crate::entry::{Entry, entries};
 
 /// How many tokens a fast claim reserves, for tasks of one process that take turns.
 const TURNS: u32 = 64;
 
-/// The answer to a claim, and whose death would concern it.
+/// The answer to a claim, and the clients whose death would concern it.
 pub(crate) struct Answer {
     pub(crate) claimed: Claimed,
     pub(crate) watch: Vec<Address>,
@@ -86,12 +86,11 @@ impl Queues<'_> {
         let mut head = self.admit_waiters(name)?;
         if let Some(known) = self.find(&id)? {
             let label = "UPDATE place SET label = ?2 WHERE seq = ?1 AND label <> ?2";
-            if self.tx.prepare_cached(label)?.execute(params![known.seq, &*claim.label])? > 0 && known.token.is_some() {
+            if self.execute(label, params![known.seq, &*claim.label])? > 0 && known.token.is_some() {
                 self.changed.insert(name.to_owned());
             }
             if (known.mode, claim.mode, known.token.is_some()) == (Mode::Exclusive, Mode::Shared, true) {
-                let downgrade = "UPDATE place SET mode = ?2 WHERE seq = ?1";
-                self.tx.prepare_cached(downgrade)?.execute(params![known.seq, columns(Mode::Shared).0])?;
+                self.execute("UPDATE place SET mode = ?2 WHERE seq = ?1", params![known.seq, claim.mode.parts().0])?;
                 head = self.admit_waiters(name)?;
             }
             return self.answer(&known, &head, name).map(Ok);
@@ -110,11 +109,11 @@ impl Queues<'_> {
         if is_in {
             self.changed.insert(name.to_owned());
         }
-        let (mode, n, permits) = columns(claim.mode);
+        let (mode, n, permits) = claim.mode.parts();
         let insert = "INSERT INTO place (name, claim, session, mode, n, permits, turns, token, label, since)
                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
         let row = params![name, id, session, mode, n, permits, turns, token, &*claim.label, wall().as_millis() as i64];
-        self.tx.prepare_cached(insert)?.execute(row)?;
+        self.execute(insert, row)?;
         let mine = self.find(&id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
         self.answer(&mine, &head, name).map(Ok)
     }
@@ -138,8 +137,7 @@ impl Queues<'_> {
             return Ok(Ok(()));
         }
         let first = entries!("WHERE p.name = ?1 AND p.mode = 'permits' ORDER BY p.seq LIMIT 1");
-        let first = self.tx.prepare_cached(first)?.query_row([name], Entry::read).optional()?;
-        Ok(same_permits(first.iter().map(|first| &first.mode), mine))
+        Ok(same_permits(self.entry(first, [name])?.iter().map(|first| &first.mode), mine))
     }
 
     fn answer(&mut self, mine: &Entry, head: &Head, name: &str) -> rusqlite::Result<Answer> {
@@ -165,8 +163,7 @@ impl Queues<'_> {
             watch.into_iter().map(|at| (head.holders[at].client, head.holders[at].until)).collect()
         } else {
             let before = entries!("WHERE p.name = ?1 AND p.seq < ?2 ORDER BY p.seq DESC LIMIT 1");
-            let mut before = self.tx.prepare_cached(before)?;
-            let before = before.query_row(params![name, mine.seq], Entry::read).optional()?;
+            let before = self.entry(before, params![name, mine.seq])?;
             before.map(|before| (before.client, before.until)).into_iter().collect()
         };
         let end = ahead.iter().map(|(_, until)| *until).min().unwrap_or(self.now);

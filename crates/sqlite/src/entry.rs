@@ -37,10 +37,10 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Entry> {
-        let claim: String = row.get(8)?;
+        let (mode, claim): (String, String) = (row.get(1)?, row.get(8)?);
         Ok(Entry {
             seq: row.get(0)?,
-            mode: mode(&row.get::<_, String>(1)?, row.get(2)?, row.get(3)?).ok_or_else(|| junk(1, "mode"))?,
+            mode: Mode::from_parts(&mode, row.get(2)?, row.get(3)?).ok_or_else(|| junk(1, "mode"))?,
             turns: row.get(4)?,
             token: row.get(5)?,
             label: row.get(6)?,
@@ -80,38 +80,6 @@ pub(crate) fn token(number: i64) -> FencingToken {
     FencingToken::new(number.max(0) as u64)
 }
 
-/// How a mode is written: its word, and its permits.
-pub(crate) fn columns(mode: Mode) -> (&'static str, u32, u32) {
-    match mode {
-        Mode::Exclusive => ("exclusive", 0, 0),
-        Mode::Shared => ("shared", 0, 0),
-        Mode::Permits { n, of } => ("permits", n, of),
-    }
-}
-
-fn mode(word: &str, n: u32, of: u32) -> Option<Mode> {
-    match word {
-        "exclusive" => Some(Mode::Exclusive),
-        "shared" => Some(Mode::Shared),
-        "permits" => Some(Mode::Permits { n, of }),
-        _ => None,
-    }
-}
-
 fn junk(column: usize, what: &str) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(column, Type::Text, format!("no {what} of ours").into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn modes_come_back_and_junk_does_not() {
-        for all in [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: u32::MAX }] {
-            let (word, n, of) = columns(all);
-            assert_eq!(mode(word, n, of), Some(all));
-        }
-        assert_eq!(mode("", 0, 0), None);
-    }
 }

@@ -3,11 +3,13 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use leasehold_core::{Error, ErrorKind};
 use rusqlite::ErrorCode;
 use rustix::io::Errno;
+
+use crate::names::beside;
 
 /// The byte of the `-shm` file that the writer locks (SQLite's *WAL-mode File Format*, section 2.2: the locks).
 const WRITE_LOCK: u64 = 120;
@@ -40,8 +42,8 @@ pub(crate) fn of(e: &rusqlite::Error, file: &Path) -> Error {
             (ErrorKind::Unavailable, what)
         }
         NotADatabase | DatabaseCorrupt => {
-            let what = "is damaged, or no SQLite database. It is not made anew by itself, since somebody may hold a lock \
-                        in it: end all its users, delete it, and start again; tokens keep rising";
+            let what = "is damaged, or no SQLite database. It is not made anew by itself, since a lock in it may be held: \
+                        end all its users, delete it, and start again; tokens keep rising";
             (ErrorKind::Internal, what)
         }
         _ => (ErrorKind::Internal, "is not as Leasehold left it"),
@@ -85,7 +87,7 @@ pub(crate) fn of_io(e: &io::Error, path: &Path, what: &str) -> Error {
     Error::new(kind, format!("{} {what} ({e})", path.display()))
 }
 
-/// Somebody stayed in a transaction for longer than we may wait.
+/// Another process stayed in a transaction for longer than we may wait.
 fn locked(file: &Path) -> Error {
     let by = match writer(file) {
         Some(pid) if is_stopped(pid) => format!("process {pid}, which is stopped: continue or end it"),
@@ -96,12 +98,10 @@ fn locked(file: &Path) -> Error {
     Error::new(ErrorKind::Unavailable, what)
 }
 
-/// Who is in a write transaction. Read from the list of all locks: to open the file and ask would drop our own locks on it
-/// at the close, as POSIX wants it.
+/// The process that is in a write transaction. Read from the list of all locks: to open the file and ask would drop our own locks
+/// on it at the close, as POSIX wants it.
 fn writer(file: &Path) -> Option<u32> {
-    let mut beside = file.canonicalize().ok()?.into_os_string();
-    beside.push("-shm");
-    let inode = fs::metadata(PathBuf::from(beside)).ok()?.ino();
+    let inode = fs::metadata(beside(&file.canonicalize().ok()?, "-shm")).ok()?.ino();
     let locks = fs::read_to_string("/proc/locks").ok()?;
     locks.lines().find_map(|lock| holder(lock, inode))
 }

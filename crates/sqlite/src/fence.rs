@@ -36,10 +36,10 @@ impl Sqlite {
     /// connection to which the store's file is attached, and roll back unless it changed one row. A holder that was paused or
     /// evicted past its lease then writes nothing, without a token in your data.
     ///
-    /// It is an update that changes nothing, because that takes the write lock of the store's file until you commit: nobody
-    /// else can be granted the lock between the check and your write, as with a `SELECT`, which may look at an old
-    /// snapshot. So be short: meanwhile every lock in the file waits. A hold whose lease has ended, but that nobody else
-    /// has been granted since, still passes.
+    /// It is an update that changes nothing, because that takes the write lock of the store's file until you commit: no other
+    /// client can be granted the lock between the check and your write, as with a `SELECT`, which may read an old
+    /// snapshot. So be short: meanwhile every lock in the file waits. A hold whose lease has ended still passes, as long as no
+    /// other client has been granted the lock since.
     ///
     /// For a `fast` lock it says that this hold of the process stands, whichever of its tasks has the turn.
     ///
@@ -70,23 +70,17 @@ impl Sqlite {
     /// ```
     ///
     /// **What it cannot see**: that the store's file was deleted or replaced since you attached it. The check then looks at a
-    /// file that nobody uses any more. Keep the token in your data where that may happen. So attach it after the store was
+    /// file that no client uses any more. Keep the token in your data where that may happen. So attach it after the store was
     /// opened, and anew after a reboot, each of which begins the file anew.
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if the hold has ended as far as this process knows, or is another kind of store's. It asks
-    /// nobody.
+    /// [`Lost`](ErrorKind::Lost) if the hold has ended as far as this process knows, or is another kind of store's. Nothing
+    /// is read for that.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<StillHolds> {
-        let seq = by.place().and_then(|place| place.as_str().parse().ok());
-        match seq.filter(|_| by.is_valid()) {
-            Some(seq) => {
-                Ok(StillHolds { seq, name: by.full_name().as_str().to_owned(), token: by.fencing_token().as_i64() })
-            }
-            None => {
-                Err(Error::new(ErrorKind::Lost, "this SQLite client holds nothing with this token")
-                    .with_name(by.name()))
-            }
-        }
+        let seq = by.place().filter(|_| by.is_valid()).and_then(|place| place.as_str().parse().ok());
+        let unknown = || Error::new(ErrorKind::Lost, "this SQLite client holds nothing with this token");
+        let seq = seq.ok_or_else(|| unknown().with_name(by.name()))?;
+        Ok(StillHolds { seq, name: by.full_name().as_str().to_owned(), token: by.fencing_token().as_i64() })
     }
 }

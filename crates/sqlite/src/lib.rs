@@ -14,6 +14,7 @@ mod error;
 mod evict;
 mod fence;
 mod inspect;
+mod names;
 mod observe;
 mod release;
 mod renew;
@@ -66,8 +67,8 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 ///
 /// **Its files.** The file, a log of 2 MB (`-wal`) and its index (`-shm`) belong together. If one is deleted or another one,
 /// the next client begins all three anew. Each client that holds or waits has a lock on their directory, which says how long
-/// its longest lease is; the new files grant nothing for as long as the longest of those, so that nobody holds beside
-/// somebody in the old ones, who is told at the next renewal. A reboot begins them anew as well, at once, and tokens go on
+/// its longest lease is; the new files grant nothing for as long as the longest of those, so that none holds beside a
+/// holder in the old ones, which learns of its loss at the next renewal. A reboot begins them anew as well, at once, and tokens go on
 /// rising. Nothing is ever synced to the disk.
 ///
 /// Files that are deleted again and again, more often than once per TTL, keep every client waiting. A child process that forks
@@ -108,7 +109,7 @@ impl Sqlite {
     }
 
     /// Descriptors of this client's FIFO and of the lock that says how long its leases are: as long as both are open in some
-    /// process, nobody takes this client for dead before its leases have ended, also if the file is deleted.
+    /// process, no client takes this one for dead before its leases have ended, also if the file is deleted.
     ///
     /// For a guardian that outlives this process to end its work: without it, `kill -9` of this process frees its locks while
     /// that work still runs. Only hold them; do not read or write.
@@ -150,8 +151,8 @@ impl Backend for Sqlite {
     }
 
     async fn release_after(&self, claim: &Claim, _place: Option<&Place>, rest: Duration) -> Result<()> {
-        let (id, limit) = (claim.id, limit(Some(claim.ttl)));
-        self.client.ask(move |client| client.release_after(id, rest, limit)).await
+        let (claim, limit) = (claim.clone(), limit(Some(claim.ttl)));
+        self.client.ask(move |client| client.release_after(&claim, rest, limit)).await
     }
 
     async fn inspect(&self, name: &Name) -> Result<LockQueue> {

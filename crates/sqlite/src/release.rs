@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use leasehold_core::Result;
-use leasehold_core::seam::{ClaimId, Moment};
-use rusqlite::{OptionalExtension, Row, params};
+use leasehold_core::seam::{Claim, ClaimId, Moment};
+use rusqlite::params;
 
 use crate::claim::queue::{Message, Queues};
 use crate::client::time::nanos;
 use crate::client::worker::Client;
+use crate::entry::Entry;
 
 impl Client {
     pub(crate) fn release(&mut self, claim: ClaimId, deadline: Moment) -> Result<()> {
@@ -18,7 +19,7 @@ impl Client {
         if self.own.last_used.len() < 16 { self.announce_longest() } else { Ok(()) }
     }
 
-    pub(crate) fn release_after(&mut self, claim: ClaimId, rest: Duration, deadline: Moment) -> Result<()> {
+    pub(crate) fn release_after(&mut self, claim: &Claim, rest: Duration, deadline: Moment) -> Result<()> {
         self.write(deadline, |queues| queues.release_after(claim, nanos(rest)))
     }
 }
@@ -31,19 +32,19 @@ impl Queues<'_> {
     }
 
     /// Gives a hold a session of its own, which ends that long from now, and is neither renewed nor ended with us.
-    pub(crate) fn release_after(&mut self, claim: ClaimId, rest: i64) -> rusqlite::Result<()> {
-        let hold = self.find(&claim.to_string())?.filter(|hold| hold.token.is_some() && hold.until > self.now);
-        self.own.last_used.remove(&claim);
-        let move_it = "UPDATE place SET session = -seq WHERE claim = ?1 AND session > 0 RETURNING seq, name";
-        let mut move_it = self.tx.prepare_cached(move_it)?;
-        let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?));
-        let moved = hold.map(|_| move_it.query_row([claim.to_string()], read).optional()).transpose()?.flatten();
-        let Some((seq, name)) = moved else { return Ok(()) };
+    pub(crate) fn release_after(&mut self, claim: &Claim, rest: i64) -> rusqlite::Result<()> {
+        let hold = self.find(&claim.id.to_string())?.filter(|hold| hold.token.is_some() && hold.until > self.now);
+        self.own.last_used.remove(&claim.id);
+        let Some(Entry { seq, .. }) = hold else { return Ok(()) };
+        if self.execute("UPDATE place SET session = -seq WHERE seq = ?1 AND session > 0", [seq])? == 0 {
+            return Ok(()); // it lapses already
+        }
         let insert = "INSERT INTO session (id, fifo, dev, ino, pid, ttl, until) VALUES (-?1, -?1, 0, 0, 0, ?2, ?3)";
-        self.tx.prepare_cached(insert)?.execute(params![seq, rest, self.now.saturating_add(rest)])?;
+        self.execute(insert, params![seq, rest, self.now.saturating_add(rest)])?;
         // The next waiter waits for another end than it knew.
-        if let Some(next) = self.head(&name)?.next {
-            self.messages.push(Message { to: next.client, name, text: format!("again {}", next.claim) });
+        if let Some(next) = self.head(claim.name.as_str())?.next {
+            let (name, text) = (claim.name.to_string(), format!("again {}", next.claim));
+            self.messages.push(Message { to: next.client, name, text });
         }
         Ok(())
     }
@@ -57,9 +58,8 @@ impl Queues<'_> {
 
     /// The process behind this FIFO has ended: so have its sessions, and it observes nothing.
     pub(crate) fn end_sessions(&self, fifo: i64) -> rusqlite::Result<()> {
-        let end = "UPDATE session SET until = 0 WHERE fifo = ?1 AND until > 0";
-        self.tx.prepare_cached(end)?.execute([fifo])?;
-        self.tx.prepare_cached("DELETE FROM observer WHERE fifo = ?1")?.execute([fifo]).map(drop)
+        self.execute("UPDATE session SET until = 0 WHERE fifo = ?1 AND until > 0", [fifo])?;
+        self.execute("DELETE FROM observer WHERE fifo = ?1", [fifo]).map(drop)
     }
 
     /// Removes what is left of ended clients, or of ourselves, a bounded part of it at a time; answers whether it was all.
@@ -73,7 +73,7 @@ impl Queues<'_> {
         if self.tx.prepare_cached(rest)?.query_row([fifo], |row| row.get(0))? {
             return Ok(false);
         }
-        self.tx.prepare_cached("DELETE FROM session WHERE fifo = ?1")?.execute([fifo])?;
+        self.execute("DELETE FROM session WHERE fifo = ?1", [fifo])?;
         Ok(true)
     }
 }

@@ -99,7 +99,7 @@ impl Queues<'_> {
         self.remove(ended, params![fifo, ttl])?;
         let insert = "INSERT OR REPLACE INTO session (fifo, dev, ino, pid, ttl, until) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
         let until = self.now.saturating_add(ttl);
-        self.tx.prepare_cached(insert)?.execute(params![fifo, dev, ino, std::process::id(), ttl, until])?;
+        self.execute(insert, params![fifo, dev, ino, std::process::id(), ttl, until])?;
         self.written.push((ttl, until));
         Ok(self.tx.last_insert_rowid())
     }
@@ -121,9 +121,8 @@ impl Queues<'_> {
         let unused = self.own.last_used.extract_if(|_, (of, until)| *of == ttl && *until <= now);
         let unused: Vec<ClaimId> = unused.map(|(claim, _)| claim).collect();
         unused.into_iter().try_for_each(|claim| self.release(claim))?;
-        let extend = "UPDATE session SET until = ?2 WHERE id = ?1";
         let until = self.now.saturating_add(ttl);
-        self.tx.prepare_cached(extend)?.execute(params![id, until])?;
+        self.execute("UPDATE session SET until = ?2 WHERE id = ?1", params![id, until])?;
         self.written.push((ttl, until));
         Ok(())
     }

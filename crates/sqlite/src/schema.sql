@@ -24,26 +24,26 @@ CREATE TABLE session (
 ) STRICT;
 CREATE INDEX ends ON session (until);
 
--- The lines of all names, each in the order of `seq`: holders, which have a token, and waiters behind them.
+-- The queues of all names, each in the order of `seq`: holders, which have a token, and waiters behind them.
 CREATE TABLE place (
     seq INTEGER PRIMARY KEY,
     name TEXT NOT NULL,
     claim TEXT NOT NULL UNIQUE,
     session INTEGER NOT NULL,
     mode TEXT NOT NULL,
-    n INTEGER NOT NULL,       -- permits taken, and how many there are; else 0
+    n INTEGER NOT NULL,       -- permits of this mode that are taken, and how many there are
     permits INTEGER NOT NULL,
     turns INTEGER NOT NULL,   -- how many tokens, from `token` on, are its own
     token INTEGER,
     label TEXT NOT NULL,
     since INTEGER NOT NULL
 ) STRICT;
-CREATE INDEX line ON place (name, seq, token);
+CREATE INDEX queue ON place (name, seq, token);
 CREATE INDEX mine ON place (session, name);
 CREATE TRIGGER lapsed AFTER DELETE ON place WHEN OLD.session < 0 BEGIN
     DELETE FROM session WHERE id = OLD.session;
 END;
 
--- Who wants to hear when the holder of a name, or the holder's label, changes.
+-- The clients that are notified when the holder of a name, or the holder's label, changes.
 CREATE TABLE observer (name TEXT NOT NULL, fifo INTEGER NOT NULL, dev INTEGER NOT NULL, ino INTEGER NOT NULL) STRICT;
 CREATE INDEX observed ON observer (name);

@@ -102,7 +102,7 @@ fn any_of_them_is_loss() {
                 let chosen = all(&place).into_iter().enumerate().filter(|(i, _)| subset & (1 << i) != 0);
                 chosen.for_each(|(_, file)| fs::remove_file(file).unwrap());
                 is_lost_before_another_gets_it(&place, first).await;
-                // All are in one line again.
+                // All are in one queue again.
                 let guard = old.lock("a").acquire().await.unwrap();
                 let others = store(place.path()).await;
                 assert!(others.lock("a").try_acquire().await.is_err_and(|e| e.is_contended()), "subset {subset}");

@@ -1,7 +1,6 @@
-//! The queues in one write transaction: who holds, who waits, who is admitted, and who is to be notified of it.
+//! The queues in one write transaction: which entries hold, which wait, which are admitted, and what is sent for that.
 
 use std::collections::{BTreeSet, HashMap};
-use std::time::Duration;
 
 use leasehold_core::Contention;
 use leasehold_core::seam::{Admission, ClaimId, Mode, admit};
@@ -10,7 +9,7 @@ use rusqlite::{OptionalExtension, Params, Transaction, params};
 
 use crate::client::fifo::Address;
 use crate::client::time::wall;
-use crate::entry::{Entry, entries, token};
+use crate::entry::{Entry, entries};
 
 /// A write transaction.
 pub(crate) struct Queues<'a> {
@@ -48,7 +47,7 @@ pub(crate) struct Message {
     pub(crate) text: String,
 }
 
-/// The head of one queue.
+/// The holders of one queue, and its first waiter.
 pub(crate) struct Head {
     /// In their order.
     pub(crate) holders: Vec<Entry>,
@@ -102,16 +101,15 @@ impl<'a> Queues<'a> {
     pub(crate) fn admit_waiters(&mut self, name: &str) -> rusqlite::Result<Head> {
         let dead = "DELETE FROM place INDEXED BY mine
                     WHERE session IN (SELECT id FROM session WHERE until <= ?1) AND name = ?2";
-        if self.tx.prepare_cached(dead)?.execute(params![self.now, name])? > 0 {
+        if self.execute(dead, params![self.now, name])? > 0 {
             self.changed.insert(name.to_owned());
         }
         let mut head = self.head(name)?;
         let may_grant = self.may_grant();
         for holder in head.holders.iter_mut().filter(|holder| may_grant && holder.token.is_none()) {
             let token = self.reserve_tokens(holder.turns)?;
-            let grant = "UPDATE place SET token = ?2, since = ?3 WHERE seq = ?1";
             let since = wall().as_millis() as i64;
-            self.tx.prepare_cached(grant)?.execute(params![holder.seq, token, since])?;
+            self.execute("UPDATE place SET token = ?2, since = ?3 WHERE seq = ?1", params![holder.seq, token, since])?;
             (holder.token, holder.since) = (Some(token), since);
             let text = format!("granted {}", holder.seq);
             self.messages.push(Message { to: holder.client, name: name.to_owned(), text });
@@ -133,8 +131,17 @@ impl<'a> Queues<'a> {
     }
 
     pub(crate) fn find(&self, claim: &str) -> rusqlite::Result<Option<Entry>> {
-        let find = entries!("WHERE p.claim = ?1");
-        self.tx.prepare_cached(find)?.query_row([claim], Entry::read).optional()
+        self.entry(entries!("WHERE p.claim = ?1"), [claim])
+    }
+
+    /// The first entry that this query of [`entries`] reads.
+    pub(crate) fn entry(&self, query: &str, params: impl Params) -> rusqlite::Result<Option<Entry>> {
+        self.tx.prepare_cached(query)?.query_row(params, Entry::read).optional()
+    }
+
+    /// Executes a statement; answers how many rows it has changed.
+    pub(crate) fn execute(&self, statement: &str, params: impl Params) -> rusqlite::Result<usize> {
+        self.tx.prepare_cached(statement)?.execute(params)
     }
 
     /// Runs a deletion that answers names, and admits the waiters of their queues.
@@ -150,15 +157,12 @@ impl<'a> Queues<'a> {
         Ok(())
     }
 
-    /// Who is in the way.
+    /// What keeps a claim out.
     pub(crate) fn contention(&self, head: &Head, name: &str, of_mine: i64) -> rusqlite::Result<Contention> {
         let waiters = "SELECT count(*) FROM place WHERE name = ?1 AND token IS NULL";
         let waiters: i64 = self.tx.prepare_cached(waiters)?.query_row([name], |row| row.get(0))?;
-        let waiters = (waiters - of_mine).max(0) as usize;
-        let Some(first) = head.holders.first() else { return Ok(Contention::unknown().waiters(waiters)) };
-        let since = Duration::from_millis(first.since.max(0) as u64);
-        let who = Contention::by(&*first.label).held_for(wall().saturating_sub(since)).waiters(waiters);
-        Ok(first.token.map_or(who.clone(), |number| who.token(token(number))))
+        let who = head.holders.first().map_or_else(Contention::unknown, |first| Contention::from(&first.shown()));
+        Ok(who.waiters((waiters - of_mine).max(0) as usize))
     }
 }
 

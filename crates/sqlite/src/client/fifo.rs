@@ -1,8 +1,6 @@
 //! The FIFO of each client: others write messages into it, and see by it that the process has ended.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -16,6 +14,7 @@ use rustix::io::{Errno, read, write};
 
 use crate::client::generation::group_bits;
 use crate::error;
+use crate::names::beside;
 
 /// A FIFO as the rows of its client name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -56,7 +55,7 @@ impl Fifo {
                 }
                 Ok(fd) => fd,
             };
-            // All who share the file may write to it; the umask does not cut this.
+            // All clients that share the file may write to it; the umask does not cut this.
             fchmod(&fd, Mode::from_raw_mode(0o600 | group_bits(real))).map_err(of)?;
             let stat = fstat(&fd).map_err(of)?;
             let address = Address { fifo, dev: stat.st_dev as i64, ino: stat.st_ino as i64 };
@@ -91,9 +90,7 @@ impl Drop for Fifo {
 }
 
 fn path(real: &Path, fifo: i64) -> PathBuf {
-    let mut name = OsString::from(real);
-    name.push(format!("-fifo-{fifo:016x}"));
-    name.into()
+    beside(real, &format!("-fifo-{fifo:016x}"))
 }
 
 /// Removes the FIFO that a dead client left.
@@ -105,7 +102,7 @@ pub(crate) fn remove(real: &Path, fifo: i64) {
 }
 
 /// All FIFOs of this file's clients, as they are there.
-pub(crate) fn beside(real: &Path) -> Vec<Address> {
+pub(crate) fn all(real: &Path) -> Vec<Address> {
     let Some((folder, name)) = real.parent().zip(real.file_name()) else { return Vec::new() };
     let prefix = [name.as_bytes(), b"-fifo-"].concat();
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -157,56 +154,44 @@ pub(crate) fn send(real: &Path, to: Address, message: &str) -> Liveness {
     liveness
 }
 
-/// The clients that our waiting claims depend on.
+/// The clients that our waiting claims depend on: their FIFOs, and the claims.
 #[derive(Default)]
-pub(crate) struct Watches {
-    open: HashMap<i64, (OwnedFd, HashSet<ClaimId>)>,
-    of: HashMap<ClaimId, Vec<i64>>,
-}
+pub(crate) struct Watches(HashMap<i64, (OwnedFd, HashSet<ClaimId>)>);
 
 impl Watches {
-    /// From now on `claim` depends on these clients; answers which have ended already.
+    /// From now on `claim` depends on these clients and no others; answers which of them have ended already.
     pub(crate) fn set(&mut self, real: &Path, claim: ClaimId, on: &[Address]) -> Vec<i64> {
+        self.end_others(claim, on);
         let mut dead = Vec::new();
-        if self.of.get(&claim).is_some_and(|known| known.iter().eq(on.iter().map(|of| &of.fifo))) {
-            return dead;
-        }
-        self.forget(claim);
         for of in on {
-            let watched = match self.open.entry(of.fifo) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(free) => match liveness(real, *of) {
-                    Liveness::Alive(fd) => free.insert((fd, HashSet::new())),
-                    Liveness::Dead => {
-                        dead.push(of.fifo);
-                        continue;
-                    }
-                    Liveness::Unknown => continue,
-                },
-            };
-            watched.1.insert(claim);
-            self.of.entry(claim).or_default().push(of.fifo);
+            if let Some((_, claims)) = self.0.get_mut(&of.fifo) {
+                claims.insert(claim);
+                continue;
+            }
+            match liveness(real, *of) {
+                Liveness::Alive(fd) => self.0.extend([(of.fifo, (fd, HashSet::from([claim])))]),
+                Liveness::Dead => dead.push(of.fifo),
+                Liveness::Unknown => {}
+            }
         }
         dead
     }
 
     pub(crate) fn forget(&mut self, claim: ClaimId) {
-        for fifo in self.of.remove(&claim).unwrap_or_default() {
-            if let Some((_, claims)) = self.open.get_mut(&fifo) {
-                claims.remove(&claim);
-                if claims.is_empty() {
-                    self.open.remove(&fifo);
-                }
-            }
-        }
+        self.end_others(claim, &[]);
+    }
+
+    fn end_others(&mut self, claim: ClaimId, on: &[Address]) {
+        let is_on = |fifo: &i64| on.iter().any(|of| of.fifo == *fifo);
+        self.0.retain(|fifo, (_, claims)| is_on(fifo) || !claims.remove(&claim) || !claims.is_empty());
     }
 
     /// Ends a watch; answers which claims depended on it.
-    pub(crate) fn end(&mut self, fifo: i64) -> HashSet<ClaimId> {
-        self.open.remove(&fifo).map(|(_, claims)| claims).unwrap_or_default()
+    pub(crate) fn close(&mut self, fifo: i64) -> HashSet<ClaimId> {
+        self.0.remove(&fifo).map(|(_, claims)| claims).unwrap_or_default()
     }
 
     pub(crate) fn fds(&self) -> impl Iterator<Item = (i64, BorrowedFd<'_>)> {
-        self.open.iter().map(|(fifo, (fd, _))| (*fifo, fd.as_fd()))
+        self.0.iter().map(|(fifo, (fd, _))| (*fifo, fd.as_fd()))
     }
 }

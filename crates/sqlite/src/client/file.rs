@@ -12,10 +12,11 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavio
 use rustix::fs::{Access, FallocateFlags, Mode, OFlags, access, fallocate, open, statfs, statvfs};
 use rustix::io::Errno;
 
-use crate::client::generation::{self, Files, Header, beside};
+use crate::client::generation::{self, Files, Header};
 use crate::client::presence::Presence;
 use crate::client::time::{now, wait, wait_until};
 use crate::error;
+use crate::names::beside;
 
 /// How many pages the log has when it is written back into the file, and how many bytes it has room for from the start, so
 /// that a full disk refuses no renewal.
@@ -61,31 +62,21 @@ enum Joined {
     Open(Connection, i64),
     /// Others have replaced or completed them meanwhile, or we have.
     Changed,
-    /// They are of another boot, or not those that belong together: nobody may use them any more. With the last token.
+    /// They are of another boot, or not those that belong together: no client may use them any more. With the last token.
     Stale(i64),
 }
 
 /// Why they cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 enum Failed {
-    Sqlite(rusqlite::Error),
-    Other(Error),
-}
-
-impl From<rusqlite::Error> for Failed {
-    fn from(e: rusqlite::Error) -> Failed {
-        Failed::Sqlite(e)
-    }
-}
-
-impl From<Error> for Failed {
-    fn from(e: Error) -> Failed {
-        Failed::Other(e)
-    }
+    Sqlite(#[from] rusqlite::Error),
+    Other(#[from] Error),
 }
 
 impl File {
     /// Opens the file. It is begun anew if there is none, if it is of another boot, or if it is not together any more with the
-    /// files beside it: then it grants nothing until every lease of those who live may have ended, whatever they still use.
+    /// files beside it: then it grants nothing until every lease of a living client may have ended, whatever it still uses.
     /// `before`: what others know of our leases in files that we used until now.
     pub(crate) fn open(path: &Path, before: Option<&Presence>) -> Result<File> {
         let boot = boot()?;
@@ -102,7 +93,7 @@ impl File {
         wait_until(deadline);
         while Moment::now() < deadline {
             let files = Files::at(path, &real);
-            let token = match look_or_join(&real, files, &boot, &presence) {
+            let token = match join(&real, files, &boot, &presence) {
                 Ok(Joined::Open(connection, generation)) => {
                     let files = Files::at(path, &real);
                     return Ok(File { path: path.into(), real, connection, presence, files, generation });
@@ -146,15 +137,8 @@ impl File {
     }
 }
 
-fn look_or_join(real: &Path, files: Files, boot: &str, presence: &Presence) -> Result<Joined> {
-    match look(real, files)? {
-        Some(token) => Ok(Joined::Stale(token)),
-        None => join(real, files, boot, presence),
-    }
-}
-
-/// The last token if the file has to be begun anew before anybody opens it.
-fn look(real: &Path, files: Files) -> Result<Option<i64>> {
+/// The last token if the file has to be begun anew before any client opens it.
+fn stale_token(real: &Path, files: Files) -> Result<Option<i64>> {
     if !files.is_there() {
         return Ok(Some(0));
     }
@@ -171,7 +155,7 @@ fn look(real: &Path, files: Files) -> Result<Option<i64>> {
     Ok(Some(header.token))
 }
 
-/// Not a hard link: beside its other name may be the files that belong to it, and those who hold locks in them.
+/// Not a hard link: beside its other name may be the files that belong to it, with locks that are held.
 fn has_one_name(real: &Path) -> Result<()> {
     if fs::metadata(real).is_ok_and(|file| file.nlink() > 1) {
         let what = "has another name, a hard link, and the files beside this one are not its own: use one name for it";
@@ -181,11 +165,14 @@ fn has_one_name(real: &Path) -> Result<()> {
 }
 
 fn join(real: &Path, files: Files, boot: &str, presence: &Presence) -> Result<Joined> {
+    if let Some(token) = stale_token(real, files)? {
+        return Ok(Joined::Stale(token));
+    }
     match try_to_join(real, files, boot, presence) {
         Ok(joined) => Ok(joined),
         Err(Failed::Other(e)) => Err(e),
         Err(Failed::Sqlite(e)) => match Header::read(real) {
-            // What a power cut has left, or what a file and the log of another make together. Nobody has used that.
+            // What a power cut has left, or what a file and the log of another make together. No client has used that.
             // Or a new file with one of the two beside it taken away, before it said that it is in use.
             Ok(header) if header.is_of_others(files.mark(boot)) || header.is_new() && error::is_misfit(&e) => {
                 Ok(Joined::Stale(header.token))

@@ -1,10 +1,10 @@
-//! The three files of which one generation consists, and how a new one is begun: never in files that somebody else may
+//! The three files of which one generation consists, and how a new one is begun: never in files that another client may
 //! still use.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, Result};
@@ -12,10 +12,11 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::client::presence::Presence;
 use crate::error;
+use crate::names::beside;
 
 /// `application_id` of our files.
 pub(crate) const APPLICATION: i64 = 0x4C65_6173;
-/// The low byte of `user_version`. Above it is a mark of the files that belong together and of the boot; 0: nobody has used
+/// The low byte of `user_version`. Above it is a mark of the files that belong together and of the boot; 0: no client has used
 /// them yet.
 pub(crate) const VERSION: i64 = 2;
 
@@ -50,12 +51,6 @@ impl Files {
         let hash = text.bytes().fold(0i64, |hash, byte| (hash * 31 + i64::from(byte)) % 0x7F_FFFE);
         (hash + 1) << 8 | VERSION
     }
-}
-
-pub(crate) fn beside(real: &Path, what: &str) -> PathBuf {
-    let mut path = real.as_os_str().to_owned();
-    path.push(what);
-    path.into()
 }
 
 /// What the directory lets its group do, for the files that we make in it.
@@ -104,7 +99,7 @@ impl Header {
         Err(Error::new(ErrorKind::Unsupported, format!("{} cannot be used: {what}", file.display())))
     }
 
-    /// Made for use, and used by nobody yet.
+    /// Made for use, and not used yet.
     pub(crate) fn is_new(&self) -> bool {
         (self.application, self.version) == (APPLICATION, VERSION)
     }
@@ -123,7 +118,7 @@ pub(crate) fn begin(real: &Path, old: Files, token: i64, alone: &Presence, deadl
     }
     let new = beside(real, "-new");
     let done = remove(&new).and_then(|()| make(&new, real, token)).and_then(|()| {
-        // First, so that nobody opens the new file beside the old log.
+        // First, so that no client opens the new file beside the old log.
         remove(&beside(real, "-wal"))?;
         remove(&beside(real, "-shm"))?;
         fs::rename(&new, real).map_err(|e| error::of_io(&e, real, "cannot be replaced"))
@@ -141,7 +136,7 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Makes a file that nobody has used, with the owner and the rights of the old one.
+/// Makes a file that no client has used, with the owner and the rights of the old one.
 fn make(new: &Path, real: &Path, token: i64) -> Result<()> {
     let create = || -> rusqlite::Result<()> {
         let file = Connection::open(new)?;

@@ -1,9 +1,10 @@
 //! How a client is known though its files are gone: a lock on their directory, which no cleaner of files can take away.
 //!
 //! It is a read lock of the open directory (OFD), at an offset that stands for the file's name, and as long as the client's
-//! longest lease in milliseconds. A client that begins the file anew reads how long leases in the old one may live. Nobody waits for
-//! it, and it ends with the process.
+//! longest lease in milliseconds. A client that begins the file anew reads how long leases in the old one may live. It blocks no
+//! other client, and ends with the process.
 
+use std::cmp::Ordering;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -15,6 +16,7 @@ use leasehold_core::{Error, ErrorKind, Result};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
+use scopeguard::guard;
 
 use crate::error;
 
@@ -22,19 +24,11 @@ use crate::error;
 const SPAN: i64 = 1 << 32;
 
 pub(crate) struct Presence {
-    folder: OwnedFd,
+    /// What keeps others waiting as long as it is open in some process.
+    pub(crate) folder: OwnedFd,
     base: i64,
     /// The length of our lock.
     length: i64,
-}
-
-/// The directory, locked by us alone.
-pub(crate) struct Alone<'a>(&'a Presence);
-
-impl Drop for Alone<'_> {
-    fn drop(&mut self) {
-        let _ = flock(&self.0.folder, FlockOperation::Unlock);
-    }
 }
 
 impl Presence {
@@ -50,7 +44,7 @@ impl Presence {
         let mut new = Presence { folder, base: i64::from(name >> 1) * SPAN, length: 0 };
         if let Some(before) = before {
             if new.base == before.base && same(&new.folder, &before.folder) {
-                return Ok(Presence { folder: before.share()?, base: before.base, length: before.length });
+                return Ok(Presence { folder: share(&before.folder)?, ..*before });
             }
             new.set(before.longest())?;
         }
@@ -62,30 +56,24 @@ impl Presence {
         self.length * 1_000_000
     }
 
-    /// What keeps others waiting as long as it is open in some process.
-    pub(crate) fn share(&self) -> Result<OwnedFd> {
-        self.folder.try_clone().map_err(|e| Error::new(ErrorKind::Unavailable, "no more files").with_source(e))
-    }
-
     /// From now on our longest lease is this one.
     pub(crate) fn set(&mut self, lease: i64) -> Result<()> {
         let length = (lease.max(0) as u64).div_ceil(1_000_000).min(SPAN as u64 - 1) as i64;
-        if length > self.length {
-            let lock = of(libc::F_RDLCK, self.base, length);
-            fcntl(&self.folder, FcntlArg::F_OFD_SETLK(&lock)).map_err(failed)?;
-        } else if length < self.length {
-            let lock = of(libc::F_UNLCK, self.base + length, self.length - length);
-            fcntl(&self.folder, FcntlArg::F_OFD_SETLK(&lock)).map_err(failed)?;
-        }
+        let lock = match length.cmp(&self.length) {
+            Ordering::Equal => return Ok(()),
+            Ordering::Greater => of(libc::F_RDLCK, self.base, length),
+            Ordering::Less => of(libc::F_UNLCK, self.base + length, self.length - length),
+        };
+        fcntl(&self.folder, FcntlArg::F_OFD_SETLK(&lock)).map_err(failed)?;
         self.length = length;
         Ok(())
     }
 
-    /// The longest lease that anybody else may have, in nanoseconds.
+    /// The longest lease that any other client may have, in nanoseconds.
     pub(crate) fn longest_of_others(&self) -> Result<i64> {
         let mut longest = 0;
         while longest < SPAN {
-            // Whose lock would keep out a write lock of what lies beyond.
+            // The lock that would keep out a write lock of what lies beyond.
             let mut other = of(libc::F_WRLCK, self.base + longest, SPAN - longest);
             fcntl(&self.folder, FcntlArg::F_OFD_GETLK(&mut other)).map_err(failed)?;
             if i32::from(other.l_type) == libc::F_UNLCK {
@@ -97,16 +85,21 @@ impl Presence {
         Ok(longest * 1_000_000)
     }
 
-    /// Keeps all others from beginning the file anew at the same time.
-    pub(crate) fn alone(&self, deadline: Moment) -> Result<Alone<'_>> {
+    /// Keeps all others from beginning the file anew, until what this returns is dropped.
+    pub(crate) fn alone(&self, deadline: Moment) -> Result<impl Sized> {
         while flock(&self.folder, FlockOperation::NonBlockingLockExclusive).is_err() {
             if Moment::now() >= deadline {
                 return Err(Error::new(ErrorKind::Unavailable, "the file's directory stays locked by another program"));
             }
             thread::sleep(Duration::from_micros(fastrand::u64(200..1000)));
         }
-        Ok(Alone(self))
+        Ok(guard(&self.folder, |folder| flock(folder, FlockOperation::Unlock).unwrap_or_default()))
     }
+}
+
+/// Another descriptor of the same open file.
+pub(crate) fn share(fd: &OwnedFd) -> Result<OwnedFd> {
+    fd.try_clone().map_err(|e| Error::new(ErrorKind::Unavailable, "no more files").with_source(e))
 }
 
 fn same(a: &OwnedFd, b: &OwnedFd) -> bool {
@@ -143,9 +136,9 @@ mod tests {
         drop(a);
         assert_eq!((c.longest_of_others().unwrap(), b.longest()), (ms(1_000), ms(1_000)));
         let (guardians, again) =
-            (b.share().unwrap(), Presence::open(&folder.path().join("x.db"), folder.path(), Some(&b)).unwrap());
+            (share(&b.folder).unwrap(), Presence::open(&folder.path().join("x.db"), folder.path(), Some(&b)).unwrap());
         drop((b, again));
-        assert_eq!(c.longest_of_others().unwrap(), ms(1_000), "somebody has it open");
+        assert_eq!(c.longest_of_others().unwrap(), ms(1_000), "a guardian has it open");
         drop(guardians);
         let mut b = of("x.db");
         b.set(ms(1_000)).unwrap();

@@ -9,7 +9,7 @@ use leasehold_core::{Error, ErrorKind, Result};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
-use crate::client::worker::{Client, Job, closed};
+use crate::client::worker::{Client, Job};
 
 /// The way to a client's thread, which ends when this is dropped.
 pub(crate) struct Handle {
@@ -38,7 +38,7 @@ impl Handle {
             Err(e) => drop(opened_here.send(Err(e))),
         };
         std::thread::Builder::new().name("leasehold-sqlite".into()).spawn(run).map_err(short)?;
-        opened.await.unwrap_or_else(|_| Err(closed()))?;
+        opened.await.unwrap_or_else(|_| Err(Error::closed()))?;
         Ok(handle)
     }
 
@@ -48,27 +48,21 @@ impl Handle {
         work: impl FnOnce(&mut Client) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (answer_here, answer) = oneshot::channel();
-        let job: Job = Box::new(move |client| drop(answer_here.send(work(client))));
-        self.jobs.send(job).map_err(|_| closed())?;
-        self.wake();
-        answer.await.unwrap_or_else(|_| Err(closed()))
+        self.send(move |client| drop(answer_here.send(work(client))));
+        answer.await.unwrap_or_else(|_| Err(Error::closed()))
     }
 
     /// Has `work` done, and does not wait.
-    pub(crate) fn tell(&self, work: impl FnOnce(&mut Client) + Send + 'static) {
+    pub(crate) fn send(&self, work: impl FnOnce(&mut Client) + Send + 'static) {
         // It is lost if the store was closed.
         let _ = self.jobs.send(Box::new(work));
-        self.wake();
-    }
-
-    /// Wakes the thread. A full counter means that it was woken already.
-    fn wake(&self) {
+        // A full counter means that the thread was woken already.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.tell(|client| drop(client.leave()));
+        self.send(|client| drop(client.leave()));
     }
 }

@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::claim::queue::{Message, Own, Queues, is_end_of_line};
 use crate::client::fifo::{self, Address, Fifo, Liveness, Watches};
 use crate::client::file::File;
+use crate::client::presence::share;
 use crate::client::time::{limit, now, wait_until};
 use crate::entry::{Entry, entries};
 use crate::error;
@@ -58,7 +59,7 @@ impl Client {
             }
             for fifo in ended {
                 self.ended.push(fifo);
-                self.watches.end(fifo).into_iter().for_each(|claim| self.notifier.claim_again(claim));
+                self.watches.close(fifo).into_iter().for_each(|claim| self.notifier.claim_again(claim));
             }
         }
     }
@@ -103,18 +104,16 @@ impl Client {
 
     /// Has a FIFO, and one that others can find.
     pub(crate) fn ready(&mut self, deadline: Moment) -> Result<()> {
-        match &self.fifo {
-            Some(fifo) if self.shared || !fifo.has_vanished() => Ok(()),
-            _ => {
-                let fifo = Fifo::create(&self.file.real)?;
-                if self.fifo.is_some() {
-                    self.write(deadline, |queues| queues.move_to(fifo.address))?;
-                }
-                self.own.address = fifo.address;
-                self.fifo = Some(fifo);
-                Ok(())
-            }
+        if self.fifo.as_ref().is_some_and(|fifo| self.shared || !fifo.has_vanished()) {
+            return Ok(());
         }
+        let fifo = Fifo::create(&self.file.real)?;
+        if self.fifo.is_some() {
+            self.write(deadline, |queues| queues.move_to(fifo.address))?;
+        }
+        self.own.address = fifo.address;
+        self.fifo = Some(fifo);
+        Ok(())
     }
 
     /// Other descriptors of our FIFO and of the directory's lock: as long as they are open somewhere, no client sees this one
@@ -122,10 +121,8 @@ impl Client {
     pub(crate) fn life_line(&mut self) -> Result<[OwnedFd; 2]> {
         self.ready(limit(None))?;
         self.shared = true;
-        let fifo = self.fifo.as_ref().ok_or_else(closed)?;
-        let fifo = fifo.fd.try_clone();
-        let fifo = fifo.map_err(|e| Error::new(ErrorKind::Unavailable, "no more files").with_source(e))?;
-        Ok([fifo, self.file.presence.share()?])
+        let fifo = self.fifo.as_ref().ok_or_else(Error::closed)?;
+        Ok([share(&fifo.fd)?, share(&self.file.presence.folder)?])
     }
 
     /// Gives up all that we hold, and ends.
@@ -144,13 +141,14 @@ impl Client {
         let all = "SELECT fifo, dev, ino FROM session WHERE fifo > 0 UNION SELECT fifo, dev, ino FROM observer";
         let client = |row: &Row<'_>| Address::read(row).map(|of| (of.fifo, of));
         let clients: HashMap<i64, Address> = self.read(|db| db.prepare(all)?.query_map([], client)?.collect())?;
-        for found in fifo::beside(&self.file.real) {
+        for found in fifo::all(&self.file.real) {
             let client = clients.get(&found.fifo).copied();
             if let Liveness::Dead = fifo::liveness(&self.file.real, client.unwrap_or(found)) {
                 while client.is_some() && !self.write(deadline, |queues| queues.remove_client(found.fifo))? {}
                 fifo::remove(&self.file.real, found.fifo);
             }
         }
+        // Most of the time there is none, and nothing is to be written.
         let any = "SELECT EXISTS (SELECT 1 FROM session WHERE id < 0 AND until <= ?1)";
         let any = self.read(|db| db.query_row(any, [now()], |row| row.get(0)))?;
         if any { self.write(deadline, |queues| queues.remove_ended()) } else { Ok(()) }
@@ -253,8 +251,4 @@ enum Attempt<T> {
     WentBack,
     /// It would have to grow.
     Full(Error),
-}
-
-pub(crate) fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the store was closed")
 }

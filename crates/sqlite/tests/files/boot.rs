@@ -93,7 +93,7 @@ pub(crate) fn damaged_is_an_error_and_stays() {
         let here = store(&path).await;
         here.lock("a").acquire().await.unwrap().release().await.unwrap();
         let database = Connection::open(&path).unwrap();
-        database.execute_batch("DROP INDEX line; DROP TABLE place").unwrap();
+        database.execute_batch("DROP INDEX queue; DROP TABLE place").unwrap();
         let error = here.lock("a").try_acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
     });

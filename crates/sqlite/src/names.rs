@@ -1,0 +1,10 @@
+//! Names of the files that belong to a store's file.
+
+use std::path::{Path, PathBuf};
+
+/// The file of which the name begins like this one's, and ends like this.
+pub(crate) fn beside(real: &Path, ending: &str) -> PathBuf {
+    let mut path = real.as_os_str().to_owned();
+    path.push(ending);
+    path.into()
+}
