@@ -64,7 +64,7 @@ impl Shared {
             let Some(session) = owns.first().map(OwnClaim::session) else { return Ok(Ok(Vec::new())) };
             let entered = self.enter(claims, &owns, seen).await;
             let (revision, found) = match self.under(session, entered) {
-                Err(failure) if failure.is(ErrorKind::Lost) => continue,
+                Err(failure) if failure.kind == ErrorKind::Lost => continue,
                 answer => answer?,
             };
             for (i, (claim, found)) in claims.iter().zip(&found).enumerate() {

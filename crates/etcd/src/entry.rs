@@ -55,7 +55,7 @@ fn permits(text: &str) -> Mode {
     numbers.filter(|(n, _)| *n > 0).map_or(Mode::Exclusive, |(n, of)| Mode::Permits { n, of })
 }
 
-/// The mode of an entry under this prefix, and who it is, with the token that it has if it holds.
+/// The mode of an entry under this prefix, and its participant, with the token that it has if it holds.
 pub(crate) fn participant(prefix: &str, kv: &KeyValue) -> (Mode, Participant) {
     let token = token_of_place(kv.create_revision());
     if names::lease_of(prefix, kv.key()).is_none() {

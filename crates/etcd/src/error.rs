@@ -10,7 +10,7 @@ use tonic::Code;
 pub(crate) struct Failure {
     /// `Unavailable`: surely not executed. `Ambiguous`: perhaps executed, perhaps later. For both, another endpoint may do
     /// better. `Lost`: the lease does not exist (any more). Any other kind: the store said no, and would say so again.
-    kind: ErrorKind,
+    pub(crate) kind: ErrorKind,
     why: String,
 }
 
@@ -41,11 +41,6 @@ impl Failure {
         Failure { kind, why: why.into() }
     }
 
-    /// Whether it is of this kind.
-    pub(crate) fn is(&self, kind: ErrorKind) -> bool {
-        self.kind == kind
-    }
-
     /// Whether the server refuses whatever stores something; it still deletes.
     pub(crate) fn is_full(&self) -> bool {
         self.why.contains(FULL)
@@ -56,17 +51,13 @@ impl Failure {
         STALE_TOKEN.iter().any(|words| self.why.contains(words))
     }
 
-    /// The same when an earlier attempt stayed unanswered.
-    pub(crate) fn after_doubt(self) -> Failure {
-        self.instead_of(Unavailable, Ambiguous)
-    }
-
     /// The same for a request that changes nothing: whether it was executed does not matter.
     pub(crate) fn of_a_read(self) -> Failure {
         self.instead_of(Ambiguous, Unavailable)
     }
 
-    fn instead_of(self, said: ErrorKind, kind: ErrorKind) -> Failure {
+    /// The same; if it was of kind `said`, of this kind.
+    pub(crate) fn instead_of(self, said: ErrorKind, kind: ErrorKind) -> Failure {
         if self.kind == said { Failure { kind, ..self } } else { self }
     }
 }

@@ -43,9 +43,7 @@ impl Etcd {
         // All names of one step have one create_revision: the name and the place tell them apart.
         let same =
             |own: &&mut OwnClaim| own.granted && !own.releasing && own.created == created && place == Some(own.place());
-        match claims.of(name).find(same) {
-            Some(hold) => Ok(hold.key.was_created(created)),
-            None => Err(Error::new(ErrorKind::Lost, "this client knows no such hold").with_name(by.name())),
-        }
+        let unknown = || Error::new(ErrorKind::Lost, "this client knows no such hold").with_name(by.name());
+        claims.of(name).find(same).map(|hold| hold.key.was_created(created)).ok_or_else(unknown)
     }
 }

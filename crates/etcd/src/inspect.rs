@@ -1,4 +1,4 @@
-//! Who holds and waits for a name; which names are held or waited for.
+//! The holders and waiters of a name; which names are held or waited for.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Read {
         older.map(|entry| mode(&self.prefix, entry)).collect()
     }
 
-    /// Who holds; `others`: how many there are beside the claim that asks.
+    /// The first holder; `others`: how many entries there are beside the claim that asks.
     pub(crate) fn contention(&self, others: i64) -> Contention {
         let read = self.lock_queue();
         // Whether more hold than were read cannot be known, unless the first excludes them.

@@ -9,7 +9,7 @@
 //! # Layout, for operators and for other tools
 //!
 //! A lock named `orders/42` in the namespace `prod` is the queue of all keys that begin with `prod/orders%2F42/`, by
-//! create_revision: the first one holds, and those behind it with whom it shares. `etcdctl lock`, `etcdctl elect`, Go's
+//! create_revision: the first one holds, and those behind it that share with it. `etcdctl lock`, `etcdctl elect`, Go's
 //! `concurrency.Mutex` and `Election` wait in the same queue if they are given `prod/orders%2F42` as their name: in a name
 //! `/` is written `%2F` and `%` is written `%25`, because every key below `a/` belongs to the queue of `a` for them, `a/b/…`
 //! too. For the same reason a namespace must not lie inside a lock: do not use `prod` as a namespace and as the name of a

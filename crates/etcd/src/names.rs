@@ -1,7 +1,7 @@
 //! Where things lie in etcd: the keys of a namespace, and how a lock's name becomes a part of a key.
 //!
 //! ```text
-//! <namespace>/<name>/<lease>-<slot>   one place in the queue of a lock; the value says whose, and how: see `entry`
+//! <namespace>/<name>/<lease>-<slot>   one place in the queue of a lock; its value has the label and the mode: see `entry`
 //! <namespace>/%session/<lease>        a session that is closed: see `client/leased_key`
 //! <namespace>/%evicted/<number>/<key> an eviction: the create_revision and key of the place that it ended, under its lease
 //! ```
@@ -18,22 +18,18 @@ use leasehold_core::support::{escape, unescape};
 #[derive(Debug)]
 pub(crate) struct Keys {
     /// Empty, or ends in `/`.
-    root: String,
+    pub(crate) root: String,
 }
 
 impl Keys {
-    pub(crate) fn new(root: &str) -> Keys {
-        Keys { root: root.to_owned() }
-    }
-
     /// What all keys of this lock begin with.
     pub(crate) fn prefix(&self, name: &Name) -> Arc<str> {
-        format!("{}{}/", self.root, encode(name.as_str())).into()
+        format!("{}/", self.names(name.as_str())).into()
     }
 
     /// What the keys of all locks begin with whose name begins with `prefix`.
     pub(crate) fn names(&self, prefix: &str) -> String {
-        format!("{}{}", self.root, encode(prefix))
+        format!("{}{}", self.root, escape(prefix, |c| c == '/'))
     }
 
     /// The note that the place with this create_revision and key was evicted.
@@ -54,7 +50,7 @@ impl Keys {
 }
 
 /// The key of a place.
-pub(crate) fn place(prefix: &str, lease: i64, slot: u32) -> String {
+pub(crate) fn place(prefix: &str, lease: i64, slot: usize) -> String {
     format!("{prefix}{lease:x}-{slot}")
 }
 
@@ -65,10 +61,6 @@ pub(crate) fn lease_of(prefix: &str, key: &[u8]) -> Option<i64> {
     i64::from_str_radix(lease, 16).ok()
 }
 
-fn encode(name: &str) -> String {
-    escape(name, |c| c == '/')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,7 +69,7 @@ mod tests {
     fn names_come_back_and_never_interact() {
         let names =
             ["a", "a/b", "a%2Fb", "a%252Fb", "%", "%25", "%session", "{a}", "\"", " ", "é漢\u{1F512}", "a/", "/"];
-        let keys = Keys::new("prod/");
+        let keys = Keys { root: "prod/".into() };
         let prefixes: Vec<_> = names.iter().map(|n| keys.prefix(&Name::from(*n))).collect();
         for (i, prefix) in prefixes.iter().enumerate() {
             let key = place(prefix, 0x1234, 7);
@@ -87,7 +79,7 @@ mod tests {
             assert!(!keys.evictions().starts_with(&**prefix) && !"prod/%session/1234".starts_with(&**prefix));
         }
         assert_eq!(&*prefixes[0], "prod/a/");
-        assert_eq!(&*Keys::new("").prefix(&"orders/42".into()), "orders%2F42/");
+        assert_eq!(&*Keys { root: "".into() }.prefix(&"orders/42".into()), "orders%2F42/");
     }
 
     #[test]
@@ -97,7 +89,7 @@ mod tests {
         for foreign in ["a/694d7", "a/694d7-12r", "a/x-0", "a/694d7-", "a/694d7-r", "b/694d7-0", "a/"] {
             assert_eq!(lease_of("a/", foreign.as_bytes()), None, "{foreign}");
         }
-        let keys = Keys::new("");
+        let keys = Keys { root: "".into() };
         for key in ["%session/1", "%evicted/1", "/registry/pods", "plain"] {
             assert_eq!(keys.name_of(key), None, "{key}");
         }

@@ -59,7 +59,7 @@ impl Shared {
     /// Reports the places that were evicted: they are no more.
     fn report_evictions(&self) {
         let (mut claims, evictions) = (self.claims(), self.mirrors.always.lock());
-        let notes: HashSet<&[u8]> = evictions.keys().iter().map(|key| &*key.name).collect();
+        let notes: HashSet<&[u8]> = evictions.keys.iter().map(|key| &*key.name).collect();
         for (_, own) in claims.all() {
             if own.created != 0 && notes.contains(self.eviction_note(own).as_bytes()) {
                 own.set_created(0);
@@ -71,7 +71,7 @@ impl Shared {
     /// Whether the mirror has a note that the place was evicted.
     pub(crate) fn was_evicted(&self, own: &OwnClaim) -> bool {
         let note = self.eviction_note(own);
-        self.mirrors.always.lock().keys().iter().any(|key| key.name == note.as_bytes())
+        self.mirrors.always.lock().keys.iter().any(|key| key.name == note.as_bytes())
     }
 
     /// The note that the place was evicted.

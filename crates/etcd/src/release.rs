@@ -18,7 +18,7 @@ impl Shared {
         });
         if let Some(own) = known {
             match self.under(own.session(), self.cluster.remove(&own.key, own.created).await) {
-                Err(failure) if !failure.is(ErrorKind::Lost) => return Err(failure),
+                Err(failure) if failure.kind != ErrorKind::Lost => return Err(failure),
                 _ => self.claims().remove_released(name, id),
             }
         }

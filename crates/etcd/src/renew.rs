@@ -48,8 +48,9 @@ impl Shared {
                 None => later(),
             };
             match verified {
-                Ok(()) if own.granted && token.is_none() => Renewal::Granted(own.grant()),
-                Ok(()) => Renewal::Renewed(own.validity()),
+                Ok(true) if own.granted && token.is_none() => Renewal::Granted(own.grant()),
+                Ok(true) => Renewal::Renewed(own.validity()),
+                Ok(false) => Renewal::Lost(Loss::Gone),
                 Err(failure) => Renewal::Unknown(failure.into()),
             }
         };
@@ -74,22 +75,16 @@ impl Shared {
             self.claims().all().filter(|(_, own)| in_it(own)).map(|(_, own)| own.clone()).collect();
         let keys: Vec<_> = own.iter().map(|own| (own.key.clone(), own.created)).collect();
         let found = self.under(session, self.cluster.verify(session, &keys).await)?;
-        let (mut gone, mut verified) = (HashMap::new(), HashMap::new());
-        for (own, found) in own.into_iter().zip(found) {
-            match found {
-                Ok(true) => drop(verified.insert((own.id, own.created), Ok(()))),
-                Ok(false) => drop(gone.insert(own.id, own.created)),
-                Err(failure) => drop(verified.insert((own.id, own.created), Err(failure))),
-            }
-        }
-        self.report_gone(&gone);
+        let verified = own.iter().map(|own| (own.id, own.created)).zip(found).collect();
+        self.report_gone(&verified);
         Ok(verified)
     }
 
-    /// The keys of these, by their create_revisions, are not there.
-    fn report_gone(&self, gone: &HashMap<ClaimId, i64>) {
+    /// Reports the claims whose keys are not there.
+    fn report_gone(&self, verified: &HashMap<(ClaimId, i64), Result<bool, Failure>>) {
+        let is_gone = |own: &OwnClaim| matches!(verified.get(&(own.id, own.created)), Some(Ok(false)));
         let mut claims = self.claims();
-        for (_, own) in claims.all().filter(|(_, own)| gone.get(&own.id) == Some(&own.created)) {
+        for (_, own) in claims.all().filter(|(_, own)| is_gone(own)) {
             let loss = if self.was_evicted(own) { Loss::Evicted } else { Loss::Gone };
             own.set_created(0);
             self.notifier.lost(own.id, loss);

@@ -13,7 +13,7 @@ pub(crate) struct OwnClaim {
     pub(crate) id: ClaimId,
     pub(crate) key: Arc<LeasedKey>,
     /// The number of its key, which is used again once this one is gone.
-    pub(crate) slot: u32,
+    pub(crate) slot: usize,
     /// The mode that its first claim asked for.
     pub(crate) mode: Mode,
     /// The key's create_revision, 0 while there is none that is known.
@@ -33,7 +33,7 @@ pub(crate) struct OwnClaim {
 
 impl OwnClaim {
     /// A claim of which nothing was sent yet.
-    pub(crate) fn new(claim: &Claim, key: Arc<LeasedKey>, slot: u32) -> OwnClaim {
+    pub(crate) fn new(claim: &Claim, key: Arc<LeasedKey>, slot: usize) -> OwnClaim {
         OwnClaim {
             id: claim.id,
             key,

@@ -1,11 +1,11 @@
 //! This client's own claims, by name. Nothing here waits.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use leasehold_core::Name;
 use leasehold_core::seam::{Claim, ClaimId, Moment};
+use slab::Slab;
 
 use crate::claim::own::OwnClaim;
 use crate::client::leased_key::LeasedKey;
@@ -19,20 +19,8 @@ pub(crate) struct OwnClaims(HashMap<Name, OfName>);
 #[derive(Default, Debug)]
 struct OfName {
     all: HashMap<ClaimId, OwnClaim>,
-    /// The slots that are free below those that were never used.
-    free: BinaryHeap<Reverse<u32>>,
-    unused: u32,
-}
-
-impl OfName {
-    /// The lowest slot that is free: keys are used again, because etcd keeps a tombstone of each.
-    fn slot(&mut self) -> u32 {
-        let fresh = || {
-            self.unused += 1;
-            self.unused - 1
-        };
-        self.free.pop().map_or_else(fresh, |Reverse(slot)| slot)
-    }
+    /// The numbers of their keys. They are used again, because etcd keeps a tombstone of each key.
+    slots: Slab<()>,
 }
 
 impl OwnClaims {
@@ -64,7 +52,7 @@ impl OwnClaims {
         if let Some(known) = claims.all.get(&claim.id) {
             return known.clone();
         }
-        let slot = claims.slot();
+        let slot = claims.slots.insert(());
         let key = LeasedKey::new(session.clone(), names::place(prefix, session.lease, slot));
         let new = OwnClaim::new(claim, Arc::new(key), slot);
         claims.all.insert(claim.id, new.clone());
@@ -94,7 +82,7 @@ impl OwnClaims {
     fn remove(&mut self, name: &Name, over: impl Fn(&OwnClaim) -> bool) -> Vec<ClaimId> {
         let Some(claims) = self.0.get_mut(name) else { return Vec::new() };
         let removed: Vec<OwnClaim> = claims.all.extract_if(|_, own| over(own)).map(|(_, own)| own).collect();
-        claims.free.extend(removed.iter().map(|own| Reverse(own.slot)));
+        removed.iter().for_each(|own| claims.slots.remove(own.slot));
         if claims.all.is_empty() {
             self.0.remove(name);
         }

@@ -18,8 +18,9 @@ use crate::entry;
 use crate::error::Failure;
 use crate::names::Keys;
 
-/// Of each place that a renewal of its session has verified, by its create_revision; `Err`: nothing was verified.
-pub(crate) type Verified = Result<HashMap<(ClaimId, i64), Result<(), Failure>>, Failure>;
+/// Of each place that a renewal of its session has looked for, by its create_revision: whether it is there. `Err`: nothing was
+/// verified.
+pub(crate) type Verified = Result<HashMap<(ClaimId, i64), Result<bool, Failure>>, Failure>;
 
 pub(crate) struct Shared {
     pub(crate) keys: Keys,
@@ -35,7 +36,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(config: Config) -> Shared {
-        let (keys, cluster) = (Keys::new(&config.root), Cluster::new(config));
+        let (keys, cluster) = (Keys { root: config.root.clone() }, Cluster::new(config));
         let mirrors = Mirrors::new(cluster.clone(), entry::mode, &keys.evictions());
         let (sessions, notifier) = (Sessions::new(cluster.clone()), Notifier::new());
         Shared { keys, cluster, sessions, notifier, mirrors, claims: Mutex::default(), renewals: Arc::default() }
@@ -47,7 +48,7 @@ impl Shared {
 
     /// The outcome of a request that needs this session's lease.
     pub(crate) fn under<T>(&self, session: &Session, outcome: Result<T, Failure>) -> Result<T, Failure> {
-        if outcome.as_ref().is_err_and(|failure| failure.is(ErrorKind::Lost)) {
+        if outcome.as_ref().is_err_and(|failure| failure.kind == ErrorKind::Lost) {
             self.lose(session);
         }
         outcome

@@ -4,7 +4,7 @@
 //! fail; and nothing in it ends a request that is never answered. Everything that is sent from here may be sent twice.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use etcd_client::{
     Client, Compare, Error as ClientError, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
     TxnResponse,
 };
-use leasehold_core::ErrorKind::{self, Ambiguous, Unavailable};
+use leasehold_core::ErrorKind::{Ambiguous, Unavailable};
 use leasehold_core::seam::Moment;
 use leasehold_core::support::locked;
 use leasehold_core::{Error, Result};
@@ -40,9 +40,8 @@ pub(crate) struct Cluster {
     pub(crate) config: Config,
     endpoints: Vec<Arc<Endpoint>>,
     active: AtomicUsize,
-    /// Notifies the streams that they are to be opened anew.
-    pub(crate) reopened: watch::Sender<()>,
-    closed: AtomicBool,
+    /// Notifies the streams that they are to be opened anew; whether the client was closed.
+    pub(crate) reopened: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -52,24 +51,17 @@ struct Endpoint {
     connecting: Arc<SingleFlight<(), Result<Numbered, Failure>>>,
 }
 
-/// The number of a connection, and the connection.
+/// The number of a connection, and the connection: of what was refused with an earlier one, another is not to blame.
 type Numbered = (u64, Client);
 
 #[derive(Default)]
 struct State {
-    client: Option<Client>,
-    /// The number of the connection: of what was refused with an earlier one, another is not to blame.
+    client: Option<Numbered>,
+    /// The number of the latest connection.
     number: u64,
     timeouts: u32,
     /// How often the time limit is doubled.
     doublings: u32,
-}
-
-impl Endpoint {
-    fn known(&self) -> Option<Numbered> {
-        let state = locked(&self.state);
-        state.client.clone().map(|client| (state.number, client))
-    }
 }
 
 /// What came of a call.
@@ -88,8 +80,7 @@ impl Cluster {
             endpoints: config.endpoints.iter().map(|_| Arc::default()).collect(),
             active: AtomicUsize::new(fastrand::usize(..config.endpoints.len())),
             config,
-            reopened: watch::Sender::new(()),
-            closed: AtomicBool::new(false),
+            reopened: watch::Sender::new(false),
         })
     }
 
@@ -115,19 +106,17 @@ impl Cluster {
 
     /// Whether anything new may begin.
     pub(crate) fn open(&self) -> Result<()> {
-        let closed = || Error::new(ErrorKind::Closed, "this etcd client was closed");
-        if self.closed.load(SeqCst) { Err(closed()) } else { Ok(()) }
+        if *self.reopened.borrow() { Err(Error::closed()) } else { Ok(()) }
     }
 
     /// Nothing new begins from here on, and streams end.
     pub(crate) fn shut(&self) {
-        self.closed.store(true, SeqCst);
-        self.reopen();
+        self.reopened.send_replace(true);
     }
 
     /// Ends all streams: what they report is in doubt.
     pub(crate) fn reopen(&self) {
-        self.reopened.send_replace(());
+        self.reopened.send_modify(|_| ());
     }
 
     pub(crate) async fn txn(&self, txn: Txn) -> Answer<TxnResponse> {
@@ -199,15 +188,17 @@ impl Cluster {
             if outcome.as_ref().is_err_and(Failure::is_stale_token) && !renewed {
                 // It was refused before anything was executed. A new connection authenticates anew.
                 renewed = true;
-                self.forget(at, number);
+                locked(&self.endpoints[at].state).client.take_if(|(known, _)| *known == number);
                 continue;
             }
-            doubt |= outcome.as_ref().is_err_and(|failure| failure.is(Ambiguous));
+            doubt |= outcome.as_ref().is_err_and(|failure| failure.kind == Ambiguous);
             left -= 1;
-            let failed = outcome.as_ref().is_err_and(|failure| failure.is(Ambiguous) || failure.is(Unavailable));
+            let failed =
+                outcome.as_ref().is_err_and(|failure| failure.kind == Ambiguous || failure.kind == Unavailable);
             self.judge(at, failed, took);
             if !failed || left == 0 || Moment::now().since(began) >= longest {
-                let outcome = outcome.map_err(|failure| if doubt { failure.after_doubt() } else { failure });
+                let outcome =
+                    outcome.map_err(|failure| if doubt { failure.instead_of(Unavailable, Ambiguous) } else { failure });
                 return Answer { outcome, doubt };
             }
         }
@@ -242,15 +233,15 @@ impl Cluster {
     /// Connects at the first use: with a user, that asks the server.
     async fn client(&self, at: usize, limit: Duration) -> Result<Numbered, Failure> {
         let endpoint = &self.endpoints[at];
-        if let Some(known) = endpoint.known() {
-            return Ok(known);
+        if let Some(known) = &locked(&endpoint.state).client {
+            return Ok(known.clone());
         }
         let connect = || {
             let (endpoint, url) = (endpoint.clone(), self.config.endpoints[at].clone());
             let options = self.config.connect_options(limit);
             async move {
-                if let Some(known) = endpoint.known() {
-                    return Ok(known);
+                if let Some(known) = &locked(&endpoint.state).client {
+                    return Ok(known.clone());
                 }
                 // The task that began it has left by then.
                 let late = |_| Failure::new(Ambiguous, "no answer in time");
@@ -258,23 +249,15 @@ impl Cluster {
                 let mut state = locked(&endpoint.state);
                 if let Some(known) = &state.client {
                     // Another was begun meanwhile, and came first.
-                    return Ok((state.number, known.clone()));
+                    return Ok(known.clone());
                 }
                 state.number += 1;
-                state.client = Some(client.clone());
-                Ok((state.number, client))
+                let new = (state.number, client);
+                Ok(state.client.insert(new).clone())
             }
         };
         let late = || Err(Failure::new(Unavailable, "no connection in time"));
         endpoint.connecting.join((), limit, connect).await.unwrap_or_else(late)
-    }
-
-    /// Gives up the connection with this number, if it is still in use.
-    fn forget(&self, at: usize, number: u64) {
-        let mut state = locked(&self.endpoints[at].state);
-        if state.number == number {
-            state.client = None;
-        }
     }
 }
 

@@ -49,7 +49,7 @@ impl Cluster {
         let mut round = 1;
         loop {
             let renewal = match self.keep_alive(session).await {
-                Err(failure) if !failure.is(Lost) => return Err(failure),
+                Err(failure) if failure.kind != Lost => return Err(failure),
                 renewal => renewal,
             };
             let (all, leader_changed) = self.verify_keys(session, keys, renewal.as_ref().ok()).await;

@@ -16,8 +16,10 @@ pub(crate) struct Mirror<V> {
     /// When it was read; before that, events are kept in `early`.
     read_at: Option<i64>,
     early: Vec<Event<V>>,
-    revision: i64,
-    keys: Vec<Key<V>>,
+    /// Up to where it knows all.
+    pub(crate) revision: i64,
+    /// By create_revision.
+    pub(crate) keys: Vec<Key<V>>,
     /// See [`Mirror::head_changed`].
     head: Option<Vec<(i64, i64)>>,
 }
@@ -63,16 +65,6 @@ impl<V> Mirror<V> {
     /// Whether it was read, and so knows all up to its revision.
     pub(crate) fn is_read(&self) -> bool {
         self.read_at.is_some()
-    }
-
-    /// Up to where it knows all.
-    pub(crate) fn revision(&self) -> i64 {
-        self.revision
-    }
-
-    /// By create_revision.
-    pub(crate) fn keys(&self) -> &[Key<V>] {
-        &self.keys
     }
 
     /// The key with this create_revision.
@@ -132,7 +124,7 @@ mod tests {
     }
 
     fn known(mirror: &Mirror<i64>) -> Vec<(i64, i64, Option<i64>)> {
-        mirror.keys().iter().map(|key| (key.created, key.value, key.ahead)).collect()
+        mirror.keys.iter().map(|key| (key.created, key.value, key.ahead)).collect()
     }
 
     #[test]
@@ -140,14 +132,14 @@ mod tests {
         let mut mirror = Mirror::default();
         mirror.take_in(deleted(6, 1)); // another one of the same key
         mirror.take_in(put(11, 11, 3));
-        assert!(!mirror.is_read() && mirror.keys().is_empty());
+        assert!(!mirror.is_read() && mirror.keys.is_empty());
         mirror.read(10, [(vec![1], 7, 7, 7), (vec![2], 9, 9, 9)].into_iter());
         assert_eq!(known(&mirror), [(7, 7, None), (9, 9, None), (11, 11, Some(2))]);
         mirror.take_in(deleted(8, 1));
         mirror.take_in(put(12, 9, 2));
         mirror.take_in(deleted(13, 1));
         assert_eq!(known(&mirror), [(9, 12, None), (11, 11, Some(2))]);
-        assert_eq!((mirror.revision(), mirror.key(11).unwrap().name[0]), (13, 3));
+        assert_eq!((mirror.revision, mirror.key(11).unwrap().name[0]), (13, 3));
         mirror.take_in(deleted(14, 2));
         mirror.take_in(put(14, 14, 2)); // in one transaction
         assert_eq!(known(&mirror), [(11, 11, Some(2)), (14, 14, Some(1))]);

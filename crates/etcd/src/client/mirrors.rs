@@ -31,7 +31,7 @@ const CLEAN_UP: Duration = Duration::from_secs(10);
 pub(crate) struct Mirrors<V> {
     cluster: Arc<Cluster>,
     /// What is kept of a value under this prefix.
-    keep: fn(&str, &KeyValue) -> V,
+    value_of: fn(&str, &KeyValue) -> V,
     /// The one that is always kept. At first it shows only what is new; after a doubt, everything.
     pub(crate) always: Arc<SharedMirror<V>>,
     table: Mutex<Table<V>>,
@@ -40,7 +40,7 @@ pub(crate) struct Mirrors<V> {
 }
 
 struct Table<V> {
-    /// By prefix. The stream has them, and those who follow.
+    /// By prefix. The stream has them, and their followers.
     mirrors: HashMap<Arc<str>, Weak<SharedMirror<V>>>,
     /// Those that are still to be watched.
     pending: Vec<Arc<SharedMirror<V>>>,
@@ -55,12 +55,12 @@ pub(crate) struct SharedMirror<V> {
 
 impl<V> Mirrors<V> {
     /// Nothing is watched before [`Mirrors::run`].
-    pub(crate) fn new(cluster: Arc<Cluster>, keep: fn(&str, &KeyValue) -> V, always: &str) -> Mirrors<V> {
+    pub(crate) fn new(cluster: Arc<Cluster>, value_of: fn(&str, &KeyValue) -> V, always: &str) -> Mirrors<V> {
         let always = Arc::new(SharedMirror { prefix: always.into(), mirror: Mutex::new(Mirror::of_new_keys()) });
         let table = Table { mirrors: HashMap::new(), pending: Vec::new() };
         Mirrors {
             cluster,
-            keep,
+            value_of,
             always,
             table: Mutex::new(table),
             added: Notify::new(),
@@ -103,7 +103,7 @@ impl<V> Mirrors<V> {
             tokio::select! {
                 next = watch.next() => {
                     let (mirror, message) = next?;
-                    mirror.take_in(&message, self.keep);
+                    mirror.take_in(&message, self.value_of);
                     changed(&mirror.prefix);
                     if message.created() && !mirror.lock().is_read() {
                         reads.push(self.read(mirror));
@@ -131,10 +131,10 @@ impl<V> Mirrors<V> {
             drop(turn);
             left -= 1;
             match read {
-                Err(failure) if left == 0 || !failure.is(ErrorKind::Unavailable) => return Err(failure.into()),
+                Err(failure) if left == 0 || failure.kind != ErrorKind::Unavailable => return Err(failure.into()),
                 Err(_) => sleep(RETRY_DELAY).await,
                 Ok(read) => {
-                    mirror.read(&read, self.keep);
+                    mirror.read(&read, self.value_of);
                     return Ok(mirror);
                 }
             }
@@ -173,17 +173,18 @@ impl<V> SharedMirror<V> {
     }
 
     /// Takes in all that happened at a revision before the mirror can be read.
-    fn take_in(&self, message: &WatchResponse, keep: fn(&str, &KeyValue) -> V) {
+    fn take_in(&self, message: &WatchResponse, value_of: fn(&str, &KeyValue) -> V) {
         let mut mirror = self.lock();
         for (event, kv) in message.events().iter().filter_map(|event| Some((event, event.kv()?))) {
-            let put = (event.event_type() == EventType::Put).then(|| (kv.create_revision(), keep(&self.prefix, kv)));
+            let put =
+                (event.event_type() == EventType::Put).then(|| (kv.create_revision(), value_of(&self.prefix, kv)));
             mirror.take_in(Event { revision: kv.mod_revision(), key: kv.key().to_vec(), put });
         }
     }
 
-    fn read(&self, read: &GetResponse, keep: fn(&str, &KeyValue) -> V) {
+    fn read(&self, read: &GetResponse, value_of: fn(&str, &KeyValue) -> V) {
         let entry =
-            |kv: &KeyValue| (kv.key().to_vec(), kv.create_revision(), kv.mod_revision(), keep(&self.prefix, kv));
+            |kv: &KeyValue| (kv.key().to_vec(), kv.create_revision(), kv.mod_revision(), value_of(&self.prefix, kv));
         self.lock().read(read.header().map_or(0, ResponseHeader::revision), read.kvs().iter().map(entry));
     }
 }
@@ -225,7 +226,7 @@ mod tests {
         mirrors.begin_anew();
         let pending = take(&mut mirrors.table().pending);
         assert!(pending.len() == 1 && Arc::ptr_eq(&pending[0], &followed));
-        assert!(!followed.lock().is_read() && followed.lock().keys().is_empty() && !mirrors.always.lock().is_read());
+        assert!(!followed.lock().is_read() && followed.lock().keys.is_empty() && !mirrors.always.lock().is_read());
         assert!(mirrors.get("pending/").is_none() && mirrors.get("watched/").is_none());
     }
 }

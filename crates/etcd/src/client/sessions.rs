@@ -60,7 +60,7 @@ impl Sessions {
         }
         if let Some(idle) = self.find(seconds, |session| Arc::strong_count(session) == 1) {
             match self.cluster.verify(&idle, &[]).await {
-                Err(failure) if failure.is(ErrorKind::Lost) => idle.close(),
+                Err(failure) if failure.kind == ErrorKind::Lost => idle.close(),
                 Err(failure) => return Err(failure),
                 Ok(_) if idle.is_young() => return Ok(idle),
                 Ok(_) => {}
@@ -102,7 +102,7 @@ impl Sessions {
         let revocations = sessions.iter().map(|session| async move {
             let request = |client: Client| async move { client.lease_client().revoke(session.lease).await };
             match self.cluster.ask(self.cluster.config.timeout, request).await.outcome {
-                Err(failure) if !failure.is(ErrorKind::Lost) => return Err(Error::from(failure)),
+                Err(failure) if failure.kind != ErrorKind::Lost => return Err(Error::from(failure)),
                 _ => ended(session),
             }
             Ok(())

@@ -13,6 +13,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, join_all};
 use leasehold_core::seam::Moment;
 use leasehold_core::support::locked;
+use scopeguard::guard;
 use tokio::time::timeout;
 
 /// What comes of work; `None`: its runtime has ended.
@@ -24,20 +25,6 @@ pub(crate) struct SingleFlight<K, T>(Mutex<HashMap<K, (Moment, Outcome<T>)>>);
 impl<K, T> Default for SingleFlight<K, T> {
     fn default() -> Self {
         SingleFlight(Mutex::default())
-    }
-}
-
-/// Work is under way as long as this lives.
-struct UnderWay<K: Copy + Eq + Hash, T>(Arc<SingleFlight<K, T>>, K, Moment);
-
-impl<K: Copy + Eq + Hash, T> Drop for UnderWay<K, T> {
-    fn drop(&mut self) {
-        let UnderWay(all, key, since) = self;
-        let mut under_way = locked(&all.0);
-        let own = under_way.get(key).is_some_and(|(begun, _)| begun == since);
-        let ended = if own { under_way.remove(key) } else { None };
-        drop(under_way);
-        drop(ended);
     }
 }
 
@@ -71,7 +58,7 @@ impl<K: Copy + Eq + Hash + Send + 'static, T: Clone + Send + Sync + 'static> Sin
         let (all, work) = (self.clone(), work());
         let task = tokio::spawn(async move {
             // Not before it runs: a runtime that is ending drops it here, where the map is locked.
-            let _under_way = UnderWay(all, key, now);
+            let _under_way = guard(all, move |all| all.forget(key, now));
             work.await
         });
         let new = (now, task.map(Result::ok).boxed().shared());
@@ -79,6 +66,15 @@ impl<K: Copy + Eq + Hash + Send + 'static, T: Clone + Send + Sync + 'static> Sin
         drop(under_way);
         drop(before);
         new
+    }
+
+    /// The work that was begun then is no longer under way.
+    fn forget(&self, key: K, since: Moment) {
+        let mut under_way = locked(&self.0);
+        let own = under_way.get(&key).is_some_and(|(begun, _)| *begun == since);
+        let ended = if own { under_way.remove(&key) } else { None };
+        drop(under_way);
+        drop(ended);
     }
 
     /// Waits until what is under way has ended, but not for longer than `limit`.

@@ -25,7 +25,7 @@ pub(crate) type Broken = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) struct Watch<T> {
     sender: WatchRequestSender,
     stream: WatchResponseStream,
-    reopened: Receiver<()>,
+    reopened: Receiver<bool>,
     limit: Duration,
     /// By the numbers of the watches.
     tags: HashMap<i64, T>,

@@ -34,10 +34,10 @@ pub(crate) fn changes<'a>(own: impl Iterator<Item = &'a mut OwnClaim>, mirror: &
     if !mirror.is_read() {
         return changes;
     }
-    let modes: Vec<Mode> = mirror.keys().iter().map(|key| key.value).collect();
+    let modes: Vec<Mode> = mirror.keys.iter().map(|key| key.value).collect();
     let holding = holding(&modes);
-    let last = mirror.keys()[..holding].last().map_or(0, |holder| holder.created);
-    let known = |own: &&mut OwnClaim| own.created != 0 && own.created <= mirror.revision() && !own.releasing;
+    let last = mirror.keys[..holding].last().map_or(0, |holder| holder.created);
+    let known = |own: &&mut OwnClaim| own.created != 0 && own.created <= mirror.revision && !own.releasing;
     for own in own.filter(known) {
         match mirror.key(own.created) {
             None => {
