@@ -22,7 +22,7 @@ use crate::release::release;
 /// See [`Backend::claim`](leasehold_core::seam::Backend::claim).
 pub(crate) async fn claim(session: &Session, claim: &Claim) -> Result<Claimed> {
     let attempted = async {
-        let (client, parent) = (session.connected().await?, names::node(session.root(), &claim.name));
+        let (client, parent) = (session.connected().await?, names::node(&session.config.root, &claim.name));
         Attempt { session, client, claim, parent }.run().await
     };
     session.limited(attempted).await.unwrap_or_else(|e| {
@@ -55,7 +55,7 @@ impl Attempt<'_> {
         {
             return Ok(held);
         }
-        let last_answered = session.last_answered();
+        let last_answered = session.state().liveness.last_answered;
         let waiting = match known {
             Some((entry, false)) => Some((queue(&self.client, &self.parent).await?, entry)),
             _ => None,
@@ -95,7 +95,9 @@ impl Attempt<'_> {
                 None => Contention::unknown().waiters(queued),
             };
             // After a lease it claims again in any case: no wait depends on its watches alone.
-            return Ok(Ok(Claimed::Waiting(Waiting::new(Place::new(path), who).retry_after(session.timeout()))));
+            return Ok(Ok(Claimed::Waiting(
+                Waiting::new(Place::new(path), who).retry_after(session.state().liveness.timeout),
+            )));
         }
         self.hold(&entry, again && !trying && is_awaited(own.mode)).await
     }
@@ -120,7 +122,7 @@ impl Attempt<'_> {
     async fn enter(&self) -> Answer<(Node, Vec<Child>)> {
         let (session, claim) = (self.session, self.claim);
         let mut entry = Node::new(&self.parent);
-        session.handler().track(&entry, claim, claim.ttl.max(session.timeout()), Moment::now());
+        session.handler().track(&entry, claim, claim.ttl.max(session.state().liveness.timeout), Moment::now());
         let data = entry::encode(claim.mode, &claim.label);
         let listed = entry.create(session, &names::ending(claim.mode), &data).await;
         // Refused, and so not created: nothing of it can be there.

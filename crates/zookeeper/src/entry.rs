@@ -15,12 +15,8 @@ const OURS: &str = "leasehold/1 ";
 
 /// The data of an entry.
 pub(crate) fn encode(mode: Mode, label: &str) -> Vec<u8> {
-    let mode = match mode {
-        Mode::Exclusive => "exclusive".to_owned(),
-        Mode::Shared => "shared".to_owned(),
-        Mode::Permits { n, of } => format!("permits {n}/{of}"),
-    };
-    format!("{OURS}{mode}\n{label}").into_bytes()
+    let permits = if let Mode::Permits { n, of } = mode { format!(" {n}/{of}") } else { String::new() };
+    format!("{OURS}{}{permits}\n{label}", mode.parts().0).into_bytes()
 }
 
 /// The mode's word and the label of an entry of ours; `None` if another tool wrote the data.

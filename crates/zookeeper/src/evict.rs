@@ -12,7 +12,7 @@ use crate::names;
 
 /// See [`Backend::evict`](leasehold_core::seam::Backend::evict). The entry's session is notified by the one watch that it has.
 pub(crate) async fn evict(session: &Session, name: &Name, token: FencingToken) -> Answer<bool> {
-    let parent = names::node(session.root(), name);
+    let parent = names::node(&session.config.root, name);
     let queue = read_queue(session, &parent).await?;
     let modes: Vec<Mode> = queue.iter().map(|(_, child, _)| child.mode).collect();
     let mut holders = queue.iter().take(holding(&modes));

@@ -11,14 +11,14 @@ use crate::names;
 
 /// See [`Backend::inspect`](leasehold_core::seam::Backend::inspect).
 pub(crate) async fn inspect(session: &Session, name: &Name) -> Answer<LockQueue> {
-    let queue = read_queue(session, &names::node(session.root(), name)).await?;
+    let queue = read_queue(session, &names::node(&session.config.root, name)).await?;
     Ok(LockQueue::in_order(queue.into_iter().map(|(participant, child, _)| (child.mode, participant))))
 }
 
 /// See [`Backend::list`](leasehold_core::seam::Backend::list). One request for the names, and one for each 128 of those that are
 /// checked: the node of a lock stays for about a minute after its last use.
 pub(crate) async fn list(session: &Session, prefix: &str, after: Option<&Name>, limit: usize) -> Answer<Vec<Name>> {
-    let (client, root) = (session.connected().await?, session.root());
+    let (client, root) = (session.connected().await?, &session.config.root);
     client.sync(root).await?;
     let nodes = children(&client, root).await?;
     let wanted = |name: &Name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after);

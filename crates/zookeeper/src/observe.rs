@@ -50,7 +50,7 @@ async fn watch(sessions: &Sessions<Claims>, name: &Name) -> Result<impl Future<O
 /// Watches the head of the queue, which holds: later entries change nothing. An empty queue is watched for its first entry, and a
 /// name that has no node for that node.
 async fn watch_head(session: &Session, client: &Client, name: &Name) -> Answer<OneshotWatcher> {
-    let parent = names::node(session.root(), name);
+    let parent = names::node(&session.config.root, name);
     if let Some(head) = queue(client, &parent).await?.first() {
         return Ok(client.get_and_watch_data(&format!("{parent}/{}", head.node)).await?.2);
     }

@@ -45,7 +45,7 @@ pub(crate) async fn verify_entries(session: &Session, loss: Loss) -> Answer<()> 
     if known.is_empty() {
         return Ok(());
     }
-    let last_answered = session.last_answered();
+    let last_answered = session.state().liveness.last_answered;
     let nodes = session.nodes().await?;
     lose(session, loss, |tracked| path(tracked).is_some_and(|path| known.contains(&path) && !nodes.contains(&*path)));
     let exists = |tracked: &&mut Tracked| path(tracked).is_some_and(|path| nodes.contains(&*path));

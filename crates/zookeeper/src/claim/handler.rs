@@ -6,19 +6,19 @@ use leasehold_core::seam::Moment;
 use crate::claim::table::{Claims, Session, grants, lose};
 use crate::client::SessionHandler;
 use crate::error::Answer;
-use crate::release::remove_withdrawn;
+use crate::release::remove_abandoned;
 use crate::renew::verify_entries;
 
 impl SessionHandler for Claims {
     /// Each hold is notified at once of what that adds to it, because the next renewal may fail. What is no longer wanted is removed
     /// now: the connection works.
     async fn extended(session: &Session) {
-        session.handler().withdraw_unused(Moment::now());
-        if session.is_shortened() {
+        session.handler().abandon_unused(Moment::now());
+        if session.state().liveness.is_shortened() {
             Claims::shortened(session);
         }
         grants(session).into_iter().for_each(|(id, grant)| session.notifier.granted(id, grant));
-        let _ = session.limited(remove_withdrawn(session, |_| true)).await;
+        let _ = session.limited(remove_abandoned(session, |_| true)).await;
     }
 
     async fn notified(session: &Session) -> Answer<()> {
@@ -37,6 +37,6 @@ impl SessionHandler for Claims {
     }
 
     fn is_idle(&self) -> bool {
-        self.tracked.is_empty() && self.withdrawn.is_empty()
+        self.tracked.is_empty() && self.abandoned.is_empty()
     }
 }

@@ -16,7 +16,7 @@ pub(crate) type Session = client::Session<Claims>;
 pub(crate) struct Claims {
     pub(crate) tracked: HashMap<ClaimId, Tracked>,
     /// What is no longer wanted, until ZooKeeper has answered that it is removed.
-    pub(crate) withdrawn: Vec<(ClaimId, Node)>,
+    pub(crate) abandoned: Vec<(ClaimId, Node)>,
 }
 
 /// A claim of which something may be in the store.
@@ -64,14 +64,14 @@ impl Claims {
     }
 
     /// The claim is no longer wanted.
-    pub(crate) fn withdraw(&mut self, id: ClaimId) {
-        self.withdrawn.extend(self.tracked.remove(&id).map(|tracked| (id, tracked.entry)));
+    pub(crate) fn abandon(&mut self, id: ClaimId) {
+        self.abandoned.extend(self.tracked.remove(&id).map(|tracked| (id, tracked.entry)));
     }
 
-    /// Withdraws what was not claimed or renewed for a whole lease.
-    pub(crate) fn withdraw_unused(&mut self, now: Moment) {
+    /// Abandons what was not claimed or renewed for a whole lease.
+    pub(crate) fn abandon_unused(&mut self, now: Moment) {
         let unused = self.tracked.extract_if(|_, tracked| tracked.last_used + tracked.lease <= now);
-        self.withdrawn.extend(unused.map(|(id, tracked)| (id, tracked.entry)));
+        self.abandoned.extend(unused.map(|(id, tracked)| (id, tracked.entry)));
     }
 }
 
@@ -83,7 +83,7 @@ impl Tracked {
 
     /// How long it lasts, as is verified now.
     pub(crate) fn validity(&self, session: &Session) -> Validity {
-        session.validity(self.verified)
+        session.state().liveness.validity(self.verified)
     }
 
     /// Its grant if it holds, as is verified now.
@@ -132,30 +132,30 @@ mod tests {
         assert!(claims.is_idle());
         let (id, _) = claimed(&mut claims, 30);
         assert!(!claims.is_idle());
-        claims.withdraw(id);
+        claims.abandon(id);
         assert!(!claims.is_idle());
-        claims.withdrawn.clear();
+        claims.abandoned.clear();
         assert!(claims.is_idle());
     }
 
     #[test]
-    fn a_claim_that_is_not_renewed_is_withdrawn() {
+    fn a_claim_that_is_not_renewed_is_abandoned() {
         let mut claims = Claims::default();
         let (id, entry) = claimed(&mut claims, 30);
-        claims.withdraw_unused(at(89));
+        claims.abandon_unused(at(89));
         assert!(claims.mark_used(id, at(40)).is_some());
-        claims.withdraw_unused(at(99));
+        claims.abandon_unused(at(99));
         assert!(claims.with_entry(id, &entry).is_some());
-        claims.withdraw_unused(at(100));
+        claims.abandon_unused(at(100));
         assert!(claims.with_entry(id, &entry).is_none());
-        assert_eq!(claims.withdrawn[0].1.prefix, entry.prefix);
+        assert_eq!(claims.abandoned[0].1.prefix, entry.prefix);
     }
 
     #[test]
     fn a_claim_that_comes_back_has_another_entry() {
         let mut claims = Claims::default();
         let (id, first) = claimed(&mut claims, 30);
-        claims.withdraw(id);
+        claims.abandon(id);
         let second = Node::new("/a");
         let mut again = Claim::new("a", Mode::Shared, WaitPolicy::Fair, LEASE, "");
         again.id = id;

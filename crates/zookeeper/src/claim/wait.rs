@@ -24,7 +24,7 @@ pub(crate) fn is_awaited(mode: Mode) -> bool {
 }
 
 impl Attempt<'_> {
-    /// Who holds, if this queue keeps a claim of this mode out.
+    /// The holder, if this queue keeps a claim of this mode out.
     pub(crate) async fn contention(&self, mut queue: Vec<Child>, mode: Mode) -> Answer<Option<Contention>> {
         while admit(&modes(&queue), mode) != Admission::In {
             if let Some((data, stat)) = found(self.client.get_data(&self.path(&queue[0].node)).await)? {

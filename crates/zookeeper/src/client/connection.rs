@@ -21,7 +21,7 @@ use crate::error::Answer;
 pub(crate) struct Client {
     client: OfCrate,
     driver: Weak<Driver>,
-    closed: Closed,
+    pub(crate) closed: Closed,
 }
 
 /// Its sender is dropped when the connection is closed, also when the runtime that ran its task ends: `changed` resolves then, and
@@ -60,10 +60,6 @@ impl Client {
                 _ = watcher.changed() => {}
             }
         }
-    }
-
-    pub(crate) fn closed(&self) -> Closed {
-        self.closed.clone()
     }
 }
 

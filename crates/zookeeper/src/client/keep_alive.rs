@@ -9,6 +9,7 @@ use std::sync::Arc;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::Loss;
 use leasehold_core::seam::{Clock, Moment};
+use scopeguard::guard;
 use tokio::time::{sleep, timeout};
 use zookeeper_client::{CreateMode, Error as ZkError};
 
@@ -26,9 +27,9 @@ pub(crate) type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Keeps the session alive until it ends. If this ends before, with its runtime, the next use of the session begins it anew.
 pub(crate) async fn run<T: SessionHandler>(session: Arc<Session<T>>, mut watch: Option<Watch>) {
-    let _running = Running(&session);
+    let _running = guard(&session, |session| session.state().has_task = false);
     let loss = loop {
-        if let Ok(closed) = session.client().map(|client| client.closed()) {
+        if let Ok(closed) = session.client().map(|client| client.closed) {
             serve(&session, closed, watch.take()).await;
         }
         if session.has_ended() {
@@ -39,16 +40,8 @@ pub(crate) async fn run<T: SessionHandler>(session: Arc<Session<T>>, mut watch: 
             Err(loss) => break loss,
         }
     };
-    drop(session.end());
+    drop(session.start_closing());
     T::ended(&session, loss);
-}
-
-struct Running<'a, T: SessionHandler>(&'a Session<T>);
-
-impl<T: SessionHandler> Drop for Running<'_, T> {
-    fn drop(&mut self) {
-        self.0.state().has_task = false;
-    }
 }
 
 /// Connects the session again, until it has ended. One that this client closes meanwhile is still connected if its handler is not
@@ -127,7 +120,7 @@ async fn keep_alive<T: SessionHandler>(session: &Session<T>, sent: Moment) {
 
 /// A keep-alive is a write: it needs the leader and a quorum, which a read does not.
 async fn write<T: SessionHandler>(session: &Session<T>, client: &Client) -> Answer<()> {
-    client.set_data(&names::sessions(session.root()), b"", None).await.map(drop)
+    client.set_data(&names::sessions(&session.config.root), b"", None).await.map(drop)
 }
 
 /// Watches the session's notification node, and creates it if it is not there.
@@ -137,7 +130,7 @@ pub(crate) async fn watch_notifications<T: SessionHandler>(session: &Session<T>)
         if let Some((.., watcher)) = found(client.get_and_watch_data(&node).await)? {
             return Ok(Box::pin(client.watch(watcher)));
         }
-        mkdir(&client, &session.config, &names::sessions(session.root())).await?;
+        mkdir(&client, &session.config, &names::sessions(&session.config.root)).await?;
         client.create(&node, b"", &session.config.create_options(CreateMode::Ephemeral)).await?;
     }
 }

@@ -14,15 +14,16 @@ use leasehold_core::seam::{Moment, Validity};
 /// at most a quarter of it. Reads verify nothing: a follower that is cut off answers them.
 #[derive(Debug)]
 pub(crate) struct Liveness {
-    /// What the server of the present connection agreed to.
-    timeout: Duration,
+    /// What the server of the present connection agreed to: how long the session lives without keep-alives.
+    pub(crate) timeout: Duration,
     /// The latest touch that is verified.
     since: Moment,
     /// How long the session surely lives from then: what the server agreed to that received that touch.
     lasts: Duration,
     /// The end that was promised before another server agreed to less.
     promised: Option<Moment>,
-    /// When the latest keep-alive was sent that was answered, on any connection.
+    /// When the latest keep-alive was sent that was answered, on any connection. What is read in the session after that is no
+    /// older than this.
     pub(crate) last_answered: Moment,
     /// Keep-alives that were answered and are not verified yet: when each was sent and answered.
     pending: VecDeque<(Moment, Moment)>,
@@ -33,11 +34,6 @@ impl Liveness {
     pub(crate) fn new(asked: Moment, timeout: Duration) -> Liveness {
         let pending = VecDeque::new();
         Liveness { timeout, since: asked, lasts: timeout, promised: None, last_answered: asked, pending }
-    }
-
-    /// What the server of the present connection agreed to.
-    pub(crate) fn timeout(&self) -> Duration {
-        self.timeout
     }
 
     /// A server agreed to this on another connection. The leader applies it at once, also to earlier touches. What was sent over

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use leasehold_core::seam::{Moment, Notifier, Validity};
+use leasehold_core::seam::{Moment, Notifier};
 use leasehold_core::support::locked;
 use leasehold_core::{Loss, Result};
 use tokio::runtime::Handle;
@@ -28,7 +28,7 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// What a session reports to, from its beginning on.
 pub(crate) trait SessionHandler: Default + Send + 'static {
-    /// A keep-alive was answered: the session's [`validity`](Session::validity) may have grown, and the connection works.
+    /// A keep-alive was answered: the session's [`validity`](Liveness::validity) may have grown, and the connection works.
     fn extended(session: &Session<Self>) -> impl Future<Output = ()> + Send;
 
     /// Another client notified this session: some of its nodes may have been removed. After an error it is called again.
@@ -103,7 +103,7 @@ impl<T: SessionHandler> Session<T> {
     pub(crate) async fn connected(&self) -> Answer<Client> {
         let mut link = self.link.subscribe();
         let connected = link.wait_for(|link| match link {
-            Link::Connected(client) => client.closed().has_changed().is_ok(),
+            Link::Connected(client) => client.closed.has_changed().is_ok(),
             Link::Disconnected => false,
             Link::Ended => true,
         });
@@ -123,46 +123,21 @@ impl<T: SessionHandler> Session<T> {
         locked(&self.handler)
     }
 
-    /// The node under which everything is stored.
-    pub(crate) fn root(&self) -> &str {
-        &self.config.root
-    }
-
-    /// What the servers agreed to: how long it lives without keep-alives.
-    pub(crate) fn timeout(&self) -> Duration {
-        self.state().liveness.timeout()
-    }
-
-    /// How long something lasts that was last verified at `asked`.
-    pub(crate) fn validity(&self, asked: Moment) -> Validity {
-        self.state().liveness.validity(asked)
-    }
-
-    /// Whether more was promised before than can be promised now: its server has agreed to less than another one had.
-    pub(crate) fn is_shortened(&self) -> bool {
-        self.state().liveness.is_shortened()
-    }
-
-    /// What is read in this session from now on is no older than this: a keep-alive was sent at that moment, and was answered.
-    pub(crate) fn last_answered(&self) -> Moment {
-        self.state().liveness.last_answered
-    }
-
     /// The paths of all nodes that live as long as the session. One request.
     pub(crate) async fn nodes(&self) -> Answer<HashSet<String>> {
         let client = self.client()?;
-        let listed = timeout(self.config.timeout, client.list_ephemerals(self.root())).await;
+        let listed = timeout(self.config.timeout, client.list_ephemerals(&self.config.root)).await;
         Ok(listed.unwrap_or(Err(ZkError::ConnectionLoss))?.into_iter().collect())
     }
 
     /// The path of the node by which other clients notify this session.
     pub(crate) fn notification_node(&self) -> String {
-        names::notification(self.root(), self.info.id().0)
+        names::notification(&self.config.root, self.info.id().0)
     }
 
     /// Notifies another session, so that it checks its nodes. A session of another tool has no node for that.
     pub(crate) async fn notify(&self, other: i64) -> Answer<()> {
-        self.client()?.set_data(&names::notification(self.root(), other), b"", None).await.map(drop)
+        self.client()?.set_data(&names::notification(&self.config.root, other), b"", None).await.map(drop)
     }
 
     /// Takes the session into use; `false` if it has ended. If the runtime of its task has ended, the task continues in this one.
@@ -185,6 +160,7 @@ impl<T: SessionHandler> Session<T> {
         }
     }
 
+    /// What is known of its life. Do not await anything while this is locked.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         locked(&self.state)
     }
@@ -197,7 +173,7 @@ impl<T: SessionHandler> Session<T> {
     /// A server agreed to this timeout, as each server may for each connection.
     pub(crate) fn negotiated(&self, timeout: Duration) {
         self.state().liveness.negotiated(timeout);
-        if self.is_shortened() {
+        if self.state().liveness.is_shortened() {
             tracing::warn!(?timeout, "another ZooKeeper server allows a session less");
             T::shortened(self);
         }
@@ -233,21 +209,21 @@ impl<T: SessionHandler> Session<T> {
         let is_idle = self.handler().is_idle();
         let state = self.state();
         if is_idle && state.is_unused(now) {
-            drop(self.end());
+            drop(self.start_closing());
         }
     }
 
     /// Drops the client. When its last request is answered it closes the session, and with it all its nodes.
-    pub(crate) fn end(&self) -> Option<Closed> {
+    pub(crate) fn start_closing(&self) -> Option<Closed> {
         match self.link.send_replace(Link::Ended) {
-            Link::Connected(client) => Some(client.closed()),
+            Link::Connected(client) => Some(client.closed),
             Link::Disconnected | Link::Ended => None,
         }
     }
 
     /// Ends it, and waits until it is closed, at most as long as for any request.
     pub(crate) async fn close(&self) {
-        if let Some(mut closed) = self.end() {
+        if let Some(mut closed) = self.start_closing() {
             let _ = timeout(self.config.timeout, closed.changed()).await;
         }
     }

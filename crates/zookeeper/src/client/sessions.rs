@@ -54,9 +54,8 @@ impl<T: SessionHandler> Sessions<T> {
     /// The session for leases of `ttl`, a new one if there is none. Its timeout is that, or longer: beyond the first few TTLs the
     /// next power of two, in seconds, so that there are never more than some dozens of sessions.
     pub(crate) async fn with_ttl(&self, ttl: Duration) -> Result<Arc<Session<T>>> {
-        let closed = || Error::new(ErrorKind::Closed, "the store was closed");
         let opening = async {
-            let _permit = self.opening.acquire().await.map_err(|_| closed())?;
+            let _permit = self.opening.acquire().await.map_err(|_| Error::closed())?;
             if let Some(session) = self.live(ttl) {
                 return Ok(session);
             }
@@ -69,8 +68,8 @@ impl<T: SessionHandler> Sessions<T> {
             let session = Session::open(&self.config, &self.notifier, asked).await?;
             let mut open = locked(&self.open);
             if self.opening.is_closed() {
-                drop(session.end());
-                return Err(closed());
+                drop(session.start_closing());
+                return Err(Error::closed());
             }
             open.insert(new, session.clone());
             Ok(session)
@@ -132,7 +131,7 @@ fn rounded_up(ttl: Duration) -> Duration {
 
 impl<T: SessionHandler> Drop for Sessions<T> {
     fn drop(&mut self) {
-        locked(&self.open).values().for_each(|session| drop(session.end()));
+        locked(&self.open).values().for_each(|session| drop(session.start_closing()));
     }
 }
 
