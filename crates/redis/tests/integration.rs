@@ -1,4 +1,4 @@
-//! With core on top: pushes, notifications, naps and losses as a user meets them.
+//! With core on top: pushes, notifications, poll intervals and losses as a user meets them.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -129,7 +129,7 @@ async fn a_push_lost_with_its_connection_is_made_up_for_after_the_reconnect() {
         sleep(100).await;
         let start = clock();
         proxy.heal().await;
-        // Long before its nap (10 s) and its renewal (3.3 s).
+        // Long before its poll interval (10 s) and its renewal (3.3 s).
         let next = waiter.await.unwrap().unwrap();
         assert!(start.elapsed() < Duration::from_millis(2000), "{:?}", start.elapsed());
         next.release().await.unwrap();

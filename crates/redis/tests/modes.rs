@@ -28,8 +28,8 @@ async fn readers_share_and_a_writers_release_admits_all_behind_it_in_one_request
         granted(&store, &early).await;
         let with = moded(SHARED, "with");
         granted(&store, &with).await;
-        let nap = waiting(&store, &writer).await;
-        assert_eq!(nap.who.waiters, Some(0));
+        let waits = waiting(&store, &writer).await;
+        assert_eq!(waits.who.waiters, Some(0));
         let readers: Vec<_> = (0..30).map(|n| moded(SHARED, &n.to_string())).collect();
         for reader in &readers {
             waiting(&store, reader).await;
@@ -108,8 +108,8 @@ async fn a_dead_sharer_among_live_ones_is_gone_and_holds_nobody_up() {
                 [short(permits(2, 3), 150), moded(permits(1, 3), "live"), moded(permits(1, 3), "next")];
             granted(&store, &dead).await;
             granted(&store, &live).await;
-            let nap = waiting(&store, &next).await.retry_after.unwrap();
-            assert!(nap <= Duration::from_millis(151), "{nap:?}");
+            let after = waiting(&store, &next).await.retry_after.unwrap();
+            assert!(after <= Duration::from_millis(151), "{after:?}");
             sleep(200).await;
             match notice {
                 "claim" => drop(granted(&store, &next).await),

@@ -101,8 +101,8 @@ async fn a_dead_holder_is_succeeded_by_the_head_whoever_notices() {
             let holder = claim(&name, WaitPolicy::Fair, Duration::from_millis(150), "");
             let [head, behind] = [fair(&name), fair(&name)];
             let old = granted(&store, &holder).await.token;
-            let nap = waiting(&store, &head).await.retry_after.unwrap();
-            assert!(nap <= Duration::from_millis(151), "{nap:?}");
+            let after = waiting(&store, &head).await.retry_after.unwrap();
+            assert!(after <= Duration::from_millis(151), "{after:?}");
             waiting(&store, &behind).await;
             sleep(200).await;
             match notice {

@@ -49,7 +49,7 @@ async fn asks_again_after_failures() {
 /// A store that only fails is asked for one lease (a *try*: a third of it), then its own error is the answer. What may have
 /// been executed is withdrawn, what was not is not.
 #[tokio::test]
-async fn patience_ends() {
+async fn a_retry_budget_ends() {
     for (kind, releases) in [(ErrorKind::Unavailable, 0), (ErrorKind::Ambiguous, 1)] {
         in_time(async {
             let (script, time, log) = Script::new();
