@@ -9,12 +9,12 @@ use std::{
 /// raises one says why.
 const STORES: [(&str, usize); 7] = [
     ("memory", 421),
-    ("sqlite", 1898),
-    ("redis", 921),
-    ("redis-client", 864),
-    ("redlock", 1073),
-    ("etcd", 1931),
-    ("zookeeper", 1530),
+    ("sqlite", 1821),
+    ("redis", 904),
+    ("redis-client", 818),
+    ("redlock", 1035),
+    ("etcd", 1880),
+    ("zookeeper", 1501),
 ];
 /// The files of a store, and folders of the same names. Who has read one store knows where to look in all others. What
 /// knows no lock is in `client`.
