@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, WaitPolicy, Waiting};
-use leasehold_core::{ErrorKind, Guard, Name, Result, Store};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, LeaseRef, Mode, Renewal, WaitPolicy, Waiting};
+use leasehold_core::{Contention, ErrorKind, Guard, LockQueue, Loss, Lost, Name, Result, Store};
 use tokio::task::JoinHandle;
 
 use crate::faulty::{Faults, Faulty};
@@ -23,6 +23,12 @@ pub enum Variant {
     /// A decorator that loses requests and replies and delays ([`Faults::frequent`](crate::faulty::Faults::frequent)).
     Faulty,
 }
+
+/// A lease that no pause of the machine ends.
+pub const LONG: Duration = Duration::from_secs(20);
+
+/// How long a queue may take to become what it should be.
+const SETTLED: Duration = Duration::from_secs(60);
 
 /// One case's place.
 #[derive(Clone)]
@@ -121,60 +127,69 @@ impl TestContext {
         Claim::new(self.full(name), mode, policy, self.ttl(), "suite")
     }
 
-    /// Waits until nobody holds and nobody waits for `name`, at most one lease and the store's lateness.
+    /// Waits until `name` has neither holder nor waiter, at most one lease and the store's lateness.
     pub async fn becomes_empty(&self, name: &str) {
         let store = self.over(self.backend().await);
-        self.step();
         let limit = self.ttl() + store.guarantees().recovery + Duration::from_secs(1);
-        let what = format!("{name:?} to be free of traces");
-        within(limit, &what, async {
-            loop {
-                let queue = store.lock(name).inspect().await.unwrap();
-                if queue.holders.is_empty() && queue.waiters.is_empty() {
-                    return;
-                }
-                pause().await;
-            }
-        })
-        .await;
+        self.queue(&store, name, limit, "be free of traces", |seen| seen == (0, 0)).await;
     }
 
-    /// Waits until `n` stand in the queue for `name`.
-    pub async fn queue_reaches(&self, store: &Store, name: &str, n: usize) {
-        let what = format!("{n} waiters for {name:?}");
-        within(Duration::from_secs(60), &what, async {
-            while store.lock(name).inspect().await.map_or(0, |queue| queue.waiters.len()) != n {
-                pause().await;
-            }
-        })
-        .await;
-    }
-
-    /// Waits until so many hold `name` and so many wait for it.
-    pub async fn queue_is(&self, store: &Store, name: &str, holders: usize, waiters: usize) {
-        self.step();
-        let last = Mutex::new(None);
-        let is_so = async {
-            loop {
-                let seen =
-                    store.lock(name).inspect().await.ok().map(|queue| (queue.holders.len(), queue.waiters.len()));
-                *last.lock().unwrap() = seen;
-                if seen == Some((holders, waiters)) {
-                    return;
-                }
-                pause().await;
-            }
-        };
-        if in_time(Duration::from_secs(60), is_so).await.is_none() {
-            let last = *last.lock().unwrap();
-            panic!("{name:?} should have {holders} holders and {waiters} waiters, and has {last:?}");
+    /// The same of each of these names.
+    pub async fn become_empty(&self, names: &[&str]) {
+        for name in names {
+            self.becomes_empty(name).await;
         }
     }
 
-    /// The guard of somebody who waits and whose turn has come, or comes when the dead before it have run out.
+    /// Waits until the queue for `name` has so many waiters.
+    pub async fn queue_reaches(&self, store: &Store, name: &str, waiters: usize) {
+        self.queue(store, name, SETTLED, &format!("have {waiters} waiters"), |seen| seen.1 == waiters).await;
+    }
+
+    /// Waits until the queue for `name` has so many holders and so many waiters.
+    pub async fn queue_is(&self, store: &Store, name: &str, holders: usize, waiters: usize) {
+        let what = format!("have {holders} holders and {waiters} waiters");
+        self.queue(store, name, SETTLED, &what, |seen| seen == (holders, waiters)).await;
+    }
+
+    /// Waits until the numbers of holders and of waiters of `name` are so.
+    async fn queue(
+        &self,
+        store: &Store,
+        name: &str,
+        limit: Duration,
+        what: &str,
+        is_so: impl Fn((usize, usize)) -> bool,
+    ) {
+        self.step();
+        let mut last = None;
+        let reached = in_time(limit, async {
+            loop {
+                let seen = store.lock(name).inspect().await.map(|queue| counts(&queue));
+                if seen.as_ref().is_ok_and(|seen| is_so(*seen)) {
+                    return;
+                }
+                last = Some(seen);
+                pause().await;
+            }
+        });
+        if reached.await.is_none() {
+            panic!("{name:?} should {what} after {limit:?}, and the holders and waiters are {last:?}");
+        }
+    }
+
+    /// The guard of a waiter whose turn has come, or comes when the dead before it have run out.
     pub async fn served<G>(&self, what: &str, waiter: JoinHandle<Result<G>>) -> G {
         let limit = self.ttl() * 2 + self.recovery().await * 2 + Duration::from_secs(5);
         within(limit, what, waiter).await.unwrap().unwrap_or_else(|e| panic!("{what}: {e:?}"))
+    }
+
+    /// What the store is asked to renew next, with these faults.
+    pub async fn renewed(&self, faults: &Faults, what: &str) -> Vec<LeaseRef> {
+        let before = faults.renewed().len();
+        let limit = self.ttl() * 2 + Duration::from_secs(10);
+        until(limit, &format!("a renewal of {what}"), || async { faults.renewed().len() > before }).await;
+        faults.renewed().split_off(before)
     }
 
     /// How much later than a lease the store may be.
@@ -184,17 +199,14 @@ impl TestContext {
 
     /// Takes the lock with tries, as often as it needs within `limit`.
     pub async fn soon(&self, store: &Store, name: &str, limit: Duration) -> Guard {
-        within(limit, &format!("{name:?} to come free"), async {
-            loop {
-                match store.lock(name).try_acquire().await {
-                    Ok(guard) => return guard,
-                    Err(e) if e.is_retryable() => pause().await,
-                    Err(e) => panic!("{e:?}"),
-                }
-            }
-        })
-        .await
+        let lock = store.lock(name);
+        answered(limit, &format!("{name:?} to come free"), || lock.try_acquire()).await
     }
+}
+
+/// How many hold, and how many wait.
+pub fn counts(queue: &LockQueue) -> (usize, usize) {
+    (queue.holders.len(), queue.waiters.len())
 }
 
 /// Gives a guard back. Under faults the store's word may be lost, and the release goes on in the background; the hold was
@@ -203,6 +215,30 @@ pub async fn give_back(guard: Guard) {
     if let Err(e) = guard.release().await {
         assert!(e.is_retryable(), "{e:?}");
     }
+}
+
+/// Asks until the store has answered: under faults an answer may be lost, but it is never a refusal.
+pub async fn answered<T, F: Future<Output = Result<T>>>(limit: Duration, what: &str, mut ask: impl FnMut() -> F) -> T {
+    within(limit, what, async {
+        loop {
+            match ask().await {
+                Ok(answer) => return answer,
+                Err(e) if e.is_retryable() => pause().await,
+                Err(e) => panic!("{what}: {e:?}"),
+            }
+        }
+    })
+    .await
+}
+
+/// Waits until it is so.
+pub async fn until<F: Future<Output = bool>>(limit: Duration, what: &str, mut is_so: impl FnMut() -> F) {
+    within(limit, what, async {
+        while !is_so().await {
+            pause().await;
+        }
+    })
+    .await;
 }
 
 /// The pause of a case that polls.
@@ -248,6 +284,36 @@ pub fn waiting(answer: Result<Claimed>) -> Waiting {
         Ok(Claimed::Waiting(waiting)) => waiting,
         other => panic!("expected a place in the queue, got {other:?}"),
     }
+}
+
+/// Who is in the way of a try, or a failure; `what` says what it would mean if the try had been granted.
+pub fn busy(what: &str, answer: Result<Claimed>) -> Contention {
+    match answer {
+        Ok(Claimed::Busy(who)) => who,
+        other => panic!("{what}: {other:?}"),
+    }
+}
+
+/// Claims what is free: what is to be renewed and given back.
+pub async fn taken(client: &dyn Backend, claim: Claim) -> LeaseRef {
+    let grant = granted(client.claim(&claim).await);
+    LeaseRef::new(Arc::new(claim), grant.place, Some(grant.token))
+}
+
+/// Gives back what was taken.
+pub async fn given_back(client: &dyn Backend, lease: &LeaseRef) {
+    client.release(&lease.claim, Some(&lease.place)).await.unwrap();
+}
+
+/// Renews one lease.
+pub async fn renewed(client: &dyn Backend, lease: &LeaseRef) -> Result<Renewal> {
+    client.renew(std::slice::from_ref(lease)).await.map(|mut answers| answers.remove(0))
+}
+
+/// Fails unless the store tells the holder that it was evicted.
+pub async fn told_of_eviction(limit: Duration, lost: Lost) {
+    let loss = within(limit, "the evicted to hear of it", lost).await;
+    assert!(matches!(loss, Loss::Evicted | Loss::Gone), "nobody told the evicted: {loss:?}");
 }
 
 /// Fails unless the answer is this kind of error.

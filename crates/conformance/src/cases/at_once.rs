@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Claim, ClaimedAll, Grant, Mode, Moment, WaitPolicy};
-use leasehold_core::{Contention, ErrorKind, Name, Options, Result, Store};
+use leasehold_core::{Contention, ErrorKind, Name, Result, Store};
 use tokio::task::JoinSet;
 
 use crate::cases::cancel::{at_every_await, leaves_at};
 use crate::cases::lease::nobody_before;
-use crate::context::{TestContext, expect_kind, granted, waiting, within};
+use crate::context::{LONG, TestContext, counts, expect_kind, given_back, taken, waiting, within};
 use crate::faulty::Faults;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -35,8 +35,7 @@ fn refused(answer: Result<ClaimedAll>) -> (usize, Contention) {
 async fn lines(ctx: &TestContext, backend: &dyn Backend) -> [(usize, usize); 3] {
     let mut queues = [(0, 0); 3];
     for (queue, name) in queues.iter_mut().zip(NAMES) {
-        let seen = backend.inspect(&ctx.full(name)).await.unwrap();
-        *queue = (seen.holders.len(), seen.waiters.len());
+        *queue = counts(&backend.inspect(&ctx.full(name)).await.unwrap());
     }
     queues
 }
@@ -48,11 +47,10 @@ async fn who_holds(store: &Store, name: &Name) -> Option<String> {
 /// S12: while many want names of which somebody holds the last, nobody sees the others held, not for a moment.
 pub(crate) async fn is_not_seen_while_refused(ctx: TestContext) {
     let onlooker = ctx.store().await;
-    let words = Options::default().ttl(Duration::from_secs(20));
-    let holder = ctx.store().await.lock("c").with(&words).acquire().await.unwrap();
+    let holder = ctx.store().await.lock("c").ttl(LONG).acquire().await.unwrap();
     let mut tasks = JoinSet::new();
     for _ in 0..4 {
-        let multi = ctx.store().await.multi_lock(NAMES).with(&words);
+        let multi = ctx.store().await.multi_lock(NAMES).ttl(LONG);
         tasks.spawn(async move {
             for _ in 0..25 {
                 let error = expect_kind(multi.try_acquire().await, ErrorKind::Contended);
@@ -64,10 +62,7 @@ pub(crate) async fn is_not_seen_while_refused(ctx: TestContext) {
     while !tasks.is_empty() {
         for name in ["a", "b"] {
             let queue = onlooker.lock(name).inspect().await.unwrap();
-            assert!(
-                queue.holders.is_empty() && queue.waiters.is_empty(),
-                "a part of them was seen: {name:?} {queue:?}"
-            );
+            assert_eq!(counts(&queue), (0, 0), "a part of them was seen: {name:?} {queue:?}");
         }
         looks += 1;
         // A store in memory never makes its caller wait.
@@ -82,7 +77,7 @@ pub(crate) async fn is_not_seen_while_refused(ctx: TestContext) {
 
 /// S12: a client that is seen to hold the first of them holds the last one too.
 pub(crate) async fn is_not_seen_while_granted(ctx: TestContext) {
-    let (onlooker, words) = (ctx.store().await, Options::default().ttl(Duration::from_secs(20)));
+    let onlooker = ctx.store().await;
     let mut stores = Vec::new();
     for _ in 0..4 {
         stores.push(ctx.store().await);
@@ -91,7 +86,7 @@ pub(crate) async fn is_not_seen_while_granted(ctx: TestContext) {
         let names: Vec<Name> = NAMES.iter().map(|name| Name::from((*name, round))).collect();
         let mut tasks = JoinSet::new();
         for (i, store) in stores.iter().enumerate() {
-            let multi = store.multi_lock(&names).with(&words).label(format!("contender {i}"));
+            let multi = store.multi_lock(&names).ttl(LONG).label(format!("contender {i}"));
             tasks.spawn(async move { multi.try_acquire().await });
         }
         let mut outcomes = Vec::new();
@@ -113,10 +108,9 @@ pub(crate) async fn is_not_seen_while_granted(ctx: TestContext) {
 pub(crate) async fn passes_nobody(ctx: TestContext) {
     let (one, two, three) = (ctx.backend().await, ctx.backend().await, ctx.backend().await);
     let all = claims(&ctx);
-    let holder = ctx.claim("b", WaitPolicy::Fair).with_label("the holder");
-    let held = granted(one.claim(&holder).await);
+    let held = taken(&*one, ctx.claim("b", WaitPolicy::Fair).with_label("the holder")).await;
     let (at, who) = refused(three.claim_all(&all).await);
-    assert_eq!((at, who.label.as_deref(), who.token), (1, Some("the holder"), Some(held.token)));
+    assert_eq!((at, who.label.as_deref(), who.token), (1, Some("the holder"), held.token));
     assert_eq!(lines(&ctx, &*two).await, [(0, 0), (1, 0), (0, 0)], "a part was left");
     // Behind a waiter, and when that one is granted.
     let waiter = ctx.claim("b", WaitPolicy::Fair).with_label("the waiter");
@@ -124,14 +118,14 @@ pub(crate) async fn passes_nobody(ctx: TestContext) {
     let (at, who) = refused(three.claim_all(&all).await);
     assert_eq!((at, who.label.as_deref()), (1, Some("the holder")));
     assert_eq!(lines(&ctx, &*two).await, [(0, 0), (1, 1), (0, 0)], "a part was left");
-    one.release(&holder, Some(&held.place)).await.unwrap();
+    given_back(&*one, &held).await;
     let (at, who) = refused(three.claim_all(&all).await);
     assert_eq!((at, who.label.as_deref()), (1, Some("the waiter")));
     assert_eq!(lines(&ctx, &*two).await, [(0, 0), (1, 0), (0, 0)], "a part was left");
     two.release(&waiter, Some(&place)).await.unwrap();
     // Free: all of them, each in a queue of its own.
     let grants = all_granted(three.claim_all(&all).await);
-    assert!(grants[1].token > held.token, "{:?} came after {:?}", grants[1].token, held.token);
+    assert!(Some(grants[1].token) > held.token, "{:?} came after {:?}", grants[1].token, held.token);
     assert_eq!(lines(&ctx, &*two).await, [(1, 0); 3]);
     let (at, _) = refused(one.claim_all(&claims(&ctx)).await);
     assert_eq!(at, 0);
@@ -145,11 +139,10 @@ pub(crate) async fn passes_nobody(ctx: TestContext) {
 pub(crate) async fn is_refused_by_every_mode(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
     for mode in [Mode::Shared, Mode::Permits { n: 1, of: 3 }] {
-        let other = ctx.claim_as("c", mode, WaitPolicy::Fair);
-        let grant = granted(one.claim(&other).await);
+        let other = taken(&*one, ctx.claim_as("c", mode, WaitPolicy::Fair)).await;
         assert_eq!(refused(two.claim_all(&claims(&ctx)).await).0, 2, "{mode:?}");
         assert_eq!(lines(&ctx, &*one).await, [(0, 0), (0, 0), (1, 0)], "a part was left");
-        one.release(&other, Some(&grant.place)).await.unwrap();
+        given_back(&*one, &other).await;
     }
 }
 
@@ -200,20 +193,16 @@ pub(crate) async fn after_a_lost_reply(ctx: TestContext) {
         within(ctx.ttl() * 2, "the claims to find themselves", store.multi_lock(NAMES).acquire()).await.unwrap();
     for (name, token) in guard.tokens() {
         let queue = other.lock(name).inspect().await.unwrap();
-        assert_eq!((queue.holders.len(), queue.waiters.len()), (1, 0));
-        assert_eq!(queue.holders[0].token, Some(token));
+        assert_eq!((counts(&queue), queue.holders[0].token), ((1, 0), Some(token)));
     }
     guard.release().await.unwrap();
     let silence = Faults::default();
     silence.lose_notifications();
     let store = ctx.store_with(&silence).await;
     silence.lose_claim_replies(1000);
-    let multi = store.multi_lock(NAMES).ttl(Duration::from_secs(20));
-    let wait = Duration::from_millis(200);
-    expect_kind(multi.acquire_timeout(wait).await, ErrorKind::Ambiguous);
-    for name in NAMES {
-        ctx.becomes_empty(name).await;
-    }
+    let multi = store.multi_lock(NAMES).ttl(LONG);
+    expect_kind(multi.acquire_timeout(Duration::from_millis(200)).await, ErrorKind::Ambiguous);
+    ctx.become_empty(&NAMES).await;
 }
 
 /// P3, S7: each of them is renewed.
@@ -227,9 +216,7 @@ pub(crate) async fn each_is_renewed(ctx: TestContext) {
         assert_eq!(other.lock(name).inspect().await.unwrap().holders[0].token, Some(token));
     }
     drop(guard.release().await);
-    for name in NAMES {
-        ctx.becomes_empty(name).await;
-    }
+    ctx.become_empty(&NAMES).await;
 }
 
 /// P4: a try is dropped at every await, free and refused.
@@ -239,9 +226,7 @@ pub(crate) async fn is_dropped_at_every_await(ctx: TestContext) {
     let holder = store.lock("c").acquire().await.unwrap();
     for polls in 0..6 {
         let _ = within(ctx.ttl() * 3, "a try", leaves_at(store.multi_lock(NAMES).try_acquire(), polls)).await;
-        for name in ["a", "b"] {
-            ctx.becomes_empty(name).await;
-        }
+        ctx.become_empty(&["a", "b"]).await;
     }
     drop(holder.release().await);
 }
@@ -252,8 +237,8 @@ pub(crate) async fn takes_as_many_as_it_says(ctx: TestContext) {
     let (store, other) = (ctx.store().await.ttl(Duration::from_secs(30)), ctx.backend().await);
     let most = store.guarantees().atomic_multi;
     let names = |n: usize| (0..n as u64).map(|i| ("many", i));
-    let counts = if most < MANY { vec![most, most + 1] } else { vec![MANY] };
-    for n in counts {
+    let lengths = if most < MANY { vec![most, most + 1] } else { vec![MANY] };
+    for n in lengths {
         let guard = store.multi_lock(names(n)).try_acquire().await.unwrap();
         assert!(guard.is_valid());
         assert_eq!(guard.tokens().count(), n);
@@ -262,5 +247,5 @@ pub(crate) async fn takes_as_many_as_it_says(ctx: TestContext) {
         guard.release().await.unwrap();
     }
     let queue = other.inspect(&ctx.full("many/1")).await.unwrap();
-    assert!(queue.holders.is_empty() && queue.waiters.is_empty());
+    assert_eq!(counts(&queue), (0, 0));
 }

@@ -3,26 +3,31 @@
 use std::time::Duration;
 
 use leasehold_core::seam::Moment;
-use leasehold_core::{Lock, Options, Store};
+use leasehold_core::{Lock, Store};
 
-use crate::context::{TestContext, within};
+use crate::context::{LONG, TestContext, within};
 
 /// A lease so long that no renewal falls into a measurement.
-fn calm() -> Options {
-    Options::default().ttl(Duration::from_secs(20))
-}
+const CALM: Duration = LONG;
 
 /// How a task takes the name, in its nth turn.
 type Take = fn(&Store, usize) -> Lock;
 
 async fn cycles(store: &Store, take: Take, n: usize) {
     for i in 0..n {
-        take(store, i).with(&calm()).acquire().await.unwrap().release().await.unwrap();
+        take(store, i).ttl(CALM).acquire().await.unwrap().release().await.unwrap();
     }
 }
 
 fn lock(store: &Store, _: usize) -> Lock {
     store.lock("a")
+}
+
+/// How many requests one of `n` costs that `work` does.
+async fn each(ctx: &TestContext, n: usize, work: impl Future<Output = ()>) -> f64 {
+    let before = ctx.harness().requests().await;
+    work.await;
+    (ctx.harness().requests().await - before) as f64 / n as f64
 }
 
 /// Acquire and release while nobody else wants the lock cost exactly what the store says.
@@ -31,9 +36,7 @@ pub(crate) async fn of_an_uncontended_cycle(ctx: TestContext) {
     let ctx = ctx.private().await;
     let (store, budget) = (ctx.store().await, ctx.harness().budget());
     cycles(&store, lock, 3).await; // sessions, scripts and parents are made once
-    let before = ctx.harness().requests().await;
-    cycles(&store, lock, CYCLES).await;
-    let each = (ctx.harness().requests().await - before) as f64 / CYCLES as f64;
+    let each = each(&ctx, CYCLES, cycles(&store, lock, CYCLES)).await;
     ctx.harness().tell(&format!("{each:.2} requests per uncontended cycle"));
     // A store whose server counts pings and heartbeats too has a few more.
     assert!((each - budget.cycle).abs() < 0.2, "{each} requests per cycle, and {} were promised", budget.cycle);
@@ -50,7 +53,7 @@ async fn of_each_behind(ctx: &TestContext, waiters: usize, what: &str, take: Tak
         stores.push(store);
     }
     // The queue is full before it starts to move.
-    let guard = stores[0].lock("a").with(&calm()).acquire().await.unwrap();
+    let guard = stores[0].lock("a").ttl(CALM).acquire().await.unwrap();
     let (began, before) = (Moment::now(), ctx.harness().requests().await);
     let tasks: Vec<_> = (0..waiters)
         .map(|i| {
@@ -107,19 +110,21 @@ pub(crate) async fn of_several_names(ctx: TestContext) {
     const CYCLES: usize = 50;
     let ctx = ctx.private().await;
     let store = ctx.store().await;
-    let several = store.multi_lock((0..NAMES).map(|i| ("several", i))).with(&calm());
+    let several = store.multi_lock((0..NAMES).map(|i| ("several", i))).ttl(CALM);
     several.acquire().await.unwrap().release().await.unwrap(); // sessions, scripts and parents are made once
-    let before = ctx.harness().requests().await;
-    for _ in 0..CYCLES {
-        several.acquire().await.unwrap().release().await.unwrap();
-    }
-    let cycle = (ctx.harness().requests().await - before) as f64 / CYCLES as f64;
-    let _held = store.lock(("several", NAMES - 1)).with(&calm()).acquire().await.unwrap();
-    let before = ctx.harness().requests().await;
-    for _ in 0..CYCLES {
-        several.try_acquire().await.unwrap_err();
-    }
-    let refusal = (ctx.harness().requests().await - before) as f64 / CYCLES as f64;
+    let cycle = each(&ctx, CYCLES, async {
+        for _ in 0..CYCLES {
+            several.acquire().await.unwrap().release().await.unwrap();
+        }
+    });
+    let cycle = cycle.await;
+    let _held = store.lock(("several", NAMES - 1)).ttl(CALM).acquire().await.unwrap();
+    let refusal = each(&ctx, CYCLES, async {
+        for _ in 0..CYCLES {
+            several.try_acquire().await.unwrap_err();
+        }
+    });
+    let refusal = refusal.await;
     ctx.harness()
         .tell(&format!("{cycle:.2} requests to take and give back {NAMES} names, {refusal:.2} to be refused them"));
     let release = ctx.harness().budget().cycle - 1.0;
@@ -137,11 +142,10 @@ pub(crate) async fn of_renewals(ctx: TestContext) {
     for i in 0..LOCKS {
         guards.push(store.lock(("held", i)).acquire().await.unwrap());
     }
-    let before = ctx.harness().requests().await;
-    tokio::time::sleep(ctx.ttl()).await;
-    let spent = ctx.harness().requests().await - before;
+    let spent = each(&ctx, 1, tokio::time::sleep(ctx.ttl())).await;
     // Stores that count the commands of a batch one by one: three batches, and two that may fall in early or late.
-    assert!(spent <= (5 * LOCKS + 10) * ctx.harness().servers(), "{spent} requests for {LOCKS} locks in one lease");
+    let most = (5 * LOCKS + 10) * ctx.harness().servers();
+    assert!(spent <= most as f64, "{spent} requests for {LOCKS} locks in one lease");
     assert!(guards.iter().all(|guard| guard.is_valid()));
     ctx.harness().tell(&format!("{spent} requests to renew {LOCKS} locks for one lease"));
 }

@@ -6,26 +6,17 @@ use leasehold_core::seam::{Claim, Claimed, Mode, Moment, WaitPolicy};
 use leasehold_core::{ErrorKind, Guard, Owner};
 
 use crate::cases::lease::nobody_before;
-use crate::context::{TestContext, expect_kind, give_back, granted, pause, waiting, within};
+use crate::context::{
+    LONG, TestContext, answered, busy, counts, expect_kind, give_back, given_back, granted, taken, waiting, within,
+};
 use crate::faulty::Faults;
 
 /// Downgrades; under faults the store's word may be lost, and it is asked again.
 async fn downgraded(guard: &Guard) {
-    within(Duration::from_secs(20), "the downgrade", async {
-        while let Err(e) = guard.downgrade().await {
-            assert!(e.is_retryable(), "{e:?}");
-        }
-    })
-    .await;
+    answered(LONG, "the downgrade", || guard.downgrade()).await;
 }
 
 /// The same claim in another mode.
-fn labelled(claim: &Claim, label: &str) -> Claim {
-    let mut claim = claim.clone();
-    claim.label = label.into();
-    claim
-}
-
 fn in_mode(claim: &Claim, mode: Mode) -> Claim {
     let mut other = claim.clone();
     other.mode = mode;
@@ -68,10 +59,9 @@ pub(crate) async fn lets_readers_in_and_no_writer(ctx: TestContext) {
 pub(crate) async fn wakes_readers_at_once(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     // A lease so long that neither a poll nor a renewal can do the work of the notification, also if this machine is busy.
-    let words = leasehold_core::Options::default().ttl(Duration::from_secs(55));
-    let guard = one.rw_lock("a").with(&words).write().acquire().await.unwrap();
-    let readers = [two.rw_lock("a").with(&words).read(), one.rw_lock("a").with(&words).read()];
-    let readers = readers.map(|reader| tokio::spawn(reader.acquire()));
+    let ttl = Duration::from_secs(55);
+    let guard = one.rw_lock("a").ttl(ttl).write().acquire().await.unwrap();
+    let readers = [&two, &one].map(|store| tokio::spawn(store.rw_lock("a").ttl(ttl).read().acquire()));
     ctx.queue_is(&one, "a", 1, 2).await;
     guard.downgrade().await.unwrap();
     for reader in readers {
@@ -89,12 +79,7 @@ pub(crate) async fn lasts(ctx: TestContext) {
     downgraded(&guard).await;
     for _ in 0..3 {
         tokio::time::sleep(ctx.ttl() / 2).await;
-        within(Duration::from_secs(20), "a confirmation", async {
-            while let Err(e) = guard.confirm().await {
-                assert!(e.is_retryable(), "{e:?}");
-            }
-        })
-        .await;
+        answered(LONG, "a confirmation", || guard.confirm()).await;
         expect_kind(two.rw_lock("a").write().try_acquire().await, ErrorKind::Contended);
         let reader = two.rw_lock("a").read().acquire_timeout(Duration::from_secs(5)).await.unwrap();
         give_back(reader).await;
@@ -109,13 +94,11 @@ pub(crate) async fn is_not_undone_by_a_late_claim(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
     let writer = ctx.claim("a", WaitPolicy::Fair);
     let grant = granted(one.claim(&writer).await);
-    let as_reader = in_mode(&writer, Mode::Shared);
-    let shared = granted(one.claim(&as_reader).await);
+    let shared = granted(one.claim(&in_mode(&writer, Mode::Shared)).await);
     assert_eq!((shared.token, &shared.place), (grant.token, &grant.place), "a downgrade keeps token and place");
-    let reader = ctx.claim_as("a", Mode::Shared, WaitPolicy::Try);
-    let beside = granted(two.claim(&reader).await);
+    let beside = taken(&*two, ctx.claim_as("a", Mode::Shared, WaitPolicy::Try)).await;
     // With another label it must be written.
-    let late = granted(one.claim(&labelled(&writer, "late")).await);
+    let late = granted(one.claim(&writer.clone().with_label("late")).await);
     assert_eq!(late.token, grant.token, "an exclusive claim that came late changed the token");
     let third = ctx.claim_as("a", Mode::Shared, WaitPolicy::Try);
     let answer = two.claim(&third).await;
@@ -123,13 +106,11 @@ pub(crate) async fn is_not_undone_by_a_late_claim(ctx: TestContext) {
         panic!("an exclusive claim that came late made it exclusive again: {answer:?}")
     };
     // A reader does not become a writer by claiming so.
-    let as_writer = in_mode(&reader, Mode::Exclusive);
-    assert_eq!(granted(two.claim(&as_writer).await).token, beside.token);
-    let queue = two.inspect(&writer.name).await.unwrap();
-    assert_eq!((queue.holders.len(), queue.waiters.len()), (3, 0));
-    let answer = two.claim(&ctx.claim("a", WaitPolicy::Try)).await;
-    assert!(matches!(answer, Ok(Claimed::Busy(_))), "{answer:?}");
-    two.release(&reader, Some(&beside.place)).await.unwrap();
+    let as_writer = in_mode(&beside.claim, Mode::Exclusive);
+    assert_eq!(Some(granted(two.claim(&as_writer).await).token), beside.token);
+    assert_eq!(counts(&two.inspect(&writer.name).await.unwrap()), (3, 0));
+    busy("a writer beside readers", two.claim(&ctx.claim("a", WaitPolicy::Try)).await);
+    given_back(&*two, &beside).await;
     two.release(&third, Some(&third_grant.place)).await.unwrap();
     one.release(&writer, Some(&grant.place)).await.unwrap();
     ctx.becomes_empty("a").await;
@@ -138,16 +119,15 @@ pub(crate) async fn is_not_undone_by_a_late_claim(ctx: TestContext) {
 /// S11: a waiting writer that claims as a reader stays a writer: only a granted one is downgraded.
 pub(crate) async fn is_for_the_granted_only(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
-    let reader = ctx.claim_as("a", Mode::Shared, WaitPolicy::Fair);
-    let first = granted(one.claim(&reader).await);
+    let first = taken(&*one, ctx.claim_as("a", Mode::Shared, WaitPolicy::Fair)).await;
     let writer = ctx.claim("a", WaitPolicy::Fair);
     waiting(two.claim(&writer).await);
-    waiting(two.claim(&labelled(&in_mode(&writer, Mode::Shared), "late")).await);
-    one.release(&reader, Some(&first.place)).await.unwrap();
-    let second = granted(two.claim(&writer).await);
+    waiting(two.claim(&in_mode(&writer, Mode::Shared).with_label("late")).await);
+    given_back(&*one, &first).await;
+    let writer = taken(&*two, writer).await;
     let answer = one.claim(&ctx.claim_as("a", Mode::Shared, WaitPolicy::Try)).await;
-    assert!(matches!(answer, Ok(Claimed::Busy(_))), "a waiting writer became a reader: {answer:?}");
-    two.release(&writer, Some(&second.place)).await.unwrap();
+    busy("a waiting writer became a reader", answer);
+    given_back(&*two, &writer).await;
     ctx.becomes_empty("a").await;
 }
 
@@ -214,14 +194,7 @@ pub(crate) async fn is_renewed_as_it_is_now(ctx: TestContext) {
     let store = ctx.store_with(&faults).await;
     let guard = store.rw_lock("a").write().acquire().await.unwrap();
     downgraded(&guard).await;
-    let before = faults.renewed().len();
-    within(ctx.ttl() * 2 + Duration::from_secs(10), "a renewal of a downgraded hold", async {
-        while faults.renewed().len() == before {
-            pause().await;
-        }
-    })
-    .await;
-    for lease in &faults.renewed()[before..] {
+    for lease in ctx.renewed(&faults, "a downgraded hold").await {
         assert_eq!(lease.claim.mode, Mode::Shared, "a downgraded hold is renewed as {:?}", lease.claim.mode);
         assert_eq!(lease.token, Some(guard.fencing_token()));
     }

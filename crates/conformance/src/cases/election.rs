@@ -1,24 +1,19 @@
 //! Is there one leader at a time, and does everybody see who, and what it stands for?
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_core::{ErrorKind, Leader, Leadership, Loss, MAX_VALUE_BYTES, Observer, Options};
+use leasehold_core::{ErrorKind, Leader, Leadership, Loss, MAX_VALUE_BYTES, Observer, Store};
 
-use crate::context::{TestContext, expect_kind, pause, within};
+use crate::cases::protected::Protected;
+use crate::context::{LONG, TestContext, answered, expect_kind, within};
 use crate::faulty::Faults;
 
 const SOON: Duration = Duration::from_secs(20);
 
 /// Proclaims; under faults the store's word may be lost, and it is asked again.
 async fn proclaimed(leadership: &Leadership, value: &str) {
-    within(SOON, "the proclamation", async {
-        while let Err(e) = leadership.proclaim(value).await {
-            assert!(e.is_retryable(), "{e:?}");
-        }
-    })
-    .await;
+    answered(SOON, "the proclamation", || leadership.proclaim(value)).await;
 }
 
 /// Resigns; under faults it goes on in the background.
@@ -26,6 +21,12 @@ async fn resigned(leadership: Leadership) {
     if let Err(e) = leadership.resign().await {
         assert!(e.is_retryable(), "{e:?}");
     }
+}
+
+/// Fails unless this is the leader.
+async fn is_led_by(store: &Store, value: &str, leadership: &Leadership) {
+    let leader = store.election("a").leader().await.unwrap().unwrap();
+    assert_eq!((leader.value.as_str(), leader.token), (value, leadership.fencing_token()));
 }
 
 /// Watches until the observer sees this, whatever comes before it.
@@ -46,21 +47,20 @@ async fn sees(observer: &mut Observer, value: Option<&str>) -> Option<Leader> {
 
 /// P1, P2: candidates of several clients lead one after the other, each with a greater token.
 pub(crate) async fn has_one_leader_at_a_time(ctx: TestContext) {
-    let (inside, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let term = Arc::new(Protected::default());
     let mut tasks = Vec::new();
     for i in 0..3 {
         let election = ctx.store().await.election("a");
-        let (inside, last) = (inside.clone(), last.clone());
+        let term = term.clone();
         tasks.push(tokio::spawn(async move {
             for round in 0..5 {
                 let value = format!("{i} {round}");
                 let leadership = election.campaign(value.clone()).await.unwrap();
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two lead");
                 let token = leadership.fencing_token();
-                assert!(last.swap(token.get(), Ordering::SeqCst) < token.get());
+                term.enter(token.get());
                 let leader = election.leader().await.unwrap().expect("a leader");
                 assert_eq!((leader.value, leader.token), (value, token));
-                inside.fetch_sub(1, Ordering::SeqCst);
+                term.leave();
                 resigned(leadership).await;
             }
         }));
@@ -73,8 +73,7 @@ pub(crate) async fn has_one_leader_at_a_time(ctx: TestContext) {
 /// A leader that resigns hands over to the next candidate at once; the leader is no secret.
 pub(crate) async fn is_handed_over_by_resigning(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
-    let words = Options::default().ttl(Duration::from_secs(20));
-    let (here, there) = (one.election("a").with(&words), two.election("a").with(&words));
+    let (here, there) = (one.election("a").ttl(LONG), two.election("a").ttl(LONG));
     assert_eq!(there.leader().await.unwrap(), None);
     let first = here.campaign("first").await.unwrap();
     let who = expect_kind(there.try_campaign("second").await, ErrorKind::Contended).into_contention().unwrap();
@@ -83,15 +82,13 @@ pub(crate) async fn is_handed_over_by_resigning(ctx: TestContext) {
     expect_kind(there.campaign_timeout("second", short).await, ErrorKind::TimedOut);
     let second = tokio::spawn(there.campaign("second"));
     ctx.queue_is(&one, "a", 1, 1).await;
-    let leader = there.leader().await.unwrap().unwrap();
-    assert_eq!((leader.value.as_str(), leader.token), ("first", first.fencing_token()));
+    is_led_by(&two, "first", &first).await;
     let before = first.fencing_token();
     first.confirm().await.unwrap();
     first.resign().await.unwrap();
     let second = within(Duration::from_secs(8), "the next leader", second).await.unwrap().unwrap();
     assert!(second.fencing_token() > before);
-    let leader = here.leader().await.unwrap().unwrap();
-    assert_eq!((leader.value.as_str(), leader.token), ("second", second.fencing_token()));
+    is_led_by(&one, "second", &second).await;
     second.resign().await.unwrap();
     assert_eq!(here.leader().await.unwrap(), None);
 }
@@ -163,20 +160,18 @@ pub(crate) async fn proclaims_nothing_after_loss(ctx: TestContext) {
     let faults = Faults::default();
     faults.lose_notifications();
     let (deaf, two, operator) = (ctx.store_with(&faults).await, ctx.store().await, ctx.store().await);
-    let words = Options::default().ttl(Duration::from_secs(20));
-    let late = deaf.election("a").with(&words).campaign("first").await.unwrap();
-    let next = tokio::spawn(two.election("a").with(&words).campaign("second"));
+    let late = deaf.election("a").ttl(LONG).campaign("first").await.unwrap();
+    let next = tokio::spawn(two.election("a").ttl(LONG).campaign("second"));
     ctx.queue_is(&operator, "a", 1, 1).await;
     assert!(operator.evict("a", late.fencing_token()).await.unwrap());
     let next = within(Duration::from_secs(8), "the next leader", next).await.unwrap().unwrap();
     expect_kind(late.proclaim("too late").await, ErrorKind::Lost);
     assert!(!late.is_valid());
-    let leader = operator.election("a").leader().await.unwrap().unwrap();
-    assert_eq!((leader.value.as_str(), leader.token), ("second", next.fencing_token()));
+    is_led_by(&operator, "second", &next).await;
     next.resign().await.unwrap();
     drop(late);
     // The same with nobody behind it: asking again must not make it the leader anew.
-    let late = deaf.election("b").with(&words).campaign("first").await.unwrap();
+    let late = deaf.election("b").ttl(LONG).campaign("first").await.unwrap();
     assert!(operator.evict("b", late.fencing_token()).await.unwrap());
     expect_kind(late.proclaim("too late").await, ErrorKind::Lost);
     assert_eq!(operator.election("b").leader().await.unwrap(), None, "a late proclamation made it the leader anew");
@@ -193,12 +188,11 @@ pub(crate) async fn proclaims_again_after_a_lost_reply(ctx: TestContext) {
     faults.lose_claim_replies(1);
     expect_kind(leadership.proclaim("two").await, ErrorKind::Ambiguous);
     leadership.proclaim("two").await.unwrap();
-    let leader = two.election("a").leader().await.unwrap().unwrap();
-    assert_eq!((leader.value.as_str(), leader.token), ("two", leadership.fencing_token()));
+    is_led_by(&two, "two", &leadership).await;
     // A confirmation and renewals keep the value.
     tokio::time::sleep(ctx.ttl()).await;
     leadership.confirm().await.unwrap();
-    assert_eq!(two.election("a").leader().await.unwrap().unwrap().value, "two");
+    is_led_by(&two, "two", &leadership).await;
     leadership.resign().await.unwrap();
 }
 
@@ -280,14 +274,7 @@ pub(crate) async fn is_renewed_with_its_latest_value(ctx: TestContext) {
     let store = ctx.store_with(&faults).await;
     let leadership = store.election("a").campaign("one").await.unwrap();
     proclaimed(&leadership, "two").await;
-    let before = faults.renewed().len();
-    within(ctx.ttl() * 2 + Duration::from_secs(10), "a renewal of a leader", async {
-        while faults.renewed().len() == before {
-            pause().await;
-        }
-    })
-    .await;
-    for lease in &faults.renewed()[before..] {
+    for lease in ctx.renewed(&faults, "a leader").await {
         assert_eq!(&*lease.claim.label, "two", "a leader is renewed with an old value");
     }
     resigned(leadership).await;

@@ -1,37 +1,19 @@
 //! Do two holders ever both say *valid*?
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::{Claimed, WaitPolicy};
+use leasehold_core::seam::WaitPolicy;
 use leasehold_core::{DistributedLock, ErrorKind, Store};
 
-use crate::context::{TestContext, expect_kind, granted, pause, waiting, within};
-
-/// What the lock protects: a counter that is read, and written a moment later.
-#[derive(Default)]
-struct Unprotected {
-    value: AtomicU64,
-    inside: AtomicU64,
-    greatest_token: AtomicU64,
-}
-
-impl Unprotected {
-    async fn increment(&self, token: u64) {
-        assert_eq!(self.inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
-        let before = self.greatest_token.swap(token, Ordering::SeqCst);
-        assert!(before < token, "token {token} came after {before}");
-        let value = self.value.load(Ordering::SeqCst);
-        tokio::task::yield_now().await;
-        self.value.store(value + 1, Ordering::SeqCst);
-        self.inside.fetch_sub(1, Ordering::SeqCst);
-    }
-}
+use crate::cases::protected::Protected;
+use crate::context::{
+    LONG, TestContext, busy, counts, expect_kind, given_back, granted, taken, until, waiting, within,
+};
 
 /// Every one of `locks` increments the counter `each` times; the sum must be exact and tokens must rise. Each time is a step.
 async fn count(ctx: &TestContext, locks: Vec<Arc<dyn DistributedLock>>, each: u64) {
-    let counter = Arc::new(Unprotected::default());
+    let counter = Arc::new(Protected::default());
     let total = locks.len() as u64 * each;
     let tasks: Vec<_> = locks
         .into_iter()
@@ -40,7 +22,7 @@ async fn count(ctx: &TestContext, locks: Vec<Arc<dyn DistributedLock>>, each: u6
             tokio::spawn(async move {
                 for _ in 0..each {
                     let guard = lock.acquire().await.unwrap();
-                    counter.increment(guard.fencing_token().get()).await;
+                    counter.write(guard.fencing_token().get()).await;
                     assert!(guard.is_valid());
                     drop(guard.release().await);
                     ctx.step();
@@ -51,7 +33,7 @@ async fn count(ctx: &TestContext, locks: Vec<Arc<dyn DistributedLock>>, each: u6
     for task in tasks {
         task.await.unwrap();
     }
-    assert_eq!(counter.value.load(Ordering::SeqCst), total);
+    assert_eq!(counter.writes(), total);
 }
 
 fn dynamic(store: &Store) -> Arc<dyn DistributedLock> {
@@ -77,7 +59,7 @@ pub(crate) async fn counter(ctx: TestContext) {
     let mut locks = Vec::new();
     for _ in 0..tasks {
         // Many clients on a small machine: this counts, it does not time leases.
-        locks.push(dynamic(&ctx.store().await.ttl(Duration::from_secs(20))));
+        locks.push(dynamic(&ctx.store().await.ttl(LONG)));
     }
     let started = tokio::time::Instant::now();
     count(&ctx, locks, each).await;
@@ -99,18 +81,13 @@ pub(crate) async fn try_says_who(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     let guard = one.lock("a").label("the holder").acquire().await.unwrap();
     let token = Some(guard.fencing_token());
-    within(ctx.ttl(), "a refusal with the holder's token", async {
-        loop {
-            let error = expect_kind(two.lock("a").try_acquire().await, ErrorKind::Contended);
-            assert_eq!(error.name().map(|name| name.as_str()), Some("a"));
-            let who = error.into_contention().unwrap();
-            assert_eq!(who.label.as_deref(), Some("the holder"));
-            // One of several servers may have granted late, with a token of its own that is not written over yet.
-            if who.token == token {
-                return;
-            }
-            pause().await;
-        }
+    until(ctx.ttl(), "a refusal with the holder's token", || async {
+        let error = expect_kind(two.lock("a").try_acquire().await, ErrorKind::Contended);
+        assert_eq!(error.name().map(|name| name.as_str()), Some("a"));
+        let who = error.into_contention().unwrap();
+        assert_eq!(who.label.as_deref(), Some("the holder"));
+        // One of several servers may have granted late, with a token of its own that is not written over yet.
+        who.token == token
     })
     .await;
 }
@@ -125,7 +102,7 @@ pub(crate) async fn claiming_again_is_idempotent(ctx: TestContext) {
     let place = waiting(two.claim(&waiter).await).place;
     assert_eq!(place, waiting(two.claim(&waiter).await).place);
     let queue = two.inspect(&ctx.full("a")).await.unwrap();
-    assert_eq!((queue.holders.len(), queue.waiters.len()), (1, 1));
+    assert_eq!(counts(&queue), (1, 1));
     assert_eq!(queue.holders[0].label.as_deref(), Some("another"));
     one.release(&holder, Some(&again.place)).await.unwrap();
     two.release(&waiter, Some(&place)).await.unwrap();
@@ -135,18 +112,15 @@ pub(crate) async fn claiming_again_is_idempotent(ctx: TestContext) {
 /// S5: a try that failed is nowhere in the queue, at once and not only after a lease, and delays nobody.
 pub(crate) async fn a_failed_try_leaves_nothing(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
-    let holder = ctx.claim("a", WaitPolicy::Fair);
-    let grant = granted(one.claim(&holder).await);
+    let holder = taken(&*one, ctx.claim("a", WaitPolicy::Fair)).await;
     for _ in 0..3 {
-        let answer = two.claim(&ctx.claim("a", WaitPolicy::Try)).await;
-        assert!(matches!(answer, Ok(Claimed::Busy(_))), "{answer:?}");
+        busy("it is held", two.claim(&ctx.claim("a", WaitPolicy::Try)).await);
     }
     let queue = one.inspect(&ctx.full("a")).await.unwrap();
     assert!(queue.waiters.is_empty(), "a failed try left a place: {queue:?}");
-    one.release(&holder, Some(&grant.place)).await.unwrap();
-    let next = ctx.claim("a", WaitPolicy::Try);
-    let grant = granted(two.claim(&next).await);
-    two.release(&next, Some(&grant.place)).await.unwrap();
+    given_back(&*one, &holder).await;
+    let next = taken(&*two, ctx.claim("a", WaitPolicy::Try)).await;
+    given_back(&*two, &next).await;
 }
 
 /// Fair and fast claims share one queue, and tokens rise across both.
@@ -169,8 +143,7 @@ pub(crate) async fn another_tool_is_waited_for(ctx: TestContext) {
     let foreign = ctx.harness().hold_as_another_tool(ctx.full("a").as_str()).await;
     let who = expect_kind(store.lock("a").try_acquire().await, ErrorKind::Contended).into_contention().unwrap();
     assert!(who.foreign, "{who:?}");
-    let waiter = store.lock("a").acquire();
-    let waiter = tokio::spawn(waiter);
+    let waiter = tokio::spawn(store.lock("a").acquire());
     ctx.queue_reaches(&store, "a", 1).await;
     foreign.release().await;
     let guard = within(ctx.ttl() * 2, "the lock after the other tool", waiter).await.unwrap().unwrap();

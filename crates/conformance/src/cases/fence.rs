@@ -1,15 +1,16 @@
 //! Is a stale holder's write refused: where the token is spent, and by the store's own condition?
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Claim, ClaimedAll, Grant, Mode, Place, WaitPolicy};
-use leasehold_core::{ErrorKind, FenceGate, Fenced, FencingToken, Lease, Loss, Lost, Name, Options, Store};
+use leasehold_core::seam::{Claim, ClaimedAll, Grant, LeaseRef, Mode, Place, WaitPolicy};
+use leasehold_core::{ErrorKind, FenceGate, Fenced, FencingToken, Guard, Lease, Loss, Lost, Name, Store};
 
-use crate::context::{TestContext, granted, within};
+use crate::context::{LONG, TestContext, given_back, taken, within};
 use crate::faulty::{Faults, Faulty};
 use crate::harness::FencedResource;
 
-async fn next(ctx: &TestContext, store: &Store) -> leasehold_core::Guard {
+async fn next(ctx: &TestContext, store: &Store) -> Guard {
     let limit = ctx.ttl() * 2 + store.guarantees().recovery + Duration::from_secs(2);
     within(limit, "the next holder", store.lock("a").acquire()).await.unwrap()
 }
@@ -53,9 +54,9 @@ impl Paused {
         Paused { name, full_name, token: by.fencing_token(), place: by.place() }
     }
 
-    fn of(claim: &Claim, grant: &Grant) -> Paused {
-        let (name, full_name) = (claim.name.clone(), claim.name.clone());
-        Paused { name, full_name, token: grant.token, place: Some(grant.place.clone()) }
+    fn of(lease: &LeaseRef) -> Paused {
+        let (name, full_name) = (lease.claim.name.clone(), lease.claim.name.clone());
+        Paused { name, full_name, token: lease.token.unwrap(), place: Some(lease.place.clone()) }
     }
 }
 
@@ -103,11 +104,6 @@ async fn refused(resource: &dyn FencedResource, by: &dyn Fenced, who: &str) {
     assert_eq!(resource.written().await, before, "{who} wrote");
 }
 
-/// A lease that no pause of the machine ends.
-fn long() -> Options {
-    Options::default().ttl(Duration::from_secs(20))
-}
-
 /// A holder is let in, at once, after renewals and after a confirmation; one that has released is not, also when the
 /// next is the same client, and when that one has gone.
 pub(crate) async fn lets_in_who_holds_and_not_who_did(ctx: TestContext) {
@@ -139,12 +135,12 @@ pub(crate) async fn lets_in_who_holds_and_not_who_did(ctx: TestContext) {
 pub(crate) async fn refuses_the_evicted(ctx: TestContext) {
     let (client, resource) = ctx.harness().fenced_client().await;
     let (one, two, resource) = (ctx.over(client), ctx.store().await, &*resource);
-    let guard = one.lock("a").with(&long()).acquire().await.unwrap();
+    let guard = one.lock("a").ttl(LONG).acquire().await.unwrap();
     let evicted = Paused::holder(&guard);
     accepted(resource, &evicted, "the holder").await;
     assert!(two.evict("a", guard.fencing_token()).await.unwrap());
     refused(resource, &evicted, "the evicted").await;
-    let next = two.lock("a").with(&long()).acquire().await.unwrap();
+    let next = two.lock("a").ttl(LONG).acquire().await.unwrap();
     refused(resource, &evicted, "the evicted, beside the next").await;
     next.release().await.unwrap();
     drop(guard);
@@ -155,7 +151,7 @@ pub(crate) async fn refuses_the_expired(ctx: TestContext) {
     let (client, resource) = ctx.harness().fenced_client().await;
     let (faults, resource) = (Faults::default(), &*resource);
     faults.hang_renewals(true);
-    let one = ctx.over(std::sync::Arc::new(Faulty::new(client.clone(), faults, ctx.seed())));
+    let one = ctx.over(Arc::new(Faulty::new(client, faults, ctx.seed())));
     let two = ctx.store().await;
     let guard = one.lock("a").acquire().await.unwrap();
     let expired = Paused::holder(&guard);
@@ -177,15 +173,17 @@ pub(crate) async fn tells_names_of_one_step_apart(ctx: TestContext) {
     let names = ["a", "b", "b/a", "x", "x/b/a"];
     let claims = names.map(|name| ctx.claim(name, WaitPolicy::Try));
     let Ok(ClaimedAll::Granted(grants)) = client.claim_all(&claims).await else { panic!("all are free") };
-    let holders: Vec<Paused> = claims.iter().zip(&grants).map(|(claim, grant)| Paused::of(claim, grant)).collect();
+    let lease = |(claim, grant): (Claim, Grant)| LeaseRef::new(Arc::new(claim), grant.place, Some(grant.token));
+    let leases: Vec<LeaseRef> = claims.into_iter().zip(grants).map(lease).collect();
+    let holders: Vec<Paused> = leases.iter().map(Paused::of).collect();
     for holder in &holders {
         accepted(resource, holder, holder.name.as_str()).await;
     }
-    for gone in 0..names.len() {
+    for (gone, lease) in leases.iter().enumerate() {
         if gone % 2 == 0 {
-            client.release(&claims[gone], Some(&grants[gone].place)).await.unwrap();
+            given_back(&*client, lease).await;
         } else {
-            assert!(client.evict(&claims[gone].name, grants[gone].token).await.unwrap());
+            assert!(client.evict(&lease.claim.name, holders[gone].token).await.unwrap());
         }
         for (i, holder) in holders.iter().enumerate() {
             match i > gone {
@@ -195,10 +193,10 @@ pub(crate) async fn tells_names_of_one_step_apart(ctx: TestContext) {
         }
     }
     // The same with guards: one of them is lost to another, who takes it anew.
-    let guard = ctx.over(client).multi_lock(names).with(&long()).acquire().await.unwrap();
+    let guard = ctx.over(client).multi_lock(names).ttl(LONG).acquire().await.unwrap();
     let lost = Paused::holder(guard.get("a").unwrap());
     assert!(two.evict("a", lost.token).await.unwrap());
-    let next = two.lock("a").with(&long()).acquire().await.unwrap();
+    let next = two.lock("a").ttl(LONG).acquire().await.unwrap();
     refused(resource, &lost, "the evicted of several").await;
     accepted(resource, guard.get("b/a").unwrap(), "the one whose name ends like the evicted").await;
     next.release().await.unwrap();
@@ -213,7 +211,7 @@ pub(crate) async fn goes_by_the_full_name(ctx: TestContext) {
     let (inner, other) = (store.clone().namespace("inner"), store.clone().namespace("b").namespace("inner"));
     let mut guards = Vec::new();
     for store in [&store, &inner, &other] {
-        guards.push(store.lock("a").with(&long()).acquire().await.unwrap());
+        guards.push(store.lock("a").ttl(LONG).acquire().await.unwrap());
     }
     let holders: Vec<Paused> = guards.iter().map(Paused::holder).collect();
     for (holder, guard) in holders.iter().zip(guards) {
@@ -228,18 +226,18 @@ pub(crate) async fn serves_every_mode(ctx: TestContext) {
     let (client, resource) = ctx.harness().fenced_client().await;
     let resource = &*resource;
     for mode in [Mode::Shared, Mode::Permits { n: 2, of: 5 }] {
-        let claims = [ctx.claim_as("a", mode, WaitPolicy::Fair), ctx.claim_as("a", mode, WaitPolicy::Fair)];
-        let grants = [granted(client.claim(&claims[0]).await), granted(client.claim(&claims[1]).await)];
-        let [first, second] = [0, 1].map(|i| Paused::of(&claims[i], &grants[i]));
+        let claim = || ctx.claim_as("a", mode, WaitPolicy::Fair);
+        let leases = [taken(&*client, claim()).await, taken(&*client, claim()).await];
+        let [first, second] = leases.each_ref().map(Paused::of);
         accepted(resource, &first, "one of two").await;
         accepted(resource, &second, "the other of two").await;
-        client.release(&claims[0], Some(&grants[0].place)).await.unwrap();
+        given_back(&*client, &leases[0]).await;
         refused(resource, &first, "one that has left another").await;
         accepted(resource, &second, "the one that is left").await;
-        assert!(client.evict(&claims[1].name, grants[1].token).await.unwrap());
+        assert!(client.evict(&second.name, second.token).await.unwrap());
         refused(resource, &second, "the evicted").await;
     }
-    let guard = ctx.over(client).rw_lock("a").write().with(&long()).acquire().await.unwrap();
+    let guard = ctx.over(client).rw_lock("a").write().ttl(LONG).acquire().await.unwrap();
     let writer = Paused::holder(&guard);
     guard.downgrade().await.unwrap();
     accepted(resource, &guard, "a writer that became a reader").await;
@@ -252,16 +250,15 @@ pub(crate) async fn serves_every_mode(ctx: TestContext) {
 pub(crate) async fn serves_each_turn(ctx: TestContext) {
     let (client, resource) = ctx.harness().fenced_client().await;
     let (store, resource) = (ctx.over(client), &*resource);
-    let lock = store.lock("a").with(&long()).fast();
+    let lock = store.lock("a").ttl(LONG).fast();
     let first = lock.acquire().await.unwrap();
     let before = first.view();
-    let waiter = lock.acquire();
-    let mut waiter = std::pin::pin!(waiter);
+    let mut waiter = std::pin::pin!(lock.acquire());
     // It stands in the local line before the first leaves.
     assert!(tokio::time::timeout(Duration::from_millis(50), &mut waiter).await.is_err());
     accepted(resource, &first, "the first turn").await;
     first.release().await.unwrap();
-    let second = within(Duration::from_secs(20), "the second turn", waiter).await.unwrap();
+    let second = within(LONG, "the second turn", waiter).await.unwrap();
     accepted(resource, &second, "the second turn").await;
     refused(resource, &before, "the first turn, when it is over").await;
     let last = Paused::holder(&second);
@@ -273,7 +270,7 @@ pub(crate) async fn serves_each_turn(ctx: TestContext) {
 pub(crate) async fn refuses_holders_of_another_store(ctx: TestContext) {
     let (client, resource) = ctx.harness().fenced_client().await;
     let (store, there, resource) = (ctx.over(client), ctx.private().await, &*resource);
-    let (here, elsewhere) = (store.lock("a").with(&long()), there.store().await.lock("a").with(&long()));
+    let (here, elsewhere) = (store.lock("a").ttl(LONG), there.store().await.lock("a").ttl(LONG));
     let (guard, foreign) = (here.acquire().await.unwrap(), elsewhere.acquire().await.unwrap());
     let impostor = Paused { token: guard.fencing_token(), ..Paused::holder(&foreign) };
     refused(resource, &impostor, "a holder of another store").await;

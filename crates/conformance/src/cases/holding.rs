@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Claimed, LeaseRef, Mode, Moment, WaitPolicy};
-use leasehold_core::{DistributedLock, ErrorKind, Guard, Loss, Options, Owner, RunOutcome};
+use leasehold_core::{DistributedLock, ErrorKind, Guard, Lock, Loss, Owner, Result, RunOutcome};
 use tokio::task::JoinSet;
 
-use crate::context::{TestContext, expect_kind, give_back, granted, pause, within};
+use crate::context::{LONG, TestContext, answered, expect_kind, give_back, given_back, renewed, taken, until, within};
 use crate::harness::Need;
 pub(crate) use bounds::{bound_each_turn, may_last_exactly, min_hold_keeps_several_names, turn_is_one_for_its_owner};
 
@@ -31,13 +31,7 @@ pub(crate) async fn outlives_its_ttl(ctx: TestContext) {
 pub(crate) async fn is_confirmed_by_the_store(ctx: TestContext) {
     let store = ctx.store().await;
     let guard = store.lock("a").acquire().await.unwrap();
-    within(Duration::from_secs(20), "a confirmation", async {
-        // Under faults the store may not say; it never says no.
-        while let Err(e) = guard.confirm().await {
-            assert!(e.is_retryable(), "{e:?}");
-        }
-    })
-    .await;
+    answered(LONG, "a confirmation", || guard.confirm()).await;
     assert!(guard.is_valid());
 }
 
@@ -88,7 +82,6 @@ pub(crate) async fn runs_a_body(ctx: TestContext) {
     let lock: Arc<dyn DistributedLock> = Arc::new(one.lock("a"));
     let token = lock.run(|held| async move { held.fencing_token() }).await.unwrap();
     assert!(token.get() > 0);
-
     // Lost: the body is dropped, and before the lock goes on.
     let dropped = Arc::new(AtomicBool::new(false));
     struct OnDrop(Arc<AtomicBool>);
@@ -105,17 +98,23 @@ pub(crate) async fn runs_a_body(ctx: TestContext) {
     let error = within(ctx.ttl() * 3, "the loss in a body", run).await;
     assert_eq!(expect_kind(error, ErrorKind::Lost).loss(), Some(Loss::MaxHold));
     assert!(dropped.load(Ordering::SeqCst));
-
     // Cancelled.
     let body = tokio::spawn(one.lock("a").run(|_| std::future::pending::<()>()));
-    within(Duration::from_secs(10), "the body to hold", async {
-        while two.lock("a").inspect().await.unwrap().holders.is_empty() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    ctx.queue_is(&two, "a", 1, 0).await;
     body.abort();
     drop(ctx.soon(&two, "a", ctx.ttl() + Duration::from_secs(5)).await);
+}
+
+/// `max_hold` ends any lock's hold, also that of a body, and `run` gives back what its body held.
+pub(super) async fn ends_and_runs(ctx: &TestContext, lock: Lock) {
+    let guard = lock.clone().max_hold(ctx.ttl() / 2).acquire().await.unwrap();
+    assert_eq!(within(ctx.ttl() * 2, "max_hold", guard.lost()).await, Loss::MaxHold);
+    expect_kind(guard.release().await, ErrorKind::Lost);
+    ctx.becomes_empty("a").await;
+    assert!(lock.run(|held| async move { held.fencing_token() }).await.unwrap().get() > 0);
+    let lost = lock.max_hold(ctx.ttl() / 3).run(|_| std::future::pending::<()>());
+    assert_eq!(expect_kind(lost.await, ErrorKind::Lost).loss(), Some(Loss::MaxHold));
+    ctx.becomes_empty("a").await;
 }
 
 /// `try_run` says that it skipped, and why.
@@ -127,10 +126,8 @@ pub(crate) async fn skips_a_body(ctx: TestContext) {
         RunOutcome::Done(n) => panic!("ran and returned {n}"),
     }
     drop(guard);
-    within(ctx.ttl() * 2, "the lock to come free", async {
-        while two.lock("a").try_run(|_| async { 7 }).await.unwrap() != RunOutcome::Done(7) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+    until(ctx.ttl() * 2, "the lock to come free", || async {
+        two.lock("a").try_run(|_| async { 7 }).await.unwrap() == RunOutcome::Done(7)
     })
     .await;
 }
@@ -163,24 +160,20 @@ pub(crate) async fn outlives_many_waiters(ctx: TestContext) {
     const CROWD: usize = 500;
     let (store, other) = (ctx.store().await, ctx.store().await);
     let guard = store.lock("a").acquire().await.unwrap();
-    // So long that no poll can do the work of a notification.
-    let words = Options::default().ttl(Duration::from_secs(60));
     let mut waiters = JoinSet::new();
     for _ in 0..CROWD {
-        let lock = store.lock("a").with(&words);
+        // So long that no poll can do the work of a notification.
+        let lock = store.lock("a").ttl(Duration::from_secs(60));
         waiters.spawn(async move { lock.acquire().await?.release().await });
     }
     for _ in 0..6 {
         tokio::time::sleep(ctx.ttl() / 2).await;
         assert!(guard.is_valid(), "lost beside many waiters of its own client: {:?}", guard.check());
     }
-    let mut stood = 0;
-    within(Duration::from_secs(60), "the waiters to stand in the queue", async {
-        while stood < CROWD {
-            stood = other.lock("a").inspect().await.map_or(stood, |queue| queue.waiters.len());
-            assert!(guard.is_valid(), "lost beside many waiters of its own client: {:?}", guard.check());
-            pause().await;
-        }
+    let limit = Duration::from_secs(60);
+    until(limit, "the waiters to stand in the queue", || async {
+        assert!(guard.is_valid(), "lost beside many waiters of its own client: {:?}", guard.check());
+        other.lock("a").inspect().await.is_ok_and(|queue| queue.waiters.len() == CROWD)
     })
     .await;
     guard.release().await.unwrap();
@@ -198,11 +191,9 @@ pub(crate) async fn says_whether_min_hold_outlives_its_client(ctx: TestContext) 
     let lacks = ctx.harness().capabilities().lack(&[Need::MinHold]).is_some();
     assert_eq!(!backend.guarantees().min_hold_outlives_process, lacks, "{:?}", backend.guarantees());
     if lacks {
-        let claim = ctx.claim("a", WaitPolicy::Fair);
-        let grant = granted(backend.claim(&claim).await);
-        let lapses = backend.release_after(&claim, Some(&grant.place), Duration::from_secs(1)).await;
-        expect_kind(lapses, ErrorKind::Unsupported);
-        backend.release(&claim, Some(&grant.place)).await.unwrap();
+        let lease = taken(&*backend, ctx.claim("a", WaitPolicy::Fair)).await;
+        expect_kind(lapses_after(&*backend, &lease, Duration::from_secs(1)).await, ErrorKind::Unsupported);
+        given_back(&*backend, &lease).await;
     }
 }
 
@@ -217,26 +208,28 @@ pub(crate) async fn lapses_without_its_client(ctx: TestContext) {
     );
 }
 
+/// Gives it back for later.
+async fn lapses_after(client: &dyn Backend, lease: &LeaseRef, rest: Duration) -> Result<()> {
+    client.release_after(&lease.claim, Some(&lease.place), rest).await
+}
+
 async fn lapses(ctx: &TestContext, name: &str, ttl: Duration, rest: Duration) {
     let (client, rival) = (ctx.backend().await, ctx.backend().await);
     let mut claim = ctx.claim(name, WaitPolicy::Fair);
     claim.ttl = ttl;
-    let grant = granted(client.claim(&claim).await);
+    let lease = taken(&*client, claim).await;
     let begin = Moment::now();
-    let place = Some(&grant.place);
-    client.release_after(&claim, place, rest).await.unwrap();
-    let answered = Moment::now();
-    client.release_after(&claim, place, rest.saturating_sub(answered.since(begin))).await.unwrap();
-    drop(client.renew(&[LeaseRef::new(Arc::new(claim.clone()), grant.place.clone(), Some(grant.token))]).await);
+    lapses_after(&*client, &lease, rest).await.unwrap();
+    let left = rest.saturating_sub(Moment::now().since(begin));
+    lapses_after(&*client, &lease, left).await.unwrap();
+    drop(renewed(&*client, &lease).await);
     client.close().await.unwrap();
     drop(client);
-    // Waiting in line is no way to hear sooner or later of it.
+    // A waiter is granted neither sooner nor later.
     let next = ctx.claim(name, WaitPolicy::Fair);
     let late = Duration::from_secs(10) + ctx.recovery().await;
-    within(rest + late, &format!("a hold that lapses, {name}"), async {
-        while !matches!(rival.claim(&next).await.unwrap(), Claimed::Granted(_)) {
-            pause().await;
-        }
+    until(rest + late, &format!("a hold that lapses, {name}"), || async {
+        matches!(rival.claim(&next).await.unwrap(), Claimed::Granted(_))
     })
     .await;
     let held = Moment::now().since(begin);
@@ -244,34 +237,30 @@ async fn lapses(ctx: &TestContext, name: &str, ttl: Duration, rest: Duration) {
     rival.release(&next, None).await.unwrap();
 }
 
-/// S15: a waiter behind a hold that lapses is granted when it does, not when its lease would have ended; and one that gives
-/// it back for good ends it before.
+/// S15: a waiter behind a hold that lapses is granted when it does, not when its lease would have ended; and a release, or an
+/// operator, ends such a hold before.
 pub(crate) async fn lapses_for_those_who_wait(ctx: TestContext) {
     let (client, store) = (ctx.backend().await, ctx.store().await);
-    let mut claim = ctx.claim("a", WaitPolicy::Fair);
     // Leases so long that no renewal of a place can tell.
     let long = Duration::from_secs(180);
+    let mut claim = ctx.claim("a", WaitPolicy::Fair);
     claim.ttl = long;
-    let limit = Duration::from_secs(20);
-    let grant = granted(client.claim(&claim).await);
+    let lease = taken(&*client, claim).await;
     let waiter = tokio::spawn(store.lock("a").ttl(long).acquire());
     ctx.queue_reaches(&store, "a", 1).await;
-    client.release_after(&claim, Some(&grant.place), Duration::from_secs(1)).await.unwrap();
-    let guard = within(limit, "the waiter behind a hold that lapses", waiter).await.unwrap().unwrap();
+    lapses_after(&*client, &lease, Duration::from_secs(1)).await.unwrap();
+    let guard = within(LONG, "the waiter behind a hold that lapses", waiter).await.unwrap().unwrap();
     guard.release().await.unwrap();
     // Ended before.
-    let claim = ctx.claim("b", WaitPolicy::Fair);
-    let grant = granted(client.claim(&claim).await);
-    client.release_after(&claim, Some(&grant.place), Duration::from_secs(60)).await.unwrap();
+    let lease = taken(&*client, ctx.claim("b", WaitPolicy::Fair)).await;
+    lapses_after(&*client, &lease, long).await.unwrap();
     expect_kind(store.lock("b").try_acquire().await, ErrorKind::Contended);
-    client.release(&claim, Some(&grant.place)).await.unwrap();
+    given_back(&*client, &lease).await;
     store.lock("b").try_acquire().await.unwrap().release().await.unwrap();
-    // And by an operator.
-    let claim = ctx.claim("c", WaitPolicy::Fair);
-    let grant = granted(client.claim(&claim).await);
-    // A store may remember the eviction until then.
-    client.release_after(&claim, Some(&grant.place), Duration::from_secs(20)).await.unwrap();
-    assert!(store.evict("c", grant.token).await.unwrap());
+    // And by an operator. A store may remember the eviction until the hold would have lapsed.
+    let lease = taken(&*client, ctx.claim("c", WaitPolicy::Fair)).await;
+    lapses_after(&*client, &lease, LONG).await.unwrap();
+    assert!(store.evict("c", lease.token.unwrap()).await.unwrap());
     store.lock("c").try_acquire().await.unwrap().release().await.unwrap();
 }
 
@@ -279,43 +268,34 @@ pub(crate) async fn lapses_for_those_who_wait(ctx: TestContext) {
 pub(crate) async fn lapses_beside_others(ctx: TestContext) {
     let (client, other) = (ctx.backend().await, ctx.backend().await);
     for mode in [Mode::Shared, Mode::Permits { n: 1, of: 2 }] {
-        let claims = [ctx.claim_as("a", mode, WaitPolicy::Fair), ctx.claim_as("a", mode, WaitPolicy::Fair)];
-        let grants = [granted(client.claim(&claims[0]).await), granted(client.claim(&claims[1]).await)];
-        client.release_after(&claims[0], Some(&grants[0].place), ctx.ttl() / 4).await.unwrap();
-        let stays = LeaseRef::new(Arc::new(claims[1].clone()), grants[1].place.clone(), Some(grants[1].token));
-        within(ctx.ttl() * 2 + Duration::from_secs(10), "one of two to lapse", async {
-            while holders(&*other, &ctx, "a").await > 1 {
-                client.renew(std::slice::from_ref(&stays)).await.unwrap();
-                pause().await;
-            }
+        let claim = || ctx.claim_as("a", mode, WaitPolicy::Fair);
+        let (lapses, stays) = (taken(&*client, claim()).await, taken(&*client, claim()).await);
+        lapses_after(&*client, &lapses, ctx.ttl() / 4).await.unwrap();
+        until(ctx.ttl() * 2 + Duration::from_secs(10), "one of two to lapse", || async {
+            renewed(&*client, &stays).await.unwrap();
+            other.inspect(&stays.claim.name).await.unwrap().holders.len() == 1
         })
         .await;
-        let queue = other.inspect(&ctx.full("a")).await.unwrap();
-        assert_eq!(queue.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [stays.token]);
-        client.release(&claims[1], Some(&grants[1].place)).await.unwrap();
+        let queue = other.inspect(&stays.claim.name).await.unwrap();
+        assert_eq!(queue.holders[0].token, stays.token);
+        given_back(&*client, &stays).await;
         ctx.becomes_empty("a").await;
     }
-}
-
-async fn holders(client: &dyn Backend, ctx: &TestContext, name: &str) -> usize {
-    client.inspect(&ctx.full(name)).await.unwrap().holders.len()
 }
 
 /// A lock that is given back within its `min_hold` by a program that ends at once stays taken until then, and is free soon
 /// after, whichever of the two is longer, it or the lease.
 pub(crate) async fn min_hold_outlives_its_client(ctx: TestContext) {
-    let words = Options::default();
     tokio::join!(
-        is_kept_without(&ctx, "longer than its lease", words.clone().min_hold(ctx.ttl() * 3 / 2)),
-        is_kept_without(&ctx, "shorter than its lease", words.ttl(Duration::from_secs(30)).min_hold(ctx.ttl() / 2)),
+        is_kept_without(&ctx, "longer than its lease", ctx.ttl(), ctx.ttl() * 3 / 2),
+        is_kept_without(&ctx, "shorter than its lease", Duration::from_secs(30), ctx.ttl() / 2),
     );
 }
 
-async fn is_kept_without(ctx: &TestContext, name: &str, words: Options) {
+async fn is_kept_without(ctx: &TestContext, name: &str, ttl: Duration, min: Duration) {
     let (store, other) = (ctx.store().await, ctx.store().await);
-    let min = if name.starts_with("longer") { ctx.ttl() * 3 / 2 } else { ctx.ttl() / 2 };
     let begin = Moment::now();
-    let guard = store.lock(name).with(&words).acquire().await.unwrap();
+    let guard = store.lock(name).ttl(ttl).min_hold(min).acquire().await.unwrap();
     guard.release().await.unwrap();
     // The program ends: nothing of it waits for anything.
     store.close(Duration::ZERO).await.ok();

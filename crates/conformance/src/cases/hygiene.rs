@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::ErrorKind;
 
-use crate::context::{TestContext, expect_kind, within};
+use crate::context::{TestContext, expect_kind, until};
 
 /// How many names a case uses: enough that one leftover per name would show.
 const NAMES: u64 = 60;
@@ -13,12 +13,7 @@ const SLACK: u64 = 8;
 
 async fn falls_to(ctx: &TestContext, baseline: u64, what: &str) {
     let limit = ctx.ttl() * 3 + Duration::from_secs(10);
-    within(limit, what, async {
-        while ctx.harness().footprint().await > baseline + SLACK {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    })
-    .await;
+    until(limit, what, || async { ctx.harness().footprint().await <= baseline + SLACK }).await;
 }
 
 /// M names locked and released leave the store as it was (redisson#6510, Netflix/curator#29).

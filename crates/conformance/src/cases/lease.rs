@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
+use leasehold_core::seam::{Backend, Claimed, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
 
-use crate::context::{TestContext, granted, within};
+use crate::context::{TestContext, given_back, granted, renewed, taken, within};
 
 /// Fails if another client is granted `name` before the validity that the store answered has ended.
 pub(super) async fn nobody_before(ctx: &TestContext, rival: &dyn Backend, name: &str, valid_until: Moment) {
@@ -25,12 +25,6 @@ pub(super) async fn nobody_before(ctx: &TestContext, rival: &dyn Backend, name: 
     .await;
 }
 
-/// Takes it, and says what to renew.
-async fn taken(client: &dyn Backend, claim: Claim) -> LeaseRef {
-    let grant = granted(client.claim(&claim).await);
-    LeaseRef::new(Arc::new(claim), grant.place, Some(grant.token))
-}
-
 /// The end of validity that a renewal, sent after `stamp`, has answered.
 fn end(answer: &Renewal, stamp: Moment) -> Moment {
     let Renewal::Renewed(validity) = answer else { panic!("it was there: {answer:?}") };
@@ -43,8 +37,8 @@ pub(crate) async fn is_as_long_as_a_renewal_says(ctx: TestContext) {
     let lease = taken(&*one, ctx.claim("a", WaitPolicy::Fair)).await;
     tokio::time::sleep(ctx.ttl() * 3 / 5).await;
     let stamp = Moment::now();
-    let answers = one.renew(&[lease]).await.unwrap();
-    nobody_before(&ctx, &*two, "a", end(&answers[0], stamp)).await;
+    let answer = renewed(&*one, &lease).await.unwrap();
+    nobody_before(&ctx, &*two, "a", end(&answer, stamp)).await;
 }
 
 /// The same of readers and permits.
@@ -67,7 +61,7 @@ pub(crate) async fn is_renewed_beside_a_lost_one(ctx: TestContext) {
     for name in ["before", "gone", "behind"] {
         batch.push(taken(&*one, ctx.claim(name, WaitPolicy::Fair)).await);
     }
-    one.release(&batch[1].claim, Some(&batch[1].place)).await.unwrap();
+    given_back(&*one, &batch[1]).await;
     tokio::time::sleep(ctx.ttl() * 3 / 5).await;
     let stamp = Moment::now();
     let answers = one.renew(&batch).await.unwrap();
@@ -128,7 +122,7 @@ pub(crate) async fn never_gets_shorter(ctx: TestContext) {
 /// Renews, or claims again; the end of validity if the store said one.
 async fn extended(client: &dyn Backend, lease: &LeaseRef, renews: bool, stamp: Moment) -> Option<Moment> {
     let validity = if renews {
-        match client.renew(std::slice::from_ref(lease)).await.ok()?.pop()? {
+        match renewed(client, lease).await.ok()? {
             Renewal::Renewed(validity) => validity,
             Renewal::Granted(grant) => grant.validity,
             Renewal::Unknown(_) => return None,

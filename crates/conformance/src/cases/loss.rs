@@ -1,13 +1,12 @@
 //! Does a holder learn that it is one no longer, before anybody else can be?
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, Guard, Loss, Store};
 
 use crate::cases::lease::nobody_before;
-use crate::context::{TestContext, expect_kind, granted, pause, within};
+use crate::context::{TestContext, counts, expect_kind, given_back, granted, pause, renewed, taken, within};
 use crate::faulty::Faults;
 pub(crate) use eviction::{
     by_eviction_at_any_moment_is_told, by_eviction_before_the_answer_is_told, by_eviction_frees_the_next,
@@ -119,15 +118,13 @@ pub(crate) async fn by_deletion_is_noticed(ctx: TestContext) {
 /// S7: a renewal that comes after the hold was ended extends nothing and takes nothing anew.
 pub(crate) async fn is_not_undone_by_a_renewal(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
-    let claim = ctx.claim("a", WaitPolicy::Fair);
-    let grant = granted(one.claim(&claim).await);
-    assert!(two.evict(&claim.name, grant.token).await.unwrap());
-    let lease = LeaseRef::new(Arc::new(claim.clone()), grant.place.clone(), Some(grant.token));
+    let lease = taken(&*one, ctx.claim("a", WaitPolicy::Fair)).await;
+    assert!(two.evict(&lease.claim.name, lease.token.unwrap()).await.unwrap());
     // What it answers depends on how the store hears of evictions; what it does is the same everywhere.
-    drop(one.renew(&[lease]).await);
-    let queue = two.inspect(&claim.name).await.unwrap();
-    assert!(queue.holders.is_empty() && queue.waiters.is_empty(), "the evicted came back: {queue:?}");
-    one.release(&claim, Some(&grant.place)).await.unwrap();
+    drop(renewed(&*one, &lease).await);
+    let queue = two.inspect(&lease.claim.name).await.unwrap();
+    assert_eq!(counts(&queue), (0, 0), "the evicted came back: {queue:?}");
+    given_back(&*one, &lease).await;
 }
 
 /// The release of a lost guard cannot free the successor, also within one client. (etcd's `Unlock` frees by key, ShedLock by
@@ -144,14 +141,13 @@ pub(crate) async fn leaves_the_successor_alone(ctx: TestContext) {
     next.release().await.unwrap();
     // The same at the seam, within one client: an old claim's release frees nobody else.
     let client = ctx.backend().await;
-    let (old, new) = (ctx.claim("b", WaitPolicy::Fair), ctx.claim("b", WaitPolicy::Fair));
-    let first = granted(client.claim(&old).await);
-    client.release(&old, Some(&first.place)).await.unwrap();
-    let second = granted(client.claim(&new).await);
-    client.release(&old, Some(&first.place)).await.unwrap();
-    client.release(&old, None).await.unwrap();
-    assert_eq!(granted(client.claim(&new).await).token, second.token);
-    client.release(&new, Some(&second.place)).await.unwrap();
+    let first = taken(&*client, ctx.claim("b", WaitPolicy::Fair)).await;
+    given_back(&*client, &first).await;
+    let second = taken(&*client, ctx.claim("b", WaitPolicy::Fair)).await;
+    given_back(&*client, &first).await;
+    client.release(&first.claim, None).await.unwrap();
+    assert_eq!(Some(granted(client.claim(&second.claim).await).token), second.token);
+    given_back(&*client, &second).await;
 }
 
 /// After a loss the same client acquires again, and renews (redisson#3712).
@@ -194,9 +190,9 @@ pub(crate) async fn repeated_claim_counts_from_what_extended(ctx: TestContext) {
 async fn is_told_by_the_first_renewal(client: &dyn Backend, lease: &LeaseRef, of: &str) {
     within(Duration::from_secs(20), "an answer to a renewal", async {
         loop {
-            match client.renew(std::slice::from_ref(lease)).await.map(|mut all| all.pop()) {
-                Ok(Some(Renewal::Lost(_))) => return,
-                Ok(Some(Renewal::Unknown(_))) | Err(_) => pause().await,
+            match renewed(client, lease).await {
+                Ok(Renewal::Lost(_)) => return,
+                Ok(Renewal::Unknown(_)) | Err(_) => pause().await,
                 other => panic!("{of} has no entry any more, and a renewal says {other:?}"),
             }
         }
@@ -217,17 +213,12 @@ pub(crate) async fn is_told_by_the_next_renewal_in_every_mode(ctx: TestContext) 
 
 async fn told_in(ctx: &TestContext, modes: &[Mode]) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
-    let take = async |name: &str, mode| {
-        let claim = ctx.claim_as(name, mode, WaitPolicy::Fair);
-        let grant = granted(one.claim(&claim).await);
-        LeaseRef::new(Arc::new(claim), grant.place, Some(grant.token))
-    };
-    let other = take("other", Mode::Exclusive).await;
+    let other = taken(&*one, ctx.claim("other", WaitPolicy::Fair)).await;
     for mode in modes {
-        for (end, renewed) in [("evicted", false), ("evicted", true), ("deleted", false), ("deleted", true)] {
+        for (end, renews) in [("evicted", false), ("evicted", true), ("deleted", false), ("deleted", true)] {
             let deletes = end == "deleted";
-            let lease = take("a", *mode).await;
-            if renewed {
+            let lease = taken(&*one, ctx.claim_as("a", *mode, WaitPolicy::Fair)).await;
+            if renews {
                 let answers = one.renew(&[lease.clone(), other.clone()]).await.unwrap();
                 assert!(matches!(answers[0], Renewal::Renewed(_)), "{answers:?}");
             }
@@ -236,10 +227,10 @@ async fn told_in(ctx: &TestContext, modes: &[Mode]) {
                 false => assert!(two.evict(&lease.claim.name, lease.token.unwrap()).await.unwrap()),
             }
             is_told_by_the_first_renewal(&*one, &lease, &format!("a {mode:?} that was {end}")).await;
-            let left = one.renew(std::slice::from_ref(&other)).await.unwrap();
-            assert!(matches!(left[0], Renewal::Renewed(_)), "the other hold: {left:?}");
-            one.release(&lease.claim, Some(&lease.place)).await.unwrap();
+            let left = renewed(&*one, &other).await.unwrap();
+            assert!(matches!(left, Renewal::Renewed(_)), "the other hold: {left:?}");
+            given_back(&*one, &lease).await;
         }
     }
-    one.release(&other.claim, Some(&other.place)).await.unwrap();
+    given_back(&*one, &other).await;
 }

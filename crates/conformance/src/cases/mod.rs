@@ -17,6 +17,7 @@ pub(crate) mod multi;
 pub(crate) mod names;
 pub(crate) mod permits;
 pub(crate) mod programs;
+mod protected;
 pub(crate) mod reentry;
 pub(crate) mod shared;
 pub(crate) mod token;

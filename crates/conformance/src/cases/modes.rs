@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use leasehold_core::seam::{Mode, WaitPolicy};
-use leasehold_core::{ErrorKind, Guard, Options, Result};
+use leasehold_core::{ErrorKind, FencingToken, Guard, Options, Result};
 use tokio::task::JoinHandle;
 
-use crate::context::{TestContext, expect_kind, give_back, granted, within};
+use crate::context::{TestContext, counts, expect_kind, give_back, granted, within};
 
 /// One name, all primitives: each waits for those before it, and those that go together hold together.
 pub(crate) async fn stand_in_one_line(ctx: TestContext) {
@@ -16,7 +16,6 @@ pub(crate) async fn stand_in_one_line(ctx: TestContext) {
     expect_kind(two.semaphore("a", 2).try_acquire().await, ErrorKind::Contended);
     expect_kind(two.election("a").try_campaign("x").await, ErrorKind::Contended);
     expect_kind(two.multi_lock(["a", "b"]).try_acquire().await, ErrorKind::Contended);
-    let mut n = 0;
     let mut waits = Vec::new();
     for lock in [
         two.rw_lock("a").read(),
@@ -26,15 +25,13 @@ pub(crate) async fn stand_in_one_line(ctx: TestContext) {
         two.rw_lock("a").read(),
     ] {
         waits.push(tokio::spawn(lock.acquire()));
-        n += 1;
-        ctx.queue_is(&one, "a", 1, n).await;
+        ctx.queue_is(&one, "a", 1, waits.len()).await;
     }
     let campaign = tokio::spawn(one.election("a").campaign("me"));
     ctx.queue_is(&one, "a", 1, 6).await;
     let mut waits = waits.into_iter();
     let mut last = guard.fencing_token();
     give_back(guard).await;
-
     last = together(&ctx, &mut waits, 2, last).await;
     last = together(&ctx, &mut waits, 2, last).await;
     last = together(&ctx, &mut waits, 1, last).await;
@@ -50,8 +47,8 @@ async fn together(
     ctx: &TestContext,
     waits: &mut impl ExactSizeIterator<Item = JoinHandle<Result<Guard>>>,
     n: usize,
-    last: leasehold_core::FencingToken,
-) -> leasehold_core::FencingToken {
+    last: FencingToken,
+) -> FencingToken {
     let mut guards = Vec::new();
     for wait in waits.take(n) {
         guards.push(ctx.served("whose turn it is", wait).await);
@@ -122,7 +119,7 @@ pub(crate) async fn are_each_claimed_idempotently(ctx: TestContext) {
         let again = granted(one.claim(&claim.clone().with_label("another")).await);
         assert_eq!(first.token, again.token, "{mode:?}");
         let queue = two.inspect(&claim.name).await.unwrap();
-        assert_eq!((queue.holders.len(), queue.waiters.len()), (1, 0), "{mode:?}");
+        assert_eq!(counts(&queue), (1, 0), "{mode:?}");
         assert_eq!(queue.holders[0].label.as_deref(), Some("another"), "{mode:?}");
         one.release(&claim, Some(&again.place)).await.unwrap();
         one.release(&claim, None).await.unwrap();

@@ -1,22 +1,22 @@
 //! Are several names taken together, or none?
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold_core::seam::{Moment, WaitPolicy};
-use leasehold_core::{ErrorKind, Loss, Name, Options};
+use leasehold_core::{ErrorKind, Loss, Name};
 
-use crate::context::{TestContext, expect_kind, give_back, within};
+use crate::cases::protected::Protected;
+use crate::context::{LONG, TestContext, expect_kind, give_back, told_of_eviction, within};
 use crate::harness::Need;
 
 /// Tasks that want the same names in opposite orders never wait for each other, and one that
 /// holds them all is alone.
 pub(crate) async fn opposite_orders_do_not_deadlock(ctx: TestContext) {
-    let inside = Arc::new(AtomicU64::new(0));
+    let protected = Arc::new(Protected::default());
     let mut tasks = Vec::new();
     for (i, names) in [["a", "b", "c"], ["c", "b", "a"], ["b", "a", "c"]].into_iter().enumerate() {
-        let (multi, inside) = (ctx.store().await.multi_lock(names), inside.clone());
+        let (multi, protected) = (ctx.store().await.multi_lock(names), protected.clone());
         tasks.push(tokio::spawn(async move {
             for _ in 0..6 {
                 let guard = loop {
@@ -27,10 +27,8 @@ pub(crate) async fn opposite_orders_do_not_deadlock(ctx: TestContext) {
                         Err(e) => panic!("{i}: {e:?}"),
                     }
                 };
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
-                tokio::task::yield_now().await;
+                protected.write(guard.get("a").unwrap().fencing_token().get()).await;
                 assert!(guard.is_valid());
-                inside.fetch_sub(1, Ordering::SeqCst);
                 drop(guard.release().await);
             }
         }));
@@ -38,9 +36,7 @@ pub(crate) async fn opposite_orders_do_not_deadlock(ctx: TestContext) {
     for task in tasks {
         within(Duration::from_secs(90), "those who want the same names", task).await.unwrap();
     }
-    for name in ["a", "b", "c"] {
-        ctx.becomes_empty(name).await;
-    }
+    ctx.become_empty(&["a", "b", "c"]).await;
 }
 
 /// What a guard of several says: each name in order, its token, and that the lock of each name is held.
@@ -76,30 +72,22 @@ pub(crate) async fn takes_all_or_nothing(ctx: TestContext) {
     let error = expect_kind(multi.try_acquire().await, ErrorKind::Contended);
     assert_eq!(error.name(), Some(&Name::new("b")));
     assert_eq!(error.into_contention().unwrap().label.as_deref(), Some("the holder"));
-    for name in ["a", "c"] {
-        ctx.becomes_empty(name).await;
-    }
+    ctx.become_empty(&["a", "c"]).await;
     let error = multi.acquire_timeout(Duration::from_millis(300)).await.unwrap_err();
     assert!(error.is_retryable(), "{error:?}");
-    for name in ["a", "c"] {
-        ctx.becomes_empty(name).await;
-    }
+    ctx.become_empty(&["a", "c"]).await;
     // A waiter that gives up midway leaves nothing, and the one that waits for all gets them.
     let leaver = tokio::spawn(multi.acquire());
     ctx.queue_is(&one, "b", 1, 1).await;
     leaver.abort();
-    for name in ["a", "c"] {
-        ctx.becomes_empty(name).await;
-    }
+    ctx.become_empty(&["a", "c"]).await;
     let all = tokio::spawn(multi.acquire());
     ctx.queue_is(&one, "b", 1, 1).await;
     give_back(taken).await;
     let all = ctx.served("all of them", all).await;
     assert!(all.is_valid());
     drop(all);
-    for name in ["a", "b", "c"] {
-        ctx.becomes_empty(name).await;
-    }
+    ctx.become_empty(&["a", "b", "c"]).await;
 }
 
 /// One deadline for all of them together: what the first took of it, the others do not have.
@@ -131,11 +119,8 @@ pub(crate) async fn refuses_none_and_twice(ctx: TestContext) {
         expect_kind(store.multi_lock(["x", bad]).acquire().await, ErrorKind::Invalid);
         expect_kind(store.multi_lock(["b", bad]).try_acquire().await, ErrorKind::Invalid);
     }
-    let words = Options::default().ttl(Duration::ZERO);
-    expect_kind(store.multi_lock(["a", "b"]).with(&words).acquire().await, ErrorKind::Invalid);
-    for name in ["a", "b", "x"] {
-        ctx.becomes_empty(name).await;
-    }
+    expect_kind(store.multi_lock(["a", "b"]).ttl(Duration::ZERO).acquire().await, ErrorKind::Invalid);
+    ctx.become_empty(&["a", "b", "x"]).await;
 }
 
 /// Whether they are taken in one step is what the store says, and what its test says.
@@ -152,21 +137,17 @@ pub(crate) async fn says_whether_it_is_one_step(ctx: TestContext) {
 /// One of them is lost: the whole says so at once, names it, and gives the others back.
 pub(crate) async fn is_lost_with_one_of_them(ctx: TestContext) {
     let (one, operator) = (ctx.store().await, ctx.store().await);
-    let words = Options::default().ttl(Duration::from_secs(20));
-    let guard = one.multi_lock(["a", "b", "c"]).with(&words).acquire().await.unwrap();
+    let guard = one.multi_lock(["a", "b", "c"]).ttl(LONG).acquire().await.unwrap();
     let token = guard.get("b").unwrap().fencing_token();
     let lost = guard.lost();
     assert!(operator.evict("b", token).await.unwrap());
-    let loss = within(Duration::from_secs(8), "the loss of one", lost).await;
-    assert!(matches!(loss, Loss::Evicted | Loss::Gone), "{loss:?}");
+    told_of_eviction(Duration::from_secs(8), lost).await;
     assert!(!guard.is_valid());
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert_eq!(expect_kind(guard.check(), ErrorKind::Lost).name(), Some(&Name::new("b")));
     assert!(guard.get("a").unwrap().is_valid());
     assert_eq!(expect_kind(guard.release().await, ErrorKind::Lost).name(), Some(&Name::new("b")));
-    for name in ["a", "b", "c"] {
-        ctx.becomes_empty(name).await;
-    }
+    ctx.become_empty(&["a", "b", "c"]).await;
 }
 
 /// `max_hold` and `run`: the body sees each hold, is dropped on loss, and all are given back.
@@ -176,22 +157,14 @@ pub(crate) async fn ends_and_runs_as_any_lock(ctx: TestContext) {
     let guard = multi.clone().max_hold(ctx.ttl() / 2).acquire().await.unwrap();
     assert_eq!(within(ctx.ttl() * 2, "max_hold", guard.lost()).await, Loss::MaxHold);
     expect_kind(guard.release().await, ErrorKind::Lost);
-    ctx.becomes_empty("a").await;
-    ctx.becomes_empty("b").await;
+    ctx.become_empty(&["a", "b"]).await;
     let names = multi.run(|held| async move { held.iter().map(|held| held.name().clone()).collect::<Vec<_>>() });
     assert_eq!(names.await.unwrap(), [Name::new("a"), Name::new("b")]);
     let lost = multi.clone().max_hold(ctx.ttl() / 3).run(|_| std::future::pending::<()>());
     assert_eq!(expect_kind(lost.await, ErrorKind::Lost).loss(), Some(Loss::MaxHold));
-    ctx.becomes_empty("a").await;
-    ctx.becomes_empty("b").await;
+    ctx.become_empty(&["a", "b"]).await;
     let cancelled = tokio::spawn(multi.run(|_| std::future::pending::<()>()));
-    within(Duration::from_secs(20), "the body to hold", async {
-        while store.lock("b").inspect().await.unwrap().holders.is_empty() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    ctx.queue_is(&store, "b", 1, 0).await;
     cancelled.abort();
-    ctx.becomes_empty("a").await;
-    ctx.becomes_empty("b").await;
+    ctx.become_empty(&["a", "b"]).await;
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::{MAX_NAME_BYTES, Name};
 
-use crate::context::TestContext;
+use crate::context::{TestContext, counts};
 
 /// Names that would collide under a careless encoding.
 const ODD: &[&str] = &[
@@ -65,7 +65,7 @@ pub(crate) async fn do_not_interact(ctx: TestContext) {
     for name in &odd {
         assert!(store.lock(*name).try_acquire().await.is_err(), "{name:?} is not excluded");
         let queue = store.lock(*name).inspect().await.unwrap();
-        assert_eq!((queue.holders.len(), queue.waiters.len()), (1, 0), "{name:?}");
+        assert_eq!(counts(&queue), (1, 0), "{name:?}");
     }
     for guard in guards {
         guard.release().await.unwrap();
@@ -113,8 +113,7 @@ pub(crate) async fn nest_in_namespaces(ctx: TestContext) {
 pub(crate) async fn show_who_holds_and_waits(ctx: TestContext) {
     let (one, two, three) = (ctx.store().await, ctx.store().await, ctx.store().await);
     let lock = one.lock("a");
-    let empty = lock.inspect().await.unwrap();
-    assert!(empty.holders.is_empty() && empty.waiters.is_empty());
+    assert_eq!(counts(&lock.inspect().await.unwrap()), (0, 0));
     let guard = one.lock("a").label("holder é").acquire().await.unwrap();
     let mut waiters = Vec::new();
     for (i, (store, label)) in [(&two, "first"), (&three, "second")].into_iter().enumerate() {

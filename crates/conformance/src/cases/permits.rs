@@ -5,9 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold_core::seam::{Claimed, Mode, WaitPolicy};
-use leasehold_core::{DistributedLock, ErrorKind, Guard, Loss, Options};
+use leasehold_core::{DistributedLock, ErrorKind, Guard};
 
-use crate::context::{TestContext, expect_kind, give_back, granted, waiting, within};
+use crate::cases::holding::ends_and_runs;
+use crate::context::{
+    LONG, TestContext, busy, expect_kind, give_back, given_back, granted, taken, told_of_eviction, waiting, within,
+};
 
 const fn permits(n: u32, of: u32) -> Mode {
     Mode::Permits { n, of }
@@ -98,20 +101,19 @@ pub(crate) async fn many_are_not_passed_by_few(ctx: TestContext) {
 pub(crate) async fn any_holder_may_make_room(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
     for leaver in 0..3 {
-        let claims: Vec<_> = (0..3).map(|_| ctx.claim_as("a", permits(1, 3), WaitPolicy::Fair)).collect();
-        let mut grants = Vec::new();
-        for claim in &claims {
-            grants.push(granted(one.claim(claim).await));
+        let permit = |policy| ctx.claim_as("a", permits(1, 3), policy);
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            held.push(taken(&*one, permit(WaitPolicy::Fair)).await);
         }
-        let next = ctx.claim_as("a", permits(1, 3), WaitPolicy::Fair);
+        let next = permit(WaitPolicy::Fair);
         waiting(two.claim(&next).await);
-        one.release(&claims[leaver], Some(&grants[leaver].place)).await.unwrap();
-        let grant = granted(two.claim(&next).await);
-        let busy = two.claim(&ctx.claim_as("a", permits(1, 3), WaitPolicy::Try)).await;
-        assert!(matches!(busy, Ok(Claimed::Busy(_))), "a fourth of 3 permits: {busy:?}");
-        two.release(&next, Some(&grant.place)).await.unwrap();
-        for (claim, grant) in claims.iter().zip(&grants) {
-            one.release(claim, Some(&grant.place)).await.unwrap();
+        given_back(&*one, &held[leaver]).await;
+        let next = taken(&*two, next).await;
+        busy("a fourth of 3 permits", two.claim(&permit(WaitPolicy::Try)).await);
+        given_back(&*two, &next).await;
+        for lease in &held {
+            given_back(&*one, lease).await;
         }
         ctx.becomes_empty("a").await;
     }
@@ -186,15 +188,13 @@ pub(crate) async fn of_no_sense_are_refused(ctx: TestContext) {
 /// An operator evicts one holder by its token: its permits alone are free, and the next gets them.
 pub(crate) async fn of_one_holder_are_evicted(ctx: TestContext) {
     let (one, two, operator) = (ctx.store().await, ctx.store().await, ctx.store().await);
-    let words = Options::default().ttl(Duration::from_secs(20));
-    let (here, there) = (one.semaphore("a", 2).with(&words), two.semaphore("a", 2).with(&words));
+    let (here, there) = (one.semaphore("a", 2).ttl(LONG), two.semaphore("a", 2).ttl(LONG));
     let (first, second) = (here.acquire().await.unwrap(), there.acquire().await.unwrap());
     let waiter = tokio::spawn(there.acquire());
     ctx.queue_is(&operator, "a", 2, 1).await;
     assert!(operator.evict("a", first.fencing_token()).await.unwrap());
     let third = within(Duration::from_secs(8), "the next", waiter).await.unwrap().unwrap();
-    let loss = within(Duration::from_secs(8), "the evicted to hear of it", first.lost()).await;
-    assert!(matches!(loss, Loss::Evicted | Loss::Gone), "{loss:?}");
+    told_of_eviction(Duration::from_secs(8), first.lost()).await;
     assert!(second.confirm().await.is_ok(), "another holder was evicted");
     assert!(!operator.evict("a", first.fencing_token()).await.unwrap());
     expect_kind(first.release().await, ErrorKind::Lost);
@@ -207,22 +207,16 @@ pub(crate) async fn of_one_holder_are_evicted(ctx: TestContext) {
 pub(crate) async fn end_and_run_as_any_lock(ctx: TestContext) {
     let store = ctx.store().await;
     let pair = store.semaphore("a", 2).permits(2);
-    let guard = pair.clone().max_hold(ctx.ttl() / 2).acquire().await.unwrap();
+    let guard = pair.acquire().await.unwrap();
     expect_kind(guard.downgrade().await, ErrorKind::Invalid);
-    assert_eq!(within(ctx.ttl() * 2, "max_hold", guard.lost()).await, Loss::MaxHold);
-    expect_kind(guard.release().await, ErrorKind::Lost);
-    ctx.becomes_empty("a").await;
-    assert!(pair.run(|held| async move { held.fencing_token() }).await.unwrap().get() > 0);
-    let lost = pair.max_hold(ctx.ttl() / 3).run(|_| std::future::pending::<()>());
-    assert_eq!(expect_kind(lost.await, ErrorKind::Lost).loss(), Some(Loss::MaxHold));
-    ctx.becomes_empty("a").await;
+    give_back(guard).await;
+    ends_and_runs(&ctx, pair).await;
 }
 
 /// S10: the count of the queue is also that of those that only wait: a claim that differs is refused although no permit is out.
 pub(crate) async fn of_another_count_than_waiters_are_refused(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
-    let writer = ctx.claim("a", WaitPolicy::Fair);
-    let grant = granted(one.claim(&writer).await);
+    let writer = taken(&*one, ctx.claim("a", WaitPolicy::Fair)).await;
     let waiter = ctx.claim_as("a", permits(1, 3), WaitPolicy::Fair);
     waiting(one.claim(&waiter).await);
     for policy in [WaitPolicy::Fair, WaitPolicy::Try] {
@@ -230,8 +224,8 @@ pub(crate) async fn of_another_count_than_waiters_are_refused(ctx: TestContext) 
         expect_kind(two.claim(&other).await, ErrorKind::Invalid);
         two.release(&other, None).await.unwrap();
     }
-    one.release(&writer, Some(&grant.place)).await.unwrap();
-    let grant = granted(one.claim(&waiter).await);
-    one.release(&waiter, Some(&grant.place)).await.unwrap();
+    given_back(&*one, &writer).await;
+    let waiter = taken(&*one, waiter).await;
+    given_back(&*one, &waiter).await;
     ctx.becomes_empty("a").await;
 }

@@ -1,53 +1,23 @@
 //! Do readers share, and does a writer exclude them, in one queue with them?
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::{Claimed, LeaseRef, Mode, WaitPolicy};
-use leasehold_core::{ErrorKind, Guard, Loss, RwLock};
+use leasehold_core::seam::{Mode, WaitPolicy};
+use leasehold_core::{ErrorKind, Guard, RwLock};
 
-use crate::context::{TestContext, expect_kind, give_back, granted, waiting, within};
-
-/// What readers and a writer share.
-#[derive(Default)]
-struct Book {
-    readers: AtomicU64,
-    writers: AtomicU64,
-    pages: AtomicU64,
-    greatest_token: AtomicU64,
-    last_written: AtomicU64,
-}
-
-impl Book {
-    async fn write(&self, token: u64) {
-        assert_eq!(self.writers.fetch_add(1, Ordering::SeqCst), 0, "two are writing");
-        assert_eq!(self.readers.load(Ordering::SeqCst), 0, "somebody reads what is written");
-        let before = self.greatest_token.fetch_max(token, Ordering::SeqCst);
-        assert!(before < token, "the writer's token {token} came after {before}");
-        self.last_written.store(token, Ordering::SeqCst);
-        let pages = self.pages.load(Ordering::SeqCst);
-        tokio::task::yield_now().await;
-        self.pages.store(pages + 1, Ordering::SeqCst);
-        self.writers.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    async fn read(&self, token: u64) {
-        self.readers.fetch_add(1, Ordering::SeqCst);
-        self.greatest_token.fetch_max(token, Ordering::SeqCst);
-        let written = self.last_written.load(Ordering::SeqCst);
-        assert!(written < token, "the reader's token {token} came after the writer's {written}");
-        tokio::task::yield_now().await;
-        assert_eq!(self.writers.load(Ordering::SeqCst), 0, "somebody writes what is read");
-        self.readers.fetch_sub(1, Ordering::SeqCst);
-    }
-}
+use crate::cases::holding::ends_and_runs;
+use crate::cases::protected::Protected;
+use crate::context::{
+    LONG, TestContext, answered, busy, expect_kind, give_back, given_back, granted, taken, told_of_eviction, waiting,
+    within,
+};
 
 /// Tasks of four clients read and write one book; no page is lost, nobody reads while another writes,
 /// and tokens rise wherever two conflict.
 pub(crate) async fn readers_and_writers(ctx: TestContext) {
     const EACH: u64 = 8;
-    let book = Arc::new(Book::default());
+    let book = Arc::new(Protected::default());
     let mut tasks = Vec::new();
     for _ in 0..4 {
         let lock = ctx.store().await.rw_lock("book");
@@ -71,7 +41,7 @@ pub(crate) async fn readers_and_writers(ctx: TestContext) {
     for task in tasks {
         task.await.unwrap();
     }
-    assert_eq!(book.pages.load(Ordering::SeqCst), 4 * EACH);
+    assert_eq!(book.writes(), 4 * EACH);
 }
 
 /// P1, S10: readers of several clients hold at once, each with its own token; one writer excludes them all.
@@ -155,36 +125,30 @@ pub(crate) async fn one_line_for_readers_and_writers(ctx: TestContext) {
 /// S10 at the seam, without any notification: a claim that is asked again is in as soon as it is admitted, and not before.
 pub(crate) async fn claiming_again_follows_the_line(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
-    let claim = |mode, policy| ctx.claim_as("a", mode, policy);
-    let (reader, writer, late) = (
-        claim(Mode::Shared, WaitPolicy::Fair),
-        claim(Mode::Exclusive, WaitPolicy::Fair),
-        claim(Mode::Shared, WaitPolicy::Fair),
-    );
-    let first = granted(one.claim(&reader).await);
-    assert_eq!(granted(one.claim(&reader).await).token, first.token);
+    let [reader, writer, late] =
+        [Mode::Shared, Mode::Exclusive, Mode::Shared].map(|mode| ctx.claim_as("a", mode, WaitPolicy::Fair));
+    let first = taken(&*one, reader.clone()).await;
+    assert_eq!(Some(granted(one.claim(&reader).await).token), first.token);
     waiting(two.claim(&writer).await);
     waiting(one.claim(&late).await);
-    let answer = two.claim(&claim(Mode::Shared, WaitPolicy::Try)).await;
-    assert!(matches!(answer, Ok(Claimed::Busy(_))), "a reader passed a writer: {answer:?}");
+    busy("a reader passed a writer", two.claim(&ctx.claim_as("a", Mode::Shared, WaitPolicy::Try)).await);
     waiting(one.claim(&late).await);
-    one.release(&reader, Some(&first.place)).await.unwrap();
-    let answer = one.claim(&late).await;
-    assert!(matches!(answer, Ok(Claimed::Waiting(_))), "a reader passed a writer: {answer:?}");
-    let second = granted(two.claim(&writer).await);
+    given_back(&*one, &first).await;
+    // Not before the writer.
+    waiting(one.claim(&late).await);
+    let second = taken(&*two, writer).await;
     assert!(second.token > first.token);
-    two.release(&writer, Some(&second.place)).await.unwrap();
-    let third = granted(one.claim(&late).await);
+    given_back(&*two, &second).await;
+    let third = taken(&*one, late).await;
     assert!(third.token > second.token);
-    one.release(&late, Some(&third.place)).await.unwrap();
+    given_back(&*one, &third).await;
     ctx.becomes_empty("a").await;
 }
 
 /// P5: the writer who waits between two readers withdraws, and the reader behind it is in beside the other, at once.
 pub(crate) async fn a_writer_that_gives_up_lets_readers_in(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
-    let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
-    let (here, there) = (one.rw_lock("a").with(&words), two.rw_lock("a").with(&words));
+    let (here, there) = (one.rw_lock("a").ttl(LONG), two.rw_lock("a").ttl(LONG));
     let first = here.read().acquire().await.unwrap();
     let writer = tokio::spawn(there.write().acquire());
     ctx.queue_is(&one, "a", 1, 1).await;
@@ -225,12 +189,7 @@ pub(crate) async fn each_reader_is_renewed(ctx: TestContext) {
     }
     let [first, second] = readers;
     give_back(first).await;
-    within(Duration::from_secs(20), "a confirmation", async {
-        while let Err(e) = second.confirm().await {
-            assert!(e.is_retryable(), "{e:?}");
-        }
-    })
-    .await;
+    answered(LONG, "a confirmation", || second.confirm()).await;
     expect_kind(two.rw_lock("a").write().try_acquire().await, ErrorKind::Contended);
     give_back(second).await;
     give_back(ctx.soon(&two, "a", ctx.ttl() + Duration::from_secs(5)).await).await;
@@ -239,16 +198,14 @@ pub(crate) async fn each_reader_is_renewed(ctx: TestContext) {
 /// An operator evicts one reader by its token: it alone is gone, and the writer who waits waits for the others.
 pub(crate) async fn one_reader_is_evicted(ctx: TestContext) {
     let (one, two, operator) = (ctx.store().await, ctx.store().await, ctx.store().await);
-    let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
-    let (here, there) = (one.rw_lock("a").with(&words), two.rw_lock("a").with(&words));
+    let (here, there) = (one.rw_lock("a").ttl(LONG), two.rw_lock("a").ttl(LONG));
     let (first, second) = (here.read().acquire().await.unwrap(), here.read().acquire().await.unwrap());
     let third = there.read().acquire().await.unwrap();
     let writer = tokio::spawn(there.write().acquire());
     ctx.queue_is(&operator, "a", 3, 1).await;
     assert!(operator.evict("a", second.fencing_token()).await.unwrap());
     assert!(!operator.evict("a", second.fencing_token()).await.unwrap(), "somebody else was evicted");
-    let loss = within(Duration::from_secs(8), "the evicted to hear of it", second.lost()).await;
-    assert!(matches!(loss, Loss::Evicted | Loss::Gone), "{loss:?}");
+    told_of_eviction(Duration::from_secs(8), second.lost()).await;
     let queue = operator.lock("a").inspect().await.unwrap();
     let mut left: Vec<_> = queue.holders.iter().filter_map(|e| e.token).collect();
     left.sort();
@@ -267,18 +224,14 @@ pub(crate) async fn one_reader_is_evicted(ctx: TestContext) {
 /// S7: one of two readers of one client is released; a renewal of both extends the other and does not bring the one back.
 pub(crate) async fn a_renewal_extends_only_who_is_there(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
-    let claims = [ctx.claim_as("a", Mode::Shared, WaitPolicy::Fair), ctx.claim_as("a", Mode::Shared, WaitPolicy::Fair)];
-    let mut leases = Vec::new();
-    for claim in &claims {
-        let grant = granted(one.claim(claim).await);
-        leases.push(LeaseRef::new(Arc::new(claim.clone()), grant.place, Some(grant.token)));
-    }
-    one.release(&claims[0], Some(&leases[0].place)).await.unwrap();
+    let reader = || ctx.claim_as("a", Mode::Shared, WaitPolicy::Fair);
+    let leases = [taken(&*one, reader()).await, taken(&*one, reader()).await];
+    given_back(&*one, &leases[0]).await;
     drop(one.renew(&leases).await);
-    let queue = two.inspect(&claims[0].name).await.unwrap();
+    let queue = two.inspect(&leases[0].claim.name).await.unwrap();
     let tokens: Vec<_> = queue.holders.iter().map(|e| e.token).collect();
     assert_eq!((tokens, queue.waiters.len()), (vec![leases[1].token], 0));
-    one.release(&claims[1], Some(&leases[1].place)).await.unwrap();
+    given_back(&*one, &leases[1]).await;
     ctx.becomes_empty("a").await;
 }
 
@@ -287,14 +240,6 @@ pub(crate) async fn ends_and_runs_as_any_lock(ctx: TestContext) {
     let store = ctx.store().await;
     let lock = store.rw_lock("a");
     for side in [lock.read(), lock.write()] {
-        let guard = side.clone().max_hold(ctx.ttl() / 2).acquire().await.unwrap();
-        assert_eq!(within(ctx.ttl() * 2, "max_hold", guard.lost()).await, Loss::MaxHold);
-        expect_kind(guard.release().await, ErrorKind::Lost);
-        ctx.becomes_empty("a").await;
-        let token = side.run(|held| async move { held.fencing_token() }).await.unwrap();
-        assert!(token.get() > 0);
-        let lost = side.max_hold(ctx.ttl() / 3).run(|_| std::future::pending::<()>());
-        assert_eq!(expect_kind(lost.await, ErrorKind::Lost).loss(), Some(Loss::MaxHold));
-        ctx.becomes_empty("a").await;
+        ends_and_runs(&ctx, side).await;
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::WaitPolicy;
+use leasehold_core::seam::{Claimed, WaitPolicy};
 use leasehold_core::{Fencing, FencingToken, Owner};
 
-use crate::context::{TestContext, granted, waiting, within};
+use crate::context::{TestContext, given_back, granted, taken, until, waiting};
 
 async fn next(ctx: &TestContext) -> FencingToken {
     let store = ctx.store().await;
@@ -37,17 +37,13 @@ pub(crate) async fn rises_across_expiry(ctx: TestContext) {
     let first = granted(one.claim(&dead).await);
     let limit = ctx.ttl() * 2 + two.guarantees().recovery + Duration::from_secs(1);
     waiting(two.claim(&heir).await);
-    let second = within(limit, "the lease of a dead holder to end", async {
-        loop {
-            match two.claim(&heir).await.unwrap() {
-                leasehold_core::seam::Claimed::Granted(grant) => return grant,
-                _ => tokio::time::sleep(ctx.ttl() / 10).await,
-            }
-        }
+    until(limit, "the lease of a dead holder to end", || async {
+        matches!(two.claim(&heir).await.unwrap(), Claimed::Granted(_))
     })
     .await;
-    assert!(second.token > first.token);
-    two.release(&heir, Some(&second.place)).await.unwrap();
+    let second = taken(&*two, heir).await;
+    assert!(second.token > Some(first.token));
+    given_back(&*two, &second).await;
 }
 
 /// Across a restart of the server that keeps its data.

@@ -1,12 +1,11 @@
 //! Does everybody who waits get the lock, in order and in time?
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Moment, Renewal, WaitPolicy};
-use leasehold_core::{ErrorKind, Result};
+use leasehold_core::ErrorKind;
+use leasehold_core::seam::{Claimed, Moment, Renewal, WaitPolicy};
 
-use crate::context::{TestContext, expect_kind, granted, pause, waiting, within};
+use crate::context::{TestContext, answered, expect_kind, given_back, granted, renewed, taken, until, waiting, within};
 use crate::faulty::Faults;
 pub(crate) use order::{
     fast_never_passes_fair, is_in_order, is_in_order_after_a_death, is_not_starved_by_refused_tries, keeps_its_place,
@@ -19,9 +18,9 @@ mod order;
 pub(crate) async fn is_woken_by_a_release(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     // A lease so long that neither a poll nor a renewal can do the work of the notification.
-    let words = leasehold_core::Options::default().ttl(Duration::from_secs(30));
-    let guard = one.lock("a").with(&words).acquire().await.unwrap();
-    let waiter = tokio::spawn(two.lock("a").with(&words).acquire());
+    let ttl = Duration::from_secs(30);
+    let guard = one.lock("a").ttl(ttl).acquire().await.unwrap();
+    let waiter = tokio::spawn(two.lock("a").ttl(ttl).acquire());
     ctx.queue_reaches(&one, "a", 1).await;
     guard.release().await.unwrap();
     let guard = within(Duration::from_secs(10), "the push of a release", waiter).await.unwrap().unwrap();
@@ -59,13 +58,8 @@ pub(crate) async fn gets_it_without_a_notification(ctx: TestContext) {
     ctx.queue_reaches(&one, "a", 1).await;
     guard.release().await.unwrap();
     let limit = ctx.ttl() + Duration::from_secs(2);
-    within(limit, "the poll of a waiter without notifications", waiter)
-        .await
-        .unwrap()
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    let guard = within(limit, "the poll of a waiter without notifications", waiter).await.unwrap().unwrap();
+    guard.release().await.unwrap();
 }
 
 /// The head and a middle waiter die; the living one behind them is served once their places have run out, and nobody is
@@ -90,69 +84,49 @@ pub(crate) async fn skips_the_dead(ctx: TestContext) {
 /// holder leaves, the lock goes to the living one, and the dead one that comes back stands behind it.
 pub(crate) async fn a_dead_place_is_not_granted(ctx: TestContext) {
     let (one, two, three) = (ctx.backend().await, ctx.backend().await, ctx.backend().await);
-    let (holder, sleeper, heir) =
-        (ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fair));
-    let grant = granted(one.claim(&holder).await);
+    let holder = taken(&*one, ctx.claim("a", WaitPolicy::Fair)).await;
+    let (sleeper, heir) = (ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fair));
     waiting(two.claim(&sleeper).await);
     // The holder keeps its own lease by claiming again and by renewing, until the sleeper's place has run out.
-    let lease = LeaseRef::new(Arc::new(holder.clone()), grant.place.clone(), Some(grant.token));
     let limit = ctx.ttl() * 4 + one.guarantees().recovery * 2 + Duration::from_secs(2);
-    within(limit, "the place of a sleeper to end", async {
-        while !one.inspect(&ctx.full("a")).await.unwrap().waiters.is_empty() {
-            granted(one.claim(&holder).await);
-            one.renew(std::slice::from_ref(&lease)).await.unwrap();
-            tokio::time::sleep(ctx.ttl() / 10).await;
-        }
+    until(limit, "the place of a sleeper to end", || async {
+        granted(one.claim(&holder.claim).await);
+        renewed(&*one, &holder).await.unwrap();
+        one.inspect(&holder.claim.name).await.unwrap().waiters.is_empty()
     })
     .await;
     waiting(three.claim(&heir).await);
-    one.release(&holder, Some(&grant.place)).await.unwrap();
-    let place = waiting(awake(&ctx, &*two, &sleeper).await).place;
-    let heirs = granted(three.claim(&heir).await);
-    assert!(heirs.token > grant.token);
+    given_back(&*one, &holder).await;
+    // A client that slept past its session needs a moment for a new one.
+    let limit = ctx.ttl() * 2 + Duration::from_secs(5);
+    let answer = answered(limit, "a client that slept to be answered", || two.claim(&sleeper)).await;
+    let place = waiting(Ok(answer)).place;
+    let heir = taken(&*three, heir).await;
+    assert!(heir.token > holder.token);
     two.release(&sleeper, Some(&place)).await.unwrap();
-    three.release(&heir, Some(&heirs.place)).await.unwrap();
-}
-
-/// Claims until the store answers: a client that slept past its session needs a moment for a new one.
-async fn awake(ctx: &TestContext, client: &dyn Backend, claim: &Claim) -> Result<Claimed> {
-    within(ctx.ttl() * 2 + Duration::from_secs(5), "a client that slept to be answered", async {
-        loop {
-            match client.claim(claim).await {
-                Err(e) if e.is_retryable() => pause().await,
-                answer => return answer,
-            }
-        }
-    })
-    .await
+    given_back(&*three, &heir).await;
 }
 
 /// S4: what its client neither claims again nor renews ends after its lease, although the client lives on and renews another
 /// place: a release that was given up, or a waiter that nobody answers for, blocks no queue.
 pub(crate) async fn outlives_what_its_client_forgot(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
-    let kept = Arc::new(ctx.claim("kept", WaitPolicy::Fair));
-    let grant = granted(one.claim(&kept).await);
-    let kept = LeaseRef::new(kept, grant.place, Some(grant.token));
+    let kept = taken(&*one, ctx.claim("kept", WaitPolicy::Fair)).await;
     let (forgotten, heir) = (ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fair));
     let before = Moment::now();
     let old = granted(one.claim(&forgotten).await);
     let limit = ctx.ttl() * 4 + one.guarantees().recovery * 2 + Duration::from_secs(2);
-    let new = within(limit, "a forgotten place to end", async {
-        loop {
-            let renewed = one.renew(std::slice::from_ref(&kept)).await.unwrap();
-            assert!(!matches!(renewed[..], [Renewal::Lost(_)]), "{renewed:?}");
-            if let Claimed::Granted(grant) = two.claim(&heir).await.unwrap() {
-                return grant;
-            }
-            tokio::time::sleep(ctx.ttl() / 10).await;
-        }
+    until(limit, "a forgotten place to end", || async {
+        let answer = renewed(&*one, &kept).await.unwrap();
+        assert!(!matches!(answer, Renewal::Lost(_)), "{answer:?}");
+        matches!(two.claim(&heir).await.unwrap(), Claimed::Granted(_))
     })
     .await;
     assert!(Moment::now() >= old.validity.until(before), "granted while its holder could still say valid");
-    assert!(new.token > old.token);
-    two.release(&heir, Some(&new.place)).await.unwrap();
-    one.release(&kept.claim, Some(&kept.place)).await.unwrap();
+    let new = taken(&*two, heir).await;
+    assert!(new.token > Some(old.token));
+    given_back(&*two, &new).await;
+    given_back(&*one, &kept).await;
     ctx.becomes_empty("a").await;
 }
 
@@ -201,12 +175,11 @@ pub(crate) async fn that_gives_up_harms_nobody(ctx: TestContext) {
     ctx.becomes_empty("a").await;
     // And the same at the seam: a place that is given back is gone.
     let (here, there) = (ctx.backend().await, ctx.backend().await);
-    let (first, second) = (ctx.claim("b", WaitPolicy::Fair), ctx.claim("b", WaitPolicy::Fair));
-    let grant = granted(here.claim(&first).await);
+    let first = taken(&*here, ctx.claim("b", WaitPolicy::Fair)).await;
+    let second = ctx.claim("b", WaitPolicy::Fair);
     let place = waiting(there.claim(&second).await).place;
     there.release(&second, Some(&place)).await.unwrap();
-    here.release(&first, Some(&grant.place)).await.unwrap();
-    let busy = here.claim(&ctx.claim("b", WaitPolicy::Try)).await;
-    assert!(matches!(busy, Ok(Claimed::Granted(_))), "{busy:?}");
+    given_back(&*here, &first).await;
+    granted(here.claim(&ctx.claim("b", WaitPolicy::Try)).await);
     expect_kind(two.lock("b").try_acquire().await, ErrorKind::Contended);
 }

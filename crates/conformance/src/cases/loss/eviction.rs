@@ -3,24 +3,22 @@
 use std::time::Duration;
 
 use leasehold_core::seam::WaitPolicy;
-use leasehold_core::{ErrorKind, FencingToken, Guard, Loss, Options, Result, Store};
+use leasehold_core::{ErrorKind, FencingToken, Guard, Result, Store};
 use tokio::task::JoinSet;
 
-use crate::context::{TestContext, expect_kind, granted, within};
+use crate::context::{LONG, TestContext, expect_kind, granted, told_of_eviction, within};
 use crate::faulty::Faults;
 
 /// An operator evicts the holder: the next gets the lock at once, and the evicted hears of it.
 pub(crate) async fn by_eviction_frees_the_next(ctx: TestContext) {
     let (one, two, operator) = (ctx.store().await, ctx.store().await, ctx.store().await);
-    let words = Options::default().ttl(Duration::from_secs(20));
-    let guard = one.lock("a").with(&words).acquire().await.unwrap();
-    let waiter = tokio::spawn(two.lock("a").with(&words).acquire());
+    let guard = one.lock("a").ttl(LONG).acquire().await.unwrap();
+    let waiter = tokio::spawn(two.lock("a").ttl(LONG).acquire());
     ctx.queue_reaches(&operator, "a", 1).await;
     assert!(operator.evict("a", guard.fencing_token()).await.unwrap());
     let next = within(Duration::from_secs(4), "the next holder", waiter).await.unwrap().unwrap();
     assert!(next.fencing_token() > guard.fencing_token());
-    let loss = within(Duration::from_secs(8), "the evicted to hear of it", guard.lost()).await;
-    assert!(matches!(loss, Loss::Evicted | Loss::Gone), "{loss:?}");
+    told_of_eviction(Duration::from_secs(8), guard.lost()).await;
     expect_kind(guard.release().await, ErrorKind::Lost);
     assert!(next.confirm().await.is_ok());
 }
@@ -59,8 +57,7 @@ async fn evicts_as_soon_as_seen(operator: &Store, name: &str) -> FencingToken {
 async fn hears_of_it(guard: Result<Guard>, evicted: FencingToken, limit: Duration) {
     let guard = guard.unwrap();
     if guard.fencing_token() == evicted {
-        let loss = within(limit, "the evicted to hear of it", guard.lost()).await;
-        assert!(matches!(loss, Loss::Evicted | Loss::Gone), "nobody told the evicted: {loss:?}");
+        told_of_eviction(limit, guard.lost()).await;
     }
 }
 
@@ -103,8 +100,7 @@ pub(crate) async fn by_eviction_before_the_answer_is_told(ctx: TestContext) {
 /// one after that ends nobody.
 pub(crate) async fn by_eviction_of_any_turn(ctx: TestContext) {
     let (one, operator) = (ctx.store().await, ctx.store().await);
-    let words = Options::default().ttl(Duration::from_secs(20));
-    let lock = one.lock("a").with(&words).fast();
+    let lock = one.lock("a").ttl(LONG).fast();
     for evicts_the_first in [true, false] {
         let first = lock.acquire().await.unwrap();
         let token = first.fencing_token();
@@ -112,11 +108,10 @@ pub(crate) async fn by_eviction_of_any_turn(ctx: TestContext) {
         // It stands in the local line before the first leaves.
         assert!(tokio::time::timeout(Duration::from_millis(20), &mut waiter).await.is_err());
         first.release().await.unwrap();
-        let second = within(Duration::from_secs(20), "the second turn", waiter).await.unwrap();
+        let second = within(LONG, "the second turn", waiter).await.unwrap();
         let said = if evicts_the_first { token } else { second.fencing_token() };
         assert!(operator.evict("a", said).await.unwrap(), "nobody was evicted by {said:?} of {token:?} and on");
-        let loss = within(Duration::from_secs(20), "the evicted to hear of it", second.lost()).await;
-        assert!(matches!(loss, Loss::Evicted | Loss::Gone), "{loss:?}");
+        told_of_eviction(LONG, second.lost()).await;
         drop(second);
         ctx.becomes_empty("a").await;
     }

@@ -6,44 +6,61 @@ use std::time::Duration;
 
 use leasehold_core::Store;
 use leasehold_core::seam::{Backend, Claim, Claimed, Grant, LeaseRef, Moment, Renewal, WaitPolicy};
+use tokio::task::JoinHandle;
 
-use crate::context::{TestContext, granted, waiting, within};
+use crate::context::{LONG, TestContext, given_back, granted, renewed, taken, waiting, within};
 
 /// P6: fair waiters are served in the order in which their places were taken, over several clients.
 pub(crate) async fn is_in_order(ctx: TestContext) {
-    let stores: Vec<Store> = vec![ctx.store().await, ctx.store().await, ctx.store().await];
+    let stores = [ctx.store().await, ctx.store().await, ctx.store().await];
     let guard = stores[0].lock("a").acquire().await.unwrap();
-    let served = Arc::new(Mutex::new(Vec::new()));
-    let mut tasks = Vec::new();
-    for i in 0..9 {
-        let (lock, served) = (stores[i % 3].lock("a").fair(), served.clone());
-        tasks.push(tokio::spawn(async move {
-            let guard = lock.acquire().await.unwrap();
-            served.lock().unwrap().push(i);
-            guard.release().await.unwrap();
-        }));
-        ctx.queue_reaches(&stores[0], "a", i + 1).await;
-    }
+    let line = Line::of(&ctx, &stores, 9).await;
     guard.release().await.unwrap();
-    for task in tasks {
-        within(Duration::from_secs(30), "the queue to be served", task).await.unwrap();
+    line.served_in_order(Duration::from_secs(30)).await;
+}
+
+/// Tasks that wait for one lock, one behind the other.
+struct Line {
+    tasks: Vec<JoinHandle<()>>,
+    served: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Line {
+    async fn of(ctx: &TestContext, stores: &[Store], length: usize) -> Line {
+        let (mut tasks, served) = (Vec::new(), Arc::new(Mutex::new(Vec::new())));
+        for i in 0..length {
+            let (lock, served) = (stores[i % stores.len()].lock("a").fair(), served.clone());
+            tasks.push(tokio::spawn(async move {
+                let guard = lock.acquire().await.unwrap();
+                served.lock().unwrap().push(i);
+                guard.release().await.unwrap();
+            }));
+            ctx.queue_reaches(&stores[0], "a", i + 1).await;
+        }
+        Line { tasks, served }
     }
-    assert_eq!(*served.lock().unwrap(), (0..9).collect::<Vec<_>>());
+
+    async fn served_in_order(self, limit: Duration) {
+        let length = self.tasks.len();
+        for task in self.tasks {
+            within(limit, "the queue to be served", task).await.unwrap();
+        }
+        assert_eq!(*self.served.lock().unwrap(), (0..length).collect::<Vec<_>>());
+    }
 }
 
 /// A fast claim that asks in the very moment of a release does not get before a live fair place.
 pub(crate) async fn fast_never_passes_fair(ctx: TestContext) {
     let (one, two, three) = (ctx.backend().await, ctx.backend().await, ctx.backend().await);
-    let (holder, fair, fast) =
-        (ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fast));
-    let grant = granted(one.claim(&holder).await);
+    let (fair, fast) = (ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fast));
+    let holder = taken(&*one, ctx.claim("a", WaitPolicy::Fair)).await;
     waiting(two.claim(&fair).await);
     waiting(three.claim(&fast).await);
-    one.release(&holder, Some(&grant.place)).await.unwrap();
+    given_back(&*one, &holder).await;
     let answer = three.claim(&fast).await;
     assert!(matches!(answer, Ok(Claimed::Waiting(_))), "a fast claim passed a fair place: {answer:?}");
-    let turn = granted(two.claim(&fair).await);
-    two.release(&fair, Some(&turn.place)).await.unwrap();
+    let turn = taken(&*two, fair).await;
+    given_back(&*two, &turn).await;
     three.release(&fast, None).await.unwrap();
 }
 
@@ -86,41 +103,37 @@ pub(crate) async fn keeps_its_place(ctx: TestContext) {
 
 async fn is_kept(ctx: &TestContext, name: &str, renews: bool) {
     let (one, two, three) = (ctx.backend().await, ctx.backend().await, ctx.backend().await);
-    let [holder, early, late] = [(); 3].map(|()| ctx.claim(name, WaitPolicy::Fair));
-    let grant = granted(one.claim(&holder).await);
-    let held = LeaseRef::new(Arc::new(holder.clone()), grant.place.clone(), Some(grant.token));
+    let (early, late) = (ctx.claim(name, WaitPolicy::Fair), ctx.claim(name, WaitPolicy::Fair));
+    let held = taken(&*one, ctx.claim(name, WaitPolicy::Fair)).await;
     // Sessions live by renewals too, of anything: each client has something else to renew.
-    let anchors =
-        [ctx.claim(&format!("{name}, two"), WaitPolicy::Fair), ctx.claim(&format!("{name}, three"), WaitPolicy::Fair)];
-    let anchors = [anchored(&*two, &anchors[0]).await, anchored(&*three, &anchors[1]).await];
+    let second = taken(&*two, ctx.claim(&format!("{name}, two"), WaitPolicy::Fair)).await;
+    let third = taken(&*three, ctx.claim(&format!("{name}, three"), WaitPolicy::Fair)).await;
     let place = waiting(two.claim(&early).await).place;
     let early_place = LeaseRef::new(Arc::new(early.clone()), place, None);
     let until = Moment::now() + ctx.ttl() * 3 / 2 + one.guarantees().recovery;
     while Moment::now() < until {
-        for (client, kept) in [(&one, &held), (&two, &anchors[0]), (&three, &anchors[1])] {
-            let answers = client.renew(std::slice::from_ref(kept)).await.unwrap();
-            assert!(matches!(answers[..], [Renewal::Renewed(_)]), "{name}: {answers:?}");
+        for (client, kept) in [(&one, &held), (&two, &second), (&three, &third)] {
+            is_renewed(&**client, kept, name).await;
         }
         waiting(three.claim(&late).await);
         if renews {
-            let answers = two.renew(std::slice::from_ref(&early_place)).await.unwrap();
-            assert!(matches!(answers[..], [Renewal::Renewed(_)]), "{name}: {answers:?}");
+            is_renewed(&*two, &early_place, name).await;
         } else {
             waiting(two.claim(&early).await);
         }
         tokio::time::sleep(ctx.ttl() / 10).await;
     }
-    one.release(&holder, Some(&grant.place)).await.unwrap();
+    given_back(&*one, &held).await;
     let turn = comes_first(ctx, (&*two, &early), (&*three, &late), name).await;
     two.release(&early, Some(&turn.place)).await.unwrap();
     three.release(&late, None).await.unwrap();
-    two.release(&anchors[0].claim, Some(&anchors[0].place)).await.unwrap();
-    three.release(&anchors[1].claim, Some(&anchors[1].place)).await.unwrap();
+    given_back(&*two, &second).await;
+    given_back(&*three, &third).await;
 }
 
-async fn anchored(client: &dyn Backend, claim: &Claim) -> LeaseRef {
-    let grant = granted(client.claim(claim).await);
-    LeaseRef::new(Arc::new(claim.clone()), grant.place, Some(grant.token))
+async fn is_renewed(client: &dyn Backend, kept: &LeaseRef, how: &str) {
+    let answer = renewed(client, kept).await.unwrap();
+    assert!(matches!(answer, Renewal::Renewed(_)), "{how}: {answer:?}");
 }
 
 /// Claims for both until the first is granted; fails if the second is before. A client may hear a moment late that it is its turn.
@@ -144,34 +157,20 @@ async fn comes_first(
 
 /// P6, S4: the holder dies; those who wait are served in the order in which they came, as after a release.
 pub(crate) async fn is_in_order_after_a_death(ctx: TestContext) {
-    let (dead, one, two) = (ctx.backend().await, ctx.store().await, ctx.store().await);
+    let (dead, stores) = (ctx.backend().await, [ctx.store().await, ctx.store().await]);
     granted(dead.claim(&ctx.claim("a", WaitPolicy::Fair)).await);
-    let served = Arc::new(Mutex::new(Vec::new()));
-    let mut tasks = Vec::new();
-    for i in 0..4 {
-        let (lock, served) = ([&one, &two][i % 2].lock("a").fair(), served.clone());
-        tasks.push(tokio::spawn(async move {
-            let guard = lock.acquire().await.unwrap();
-            served.lock().unwrap().push(i);
-            guard.release().await.unwrap();
-        }));
-        ctx.queue_reaches(&one, "a", i + 1).await;
-    }
-    for task in tasks {
-        within(ctx.ttl() * 2 + Duration::from_secs(30), "the queue behind a dead holder", task).await.unwrap();
-    }
-    assert_eq!(*served.lock().unwrap(), [0, 1, 2, 3]);
+    let line = Line::of(&ctx, &stores, 4).await;
+    line.served_in_order(ctx.ttl() * 2 + Duration::from_secs(30)).await;
 }
 
 /// P5: tasks that try in a loop, and are refused each time, leave the others of their runtime room to run. Some are refused by
 /// the store, some by a task of their own process.
 pub(crate) async fn is_not_starved_by_refused_tries(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
-    let words = leasehold_core::Options::default().ttl(Duration::from_secs(20));
-    let holder = one.lock("a").with(&words).fast().acquire().await.unwrap();
+    let holder = one.lock("a").ttl(LONG).fast().acquire().await.unwrap();
     let stop = Stop::default();
     let (tell, told) = tokio::sync::oneshot::channel();
-    let tries = [one.lock("a").with(&words).fast(), two.lock("a").with(&words)];
+    let tries = [one.lock("a").ttl(LONG).fast(), two.lock("a").ttl(LONG)];
     let stopped = stop.0.clone();
     // A runtime of its own, so that its threads may be lost and the judge is not.
     let thread = std::thread::spawn(move || {
@@ -187,7 +186,7 @@ pub(crate) async fn is_not_starved_by_refused_tries(ctx: TestContext) {
         }
         let fifth = runtime.spawn(async move {
             for _ in 0..5 {
-                two.lock("b").with(&words).acquire().await.unwrap().release().await.unwrap();
+                two.lock("b").ttl(LONG).acquire().await.unwrap().release().await.unwrap();
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         });
