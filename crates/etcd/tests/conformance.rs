@@ -15,7 +15,7 @@ use leasehold_conformance::{Budget, Capabilities, Harness, Link, Need};
 use leasehold_core::seam::{Backend, async_trait};
 use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_etcd::Etcd as EtcdStore;
-use leasehold_testbed::{Etcd, Proxy, StoreKind};
+use leasehold_testbed::{Etcd, Proxy, external_url};
 
 /// A server of ours, or somebody else's.
 enum World {
@@ -171,7 +171,7 @@ impl ForeignHold for Foreign {
 
 fn main() -> ExitCode {
     leasehold_conformance::main(|| async {
-        match StoreKind::Etcd.external_url() {
+        match external_url("LEASEHOLD_ETCD_URL") {
             Some(url) => Arc::new(World::External(url)) as Arc<dyn Harness>,
             None => World::private_one().await,
         }

@@ -14,7 +14,7 @@ use leasehold_core::{Fenced, Result};
 use leasehold_redis::Redis as RedisStore;
 use leasehold_redis::client::Client;
 use leasehold_redis::client::aio::MultiplexedConnection;
-use leasehold_testbed::{Proxy, Redis, RedisOptions, StoreKind};
+use leasehold_testbed::{Proxy, Redis, RedisOptions, external_url};
 
 /// A server of ours, or somebody else's.
 enum World {
@@ -170,7 +170,7 @@ impl ForeignHold for Foreign {
 
 fn main() -> ExitCode {
     leasehold_conformance::main(|| async {
-        match StoreKind::Redis.external_url() {
+        match external_url("LEASEHOLD_REDIS_URL") {
             Some(url) => Arc::new(World::External(url)) as Arc<dyn Harness>,
             None => World::private_one().await,
         }

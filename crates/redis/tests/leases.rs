@@ -152,7 +152,7 @@ async fn a_late_claim_brings_no_old_label_back() {
             let claim = claim.clone();
             async move { store.claim(&claim).await }
         });
-        while proxy.counters().request_bytes == 0 {
+        while proxy.request_bytes() == 0 {
             sleep(1).await;
         }
         sleep(50).await;

@@ -2,22 +2,31 @@
 //!
 //! Tests starve, pause and shut down their runtimes on purpose. The proxies must go on meanwhile, so they live here.
 
-use std::{io, sync::OnceLock};
+use std::{future::Future, io, sync::LazyLock};
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::AbortHandle,
+};
 
 use crate::error::{Error, Result};
 
-static RUNTIME: OnceLock<std::result::Result<Runtime, String>> = OnceLock::new();
+static RUNTIME: LazyLock<io::Result<Runtime>> =
+    LazyLock::new(|| Builder::new_multi_thread().worker_threads(1).thread_name("testbed").enable_all().build());
 
-/// The runtime that carries the proxies.
-pub(crate) fn handle() -> Result<&'static Handle> {
-    let runtime = RUNTIME.get_or_init(|| {
-        let built = Builder::new_multi_thread().worker_threads(1).thread_name("testbed").enable_all().build();
-        built.map_err(|error| error.to_string())
-    });
-    match runtime {
-        Ok(runtime) => Ok(runtime.handle()),
-        Err(error) => Err(Error::io("starting the testbed's runtime")(io::Error::other(error.as_str()))),
+/// A task in the background. It ends with this.
+#[derive(Debug)]
+pub(crate) struct Task(AbortHandle);
+
+pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Result<Task> {
+    match &*RUNTIME {
+        Ok(runtime) => Ok(Task(runtime.spawn(work).abort_handle())),
+        Err(error) => Err(Error::io("starting the testbed's runtime")(io::Error::other(error.to_string()))),
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }

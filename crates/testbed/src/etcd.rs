@@ -1,12 +1,6 @@
 //! Private etcd servers.
 
-use std::{
-    collections::BTreeMap,
-    hash::{BuildHasher, Hasher, RandomState},
-    net::{Ipv4Addr, SocketAddr},
-    ops::Deref,
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::SocketAddr, ops::Deref, time::Duration};
 
 use async_trait::async_trait;
 
@@ -59,15 +53,12 @@ impl Etcd {
 
     /// Starts a server of one member and waits until it has a leader.
     pub async fn start_with(options: &EtcdOptions) -> Result<Self> {
-        let mut attempt = 1;
-        loop {
+        server::started(|| async {
             let plan = [Member::plan()?];
             let etcd = plan[0].launch(&plan, options)?;
-            match etcd.until_ready().await {
-                Err(error) if error.is_port_taken() && attempt < server::ATTEMPTS => attempt += 1,
-                outcome => return outcome.map(|()| etcd),
-            }
-        }
+            etcd.until_ready().await.map(|()| etcd)
+        })
+        .await
     }
 
     /// The URL clients use.
@@ -81,29 +72,18 @@ impl Etcd {
         http::post(self.addr(), path, json).await
     }
 
-    /// The server's own counters as it prints them: the name with its labels, and the value.
-    ///
-    /// What a client cost is in `grpc_server_handled_total{…}`: see [`Etcd::handled`]. The gateway this testbed asks
-    /// through makes such calls too.
-    pub async fn metrics(&self) -> Result<BTreeMap<String, f64>> {
-        let text = http::get(self.addr(), "/metrics").await?;
-        let parsed = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
-            let (name, value) = line.rsplit_once(' ')?;
-            Some((name.to_owned(), value.parse().ok()?))
-        });
-        Ok(parsed.collect())
-    }
-
     /// How many calls of each gRPC method the server finished, whatever their outcome, by method: `Txn`, `LeaseGrant`, and
-    /// so on. A stream counts once, when it ends; [`Etcd::received`] counts its messages.
+    /// so on. A stream counts once, when it ends. The gateway that this testbed asks through makes such calls too.
     pub async fn handled(&self) -> Result<BTreeMap<String, u64>> {
-        self.by_method("grpc_server_handled_total{").await
-    }
-
-    /// How many messages of each gRPC method the server received; for a stream such as `Watch` or `LeaseKeepAlive` every
-    /// message counts.
-    pub async fn received(&self) -> Result<BTreeMap<String, u64>> {
-        self.by_method("grpc_server_msg_received_total{").await
+        let mut calls = BTreeMap::new();
+        for line in http::get(self.addr(), "/metrics").await?.lines() {
+            let counted = line.strip_prefix("grpc_server_handled_total{").and_then(|rest| rest.rsplit_once(' '));
+            let Some((labels, count)) = counted else { continue };
+            let method = labels.split_once("grpc_method=\"").and_then(|(_, rest)| rest.split('"').next());
+            *calls.entry(method.unwrap_or_default().to_owned()).or_default() +=
+                count.parse::<f64>().unwrap_or_default() as u64;
+        }
+        Ok(calls)
     }
 
     /// How many keys there are.
@@ -119,28 +99,11 @@ impl Etcd {
         Ok(answer.matches("\"ID\"").count())
     }
 
-    /// Whether this member leads its cluster.
-    pub async fn is_leader(&self) -> Result<bool> {
-        Ok(self.metrics().await?.get("etcd_server_is_leader").is_some_and(|value| *value > 0.0))
-    }
-
     /// The member's id in its cluster, as raft's requests are signed with it.
     pub(crate) async fn signature(&self) -> Result<String> {
         let status = self.post("/v3/maintenance/status", "{}").await?;
         let id = json_number(&status, "member_id").ok_or_else(|| Error::answer("etcd status", status))?;
         Ok(format!("{id:x}"))
-    }
-
-    async fn by_method(&self, metric: &str) -> Result<BTreeMap<String, u64>> {
-        let mut calls = BTreeMap::new();
-        for (name, value) in self.metrics().await? {
-            let Some(labels) = name.strip_prefix(metric) else { continue };
-            let method = labels.split_once("grpc_method=\"").and_then(|(_, rest)| rest.split('"').next());
-            if let Some(method) = method {
-                *calls.entry(method.to_owned()).or_default() += value as u64;
-            }
-        }
-        Ok(calls)
     }
 }
 
@@ -166,9 +129,9 @@ pub(crate) struct Member {
 impl Member {
     pub(crate) fn plan() -> Result<Self> {
         let [client, peer] = ports::free()?;
-        // Nobody else's member has this name, so an answer that has it comes from ours.
-        let name = format!("m{:016x}", RandomState::new().build_hasher().finish());
-        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, peer));
+        // No other member has this name, so an answer that has it comes from ours.
+        let name = format!("m{:016x}", fastrand::u64(..));
+        let peer = ports::addr(peer);
         Ok(Self { name, client, peer, advertised: peer })
     }
 
@@ -216,6 +179,10 @@ impl Probe for HasLeader {
         }
         let members = http::post(addr, "/v3/cluster/member/list", "{}").await?;
         if members.contains(&self.name) { Ok(()) } else { Err(Error::answer("etcd member list", members)) }
+    }
+
+    async fn leads(&self, addr: &str) -> Result<bool> {
+        Ok(http::get(addr, "/metrics").await?.lines().any(|line| line == "etcd_server_is_leader 1"))
     }
 }
 

@@ -66,6 +66,15 @@ fn in_path(program: &str) -> Option<PathBuf> {
     which(program).or_else(|_| which_in(program, Some("/usr/bin:/usr/sbin:/usr/local/bin"), "/")).ok()
 }
 
+/// The address of the server to test against in place of a private one, when this variable (`LEASEHOLD_REDIS_URL` and its
+/// like) names one.
+///
+/// Such a server can be used but not controlled: a test that kills, pauses or empties it is not available there.
+#[must_use]
+pub fn external_url(variable: &str) -> Option<String> {
+    env::var(variable).ok().filter(|url| !url.trim().is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,10 +2,10 @@
 //!
 //! - [`Redis`], [`Etcd`] and [`ZooKeeper`] start private servers on free loopback ports, with their data in a temporary
 //!   folder. What can be done to every one of them (kill, pause, restart with or without data) is at [`Server`].
-//! - [`EtcdCluster`] and [`ZooKeeperEnsemble`] are several that belong together.
+//! - [`EtcdCluster`] and [`ZooKeeperEnsemble`] are several that belong together: what can be done to them is at [`Cluster`].
 //! - [`Proxy`] stands between a client and a server and cuts, holds, delays or loses what passes.
 //! - [`seam`] has what the tests of every store need to talk to the seam.
-//! - [`StoreKind::external_url`] names a server of the developer to use in place of a private one.
+//! - [`external_url`] names a server of the developer to use in place of a private one.
 //!
 //! No store's client crate is used here, and no store protocol is spoken beyond readiness, counters and footprints: what
 //! a test learns about a server must not come through the code under test.
@@ -14,7 +14,6 @@
 
 mod background;
 mod error;
-mod external;
 mod find;
 mod http;
 mod link;
@@ -25,22 +24,24 @@ mod resp;
 pub mod seam;
 mod server;
 
+mod cluster;
+mod links;
+
 mod etcd;
 mod etcd_cluster;
-mod etcd_links;
+mod etcd_gates;
 mod zookeeper;
 mod zookeeper_ensemble;
-mod zookeeper_links;
 
 mod redis;
 mod redis_echo;
 
+pub use cluster::Cluster;
 pub use error::{Error, Result};
 pub use etcd::{Etcd, EtcdOptions};
 pub use etcd_cluster::EtcdCluster;
-pub use external::StoreKind;
-pub use find::Program;
-pub use proxy::{Counters, Proxy, Trap};
+pub use find::{Program, external_url};
+pub use proxy::{Proxy, Trap};
 pub use redis::{Redis, RedisOptions};
 pub use redis_echo::RedisEcho;
 pub use resp::Reply;

@@ -1,13 +1,12 @@
-//! Ports nobody else uses.
+//! Ports that no other program uses.
 //!
 //! `bind(0)` would hand out ports of the system's ephemeral range. While a server of ours is down, any outgoing connection
 //! could take such a port, and a client that keeps dialling it can even connect to itself. So ports are chosen at random
-//! below that range and tried with `bind`. Somebody can still be faster: a start that fails for it is repeated.
+//! below that range and tried with `bind`. Another program can still be faster: a start that fails for it is repeated.
 
 use std::{
-    collections::HashSet,
+    collections::BTreeSet,
     fs,
-    hash::{BuildHasher, Hasher, RandomState},
     net::{Ipv4Addr, SocketAddr, TcpListener},
     sync::{Mutex, PoisonError},
 };
@@ -19,7 +18,7 @@ const ATTEMPTS: usize = 5;
 const EPHEMERAL_UNLESS_TOLD: u16 = 32_768;
 
 /// What this process has handed out: two servers of one test must not get the same port.
-static TAKEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
+static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 /// Several free ports, all different.
 pub(crate) fn free<const N: usize>() -> Result<[u16; N]> {
@@ -35,7 +34,7 @@ pub(crate) fn listen() -> Result<(TcpListener, SocketAddr)> {
     let mut attempt = 1;
     loop {
         let [port] = free()?;
-        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let addr = addr(port);
         match TcpListener::bind(addr).and_then(|listener| listener.set_nonblocking(true).map(|()| listener)) {
             Ok(listener) => return Ok((listener, addr)),
             Err(_) if attempt < ATTEMPTS => attempt += 1,
@@ -44,13 +43,17 @@ pub(crate) fn listen() -> Result<(TcpListener, SocketAddr)> {
     }
 }
 
+/// Where a server of ours listens at this port.
+pub(crate) fn addr(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
 fn one() -> Result<u16> {
-    let span = ephemeral_begin().saturating_sub(LOWEST).max(1_000);
-    let mut guard = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let taken = guard.get_or_insert_default();
+    let end = ephemeral_begin().max(LOWEST + 1_000);
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     for _ in 0..10_000 {
-        let port = LOWEST + u16::try_from(random() % u64::from(span)).unwrap_or_default();
-        if !taken.contains(&port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        let port = fastrand::u16(LOWEST..end);
+        if !taken.contains(&port) && TcpListener::bind(addr(port)).is_ok() {
             taken.insert(port);
             return Ok(port);
         }
@@ -65,18 +68,13 @@ fn ephemeral_begin() -> u16 {
         .unwrap_or(EPHEMERAL_UNLESS_TOLD)
 }
 
-/// Every `RandomState` is seeded differently, which is all the randomness a port needs.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn ports_differ() {
-        let ports: HashSet<u16> = free::<50>().unwrap().into();
+        let ports: BTreeSet<u16> = free::<50>().unwrap().into();
         assert_eq!(ports.len(), 50);
     }
 }

@@ -1,16 +1,16 @@
 //! A child process that ends with the test, and the signals it can be sent.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Mutex, PoisonError, mpsc},
+    sync::{LazyLock, mpsc},
     thread,
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// How often a state that the system does not announce is looked at.
 const GLANCE: Duration = Duration::from_millis(2);
@@ -72,7 +72,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if let Some(child) = self.0.take() {
-            // There is nobody to tell. A process that is gone already is what was wanted.
+            // A process that is gone already is what was wanted.
             let _ = end(child);
         }
     }
@@ -83,23 +83,13 @@ fn end(mut child: Child) -> io::Result<()> {
     child.wait().map(drop)
 }
 
-/// Waits until every thread of a stopped process has really stopped: the signal alone only asks for it.
-pub(crate) async fn until_stopped(pid: u32) {
-    while !is_stopped(pid).unwrap_or(true) {
-        tokio::time::sleep(GLANCE).await;
-    }
-}
-
-fn is_stopped(pid: u32) -> io::Result<bool> {
-    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let stat = fs::read_to_string(thread?.path().join("stat")).unwrap_or_default();
-        // "pid (name) state …", and the name may hold anything.
-        let state = stat.rsplit_once(") ").map_or("T", |(_, rest)| rest);
-        if !state.starts_with(['T', 't', 'Z', 'X']) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+/// Waits until every thread of a stopped process stands still: the signal alone only asks for it, and the kernel reports the
+/// stop of the last one.
+pub(crate) async fn until_stopped(pid: u32) -> io::Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
+    let stopped = move || waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT);
+    tokio::task::spawn_blocking(stopped).await.map_err(io::Error::other)??;
+    Ok(())
 }
 
 /// A command whose process dies when we do, also when we are killed, where `setpriv` of util-linux is there to arrange it.
@@ -117,28 +107,21 @@ fn bound_to_us(program: &Path) -> Command {
 
 type Order = (Command, mpsc::Sender<io::Result<Child>>);
 
-static SPAWNER: Mutex<Option<mpsc::Sender<Order>>> = Mutex::new(None);
+static SPAWNER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
+    let (orders, inbox) = mpsc::channel::<Order>();
+    thread::spawn(move || {
+        for (mut command, answer) in inbox {
+            // The task that ordered it waits for the answer.
+            let _ = answer.send(command.spawn());
+        }
+    });
+    orders
+});
 
 /// The kernel counts the death of the *thread* that started a child as the death of its parent, and threads of a runtime
 /// come and go with each test. So one thread that lasts as long as the process starts them all.
 fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
     let (answer, child) = mpsc::channel();
-    spawner()?.send((command, answer)).map_err(io::Error::other)?;
+    SPAWNER.send((command, answer)).map_err(io::Error::other)?;
     child.recv().map_err(io::Error::other)?
-}
-
-fn spawner() -> io::Result<mpsc::Sender<Order>> {
-    let mut spawner = SPAWNER.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(orders) = spawner.as_ref() {
-        return Ok(orders.clone());
-    }
-    let (orders, inbox) = mpsc::channel::<Order>();
-    thread::Builder::new().name("testbed-spawner".into()).spawn(move || {
-        for (mut command, answer) in inbox {
-            // The task that ordered it waits for the answer.
-            let _ = answer.send(command.spawn());
-        }
-    })?;
-    *spawner = Some(orders.clone());
-    Ok(orders)
 }

@@ -38,14 +38,11 @@ impl Redis {
 
     /// Starts a server and waits until it answers.
     pub async fn start_with(options: &RedisOptions) -> Result<Self> {
-        let mut attempt = 1;
-        loop {
+        server::started(|| async {
             let redis = Self::launch(options)?;
-            match redis.until_ready().await {
-                Err(error) if error.is_port_taken() && attempt < server::ATTEMPTS => attempt += 1,
-                outcome => return outcome.map(|()| redis),
-            }
-        }
+            redis.until_ready().await.map(|()| redis)
+        })
+        .await
     }
 
     /// Starts several servers that know nothing of each other, as Redlock wants them.

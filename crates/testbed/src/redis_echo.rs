@@ -5,17 +5,20 @@ use std::sync::Arc;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
-    task::AbortHandle,
 };
 
-use crate::{background, error::Result, ports};
+use crate::{
+    background::{self, Task},
+    error::Result,
+    ports,
+};
 
 /// A Redis that lets clients connect, and answers everything else with `-CODE unknown command, with args beginning with: …` and all
 /// of the request.
 #[derive(Debug)]
 pub struct RedisEcho {
     addr: String,
-    accepting: AbortHandle,
+    _accepting: Task,
 }
 
 impl RedisEcho {
@@ -23,25 +26,19 @@ impl RedisEcho {
     pub async fn start(code: &str, greets: bool) -> Result<Self> {
         let (listener, addr) = ports::listen()?;
         let code: Arc<str> = code.into();
-        let accepting = background::handle()?.spawn(async move {
+        let accepting = background::spawn(async move {
             let Ok(listener) = TcpListener::from_std(listener) else { return };
             while let Ok((client, _)) = listener.accept().await {
                 tokio::spawn(serve(client, Arc::clone(&code), greets));
             }
-        });
-        Ok(Self { addr: addr.to_string(), accepting: accepting.abort_handle() })
+        })?;
+        Ok(Self { addr: addr.to_string(), _accepting: accepting })
     }
 
     /// Where clients connect: `host:port`.
     #[must_use]
     pub fn addr(&self) -> &str {
         &self.addr
-    }
-}
-
-impl Drop for RedisEcho {
-    fn drop(&mut self) {
-        self.accepting.abort();
     }
 }
 

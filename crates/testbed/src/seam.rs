@@ -5,7 +5,8 @@
 
 use std::{error::Error as _, fmt::Debug, future::Future, sync::Arc, time::Duration};
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, LeaseRef, Mode, Place, Renewal, WaitPolicy, Waiting};
+use leasehold_conformance::context;
+use leasehold_core::seam::{Backend, Claim, Grant, LeaseRef, Mode, Place, Renewal, WaitPolicy, Waiting};
 use leasehold_core::{Contention, ErrorKind, FencingToken};
 
 /// Long enough that nothing expires by accident.
@@ -32,24 +33,15 @@ pub async fn sleep(ms: u64) {
 }
 
 pub async fn granted(store: &dyn Backend, claim: &Claim) -> Grant {
-    match store.claim(claim).await.unwrap() {
-        Claimed::Granted(grant) => grant,
-        other => panic!("not granted: {other:?}"),
-    }
+    context::granted(store.claim(claim).await)
 }
 
 pub async fn waiting(store: &dyn Backend, claim: &Claim) -> Waiting {
-    match store.claim(claim).await.unwrap() {
-        Claimed::Waiting(waiting) => waiting,
-        other => panic!("not waiting: {other:?}"),
-    }
+    context::waiting(store.claim(claim).await)
 }
 
 pub async fn busy(store: &dyn Backend, claim: &Claim) -> Contention {
-    match store.claim(claim).await.unwrap() {
-        Claimed::Busy(who) => who,
-        other => panic!("not busy: {other:?}"),
-    }
+    context::busy("it is not busy", store.claim(claim).await)
 }
 
 /// What a store renews that finds the claim by its name and its id.
@@ -58,7 +50,7 @@ pub fn lease(claim: &Claim, token: impl Into<Option<FencingToken>>) -> LeaseRef 
 }
 
 pub async fn renewed(store: &dyn Backend, claim: &Claim, token: impl Into<Option<FencingToken>>) -> Renewal {
-    store.renew(&[lease(claim, token)]).await.unwrap().remove(0)
+    context::renewed(store, &lease(claim, token)).await.unwrap()
 }
 
 /// The kind of the error that the answer must be.

@@ -1,7 +1,6 @@
 //! One server process: what can be done to it whatever it is.
 
 use std::{
-    collections::VecDeque,
     fs, io,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -19,18 +18,34 @@ use crate::{
 
 /// How long a server may take to get ready. A JVM on a busy machine takes seconds.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// How long one question to a server may take: it may be somebody else's, or stopped.
+/// How long one question to a server may take: it may be another program's, or stopped.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const GLANCE: Duration = Duration::from_millis(5);
 const GRACE: Duration = Duration::from_secs(5);
 const LOG_LINES: usize = 30;
 /// How many choices of ports are tried.
-pub(crate) const ATTEMPTS: usize = 5;
+const ATTEMPTS: usize = 5;
 
 /// How a server is asked whether it is ready, and whether it is the one that was started.
 #[async_trait]
 pub(crate) trait Probe: std::fmt::Debug + Send + Sync {
     async fn ask(&self, addr: &str, pid: u32) -> Result<()>;
+
+    /// Whether it leads its cluster, if it can be a member of one.
+    async fn leads(&self, _addr: &str) -> Result<bool> {
+        Ok(false)
+    }
+}
+
+/// Starts servers, and starts them again with other ports if a port was taken meanwhile.
+pub(crate) async fn started<S, F: Future<Output = Result<S>>>(start: impl Fn() -> F) -> Result<S> {
+    let mut attempt = 1;
+    loop {
+        match start().await {
+            Err(error) if error.is_port_taken() && attempt < ATTEMPTS => attempt += 1,
+            outcome => return outcome,
+        }
+    }
 }
 
 /// How to start a server.
@@ -140,10 +155,8 @@ impl Server {
     /// stand still.
     pub async fn pause(&self) -> Result<()> {
         self.signal(Signal::STOP)?;
-        if let Some(pid) = self.pid() {
-            process::until_stopped(pid).await;
-        }
-        Ok(())
+        let Some(pid) = self.pid() else { return Ok(()) };
+        process::until_stopped(pid).await.map_err(self.doing("pausing"))
     }
 
     /// Lets a paused process go on (SIGCONT).
@@ -157,19 +170,17 @@ impl Server {
         &self.launch.data
     }
 
+    /// Whether it says that it leads its cluster.
+    pub async fn is_leader(&self) -> Result<bool> {
+        self.launch.probe.leads(&self.addr).await
+    }
+
     /// The last lines the server wrote to its log.
-    #[must_use]
-    pub fn log_tail(&self) -> String {
+    fn log_tail(&self) -> String {
         let log = fs::read(self.log()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
-        let mut tail = VecDeque::new();
-        for line in log.lines() {
-            tail.push_back(line);
-            if tail.len() > LOG_LINES {
-                tail.pop_front();
-            }
-        }
-        tail.make_contiguous().join("\n")
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
     }
 
     /// Waits until the server answers as the one that was started here.

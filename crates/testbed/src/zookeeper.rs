@@ -64,15 +64,12 @@ impl ZooKeeper {
 
     /// Starts a standalone server and waits until it serves.
     pub async fn start_with(options: &ZooKeeperOptions) -> Result<Self> {
-        let mut attempt = 1;
-        loop {
+        server::started(|| async {
             let [port] = ports::free()?;
             let zookeeper = Self::launch(options, port, None)?;
-            match zookeeper.until_ready().await {
-                Err(error) if error.is_port_taken() && attempt < server::ATTEMPTS => attempt += 1,
-                outcome => return outcome.map(|()| zookeeper),
-            }
-        }
+            zookeeper.until_ready().await.map(|()| zookeeper)
+        })
+        .await
     }
 
     /// Sends a four-letter word, such as `srvr` or `cons`, and returns the answer.
@@ -94,11 +91,6 @@ impl ZooKeeper {
     /// keeps its session's pings out by being quicker than a third of the session timeout.
     pub async fn packets_received(&self) -> Result<u64> {
         self.mntr_number("zk_packets_received").await
-    }
-
-    /// How many nodes there are. A server without any user's node has five.
-    pub async fn znode_count(&self) -> Result<u64> {
-        self.mntr_number("zk_znode_count").await
     }
 
     /// How many ephemeral nodes there are.
@@ -194,6 +186,10 @@ impl Probe for Serves {
         let ours =
             conf.lines().any(|line| line.starts_with("dataDir=") && line.contains(&*self.data.to_string_lossy()));
         if ours { Ok(()) } else { Err(Error::answer("conf", conf)) }
+    }
+
+    async fn leads(&self, addr: &str) -> Result<bool> {
+        Ok(mode(addr).await? == "leader")
     }
 }
 

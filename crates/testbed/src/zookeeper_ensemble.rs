@@ -1,22 +1,27 @@
 //! Several ZooKeeper servers that are one store.
+//!
+//! Every member's `zoo.cfg` lists itself by the ports it really listens on and the others by proxies of its own, so each
+//! proxy carries what one member sends to one port of one other, and a member is isolated by stopping the proxies that
+//! begin or end there.
+//!
+//! One thing escapes that. Of two members, the one with the higher id makes the election connection; when the lower one
+//! dials first, it only says where it listens, and is dialled back there. That address is replaced on the way by the
+//! proxy that stands for it. Ports of the testbed all have five digits, so the length stays.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use crate::{
+    cluster::Cluster,
     error::Result,
-    ports, server,
+    links::Links,
+    ports,
+    proxy::Proxy,
+    server,
     zookeeper::{ZooKeeper, ZooKeeperOptions},
-    zookeeper_links::{Links, Peer},
 };
 
-const GLANCE: Duration = Duration::from_millis(10);
-
-/// A private ZooKeeper ensemble. Its members are ordinary [`ZooKeeper`] servers: kill, pause or restart any of them.
-#[derive(Debug)]
-pub struct ZooKeeperEnsemble {
-    members: Vec<ZooKeeper>,
-    links: Links,
-}
+/// A private ZooKeeper ensemble.
+pub type ZooKeeperEnsemble = Cluster<ZooKeeper>;
 
 impl ZooKeeper {
     /// Starts an ensemble of so many members and waits until all of them serve.
@@ -26,84 +31,59 @@ impl ZooKeeper {
 
     /// Starts an ensemble whose members share the options.
     pub async fn ensemble_with(members: usize, options: &ZooKeeperOptions) -> Result<ZooKeeperEnsemble> {
-        let mut attempt = 1;
-        loop {
-            let ensemble = ZooKeeperEnsemble::launch(members, options).await?;
-            match ensemble.until_ready().await {
-                Err(error) if error.is_port_taken() && attempt < server::ATTEMPTS => attempt += 1,
-                outcome => return outcome.map(|()| ensemble),
-            }
-        }
+        server::started(|| ZooKeeperEnsemble::start(members, options)).await
     }
 }
 
 impl ZooKeeperEnsemble {
-    /// The members, in the order of their indices. The index is one less than the server's id.
-    #[must_use]
-    pub fn members(&self) -> &[ZooKeeper] {
-        &self.members
-    }
-
     /// The addresses of all members, as clients take them: `host:port,host:port,…`.
     #[must_use]
     pub fn connect_string(&self) -> String {
-        let addrs: Vec<&str> = self.members.iter().map(|member| member.addr()).collect();
+        let addrs: Vec<&str> = self.members().iter().map(|member| member.addr()).collect();
         addrs.join(",")
-    }
-
-    /// The index of the member that leads; waits until one says so.
-    ///
-    /// A leader that was isolated or paused can believe it for a while beside its successor: the answer is from the first
-    /// that does.
-    pub async fn leader(&self) -> usize {
-        loop {
-            for (index, member) in self.members.iter().enumerate() {
-                let asked = tokio::time::timeout(Duration::from_millis(500), member.mode()).await;
-                if matches!(asked, Ok(Ok(mode)) if mode == "leader") {
-                    return index;
-                }
-            }
-            tokio::time::sleep(GLANCE).await;
-        }
-    }
-
-    /// Silently stops everything between one member and the others, both ways. Clients still reach the member, and it goes
-    /// on answering reads until it notices: [`ZooKeeperOptions::sync_limit`] ticks.
-    ///
-    /// Without [`ZooKeeperOptions::peer_proxies`] this does nothing and says so by returning `false`.
-    pub fn isolate(&self, member: usize) -> bool {
-        self.links.of(member).map(|link| link.hold()).count() > 0
     }
 
     /// Lets one member hear its leader so much later, so that it answers reads from the past. Without
     /// [`ZooKeeperOptions::peer_proxies`] this does nothing and says so by returning `false`.
     pub fn lag(&self, member: usize, by: Duration) -> bool {
-        self.links.to_leader(member).map(|link| link.delay_replies(by)).count() > 0
+        let to_leader = self.links.first().into_iter().flat_map(|quorum| quorum.from(member));
+        to_leader.map(|link| link.delay_replies(by)).count() > 0
     }
 
-    /// Joins an isolated member to the others again. The connections of before are closed, and the members make new ones.
-    pub async fn rejoin(&self, member: usize) {
-        for link in self.links.of(member) {
-            link.cut().await;
-            link.heal().await;
+    async fn start(count: usize, options: &ZooKeeperOptions) -> Result<Self> {
+        // Followers dial their leader at the first, each member dials each other one at the second.
+        let ports = [addrs(count)?, addrs(count)?];
+        let mut links = Vec::new();
+        if options.peer_proxies {
+            let [quorum, election] = [Links::between(&ports[0]).await?, Links::between(&ports[1]).await?];
+            for (from, addr) in ports[1].iter().enumerate() {
+                for to in 0..count {
+                    if let (Some(link), Some(back)) = (election.proxy(from, to), election.proxy(to, from)) {
+                        link.rewrite_requests(addr.to_string(), back.addr());
+                    }
+                }
+            }
+            links = vec![quorum, election];
         }
-    }
-
-    async fn launch(count: usize, options: &ZooKeeperOptions) -> Result<Self> {
-        let peers: Vec<Peer> = (0..count).map(|_| Peer::plan()).collect::<Result<_>>()?;
-        let links = if options.peer_proxies { Links::between(&peers).await? } else { Links::none() };
         let mut members = Vec::with_capacity(count);
         for index in 0..count {
             let [port] = ports::free()?;
-            members.push(ZooKeeper::launch(options, port, Some((index + 1, &links.view(&peers, index))))?);
+            let view: Vec<String> = (0..count).map(|to| line(&links, &ports, index, to)).collect();
+            members.push(ZooKeeper::launch(options, port, Some((index + 1, &view)))?);
         }
-        Ok(Self { members, links })
+        let ensemble = Self::new(members, links);
+        ensemble.until_ready().await.map(|()| ensemble)
     }
+}
 
-    async fn until_ready(&self) -> Result<()> {
-        for member in &self.members {
-            member.until_ready().await?;
-        }
-        Ok(())
-    }
+fn addrs(count: usize) -> Result<Vec<SocketAddr>> {
+    (0..count).map(|_| ports::free().map(|[port]| ports::addr(port))).collect()
+}
+
+/// The line of one member's `zoo.cfg` about another.
+fn line(links: &[Links], ports: &[Vec<SocketAddr>; 2], member: usize, to: usize) -> String {
+    let dials = |nth: usize| {
+        links.get(nth).and_then(|links| links.proxy(member, to)).map_or(ports[nth][to].port(), Proxy::port)
+    };
+    format!("server.{}=127.0.0.1:{}:{}", to + 1, dials(0), dials(1))
 }

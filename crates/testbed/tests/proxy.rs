@@ -112,10 +112,7 @@ async fn started() -> (Echo, Proxy, Client) {
 async fn passes_and_counts() {
     let (_echo, proxy, mut client) = started().await;
     client.ask("again").await.unwrap();
-    let counters = proxy.counters();
-    assert_eq!((counters.connections, proxy.open_connections()), (1, 1));
-    assert_eq!((counters.request_bytes, counters.reply_bytes), (12, 12));
-    assert_eq!((counters.request_chunks, counters.reply_chunks), (2, 2));
+    assert_eq!((proxy.connections(), proxy.open_connections(), proxy.request_bytes()), (1, 1, 12));
     drop(client);
     timeout(SOON, proxy.until_open(0)).await.unwrap();
 }
@@ -180,11 +177,6 @@ async fn one_direction_can_be_held() {
     assert!(client.stays_silent().await);
     proxy.heal().await;
     assert_eq!(client.reply().await.unwrap(), "applied");
-    proxy.hold_requests();
-    client.send("waits").await.unwrap();
-    assert!(client.stays_silent().await && !echo.has_heard("waits"));
-    proxy.heal().await;
-    assert_eq!(client.reply().await.unwrap(), "waits");
 }
 
 #[tokio::test]
@@ -199,12 +191,6 @@ async fn a_connection_that_lost_bytes_is_closed_by_heal() {
     proxy.heal().await;
     assert!(client.reply().await.is_err());
     assert_eq!(idle.ask("intact").await.unwrap(), "intact");
-    proxy.drop_requests();
-    idle.send("nowhere").await.unwrap();
-    assert!(idle.stays_silent().await);
-    proxy.heal().await;
-    assert!(idle.reply().await.is_err());
-    assert!(!echo.has_heard("nowhere"));
 }
 
 #[tokio::test]
@@ -231,20 +217,12 @@ async fn delay_is_latency_not_throughput() {
 #[tokio::test]
 async fn the_reply_to_a_request_is_lost() {
     let (echo, proxy, mut client) = started().await;
-    let trap = proxy.lose_reply_to(2);
-    assert_eq!(client.ask("first").await.unwrap(), "first");
-    assert!(!trap.has_sprung());
-    assert_eq!(client.ask("second").await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
-    assert!(echo.has_heard("second"));
-    timeout(SOON, trap.done()).await.unwrap();
-    assert_eq!(Client::connect(&proxy).await.unwrap().ask("third").await.unwrap(), "third");
-
-    let mut client = Client::connect(&proxy).await.unwrap();
     let trap = proxy.lose_reply_matching("SET");
     assert_eq!(client.ask("GET a").await.unwrap(), "GET a");
-    assert!(client.ask("SET a").await.is_err());
-    timeout(SOON, trap.sprung()).await.unwrap();
+    assert_eq!(client.ask("SET a").await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    timeout(SOON, trap.done()).await.unwrap();
     assert!(echo.has_heard("SET a"));
+    assert_eq!(Client::connect(&proxy).await.unwrap().ask("SET b").await.unwrap(), "SET b");
 }
 
 #[tokio::test]

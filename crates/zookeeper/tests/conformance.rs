@@ -11,7 +11,7 @@ use leasehold_conformance::harness::{FencedResource, ForeignHold};
 use leasehold_conformance::{Budget, Capabilities, Harness, Link, Need};
 use leasehold_core::seam::{Backend, async_trait};
 use leasehold_core::{Error, ErrorKind, Fenced, Result};
-use leasehold_testbed::{Proxy, StoreKind, ZooKeeper as Server};
+use leasehold_testbed::{Proxy, ZooKeeper as Server, external_url};
 use leasehold_zookeeper::ZooKeeper;
 use zookeeper_client::{
     Acls, Client, CreateMode, Error as ZkError, LockOptions, LockPrefix, MultiWriteError, OwnedLockClient,
@@ -188,7 +188,7 @@ impl ForeignHold for Foreign {
 
 fn main() -> ExitCode {
     leasehold_conformance::main(|| async {
-        match StoreKind::ZooKeeper.external_url() {
+        match external_url("LEASEHOLD_ZOOKEEPER_URL") {
             Some(url) => Arc::new(World::External(url)) as Arc<dyn Harness>,
             None => World::private_one().await,
         }

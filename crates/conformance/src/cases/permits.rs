@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::{Claimed, Mode, WaitPolicy};
+use leasehold_core::seam::{Mode, WaitPolicy};
 use leasehold_core::{DistributedLock, ErrorKind, Guard};
 
 use crate::cases::holding::ends_and_runs;

@@ -1,4 +1,4 @@
-//! What the test wants of a proxy at the moment, and what has passed.
+//! What the test wants of a proxy at the moment, and what has happened.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
@@ -8,22 +8,6 @@ use std::{
 use tokio::sync::watch;
 
 use super::trap::Trap;
-
-/// What has passed through a [`Proxy`](super::Proxy) since its start. What was held back or thrown away is counted when it
-/// arrived.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Connections accepted.
-    pub connections: u64,
-    /// Bytes from clients.
-    pub request_bytes: u64,
-    /// Chunks from clients.
-    pub request_chunks: u64,
-    /// Bytes from the server.
-    pub reply_bytes: u64,
-    /// Chunks from the server.
-    pub reply_chunks: u64,
-}
 
 /// What happens to the chunks of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,12 +60,6 @@ impl Control {
     }
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Passed {
-    pub(super) bytes: AtomicU64,
-    pub(super) chunks: AtomicU64,
-}
-
 /// What all tasks of a proxy see.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -90,8 +68,7 @@ pub(super) struct Shared {
     pub(super) listening: watch::Sender<bool>,
     pub(super) open: watch::Sender<usize>,
     pub(super) connections: AtomicU64,
-    pub(super) requests: Passed,
-    pub(super) replies: Passed,
+    pub(super) request_bytes: AtomicU64,
     traps: Mutex<Vec<Trap>>,
     rewrites: Mutex<Vec<(Vec<u8>, Vec<u8>)>>,
 }
@@ -104,8 +81,7 @@ impl Shared {
             listening: watch::Sender::new(true),
             open: watch::Sender::default(),
             connections: AtomicU64::new(0),
-            requests: Passed::default(),
-            replies: Passed::default(),
+            request_bytes: AtomicU64::new(0),
             traps: Mutex::default(),
             rewrites: Mutex::default(),
         }
@@ -113,13 +89,6 @@ impl Shared {
 
     pub(super) fn set(&self, change: impl FnOnce(&mut Control)) {
         self.control.send_modify(change);
-    }
-
-    pub(super) fn passed(&self, side: Side) -> &Passed {
-        match side {
-            Side::Requests => &self.requests,
-            Side::Replies => &self.replies,
-        }
     }
 
     pub(super) fn arm(&self, trap: Trap) -> Trap {

@@ -38,9 +38,9 @@ pub(super) async fn read(from: &mut OwnedReadHalf, queue: mpsc::Sender<Chunk>, s
         match from.read(&mut buffer).await {
             Ok(0) | Err(_) => return,
             Ok(length) => {
-                let passed = shared.passed(side);
-                passed.bytes.fetch_add(length as u64, Ordering::Relaxed);
-                passed.chunks.fetch_add(1, Ordering::Relaxed);
+                if side == Side::Requests {
+                    shared.request_bytes.fetch_add(length as u64, Ordering::Relaxed);
+                }
                 let chunk = Chunk { bytes: buffer[..length].to_vec(), came: Instant::now() };
                 if queue.send(chunk).await.is_err() {
                     return;

@@ -16,14 +16,18 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::watch, task::AbortHandle};
+use tokio::sync::watch;
 
-pub use self::{control::Counters, trap::Trap};
+pub use self::trap::Trap;
 use self::{
     control::{Control, Flow, Shared},
     trap::Action,
 };
-use crate::{background, error::Result, ports};
+use crate::{
+    background::{self, Task},
+    error::Result,
+    ports,
+};
 
 /// A proxy in front of one server.
 ///
@@ -36,7 +40,7 @@ use crate::{background, error::Result, ports};
 pub struct Proxy {
     addr: String,
     shared: Arc<Shared>,
-    accepting: AbortHandle,
+    _accepting: Task,
 }
 
 impl Proxy {
@@ -44,8 +48,8 @@ impl Proxy {
     pub async fn to(upstream: impl Into<String>) -> Result<Self> {
         let shared = Arc::new(Shared::new(upstream.into()));
         let (listener, addr) = ports::listen()?;
-        let accepting = background::handle()?.spawn(listen::accept(listener, addr, Arc::clone(&shared))).abort_handle();
-        Ok(Self { addr: addr.to_string(), shared, accepting })
+        let accepting = background::spawn(listen::accept(listener, addr, Arc::clone(&shared)))?;
+        Ok(Self { addr: addr.to_string(), shared, _accepting: accepting })
     }
 
     /// Where clients connect: `host:port`. It stays the same, whatever is done to the proxy.
@@ -90,19 +94,9 @@ impl Proxy {
         self.shared.set(|control| control.frozen = self.shared.connections.load(Ordering::Relaxed));
     }
 
-    /// As [`hold`](Self::hold), for requests alone: replies to what was sent before still arrive.
-    pub fn hold_requests(&self) {
-        self.shared.set(|control| control.requests.flow = Flow::Hold);
-    }
-
     /// As [`hold`](Self::hold), for replies alone: the server still does what it is asked.
     pub fn hold_replies(&self) {
         self.shared.set(|control| control.replies.flow = Flow::Hold);
-    }
-
-    /// Throws requests away. A connection that lost some is closed by [`heal`](Self::heal).
-    pub fn drop_requests(&self) {
-        self.shared.set(|control| control.requests.flow = Flow::Drop);
     }
 
     /// Throws replies away. A connection that lost some is closed by [`heal`](Self::heal).
@@ -118,11 +112,6 @@ impl Proxy {
         });
     }
 
-    /// Delays requests.
-    pub fn delay_requests(&self, delay: Duration) {
-        self.shared.set(|control| control.requests.delay = delay);
-    }
-
     /// Delays replies.
     pub fn delay_replies(&self, delay: Duration) {
         self.shared.set(|control| control.replies.delay = delay);
@@ -136,25 +125,19 @@ impl Proxy {
         Shared::reaches(&self.shared.listening, |listening| *listening).await;
     }
 
-    /// *Request applied, reply lost*: the n-th request chunk from now (1 is the next one, over whatever connection) is
-    /// forwarded, what comes back on its connection is thrown away, and the client's connection is closed once the server
-    /// has answered.
+    /// *Request applied, reply lost*: the next request chunk that contains `pattern`, over whatever connection, is forwarded,
+    /// what comes back on its connection is thrown away, and the client's connection is closed once the server has answered.
     ///
     /// The server's side stays open, so that it does not abandon the request. Where requests are pipelined, replies to
     /// earlier ones may be lost with it.
-    pub fn lose_reply_to(&self, n: usize) -> Trap {
-        self.shared.arm(Trap::counting(n, Action::LoseReply))
-    }
-
-    /// As [`lose_reply_to`](Self::lose_reply_to), for the next request chunk that contains `pattern`.
     pub fn lose_reply_matching(&self, pattern: impl AsRef<[u8]>) -> Trap {
-        self.shared.arm(Trap::matching(pattern.as_ref(), Action::LoseReply))
+        self.shared.arm(Trap::new(pattern.as_ref(), Action::LoseReply))
     }
 
     /// Keeps back the next request chunk that contains `pattern`, and whatever its connection sends after it, until
     /// [`deliver_held`](Self::deliver_held): also when the client closes the connection meanwhile. Replies pass.
     pub fn hold_matching(&self, pattern: impl AsRef<[u8]>) -> Trap {
-        self.shared.arm(Trap::matching(pattern.as_ref(), Action::Hold))
+        self.shared.arm(Trap::new(pattern.as_ref(), Action::Hold))
     }
 
     /// Delivers what [`hold_matching`](Self::hold_matching) has kept back. Where a client has closed such a connection,
@@ -163,15 +146,16 @@ impl Proxy {
         self.shared.traps().retain(|trap| !trap.release());
     }
 
-    /// Forgets the traps that have not sprung.
-    pub fn disarm(&self) {
-        self.shared.traps().retain(Trap::has_sprung);
+    /// How many connections were accepted so far.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// What has passed so far.
+    /// How many bytes clients have sent so far, also those that were held back.
     #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.shared.counters()
+    pub fn request_bytes(&self) -> u64 {
+        self.shared.request_bytes.load(Ordering::Relaxed)
     }
 
     /// How many connections are open.
@@ -193,26 +177,9 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.accepting.abort();
-    }
-}
-
 impl Shared {
     async fn reaches<T>(state: &watch::Sender<T>, wanted: impl FnMut(&T) -> bool) {
         // The sender is ours: it cannot be gone.
         let _ = state.subscribe().wait_for(wanted).await;
-    }
-
-    fn counters(&self) -> Counters {
-        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        Counters {
-            connections: read(&self.connections),
-            request_bytes: read(&self.requests.bytes),
-            request_chunks: read(&self.requests.chunks),
-            reply_bytes: read(&self.replies.bytes),
-            reply_chunks: read(&self.replies.chunks),
-        }
     }
 }

@@ -1,12 +1,6 @@
 //! A fault that waits for one particular request.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::{fmt, sync::Arc};
 
 use tokio::sync::watch;
 
@@ -24,36 +18,22 @@ enum Stage {
     Done,
 }
 
-enum Bait {
-    /// The chunk that brings this to zero.
-    Count(AtomicUsize),
-    /// A chunk that contains this.
-    Pattern(Vec<u8>),
-}
-
 struct Inner {
-    bait: Bait,
+    /// What a chunk contains that springs it.
+    pattern: Vec<u8>,
     action: Action,
     stage: watch::Sender<Stage>,
 }
 
-/// A fault set with [`Proxy::lose_reply_to`](super::Proxy::lose_reply_to) and its like: tells when it has happened.
+/// A fault set with [`Proxy::hold_matching`](super::Proxy::hold_matching) and its like: tells when it has happened.
 ///
 /// It springs once. Dropping this does not disarm it.
 #[derive(Clone)]
 pub struct Trap(Arc<Inner>);
 
 impl Trap {
-    pub(super) fn counting(n: usize, action: Action) -> Self {
-        Self::new(Bait::Count(AtomicUsize::new(n.max(1))), action)
-    }
-
-    pub(super) fn matching(pattern: &[u8], action: Action) -> Self {
-        Self::new(Bait::Pattern(pattern.into()), action)
-    }
-
-    fn new(bait: Bait, action: Action) -> Self {
-        Self(Arc::new(Inner { bait, action, stage: watch::Sender::new(Stage::Armed) }))
+    pub(super) fn new(pattern: &[u8], action: Action) -> Self {
+        Self(Arc::new(Inner { pattern: pattern.into(), action, stage: watch::Sender::new(Stage::Armed) }))
     }
 
     /// Whether the request has come.
@@ -83,13 +63,9 @@ impl Trap {
 
     /// Looks at a request chunk; true once, for the one that was waited for.
     pub(super) fn meets(&self, chunk: &[u8]) -> bool {
-        if self.stage() != Stage::Armed {
-            return false;
-        }
-        let met = match &self.0.bait {
-            Bait::Count(left) => left.fetch_sub(1, Ordering::Relaxed) == 1,
-            Bait::Pattern(pattern) => pattern.is_empty() || chunk.windows(pattern.len()).any(|part| part == pattern),
-        };
+        let pattern = &self.0.pattern[..];
+        let found = pattern.is_empty() || chunk.windows(pattern.len()).any(|part| part == pattern);
+        let met = found && self.stage() == Stage::Armed;
         if met {
             self.0.stage.send_replace(Stage::Sprung);
         }
