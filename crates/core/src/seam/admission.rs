@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn exclusive_needs_an_empty_line_and_watches_the_nearest() {
+    fn exclusive_needs_an_empty_queue_and_watches_the_nearest() {
         assert_eq!(admit(&[], Exclusive), Admission::In);
         assert_eq!(admit(&[Exclusive, Shared], Exclusive), Admission::Watch(vec![1]));
     }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_in_line_says_how_many_permits_there_are() {
+    fn the_first_in_the_queue_says_how_many_permits_there_are() {
         let queue = [Shared, permits(1, 3), permits(1, 2)];
         assert!(same_permits(&queue, permits(2, 3)).is_ok());
         assert_eq!(same_permits(&queue, permits(1, 2)).map_err(|e| e.kind()), Err(ErrorKind::Invalid));
@@ -156,7 +156,7 @@ mod tests {
     /// For every short queue: a claim that holds goes on when another leaves, the watched set is enough, those that hold never
     /// conflict, and they are the first ones.
     #[test]
-    fn monotone_and_watched_enough_for_every_short_line() {
+    fn monotone_and_watched_enough_for_every_short_queue() {
         let modes = [Exclusive, Shared, permits(1, 1), permits(1, 2), permits(2, 2), permits(1, 3)];
         let mut queues: Vec<Vec<Mode>> = vec![vec![]];
         for len in 0..5 {

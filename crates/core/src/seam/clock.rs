@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_sleeps_wakes_with_the_others_and_at_its_own_end() {
+    fn sleepers_wake_together_and_each_at_its_own_end() {
         let (ms, second) = (1_000_000, Duration::from_secs(1));
         assert_eq!(wakes(SLICE, 100 * ms, second), [250, 500, 750, 1000, 1100].map(|at| at * ms));
         assert_eq!(wakes(SLICE, 500 * ms, second), [750, 1000, 1250, 1500].map(|at| at * ms));

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_a_line_hold_and_the_rest_have_no_token_yet() {
+    fn the_first_of_a_queue_hold_and_the_rest_have_no_token_yet() {
         let modes = [Mode::Shared, Mode::Shared, Mode::Exclusive, Mode::Shared];
         let queue = LockQueue::in_order(modes.into_iter().zip([entry(1), entry(2), entry(3), Participant::foreign()]));
         assert_eq!(queue.holders, [entry(1), entry(2)].map(|entry| entry.mode(Mode::Shared)));

@@ -129,7 +129,7 @@ async fn a_bounded_wait_ends_in_time_on_the_real_clock() {
 
 /// A lock that comes free just before the deadline is not missed.
 #[tokio::test]
-async fn takes_one_last_look() {
+async fn claims_a_last_time_at_the_deadline() {
     in_time(async {
         let (script, time, log) = Script::new();
         let store =
@@ -143,7 +143,7 @@ async fn takes_one_last_look() {
 
 /// One last attempt, and no second: an answer that comes after the deadline was the last one.
 #[tokio::test]
-async fn is_late_by_one_last_look_at_most() {
+async fn is_late_by_one_last_claim_at_most() {
     in_time(async {
         let (script, time, _log) = Script::new();
         let store = script.claims_after(|n| if n == 0 { ms(730) } else { TTL }, |claim, _| waiting(claim)).store();
@@ -243,7 +243,7 @@ async fn an_answer_after_the_lease_is_none() {
 
 /// No notification and no `retry_after`: a waiter polls at least once per lease.
 #[tokio::test]
-async fn looks_again_once_per_lease() {
+async fn claims_again_once_per_lease() {
     in_time(async {
         let (script, time, log) = Script::new();
         let store = script.busy().store();

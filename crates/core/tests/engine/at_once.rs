@@ -87,7 +87,7 @@ async fn a_try_that_is_refused_says_by_whom_and_withdraws_nothing() {
 }
 
 #[tokio::test]
-async fn whoever_waits_stands_in_line_name_by_name() {
+async fn a_caller_that_waits_queues_name_by_name() {
     let (script, time, log) = Script::new();
     let policies = Arc::new(Mutex::new(Vec::new()));
     let asked = policies.clone();

@@ -181,7 +181,7 @@ async fn a_drop_outside_of_a_runtime_releases_inside() {
 
 /// No runtime is left at all: no panic, and nothing is kept alive by it.
 #[test]
-fn a_drop_after_every_runtime_harms_nobody() {
+fn a_drop_after_every_runtime_neither_panics_nor_leaks() {
     let (script, _time, log) = Script::new();
     let store = script.store();
     let runtime = runtime();

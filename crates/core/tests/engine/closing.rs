@@ -39,7 +39,7 @@ async fn no_guard_is_valid_when_the_store_closes() {
 }
 
 #[tokio::test]
-async fn whoever_waits_is_told_and_its_place_given_back() {
+async fn a_waiter_is_refused_and_its_place_given_back() {
     in_time(async {
         let (script, _time, log) = Script::new();
         let store = script.busy().store();
@@ -74,7 +74,7 @@ async fn a_claim_that_lands_after_it_becomes_no_guard() {
 
 /// The tasks that wait for a turn of a `fast` lock are told too.
 #[tokio::test]
-async fn whoever_waits_for_a_turn_is_told() {
+async fn a_task_that_waits_for_a_turn_is_refused() {
     in_time(async {
         let (script, _time, _log) = Script::new();
         let store = script.claims(async |claim, n| Ok(turns(&claim, n))).store();

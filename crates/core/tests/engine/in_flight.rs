@@ -39,7 +39,7 @@ fn scene() -> Scene {
 /// A claim that is still in flight may have timers of the runtime in which it was sent. When that ends, the keeper, which is in
 /// another one, withdraws the claim without it, and keeps what is held there.
 #[test]
-fn a_claim_in_flight_whose_runtime_ends_harms_nobody_elsewhere() {
+fn a_claim_in_flight_whose_runtime_ends_costs_no_hold_elsewhere() {
     let Scene { store, time, log, first, second, guard } = scene();
     first.block_on(async {
         let acquiring = tokio::spawn(store.lock("a").acquire());
@@ -59,7 +59,7 @@ fn a_claim_in_flight_whose_runtime_ends_harms_nobody_elsewhere() {
 
 /// The same if that runtime had ended before the keeper came to it.
 #[test]
-fn a_claim_in_flight_whose_runtime_has_ended_harms_nobody_elsewhere() {
+fn a_claim_in_flight_whose_runtime_has_ended_costs_no_hold_elsewhere() {
     let Scene { store, time, log, first, second, guard } = scene();
     first.block_on(async {
         drop(tokio::spawn(store.lock("a").acquire()));

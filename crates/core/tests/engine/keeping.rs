@@ -43,7 +43,7 @@ async fn one_batch_renews_everything() {
 
 /// A client that only waits has less to lose: it renews a little before half of its lease is over.
 #[tokio::test]
-async fn who_only_waits_renews_less_often() {
+async fn a_client_that_only_waits_renews_less_often() {
     in_time(async {
         let (script, time, log) = Script::new();
         let store = script.busy().store();

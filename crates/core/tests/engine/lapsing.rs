@@ -146,7 +146,7 @@ async fn nothing_is_renewed_that_is_to_lapse() {
 
 /// A task that waits for a turn of it goes to the store and waits there, and so does its owner.
 #[tokio::test]
-async fn nobody_here_gets_it_sooner() {
+async fn no_task_of_this_client_gets_it_sooner() {
     in_time(async {
         let (script, _time, log) = Script::new();
         let store = script.lapses(async |_, _| Ok(())).store();

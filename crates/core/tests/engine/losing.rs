@@ -189,7 +189,7 @@ async fn an_answer_about_a_place_is_none_about_the_grant() {
 
 /// The notification says that it is gone: at once, and the claim is withdrawn without a call of the user.
 #[tokio::test]
-async fn a_bell_ends_a_hold() {
+async fn a_notification_ends_a_hold() {
     in_time(async {
         let (script, time, log) = Script::new();
         let notifier = script.notifier();

@@ -111,7 +111,7 @@ async fn a_client_that_stood_still_catches_up() {
 
 /// Requests that never come back delay nobody else, and what was in them goes with others in time.
 #[tokio::test]
-async fn a_flight_that_never_lands_costs_nobody_anything() {
+async fn a_batch_that_is_never_answered_costs_no_hold() {
     in_time(async {
         let (script, time, log) = Script::new();
         let hung = Arc::new(Mutex::new(HashSet::new()));
@@ -193,7 +193,7 @@ async fn a_short_lease_does_not_wait_for_long_ones() {
 
 /// A client that ends with requests in the air leaves nothing behind.
 #[tokio::test]
-async fn a_client_ends_while_flights_are_in_the_air() {
+async fn a_client_ends_while_renewals_are_in_flight() {
     in_time(async {
         let (script, time, log) = Script::new();
         let script = script.renews_by(7).renewals(async |_, _| std::future::pending().await);

@@ -1,14 +1,12 @@
 //! Other people's code: a waker may do anything, so it is called with no lock in hand.
 
-use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
 use std::{future::Future, pin::pin};
 
 use leasehold_core::{Guard, Store};
 
-use crate::script::{Script, TTL, driven, granted, ms, pass, runtime, settle};
+use crate::script::{Script, TTL, driven, granted, ms, pass, runtime, settle, within_a_minute};
 
 /// Gives locks back, and takes others, whenever it is woken.
 struct Meddler {
@@ -33,21 +31,11 @@ impl Wake for Meddler {
     }
 }
 
-/// Runs a test that would hang for good, and not only for as long as a timer says, if it failed.
-fn within_a_minute(work: impl Future<Output = ()> + Send + 'static) {
-    let (tell, told) = channel();
-    std::thread::spawn(move || {
-        runtime().block_on(work);
-        let _ = tell.send(());
-    });
-    told.recv_timeout(Duration::from_secs(60)).expect("it hangs, or has failed");
-}
-
 /// A hold ends by time, by a notification, by release, by close, by a new grant: the waker that is called gives other locks back.
 #[test]
 fn a_waker_may_give_locks_back() {
     for ending in 0..6 {
-        within_a_minute(async move {
+        let ends = async move {
             let (script, time, log) = Script::new();
             let notifier = script.notifier();
             let script = script.claims(async |claim, n| Ok(granted(&claim, n as u64 + 1)));
@@ -84,6 +72,7 @@ fn a_waker_may_give_locks_back() {
             pass(&time, TTL, ms(500)).await;
             assert!(*meddler.woken.lock().unwrap() > 0, "ending {ending} woke nobody");
             drop(meddler.store.lock().unwrap().take());
-        });
+        };
+        within_a_minute(move || runtime().block_on(ends));
     }
 }

@@ -131,7 +131,7 @@ fn harvest(waiting: &mut Vec<(usize, Acquiring)>) -> Vec<Guard> {
 /// Guards, waiters and background releases of three runtimes, of which one after the other ends: the last one keeps all of
 /// them going.
 #[test]
-fn whoever_is_left_goes_on() {
+fn the_runtime_that_is_left_goes_on() {
     for seed in 0..150 {
         let mut random = Rng::with_seed(seed);
         let (script, time, _, leases) = Leases::script();
@@ -238,7 +238,7 @@ fn a_runtime_that_is_not_driven_is_passed_by() {
 
 /// Without a hold no end is watched: a place in the queue is kept alive all the same.
 #[test]
-fn a_place_in_line_outlives_a_runtime_that_is_not_driven() {
+fn a_place_in_the_queue_outlives_a_runtime_that_is_not_driven() {
     let (script, time, log, leases) = Leases::script();
     let claims = leases.clone();
     let script = script.claims(move |claim, _| {

@@ -3,12 +3,12 @@
 use leasehold_core::seam::Claimed;
 use leasehold_core::{Contention, ErrorKind, FencingToken, LockQueue, Loss, Participant};
 
-use crate::script::{Call, Script, TTL, driven, error, in_time, ms, settle, turns};
+use crate::script::{Call, Script, TTL, driven, error, in_time, ms, settle, turns, within_a_minute};
 
 /// A notification says that the hold is gone. The next task of this process goes to the store at once, not when the keeper
 /// next plans, and not when the lost guard is dropped.
 #[tokio::test]
-async fn whoever_stands_behind_an_evicted_hold_goes_to_the_store() {
+async fn a_task_behind_an_evicted_hold_goes_to_the_store() {
     in_time(async {
         let (script, _time, log) = Script::new();
         let notifier = script.notifier();
@@ -28,7 +28,7 @@ async fn whoever_stands_behind_an_evicted_hold_goes_to_the_store() {
 
 /// The same when the holder learns it by asking, and the question took the lock anew.
 #[tokio::test]
-async fn whoever_stands_behind_a_hold_that_was_gone_goes_to_the_store() {
+async fn a_task_behind_a_hold_that_was_gone_goes_to_the_store() {
     in_time(async {
         let (script, _time, log) = Script::new();
         let store = script.claims(async |claim, n| Ok(turns(&claim, n))).store();
@@ -46,7 +46,7 @@ async fn whoever_stands_behind_a_hold_that_was_gone_goes_to_the_store() {
 
 /// A store that cannot be reached is asked again for one lease, not for another lease for each task in the local queue.
 #[tokio::test]
-async fn a_store_in_trouble_is_borne_with_once_for_all() {
+async fn an_outage_is_retried_for_one_lease_by_all_tasks_together() {
     in_time(async {
         let (script, time, log) = Script::new();
         let store = script.claims(async |_, _| error(ErrorKind::Unavailable)).store();
@@ -138,9 +138,8 @@ async fn a_refusal_names_whose_turn_it_is() {
 
 /// Tasks that try in a loop, and are refused without any request, let others run.
 #[test]
-fn a_loop_of_refused_tries_starves_nobody() {
-    let (tell, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
+fn a_loop_of_refused_tries_starves_no_other_task() {
+    within_a_minute(|| {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async {
             let (script, _time, _log) = Script::new();
@@ -171,8 +170,6 @@ fn a_loop_of_refused_tries_starves_nobody() {
                 one.await.unwrap();
             }
         });
-        let _ = tell.send(());
         runtime.shutdown_background();
     });
-    told.recv_timeout(std::time::Duration::from_secs(60)).expect("no other task gets to run");
 }

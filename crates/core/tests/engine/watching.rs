@@ -68,7 +68,7 @@ async fn is_quiet(observer: &mut Observer) {
 }
 
 #[tokio::test]
-async fn a_ring_is_looked_at_without_a_nap() {
+async fn a_notification_is_read_at_once() {
     let Scene { store, notifier, log, leaders, .. } = scene(true);
     let notifier = notifier.unwrap();
     let mut observer = store.election("a").observe().await.unwrap();
@@ -92,7 +92,7 @@ async fn a_ring_is_looked_at_without_a_nap() {
 }
 
 #[tokio::test]
-async fn rings_that_were_missed_may_have_been_for_it() {
+async fn notifications_that_were_missed_may_have_been_for_it() {
     let Scene { store, notifier, leaders, .. } = scene(true);
     let observer = store.election("a").observe().await.unwrap();
     let changed = spawn_changed(observer);
@@ -105,7 +105,7 @@ async fn rings_that_were_missed_may_have_been_for_it() {
 }
 
 #[tokio::test]
-async fn it_looks_by_itself_where_nobody_rings_and_not_all_the_time() {
+async fn it_polls_without_notifications_and_not_all_the_time() {
     for (pushed, most) in [(false, 8 + 1), (true, 2 + 1)] {
         let Scene { store, time, log, leaders, .. } = scene(pushed);
         let observer = store.election("a").observe().await.unwrap();
@@ -136,7 +136,7 @@ async fn dropped_midway_it_finds_the_change_again() {
 }
 
 #[tokio::test]
-async fn it_bears_with_a_store_in_trouble_for_one_lease() {
+async fn an_observer_retries_an_outage_for_one_lease() {
     let (script, time, _) = Script::new();
     // The first answer is good, then the store is away, and comes back.
     let store = script
@@ -172,7 +172,7 @@ async fn what_will_not_get_better_is_said_at_once() {
 }
 
 #[tokio::test]
-async fn another_tools_entry_leads_nobody() {
+async fn another_tools_entry_is_no_leader() {
     let (script, _time, _log) = Script::new();
     let store = script.inspects(|_, _| async { Ok(LockQueue::new(vec![Participant::foreign()], Vec::new())) }).store();
     assert_eq!(store.election("a").leader().await.unwrap(), None);

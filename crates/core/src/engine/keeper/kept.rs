@@ -21,7 +21,7 @@ pub(super) struct Kept {
     pub(super) release_at: Option<Moment>,
     /// The store is being asked to let it lapse then.
     pub(super) lapsing: bool,
-    /// Its entries in the agenda and among those who may join.
+    /// Its entries in the agenda and among the renewals that may join others.
     pub(super) at: Option<Moment>,
     pub(super) joins: Option<Moment>,
 }

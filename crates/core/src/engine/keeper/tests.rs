@@ -66,7 +66,7 @@ fn holds_are_watched_over_and_places_in_the_queue_are_not() {
 
 /// Those that end first go first, a bounded number of requests is under way, and a lease in danger waits for none.
 #[test]
-fn flights_go_by_need() {
+fn batches_go_by_need() {
     let time = VirtualClock::new();
     let (clock, start) = (time.clock(), time.clock().now());
     let mut registry = Registry::default();

@@ -20,7 +20,7 @@ pub(crate) enum Call {
     /// It is to end by itself so long from then.
     Lapse(ClaimId, Duration),
     Evict(FencingToken),
-    Look(Name),
+    Inspect(Name),
     Close,
     /// The last owner of the backend has gone.
     Dropped,
@@ -66,7 +66,7 @@ impl Log {
     }
 
     pub(crate) fn inspects(&self) -> usize {
-        self.count(|call| matches!(call, Call::Look(_)))
+        self.count(|call| matches!(call, Call::Inspect(_)))
     }
 
     pub(crate) fn dropped(&self) -> usize {

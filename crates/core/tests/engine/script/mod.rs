@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -243,7 +244,7 @@ impl Backend for Watched {
 
     async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         let n = self.0.log.inspects();
-        self.0.write(Call::Look(name.clone()));
+        self.0.write(Call::Inspect(name.clone()));
         (self.0.inspect)(name.clone(), n).await
     }
 
@@ -311,6 +312,16 @@ pub(crate) async fn pass(time: &VirtualClock, d: Duration, step: Duration) {
 /// Fails if a test hangs; ten thousand holds take a minute on a busy machine.
 pub(crate) async fn in_time<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(300), work).await.expect("the test hangs")
+}
+
+/// Fails a test that would hang for good, and not only for as long as a timer says.
+pub(crate) fn within_a_minute(work: impl FnOnce() + Send + 'static) {
+    let (end, ended) = mpsc::channel();
+    thread::spawn(move || {
+        work();
+        let _ = end.send(());
+    });
+    ended.recv_timeout(Duration::from_secs(60)).expect("it hangs, or has failed");
 }
 
 /// Drives virtual time until the work is done.
