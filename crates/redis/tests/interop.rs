@@ -41,7 +41,7 @@ fn wait(store: &Store, name: &str) -> JoinHandle<Guard> {
     tokio::spawn(async move { acquire.await.unwrap() })
 }
 
-/// Returns when so many of ours wait. Those of another tool stand in no line.
+/// Returns when so many of ours wait. Those of another tool are in no queue.
 async fn until_waiting(store: &Store, name: &str, waiters: usize) {
     while store.lock(name).inspect().await.unwrap().waiters.len() != waiters {
         sleep(5).await;

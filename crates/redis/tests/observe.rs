@@ -1,4 +1,4 @@
-//! Observing: changes of a holder and of its label are told, while somebody listens, and after a broken connection.
+//! Observing: changes of a holder and of its label are notified while there is an observer, and after a broken connection.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 

@@ -158,7 +158,7 @@ fn make(new: &Path, real: &Path, token: i64) -> Result<()> {
             let _ = chown(new, Some(old.uid()), Some(old.gid()));
             fs::set_permissions(new, old.permissions()).map_err(of)
         }
-        // Group members who may make files beside it share it. What SQLite makes later takes the file's own bits.
+        // Members of the group that may make files beside it share it. What SQLite makes later takes the file's own bits.
         Err(_) => match group_bits(real) {
             0 => Ok(()),
             group => fs::set_permissions(new, fs::Permissions::from_mode(0o600 | group)).map_err(of),
