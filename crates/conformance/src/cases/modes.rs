@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::seam::{Mode, WaitPolicy};
-use leasehold_core::{ErrorKind, FencingToken, Guard, Options, Result};
+use leasehold_core::{ErrorKind, FencingToken, Guard, Result};
 use tokio::task::JoinHandle;
 
 use crate::context::{TestContext, counts, expect_kind, give_back, granted, within};
@@ -32,9 +32,9 @@ pub(crate) async fn stand_in_one_line(ctx: TestContext) {
     let mut waits = waits.into_iter();
     let mut last = guard.fencing_token();
     give_back(guard).await;
-    last = together(&ctx, &mut waits, 2, last).await;
-    last = together(&ctx, &mut waits, 2, last).await;
-    last = together(&ctx, &mut waits, 1, last).await;
+    last = together(&ctx, &mut waits, (2, 1), last).await;
+    last = together(&ctx, &mut waits, (2, 1), last).await;
+    last = together(&ctx, &mut waits, (1, 1), last).await;
     let leadership = ctx.served("the candidate", campaign).await;
     assert!(leadership.fencing_token() > last);
     expect_kind(two.lock("a").try_acquire().await, ErrorKind::Contended);
@@ -42,21 +42,23 @@ pub(crate) async fn stand_in_one_line(ctx: TestContext) {
     ctx.becomes_empty("a").await;
 }
 
-/// The next `n` in line hold at once, and nobody else; gives them back and returns the greatest of their tokens.
-async fn together(
+/// The next `n` in the queue hold at once, and no other does before the last of them has left; gives them back and returns the
+/// greatest of their tokens.
+pub(super) async fn together(
     ctx: &TestContext,
     waits: &mut impl ExactSizeIterator<Item = JoinHandle<Result<Guard>>>,
-    n: usize,
+    (n, behind): (usize, usize),
     last: FencingToken,
 ) -> FencingToken {
+    let store = ctx.store().await;
     let mut guards = Vec::new();
     for wait in waits.take(n) {
         guards.push(ctx.served("whose turn it is", wait).await);
     }
-    ctx.queue_is(&ctx.store().await, "a", n, waits.len() + 1).await;
     assert!(guards.iter().all(|guard| guard.is_valid() && guard.fencing_token() > last), "{guards:?} after {last:?}");
     let greatest = guards.iter().map(Guard::fencing_token).max().unwrap();
-    for guard in guards {
+    while let Some(guard) = guards.pop() {
+        ctx.queue_is(&store, "a", guards.len() + 1, waits.len() + behind).await;
         give_back(guard).await;
     }
     greatest
@@ -65,8 +67,8 @@ async fn together(
 /// The end of each mode wakes waiters of every other mode at once, not at their next poll.
 pub(crate) async fn wake_one_another(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
-    let words = Options::default().ttl(Duration::from_secs(60));
-    let (lock, semaphore) = (one.rw_lock("a").with(&words), two.semaphore("a", 2).with(&words));
+    let ttl = Duration::from_secs(60);
+    let (lock, semaphore) = (one.rw_lock("a").ttl(ttl), two.semaphore("a", 2).ttl(ttl));
     let first = lock.write().acquire().await.unwrap();
     // Permits wait for a writer, a reader for permits, a writer for a reader; and the other way about.
     let claims = [semaphore.permits(2), lock.read(), lock.write(), lock.read(), semaphore.permits(2), lock.write()];

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{Mode, WaitPolicy};
-use leasehold_core::{ErrorKind, Guard, RwLock};
+use leasehold_core::{ErrorKind, Guard};
 
 use crate::cases::holding::ends_and_runs;
+use crate::cases::modes::together;
 use crate::cases::protected::Protected;
 use crate::context::{
     LONG, TestContext, answered, busy, expect_kind, give_back, given_back, granted, taken, told_of_eviction, waiting,
@@ -86,39 +87,20 @@ pub(crate) async fn one_line_for_readers_and_writers(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     let (here, there) = (one.rw_lock("a"), two.rw_lock("a"));
     let first = here.read().acquire().await.unwrap();
-    let wait = |lock: &RwLock, writes: bool| tokio::spawn(if writes { lock.write() } else { lock.read() }.acquire());
-    let writer = wait(&there, true);
-    ctx.queue_is(&one, "a", 1, 1).await;
-    // The reader who comes now waits behind the writer, also if it only tries.
-    expect_kind(there.read().try_acquire().await, ErrorKind::Contended);
-    let reader = wait(&here, false);
-    ctx.queue_is(&one, "a", 1, 2).await;
-    let another_reader = wait(&there, false);
-    ctx.queue_is(&one, "a", 1, 3).await;
-    let last_writer = wait(&here, true);
-    ctx.queue_is(&one, "a", 1, 4).await;
-    let last_reader = wait(&there, false);
-    ctx.queue_is(&one, "a", 1, 5).await;
-
+    let mut waits = Vec::new();
+    for lock in [there.write(), here.read(), there.read(), here.write(), there.read()] {
+        waits.push(tokio::spawn(lock.acquire()));
+        ctx.queue_is(&one, "a", 1, waits.len()).await;
+        // A reader that comes now waits behind the writer, also if it only tries.
+        expect_kind(there.read().try_acquire().await, ErrorKind::Contended);
+    }
+    let mut waits = waits.into_iter();
     let mut last = first.fencing_token();
     give_back(first).await;
-    let writer = ctx.served("the writer behind a reader", writer).await;
-    ctx.queue_is(&one, "a", 1, 4).await;
-    assert!(writer.fencing_token() > std::mem::replace(&mut last, writer.fencing_token()));
-    give_back(writer).await;
-    let reader = ctx.served("the first reader behind a writer", reader).await;
-    let another_reader = ctx.served("the second reader behind a writer", another_reader).await;
-    ctx.queue_is(&one, "a", 2, 2).await;
-    assert!(reader.fencing_token() > last && another_reader.fencing_token() > last);
-    last = reader.fencing_token().max(another_reader.fencing_token());
-    give_back(reader).await;
-    ctx.queue_is(&one, "a", 1, 2).await;
-    give_back(another_reader).await;
-    let last_writer = ctx.served("the writer behind two readers", last_writer).await;
-    ctx.queue_is(&one, "a", 1, 1).await;
-    assert!(last_writer.fencing_token() > last);
-    give_back(last_writer).await;
-    give_back(ctx.served("the last reader", last_reader).await).await;
+    // The writer, both readers behind it, the next writer, the last reader.
+    for n in [1, 2, 1, 1] {
+        last = together(&ctx, &mut waits, (n, 0), last).await;
+    }
     ctx.becomes_empty("a").await;
 }
 

@@ -30,11 +30,11 @@ pub(crate) async fn is_woken_by_a_release(ctx: TestContext) {
 /// The waiters at the head and in the middle give up; the next is woken by the release, not by its next poll.
 pub(crate) async fn is_woken_behind_one_that_gave_up(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
-    let words = leasehold_core::Options::default().ttl(Duration::from_secs(60));
-    let guard = one.lock("a").with(&words).acquire().await.unwrap();
+    let ttl = Duration::from_secs(60);
+    let guard = one.lock("a").ttl(ttl).acquire().await.unwrap();
     let mut waiters = Vec::new();
     for n in 0..4 {
-        waiters.push(tokio::spawn([&two, &one][n % 2].lock("a").with(&words).acquire()));
+        waiters.push(tokio::spawn([&two, &one][n % 2].lock("a").ttl(ttl).acquire()));
         ctx.queue_is(&one, "a", 1, n + 1).await;
     }
     for leaves in [0, 1] {

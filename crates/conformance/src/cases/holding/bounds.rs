@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use leasehold_core::seam::Moment;
-use leasehold_core::{ErrorKind, Guard, Loss, Options, Owner, Result, Store};
+use leasehold_core::{ErrorKind, Guard, Loss, Owner, Result, Store};
 
 use crate::context::{TestContext, expect_kind, within};
 use crate::harness::Need;
@@ -59,7 +59,7 @@ async fn then_next(guard: Guard, next: impl Future<Output = Result<Guard>>) -> G
 /// `min_hold` is followed by no other before.
 pub(crate) async fn bound_each_turn(ctx: TestContext) {
     let store = ctx.store().await;
-    let lock = store.lock("a").fast().with(&Options::default().ttl(SOON));
+    let lock = store.lock("a").fast().ttl(SOON);
     let (max, min) = (Duration::from_millis(700), Duration::from_millis(900));
     let brief = lock.clone().max_hold(max).acquire().await.unwrap();
     let token = brief.fencing_token().get();
@@ -80,7 +80,7 @@ pub(crate) async fn bound_each_turn(ctx: TestContext) {
 /// The guards of one owner are one turn: the next task has it after the last of them.
 pub(crate) async fn turn_is_one_for_its_owner(ctx: TestContext) {
     let store = ctx.store().await;
-    let lock = store.lock("a").fast().with(&Options::default().ttl(SOON));
+    let lock = store.lock("a").fast().ttl(SOON);
     let own = lock.clone().owner(&Owner::new());
     let (outer, inner) = (own.acquire().await.unwrap(), own.try_acquire().await.unwrap());
     let token = outer.fencing_token();
