@@ -48,6 +48,11 @@ impl fmt::Debug for TestContext {
 }
 
 impl TestContext {
+    /// Whether requests and replies are lost, and with them leases.
+    pub(crate) fn is_faulty(&self) -> bool {
+        matches!(self.variant, Variant::Faulty)
+    }
+
     pub(crate) fn new(harness: Arc<dyn Harness>, variant: Variant, case: &str, seed: u64) -> TestContext {
         let namespace = format!("{}suite {seed:x} {}", harness.prefix(), case.replace('/', " "));
         TestContext { harness, variant, namespace, seed, steps: Arc::default() }

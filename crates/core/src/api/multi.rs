@@ -82,8 +82,10 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) for no name, or for the same name twice; the others
-    /// are as in [`Lock::acquire`](crate::Lock::acquire), with the name that they concern.
+    /// [`Invalid`](crate::ErrorKind::Invalid) for no name, or for the same name twice.
+    /// [`Lost`](crate::ErrorKind::Lost) if a name that it had was lost while it waited for another;
+    /// then it holds none. The others are as in [`Lock::acquire`](crate::Lock::acquire), with the
+    /// name that they concern.
     ///
     /// # Cancel safety
     ///

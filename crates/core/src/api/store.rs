@@ -71,7 +71,7 @@ use crate::support::thread::OwnThread;
 /// # }
 /// ```
 #[derive(Clone)]
-#[must_use = "each option returns the changed store: use what it returns"]
+#[must_use = "a store does nothing by itself, and each option returns a changed one"]
 pub struct Store {
     pub(crate) scope: Scope,
 }

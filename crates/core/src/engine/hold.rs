@@ -31,7 +31,7 @@ pub(crate) struct Hold {
     ended: OnceLock<Loss>,
     /// Its turn of a `fast` lock's local queue. The hold gives it up, or the keeper when the claim is lost: the local queue
     /// need not wait until a lost guard is dropped.
-    turn: Mutex<Option<Turn>>,
+    turn: Arc<Mutex<Option<Turn>>>,
 }
 
 impl Hold {
@@ -42,7 +42,7 @@ impl Hold {
         token: FencingToken,
         not_before: Option<Moment>,
     ) -> Hold {
-        Hold { client, state, name, token, not_before, ended: OnceLock::new(), turn: Mutex::default() }
+        Hold { client, state, name, token, not_before, ended: OnceLock::new(), turn: Arc::default() }
     }
 
     pub(crate) fn take_turn(&self) -> Option<Turn> {
@@ -116,9 +116,12 @@ impl Share {
         let hold = Arc::new(hold);
         if turn.is_some() {
             *locked(&hold.turn) = turn;
-            let weak = Arc::downgrade(&hold);
-            // It goes to the next task only when the lock on it is free again.
-            hold.state.in_turn(Box::new(move || drop(weak.upgrade().and_then(|hold| hold.take_turn()))));
+            // Only the slot: the last owner of the hold closes the client, which is nothing for a store to do in a notification.
+            let slot = hold.turn.clone();
+            hold.state.in_turn(Box::new(move || {
+                let turn = locked(&slot).take();
+                drop(turn); // it goes to the next task only when the lock on it is free again
+            }));
         }
         Arc::new(Share { hold, downgrading: tokio::sync::Mutex::default(), answered: false })
     }

@@ -122,6 +122,7 @@ impl Mode {
     ///
     /// assert_eq!(Mode::Permits { n: 2, of: 5 }.parts(), ("permits", 2, 5));
     /// assert_eq!(Mode::from_parts("shared", 1, u32::MAX), Some(Mode::Shared));
+    /// assert_eq!(Mode::from_parts("permits", 6, 5), None);
     /// ```
     pub const fn parts(self) -> (&'static str, u32, u32) {
         match self {
@@ -131,12 +132,12 @@ impl Mode {
         }
     }
 
-    /// The mode of these [`parts`](crate::seam::Mode::parts); `None` for another kind.
+    /// The mode of these [`parts`](crate::seam::Mode::parts); `None` if there is no such mode.
     pub fn from_parts(kind: &str, n: u32, of: u32) -> Option<Mode> {
-        match kind {
-            "exclusive" => Some(Mode::Exclusive),
-            "shared" => Some(Mode::Shared),
-            "permits" => Some(Mode::Permits { n, of }),
+        match (kind, n, of) {
+            ("exclusive", 1, 1) => Some(Mode::Exclusive),
+            ("shared", 1, u32::MAX) => Some(Mode::Shared),
+            ("permits", 1.., _) if n <= of => Some(Mode::Permits { n, of }),
             _ => None,
         }
     }

@@ -297,9 +297,16 @@ impl Registry {
 
     /// What was in flight has gone with its runtime, and is asked for again.
     pub(super) fn crashed(&mut self, now: Moment) {
-        let unanswered = |(id, kept): (&ClaimId, &mut Kept)| (std::mem::take(&mut kept.in_flight) > 0).then_some(*id);
-        let ids: Vec<ClaimId> = self.kept.iter_mut().filter_map(unanswered).collect();
-        ids.into_iter().for_each(|id| self.renew_by(id, now));
+        let unanswered = |(id, kept): (&ClaimId, &mut Kept)| (*id, std::mem::take(&mut kept.in_flight) > 0);
+        let kept: Vec<_> = self.kept.iter_mut().map(unanswered).collect();
+        for (id, unanswered) in kept {
+            // The others, too: the runtime may have gone before it heard that an end comes earlier.
+            if unanswered {
+                self.renew_by(id, now);
+            } else {
+                self.schedule(id);
+            }
+        }
     }
 
     pub(super) fn states(&self) -> Vec<Arc<ClaimState>> {
