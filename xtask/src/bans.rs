@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{
-    outcome::Outcome,
-    run::{cargo, output},
-};
+use crate::run::{Outcome, cargo, output};
 
 /// The stores that users choose from.
 const STORES: [&str; 6] = ["memory", "redis", "redlock", "etcd", "zookeeper", "sqlite"];
@@ -65,20 +62,9 @@ fn refuse(package: &str, features: &str, banned: impl Iterator<Item = String>, t
 
 /// The names of all crates a user compiles.
 fn dependencies(package: &str, features: &str) -> Result<BTreeSet<String>, String> {
-    let tree = output(cargo(&[
-        "tree",
-        "-p",
-        package,
-        "--no-default-features",
-        "--features",
-        features,
-        "--edges",
-        "normal,build",
-        "--prefix",
-        "none",
-        "--format",
-        "{p}",
-    ]))?;
+    let mut tree = cargo(&["tree", "-p", package, "--no-default-features", "--features", features]);
+    tree.args(["--edges", "normal,build", "--prefix", "none", "--format", "{p}"]);
+    let tree = output(tree)?;
     Ok(tree.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
 }
 

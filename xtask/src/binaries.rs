@@ -21,16 +21,8 @@ pub(crate) struct Binary {
 
 /// Builds all of them, with all features.
 pub(crate) fn build() -> Result<Vec<Binary>, String> {
-    let command = cargo(&[
-        "test",
-        "--workspace",
-        "--all-features",
-        "--lib",
-        "--bins",
-        "--tests",
-        "--no-run",
-        "--message-format=json-render-diagnostics",
-    ]);
+    let mut command = cargo(&["test", "--workspace", "--all-features", "--lib", "--bins", "--tests"]);
+    command.args(["--no-run", "--message-format=json-render-diagnostics"]);
     println!("$ {}", shown(&command));
     let binaries: Vec<Binary> = output(command)?.lines().filter_map(parse).collect();
     if binaries.is_empty() { Err("cargo built no test".into()) } else { Ok(binaries) }

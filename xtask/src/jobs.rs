@@ -5,8 +5,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::{
-    outcome::Outcome,
-    run::{cargo, cargo_of, output, run},
+    run::{Outcome, cargo, cargo_of, output, run},
     setup,
 };
 

@@ -4,8 +4,7 @@ use std::{env, fs};
 
 use crate::{
     bans,
-    outcome::Outcome,
-    run::{cargo, run},
+    run::{Outcome, cargo, run},
     setup, tidy,
 };
 

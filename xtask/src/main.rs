@@ -9,7 +9,6 @@ mod binaries;
 mod jobs;
 mod lint;
 mod matrix;
-mod outcome;
 mod run;
 mod setup;
 mod suites;
@@ -20,7 +19,7 @@ mod workflows;
 
 use std::{env, process::ExitCode};
 
-use outcome::Outcome;
+use run::Outcome;
 
 /// A chore's name, what it does, and how.
 type Chore = (&'static str, &'static str, fn() -> Outcome);

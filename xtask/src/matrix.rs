@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::outcome::Outcome;
+use crate::run::Outcome;
 
 const PAGE: &str = "docs/guarantees.md";
 

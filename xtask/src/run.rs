@@ -7,7 +7,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{outcome::Outcome, setup};
+use crate::setup;
+
+/// What a chore has to say when it fails.
+pub(crate) type Outcome = Result<(), String>;
 
 /// Everything happens in the root of the workspace, wherever it was called.
 pub(crate) fn at_the_root() -> Outcome {

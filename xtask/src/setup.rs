@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{outcome::Outcome, run};
+use crate::run::{self, Outcome};
 
 /// A file that must be there and the Debian package that brings it. A name without a folder is a program in `PATH`.
 const NEEDED: [(&str, &str); 13] = [

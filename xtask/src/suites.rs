@@ -23,7 +23,7 @@ pub(crate) const ALONE: &[(&str, &str)] = &[("leasehold-sqlite", "measures"), ("
 /// Words for the test binary itself.
 pub(crate) const WORDS: &[(&str, &str, &[&str])] = &[("leasehold-verify", "servers", &["--test-threads=2"])];
 
-/// Examples that run to their end without a server.
+/// Examples, each of which runs to its end without a server.
 pub(crate) const EXAMPLES: &[&str] = &[
     "quickstart",
     "swap_stores",
@@ -35,6 +35,3 @@ pub(crate) const EXAMPLES: &[&str] = &[
     "transfer",
     "blocking",
 ];
-
-/// Examples that need a server somebody started, and are only built.
-pub(crate) const EXAMPLES_WITH_SERVER: &[&str] = &[];

@@ -12,8 +12,7 @@ use std::{
 use crate::{
     binaries::{self, Binary},
     matrix::Matrix,
-    outcome::Outcome,
-    run::{cargo, shown},
+    run::{Outcome, cargo, shown},
     setup,
     suites::{ALONE, BY_CARGO, BY_CARGO_LAST, EXAMPLES, IN_PLAIN, LONG, WORDS},
 };

@@ -7,15 +7,12 @@ use leasehold_core::{Lock, Store};
 
 use crate::context::{LONG, TestContext, within};
 
-/// A lease so long that no renewal falls into a measurement.
-const CALM: Duration = LONG;
-
 /// How a task takes the name, in its nth turn.
 type Take = fn(&Store, usize) -> Lock;
 
 async fn cycles(store: &Store, take: Take, n: usize) {
     for i in 0..n {
-        take(store, i).ttl(CALM).acquire().await.unwrap().release().await.unwrap();
+        take(store, i).ttl(LONG).acquire().await.unwrap().release().await.unwrap();
     }
 }
 
@@ -53,7 +50,7 @@ async fn of_each_behind(ctx: &TestContext, waiters: usize, what: &str, take: Tak
         stores.push(store);
     }
     // The queue is full before it starts to move.
-    let guard = stores[0].lock("a").ttl(CALM).acquire().await.unwrap();
+    let guard = stores[0].lock("a").ttl(LONG).acquire().await.unwrap();
     let (began, before) = (Moment::now(), ctx.harness().requests().await);
     let tasks: Vec<_> = (0..waiters)
         .map(|i| {
@@ -110,7 +107,7 @@ pub(crate) async fn of_several_names(ctx: TestContext) {
     const CYCLES: usize = 50;
     let ctx = ctx.private().await;
     let store = ctx.store().await;
-    let several = store.multi_lock((0..NAMES).map(|i| ("several", i))).ttl(CALM);
+    let several = store.multi_lock((0..NAMES).map(|i| ("several", i))).ttl(LONG);
     several.acquire().await.unwrap().release().await.unwrap(); // sessions, scripts and parents are made once
     let cycle = each(&ctx, CYCLES, async {
         for _ in 0..CYCLES {
@@ -118,7 +115,7 @@ pub(crate) async fn of_several_names(ctx: TestContext) {
         }
     });
     let cycle = cycle.await;
-    let _held = store.lock(("several", NAMES - 1)).ttl(CALM).acquire().await.unwrap();
+    let _held = store.lock(("several", NAMES - 1)).ttl(LONG).acquire().await.unwrap();
     let refusal = each(&ctx, CYCLES, async {
         for _ in 0..CYCLES {
             several.try_acquire().await.unwrap_err();

@@ -1,6 +1,6 @@
 //! A fault that waits for one particular request.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use tokio::sync::watch;
 
@@ -18,6 +18,7 @@ enum Stage {
     Done,
 }
 
+#[derive(Debug)]
 struct Inner {
     /// What a chunk contains that springs it.
     pattern: Vec<u8>,
@@ -28,7 +29,7 @@ struct Inner {
 /// A fault set with [`Proxy::hold_matching`](super::Proxy::hold_matching) and its like: tells when it has happened.
 ///
 /// It springs once. Dropping this does not disarm it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Trap(Arc<Inner>);
 
 impl Trap {
@@ -96,11 +97,5 @@ impl Trap {
     async fn reaches(&self, stage: Stage) {
         // The sender lives in here: it cannot be gone.
         let _ = self.0.stage.subscribe().wait_for(|now| *now >= stage).await;
-    }
-}
-
-impl fmt::Debug for Trap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trap").field("action", &self.action()).field("stage", &self.stage()).finish_non_exhaustive()
     }
 }
