@@ -168,17 +168,18 @@ pub(crate) async fn is_in_order_after_a_death(ctx: TestContext) {
 pub(crate) async fn is_not_starved_by_refused_tries(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     let holder = one.lock("a").ttl(LONG).fast().acquire().await.unwrap();
-    let stop = Stop::default();
+    // Gone when the case ends, also by a failure.
+    let judge = Arc::new(());
     let (tell, told) = tokio::sync::oneshot::channel();
     let tries = [one.lock("a").ttl(LONG).fast(), two.lock("a").ttl(LONG)];
-    let stopped = stop.0.clone();
+    let judged = Arc::downgrade(&judge);
     // A runtime of its own, so that its threads may be lost and the judge is not.
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         for lock in [&tries, &tries].into_iter().flatten() {
-            let (lock, stopped) = (lock.clone(), stopped.clone());
+            let (lock, judged) = (lock.clone(), judged.clone());
             runtime.spawn(async move {
-                while !stopped.load(Ordering::Relaxed) {
+                while judged.strong_count() > 0 {
                     let refused = lock.try_acquire().await;
                     assert!(refused.is_err_and(|e| e.is_retryable()), "it is held");
                 }
@@ -190,23 +191,12 @@ pub(crate) async fn is_not_starved_by_refused_tries(ctx: TestContext) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         });
-        let outcome = runtime.block_on(fifth);
-        let _ = tell.send(outcome);
+        let _ = tell.send(runtime.block_on(fifth));
         // Its tasks have stopped before the lock comes free: none is granted it.
         runtime.shutdown_timeout(Duration::from_secs(10));
     });
     within(Duration::from_secs(60), "a task beside refused tries", told).await.unwrap().unwrap();
-    drop(stop);
+    drop(judge);
     tokio::task::spawn_blocking(move || thread.join().unwrap()).await.unwrap();
     holder.release().await.unwrap();
-}
-
-/// Says stop when the case ends, also by a failure.
-#[derive(Default)]
-struct Stop(Arc<AtomicBool>);
-
-impl Drop for Stop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
