@@ -92,9 +92,7 @@ impl Shared {
     }
 
     pub(super) fn arm(&self, trap: Trap) -> Trap {
-        let mut traps = self.traps();
-        traps.retain(|trap| !trap.is_over());
-        traps.push(trap.clone());
+        self.traps().push(trap.clone());
         trap
     }
 

@@ -54,10 +54,6 @@ impl Trap {
         self.reaches(Stage::Done).await;
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.stage() == Stage::Done
-    }
-
     pub(super) fn action(&self) -> Action {
         self.0.action
     }
