@@ -108,13 +108,15 @@ async fn an_eviction_raises_every_counter_and_outlives_its_use_nowhere() {
         until_held_on(&nodes, &claim, 3).await;
         let far = u64::MAX.to_string();
         for node in &nodes {
-            node.command(&["HSET", "{x}:re", "1", "1", "2", &far]).await.unwrap();
+            node.command(&["ZADD", "{x}:re", "1", "1", &far, "2"]).await.unwrap();
         }
         nodes[2].command(&["DEL", "x", "{x}:rh", "{x}:rf"]).await.unwrap();
         assert!(operator.evict(&claim.name, token).await.unwrap());
         for node in &nodes {
             assert!(counter(node).await >= token.get() + 63);
-            let Reply::Array(known) = node.command(&["HKEYS", "{x}:re"]).await.unwrap() else { panic!("no list") };
+            let Reply::Array(known) = node.command(&["ZRANGE", "{x}:re", "0", "-1"]).await.unwrap() else {
+                panic!("no list")
+            };
             let mut known: Vec<_> = known.iter().filter_map(Reply::text).collect();
             known.sort();
             assert_eq!(known, [token.to_string(), "2".to_owned()]);
@@ -144,8 +146,8 @@ async fn an_eviction_that_failed_half_way_may_be_repeated() {
         assert!(operator.evict(&claim.name, token).await.unwrap());
         assert_eq!(held_on(&nodes, &claim).await, 0);
         for node in &nodes {
-            let knows = node.command(&["HEXISTS", "{x}:re", &token.to_string()]).await.unwrap();
-            assert_eq!(knows.integer(), Some(1));
+            let until = node.command(&["ZSCORE", "{x}:re", &token.to_string()]).await.unwrap();
+            assert!(until.text().is_some(), "{until:?}");
         }
         assert!(matches!(renewed(&store, &claim, token).await, Renewal::Lost(_)));
         assert!(!operator.evict(&claim.name, token).await.unwrap());

@@ -31,7 +31,7 @@ CREATE TABLE place (
     claim TEXT NOT NULL UNIQUE,
     session INTEGER NOT NULL,
     mode TEXT NOT NULL,
-    n INTEGER NOT NULL,       -- permits of this mode that are taken, and how many there are
+    n INTEGER NOT NULL,       -- of `permits`: how many are taken, and how many there are
     permits INTEGER NOT NULL,
     turns INTEGER NOT NULL,   -- how many tokens, from `token` on, are its own
     token INTEGER,

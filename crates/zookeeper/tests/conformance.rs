@@ -137,7 +137,7 @@ impl Harness for World {
 
     fn budget(&self) -> Budget {
         // Two sessions, for leases of 10 and of 20 s: eight keep-alives a lease, and a ping between two of them.
-        Budget { cycle: 3.0, hand_over: 5.3, permits: 9.5, idle: 2.0 * (8.0 / 10.0 + 8.0 / 20.0) }
+        Budget { cycle: 3.0, hand_over: 5.1, permits: 9.5, idle: 2.0 * (8.0 / 10.0 + 8.0 / 20.0) }
     }
 
     async fn footprint(&self) -> u64 {

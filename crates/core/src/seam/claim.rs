@@ -132,12 +132,13 @@ impl Mode {
         }
     }
 
-    /// The mode of these [`parts`](crate::seam::Mode::parts); `None` if there is no such mode.
+    /// The mode of these [`parts`](crate::seam::Mode::parts); `None` if there is no such mode. The
+    /// numbers count for permits only.
     pub fn from_parts(kind: &str, n: u32, of: u32) -> Option<Mode> {
-        match (kind, n, of) {
-            ("exclusive", 1, 1) => Some(Mode::Exclusive),
-            ("shared", 1, u32::MAX) => Some(Mode::Shared),
-            ("permits", 1.., _) if n <= of => Some(Mode::Permits { n, of }),
+        match (kind, n) {
+            ("exclusive", _) => Some(Mode::Exclusive),
+            ("shared", _) => Some(Mode::Shared),
+            ("permits", 1..) if n <= of => Some(Mode::Permits { n, of }),
             _ => None,
         }
     }
