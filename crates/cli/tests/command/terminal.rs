@@ -157,7 +157,9 @@ async fn ctrl_z_and_fg_in_a_pipeline() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bg_lets_it_run_on_and_fg_gives_it_the_terminal() {
     let desk = Desk::open().await;
-    let script = "echo begun; while [ ! -e go ]; do sleep 0.01; done; echo gone on; read answer; echo read $answer";
+    // What is typed while the shell changes the terminal's mode becomes a line with the next one, so it reads more than one.
+    let wait = "while [ ! -e go ]; do sleep 0.01; done";
+    let script = format!("echo begun; {wait}; echo gone on; while read answer; do echo read $answer; done");
     desk.line(&format!("cd {}; leasehold run job -- bash -c '{script}'", desk.folder.path().display()));
     desk.until_shown("begun");
     desk.key("C-z");

@@ -186,7 +186,7 @@ sentences! {
     GrantsAPart: "several names are taken until one is refused, and those before it are kept"
         => "at_once/passes_nobody", "a part was left";
     TakesOneByOne: "several names are taken one after the other, and given back if one is refused"
-        => "at_once/is_not_seen_while_refused", "a part of them was seen";
+        => "at_once/is_not_seen_while_refused", "a part of them was seen|who stood in the way";
     RefusesItself: "several names that are claimed again by the same ids are found held"
         => "at_once/is_idempotent", "got Ok(Busy";
     NamesTheFirst: "a refusal of several names is about the first, whichever is held"
