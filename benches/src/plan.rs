@@ -1,0 +1,73 @@
+//! How much is measured, and of what.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::servers::Store;
+use crate::subject::Result;
+
+pub const USAGE: &str = "usage: cargo xtask bench [--store STORE]… [--row ROW]… [--quick] [--peers]";
+
+#[derive(Clone, Default, Debug, Serialize)]
+pub struct Plan {
+    /// Three minutes, with short windows and small crowds.
+    pub quick: bool,
+    /// Other crates, too.
+    pub peers: bool,
+    /// Only these; all, if there is none.
+    pub stores: Vec<Store>,
+    pub rows: Vec<String>,
+}
+
+impl Plan {
+    pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Plan> {
+        let (mut plan, mut words) = (Plan::default(), words.into_iter());
+        while let Some(word) = words.next() {
+            match (word.as_str(), &mut words) {
+                ("--quick", _) => plan.quick = true,
+                ("--peers", _) => plan.peers = true,
+                ("--store", words) => {
+                    let name = words.next().ok_or(USAGE)?;
+                    let store = Store::ALL.into_iter().find(|store| store.to_string() == name);
+                    plan.stores.push(store.ok_or_else(|| format!("no such store: {name}"))?);
+                }
+                ("--row", words) => plan.rows.push(words.next().ok_or(USAGE)?),
+                _ => return Err(format!("{word}? {USAGE}").into()),
+            }
+        }
+        if plan.peers && cfg!(not(feature = "peers")) {
+            return Err("the peers are not in this build: it needs --features peers".into());
+        }
+        Ok(plan)
+    }
+
+    pub fn wants(&self, row: &str, store: Store) -> bool {
+        let row = self.rows.is_empty() || self.rows.iter().any(|wanted| wanted == row);
+        row && (self.stores.is_empty() || self.stores.contains(&store))
+    }
+
+    pub fn rounds(&self) -> usize {
+        if self.quick { 5 } else { 7 }
+    }
+
+    /// How long a contender works in each round.
+    pub fn window(&self) -> Duration {
+        Duration::from_millis(if self.quick { 100 } else { 1000 })
+    }
+
+    /// The same where many take part.
+    pub fn long_window(&self) -> Duration {
+        self.window() * 2
+    }
+
+    /// How many wait, from few to very many.
+    pub fn waiters(&self) -> &'static [usize] {
+        if self.quick { &[1, 100] } else { &[1, 10, 100, 1000, 10_000] }
+    }
+
+    /// How many clients there are.
+    pub fn clients(&self) -> &'static [usize] {
+        if self.quick { &[2, 100] } else { &[2, 10, 100, 500] }
+    }
+}

@@ -1,0 +1,32 @@
+//! What the system says of processes.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::subject::Result;
+
+/// What this process has used of its processors.
+pub fn own_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// What another has used, summed over its threads: `stat` would count in hundredths of a second, too coarse for a round.
+pub fn cpu(pid: u32) -> Result<Duration> {
+    let mut nanos = 0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may end meanwhile.
+        let text = fs::read_to_string(thread?.path().join("schedstat")).unwrap_or_default();
+        nanos += text.split(' ').next().and_then(|word| word.parse::<u64>().ok()).unwrap_or_default();
+    }
+    Ok(Duration::from_nanos(nanos))
+}
+
+/// The bytes that another has read and written: its sockets, and the files it writes.
+pub fn bytes(pid: u32) -> Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/io"))?;
+    let numbers = text.lines().filter_map(|line| line.strip_prefix("rchar: ").or(line.strip_prefix("wchar: ")));
+    Ok(numbers.filter_map(|number| number.parse::<u64>().ok()).sum())
+}

@@ -1,0 +1,58 @@
+//! Waiters for whom nothing happens: what they cost, and how that grows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::metric::Metric;
+use crate::plan::Plan;
+use crate::rounds::Contender;
+use crate::row::Row;
+use crate::servers::{Server, Store};
+use crate::subject::Result;
+use crate::subjects::SENDS;
+use crate::work::idle;
+
+pub struct Idle;
+
+/// As short as every store allows where time is short.
+fn ttl(plan: &Plan) -> Duration {
+    if plan.quick { Duration::from_secs(3) } else { leasehold::DEFAULT_TTL }
+}
+
+#[async_trait]
+impl Row for Idle {
+    fn name(&self) -> &'static str {
+        "idle"
+    }
+
+    fn title(&self, plan: &Plan) -> String {
+        let ttl = ttl(plan);
+        format!("Waiters of one client behind a hold that does not end, all with leases of {ttl:?}: for each second")
+    }
+
+    fn stores(&self) -> &'static [Store] {
+        Store::SERVED
+    }
+
+    fn heads(&self) -> &'static [Metric] {
+        &[Metric::Requests, Metric::Bytes]
+    }
+
+    fn shows(&self) -> &'static [Metric] {
+        use Metric::*;
+        &[ClientCpu, ServerCpu, Requests, Bytes, Heap]
+    }
+
+    async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {
+        let store = leasehold::connect(server.url()).await?;
+        let ttl = ttl(plan);
+        let crowd = |&waiters: &usize| {
+            let store = store.clone();
+            let work = move |meter| idle(store.clone(), waiters, ttl, meter);
+            Contender::new(format!("waiters: {waiters}"), work).sends(SENDS)
+        };
+        Ok(plan.waiters().iter().map(crowd).collect())
+    }
+}
