@@ -4,6 +4,7 @@ use std::{env, fs};
 
 use crate::{
     bans,
+    bench::MANIFEST,
     run::{Outcome, cargo, run},
     setup, tidy,
 };
@@ -17,6 +18,7 @@ const BESIDE_SQLX: [&str; 2] = ["crates/sqlite/beside_sqlx/0.8/Cargo.toml", "cra
 /// Runs every check, cheapest first, and stops at the first that fails.
 pub(crate) fn lint() -> Outcome {
     run(cargo(&["fmt", "--all", "--check"]))?;
+    run(cargo(&["fmt", "--check", "--manifest-path", MANIFEST]))?;
     tidy::tidy()?;
     setup::setup()?;
     bans::bans()?;

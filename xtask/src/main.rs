@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a program that talks to its user")]
 
 mod bans;
+mod bench;
 mod binaries;
 mod jobs;
 mod lint;
@@ -24,7 +25,7 @@ use run::Outcome;
 /// A chore's name, what it does, and how.
 type Chore = (&'static str, &'static str, fn() -> Outcome);
 
-const CHORES: [Chore; 14] = [
+const CHORES: [Chore; 15] = [
     ("setup", "installs the servers and tools that tests need, by apt-get", setup::setup),
     ("tidy", "checks the rules of the project that no compiler checks", tidy::tidy),
     (
@@ -33,6 +34,7 @@ const CHORES: [Chore; 14] = [
         lint::lint,
     ),
     ("test", "builds all tests at once, runs several side by side, and counts", test::test),
+    ("bench", "measures beside raw commands: --quick, --peers (other crates), --store STORE, --row ROW", bench::bench),
     ("ci", "lint and test", || lint::lint().and_then(|()| test::test())),
     ("msrv", "builds everything with the oldest Rust", jobs::msrv),
     ("portable", "tests what works on every system, on this one", jobs::portable),
