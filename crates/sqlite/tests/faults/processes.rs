@@ -99,6 +99,10 @@ pub(crate) fn guardian_outlives_the_files() {
         let early = store(place.path()).await.lock("a").try_acquire().await;
         assert!(early.is_err_and(|e| e.is_contended()), "granted while the guardian lives");
         shell(&format!("kill -9 {guardian}"));
+        let lives = || fs::read_dir(format!("/proc/{guardian}/fd")).is_ok_and(|open| open.count() > 0);
+        while lives() {
+            tokio::time::sleep(ms(5)).await;
+        }
         delete(&files(&place, "locks.db"));
         drop(store(place.path()).await.lock("a").try_acquire().await.unwrap());
     });
