@@ -8,6 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use rustix::fs::statvfs;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -268,8 +269,18 @@ impl Drop for Server {
     }
 }
 
-/// A folder that is removed when dropped.
+/// The file system in memory.
+const MEMORY: &str = "/dev/shm";
+
+/// What it must have left for one more server: etcd and ZooKeeper allot 64 MB each time they begin a log.
+const ROOM: u64 = 4 << 30;
+
+/// A folder that is removed when dropped. It is in memory where there is room: servers sync each write, and a disk that others
+/// write to at the same time can take longer for that than a client waits.
 pub(crate) fn folder(name: &str) -> Result<TempDir> {
-    let made = tempfile::Builder::new().prefix(&format!("leasehold-{name}-")).tempdir();
+    let (mut folder, prefix) = (tempfile::Builder::new(), format!("leasehold-{name}-"));
+    folder.prefix(&prefix);
+    let room = statvfs(MEMORY).map_or(0, |found| found.f_bavail * found.f_frsize);
+    let made = if room >= ROOM { folder.tempdir_in(MEMORY) } else { folder.tempdir() };
     made.map_err(Error::io("making a temporary folder"))
 }
