@@ -83,9 +83,23 @@ impl Connection {
         &self.link.address
     }
 
+    /// The number of the connection that is used now.
+    pub fn nth(&self) -> Result<u64> {
+        self.wire().map(|wire| wire.nth)
+    }
+
     /// Sends several requests together. A refusal by the server is a [`Value::ServerError`] among the answers.
     pub async fn send(&self, requests: &Pipeline) -> Result<Vec<Value>> {
+        self.send_over(None, requests).await
+    }
+
+    /// The same, over the connection of this number or not at all.
+    pub(crate) async fn send_over(&self, nth: Option<u64>, requests: &Pipeline) -> Result<Vec<Value>> {
         let (link, mut wire) = (&self.link, self.wire()?);
+        if nth.is_some_and(|nth| nth != wire.nth) {
+            let what = "the connection to Redis was replaced before the request was sent";
+            return Err(link.at(&Error::new(ErrorKind::Unavailable, what)));
+        }
         // Until it is answered, it leaves the connection suspect: also if it is dropped, by a limit of ours or by the caller.
         let unanswered = guard((), |()| link.repair_due.notify_one());
         let mut ended = link.ended.subscribe();
@@ -111,6 +125,11 @@ impl Connection {
     /// What the server refused, in our words.
     pub fn refusal(&self, answer: Value) -> Result<Value> {
         answer.extract_error().map_err(|e| self.link.at(&of_request(&e)))
+    }
+
+    /// Whether this name is observed.
+    pub fn observes(&self, name: &Name) -> bool {
+        locked(&self.link.observed).iter().any(|observed| observed.name == *name)
     }
 
     /// Notifies of this name whenever something is published in this channel, until the subscription is dropped.

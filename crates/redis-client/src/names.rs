@@ -8,17 +8,18 @@ use leasehold_core::{Error, ErrorKind, Name, Result};
 #[derive(Debug)]
 pub struct Names {
     prefix: String,
-    /// What the keys beside the lock begin with, so that two kinds of store never read each other's.
-    kind: &'static str,
+    /// What the keys beside the lock end with, of this kind of store only, so that two kinds never read each other's. The first of
+    /// them exists while there are waiters.
+    beside: &'static [&'static str],
 }
 
 impl Names {
-    /// Keys that begin with this text, for this kind of store.
-    pub fn new(prefix: &str, kind: &'static str) -> Result<Names> {
+    /// Keys that begin with this text. Those beside a lock end like these, the first of which exists while there are waiters.
+    pub fn new(prefix: &str, beside: &'static [&'static str]) -> Result<Names> {
         if prefix.contains(['{', '}', '\0']) {
             return Err(Error::new(ErrorKind::Invalid, "the prefix of keys may not contain `{`, `}` or NUL"));
         }
-        Ok(Names { prefix: prefix.to_owned(), kind })
+        Ok(Names { prefix: prefix.to_owned(), beside })
     }
 
     /// The key that is the lock.
@@ -32,21 +33,20 @@ impl Names {
     }
 
     /// All keys of this name, in the order in which the scripts take them. The first is the lock.
-    pub fn keys(&self, name: &Name) -> [String; 5] {
+    pub fn keys(&self, name: &Name) -> Vec<String> {
         let lock = self.lock(name);
-        let beside = ["h", "f", "q", "w"].map(|key| format!("{{{lock}}}:{}{key}", self.kind));
-        let [hold, fence, queue, places] = beside;
-        [lock, hold, fence, queue, places]
+        let beside: Vec<String> = self.beside.iter().map(|key| format!("{{{lock}}}:{key}")).collect();
+        [vec![lock], beside].concat()
     }
 
-    /// One more key beside this name's lock.
-    pub fn beside(&self, name: &Name, key: &str) -> String {
-        format!("{{{}}}:{}{key}", self.lock(name), self.kind)
+    /// A key of all names together.
+    pub fn common(&self, key: &str) -> String {
+        format!("{{{}}}:{key}", self.prefix)
     }
 
-    /// A pattern for `SCAN` that matches the last tokens and the entries of names that begin with `prefix`, and perhaps more.
-    pub(crate) fn pattern(&self, prefix: &str) -> String {
-        format!("{{{}}}:{}[fw]", self.pattern_of_locks(prefix), self.kind)
+    /// A pattern for `SCAN` that matches the queues of names that begin with `prefix`, and perhaps more.
+    pub(crate) fn pattern_of_queues(&self, prefix: &str) -> String {
+        format!("{{{}}}:{}", self.pattern_of_locks(prefix), self.beside[0])
     }
 
     /// The same for the locks themselves.
@@ -61,10 +61,10 @@ impl Names {
         pattern + "*"
     }
 
-    /// The name whose last token or entries lie in this key.
-    pub(crate) fn name(&self, key: &[u8]) -> Option<Name> {
+    /// The name whose queue is this key.
+    pub(crate) fn name_of_queue(&self, key: &[u8]) -> Option<Name> {
         let key = str::from_utf8(key).ok()?.strip_prefix('{')?;
-        let lock = key.strip_suffix(['f', 'w'])?.strip_suffix(self.kind)?.strip_suffix("}:")?;
+        let lock = key.strip_suffix(self.beside[0])?.strip_suffix("}:")?;
         self.name_of_lock(lock.as_bytes())
     }
 
@@ -84,27 +84,27 @@ mod tests {
     use super::*;
 
     fn names() -> Names {
-        Names::new("app:", "").unwrap()
+        Names::new("app:", &["l", "o"]).unwrap()
     }
 
     #[test]
     fn ordinary_names_are_their_own_keys() {
-        assert_eq!(Names::new("", "").unwrap().lock(&"orders/42 \u{1F512}".into()), "orders/42 \u{1F512}");
-        assert_eq!(names().keys(&"a".into()), ["app:a", "{app:a}:h", "{app:a}:f", "{app:a}:q", "{app:a}:w"]);
-        assert!(Names::new("a{b", "").is_err());
+        assert_eq!(Names::new("", &["l"]).unwrap().lock(&"orders/42 \u{1F512}".into()), "orders/42 \u{1F512}");
+        assert_eq!(names().keys(&"a".into()), ["app:a", "{app:a}:l", "{app:a}:o"]);
+        assert_eq!(names().common("f"), "{app:}:f");
+        assert!(Names::new("a{b", &["l"]).is_err());
     }
 
     #[test]
     fn names_that_try_to_collide_do_not() {
         let tricky =
-            ["a", "a/b", "{a}", "{a}:h", "{a}:w", "a%", "%7Ba%7D", "%2F", "/", "a%25", "", " a", "a ", "\"a'", "*"];
+            ["a", "a/b", "{a}", "{a}:l", "{a}:o", "a%", "%7Ba%7D", "%2F", "/", "a%25", "", " a", "a ", "\"a'", "*"];
         let long = "x".repeat(512);
-        let mut keys: Vec<String> = Vec::new();
+        let mut keys: Vec<String> = vec![names().common("f"), names().common("l")];
         for name in tricky.iter().copied().chain([long.as_str()]).filter(|n| !n.is_empty()) {
-            keys.extend(names().keys(&name.into()));
-            let [_, _, fence, _, entries] = names().keys(&name.into());
-            assert_eq!(names().name(fence.as_bytes()), Some(name.into()));
-            assert_eq!(names().name(entries.as_bytes()), Some(name.into()));
+            let its = names().keys(&name.into());
+            assert_eq!(names().name_of_queue(its[1].as_bytes()), Some(name.into()));
+            keys.extend(its);
         }
         let all = keys.len();
         keys.sort();
@@ -129,24 +129,24 @@ mod tests {
     #[test]
     fn other_keys_have_no_name() {
         for key in
-            ["a", "{app:a}:h", "{app:a}:q", "{other:a}:f", "{app:}:f", "{app:a%2Fb}:f", "{app:a%}:f", "{app:{}:f"]
+            ["a", "{app:a}:o", "{app:a}:rl", "{other:a}:l", "{app:}:l", "{app:a%2Fb}:l", "{app:a%}:l", "{app:{}:l"]
         {
-            assert_eq!(names().name(key.as_bytes()), None, "{key}");
+            assert_eq!(names().name_of_queue(key.as_bytes()), None, "{key}");
         }
-        assert_eq!(names().name(b"{app:\xff}:f"), None);
+        assert_eq!(names().name_of_queue(b"{app:\xff}:l"), None);
     }
 
     #[test]
     fn kinds_of_stores_share_nothing_but_the_lock() {
-        let other = Names::new("app:", "r").unwrap();
-        assert_eq!(other.keys(&"a".into()), ["app:a", "{app:a}:rh", "{app:a}:rf", "{app:a}:rq", "{app:a}:rw"]);
-        assert_eq!(other.name(b"{app:a}:rf"), Some("a".into()));
-        assert_eq!((other.name(b"{app:a}:f"), names().name(b"{app:a}:rf")), (None, None));
-        assert_eq!(other.pattern("a"), "{app:a*}:r[fw]");
+        let other = Names::new("app:", &["rl", "ro"]).unwrap();
+        assert_eq!(other.keys(&"a".into()), ["app:a", "{app:a}:rl", "{app:a}:ro"]);
+        assert_eq!(other.name_of_queue(b"{app:a}:rl"), Some("a".into()));
+        assert_eq!((other.name_of_queue(b"{app:a}:l"), names().name_of_queue(b"{app:a}:rl")), (None, None));
+        assert_eq!(other.pattern_of_queues("a"), "{app:a*}:rl");
     }
 
     #[test]
     fn a_pattern_is_literal_but_for_its_end() {
-        assert_eq!(names().pattern("a*[x]%"), "{app:a\\*\\[x]%25*}:[fw]");
+        assert_eq!(names().pattern_of_queues("a*[x]%"), "{app:a\\*\\[x]%25*}:l");
     }
 }

@@ -12,7 +12,7 @@ use crate::error::{again, junk};
 /// How many calls travel together: a flight of these takes the server a few milliseconds, so that answers come all the time.
 const FLIGHT: usize = 200;
 
-/// What scripts of both stores begin with, once they need it: the server's clock, and the greatest token.
+/// What scripts of both stores begin with, once they need it: the server's clock.
 pub const CLOCK: &str = include_str!("clock.lua");
 
 /// A script, known to the server by its hash once it ran there.
@@ -27,12 +27,14 @@ pub struct Script {
 pub struct Call {
     keys: Vec<String>,
     args: Vec<String>,
+    /// The number of the only connection that may carry it.
+    over: Option<u64>,
 }
 
 impl Call {
     /// What it may touch.
     pub fn on(keys: impl Into<Vec<String>>) -> Call {
-        Call { keys: keys.into(), args: Vec::new() }
+        Call { keys: keys.into(), args: Vec::new(), over: None }
     }
 
     /// What it is told next.
@@ -40,6 +42,13 @@ impl Call {
     #[allow(clippy::needless_pass_by_value, reason = "values are named in place, as in `format!`")]
     pub fn arg(mut self, arg: impl ToString) -> Call {
         self.args.push(arg.to_string());
+        self
+    }
+
+    /// Sends it over the connection of this number, or not at all.
+    #[must_use]
+    pub fn over(mut self, nth: u64) -> Call {
+        self.over = Some(nth);
         self
     }
 
@@ -77,7 +86,8 @@ impl Script {
         for call in calls {
             flight.add_command(call.command("EVALSHA", &self.hash));
         }
-        let mut answers = connection.send(&flight).await?;
+        let over = calls.iter().find_map(|call| call.over);
+        let mut answers = connection.send_over(over, &flight).await?;
         let unknown =
             |answer: &Value| matches!(answer, Value::ServerError(e) if e.kind() == Some(ServerErrorKind::NoScript));
         let missed: Vec<usize> = (0..answers.len()).filter(|i| unknown(&answers[*i])).collect();
@@ -88,7 +98,7 @@ impl Script {
                 let (verb, body) = if nth == 0 { ("EVAL", &self.source) } else { ("EVALSHA", &self.hash) };
                 flight.add_command(calls[*i].command(verb, body));
             }
-            for (i, answer) in missed.into_iter().zip(connection.send(&flight).await?) {
+            for (i, answer) in missed.into_iter().zip(connection.send_over(over, &flight).await?) {
                 answers[i] = answer;
             }
         }

@@ -19,13 +19,16 @@ const SPREAD: Duration = Duration::from_millis(2);
 
 impl Redis {
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        let sent = Moment::now();
-        let call = self.with_options(self.call(claim), claim, sent);
-        let answer = record(&self.run(&CLAIM, &call).await?)?;
+        let (sent, nth) = (Moment::now(), self.connection.nth()?);
+        let call = self.with_options(self.call(claim), claim, sent, nth);
+        let answer = said(claim, &self.run(&CLAIM, &call).await?)?;
         let mut fields = Fields::of(&answer);
         match (fields.word(), claim.mode) {
             ("granted", _) => {
-                let grant = self.grant(claim, fields, sent)?;
+                let grant = self.grant(claim, &mut fields, sent)?;
+                if let Ok(micros) = fields.value() {
+                    self.clock.learn(nth, Moment::now(), micros);
+                }
                 self.acknowledged().await?;
                 Ok(Claimed::Granted(grant))
             }
@@ -43,22 +46,24 @@ impl Redis {
     /// Claims all of these, which differ in their names and ids only, or none.
     pub(crate) async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
         let Some(first) = claims.first() else { return Ok(ClaimedAll::Granted(Vec::new())) };
-        let sent = Moment::now();
-        let keys: Vec<String> = claims.iter().flat_map(|claim| self.names.keys(&claim.name)).collect();
-        let call = self.with_options(Call::on(keys), first, sent);
+        let (sent, nth) = (Moment::now(), self.connection.nth()?);
+        let keys: Vec<String> = claims.iter().flat_map(|claim| self.keys(&claim.name)).collect();
+        let call = self.with_options(Call::on(keys), first, sent, nth);
         let call = claims.iter().fold(call, |call, claim| call.arg(claim.id));
         let unknown = || junk("the answer to several claims");
         let Value::Array(answers) = self.run(&CLAIM_ALL, &call).await? else { return Err(unknown()) };
-        if let [refusal, Value::Int(at)] = &answers[..] {
+        if let [refusal @ Value::BulkString(said), Value::Int(at)] = &answers[..]
+            && said.starts_with(b"busy ")
+        {
             let refusal = record(refusal)?;
             let mut fields = Fields::of(&refusal);
             fields.word();
             return Ok(ClaimedAll::Busy(usize::try_from(*at).map_err(|_| unknown())?, Ahead::of(fields)?.who));
         }
         let grant = |(claim, answer)| {
-            let answer = record(answer)?;
+            let answer = said(claim, answer)?;
             let mut fields = Fields::of(&answer);
-            if fields.word() == "granted" { self.grant(claim, fields, sent) } else { Err(unknown()) }
+            if fields.word() == "granted" { self.grant(claim, &mut fields, sent) } else { Err(unknown()) }
         };
         let grants = claims.iter().zip(&answers).map(grant).collect::<Result<Vec<_>>>()?;
         self.acknowledged().await?;
@@ -66,10 +71,12 @@ impl Redis {
     }
 
     /// What the script is told of a claim, apart from its id.
-    fn with_options(&self, call: Call, claim: &Claim, sent: Moment) -> Call {
-        let turns = if claim.policy == WaitPolicy::Fast { TURNS } else { 1 };
-        let call = call.arg(u8::from(claim.policy != WaitPolicy::Try)).arg(entry::ttl(claim).as_millis()).arg(turns);
-        call.arg(attempt(sent)).arg(entry::permits(claim.mode)).arg(&self.inbox.channel).arg(&claim.label)
+    fn with_options(&self, call: Call, claim: &Claim, sent: Moment, nth: u64) -> Call {
+        let turns = turns(claim);
+        let (ttl, mode) = (entry::ttl(claim).as_millis(), entry::permits(claim.mode));
+        let call = call.over(nth).arg(u8::from(claim.policy != WaitPolicy::Try)).arg(ttl).arg(turns);
+        let call = call.arg(self.clock.guess(nth, sent)).arg(format!("{mode} {ttl} {turns} {}", attempt(sent)));
+        call.arg(format!("{} {}", self.inbox.channel, claim.label))
     }
 
     /// With the option `min_replicas` a grant counts once the replicas have it.
@@ -85,9 +92,21 @@ impl Redis {
     }
 
     /// Reads `token turns`. The script extended the lease, so the grant counts from this very request.
-    pub(crate) fn grant(&self, claim: &Claim, mut fields: Fields<'_>, sent: Moment) -> Result<Grant> {
+    pub(crate) fn grant(&self, claim: &Claim, fields: &mut Fields<'_>, sent: Moment) -> Result<Grant> {
         let (token, turns) = (fields.token()?, fields.value()?);
         Ok(Grant::new(self.place(claim), token, Validity::since(sent, entry::ttl(claim))).turns(turns))
+    }
+}
+
+fn turns(claim: &Claim) -> u32 {
+    if claim.policy == WaitPolicy::Fast { TURNS } else { 1 }
+}
+
+/// What the script says of a claim. The fast path says the token alone.
+fn said(claim: &Claim, answer: &Value) -> Result<String> {
+    match answer {
+        Value::Int(token) => Ok(format!("granted {token} {}", turns(claim))),
+        answer => record(answer),
     }
 }
 

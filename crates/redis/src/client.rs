@@ -5,4 +5,5 @@
 #[doc(no_inline)]
 pub use redis::*;
 
+pub(crate) mod clock;
 pub(crate) mod replicas;

@@ -12,7 +12,7 @@ use redis::{FromRedisValue, RedisError, Script, ToRedisArgs, Value, from_redis_v
 use crate::Redis;
 
 /// The condition: it stands before the user's script.
-const CHECK: &str = concat!(include_str!("scripts/limits.lua"), include_str!("scripts/still_holds.lua"));
+const CHECK: &str = include_str!("scripts/still_holds.lua");
 
 /// Compares decimal numbers as texts, by length first: a double would be too coarse for some stores' tokens.
 static WRITE: LazyLock<Script> = LazyLock::new(|| {
@@ -30,7 +30,7 @@ static WRITE: LazyLock<Script> = LazyLock::new(|| {
 /// later time, not one of another namespace.
 #[derive(Clone)]
 pub struct StillHolds {
-    keys: [String; 2],
+    keys: Vec<String>,
     id: String,
     token: FencingToken,
 }
@@ -85,8 +85,8 @@ impl Redis {
             let what = "this Redis client holds nothing with this name and token";
             return Err(Error::new(ErrorKind::Lost, what).with_name(by.full_name()));
         };
-        let [_, _, _, _, entries] = self.names.keys(by.full_name());
-        Ok(StillHolds { keys: [lock, entries], id: id.to_string(), token: by.fencing_token() })
+        let keys = self.names.keys(by.full_name());
+        Ok(StillHolds { keys, id: id.to_string(), token: by.fencing_token() })
     }
 }
 

@@ -1,5 +1,7 @@
 //! `inspect`. For `list`, `leasehold-redis-client` has a walk of all keys.
 
+use std::time::Duration;
+
 use leasehold_core::{LockQueue, Name, Participant, Result};
 use leasehold_redis_client::{Call, Fields, junk, record};
 use redis::Value;
@@ -7,9 +9,13 @@ use redis::Value;
 use crate::scripts::INSPECT;
 use crate::{Redis, entry};
 
+/// For how long changes of a name are published after one of its observers has looked. They look each second.
+const OBSERVES: Duration = Duration::from_secs(20);
+
 impl Redis {
     pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        let call = Call::on(self.names.keys(name));
+        let call = Call::on(self.keys(name));
+        let call = if self.connection.observes(name) { call.arg(OBSERVES.as_millis()) } else { call };
         let Value::Array(records) = self.run(&INSPECT, &call).await? else {
             return Err(junk("the answer to an inspection"));
         };

@@ -23,10 +23,13 @@ use leasehold_core::seam::{
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 use leasehold_redis_client::{Connection, Inbox, Names, walk, warnings};
 
+use crate::client::clock::ServerClock;
 use crate::client::replicas::Replicas;
 pub use crate::config::Config;
 pub use crate::fence::{StillHolds, write_fenced};
 
+/// What the keys beside a lock end with.
+const BESIDE: [&str; 3] = ["l", "o", "s"];
 /// How many names one script takes, or renews: the server does nothing else meanwhile.
 const AT_ONCE: usize = 100;
 /// The shortest lease; a shorter one is granted as this.
@@ -52,8 +55,8 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// expires: what `SET name value NX PX ttl` makes. So every client that locks this way excludes Leasehold, and is excluded
 /// by it; Leasehold waits for such a holder and reports it as foreign, but is not notified of its release, and polls every
 /// quarter of a second. While several share the lock the key lives as long as the last of their leases. What else Leasehold
-/// keeps of a name lies beside it, in keys that begin with `{name}`; all expire by themselves, and after a release only the
-/// last token stays, for two hours.
+/// keeps of a name lies beside it, in keys that begin with `{name}`; all expire by themselves, and go with the last holder and
+/// waiter. One key is there for all names of a prefix, `{prefix}:f`: the greatest token, for two hours.
 ///
 /// **Waiting.** One queue for all modes, ordered by ticket; its places are alive by the server's clock, and each is a lease
 /// of its own. A release admits from the queue, in its order, every live place that there is now room for, and notifies exactly
@@ -61,7 +64,8 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// have it; what it adds is a block of 64 tokens, for tasks of one process that pass the lock on among themselves.
 ///
 /// **Rights.** An ACL user needs `+@scripting +@read +@write +@pubsub +@connection +time`, the channels `&leasehold:*`, and
-/// its keys twice: `~prefix*` and `~{prefix*`; for its warnings `+info +config|get`, and for replicas `+wait`.
+/// its keys twice: `~prefix*` and `~{prefix*`, for some names only without a prefix also `~{}:f`; for its warnings
+/// `+info +config|get`, and for replicas `+wait`.
 ///
 /// [`WaitPolicy::Fast`]: leasehold_core::seam::WaitPolicy::Fast
 pub struct Redis {
@@ -70,6 +74,7 @@ pub struct Redis {
     warnings: Vec<String>,
     names: Names,
     inbox: Inbox,
+    clock: ServerClock,
 }
 
 impl Redis {
@@ -92,13 +97,13 @@ impl Redis {
 
     /// Connects as the configuration says. The errors are those of [`connect`](Redis::connect).
     pub async fn with_config(config: Config) -> Result<Redis> {
-        let names = Names::new(&config.prefix, "")?;
+        let names = Names::new(&config.prefix, &BESIDE)?;
         let inbox = Inbox::new(config.min_replicas.is_some());
         let connection = Connection::new(config.server.clone(), config.timeout, Duration::ZERO, &inbox)?;
         connection.connect().await?;
         let replicas = Replicas::open(&config).await?;
         let warnings = warnings(&connection).await;
-        Ok(Redis { connection, replicas, warnings, names, inbox })
+        Ok(Redis { connection, replicas, warnings, names, inbox, clock: ServerClock::default() })
     }
 
     /// Connects to the server of a ready client, with its credentials and its TLS: a `redis::Client` has no connection of its
@@ -182,7 +187,8 @@ impl Backend for Redis {
 const NOTES: &str = "\
 Exclusion holds while the server keeps its data and its clock: after an asynchronous failover, a restart without \
 persistence, an eviction (use maxmemory-policy noeviction) or a step of its clock, two may hold at once, and only the \
-token tells them apart. Tokens are never below the server's clock: they rise after any loss of data, unless that clock \
-steps back past the loss; with the data kept, they rise through steps back of up to two hours. SET-NX-PX clients are \
+token tells them apart. The fence behind all tokens is at most a second behind the server's clock, and not behind it at the \
+first grant over each connection: tokens rise after a loss of data, unless that clock steps back past the loss; with the data \
+kept, they rise through steps back of up to two hours. SET-NX-PX clients are \
 excluded, but stand in no queue and take a lock that expired before the waiters. A holder that dies before its first \
 renewal may be noticed late by up to a third of the waiter's TTL.";

@@ -1,71 +1,81 @@
-//! `renew`: exclusive holds by the shortest script, many in one step; everything else, one by one.
+//! `renew`: many in one step, exclusive holds in the shortest way.
 
-use leasehold_core::seam::{LeaseRef, Mode, Moment, Renewal, Validity};
+use std::collections::BTreeSet;
+
+use leasehold_core::seam::{LeaseRef, Moment, Renewal, Validity};
 use leasehold_core::{ErrorKind, FencingToken, Loss, Result};
 use leasehold_redis_client::{Call, Fields, again, attempt, junk, record};
 use redis::Value;
 
-use crate::scripts::{RENEW, RENEW_EXCLUSIVE};
+use crate::scripts::{RENEW, is_more};
 use crate::{AT_ONCE, Redis, entry};
 
 impl Redis {
     pub(crate) async fn renew(&self, leases: &[LeaseRef]) -> Vec<Renewal> {
-        let mut renewals: Vec<Option<Renewal>> = leases.iter().map(|_| None).collect();
-        self.renew_exclusive(leases, &mut renewals).await;
-        let sent = Moment::now();
-        let others: Vec<usize> = (0..leases.len()).filter(|at| renewals[*at].is_none()).collect();
-        let call = |at: &usize| {
-            let LeaseRef { claim, token, .. } = &leases[*at];
-            let token = token.map(|token| token.to_string()).unwrap_or_default();
-            self.call(claim).arg(entry::ttl(claim).as_millis()).arg(attempt(sent)).arg(token)
-        };
-        let calls: Vec<Call> = others.iter().map(call).collect();
-        for (at, answer) in others.into_iter().zip(RENEW.run_all(&self.connection, &calls).await) {
-            let renewed = answer.and_then(|answer| self.renewal(&leases[at], &record(&answer)?, sent));
-            renewals[at] = Some(renewed.unwrap_or_else(Renewal::Unknown));
+        let mut renewals = Vec::with_capacity(leases.len());
+        for (some, answer) in leases.chunks(AT_ONCE).zip(self.renew_in(AT_ONCE, leases).await) {
+            match answer {
+                Ok(some) => renewals.extend(some),
+                // No answer, or none in time. What is refused for all, because of one key, may be done for each.
+                Err(e) if matches!(e.kind(), ErrorKind::Ambiguous | ErrorKind::Unavailable | ErrorKind::Closed) => {
+                    renewals.extend(some.iter().map(|_| Renewal::Unknown(again(&e))));
+                }
+                Err(_) => {
+                    let each = self.renew_in(1, some).await.into_iter();
+                    let one = |answer: Result<Vec<Renewal>>| answer.unwrap_or_else(|e| vec![Renewal::Unknown(e)]);
+                    renewals.extend(each.flat_map(one));
+                }
+            }
         }
-        let missing = || Renewal::Unknown(junk("the answer to a renewal"));
-        renewals.into_iter().map(|renewal| renewal.unwrap_or_else(missing)).collect()
+        renewals
     }
 
-    /// Renews the exclusive holds among these in the shortest way, and says so where that was enough.
-    async fn renew_exclusive(&self, leases: &[LeaseRef], renewals: &mut [Option<Renewal>]) {
+    /// Renews so many with each script. Answers for each script what became of its leases.
+    async fn renew_in(&self, at_once: usize, leases: &[LeaseRef]) -> Vec<Result<Vec<Renewal>>> {
         let sent = Moment::now();
-        let held = |(_, lease): &(usize, &LeaseRef)| lease.claim.mode == Mode::Exclusive && lease.token.is_some();
-        let held: Vec<(usize, &LeaseRef)> = leases.iter().enumerate().filter(held).collect();
-        let call = |some: &[(usize, &LeaseRef)]| {
-            let locks: Vec<String> = some.iter().map(|(_, lease)| self.names.lock(&lease.claim.name)).collect();
-            some.iter().fold(Call::on(locks), |call, (_, LeaseRef { claim, token, .. })| {
-                let start = format!("{} {} ", claim.id, token.map_or(0, FencingToken::get));
-                call.arg(start).arg(entry::ttl(claim).as_millis())
+        let call = |some: &[LeaseRef]| {
+            let keys: Vec<String> = some.iter().flat_map(|lease| self.keys(&lease.claim.name)).collect();
+            some.iter().fold(Call::on(keys), |call, LeaseRef { claim, token, .. }| {
+                let (token, ttl) = (token.map_or(0, FencingToken::get), entry::ttl(claim).as_millis());
+                let start = format!("{} {token} {} {ttl} ", claim.id, entry::permits(claim.mode));
+                call.arg(start).arg(ttl).arg(attempt(sent))
             })
         };
-        let calls: Vec<Call> = held.chunks(AT_ONCE).map(call).collect();
-        for (some, answer) in held.chunks(AT_ONCE).zip(RENEW_EXCLUSIVE.run_all(&self.connection, &calls).await) {
-            // No answer, or none in time. What is refused for all, because of one key, may be done for each.
-            if let Err(e) = &answer
-                && matches!(e.kind(), ErrorKind::Ambiguous | ErrorKind::Unavailable | ErrorKind::Closed)
-            {
-                some.iter().for_each(|(at, _)| renewals[*at] = Some(Renewal::Unknown(again(e))));
-            }
-            let Ok(Value::Array(answers)) = answer else { continue };
-            for ((at, lease), answer) in some.iter().zip(answers) {
-                let validity = Validity::since(sent, entry::ttl(&lease.claim));
-                renewals[*at] = (answer == Value::Int(1)).then_some(Renewal::Renewed(validity));
-            }
+        let calls: Vec<Call> = leases.chunks(at_once).map(call).collect();
+        let answers = RENEW.run_all(&self.connection, &calls).await;
+        let mut more = BTreeSet::new();
+        let mut renewals = Vec::with_capacity(calls.len());
+        for (some, answer) in leases.chunks(at_once).zip(answers) {
+            renewals.push(match answer {
+                Ok(Value::Array(answers)) if answers.len() == some.len() => {
+                    let unfinished = some.iter().zip(&answers).filter(|(_, answer)| is_more(answer));
+                    more.extend(unfinished.map(|(lease, _)| &lease.claim.name));
+                    let renewal = |(lease, answer)| self.renewal(lease, answer, sent).unwrap_or_else(Renewal::Unknown);
+                    Ok(some.iter().zip(&answers).map(renewal).collect())
+                }
+                answer => Err(answer.err().unwrap_or_else(|| junk("the answer to renewals"))),
+            });
         }
+        for name in more {
+            self.admit(name).await;
+        }
+        renewals
     }
 
-    fn renewal(&self, LeaseRef { claim, token, .. }: &LeaseRef, answer: &str, sent: Moment) -> Result<Renewal> {
+    fn renewal(&self, LeaseRef { claim, token, .. }: &LeaseRef, answer: &Value, sent: Moment) -> Result<Renewal> {
         let renewed = Renewal::Renewed(Validity::since(sent, entry::ttl(claim)));
-        let mut fields = Fields::of(answer);
+        if *answer == Value::Int(1) {
+            return Ok(renewed);
+        }
+        let answer = record(answer)?;
+        let mut fields = Fields::of(&answer);
         match (fields.word(), token) {
             ("granted", None) if self.replicas.is_some() => {
                 self.inbox.notifier.claim_again(claim.id);
                 Ok(renewed)
             }
-            ("granted", None) => Ok(Renewal::Granted(self.grant(claim, fields, sent)?)),
-            ("granted" | "waiting", _) => Ok(renewed),
+            ("granted", None) => Ok(Renewal::Granted(self.grant(claim, &mut fields, sent)?)),
+            ("granted" | "waiting" | "more", _) => Ok(renewed),
             ("gone", _) => Ok(Renewal::Lost(Loss::Gone)),
             _ => Err(junk("the answer to a renewal")),
         }

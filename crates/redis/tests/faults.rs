@@ -125,7 +125,7 @@ async fn a_lost_reply_is_ambiguous_and_claiming_again_adopts_the_grant() {
         let trap = proxy.lose_reply_matching(claim.id.to_string());
         assert_eq!(kind(store.claim(&claim).await), ErrorKind::Ambiguous);
         trap.done().await;
-        let held = text(&server, &["GET", "{x}:f"]).await.unwrap();
+        let held = text(&server, &["GET", "{}:f"]).await.unwrap();
         let Claimed::Granted(grant) = until_served(&store, &claim).await else { panic!("not granted") };
         assert_eq!(grant.token.to_string(), held);
         // The same for a release.

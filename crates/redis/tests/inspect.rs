@@ -96,7 +96,7 @@ async fn evict_ends_exactly_the_hold_of_its_token() {
         let count = Count::from_here(&server).await;
         // Any of its turns; its client and the next one's are told.
         assert!(store.evict(&name, FencingToken::new(token + 63)).await.unwrap());
-        assert_eq!((count.requests().await, count.of("publish").await), (1, 3));
+        assert_eq!((count.requests().await, count.of("publish").await), (1, 2));
         assert!(!store.evict(&name, FencingToken::new(token)).await.unwrap());
         store.release(&holder, None).await.unwrap();
         assert!(granted(&store, &next).await.token.get() > token + 63);
@@ -163,16 +163,13 @@ async fn keys_of_another_type_are_an_error_that_says_what_to_do() {
     bounded(async {
         let server = server().await;
         let store = client(&server).await;
-        for suffix in ["", ":q", ":w", ":h"] {
+        for suffix in ["", ":l", ":s"] {
             let name = format!("wrong{suffix}");
             let key = if suffix.is_empty() { name.clone() } else { format!("{{{name}}}{suffix}") };
             if !suffix.is_empty() {
-                granted(&store, &fair(&name)).await;
+                granted(&store, &as_mode(&fair(&name), SHARED)).await;
                 waiting(&store, &fair(&name)).await;
                 server.command(&["DEL", &key]).await.unwrap();
-            }
-            if suffix == ":h" {
-                server.command(&["DEL", &name]).await.unwrap();
             }
             server.command(&["RPUSH", &key, "1"]).await.unwrap();
             for policy in [WaitPolicy::Fair, WaitPolicy::Try] {
@@ -195,16 +192,19 @@ async fn junk_in_our_own_keys_never_blocks_a_name() {
     bounded(async {
         let server = server().await;
         let store = client(&server).await;
-        server.command(&["ZADD", "{x}:h", "99999999999999", "junk"]).await.unwrap();
-        server.command(&["SET", "{x}:f", "junk"]).await.unwrap();
-        server.command(&["ZADD", "{x}:q", "1", "junk"]).await.unwrap();
-        server.command(&["HSET", "{x}:w", "junk", "junk"]).await.unwrap();
-        let (holder, next) = (fair("x"), fair("x"));
+        server.command(&["ZADD", "{x}:s", "99999999999999", "junk"]).await.unwrap();
+        server.command(&["SET", "{}:f", "junk"]).await.unwrap();
+        server.command(&["HSET", "{x}:l", "junk", "junk", "t", "2", "1", "junk"]).await.unwrap();
+        let (holder, next, reader) = (fair("x"), fair("x"), moded(SHARED, "reader"));
         granted(&store, &holder).await;
         waiting(&store, &next).await;
+        waiting(&store, &reader).await;
         store.release(&holder, None).await.unwrap();
         granted(&store, &next).await;
+        server.command(&["SET", "{}:f", "junk"]).await.unwrap();
         store.release(&next, None).await.unwrap();
+        granted(&store, &reader).await;
+        store.release(&reader, None).await.unwrap();
         assert_eq!(traces(&server).await, [""; 0]);
     })
     .await;

@@ -1,4 +1,4 @@
-//! What others see: the pushes word by word, and the last token of an idle lock.
+//! What others see: the pushes word by word, the fence that all names share, and nothing of an earlier layout.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Moment, WaitPolicy};
+use leasehold_core::seam::{Backend, Mode, Moment, WaitPolicy};
 use leasehold_redis::Redis;
 use leasehold_redis::client::{AsyncConnectionConfig, Client, PushInfo, PushKind, Value};
 use support::*;
@@ -52,8 +52,8 @@ async fn a_push_carries_the_latest_attempt_that_the_place_grew_from() {
                 _ => drop(waiting(&store, &next).await),
             }
             let after = micros();
-            let record = text(&server, &["HGET", "{a name}:w", &next.id.to_string()]).await.unwrap();
-            let attempt: u64 = record.split(' ').nth(4).unwrap().parse().unwrap();
+            let (_, entry) = place(&server, &next).await.unwrap();
+            let attempt: u64 = entry.split(' ').nth(8).unwrap().parse().unwrap();
             assert!((before..=after).contains(&attempt), "{by}: {before} {attempt} {after}");
         }
         let before = micros();
@@ -89,13 +89,69 @@ async fn a_clock_that_stepped_back_is_outlived_by_the_last_token() {
         let store = client(&server).await;
         // As after a step back of an hour: the last token is an hour ahead of the clock.
         let ahead = hold(&store, WaitPolicy::Fair).await + 3_600_000_000;
-        server.command(&["SET", "{x}:f", &ahead.to_string(), "PX", "7200000"]).await.unwrap();
-        assert_eq!(hold(&store, WaitPolicy::Fair).await, ahead + 1);
-        assert_eq!(hold(&store, WaitPolicy::Fast).await, ahead + 2);
-        assert_eq!(hold(&store, WaitPolicy::Fair).await, ahead + 66);
+        server.command(&["SET", "{}:f", &ahead.to_string(), "PX", "7200000"]).await.unwrap();
+        let one = hold(&store, WaitPolicy::Fair).await;
+        let block = hold(&store, WaitPolicy::Fast).await;
+        let next = hold(&store, WaitPolicy::Fair).await;
+        assert!(ahead < one && one < block && block + 63 < next && next < ahead + 1000, "{ahead} {one} {block} {next}");
         // It is kept until the clock has passed it, and two hours more.
-        let left = number(&server, &["PTTL", "{x}:f"]).await;
+        let left = number(&server, &["PTTL", "{}:f"]).await;
         assert!((10_790_000..=10_801_000).contains(&left), "{left}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn tokens_rise_through_a_restart_from_an_older_snapshot() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        hold(&store, WaitPolicy::Fair).await;
+        server.command(&["SAVE"]).await.unwrap();
+        let mut last = 0;
+        for _ in 0..100 {
+            last = hold(&store, WaitPolicy::Fast).await + 63;
+        }
+        server.kill().await.unwrap();
+        server.start_again().await.unwrap();
+        assert!(text(&server, &["GET", "{}:f"]).await.is_some_and(|fence| fence.parse::<u64>().unwrap() < last));
+        let next = claim("x", WaitPolicy::Try, TTL, "");
+        while store.claim(&next).await.is_err() {
+            sleep(10).await;
+        }
+        let token = granted(&store, &next).await.token;
+        assert!(token.get() > last, "{token} after {last}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_an_earlier_layout_holds_is_another_tools_and_ours_is_to_it() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let id = fair("x").id;
+        for old in [
+            format!("{id} 1795368566044676 1 1795368566044 5 10000 1795368576044 exclusive 1 1 leasehold:{id} label"),
+            "shared 2 4294967295".to_owned(),
+        ] {
+            server.command(&["SET", "x", &old, "PX", "10000"]).await.unwrap();
+            assert!(busy(&store, &claim("x", WaitPolicy::Try, TTL, "")).await.foreign, "{old}");
+            server.command(&["DEL", "x"]).await.unwrap();
+        }
+        // It read an entry by its first word, an id in hexadecimal digits, or that of a kind; and its keys were `h`, `f`, `q` and `w`.
+        for mode in [Mode::Exclusive, SHARED] {
+            let [holder, next] = [moded(mode, "holder"), moded(Mode::Exclusive, "next")];
+            granted(&store, &holder).await;
+            waiting(&store, &next).await;
+            let first = text(&server, &["GET", "x"]).await.unwrap().chars().next().unwrap();
+            assert!(!first.is_ascii_alphanumeric(), "{first}");
+            for key in ["h", "f", "q", "w"] {
+                assert_eq!(number(&server, &["EXISTS", &format!("{{x}}:{key}")]).await, 0, "{key}");
+            }
+            store.release(&next, None).await.unwrap();
+            store.release(&holder, None).await.unwrap();
+        }
     })
     .await;
 }

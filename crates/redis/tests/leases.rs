@@ -35,17 +35,15 @@ fn with_ttl(claim: &Claim, ttl: Duration) -> Claim {
 /// As after a step back of an hour: what stood before is an hour further away.
 async fn step_back(server: &Server, claim: &Claim) {
     let (lock, id) = (claim.name.as_str(), claim.id.to_string());
-    let entries = format!("{{{lock}}}:w");
-    if let Some(entry) = text(server, &["HGET", &entries, &id]).await {
-        let mut fields: Vec<String> = entry.split(' ').map(str::to_owned).collect();
-        let deadline: u64 = fields[6].parse().unwrap();
-        fields[6] = (deadline + HOUR).to_string();
-        server.command(&["HSET", &entries, &id, &fields.join(" ")]).await.unwrap();
-        let sharers = format!("{{{lock}}}:h");
-        server.command(&["ZADD", &sharers, "XX", &fields[6], &id]).await.unwrap();
-        for key in [&entries, &sharers, &format!("{{{lock}}}:q")] {
-            server.command(&["PEXPIRE", key, "7200000"]).await.unwrap();
-        }
+    let [line, sharers] = ["l", "s"].map(|key| format!("{{{lock}}}:{key}"));
+    if let Some((ticket, entry)) = place(server, claim).await {
+        let (deadline, record) = entry.split_once(' ').unwrap();
+        let further = deadline.parse::<u64>().unwrap() + HOUR;
+        server.command(&["HSET", &line, &ticket, &format!("{further} {record}")]).await.unwrap();
+    }
+    server.command(&["ZADD", &sharers, "XX", "INCR", &HOUR.to_string(), &id]).await.unwrap();
+    for key in [&line, &sharers] {
+        server.command(&["PEXPIRE", key, "7200000"]).await.unwrap();
     }
     if text(server, &["GET", lock]).await.is_some() {
         server.command(&["PEXPIRE", lock, &HOUR.to_string()]).await.unwrap();
@@ -62,13 +60,13 @@ async fn soon(store: &Redis, claim: &Claim) {
 /// For how long the server keeps a claim from now.
 async fn left(server: &Server, claim: &Claim) -> i64 {
     let (lock, id) = (claim.name.as_str(), claim.id.to_string());
-    match text(server, &["HGET", &format!("{{{lock}}}:w"), &id]).await {
-        Some(entry) => {
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as i64;
-            entry.split(' ').nth(6).unwrap().parse::<i64>().unwrap() - now
-        }
-        None => number(server, &["PTTL", lock]).await,
-    }
+    let deadline = match place(server, claim).await {
+        Some((_, entry)) => entry.split(' ').next().map(str::to_owned),
+        None => text(server, &["ZSCORE", &format!("{{{lock}}}:s"), &id]).await,
+    };
+    let Some(deadline) = deadline else { return number(server, &["PTTL", lock]).await };
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as i64;
+    deadline.parse::<i64>().unwrap() - now
 }
 
 #[tokio::test]
@@ -214,7 +212,7 @@ async fn whoever_waits_learns_that_the_hold_ends_sooner() {
         let holder = claim("x", WaitPolicy::Fair, ttl, "");
         granted(&raw, &holder).await;
         let waiter = tokio::spawn(store.lock("x").ttl(ttl).acquire());
-        while number(&server, &["ZCARD", "{x}:q"]).await == 0 {
+        while in_line(&server, "x").await == 0 {
             sleep(1).await;
         }
         raw.release_after(&holder, None, ms(500)).await.unwrap();

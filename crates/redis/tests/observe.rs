@@ -83,7 +83,7 @@ async fn the_server_is_asked_to_tell_only_while_somebody_listens() {
         // It still hears its own pushes.
         let held = store.lock("z").ttl(TTL).acquire().await.unwrap();
         let waiter = tokio::spawn(store.lock("z").ttl(TTL).acquire());
-        while number(&server, &["ZCARD", "{z}:q"]).await == 0 {
+        while in_line(&server, "z").await == 0 {
             sleep(1).await;
         }
         held.release().await.unwrap();

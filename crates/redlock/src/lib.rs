@@ -106,6 +106,8 @@ use crate::client::nodes::Nodes;
 pub use crate::config::Config;
 use crate::entry::{Held, TURNS, ttl};
 
+/// What the keys beside a lock end with.
+const BESIDE: [&str; 6] = ["rq", "rh", "rf", "rw", "rs", "re"];
 /// The shortest lease; a shorter one is granted as this.
 const MIN_TTL: Duration = Duration::from_millis(200);
 
@@ -146,7 +148,7 @@ impl Redlock {
     /// Connects as the configuration says. The errors are those of [`connect`](Redlock::connect).
     pub async fn with_config(config: Config) -> Result<Redlock> {
         config::check(&config.nodes)?;
-        let names = Arc::new(Names::new(&config.prefix, "r")?);
+        let names = Arc::new(Names::new(&config.prefix, &BESIDE)?);
         let inbox = Inbox::new(false);
         let nodes = Nodes::connect(config.nodes, config.timeout, &inbox).await?;
         let warnings = nodes.warnings().await;
@@ -173,9 +175,7 @@ impl Shared {
 
     /// The keys of a name.
     fn on(&self, name: &Name) -> Call {
-        let mut keys = self.names.keys(name).to_vec();
-        keys.extend(["s", "e"].map(|key| self.names.beside(name, key)));
-        Call::on(keys)
+        Call::on(self.names.keys(name))
     }
 
     /// This hold, if it is one of ours.

@@ -2,16 +2,17 @@
 -- ARGV: verb, id, ttl, mode, turns, channel, label, attempt, and what the verb takes.
 --
 -- KEYS: 1 the lock     string, the holder's claim id (`SET name id NX PX ttl`, as every Redlock client does it), or SHARED
---       2 {lock}:rh    hash, holders:  id -> entry
---       3 {lock}:rf    string, the greatest token given out or written back here
---       4 {lock}:rq    sorted set, waiters: ids by when they came
+--       2 {lock}:rq    sorted set, waiters: ids by when they came
+--       3 {lock}:rh    hash, holders:  id -> entry
+--       4 {lock}:rf    string, the greatest token given out or written back here
 --       5 {lock}:rw    hash, waiters:  id -> entry;  `next` -> deadline id mode
 --       6 {lock}:rs    sorted set, readers: ids by deadline
 --       7 {lock}:re    sorted set, tokens of holds that other servers have evicted, by until when it matters
 -- An entry: deadline ttl token turns since joined attempt notified mode channel label. Modes: x exclusive, s shared. An attempt is
 -- the number of the last request that took or kept the hold: a release that was sent before it and comes late ends nothing.
 -- `notified` is CLOSED for a hold that ends by itself. What a request costs does not grow with the number of readers.
-local LOCK, HOLDERS, FENCE, QUEUE, WAITERS, SHARERS, EVICTED = unpack(KEYS)
+local LOCK, QUEUE, HOLDERS, FENCE, WAITERS, SHARERS, EVICTED = unpack(KEYS)
+local call = redis.call
 local verb, id, ttl, mode, turns, channel, label, attempt = unpack(ARGV)
 
 -- The lock's value while readers hold it.
@@ -26,6 +27,24 @@ local GRACE = 50
 local LOOKED_AT = 16
 -- How many dead readers one request removes.
 local DEAD = 100
+
+-- Remembers the greatest token that was given out. A token is never below the clock, so the last one matters only after the
+-- clock stepped back. It is kept for two hours past its own value: tokens rise through every step back of up to two hours,
+-- however long the lock was idle.
+local function remember(upto)
+  local ahead = math.ceil((upto - micros) / 1000000)
+  call('SET', FENCE, int(upto), 'EX', ahead > 0 and 7200 + ahead or '7200')
+end
+
+-- Tells the observers of the lock that its holder, or its label, has changed.
+local function notify_observers()
+  call('PUBLISH', 'leasehold:name:' .. LOCK, '')
+end
+
+-- Lets a key live for so long at least.
+local function outlive(key, ms)
+  call('PEXPIRE', key, math.max(ms, call('PTTL', key)))
+end
 
 -- Numbers that are only reckoned with stay the texts that they are.
 local function read(text)

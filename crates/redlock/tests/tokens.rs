@@ -167,7 +167,7 @@ async fn one_clock_far_ahead_does_not_drive_the_tokens() {
         let year = call(before + 365 * 86_400_000_000);
         let script = [CLOCK, include_str!("../src/node.lua")].concat();
         let id = "0123456789abcdef0123456789abcdef";
-        let keys = ["x", "{x}:rh", "{x}:rf", "{x}:rq", "{x}:rw", "{x}:rs", "{x}:re"];
+        let keys = ["x", "{x}:rq", "{x}:rh", "{x}:rf", "{x}:rw", "{x}:rs", "{x}:re"];
         let mut words = vec!["EVAL", &script, "7"];
         words.extend(keys);
         words.extend(["claim", id, "500", "x", "1", "nobody", "", "1", &year, "0"]);

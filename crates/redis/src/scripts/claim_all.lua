@@ -3,10 +3,10 @@
 -- Answers what each claim answers; or `busy` and what is in the way, with the number of its claim; or `more`.
 local claims, more = {}, false
 for i = 1, #KEYS / 5 do
-  claims[i] = { { unpack(KEYS, i * 5 - 4, i * 5) }, { ARGV[i + 7], unpack(ARGV, 1, 7) } }
+  claims[i] = { { unpack(KEYS, i * 5 - 4, i * 5) }, { ARGV[i + 6], unpack(ARGV, 1, 6) } }
 end
 for i, asked in ipairs(claims) do
-  local refusal = blocked_by(unpack(asked))
+  local refusal = redis.call('EXISTS', unpack(asked[1], 1, 2)) > 0 and blocked_by(unpack(asked))
   if refusal == 'more' then return refusal end
   if refusal then return { refusal, i - 1 } end
 end

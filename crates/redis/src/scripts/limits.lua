@@ -1,6 +1,3 @@
 -- How much work for others one script may still do: a dead entry that is removed costs 1, and one that is admitted ADMISSION. When
 -- it is exhausted, the script answers `more`, and its caller calls it again: so no script blocks the server for long.
 local budget, ADMISSION = 100, 2
--- The attempt of a hold that ends by itself: such a hold is never extended.
-local CLOSED = '9007199254740991'
-

@@ -3,18 +3,17 @@
 -- Answers `ok`, or `more`: it is done, and others are yet to be admitted.
 local rest = ARGV[2]
 admit_waiters()
-local e = get(ARGV[1])
-if e and e.token == 0 then
+local e = mine()
+if e and e.ticket then
   drop(e)
   admit_waiters()
 elseif is_live(e) then
-  e.deadline, e.ttl = is_closed(e) and math.min(e.deadline, now + rest) or now + rest, rest
-  e.attempt = CLOSED
-  save(e)
+  if e == holder then look_at_lease() end
+  e.deadline = e.flag == '.' and math.min(e.deadline, now + rest) or now + rest
+  e.ttl, e.flag = rest, '.'
+  keep(e)
   -- The next waiters ask when it ends.
-  for _, id in ipairs(call('ZRANGE', QUEUE, 0, 7)) do
-    notified[#notified + 1] = get(id)
-  end
+  for n = gone + 1, math.min(tickets, gone + 8) do notified[#notified + 1] = entry(n) end
 end
 commit()
 return exhausted and 'more' or 'ok'

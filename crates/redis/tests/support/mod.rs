@@ -79,6 +79,13 @@ impl<'a> Count<'a> {
         self.0.commandstats().await.unwrap().get(command).copied().unwrap_or_default()
     }
 
+    /// What scripts call.
+    pub async fn inner(&self) -> u64 {
+        let own = ["eval", "evalsha", "script|load", "config|resetstat", "info", "ping", "hello", "subscribe"];
+        let stats = self.0.commandstats().await.unwrap();
+        stats.iter().filter(|(command, _)| !own.contains(&command.as_str())).map(|(_, calls)| calls).sum()
+    }
+
     /// Requests: whatever is not called by a script.
     pub async fn requests(&self) -> u64 {
         let stats = self.0.commandstats().await.unwrap();
@@ -100,7 +107,23 @@ pub async fn text(server: &Server, words: &[&str]) -> Option<String> {
 
 /// The id of the exclusive holder, as the lock's value shows it.
 pub async fn held_by(server: &Server, name: &str) -> String {
-    text(server, &["GET", name]).await.unwrap().split(' ').next().unwrap().to_owned()
+    text(server, &["GET", name]).await.unwrap()[1..33].to_owned()
+}
+
+/// How many wait for this name.
+pub async fn in_line(server: &Server, name: &str) -> i64 {
+    let line = server.command(&["HMGET", &format!("{{{name}}}:l"), "t", "h", "g"]).await.unwrap();
+    let Reply::Array(line) = line else { panic!("{line:?}") };
+    let [last, left, gaps] = [0, 1, 2].map(|i| line[i].text().map_or(0, |n| n.parse::<i64>().unwrap()));
+    last - left - gaps
+}
+
+/// The place of a waiter: its ticket, and what is kept with it.
+pub async fn place(server: &Server, claim: &Claim) -> Option<(String, String)> {
+    let line = format!("{{{}}}:l", claim.name);
+    let ticket = text(server, &["HGET", &line, &claim.id.to_string()]).await?;
+    let entry = text(server, &["HGET", &line, &ticket]).await?;
+    Some((ticket, entry))
 }
 
 /// The keys that are not the last tokens of idle names.
