@@ -25,7 +25,7 @@ pub struct Progress<'a> {
 /// Measures every subject with every workload, and reports.
 ///
 /// A workload that fails is reported as a [`Failure`], and the run goes on. Names are used in a namespace of the run's own;
-/// what is left of them ends with its lease (on Redis, last tokens of two hours stay behind, as always).
+/// what is left of them ends with its lease (on Redis and Redlock, last tokens of two hours stay behind, as always).
 ///
 /// Run it on a runtime with as many threads as your programs have: the client's share of a round trip is in every number.
 ///

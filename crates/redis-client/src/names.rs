@@ -39,11 +39,6 @@ impl Names {
         [vec![lock], beside].concat()
     }
 
-    /// A key of all names together.
-    pub fn common(&self, key: &str) -> String {
-        format!("{{{}}}:{key}", self.prefix)
-    }
-
     /// A pattern for `SCAN` that matches the queues of names that begin with `prefix`, and perhaps more.
     pub(crate) fn pattern_of_queues(&self, prefix: &str) -> String {
         format!("{{{}}}:{}", self.pattern_of_locks(prefix), self.beside[0])
@@ -91,7 +86,6 @@ mod tests {
     fn ordinary_names_are_their_own_keys() {
         assert_eq!(Names::new("", &["l"]).unwrap().lock(&"orders/42 \u{1F512}".into()), "orders/42 \u{1F512}");
         assert_eq!(names().keys(&"a".into()), ["app:a", "{app:a}:l", "{app:a}:o"]);
-        assert_eq!(names().common("f"), "{app:}:f");
         assert!(Names::new("a{b", &["l"]).is_err());
     }
 
@@ -100,7 +94,7 @@ mod tests {
         let tricky =
             ["a", "a/b", "{a}", "{a}:l", "{a}:o", "a%", "%7Ba%7D", "%2F", "/", "a%25", "", " a", "a ", "\"a'", "*"];
         let long = "x".repeat(512);
-        let mut keys: Vec<String> = vec![names().common("f"), names().common("l")];
+        let mut keys: Vec<String> = vec!["{}:f".into(), "{app:}:l".into()];
         for name in tricky.iter().copied().chain([long.as_str()]).filter(|n| !n.is_empty()) {
             let its = names().keys(&name.into());
             assert_eq!(names().name_of_queue(its[1].as_bytes()), Some(name.into()));

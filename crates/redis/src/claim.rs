@@ -25,10 +25,7 @@ impl Redis {
         let mut fields = Fields::of(&answer);
         match (fields.word(), claim.mode) {
             ("granted", _) => {
-                let grant = self.grant(claim, &mut fields, sent)?;
-                if let Ok(micros) = fields.value() {
-                    self.clock.learn(nth, Moment::now(), micros);
-                }
+                let grant = self.raised(claim, &mut fields, sent, nth)?;
                 self.acknowledged().await?;
                 Ok(Claimed::Granted(grant))
             }
@@ -63,7 +60,7 @@ impl Redis {
         let grant = |(claim, answer)| {
             let answer = said(claim, answer)?;
             let mut fields = Fields::of(&answer);
-            if fields.word() == "granted" { self.grant(claim, &mut fields, sent) } else { Err(unknown()) }
+            if fields.word() == "granted" { self.raised(claim, &mut fields, sent, nth) } else { Err(unknown()) }
         };
         let grants = claims.iter().zip(&answers).map(grant).collect::<Result<Vec<_>>>()?;
         self.acknowledged().await?;
@@ -89,6 +86,15 @@ impl Redis {
 
     fn place(&self, claim: &Claim) -> Place {
         self.inbox.place(claim.id, &self.names.lock(&claim.name))
+    }
+
+    /// A grant that may have raised the fence, and then says the server's clock.
+    fn raised(&self, claim: &Claim, fields: &mut Fields<'_>, sent: Moment, nth: u64) -> Result<Grant> {
+        let grant = self.grant(claim, fields, sent)?;
+        if let Ok(micros) = fields.value() {
+            self.clock.learn(nth, Moment::now(), micros);
+        }
+        Ok(grant)
     }
 
     /// Reads `token turns`. The script extended the lease, so the grant counts from this very request.

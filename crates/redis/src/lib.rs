@@ -29,7 +29,7 @@ pub use crate::config::Config;
 pub use crate::fence::{StillHolds, write_fenced};
 
 /// What the keys beside a lock end with.
-const BESIDE: [&str; 3] = ["l", "o", "s"];
+const BESIDE: [&str; 4] = ["l", "o", "s", "r"];
 /// How many names one script takes, or renews: the server does nothing else meanwhile.
 const AT_ONCE: usize = 100;
 /// The shortest lease; a shorter one is granted as this.
@@ -56,7 +56,7 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// by it; Leasehold waits for such a holder and reports it as foreign, but is not notified of its release, and polls every
 /// quarter of a second. While several share the lock the key lives as long as the last of their leases. What else Leasehold
 /// keeps of a name lies beside it, in keys that begin with `{name}`; all expire by themselves, and go with the last holder and
-/// waiter. One key is there for all names of a prefix, `{prefix}:f`: the greatest token, for two hours.
+/// waiter. One key is there for all names of a database, `{}:f`: the greatest token, for two hours.
 ///
 /// **Waiting.** One queue for all modes, ordered by ticket; its places are alive by the server's clock, and each is a lease
 /// of its own. A release admits from the queue, in its order, every live place that there is now room for, and notifies exactly
@@ -64,8 +64,7 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// have it; what it adds is a block of 64 tokens, for tasks of one process that pass the lock on among themselves.
 ///
 /// **Rights.** An ACL user needs `+@scripting +@read +@write +@pubsub +@connection +time`, the channels `&leasehold:*`, and
-/// its keys twice: `~prefix*` and `~{prefix*`, for some names only without a prefix also `~{}:f`; for its warnings
-/// `+info +config|get`, and for replicas `+wait`.
+/// its keys as `~prefix*`, `~{prefix*` and `~{}:f`; for its warnings `+info +config|get`, and for replicas `+wait`.
 ///
 /// [`WaitPolicy::Fast`]: leasehold_core::seam::WaitPolicy::Fast
 pub struct Redis {
@@ -187,8 +186,8 @@ impl Backend for Redis {
 const NOTES: &str = "\
 Exclusion holds while the server keeps its data and its clock: after an asynchronous failover, a restart without \
 persistence, an eviction (use maxmemory-policy noeviction) or a step of its clock, two may hold at once, and only the \
-token tells them apart. The fence behind all tokens is at most a second behind the server's clock, and not behind it at the \
-first grant over each connection: tokens rise after a loss of data, unless that clock steps back past the loss; with the data \
+token tells them apart. The first grant over each connection raises the fence behind all tokens to the server's clock: \
+tokens rise after a loss of data, unless that clock steps back past the loss; with the data \
 kept, they rise through steps back of up to two hours. SET-NX-PX clients are \
 excluded, but stand in no queue and take a lock that expired before the waiters. A holder that dies before its first \
 renewal may be noticed late by up to a third of the waiter's TTL.";

@@ -1,13 +1,11 @@
 //! `renew`: many in one step, exclusive holds in the shortest way.
 
-use std::collections::BTreeSet;
-
 use leasehold_core::seam::{LeaseRef, Moment, Renewal, Validity};
 use leasehold_core::{ErrorKind, FencingToken, Loss, Result};
 use leasehold_redis_client::{Call, Fields, again, attempt, junk, record};
 use redis::Value;
 
-use crate::scripts::{RENEW, is_more};
+use crate::scripts::RENEW;
 use crate::{AT_ONCE, Redis, entry};
 
 impl Redis {
@@ -43,23 +41,14 @@ impl Redis {
         };
         let calls: Vec<Call> = leases.chunks(at_once).map(call).collect();
         let answers = RENEW.run_all(&self.connection, &calls).await;
-        let mut more = BTreeSet::new();
-        let mut renewals = Vec::with_capacity(calls.len());
-        for (some, answer) in leases.chunks(at_once).zip(answers) {
-            renewals.push(match answer {
-                Ok(Value::Array(answers)) if answers.len() == some.len() => {
-                    let unfinished = some.iter().zip(&answers).filter(|(_, answer)| is_more(answer));
-                    more.extend(unfinished.map(|(lease, _)| &lease.claim.name));
-                    let renewal = |(lease, answer)| self.renewal(lease, answer, sent).unwrap_or_else(Renewal::Unknown);
-                    Ok(some.iter().zip(&answers).map(renewal).collect())
-                }
-                answer => Err(answer.err().unwrap_or_else(|| junk("the answer to renewals"))),
-            });
-        }
-        for name in more {
-            self.admit(name).await;
-        }
-        renewals
+        let renewals = leases.chunks(at_once).zip(answers).map(|(some, answer)| match answer {
+            Ok(Value::Array(answers)) if answers.len() == some.len() => {
+                let renewal = |(lease, answer)| self.renewal(lease, answer, sent).unwrap_or_else(Renewal::Unknown);
+                Ok(some.iter().zip(&answers).map(renewal).collect())
+            }
+            answer => Err(answer.err().unwrap_or_else(|| junk("the answer to renewals"))),
+        });
+        renewals.collect()
     }
 
     fn renewal(&self, LeaseRef { claim, token, .. }: &LeaseRef, answer: &Value, sent: Moment) -> Result<Renewal> {
@@ -75,7 +64,7 @@ impl Redis {
                 Ok(renewed)
             }
             ("granted", None) => Ok(Renewal::Granted(self.grant(claim, &mut fields, sent)?)),
-            ("granted" | "waiting" | "more", _) => Ok(renewed),
+            ("granted" | "waiting", _) => Ok(renewed),
             ("gone", _) => Ok(Renewal::Lost(Loss::Gone)),
             _ => Err(junk("the answer to a renewal")),
         }

@@ -19,39 +19,38 @@ macro_rules! lua {
 /// How long one verb goes on where more is to be done than one script may.
 const LONGEST: Duration = Duration::from_secs(2);
 
-const CLAIM_PARTS: [&str; 5] = [lua!("keys"), lua!("claim_fast_path"), CLOCK, lua!("queue"), lua!("claim")];
-
-pub(crate) static CLAIM: LazyLock<Script> = LazyLock::new(|| script(&CLAIM_PARTS));
+pub(crate) static CLAIM: LazyLock<Script> = LazyLock::new(|| script(&claim()));
 
 pub(crate) static CLAIM_ALL: LazyLock<Script> = LazyLock::new(|| {
-    let blocked_by = function("blocked_by", &on_queue(lua!("blocked_by")));
-    script(&[&blocked_by, &function("claim", &CLAIM_PARTS), lua!("claim_all")])
+    let blocked_by = function("blocked_by", &on_queue("", &[lua!("blocked_by")]));
+    script(&[&blocked_by, &function("claim", &claim()), lua!("claim_all")])
 });
 
-pub(crate) static RENEW: LazyLock<Script> =
-    LazyLock::new(|| script(&[&function("renew", &on_queue(lua!("renew"))), lua!("renew_all")]));
+pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| {
+    let renew = function("renew", &on_queue("", &[lua!("renew")]));
+    script(&[&renew, lua!("renew_all")])
+});
 
 pub(crate) static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| script(&[lua!("keys"), lua!("release_fast_path"), CLOCK, lua!("queue"), lua!("release")]));
+    LazyLock::new(|| script(&on_queue(lua!("release_fast_path"), &[lua!("release")])));
 
-pub(crate) static RELEASE_AFTER: LazyLock<Script> = LazyLock::new(|| script(&on_queue(lua!("release_after"))));
+pub(crate) static RELEASE_AFTER: LazyLock<Script> = LazyLock::new(|| script(&on_queue("", &[lua!("release_after")])));
 
-pub(crate) static EVICT: LazyLock<Script> = LazyLock::new(|| script(&on_queue(lua!("evict"))));
+pub(crate) static EVICT: LazyLock<Script> = LazyLock::new(|| script(&on_queue("", &[lua!("walk"), lua!("evict")])));
 
-pub(crate) static INSPECT: LazyLock<Script> = LazyLock::new(|| script(&on_queue(lua!("inspect"))));
+pub(crate) static INSPECT: LazyLock<Script> = LazyLock::new(|| script(&on_queue("", &[lua!("walk"), lua!("inspect")])));
 
 fn script(parts: &[&str]) -> Script {
     Script::new(&[&[lua!("limits")], parts].concat())
 }
 
-/// Whether there is more to do than one script may.
-pub(crate) fn is_more(answer: &Value) -> bool {
-    matches!(answer, Value::BulkString(word) if word == b"more")
+fn claim() -> Vec<&'static str> {
+    on_queue(lua!("claim_fast_path"), &[lua!("walk"), lua!("claim")])
 }
 
-/// The parts of a verb that works on the queue.
-fn on_queue(verb: &'static str) -> [&'static str; 4] {
-    [lua!("keys"), CLOCK, lua!("queue"), verb]
+/// The parts of a verb that works on the queue, unless its fast path needs nothing of it.
+fn on_queue(fast_path: &'static str, verb: &[&'static str]) -> Vec<&'static str> {
+    [&[lua!("keys"), fast_path, CLOCK, lua!("entries"), lua!("queue")], verb].concat()
 }
 
 /// A script for one name as a function of one for many.
@@ -63,16 +62,19 @@ impl Redis {
     /// Runs a script until it no longer answers `more`: it works for others first, and then for its caller.
     pub(crate) async fn run(&self, script: &Script, call: &Call) -> Result<Value> {
         let begun = Moment::now();
-        loop {
-            let answer = script.run(&self.connection, call).await?;
-            if !is_more(&answer) {
-                return Ok(answer);
-            }
+        let mut answer = script.run(&self.connection, call).await?;
+        while matches!(&answer, Value::BulkString(word) if word == b"more") {
             if Moment::now().since(begun) > LONGEST {
                 let what = "so many waited here that they are still being served: ask again";
                 return Err(Error::new(ErrorKind::Ambiguous, what));
             }
+            // It has run, whatever becomes of the next round.
+            answer = script.run(&self.connection, call).await.map_err(|e| match e.kind() {
+                ErrorKind::Unavailable => Error::new(ErrorKind::Ambiguous, e.to_string()),
+                _ => e,
+            })?;
         }
+        Ok(answer)
     }
 
     /// The start of every call for a claim.
@@ -80,8 +82,10 @@ impl Redis {
         Call::on(self.keys(&claim.name)).arg(claim.id)
     }
 
-    /// The keys of a name, and the one that all names share.
+    /// The keys of a name, and the fence, which all names of a database share: other prefixes may lead to the same lock.
     pub(crate) fn keys(&self, name: &Name) -> Vec<String> {
-        [self.names.keys(name), vec![self.names.common("f")]].concat()
+        let mut keys = self.names.keys(name);
+        keys.push("{}:f".to_owned());
+        keys
     }
 }

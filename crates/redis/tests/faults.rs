@@ -263,7 +263,8 @@ async fn missing_rights_are_denied_and_the_documented_ones_suffice() {
     bounded(async {
         let server = server().await;
         // As documented at the store's type.
-        let rights = "on >pw ~locks:* ~{locks:* &leasehold:* +@scripting +@read +@write +@pubsub +@connection +time";
+        let rights =
+            "on >pw ~locks:* ~{locks:* ~{}:f &leasehold:* +@scripting +@read +@write +@pubsub +@connection +time";
         let user: Vec<&str> = ["ACL", "SETUSER", "app"].into_iter().chain(rights.split(' ')).collect();
         server.command(&user).await.unwrap();
         let url = format!("redis://app:pw@{}?prefix=locks:", server.addr());

@@ -105,6 +105,29 @@ async fn evict_ends_exactly_the_hold_of_its_token() {
 }
 
 #[tokio::test]
+async fn an_eviction_does_not_read_the_queue() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let holder = fair("x");
+        let token = granted(&store, &holder).await.token;
+        for _ in 0..30 {
+            waiting(&store, &as_mode(&fair("x"), permits(1, 2))).await;
+        }
+        let count = Count::from_here(&server).await;
+        waiting(&store, &as_mode(&fair("x"), permits(1, 2))).await;
+        assert!(!store.evict(&"x".into(), FencingToken::new(0)).await.unwrap());
+        assert!(!store.evict(&"x".into(), FencingToken::new(token.get() + 1)).await.unwrap());
+        assert!(store.evict(&"x".into(), token).await.unwrap());
+        // Nor does a claim for permits that says what they say.
+        assert_eq!((count.requests().await, count.of("hgetall").await), (4, 0));
+        let calls = count.inner().await;
+        assert!(calls <= 50, "{calls} calls");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn another_tools_lock_is_waited_for_and_reported() {
     bounded(async {
         let server = server().await;
@@ -163,7 +186,7 @@ async fn keys_of_another_type_are_an_error_that_says_what_to_do() {
     bounded(async {
         let server = server().await;
         let store = client(&server).await;
-        for suffix in ["", ":l", ":s"] {
+        for suffix in ["", ":l", ":s", ":r"] {
             let name = format!("wrong{suffix}");
             let key = if suffix.is_empty() { name.clone() } else { format!("{{{name}}}{suffix}") };
             if !suffix.is_empty() {
@@ -201,11 +224,48 @@ async fn junk_in_our_own_keys_never_blocks_a_name() {
         waiting(&store, &reader).await;
         store.release(&holder, None).await.unwrap();
         granted(&store, &next).await;
-        server.command(&["SET", "{}:f", "junk"]).await.unwrap();
         store.release(&next, None).await.unwrap();
         granted(&store, &reader).await;
         store.release(&reader, None).await.unwrap();
         assert_eq!(traces(&server).await, [""; 0]);
+    })
+    .await;
+}
+
+/// All names share the fence. So whatever stands in its place stops none of them, and no two get the same token.
+#[tokio::test]
+async fn junk_in_the_place_of_the_fence_is_written_over() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let junk = ["junk", "", "-5", "nan", "inf", "1e300", "9007199254740993", "9223372036854775807"];
+        let sets = junk.iter().map(|junk| ["SET", "{}:f", *junk]);
+        let sets = sets.chain([["RPUSH", "{}:f", "1"], ["SADD", "{}:f", "1"]]);
+        for (n, set) in sets.enumerate() {
+            let name = format!("x/{n}");
+            let [holder, next, reader] = [fair(&name), fair(&name), as_mode(&fair(&name), SHARED)];
+            let spoil = async || {
+                server.command(&["DEL", "{}:f"]).await.unwrap();
+                server.command(&set).await.unwrap();
+            };
+            spoil().await;
+            let first = granted(&store, &holder).await.token;
+            waiting(&store, &next).await;
+            waiting(&store, &reader).await;
+            spoil().await;
+            // The release is done, and the next one is served.
+            store.release(&holder, None).await.unwrap();
+            assert_eq!(held_by(&server, &name).await, next.id.to_string(), "{set:?}");
+            let second = granted(&store, &next).await.token;
+            let other = granted(&store, &fair(&format!("other/{n}"))).await.token;
+            spoil().await;
+            store.release(&next, None).await.unwrap();
+            let third = granted(&store, &reader).await.token;
+            assert!(first < second && second < other && other < third, "{set:?}: {first} {second} {other} {third}");
+            assert!(third.get() < 9_000_000_000_000_000, "{set:?}: {third}");
+            let left = number(&server, &["PTTL", "{}:f"]).await;
+            assert!((1..=7_202_000).contains(&left), "{set:?}: {left}");
+        }
     })
     .await;
 }

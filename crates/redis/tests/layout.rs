@@ -86,17 +86,111 @@ async fn hold(store: &Redis, policy: WaitPolicy) -> u64 {
 async fn a_clock_that_stepped_back_is_outlived_by_the_last_token() {
     bounded(async {
         let server = server().await;
-        let store = client(&server).await;
         // As after a step back of an hour: the last token is an hour ahead of the clock.
-        let ahead = hold(&store, WaitPolicy::Fair).await + 3_600_000_000;
+        let ahead = hold(&client(&server).await, WaitPolicy::Fair).await + 3_600_000_000;
         server.command(&["SET", "{}:f", &ahead.to_string(), "PX", "7200000"]).await.unwrap();
-        let one = hold(&store, WaitPolicy::Fair).await;
-        let block = hold(&store, WaitPolicy::Fast).await;
-        let next = hold(&store, WaitPolicy::Fair).await;
-        assert!(ahead < one && one < block && block + 63 < next && next < ahead + 1000, "{ahead} {one} {block} {next}");
+        // One by one, and no block for turns.
+        for (n, policy) in [WaitPolicy::Fair, WaitPolicy::Fast, WaitPolicy::Fair].into_iter().enumerate() {
+            assert_eq!(hold(&client(&server).await, policy).await, ahead + 1 + n as u64);
+        }
+        // A client that knows the clock finds it so, which costs no more than the token that it asked for.
+        let store = client(&server).await;
+        let mut last = ahead + 3;
+        for _ in 0..4 {
+            let next = hold(&store, WaitPolicy::Fair).await;
+            assert!((last + 1..=last + 2).contains(&next), "{last} {next}");
+            last = next;
+        }
         // It is kept until the clock has passed it, and two hours more.
         let left = number(&server, &["PTTL", "{}:f"]).await;
         assert!((10_790_000..=10_801_000).contains(&left), "{left}");
+    })
+    .await;
+}
+
+/// Else a loss of the fence would give tokens out again: nothing but the clock is left then.
+#[tokio::test]
+async fn no_block_of_tokens_runs_far_ahead_of_the_clock() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        hold(&store, WaitPolicy::Fair).await;
+        let turns = async |name: &str| {
+            let claim = claim(name, WaitPolicy::Fast, TTL, "");
+            let grant = granted(&store, &claim).await;
+            store.release(&claim, None).await.unwrap();
+            grant.turns
+        };
+        for ahead in [900_000, 60_000_000] {
+            // Unless the clock has passed it meanwhile.
+            loop {
+                let fence = clock(&server).await + ahead;
+                server.command(&["SET", "{}:f", &fence.to_string(), "EX", "7200"]).await.unwrap();
+                let turns = (turns("x").await, turns("y").await);
+                if clock(&server).await < fence {
+                    assert_eq!(turns, (1, 1), "{ahead} us ahead");
+                    break;
+                }
+            }
+        }
+        server.command(&["DEL", "{}:f"]).await.unwrap();
+        assert_eq!(turns("x").await, 64);
+        // Many in one moment, over many connections.
+        let mut tasks = tokio::task::JoinSet::new();
+        let stores = std::sync::Arc::new([client(&server).await, client(&server).await]);
+        for n in 0..400 {
+            let stores = stores.clone();
+            let claim = claim(&format!("many/{n}"), WaitPolicy::Fast, TTL, "");
+            tasks.spawn(async move { granted(&stores[n % 2], &claim).await });
+        }
+        let mut last = 0;
+        while let Some(grant) = tasks.join_next().await {
+            let grant = grant.unwrap();
+            last = last.max(grant.token.get() + u64::from(grant.turns) - 1);
+        }
+        let now = clock(&server).await;
+        assert!(last < now + 5100, "{} us ahead", last - now);
+        sleep(10).await;
+        server.command(&["DEL", "{}:f"]).await.unwrap();
+        let after = hold(&store, WaitPolicy::Fair).await;
+        assert!(after > last, "{after} after {last}");
+    })
+    .await;
+}
+
+/// The server's microseconds.
+async fn clock(server: &Server) -> u64 {
+    let leasehold_testbed::Reply::Array(time) = server.command(&["TIME"]).await.unwrap() else { panic!("no time") };
+    let [seconds, micros] = [0, 1].map(|i| time[i].text().unwrap().parse::<u64>().unwrap());
+    seconds * 1_000_000 + micros
+}
+
+/// The same lock by two ways, and each look may grant it.
+#[tokio::test]
+async fn tokens_of_a_lock_rise_whichever_prefix_leads_to_it() {
+    bounded(async {
+        let server = server().await;
+        let plain = client(&server).await;
+        let prefixed = Redis::connect(&format!("{}?prefix=app:", server.url())).await.unwrap();
+        let mut last = 0;
+        for _ in 0..5 {
+            for (store, name) in [(&prefixed, "x"), (&plain, "app:x"), (&prefixed, "x")] {
+                let claim = fair(name);
+                let token = granted(store, &claim).await.token.get();
+                store.release(&claim, None).await.unwrap();
+                assert!(token > last, "{name}: {token} after {last}");
+                last = token;
+            }
+        }
+        // A look by the other way grants, too.
+        let [dead, next, after] = [fair("x"), fair("x"), fair("x")];
+        granted(&prefixed, &dead).await;
+        waiting(&prefixed, &next).await;
+        server.command(&["DEL", "app:x"]).await.unwrap();
+        let queue = plain.inspect(&"app:x".into()).await.unwrap();
+        let token = queue.holders[0].token.unwrap();
+        prefixed.release(&next, None).await.unwrap();
+        assert!(granted(&prefixed, &after).await.token > token && token.get() > last);
     })
     .await;
 }

@@ -165,6 +165,52 @@ async fn a_late_claim_brings_no_old_label_back() {
     .await;
 }
 
+/// In each of these an older claim comes after a newer one, or a renewal before the claim that was sent first.
+#[tokio::test]
+async fn a_label_is_that_of_the_latest_claim_whatever_renews_meanwhile() {
+    bounded(async {
+        let server = server().await;
+        let proxy = leasehold_testbed::Proxy::to(server.addr()).await.unwrap();
+        let direct = client(&server).await;
+        for (n, mode) in MODES.into_iter().enumerate() {
+            for overtakes in ["renewal", "shorter claim"] {
+                let claim = of_mode(&format!("{n}/{overtakes}"), mode, TTL);
+                let token = granted(&direct, &claim).await.token;
+                // This request is the first to be sent and the last to come.
+                let store = Redis::connect(&format!("redis://{}?timeout=20000", proxy.addr())).await.unwrap();
+                let (trap, before) = (proxy.hold_matching(claim.id.to_string()), proxy.request_bytes());
+                let late = tokio::spawn({
+                    let mut claim = claim.clone();
+                    claim.label = "late".into();
+                    async move { drop(store.claim(&claim).await.unwrap()) }
+                });
+                while proxy.request_bytes() == before {
+                    sleep(1).await;
+                }
+                let expected = match overtakes {
+                    "renewal" => {
+                        let renewal = renewed(&direct, &claim, Some(token)).await;
+                        assert!(matches!(renewal, Renewal::Renewed(_)), "{mode:?}: {renewal:?}");
+                        "late"
+                    }
+                    _ => {
+                        let mut newer = with_ttl(&claim, ms(300));
+                        newer.label = "newer".into();
+                        assert_eq!(granted(&direct, &newer).await.token, token);
+                        "newer"
+                    }
+                };
+                proxy.deliver_held();
+                trap.done().await;
+                late.await.unwrap();
+                let queue = direct.inspect(&claim.name).await.unwrap();
+                assert_eq!(queue.holders[0].label.as_deref(), Some(expected), "{mode:?}: {overtakes}");
+            }
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn release_after_ends_a_hold_on_time_without_its_client() {
     bounded(async {
@@ -203,6 +249,36 @@ async fn release_after_ends_a_hold_on_time_without_its_client() {
     .await;
 }
 
+/// A place polls after a death by how many wait before it: not by how many have been there.
+#[tokio::test]
+async fn places_that_were_left_make_nobody_poll_later() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let [holder, first, last] = [fair("x"), fair("x"), fair("x")];
+        granted(&store, &holder).await;
+        waiting(&store, &first).await;
+        let left: Vec<Claim> = (0..500).map(|_| fair("x")).collect();
+        for claim in &left {
+            waiting(&store, claim).await;
+        }
+        for claim in &left {
+            store.release(claim, None).await.unwrap();
+        }
+        for (before, n) in [(1, 2), (0, 1)] {
+            let left = number(&server, &["PTTL", "x"]).await as u64;
+            let place = waiting(&store, &last).await;
+            assert_eq!(place.who.waiters, Some(n - 1));
+            let latest = ms(left + 1 + 2 * before);
+            assert!(place.retry_after.unwrap() <= latest, "{place:?}, {latest:?}");
+            if before == 1 {
+                store.release(&first, None).await.unwrap();
+            }
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn whoever_waits_learns_that_the_hold_ends_sooner() {
     bounded(async {
@@ -211,10 +287,19 @@ async fn whoever_waits_learns_that_the_hold_ends_sooner() {
         let ttl = Duration::from_secs(60);
         let holder = claim("x", WaitPolicy::Fair, ttl, "");
         granted(&raw, &holder).await;
+        // Places that others have left stand before the only waiter.
+        let left: Vec<Claim> = (0..20).map(|_| claim("x", WaitPolicy::Fair, ttl, "")).collect();
+        for claim in &left {
+            waiting(&raw, claim).await;
+        }
+        for claim in &left[1..] {
+            raw.release(claim, None).await.unwrap();
+        }
         let waiter = tokio::spawn(store.lock("x").ttl(ttl).acquire());
-        while in_line(&server, "x").await == 0 {
+        while in_line(&server, "x").await == 1 {
             sleep(1).await;
         }
+        raw.release(&left[0], None).await.unwrap();
         raw.release_after(&holder, None, ms(500)).await.unwrap();
         drop(raw);
         // Far sooner than it would look by itself.

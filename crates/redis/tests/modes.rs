@@ -127,6 +127,81 @@ async fn a_dead_sharer_among_live_ones_is_gone_and_holds_nobody_up() {
 }
 
 #[tokio::test]
+async fn sharers_that_died_leave_nothing_while_others_always_wait() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        for how in ["died", "deleted"] {
+            let readers: Vec<_> = (0..5).map(|_| short(SHARED, 600)).collect();
+            for reader in &readers {
+                granted(&store, reader).await;
+            }
+            let mut queue = vec![moded(Mode::Exclusive, "0"), moded(Mode::Exclusive, "1")];
+            for writer in &queue {
+                waiting(&store, writer).await;
+            }
+            match how {
+                "died" => sleep(650).await,
+                _ => drop(server.command(&["DEL", "x"]).await.unwrap()),
+            }
+            granted(&store, &queue[0]).await;
+            for n in 2..4 {
+                queue.push(moded(Mode::Exclusive, &n.to_string()));
+                waiting(&store, queue.last().unwrap()).await;
+                store.release(&queue.remove(0), None).await.unwrap();
+            }
+            // Two fields of the one that waits, and four or five numbers.
+            let fields = number(&server, &["HLEN", "{x}:l"]).await;
+            assert!(fields <= 7, "{how}: {fields} fields");
+            // The keys of sharers expire as the lock did.
+            while traces(&server).await.len() != 2 {
+                sleep(10).await;
+            }
+            for writer in &queue {
+                store.release(writer, None).await.unwrap();
+            }
+            assert_eq!(traces(&server).await, [""; 0], "{how}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_number_of_permits_counts_while_one_is_there_that_says_it() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let writer = moded(Mode::Exclusive, "writer");
+        granted(&store, &writer).await;
+        let [three, dies, five, of_four] = [3, 4, 5, 4].map(|of| moded(permits(1, of), "permits"));
+        waiting(&store, &three).await;
+        assert_eq!(kind(store.claim(&dies).await), leasehold_core::ErrorKind::Invalid);
+        let reader = moded(SHARED, "reader");
+        waiting(&store, &reader).await;
+        store.release(&three, None).await.unwrap();
+        // Nobody says 3 any more, though others wait.
+        waiting(&store, &dies).await;
+        assert_eq!(kind(store.claim(&five).await), leasehold_core::ErrorKind::Invalid);
+        // Nor 4, once that place has run out.
+        let (ticket, entry) = place(&server, &dies).await.unwrap();
+        let over = format!("1 {}", entry.split_once(' ').unwrap().1);
+        server.command(&["HSET", "{x}:l", &ticket, &over]).await.unwrap();
+        waiting(&store, &five).await;
+        assert_eq!(kind(store.claim(&of_four).await), leasehold_core::ErrorKind::Invalid);
+        store.release(&writer, None).await.unwrap();
+        store.release(&reader, None).await.unwrap();
+        granted(&store, &five).await;
+        // The one that holds.
+        assert_eq!(kind(store.claim(&of_four).await), leasehold_core::ErrorKind::Invalid);
+        store.release(&five, None).await.unwrap();
+        granted(&store, &of_four).await;
+        store.release(&of_four, None).await.unwrap();
+        assert_eq!(traces(&server).await, [""; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn one_of_several_is_evicted_and_the_oldest_is_shown_first() {
     bounded(async {
         let server = server().await;
@@ -159,7 +234,16 @@ async fn what_is_deleted_by_hand_is_lost_for_all_and_blocks_nobody() {
     bounded(async {
         let server = server().await;
         let store = client(&server).await;
-        for keys in [&["x"][..], &["x", "{x}:l"], &["{x}:s", "{x}:l"], &["{x}:s"], &["x", "{x}:s"], &["{x}:l"]] {
+        for keys in [
+            &["x"][..],
+            &["x", "{x}:l"],
+            &["{x}:s", "{x}:l"],
+            &["{x}:s"],
+            &["x", "{x}:s"],
+            &["{x}:l"],
+            &["x", "{x}:r"],
+            &["{x}:r"],
+        ] {
             let readers = [short(SHARED, 600), short(SHARED, 600)];
             let mut tokens = Vec::new();
             for reader in &readers {

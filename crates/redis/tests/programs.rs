@@ -31,6 +31,8 @@ struct Play<'a> {
     spec: Spec,
     /// The token of each claim that holds, and the greatest that was given out.
     tokens: BTreeMap<usize, FencingToken>,
+    /// The label that each claim said last, of those that the store keeps.
+    labels: BTreeMap<usize, String>,
     greatest: u64,
     done: Vec<String>,
 }
@@ -63,7 +65,7 @@ impl Play<'_> {
 
     async fn step(&mut self) {
         let store = &self.stores[self.random.usize(..2)];
-        let what = self.random.u8(..20);
+        let what = self.random.u8(..22);
         let known = self.known();
         match (what, known) {
             (0..=8, _) => self.claims_one(store).await,
@@ -93,6 +95,19 @@ impl Play<'_> {
                 self.end(at).await;
                 self.spec.end(at);
             }
+            (19, Some(at)) => {
+                self.done.push(format!("{at} ends by itself"));
+                store.release_after(&self.claims[at], None, TTL * 6).await.unwrap();
+                self.spec.release_after(at);
+            }
+            (20, _) if text(self.server, &["GET", NAME]).await.is_some_and(|lock| lock.starts_with('=')) => {
+                // With the last of them, and before anybody asks.
+                self.done.push("the leases of all sharers end".into());
+                for key in [NAME, "{x}:s", "{x}:r"] {
+                    delete(self.server, key).await;
+                }
+                self.spec.delete();
+            }
             _ => {
                 self.done.push("a look".into());
                 store.inspect(&NAME.into()).await.unwrap();
@@ -110,7 +125,10 @@ impl Play<'_> {
         if self.random.u8(..6) == 0 {
             claim.mode = SHARED;
         }
-        self.done.push(format!("{at} claims {:?} {:?}", claim.mode, claim.policy));
+        if self.random.bool() {
+            claim.label = format!("{at}/{}", self.done.len()).into();
+        }
+        self.done.push(format!("{at} claims {:?} {:?}, {}", claim.mode, claim.policy, claim.label));
         let said = match store.claim(&claim).await {
             Ok(Claimed::Granted(grant)) => {
                 self.tokens.entry(at).or_insert(grant.token);
@@ -124,6 +142,9 @@ impl Play<'_> {
         };
         let expected = self.spec.claim(at, claim.mode, claim.policy != WaitPolicy::Try);
         assert_eq!(said, expected, "{:#?}", self.done);
+        if matches!(said, Answer::Granted | Answer::Waiting) {
+            self.labels.insert(at, claim.label.to_string());
+        }
     }
 
     async fn renews(&mut self, store: &Redis, at: usize) {
@@ -164,17 +185,18 @@ impl Play<'_> {
     async fn check(&mut self) {
         let lock = text(self.server, &["GET", NAME]).await.unwrap_or_default();
         let mut holders = match lock.chars().next() {
-            Some('-' | '+' | '*') => vec![held(&lock)],
+            Some('-' | '+' | '*' | '.') => vec![held(&lock)],
             Some('=') => self.sharers().await,
             _ => Vec::new(),
         };
         holders.sort_by_key(|(token, ..)| *token);
-        let labels: Vec<usize> = holders.iter().map(|(_, _, at)| *at).collect();
-        assert_eq!(labels, self.spec.holders(), "{lock}: {:#?}", self.done);
+        let holding: Vec<usize> = holders.iter().map(|(_, _, label)| self.at(label)).collect();
+        assert_eq!(holding, self.spec.holders(), "{lock}: {:#?}", self.done);
         assert_eq!(lock == "theirs", self.spec.foreign, "{:#?}", self.done);
         let live = self.spec.live_holders();
         self.tokens.retain(|at, _| live.contains(at));
-        for (token, turns, at) in holders.into_iter().filter(|(_, _, at)| live.contains(at)) {
+        let holders = holders.into_iter().map(|(token, turns, label)| (token, turns, self.at(&label)));
+        for (token, turns, at) in holders.collect::<Vec<_>>().into_iter().filter(|(_, _, at)| live.contains(at)) {
             let known = self.tokens.insert(at, FencingToken::new(token));
             // Answered already, and not judged yet.
             if known.is_none_or(|known| known.get() > self.greatest) {
@@ -191,31 +213,35 @@ impl Play<'_> {
             .collect();
         places.sort_unstable();
         let live = |(ticket, _): &&(u64, &str)| !line[&ticket.to_string()].starts_with("1 ");
-        let waiting: Vec<usize> = places.iter().filter(live).map(|(_, record)| held(record).2).collect();
+        let waiting: Vec<usize> = places.iter().filter(live).map(|(_, record)| self.at(&held(record).2)).collect();
         assert_eq!(waiting, self.spec.waiters(), "{:#?}", self.done);
         assert_eq!(in_line(self.server, NAME).await as usize, places.len(), "{line:?} {:#?}", self.done);
         assert!(!lock.starts_with('-') || places.is_empty(), "the flag says that there is no waiter: {:#?}", self.done);
-        let shares = |(field, entry): (&String, &String)| field.len() == 32 && entry.contains(' ');
-        let needed = !places.is_empty() || line.iter().any(shares);
-        assert_eq!(line.is_empty(), !needed, "an empty queue stays: {line:?} {:#?}", self.done);
+        assert_eq!(line.is_empty(), places.is_empty(), "an empty queue stays: {line:?} {:#?}", self.done);
+        // Nothing but two fields for each place, and the numbers.
+        let numbers = line.keys().filter(|field| field.len() == 1 && !field.as_bytes()[0].is_ascii_digit()).count();
+        assert_eq!(line.len(), numbers + 2 * places.len(), "{line:?} {:#?}", self.done);
+    }
+
+    /// The claim that has this label, which must be the one that it said last.
+    fn at(&self, label: &str) -> usize {
+        let at = label.split('/').next().unwrap().parse().unwrap();
+        assert_eq!(self.labels[&at], label, "an older label: {:#?}", self.done);
+        at
     }
 
     /// The sharers, dead or alive.
-    async fn sharers(&self) -> Vec<(u64, u64, usize)> {
-        let mut found = Vec::new();
-        for (field, entry) in pairs(self.server, "{x}:l").await {
-            if text(self.server, &["ZSCORE", "{x}:s", &field]).await.is_some() {
-                found.push(held(entry.split_once(' ').unwrap().1));
-            }
-        }
-        found
+    async fn sharers(&self) -> Vec<(u64, u64, String)> {
+        let records = pairs(self.server, "{x}:r").await;
+        assert_eq!(number(self.server, &["ZCARD", "{x}:s"]).await as usize, records.len(), "{:#?}", self.done);
+        records.values().map(|record| held(record)).collect()
     }
 }
 
 /// Token, turns and label of a record.
-fn held(record: &str) -> (u64, u64, usize) {
+fn held(record: &str) -> (u64, u64, String) {
     let fields: Vec<&str> = record.splitn(11, ' ').collect();
-    (fields[1].parse().unwrap(), fields[6].parse().unwrap(), fields[10].parse().unwrap())
+    (fields[1].parse().unwrap(), fields[6].parse().unwrap(), fields[10].to_owned())
 }
 
 async fn delete(server: &Server, key: &str) {
@@ -240,6 +266,7 @@ async fn programs(seeds: std::ops::Range<u64>) {
             claims: Vec::new(),
             spec: Spec::default(),
             tokens: BTreeMap::new(),
+            labels: BTreeMap::new(),
             greatest: 0,
             done: vec![format!("seed {seed}")],
         };

@@ -145,7 +145,7 @@ async fn remove(url: &str, client: &dyn Backend, store: &Store, root: &str) -> u
     };
     #[cfg(feature = "redis")]
     if let Some((scheme @ ("redis" | "redlock"), _)) = url.split_once("://") {
-        // The last token of every name stays for two hours: here it is of no use.
+        // What stays of every name for two hours (on Redlock, its last token) is of no use here.
         crate::redis::sweep(url, scheme, root).await;
     }
     #[cfg(not(feature = "redis"))]

@@ -18,13 +18,14 @@ pub(crate) struct ServerClock {
 }
 
 impl ServerClock {
-    /// The server's milliseconds at this moment, or 0: nothing is known over this connection.
+    /// The server's microseconds at this moment, or 0: nothing is known over this connection.
     pub(crate) fn guess(&self, nth: u64, at: Moment) -> u64 {
         let (known, ahead) = *locked(&self.known);
-        if known == nth { attempt(at).saturating_add_signed(ahead) / 1000 } else { 0 }
+        if known == nth { attempt(at).saturating_add_signed(ahead) } else { 0 }
     }
 
-    /// An answer of this moment says this time, in microseconds. So guesses are early by the way of that answer, and never late.
+    /// An answer of this moment says this time, in microseconds. So guesses are early by the way of that answer, and late only
+    /// after the server's clock stepped back: until then no block of tokens is taken ahead of it.
     pub(crate) fn learn(&self, nth: u64, heard: Moment, micros: u64) {
         *locked(&self.known) = (nth, micros.wrapping_sub(attempt(heard)) as i64);
     }
@@ -42,7 +43,7 @@ mod tests {
         assert_eq!(clock.guess(1, heard), 0);
         for micros in [1_795_000_000_000_000, 4_000] {
             clock.learn(1, heard, micros);
-            assert_eq!(clock.guess(1, heard + Duration::from_millis(7)), micros / 1000 + 7);
+            assert_eq!(clock.guess(1, heard + Duration::from_millis(7)), micros + 7000);
             assert_eq!(clock.guess(2, heard), 0);
         }
     }

@@ -1,6 +1,6 @@
 -- Takes or keeps a place, in one step.
--- ARGV: id, 1 to wait or 0 to try, ttl, turns, the server's clock as the client guesses it, `kind n of ttl turns attempt`,
--- `channel label`.
+-- ARGV: id, 1 to wait or 0 to try, ttl, turns, the server's clock in microseconds as the client guesses it, `kind n of ttl turns
+-- attempt`, `channel label`.
 -- Answers `granted token turns`, and the server's clock in microseconds if the fence was raised (the fast path: the token alone);
 -- `differ of` if the queue has another number of permits; `waiting` (to a newcomer that only tries: `busy`) and what is in the
 -- way; or `more`, and it counts once it is called again.
@@ -16,19 +16,22 @@ elseif is_live(e) and e.flag == '.' then
 elseif not is_live(e) then
   if e then drop(e) end
   e = asked
-  -- All in the queue say the same number, so any of them will do.
-  for _, other in ipairs(e.kind == 'permits' and (kind == e.kind and { { kind = kind, of = of } } or all()) or {}) do
-    if other.kind == e.kind and other.of ~= e.of then
-      commit()
-      return 'differ ' .. other.of
-    end
+  -- All in the queue say the same number. What the last waiter said counts only while one is there that says it.
+  local theirs = kind == 'permits' and of
+  if e.kind == 'permits' and not theirs and permits and permits ~= e.of then
+    for _, other in ipairs(waiting()) do theirs = other.kind == 'permits' and other.of or theirs end
+  end
+  if e.kind == 'permits' and theirs and theirs ~= e.of then
+    commit()
+    return 'differ ' .. theirs
   end
   if not before and fits(e) then
     grant(e)
   elseif waits then
-    tickets = tickets + 1
+    tickets, waiters = tickets + 1, waiters + 1
     e.ticket = tickets
     save(e)
+    if e.kind == 'permits' and permits ~= e.of then call('HSET', QUEUE, 'p', e.of) end
   end
 else
   -- Known: a new lease, the label of the latest attempt, and the same token and mode, but for a downgrade.
@@ -36,6 +39,8 @@ else
   if tonumber(asked.attempt) >= tonumber(e.attempt) then
     holder_changed = holder_changed or e.token > 0 and e.label ~= asked.label
     e.channel, e.label = asked.channel, asked.label
+    -- That of a place is the attempt that its lease counts from.
+    if e.token > 0 then e.attempt = asked.attempt end
   end
   extend(e, ttl, asked.attempt)
   if e == holder and asked.kind == 'shared' then

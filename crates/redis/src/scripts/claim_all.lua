@@ -1,9 +1,9 @@
 -- Several names in one step: all are looked at before any is claimed. `blocked_by` and `claim` are scripts for one name.
--- KEYS: five for each name. ARGV: those of a claim, without its id; then the id for each name.
+-- KEYS: six for each name. ARGV: those of a claim, without its id; then the id for each name.
 -- Answers what each claim answers; or `busy` and what is in the way, with the number of its claim; or `more`.
 local claims, more = {}, false
-for i = 1, #KEYS / 5 do
-  claims[i] = { { unpack(KEYS, i * 5 - 4, i * 5) }, { ARGV[i + 6], unpack(ARGV, 1, 6) } }
+for i = 1, #KEYS / 6 do
+  claims[i] = { { unpack(KEYS, i * 6 - 5, i * 6) }, { ARGV[i + 6], unpack(ARGV, 1, 6) } }
 end
 for i, asked in ipairs(claims) do
   local refusal = redis.call('EXISTS', unpack(asked[1], 1, 2)) > 0 and blocked_by(unpack(asked))

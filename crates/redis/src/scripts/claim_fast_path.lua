@@ -4,9 +4,11 @@ local _, waits, ttl, turns, guess, shape, who = unpack(ARGV)
 -- clock (0: it cannot). Where the fence is not near that it is lost, restored or old, and the slow path raises it.
 if guess ~= '0' and string.sub(shape, 1, 9) == 'exclusive' and call('EXISTS', LOCK, QUEUE, OBSERVED) == 0 then
   local last = tonumber(redis.pcall('INCRBY', FENCE, turns))
-  if last and math.abs(last - guess * 1000) < 1000000 then
+  local ahead = last and last - guess
+  if ahead and ahead > -100000 and ahead < (turns == '1' and 1000000 or BLOCKS) then
     local token = last - turns + 1
-    call('SET', LOCK, '-' .. id .. string.format(' %.0f ', token) .. shape .. ' ' .. guess .. ' ' .. who, 'PX', ttl)
+    call('SET', LOCK, '-' .. id .. string.format(' %.0f ', token) .. shape .. ' ' .. string.sub(guess, 1, -4) .. ' ' .. who,
+      'PX', ttl)
     return token
   end
 end

@@ -11,8 +11,8 @@ if evicted then
   call('DEL', LOCK)
   foreign, changed, holder_changed = nil, true, true
 end
-for _, e in ipairs(all()) do
-  if e.token > 0 and e.token <= token and token < e.token + e.turns then
+for _, e in ipairs(holding()) do
+  if e.token <= token and token < e.token + e.turns then
     drop(e)
     call('PUBLISH', e.channel, 'evicted ' .. e.id)
     evicted = true

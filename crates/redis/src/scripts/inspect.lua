@@ -10,7 +10,9 @@ if observes then
 end
 commit()
 if exhausted then return 'more' end
-for _, e in ipairs(all()) do
-  answer[#answer + 1] = table.concat({ int(e.token), e.since, e.kind, e.n, e.of, e.label }, ' ')
+for _, entries in ipairs({ holding(), waiting() }) do
+  for _, e in ipairs(entries) do
+    answer[#answer + 1] = table.concat({ int(e.token), e.since, e.kind, e.n, e.of, e.label }, ' ')
+  end
 end
 return answer

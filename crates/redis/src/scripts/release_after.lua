@@ -1,6 +1,6 @@
 -- Lets a hold end by itself. Nothing extends it, and it ends no later if this is repeated. A waiter is removed.
 -- ARGV: id, in how many milliseconds
--- Answers `ok`, or `more`: it is done, and others are yet to be admitted.
+-- Answers `ok`, or `more`: it is done, and others are yet to be admitted or notified.
 local rest = ARGV[2]
 admit_waiters()
 local e = mine()
@@ -12,8 +12,9 @@ elseif is_live(e) then
   e.deadline = e.flag == '.' and math.min(e.deadline, now + rest) or now + rest
   e.ttl, e.flag = rest, '.'
   keep(e)
-  -- The next waiters ask when it ends.
-  for n = gone + 1, math.min(tickets, gone + 8) do notified[#notified + 1] = entry(n) end
+  -- The next waiters ask when it ends, the first one above all.
+  head()
+  for n = gone + 1, math.min(tickets, gone + 8) do notified[#notified + 1] = waiter(n) end
 end
 commit()
 return exhausted and 'more' or 'ok'

@@ -52,6 +52,16 @@ async fn no_crowd_makes_a_script_long_and_nobody_is_forgotten() {
         for reader in &crowd {
             assert!(matches!(renewed(&store, reader, None).await, Renewal::Granted(_)));
         }
+        // Their lock is deleted by hand: whatever is kept of them goes at once.
+        server.command(&["DEL", "readers"]).await.unwrap();
+        let count = Count::from_here(&server).await;
+        granted(&store, &crowd[0]).await;
+        assert_eq!(scripts_and_pushes(&count).await.0, 1);
+        assert_eq!(number(&server, &["ZCARD", "{readers}:s"]).await, 1);
+        assert_eq!(number(&server, &["HLEN", "{readers}:r"]).await, 1);
+        for reader in &crowd[1..] {
+            granted(&store, reader).await;
+        }
         // The leases of all but one are over.
         let end = "for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -2)) do redis.call('ZADD', KEYS[1], 1, id) end";
         server.command(&["EVAL", end, "1", "{readers}:s"]).await.unwrap();
@@ -113,13 +123,49 @@ async fn whoever_comes_next_goes_on_where_a_release_was_cut_off() {
             match how {
                 "renewal" => {
                     let leases: Vec<LeaseRef> = crowd.iter().map(|reader| lease(reader, None)).collect();
-                    store.renew(&leases).await.unwrap();
+                    // Each script for a hundred of them admits at least fifty.
+                    for _ in 0..CROWD / 50 / leases.len().div_ceil(100) {
+                        store.renew(&leases).await.unwrap();
+                    }
                 }
                 "claim" => drop(granted(&store, &of_mode(&name, SHARED, TTL)).await),
                 _ => {}
             }
             assert_eq!(in_line(&server, &name).await, 0, "{how}: some still wait");
             assert!(count.of("publish").await as usize >= CROWD, "{how}: some were not told");
+        }
+    })
+    .await;
+}
+
+/// A hold of the same batch is extended by then, and its client has to hear of it in time.
+#[tokio::test]
+async fn answers_to_renewals_do_not_wait_until_a_crowd_is_served() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let (held, holder, next) = (fair("held"), fair("dead"), fair("dead"));
+        let token = granted(&store, &held).await.token;
+        granted(&store, &holder).await;
+        for _ in 0..300 {
+            waiting(&store, &claim("dead", WaitPolicy::Fair, TTL, "")).await;
+        }
+        waiting(&store, &next).await;
+        // The leases of all but the last are over, and their holder is gone.
+        let end = "for n = 1, 300 do local e = redis.call('HGET', KEYS[1], n) \
+                   redis.call('HSET', KEYS[1], n, '1 ' .. string.match(e, ' (.*)')) end";
+        server.command(&["EVAL", end, "1", "{dead}:l"]).await.unwrap();
+        server.command(&["DEL", "dead"]).await.unwrap();
+        let leases = [lease(&next, None), lease(&held, Some(token))];
+        // The server learns the script.
+        drop(renewed(&store, &held, Some(token)).await);
+        for round in 0..4 {
+            let count = Count::from_here(&server).await;
+            let answers = store.renew(&leases).await.unwrap();
+            assert_eq!(count.requests().await, 1, "round {round}");
+            assert!(matches!(answers[1], Renewal::Renewed(_)), "{answers:?}");
+            // Each goes on where the one before has stopped.
+            assert_eq!(matches!(answers[0], Renewal::Granted(_)), round == 3, "{answers:?}");
         }
     })
     .await;

@@ -16,6 +16,8 @@ struct Entry {
     at: usize,
     mode: Mode,
     alive: bool,
+    /// It ends by itself.
+    closed: bool,
 }
 
 /// Claims go by their number.
@@ -45,6 +47,9 @@ impl Spec {
     pub(crate) fn claim(&mut self, at: usize, mode: Mode, waits: bool) -> Answer {
         self.settle();
         if let Some(held) = self.holders.iter_mut().find(|e| e.at == at) {
+            if held.closed {
+                return Answer::Busy;
+            }
             if (held.mode, mode) == (Mode::Exclusive, Mode::Shared) {
                 held.mode = mode;
                 self.settle();
@@ -57,7 +62,7 @@ impl Spec {
         if same_permits(self.holders.iter().chain(&self.waiters).map(|e| &e.mode), mode).is_err() {
             return Answer::Differ;
         }
-        let entry = Entry { at, mode, alive: true };
+        let entry = Entry { at, mode, alive: true, closed: false };
         if self.waiters.is_empty() && self.fits(mode) {
             self.holders.push(entry);
             Answer::Granted
@@ -75,9 +80,16 @@ impl Spec {
         self.settle();
     }
 
+    pub(crate) fn release_after(&mut self, at: usize) {
+        self.settle();
+        self.holders.iter_mut().filter(|e| e.at == at).for_each(|e| e.closed = true);
+        self.waiters.retain(|e| e.at != at);
+        self.settle();
+    }
+
     pub(crate) fn renew(&mut self, at: usize) -> Answer {
         self.settle();
-        let within = |entries: &[Entry]| entries.iter().any(|e| e.at == at);
+        let within = |entries: &[Entry]| entries.iter().any(|e| e.at == at && !e.closed);
         match (within(&self.holders), within(&self.waiters)) {
             (true, _) => Answer::Granted,
             (_, true) => Answer::Waiting,

@@ -112,10 +112,7 @@ pub async fn held_by(server: &Server, name: &str) -> String {
 
 /// How many wait for this name.
 pub async fn in_line(server: &Server, name: &str) -> i64 {
-    let line = server.command(&["HMGET", &format!("{{{name}}}:l"), "t", "h", "g"]).await.unwrap();
-    let Reply::Array(line) = line else { panic!("{line:?}") };
-    let [last, left, gaps] = [0, 1, 2].map(|i| line[i].text().map_or(0, |n| n.parse::<i64>().unwrap()));
-    last - left - gaps
+    text(server, &["HGET", &format!("{{{name}}}:l"), "n"]).await.map_or(0, |n| n.parse().unwrap())
 }
 
 /// The place of a waiter: its ticket, and what is kept with it.
@@ -126,8 +123,8 @@ pub async fn place(server: &Server, claim: &Claim) -> Option<(String, String)> {
     Some((ticket, entry))
 }
 
-/// The keys that are not the last tokens of idle names.
+/// The keys but for the last token of all names.
 pub async fn traces(server: &Server) -> Vec<String> {
     let all = server.keys("*").await.unwrap();
-    all.into_iter().filter(|key| !key.ends_with("}:f")).collect()
+    all.into_iter().filter(|key| *key != "{}:f").collect()
 }

@@ -1,0 +1,120 @@
+-- What there is of a name: its holders, its waiters, and how an entry is read and written.
+
+-- Numbers that are not calculated with stay texts: arithmetic converts them, and formatting one is slow.
+local function read(record)
+  local flag, id, token, kind, n, of, ttl, turns, attempt, since, channel, label = string.match(record or '',
+    '^([-+*.])(%x+) (%d+) (%l+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
+  return id and { flag = flag, id = id, token = tonumber(token), kind = kind, n = n, of = of, ttl = ttl, turns = turns,
+    attempt = attempt, since = since, channel = channel, label = label }
+end
+
+local function text_of(e)
+  return e.flag .. table.concat({ e.id, int(e.token), e.kind, e.n, e.of, e.ttl, e.turns, e.attempt, e.since, e.channel,
+    e.label }, ' ')
+end
+
+-- The exclusive holder, if there is one; in any case, the permits taken of this kind. Renewals extend the key and not the record.
+if found == nil then found = call('GET', LOCK) end
+local holder = read(found)
+local kind, taken, of = 'exclusive', 1, 1
+if not holder then
+  kind, taken, of = string.match(found or '', '^=(%l+) (%d+) (%d+)$')
+end
+local foreign = found and not kind
+-- An exclusive hold says whether it may be observed. Otherwise the key has to be asked.
+local unobserved = holder and (holder.flag == '-' or holder.flag == '+')
+
+-- The numbers of the queue, the permits that a waiter said, and the ticket of this claim.
+local numbers = call('HMGET', QUEUE, 't', 'h', 'n', 'x', 'p', id or '')
+local tickets, gone, waiters, lives =
+  tonumber(numbers[1]) or 0, tonumber(numbers[2]) or 0, tonumber(numbers[3]) or 0, tonumber(numbers[4]) or 0
+local permits, ticket = numbers[5], tonumber(numbers[6])
+
+-- What is to be written at the end: whether the lock changed, and the numbers of the queue; whether what observers see changed;
+-- which waiters are notified. The server's clock, if the fence was raised. Whether there is more to do than one script may. Whether
+-- the clock was seen to have stepped back.
+local changed, moved, holder_changed, notified, raised, exhausted, stepped = false, false, false, {}, '', false, false
+
+local function is_live(e)
+  return e and (e == holder or e.deadline > now)
+end
+
+-- Writes a place.
+local function put(e, record)
+  call('HSET', QUEUE, e.id, e.ticket, e.ticket, e.deadline .. ' ' .. record, 't', tickets, 'n', waiters,
+    'x', math.max(lives, e.deadline))
+  if e.deadline > lives then
+    lives = e.deadline
+    call('PEXPIRE', QUEUE, lives - now)
+  end
+end
+
+-- Writes an entry; `commit` writes that of an exclusive holder.
+local function save(e)
+  if e.token == 0 then return put(e, text_of(e)) end
+  changed = true
+  if e == holder then return end
+  call('HSET', RECORDS, e.id, text_of(e))
+  call('ZADD', SHARERS, e.deadline, e.id)
+end
+
+-- No lease is further away than its own length, or the clock has stepped back. Says whether this one was.
+local function cut(e)
+  local too_far = e.deadline - now > tonumber(e.ttl)
+  if too_far then e.deadline = now + e.ttl end
+  return too_far
+end
+
+-- This entry with this deadline, if there are both.
+local function checked(e, deadline)
+  if not e or not deadline then return nil end
+  e.deadline = tonumber(deadline)
+  if cut(e) then
+    stepped = true
+    save(e)
+  end
+  return e
+end
+
+-- The waiter with this ticket.
+local function waiter(n)
+  local deadline, record = string.match(call('HGET', QUEUE, n) or '', '^(%d+) (.*)$')
+  local e = read(record)
+  if e then e.ticket, e.token = n, 0 end
+  return checked(e, deadline)
+end
+
+-- The sharer with this id, while the lock says that sharers hold.
+local function sharer(of_id)
+  return checked(read(call('HGET', RECORDS, of_id)), call('ZSCORE', SHARERS, of_id))
+end
+
+-- The lease of an exclusive hold from before is that of the key.
+local function look_at_lease()
+  if holder.deadline then return end
+  holder.deadline = now + call('PTTL', LOCK)
+  if cut(holder) then call('PEXPIRE', LOCK, holder.ttl) end
+end
+
+-- What is in the way: `kind token held_for others left rank label`, where kind is `ours`, or `foreign` if another tool holds it.
+-- `e` is the claim, if it waits: it is not counted among the others, and the rank is its. To be called before `commit`, which
+-- writes the deadlines that this corrects.
+local function refusal(word, e)
+  local h = holder
+  if h then
+    look_at_lease()
+  elseif kind then
+    h = sharer(call('ZRANGE', SHARERS, 0, 0)[1] or '')
+    -- The sharers that seem to last longest are those from before a step of the clock.
+    for _ = 1, 10 do
+      local top = call('ZREVRANGE', SHARERS, 0, 0, 'WITHSCORES')
+      local last = top[1] and sharer(top[1])
+      if not last or last.deadline == tonumber(top[2]) then break end
+    end
+  end
+  -- No more places are before a claim than waiters are there: the others have left.
+  return table.concat({ word, h and 'ours' or 'foreign', int(h and h.token or 0), h and math.max(0, now - h.since) or 0,
+    waiters - (e and 1 or 0), h and h.deadline - now or call('PTTL', LOCK),
+    e and math.max(0, math.min(e.ticket - gone, waiters) - 1) or 0, h and h.label or '' }, ' ')
+end
+
