@@ -41,6 +41,27 @@ local function notify_observers()
   call('PUBLISH', 'leasehold:name:' .. LOCK, '')
 end
 
+-- The fast path of a claim: the lock is free, and nobody waits. Fewer commands, and nothing of the rest is even defined.
+if verb == 'claim' and mode == 'x' and call('EXISTS', LOCK, HOLDERS, QUEUE, WAITERS) == 0 then
+  local token = math.max((tonumber(call('GET', FENCE)) or micros) + 1, math.min(ARGV[9], micros + AHEAD))
+  remember(token + turns - 1)
+  call('SET', LOCK, id, 'PX', ttl)
+  call('HSET', HOLDERS, id, table.concat({ now + ttl, ttl, int(token), turns, now, now, attempt, 0, mode, channel, label }, ' '))
+  call('PEXPIRE', HOLDERS, ttl)
+  notify_observers()
+  return 'granted ' .. int(micros) .. ' ' .. int(token)
+end
+
+-- That of a release: it is ours, of no later attempt, does not end by itself, and nobody waits.
+if verb == 'release' and ARGV[9] ~= '1' and call('GET', LOCK) == id and call('EXISTS', QUEUE, WAITERS) == 0 then
+  local later, notified = string.match(call('HGET', HOLDERS, id) or '', '^%d+ %d+ %d+ %d+ %d+ %d+ (%d+) (%d) ')
+  if later and later - attempt <= 0 and notified ~= CLOSED then
+    call('DEL', LOCK, HOLDERS)
+    notify_observers()
+    return 'ok'
+  end
+end
+
 -- Lets a key live for so long at least.
 local function outlive(key, ms)
   call('PEXPIRE', key, math.max(ms, call('PTTL', key)))

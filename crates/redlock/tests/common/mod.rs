@@ -118,3 +118,20 @@ pub async fn until_whole(store: &Redlock, nodes: &[Redis]) {
         }
     }
 }
+
+/// How many scripts ran, and what they called inside: once so many ran, or after a while, since a node may have been away.
+pub async fn calls(node: &Redis, scripts: u64) -> (u64, u64) {
+    let mut ran = (0, 0);
+    for _ in 0..400 {
+        let stats: std::collections::BTreeMap<String, u64> = node.commandstats().await.unwrap();
+        let others = ["evalsha", "eval", "info", "config|resetstat", "ping", "auth", "hello", "subscribe"];
+        assert!(!stats.contains_key("hgetall"), "a request reads every holder");
+        let inner = stats.iter().filter(|(name, _)| !others.contains(&name.as_str())).map(|(_, n)| n).sum();
+        ran = (stats.get("evalsha").copied().unwrap_or_default(), inner);
+        if ran.0 >= scripts {
+            break;
+        }
+        sleep(5).await;
+    }
+    ran
+}
