@@ -24,7 +24,7 @@ impl Names {
 
     /// The key that is the lock.
     pub fn lock(&self, name: &Name) -> String {
-        format!("{}{}", self.prefix, escape(name.as_str(), special))
+        [&*self.prefix, &*escape(name.as_str(), special)].concat()
     }
 
     /// The channel in which the scripts tell that this name's holder, or its label, has changed.
@@ -35,8 +35,10 @@ impl Names {
     /// All keys of this name, in the order in which the scripts take them. The first is the lock.
     pub fn keys(&self, name: &Name) -> Vec<String> {
         let lock = self.lock(name);
-        let beside: Vec<String> = self.beside.iter().map(|key| format!("{{{lock}}}:{key}")).collect();
-        [vec![lock], beside].concat()
+        let mut keys = Vec::with_capacity(self.beside.len() + 2);
+        keys.extend(self.beside.iter().map(|key| ["{", &lock, "}:", key].concat()));
+        keys.insert(0, lock);
+        keys
     }
 
     /// A pattern for `SCAN` that matches the queues of names that begin with `prefix`, and perhaps more.

@@ -34,7 +34,7 @@ pub struct Call {
 impl Call {
     /// What it may touch.
     pub fn on(keys: impl Into<Vec<String>>) -> Call {
-        Call { keys: keys.into(), args: Vec::new(), over: None }
+        Call { keys: keys.into(), args: Vec::with_capacity(8), over: None }
     }
 
     /// What it is told next.
@@ -42,6 +42,13 @@ impl Call {
     #[allow(clippy::needless_pass_by_value, reason = "values are named in place, as in `format!`")]
     pub fn arg(mut self, arg: impl ToString) -> Call {
         self.args.push(arg.to_string());
+        self
+    }
+
+    /// The same, for a text that need not be copied.
+    #[must_use]
+    pub fn text(mut self, text: String) -> Call {
+        self.args.push(text);
         self
     }
 

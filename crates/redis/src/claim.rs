@@ -1,5 +1,6 @@
 //! `claim`, and `claim_all` for several names in one script.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use leasehold_core::seam::{Claim, Claimed, ClaimedAll, Grant, Mode, Moment, Place, Validity, WaitPolicy, Waiting};
@@ -70,10 +71,12 @@ impl Redis {
     /// What the script is told of a claim, apart from its id.
     fn with_options(&self, call: Call, claim: &Claim, sent: Moment, nth: u64) -> Call {
         let turns = turns(claim);
-        let (ttl, mode) = (entry::ttl(claim).as_millis(), entry::permits(claim.mode));
+        let (ttl, (kind, n, of)) = (entry::ttl(claim).as_millis(), claim.mode.parts());
+        let mut shape = String::with_capacity(64);
+        let _ = write!(shape, "{kind} {n} {of} {ttl} {turns} {}", attempt(sent));
         let call = call.over(nth).arg(u8::from(claim.policy != WaitPolicy::Try)).arg(ttl).arg(turns);
-        let call = call.arg(self.clock.guess(nth, sent)).arg(format!("{mode} {ttl} {turns} {}", attempt(sent)));
-        call.arg(format!("{} {}", self.inbox.channel, claim.label))
+        let call = call.arg(self.clock.guess(nth, sent)).text(shape);
+        call.text([&*self.inbox.channel, " ", &*claim.label].concat())
     }
 
     /// With the option `min_replicas` a grant counts once the replicas have it.

@@ -22,35 +22,39 @@ const LONGEST: Duration = Duration::from_secs(2);
 pub(crate) static CLAIM: LazyLock<Script> = LazyLock::new(|| script(&claim()));
 
 pub(crate) static CLAIM_ALL: LazyLock<Script> = LazyLock::new(|| {
-    let blocked_by = function("blocked_by", &on_queue("", &[lua!("blocked_by")]));
+    let blocked_by = function("blocked_by", &on_queue(["", ""], &[lua!("blocked_by")]));
     script(&[&blocked_by, &function("claim", &claim()), lua!("claim_all")])
 });
 
 pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| {
-    let renew = function("renew", &on_queue("", &[lua!("renew")]));
+    let renew = function("renew", &on_queue(["", ""], &[lua!("renew")]));
     script(&[&renew, lua!("renew_all")])
 });
 
 pub(crate) static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| script(&on_queue(lua!("release_fast_path"), &[lua!("release")])));
+    LazyLock::new(|| script(&on_queue([lua!("release_fast_path"), lua!("hand_over")], &[lua!("release")])));
 
-pub(crate) static RELEASE_AFTER: LazyLock<Script> = LazyLock::new(|| script(&on_queue("", &[lua!("release_after")])));
+pub(crate) static RELEASE_AFTER: LazyLock<Script> =
+    LazyLock::new(|| script(&on_queue(["", ""], &[lua!("release_after")])));
 
-pub(crate) static EVICT: LazyLock<Script> = LazyLock::new(|| script(&on_queue("", &[lua!("walk"), lua!("evict")])));
+pub(crate) static EVICT: LazyLock<Script> =
+    LazyLock::new(|| script(&on_queue(["", ""], &[lua!("walk"), lua!("evict")])));
 
-pub(crate) static INSPECT: LazyLock<Script> = LazyLock::new(|| script(&on_queue("", &[lua!("walk"), lua!("inspect")])));
+pub(crate) static INSPECT: LazyLock<Script> =
+    LazyLock::new(|| script(&on_queue(["", ""], &[lua!("walk"), lua!("inspect")])));
 
 fn script(parts: &[&str]) -> Script {
     Script::new(&[&[lua!("limits")], parts].concat())
 }
 
 fn claim() -> Vec<&'static str> {
-    on_queue(lua!("claim_fast_path"), &[lua!("walk"), lua!("claim")])
+    on_queue([lua!("claim_fast_path"), lua!("join")], &[lua!("walk"), lua!("claim")])
 }
 
-/// The parts of a verb that works on the queue, unless its fast path needs nothing of it.
-fn on_queue(fast_path: &'static str, verb: &[&'static str]) -> Vec<&'static str> {
-    [&[lua!("keys"), fast_path, CLOCK, lua!("entries"), lua!("queue")], verb].concat()
+/// The parts of a verb that works on the queue. Its fast paths end it before: one that needs nothing of what is there, and
+/// one that admits nobody but the next.
+fn on_queue([fast_path, short]: [&'static str; 2], verb: &[&'static str]) -> Vec<&'static str> {
+    [&[lua!("keys"), fast_path, CLOCK, lua!("entries"), short, lua!("queue")], verb].concat()
 }
 
 /// A script for one name as a function of one for many.

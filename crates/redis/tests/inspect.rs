@@ -114,6 +114,8 @@ async fn an_eviction_does_not_read_the_queue() {
         for _ in 0..30 {
             waiting(&store, &as_mode(&fair("x"), permits(1, 2))).await;
         }
+        // The server learns the script.
+        assert!(!store.evict(&"x".into(), FencingToken::new(0)).await.unwrap());
         let count = Count::from_here(&server).await;
         waiting(&store, &as_mode(&fair("x"), permits(1, 2))).await;
         assert!(!store.evict(&"x".into(), FencingToken::new(0)).await.unwrap());

@@ -220,6 +220,22 @@ async fn tokens_rise_through_a_restart_from_an_older_snapshot() {
 }
 
 #[tokio::test]
+async fn a_last_token_that_fell_behind_the_clock_is_not_counted_on_from() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        for back in [900_000, 3_600_000_000] {
+            // As if the server went back to older data, and its connections stayed.
+            let last = hold(&store, WaitPolicy::Fast).await + 63;
+            server.command(&["SET", "{}:f", &(last - back).to_string(), "EX", "7200"]).await.unwrap();
+            let next = hold(&store, WaitPolicy::Fair).await;
+            assert!(next > last, "{next} after {last}, {back} us back");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_an_earlier_layout_holds_is_another_tools_and_ours_is_to_it() {
     bounded(async {
         let server = server().await;

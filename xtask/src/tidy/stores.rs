@@ -10,9 +10,9 @@ use std::{
 const STORES: [(&str, usize); 7] = [
     ("memory", 421),
     ("sqlite", 1821),
-    ("redis", 997),
-    ("redis-client", 813),
-    ("redlock", 1045),
+    ("redis", 1045),
+    ("redis-client", 817),
+    ("redlock", 1062),
     ("etcd", 1880),
     ("zookeeper", 1501),
 ];

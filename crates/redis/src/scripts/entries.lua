@@ -96,6 +96,37 @@ local function look_at_lease()
   if cut(holder) then call('PEXPIRE', LOCK, holder.ttl) end
 end
 
+-- A waiter leaves the queue.
+local function leave(e)
+  if e.ticket == ticket then ticket = nil end
+  if waiters <= 1 then
+    call('DEL', QUEUE)
+    tickets, gone, waiters, lives, permits, moved = 0, 0, 0, 0, false, false
+    return
+  end
+  call('HDEL', QUEUE, e.ticket, e.id)
+  if e.ticket == gone + 1 then gone = e.ticket end
+  waiters, moved = waiters - 1, true
+end
+
+-- A token above every one before. It is never below the clock, so the fence matters only after the clock stepped back: it is kept
+-- for two hours past its own value. Whatever stands in its place but is no number, or one too great to be counted with, is
+-- written over.
+local function number(e)
+  local last = tonumber(redis.pcall('GET', FENCE))
+  if not (last and last < 9e15) then last = 0 end
+  if last - micros >= BLOCKS then e.turns = 1 end
+  e.token, e.since, raised = math.max(last + 1, micros), now, ' ' .. int(micros)
+  last = e.token + e.turns - 1
+  call('SET', FENCE, int(last), 'EX', 7200 + math.max(0, math.ceil((last - micros) / 1000000)))
+end
+
+-- Tells a waiter that it holds, or that it should ask again.
+local function notify(e)
+  call('PUBLISH', e.channel, e.token == 0 and 'again ' .. e.id or
+    table.concat({ 'granted', e.id, int(e.token), e.turns, e.attempt, e.ttl, LOCK }, ' '))
+end
+
 -- What is in the way: `kind token held_for others left rank label`, where kind is `ours`, or `foreign` if another tool holds it.
 -- `e` is the claim, if it waits: it is not counted among the others, and the rank is its. To be called before `commit`, which
 -- writes the deadlines that this corrects.

@@ -12,19 +12,6 @@ local function keep(e)
   save(e)
 end
 
--- A waiter leaves the queue.
-local function leave(e)
-  if e.ticket == ticket then ticket = nil end
-  if waiters <= 1 then
-    call('DEL', QUEUE)
-    tickets, gone, waiters, lives, permits, moved = 0, 0, 0, 0, false, false
-    return
-  end
-  call('HDEL', QUEUE, e.ticket, e.id)
-  if e.ticket == gone + 1 then gone = e.ticket end
-  waiters, moved = waiters - 1, true
-end
-
 -- Removes a holder or a waiter.
 local function drop(e)
   if e.ticket then return leave(e) end
@@ -61,16 +48,9 @@ local function hold(e)
   save(e)
 end
 
--- Gives the lock to this claim, until its deadline, with a token above every one before. A token is never below the clock, so the
--- fence matters only after the clock stepped back: it is kept for two hours past its own value. Whatever stands in its place
--- but is no number, or one too great to be counted with, is written over.
+-- Gives the lock to this claim, until its deadline.
 local function grant(e)
-  local last = tonumber(redis.pcall('GET', FENCE))
-  if not (last and last < 9e15) then last = 0 end
-  if last - micros >= BLOCKS then e.turns = 1 end
-  e.token, e.since, raised = math.max(last + 1, micros), now, ' ' .. int(micros)
-  last = e.token + e.turns - 1
-  call('SET', FENCE, int(last), 'EX', 7200 + math.max(0, math.ceil((last - micros) / 1000000)))
+  number(e)
   hold(e)
 end
 
@@ -129,10 +109,7 @@ local function commit()
   elseif holder and holder.flag == '-' and waiters > 0 then
     call('SETRANGE', LOCK, 0, '+')
   end
-  for _, e in ipairs(notified) do
-    call('PUBLISH', e.channel, e.token == 0 and 'again ' .. e.id or
-      table.concat({ 'granted', e.id, int(e.token), e.turns, e.attempt, e.ttl, LOCK }, ' '))
-  end
+  for _, e in ipairs(notified) do notify(e) end
   if observed and holder_changed then call('PUBLISH', 'leasehold:name:' .. LOCK, '') end
 end
 
