@@ -1,44 +1,61 @@
 //! The queue of one lock, without a clock of its own: `claim`, and which waiters are admitted.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Admission, Claim, ClaimId, Claimed, Mode, Moment, WaitPolicy, Waiting, admit, same_permits,
+    Admission, Claim, ClaimId, Claimed, Mode, Moment, WaitPolicy, Waiting, admit, holding, same_permits,
 };
 use leasehold_core::{Contention, Result};
 
 use crate::client::Link;
 use crate::entry::{Entry, Tokens};
 
-/// Holders and waiters of one lock, in the order in which they came.
+/// Holders and waiters of one lock, in the order in which they came: those that hold are its first ones.
 #[derive(Default)]
-pub(crate) struct Queue(pub(crate) Vec<Entry>);
+pub(crate) struct Queue {
+    pub(crate) entries: VecDeque<Entry>,
+    /// No lease in it ends before this instant, if that is known.
+    lives_until: Option<Moment>,
+}
 
 impl Queue {
-    /// Removes the dead, and grants to each waiter that is admitted now.
-    pub(crate) fn admit_waiters(&mut self, now: Moment, tokens: &mut Tokens) {
-        self.0.retain(|entry| entry.deadline() > now);
-        let modes = self.modes();
-        for (i, entry) in self.0.iter_mut().enumerate().filter(|(_, entry)| !entry.holds()) {
-            if admit(&modes[..i], entry.claim.mode) == Admission::In {
-                entry.admit(tokens, now);
+    /// Removes the dead, and grants to each waiter that is admitted now. Its client is notified, unless its own request asks.
+    pub(crate) fn admit_waiters(&mut self, now: Moment, tokens: &mut Tokens, asking: Option<ClaimId>) {
+        if self.lives_until.is_none_or(|until| until <= now) {
+            self.entries.retain(|entry| entry.deadline() > now);
+            self.lives_until = self.entries.iter().map(Entry::deadline).min();
+        }
+        let holders = holding(self.modes());
+        for entry in self.entries.iter_mut().take(holders).filter(|entry| !entry.holds()) {
+            entry.admit(tokens, now);
+            if asking != Some(entry.claim.id)
+                && let Some(grant) = entry.grant()
+            {
+                entry.link.notify(|notifier| notifier.granted(entry.claim.id, grant));
             }
         }
     }
 
+    /// A lease in it ends then.
+    pub(crate) fn ends_at(&mut self, at: Moment) {
+        self.lives_until = self.lives_until.map(|until| until.min(at));
+    }
+
     pub(crate) fn claim(&mut self, claim: &Claim, link: &Link, now: Moment, tokens: &mut Tokens) -> Result<Claimed> {
-        let known = self.0.iter().position(|entry| entry.claim.id == claim.id);
-        let at = known.unwrap_or(self.0.len());
+        let known = self.entries.iter().position(|entry| entry.claim.id == claim.id);
+        let at = known.unwrap_or(self.entries.len());
         if known.is_none() {
-            let modes = self.modes();
-            same_permits(&modes, claim.mode)?;
-            if claim.policy == WaitPolicy::Try && admit(&modes, claim.mode) != Admission::In {
+            same_permits(self.modes(), claim.mode)?;
+            if claim.policy == WaitPolicy::Try && !self.is_admitted(claim.mode) {
                 return Ok(Claimed::Busy(self.contention(at, now)));
             }
-            self.0.push(Entry::new(claim, link, now));
-            self.admit_waiters(now, tokens);
+            let entry = Entry::new(claim, link, now);
+            self.ends_at(entry.deadline());
+            self.entries.push_back(entry);
+            self.admit_waiters(now, tokens, Some(claim.id));
         }
-        let entry = &mut self.0[at];
+        let entry = &mut self.entries[at];
         entry.extend(now);
         entry.claim.label = claim.label.clone();
         if let Some(grant) = entry.grant() {
@@ -47,27 +64,37 @@ impl Queue {
             }
             return Ok(Claimed::Granted(grant));
         }
-        let place = entry.place();
         // When a holder's lease ends, the first client that asks admits the waiters.
-        let free = self.0[..at].iter().filter(|entry| entry.holds()).map(Entry::deadline).min();
+        let free = self.holders().map(Entry::deadline).min();
         let retry_after = free.map_or(claim.ttl, |at| at.since(now)) + Duration::from_millis(1);
-        Ok(Claimed::Waiting(Waiting::new(place, self.contention(at, now)).retry_after(retry_after)))
+        let who = self.contention(at, now);
+        Ok(Claimed::Waiting(Waiting::new(link.place().clone(), who).retry_after(retry_after)))
     }
 
     /// Which claim is in the queue before this one, if it is not empty.
     pub(crate) fn blocked_by(&self, id: ClaimId, now: Moment) -> Option<Contention> {
-        self.0.first().filter(|first| first.claim.id != id).map(|_| self.contention(self.0.len(), now))
+        self.entries.front().filter(|first| first.claim.id != id).map(|_| self.contention(self.entries.len(), now))
+    }
+
+    /// Those that hold.
+    pub(crate) fn holders(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().take_while(|entry| entry.holds())
+    }
+
+    /// Whether a claim of this mode that comes now would hold.
+    fn is_admitted(&self, mode: Mode) -> bool {
+        self.entries.is_empty() || admit(&self.modes().copied().collect::<Vec<_>>(), mode) == Admission::In
     }
 
     /// Which holder is in the way of the entry at `at`.
     fn contention(&self, at: usize, now: Moment) -> Contention {
-        let waiting = self.0.iter().enumerate().filter(|(i, entry)| *i != at && !entry.holds()).count();
-        let first = self.0.iter().find(|entry| entry.holds());
-        let by = |first: &Entry| Contention::from(&first.shown()).held_for(now.since(first.began));
-        first.map_or_else(Contention::unknown, by).waiters(waiting)
+        let waiting = self.entries.len() - self.holders().count();
+        let first = self.holders().next();
+        let by = |first: &Entry| Contention::from(&first.shown(now)).held_for(now.since(first.began));
+        first.map_or_else(Contention::unknown, by).waiters(waiting - usize::from(at < self.entries.len()))
     }
 
-    fn modes(&self) -> Vec<Mode> {
-        self.0.iter().map(|entry| entry.claim.mode).collect()
+    fn modes(&self) -> impl Iterator<Item = &Mode> {
+        self.entries.iter().map(|entry| &entry.claim.mode)
     }
 }

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use leasehold_core::seam::Notifier;
+use leasehold_core::seam::{Notifier, Place};
 
 /// Where a client is notified, and what arrives on its way. Its notifications are lost while its replies are.
-#[derive(Clone, Default)]
-pub(crate) struct Link {
-    pub(crate) notifier: Notifier,
-    passes: Arc<AtomicU8>,
+#[derive(Clone)]
+pub(crate) struct Link(Arc<Inner>);
+
+struct Inner {
+    /// That of every claim in this store: the token says which claim it is.
+    place: Place,
+    notifier: Notifier,
+    passes: AtomicU8,
 }
 
 /// What arrives between a client and the store.
@@ -22,17 +26,30 @@ pub(crate) enum Passes {
 }
 
 impl Link {
+    /// A link to the store whose claims have this place.
+    pub(crate) fn to(place: Place) -> Link {
+        Link(Arc::new(Inner { place, notifier: Notifier::new(), passes: AtomicU8::new(Passes::All as u8) }))
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.0.place
+    }
+
+    pub(crate) fn notifier(&self) -> &Notifier {
+        &self.0.notifier
+    }
+
     pub(crate) fn set(&self, passes: Passes) {
-        self.passes.store(passes as u8, Ordering::Release);
+        self.0.passes.store(passes as u8, Ordering::Release);
     }
 
     pub(crate) fn is(&self, passes: Passes) -> bool {
-        self.passes.load(Ordering::Acquire) == passes as u8
+        self.0.passes.load(Ordering::Acquire) == passes as u8
     }
 
     pub(crate) fn notify(&self, how: impl FnOnce(&Notifier)) {
         if self.is(Passes::All) {
-            how(&self.notifier);
+            how(self.notifier());
         }
     }
 }

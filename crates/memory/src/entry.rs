@@ -2,13 +2,10 @@
 
 use std::time::SystemTime;
 
-use leasehold_core::FencingToken;
-use leasehold_core::seam::{Claim, Grant, Moment, Place, Validity, WaitPolicy};
+use leasehold_core::seam::{Claim, Grant, Moment, Validity};
+use leasehold_core::{FencingToken, Participant};
 
 use crate::client::Link;
-
-/// How many tokens a `fast` grant reserves for turns among the tasks of its process.
-const TURNS: u32 = 64;
 
 /// Tokens are counted over all names.
 #[derive(Default)]
@@ -22,14 +19,13 @@ pub(crate) struct Entry {
     /// The end of a hold that was given back within its `min_hold`, whatever is asked later (S15).
     pub(crate) ends: Option<Moment>,
     pub(crate) token: Option<(FencingToken, u32)>,
-    pub(crate) since: SystemTime,
+    /// Since when it waits, or holds.
     pub(crate) began: Moment,
 }
 
 impl Entry {
     pub(crate) fn new(claim: &Claim, link: &Link, now: Moment) -> Entry {
-        let (claim, link, since) = (claim.clone(), link.clone(), SystemTime::now());
-        Entry { claim, link, sent: now, ends: None, token: None, since, began: now }
+        Entry { claim: claim.clone(), link: link.clone(), sent: now, ends: None, token: None, began: now }
     }
 
     pub(crate) fn deadline(&self) -> Moment {
@@ -46,29 +42,21 @@ impl Entry {
         Validity::since(self.sent, self.deadline().since(self.sent))
     }
 
-    pub(crate) fn place(&self) -> Place {
-        Place::new(self.claim.id.to_string())
-    }
-
     pub(crate) fn holds(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Reserves its tokens, and notifies its client.
+    /// Reserves its tokens.
     pub(crate) fn admit(&mut self, tokens: &mut Tokens, now: Moment) {
-        let turns = if self.claim.policy == WaitPolicy::Fast { TURNS } else { 1 };
-        let first = FencingToken::new(tokens.0 + 1);
+        let (first, turns) = (FencingToken::new(tokens.0 + 1), self.claim.turns());
         tokens.0 += u64::from(turns);
         self.token = Some((first, turns));
-        (self.since, self.began) = (SystemTime::now(), now);
-        if let Some(grant) = self.grant() {
-            self.link.notify(|notifier| notifier.granted(self.claim.id, grant));
-        }
+        self.began = now;
     }
 
     pub(crate) fn grant(&self) -> Option<Grant> {
         let (token, turns) = self.token?;
-        Some(Grant::new(self.place(), token, self.validity()).turns(turns))
+        Some(Grant::new(self.link.place().clone(), token, self.validity()).turns(turns))
     }
 
     /// Whether this token is one of this hold's turns.
@@ -76,8 +64,9 @@ impl Entry {
         self.token.is_some_and(|(first, turns)| (first.get()..first.get() + u64::from(turns)).contains(&token.get()))
     }
 
-    pub(crate) fn shown(&self) -> leasehold_core::Participant {
-        let mut shown = leasehold_core::Participant::new(&*self.claim.label).since(self.since).mode(self.claim.mode);
+    pub(crate) fn shown(&self, now: Moment) -> Participant {
+        let mut shown = Participant::new(&*self.claim.label).mode(self.claim.mode);
+        shown.since = SystemTime::now().checked_sub(now.since(self.began));
         shown.token = self.token.map(|(token, _)| token);
         shown
     }

@@ -13,7 +13,7 @@ impl Memory {
     pub fn while_held<R>(&self, by: &(impl Fenced + ?Sized), write: impl FnOnce() -> R) -> Option<R> {
         let (place, token) = (by.place().filter(|_| by.is_valid())?, by.fencing_token());
         self.with_queue(by.full_name(), |queue, _, _| {
-            queue.0.iter().any(|entry| entry.owns(token) && entry.place() == place).then(write)
+            queue.entries.iter().any(|entry| entry.owns(token) && *entry.link.place() == place).then(write)
         })
     }
 }

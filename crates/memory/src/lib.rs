@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Moment, Notifier, Place, Renewal, Subscription, VirtualClock,
-    async_trait,
+    Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, LeaseRef, Moment, Notifier, Place, Renewal, Subscription,
+    VirtualClock, async_trait,
 };
 use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result};
@@ -65,7 +65,12 @@ struct State {
     queues: BTreeMap<Name, Queue>,
     tokens: Tokens,
     observers: Vec<Arc<(Name, Link)>>,
+    /// A queue that is empty: the next name that is taken need not allocate one.
+    spare: Option<Queue>,
 }
+
+/// A queue that has had room for more is not kept as a spare one.
+const SPARE: usize = 8;
 
 /// Removes the observer when it is dropped.
 struct Observation(Arc<World>, Arc<(Name, Link)>);
@@ -95,12 +100,13 @@ impl Memory {
     }
 
     fn on(clock: Clock) -> Memory {
-        Memory { world: Arc::new(World { clock, state: Mutex::default() }), link: Link::default() }
+        let link = Link::to(Place::new(ClaimId::fresh().to_string()));
+        Memory { world: Arc::new(World { clock, state: Mutex::default() }), link }
     }
 
     /// Another client of the same store, as another process would be.
     pub fn another_client(&self) -> Memory {
-        Memory { world: self.world.clone(), link: Link::default() }
+        Memory { world: self.world.clone(), link: Link::to(self.link.place().clone()) }
     }
 
     /// From now on no request of this client arrives, and no notification reaches it, until [`reconnect`](Memory::reconnect).
@@ -117,7 +123,7 @@ impl Memory {
     /// Ends a [`cut_off`](Memory::cut_off) or [`lose_replies`](Memory::lose_replies).
     pub fn reconnect(&self) {
         self.link.set(Passes::All);
-        self.link.notifier.notify_all();
+        self.link.notifier().notify_all();
     }
 
     /// Ends the lease of the holders of `name`, now, and notifies them; says whether there were any. The next waiter is granted
@@ -134,7 +140,7 @@ impl Memory {
 
     /// How many holders and waiters there are, over all names.
     pub fn entries(&self) -> usize {
-        self.swept().queues.values().map(|queue| queue.0.len()).sum()
+        self.swept().queues.values().map(|queue| queue.entries.len()).sum()
     }
 
     fn with_queue<T>(&self, name: &Name, work: impl FnOnce(&mut Queue, Moment, &mut Tokens) -> T) -> T {
@@ -147,8 +153,8 @@ impl Memory {
         let (mut state, now) = self.world.state();
         let State { queues, tokens, .. } = &mut *state;
         queues.retain(|_, queue| {
-            queue.admit_waiters(now, tokens);
-            !queue.0.is_empty()
+            queue.admit_waiters(now, tokens, None);
+            !queue.entries.is_empty()
         });
         state
     }
@@ -185,18 +191,18 @@ impl State {
         now: Moment,
         work: impl FnOnce(&mut Queue, Moment, &mut Tokens) -> T,
     ) -> T {
-        let State { queues, tokens, observers } = self;
-        let queue = queues.entry(name.clone()).or_default();
-        let before = queue.holders();
-        queue.admit_waiters(now, tokens);
+        let State { queues, tokens, observers, spare } = self;
+        let queue = queues.entry(name.clone()).or_insert_with(|| spare.take().unwrap_or_default());
+        let before = (!observers.is_empty()).then(|| queue.leaders());
+        queue.admit_waiters(now, tokens, None);
         let outcome = work(queue, now, tokens);
-        queue.admit_waiters(now, tokens);
-        if queue.holders() != before {
+        queue.admit_waiters(now, tokens, None);
+        if before.is_some_and(|before| before != queue.leaders()) {
             let links = observers.iter().filter(|observer| observer.0 == *name).map(|observer| &observer.1);
             links.for_each(|link| link.notify(|notifier| notifier.holder_changed(name)));
         }
-        if queue.0.is_empty() {
-            queues.remove(name);
+        if queue.entries.is_empty() {
+            *spare = queues.remove(name).filter(|queue| queue.entries.capacity() <= SPARE);
         }
         outcome
     }
@@ -259,7 +265,7 @@ impl Backend for Memory {
     }
 
     async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        self.request(|store| store.with_queue(name, |queue, _, _| queue.inspect())).await
+        self.request(|store| store.with_queue(name, |queue, now, _| queue.inspect(now))).await
     }
 
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
@@ -285,7 +291,7 @@ impl Backend for Memory {
     }
 
     fn notifier(&self) -> Option<&Notifier> {
-        Some(&self.link.notifier)
+        Some(self.link.notifier())
     }
 
     fn observe(&self, name: &Name) -> Subscription {

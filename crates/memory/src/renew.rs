@@ -7,7 +7,7 @@ use crate::claim::Queue;
 
 impl Queue {
     pub(crate) fn renew(&mut self, lease: &LeaseRef, now: Moment) -> Renewal {
-        let Some(entry) = self.0.iter_mut().find(|entry| entry.claim.id == lease.claim.id) else {
+        let Some(entry) = self.entries.iter_mut().find(|entry| entry.claim.id == lease.claim.id) else {
             return Renewal::Lost(Loss::Gone);
         };
         entry.extend(now);
@@ -36,16 +36,20 @@ mod tests {
         Moment::from_nanos(1_000_000_000) + Duration::from_secs(secs)
     }
 
+    fn link() -> Link {
+        Link::to(Place::new("here"))
+    }
+
     /// A queue with one holder since the tenth second.
     fn held() -> (Queue, Tokens, Claim) {
         let claim = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, TTL, "test");
         let (mut queue, mut tokens) = (Queue::default(), Tokens::default());
-        assert!(matches!(queue.claim(&claim, &Link::default(), at(10), &mut tokens), Ok(Claimed::Granted(_))));
+        assert!(matches!(queue.claim(&claim, &link(), at(10), &mut tokens), Ok(Claimed::Granted(_))));
         (queue, tokens, claim)
     }
 
     fn lease(claim: &Claim) -> LeaseRef {
-        LeaseRef::new(Arc::new(claim.clone()), Place::new(claim.id.to_string()), Some(FencingToken::new(1)))
+        LeaseRef::new(Arc::new(claim.clone()), Place::new("here"), Some(FencingToken::new(1)))
     }
 
     /// S13: a renewal that was overtaken by a confirmation shortens nothing, and what it answers is true.
@@ -53,12 +57,12 @@ mod tests {
     fn a_lease_never_gets_shorter_by_an_older_request() {
         let (mut queue, mut tokens, claim) = held();
         let Renewal::Renewed(validity) = queue.renew(&lease(&claim), at(7)) else { panic!("it is there") };
-        assert_eq!(queue.0[0].deadline(), at(20));
+        assert_eq!(queue.entries[0].deadline(), at(20));
         assert!(validity.until(at(30)) <= at(20));
-        assert!(matches!(queue.claim(&claim, &Link::default(), at(9), &mut tokens), Ok(Claimed::Granted(_))));
-        assert_eq!(queue.0[0].deadline(), at(20));
-        queue.admit_waiters(at(19), &mut tokens);
-        assert_eq!(queue.0.len(), 1);
+        assert!(matches!(queue.claim(&claim, &link(), at(9), &mut tokens), Ok(Claimed::Granted(_))));
+        assert_eq!(queue.entries[0].deadline(), at(20));
+        queue.admit_waiters(at(19), &mut tokens, None);
+        assert_eq!(queue.entries.len(), 1);
     }
 
     /// S15: a hold that was released after a while is neither renewed nor put off, and what is answered about it is true.
@@ -69,8 +73,8 @@ mod tests {
         queue.release_after(claim.id, at(15));
         let Renewal::Renewed(validity) = queue.renew(&lease(&claim), at(12)) else { panic!("it is there") };
         assert!(validity.until(at(30)) <= at(13));
-        assert_eq!(queue.0[0].deadline(), at(13));
-        queue.admit_waiters(at(13), &mut tokens);
-        assert_eq!(queue.0.len(), 0);
+        assert_eq!(queue.entries[0].deadline(), at(13));
+        queue.admit_waiters(at(13), &mut tokens, None);
+        assert_eq!(queue.entries.len(), 0);
     }
 }

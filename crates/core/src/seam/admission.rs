@@ -74,16 +74,20 @@ pub fn admit(before: &[Mode], mine: Mode) -> Admission {
 ///
 /// assert_eq!(holding(&[Mode::Shared, Mode::Shared, Mode::Exclusive, Mode::Shared]), 2);
 /// ```
-pub fn holding(queue: &[Mode]) -> usize {
+pub fn holding<'a>(queue: impl IntoIterator<Item = &'a Mode>) -> usize {
+    let mut queue = queue.into_iter().peekable();
     let (mut taken, mut room) = (0, u32::MAX);
-    let holds = |i: &usize| match (queue[0], queue[*i]) {
-        (Mode::Permits { .. }, Mode::Permits { n, of }) => {
-            (taken, room) = (taken + u64::from(n), room.min(of));
-            taken <= u64::from(room)
-        }
-        (first, mode) => *i == 0 || (first, mode) == (Mode::Shared, Mode::Shared),
+    let fits = |mode: &&Mode| {
+        let Mode::Permits { n, of } = **mode else { return false };
+        (taken, room) = (taken + u64::from(n), room.min(of));
+        taken <= u64::from(room)
     };
-    (0..queue.len()).take_while(holds).count()
+    match queue.peek() {
+        None => 0,
+        Some(Mode::Exclusive) => 1,
+        Some(Mode::Shared) => queue.take_while(|mode| **mode == Mode::Shared).count(),
+        Some(Mode::Permits { .. }) => queue.take_while(fits).count(),
+    }
 }
 
 /// Refuses a claim whose semaphore has another size than the one in the queue: the first `Permits`
@@ -101,8 +105,9 @@ pub fn same_permits<'a>(before: impl IntoIterator<Item = &'a Mode>, mine: Mode) 
         Mode::Permits { of, .. } => Some(of),
         Mode::Exclusive | Mode::Shared => None,
     };
-    match (before.into_iter().find_map(size), size(&mine)) {
-        (Some(theirs), Some(mine)) if theirs != mine => Err(Error::permits_differ(theirs, mine)),
+    let Some(mine) = size(&mine) else { return Ok(()) };
+    match before.into_iter().find_map(size) {
+        Some(theirs) if theirs != mine => Err(Error::permits_differ(theirs, mine)),
         _ => Ok(()),
     }
 }

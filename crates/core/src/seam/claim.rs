@@ -38,6 +38,12 @@ impl Claim {
         Claim { name: name.into(), id: ClaimId::fresh(), mode, policy, ttl, label: label.into() }
     }
 
+    /// How many tokens a grant of this claim reserves, where the store draws them at the grant: one, or for `Fast` one for each of
+    /// the turns that tasks of one process take under it. So many it may take while other clients wait.
+    pub const fn turns(&self) -> u32 {
+        if matches!(self.policy, WaitPolicy::Fast) { 64 } else { 1 }
+    }
+
     /// The same claim with another label. A holder publishes a new value by claiming again with it.
     #[must_use]
     pub fn with_label(mut self, label: &str) -> Claim {
@@ -68,6 +74,10 @@ impl ClaimId {
     /// A new id from the random source of the operating system.
     pub fn fresh() -> ClaimId {
         ClaimId(uuid::Uuid::new_v4().as_u128())
+    }
+
+    pub(crate) const fn of_random(word: u128) -> ClaimId {
+        ClaimId(word)
     }
 
     /// The id that `Display` printed; `None` for any other text.
