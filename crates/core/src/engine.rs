@@ -3,6 +3,7 @@
 pub(crate) mod acquire;
 pub(crate) mod acquisition;
 pub(crate) mod backoff;
+pub(crate) mod claim_ids;
 pub(crate) mod claim_state;
 pub(crate) mod client;
 pub(crate) mod concurrency_limit;

@@ -1,6 +1,7 @@
 //! For authors of stores: what is true of no lock. One grammar of store URLs, one escaping of names, a mutex without poison.
 
 mod address;
+pub(crate) mod own_keys;
 pub(crate) mod setters;
 mod sync;
 pub(crate) mod system;

@@ -39,12 +39,10 @@ use crate::seam::error::Result;
 pub struct Acquire<G = Guard>(Pin<Box<dyn Future<Output = Result<G>> + Send>>);
 
 impl<G> Acquire<G> {
+    /// What is started begins with `consume_budget`: a loop of tries that are refused without any request lets other tasks run.
+    /// To do it here would hold `acquisition` twice, which is most of what an acquire allocates.
     pub(crate) fn new(acquisition: impl Future<Output = Result<G>> + Send + 'static) -> Acquire<G> {
-        Acquire(Box::pin(async move {
-            // A loop of tries that are refused without any request lets other tasks run.
-            tokio::task::coop::consume_budget().await;
-            acquisition.await
-        }))
+        Acquire(Box::pin(acquisition))
     }
 }
 

@@ -170,7 +170,7 @@ pub struct Guard {
     store: Store,
 }
 
-view_methods!(Guard, .guard.held());
+view_methods!(Guard, .guard.hold());
 
 impl Guard {
     /// Blocks until the hold has ended, and returns the reason.

@@ -7,6 +7,8 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
+use tokio::task::coop::consume_budget;
+
 use crate::api::acquire::Acquire;
 use crate::api::guard::Guard;
 use crate::api::held::{Held, view_methods};
@@ -194,7 +196,10 @@ impl Election {
 
     fn start(&self, value: String, wait: Wait) -> Acquire<Leadership> {
         let lock = self.0.with_value(value);
-        Acquire::new(async move { lock.enter(wait).await.map(Leadership).map_err(|e| e.with_name(lock.name())) })
+        Acquire::new(async move {
+            consume_budget().await;
+            lock.enter(wait).await.map(Leadership).map_err(|e| e.with_name(lock.name()))
+        })
     }
 }
 
@@ -223,7 +228,7 @@ impl Leader {
 #[must_use = "dropping the leadership resigns; bind it to a name, not to `_`"]
 pub struct Leadership(Guard);
 
-view_methods!(Leadership, .0.held());
+view_methods!(Leadership, .0.hold());
 
 impl Leadership {
     /// Publishes another value, with one request. The leader and its token stay the same.
@@ -248,7 +253,7 @@ impl Leadership {
     /// ```
     pub async fn proclaim(&self, value: impl Into<String>) -> Result<()> {
         self.check()?;
-        let hold = &self.0.held().0;
+        let hold = self.0.hold();
         let value = checked_value(value.into().into()).map_err(|e| e.with_name(&hold.name))?;
         hold.state.relabel(value);
         hold.claim_again().await

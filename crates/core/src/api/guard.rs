@@ -9,7 +9,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 
 use crate::api::held::{Held, view_methods};
 use crate::engine::hold::{Hold, Share};
@@ -60,20 +59,21 @@ use crate::seam::loss::Lost;
 /// # async fn work(_: leasehold_core::FencingToken) {}
 /// ```
 #[must_use = "dropping the guard releases the lock; bind it to a name, not to `_`"]
-pub struct Guard {
-    held: Held,
-    share: Arc<Share>,
-}
+pub struct Guard(Share);
 
-view_methods!(Guard, .held);
+view_methods!(Guard, .0.hold);
 
 impl Guard {
-    pub(crate) fn of(share: Arc<Share>) -> Guard {
-        Guard { held: Held(share.hold.clone()), share }
+    pub(crate) fn of(share: Share) -> Guard {
+        Guard(share)
     }
 
-    pub(crate) fn share(&self) -> &Arc<Share> {
-        &self.share
+    pub(crate) fn share(&self) -> &Share {
+        &self.0
+    }
+
+    pub(crate) fn hold(&self) -> &Hold {
+        &self.0.hold
     }
 
     /// Asks the store, with one request, whether this client holds the lock now. A positive answer
@@ -103,7 +103,7 @@ impl Guard {
     /// ```
     pub async fn confirm(&self) -> Result<()> {
         self.check()?;
-        self.share.hold.claim_again().await
+        self.hold().claim_again().await
     }
 
     /// Turns an exclusive hold into a shared one without releasing it.
@@ -139,9 +139,9 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn downgrade(&self) -> Result<()> {
-        let _one_at_a_time = self.share.downgrading.lock().await;
+        let Hold { state, name, .. } = self.hold();
+        let _one_at_a_time = state.downgrading.lock().await;
         self.check()?;
-        let Hold { state, name, .. } = &*self.share.hold;
         let invalid = |text: &str| Err(Error::new(ErrorKind::Invalid, text).with_name(name));
         let before = state.mode();
         if matches!(before, Mode::Permits { .. }) {
@@ -149,21 +149,17 @@ impl Guard {
         }
         // First of all no task of this owner enters to write any more: those that did before are counted.
         state.count_as_shared(true);
-        if before == Mode::Exclusive && Arc::strong_count(&self.share) > 1 {
+        if before == Mode::Exclusive && state.guards() > 1 {
             state.count_as_shared(false);
             return invalid("other guards of this owner count on an exclusive hold");
         }
         // Nor does another task of this process take an exclusive turn of it.
-        drop(self.share.hold.take_turn());
-        let done = self.share.hold.claim_again().await;
+        drop(self.0.take_turn());
+        let done = self.hold().claim_again().await;
         if done.as_ref().is_err_and(|e| !e.kind().may_have_been_executed()) {
             state.count_as_shared(before == Mode::Shared);
         }
         done
-    }
-
-    pub(crate) fn held(&self) -> &Held {
-        &self.held
     }
 
     /// Releases the lock, and waits for the answer of the store, at most five seconds.
@@ -200,11 +196,7 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn release(self) -> Result<()> {
-        let verdict = self.check();
-        match Arc::into_inner(self.share) {
-            Some(last) => last.release().await,
-            None => verdict,
-        }
+        self.0.release().await
     }
 
     /// Runs `body` while the lock is held, and releases it afterwards.
@@ -265,6 +257,6 @@ pub(crate) async fn run<T>(
 
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Guard({:?})", self.held)
+        write!(f, "Guard({:?})", self.view())
     }
 }

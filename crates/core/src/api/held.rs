@@ -4,7 +4,6 @@
 //! drop of a guard releases.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::hold::Hold;
@@ -30,15 +29,15 @@ use crate::seam::loss::Lost;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Held(pub(crate) Arc<Hold>);
+pub struct Held(pub(crate) Hold);
 
-/// The methods of a view, inherent on every type that has a `Held`, given where that is.
+/// The methods of a view, inherent on every type that has a hold, given where its `Hold` is.
 macro_rules! view_methods {
-    ($type:ty, $($held:tt)*) => {
+    ($type:ty, $($hold:tt)*) => {
         impl $type {
             /// The name of the lock, as it was written: without the store's namespace.
             pub fn name(&self) -> &crate::Name {
-                &self$($held)*.0.name
+                &self$($hold)*.name
             }
 
             /// The token to send to the resource with each write.
@@ -46,7 +45,7 @@ macro_rules! view_methods {
             /// It is the same for the whole hold. A later conflicting holder of the same name has a
             /// greater one. Tokens of different names or stores cannot be compared.
             pub fn fencing_token(&self) -> crate::FencingToken {
-                self$($held)*.0.token
+                self$($hold)*.token
             }
 
             /// Whether this client can prove, at this instant, that it holds the lock.
@@ -72,7 +71,7 @@ macro_rules! view_methods {
             /// # async fn write(_: &str, _: leasehold_core::FencingToken) {}
             /// ```
             pub fn is_valid(&self) -> bool {
-                self$($held)*.0.loss().is_none()
+                self$($hold)*.loss().is_none()
             }
 
             /// How much longer the hold is valid if no renewal succeeds; zero when it is not valid
@@ -93,7 +92,7 @@ macro_rules! view_methods {
             /// # }
             /// ```
             pub fn remaining(&self) -> std::time::Duration {
-                self$($held)*.time_left()
+                self$($hold)*.time_left()
             }
 
             /// Returns an error if the hold is not valid any more: [`is_valid`](Self::is_valid) for
@@ -104,7 +103,7 @@ macro_rules! view_methods {
             /// [`Lost`](crate::ErrorKind::Lost), with the reason in
             /// [`Error::loss`](crate::Error::loss).
             pub fn check(&self) -> crate::Result<()> {
-                self$($held)*.0.verdict()
+                self$($hold)*.verdict()
             }
 
             /// A future that resolves when the hold has ended, with the reason.
@@ -119,55 +118,55 @@ macro_rules! view_methods {
             /// The future owns what it needs. Keep it in a `select!` loop, move it to another task,
             /// drop it at any time: the loss is not consumed by it.
             pub fn lost(&self) -> crate::Lost {
-                self$($held)*.watch()
+                self$($hold)*.watch()
             }
 
             /// A view of this hold: it has the token and can be checked, but it releases nothing.
             /// It outlives the guard, and can be cloned for subtasks.
             pub fn view(&self) -> crate::Held {
-                self$($held)*.clone()
+                crate::Held(self$($hold)*.clone())
             }
         }
 
         impl crate::Lease for $type {
             fn loss(&self) -> Option<crate::Loss> {
-                self$($held)*.0.loss()
+                self$($hold)*.loss()
             }
             fn remaining(&self) -> std::time::Duration {
-                self$($held)*.time_left()
+                self$($hold)*.time_left()
             }
             fn lost(&self) -> crate::Lost {
-                self$($held)*.watch()
+                self$($hold)*.watch()
             }
         }
 
         impl crate::Fenced for $type {
             fn name(&self) -> &crate::Name {
-                &self$($held)*.0.name
+                &self$($hold)*.name
             }
             fn fencing_token(&self) -> crate::FencingToken {
-                self$($held)*.0.token
+                self$($hold)*.token
             }
             fn full_name(&self) -> &crate::Name {
-                &self$($held)*.0.state.claim.name
+                &self$($hold)*.state.claim.name
             }
             fn place(&self) -> Option<crate::seam::Place> {
-                self$($held)*.0.state.place()
+                self$($hold)*.state.place()
             }
         }
     };
 }
 pub(crate) use view_methods;
 
-view_methods!(Held,);
+view_methods!(Held, .0);
 
-impl Held {
+impl Hold {
     pub(crate) fn time_left(&self) -> Duration {
-        if self.0.loss().is_some() { Duration::ZERO } else { self.0.state.remaining() }
+        if self.loss().is_some() { Duration::ZERO } else { self.state.remaining() }
     }
 
     pub(crate) fn watch(&self) -> Lost {
-        let hold = self.0.clone();
+        let hold = self.clone();
         Lost::new(async move {
             loop {
                 let changed = hold.state.changed.notified();
@@ -185,7 +184,7 @@ impl Held {
 
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Hold { name, token, .. } = &*self.0;
+        let Hold { name, token, .. } = &self.0;
         f.debug_struct("Held").field("name", name).field("token", &token.get()).field("loss", &self.0.loss()).finish()
     }
 }

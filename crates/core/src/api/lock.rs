@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::coop::consume_budget;
+
 use crate::api::acquire::Acquire;
 use crate::api::guard::Guard;
 use crate::api::options::{MAX_VALUE_BYTES, Options, options};
 use crate::api::owner::Owner;
 use crate::api::scope::Scope;
-use crate::engine::acquire::acquire;
+use crate::engine::acquire::{Taken, acquire};
 use crate::engine::hold::{Hold, Share};
 use crate::engine::local_queue::{Handoff, TurnOptions};
 use crate::engine::wait::Wait;
@@ -232,6 +234,7 @@ impl Lock {
     fn start(&self, wait: Wait) -> Acquire {
         let lock = self.clone();
         Acquire::new(async move {
+            consume_budget().await;
             let entered = match &lock.owner {
                 Some(owner) => owner.clone().enter(&lock, wait).await,
                 None => lock.enter(wait).await,
@@ -255,34 +258,31 @@ impl Lock {
         let options = self.options.resolve(&client.guarantees)?;
         let label = self.value.clone().map_or(Ok(options.label), checked_value)?;
         let started = client.clock.now();
+        let (mut claimant, mut now) = (None, started);
         // Turns among the tasks of a process are for claims that are alike and alone.
-        let mut claimant = if options.policy == WaitPolicy::Fast && self.mode == Mode::Exclusive && self.value.is_none()
-        {
+        if options.policy == WaitPolicy::Fast && self.mode == Mode::Exclusive && self.value.is_none() {
             let (name, label) = (self.name.clone(), label.clone());
             let turn = TurnOptions { name, label, max_hold: options.max_hold, min_hold: options.min_hold };
             match self.scope.local_queues.enter(client, (full_name.clone(), options.ttl), turn, wait).await? {
                 Handoff::Turn(share) => return Ok(Guard::of(share)),
-                Handoff::Claimant(claimant) => Some(claimant),
+                Handoff::Claimant(right) => (claimant, now) = (Some(right), client.clock.now()),
             }
-        } else {
-            None
-        };
-        let claim = Claim::new(full_name, self.mode, options.policy, options.ttl, &label);
+        }
+        let (id, mode, policy) = (client.claim_id(now)?, self.mode, options.policy);
+        let claim = Claim { name: full_name, id, mode, policy, ttl: options.ttl, label: label.clone() };
         let outage_since = claimant.as_ref().and_then(|claimant| claimant.outage_since);
-        let left = wait.left(client.clock.now().since(started));
-        let acquired = acquire(client, claim, left, options.max_hold, outage_since).await;
+        let left = wait.left(now.since(started));
+        let acquired = acquire(client, claim, now, left, options.max_hold, outage_since).await;
         if let (Err(e), Some(claimant), Wait::Forever) = (&acquired, &mut claimant, wait)
             && matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous)
         {
             // It was retried for one lease. The next claimant tries, and does not wait for as long again.
             claimant.outage_since.get_or_insert(started);
         }
-        let (state, granted) = acquired?;
-        let now = client.clock.now();
-        let not_before = options.min_hold.map(|min| now + min);
-        let hold = Hold::new(client.clone(), state, self.name.clone(), granted.token, not_before);
-        let turn = claimant.map(|claimant| claimant.first_turn(&granted, label, now));
-        Ok(Guard::of(Share::new(hold, turn)))
+        let Taken { state, granted, at } = acquired?;
+        let hold = Hold { client: client.clone(), state, name: self.name.clone(), token: granted.token };
+        let turn = claimant.map(|claimant| claimant.first_turn(&granted, label, at));
+        Ok(Guard::of(Share::new(hold, options.min_hold.map(|min| at + min), turn)))
     }
 }
 

@@ -11,6 +11,8 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
+use tokio::task::coop::consume_budget;
+
 use crate::api::acquire::Acquire;
 use crate::api::guard::{Guard, run};
 use crate::api::held::Held;
@@ -155,7 +157,10 @@ impl MultiLock {
 
     fn start(&self, wait: Wait) -> Acquire<MultiGuard> {
         let multi = self.clone();
-        Acquire::new(async move { multi.take_all(wait).await })
+        Acquire::new(async move {
+            consume_budget().await;
+            multi.take_all(wait).await
+        })
     }
 
     async fn take_all(&self, wait: Wait) -> Result<MultiGuard> {
@@ -193,14 +198,16 @@ impl MultiLock {
         let options = self.options.resolve(&client.guarantees)?;
         let claim = |name: &Name| {
             let full_name = self.scope.full_name(name).map_err(|e| e.with_name(name))?;
-            Ok(Claim::new(full_name, Mode::Exclusive, WaitPolicy::Try, options.ttl, &options.label))
+            let (id, mode, policy) = (client.claim_id(client.clock.now())?, Mode::Exclusive, WaitPolicy::Try);
+            Ok(Claim { name: full_name, id, mode, policy, ttl: options.ttl, label: options.label.clone() })
         };
         let (one, others) = (claim(first)?, others.iter().map(claim).collect::<Result<_>>()?);
         let taken = acquire_all(client, one, others, wait, options.max_hold).await;
         let taken = taken.map_err(|(at, e)| e.with_name(self.names.get(at).unwrap_or(first)))?;
-        let not_before = options.min_hold.map(|min| client.clock.now() + min);
-        let guard = |(name, (state, granted)): (&Name, Taken)| {
-            Guard::of(Share::new(Hold::new(client.clone(), state, name.clone(), granted.token, not_before), None))
+        let guard = |(name, Taken { state, granted, at }): (&Name, Taken)| {
+            let not_before = options.min_hold.map(|min| at + min);
+            let hold = Hold { client: client.clone(), state, name: name.clone(), token: granted.token };
+            Guard::of(Share::new(hold, not_before, None))
         };
         Ok(MultiGuard { guards: self.names.iter().zip(taken).map(guard).collect() })
     }

@@ -5,11 +5,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 use crate::api::guard::Guard;
 use crate::api::lock::Lock;
-use crate::engine::hold::Share;
+use crate::engine::hold::WeakShare;
 use crate::engine::wait::Wait;
 use crate::seam::claim::Mode;
 use crate::seam::contention::Contention;
@@ -48,7 +48,7 @@ pub struct Owner(Arc<Mutex<HashMap<Key, Entry>>>);
 /// A name on a store's client.
 type Key = (usize, Name);
 /// The hold that the owner has there, if any; locked while a task enters.
-type Entry = Arc<tokio::sync::Mutex<Weak<Share>>>;
+type Entry = Arc<tokio::sync::Mutex<Option<WeakShare>>>;
 
 impl Owner {
     /// Makes an owner that differs from every other one.
@@ -67,7 +67,7 @@ impl Owner {
             Wait::Try => entry.try_lock().map_err(|_| Error::contended(another_task()))?,
             Wait::For(d) => client.within(d, entry.lock()).await.ok_or_else(|| Error::timed_out(another_task()))?,
         };
-        if let Some(share) = hold.upgrade().filter(|share| share.hold.loss().is_none()) {
+        if let Some(share) = hold.as_ref().and_then(|hold| hold.upgrade(client, lock.name())) {
             let held = share.hold.state.mode();
             if held != lock.mode && held != Mode::Exclusive {
                 let text = format!("this owner holds it as {held:?} and cannot enter as {:?}", lock.mode);
@@ -76,15 +76,19 @@ impl Owner {
             return Ok(Guard::of(share));
         }
         let guard = lock.enter(wait.left(client.clock.now().since(started))).await?;
-        *hold = Arc::downgrade(guard.share());
+        *hold = Some(guard.share().downgrade());
         Ok(guard)
     }
 
     fn entry(&self, key: Key) -> Entry {
         let mut entries = locked(&self.0);
-        let in_use = |e: &Entry| Arc::strong_count(e) > 1 || e.try_lock().is_ok_and(|hold| hold.strong_count() > 0);
+        let is_held = |e: &Entry| e.try_lock().is_ok_and(|hold| hold.as_ref().is_some_and(WeakShare::is_held));
+        let in_use = |e: &Entry| Arc::strong_count(e) > 1 || is_held(e);
         if entries.len() == entries.capacity() {
             entries.retain(|_, e| in_use(e));
+            // Room for as many again: where most are in use, not each new one walks through all of them.
+            let len = entries.len();
+            entries.reserve(len);
         }
         entries.entry(key).or_default().clone()
     }

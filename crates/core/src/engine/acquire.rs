@@ -30,27 +30,31 @@ use crate::seam::grant::{Claimed, Waiting};
 /// How much longer than its deadline a bounded acquire may take: one last request.
 const LAST_ATTEMPT: Duration = Duration::from_millis(40);
 
-/// A hold that no guard has yet, and what is known of its grant.
-pub(crate) type Taken = (Arc<ClaimState>, Granted);
+/// A hold that no guard has yet, what is known of its grant, and since when it is held.
+pub(crate) struct Taken {
+    pub(crate) state: Arc<ClaimState>,
+    pub(crate) granted: Granted,
+    pub(crate) at: Moment,
+}
 
-/// Takes the lock. The caller holds what comes back: renewed, listened for, and not yet given to a guard. `outage_since`:
-/// from when on the store is known to have answered no claim.
+/// Takes the lock. The caller is ready, and holds what comes back: renewed, listened for, and not yet given to a guard.
+/// `outage_since`: from when on the store is known to have answered no claim.
 pub(crate) async fn acquire(
     client: &Arc<Client>,
     mut claim: Claim,
+    now: Moment,
     wait: Wait,
     max_hold: Option<Duration>,
     outage_since: Option<Moment>,
 ) -> Result<Taken> {
-    client.ready()?;
     if let Wait::Try = wait {
         claim.policy = WaitPolicy::Try;
     }
-    let mut acquisition = Acquisition::new(client, claim, Vec::new());
-    let granted = pursue(&mut acquisition, wait, max_hold, outage_since).await?;
+    let mut acquisition = Acquisition::new(client, claim, Vec::new(), now);
+    let (granted, at) = pursue(&mut acquisition, wait, max_hold, outage_since).await?;
     let state = acquisition.state.clone();
-    acquisition.succeed();
-    Ok((state, granted))
+    acquisition.succeed(at);
+    Ok(Taken { state, granted, at })
 }
 
 /// Takes all of these in one step, or none. They are tries: `wait` is for a store that does not answer. An error comes with
@@ -63,14 +67,14 @@ pub(crate) async fn acquire_all(
     max_hold: Option<Duration>,
 ) -> Result<Vec<Taken>, (usize, Error)> {
     client.ready().map_err(|e| (0, e))?;
-    let mut acquisition = Acquisition::new(client, first, others);
-    let granted = pursue(&mut acquisition, wait, max_hold, None).await.map_err(|e| (acquisition.refused, e))?;
-    let mut taken = vec![(acquisition.state.clone(), granted)];
+    let mut acquisition = Acquisition::new(client, first, others, client.clock.now());
+    let (granted, at) = pursue(&mut acquisition, wait, max_hold, None).await.map_err(|e| (acquisition.refused, e))?;
+    let mut taken = vec![Taken { state: acquisition.state.clone(), granted, at }];
     for (i, state) in acquisition.others.iter().enumerate() {
-        let granted = state.take_grant(max_hold).ok_or_else(|| (i + 1, too_slow()))?;
-        taken.push((state.clone(), granted));
+        let granted = state.take_grant(at, max_hold).ok_or_else(|| (i + 1, too_slow()))?;
+        taken.push(Taken { state: state.clone(), granted, at });
     }
-    acquisition.succeed();
+    acquisition.succeed(at);
     Ok(taken)
 }
 
@@ -78,32 +82,37 @@ fn too_slow() -> Error {
     Error::new(ErrorKind::Unavailable, "the store answers more slowly than the lease lasts")
 }
 
-/// Asks, waits and asks again, until the claim is granted and is a hold.
+/// Asks, waits and asks again, until the claim is granted and is a hold: since when.
 async fn pursue(
     acquisition: &mut Acquisition<'_>,
     wait: Wait,
     max_hold: Option<Duration>,
     outage_since: Option<Moment>,
-) -> Result<Granted> {
+) -> Result<(Granted, Moment)> {
     let client = acquisition.client;
-    let started = client.clock.now();
-    let mut pursuit = Pursuit::new(client, wait, acquisition.state.claim.ttl, outage_since);
+    let started = acquisition.stamp;
+    let mut pursuit = Pursuit::new(client, wait, acquisition.state.claim.ttl, started, outage_since);
+    let mut now = started;
     loop {
-        let answer = acquisition.claim(pursuit.last_attempt, pursuit.in_queue).await;
+        let answer = acquisition.claim(now, pursuit.last_attempt, pursuit.in_queue).await;
         let poll_in = pursuit.learn(acquisition, answer)?;
-        let woken = acquisition.wait(poll_in.map(|poll_in| client.clock.now() + poll_in), pursuit.deadline).await;
+        let poll_at = poll_in.map(|poll_in| acquisition.heard + poll_in);
+        let woken = acquisition.wait(poll_at, pursuit.deadline).await;
+        now = client.clock.now();
         if let Woken::Again = woken {
             continue;
         }
         // One last attempt, so that a lock that was freed just now is not missed.
         if let Woken::Late = woken
-            && let Ok(Some(Claimed::Granted(grant))) = acquisition.claim(pursuit.last_attempt, pursuit.in_queue).await
+            && let Ok(Some(Claimed::Granted(grant))) =
+                acquisition.claim(now, pursuit.last_attempt, pursuit.in_queue).await
         {
+            now = acquisition.heard;
             acquisition.state.grant(grant, acquisition.stamp);
         }
-        if let Some(granted) = acquisition.state.take_grant(max_hold) {
-            events::acquired(&acquisition.state.claim, granted.token, client.clock.now().since(started));
-            return Ok(granted);
+        if let Some(granted) = acquisition.state.take_grant(now, max_hold) {
+            events::acquired(&acquisition.state.claim, granted.token, now.since(started));
+            return Ok((granted, now));
         }
         if let Woken::Late = woken {
             return Err(pursuit.late());
@@ -112,7 +121,8 @@ async fn pursue(
 }
 
 /// For how long a claim is pursued, and what has been learnt meanwhile.
-struct Pursuit {
+struct Pursuit<'a> {
+    client: &'a Client,
     is_try: bool,
     deadline: Option<Moment>,
     /// Until when a request may be answered.
@@ -122,30 +132,35 @@ struct Pursuit {
     /// How long to wait for a slot among the claims of this client while the store answers none of them.
     in_queue: Duration,
     ttl: Duration,
-    random: fastrand::Rng,
-    backoff: Backoff,
+    /// From the first failure on, until the store answers again.
+    backoff: Option<Backoff>,
     outage: Outage,
     /// The holder in the last answer.
     holder: Option<Contention>,
 }
 
-impl Pursuit {
-    fn new(client: &Client, wait: Wait, ttl: Duration, outage_since: Option<Moment>) -> Pursuit {
+impl<'a> Pursuit<'a> {
+    fn new(
+        client: &'a Client,
+        wait: Wait,
+        ttl: Duration,
+        started: Moment,
+        outage_since: Option<Moment>,
+    ) -> Pursuit<'a> {
         let (deadline, retry_budget) = match wait {
             Wait::Try => (None, ttl / 3),
-            Wait::For(d) => (Some(client.clock.now() + d), Duration::MAX),
+            Wait::For(d) => (Some(started + d), Duration::MAX),
             Wait::Forever => (None, ttl),
         };
-        let mut random = client.random();
         Pursuit {
+            client,
             is_try: matches!(wait, Wait::Try),
             deadline,
             last_attempt: deadline.map(|at| at + LAST_ATTEMPT),
             retry_budget,
             in_queue: retry_budget.min(ttl),
             ttl,
-            backoff: Backoff::new(random.fork()),
-            random,
+            backoff: None,
             outage: Outage { since: outage_since, last: None },
             holder: None,
         }
@@ -157,7 +172,7 @@ impl Pursuit {
         acquisition: &mut Acquisition<'_>,
         answer: Result<Option<Claimed>>,
     ) -> Result<Option<Duration>> {
-        let (state, now) = (acquisition.state.clone(), acquisition.client.clock.now());
+        let (state, now) = (&acquisition.state, acquisition.heard);
         match answer {
             Ok(None) => Err(self.late()),
             Ok(Some(Claimed::Granted(grant))) if grant.validity.until(acquisition.stamp) <= now => {
@@ -166,7 +181,7 @@ impl Pursuit {
                 self.ask_again(too_slow(), now).map(Some)
             }
             Ok(Some(Claimed::Granted(grant))) => {
-                state.grant(grant, acquisition.stamp);
+                state.grant_at(now, grant, acquisition.stamp);
                 Ok(None)
             }
             Ok(Some(Claimed::Busy(by))) => {
@@ -175,7 +190,7 @@ impl Pursuit {
             }
             Ok(Some(Claimed::Waiting(waiting))) => {
                 state.wait_at(waiting.place.clone());
-                self.waits(acquisition.client, &state, waiting).map(Some)
+                self.waits(state, waiting, now).map(Some)
             }
             Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) => {
                 events::claim_failed(&state.claim, &e);
@@ -188,7 +203,7 @@ impl Pursuit {
     }
 
     /// It has a place in the queue: how long to wait there before asking again.
-    fn waits(&mut self, client: &Client, state: &Arc<ClaimState>, waiting: Waiting) -> Result<Duration> {
+    fn waits(&mut self, state: &Arc<ClaimState>, waiting: Waiting, now: Moment) -> Result<Duration> {
         if self.is_try {
             return Err(Error::contended(waiting.who));
         }
@@ -196,11 +211,11 @@ impl Pursuit {
             events::waiting(&state.claim, &waiting);
         }
         self.outage = Outage::default();
-        self.backoff = Backoff::new(self.random.fork());
-        client.keep(state);
+        self.backoff = None;
+        self.client.keep(state, now);
         self.holder = Some(waiting.who);
         // A store that says nothing is asked again once per lease: no wait rests on its notifications alone.
-        Ok(waiting.retry_after.unwrap_or_else(|| jittered(self.ttl, &mut self.random)))
+        Ok(waiting.retry_after.unwrap_or_else(|| jittered(self.ttl, &mut self.client.random())))
     }
 
     /// The store failed: how long to wait before asking again, or the error itself at the end of the retry budget.
@@ -210,7 +225,7 @@ impl Pursuit {
             return Err(e);
         }
         self.outage.last = Some(e);
-        Ok(self.backoff.next())
+        Ok(self.backoff.get_or_insert_with(|| Backoff::new(self.client.random())).next())
     }
 
     /// The error at the deadline: the store's failure, if that is why.

@@ -35,6 +35,8 @@ pub(crate) struct Acquisition<'a> {
     in_flight: Option<InFlight>,
     /// An instant before the latest request was sent.
     pub(crate) stamp: Moment,
+    /// When its answer came, or what took its place.
+    pub(crate) heard: Moment,
     /// Something may be in the store.
     traces: bool,
     /// An attempt stayed unanswered, or was granted too late: a refusal need not mean that nothing is left.
@@ -44,17 +46,17 @@ pub(crate) struct Acquisition<'a> {
 }
 
 impl<'a> Acquisition<'a> {
-    pub(crate) fn new(client: &'a Arc<Client>, claim: Claim, others: Vec<Claim>) -> Acquisition<'a> {
+    pub(crate) fn new(client: &'a Arc<Client>, claim: Claim, others: Vec<Claim>, now: Moment) -> Acquisition<'a> {
         let state = |claim| {
-            let state = Arc::new(ClaimState::new(Arc::new(claim), client.clock.clone()));
+            let state = Arc::new(ClaimState::new(claim, client.clock.clone()));
             // The listener is open before the claim is sent.
             client.notifier.listen(state.claim.id, state.clone());
             state
         };
         let (state, others) = (state(claim), others.into_iter().map(state).collect());
-        let stamp = client.clock.now();
         let (in_flight, refused) = (None, 0);
-        Acquisition { client, state, others, refused, in_flight, stamp, traces: false, doubt: false, held: false }
+        let (traces, doubt, held) = (false, false, false);
+        Acquisition { client, state, others, refused, in_flight, stamp: now, heard: now, traces, doubt, held }
     }
 
     fn all(&self) -> impl Iterator<Item = &Arc<ClaimState>> {
@@ -63,14 +65,14 @@ impl<'a> Acquisition<'a> {
 
     /// One request for all claims of this acquisition, as they began. It keeps its slot until it is answered.
     fn request(&self, slot: Slot) -> InFlight {
-        let (backend, claim) = (self.client.backend.clone(), self.state.claim.clone());
+        let (backend, state) = (self.client.backend.clone(), self.state.clone());
         if self.others.is_empty() {
             return InFlight::new(async move {
                 let _slot = slot;
-                backend.claim(&claim).await.map(Reply::One)
+                backend.claim(&state.claim).await.map(Reply::One)
             });
         }
-        let claims: Vec<Claim> = self.all().map(|state| (*state.claim).clone()).collect();
+        let claims: Vec<Claim> = self.all().map(|state| state.claim.clone()).collect();
         InFlight::new(async move {
             let _slot = slot;
             backend.claim_all(&claims).await.map(Reply::All)
@@ -79,13 +81,26 @@ impl<'a> Acquisition<'a> {
 
     /// Sends the claim (again), when it has a slot among those of this client, and waits for the answer. `None` at the
     /// deadline: the request stays in flight. `retry_budget`: for how long it waits for a slot while the store answers no claim.
-    pub(crate) async fn claim(&mut self, deadline: Option<Moment>, retry_budget: Duration) -> Result<Option<Claimed>> {
+    /// It begins `now`.
+    pub(crate) async fn claim(
+        &mut self,
+        now: Moment,
+        deadline: Option<Moment>,
+        retry_budget: Duration,
+    ) -> Result<Option<Claimed>> {
         let concurrency_limit = &self.client.concurrency_limits[usize::from(self.state.place().is_some())];
         self.client.open()?;
-        let slot = concurrency_limit.enter(deadline, retry_budget).await?;
-        // Meanwhile it may have been closed.
-        self.client.open()?;
-        self.stamp = self.client.clock.now();
+        (self.stamp, self.heard) = (now, now);
+        let slot = match concurrency_limit.try_enter(now) {
+            Some(slot) => slot,
+            None => {
+                let entered = concurrency_limit.enter(deadline, retry_budget).await;
+                let now = self.client.clock.now();
+                (self.stamp, self.heard) = (now, now);
+                // Meanwhile it may have been closed.
+                self.client.open().and(entered)?
+            }
+        };
         // An answer that comes after the lease would be worth nothing.
         let limit = self.stamp + self.state.claim.ttl;
         let until = deadline.map_or(limit, |deadline| deadline.min(limit));
@@ -97,11 +112,12 @@ impl<'a> Acquisition<'a> {
             answer = &mut in_flight.request => Some(answer),
             () = self.client.clock.sleep_until(until) => None,
         };
+        self.heard = self.client.clock.now();
         match answer {
             Some(answer) => {
                 self.in_flight = None;
                 if answer.is_ok() {
-                    concurrency_limit.answered();
+                    concurrency_limit.answered(self.heard);
                 }
                 match answer.as_ref().err().map(Error::kind) {
                     Some(ErrorKind::Ambiguous) => self.doubt = true,
@@ -145,9 +161,13 @@ impl<'a> Acquisition<'a> {
     /// Waits for a grant, a notification, the poll interval's end or the deadline.
     pub(crate) async fn wait(&mut self, poll_at: Option<Moment>, deadline: Option<Moment>) -> Woken {
         loop {
+            if let Some(woken) = self.take_change() {
+                return woken;
+            }
             let changed = self.state.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
+            // A change before this is seen here, one after it ends the wait.
             if let Some(woken) = self.take_change() {
                 return woken;
             }
@@ -179,8 +199,8 @@ impl<'a> Acquisition<'a> {
     }
 
     /// From here on the caller answers for them, and the keeper renews them.
-    pub(crate) fn succeed(mut self) {
-        self.all().for_each(|state| self.client.keep(state));
+    pub(crate) fn succeed(mut self, now: Moment) {
+        self.all().for_each(|state| self.client.keep(state, now));
         self.held = true;
     }
 }

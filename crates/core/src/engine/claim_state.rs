@@ -32,28 +32,34 @@ use state::State;
 mod state;
 
 pub(crate) struct ClaimState {
-    pub(crate) claim: Arc<Claim>,
+    /// As it began.
+    pub(crate) claim: Claim,
     clock: Clock,
     state: Mutex<State>,
     /// The turn that is being taken under this claim, if it is shared by turns.
     turn: Mutex<Option<EndTurn>>,
     /// Waiting tasks check the state again: a notification or a grant came, the hold ended.
     pub(crate) changed: Notify,
+    /// Downgrades go one after the other.
+    pub(crate) downgrading: tokio::sync::Mutex<()>,
 }
 
 /// Ends the turn that is being taken under a claim.
 pub(crate) type EndTurn = Box<dyn FnOnce() + Send>;
 
 impl ClaimState {
-    pub(crate) fn new(claim: Arc<Claim>, clock: Clock) -> ClaimState {
-        let (now, changed) = (claim.clone(), Notify::new());
-        ClaimState { claim, clock, state: Mutex::new(State::of(now)), turn: Mutex::default(), changed }
+    pub(crate) fn new(claim: Claim, clock: Clock) -> ClaimState {
+        let (state, turn) = (Mutex::default(), Mutex::default());
+        ClaimState { claim, clock, state, turn, changed: Notify::new(), downgrading: tokio::sync::Mutex::default() }
     }
 
-    /// Works on the state of this instant. Loss is decided by time alone at the first call after the end, which
-    /// notifies the others.
+    /// Works on the state of this instant.
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
-        let now = self.clock.now();
+        self.with_at(self.clock.now(), work)
+    }
+
+    /// Loss is decided by time alone at the first call after the end, which notifies the others.
+    fn with_at<T>(&self, now: Moment, work: impl FnOnce(&mut State) -> T) -> T {
         let mut state = locked(&self.state);
         state.expire(now);
         let done = work(&mut state);
@@ -69,6 +75,11 @@ impl ClaimState {
     /// guard's own is gone. `stamp`: an instant before it was asked for.
     pub(crate) fn grant(&self, grant: Grant, stamp: Moment) {
         self.with(|state| state.granted(grant, stamp));
+    }
+
+    /// The same, for a caller that has just looked at the clock.
+    pub(crate) fn grant_at(&self, now: Moment, grant: Grant, stamp: Moment) {
+        self.with_at(now, |state| state.granted(grant, stamp));
     }
 
     /// The store says that the claim waits there.
@@ -116,43 +127,66 @@ impl ClaimState {
     }
 
     /// Makes the grant a guard's, if there is one that is still good.
-    pub(crate) fn take_grant(&self, max_hold: Option<Duration>) -> Option<Granted> {
-        let now = self.clock.now();
+    pub(crate) fn take_grant(&self, now: Moment, max_hold: Option<Duration>) -> Option<Granted> {
         let mut state = locked(&self.state);
         let good = state.grant.take_if(|g| g.until <= now).is_none();
         debug_assert!(!state.taken, "a grant is taken once");
-        let granted = state.grant.clone().filter(|_| good)?;
+        let granted = state.grant.filter(|_| good)?;
         state.taken = true;
+        state.guards = 1;
         state.max_until = max_hold.map(|max| now + max);
         Some(granted)
     }
 
-    /// Gives the claim to the next local turn: its `max_hold` counts from now.
-    pub(crate) fn next_turn(&self, max_hold: Option<Duration>) {
-        let now = self.clock.now();
-        locked(&self.state).max_until = max_hold.map(|max| now + max);
+    /// Gives the claim to the next local turn: its `max_hold` counts from now. Says whether that changes the end of the hold.
+    pub(crate) fn next_turn(&self, now: Moment, max_hold: Option<Duration>) -> bool {
+        let mut state = locked(&self.state);
+        state.guards = 1;
+        let before = std::mem::replace(&mut state.max_until, max_hold.map(|max| now + max));
+        before != state.max_until
+    }
+
+    /// One more guard for the turn with this token, if it is good and has a guard.
+    pub(crate) fn share(&self, token: FencingToken) -> bool {
+        self.with(|state| state.share(token))
+    }
+
+    /// One guard of the turn with this token goes. With the last of them the turn ends, and this is why: `Released` if it was
+    /// good up to now.
+    pub(crate) fn leave(&self, token: FencingToken) -> Option<Loss> {
+        self.with(|state| state.leave(token))
+    }
+
+    /// How many guards the turn of now has.
+    pub(crate) fn guards(&self) -> usize {
+        locked(&self.state).guards
     }
 
     /// The mode of the hold, also after a downgrade.
     pub(crate) fn mode(&self) -> Mode {
-        locked(&self.state).now.mode
+        locked(&self.state).now.as_ref().map_or(self.claim.mode, |now| now.mode)
     }
 
     /// Whether an exclusive hold counts as shared from now on.
     pub(crate) fn count_as_shared(&self, shared: bool) {
         let mode = if shared { Mode::Shared } else { self.claim.mode };
-        Arc::make_mut(&mut locked(&self.state).now).mode = mode;
+        self.change(|now| now.mode = mode);
     }
 
     /// From now on the claim has this label: what core sends for a hold carries it. It wakes no task.
     pub(crate) fn relabel(&self, label: Arc<str>) {
-        Arc::make_mut(&mut locked(&self.state).now).label = label;
+        self.change(|now| now.label = label);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Claim)) {
+        let mut state = locked(&self.state);
+        change(Arc::make_mut(state.now.get_or_insert_with(|| Arc::new(self.claim.clone()))));
     }
 
     /// The claim with which to ask for this hold again, with its mode and label of now. If the hold is gone, the claim leaves no
     /// place in the queue.
     pub(crate) fn again(&self) -> Claim {
-        Claim { policy: WaitPolicy::Try, ..(*locked(&self.state).now).clone() }
+        Claim { policy: WaitPolicy::Try, ..(*self.now()).clone() }
     }
 
     pub(crate) fn in_turn(&self, end: EndTurn) {
@@ -172,6 +206,11 @@ impl ClaimState {
     /// Why the hold ended, computed now: `None` means that it is valid at this instant.
     pub(crate) fn loss(&self) -> Option<Loss> {
         self.with(|state| state.loss)
+    }
+
+    /// Why the turn with this token ended, computed now.
+    pub(crate) fn loss_of(&self, token: FencingToken) -> Option<Loss> {
+        self.with(|state| state.loss_of(token))
     }
 
     /// The same for the keeper, which has a mutex locked: nothing is notified.
@@ -210,16 +249,15 @@ impl ClaimState {
     }
 
     /// How long the first renewal may wait: as long as any, or half of what is left of a grant that was slow to come.
-    pub(crate) fn renew_in(&self) -> Duration {
-        let (each, now) = (self.renew_every(), self.clock.now());
+    pub(crate) fn renew_in(&self, now: Moment) -> Duration {
+        let each = self.renew_every();
         locked(&self.state).grant.as_ref().map_or(each, |g| each.min(g.until.since(now) / 2))
     }
 
     /// A third of the lease between renewals. A waiter has less to lose: nearly half, so that more than half of the lease
     /// is left when the grant comes.
     pub(crate) fn renew_every(&self) -> Duration {
-        let ttl = self.ttl();
-        if locked(&self.state).grant.is_some() { ttl / 3 } else { ttl * 9 / 20 }
+        locked(&self.state).grant.as_ref().map_or(self.claim.ttl * 9 / 20, |g| g.ttl / 3)
     }
 
     pub(crate) fn place(&self) -> Option<Place> {
@@ -228,14 +266,19 @@ impl ClaimState {
 
     /// The claim as it is now.
     pub(crate) fn now(&self) -> Arc<Claim> {
-        locked(&self.state).now.clone()
+        self.as_of(&locked(&self.state))
+    }
+
+    /// One that its holder has not changed is copied: a copy for each request is cheaper than one that is kept for each hold.
+    fn as_of(&self, state: &State) -> Arc<Claim> {
+        state.now.clone().unwrap_or_else(|| Arc::new(self.claim.clone()))
     }
 
     /// What to ask the store to renew: the claim as it is now.
     pub(crate) fn lease(&self) -> Option<LeaseRef> {
         let state = locked(&self.state);
         let token = state.grant.as_ref().map(|g| g.token);
-        state.place.clone().map(|place| LeaseRef { claim: state.now.clone(), place, token })
+        state.place.clone().map(|place| LeaseRef { claim: self.as_of(&state), place, token })
     }
 
     /// What is new for the acquire loop; clears the notification.

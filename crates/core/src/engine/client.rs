@@ -14,12 +14,14 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use crate::engine::claim_ids::ClaimIds;
 use crate::engine::claim_state::ClaimState;
 use crate::engine::concurrency_limit::ConcurrencyLimit;
 use crate::engine::events;
 use crate::engine::keeper::{Keeper, Work};
 use crate::engine::release::Release;
 use crate::seam::backend::Backend;
+use crate::seam::claim::ClaimId;
 use crate::seam::clock::{Clock, Moment};
 use crate::seam::error::{Error, ErrorKind, Result};
 use crate::seam::guarantees::Guarantees;
@@ -43,6 +45,7 @@ pub(crate) struct Client {
     ended: tokio::sync::Mutex<bool>,
     thread: Option<OwnThread>,
     random: Mutex<fastrand::Rng>,
+    ids: Mutex<ClaimIds>,
 }
 
 impl Client {
@@ -60,6 +63,7 @@ impl Client {
             ended: tokio::sync::Mutex::default(),
             thread,
             random: Mutex::new(random),
+            ids: Mutex::default(),
         }
     }
 
@@ -85,6 +89,11 @@ impl Client {
         Ok(())
     }
 
+    /// The id of another claim, which is made now.
+    pub(crate) fn claim_id(&self, now: Moment) -> Result<ClaimId> {
+        locked(&self.ids).draw(now)
+    }
+
     pub(crate) fn random(&self) -> fastrand::Rng {
         locked(&self.random).fork()
     }
@@ -106,8 +115,8 @@ impl Client {
     }
 
     /// Renews this claim from now on, until it is forgotten or lost.
-    pub(crate) fn keep(&self, state: &Arc<ClaimState>) {
-        let must_wake = self.keeper.keep(state);
+    pub(crate) fn keep(&self, state: &Arc<ClaimState>, now: Moment) {
+        let must_wake = self.keeper.keep(state, now);
         if self.open().is_err() {
             // It came just after `close` had ended all others.
             self.end_all(false);
@@ -119,7 +128,7 @@ impl Client {
     /// Stops renewing and listening.
     pub(crate) fn forget(&self, state: &ClaimState) {
         self.notifier.unlisten(state.claim.id);
-        self.keeper.forget(state.claim.id);
+        self.keeper.forget(state);
     }
 
     /// Does it in the background, retried until done or the lease has run out.
@@ -146,7 +155,7 @@ impl Client {
             return Ok(());
         }
         self.keeper.release_at(state, at, true);
-        let mut pending = Pending { client: self, work: Some(Work::Lapse(state.clone(), at)) };
+        let mut pending = Pending { client: self, work: Some(|| Work::Lapse(state.clone(), at)) };
         self.ready()?;
         match self.ask(self.keeper.ask_to_lapse(state, at)).await {
             Ok(()) => self.keeper.has_lapsed(state),
@@ -163,7 +172,7 @@ impl Client {
     /// One withdrawal, waited for; the rest is done in the background if it fails or its future is dropped.
     pub(crate) async fn release_now(self: &Arc<Self>, state: &Arc<ClaimState>) -> Result<()> {
         self.forget(state);
-        let mut pending = Pending { client: self, work: Some(Work::Withdraw(Release::of([state]))) };
+        let mut pending = Pending { client: self, work: Some(|| Work::Withdraw(Release::of([state]))) };
         let place = state.place();
         let answer = self.ask(self.backend.release(&state.claim, place.as_ref())).await;
         match &answer {
@@ -231,15 +240,15 @@ impl fmt::Debug for Client {
 }
 
 /// A withdrawal that goes on in the background if it is dropped.
-struct Pending<'a> {
-    client: &'a Arc<Client>,
-    work: Option<Work>,
+struct Pending<'a, W: FnOnce() -> Work> {
+    client: &'a Client,
+    work: Option<W>,
 }
 
-impl Drop for Pending<'_> {
+impl<W: FnOnce() -> Work> Drop for Pending<'_, W> {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
-            self.client.work(work);
+            self.client.work(work());
         }
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::seam::clock::{Clock, Moment};
 use crate::seam::contention::Contention;
@@ -32,8 +32,8 @@ const STALL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct ConcurrencyLimit {
     clock: Clock,
-    permits: Arc<Semaphore>,
-    /// When a slot was last taken or given back, in nanoseconds.
+    permits: Semaphore,
+    /// When a slot was last taken, or given back while others may have waited, in nanoseconds.
     moved: AtomicU64,
     /// When the store last answered a claim.
     answered: AtomicU64,
@@ -43,15 +43,17 @@ pub(crate) struct ConcurrencyLimit {
 
 /// The right to have a claim under way.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    concurrency_limit: Arc<ConcurrencyLimit>,
-    permit: Option<OwnedSemaphorePermit>,
-}
+pub(crate) struct Slot(Arc<ConcurrencyLimit>);
 
 impl ConcurrencyLimit {
     pub(crate) fn new(clock: Clock) -> Arc<ConcurrencyLimit> {
-        let permits = Arc::new(Semaphore::new(WIDTH));
+        let permits = Semaphore::new(WIDTH);
         Arc::new(ConcurrencyLimit { clock, permits, moved: 0.into(), answered: 0.into(), beyond: 0.into() })
+    }
+
+    /// A slot, if one is free now.
+    pub(crate) fn try_enter(self: &Arc<ConcurrencyLimit>, now: Moment) -> Option<Slot> {
+        self.permits.try_acquire().ok().map(|permit| self.slot(permit, now))
     }
 
     /// Waits for a slot, until `deadline`, and for `retry_budget` while the store answers no claim. Cancel-safe.
@@ -60,11 +62,8 @@ impl ConcurrencyLimit {
         deadline: Option<Moment>,
         retry_budget: Duration,
     ) -> Result<Slot> {
-        if let Ok(permit) = self.permits.clone().try_acquire_owned() {
-            return Ok(self.slot(permit));
-        }
         let began = self.clock.now();
-        let turn = self.permits.clone().acquire_owned();
+        let turn = self.permits.acquire();
         tokio::pin!(turn);
         loop {
             let heard = Moment::from_nanos(self.answered.load(Ordering::Relaxed)).max(began);
@@ -82,15 +81,17 @@ impl ConcurrencyLimit {
             let stalls = Moment::from_nanos(self.moved.load(Ordering::Relaxed)) + STALL;
             tokio::select! {
                 biased;
-                permit = &mut turn => return permit.map(|permit| self.slot(permit)).map_err(|_| Error::closed()),
+                permit = &mut turn => {
+                    return permit.map(|permit| self.slot(permit, self.clock.now())).map_err(|_| Error::closed());
+                }
                 () = self.clock.coarse_sleep_until(stalls.min(ends)) => {}
             }
         }
     }
 
     /// The store has answered a claim.
-    pub(crate) fn answered(&self) {
-        self.answered.fetch_max(self.clock.now().as_nanos(), Ordering::Relaxed);
+    pub(crate) fn answered(&self, now: Moment) {
+        self.answered.fetch_max(now.as_nanos(), Ordering::Relaxed);
     }
 
     /// Tasks that wait here are refused from now on.
@@ -98,9 +99,11 @@ impl ConcurrencyLimit {
         self.permits.close();
     }
 
-    fn slot(self: &Arc<ConcurrencyLimit>, permit: OwnedSemaphorePermit) -> Slot {
-        self.moved.fetch_max(self.clock.now().as_nanos(), Ordering::Relaxed);
-        Slot { concurrency_limit: self.clone(), permit: Some(permit) }
+    fn slot(self: &Arc<ConcurrencyLimit>, permit: SemaphorePermit<'_>, now: Moment) -> Slot {
+        // The slot gives it back: it may outlive this call.
+        permit.forget();
+        self.moved.fetch_max(now.as_nanos(), Ordering::Relaxed);
+        Slot(self.clone())
     }
 
     /// Adds slots if nothing moves; one of the waiting tasks does it for all.
@@ -117,11 +120,13 @@ impl ConcurrencyLimit {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.concurrency_limit.moved.fetch_max(self.concurrency_limit.clock.now().as_nanos(), Ordering::Relaxed);
-        let beyond = |n: usize| n.checked_sub(1);
-        let narrows = self.concurrency_limit.beyond.fetch_update(Ordering::Relaxed, Ordering::Relaxed, beyond).is_ok();
-        if let Some(permit) = self.permit.take().filter(|_| narrows) {
-            permit.forget();
+        let ConcurrencyLimit { clock, permits, moved, beyond, .. } = &*self.0;
+        if permits.available_permits() == 0 {
+            moved.fetch_max(clock.now().as_nanos(), Ordering::Relaxed);
+        }
+        let narrows = beyond.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
+        if !narrows {
+            permits.add_permits(1);
         }
     }
 }

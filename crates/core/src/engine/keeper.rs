@@ -22,7 +22,6 @@ use crate::engine::claim_state::ClaimState;
 use crate::engine::events;
 use crate::engine::release::Release;
 use crate::seam::backend::Backend;
-use crate::seam::claim::ClaimId;
 use crate::seam::clock::{Clock, Moment};
 use crate::seam::error::Result;
 use crate::seam::loss::Loss;
@@ -66,17 +65,22 @@ impl Keeper {
     }
 
     /// Renews `state` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken.
-    pub(crate) fn keep(&self, state: &Arc<ClaimState>) -> bool {
-        let renew_at = self.clock.now() + state.renew_in();
+    pub(crate) fn keep(&self, state: &Arc<ClaimState>, now: Moment) -> bool {
+        let renew_at = now + state.renew_in(now);
         let mut registry = locked(&self.registry);
-        let at = registry.keep(state, renew_at);
-        registry.runner.is_none() || registry.sleeps_past(at)
+        let at = registry.keep(state, now, renew_at);
+        registry.must_wake(at)
     }
 
     /// Schedules `state` anew: its end has changed.
     pub(crate) fn reschedule(&self, state: &ClaimState) {
-        locked(&self.registry).schedule(state.claim.id);
-        self.wake();
+        let mut registry = locked(&self.registry);
+        let at = registry.schedule(state.claim.id);
+        let must_wake = registry.must_wake(at);
+        drop(registry);
+        if must_wake {
+            self.wake();
+        }
     }
 
     fn change(&self, state: &ClaimState, change: impl FnOnce(&mut Kept)) {
@@ -85,14 +89,14 @@ impl Keeper {
         registry.schedule(state.claim.id);
     }
 
-    pub(crate) fn forget(&self, id: ClaimId) {
-        let gone = locked(&self.registry).remove(id);
+    pub(crate) fn forget(&self, state: &ClaimState) {
+        let gone = locked(&self.registry).remove(state.claim.id);
         drop(gone);
     }
 
     /// Keeps it until `at`, and releases it then. `lapsing`: the store is asked meanwhile to let it end by itself.
     pub(crate) fn release_at(&self, state: &Arc<ClaimState>, at: Moment, lapsing: bool) {
-        self.keep(state);
+        self.keep(state, self.clock.now());
         self.change(state, |kept| (kept.release_at, kept.lapsing) = (Some(at), lapsing));
     }
 
@@ -105,7 +109,7 @@ impl Keeper {
     /// The store lets it end by itself: nothing renews it any more.
     pub(crate) fn has_lapsed(&self, state: &ClaimState) {
         self.notifier.unlisten(state.claim.id);
-        self.forget(state.claim.id);
+        self.forget(state);
         self.notify_if_drained();
         events::lapses(&state.claim);
     }
@@ -125,9 +129,7 @@ impl Keeper {
         let now = self.clock.now();
         let mut registry = locked(&self.registry);
         let runner = registry.runner.clone();
-        if runner.is_some() {
-            registry.called.get_or_insert(now);
-        }
+        registry.called.get_or_insert(now);
         drop(registry);
         if let Some(runner) = runner {
             runner.notify_one();

@@ -13,7 +13,8 @@
 //! The store knows only the claim and its first turn. To tell it of each turn would cost the
 //! request that this saves.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -34,9 +35,9 @@ use crate::support::locked;
 /// Only exclusive claims that are equal in these may share one.
 type Key = (Name, Duration);
 
-/// The local queues of one client, one per lock with a claimant.
+/// The local queues of one client, one per lock with a claimant: those of a name by their TTL.
 #[derive(Default)]
-pub(crate) struct LocalQueues(Mutex<HashMap<Key, LocalQueue>>);
+pub(crate) struct LocalQueues(Mutex<HashMap<Name, BTreeMap<Duration, LocalQueue>>>);
 
 /// The tasks that wait for one lock, and the one that holds it.
 #[derive(Default)]
@@ -75,7 +76,7 @@ pub(crate) enum Handoff {
     /// It claims in the store itself.
     Claimant(Claimant),
     /// It is its turn.
-    Turn(Arc<Share>),
+    Turn(Share),
 }
 
 /// The right to claim in the store for all tasks of the queue. Dropped, it goes to the next.
@@ -109,22 +110,24 @@ impl LocalQueues {
         consume_budget().await;
         let handed_over = {
             let mut local_queues = locked(&self.0);
-            let Some(queue) = local_queues.get_mut(&key) else {
-                local_queues.insert(key.clone(), LocalQueue::default());
+            let Some(queue) = queue_of(&mut local_queues, &key) else {
+                local_queues.entry(key.0.clone()).or_default().insert(key.1, LocalQueue::default());
                 return Ok(Handoff::Claimant(Claimant { local_queues: Arc::downgrade(self), key, outage_since: None }));
             };
             if matches!(wait, Wait::Try) {
                 return Err(Error::contended(queue.contention()));
             }
             if queue.waiters.len() == queue.waiters.capacity() {
-                // Not each time: a long queue would be walked by each task that enters it.
+                // Not each time: a long queue would be walked by each task that enters it. So there is room for as many again.
                 queue.waiters.retain(|waiter| !waiter.hand_over.is_closed());
+                queue.waiters.reserve(queue.waiters.len().max(4));
             }
             let (hand_over, handed_over) = oneshot::channel();
             queue.waiters.push_back(Waiter { hand_over, turn });
             handed_over
         };
-        let holder = || locked(&self.0).get(&key).map_or_else(Contention::unknown, LocalQueue::contention);
+        let holder =
+            || queue_of(&mut locked(&self.0), &key).map_or_else(Contention::unknown, |queue| queue.contention());
         let handoff = match wait {
             Wait::For(limit) => client.within(limit, handed_over).await.ok_or_else(|| Error::timed_out(holder()))?,
             Wait::Forever | Wait::Try => handed_over.await,
@@ -162,9 +165,16 @@ impl LocalQueues {
         work: impl FnOnce(&mut Holder) -> T,
     ) -> Option<T> {
         let mut local_queues = locked(&self.0);
-        let queues = local_queues.iter_mut().filter(|(key, _)| key.0 == *name);
-        queues.filter_map(|(_, queue)| queue.holder.as_mut()).find(|holder| which(holder)).map(work)
+        let queues = local_queues.get_mut(name)?.values_mut();
+        queues.filter_map(|queue| queue.holder.as_mut()).find(|holder| which(holder)).map(work)
     }
+}
+
+fn queue_of<'a>(
+    local_queues: &'a mut HashMap<Name, BTreeMap<Duration, LocalQueue>>,
+    (name, ttl): &Key,
+) -> Option<&'a mut LocalQueue> {
+    local_queues.get_mut(name)?.get_mut(ttl)
 }
 
 impl Holder {
@@ -197,7 +207,7 @@ impl Claimant {
     /// From now on this task holds.
     fn held_by(&self, holder: Option<Holder>) {
         if let Some(local_queues) = self.local_queues.upgrade()
-            && let Some(queue) = locked(&local_queues.0).get_mut(&self.key)
+            && let Some(queue) = queue_of(&mut locked(&local_queues.0), &self.key)
         {
             queue.holder = holder;
         }
@@ -208,7 +218,7 @@ impl Claimant {
     fn next_waiter(&self, and_close: bool) -> Option<Waiter> {
         let local_queues = self.local_queues.upgrade()?;
         let mut local_queues = locked(&local_queues.0);
-        let LocalQueue { waiters, holder } = local_queues.get_mut(&self.key)?;
+        let LocalQueue { waiters, holder } = queue_of(&mut local_queues, &self.key)?;
         if !and_close && holder.as_ref().is_some_and(|holder| holder.is_last) {
             return None;
         }
@@ -217,8 +227,11 @@ impl Claimant {
                 return Some(waiter);
             }
         }
-        if and_close {
-            local_queues.remove(&self.key);
+        if and_close && let Entry::Occupied(mut of_name) = local_queues.entry(self.key.0.clone()) {
+            of_name.get_mut().remove(&self.key.1);
+            if of_name.get().is_empty() {
+                of_name.remove();
+            }
         }
         None
     }
@@ -259,14 +272,15 @@ impl Turn {
             return Some(self);
         }
         let Some(Waiter { hand_over, turn: options }) = self.claimant.next_waiter(false) else { return Some(self) };
-        state.next_turn(options.max_hold);
-        client.keeper.reschedule(state);
+        if state.next_turn(now, options.max_hold) {
+            client.keeper.reschedule(state);
+        }
         let turn = Turn { taken: self.taken + 1, ..self };
         turn.is_of(options.label);
         let not_before = options.min_hold.map(|min| now + min);
-        let hold = Hold::new(client.clone(), state.clone(), options.name, turn.token(), not_before);
+        let hold = Hold { client: client.clone(), state: state.clone(), name: options.name, token: turn.token() };
         // A hold that is not received any more is dropped here, and so ends its turn.
-        drop(hand_over.send(Handoff::Turn(Share::new(hold, Some(turn)))));
+        drop(hand_over.send(Handoff::Turn(Share::new(hold, not_before, Some(turn)))));
         None
     }
 }

@@ -34,7 +34,7 @@ const STALL: Duration = Duration::from_millis(500);
 
 /// Claims of one request, to be withdrawn.
 pub(crate) struct Release {
-    pub(crate) claims: Vec<(Arc<Claim>, Option<Place>)>,
+    pub(crate) claims: Vec<(Arc<ClaimState>, Option<Place>)>,
     /// A request of them that is still unanswered: a release never overtakes its own claim.
     pub(crate) in_flight: Option<InFlight>,
 }
@@ -94,7 +94,7 @@ impl Reply {
 
 impl Release {
     pub(crate) fn of<'a>(states: impl IntoIterator<Item = &'a Arc<ClaimState>>) -> Release {
-        let claim = |state: &Arc<ClaimState>| (state.claim.clone(), state.place());
+        let claim = |state: &Arc<ClaimState>| (state.clone(), state.place());
         Release { claims: states.into_iter().map(claim).collect(), in_flight: None }
     }
 }
@@ -109,7 +109,7 @@ pub(crate) async fn withdraw(
 ) {
     let Release { mut claims, in_flight } = release;
     if let Some(in_flight) = in_flight {
-        let longest = claims.iter().map(|(claim, _)| claim.ttl).max().unwrap_or_default();
+        let longest = claims.iter().map(|(state, _)| state.claim.ttl).max().unwrap_or_default();
         let reply = tokio::select! {
             biased;
             reply = in_flight.answer(clock) => reply,
@@ -122,9 +122,9 @@ pub(crate) async fn withdraw(
         let _turn = sending.acquire().await;
         backend.release(claim, place).await
     };
-    let each = claims.iter().map(|(claim, place)| {
-        let request = || request(claim, place.as_ref());
-        give_back(clock, claim, request, random.fork())
+    let each = claims.iter().map(|(state, place)| {
+        let request = || request(&state.claim, place.as_ref());
+        give_back(clock, &state.claim, request, random.fork())
     });
     join_all(each).await;
 }

@@ -4,7 +4,6 @@
 //! a hint from them, so this is the whole interface. A store that forgets to notify is slow and not
 //! wrong, and the conformance suite has a case for each.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -15,6 +14,7 @@ use crate::seam::grant::{Grant, Validity};
 use crate::seam::loss::Loss;
 use crate::seam::name::Name;
 use crate::support::locked;
+use crate::support::own_keys::OwnMap;
 
 /// The registry through which a store notifies core.
 ///
@@ -49,7 +49,7 @@ use crate::support::locked;
 pub struct Notifier(Arc<Inner>);
 
 struct Inner {
-    listeners: Mutex<HashMap<ClaimId, Arc<dyn Listener>>>,
+    listeners: Mutex<OwnMap<ClaimId, Arc<dyn Listener>>>,
     /// How often all holds were to be renewed at once.
     renew_holds: watch::Sender<u64>,
     holder_changed: broadcast::Sender<Name>,
@@ -156,7 +156,7 @@ impl Notifier {
         }
     }
 
-    fn listeners(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<dyn Listener>>> {
+    fn listeners(&self) -> MutexGuard<'_, OwnMap<ClaimId, Arc<dyn Listener>>> {
         locked(&self.0.listeners)
     }
 }

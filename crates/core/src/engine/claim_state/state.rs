@@ -13,9 +13,10 @@ use crate::seam::grant::Grant;
 use crate::seam::loss::Loss;
 use crate::seam::token::FencingToken;
 
+#[derive(Default)]
 pub(super) struct State {
-    /// The claim as it is now: what its holder has made of it since, shared instead of exclusive, another label.
-    pub(super) now: Arc<Claim>,
+    /// The claim as it is now, if its holder has changed it since: shared instead of exclusive, another label.
+    pub(super) now: Option<Arc<Claim>>,
     pub(super) place: Option<Place>,
     pub(super) grant: Option<Granted>,
     /// A guard was made of the grant: from now on an end of validity is a loss.
@@ -23,6 +24,10 @@ pub(super) struct State {
     /// The end of `max_hold`, if there is one.
     pub(super) max_until: Option<Moment>,
     pub(super) loss: Option<Loss>,
+    /// How many guards the turn of now has.
+    pub(super) guards: usize,
+    /// The token of the latest turn that its guards gave back while it was good.
+    pub(super) released: Option<FencingToken>,
     /// When the store last said that nothing is left: a grant that was asked for before that may be the one that is gone.
     pub(super) gone_at: Option<Moment>,
     pub(super) notified: bool,
@@ -30,7 +35,7 @@ pub(super) struct State {
     pub(super) must_notify: bool,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub(crate) struct Granted {
     pub(crate) token: FencingToken,
     pub(crate) turns: u32,
@@ -39,18 +44,29 @@ pub(crate) struct Granted {
 }
 
 impl State {
-    pub(super) fn of(now: Arc<Claim>) -> State {
-        State {
-            now,
-            place: None,
-            grant: None,
-            taken: false,
-            max_until: None,
-            loss: None,
-            gone_at: None,
-            notified: false,
-            must_notify: false,
+    /// Why the turn with this token ended. A turn that was given back has not been lost, whatever becomes of the claim.
+    pub(super) fn loss_of(&self, token: FencingToken) -> Option<Loss> {
+        if self.released >= Some(token) { Some(Loss::Released) } else { self.loss }
+    }
+
+    /// One more guard for the turn with this token, if it is good and has a guard.
+    pub(super) fn share(&mut self, token: FencingToken) -> bool {
+        let good = self.guards > 0 && self.loss_of(token).is_none();
+        self.guards += usize::from(good);
+        good
+    }
+
+    /// One guard of the turn with this token goes. With the last of them the turn ends: why.
+    pub(super) fn leave(&mut self, token: FencingToken) -> Option<Loss> {
+        self.guards = self.guards.saturating_sub(1);
+        if self.guards > 0 {
+            return None;
         }
+        self.must_notify = true;
+        if self.loss.is_none() {
+            self.released = Some(token);
+        }
+        self.loss_of(token)
     }
 
     /// Ends the hold if its time has come. Loss is terminal.

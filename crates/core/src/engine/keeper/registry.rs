@@ -12,7 +12,7 @@
 //! fall together. The plan of the next ones is shifted by a random share, so that those of many
 //! clients do not.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,13 +24,18 @@ use crate::engine::claim_state::ClaimState;
 use crate::seam::claim::ClaimId;
 use crate::seam::clock::Moment;
 use crate::seam::loss::Loss;
+use crate::support::own_keys::OwnMap;
+
+/// How soon the task looks again after something was kept, if nothing comes up before: then it wakes no more until it is
+/// called.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The key of what waits no longer.
 const AT_ONCE: Moment = Moment::from_nanos(0);
 
 #[derive(Default)]
 pub(super) struct Registry {
-    pub(super) kept: HashMap<ClaimId, Kept>,
+    pub(super) kept: OwnMap<ClaimId, Kept>,
     /// When something must be done about which of them; one entry each.
     pub(super) agenda: BTreeSet<(Moment, ClaimId)>,
     /// From when on each may be renewed together with others.
@@ -41,16 +46,18 @@ pub(super) struct Registry {
     pub(super) moved: Option<Moment>,
     /// How many of them are holds, whose end is to be seen in time.
     pub(super) holds: usize,
-    works: HashMap<u64, Work>,
+    works: OwnMap<u64, Work>,
     next_work: u64,
     /// Those of them that no task does yet.
     queued: Vec<u64>,
     /// Until when the task sleeps, and whether it watches over holds meanwhile.
     pub(super) next_wake: Option<Moment>,
     pub(super) watching: bool,
+    /// How soon those come up that were kept since the latest plan, also if they are not kept any more.
+    pub(super) recent: Option<Duration>,
     /// What wakes the task that runs.
     pub(super) runner: Option<Arc<Notify>>,
-    /// Since when it has been woken and has not looked.
+    /// Since when it, or the tasks that stand by, have been woken and have not looked.
     pub(super) called: Option<Moment>,
     pub(super) no_more_work: bool,
     /// Until when no other warning says that renewals are slow.
@@ -67,16 +74,40 @@ impl Registry {
         self.no_more_work && self.is_drained()
     }
 
-    /// Whether the task would miss something that comes up then, or a hold that began during a coarse sleep.
-    pub(super) fn sleeps_past(&self, at: Moment) -> bool {
-        self.holds > 0 && !self.watching || self.next_wake.is_none_or(|planned| at < planned)
+    /// Whether a task that runs would have nothing to do. What was kept a moment ago is a reason to run: more of the same
+    /// kind is likely to come, and then no task must be woken for it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_drained() && (self.no_more_work || self.recent.is_none())
+    }
+
+    /// Whether a task must be woken for what comes up then: none runs, or the one that runs would miss it, or a hold that began
+    /// during a coarse sleep. One that was woken, and has not looked yet, need not be woken again.
+    pub(super) fn must_wake(&self, at: Moment) -> bool {
+        let unwatched = self.holds > 0 && !self.watching;
+        let sleeps_past = unwatched || self.next_wake.is_none_or(|planned| at < planned);
+        self.called.is_none() && (self.runner.is_none() || sleeps_past)
     }
 
     /// Keeps this one from now on, and says when it comes up. One that is kept already stays as it is.
-    pub(super) fn keep(&mut self, state: &Arc<ClaimState>, renew_at: Moment) -> Moment {
+    pub(super) fn keep(&mut self, state: &Arc<ClaimState>, now: Moment, renew_at: Moment) -> Moment {
         let id = state.claim.id;
-        self.kept.entry(id).or_insert_with(|| Kept::new(state.clone(), renew_at));
+        let recent = &mut self.recent;
+        self.kept.entry(id).or_insert_with(|| {
+            let soon = renew_at.since(now);
+            *recent = Some(recent.map_or(soon, |recent| recent.min(soon)));
+            Kept::new(state.clone(), renew_at)
+        });
         self.schedule(id)
+    }
+
+    /// Until when the task sleeps after this plan. If anything was kept since the latest one it looks once more, before more of
+    /// the same kind could come up: so a task that takes and gives back locks without a pause need not wake it.
+    pub(super) fn plan_sleep(&mut self, now: Moment) {
+        let recent = self.recent.take();
+        let again = recent.map(|soon| now + soon.min(LOOK_AGAIN));
+        self.called = None;
+        self.next_wake = self.agenda.first().map(|(at, _)| *at).into_iter().chain(again).min();
+        self.watching = self.holds > 0 || recent.is_some();
     }
 
     /// Enters a kept one where it belongs, and says when it comes up.

@@ -8,13 +8,13 @@
 //! For a moment two may run, when the first was merely slow. That is harmless: renewals are
 //! idempotent.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use tokio::runtime::Id;
 use tokio::sync::Notify;
 
 use crate::support::locked;
+use crate::support::own_keys::OwnSet;
 
 /// The runtimes on standby for a keeper `K`.
 pub(super) struct Standby<K> {
@@ -24,14 +24,14 @@ pub(super) struct Standby<K> {
 }
 
 struct Present<K> {
-    runtimes: HashSet<Id>,
+    runtimes: OwnSet<Id>,
     /// A keeper that lost its runtime with work left, and that nothing else may keep alive.
     orphan: Option<Arc<K>>,
 }
 
 impl<K> Standby<K> {
     pub(super) fn new() -> Standby<K> {
-        Standby { called: Notify::new(), present: Mutex::new(Present { runtimes: HashSet::new(), orphan: None }) }
+        Standby { called: Notify::new(), present: Mutex::new(Present { runtimes: OwnSet::default(), orphan: None }) }
     }
 
     /// This runtime stands by from now on; says whether it did not yet.

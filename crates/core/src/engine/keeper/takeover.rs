@@ -77,8 +77,12 @@ impl Keeper {
     fn take_over(self: &Arc<Keeper>) -> Option<Running> {
         let now = self.clock.now();
         let mut registry = locked(&self.registry);
-        let idle = registry.stalls_at(STALL).is_none_or(|at| at > now);
-        if registry.is_drained() || registry.runner.is_some() && idle {
+        let runs = registry.runner.is_some() && registry.stalls_at(STALL).is_none_or(|at| at > now);
+        if registry.is_idle() || runs {
+            if registry.runner.is_none() {
+                // It has looked: the next claim wakes it again.
+                registry.called = None;
+            }
             return None;
         }
         let wake = Arc::new(Notify::new());

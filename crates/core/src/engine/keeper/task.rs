@@ -143,9 +143,7 @@ impl Keeper {
                 registry.queue(Work::Withdraw(Release::of([&kept.state])));
             }
         }
-        registry.called = None;
-        registry.next_wake = registry.agenda.first().map(|(at, _)| *at);
-        registry.watching = registry.holds > 0;
+        registry.plan_sleep(now);
         let plan = Plan {
             works: registry.take_work(),
             next: registry.next_wake,

@@ -3,25 +3,34 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
+use super::Keeper;
 use super::registry::Registry;
 use crate::engine::claim_state::ClaimState;
-use crate::seam::claim::{Claim, Mode, Place, WaitPolicy};
+use crate::seam::backend::Backend;
+use crate::seam::claim::{Claim, LeaseRef, Mode, Place, WaitPolicy};
 use crate::seam::clock::{Clock, VirtualClock};
-use crate::seam::grant::Grant;
+use crate::seam::error::Result;
+use crate::seam::grant::{Claimed, Grant, Renewal};
+use crate::seam::guarantees::Guarantees;
 use crate::seam::loss::Loss;
+use crate::seam::name::Name;
+use crate::seam::notifier::Notifier;
+use crate::seam::queue::LockQueue;
 use crate::seam::token::FencingToken;
 
 const TTL: Duration = Duration::from_secs(6);
 
 fn state(clock: &Clock, ttl: Duration) -> Arc<ClaimState> {
     let claim = Claim::new("a", Mode::Shared, WaitPolicy::Fair, ttl, "me");
-    Arc::new(ClaimState::new(Arc::new(claim), clock.clone()))
+    Arc::new(ClaimState::new(claim, clock.clone()))
 }
 
 fn held(clock: &Clock, ttl: Duration) -> Arc<ClaimState> {
     let state = state(clock, ttl);
     state.grant(Grant::new(Place::new("p"), FencingToken::new(1), ttl), clock.now());
-    state.take_grant(None);
+    state.take_grant(clock.now(), None);
     state
 }
 
@@ -31,7 +40,7 @@ fn what_is_lost_while_a_batch_is_made_comes_up_again() {
     let clock = VirtualClock::new().clock();
     let (state, due) = (held(&clock, TTL), clock.now());
     let mut registry = Registry::default();
-    registry.keep(&state, due);
+    registry.keep(&state, clock.now(), due);
     assert!(registry.collect_due(due).is_empty());
     state.lose(Loss::Evicted);
     assert!(registry.take_batches(due, 0.0, 9, 16).is_empty());
@@ -44,19 +53,20 @@ fn holds_are_watched_over_and_places_in_the_queue_are_not() {
     let mut registry = Registry::default();
     let [one, two, three] = [(); 3].map(|()| {
         let state = state(&clock, TTL);
-        registry.keep(&state, clock.now());
+        registry.keep(&state, clock.now(), clock.now());
         state
     });
+    registry.runner = Some(Arc::default());
     registry.next_wake = Some(clock.now());
-    assert!(!registry.sleeps_past(clock.now()), "without a hold coarse sleeps do");
+    assert!(!registry.must_wake(clock.now()), "without a hold coarse sleeps do");
     for state in [&one, &two] {
         state.grant(Grant::new(Place::new("p"), FencingToken::new(1), TTL), clock.now());
-        state.take_grant(None);
+        state.take_grant(clock.now(), None);
         registry.schedule(state.claim.id);
     }
-    assert!(registry.sleeps_past(clock.now()), "a hold began during a coarse sleep");
+    assert!(registry.must_wake(clock.now()), "a hold began during a coarse sleep");
     registry.watching = true;
-    assert!(!registry.sleeps_past(clock.now()));
+    assert!(!registry.must_wake(clock.now()));
     let holds = [one, three, two].map(|state| {
         assert!(registry.remove(state.claim.id).is_some());
         registry.holds
@@ -78,7 +88,7 @@ fn batches_go_by_need() {
     }
     let renew_at = start + TTL / 3;
     for state in &kept {
-        registry.keep(state, renew_at);
+        registry.keep(state, start, renew_at);
     }
     time.advance(TTL / 3);
     let now = clock.now();
@@ -106,4 +116,85 @@ fn batches_go_by_need() {
     let now = clock.now();
     assert!(registry.collect_due(now).is_empty());
     assert_eq!(registry.take_batches(now, 0.0, 50, 0).iter().flatten().count(), 40);
+}
+
+/// A store that is never asked.
+#[derive(Debug)]
+struct Unasked(VirtualClock);
+
+#[async_trait::async_trait]
+impl Backend for Unasked {
+    async fn claim(&self, _: &Claim) -> Result<Claimed> {
+        unreachable!()
+    }
+    async fn renew(&self, _: &[LeaseRef]) -> Result<Vec<Renewal>> {
+        unreachable!()
+    }
+    async fn release(&self, _: &Claim, _: Option<&Place>) -> Result<()> {
+        unreachable!()
+    }
+    async fn inspect(&self, _: &Name) -> Result<LockQueue> {
+        unreachable!()
+    }
+    async fn list(&self, _: &str, _: Option<&Name>, _: usize) -> Result<Vec<Name>> {
+        unreachable!()
+    }
+    async fn evict(&self, _: &Name, _: FencingToken) -> Result<bool> {
+        unreachable!()
+    }
+    fn guarantees(&self) -> Guarantees {
+        Guarantees::none("unasked")
+    }
+    fn clock(&self) -> Clock {
+        self.0.clock()
+    }
+}
+
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A lock that is taken and given back again and again wakes neither the keeper nor the tasks that stand by: not if they run
+/// while it is held, and not if they find nothing each time.
+#[tokio::test]
+async fn a_cycle_wakes_no_task() {
+    for others_run in [false, true] {
+        let time = VirtualClock::new();
+        let clock = time.clock();
+        let random = fastrand::Rng::with_seed(1);
+        let keeper = Arc::new(Keeper::new(Arc::new(Unasked(time.clone())), Notifier::new(), random));
+        let cycle = async || {
+            let state = held(&clock, TTL);
+            let must_wake = keeper.keep(&state, clock.now());
+            if must_wake {
+                keeper.register_runtime(&Handle::current());
+                keeper.wake();
+            }
+            if others_run {
+                settle().await;
+            }
+            // A turn that passes to another task, with another end.
+            state.next_turn(clock.now(), Some(TTL * 2));
+            keeper.reschedule(&state);
+            keeper.forget(&state);
+            settle().await;
+            must_wake
+        };
+        assert!(cycle().await, "no task runs yet");
+        let standby = keeper.standby.called.notified();
+        tokio::pin!(standby);
+        standby.as_mut().enable();
+        for n in 0..100 {
+            assert!(!cycle().await, "cycle {n} wakes the keeper");
+            time.advance(Duration::from_millis(1));
+            settle().await;
+        }
+        assert!(futures_util::poll!(standby).is_pending(), "a task that stands by was woken");
+        assert_eq!(super::locked(&keeper.registry).called, None, "the keeper was woken");
+        // Once nothing was kept for a while no timer runs.
+        time.pass(Duration::from_secs(3)).await;
+        assert_eq!(super::locked(&keeper.registry).next_wake, None);
+    }
 }

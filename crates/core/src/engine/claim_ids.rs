@@ -1,0 +1,65 @@
+//! Ids for the claims of one client: random numbers of the operating system, drawn many at a time.
+//!
+//! On some stores an id proves who holds a lock, so nobody may guess it: each is a number of the
+//! operating system's generator, and none is computed from another one. To ask the system for each
+//! id was a tenth of a cycle in memory.
+//!
+//! A copy of the process (a fork, a restored snapshot) has the same numbers in its stock. The instant at
+//! which an id is drawn is mixed in, so that the two draw different ids all the same.
+
+use std::mem::take;
+
+use crate::seam::claim::ClaimId;
+use crate::seam::clock::Moment;
+use crate::seam::error::{Error, ErrorKind, Result};
+
+/// So many at a time: 256 bytes are what Linux gives without an interruption.
+const STOCK: usize = 16;
+
+#[derive(Default)]
+pub(crate) struct ClaimIds {
+    stock: [[u8; 16]; STOCK],
+    left: usize,
+}
+
+impl ClaimIds {
+    /// An id that no other claim has.
+    pub(crate) fn draw(&mut self, now: Moment) -> Result<ClaimId> {
+        if self.left == 0 {
+            let none = |e: getrandom::Error| {
+                let text = "the operating system gives no random numbers";
+                Error::new(ErrorKind::Unavailable, text).with_source(e.to_string())
+            };
+            getrandom::fill(self.stock.as_flattened_mut()).map_err(none)?;
+            self.left = STOCK;
+        }
+        self.left -= 1;
+        // It is used up.
+        let word = u128::from_ne_bytes(take(&mut self.stock[self.left]));
+        Ok(ClaimId::of_random(word ^ u128::from(now.as_nanos())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_are_equal_and_nothing_of_them_stays() {
+        let (mut ids, now) = (ClaimIds::default(), Moment::from_nanos(7));
+        let drawn: HashSet<_> = (0..10 * STOCK).map(|_| ids.draw(now).unwrap()).collect();
+        assert_eq!(drawn.len(), 10 * STOCK);
+        assert_eq!((ids.left, ids.stock), (0, [[0; 16]; STOCK]));
+    }
+
+    /// A fork has the stock of its parent.
+    #[test]
+    fn copies_of_a_process_draw_different_ids() {
+        let mut parent = ClaimIds::default();
+        parent.draw(Moment::from_nanos(1)).unwrap();
+        let mut child = ClaimIds { stock: parent.stock, left: parent.left };
+        assert_ne!(parent.draw(Moment::from_nanos(2)).unwrap(), child.draw(Moment::from_nanos(3)).unwrap());
+    }
+}
