@@ -14,6 +14,7 @@
 //! An answer counts from before its request was sent, whenever it arrives. So late answers are no
 //! danger and need not be thrown away.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -26,8 +27,8 @@ use crate::seam::loss::Loss;
 use crate::seam::notifier::{Listener, Notification};
 use crate::seam::token::FencingToken;
 use crate::support::locked;
-pub(crate) use state::Granted;
 use state::State;
+pub(crate) use state::{Granted, Seen};
 
 mod state;
 
@@ -42,6 +43,8 @@ pub(crate) struct ClaimState {
     pub(crate) changed: Notify,
     /// Downgrades go one after the other.
     pub(crate) downgrading: tokio::sync::Mutex<()>,
+    /// Its number among the claims that the keeper has kept; 0 before.
+    kept_as: AtomicU64,
 }
 
 /// Ends the turn that is being taken under a claim.
@@ -49,8 +52,33 @@ pub(crate) type EndTurn = Box<dyn FnOnce() + Send>;
 
 impl ClaimState {
     pub(crate) fn new(claim: Claim, clock: Clock) -> ClaimState {
-        let (state, turn) = (Mutex::default(), Mutex::default());
-        ClaimState { claim, clock, state, turn, changed: Notify::new(), downgrading: tokio::sync::Mutex::default() }
+        ClaimState {
+            claim,
+            clock,
+            state: Mutex::default(),
+            turn: Mutex::default(),
+            changed: Notify::new(),
+            downgrading: tokio::sync::Mutex::default(),
+            kept_as: AtomicU64::new(0),
+        }
+    }
+
+    /// Its number among the claims that the keeper has kept.
+    pub(crate) fn kept_as(&self) -> u64 {
+        self.kept_as.load(Ordering::Relaxed)
+    }
+
+    /// The same, and gives it one if it has none. The keeper calls it, which has its mutex locked.
+    pub(crate) fn number(&self, next: impl FnOnce() -> u64) -> u64 {
+        if self.kept_as() == 0 {
+            self.kept_as.store(next(), Ordering::Relaxed);
+        }
+        self.kept_as()
+    }
+
+    /// What matters for its renewal. Nothing is notified: the keeper has its mutex locked.
+    pub(crate) fn look(&self) -> Seen {
+        locked(&self.state).seen(self.claim.ttl)
     }
 
     /// Works on the state of this instant.
@@ -213,51 +241,15 @@ impl ClaimState {
         self.with(|state| state.loss_of(token))
     }
 
-    /// The same for the keeper, which has a mutex locked: nothing is notified.
-    pub(crate) fn loss_by(&self, now: Moment) -> Option<Loss> {
-        let state = locked(&self.state);
-        state.loss.or_else(|| state.ended_by(now))
-    }
-
     /// For how much longer a hold that is not lost is surely good.
     pub(crate) fn remaining(&self) -> Duration {
         let now = self.clock.now();
-        locked(&self.state).ends_at().map_or(Duration::ZERO, |end| end.since(now))
-    }
-
-    /// For how much longer the lease itself is surely good, whatever `max_hold` says.
-    pub(crate) fn lease_left(&self) -> Duration {
-        let now = self.clock.now();
-        locked(&self.state).grant.as_ref().map_or(Duration::ZERO, |g| g.until.since(now))
-    }
-
-    /// When the lease ends that was asked for at `asked`, if nothing renews it. A place in the queue is renewed a little before half
-    /// of its lease is over, so it has at least the rest.
-    pub(crate) fn lease_ends_at(&self, asked: Moment) -> Moment {
-        locked(&self.state).grant.as_ref().map_or_else(|| asked + self.claim.ttl * 11 / 20, |g| g.until)
-    }
-
-    /// When the hold ends if nothing renews it; `None` while it is not a guard's.
-    pub(crate) fn ends_at(&self) -> Option<Moment> {
-        let state = locked(&self.state);
-        if state.taken { state.ends_at() } else { None }
+        locked(&self.state).end().map_or(Duration::ZERO, |end| end.at().since(now))
     }
 
     /// The lease: granted, or asked for.
     pub(crate) fn ttl(&self) -> Duration {
-        locked(&self.state).grant.as_ref().map_or(self.claim.ttl, |g| g.ttl)
-    }
-
-    /// How long the first renewal may wait: as long as any, or half of what is left of a grant that was slow to come.
-    pub(crate) fn renew_in(&self, now: Moment) -> Duration {
-        let each = self.renew_every();
-        locked(&self.state).grant.as_ref().map_or(each, |g| each.min(g.until.since(now) / 2))
-    }
-
-    /// A third of the lease between renewals. A waiter has less to lose: nearly half, so that more than half of the lease
-    /// is left when the grant comes.
-    pub(crate) fn renew_every(&self) -> Duration {
-        locked(&self.state).grant.as_ref().map_or(self.claim.ttl * 9 / 20, |g| g.ttl / 3)
+        self.look().ttl
     }
 
     pub(crate) fn place(&self) -> Option<Place> {

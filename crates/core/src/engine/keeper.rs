@@ -27,7 +27,7 @@ use crate::seam::error::Result;
 use crate::seam::loss::Loss;
 use crate::seam::notifier::Notifier;
 use crate::support::locked;
-use kept::Kept;
+use kept::{Kept, NEVER};
 use registry::Registry;
 use standby::Standby;
 pub(crate) use work::Work;
@@ -66,7 +66,7 @@ impl Keeper {
 
     /// Renews `state` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken.
     pub(crate) fn keep(&self, state: &Arc<ClaimState>, now: Moment) -> bool {
-        let renew_at = now + state.renew_in(now);
+        let renew_at = now + state.look().renew_in(now);
         let mut registry = locked(&self.registry);
         let at = registry.keep(state, now, renew_at);
         registry.must_wake(at)
@@ -75,7 +75,7 @@ impl Keeper {
     /// Schedules `state` anew: its end has changed.
     pub(crate) fn reschedule(&self, state: &ClaimState) {
         let mut registry = locked(&self.registry);
-        let at = registry.schedule(state.claim.id);
+        let at = registry.schedule(state.kept_as());
         let must_wake = registry.must_wake(at);
         drop(registry);
         if must_wake {
@@ -85,19 +85,19 @@ impl Keeper {
 
     fn change(&self, state: &ClaimState, change: impl FnOnce(&mut Kept)) {
         let mut registry = locked(&self.registry);
-        registry.kept.get_mut(&state.claim.id).map(change);
-        registry.schedule(state.claim.id);
+        registry.kept.get_mut(&state.kept_as()).map(change);
+        registry.schedule(state.kept_as());
     }
 
     pub(crate) fn forget(&self, state: &ClaimState) {
-        let gone = locked(&self.registry).remove(state.claim.id);
+        let gone = locked(&self.registry).remove(state.kept_as());
         drop(gone);
     }
 
     /// Keeps it until `at`, and releases it then. `lapsing`: the store is asked meanwhile to let it end by itself.
     pub(crate) fn release_at(&self, state: &Arc<ClaimState>, at: Moment, lapsing: bool) {
         self.keep(state, self.clock.now());
-        self.change(state, |kept| (kept.release_at, kept.lapsing) = (Some(at), lapsing));
+        self.change(state, |kept| (kept.release_at, kept.lapsing) = (at, lapsing));
     }
 
     /// One attempt to let a hold end at that moment without us.
@@ -121,7 +121,7 @@ impl Keeper {
     }
 
     pub(crate) fn queue(&self, work: Work) {
-        locked(&self.registry).queue(work);
+        locked(&self.registry).works.queue(work);
     }
 
     /// Wakes the keeper's task, and the runtimes on standby, which check that it runs.
@@ -155,10 +155,10 @@ impl Keeper {
     pub(crate) fn end_all(&self, min_hold_too: bool) {
         let mut registry = locked(&self.registry);
         let ends = |state: &Arc<ClaimState>| {
-            min_hold_too || registry.kept.get(&state.claim.id).is_none_or(|kept| kept.release_at.is_none())
+            min_hold_too || registry.kept.get(&state.kept_as()).is_none_or(|kept| kept.release_at == NEVER)
         };
         let ending: Vec<_> = registry.states().into_iter().filter(ends).collect();
-        let gone: Vec<_> = ending.iter().map(|state| registry.remove(state.claim.id)).collect();
+        let gone: Vec<_> = ending.iter().map(|state| registry.remove(state.kept_as())).collect();
         drop(registry);
         for Kept { state, lapsing, .. } in gone.iter().flatten() {
             self.notifier.unlisten(state.claim.id);
@@ -191,7 +191,7 @@ impl Keeper {
     }
 
     fn finished(&self, work: u64) {
-        let done = locked(&self.registry).finish(work);
+        let done = locked(&self.registry).works.finish(work);
         drop(done);
         self.notify_if_drained();
     }

@@ -263,11 +263,11 @@ impl Turn {
     /// others have waited long enough, or too little of the lease is left.
     pub(crate) fn pass(self, client: &Arc<Client>, state: &Arc<ClaimState>) -> Option<Turn> {
         let now = client.clock.now();
-        let ttl = state.ttl();
+        let seen = state.look();
         let may_pass = self.taken + 1 < self.turns
-            && now.since(self.began) < ttl
+            && now.since(self.began) < seen.ttl
             && state.loss().is_none()
-            && state.lease_left() > ttl / 3;
+            && seen.lease_left(now) > seen.ttl / 3;
         if !may_pass {
             return Some(self);
         }

@@ -77,12 +77,22 @@ impl State {
         }
     }
 
-    pub(super) fn ended_by(&self, now: Moment) -> Option<Loss> {
-        let until = self.grant.as_ref().filter(|_| self.taken)?.until;
-        if self.max_until.is_some_and(|max| max <= now && max <= until) {
-            return Some(Loss::MaxHold);
-        }
-        (until <= now).then_some(Loss::Expired)
+    fn ended_by(&self, now: Moment) -> Option<Loss> {
+        self.end().and_then(|end| end.by(now))
+    }
+
+    /// When a guard's hold ends.
+    pub(super) fn end(&self) -> Option<End> {
+        let lease = self.grant.as_ref().filter(|_| self.taken)?.until;
+        Some(End { lease, max: self.max_until })
+    }
+
+    /// What matters for its renewal. `asked`: the TTL that was asked for.
+    pub(super) fn seen(&self, asked: Duration) -> Seen {
+        let lease = self.grant.as_ref().map(|g| g.until);
+        // A waiter has less to lose: nearly half of the lease, so that more than half of it is left when the grant comes.
+        let (ttl, renew_every) = self.grant.as_ref().map_or((asked, asked * 9 / 20), |g| (g.ttl, g.ttl / 3));
+        Seen { ttl, renew_every, lease, end: self.end(), loss: self.loss }
     }
 
     pub(super) fn granted(&mut self, grant: Grant, stamp: Moment) {
@@ -116,9 +126,64 @@ impl State {
             mine.until = mine.until.min(until);
         }
     }
+}
 
-    pub(super) fn ends_at(&self) -> Option<Moment> {
-        let until = self.grant.as_ref()?.until;
-        Some(self.max_until.map_or(until, |max| max.min(until)))
+/// When a hold ends if nothing renews it: its lease, and its `max_hold`.
+#[derive(Clone, Copy)]
+pub(super) struct End {
+    lease: Moment,
+    max: Option<Moment>,
+}
+
+impl End {
+    pub(super) fn at(&self) -> Moment {
+        self.max.map_or(self.lease, |max| max.min(self.lease))
+    }
+
+    fn by(&self, now: Moment) -> Option<Loss> {
+        if self.max.is_some_and(|max| max <= now && max <= self.lease) {
+            return Some(Loss::MaxHold);
+        }
+        (self.lease <= now).then_some(Loss::Expired)
+    }
+}
+
+/// What of a claim's state matters for its renewal, at one instant.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen {
+    /// The lease: granted, or asked for.
+    pub(crate) ttl: Duration,
+    /// The time between renewals.
+    pub(crate) renew_every: Duration,
+    /// The end of a lease that was granted.
+    lease: Option<Moment>,
+    end: Option<End>,
+    loss: Option<Loss>,
+}
+
+impl Seen {
+    /// When the hold ends if nothing renews it; `None` while it is not a guard's.
+    pub(crate) fn ends_at(&self) -> Option<Moment> {
+        self.end.map(|end| end.at())
+    }
+
+    pub(crate) fn loss_by(&self, now: Moment) -> Option<Loss> {
+        self.loss.or_else(|| self.end.and_then(|end| end.by(now)))
+    }
+
+    /// For how much longer the lease itself is surely good, whatever `max_hold` says.
+    pub(crate) fn lease_left(&self, now: Moment) -> Duration {
+        self.lease.map_or(Duration::ZERO, |until| until.since(now))
+    }
+
+    /// How long the first renewal may wait: as long as any, or half of what is left of a grant that was slow to come.
+    pub(crate) fn renew_in(&self, now: Moment) -> Duration {
+        self.lease.map_or(self.renew_every, |until| self.renew_every.min(until.since(now) / 2))
+    }
+
+    /// When a third of the lease is left that was asked for at `asked`. A place in the queue is renewed a little before half of its
+    /// lease is over, so it has at least the rest.
+    pub(crate) fn third_left_at(&self, asked: Moment) -> Moment {
+        self.lease.unwrap_or_else(|| asked + self.ttl * 11 / 20).before(self.ttl / 3)
     }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::claim_state::ClaimState;
+use crate::engine::claim_state::{ClaimState, Seen};
 use crate::seam::claim::LeaseRef;
 use crate::seam::clock::Moment;
 
@@ -15,16 +15,19 @@ pub(super) struct Kept {
     pub(super) is_hold: bool,
     pub(super) renewal: Renewing,
     /// How many requests that ask for it are unanswered, and when the latest was sent.
-    pub(super) in_flight: usize,
-    pub(super) sent: Option<Moment>,
+    pub(super) in_flight: u32,
+    pub(super) sent: Moment,
     /// The end of `min_hold`, for a hold whose guard has gone.
-    pub(super) release_at: Option<Moment>,
+    pub(super) release_at: Moment,
     /// The store is being asked to let it lapse then.
     pub(super) lapsing: bool,
-    /// Its entries in the agenda and among the renewals that may join others.
-    pub(super) at: Option<Moment>,
-    pub(super) joins: Option<Moment>,
+    /// Its entry in the agenda, and from when on it may be renewed together with others.
+    pub(super) at: Moment,
+    pub(super) joins: Moment,
 }
+
+/// In place of an instant: there is none. An `Option` would be twice as large, for each hold.
+pub(super) const NEVER: Moment = Moment::from_nanos(u64::MAX);
 
 #[derive(Clone, Copy)]
 pub(super) enum Renewing {
@@ -50,16 +53,25 @@ impl Kept {
             is_hold: false,
             renewal,
             in_flight: 0,
-            sent: None,
-            release_at: None,
+            sent: Moment::from_nanos(0),
+            release_at: NEVER,
             lapsing: false,
-            at: None,
-            joins: None,
+            at: NEVER,
+            joins: NEVER,
         }
     }
 
-    /// When a third of its lease is left that was asked for at `asked`.
-    pub(super) fn third_left_at(&self, asked: Moment) -> Moment {
-        self.state.lease_ends_at(asked).before(self.state.ttl() / 3)
+    /// When something must be done about it. `moved`: when the store last answered a request that renews.
+    pub(super) fn comes_up(&mut self, seen: &Seen, moved: Option<Moment>) -> Moment {
+        let (asks, joins) = match self.renewal {
+            // What is to lapse soon is renewed only if the store does not answer that.
+            Renewing::At(at) if self.lapsing => (at.max(seen.third_left_at(at)), NEVER),
+            Renewing::At(at) if self.in_flight > 0 => (at, NEVER),
+            Renewing::At(at) => (at, at.before(seen.ttl / 6)),
+            // If nothing moves it waits no longer for others.
+            Renewing::Due(_, at) => (moved.map_or(at, |moved| at.max(moved + seen.ttl / 6)), NEVER),
+        };
+        self.joins = joins;
+        asks.min(self.release_at).min(seen.ends_at().unwrap_or(NEVER))
     }
 }

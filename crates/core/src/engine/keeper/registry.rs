@@ -18,10 +18,9 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::kept::{BatchItem, Kept, Renewing};
-use super::work::Work;
+use super::kept::{BatchItem, Kept, NEVER, Renewing};
+use super::work::Works;
 use crate::engine::claim_state::ClaimState;
-use crate::seam::claim::ClaimId;
 use crate::seam::clock::Moment;
 use crate::seam::loss::Loss;
 use crate::support::own_keys::OwnMap;
@@ -33,23 +32,25 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The key of what waits no longer.
 const AT_ONCE: Moment = Moment::from_nanos(0);
 
+/// By their numbers: those of claims would make the indexes twice as large.
 #[derive(Default)]
 pub(super) struct Registry {
-    pub(super) kept: OwnMap<ClaimId, Kept>,
-    /// When something must be done about which of them; one entry each.
-    pub(super) agenda: BTreeSet<(Moment, ClaimId)>,
-    /// From when on each may be renewed together with others.
-    joining: BTreeSet<(Moment, ClaimId)>,
+    pub(super) kept: OwnMap<u64, Kept>,
+    /// The number of the latest one.
+    latest: u64,
+    /// When something must be done about which of them; one entry each, except of what is being planned.
+    pub(super) agenda: BTreeSet<(Moment, u64)>,
     /// Renewals that wait for a request, by when a third of their leases is left.
-    due: BTreeSet<(Moment, ClaimId)>,
+    due: BTreeSet<(Moment, u64)>,
+    /// Those of them that came to it in this plan, and are in the agenda again only if it leaves them.
+    newly_due: Vec<u64>,
+    /// No lease is longer.
+    longest: Duration,
     /// When the store last answered a request that renews.
     pub(super) moved: Option<Moment>,
     /// How many of them are holds, whose end is to be seen in time.
     pub(super) holds: usize,
-    works: OwnMap<u64, Work>,
-    next_work: u64,
-    /// Those of them that no task does yet.
-    queued: Vec<u64>,
+    pub(super) works: Works,
     /// Until when the task sleeps, and whether it watches over holds meanwhile.
     pub(super) next_wake: Option<Moment>,
     pub(super) watching: bool,
@@ -90,9 +91,12 @@ impl Registry {
 
     /// Keeps this one from now on, and says when it comes up. One that is kept already stays as it is.
     pub(super) fn keep(&mut self, state: &Arc<ClaimState>, now: Moment, renew_at: Moment) -> Moment {
-        let id = state.claim.id;
-        let recent = &mut self.recent;
-        self.kept.entry(id).or_insert_with(|| {
+        let Registry { kept, latest, recent, .. } = self;
+        let id = state.number(|| {
+            *latest += 1;
+            *latest
+        });
+        kept.entry(id).or_insert_with(|| {
             let soon = renew_at.since(now);
             *recent = Some(recent.map_or(soon, |recent| recent.min(soon)));
             Kept::new(state.clone(), renew_at)
@@ -111,34 +115,43 @@ impl Registry {
     }
 
     /// Enters a kept one where it belongs, and says when it comes up.
-    pub(super) fn schedule(&mut self, id: ClaimId) -> Moment {
-        let never = Moment::from_nanos(u64::MAX);
-        let Some(kept) = self.kept.get_mut(&id) else { return never };
-        let ends = kept.state.ends_at();
-        if ends.is_some() && !std::mem::replace(&mut kept.is_hold, true) {
+    pub(super) fn schedule(&mut self, id: u64) -> Moment {
+        let Some(at) = self.comes_up(id) else { return NEVER };
+        self.enter(id, at);
+        at
+    }
+
+    fn comes_up(&mut self, id: u64) -> Option<Moment> {
+        let kept = self.kept.get_mut(&id)?;
+        let seen = kept.state.look();
+        if seen.ends_at().is_some() && !std::mem::replace(&mut kept.is_hold, true) {
             self.holds += 1;
         }
-        let (asks, joins) = match kept.renewal {
-            // What is to lapse soon is renewed only if the store does not answer that.
-            Renewing::At(at) if kept.lapsing => (at.max(kept.third_left_at(at)), None),
-            Renewing::At(at) if kept.in_flight > 0 => (at, None),
-            Renewing::At(at) => (at, Some(at.before(kept.state.ttl() / 6))),
-            // If nothing moves it waits no longer for others.
-            Renewing::Due(_, at) => (self.moved.map_or(at, |moved| at.max(moved + kept.state.ttl() / 6)), None),
-        };
-        let at = [kept.release_at, ends].into_iter().flatten().fold(asks, Moment::min);
-        replace(&mut self.agenda, &mut kept.at, Some(at), id);
-        replace(&mut self.joining, &mut kept.joins, joins, id);
-        at
+        self.longest = self.longest.max(seen.ttl);
+        Some(kept.comes_up(&seen, self.moved))
+    }
+
+    /// Moves its entry in the agenda.
+    fn enter(&mut self, id: u64, at: Moment) {
+        let Some(kept) = self.kept.get_mut(&id).filter(|kept| kept.at != at) else { return };
+        let before = std::mem::replace(&mut kept.at, at);
+        if before != NEVER {
+            self.agenda.remove(&(before, id));
+        }
+        if at != NEVER {
+            self.agenda.insert((at, id));
+        }
     }
 
     /// The caller drops what comes back when the mutex is free again.
     #[must_use]
-    pub(super) fn remove(&mut self, id: ClaimId) -> Option<Kept> {
-        let mut kept = self.kept.remove(&id)?;
+    pub(super) fn remove(&mut self, id: u64) -> Option<Kept> {
+        self.enter(id, NEVER);
+        let kept = self.kept.remove(&id)?;
         self.holds -= usize::from(kept.is_hold);
-        replace(&mut self.agenda, &mut kept.at, None, id);
-        replace(&mut self.joining, &mut kept.joins, None, id);
+        if self.kept.is_empty() {
+            self.longest = Duration::ZERO;
+        }
         if let Renewing::Due(_, key) = kept.renewal {
             self.due.remove(&(key, id));
         }
@@ -153,30 +166,34 @@ impl Registry {
         while let Some(&(at, id)) = self.agenda.first().filter(|(at, _)| *at <= now) {
             self.agenda.remove(&(at, id));
             let Some(kept) = self.kept.get_mut(&id) else { continue };
-            kept.at = None;
-            let released = kept.release_at.filter(|at| *at <= now).map(|_| Loss::Released);
-            if let Some(loss) = kept.state.loss_by(now).or(released) {
+            kept.at = NEVER;
+            let released = (kept.release_at <= now).then_some(Loss::Released);
+            if let Some(loss) = kept.state.look().loss_by(now).or(released) {
                 ended.extend(self.remove(id).map(|kept| (kept, loss)));
                 continue;
             }
             let renewal = kept.renewal;
-            match renewal {
-                _ if self.schedule(id) > now => {}
-                Renewing::At(_) => {
+            match (self.comes_up(id), renewal) {
+                (Some(at), _) if at > now => self.enter(id, at),
+                (_, Renewing::At(_)) => {
                     any_due = true;
                     self.make_due(id, now, None);
                 }
-                Renewing::Due(..) => self.make_due(id, now, Some(AT_ONCE)),
+                (_, Renewing::Due(..)) => self.make_due(id, now, Some(AT_ONCE)),
             }
         }
-        while let Some(&(_, id)) = self.joining.first().filter(|(from, _)| any_due && *from <= now) {
-            self.make_due(id, now, None);
+        if any_due {
+            // Whatever may join comes up within a sixth of its lease.
+            let soon = self.agenda.range(..=(now + self.longest / 6, u64::MAX));
+            let joins = |id: &u64| self.kept.get(id).is_some_and(|kept| kept.joins <= now);
+            let joining: Vec<u64> = soon.map(|(_, id)| *id).filter(joins).collect();
+            joining.into_iter().for_each(|id| self.make_due(id, now, None));
         }
         ended
     }
 
     /// It waits for a request from now on; `key`: not by when a third of its lease is left.
-    fn make_due(&mut self, id: ClaimId, now: Moment, key: Option<Moment>) {
+    fn make_due(&mut self, id: u64, now: Moment, key: Option<Moment>) {
         let Some(kept) = self.kept.get_mut(&id) else { return };
         let since = match kept.renewal {
             Renewing::At(at) => at.min(now),
@@ -185,14 +202,11 @@ impl Registry {
                 since
             }
         };
-        let key = key.unwrap_or_else(|| kept.third_left_at(since));
-        kept.renewal = Renewing::Due(since, key);
+        let key = key.unwrap_or_else(|| kept.state.look().third_left_at(since));
+        (kept.renewal, kept.joins) = (Renewing::Due(since, key), NEVER);
         self.due.insert((key, id));
-        // It comes up next when it has waited for too long.
-        replace(&mut self.agenda, &mut kept.at, None, id);
-        if key != AT_ONCE {
-            self.schedule(id);
-        }
+        self.enter(id, NEVER);
+        self.newly_due.push(id);
     }
 
     /// What goes out now, in requests of at most so many: of those that may wait only `room` requests. The next renewals are
@@ -214,40 +228,48 @@ impl Registry {
                 batches.push(batch);
             }
         }
+        // What is left comes up next when it has waited for too long.
+        for id in std::mem::take(&mut self.newly_due) {
+            if self.kept.get(&id).is_some_and(|kept| kept.at == NEVER) {
+                self.schedule(id);
+            }
+        }
         batches
     }
 
-    fn take_item(&mut self, id: ClaimId, now: Moment, early: f64) -> Option<BatchItem> {
+    fn take_item(&mut self, id: u64, now: Moment, early: f64) -> Option<BatchItem> {
         let kept = self.kept.get_mut(&id)?;
         let state = kept.state.clone();
         let due_since = if let Renewing::Due(since, _) = kept.renewal { since } else { now };
+        let seen = state.look();
         // After a loss no renewal is sent; one that was lost just now comes up again at once, to be given up.
-        let lost = state.loss_by(now).is_some();
+        let lost = seen.loss_by(now).is_some();
         let lease = state.lease().filter(|_| !lost);
         let again = match kept.in_flight {
             _ if lost => Duration::ZERO,
-            0 => state.renew_every().mul_f64(1.0 - early),
-            _ => state.ttl() / 6,
+            0 => seen.renew_every.mul_f64(1.0 - early),
+            _ => seen.ttl / 6,
         };
         kept.renewal = Renewing::At(now + again);
-        kept.in_flight += usize::from(lease.is_some());
-        kept.sent = Some(now);
+        kept.in_flight += u32::from(lease.is_some());
+        kept.sent = now;
         self.schedule(id);
         lease.map(|lease| BatchItem { state, lease, due_since })
     }
 
     /// A request that asked for this one was answered, or never will be.
-    pub(super) fn answered(&mut self, id: ClaimId, sent: Moment, now: Moment, early: f64, renewed: bool) {
+    pub(super) fn answered(&mut self, id: u64, sent: Moment, now: Moment, early: f64, renewed: bool) {
         let Some(kept) = self.kept.get_mut(&id) else { return };
         kept.in_flight = kept.in_flight.saturating_sub(1);
-        let (lost, ttl) = (kept.state.loss_by(now).is_some(), kept.state.ttl());
+        let seen = kept.state.look();
+        let lost = seen.loss_by(now).is_some();
         // An older request than the latest leaves it to that one when to ask again.
-        let latest = renewed && kept.sent.is_none_or(|latest| latest <= sent);
-        let next = sent + kept.state.renew_every().mul_f64(1.0 - early);
+        let latest = renewed && kept.sent <= sent;
+        let next = sent + seen.renew_every.mul_f64(1.0 - early);
         kept.renewal = match kept.renewal {
             Renewing::At(_) if lost => Renewing::At(now),
             Renewing::At(_) if latest => Renewing::At(next),
-            Renewing::At(at) if !renewed => Renewing::At(at.min(now + ttl / 6)),
+            Renewing::At(at) if !renewed => Renewing::At(at.min(now + seen.ttl / 6)),
             Renewing::Due(_, key) if latest => {
                 self.due.remove(&(key, id));
                 Renewing::At(next)
@@ -258,13 +280,13 @@ impl Registry {
     }
 
     /// It has not been answered for so long that another is sent soon.
-    pub(super) fn overdue(&mut self, id: ClaimId, now: Moment) {
+    pub(super) fn overdue(&mut self, id: u64, now: Moment) {
         let Some(kept) = self.kept.get(&id) else { return };
         self.renew_by(id, now + kept.state.ttl() / 6);
     }
 
     /// It is renewed then at the latest.
-    fn renew_by(&mut self, id: ClaimId, latest: Moment) {
+    fn renew_by(&mut self, id: u64, latest: Moment) {
         if let Some(Kept { renewal: Renewing::At(at), .. }) = self.kept.get_mut(&id) {
             *at = latest.min(*at);
         }
@@ -273,7 +295,7 @@ impl Registry {
 
     /// Every hold is due, also what is in flight.
     pub(super) fn renew_holds_now(&mut self, now: Moment) {
-        let holds: Vec<ClaimId> = self.kept.iter().filter(|(_, kept)| kept.is_hold).map(|(id, _)| *id).collect();
+        let holds: Vec<u64> = self.kept.iter().filter(|(_, kept)| kept.is_hold).map(|(id, _)| *id).collect();
         holds.into_iter().for_each(|id| self.renew_by(id, now));
     }
 
@@ -284,24 +306,6 @@ impl Registry {
             self.warned_until = Some(now + ttl);
         }
         warns
-    }
-
-    pub(super) fn queue(&mut self, work: Work) {
-        self.works.insert(self.next_work, work);
-        self.queued.push(self.next_work);
-        self.next_work += 1;
-    }
-
-    /// The work that no task does yet.
-    pub(super) fn take_work(&mut self) -> Vec<(u64, Work)> {
-        let begin = |id: u64| self.works.get_mut(&id).map(|work| (id, work.begin()));
-        std::mem::take(&mut self.queued).into_iter().filter_map(begin).collect()
-    }
-
-    /// The caller drops what comes back when the mutex is free again.
-    #[must_use]
-    pub(super) fn finish(&mut self, id: u64) -> Option<Work> {
-        self.works.remove(&id)
     }
 
     pub(super) fn is_run_by(&self, task: &Arc<Notify>) -> bool {
@@ -317,7 +321,7 @@ impl Registry {
     /// Another task runs from now on and does all the work anew. What is in flight may still be answered to the former one.
     pub(super) fn begun_anew(&mut self) {
         (self.next_wake, self.called) = (None, None);
-        self.queued = self.works.keys().copied().collect();
+        self.works.begin_anew();
     }
 
     /// The task that ran has gone.
@@ -328,7 +332,7 @@ impl Registry {
 
     /// What was in flight has gone with its runtime, and is asked for again.
     pub(super) fn crashed(&mut self, now: Moment) {
-        let unanswered = |(id, kept): (&ClaimId, &mut Kept)| (*id, std::mem::take(&mut kept.in_flight) > 0);
+        let unanswered = |(id, kept): (&u64, &mut Kept)| (*id, std::mem::take(&mut kept.in_flight) > 0);
         let kept: Vec<_> = self.kept.iter_mut().map(unanswered).collect();
         for (id, unanswered) in kept {
             // The others, too: the runtime may have gone before it heard that an end comes earlier.
@@ -342,18 +346,5 @@ impl Registry {
 
     pub(super) fn states(&self) -> Vec<Arc<ClaimState>> {
         self.kept.values().map(|kept| kept.state.clone()).collect()
-    }
-}
-
-/// Moves an entry of an index.
-fn replace(index: &mut BTreeSet<(Moment, ClaimId)>, entry: &mut Option<Moment>, to: Option<Moment>, id: ClaimId) {
-    if *entry == to {
-        return;
-    }
-    if let Some(old) = std::mem::replace(entry, to) {
-        index.remove(&(old, id));
-    }
-    if let Some(new) = to {
-        index.insert((new, id));
     }
 }

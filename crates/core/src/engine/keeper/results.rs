@@ -42,7 +42,7 @@ impl Keeper {
         let mut registry = locked(&self.registry);
         registry.moved = Some(now);
         for (item, renewed) in items.iter().zip(renewed) {
-            registry.answered(item.state.claim.id, sent, now, early, renewed);
+            registry.answered(item.state.kept_as(), sent, now, early, renewed);
             let slow = now.since(item.due_since) > item.state.ttl() / 3;
             if slow && slowest.is_none_or(|other| item.due_since < other.due_since) {
                 slowest = Some(item);
@@ -60,7 +60,7 @@ impl Keeper {
     fn late(&self, batch: &RenewalBatch) {
         let now = self.clock.now();
         let mut registry = locked(&self.registry);
-        batch.items.iter().for_each(|item| registry.overdue(item.state.claim.id, now));
+        batch.items.iter().for_each(|item| registry.overdue(item.state.kept_as(), now));
         drop(registry);
         if let Some(first) = batch.items.first() {
             events::renewal_unknown(&first.state.claim, &no_answer());

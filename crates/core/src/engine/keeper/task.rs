@@ -140,12 +140,12 @@ impl Keeper {
         for (kept, loss) in &ended {
             // A hold that the store may have let lapse by now ends when its min_hold does, not before.
             if !kept.lapsing || *loss == Loss::Released {
-                registry.queue(Work::Withdraw(Release::of([&kept.state])));
+                registry.works.queue(Work::Withdraw(Release::of([&kept.state])));
             }
         }
         registry.plan_sleep(now);
         let plan = Plan {
-            works: registry.take_work(),
+            works: registry.works.take(),
             next: registry.next_wake,
             watching: registry.watching,
             early,

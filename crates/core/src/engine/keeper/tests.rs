@@ -62,13 +62,13 @@ fn holds_are_watched_over_and_places_in_the_queue_are_not() {
     for state in [&one, &two] {
         state.grant(Grant::new(Place::new("p"), FencingToken::new(1), TTL), clock.now());
         state.take_grant(clock.now(), None);
-        registry.schedule(state.claim.id);
+        registry.schedule(state.kept_as());
     }
     assert!(registry.must_wake(clock.now()), "a hold began during a coarse sleep");
     registry.watching = true;
     assert!(!registry.must_wake(clock.now()));
     let holds = [one, three, two].map(|state| {
-        assert!(registry.remove(state.claim.id).is_some());
+        assert!(registry.remove(state.kept_as()).is_some());
         registry.holds
     });
     assert_eq!(holds, [1, 1, 0]);

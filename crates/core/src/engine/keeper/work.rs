@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::engine::claim_state::ClaimState;
 use crate::engine::release::Release;
 use crate::seam::clock::Moment;
+use crate::support::own_keys::OwnMap;
 
 /// It is kept until it is done, so that another runtime can go on with it.
 pub(crate) enum Work {
@@ -26,5 +27,43 @@ impl Work {
             }
             Work::Lapse(state, at) => Work::Lapse(state.clone(), *at),
         }
+    }
+}
+
+/// All of it that is not done yet.
+#[derive(Default)]
+pub(super) struct Works {
+    all: OwnMap<u64, Work>,
+    latest: u64,
+    /// Those of them that no task does yet.
+    queued: Vec<u64>,
+}
+
+impl Works {
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(super) fn queue(&mut self, work: Work) {
+        self.latest += 1;
+        self.all.insert(self.latest, work);
+        self.queued.push(self.latest);
+    }
+
+    /// The work that no task does yet.
+    pub(super) fn take(&mut self) -> Vec<(u64, Work)> {
+        let begin = |id: u64| self.all.get_mut(&id).map(|work| (id, work.begin()));
+        std::mem::take(&mut self.queued).into_iter().filter_map(begin).collect()
+    }
+
+    /// The caller drops what comes back when the mutex is free again.
+    #[must_use]
+    pub(super) fn finish(&mut self, id: u64) -> Option<Work> {
+        self.all.remove(&id)
+    }
+
+    /// Another task does it all.
+    pub(super) fn begin_anew(&mut self) {
+        self.queued = self.all.keys().copied().collect();
     }
 }
