@@ -12,11 +12,17 @@ use crate::client::Link;
 use crate::entry::{Entry, Tokens};
 
 /// Holders and waiters of one lock, in the order in which they came: those that hold are its first ones.
-#[derive(Default)]
 pub(crate) struct Queue {
     pub(crate) entries: VecDeque<Entry>,
     /// No lease in it ends before this instant, if that is known.
     lives_until: Option<Moment>,
+}
+
+impl Default for Queue {
+    fn default() -> Queue {
+        // Most locks have one holder and no waiter.
+        Queue { entries: VecDeque::with_capacity(1), lives_until: None }
+    }
 }
 
 impl Queue {

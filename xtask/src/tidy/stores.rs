@@ -8,7 +8,7 @@ use std::{
 /// How many lines of code each store, and what lies below it, may take, tests not counted. About 600 is the aim: a change that
 /// raises one says why.
 const STORES: [(&str, usize); 7] = [
-    ("memory", 421),
+    ("memory", 458),
     ("sqlite", 1821),
     ("redis", 1045),
     ("redis-client", 817),
