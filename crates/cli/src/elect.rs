@@ -1,6 +1,5 @@
 //! `leasehold elect`: run the program only while leader, and again after every election that is won.
 
-use std::io;
 use std::os::fd::OwnedFd;
 
 use leasehold::Store;
@@ -17,19 +16,22 @@ use crate::signals::Signals;
 use crate::store_url::StoreUrl;
 use crate::waiting::{self, Wait};
 
-pub(crate) async fn main(args: Elect) -> io::Result<Exit> {
-    Ok(run::reported(&args.name, &args.program, &args.store, None, async |url| campaigns(&args, url).await).await)
+pub(crate) fn main(args: &Elect) -> Exit {
+    let campaigns =
+        async |url: &StoreUrl, signals: &Signals, guardian: &Guardian| campaigns(args, url, signals, guardian).await;
+    run::reported(&args.name, &args.program, &args.store, None, campaigns)
 }
 
-async fn campaigns(args: &Elect, url: &StoreUrl) -> Result<RunOutcome, RunOutcome> {
-    let signals = Signals::take()?;
-    let Opened { store, life_line } = RunOutcome::unless_over(&signals, url, exit::NOT_ACQUIRED, open(url)).await?;
-    let terms =
-        Terms { signals: &signals, url, ttl: args.lease.ttl, max_hold: None, leftovers: args.program.leftovers };
+async fn campaigns(
+    args: &Elect,
+    url: &StoreUrl,
+    signals: &Signals,
+    guardian: &Guardian,
+) -> Result<RunOutcome, RunOutcome> {
+    let Opened { store, life_line } = RunOutcome::unless_over(signals, url, exit::NOT_ACQUIRED, open(url)).await?;
+    let terms = Terms { signals, url, ttl: args.lease.ttl, max_hold: None, leftovers: args.program.leftovers };
     let ran = loop {
-        let guardian = Guardian::start(&args.program.command)?;
-        let life_line = life_line.iter().map(|line| line.try_clone()).collect::<io::Result<_>>()?;
-        match term(args, &store, guardian, life_line, &terms).await {
+        match term(args, &store, guardian, &life_line, &terms).await {
             // Beside what is left of it the program must not run again.
             Ok(ran) if ran.outcome == Outcome::Lost && ran.left.is_empty() => {
                 say(format_args!("{}; running for election again", ran.detail));
@@ -45,8 +47,8 @@ async fn campaigns(args: &Elect, url: &StoreUrl) -> Result<RunOutcome, RunOutcom
 async fn term(
     args: &Elect,
     store: &Store,
-    guardian: Guardian,
-    life_line: Vec<OwnedFd>,
+    guardian: &Guardian,
+    life_line: &[OwnedFd],
     terms: &Terms<'_>,
 ) -> Result<RunOutcome, RunOutcome> {
     let Terms { signals, url, ttl, .. } = *terms;

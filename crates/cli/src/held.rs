@@ -29,8 +29,8 @@ pub(crate) struct Terms<'a> {
 
 /// Runs the guardian's program for as long as the lock is held. It has ended when this returns.
 pub(crate) async fn run(
-    guardian: Guardian,
-    life_line: Vec<OwnedFd>,
+    guardian: &Guardian,
+    life_line: &[OwnedFd],
     lock: &dyn Fenced,
     terms: &Terms<'_>,
 ) -> io::Result<RunOutcome> {
@@ -52,7 +52,6 @@ pub(crate) async fn run(
         plan,
         foreground: terminal.as_ref().is_some_and(Terminal::is_ours),
         leftovers: terms.leftovers,
-        blocked: terms.signals.blocked_before().to_vec(),
     };
     let max_hold = async {
         match terms.max_hold {

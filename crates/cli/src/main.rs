@@ -22,6 +22,7 @@ mod processes;
 mod retry;
 mod run;
 mod run_outcome;
+mod runtime;
 mod signals;
 mod status_line;
 mod store_url;
@@ -40,13 +41,14 @@ use tokio::runtime::Builder;
 
 use args::{Args, Command};
 use exit::Exit;
+use processes::Status;
+use runtime::in_runtime;
+use signals::Inherited;
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let exit = match words.first().and_then(|word| word.to_str()) {
-        Some(guardian::GUARDIAN) => return guardian::process::main(&words[1..]),
-        Some(guardian::EXEC) => return guardian::exec::main(&words[1..]),
-        Some(compare::HOLD) => in_runtime(Builder::new_current_thread(), || compare::hold(&words[1..])),
+        Some(compare::HOLD) => in_runtime(Builder::new_current_thread(), || compare::hold(&words[1..])).flatten(),
         _ => command(),
     };
     exit.unwrap_or_else(|e| exit::failed(&e)).end()
@@ -59,20 +61,20 @@ fn command() -> io::Result<Exit> {
     };
     args.trace();
     descriptors_suffice()?;
-    // One thread is enough for the most: whatever may block has a thread of its own.
     let one = Builder::new_current_thread;
+    let many = Builder::new_multi_thread;
     match args.command {
-        Command::Run(args) => in_runtime(one(), || run::main(args)),
-        Command::Elect(args) => in_runtime(one(), || elect::main(args)),
-        Command::Ls(args) => in_runtime(one(), || inspect::ls(args)),
-        Command::Who(args) => in_runtime(one(), || inspect::who(args)),
-        Command::Break(args) => in_runtime(one(), || inspect::evict(args)),
-        Command::Guarantees(args) => in_runtime(one(), || inspect::guarantees(args)),
+        Command::Run(args) => Ok(run::main(&args)),
+        Command::Elect(args) => Ok(elect::main(&args)),
+        Command::Ls(args) => in_runtime(one(), || inspect::ls(args))?,
+        Command::Who(args) => in_runtime(one(), || inspect::who(args))?,
+        Command::Break(args) => in_runtime(one(), || inspect::evict(args))?,
+        Command::Guarantees(args) => in_runtime(one(), || inspect::guarantees(args))?,
         Command::Verify(args) => {
-            signals::block()?;
-            in_runtime(Builder::new_multi_thread(), || verify::main(args))
+            let signals = Inherited::take_over(&Status::read())?;
+            in_runtime(many(), || verify::main(args, signals))?
         }
-        Command::Compare(args) => in_runtime(Builder::new_multi_thread(), || compare::main(args)),
+        Command::Compare(args) => in_runtime(many(), || compare::main(args))?,
         Command::Completions(args) => manual::completions(args.shell),
         Command::Man(args) => manual::pages(args.of.as_deref()),
     }
@@ -88,15 +90,4 @@ fn descriptors_suffice() -> io::Result<()> {
         ))),
         _ => Ok(()),
     }
-}
-
-fn in_runtime<F: Future<Output = io::Result<Exit>>>(
-    mut runtime: Builder,
-    work: impl FnOnce() -> F,
-) -> io::Result<Exit> {
-    let runtime = runtime.enable_all().build()?;
-    let exit = runtime.block_on(async { Box::pin(work()).await });
-    // A name lookup that hangs must not hold up the end.
-    runtime.shutdown_background();
-    exit
 }

@@ -7,8 +7,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Read, Seek};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -21,6 +22,28 @@ pub(crate) const UNKILLABLE: Duration = Duration::from_secs(5);
 /// How often those that came to us while others were killed are killed at once, before anything else is done.
 const PASSES: usize = 1000;
 
+/// What `/proc` says of this process, read once. Nothing if there is no `/proc`.
+#[derive(Debug)]
+pub(crate) struct Status(String);
+
+impl Status {
+    pub(crate) fn read() -> Status {
+        let mut text = Vec::with_capacity(8192);
+        // As if it were endless: for a file that says it is empty, many small reads would be made.
+        let read = File::open("/proc/self/status").and_then(|file| file.take(u64::MAX).read_to_end(&mut text));
+        Status(read.map_or_else(|_| String::new(), |_| String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    fn field(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+    }
+
+    /// The signals that this process ignores, as a set of bits.
+    pub(crate) fn ignored_signals(&self) -> u64 {
+        self.field("SigIgn:").and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0)
+    }
+}
+
 /// The kernel's list of the children of this process, and of those that become its own because their parents have ended.
 #[derive(Debug)]
 pub(crate) struct Children(File);
@@ -31,19 +54,18 @@ impl Children {
     ///
     /// # Errors
     /// Where the list is not there or is of no use: no `/proc`, one of another PID namespace, or a kernel without it.
-    pub(crate) fn open() -> io::Result<Children> {
+    pub(crate) fn open(status: &Status) -> io::Result<Children> {
         let refuse = |why: &str| {
             let what = "descendants of CMD could outlive the lock, so it is not run";
             Err(io::Error::other(format!("{why}; without it {what}")))
         };
-        let Ok(status) = fs::read_to_string("/proc/self/status") else {
+        if status.0.is_empty() {
             return refuse(
                 "there is no /proc of this PID namespace: mount it (`mount -t proc proc /proc`, `unshare --mount-proc`)",
             );
-        };
+        }
         // One number for each namespace, from the one that /proc shows down to ours.
-        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-        if numbers.is_some_and(|numbers| numbers.split_whitespace().count() != 1) {
+        if status.field("NSpid:").is_some_and(|numbers| numbers.split_whitespace().count() != 1) {
             return refuse(
                 "/proc is that of another PID namespace: mount ours (`mount -t proc proc /proc`, `unshare --mount-proc`)",
             );
@@ -56,9 +78,14 @@ impl Children {
 
     /// All of them, ended ones too.
     pub(crate) fn all(&self) -> io::Result<Vec<i32>> {
-        let (mut list, mut text) = (&self.0, String::new());
-        list.rewind()?;
-        list.read_to_string(&mut text)?;
+        let (mut text, mut part) = (Vec::new(), [0; 4096]);
+        loop {
+            match self.0.read_at(&mut part, text.len() as u64)? {
+                0 => break,
+                read => text.extend_from_slice(&part[..read]),
+            }
+        }
+        let text = String::from_utf8_lossy(&text);
         Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
     }
 
@@ -124,6 +151,18 @@ impl fmt::Display for Left {
     }
 }
 
+/// How the program was ended, by us.
+pub(crate) fn how_ended(left: &[Left]) -> String {
+    match left {
+        [] => "the program was ended".into(),
+        left => format!("what could be ended was, but these processes run on: {}", listed(left)),
+    }
+}
+
+pub(crate) fn listed(left: &[Left]) -> String {
+    left.iter().map(Left::to_string).collect::<Vec<_>>().join(", ")
+}
+
 /// Whether this process has no child at all, living or ended.
 pub(crate) fn is_childless() -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -134,13 +173,6 @@ pub(crate) fn is_childless() -> bool {
 pub(crate) fn reap(pid: i32) -> bool {
     let Some(pid) = Pid::from_raw(pid) else { return true };
     !matches!(waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG), Ok(None) | Err(Errno::INTR))
-}
-
-/// Waits for the end of one child.
-pub(crate) fn wait_for(pid: i32) -> io::Result<()> {
-    let Some(pid) = Pid::from_raw(pid) else { return Ok(()) };
-    waitid(WaitId::Pid(pid), WaitIdOptions::EXITED)?;
-    Ok(())
 }
 
 /// Sends a signal to a child that has not been reaped.

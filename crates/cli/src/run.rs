@@ -6,6 +6,7 @@ use std::path::Path;
 
 use leasehold::seam::{Clock, Moment};
 use leasehold::{Guard, Lock, Store};
+use tokio::runtime::Builder;
 
 use crate::args::{ProgramArgs, Run, StoreArg};
 use crate::exit::{self, Exit};
@@ -13,21 +14,25 @@ use crate::guardian::Guardian;
 use crate::held::{self, Terms};
 use crate::lookup::look_up;
 use crate::open::{Opened, close, open};
+use crate::processes::Status;
 use crate::retry::until_answered;
 use crate::run_outcome::RunOutcome;
-use crate::signals::Signals;
+use crate::runtime::in_runtime;
+use crate::signals::{Inherited, Signals};
 use crate::store_url::StoreUrl;
 use crate::waiting::{self, Wait};
 
-pub(crate) async fn main(args: Run) -> io::Result<Exit> {
+pub(crate) fn main(args: &Run) -> Exit {
     let report = match args.report.as_deref().map(report_file).transpose() {
         Ok(report) => report,
-        Err(e) => return Ok(exit::bad_usage(format_args!("the report's file: {e}"))),
+        Err(e) => return exit::bad_usage(format_args!("the report's file: {e}")),
     };
     if args.min_hold.zip(args.max_hold).is_some_and(|(min, max)| min > max) {
-        return Ok(exit::bad_usage("--min-hold is longer than --max-hold"));
+        return exit::bad_usage("--min-hold is longer than --max-hold");
     }
-    Ok(reported(&args.name, &args.program, &args.store, report, async |url| attempt(&args, url).await).await)
+    let attempt =
+        async |url: &StoreUrl, signals: &Signals, guardian: &Guardian| attempt(args, url, signals, guardian).await;
+    reported(&args.name, &args.program, &args.store, report, attempt)
 }
 
 /// Opened before anything is done.
@@ -39,28 +44,36 @@ fn report_file(path: &Path) -> io::Result<File> {
 }
 
 /// Runs what has a chance: its program and its store exist, so that no client waits for what cannot run. Reports how it ended.
-pub(crate) async fn reported(
+pub(crate) fn reported(
     name: &str,
     program: &ProgramArgs,
     store: &StoreArg,
     report: Option<File>,
-    run: impl AsyncFnOnce(&StoreUrl) -> Result<RunOutcome, RunOutcome>,
+    run: impl AsyncFnOnce(&StoreUrl, &Signals, &Guardian) -> Result<RunOutcome, RunOutcome>,
 ) -> Exit {
     let url = StoreUrl::choose(store.url.as_deref());
     let shown = url.as_ref().map_or_else(|_| String::new(), StoreUrl::to_string);
-    let ran = async {
+    let ran = || {
         look_up(&program.command[0])?;
-        run(&url.map_err(|what| RunOutcome::failed(exit::USAGE, what))?).await
+        let url = url.map_err(|what| RunOutcome::failed(exit::USAGE, what))?;
+        // Before there is any other thread.
+        let status = Status::read();
+        let signals = Inherited::take_over(&status)?;
+        let guardian = Guardian::start(&program.command, &signals, &status)?;
+        in_runtime(Builder::new_current_thread(), async || {
+            let (signals, guardian) = (signals.listen()?, guardian.listen()?);
+            let ran = run(&url, &signals, &guardian).await;
+            guardian.gone().await;
+            ran
+        })?
     };
-    ran.await.unwrap_or_else(|early| early).report(name, &shown, report)
+    ran().unwrap_or_else(|early| early).report(name, &shown, report)
 }
 
-async fn attempt(args: &Run, url: &StoreUrl) -> Result<RunOutcome, RunOutcome> {
-    let signals = Signals::take()?;
-    let guardian = Guardian::start(&args.program.command)?;
-    let opened = RunOutcome::unless_over(&signals, url, args.not_acquired, open(url)).await?;
+async fn attempt(args: &Run, url: &StoreUrl, signals: &Signals, guardian: &Guardian) -> Result<RunOutcome, RunOutcome> {
+    let opened = RunOutcome::unless_over(signals, url, args.not_acquired, open(url)).await?;
     let store = opened.store.clone();
-    let ran = hold(args, url, &signals, guardian, opened).await;
+    let ran = hold(args, url, signals, guardian, opened).await;
     close(&store).await;
     ran
 }
@@ -69,7 +82,7 @@ async fn hold(
     args: &Run,
     url: &StoreUrl,
     signals: &Signals,
-    guardian: Guardian,
+    guardian: &Guardian,
     opened: Opened,
 ) -> Result<RunOutcome, RunOutcome> {
     let lock = lock(args, &opened.store);
@@ -80,8 +93,11 @@ async fn hold(
     let guard = guard.map_err(|refused| if args.quiet { refused.quiet() } else { refused })?;
     let held_since = Moment::now();
     let terms = Terms { signals, url, ttl: args.lease.ttl, max_hold: args.max_hold, leftovers: args.program.leftovers };
-    let ran = held::run(guardian, opened.life_line, &guard, &terms).await?;
+    let ran = held::run(guardian, &opened.life_line, &guard, &terms).await?;
+    // It ends while the lock is released.
+    guardian.dismiss();
     if let Some(min) = args.min_hold.filter(|_| !opened.store.guarantees().min_hold_outlives_process) {
+        guardian.gone().await;
         keep_until(&guard, held_since + min, signals).await?;
     }
     Ok(ran.released(guard.release().await))

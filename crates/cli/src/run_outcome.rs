@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::exit::{self, Exit, say};
 use crate::guardian::wire::{Status, Why};
 use crate::output;
-use crate::processes::Left;
+use crate::processes::{Left, how_ended, listed};
 use crate::signals::{self, Signals};
 use crate::store_url::StoreUrl;
 use crate::supervise;
@@ -179,16 +179,4 @@ fn of_status(status: Option<Status>, foreground: bool) -> Exit {
         Some(Status::Signal(signal)) => Exit::Code(exit::of_signal(signal)),
         None => Exit::Code(exit::FAILED),
     }
-}
-
-/// How the program was ended, by us.
-pub(crate) fn how_ended(left: &[Left]) -> String {
-    match left {
-        [] => "the program was ended".into(),
-        left => format!("what could be ended was, but these processes run on: {}", listed(left)),
-    }
-}
-
-fn listed(left: &[Left]) -> String {
-    left.iter().map(Left::to_string).collect::<Vec<_>>().join(", ")
 }

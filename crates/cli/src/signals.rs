@@ -3,14 +3,15 @@
 //! what the caller did is not known.
 
 use std::io;
-use std::os::fd::AsFd;
-use std::{fs, sync::Arc, sync::atomic::AtomicBool};
+use std::{sync::Arc, sync::atomic::AtomicBool};
 
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::unistd::Pid;
 use rustix_libc_wrappers::process::SignalExt;
 use tokio::net::unix::pipe;
+
+use crate::processes::Status;
 
 /// What is not passed on to the program: its own end, SIGPIPE, and what a process does to itself by a fault.
 const OURS: [Signal; 8] = [
@@ -47,27 +48,41 @@ impl Caught {
     }
 }
 
+/// The signals of this process as its caller left them. They are blocked since.
+#[derive(Debug)]
+pub(crate) struct Inherited {
+    /// Those that were blocked.
+    pub(crate) blocked: SigSet,
+    /// Those that are ignored, as a set of bits.
+    ignored: u64,
+    read: SigSet,
+}
+
+impl Inherited {
+    /// Blocks them for this thread and all that it will start, and for processes that are forked from it: call it before any.
+    pub(crate) fn take_over(status: &Status) -> io::Result<Inherited> {
+        let blocked = SigSet::thread_get_mask()?;
+        children_can_be_waited_for()?;
+        Ok(Inherited { blocked, ignored: status.ignored_signals(), read: block()? })
+    }
+
+    /// Reads them from now on, in the runtime that runs this.
+    pub(crate) fn listen(&self) -> io::Result<Signals> {
+        let fd = SignalFd::with_flags(&self.read, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        // No pipe, but read like one.
+        Ok(Signals { fd: pipe::Receiver::from_owned_fd_unchecked(fd.into())?, ignored: self.ignored })
+    }
+}
+
 /// The signals that this process reads, in its one runtime.
 #[derive(Debug)]
 pub(crate) struct Signals {
     fd: pipe::Receiver,
-    before: Vec<i32>,
     /// As a set of bits.
     ignored: u64,
 }
 
 impl Signals {
-    /// Blocks them for this thread and all that it will start: call it before any other is started.
-    pub(crate) fn take() -> io::Result<Signals> {
-        let before = SigSet::thread_get_mask()?.iter().map(|signal| signal as i32).collect();
-        children_can_be_waited_for()?;
-        let (ignored, read) = (ignored(), block()?);
-        let fd = SignalFd::with_flags(&read, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        // No pipe, but read like one.
-        let fd = pipe::Receiver::from_owned_fd_unchecked(fd.as_fd().try_clone_to_owned()?)?;
-        Ok(Signals { fd, before, ignored })
-    }
-
     /// The next one that is not ignored. Cancel-safe.
     pub(crate) async fn next(&self) -> io::Result<Caught> {
         let mut record = [0; size_of::<siginfo>()];
@@ -107,15 +122,10 @@ impl Signals {
             }
         }
     }
-
-    /// The signals that were blocked before.
-    pub(crate) fn blocked_before(&self) -> &[i32] {
-        &self.before
-    }
 }
 
-/// Blocks all that [`Signals`] reads, for this thread and all that it will start.
-pub(crate) fn block() -> io::Result<SigSet> {
+/// Blocks all that [`Signals`] reads.
+fn block() -> io::Result<SigSet> {
     let mut read = SigSet::all();
     OURS.into_iter().for_each(|signal| read.remove(signal));
     read.thread_block()?;
@@ -137,10 +147,10 @@ pub(crate) fn name_of(number: i32) -> String {
     named(number).map_or_else(|| format!("signal {number}"), |signal| signal.as_str().into())
 }
 
-/// All signals blocked, and a descriptor that reports the end of children: for the guardian.
+/// All signals blocked, and a descriptor that reports the end of children: for the guardian, which can wait for them as its parent
+/// can.
 pub(crate) fn block_all() -> io::Result<SignalFd> {
     SigSet::all().thread_block()?;
-    children_can_be_waited_for()?;
     Ok(SignalFd::with_flags(&SigSet::from(Signal::SIGCHLD), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
 }
 
@@ -149,13 +159,6 @@ pub(crate) fn block_all() -> io::Result<SignalFd> {
 fn children_can_be_waited_for() -> io::Result<()> {
     signal_hook::flag::register(Signal::SIGCHLD as i32, Arc::new(AtomicBool::new(false)))?;
     Ok(())
-}
-
-/// The signals that this process ignores, as a set of bits.
-fn ignored() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 fn bit(number: i32) -> u64 {

@@ -42,9 +42,9 @@ pub(crate) struct Watch<'a> {
 /// Starts the program and stays until it, and what has to end with it, has ended. `deadline` says until when the lock is
 /// surely held; `stop` resolves when the program must end before that, with whether at once.
 pub(crate) async fn supervise(
-    guardian: Guardian,
+    guardian: &Guardian,
     start: Start,
-    life_line: Vec<std::os::fd::OwnedFd>,
+    life_line: &[std::os::fd::OwnedFd],
     watch: Watch<'_>,
     deadline: impl Fn() -> Moment,
     stop: impl Future<Output = bool>,
@@ -59,20 +59,24 @@ pub(crate) async fn supervise(
     };
     let mut acknowledged = Acknowledged::new(Moment::from_nanos(start.deadline), &watch);
     let foreground = start.foreground;
-    if let Err(e) = guardian.run(start, &life_line) {
+    if let Err(e) = guardian.run(start, life_line) {
         tracing::debug!(error = %e, "the guardian did not take the program");
     }
     tokio::pin!(stop);
     let mut stopping = false;
-    let mut tick = tokio::time::interval(watch.ttl / 20);
+    let every = watch.ttl / 20;
+    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let outcome = loop {
         tokio::select! {
             biased;
             event = guardian.next() => match event? {
-                Some(Event::Started { pid }) => program.pid = Some(pid),
+                Some(Event::Started { pid }) => {
+                    program.pid = Some(pid);
+                    acknowledged.answered();
+                }
                 Some(Event::Ack(nanos)) => acknowledged.until(Moment::from_nanos(nanos)),
-                Some(Event::Stopped { signal }) => program.was_stopped(signal, &guardian),
+                Some(Event::Stopped { signal }) => program.was_stopped(signal, guardian),
                 Some(Event::NotSignalled { signal }) => {
                     let signal = signals::name_of(signal);
                     say(format_args!("{signal} was not passed on: the program runs as another user"));
@@ -85,7 +89,7 @@ pub(crate) async fn supervise(
                 stopping = true;
                 guardian.order(&Order::End { at_once });
             }
-            signal = watch.signals.next() => program.signalled(signal?, &guardian),
+            signal = watch.signals.next() => program.signalled(signal?, guardian),
             _ = tick.tick() => {
                 guardian.order(&Order::Deadline(deadline().as_nanos()));
                 if acknowledged.are_overdue() {
@@ -96,20 +100,13 @@ pub(crate) async fn supervise(
             }
         }
     };
-    let outcome = after_the_end(outcome, guardian, watch.plan).await?;
+    let outcome = match outcome {
+        Some(outcome) => outcome,
+        // What it has left undone is ours to do.
+        None => Outcome::GuardianDied { left: guardian.clean_up(watch.plan.grace + watch.plan.margin).await? },
+    };
     program.take_terminal();
     Ok(outcome)
-}
-
-/// Waits for a guardian that has reported the end, or does what one that died has left undone.
-async fn after_the_end(outcome: Option<Outcome>, guardian: Guardian, plan: Plan) -> io::Result<Outcome> {
-    match outcome {
-        Some(outcome) => {
-            guardian.gone();
-            Ok(outcome)
-        }
-        None => Ok(Outcome::GuardianDied { left: guardian.clean_up(plan.grace + plan.margin).await? }),
-    }
 }
 
 /// Whether the guardian still answers. It is asked many times a lease; once it has not answered for a third of one, or for
@@ -123,11 +120,16 @@ struct Acknowledged {
 
 impl Acknowledged {
     fn new(deadline: Moment, watch: &Watch<'_>) -> Acknowledged {
-        Acknowledged { deadline, asked_unanswered: 0, plan: watch.plan }
+        // That it is to start the program is asked first.
+        Acknowledged { deadline, asked_unanswered: 1, plan: watch.plan }
     }
 
     fn until(&mut self, deadline: Moment) {
         self.deadline = self.deadline.max(deadline);
+        self.answered();
+    }
+
+    fn answered(&mut self) {
         self.asked_unanswered = 0;
     }
 

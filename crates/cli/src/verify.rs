@@ -6,7 +6,7 @@ use leasehold_verify::{Verification, verify};
 
 use crate::exit::{self, Exit, say};
 use crate::output;
-use crate::signals::Signals;
+use crate::signals::Inherited;
 use crate::status_line::StatusLine;
 use crate::store_url::StoreUrl;
 
@@ -31,11 +31,10 @@ pub(crate) struct Verify {
     strict: bool,
 }
 
-/// Its signals are [blocked](crate::signals::block) in every thread.
-pub(crate) async fn main(args: Verify) -> io::Result<Exit> {
+pub(crate) async fn main(args: Verify, signals: Inherited) -> io::Result<Exit> {
     // Cases judge by panicking: what they say is in the verdicts.
     std::panic::set_hook(Box::new(|panic| tracing::debug!(%panic, "a case failed")));
-    let signals = Signals::take()?;
+    let signals = signals.listen()?;
     let mut all: Vec<Verification> = Vec::new();
     // What became of the first server that could not be judged: the others are judged all the same.
     let mut unjudged = None;

@@ -1,37 +1,50 @@
-//! The guardian: a second process of this binary, parent of the program, that ends it in time whatever happens to the
-//! command. Here is the command's end of it.
+//! The guardian: a second process, parent of the program, that ends it in time whatever happens to the command. Here is the
+//! command's end of it.
 //!
-//! It is the program's parent because only a parent can keep the program's process id from being reused, and a subreaper so
-//! that every descendant whose own parent has ended becomes its child. It knows nothing of locks: it gets deadlines.
+//! It is forked from the command, and the program from it, each from a process of one thread: to execute this binary again would
+//! cost more than all the rest. It is the program's parent because only a parent can keep the program's process id from being
+//! reused, and a subreaper so that every descendant whose own parent has ended becomes its child. It knows nothing of locks: it gets
+//! deadlines.
 
 pub(crate) mod deadline;
-pub(crate) mod exec;
-pub(crate) mod process;
+mod exec;
+mod process;
 mod process_tree;
 pub(crate) mod wire;
 
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::time::Duration;
 
+use fork::{Fork, fork};
 use leasehold::seam::Moment;
+use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Signal, set_child_subreaper};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-use crate::processes::{self, Children, Left};
+use crate::processes::{self, Children, Left, Status};
+use crate::signals::Inherited;
 use wire::{Event, Order, Start};
 
-/// The first argument of the guardian's command line.
-pub(crate) const GUARDIAN: &str = "__guardian";
-/// The first argument of the command line that becomes the program's.
-pub(crate) const EXEC: &str = "__exec";
+/// A guardian that runs, and that no runtime listens to yet.
+#[derive(Debug)]
+pub(crate) struct Started {
+    socket: OwnedFd,
+    pid: i32,
+    children: Children,
+    unrelated: Vec<i32>,
+}
 
-/// This very binary, also if the file has been replaced since.
-const OURSELVES: &str = "/proc/self/exe";
+impl Started {
+    /// Its events come to the runtime that runs this.
+    pub(crate) fn listen(self) -> io::Result<Guardian> {
+        let Started { socket, pid, children, unrelated } = self;
+        let socket = UnixStream::from_std(socket.into())?;
+        Ok(Guardian { socket, pid, children, unrelated })
+    }
+}
 
 /// The command's end of the guardian.
 #[derive(Debug)]
@@ -45,26 +58,28 @@ pub(crate) struct Guardian {
 }
 
 impl Guardian {
-    /// Starts the guardian of this program, which does not run yet. All signals that are not to end it are blocked. Fails where
-    /// descendants cannot be found.
-    pub(crate) fn start(program: &[OsString]) -> io::Result<Guardian> {
-        let children = Children::open()?;
+    /// Starts the guardian of this program, which does not run yet. Call it before any thread is started: a fork has none but the
+    /// one that forks. Fails where descendants cannot be found.
+    pub(crate) fn start(program: &[OsString], signals: &Inherited, status: &Status) -> io::Result<Started> {
+        let children = Children::open(status)?;
         let unrelated = children.all()?;
         // If the guardian is killed, what it guards becomes ours.
         set_child_subreaper(Some(rustix::process::getpid()))?;
-        let (ours, its) = wire::pair()?;
-        let mut command = Command::new(OURSELVES);
-        command.arg0("leasehold").arg(GUARDIAN).arg("--").args(program).stdin(its).process_group(0);
-        let pid = i32::try_from(command.spawn()?.id()).map_err(io::Error::other)?;
-        let ours = std::os::unix::net::UnixStream::from(ours);
-        ours.set_nonblocking(true)?;
-        Ok(Guardian { socket: UnixStream::from_std(ours)?, pid, children, unrelated })
+        let (socket, its) = wire::pair()?;
+        let pid = match fork()? {
+            Fork::Parent(pid) => pid,
+            Fork::Child => {
+                // Or it would never see the end of the command.
+                drop(socket);
+                process::main(program, its, signals, status)
+            }
+        };
+        Ok(Started { socket, pid, children, unrelated })
     }
 
-    /// Has the program started.
+    /// Has the program started; again, once it has ended.
     pub(crate) fn run(&self, start: Start, life_line: &[OwnedFd]) -> io::Result<()> {
-        let stdin = rustix::stdio::stdin();
-        let fds: Vec<BorrowedFd<'_>> = [stdin].into_iter().chain(life_line.iter().map(AsFd::as_fd)).collect();
+        let fds: Vec<BorrowedFd<'_>> = life_line.iter().map(AsFd::as_fd).collect();
         wire::send(&self.socket, &Order::Start(start), &fds)
     }
 
@@ -90,14 +105,22 @@ impl Guardian {
         let _ = processes::signal(self.pid, Signal::KILL);
     }
 
-    /// Waits for a guardian that has reported the end.
-    pub(crate) fn gone(self) {
-        drop(self.socket);
-        let _ = processes::wait_for(self.pid);
+    /// Has a guardian end whose program has ended, and will not be started again.
+    pub(crate) fn dismiss(&self) {
+        let _ = shutdown(&self.socket, Shutdown::Write);
+    }
+
+    /// Has it end, and waits for that: it is neither to be left a zombie, nor to become the child of another guardian.
+    pub(crate) async fn gone(&self) {
+        self.dismiss();
+        let give_up = Moment::now() + processes::UNKILLABLE;
+        while !processes::reap(self.pid) && Moment::now() < give_up {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// Does what the guardian would have done: ends all that came to us when it died. Returns what could not be ended.
-    pub(crate) async fn clean_up(self, limit: Duration) -> io::Result<Vec<Left>> {
+    pub(crate) async fn clean_up(&self, limit: Duration) -> io::Result<Vec<Left>> {
         let give_up = Moment::now() + limit.max(processes::UNKILLABLE);
         loop {
             let living = self.children.kill(&self.unrelated)?;

@@ -3,67 +3,79 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::os::fd::OwnedFd;
 
+use fork::{Fork, fork};
 use leasehold::seam::Moment;
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::set_child_subreaper;
+use rustix::process::{Pid, set_child_subreaper, setpgid};
+use rustix::thread::set_name;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
+use super::exec;
 use super::process_tree::{ProcessTree, Verdict};
 use super::wire::{self, Event, Order, Start};
-use super::{EXEC, OURSELVES};
-use crate::processes::Children;
-use crate::{exit, processes, run_outcome, signals};
+use crate::processes::{Children, Status};
+use crate::signals::Inherited;
+use crate::{exit, processes, signals};
 
-/// `__guardian -- CMD…`, with the command at the other end of standard input.
-pub(crate) fn main(words: &[OsString]) -> ExitCode {
-    let program = match words {
-        [separator, program @ ..] if separator == "--" && !program.is_empty() => program,
-        _ => return exit::not_for_users().end(),
-    };
-    match guard(program) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            // The kernel ends the program with us, and the command the rest.
-            exit::say(format_args!("the guardian failed: {e}"));
-            exit::FAILED.into()
-        }
-    }
+/// The guardian of this program, to its end; with the command at the other end of this socket.
+pub(super) fn main(program: &[OsString], command: OwnedFd, signals: &Inherited, status: &Status) -> ! {
+    let mut guardian = Guardian::new(program, command, signals, status).unwrap_or_else(|e| failed(&e));
+    guardian.listen().unwrap_or_else(|e| failed(&e));
+    // With all that it has open, the life line too.
+    std::process::exit(0)
+}
+
+/// The kernel ends the program with us, and the command the rest.
+fn failed<T>(e: &io::Error) -> T {
+    exit::say(format_args!("the guardian failed: {e}"));
+    std::process::exit(exit::FAILED.into())
 }
 
 struct Guardian<'a> {
     program: &'a [OsString],
+    signals: &'a Inherited,
+    command: OwnedFd,
     children: SignalFd,
     timer: OwnedFd,
-    /// Until the program starts.
+    /// While no program runs.
     offspring: Option<Children>,
     tree: Option<ProcessTree>,
-    /// The store's sign that we live: closed last, by our end.
+    /// The store's sign that we live: closed by our end.
     _life_line: Vec<OwnedFd>,
 }
 
-fn guard(program: &[OsString]) -> io::Result<()> {
-    let children = signals::block_all()?;
-    set_child_subreaper(Some(rustix::process::getpid()))?;
-    let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-    let offspring = Some(Children::open()?);
-    Guardian { program, children, timer, offspring, tree: None, _life_line: Vec::new() }.listen()
-}
+impl<'a> Guardian<'a> {
+    fn new(
+        program: &'a [OsString],
+        command: OwnedFd,
+        signals: &'a Inherited,
+        status: &Status,
+    ) -> io::Result<Guardian<'a>> {
+        let children = signals::block_all()?;
+        // The terminal's signals are for the command's group.
+        setpgid(None, None)?;
+        // Whoever kills the command by its name, with all that have it, does not kill us.
+        set_name(c"lock-guardian")?;
+        set_child_subreaper(Some(rustix::process::getpid()))?;
+        let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let offspring = Some(Children::open(status)?);
+        Ok(Guardian { program, signals, command, children, timer, offspring, tree: None, _life_line: Vec::new() })
+    }
 
-impl Guardian<'_> {
-    fn listen(mut self) -> io::Result<()> {
-        let command = rustix::stdio::stdin();
+    fn listen(&mut self) -> io::Result<()> {
         let mut command_lives = true;
         loop {
-            let mut fds = vec![PollFd::new(&self.children, PollFlags::IN), PollFd::new(&self.timer, PollFlags::IN)];
+            let mut fds = vec![PollFd::new(&self.children, PollFlags::IN)];
+            if self.tree.is_some() {
+                fds.push(PollFd::new(&self.timer, PollFlags::IN));
+            }
             if command_lives {
-                fds.push(PollFd::new(&command, PollFlags::IN));
+                fds.push(PollFd::new(&self.command, PollFlags::IN));
             }
             match poll(&mut fds, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -84,16 +96,19 @@ impl Guardian<'_> {
                 return Ok(());
             };
             if child_changed && let Some(signal) = tree.reap()? {
-                notify(&Event::Stopped { signal });
+                notify(&self.command, &Event::Stopped { signal });
             }
             match tree.act(Moment::now(), !command_lives)? {
                 Verdict::Done(ended) => {
                     if !command_lives && !ended.left.is_empty() {
                         // The command that would say it is not there any more.
-                        exit::say(run_outcome::how_ended(&ended.left));
+                        exit::say(processes::how_ended(&ended.left));
                     }
-                    notify(&Event::Ended(ended));
-                    return Ok(());
+                    notify(&self.command, &Event::Ended(ended));
+                    if !command_lives {
+                        return Ok(());
+                    }
+                    self.offspring = self.tree.take().map(ProcessTree::into_children);
                 }
                 Verdict::Wait(at) => self.wake_at(at)?,
             }
@@ -103,7 +118,7 @@ impl Guardian<'_> {
     /// Reads all orders; false once the command has ended.
     fn receive(&mut self) -> io::Result<bool> {
         loop {
-            let (order, fds) = match wire::receive(rustix::stdio::stdin()) {
+            let (order, fds) = match wire::receive(&self.command) {
                 Ok(Some(received)) => received,
                 Ok(None) => return Ok(false),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
@@ -112,17 +127,17 @@ impl Guardian<'_> {
             };
             match (order, &mut self.tree) {
                 (Order::Start(start), None) => match self.start(&start, fds) {
-                    Ok(pid) => notify(&Event::Started { pid }),
-                    Err(e) => notify(&Event::Failed(format!("starting the program: {e}"))),
+                    Ok(pid) => notify(&self.command, &Event::Started { pid }),
+                    Err(e) => notify(&self.command, &Event::Failed(format!("starting the program: {e}"))),
                 },
                 (Order::Deadline(nanos), Some(tree)) => {
                     tree.extend(Moment::from_nanos(nanos));
                     // Also while it is ending the program: it lives, and does its work.
-                    notify(&Event::Ack(nanos));
+                    notify(&self.command, &Event::Ack(nanos));
                 }
                 (Order::Signal(signal), Some(tree)) => {
                     if !tree.signal(signal) {
-                        notify(&Event::NotSignalled { signal });
+                        notify(&self.command, &Event::NotSignalled { signal });
                     }
                 }
                 (Order::End { at_once }, Some(tree)) => tree.end(Moment::now(), at_once)?,
@@ -131,18 +146,16 @@ impl Guardian<'_> {
         }
     }
 
-    fn start(&mut self, start: &Start, fds: Vec<OwnedFd>) -> io::Result<i32> {
-        let children = self.offspring.take().ok_or_else(|| io::Error::other("there was a program before"))?;
-        let mut fds = fds.into_iter();
-        let stdin = fds.next().map_or_else(Stdio::null, Stdio::from);
-        self._life_line = fds.collect();
-        let blocked: Vec<String> = start.blocked.iter().map(i32::to_string).collect();
-        let mut command = Command::new(OURSELVES);
-        command.arg0("leasehold").arg(EXEC).arg(processes::own_pid().to_string());
-        command.args([if start.foreground { "foreground" } else { "background" }, &blocked.join(","), "--"]);
-        command.args(self.program).stdin(stdin).process_group(0);
-        command.envs(start.environment.iter().map(|(name, value)| (name, value)));
-        let pid = i32::try_from(command.spawn()?.id()).map_err(io::Error::other)?;
+    fn start(&mut self, start: &Start, life_line: Vec<OwnedFd>) -> io::Result<i32> {
+        self._life_line = life_line;
+        let guardian = processes::own_pid();
+        let pid = match fork()? {
+            Fork::Parent(pid) => pid,
+            Fork::Child => exec::main(self.program, start, guardian, &self.signals.blocked),
+        };
+        // It does so itself as well: whoever is first, its group is there for the first signal.
+        let _ = setpgid(Pid::from_raw(pid), None);
+        let children = self.offspring.take().ok_or_else(|| io::Error::other("a program runs already"))?;
         self.tree =
             Some(ProcessTree::new(children, pid, start.plan, Moment::from_nanos(start.deadline), start.leftovers));
         Ok(pid)
@@ -160,6 +173,6 @@ impl Guardian<'_> {
 }
 
 /// Sends it to the command. One that is stopped and does not read misses what it can do without.
-fn notify(event: &Event) {
-    let _ = wire::send(rustix::stdio::stdin().as_fd(), event, &[]);
+fn notify(command: &OwnedFd, event: &Event) {
+    let _ = wire::send(command, event, &[]);
 }

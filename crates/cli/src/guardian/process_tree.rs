@@ -77,6 +77,11 @@ impl ProcessTree {
         }
     }
 
+    /// What the next program's tree is made of, once this one is done.
+    pub(super) fn into_children(self) -> Children {
+        self.children
+    }
+
     /// The lock is held until `deadline`. Nothing saves a program that must end already.
     pub(super) fn extend(&mut self, deadline: Moment) {
         self.deadline = self.deadline.max(deadline);

@@ -17,7 +17,7 @@ use crate::processes::Left;
 /// From the command to the guardian. Deadlines are CLOCK_BOOTTIME in nanoseconds.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Start the program. With it come the program's standard input and, where the store has one, its life line of up to two.
+    /// Start the program. With it comes the store's life line of up to two, where it has one.
     Start(Start),
     /// The lock is surely held until then.
     Deadline(u64),
@@ -36,8 +36,6 @@ pub(crate) struct Start {
     /// It gets the terminal.
     pub(crate) foreground: bool,
     pub(crate) leftovers: Leftovers,
-    /// The signals that it finds blocked, as the command did.
-    pub(crate) blocked: Vec<i32>,
 }
 
 /// What becomes of processes that the program leaves behind.
@@ -96,11 +94,12 @@ pub(crate) enum Why {
 }
 
 const LARGEST: usize = 64 * 1024;
-const MOST_FDS: usize = 3;
+const MOST_FDS: usize = 2;
 
 /// Two ends of one connection; each packet is one message, and the end of one side is seen by the other.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
 /// Sends one message, without waiting: `WouldBlock` if the other side does not read.
@@ -117,7 +116,8 @@ pub(crate) fn send(to: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd<'_
 
 /// Receives one message; `None`: the other side has ended. `WouldBlock` if there is none yet; after `Interrupted` ask again.
 pub(crate) fn receive<T: DeserializeOwned>(from: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let mut bytes = vec![0; LARGEST];
+    // Not on the heap, which would grow and shrink each time.
+    let mut bytes = [0; LARGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;

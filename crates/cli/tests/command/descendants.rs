@@ -1,9 +1,8 @@
-//! Descendants that are hard to find, to reach or to kill: none lives when the lock is given up; and what that costs.
+//! Descendants that are hard to find, to reach or to kill: none lives when the lock is given up.
 
-use std::fs;
 use std::process::Command;
 
-use crate::support::{self, Running, Stage, campaign, output, send, words_of};
+use crate::support::{self, Running, Stage, campaign, is_guardian, output, send, words_of};
 use rustix::process::{Signal, geteuid};
 use tempfile::TempDir;
 
@@ -71,33 +70,9 @@ async fn a_guardian_that_is_killed_while_it_kills() {
     let guardian = holder.guardian();
     // SIGTERM after a second, which they ignore; SIGKILL a fifth of the lease later.
     std::thread::sleep(std::time::Duration::from_millis(1300));
-    if words_of(guardian).contains("__guardian") {
+    if is_guardian(guardian) {
         send(guardian, Signal::KILL);
     }
     assert!(matches!(holder.end().code(), Some(124 | 125)));
     assert!(members.into_iter().all(|pid| !words_of(pid).contains("family")), "{:?}", family.alive());
-}
-
-/// What it costs does not depend on what else runs on the machine: nothing lists `/proc`, or reads of other processes.
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_looks_at_processes_of_others() {
-    let stage = support::sqlite().await;
-    let folder = TempDir::new().unwrap();
-    let trace = folder.path().join("trace");
-    let mut strace = Command::new("strace");
-    strace.args(["-f", "-y", "-qq", "-e", "trace=open,openat,getdents64,getdents", "-o"]).arg(&trace);
-    strace.args([env!("CARGO_BIN_EXE_leasehold"), "run", "job", "--", "sh", "-c", "(setsid true &); true"]);
-    assert_eq!(support::code(strace.env("LEASEHOLD_STORE", &stage.url)), Some(0), "strace: `cargo xtask setup`");
-    let trace = fs::read_to_string(&trace).unwrap();
-    assert!(trace.contains("/children\""), "the trace is one of the whole: {trace}");
-    let looks = |line: &&str| {
-        let path = line.split("\"/proc").nth(1).map(|rest| rest.split('"').next().unwrap_or_default());
-        line.contains("</proc>") || path.is_some_and(|path| path.is_empty() || path == "/" || is_a_process(path))
-    };
-    assert_eq!(trace.lines().filter(looks).collect::<Vec<_>>(), Vec::<&str>::new());
-}
-
-/// `/123` or below.
-fn is_a_process(path: &str) -> bool {
-    path.split('/').nth(1).is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
 }

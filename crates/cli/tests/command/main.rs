@@ -12,6 +12,7 @@
 mod support;
 
 mod compare;
+mod costs;
 mod descendants;
 mod faults;
 mod file;

@@ -108,7 +108,7 @@ impl Running {
 
     /// Its guardian's process.
     pub(crate) fn guardian(&self) -> i32 {
-        until("the guardian", || children_of(self.pid()).into_iter().find(|pid| words_of(*pid).contains("__guardian")))
+        until("the guardian", || children_of(self.pid()).into_iter().find(|pid| is_guardian(*pid)))
     }
 }
 
@@ -154,6 +154,11 @@ pub(crate) fn children_of(parent: i32) -> Vec<i32> {
 /// Whether the process is stopped by a signal.
 pub(crate) fn is_stopped(pid: i32) -> bool {
     processes().iter().any(|process| process.0 == pid && matches!(process.2, 'T' | 't'))
+}
+
+/// Whether a process has the name of a guardian.
+pub(crate) fn is_guardian(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "lock-guardian")
 }
 
 /// The command line of a process; empty if there is none, or it has ended.
