@@ -20,8 +20,9 @@ pub(crate) const LONG: &[&str] = &["servers", "command", "conformance", "faults"
 /// Test targets that measure processor time, or fill the machine: nothing else runs beside them.
 pub(crate) const ALONE: &[(&str, &str)] = &[("leasehold-sqlite", "measures"), ("leasehold-compare", "stores")];
 
-/// Words for the test binary itself.
-pub(crate) const WORDS: &[(&str, &str, &[&str])] = &[("leasehold-verify", "servers", &["--test-threads=2"])];
+/// Words for the test binary itself. The command's tests mostly wait for leases to end.
+pub(crate) const WORDS: &[(&str, &str, &[&str])] =
+    &[("leasehold-verify", "servers", &["--test-threads=2"]), ("leasehold-cli", "command", &["--test-threads=4"])];
 
 /// Examples, each of which runs to its end without a server.
 pub(crate) const EXAMPLES: &[&str] = &[

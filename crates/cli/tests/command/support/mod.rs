@@ -126,12 +126,15 @@ pub(crate) fn send(pid: i32, signal: Signal) {
 /// Waits until `look` finds something.
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let give_up = Moment::now() + LONG;
+    let mut pause = GLANCE;
     loop {
         if let Some(found) = look() {
             return found;
         }
         assert!(Moment::now() < give_up, "waited {LONG:?} for {what}");
-        std::thread::sleep(GLANCE);
+        std::thread::sleep(pause);
+        // Many looks start a process, and would keep those from running that they wait for.
+        pause = (pause * 5 / 4).min(GLANCE * 10);
     }
 }
 
