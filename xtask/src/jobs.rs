@@ -1,11 +1,14 @@
 //! What has a job of its own in CI, beside `lint` and `test`: one function for each.
 
-use std::process::{Command, Stdio};
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
 
 use serde_json::Value;
 
 use crate::{
-    run::{Outcome, cargo, cargo_of, output, run},
+    run::{Outcome, cargo, cargo_of, output, run, shown},
     setup,
 };
 
@@ -15,6 +18,8 @@ pub(crate) const MSRV: &str = env!("CARGO_PKG_RUST_VERSION");
 pub(crate) const NIGHTLY: &str = "nightly";
 /// Systems of which no machine is needed to have the types checked.
 const TARGETS: [&str; 2] = ["x86_64-pc-windows-gnu", "aarch64-apple-darwin"];
+/// How many bytes the command with all stores may have: it is copied into images.
+const LARGEST_COMMAND: u64 = 15_000_000;
 
 /// Everything builds with the oldest Rust.
 pub(crate) fn msrv() -> Outcome {
@@ -94,7 +99,22 @@ pub(crate) fn package() -> Outcome {
     setup::setup()?;
     let unpublished = unpublished()?;
     let unpublished: Vec<&str> = unpublished.iter().map(String::as_str).collect();
-    run(cargo(&[&["package", "--workspace"], &unpublished[..]].concat()))
+    run(cargo(&[&["package", "--workspace"], &unpublished[..]].concat()))?;
+    command_is_small()
+}
+
+/// The command with all stores, as it is released, is no larger than its limit.
+fn command_is_small() -> Outcome {
+    let mut build = cargo(&["build", "--release", "-p", "leasehold-cli", "--features", "full"]);
+    build.arg("--message-format=json-render-diagnostics");
+    println!("$ {}", shown(&build));
+    let messages = output(build)?;
+    let mut built = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let command = built.find_map(|message| message["executable"].as_str().map(String::from));
+    let command = command.ok_or("cargo built no command")?;
+    let bytes = fs::metadata(&command).map_err(|error| format!("{command}: {error}"))?.len();
+    println!("package: {command} has {bytes} bytes, of {LARGEST_COMMAND} at most");
+    if bytes <= LARGEST_COMMAND { Ok(()) } else { Err(format!("{command} is too large: {bytes} bytes")) }
 }
 
 /// `--exclude` for each package that is never published.

@@ -44,7 +44,7 @@ const CHORES: [Chore; 15] = [
     ("deny", "checks licences, sources and advisories", jobs::deny),
     ("semver", "compares the public API with the last release", jobs::semver),
     ("docs", "builds the documentation as docs.rs does", jobs::docs),
-    ("package", "packages what is published, and builds the packages", jobs::package),
+    ("package", "packages what is published, builds the packages, and limits the command's size", jobs::package),
 ];
 
 fn main() -> ExitCode {
