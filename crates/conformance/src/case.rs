@@ -75,7 +75,7 @@ table! {
     waiting::fast_never_passes_fair: "P6 S5", [Fair], clean;
     waiting::survives_a_dead_holder: "P5", [], clean;
     waiting::ends_at_its_deadline: "P8", [], faulty;
-    waiting::that_gives_up_harms_nobody: "P4 P5", [], faulty;
+    waiting::that_gives_up_harms_no_other: "P4 P5", [], faulty;
     waiting::keeps_its_place: "P5 P6 S4", [Fair], clean;
     waiting::is_in_order_after_a_death: "P5 P6 S4", [Fair], clean;
     waiting::is_not_starved_by_refused_tries: "P5", [], clean;
@@ -111,7 +111,7 @@ table! {
     loss::comes_when_only_replies_are_lost: "P3", [Link], clean;
     loss::does_not_come_from_one_failed_renewal: "P3 S7", [], clean;
     loss::by_eviction_frees_the_next: "P3 P5", [], clean;
-    loss::eviction_by_an_old_token_harms_nobody: "P2 S6", [], clean;
+    loss::eviction_by_an_old_token_ends_no_hold: "P2 S6", [], clean;
     loss::by_deletion_is_noticed: "P3 S7", [DeleteHolder], clean;
     loss::is_not_undone_by_a_renewal: "P3 S7", [], clean;
     loss::leaves_the_successor_alone: "P3 S6", [], clean;
@@ -208,7 +208,7 @@ table! {
 
     at_once::is_not_seen_while_refused: "P4 P8 S12", [AtomicMulti], clean;
     at_once::is_not_seen_while_granted: "P1 S12", [AtomicMulti], clean;
-    at_once::passes_nobody: "P6 P8 S12", [AtomicMulti], clean;
+    at_once::passes_no_waiter: "P6 P8 S12", [AtomicMulti], clean;
     at_once::is_refused_by_every_mode: "P1 S10 S12", [AtomicMulti, Shared, Permits], clean;
     at_once::is_idempotent: "S3 S12", [AtomicMulti], clean;
     at_once::repeated_counts_from_what_extended: "P1 S2 S12", [AtomicMulti], clean;

@@ -318,7 +318,7 @@ pub async fn renewed(client: &dyn Backend, lease: &LeaseRef) -> Result<Renewal> 
 /// Fails unless the store tells the holder that it was evicted.
 pub async fn told_of_eviction(limit: Duration, lost: Lost) {
     let loss = within(limit, "the evicted to hear of it", lost).await;
-    assert!(matches!(loss, Loss::Evicted | Loss::Gone), "nobody told the evicted: {loss:?}");
+    assert!(matches!(loss, Loss::Evicted | Loss::Gone), "the evicted was not told: {loss:?}");
 }
 
 /// Fails unless the answer is this kind of error.

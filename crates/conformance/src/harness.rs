@@ -36,7 +36,7 @@ pub trait Harness: Send + Sync + 'static {
     /// What this harness can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// A world of its own, for cases that disturb everybody.
+    /// A world of its own, for cases that disturb all others.
     async fn private(&self) -> Arc<dyn Harness> {
         unreachable!("not among the capabilities")
     }
@@ -51,7 +51,7 @@ pub trait Harness: Send + Sync + 'static {
         unreachable!("not among the capabilities")
     }
 
-    /// Deletes, behind everybody's back, the holder's entry of a lock.
+    /// Deletes, without any client's doing, the holder's entry of a lock.
     async fn delete_holder(&self, _full_name: &str) {
         unreachable!("not among the capabilities")
     }
@@ -61,7 +61,7 @@ pub trait Harness: Send + Sync + 'static {
         unreachable!("not among the capabilities")
     }
 
-    /// Puts something at the lock's place that can be nobody's lock.
+    /// Puts something at the lock's place that can be no lock.
     async fn put_junk(&self, _full_name: &str) {
         unreachable!("not among the capabilities")
     }
@@ -100,7 +100,7 @@ pub trait Harness: Send + Sync + 'static {
 /// What a store may spend, in requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// For acquire and release while nobody else wants the lock: exactly.
+    /// For acquire and release while no other client wants the lock: exactly.
     pub cycle: f64,
     /// For acquire and release while others wait: at most, however many they are.
     pub hand_over: f64,
@@ -131,7 +131,7 @@ pub trait FencedResource: Send + Sync {
 /// The network between one client and its server.
 #[async_trait]
 pub trait Link: Send + Sync {
-    /// Nothing arrives any more in either direction, and nobody is told.
+    /// Nothing arrives any more in either direction, and neither side is told.
     async fn black_hole(&self);
     /// Requests arrive, replies do not.
     async fn lose_replies(&self);

@@ -32,7 +32,7 @@ impl Virtual {
         Virtual { time, clients: (0..3).map(client).collect() }
     }
 
-    /// Lets `d` pass in steps that leave everybody time to renew.
+    /// Lets `d` pass in steps that leave every holder time to renew.
     async fn advance(&self, d: Duration) {
         const STEP: Duration = Duration::from_millis(500);
         let mut left = d;

@@ -75,7 +75,7 @@ impl Error {
         Self::Answer { asked: asked.into(), answer: answer.into() }
     }
 
-    /// Whether another start with other ports may succeed: somebody took a port between the choice and the start.
+    /// Whether another start with other ports may succeed: another program took a port between the choice and the start.
     pub(crate) fn is_port_taken(&self) -> bool {
         matches!(self, Self::Ended { log, .. } if log.to_ascii_lowercase().contains("address already in use"))
     }

@@ -110,7 +110,7 @@ async fn start_and_wait_to_be_killed() {
 
 #[tokio::test]
 async fn a_server_ends_when_its_test_is_killed() {
-    // Nobody is left to remove the server's folder.
+    // No process is left to remove the server's folder.
     let folder = tempfile::tempdir().unwrap();
     let mut test = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", "start_and_wait_to_be_killed"])

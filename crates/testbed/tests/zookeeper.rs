@@ -78,7 +78,7 @@ async fn an_ensemble_without_proxies_elects_again() {
     until(&ensemble, old, "follower").await;
 }
 
-/// What a member says it is; empty when it serves nobody.
+/// What a member says it is; empty when it serves no client.
 async fn mode(ensemble: &ZooKeeperEnsemble, member: usize) -> String {
     timeout(SOON, ensemble.members()[member].mode()).await.unwrap().unwrap_or_default()
 }

@@ -7,7 +7,7 @@ use leasehold_core::{Contention, ErrorKind, Name, Result, Store};
 use tokio::task::JoinSet;
 
 use crate::cases::cancel::{at_every_await, leaves_at};
-use crate::cases::lease::nobody_before;
+use crate::cases::lease::not_granted_before;
 use crate::context::{LONG, TestContext, counts, expect_kind, given_back, taken, waiting, within};
 use crate::faulty::Faults;
 
@@ -44,7 +44,7 @@ async fn who_holds(store: &Store, name: &Name) -> Option<String> {
     store.lock(name).inspect().await.unwrap().holders.first().and_then(|holder| holder.label.clone())
 }
 
-/// S12: while many want names of which somebody holds the last, nobody sees the others held, not for a moment.
+/// S12: while many want names of which another client holds the last, no client sees the others held, not for a moment.
 pub(crate) async fn is_not_seen_while_refused(ctx: TestContext) {
     let onlooker = ctx.store().await;
     let holder = ctx.store().await.lock("c").ttl(LONG).acquire().await.unwrap();
@@ -105,7 +105,7 @@ pub(crate) async fn is_not_seen_while_granted(ctx: TestContext) {
 }
 
 /// S12: a name with any holder or waiter is busy; the answer says which and by whom, and nothing is left.
-pub(crate) async fn passes_nobody(ctx: TestContext) {
+pub(crate) async fn passes_no_waiter(ctx: TestContext) {
     let (one, two, three) = (ctx.backend().await, ctx.backend().await, ctx.backend().await);
     let all = claims(&ctx);
     let held = taken(&*one, ctx.claim("b", WaitPolicy::Fair).with_label("the holder")).await;
@@ -146,7 +146,7 @@ pub(crate) async fn is_refused_by_every_mode(ctx: TestContext) {
     }
 }
 
-/// S12, S3: claimed again by the same ids, each has the same grant, also with somebody behind it; new ones have greater tokens.
+/// S12, S3: claimed again by the same ids, each has the same grant, also with a waiter behind it; new ones have greater tokens.
 pub(crate) async fn is_idempotent(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
     let all = claims(&ctx);
@@ -179,7 +179,7 @@ pub(crate) async fn repeated_counts_from_what_extended(ctx: TestContext) {
     tokio::time::sleep(ctx.ttl() * 3 / 5).await;
     let stamp = Moment::now();
     let again = all_granted(one.claim_all(&all).await);
-    let [a, b, c] = [0, 1, 2].map(|i| nobody_before(&ctx, &*two, NAMES[i], again[i].validity.until(stamp)));
+    let [a, b, c] = [0, 1, 2].map(|i| not_granted_before(&ctx, &*two, NAMES[i], again[i].validity.until(stamp)));
     tokio::join!(a, b, c);
 }
 

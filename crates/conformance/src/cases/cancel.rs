@@ -132,7 +132,7 @@ pub(crate) async fn withdraws_what_it_was_never_told(ctx: TestContext) {
     ctx.become_empty(&["free", "held"]).await;
 }
 
-/// The reply of a release is lost; it is repeated in the background, and frees nobody else (apache/curator#1193, etcd#22123).
+/// The reply of a release is lost; it is repeated in the background, and frees no other hold (apache/curator#1193, etcd#22123).
 pub(crate) async fn a_lost_release_reply(ctx: TestContext) {
     let faults = Faults::default();
     let (one, two) = (ctx.store_with(&faults).await, ctx.store().await);
@@ -169,7 +169,7 @@ pub(crate) async fn behind_a_cut_link(ctx: TestContext) {
     ctx.becomes_empty("b").await;
 }
 
-/// A guard frees by drop, without anybody waiting for it.
+/// A guard frees by drop, without a task that waits for it.
 pub(crate) async fn a_guard_frees_by_drop(ctx: TestContext) {
     let store = ctx.store().await;
     for _ in 0..3 {

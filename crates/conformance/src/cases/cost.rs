@@ -27,7 +27,7 @@ async fn each(ctx: &TestContext, n: usize, work: impl Future<Output = ()>) -> f6
     (ctx.harness().requests().await - before) as f64 / n as f64
 }
 
-/// Acquire and release while nobody else wants the lock cost exactly what the store says.
+/// Acquire and release while no other client wants the lock cost exactly what the store says.
 pub(crate) async fn of_an_uncontended_cycle(ctx: TestContext) {
     const CYCLES: usize = 200;
     let ctx = ctx.private().await;

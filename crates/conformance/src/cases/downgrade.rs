@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::seam::{Claim, Claimed, Mode, Moment, WaitPolicy};
 use leasehold_core::{ErrorKind, Guard, Owner};
 
-use crate::cases::lease::nobody_before;
+use crate::cases::lease::not_granted_before;
 use crate::context::{
     LONG, TestContext, answered, busy, counts, expect_kind, give_back, given_back, granted, taken, waiting, within,
 };
@@ -184,7 +184,7 @@ pub(crate) async fn counts_from_what_extended(ctx: TestContext) {
     tokio::time::sleep(ctx.ttl() * 3 / 5).await;
     let stamp = Moment::now();
     let shared = granted(one.claim(&in_mode(&writer, Mode::Shared)).await);
-    nobody_before(&ctx, &*two, "a", shared.validity.until(stamp)).await;
+    not_granted_before(&ctx, &*two, "a", shared.validity.until(stamp)).await;
 }
 
 /// S14: what the store is asked to renew is the hold as it is now: shared since its downgrade, and with the latest value. What

@@ -1,4 +1,4 @@
-//! Is there one leader at a time, and does everybody see who, and what it stands for?
+//! Is there one leader at a time, and does every observer see which, and its value?
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,7 +97,7 @@ pub(crate) async fn is_handed_over_by_resigning(ctx: TestContext) {
 pub(crate) async fn is_observed(ctx: TestContext) {
     let (one, two, three) = (ctx.store().await, ctx.store().await, ctx.store().await);
     let mut observer = three.election("a").observe().await.unwrap();
-    assert_eq!(observer.current(), None, "nobody has led yet");
+    assert_eq!(observer.current(), None, "no candidate has led yet");
     let first = one.election("a").campaign("one").await.unwrap();
     let token = first.fencing_token();
     assert_eq!(sees(&mut observer, Some("one")).await.unwrap().token, token);
@@ -170,7 +170,7 @@ pub(crate) async fn proclaims_nothing_after_loss(ctx: TestContext) {
     is_led_by(&operator, "second", &next).await;
     next.resign().await.unwrap();
     drop(late);
-    // The same with nobody behind it: asking again must not make it the leader anew.
+    // The same with no candidate behind it: asking again must not make it the leader anew.
     let late = deaf.election("b").ttl(LONG).campaign("first").await.unwrap();
     assert!(operator.evict("b", late.fencing_token()).await.unwrap());
     expect_kind(late.proclaim("too late").await, ErrorKind::Lost);

@@ -109,7 +109,7 @@ pub(crate) async fn claiming_again_is_idempotent(ctx: TestContext) {
     ctx.becomes_empty("a").await;
 }
 
-/// S5: a try that failed is nowhere in the queue, at once and not only after a lease, and delays nobody.
+/// S5: a try that failed is nowhere in the queue, at once and not only after a lease, and delays no other claim.
 pub(crate) async fn a_failed_try_leaves_nothing(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
     let holder = taken(&*one, ctx.claim("a", WaitPolicy::Fair)).await;

@@ -266,7 +266,7 @@ pub(crate) async fn serves_each_turn(ctx: TestContext) {
     refused(resource, &last, "the last turn").await;
 }
 
-/// Somebody who holds the lock of that name elsewhere, by the very same number, holds nothing here.
+/// A client that holds the lock of that name elsewhere, by the very same number, holds nothing here.
 pub(crate) async fn refuses_holders_of_another_store(ctx: TestContext) {
     let (client, resource) = ctx.harness().fenced_client().await;
     let (store, there, resource) = (ctx.over(client), ctx.private().await, &*resource);
@@ -276,6 +276,6 @@ pub(crate) async fn refuses_holders_of_another_store(ctx: TestContext) {
     refused(resource, &impostor, "a holder of another store").await;
     accepted(resource, &guard, "the holder").await;
     guard.release().await.unwrap();
-    refused(resource, &impostor, "a holder of another store, when nobody holds here").await;
+    refused(resource, &impostor, "a holder of another store, when no client holds here").await;
     drop(foreign);
 }

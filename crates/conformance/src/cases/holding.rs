@@ -14,7 +14,7 @@ pub(crate) use bounds::{bound_each_turn, may_last_exactly, min_hold_keeps_severa
 
 mod bounds;
 
-/// A guard renews itself: after three leases it is still ours, and nobody else's.
+/// A guard renews itself: after three leases it is still ours, and no other client's.
 pub(crate) async fn outlives_its_ttl(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     let guard = one.lock("a").acquire().await.unwrap();

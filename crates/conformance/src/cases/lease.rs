@@ -9,7 +9,7 @@ use leasehold_core::seam::{Backend, Claimed, LeaseRef, Mode, Moment, Renewal, Wa
 use crate::context::{TestContext, given_back, granted, renewed, taken, within};
 
 /// Fails if another client is granted `name` before the validity that the store answered has ended.
-pub(super) async fn nobody_before(ctx: &TestContext, rival: &dyn Backend, name: &str, valid_until: Moment) {
+pub(super) async fn not_granted_before(ctx: &TestContext, rival: &dyn Backend, name: &str, valid_until: Moment) {
     let limit = ctx.ttl() * 4 + rival.guarantees().recovery + Duration::from_secs(10);
     within(limit, "the rival to be granted", async {
         let claim = ctx.claim(name, WaitPolicy::Fair);
@@ -31,14 +31,14 @@ fn end(answer: &Renewal, stamp: Moment) -> Moment {
     validity.until(stamp)
 }
 
-/// A renewal extends by as much as it says: nobody else is granted before the end that it answered.
+/// A renewal extends by as much as it says: no other client is granted before the end that it answered.
 pub(crate) async fn is_as_long_as_a_renewal_says(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
     let lease = taken(&*one, ctx.claim("a", WaitPolicy::Fair)).await;
     tokio::time::sleep(ctx.ttl() * 3 / 5).await;
     let stamp = Moment::now();
     let answer = renewed(&*one, &lease).await.unwrap();
-    nobody_before(&ctx, &*two, "a", end(&answer, stamp)).await;
+    not_granted_before(&ctx, &*two, "a", end(&answer, stamp)).await;
 }
 
 /// The same of readers and permits.
@@ -50,7 +50,10 @@ pub(crate) async fn is_as_long_as_a_renewal_says_in_every_mode(ctx: TestContext)
     let stamp = Moment::now();
     let answers = one.renew(&[reader, permits]).await.unwrap();
     let [reader, permits] = [0, 1].map(|i| end(&answers[i], stamp));
-    tokio::join!(nobody_before(&ctx, &*two, "reader", reader), nobody_before(&ctx, &*two, "permits", permits));
+    tokio::join!(
+        not_granted_before(&ctx, &*two, "reader", reader),
+        not_granted_before(&ctx, &*two, "permits", permits)
+    );
 }
 
 /// One of those that are renewed together has gone: it is said to be, and those before and behind it are extended, not only
@@ -68,7 +71,7 @@ pub(crate) async fn is_renewed_beside_a_lost_one(ctx: TestContext) {
     assert_eq!(answers.len(), batch.len());
     assert!(matches!(answers[1], Renewal::Lost(_)), "it has gone: {:?}", answers[1]);
     let [before, behind] = [0, 2].map(|i| end(&answers[i], stamp));
-    tokio::join!(nobody_before(&ctx, &*two, "before", before), nobody_before(&ctx, &*two, "behind", behind));
+    tokio::join!(not_granted_before(&ctx, &*two, "before", before), not_granted_before(&ctx, &*two, "behind", behind));
 }
 
 /// Each of those who hold together has the lease that it asked for, whatever the others asked for.
@@ -85,7 +88,10 @@ pub(crate) async fn is_each_ones_own(ctx: TestContext) {
         }
         ends.push(end);
     }
-    tokio::join!(nobody_before(&ctx, &*two, "rising", ends[0]), nobody_before(&ctx, &*two, "falling", ends[1]));
+    tokio::join!(
+        not_granted_before(&ctx, &*two, "rising", ends[0]),
+        not_granted_before(&ctx, &*two, "falling", ends[1])
+    );
 }
 
 /// S13: requests of many tasks overtake one another, and some are given up midway; whatever was answered once stays true.
@@ -115,7 +121,7 @@ pub(crate) async fn never_gets_shorter(ctx: TestContext) {
         for task in tasks {
             task.await.unwrap();
         }
-        nobody_before(&ctx, &*two, name, Moment::from_nanos(latest.load(Ordering::SeqCst))).await;
+        not_granted_before(&ctx, &*two, name, Moment::from_nanos(latest.load(Ordering::SeqCst))).await;
     }
 }
 

@@ -1,16 +1,16 @@
-//! Does a holder learn that it is one no longer, before anybody else can be?
+//! Does a holder learn that it is one no longer, before another client can be?
 
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, Guard, Loss, Store};
 
-use crate::cases::lease::nobody_before;
+use crate::cases::lease::not_granted_before;
 use crate::context::{TestContext, counts, expect_kind, given_back, granted, pause, renewed, taken, within};
 use crate::faulty::Faults;
 pub(crate) use eviction::{
     by_eviction_at_any_moment_is_told, by_eviction_before_the_answer_is_told, by_eviction_frees_the_next,
-    by_eviction_of_any_turn, eviction_by_an_old_token_harms_nobody,
+    by_eviction_of_any_turn, eviction_by_an_old_token_ends_no_hold,
 };
 
 mod eviction;
@@ -111,7 +111,7 @@ pub(crate) async fn does_not_come_from_one_failed_renewal(ctx: TestContext) {
     }
 }
 
-/// The entry is deleted behind everybody's back; the holder learns it at the latest when it asks.
+/// The entry is deleted without any client's doing; the holder learns it at the latest when it asks.
 pub(crate) async fn by_deletion_is_noticed(ctx: TestContext) {
     let store = ctx.store().await;
     let guard = store.lock("a").acquire().await.unwrap();
@@ -146,7 +146,7 @@ pub(crate) async fn leaves_the_successor_alone(ctx: TestContext) {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(next.confirm().await.is_ok());
     next.release().await.unwrap();
-    // The same at the seam, within one client: an old claim's release frees nobody else.
+    // The same at the seam, within one client: an old claim's release frees no other.
     let client = ctx.backend().await;
     let first = taken(&*client, ctx.claim("b", WaitPolicy::Fair)).await;
     given_back(&*client, &first).await;
@@ -179,7 +179,7 @@ pub(crate) async fn grant_under_an_aged_session(ctx: TestContext) {
     tokio::time::sleep(ctx.ttl() * 2 / 5).await;
     let stamp = Moment::now();
     let grant = granted(one.claim(&ctx.claim("second", WaitPolicy::Fair)).await);
-    nobody_before(&ctx, &*two, "second", grant.validity.until(stamp)).await;
+    not_granted_before(&ctx, &*two, "second", grant.validity.until(stamp)).await;
 }
 
 /// A repeated claim that is answered *granted* either extended the lease or does not count from the repeat.
@@ -190,7 +190,7 @@ pub(crate) async fn repeated_claim_counts_from_what_extended(ctx: TestContext) {
     tokio::time::sleep(ctx.ttl() * 3 / 5).await;
     let stamp = Moment::now();
     let again = granted(one.claim(&claim).await);
-    nobody_before(&ctx, &*two, "a", again.validity.until(stamp)).await;
+    not_granted_before(&ctx, &*two, "a", again.validity.until(stamp)).await;
 }
 
 /// S14: the first renewal after an end behind the client's back says so, and none says otherwise.

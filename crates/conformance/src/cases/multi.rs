@@ -65,7 +65,7 @@ pub(crate) async fn holds_each_of_them(ctx: TestContext) {
     give_back(after).await;
 }
 
-/// All or nothing: one is held by somebody else, so none is kept; the error names that one.
+/// All or nothing: one is held by another client, so none is kept; the error names that one.
 pub(crate) async fn takes_all_or_nothing(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     let taken = one.lock("b").label("the holder").acquire().await.unwrap();

@@ -1,4 +1,4 @@
-//! Are there never more permits out than there are, and does nobody lose one?
+//! Are there never more permits out than there are, and does no holder lose one?
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -134,7 +134,7 @@ pub(crate) async fn come_back_from_the_dead(ctx: TestContext) {
     ctx.becomes_empty("a").await;
 }
 
-/// A count of permits that differs from the queue's is an error, leaves nothing and disturbs nobody.
+/// A count of permits that differs from the queue's is an error, leaves nothing and disturbs no other claim.
 pub(crate) async fn of_another_count_are_refused(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     let semaphore = one.semaphore("a", 3);
@@ -158,7 +158,7 @@ pub(crate) async fn of_another_count_are_refused(ctx: TestContext) {
     give_back(first).await;
     give_back(ctx.served("who waited", waiter).await).await;
     ctx.becomes_empty("a").await;
-    // Nobody is in line: another count is as good.
+    // No claim is in the queue: another count is as good.
     give_back(two.semaphore("a", 2).permits(2).acquire().await.unwrap()).await;
 }
 

@@ -14,7 +14,7 @@ use crate::context::{
     within,
 };
 
-/// Tasks of four clients read and write one book; no page is lost, nobody reads while another writes,
+/// Tasks of four clients read and write one book; no page is lost, no task reads while another writes,
 /// and tokens rise wherever two conflict.
 pub(crate) async fn readers_and_writers(ctx: TestContext) {
     const EACH: u64 = 8;
@@ -186,7 +186,7 @@ pub(crate) async fn one_reader_is_evicted(ctx: TestContext) {
     let writer = tokio::spawn(there.write().acquire());
     ctx.queue_is(&operator, "a", 3, 1).await;
     assert!(operator.evict("a", second.fencing_token()).await.unwrap());
-    assert!(!operator.evict("a", second.fencing_token()).await.unwrap(), "somebody else was evicted");
+    assert!(!operator.evict("a", second.fencing_token()).await.unwrap(), "another hold was evicted");
     told_of_eviction(Duration::from_secs(8), second.lost()).await;
     let queue = operator.lock("a").inspect().await.unwrap();
     let mut left: Vec<_> = queue.holders.iter().filter_map(|e| e.token).collect();

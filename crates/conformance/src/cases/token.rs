@@ -25,7 +25,7 @@ pub(crate) async fn rises_across_release_and_eviction(ctx: TestContext) {
         assert!(guard.fencing_token() > last);
         last = guard.fencing_token();
         assert!(store.evict("a", last).await.unwrap(), "the holder is evicted by its token");
-        assert!(!store.evict("a", last).await.unwrap(), "nobody holds it by that token any more");
+        assert!(!store.evict("a", last).await.unwrap(), "no client holds it by that token any more");
     }
     assert!(next(&ctx).await > last);
 }

@@ -1,4 +1,4 @@
-//! Does everybody who waits get the lock, in order and in time?
+//! Does every waiter get the lock, in order and in time?
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ pub(crate) async fn gets_it_without_a_notification(ctx: TestContext) {
     guard.release().await.unwrap();
 }
 
-/// The head and a middle waiter die; the living one behind them is served once their places have run out, and nobody is
+/// The head and a middle waiter die; the living one behind them is served once their places have run out, and no other is
 /// granted in their stead before. (Redisson's fair lock stalls behind dead waiters: redisson#1104, redisson#2099.)
 pub(crate) async fn skips_the_dead(ctx: TestContext) {
     let (holder, dead, alive) = (ctx.store().await, ctx.backend().await, ctx.store().await);
@@ -108,7 +108,7 @@ pub(crate) async fn a_dead_place_is_not_granted(ctx: TestContext) {
 }
 
 /// S4: what its client neither claims again nor renews ends after its lease, although the client lives on and renews another
-/// place: a release that was given up, or a waiter that nobody answers for, blocks no queue.
+/// place: a release that was given up, or a waiter without a client, blocks no queue.
 pub(crate) async fn outlives_what_its_client_forgot(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
     let kept = taken(&*one, ctx.claim("kept", WaitPolicy::Fair)).await;
@@ -161,7 +161,7 @@ pub(crate) async fn ends_at_its_deadline(ctx: TestContext) {
 }
 
 /// A waiter in the middle gives up; those behind it are served as if it had never been there.
-pub(crate) async fn that_gives_up_harms_nobody(ctx: TestContext) {
+pub(crate) async fn that_gives_up_harms_no_other(ctx: TestContext) {
     let (one, two, three) = (ctx.store().await, ctx.store().await, ctx.store().await);
     let guard = one.lock("a").acquire().await.unwrap();
     let middle = tokio::spawn(two.lock("a").acquire());

@@ -29,7 +29,7 @@ pub trait Stage: Send + Sync {
     /// One of three clients, all in one namespace of their own.
     fn store(&self, who: usize) -> Store;
 
-    /// Most of a lease passes, and everybody renews.
+    /// Most of a lease passes, and every holder renews.
     async fn pass(&self) {}
 
     /// The pause of a case that polls.

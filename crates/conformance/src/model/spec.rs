@@ -25,7 +25,7 @@ pub(crate) enum Verdict {
     Invalid,
 }
 
-/// What must become of a claim by somebody who may hold the name already.
+/// What must become of a claim by a client that may hold the name already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Entering {
     /// It shares this hold.
@@ -52,7 +52,7 @@ fn permits(mode: Mode) -> u32 {
 }
 
 impl Spec {
-    /// Whether a claim of `mode` holds behind those: nobody before it conflicts, and there is room.
+    /// Whether a claim of `mode` holds behind those: no claim before it conflicts, and there is room.
     fn is_in(before: &[Entry], mode: Mode) -> bool {
         if before.iter().any(|entry| conflict(entry.mode, mode)) {
             return false;
@@ -126,7 +126,7 @@ impl Spec {
         Ok(())
     }
 
-    /// What everybody must see: the holders with their tokens, sorted; and who waits, in order.
+    /// What every client must see: the holders with their tokens, sorted; and who waits, in order.
     pub(crate) fn view(&self) -> (Vec<(u64, String)>, Vec<String>) {
         let mut holders: Vec<_> =
             self.queue.iter().filter_map(|e| e.token.map(|token| (token, e.label.clone()))).collect();

@@ -180,7 +180,7 @@ impl Broken {
         for holder in queue.holders {
             let (Some(id), Some(token)) = (holder.label.as_deref().and_then(id_of), holder.token) else { continue };
             for known in self.world.known().iter_mut().filter(|k| k.waits && k.claim.name == *name) {
-                if known.claim.id != id && !self.is(Defect::EverybodyWatchesTheHead) {
+                if known.claim.id != id && !self.is(Defect::AllWatchTheHead) {
                     continue;
                 }
                 let since = if self.is(Defect::PushCountsFromNow) { Moment::now() } else { known.sent };
@@ -199,7 +199,7 @@ impl Broken {
         }
     }
 
-    pub(crate) async fn evict_everybody(&self, name: &Name) -> Result<bool> {
+    pub(crate) async fn evict_all_holders(&self, name: &Name) -> Result<bool> {
         let memory = self.world.memory();
         let mut any = false;
         for token in memory.inspect(name).await?.holders.iter().filter_map(|e| e.token) {

@@ -23,7 +23,7 @@ pub(crate) enum Defect {
     NewTokenEachTime,
     NewIdEachTime,
     LosesTheLabel,
-    EverybodyWatchesTheHead,
+    AllWatchTheHead,
     ServesTheLastFirst,
     FastPassesFair,
     TryLeavesAPlace,
@@ -38,10 +38,10 @@ pub(crate) enum Defect {
     ManyCountAsOne,
     FewPassMany,
     CountsMayDiffer,
-    EvictsEverybody,
+    EvictsAllHolders,
     DowngradeQueuesAgain,
     DowngradeChangesTheToken,
-    DowngradeWakesNobody,
+    DowngradeNotifiesNoWaiter,
     LateClaimUndoesDowngrade,
     ProclaimChangesTheToken,
     CutsValues,
@@ -104,9 +104,9 @@ sentences! {
     ReleasesOnlyWithAPlace: "a claim whose answer was lost has no place, so its withdrawal does nothing"
         => "cancel/withdraws_what_it_was_never_told", "free of traces";
     ForgetsToWithdraw: "a waiter that leaves is not taken out of the queue"
-        => "waiting/that_gives_up_harms_nobody", "Busy";
+        => "waiting/that_gives_up_harms_no_other", "Busy";
     EvictsByName: "evict frees the holder of the name, whatever the token"
-        => "loss/eviction_by_an_old_token_harms_nobody", "somebody else was evicted";
+        => "loss/eviction_by_an_old_token_ends_no_hold", "another hold was evicted";
     GrantsToTheDead: "the predecessor is gone, so the waiter is granted: no check whether its own place still lives"
         => "waiting/a_dead_place_is_not_granted", "expected a place in the queue";
     SwallowsItsNotifications: "a release wakes no waiter, although the store states that it does"
@@ -135,7 +135,7 @@ sentences! {
         => "exclusion/claiming_again_is_idempotent", "expected a grant";
     LosesTheLabel: "claiming again while granted does not store the new label"
         => "exclusion/claiming_again_is_idempotent", "left == right";
-    EverybodyWatchesTheHead: "when the first in the queue leaves, every waiter believes that it is next"
+    AllWatchTheHead: "when the first in the queue leaves, every waiter believes that it is next"
         => "exclusion/contenders", "two are inside|came after";
     ServesTheLastFirst: "the newest waiter is served first"
         => "waiting/is_in_order", "left == right";
@@ -167,13 +167,13 @@ sentences! {
         => "permits/many_are_not_passed_by_few", "should have 1 holders";
     CountsMayDiffer: "a claim with another count of permits is taken as if it had given the number of the queue"
         => "permits/of_another_count_are_refused", "expected Invalid|the refusal";
-    EvictsEverybody: "evict finds the token among the holders, and ends all of them"
+    EvictsAllHolders: "evict finds the token among the holders, and ends all of them"
         => "shared/one_reader_is_evicted", "evicted too|was evicted";
     DowngradeQueuesAgain: "a downgrade is a release and a new claim at the end of the queue"
         => "downgrade/lets_readers_in_and_no_writer", "Lost";
     DowngradeChangesTheToken: "a downgrade mints a new token"
         => "downgrade/is_not_undone_by_a_late_claim", "keeps token and place";
-    DowngradeWakesNobody: "a downgrade notifies none of those whom it lets in"
+    DowngradeNotifiesNoWaiter: "a downgrade notifies none of those whom it lets in"
         => "downgrade/wakes_readers_at_once", "the push of a downgrade";
     LateClaimUndoesDowngrade: "an exclusive claim that comes after the downgrade makes it exclusive again"
         => "downgrade/is_not_undone_by_a_late_claim", "exclusive again";
@@ -184,13 +184,13 @@ sentences! {
     CutsValues: "a value is cut as if it were a label"
         => "election/keeps_long_and_odd_values", "campaigned";
     GrantsAPart: "several names are taken until one is refused, and those before it are kept"
-        => "at_once/passes_nobody", "a part was left";
+        => "at_once/passes_no_waiter", "a part was left";
     TakesOneByOne: "several names are taken one after the other, and given back if one is refused"
         => "at_once/is_not_seen_while_refused", "a part of them was seen|who stood in the way";
     RefusesItself: "several names that are claimed again by the same ids are found held"
         => "at_once/is_idempotent", "got Ok(Busy";
     NamesTheFirst: "a refusal of several names is about the first, whichever is held"
-        => "at_once/passes_nobody", "left == right";
+        => "at_once/passes_no_waiter", "left == right";
     RenewsForLess: "a renewal extends by less than it says"
         => "lease/is_as_long_as_a_renewal_says", "too early";
     RenewsForLess: "a renewal extends by less than it says"
@@ -216,7 +216,7 @@ sentences! {
     CountsOfHoldersOnly: "the count of permits is compared with holders, not with those who wait"
         => "permits/of_another_count_than_waiters_are_refused", "expected Invalid";
     EvictsByTheFirstToken: "evict knows a hold by the token of its first turn only"
-        => "loss/by_eviction_of_any_turn", "nobody was evicted|is one of";
+        => "loss/by_eviction_of_any_turn", "no hold was evicted|is one of";
     OlderShortens: "a renewal that was overtaken sets the end of the lease back to its own"
         => "lease/never_gets_shorter", "too early";
     ProvesTheSession: "a renewal is good as long as the client's session lives, whether the hold is there or not"
@@ -224,7 +224,7 @@ sentences! {
     ProvesTheSession: "a renewal is good as long as the client's session lives, whether the hold is there or not"
         => "loss/is_told_by_the_next_renewal_in_every_mode", "has no entry any more";
     ForgetsEarlyEvictions: "an eviction that comes before the claim's own answer is not reported"
-        => "loss/by_eviction_at_any_moment_is_told", "the evicted to hear of it|nobody told";
+        => "loss/by_eviction_at_any_moment_is_told", "the evicted to hear of it|was not told";
     LapsesWithItsLease: "a hold that is given back for later is left to its lease"
         => "holding/lapses_without_its_client", "free after|a hold that lapses";
     RenewsWhatLapses: "a renewal that comes late puts off the end of what was given back for later"

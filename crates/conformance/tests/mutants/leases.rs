@@ -153,7 +153,7 @@ impl Broken {
     }
 }
 
-/// Nobody dawdles any more, also if it was given up.
+/// No renewal dawdles any more, also if it was given up.
 struct Awake<'a>(&'a AtomicBool);
 
 impl Drop for Awake<'_> {

@@ -100,8 +100,8 @@ impl Broken {
     }
 
     /// Whether an eviction by this token ends every hold of the name.
-    pub(crate) async fn evicts_everybody(&self, name: &Name, token: FencingToken) -> bool {
-        if self.is(Defect::EvictsEverybody) {
+    pub(crate) async fn evicts_all_holders(&self, name: &Name, token: FencingToken) -> bool {
+        if self.is(Defect::EvictsAllHolders) {
             let queue = self.world.memory().inspect(name).await.unwrap_or_default();
             return queue.holders.iter().any(|e| e.token == Some(token));
         }

@@ -37,7 +37,7 @@ impl Backend for Broken {
         }
         let is_new = self.remember(claim, &asked, sent);
         let answer = self.world.memory().claim(&asked).await.inspect_err(|_| drop(self.forget(claim.id)))?;
-        if downgrades && !self.is(Defect::DowngradeWakesNobody) {
+        if downgrades && !self.is(Defect::DowngradeNotifiesNoWaiter) {
             self.serve(&claim.name).await;
         }
         self.claimed_for_less(claim, sent, before, downgrades);
@@ -96,7 +96,7 @@ impl Backend for Broken {
             return Ok(());
         }
         if self.is(Defect::ReleasesByName) {
-            self.evict_everybody(&claim.name).await?;
+            self.evict_all_holders(&claim.name).await?;
         }
         let known = self.forget(claim.id);
         if self.is(Defect::ForgetsToWithdraw) && known.as_ref().is_some_and(|k| k.waits) {
@@ -130,8 +130,8 @@ impl Backend for Broken {
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        let evicted = if self.evicts_everybody(name, token).await {
-            self.evict_everybody(name).await?
+        let evicted = if self.evicts_all_holders(name, token).await {
+            self.evict_all_holders(name).await?
         } else {
             let counted = FencingToken::new(token.get().saturating_sub(self.world.floor()));
             let name = self.encoded(name);

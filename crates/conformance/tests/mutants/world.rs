@@ -36,7 +36,7 @@ pub(crate) struct Known {
     pub(crate) undone: bool,
     /// The holder's token when it took its place.
     pub(crate) behind: Option<u64>,
-    /// It was evicted before it was granted to anybody's knowledge.
+    /// It was evicted before it was granted to any client's knowledge.
     pub(crate) untold: bool,
 }
 

@@ -115,7 +115,7 @@ async fn answer(
     }
 }
 
-/// Reads to the end, for a server that still works for somebody who is gone.
+/// Reads to the end, for a server that still works for a client that is gone.
 async fn discard(mut from_server: OwnedReadHalf) {
     // However it ends, it has ended.
     let _ = io::copy(&mut from_server, &mut io::sink()).await;

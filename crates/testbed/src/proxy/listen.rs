@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{connection, control::Shared};
 
-/// How long to wait before a port is asked for again that somebody else has at the moment.
+/// How long to wait before a port is asked for again that another program has at the moment.
 const AGAIN: Duration = Duration::from_millis(5);
 
 /// Serves until it is aborted, and every connection with it.

@@ -88,7 +88,7 @@ impl Proxy {
         });
     }
 
-    /// A black hole for the connections that there are: nothing of theirs arrives any more in either direction, and nobody is
+    /// A black hole for the connections that there are: nothing of theirs arrives any more in either direction, and neither side is
     /// told; new ones work. [`heal`](Self::heal) delivers what was held back.
     pub fn freeze(&self) {
         self.shared.set(|control| control.frozen = self.shared.connections.load(Ordering::Relaxed));

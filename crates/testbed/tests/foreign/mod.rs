@@ -71,7 +71,7 @@ struct Counter {
     path: PathBuf,
     /// What we wrote last.
     last: AtomicU64,
-    /// How often somebody else had written since.
+    /// How often another client had written since.
     changes: AtomicU64,
 }
 
@@ -84,14 +84,14 @@ impl Counter {
 
     fn read(&self) -> u64 {
         let text = fs::read_to_string(&self.path).unwrap();
-        text.parse().unwrap_or_else(|_| panic!("somebody writes while it is read: {text:?}"))
+        text.parse().unwrap_or_else(|_| panic!("another client writes while it is read: {text:?}"))
     }
 
     fn write(&self, number: u64) {
         fs::write(&self.path, number.to_string()).unwrap();
     }
 
-    /// Adds one, and lets everybody else run between reading and writing.
+    /// Adds one, and lets all others run between reading and writing.
     async fn add_one(&self) {
         let number = self.read();
         let last = self.last.swap(number + 1, Ordering::SeqCst);

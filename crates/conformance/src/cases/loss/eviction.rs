@@ -23,19 +23,19 @@ pub(crate) async fn by_eviction_frees_the_next(ctx: TestContext) {
     assert!(next.confirm().await.is_ok());
 }
 
-/// An operator who is late evicts nobody: the token names a hold, not the name's next holder.
-pub(crate) async fn eviction_by_an_old_token_harms_nobody(ctx: TestContext) {
+/// An operator who is late evicts no holder: the token names a hold, not the name's next holder.
+pub(crate) async fn eviction_by_an_old_token_ends_no_hold(ctx: TestContext) {
     let (one, two, operator) = (ctx.store().await, ctx.store().await, ctx.store().await);
     let old = one.lock("a").acquire().await.unwrap();
     let token = old.fencing_token();
     old.release().await.unwrap();
     let guard = two.lock("a").acquire().await.unwrap();
-    assert!(!operator.evict("a", token).await.unwrap(), "somebody else was evicted");
-    assert!(guard.confirm().await.is_ok(), "somebody else was evicted");
+    assert!(!operator.evict("a", token).await.unwrap(), "another hold was evicted");
+    assert!(guard.confirm().await.is_ok(), "another hold was evicted");
     let waiter = tokio::spawn(one.lock("a").acquire());
     ctx.queue_reaches(&operator, "a", 1).await;
-    assert!(!operator.evict("a", token).await.unwrap(), "somebody else was evicted");
-    assert!(guard.confirm().await.is_ok(), "somebody else was evicted");
+    assert!(!operator.evict("a", token).await.unwrap(), "another hold was evicted");
+    assert!(guard.confirm().await.is_ok(), "another hold was evicted");
     guard.release().await.unwrap();
     within(ctx.ttl() * 2, "the waiter", waiter).await.unwrap().unwrap().release().await.unwrap();
 }
@@ -97,7 +97,7 @@ pub(crate) async fn by_eviction_before_the_answer_is_told(ctx: TestContext) {
 }
 
 /// An operator may say any of a hold's tokens: that of the turn that it saw, the first, or the last that is reserved; and the
-/// one after that ends nobody.
+/// one after that ends no hold.
 pub(crate) async fn by_eviction_of_any_turn(ctx: TestContext) {
     let (one, operator) = (ctx.store().await, ctx.store().await);
     let lock = one.lock("a").ttl(LONG).fast();
@@ -110,7 +110,7 @@ pub(crate) async fn by_eviction_of_any_turn(ctx: TestContext) {
         first.release().await.unwrap();
         let second = within(LONG, "the second turn", waiter).await.unwrap();
         let said = if evicts_the_first { token } else { second.fencing_token() };
-        assert!(operator.evict("a", said).await.unwrap(), "nobody was evicted by {said:?} of {token:?} and on");
+        assert!(operator.evict("a", said).await.unwrap(), "no hold was evicted by {said:?} of {token:?} and on");
         told_of_eviction(LONG, second.lost()).await;
         drop(second);
         ctx.becomes_empty("a").await;
@@ -121,7 +121,7 @@ pub(crate) async fn by_eviction_of_any_turn(ctx: TestContext) {
         let claim = ctx.claim("b", WaitPolicy::Fast);
         let grant = granted(client.claim(&claim).await);
         let beyond = FencingToken::new(grant.token.get() + u64::from(grant.turns));
-        assert!(!operator.evict("b", beyond).await.unwrap(), "{beyond:?} is nobody's");
+        assert!(!operator.evict("b", beyond).await.unwrap(), "{beyond:?} is no hold's");
         let any = if last { FencingToken::new(beyond.get() - 1) } else { grant.token };
         assert!(operator.evict("b", any).await.unwrap(), "{any:?} is one of {grant:?}");
         client.release(&claim, Some(&grant.place)).await.unwrap();

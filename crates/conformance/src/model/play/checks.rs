@@ -73,7 +73,7 @@ impl Players<'_> {
         .await?
     }
 
-    /// Everybody leaves; nothing stays.
+    /// Every client leaves; nothing stays.
     pub(super) async fn part(mut self) -> Result<(), String> {
         self.waiters.iter().for_each(|waiter| waiter.task.abort());
         self.waiters.clear();
