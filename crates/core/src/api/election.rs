@@ -39,7 +39,7 @@ use crate::seam::token::FencingToken;
 /// leadership.resign().await?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "it does nothing until a candidate campaigns or an observer watches"]
 pub struct Election(pub(crate) Lock);
 
@@ -200,6 +200,12 @@ impl Election {
             consume_budget().await;
             lock.enter(wait).await.map(Leadership).map_err(|e| e.with_name(lock.name()))
         })
+    }
+}
+
+impl fmt::Debug for Election {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.debug_as("Election", f).finish()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The exclusive lock: recipe and lock in one. Cheap to make and to clone; nothing is sent before an acquire is polled.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +61,13 @@ impl Lock {
     /// The same name, owner and options, taken in another way.
     pub(crate) fn in_mode(&self, mode: Mode) -> Lock {
         Lock { mode, ..self.clone() }
+    }
+
+    /// What a primitive that is made of a lock shows of it, under its own name. The mode belongs to each acquire.
+    pub(crate) fn debug_as<'a, 'b>(&self, primitive: &str, f: &'a mut fmt::Formatter<'b>) -> fmt::DebugStruct<'a, 'b> {
+        let mut shown = f.debug_struct(primitive);
+        shown.field("store", &self.scope).field("name", &self.name).field("options", &self.options);
+        shown
     }
 
     /// A candidate's claim: its value stands in the store where other claims have their label.

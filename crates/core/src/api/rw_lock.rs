@@ -1,5 +1,7 @@
 //! The lock of readers and writers: a thin layer over claims with the mode `Shared` or `Exclusive` on one queue.
 
+use std::fmt;
+
 use crate::api::lock::Lock;
 use crate::api::options::options;
 use crate::api::owner::Owner;
@@ -29,7 +31,7 @@ use crate::seam::queue::LockQueue;
 /// writing.downgrade().await?; // readers are admitted; no writer was in between
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a lock does nothing until one of its sides is acquired"]
 pub struct RwLock(pub(crate) Lock);
 
@@ -87,5 +89,11 @@ impl RwLock {
     /// It only reads, so it can be dropped at any await.
     pub async fn inspect(&self) -> Result<LockQueue> {
         self.0.inspect().await
+    }
+}
+
+impl fmt::Debug for RwLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.debug_as("RwLock", f).finish()
     }
 }

@@ -1,5 +1,6 @@
 //! The semaphore: a thin layer over claims that take permits.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::api::acquire::Acquire;
@@ -30,7 +31,7 @@ use crate::seam::queue::LockQueue;
 /// let two = exports.permits(2).try_acquire().await?; // the other two
 /// # drop((one, two)); Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a semaphore does nothing until a permit is acquired"]
 pub struct Semaphore {
     pub(crate) lock: Lock,
@@ -106,5 +107,11 @@ impl Semaphore {
     /// It only reads, so it can be dropped at any await.
     pub async fn inspect(&self) -> Result<LockQueue> {
         self.lock.inspect().await
+    }
+}
+
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lock.debug_as("Semaphore", f).field("permits", &self.capacity).finish()
     }
 }

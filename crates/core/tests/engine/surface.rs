@@ -11,6 +11,8 @@ use leasehold_core::{
     RunOutcome, RwLock, Semaphore, Store,
 };
 
+use crate::script::{Script, TTL};
+
 fn everywhere<T: Send + Sync + Unpin + Debug + 'static>() {}
 fn anywhere<T: Send + Unpin + Debug + 'static>() {}
 fn future<T: Future + Send + Unpin + 'static>() {}
@@ -98,4 +100,27 @@ fn errors_cross_panics() {
     safe::<Loss>();
     safe::<FencingToken>();
     safe::<Contention>();
+}
+
+/// A primitive shows its own name and settings, not the lock that it is made of.
+#[test]
+fn each_primitive_shows_what_it_is() {
+    let (script, _time, _log) = Script::new();
+    let store = script.store().namespace("billing");
+    let shown = [
+        ("Lock {", format!("{:?}", store.lock("a").ttl(TTL * 7))),
+        ("RwLock {", format!("{:?}", store.rw_lock("a").ttl(TTL * 7))),
+        ("Semaphore {", format!("{:?}", store.semaphore("a", 4321).ttl(TTL * 7))),
+        ("Election {", format!("{:?}", store.election("a").ttl(TTL * 7))),
+        ("MultiLock {", format!("{:?}", store.multi_lock(["a"]).ttl(TTL * 7))),
+    ];
+    for (begins, text) in &shown {
+        assert!(text.starts_with(begins), "{text}");
+        assert_eq!(text.matches("Lock {").count(), begins.matches("Lock {").count(), "another type shows: {text}");
+        for setting in ["Script", "billing", "\"a\"", "42s"] {
+            assert!(text.contains(setting), "no {setting} in {text}");
+        }
+    }
+    assert!(shown[2].1.contains("permits: 4321"), "{}", shown[2].1);
+    assert!(shown.iter().skip(1).all(|(_, text)| !text.contains("mode")), "{shown:?}");
 }
