@@ -9,13 +9,15 @@ mod script;
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind, Loss};
+use tokio::sync::Semaphore;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use script::{Call, Script, TTL, driven, granted, in_time, ms, pass, runtime, waiting, within_a_minute};
+use script::{Call, Script, TTL, driven, granted, in_time, ms, pass, renewed, runtime, waiting, within_a_minute};
 
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<String>>);
@@ -107,6 +109,53 @@ async fn no_event_shows_a_secret() {
         assert!(!told.contains("hunter2") && !told.contains("admin"), "{told}");
     })
     .await;
+}
+
+/// What a client says that keeps so many locks for five leases, on a store of one thread that needs `each` for a renewal.
+async fn told_by(holds: usize, each: Duration) -> String {
+    let told = Told::default();
+    let _listening = tracing::subscriber::set_default(told.clone());
+    in_time(async {
+        let (script, time, _log) = Script::new();
+        let (clock, thread) = (time.clock(), Arc::new(Semaphore::new(1)));
+        let script = script.renews_by(1).renewals(move |all, _| {
+            let (clock, thread) = (clock.clone(), thread.clone());
+            async move {
+                let _turn = thread.acquire().await.unwrap();
+                clock.sleep(each).await;
+                Ok(renewed(&all))
+            }
+        });
+        let store = script.store();
+        let mut guards = Vec::new();
+        for i in 0..holds {
+            guards.push(store.lock(("held", i)).acquire().await.unwrap());
+        }
+        pass(&time, TTL * 5, ms(10)).await;
+        let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+        assert_eq!(lost, 0, "{holds} holds are no more than this store bears");
+    })
+    .await;
+    let told = told.0.lock().unwrap().clone();
+    assert!(!told.contains("lock lost") && !told.contains("unanswered"), "{told}");
+    told
+}
+
+/// A client near its ceiling says so, once per lease, before it loses anything: when the last of its renewals is answered later
+/// than a third of a lease after it was due. That none of them took long by itself does not matter, nor does how many do.
+#[tokio::test]
+async fn renewals_near_the_ceiling_are_warned_of() {
+    const SLOW: &str = "a renewal took longer than a third of its lease";
+    // A round of 1.2 s, where a third of the lease is 2 s.
+    let told = told_by(20, ms(60)).await;
+    assert!(!told.contains(SLOW), "{told}");
+    // A round of 3.6 s, of which no request is under way for more than 1 s.
+    let told = told_by(60, ms(60)).await;
+    let warnings = told.matches(SLOW).count();
+    assert!((3..=5).contains(&warnings), "{warnings} warnings in five leases:\n{told}");
+    for field in ["lock=held/", "holds=60", "took=2.", "ttl=6s"] {
+        assert!(told.contains(field), "no {field} in:\n{told}");
+    }
 }
 
 /// A subscriber that meddles: with each event it gives a lock back, and takes another.

@@ -2,11 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
-use std::{future::Future, pin::pin};
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+};
 
-use leasehold_core::{Guard, Store};
+use leasehold_core::{Acquire, Guard, Lock, Loss, Store};
 
-use crate::script::{Script, TTL, driven, granted, ms, pass, runtime, settle, within_a_minute};
+use crate::script::{Log, Script, TTL, driven, granted, ms, pass, runtime, settle, turns, within_a_minute};
 
 /// Gives locks back, and takes others, whenever it is woken.
 struct Meddler {
@@ -60,7 +63,7 @@ fn a_waker_may_give_locks_back() {
                     time.advance(TTL);
                     assert!(!watched.is_valid());
                 }
-                1 => notifier.lost(id, leasehold_core::Loss::Evicted),
+                1 => notifier.lost(id, Loss::Evicted),
                 2 => drop(watched.release().await),
                 3 => driven(&time, store.close(TTL)).await.unwrap(),
                 4 => drop(watched.confirm().await),
@@ -75,4 +78,44 @@ fn a_waker_may_give_locks_back() {
         };
         within_a_minute(move || runtime().block_on(ends));
     }
+}
+
+/// A task that gives up all that it has of a client when it is woken, and sees whether the client has gone with that.
+struct Leaver {
+    all: Mutex<Option<(Guard, Acquire, Lock, Store)>>,
+    log: Log,
+    clients_gone: Mutex<Option<usize>>,
+}
+
+impl Wake for Leaver {
+    fn wake(self: Arc<Self>) {
+        let all = self.all.lock().unwrap().take();
+        drop(all);
+        self.clients_gone.lock().unwrap().get_or_insert(self.log.dropped());
+    }
+}
+
+/// A store that notifies of a loss owns nothing of the client: who has it last may go meanwhile, and it ends there. Else a thread of
+/// the store would end it, which may have a mutex of its own locked.
+#[test]
+fn a_notification_is_never_the_last_owner_of_a_client() {
+    within_a_minute(|| {
+        let (script, _time, log) = Script::new();
+        let (notifier, runtime) = (script.notifier(), runtime());
+        let store = script.claims(async |claim, n| Ok(turns(&claim, n))).store();
+        let lock = store.lock("a").fast();
+        let guard = runtime.block_on(lock.acquire()).unwrap();
+        let leaver = Arc::new(Leaver { all: Mutex::default(), log: log.clone(), clients_gone: Mutex::default() });
+        let mut next = lock.acquire();
+        let here = runtime.enter();
+        let waits = Pin::new(&mut next).poll(&mut Context::from_waker(&Waker::from(leaver.clone())));
+        assert!(waits.is_pending());
+        drop(here);
+        // With it goes the keeper, which has the client too.
+        drop(runtime);
+        *leaver.all.lock().unwrap() = Some((guard, next, lock, store));
+        assert_eq!(log.dropped(), 0);
+        notifier.lost(log.first_id(), Loss::Evicted);
+        assert_eq!(*leaver.clients_gone.lock().unwrap(), Some(1), "the notification had it still");
+    });
 }
