@@ -1,5 +1,6 @@
 //! The suite against the reference store.
 
+use std::alloc::System;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,6 +10,11 @@ use leasehold::memory::Memory;
 use leasehold::seam::{Backend, async_trait};
 use leasehold::{Fenced, Result};
 use leasehold_conformance::{Capabilities, FencedResource, Harness, Link, Need};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+/// Counts what the suite and the clients allocate.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 struct World(Memory);
 
@@ -27,7 +33,8 @@ impl Harness for World {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let able = [Need::Private, Need::Link, Need::Fence, Need::DeleteHolder, Need::Footprint, Need::PushedWake];
+        use Need::{Contents, DeleteHolder, Fence, Footprint, Heap, Link, Private, PushedWake};
+        let able = [Private, Link, Fence, DeleteHolder, Footprint, Contents, Heap, PushedWake];
         Capabilities::new(&able, "a store in memory has no server, no other tools and nothing that survives it")
     }
 
@@ -51,6 +58,19 @@ impl Harness for World {
 
     async fn footprint(&self) -> u64 {
         self.0.entries() as u64
+    }
+
+    async fn contents(&self) -> u64 {
+        self.0.entries() as u64
+    }
+
+    fn cycles(&self) -> usize {
+        1_000_000
+    }
+
+    fn heap(&self) -> usize {
+        let stats = ALLOCATOR.stats();
+        stats.bytes_allocated - stats.bytes_deallocated
     }
 }
 

@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use crate::cases::{
     at_once, cancel, cost, downgrade, election, exclusion, fence, holding, hygiene, input, lease, loss, modes, multi,
-    names, permits, programs, reentry, shared, token, waiting,
+    names, permits, programs, reentry, scale, shared, token, waiting,
 };
 use crate::context::TestContext;
 use crate::harness::Need;
@@ -87,8 +87,6 @@ table! {
     holding::is_shared_by_its_owner: "P2", [], faulty;
     holding::runs_a_body: "P3 P4", [], faulty;
     holding::skips_a_body: "P8", [], faulty;
-    holding::many_at_once: "P3", [], alone;
-    holding::outlives_many_waiters: "P3 P4", [Fair], alone;
     holding::says_whether_min_hold_outlives_its_client: "S15", [], clean;
     holding::min_hold_outlives_its_client: "P4 S15", [MinHold], clean;
     holding::lapses_without_its_client: "P1 S15", [MinHold], clean;
@@ -243,4 +241,10 @@ table! {
 
     hygiene::after_many_names: "P9", [Private, Footprint], clean;
     hygiene::after_many_failed_tries: "P9 S5", [Private, Footprint], clean;
+
+    scale::waiters_of_one_client: "P3 P4 P5", [], alone;
+    scale::clients_of_one_name: "P1 P2 P5", [Private], alone;
+    scale::names_used_once: "P9", [Private, Contents], clean;
+    scale::locks_of_one_client: "P3 P7", [], alone;
+    scale::memory_of_many_cycles: "P9", [Private, Heap], alone;
 }

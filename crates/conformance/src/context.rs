@@ -209,6 +209,11 @@ impl TestContext {
     }
 }
 
+/// How many of something there are: a part always, all of it with `LEASEHOLD_CAMPAIGN=1`.
+pub fn campaign(part: usize, all: usize) -> usize {
+    if std::env::var_os("LEASEHOLD_CAMPAIGN").is_some_and(|on| on == "1") { all } else { part }
+}
+
 /// How many hold, and how many wait.
 pub fn counts(queue: &LockQueue) -> (usize, usize) {
     (queue.holders.len(), queue.waiters.len())

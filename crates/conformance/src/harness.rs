@@ -95,6 +95,26 @@ pub trait Harness: Send + Sync + 'static {
     async fn footprint(&self) -> u64 {
         unreachable!("not among the capabilities")
     }
+
+    /// How many keys, nodes or rows the server has, with those that end by themselves.
+    async fn contents(&self) -> u64 {
+        unreachable!("not among the capabilities")
+    }
+
+    /// How long what so many released names leave may be there, by the store's own page.
+    fn forgets_within(&self, _names: usize) -> Duration {
+        Duration::ZERO
+    }
+
+    /// How many bytes this process has allocated and not freed.
+    fn heap(&self) -> usize {
+        unreachable!("not among the capabilities")
+    }
+
+    /// How many cycles the campaign does that looks at the heap.
+    fn cycles(&self) -> usize {
+        100_000
+    }
 }
 
 /// What a store may spend, in requests.
@@ -164,6 +184,10 @@ pub enum Need {
     Wipe,
     /// [`Harness::footprint`], on a private world.
     Footprint,
+    /// [`Harness::contents`], on a private world.
+    Contents,
+    /// [`Harness::heap`], on a private world.
+    Heap,
     /// [`Harness::requests`] and [`Harness::budget`], on a private world.
     Requests,
     /// A release wakes the next waiter by a push.

@@ -25,6 +25,7 @@ const COLUMNS: [Column; 6] = [
             "fence",
             "cost",
             "hygiene",
+            "scale",
         ],
         &[Need::Fair, Need::OwnEntry, Need::MinHold],
     ),

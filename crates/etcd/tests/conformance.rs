@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a harness that cannot do its part has failed")]
 
+use std::alloc::System;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -16,6 +17,11 @@ use leasehold_core::seam::{Backend, async_trait};
 use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_etcd::Etcd as EtcdStore;
 use leasehold_testbed::{Etcd, Proxy, external_url};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+/// Counts what the suite and the clients allocate.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// A server of ours, or somebody else's.
 enum World {
@@ -64,10 +70,13 @@ impl Harness for World {
     }
 
     fn capabilities(&self) -> Capabilities {
-        use Need::{AnotherTool, DeleteHolder, Fence, Footprint, Link, Private, PushedWake, Requests, Restart};
+        use Need::{
+            AnotherTool, Contents, DeleteHolder, Fence, Footprint, Heap, Link, Private, PushedWake, Requests, Restart,
+        };
+        let able = [Private, Link, Fence, DeleteHolder, AnotherTool, Restart, Footprint, Requests, PushedWake];
         match self {
             World::Private(_) => Capabilities::new(
-                &[Private, Link, Fence, DeleteHolder, AnotherTool, Restart, Footprint, Requests, PushedWake],
+                &[&able[..], &[Contents, Heap]].concat(),
                 "etcd keys have no types, so no key is junk; revisions restart with the data, as its guarantees say",
             ),
             World::External(_) => {
@@ -125,6 +134,16 @@ impl Harness for World {
     async fn footprint(&self) -> u64 {
         let (keys, leases) = (self.server().key_count().await, self.server().lease_count().await);
         keys.expect("a count of keys") + leases.expect("a count of leases") as u64
+    }
+
+    async fn contents(&self) -> u64 {
+        // No key is without a lease, so nothing else ends by itself.
+        self.footprint().await
+    }
+
+    fn heap(&self) -> usize {
+        let stats = ALLOCATOR.stats();
+        stats.bytes_allocated - stats.bytes_deallocated
     }
 }
 

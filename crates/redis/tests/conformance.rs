@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a harness that cannot do its part has failed")]
 
+use std::alloc::System;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,11 @@ use leasehold_redis::Redis as RedisStore;
 use leasehold_redis::client::Client;
 use leasehold_redis::client::aio::MultiplexedConnection;
 use leasehold_testbed::{Proxy, Redis, RedisOptions, external_url};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+/// Counts what the suite and the clients allocate.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// A server of ours, or somebody else's.
 enum World {
@@ -58,12 +64,13 @@ impl Harness for World {
 
     fn capabilities(&self) -> Capabilities {
         use Need::{
-            AnotherTool, DeleteHolder, Fence, Footprint, Junk, Link, Private, PushedWake, Requests, Restart, Wipe,
+            AnotherTool, Contents, DeleteHolder, Fence, Footprint, Heap, Junk, Link, Private, PushedWake, Requests,
+            Restart, Wipe,
         };
         let all =
             [Private, Link, Fence, DeleteHolder, AnotherTool, Junk, Restart, Wipe, Footprint, Requests, PushedWake];
         match self {
-            World::Private(_) => Capabilities::new(&all, ""),
+            World::Private(_) => Capabilities::new(&[&all[..], &[Contents, Heap]].concat(), ""),
             World::External(_) => {
                 Capabilities::new(&[PushedWake], "the server of LEASEHOLD_REDIS_URL is not ours to disturb")
             }
@@ -130,6 +137,15 @@ impl Harness for World {
             lasting += u64::from(ttl.integer() == Some(-1));
         }
         lasting
+    }
+
+    async fn contents(&self) -> u64 {
+        self.server().dbsize().await.expect("DBSIZE")
+    }
+
+    fn heap(&self) -> usize {
+        let stats = ALLOCATOR.stats();
+        stats.bytes_allocated - stats.bytes_deallocated
     }
 }
 

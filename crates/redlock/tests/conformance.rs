@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a harness that cannot do its part has failed")]
 
+use std::alloc::System;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +12,13 @@ use leasehold_conformance::{Budget, Capabilities, Harness, Link, Need};
 use leasehold_core::seam::{Backend, async_trait};
 use leasehold_redlock::Redlock;
 use leasehold_testbed::{Proxy, Redis, RedisOptions, Reply};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 const NODES: usize = 3;
+
+/// Counts what the suite and the clients allocate.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 struct World(Arc<Vec<Redis>>);
 
@@ -49,12 +55,15 @@ impl Harness for World {
     }
 
     fn capabilities(&self) -> Capabilities {
-        use Need::{AnotherTool, DeleteHolder, Footprint, Junk, Link, Private, PushedWake, Requests, Restart};
-        let able = [Private, Link, DeleteHolder, AnotherTool, Junk, Restart, Footprint, Requests, PushedWake];
-        Capabilities::new(&able, "tokens rise for as long as the nodes keep their data, as its guarantees say")
-            .lacks(&[Need::Fair], "the nodes share no order")
-            .lacks(&[Need::Permits], "no majority counts permits")
-            .lacks(&[Need::AtomicMulti], "a majority of the nodes agrees on one name at a time")
+        use Need::{AnotherTool, DeleteHolder, Footprint, Heap, Junk, Link, Private, PushedWake, Requests, Restart};
+        let able = [Private, Link, DeleteHolder, AnotherTool, Junk, Restart, Footprint, Heap, Requests, PushedWake];
+        Capabilities::new(
+            &able,
+            "tokens rise only as long as the nodes keep their data, and the last one of each name stays for two hours",
+        )
+        .lacks(&[Need::Fair], "the nodes share no order")
+        .lacks(&[Need::Permits], "no majority counts permits")
+        .lacks(&[Need::AtomicMulti], "a majority of the nodes agrees on one name at a time")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
@@ -119,6 +128,19 @@ impl Harness for World {
             }
         }
         lasting
+    }
+
+    async fn contents(&self) -> u64 {
+        let mut contents = 0;
+        for node in &*self.0 {
+            contents += node.dbsize().await.expect("DBSIZE");
+        }
+        contents
+    }
+
+    fn heap(&self) -> usize {
+        let stats = ALLOCATOR.stats();
+        stats.bytes_allocated - stats.bytes_deallocated
     }
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, reason = "a harness that cannot do its part has failed")]
 
+use std::alloc::System;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,7 +14,12 @@ use leasehold_core::seam::{Backend, async_trait};
 use leasehold_core::{Fenced, Result};
 use leasehold_sqlite::{Config, Sqlite};
 use rusqlite::{Connection, params};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tempfile::TempDir;
+
+/// Counts what the suite and the clients allocate.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// A directory with one file of locks.
 struct World(TempDir);
@@ -57,8 +63,8 @@ impl Harness for World {
     }
 
     fn capabilities(&self) -> Capabilities {
-        use Need::{DeleteHolder, Fence, Footprint, Junk, MinHold, Private, PushedWake, Restart, Wipe};
-        let able = [Private, DeleteHolder, Fence, Junk, MinHold, Restart, Wipe, Footprint, PushedWake];
+        use Need::{Contents, DeleteHolder, Fence, Footprint, Heap, Junk, MinHold, Private, PushedWake, Restart, Wipe};
+        let able = [Private, DeleteHolder, Fence, Junk, MinHold, Restart, Wipe, Footprint, Contents, Heap, PushedWake];
         Capabilities::new(&able, "there is no server: neither a link to cut, nor requests to count, nor other tools")
     }
 
@@ -111,6 +117,16 @@ impl Harness for World {
             rows += self.database().query_row(&count, [], |row| row.get::<_, i64>(0)).expect("a count") as u64;
         }
         self.files().len() as u64 + rows
+    }
+
+    async fn contents(&self) -> u64 {
+        // Nothing of it ends by itself.
+        self.footprint().await
+    }
+
+    fn heap(&self) -> usize {
+        let stats = ALLOCATOR.stats();
+        stats.bytes_allocated - stats.bytes_deallocated
     }
 }
 

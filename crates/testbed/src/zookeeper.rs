@@ -98,6 +98,11 @@ impl ZooKeeper {
         self.mntr_number("zk_ephemerals_count").await
     }
 
+    /// How many nodes there are, the server's own included.
+    pub async fn znode_count(&self) -> Result<u64> {
+        self.mntr_number("zk_znode_count").await
+    }
+
     /// How many watches are set.
     pub async fn watch_count(&self) -> Result<u64> {
         self.mntr_number("zk_watch_count").await

@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a harness that cannot do its part has failed")]
 
+use std::alloc::System;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,9 +14,14 @@ use leasehold_core::seam::{Backend, async_trait};
 use leasehold_core::{Error, ErrorKind, Fenced, Result};
 use leasehold_testbed::{Proxy, ZooKeeper as Server, external_url};
 use leasehold_zookeeper::ZooKeeper;
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use zookeeper_client::{
     Acls, Client, CreateMode, Error as ZkError, LockOptions, LockPrefix, MultiWriteError, OwnedLockClient,
 };
+
+/// Counts what the suite and the clients allocate.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// A server of ours, or an external one.
 enum World {
@@ -69,8 +75,12 @@ impl Harness for World {
     }
 
     fn capabilities(&self) -> Capabilities {
-        use Need::{AnotherTool, DeleteHolder, Fence, Footprint, Junk, Link, Private, PushedWake, Requests, Restart};
+        use Need::{
+            AnotherTool, Contents, DeleteHolder, Fence, Footprint, Heap, Junk, Link, Private, PushedWake, Requests,
+            Restart,
+        };
         let able = [AnotherTool, DeleteHolder, Fence, Footprint, Junk, Link, Private, PushedWake, Requests, Restart];
+        let able = [&able[..], &[Contents, Heap]].concat();
         let capabilities = match self {
             World::Private(_) => {
                 Capabilities::new(&able, "transaction numbers restart with the data, as its guarantees say")
@@ -145,6 +155,20 @@ impl Harness for World {
         let mntr = self.server().mntr().await.expect("counters");
         let number = |name: &str| mntr.get(name).and_then(|n| n.parse::<u64>().ok()).expect("a number");
         number("zk_ephemerals_count") + number("zk_watch_count") + number("zk_num_alive_connections")
+    }
+
+    async fn contents(&self) -> u64 {
+        self.server().znode_count().await.expect("mntr")
+    }
+
+    fn forgets_within(&self, names: usize) -> Duration {
+        // As shipped, the server looks for empty containers once a minute, and deletes ten thousand in a minute.
+        Duration::from_secs(90 + 60 * (names / 10_000) as u64)
+    }
+
+    fn heap(&self) -> usize {
+        let stats = ALLOCATOR.stats();
+        stats.bytes_allocated - stats.bytes_deallocated
     }
 }
 

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Claimed, LeaseRef, Mode, Moment, WaitPolicy};
-use leasehold_core::{DistributedLock, ErrorKind, Guard, Lock, Loss, Owner, Result, RunOutcome};
-use tokio::task::JoinSet;
+use leasehold_core::{DistributedLock, ErrorKind, Lock, Loss, Owner, Result, RunOutcome};
 
 use crate::context::{LONG, TestContext, answered, expect_kind, give_back, given_back, renewed, taken, until, within};
 use crate::harness::Need;
@@ -130,61 +129,6 @@ pub(crate) async fn skips_a_body(ctx: TestContext) {
         two.lock("a").try_run(|_| async { 7 }).await.unwrap() == RunOutcome::Done(7)
     })
     .await;
-}
-
-/// One client keeps hundreds of holds for several leases, and loses none.
-pub(crate) async fn many_at_once(ctx: TestContext) {
-    const MANY: u64 = 300;
-    let store = ctx.store().await;
-    let mut taking = JoinSet::new();
-    let mut guards: Vec<Guard> = Vec::new();
-    for i in 0..MANY {
-        taking.spawn(store.lock(("many", i)).acquire());
-        while taking.len() >= 50 {
-            guards.push(taking.join_next().await.unwrap().unwrap().unwrap());
-        }
-    }
-    guards.extend(taking.join_all().await.into_iter().map(|guard| guard.unwrap()));
-    for _ in 0..6 {
-        tokio::time::sleep(ctx.ttl() / 2).await;
-        let lost: Vec<_> = guards.iter().filter(|guard| !guard.is_valid()).collect();
-        assert!(lost.is_empty(), "{} of {MANY} were lost, the first {:?}", lost.len(), lost[0]);
-    }
-    drop(guards);
-    store.close(Duration::from_secs(60)).await.unwrap();
-}
-
-/// Hundreds of tasks of one client come for one name; its holder, of the same client and with a short lease, is renewed past
-/// them, and gives it back to one of them. Each gets its turn, and can give it back.
-pub(crate) async fn outlives_many_waiters(ctx: TestContext) {
-    const CROWD: usize = 500;
-    let (store, other) = (ctx.store().await, ctx.store().await);
-    // Short beside the waiters' leases; a busy machine needs a while for so many claims.
-    let short = ctx.ttl() * 3;
-    let guard = store.lock("a").ttl(short).acquire().await.unwrap();
-    let mut waiters = JoinSet::new();
-    for _ in 0..CROWD {
-        // So long that no poll can do the work of a notification.
-        let lock = store.lock("a").ttl(Duration::from_secs(60));
-        waiters.spawn(async move { lock.acquire().await?.release().await });
-    }
-    for _ in 0..6 {
-        tokio::time::sleep(short / 2).await;
-        assert!(guard.is_valid(), "lost beside many waiters of its own client: {:?}", guard.check());
-    }
-    let limit = Duration::from_secs(60);
-    until(limit, "the waiters to stand in the queue", || async {
-        assert!(guard.is_valid(), "lost beside many waiters of its own client: {:?}", guard.check());
-        other.lock("a").inspect().await.is_ok_and(|queue| queue.waiters.len() == CROWD)
-    })
-    .await;
-    guard.release().await.unwrap();
-    for served in 0..CROWD {
-        let what = format!("the next of {CROWD} waiters, after {served}");
-        within(Duration::from_secs(30), &what, waiters.join_next()).await.unwrap().unwrap().unwrap();
-        ctx.step();
-    }
-    store.close(Duration::from_secs(60)).await.unwrap();
 }
 
 /// Whether a `min_hold` outlives its process is what the store says, and what its test says.

@@ -19,6 +19,7 @@ pub(crate) mod permits;
 pub(crate) mod programs;
 mod protected;
 pub(crate) mod reentry;
+pub(crate) mod scale;
 pub(crate) mod shared;
 pub(crate) mod token;
 pub(crate) mod waiting;

@@ -69,6 +69,7 @@ pub(crate) enum Defect {
     LapsesSilently,
     FenceBelieves,
     FenceGoesByTheEnd,
+    KeepsATraceOfEachName,
 }
 
 /// A mistake and its judge.
@@ -235,4 +236,6 @@ sentences! {
         => "fence/refuses_the_evicted", "the evicted: Ok(true)";
     FenceGoesByTheEnd: "the store's condition finds the hold by the end of its name"
         => "fence/tells_names_of_one_step_apart", "Ok(true)";
+    KeepsATraceOfEachName: "a release leaves a key that ends by itself, hours later"
+        => "scale/names_used_once", "to leave no more than";
 }

@@ -13,6 +13,8 @@ use crate::defect::Defect;
 use crate::leases::lease;
 use crate::world::Known;
 
+const HOURS: Duration = Duration::from_secs(7200);
+
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl Backend for Broken {
@@ -104,6 +106,11 @@ impl Backend for Broken {
         }
         let asked = known.map_or_else(|| self.asked(claim, Moment::now()), |k| k.asked);
         self.world.memory().release(&asked, None).await?;
+        if self.is(Defect::KeepsATraceOfEachName) {
+            let mut trace = claim.clone();
+            (trace.name, trace.ttl) = (format!("trace of {}", claim.name).into(), HOURS);
+            self.world.memory().claim(&trace).await?;
+        }
         self.serve(&claim.name).await;
         Ok(())
     }

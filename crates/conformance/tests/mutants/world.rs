@@ -88,7 +88,8 @@ impl Harness for Harnessed {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let able = [Need::Private, Need::Fence, Need::DeleteHolder, Need::Footprint, Need::Wipe, Need::PushedWake];
+        use Need::{Contents, DeleteHolder, Fence, Footprint, Private, PushedWake, Wipe};
+        let able = [Private, Fence, DeleteHolder, Footprint, Contents, Wipe, PushedWake];
         Capabilities::new(&able, "not needed to judge mistakes")
     }
 
@@ -112,6 +113,10 @@ impl Harness for Harnessed {
 
     async fn footprint(&self) -> u64 {
         self.0.memory().entries() as u64
+    }
+
+    async fn contents(&self) -> u64 {
+        self.footprint().await
     }
 }
 

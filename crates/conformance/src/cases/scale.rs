@@ -1,0 +1,237 @@
+//! Does it stay as it is with very many: waiters, clients, names, locks, cycles? A part of each number always, all of it with
+//! `LEASEHOLD_CAMPAIGN=1`. What takes long is not stuck as long as it goes on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::seam::Moment;
+use leasehold_core::{ErrorKind, Guard, Lock, Owner, Store};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
+use crate::cases::protected::Protected;
+use crate::context::{TestContext, campaign, expect_kind, pause, within};
+use crate::harness::Need;
+
+/// A lease so long that no poll and no renewal can do the work of a notification.
+const MINUTE: Duration = Duration::from_secs(60);
+/// How long the next of many may take.
+const NEXT: Duration = Duration::from_secs(30);
+/// How many tasks of a case ask at the same time.
+const AT_ONCE: usize = 64;
+/// Tasks and entries that may be there beside those that were there before: a session, a heartbeat, a connection's own.
+const SLACK: usize = 8;
+
+/// Waits until so many stand in the queue for "a", as long as more of them come: a refusal counts them, and reads none. Where a store
+/// keeps no order, they wait inside of their client, or for the next poll.
+async fn all_stand(ctx: &TestContext, observer: &Store, waiters: usize, guard: &Guard) {
+    if ctx.harness().capabilities().lack(&[Need::Fair]).is_some() {
+        return;
+    }
+    let mut most = 0;
+    while most < waiters {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(guard.is_valid(), "lost beside {most} waiters: {:?}", guard.check());
+        let refused = expect_kind(observer.lock("a").try_acquire().await, ErrorKind::Contended);
+        let stand = refused.into_contention().ok().and_then(|who| who.waiters).unwrap_or(0);
+        if stand > most {
+            most = stand;
+            ctx.step();
+        }
+    }
+}
+
+/// Waits until each of these was renewed so often: its end has moved. None may be lost meanwhile.
+async fn are_renewed(ctx: &TestContext, guards: &[Guard], lease: Duration, times: usize) {
+    let end = |guard: &Guard| Moment::now() + guard.remaining();
+    let mut seen: Vec<(Moment, usize)> = guards.iter().map(|guard| (end(guard), 0)).collect();
+    while seen.iter().any(|(_, renewals)| *renewals < times) {
+        tokio::time::sleep(lease / 30).await;
+        let lost: Vec<&Guard> = guards.iter().filter(|guard| !guard.is_valid()).collect();
+        assert!(lost.is_empty(), "{} of {} were lost, the first {:?}", lost.len(), guards.len(), lost[0]);
+        for ((before, renewals), guard) in seen.iter_mut().zip(guards) {
+            let now = end(guard);
+            // A third of a lease after the last one; what this computation itself takes is less.
+            if now > *before + lease / 8 {
+                (*before, *renewals) = (now, *renewals + 1);
+                ctx.step();
+            }
+        }
+    }
+}
+
+/// Thousands of tasks of one client wait for one name. Its holder, of the same client and with a short lease, is renewed beside
+/// them, and gives it back to one of them; each gets its turn, and can give it back.
+pub(crate) async fn waiters_of_one_client(ctx: TestContext) {
+    let waiters = campaign(1_000, 10_000);
+    let (store, observer) = (ctx.store().await, ctx.store().await);
+    // Short beside the waiters' leases.
+    let short = ctx.ttl() * 3;
+    let guard = store.lock("a").ttl(short).acquire().await.unwrap();
+    let mut waiting = JoinSet::new();
+    for _ in 0..waiters {
+        let lock = store.lock("a").ttl(MINUTE);
+        waiting.spawn(async move { lock.acquire().await?.release().await });
+    }
+    all_stand(&ctx, &observer, waiters, &guard).await;
+    are_renewed(&ctx, std::slice::from_ref(&guard), short, 2).await;
+    guard.release().await.unwrap();
+    for served in 0..waiters {
+        let what = format!("the next of {waiters} waiters, after {served}");
+        within(NEXT, &what, waiting.join_next()).await.unwrap().unwrap().unwrap();
+        ctx.step();
+    }
+    store.close(MINUTE).await.unwrap();
+}
+
+/// Dozens of clients wait for one name: each gets it once, alone, with a token of its own, and can give it back.
+pub(crate) async fn clients_of_one_name(ctx: TestContext) {
+    let clients = campaign(50, 500);
+    let ctx = ctx.private().await;
+    let (first, observer) = (ctx.store().await, ctx.store().await);
+    let protected = Arc::new(Protected::default());
+    let guard = first.lock("a").ttl(MINUTE).acquire().await.unwrap();
+    let mut waiting = JoinSet::new();
+    let mut stores = Vec::new();
+    for _ in 0..clients {
+        let (store, protected) = (ctx.store().await, protected.clone());
+        let lock = store.lock("a").ttl(MINUTE);
+        stores.push(store);
+        waiting.spawn(async move {
+            let guard = lock.acquire().await?;
+            protected.write(guard.fencing_token().get()).await;
+            guard.release().await
+        });
+    }
+    all_stand(&ctx, &observer, clients, &guard).await;
+    guard.release().await.unwrap();
+    for served in 0..clients {
+        let what = format!("the next of {clients} clients, after {served}");
+        within(NEXT, &what, waiting.join_next()).await.unwrap().unwrap().unwrap();
+        ctx.step();
+    }
+    assert_eq!(protected.writes(), clients as u64, "a write is lost");
+    for store in stores {
+        store.close(NEXT).await.unwrap();
+        ctx.step();
+    }
+    ctx.becomes_empty("a").await;
+}
+
+/// Does so many of these, some at the same time.
+async fn in_parallel<F>(ctx: &TestContext, each: impl IntoIterator<Item = F>) -> Vec<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let (mut under_way, mut done) = (JoinSet::new(), Vec::new());
+    for one in each {
+        if under_way.len() >= AT_ONCE {
+            done.extend(under_way.join_next().await.map(|one| one.unwrap()));
+            ctx.step();
+        }
+        under_way.spawn(one);
+    }
+    done.extend(under_way.join_all().await);
+    done
+}
+
+/// Acquires and releases.
+async fn cycle(lock: Lock) -> leasehold_core::Result<()> {
+    lock.acquire().await?.release().await
+}
+
+/// Thousands of names are locked once: soon the store has no more than before, whatever ends by itself included.
+pub(crate) async fn names_used_once(ctx: TestContext) {
+    let names = campaign(5_000, 100_000);
+    let ctx = ctx.private().await;
+    let store = ctx.store().await.ttl(MINUTE);
+    cycle(store.lock("first")).await.unwrap();
+    let before = ctx.harness().contents().await;
+    let cycles = (0..names).map(|i| cycle(store.lock(("once", i as u64))));
+    in_parallel(&ctx, cycles).await.into_iter().for_each(|cycle| cycle.unwrap());
+    let mut least = ctx.harness().contents().await;
+    ctx.harness().tell(&format!("{before} entries before {names} names, {least} after"));
+    let limit = ctx.harness().forgets_within(names) + Duration::from_secs(5);
+    let what = format!("{names} names to leave no more than {before} entries and {SLACK}");
+    within(limit, &what, async {
+        while least > before + SLACK as u64 {
+            pause().await;
+            let now = ctx.harness().contents().await;
+            if now < least {
+                least = now;
+                ctx.step();
+            }
+        }
+    })
+    .await;
+    store.close(NEXT).await.unwrap();
+}
+
+/// Tasks of this process that have not ended.
+fn tasks() -> usize {
+    Handle::current().metrics().num_alive_tasks()
+}
+
+/// One client keeps thousands of locks, loses none of them, and needs no more tasks for them than for one.
+pub(crate) async fn locks_of_one_client(ctx: TestContext) {
+    let locks = campaign(2_000, 100_000);
+    let lease = Duration::from_secs(campaign(10, 30) as u64);
+    let store = ctx.store().await.ttl(lease);
+    // What a client makes once is there.
+    let first = store.lock("first").acquire().await.unwrap();
+    let before = tasks();
+    let locked = (0..locks).map(|i| store.lock(("held", i as u64)).acquire());
+    let mut guards: Vec<Guard> = in_parallel(&ctx, locked).await.into_iter().map(|guard| guard.unwrap()).collect();
+    guards.push(first);
+    are_renewed(&ctx, &guards, lease, 2).await;
+    let after = tasks();
+    assert!(after <= before + SLACK, "{after} tasks for {locks} locks, {before} for one");
+    for released in in_parallel(&ctx, guards.into_iter().map(Guard::release)).await {
+        released.unwrap();
+    }
+    store.close(MINUTE).await.unwrap();
+}
+
+/// A client's memory does not grow with what it has done: with cycles of names that are never used again, in turn fair, by turns,
+/// shared, of an owner, beside a refused try; and with waits for a local turn that are given up.
+pub(crate) async fn memory_of_many_cycles(ctx: TestContext) {
+    const WINDOWS: usize = 9;
+    let cycles = campaign(1_800, ctx.harness().cycles());
+    let ctx = ctx.private().await;
+    let store = ctx.store().await.ttl(MINUTE);
+    let shares = ctx.harness().capabilities().lack(&[Need::Shared]).is_none();
+    let (owner, kept) = (Owner::new(), store.lock("kept").fast());
+    let guard = kept.acquire().await.unwrap();
+    let before = tasks();
+    let (mut sizes, mut nth) = (Vec::new(), 0);
+    for _ in 0..WINDOWS {
+        for _ in 0..cycles / WINDOWS {
+            nth += 1;
+            let name = ("cycle", nth as u64);
+            match nth % 6 {
+                0 if shares => cycle(store.rw_lock(name).read()).await.unwrap(),
+                1 => cycle(store.lock(name).fast()).await.unwrap(),
+                2 => cycle(store.lock(name).owner(&owner)).await.unwrap(),
+                3 => drop(expect_kind(kept.acquire_timeout(Duration::ZERO).await, ErrorKind::TimedOut)),
+                4 => {
+                    let guard = store.lock(name).acquire().await.unwrap();
+                    expect_kind(store.lock(name).try_acquire().await, ErrorKind::Contended);
+                    guard.release().await.unwrap();
+                }
+                _ => cycle(store.lock(name)).await.unwrap(),
+            }
+            ctx.step();
+        }
+        sizes.push(ctx.harness().heap());
+    }
+    // Tables and buffers have grown by the end of the first; one that grows in a later one is no growth in the others.
+    let mut growths: Vec<i64> = sizes.windows(2).map(|pair| pair[1] as i64 - pair[0] as i64).collect();
+    growths.sort_unstable();
+    let each = growths[growths.len() / 2] as f64 / (cycles / WINDOWS) as f64;
+    ctx.harness().tell(&format!("{each:.1} bytes more for each of {cycles} cycles; in {} bytes", sizes[WINDOWS - 1]));
+    assert!(each < 8.0, "{each} bytes more for each cycle: {growths:?}");
+    guard.release().await.unwrap();
+    assert!(tasks() <= before + SLACK, "{} tasks after {cycles} cycles, {before} before", tasks());
+    store.close(NEXT).await.unwrap();
+}
