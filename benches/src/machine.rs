@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The versions that cargo has chosen.
 const LOCKED: &str = include_str!("../Cargo.lock");
@@ -12,7 +12,7 @@ const LOCKED: &str = include_str!("../Cargo.lock");
 const CRATES: [&str; 8] =
     ["distributed-lock-redis", "etcd-client", "leasehold", "redis", "rslock", "rusqlite", "tokio", "zookeeper-client"];
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Machine {
     pub date: String,
     pub commit: String,
@@ -31,7 +31,9 @@ impl Machine {
     pub fn here() -> Machine {
         Machine {
             date: said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
-            commit: said("git", &["describe", "--always", "--dirty"]),
+            // What was built; what is checked out may be newer.
+            commit: option_env!("LEASEHOLD_COMMIT")
+                .map_or_else(|| said("git", &["describe", "--always", "--dirty"]), Into::into),
             processor: field("/proc/cpuinfo", "model name"),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory: field("/proc/meminfo", "MemTotal"),

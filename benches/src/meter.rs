@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::seam::Moment;
+use serde::{Deserialize, Serialize};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Stats};
 use tokio::runtime::Handle;
 
@@ -17,13 +18,16 @@ use crate::subject::Result;
 /// What one round of one contender has shown, for each operation.
 pub type Sample = BTreeMap<Metric, f64>;
 
-/// What a piece of work did.
-#[derive(Default)]
+/// What a piece of work did. It is also what another process answers that was made to work.
+#[derive(Default, Serialize, Deserialize)]
 pub struct Done {
     /// By so many is what it cost divided.
     pub operations: f64,
     /// What it has measured itself.
     pub figures: Sample,
+    /// Another process did it: what this one has used is not what it cost.
+    #[serde(default)]
+    pub elsewhere: bool,
 }
 
 /// Measures what is done on one server.
@@ -67,7 +71,12 @@ impl Meter {
         Meter { server: server.clone(), sends }
     }
 
-    /// Does it, and says what it cost.
+    /// Whom it asks.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Does it, and says what it cost. A figure that the work has measured itself is kept.
     pub async fn around(&self, work: impl Future<Output = Result<Done>>) -> Result<Sample> {
         // What the second question costs is in the third: that of the first is taken off.
         let asked = self.server.counts().await?;
@@ -80,12 +89,14 @@ impl Meter {
         let each = |total: f64| total / done.operations;
         let nanos = |span: Duration| each(span.as_nanos() as f64);
         let heap = after.heap - before.heap;
-        let mut sample = done.figures;
+        let mut sample = Sample::new();
         sample.insert(Metric::Time, nanos(after.at.since(before.at)));
-        sample.insert(Metric::ClientCpu, nanos(after.client.saturating_sub(before.client)));
-        sample.insert(Metric::Parks, each((after.parks - before.parks) as f64));
-        sample.insert(Metric::Allocations, each((heap.allocations + heap.reallocations) as f64));
-        sample.insert(Metric::Allocated, each(heap.bytes_allocated as f64));
+        if !done.elsewhere {
+            sample.insert(Metric::ClientCpu, nanos(after.client.saturating_sub(before.client)));
+            sample.insert(Metric::Parks, each((after.parks - before.parks) as f64));
+            sample.insert(Metric::Allocations, each((heap.allocations + heap.reallocations) as f64));
+            sample.insert(Metric::Allocated, each(heap.bytes_allocated as f64));
+        }
         if let (Some(asked), Some(counted), Some(counts)) = (asked, counted, counts) {
             sample.insert(Metric::ServerCpu, nanos(after.server.saturating_sub(before.server)));
             let spent = |of: &dyn Fn(&Counts) -> u64| {
@@ -103,6 +114,7 @@ impl Meter {
             }
             sample.insert(Metric::Bytes, spent(&|counts| counts.bytes));
         }
+        sample.extend(done.figures);
         Ok(sample)
     }
 }

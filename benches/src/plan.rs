@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::servers::Store;
 use crate::subject::Result;
 
-pub const USAGE: &str = "usage: cargo xtask bench [--store STORE]… [--row ROW]… [--quick] [--peers]";
+pub const USAGE: &str = "usage: cargo xtask bench [--store STORE]… [--row ROW]… [--quick] [--peers] [--rounds N] [--beside N] \
+     [--out NAME], or cargo xtask bench --table NAME=FILE…";
 
-#[derive(Clone, Default, Debug, Serialize)]
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// Three minutes, with short windows and small crowds.
     pub quick: bool,
@@ -18,6 +19,12 @@ pub struct Plan {
     /// Only these; all, if there is none.
     pub stores: Vec<Store>,
     pub rows: Vec<String>,
+    /// In place of the usual number.
+    pub rounds: Option<usize>,
+    /// So many busy loops run meanwhile.
+    pub beside: usize,
+    /// What the files are called that it writes.
+    pub out: Option<String>,
 }
 
 impl Plan {
@@ -32,6 +39,9 @@ impl Plan {
                     let store = Store::ALL.into_iter().find(|store| store.to_string() == name);
                     plan.stores.push(store.ok_or_else(|| format!("no such store: {name}"))?);
                 }
+                ("--rounds", words) => plan.rounds = Some(words.next().ok_or(USAGE)?.parse()?),
+                ("--beside", words) => plan.beside = words.next().ok_or(USAGE)?.parse()?,
+                ("--out", words) => plan.out = Some(words.next().ok_or(USAGE)?),
                 ("--row", words) => plan.rows.push(words.next().ok_or(USAGE)?),
                 _ => return Err(format!("{word}? {USAGE}").into()),
             }
@@ -48,7 +58,27 @@ impl Plan {
     }
 
     pub fn rounds(&self) -> usize {
-        if self.quick { 5 } else { 7 }
+        self.rounds.unwrap_or(if self.quick { 5 } else { 7 })
+    }
+
+    /// Of the files that it writes.
+    pub fn name(&self) -> &str {
+        self.out.as_deref().unwrap_or("bench")
+    }
+
+    /// Where one takes long.
+    pub fn few_rounds(&self) -> usize {
+        self.rounds.unwrap_or(5)
+    }
+
+    /// A round that takes longer has failed.
+    pub fn round_limit(&self) -> Duration {
+        Duration::from_secs(if self.quick { 60 } else { 300 })
+    }
+
+    /// A row that has not begun by then is not measured any more: a run ends, whatever is slow in it.
+    pub fn limit(&self) -> Duration {
+        Duration::from_secs(60 * if self.quick { 10 } else { 120 })
     }
 
     /// How long a contender works in each round.
@@ -64,6 +94,21 @@ impl Plan {
     /// How many wait, from few to very many.
     pub fn waiters(&self) -> &'static [usize] {
         if self.quick { &[1, 100] } else { &[1, 10, 100, 1000, 10_000] }
+    }
+
+    /// The same where nothing happens to them, which takes long to see.
+    pub fn idlers(&self) -> &'static [usize] {
+        if self.quick { &[100] } else { &[1, 100, 1000, 10_000] }
+    }
+
+    /// How many locks are held.
+    pub fn holders(&self) -> &'static [usize] {
+        if self.quick { &[1000] } else { &[100, 1000, 10_000] }
+    }
+
+    /// How many names one client uses.
+    pub fn names(&self) -> &'static [usize] {
+        if self.quick { &[100, 10_000] } else { &[1, 10, 100, 1000, 10_000] }
     }
 
     /// How many clients there are.

@@ -30,3 +30,10 @@ pub fn bytes(pid: u32) -> Result<u64> {
     let numbers = text.lines().filter_map(|line| line.strip_prefix("rchar: ").or(line.strip_prefix("wchar: ")));
     Ok(numbers.filter_map(|number| number.parse::<u64>().ok()).sum())
 }
+
+/// What this process has of the machine's memory, in bytes.
+pub fn own_memory() -> Result<f64> {
+    let text = fs::read_to_string("/proc/self/status")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0)
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -18,14 +18,22 @@ use crate::subject::Result;
 
 type Work = Box<dyn Fn(Meter) -> BoxFuture<'static, Result<Sample>> + Send + Sync>;
 
-/// A round that takes longer has failed.
-const LIMIT: Duration = Duration::from_secs(120);
+/// How often, and how.
+pub struct Rounds {
+    pub count: usize,
+    /// Whether there is one before, to get warm, which does not count.
+    pub warm: bool,
+    /// A round that takes longer has failed.
+    pub limit: Duration,
+}
 
 /// One who is measured in a row. The first is what the others are compared with.
 pub struct Contender {
     label: String,
+    size: Option<usize>,
     sends: &'static [&'static str],
-    work: Work,
+    /// Or why there is none.
+    work: std::result::Result<Work, String>,
 }
 
 impl Contender {
@@ -34,7 +42,18 @@ impl Contender {
     where
         F: Future<Output = Result<Sample>> + Send + 'static,
     {
-        Contender { label: label.into(), sends: &[], work: Box::new(move |meter| Box::pin(work(meter))) }
+        let work: Work = Box::new(move |meter| Box::pin(work(meter)));
+        Contender { label: label.into(), size: None, sends: &[], work: Ok(work) }
+    }
+
+    /// One that cannot be measured here. The report says why, and that is no failure.
+    pub fn absent(label: impl Into<String>, why: String) -> Contender {
+        Contender { label: label.into(), size: None, sends: &[], work: Err(why) }
+    }
+
+    /// How many there are in it: where it stands in a curve.
+    pub fn size(self, size: usize) -> Contender {
+        Contender { size: Some(size), ..self }
     }
 
     /// These commands are its requests, where the server counts what is inside of scripts, too.
@@ -43,54 +62,78 @@ impl Contender {
     }
 
     /// In a task of the runtime, as a program would.
-    async fn round(&self, server: &Arc<Server>) -> Result<Sample> {
+    async fn round(&self, server: &Arc<Server>, limit: Duration) -> Result<Sample> {
+        let work = self.work.as_ref().map_err(String::as_str)?;
         let mut task = JoinSet::new();
-        task.spawn((self.work)(Meter::new(server, self.sends)));
+        task.spawn(work(Meter::new(server, self.sends)));
         // Dropped, it is aborted.
-        match timeout(LIMIT, task.join_next()).await {
-            Ok(done) => done.ok_or("no task")??,
-            Err(_) => Err(format!("no end after {LIMIT:?}").into()),
-        }
+        let mut sample = match timeout(limit, task.join_next()).await {
+            Ok(done) => done.ok_or("no task")???,
+            Err(_) => return Err(format!("no end after {limit:?}").into()),
+        };
+        // JSON has no other numbers.
+        sample.retain(|_, value| value.is_finite());
+        Ok(sample)
     }
 }
 
 /// What the rounds have shown of one contender.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Measured {
     pub label: String,
+    /// How many there are in it, where that makes a curve.
+    pub size: Option<usize>,
+    /// Round by round. Those of one round belong together.
+    pub samples: Vec<Sample>,
     pub figures: BTreeMap<Metric, Spread>,
     /// To the first contender, in the same round.
     pub ratios: BTreeMap<Metric, Spread>,
     /// Why it was not measured to the end.
     pub failure: Option<String>,
+    /// Why it was not measured at all, which is no failure.
+    pub absent: Option<String>,
 }
 
-/// One round to get warm, which does not count; then so many of all, each round begun by another contender. One that fails is
-/// out, and keeps nobody from the rest.
-pub async fn rounds(server: &Arc<Server>, contenders: &[Contender], rounds: usize) -> Vec<Measured> {
+impl Measured {
+    /// The ratio to another contender of the same row, in the same rounds.
+    pub fn ratio(&self, metric: Metric, other: &Measured) -> Option<Spread> {
+        ratios(&self.samples, &other.samples).remove(&metric)
+    }
+}
+
+/// So many rounds of all, each begun by another contender. One that fails is out, and keeps nobody from the rest.
+pub async fn rounds(server: &Arc<Server>, contenders: &[Contender], rounds: Rounds) -> Vec<Measured> {
     let mut samples: Vec<Vec<Sample>> = contenders.iter().map(|_| Vec::new()).collect();
     let mut failures: Vec<Option<String>> = contenders.iter().map(|_| None).collect();
-    for round in 0..=rounds {
+    for round in usize::from(!rounds.warm)..=rounds.count {
         for turn in 0..contenders.len() {
             let at = (round + turn) % contenders.len();
-            if failures[at].is_some() {
+            if failures[at].is_some() || contenders[at].work.is_err() {
                 continue;
             }
-            match contenders[at].round(server).await {
+            match contenders[at].round(server, rounds.limit).await {
                 Ok(_) if round == 0 => {}
                 Ok(sample) => samples[at].push(sample),
                 Err(e) => failures[at] = Some(e.to_string()),
             }
         }
     }
-    let first = |round: usize, metric| samples[0].get(round).and_then(|sample| sample.get(&metric));
-    let measured = |((contender, own), failure): ((&Contender, &Vec<Sample>), Option<String>)| Measured {
+    let all_ratios: Vec<_> = samples.iter().map(|own| ratios(own, &samples[0])).collect();
+    let measured = |(((contender, samples), ratios), failure): (((&Contender, Vec<Sample>), _), _)| Measured {
         label: contender.label.clone(),
-        figures: spreads(own, |_, value, _| Some(value)),
-        ratios: spreads(own, |metric, value, round| first(round, metric).map(|first| value / first)),
+        size: contender.size,
+        figures: spreads(&samples, |_, value, _| Some(value)),
+        ratios,
+        samples,
         failure,
+        absent: contender.work.as_ref().err().cloned(),
     };
-    contenders.iter().zip(&samples).zip(failures).map(measured).collect()
+    contenders.iter().zip(samples).zip(all_ratios).zip(failures).map(measured).collect()
+}
+
+fn ratios(samples: &[Sample], others: &[Sample]) -> BTreeMap<Metric, Spread> {
+    let other = |round: usize, metric| others.get(round).and_then(|sample| sample.get(&metric));
+    spreads(samples, |metric, value, round| other(round, metric).map(|other| value / other))
 }
 
 fn spreads(samples: &[Sample], value: impl Fn(Metric, f64, usize) -> Option<f64>) -> BTreeMap<Metric, Spread> {

@@ -20,6 +20,11 @@ pub trait Row: Sync {
 
     fn stores(&self) -> &'static [Store];
 
+    /// How often it is measured, and whether there is a round before to get warm.
+    fn rounds(&self, plan: &Plan) -> (usize, bool) {
+        (plan.rounds(), true)
+    }
+
     /// What the row is about.
     fn heads(&self) -> &'static [Metric];
 

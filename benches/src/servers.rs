@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 use leasehold_testbed::{Etcd, Redis, ZooKeeper};
-use serde::Serialize;
+use rusqlite::Connection;
+use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -13,7 +15,7 @@ use crate::processes;
 use crate::subject::Result;
 
 /// The stores that can be measured.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Store {
     Memory,
@@ -27,6 +29,10 @@ pub enum Store {
 impl Store {
     pub const ALL: [Store; 6] =
         [Store::Memory, Store::Sqlite, Store::Redis, Store::Redlock, Store::Etcd, Store::ZooKeeper];
+    /// All but the one that is made of others.
+    pub const SINGLE: &[Store] = &[Store::Memory, Store::Sqlite, Store::Redis, Store::Etcd, Store::ZooKeeper];
+    /// Those that several processes share.
+    pub const SHARED: &[Store] = &[Store::Sqlite, Store::Redis, Store::Etcd, Store::ZooKeeper];
     /// Those that have a server of their own.
     pub const SERVED: &[Store] = &[Store::Redis, Store::Etcd, Store::ZooKeeper];
 }
@@ -73,7 +79,7 @@ impl Server {
     pub fn url(&self) -> String {
         match self {
             Server::Memory => "memory://".into(),
-            Server::File(folder) => format!("sqlite://{}", folder.path().join("locks.db").display()),
+            Server::File(folder) => format!("sqlite://{}", file(folder).display()),
             Server::Redis(one) if one.len() == 1 => one[0].url(),
             Server::Redis(nodes) => {
                 format!("redlock://{}", nodes.iter().map(|node| node.addr()).collect::<Vec<_>>().join(","))
@@ -123,6 +129,25 @@ impl Server {
         Ok(Some(counts))
     }
 
+    /// How many keys, nodes or rows it has. `None`: nobody can count what is in this process.
+    pub async fn keys(&self) -> Result<Option<u64>> {
+        Ok(Some(match self {
+            Server::Memory => return Ok(None),
+            Server::File(folder) => rows(&Connection::open(file(folder))?)?,
+            Server::Redis(nodes) => {
+                let mut keys = 0;
+                for node in nodes {
+                    keys += node.dbsize().await?;
+                }
+                keys
+            }
+            Server::Etcd(etcd) => etcd.key_count().await?,
+            Server::ZooKeeper(zookeeper) => {
+                zookeeper.mntr().await?.get("zk_znode_count").ok_or("no zk_znode_count")?.parse()?
+            }
+        }))
+    }
+
     /// What it says that it is.
     pub async fn version(&self) -> Result<String> {
         Ok(match self {
@@ -142,6 +167,20 @@ impl Server {
             }
         })
     }
+}
+
+fn file(folder: &TempDir) -> PathBuf {
+    folder.path().join("locks.db")
+}
+
+/// Of all tables.
+fn rows(connection: &Connection) -> Result<u64> {
+    let sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'";
+    let mut tables = connection.prepare(sql)?;
+    let tables = tables.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<String>>>()?;
+    let count =
+        |table| connection.query_row(&format!("SELECT count(*) FROM \"{table}\""), [], |row| row.get::<_, i64>(0));
+    Ok(tables.iter().map(count).sum::<rusqlite::Result<i64>>()?.unsigned_abs())
 }
 
 /// The lines that begin so: what stands before and after the last sign.

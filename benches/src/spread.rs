@@ -1,9 +1,9 @@
 //! What several rounds say together.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The median of the rounds, and their range.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Spread {
     pub median: f64,
     pub least: f64,
@@ -20,6 +20,11 @@ impl Spread {
         Some(Spread { median: median(&values), least, most, rounds: values.len() })
     }
 
+    /// Of the inverse values.
+    pub fn inverse(self) -> Spread {
+        Spread { median: 1.0 / self.median, least: 1.0 / self.most, most: 1.0 / self.least, ..self }
+    }
+
     /// As a ratio to itself is.
     pub fn is_one(&self) -> bool {
         (self.least, self.most) == (1.0, 1.0)
@@ -30,4 +35,10 @@ impl Spread {
 pub fn median(sorted: &[f64]) -> f64 {
     let (a, b) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
     (a + b) / 2.0
+}
+
+/// Jain's index: 1 if all got the same, 1/n if one got all.
+pub fn jain(shares: impl Iterator<Item = f64> + Clone) -> f64 {
+    let (sum, squares): (f64, f64) = (shares.clone().sum(), shares.clone().map(|share| share.powi(2)).sum());
+    sum.powi(2) / (shares.count() as f64 * squares)
 }

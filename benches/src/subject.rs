@@ -27,3 +27,12 @@ pub trait Subject: Clone + Send + Sync + 'static {
         async move { self.release(self.acquire(name).await?).await }
     }
 }
+
+/// A subject that can also give up at once.
+pub trait Tries: Subject {
+    /// Takes the lock; `None` if somebody has it.
+    fn try_acquire(&self, name: &str) -> impl Future<Output = Result<Option<Self::Held>>> + Send;
+}
+
+/// What the raw ones say, which cannot wait.
+pub const TAKEN: &str = "somebody else has it";

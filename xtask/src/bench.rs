@@ -1,9 +1,9 @@
 //! Measures: builds the program of `benches/`, which is a workspace of its own, and runs it.
 
-use std::env;
+use std::{env, process::Command};
 
 use crate::{
-    run::{Outcome, cargo, run},
+    run::{Outcome, cargo, output, run},
     setup,
 };
 
@@ -12,12 +12,28 @@ pub(crate) const MANIFEST: &str = "benches/Cargo.toml";
 
 /// Runs it with the words that follow the chore's name; `--peers` is also a feature of its build.
 pub(crate) fn bench() -> Outcome {
-    setup::setup()?;
     let words: Vec<String> = env::args().skip(2).collect();
-    let mut bench = cargo(&["run", "--release", "--manifest-path", MANIFEST]);
+    let has = |wanted: &str| words.iter().any(|word| word == wanted);
     // In our own folder for what is built.
-    bench.env("CARGO_TARGET_DIR", env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
-    if words.iter().any(|word| word == "--peers") {
+    let folder = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    if !has("--table") {
+        setup::setup()?;
+        if !has("--row") || has("command") {
+            // One of the rows runs the command, and finds it beside itself.
+            let mut command = cargo(&["build", "--release", "-p", "leasehold-cli", "--features", "full"]);
+            command.env("CARGO_TARGET_DIR", &folder);
+            run(command)?;
+        }
+    }
+    let mut bench = cargo(&["run", "--release", "--manifest-path", MANIFEST]);
+    bench.env("CARGO_TARGET_DIR", folder);
+    let mut commit = Command::new("git");
+    commit.args(["describe", "--always", "--dirty"]);
+    // What is measured, however old it is when it runs.
+    if let Ok(commit) = output(commit) {
+        bench.env("LEASEHOLD_COMMIT", commit.trim());
+    }
+    if has("--peers") {
         bench.args(["--features", "peers"]);
     }
     bench.arg("--").args(words);

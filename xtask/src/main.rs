@@ -34,7 +34,7 @@ const CHORES: [Chore; 15] = [
         lint::lint,
     ),
     ("test", "builds all tests at once, runs several side by side, and counts", test::test),
-    ("bench", "measures beside raw commands: --quick, --peers (other crates), --store STORE, --row ROW", bench::bench),
+    ("bench", "measures beside raw commands: --quick, --peers, --store STORE, --row ROW", bench::bench),
     ("ci", "lint and test", || lint::lint().and_then(|()| test::test())),
     ("msrv", "builds everything with the oldest Rust", jobs::msrv),
     ("portable", "tests what works on every system, on this one", jobs::portable),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::foreign;
 use crate::metric::Metric;
 use crate::plan::Plan;
 use crate::rounds::Contender;
@@ -49,6 +50,11 @@ impl Row for Alone {
     }
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {
-        subjects::all(server, plan.peers, &Cycles(plan.window())).await
+        let mut contenders = subjects::all(server, plan.peers, &Cycles(plan.window())).await?;
+        if plan.peers {
+            let question = format!("cycles alone {}", plan.window().as_millis());
+            contenders.extend(foreign::contenders(server, &question).await?);
+        }
+        Ok(contenders)
     }
 }

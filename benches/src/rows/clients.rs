@@ -53,7 +53,7 @@ impl Row for Clients {
                 let (own, name) = (own.clone(), name.clone());
                 async move { contended(own, &name, crowd, Duration::ZERO, meter, window).await }
             };
-            contenders.push(Contender::new(label, work).sends(SENDS));
+            contenders.push(Contender::new(label, work).sends(SENDS).size(crowd));
         }
         Ok(contenders)
     }

@@ -36,16 +36,16 @@ impl Row for Fast {
     }
 
     fn stores(&self) -> &'static [Store] {
-        &[Store::Memory, Store::Sqlite, Store::Redis, Store::Etcd, Store::ZooKeeper]
+        Store::SINGLE
     }
 
     fn heads(&self) -> &'static [Metric] {
-        &[Metric::Time]
+        &[Metric::Time, Metric::Turn]
     }
 
     fn shows(&self) -> &'static [Metric] {
         use Metric::*;
-        &[Time, ClientCpu, ServerCpu, Requests, Allocations, Jain, LongestWait]
+        &[Time, Turn, ClientCpu, ServerCpu, Requests, Allocations, Jain, LongestWait]
     }
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::foreign;
 use crate::metric::Metric;
 use crate::plan::Plan;
 use crate::rounds::Contender;
@@ -62,7 +63,9 @@ impl Row for Gap {
         let mut contenders = Vec::new();
         match &**server {
             Server::Redis(_) => {
-                contenders.push(Gap::release("cold PING", Ping::connect(server).await?, SECTION, plan));
+                let raw = Ping::connect(server).await?;
+                contenders.push(Gap::release("cold PING", raw.clone(), SECTION, plan));
+                contenders.push(Gap::release("PING", raw, Duration::ZERO, plan));
             }
             Server::Etcd(_) => {
                 let raw = PutAndDelete::connect(server).await?;
@@ -82,6 +85,9 @@ impl Row for Gap {
         contenders.push(Gap::line("leasehold", ours, plan).sends(SENDS));
         if plan.peers {
             contenders.push(peer(server, plan).await?);
+            let (section, window) = (SECTION.as_micros(), (plan.window() * 3).as_millis());
+            let question = format!("turns gap {CLIENTS} {section} {window}");
+            contenders.extend(foreign::contenders(server, &question).await?);
         }
         Ok(contenders)
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::Mutex;
 
 use crate::metric::Metric;
 use crate::plan::Plan;
@@ -16,9 +17,9 @@ use crate::work::{Holds, held};
 
 pub struct Held;
 
-/// How many locks of which lease. Both have as many renewals in a second.
-fn crowd(plan: &Plan) -> (usize, Duration) {
-    if plan.quick { (1000, Duration::from_secs(3)) } else { (10_000, Duration::from_secs(30)) }
+/// Of the short run as short as every store allows: it has as many renewals in a second with a tenth of the locks.
+fn ttl(plan: &Plan) -> Duration {
+    if plan.quick { Duration::from_secs(3) } else { leasehold::DEFAULT_TTL }
 }
 
 #[async_trait]
@@ -28,12 +29,16 @@ impl Row for Held {
     }
 
     fn title(&self, plan: &Plan) -> String {
-        let (count, ttl) = crowd(plan);
-        format!("{count} locks of one client, with leases of {ttl:?}: for each 30 s")
+        format!("Locks of one client, with leases of {:?}: for each 30 s", ttl(plan))
     }
 
     fn stores(&self) -> &'static [Store] {
-        &[Store::Sqlite, Store::Redis, Store::Etcd, Store::ZooKeeper]
+        Store::SHARED
+    }
+
+    /// Each is long.
+    fn rounds(&self, plan: &Plan) -> (usize, bool) {
+        (plan.few_rounds(), false)
     }
 
     fn heads(&self) -> &'static [Metric] {
@@ -42,12 +47,25 @@ impl Row for Held {
 
     fn shows(&self) -> &'static [Metric] {
         use Metric::*;
-        &[ClientCpu, ServerCpu, Requests, Calls, Bytes, Heap, SetUp]
+        &[ClientCpu, ServerCpu, RenewalCpu, Requests, Calls, Bytes, Heap, SetUp]
     }
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {
-        let (count, ttl) = crowd(plan);
-        let holds = Holds::take(&leasehold::connect(server.url()).await?, count, ttl).await?;
-        Ok(vec![Contender::new("leasehold", move |meter| held(holds.clone(), meter)).sends(SENDS)])
+        let (store, ttl) = (leasehold::connect(server.url()).await?, ttl(plan));
+        // One crowd at a time: what the others cost would be in the figures.
+        let standing = Arc::new(Mutex::new(None));
+        let curve = plan.holders().iter().map(|&count| {
+            let (store, standing) = (store.clone(), standing.clone());
+            let work = move |meter| {
+                let (store, standing) = (store.clone(), standing.clone());
+                async move {
+                    let mut standing = standing.lock().await;
+                    Holds::stand(&mut standing, &store, count, ttl).await?;
+                    held(standing.as_ref().ok_or("none")?, meter).await
+                }
+            };
+            Contender::new(format!("leasehold: {count} locks"), work).sends(SENDS).size(count)
+        });
+        Ok(curve.collect())
     }
 }

@@ -33,16 +33,21 @@ impl Row for Idle {
     }
 
     fn stores(&self) -> &'static [Store] {
-        Store::SERVED
+        Store::SHARED
+    }
+
+    /// Each is long.
+    fn rounds(&self, plan: &Plan) -> (usize, bool) {
+        (plan.few_rounds(), false)
     }
 
     fn heads(&self) -> &'static [Metric] {
-        &[Metric::Requests, Metric::Bytes]
+        &[Metric::Requests, Metric::Bytes, Metric::ClientCpu]
     }
 
     fn shows(&self) -> &'static [Metric] {
         use Metric::*;
-        &[ClientCpu, ServerCpu, Requests, Bytes, Heap]
+        &[ClientCpu, ServerCpu, Requests, Calls, Bytes, Heap, SetUp]
     }
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {
@@ -51,8 +56,8 @@ impl Row for Idle {
         let crowd = |&waiters: &usize| {
             let store = store.clone();
             let work = move |meter| idle(store.clone(), waiters, ttl, meter);
-            Contender::new(format!("waiters: {waiters}"), work).sends(SENDS)
+            Contender::new(format!("leasehold: {waiters} waiters"), work).sends(SENDS).size(waiters)
         };
-        Ok(plan.waiters().iter().map(crowd).collect())
+        Ok(plan.idlers().iter().map(crowd).collect())
     }
 }

@@ -27,7 +27,7 @@ impl Row for Line {
     }
 
     fn stores(&self) -> &'static [Store] {
-        &[Store::Memory, Store::Sqlite, Store::Redis, Store::Etcd, Store::ZooKeeper]
+        Store::SINGLE
     }
 
     fn heads(&self) -> &'static [Metric] {
@@ -40,15 +40,19 @@ impl Row for Line {
     }
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {
-        let client: Arc<[Ours]> = [Ours::fair(server).await?].into();
-        let window = plan.window();
-        let crowd = |&waiters: &usize| {
-            let client = client.clone();
+        let (window, mut contenders) = (plan.window(), Vec::new());
+        for &waiters in plan.waiters() {
+            // One of their own, and a name: one that is too long for a store leaves the others alone.
+            let client: Arc<[Ours]> = [Ours::fair(server).await?].into();
             // One of them holds.
             let tasks = waiters + 1;
-            let work = move |meter| contended(client.clone(), "line", tasks, Duration::ZERO, meter, window);
-            Contender::new(format!("{tasks} tasks"), work).sends(SENDS)
-        };
-        Ok(plan.waiters().iter().filter(|waiters| **waiters <= 1000).map(crowd).collect())
+            let name: Arc<str> = format!("line of {waiters}").into();
+            let work = move |meter| {
+                let (client, name) = (client.clone(), name.clone());
+                async move { contended(client, &name, tasks, Duration::ZERO, meter, window).await }
+            };
+            contenders.push(Contender::new(format!("{tasks} tasks"), work).sends(SENDS).size(waiters));
+        }
+        Ok(contenders)
     }
 }

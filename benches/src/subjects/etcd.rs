@@ -3,7 +3,7 @@
 use etcd_client::{Client, Compare, CompareOp, LockOptions, PutOptions, Txn, TxnOp};
 
 use crate::servers::Server;
-use crate::subject::{Result, Subject, TTL};
+use crate::subject::{Result, Subject, TAKEN, TTL, Tries};
 
 async fn connect(server: &Server) -> Result<(Client, i64)> {
     let Server::Etcd(etcd) = server else { return Err("this talks to etcd".into()) };
@@ -27,16 +27,22 @@ impl Subject for PutAndDelete {
     type Held = String;
 
     async fn acquire(&self, name: &str) -> Result<String> {
-        let key = format!("raw {name}");
-        let put = TxnOp::put(key.as_str(), "", Some(PutOptions::new().with_lease(self.1)));
-        let free = Compare::create_revision(key.as_str(), CompareOp::Equal, 0);
-        let answer = self.0.kv_client().txn(Txn::new().when([free]).and_then([put])).await?;
-        if answer.succeeded() { Ok(key) } else { Err("somebody else has it".into()) }
+        Ok(self.try_acquire(name).await?.ok_or(TAKEN)?)
     }
 
     async fn release(&self, key: String) -> Result<()> {
         self.0.kv_client().delete(key, None).await?;
         Ok(())
+    }
+}
+
+impl Tries for PutAndDelete {
+    async fn try_acquire(&self, name: &str) -> Result<Option<String>> {
+        let key = format!("raw {name}");
+        let put = TxnOp::put(key.as_str(), "", Some(PutOptions::new().with_lease(self.1)));
+        let free = Compare::create_revision(key.as_str(), CompareOp::Equal, 0);
+        let answer = self.0.kv_client().txn(Txn::new().when([free]).and_then([put])).await?;
+        Ok(answer.succeeded().then_some(key))
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::subject::{Result, Subject};
+use crate::subject::{Result, Subject, Tries};
 
 /// Tokio's mutex, which has no name, no lease and no token.
 #[derive(Clone, Default)]
@@ -20,5 +20,11 @@ impl Subject for TokioMutex {
     async fn release(&self, held: Self::Held) -> Result<()> {
         drop(held);
         Ok(())
+    }
+}
+
+impl Tries for TokioMutex {
+    async fn try_acquire(&self, _: &str) -> Result<Option<Self::Held>> {
+        Ok(self.0.clone().try_lock_owned().ok())
     }
 }

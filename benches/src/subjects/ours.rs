@@ -3,7 +3,7 @@
 use leasehold::{Guard, Options, Store};
 
 use crate::servers::Server;
-use crate::subject::{Result, Subject, TTL};
+use crate::subject::{Result, Subject, TTL, Tries};
 
 /// What its requests are on Redis.
 pub const SENDS: &[&str] = &["evalsha", "eval", "ping", "subscribe", "hello", "script|load"];
@@ -15,21 +15,21 @@ pub struct Ours {
 }
 
 impl Ours {
-    pub async fn connect(server: &Server, options: Options) -> Result<Ours> {
-        Ok(Ours { store: leasehold::connect(server.url()).await?, options: options.ttl(TTL) })
+    pub async fn at(url: &str, options: Options) -> Result<Ours> {
+        Ok(Ours { store: leasehold::connect(url).await?, options: options.ttl(TTL) })
     }
 
     /// As it is without options, which every store offers.
     pub async fn plain(server: &Server) -> Result<Ours> {
-        Ours::connect(server, Options::default()).await
+        Ours::at(&server.url(), Options::default()).await
     }
 
     pub async fn fair(server: &Server) -> Result<Ours> {
-        Ours::connect(server, Options::default().fair()).await
+        Ours::at(&server.url(), Options::default().fair()).await
     }
 
     pub async fn fast(server: &Server) -> Result<Ours> {
-        Ours::connect(server, Options::default().fast()).await
+        Ours::at(&server.url(), Options::default().fast()).await
     }
 }
 
@@ -42,5 +42,15 @@ impl Subject for Ours {
 
     async fn release(&self, held: Guard) -> Result<()> {
         Ok(held.release().await?)
+    }
+}
+
+impl Tries for Ours {
+    async fn try_acquire(&self, name: &str) -> Result<Option<Guard>> {
+        match self.store.lock(name).with(&self.options).try_acquire().await {
+            Ok(guard) => Ok(Some(guard)),
+            // Other errors stay errors.
+            Err(refused) => refused.into_contention().map(|_| None).map_err(Into::into),
+        }
     }
 }

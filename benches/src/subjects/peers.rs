@@ -5,7 +5,7 @@ use distributed_lock_redis::{RedisLockHandle, RedisLockProvider};
 use rslock::{LockGuard, LockManager};
 
 use crate::servers::Server;
-use crate::subject::{Result, Subject, TTL};
+use crate::subject::{Result, Subject, TAKEN, TTL, Tries};
 
 /// What they send.
 pub const SENDS: &[&str] = &["set", "evalsha", "eval", "hello", "script|load"];
@@ -21,7 +21,11 @@ pub struct Rslock(LockManager);
 
 impl Rslock {
     pub fn new(server: &Server) -> Result<Rslock> {
-        Ok(Rslock(LockManager::new(urls(server)?)))
+        Ok(Rslock::at(urls(server)?))
+    }
+
+    pub fn at(urls: Vec<String>) -> Rslock {
+        Rslock(LockManager::new(urls))
     }
 }
 
@@ -53,11 +57,16 @@ impl Subject for DistributedLockRedis {
     type Held = RedisLockHandle;
 
     async fn acquire(&self, name: &str) -> Result<RedisLockHandle> {
-        let lock = self.0.create_lock(&format!("distributed {name}"));
-        lock.try_acquire().await?.ok_or_else(|| "somebody else has it".into())
+        Ok(self.try_acquire(name).await?.ok_or(TAKEN)?)
     }
 
     async fn release(&self, held: RedisLockHandle) -> Result<()> {
         Ok(held.release().await?)
+    }
+}
+
+impl Tries for DistributedLockRedis {
+    async fn try_acquire(&self, name: &str) -> Result<Option<RedisLockHandle>> {
+        Ok(self.0.create_lock(&format!("distributed {name}")).try_acquire().await?)
     }
 }

@@ -6,7 +6,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, Script};
 
 use crate::servers::Server;
-use crate::subject::{Result, Subject, TTL};
+use crate::subject::{Result, Subject, TAKEN, TTL, Tries};
 
 /// What it sends, and what is inside of its script is not a request.
 pub const SENDS: &[&str] = &["set", "evalsha", "ping"];
@@ -39,20 +39,19 @@ impl SetAndDelete {
         Ok(SetAndDelete(connections(server).await?))
     }
 
-    /// Asks each node the same at once.
-    async fn each<F>(&self, ask: impl Fn(MultiplexedConnection) -> F) -> Result<()>
+    /// Asks each node the same at once, and says whether all agree.
+    async fn each<F>(&self, ask: impl Fn(MultiplexedConnection) -> F) -> Result<bool>
     where
         F: Future<Output = redis::RedisResult<bool>>,
     {
         // One needs no list of answers.
-        let agreed = match &self.0[..] {
+        Ok(match &self.0[..] {
             [one] => ask(one.clone()).await?,
             nodes => {
                 let answers = futures_util::future::try_join_all(nodes.iter().cloned().map(ask)).await?;
                 answers.into_iter().all(|agreed| agreed)
             }
-        };
-        if agreed { Ok(()) } else { Err("somebody else has it".into()) }
+        })
     }
 }
 
@@ -60,6 +59,21 @@ impl Subject for SetAndDelete {
     type Held = String;
 
     async fn acquire(&self, name: &str) -> Result<String> {
+        Ok(self.try_acquire(name).await?.ok_or(TAKEN)?)
+    }
+
+    async fn release(&self, key: String) -> Result<()> {
+        let mut delete = COMPARE_AND_DELETE.key(&key);
+        let delete = &*delete.arg(VALUE);
+        match self.each(|mut node| async move { delete.invoke_async::<bool>(&mut node).await }).await? {
+            true => Ok(()),
+            false => Err("it was gone".into()),
+        }
+    }
+}
+
+impl Tries for SetAndDelete {
+    async fn try_acquire(&self, name: &str) -> Result<Option<String>> {
         let key = format!("raw {name}");
         let millis = TTL.as_millis() as u64;
         let mut set = redis::cmd("SET");
@@ -67,14 +81,7 @@ impl Subject for SetAndDelete {
         let set = &set;
         let ask =
             |mut node| async move { set.query_async::<Option<String>>(&mut node).await.map(|answer| answer.is_some()) };
-        self.each(ask).await?;
-        Ok(key)
-    }
-
-    async fn release(&self, key: String) -> Result<()> {
-        let mut delete = COMPARE_AND_DELETE.key(&key);
-        let delete = &*delete.arg(VALUE);
-        self.each(|mut node| async move { delete.invoke_async::<bool>(&mut node).await }).await
+        Ok(self.each(ask).await?.then_some(key))
     }
 }
 

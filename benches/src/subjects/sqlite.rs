@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
 
 use crate::servers::Server;
-use crate::subject::{Result, Subject};
+use crate::subject::{Result, Subject, TAKEN, Tries};
 
 fn folder(server: &Server) -> Result<&std::path::Path> {
     let Server::File(folder) = server else { return Err("this needs a file".into()) };
@@ -20,17 +21,21 @@ pub struct Transactions(Arc<Mutex<Connection>>);
 impl Transactions {
     pub fn open(server: &Server) -> Result<Transactions> {
         let connection = Connection::open(folder(server)?.join("raw.db"))?;
+        connection.busy_timeout(Duration::from_secs(5))?;
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
-        connection
-            .execute_batch("PRAGMA synchronous = OFF; CREATE TABLE lock (name TEXT PRIMARY KEY) WITHOUT ROWID")?;
+        connection.execute_batch(
+            "PRAGMA synchronous = OFF; CREATE TABLE IF NOT EXISTS lock (name TEXT PRIMARY KEY) WITHOUT ROWID",
+        )?;
         Ok(Transactions(Arc::new(Mutex::new(connection))))
     }
 
-    fn execute(&self, sql: &str, name: &str) -> Result<()> {
+    /// Says how many rows it changed.
+    fn execute(&self, sql: &str, name: &str) -> Result<usize> {
         let mut connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        transaction.prepare_cached(sql)?.execute([name])?;
-        Ok(transaction.commit()?)
+        let changed = transaction.prepare_cached(sql)?.execute([name])?;
+        transaction.commit()?;
+        Ok(changed)
     }
 }
 
@@ -38,12 +43,19 @@ impl Subject for Transactions {
     type Held = String;
 
     async fn acquire(&self, name: &str) -> Result<String> {
-        self.execute("INSERT INTO lock VALUES (?1)", name)?;
-        Ok(name.into())
+        Ok(self.try_acquire(name).await?.ok_or(TAKEN)?)
     }
 
     async fn release(&self, name: String) -> Result<()> {
-        self.execute("DELETE FROM lock WHERE name = ?1", &name)
+        self.execute("DELETE FROM lock WHERE name = ?1", &name)?;
+        Ok(())
+    }
+}
+
+impl Tries for Transactions {
+    async fn try_acquire(&self, name: &str) -> Result<Option<String>> {
+        let inserted = self.execute("INSERT INTO lock VALUES (?1) ON CONFLICT DO NOTHING", name)?;
+        Ok((inserted == 1).then(|| name.into()))
     }
 }
 

@@ -3,7 +3,7 @@
 use zookeeper_client::{Acls, Client, CreateMode, Error, LockOptions, LockPrefix};
 
 use crate::servers::Server;
-use crate::subject::{Result, Subject};
+use crate::subject::{Result, Subject, TAKEN, Tries};
 
 /// Parents of nothing but ephemeral nodes.
 const FOLDERS: [&str; 2] = ["/raw", "/client"];
@@ -34,13 +34,22 @@ impl Subject for CreateAndDelete {
     type Held = String;
 
     async fn acquire(&self, name: &str) -> Result<String> {
-        let path = format!("/raw/{name}");
-        self.0.create(&path, b"", &CreateMode::Ephemeral.with_acls(Acls::anyone_all())).await?;
-        Ok(path)
+        Ok(self.try_acquire(name).await?.ok_or(TAKEN)?)
     }
 
     async fn release(&self, path: String) -> Result<()> {
         Ok(self.0.delete(&path, None).await?)
+    }
+}
+
+impl Tries for CreateAndDelete {
+    async fn try_acquire(&self, name: &str) -> Result<Option<String>> {
+        let path = format!("/raw/{name}");
+        match self.0.create(&path, b"", &CreateMode::Ephemeral.with_acls(Acls::anyone_all())).await {
+            Ok(_) => Ok(Some(path)),
+            Err(Error::NodeExists) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use crate::meter::{Done, Meter, Sample};
 use crate::metric::Metric;
-use crate::spread::median;
+use crate::spread::{jain, median};
 use crate::subject::{Result, Subject};
 
 /// What all tasks see; the lock alone keeps them apart.
@@ -26,11 +26,13 @@ struct Room {
 #[derive(Default)]
 struct Seen {
     turns: f64,
+    /// Those that began within the window.
+    in_time: f64,
     gaps: Vec<f64>,
     longest: f64,
 }
 
-/// `tasks` of these clients in turn. `section`: for how long each holds it.
+/// `tasks` of these clients in turn, and what that costs.
 pub async fn contended<S: Subject>(
     clients: Arc<[S]>,
     name: &str,
@@ -39,22 +41,30 @@ pub async fn contended<S: Subject>(
     meter: Meter,
     window: Duration,
 ) -> Result<Sample> {
+    meter.around(turns(clients, name, tasks, section, window)).await
+}
+
+/// `tasks` of these clients in turn. `section`: for how long each holds it. None is left behind when the window ends: each has
+/// its last turn.
+pub async fn turns<S: Subject>(
+    clients: Arc<[S]>,
+    name: &str,
+    tasks: usize,
+    section: Duration,
+    window: Duration,
+) -> Result<Done> {
     let (begin, inside, released) = (Barrier::new(tasks), AtomicBool::new(false), AtomicU64::new(0));
     let name: Arc<str> = name.into();
     let room = Arc::new(Room { window, section, begin, inside, released });
-    meter
-        .around(async {
-            let mut all = JoinSet::new();
-            for task in 0..tasks {
-                all.spawn(compete(room.clone(), clients[task % clients.len()].clone(), name.clone()));
-            }
-            let mut seen = Vec::with_capacity(tasks);
-            while let Some(task) = all.join_next().await {
-                seen.push(task??);
-            }
-            Ok(done(&seen))
-        })
-        .await
+    let mut all = JoinSet::new();
+    for task in 0..tasks {
+        all.spawn(compete(room.clone(), clients[task % clients.len()].clone(), name.clone()));
+    }
+    let mut seen = Vec::with_capacity(tasks);
+    while let Some(task) = all.join_next().await {
+        seen.push(task??);
+    }
+    Ok(done(&seen, window))
 }
 
 async fn compete<S: Subject>(room: Arc<Room>, client: S, name: Arc<str>) -> Result<Seen> {
@@ -75,6 +85,7 @@ async fn compete<S: Subject>(room: Arc<Room>, client: S, name: Arc<str>) -> Resu
         }
         seen.longest = seen.longest.max(now.since(asked).as_nanos() as f64);
         seen.turns += 1.0;
+        seen.in_time += f64::from(u8::from(now.since(begin) < room.window));
         if !room.section.is_zero() {
             tokio::time::sleep(room.section).await;
         }
@@ -85,16 +96,19 @@ async fn compete<S: Subject>(room: Arc<Room>, client: S, name: Arc<str>) -> Resu
     Ok(seen)
 }
 
-fn done(seen: &[Seen]) -> Done {
+fn done(seen: &[Seen], window: Duration) -> Done {
     let turns: f64 = seen.iter().map(|task| task.turns).sum();
-    let squares: f64 = seen.iter().map(|task| task.turns.powi(2)).sum();
+    let in_time: f64 = seen.iter().map(|task| task.in_time).sum();
     let longest = seen.iter().map(|task| task.longest).fold(0.0, f64::max);
-    let jain = turns.powi(2) / (seen.len() as f64 * squares);
+    let jain = jain(seen.iter().map(|task| task.turns));
     let mut figures = Sample::from([(Metric::Jain, jain), (Metric::LongestWait, longest)]);
+    if in_time > 0.0 {
+        figures.insert(Metric::Turn, window.as_nanos() as f64 / in_time);
+    }
     let mut gaps: Vec<f64> = seen.iter().flat_map(|task| task.gaps.iter().copied()).collect();
     gaps.sort_by(f64::total_cmp);
     if !gaps.is_empty() {
         figures.insert(Metric::Gap, median(&gaps));
     }
-    Done { operations: turns, figures }
+    Done { operations: turns, figures, elsewhere: false }
 }

@@ -26,7 +26,11 @@ pub async fn cycles<S: Subject>(subject: S, name: &str, meter: Meter, window: Du
                 before = now;
             }
             took.sort_by(f64::total_cmp);
-            Ok(Done { operations: took.len() as f64, figures: [(Metric::Median, median(&took))].into() })
+            Ok(Done {
+                operations: took.len() as f64,
+                figures: [(Metric::Median, median(&took))].into(),
+                elsewhere: false,
+            })
         })
         .await
 }

@@ -1,10 +1,8 @@
 //! Many locks that one client holds and renews, and does nothing else.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use leasehold::seam::Moment;
 use leasehold::{Guard, Store};
 
@@ -12,7 +10,7 @@ use crate::meter::{Done, Meter, Sample, settled_heap};
 use crate::metric::Metric;
 use crate::subject::Result;
 
-/// So many requests at a time while they are taken.
+/// So many requests at a time while they are taken and given back.
 const AT_ONCE: usize = 64;
 
 /// What is held, and what taking it has shown.
@@ -23,28 +21,45 @@ pub struct Holds {
 }
 
 impl Holds {
-    pub async fn take(store: &Store, count: usize, ttl: Duration) -> Result<Arc<Holds>> {
+    /// So many: those that are there already, if it is as many.
+    pub async fn stand(standing: &mut Option<Holds>, store: &Store, count: usize, ttl: Duration) -> Result<()> {
+        match standing.take() {
+            Some(holds) if holds.guards.len() == count => *standing = Some(holds),
+            others => {
+                let guards = stream::iter(others.into_iter().flat_map(|holds| holds.guards)).map(Guard::release);
+                guards.buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+                *standing = Some(Holds::take(store, count, ttl).await?);
+            }
+        }
+        Ok(())
+    }
+
+    async fn take(store: &Store, count: usize, ttl: Duration) -> Result<Holds> {
         store.lock("warm").acquire().await?.release().await?;
         let (heap, begin) = (settled_heap().await, Moment::now());
         let taking =
             stream::iter(0..count).map(|i| store.lock(("held", i)).ttl(ttl).acquire()).buffer_unordered(AT_ONCE);
-        let guards: Vec<Guard> = taking.collect::<Vec<_>>().await.into_iter().collect::<leasehold::Result<_>>()?;
+        let guards: Vec<Guard> = taking.try_collect().await?;
         let took = Moment::now().since(begin).as_nanos() as f64;
         let figures = [(Metric::SetUp, took), (Metric::Heap, (settled_heap().await - heap) / count as f64)];
-        Ok(Arc::new(Holds { guards, ttl, figures: figures.into() }))
+        Ok(Holds { guards, ttl, figures: figures.into() })
     }
 }
 
 /// For a third of the lease, in which each is renewed once. The operation is 30 s.
-pub async fn held(holds: Arc<Holds>, meter: Meter) -> Result<Sample> {
-    let sample = meter
+pub async fn held(holds: &Holds, meter: Meter) -> Result<Sample> {
+    let mut sample = meter
         .around(async {
             let begin = Moment::now();
             tokio::time::sleep(holds.ttl / 3).await;
             let watched = Moment::now().since(begin);
-            Ok(Done { operations: watched.as_secs_f64() / 30.0, figures: holds.figures.clone() })
+            Ok(Done { operations: watched.as_secs_f64() / 30.0, figures: holds.figures.clone(), elsewhere: false })
         })
         .await?;
+    if let Some(server) = sample.get(&Metric::ServerCpu) {
+        let thirds = 30.0 / holds.ttl.as_secs_f64() * 3.0;
+        sample.insert(Metric::RenewalCpu, server / thirds / holds.guards.len() as f64);
+    }
     match holds.guards.iter().filter(|guard| !guard.is_valid()).count() {
         0 => Ok(sample),
         lost => Err(format!("{lost} of {} were lost", holds.guards.len()).into()),

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use leasehold::Store;
+use leasehold::seam::Moment;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::meter::{Done, Meter, Sample, live_heap};
 use crate::metric::Metric;
@@ -16,25 +18,33 @@ const GLANCE: Duration = Duration::from_millis(50);
 pub async fn idle(store: Store, waiters: usize, ttl: Duration, meter: Meter) -> Result<Sample> {
     let (lock, window) = (store.lock("idle").ttl(ttl), ttl / 3);
     let guard = lock.acquire().await?;
-    let (heap, mut tasks) = (live_heap(), JoinSet::new());
+    let (heap, begin, mut tasks) = (live_heap(), Moment::now(), JoinSet::new());
     for _ in 0..waiters {
         tasks.spawn(lock.acquire());
     }
+    // Very many take long to list.
+    let glance = GLANCE * (1 + waiters as u32 / 1000);
     while lock.inspect().await?.waiters.len() < waiters {
-        tokio::time::sleep(GLANCE).await;
+        if let Some(ended) = tasks.try_join_next() {
+            return Err(ended?.map_or_else(Into::into, |_| "two hold at once".into()));
+        }
+        sleep(glance).await;
     }
-    let each = (live_heap() - heap) / waiters as f64;
+    let figures = [
+        (Metric::SetUp, Moment::now().since(begin).as_nanos() as f64),
+        (Metric::Heap, (live_heap() - heap) / waiters as f64),
+    ];
     let sample = meter
         .around(async {
-            tokio::time::sleep(window).await;
-            Ok(Done { operations: window.as_secs_f64(), figures: [(Metric::Heap, each)].into() })
+            sleep(window).await;
+            Ok(Done { operations: window.as_secs_f64(), figures: figures.into(), elsewhere: false })
         })
         .await;
     // They leave the line before the next round begins.
     tasks.shutdown().await;
     guard.release().await?;
     while !lock.inspect().await?.waiters.is_empty() {
-        tokio::time::sleep(GLANCE).await;
+        sleep(glance).await;
     }
     sample
 }

@@ -24,7 +24,7 @@ pub async fn releases<S: Subject>(subject: S, section: Duration, meter: Meter, w
                 took.push(Moment::now().since(released).as_nanos() as f64);
             }
             took.sort_by(f64::total_cmp);
-            Ok(Done { operations: took.len() as f64, figures: [(Metric::Gap, median(&took))].into() })
+            Ok(Done { operations: took.len() as f64, figures: [(Metric::Gap, median(&took))].into(), elsewhere: false })
         })
         .await
 }
