@@ -105,3 +105,39 @@ fn max_hold_ends_it_whatever_is_renewed() {
     s.extend(Validity::from(TTL), time.clock().now());
     assert_eq!(s.loss(), Some(Loss::MaxHold));
 }
+
+/// Two holders of a token would be worse than none: what gives back a turn and what ends it by time is decided once.
+#[test]
+fn a_turn_was_given_back_or_lost_and_stays_so() {
+    let one = FencingToken::new(1);
+    for late in [false, true] {
+        let (time, s) = state();
+        s.grant(grant(1, time.clock().now()), time.clock().now());
+        s.take_grant(time.clock().now(), None);
+        if late {
+            time.advance(TTL);
+        }
+        let end = s.leave(one);
+        assert_eq!(end, Some(if late { Loss::Expired } else { Loss::Released }));
+        time.advance(TTL);
+        assert_eq!(s.loss_of(one), end);
+        assert!(!s.share(one));
+    }
+}
+
+#[test]
+fn the_last_guard_ends_a_turn_and_no_other_turn_is_entered_in_its_place() {
+    let (time, s) = state();
+    let [one, two] = [1, 2].map(FencingToken::new);
+    s.grant(grant(1, time.clock().now()), time.clock().now());
+    s.take_grant(time.clock().now(), None);
+    assert!(s.share(one));
+    assert_eq!((s.leave(one), s.guards()), (None, 1));
+    assert_eq!(s.leave(one), Some(Loss::Released));
+    s.next_turn(time.clock().now(), None);
+    assert!(!s.share(one), "its owner would share the turn of another task");
+    assert!(s.share(two));
+    s.lose(Loss::Evicted);
+    assert!(!s.share(two));
+    assert_eq!((s.loss_of(one), s.loss_of(two)), (Some(Loss::Released), Some(Loss::Evicted)));
+}
