@@ -11,7 +11,7 @@ const STORES: [(&str, usize); 7] = [
     ("memory", 458),
     ("sqlite", 1821),
     ("redis", 1045),
-    ("redis-client", 817),
+    ("redis-client", 818),
     ("redlock", 1062),
     ("etcd", 1880),
     ("zookeeper", 1501),
