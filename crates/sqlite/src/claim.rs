@@ -1,5 +1,6 @@
 //! `claim` and `claim_all`, and what a waiter depends on.
 
+mod free;
 pub(crate) mod queue;
 
 use std::time::Duration;
@@ -10,14 +11,11 @@ use leasehold_core::seam::{
 };
 use rusqlite::params;
 
-use crate::claim::queue::{Head, Queues};
+use crate::claim::queue::{Head, Queues, turns};
 use crate::client::fifo::Address;
-use crate::client::time::{nanos, now, wall};
+use crate::client::time::{nanos, now};
 use crate::client::worker::Client;
 use crate::entry::{Entry, entries};
-
-/// How many tokens a fast claim reserves, for tasks of one process that take turns.
-const TURNS: u32 = 64;
 
 /// The answer to a claim, and the clients whose death would concern it.
 pub(crate) struct Answer {
@@ -63,7 +61,7 @@ impl Client {
     }
 
     /// Lets others see how long our leases may be, before we ask for one.
-    fn announce_lease(&mut self, ttl: Option<Duration>) -> Result<()> {
+    pub(crate) fn announce_lease(&mut self, ttl: Option<Duration>) -> Result<()> {
         let presence = &mut self.file.presence;
         presence.set(presence.longest().max(ttl.map_or(0, nanos)))
     }
@@ -71,26 +69,33 @@ impl Client {
     /// Lets others see no longer leases than we have.
     pub(crate) fn announce_longest(&mut self) -> Result<()> {
         let now = now();
-        self.own.last_used.retain(|_, (_, until)| *until > now);
-        self.file.presence.set(self.own.last_used.values().map(|(ttl, _)| *ttl).max().unwrap_or(0))
+        let lasting = self.own.places.values().filter(|mine| mine.until > now);
+        self.file.presence.set(lasting.map(|mine| mine.ttl).max().unwrap_or(0))
     }
 }
 
 impl Queues<'_> {
     /// Takes or keeps a place. The inner error is the claim's own fault.
     pub(crate) fn claim(&mut self, claim: &Claim) -> rusqlite::Result<Result<Answer>> {
-        let (name, id) = (claim.name.as_str(), claim.id.to_string());
-        let ttl = nanos(claim.ttl);
-        self.own.last_used.insert(claim.id, (ttl, self.now.saturating_add(ttl)));
+        if let Some(grant) = self.take_free(claim)? {
+            return Ok(Ok(Answer { claimed: Claimed::Granted(grant), watch: Vec::new() }));
+        }
+        let (name, ttl) = (claim.name.as_str(), nanos(claim.ttl));
+        if let Some(mine) = self.own.places.get_mut(&claim.id) {
+            mine.until = self.now.saturating_add(ttl);
+        }
         let session = self.session(ttl)?;
         let mut head = self.admit_waiters(name)?;
-        if let Some(known) = self.find(&id)? {
-            let label = "UPDATE place SET label = ?2 WHERE seq = ?1 AND label <> ?2";
-            if self.execute(label, params![known.seq, &*claim.label])? > 0 && known.token.is_some() {
+        // One that is sent for the first time is nowhere.
+        let known = if self.own.places.contains_key(&claim.id) { self.find(claim)? } else { None };
+        if let Some(known) = known {
+            let label = "UPDATE place SET label = ?3 WHERE name = ?1 AND seq = ?2 AND label <> ?3";
+            if self.execute(label, params![name, known.seq, &*claim.label])? > 0 && known.token.is_some() {
                 self.changed.insert(name.to_owned());
             }
             if (known.mode, claim.mode, known.token.is_some()) == (Mode::Exclusive, Mode::Shared, true) {
-                self.execute("UPDATE place SET mode = ?2 WHERE seq = ?1", params![known.seq, claim.mode.parts().0])?;
+                let weaken = "UPDATE place SET mode = ?3 WHERE name = ?1 AND seq = ?2";
+                self.execute(weaken, params![name, known.seq, claim.mode.parts().0])?;
                 head = self.admit_waiters(name)?;
             }
             return self.answer(&known, &head, name).map(Ok);
@@ -100,21 +105,15 @@ impl Queues<'_> {
         }
         let is_in = self.may_grant() && head.next.is_none() && admit(&head.modes(), claim.mode) == Admission::In;
         if !is_in && claim.policy == WaitPolicy::Try {
-            self.own.last_used.remove(&claim.id);
             let who = self.contention(&head, name, 0)?;
             return Ok(Ok(Answer { claimed: Claimed::Busy(who), watch: Vec::new() }));
         }
-        let turns = if claim.policy == WaitPolicy::Fast { TURNS } else { 1 };
-        let token = if is_in { Some(self.reserve_tokens(turns)?) } else { None };
+        let seq = self.reserve_tokens(if is_in { turns(claim) } else { 1 })?;
         if is_in {
             self.changed.insert(name.to_owned());
         }
-        let (mode, n, permits) = claim.mode.parts();
-        let insert = "INSERT INTO place (name, claim, session, mode, n, permits, turns, token, label, since)
-                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
-        let row = params![name, id, session, mode, n, permits, turns, token, &*claim.label, wall().as_millis() as i64];
-        self.execute(insert, row)?;
-        let mine = self.find(&id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+        self.insert(claim, session, seq, is_in)?;
+        let mine = self.find(claim)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
         self.answer(&mine, &head, name).map(Ok)
     }
 
@@ -152,7 +151,7 @@ impl Queues<'_> {
     /// The first waiter depends on the holders that keep it out, every other on its predecessor.
     pub(crate) fn outlook(&self, mine: &Entry, head: &Head, name: &str) -> rusqlite::Result<Outlook> {
         if !self.may_grant() {
-            let retry_after = Duration::from_nanos((self.quiet - self.now) as u64) + Duration::from_millis(1);
+            let retry_after = Duration::from_nanos((self.meta.quiet - self.now) as u64) + Duration::from_millis(1);
             return Ok(Outlook { watch: Vec::new(), retry_after, is_near: true });
         }
         let ahead: Vec<(Address, i64)> = if head.next.as_ref().is_none_or(|next| next.seq == mine.seq) {

@@ -1,11 +1,12 @@
 //! The rows of the queues: how a mode, a place and a grant are written and read. `schema.sql` has the tables.
 
+use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::FencingToken;
 use leasehold_core::seam::{ClaimId, Grant, Mode, Moment, Place, Validity};
-use rusqlite::Row;
-use rusqlite::types::Type;
+use rusqlite::types::{ToSql, ToSqlOutput, Type, ValueRef};
+use rusqlite::{Result, Row};
 
 use crate::client::fifo::Address;
 
@@ -36,7 +37,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Entry> {
+    pub(crate) fn read(row: &Row<'_>) -> Result<Entry> {
         let (mode, claim): (String, String) = (row.get(1)?, row.get(8)?);
         Ok(Entry {
             seq: row.get(0)?,
@@ -53,13 +54,11 @@ impl Entry {
     }
 
     pub(crate) fn place(&self) -> Place {
-        Place::new(self.seq.to_string())
+        place(self.seq)
     }
 
-    /// Its lease, from the update that began it.
     pub(crate) fn validity(&self) -> Validity {
-        let (ttl, until) = (self.ttl.max(0) as u64, self.until.max(0) as u64);
-        Validity::since(Moment::from_nanos(until.saturating_sub(ttl)), Duration::from_nanos(ttl))
+        validity(self.ttl, self.until)
     }
 
     pub(crate) fn grant(&self) -> Option<Grant> {
@@ -76,10 +75,38 @@ impl Entry {
     }
 }
 
+/// The lease of a session that ends then, from the update that began it.
+pub(crate) fn validity(ttl: i64, until: i64) -> Validity {
+    let (ttl, until) = (ttl.max(0) as u64, until.max(0) as u64);
+    Validity::since(Moment::from_nanos(until.saturating_sub(ttl)), Duration::from_nanos(ttl))
+}
+
+pub(crate) fn place(seq: i64) -> Place {
+    Place::new(seq.to_string())
+}
+
 pub(crate) fn token(number: i64) -> FencingToken {
     FencingToken::new(number.max(0) as u64)
 }
 
 fn junk(column: usize, what: &str) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(column, Type::Text, format!("no {what} of ours").into())
+}
+
+/// A claim's id as the rows have it.
+pub(crate) struct Id([u8; 32]);
+
+impl From<ClaimId> for Id {
+    fn from(claim: ClaimId) -> Id {
+        let mut id = Id([0; 32]);
+        // 32 digits: they fit.
+        let _ = write!(&mut id.0[..], "{claim}");
+        id
+    }
+}
+
+impl ToSql for Id {
+    fn to_sql(&self) -> Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Text(&self.0)))
+    }
 }

@@ -13,7 +13,8 @@ impl Queues<'_> {
         let Some(hold) = self.entry(of_token, params![name, token.as_i64(), self.now])? else { return Ok(false) };
         let text = format!("evicted {}", hold.claim);
         self.messages.push(Message { to: hold.client, name: name.to_owned(), text });
-        self.remove("DELETE FROM place WHERE seq = ?1 RETURNING name, token IS NOT NULL", [hold.seq])?;
+        let remove = "DELETE FROM place WHERE name = ?1 AND seq = ?2 RETURNING name, token IS NOT NULL";
+        self.remove(remove, params![name, hold.seq])?;
         Ok(true)
     }
 }

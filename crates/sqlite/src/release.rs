@@ -2,21 +2,26 @@
 
 use std::time::Duration;
 
-use leasehold_core::Result;
 use leasehold_core::seam::{Claim, ClaimId, Moment};
+use leasehold_core::{Name, Result};
 use rusqlite::params;
 
 use crate::claim::queue::{Message, Queues};
 use crate::client::time::nanos;
 use crate::client::worker::Client;
-use crate::entry::Entry;
+use crate::entry::{Entry, Id};
+
+/// How many places one transaction removes at most.
+const PART: usize = 500;
+const REMOVE_KNOWN: &str =
+    "DELETE FROM place WHERE name = ?1 AND seq = ?2 AND claim = ?3 RETURNING name, token IS NOT NULL";
 
 impl Client {
-    pub(crate) fn release(&mut self, claim: ClaimId, deadline: Moment) -> Result<()> {
-        self.watches.forget(claim);
-        self.write(deadline, |queues| queues.release(claim))?;
+    pub(crate) fn release(&mut self, claim: &Claim, deadline: Moment) -> Result<()> {
+        self.watches.forget(claim.id);
+        self.write(deadline, |queues| queues.release(claim.name.as_str(), claim.id))?;
         // With many leases the longest is looked for when they are renewed.
-        if self.own.last_used.len() < 16 { self.announce_longest() } else { Ok(()) }
+        if self.own.places.len() < 16 { self.announce_longest() } else { Ok(()) }
     }
 
     pub(crate) fn release_after(&mut self, claim: &Claim, rest: Duration, deadline: Moment) -> Result<()> {
@@ -26,19 +31,27 @@ impl Client {
 
 impl Queues<'_> {
     /// Leaves no trace of this claim, and admits the next waiter.
-    pub(crate) fn release(&mut self, claim: ClaimId) -> rusqlite::Result<()> {
-        self.own.last_used.remove(&claim);
-        self.remove("DELETE FROM place WHERE claim = ?1 RETURNING name, token IS NOT NULL", [claim.to_string()])
+    pub(crate) fn release(&mut self, name: &str, claim: ClaimId) -> rusqlite::Result<()> {
+        let Some(seq) = self.own.places.get(&claim).map(|mine| mine.seq) else {
+            let search = "DELETE FROM place WHERE name = ?1 AND claim = ?2 RETURNING name, token IS NOT NULL";
+            return self.remove(search, params![name, Id::from(claim)]).map(drop);
+        };
+        self.released.push((claim, seq));
+        if self.give_back(name, claim, seq)? {
+            return Ok(());
+        }
+        self.remove(REMOVE_KNOWN, params![name, seq, Id::from(claim)]).map(drop)
     }
 
     /// Gives a hold a session of its own, which ends that long from now, and is neither renewed nor ended with us.
     pub(crate) fn release_after(&mut self, claim: &Claim, rest: i64) -> rusqlite::Result<()> {
-        let hold = self.find(&claim.id.to_string())?.filter(|hold| hold.token.is_some() && hold.until > self.now);
-        self.own.last_used.remove(&claim.id);
+        let hold = self.find(claim)?.filter(|hold| hold.token.is_some() && hold.until > self.now);
         let Some(Entry { seq, .. }) = hold else { return Ok(()) };
-        if self.execute("UPDATE place SET session = -seq WHERE seq = ?1 AND session > 0", [seq])? == 0 {
+        let let_lapse = "UPDATE place SET session = -seq WHERE name = ?1 AND seq = ?2 AND session > 0";
+        if self.execute(let_lapse, params![claim.name.as_str(), seq])? == 0 {
             return Ok(()); // it lapses already
         }
+        self.released.push((claim.id, seq));
         let insert = "INSERT INTO session (id, fifo, dev, ino, pid, ttl, until) VALUES (-?1, -?1, 0, 0, 0, ?2, ?3)";
         self.execute(insert, params![seq, rest, self.now.saturating_add(rest)])?;
         // The next waiter waits for another end than it knew.
@@ -53,7 +66,7 @@ impl Queues<'_> {
     pub(crate) fn remove_ended(&mut self) -> rusqlite::Result<()> {
         let ended = "DELETE FROM place WHERE session IN (SELECT id FROM session WHERE id < 0 AND until <= ?1)
                       RETURNING name, token IS NOT NULL";
-        self.remove(ended, [self.now])
+        self.remove(ended, [self.now]).map(drop)
     }
 
     /// The process behind this FIFO has ended: so have its sessions, and it observes nothing.
@@ -62,15 +75,28 @@ impl Queues<'_> {
         self.execute("DELETE FROM observer WHERE fifo = ?1", [fifo]).map(drop)
     }
 
-    /// Removes what is left of ended clients, or of ourselves, a bounded part of it at a time; answers whether it was all.
+    /// Removes what is left of an ended client, a bounded part of it at a time; answers whether it was all.
     pub(crate) fn remove_client(&mut self, fifo: i64) -> rusqlite::Result<bool> {
-        const PART: i64 = 500;
         self.end_sessions(fifo)?;
-        let part = "DELETE FROM place WHERE seq IN (SELECT p.seq FROM place p JOIN session s ON s.id = p.session
-                    WHERE s.fifo = ?1 LIMIT ?2) RETURNING name, token IS NOT NULL";
-        self.remove(part, params![fifo, PART])?;
-        let rest = "SELECT EXISTS (SELECT 1 FROM place p JOIN session s ON s.id = p.session WHERE s.fifo = ?1)";
-        if self.tx.prepare_cached(rest)?.query_row([fifo], |row| row.get(0))? {
+        let part = "DELETE FROM place WHERE (name, seq) IN (SELECT p.name, p.seq FROM place p
+                    JOIN session s ON s.id = p.session WHERE s.fifo = ?1 LIMIT ?2) RETURNING name, token IS NOT NULL";
+        if self.remove(part, params![fifo, PART as i64])? == PART {
+            return Ok(false);
+        }
+        self.execute("DELETE FROM session WHERE fifo = ?1", [fifo])?;
+        Ok(true)
+    }
+
+    /// The same of ourselves, without a search through the whole table.
+    pub(crate) fn leave(&mut self) -> rusqlite::Result<bool> {
+        let fifo = self.own.address.fifo;
+        self.end_sessions(fifo)?;
+        let part = self.own.places.iter().take(PART);
+        let part: Vec<(ClaimId, Name)> = part.map(|(id, mine)| (*id, mine.name.clone())).collect();
+        for (claim, name) in &part {
+            self.release(name.as_str(), *claim)?;
+        }
+        if part.len() == PART {
             return Ok(false);
         }
         self.execute("DELETE FROM session WHERE fifo = ?1", [fifo])?;

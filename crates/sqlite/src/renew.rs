@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use leasehold_core::seam::{ClaimId, LeaseRef, Moment, Renewal};
-use leasehold_core::{Loss, Result};
-use rusqlite::{OptionalExtension, params};
+use leasehold_core::{Loss, Name, Result};
+use rusqlite::{OptionalExtension, Row, params};
 
 use crate::claim::Outlook;
-use crate::claim::queue::Queues;
+use crate::claim::queue::{Queues, Session};
 use crate::client::fifo::Address;
 use crate::client::time::{nanos, now};
 use crate::client::worker::Client;
@@ -22,8 +22,8 @@ impl Client {
         // Thousands of places are read while others may write.
         let of = |e| error::of(&e, &self.file.path);
         let tx = self.file.connection.unchecked_transaction().map_err(of)?;
-        let quiet = self.file.quiet().map_err(of)?.unwrap_or_default();
-        let seen = Queues::new(&tx, &mut self.own, now(), quiet).renewals(leases).map_err(of)?;
+        let meta = self.file.meta().map_err(of)?.unwrap_or_default();
+        let seen = Queues::new(&tx, &mut self.own, now(), meta).renewals(leases).map_err(of)?;
         drop(tx);
         let renewal = |(lease, (renewal, outlook)): (&LeaseRef, (Renewal, Option<Outlook>))| {
             if let Some(Outlook { watch, is_near, .. }) = outlook {
@@ -46,13 +46,13 @@ impl Queues<'_> {
         ttls.sort_unstable();
         ttls.dedup();
         for LeaseRef { claim, .. } in leases {
-            if let Some((ttl, until)) = self.own.last_used.get_mut(&claim.id).filter(|(_, until)| *until > self.now) {
-                *until = self.now.saturating_add(*ttl);
+            if let Some(mine) = self.own.places.get_mut(&claim.id).filter(|mine| mine.until > self.now) {
+                mine.until = self.now.saturating_add(mine.ttl);
             }
         }
         for ttl in ttls {
-            if let Some((id, _)) = self.alive(ttl)? {
-                self.extend(id, ttl)?;
+            if let Some(session) = self.written_session(ttl)?.filter(|session| session.until > self.now) {
+                self.extend(session.id, ttl)?;
             }
         }
         Ok(())
@@ -62,7 +62,7 @@ impl Queues<'_> {
     pub(crate) fn renewals(&self, leases: &[LeaseRef]) -> rusqlite::Result<Vec<(Renewal, Option<Outlook>)>> {
         let (mut heads, mut seen) = (HashMap::new(), Vec::with_capacity(leases.len()));
         for LeaseRef { claim, token, .. } in leases {
-            let mine = self.find(&claim.id.to_string())?.filter(|mine| mine.until > self.now);
+            let mine = self.find(claim)?.filter(|mine| mine.until > self.now);
             let Some(mine) = mine else {
                 seen.push((Renewal::Lost(Loss::Gone), None));
                 continue;
@@ -86,44 +86,54 @@ impl Queues<'_> {
 
     /// This client's session of this TTL, made if there is none, and extended unless it is nearly whole.
     pub(crate) fn session(&mut self, ttl: i64) -> rusqlite::Result<i64> {
-        if let Some((id, until)) = self.alive(ttl)? {
-            if until - self.now < ttl - ttl / 10 {
-                self.extend(id, ttl)?;
+        match self.written_session(ttl)? {
+            Some(Session { id, until }) if until > self.now => {
+                if self.is_worn(until, ttl) {
+                    self.extend(id, ttl)?;
+                }
+                return Ok(id);
             }
-            return Ok(id);
+            // What an ended one of ours still has is dead, and may not seem alive again.
+            Some(Session { id, .. }) => {
+                self.remove("DELETE FROM place WHERE session = ?1 RETURNING name, token IS NOT NULL", [id])?;
+            }
+            None => {}
         }
-        // What an ended one of ours still has is dead, and may not seem alive again.
         let Address { fifo, dev, ino } = self.own.address;
-        let ended = "DELETE FROM place WHERE session = (SELECT id FROM session WHERE fifo = ?1 AND ttl = ?2) 
-                     RETURNING name, token IS NOT NULL";
-        self.remove(ended, params![fifo, ttl])?;
         let insert = "INSERT OR REPLACE INTO session (fifo, dev, ino, pid, ttl, until) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
         let until = self.now.saturating_add(ttl);
         self.execute(insert, params![fifo, dev, ino, std::process::id(), ttl, until])?;
-        self.written.push((ttl, until));
-        Ok(self.tx.last_insert_rowid())
+        let id = self.tx.last_insert_rowid();
+        self.written.push((ttl, Session { id, until }));
+        Ok(id)
     }
 
-    /// This client's session of this TTL and its end, unless it has ended.
-    fn alive(&mut self, ttl: i64) -> rusqlite::Result<Option<(i64, i64)>> {
+    /// A session is extended before more of it than this is over.
+    pub(crate) fn is_worn(&self, until: i64, ttl: i64) -> bool {
+        until - self.now < ttl - ttl / 10
+    }
+
+    /// This client's session of this TTL, which may have ended.
+    fn written_session(&mut self, ttl: i64) -> rusqlite::Result<Option<Session>> {
         let of = "SELECT id, until FROM session WHERE fifo = ?1 AND ttl = ?2";
+        let session = |row: &Row<'_>| Ok(Session { id: row.get(0)?, until: row.get(1)? });
         let found = params![self.own.address.fifo, ttl];
-        let found = self.tx.prepare_cached(of)?.query_row(found, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+        let found = self.tx.prepare_cached(of)?.query_row(found, session).optional()?;
         // Others set it to 0 at most. A copy of earlier days has been put into the file.
-        let written = self.own.written.get(&ttl).copied().unwrap_or_default();
-        self.went_back |= found.is_some_and(|(_, until)| 0 < until && until < written);
-        Ok(found.filter(|(_, until)| *until > self.now))
+        let written = self.own.sessions.get(&ttl).map_or(0, |session| session.until);
+        self.went_back |= found.is_some_and(|session| 0 < session.until && session.until < written);
+        Ok(found)
     }
 
     /// Extends a session and all its places but those that were neither claimed nor renewed for a lease.
     fn extend(&mut self, id: i64, ttl: i64) -> rusqlite::Result<()> {
         let now = self.now;
-        let unused = self.own.last_used.extract_if(|_, (of, until)| *of == ttl && *until <= now);
-        let unused: Vec<ClaimId> = unused.map(|(claim, _)| claim).collect();
-        unused.into_iter().try_for_each(|claim| self.release(claim))?;
+        let unused = self.own.places.iter().filter(|(_, mine)| mine.until <= now);
+        let unused: Vec<(ClaimId, Name)> = unused.map(|(claim, mine)| (*claim, mine.name.clone())).collect();
+        unused.into_iter().try_for_each(|(claim, name)| self.release(name.as_str(), claim))?;
         let until = self.now.saturating_add(ttl);
         self.execute("UPDATE session SET until = ?2 WHERE id = ?1", params![id, until])?;
-        self.written.push((ttl, until));
+        self.written.push((ttl, Session { id, until }));
         Ok(())
     }
 }

@@ -1,7 +1,8 @@
 -- Everything that the store keeps. Times are nanoseconds of CLOCK_BOOTTIME, but for `since`: milliseconds of the wall clock.
+-- Comments stand outside of the statements, because SQLite keeps the statements in the file.
 
--- The three files that belong together, the boot to which those times belong, the number of this generation, until when it
--- grants nothing, and the last fencing token.
+-- One row: the three files that belong together, the boot to which those times belong, the number of this generation, until when
+-- it grants nothing, and the last fencing token.
 CREATE TABLE meta (
     files TEXT NOT NULL,
     boot TEXT NOT NULL,
@@ -10,36 +11,40 @@ CREATE TABLE meta (
     token INTEGER NOT NULL
 ) STRICT;
 
--- One row for each client and TTL, however many places it has: renewing is one update. A hold that was given back, and lapses
--- by itself, has one of its own: its number, and that of no FIFO, is the place's below zero.
+-- One row for each client and TTL, however many places it has: renewing is one update. `fifo`, `dev` and `ino` are the client's
+-- FIFO, for its notifications and its life; `pid` is for people. A hold that was given back, and lapses by itself, has a session of
+-- its own: its number, and that of no FIFO, is the place's below zero.
 CREATE TABLE session (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    fifo INTEGER NOT NULL,  -- in the name of the client's FIFO: its notifications and its life
+    fifo INTEGER NOT NULL,
     dev INTEGER NOT NULL,
     ino INTEGER NOT NULL,
-    pid INTEGER NOT NULL,   -- for people
+    pid INTEGER NOT NULL,
     ttl INTEGER NOT NULL,
     until INTEGER NOT NULL,
     UNIQUE (fifo, ttl)
 ) STRICT;
 CREATE INDEX ends ON session (until);
 
--- The queues of all names, each in the order of `seq`: holders, which have a token, and waiters behind them.
+-- The queues of all names, each in the order of `seq`: holders, which have a token, and waiters behind them. `seq` is drawn from the
+-- tokens: it is the token, if the claim was granted at once. `n` and `permits`: how many are taken, and how many there are. `turns`:
+-- how many tokens, from `token` on, are its own. A lock that is free is taken in one page of this table, and given back in it: what
+-- only waiters need has an index that holds no others.
 CREATE TABLE place (
-    seq INTEGER PRIMARY KEY,
     name TEXT NOT NULL,
-    claim TEXT NOT NULL UNIQUE,
+    seq INTEGER NOT NULL,
+    claim TEXT NOT NULL,
     session INTEGER NOT NULL,
     mode TEXT NOT NULL,
-    n INTEGER NOT NULL,       -- of `permits`: how many are taken, and how many there are
+    n INTEGER NOT NULL,
     permits INTEGER NOT NULL,
-    turns INTEGER NOT NULL,   -- how many tokens, from `token` on, are its own
+    turns INTEGER NOT NULL,
     token INTEGER,
     label TEXT NOT NULL,
-    since INTEGER NOT NULL
-) STRICT;
-CREATE INDEX queue ON place (name, seq, token);
-CREATE INDEX mine ON place (session, name);
+    since INTEGER NOT NULL,
+    PRIMARY KEY (name, seq)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX waiting ON place (name, session) WHERE token IS NULL;
 CREATE TRIGGER lapsed AFTER DELETE ON place WHEN OLD.session < 0 BEGIN
     DELETE FROM session WHERE id = OLD.session;
 END;

@@ -89,8 +89,8 @@ impl Harness for World {
 
     async fn put_junk(&self, full_name: &str) {
         let session = "INSERT INTO session (fifo, dev, ino, pid, ttl, until) VALUES (0, 0, 0, 0, 1, ?1) RETURNING id";
-        let place = "INSERT INTO place (name, claim, session, mode, n, permits, turns, label, since)
-                     VALUES (?1, 'nobody', ?2, 'junk', 0, 0, 1, '', 0)";
+        let place = "INSERT INTO place (name, seq, claim, session, mode, n, permits, turns, label, since)
+                     VALUES (?1, 1, 'nobody', ?2, 'junk', 0, 0, 1, '', 0)";
         let database = self.database();
         let session: i64 = database.query_row(session, [i64::MAX], |row| row.get(0)).expect("a session");
         database.execute(place, params![full_name, session]).expect("a place");

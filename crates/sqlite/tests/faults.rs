@@ -191,13 +191,13 @@ fn fill_the_disk(words: &[String]) {
         let cold = refused(&folder.join("new.db")).await;
         assert_eq!(cold.kind(), ErrorKind::Unavailable, "{cold}");
         // Work goes on, for longer than the log is long.
-        for _ in 0..400 {
+        for _ in 0..2000 {
             here.lock("a").try_acquire().await.unwrap().release().await.unwrap();
         }
         // Until there is more of it than the file has room for.
-        let mut all = Vec::new();
+        let (mut all, name) = (Vec::new(), |n| format!("{} {n}", "long name ".repeat(40)));
         let full = loop {
-            match here.lock(format!("{} {}", "long name ".repeat(40), all.len())).try_acquire().await {
+            match here.lock(name(all.len())).try_acquire().await {
                 Ok(guard) => all.push(guard),
                 Err(e) => break e,
             }
@@ -208,12 +208,12 @@ fn fill_the_disk(words: &[String]) {
         // Nothing of what is held is lost meanwhile: renewals need no room.
         let began = Moment::now();
         while since(began) < 3 * ttl {
-            assert!(here.lock("one more than there is room for ".repeat(10)).try_acquire().await.is_err());
+            assert!(here.lock(name(all.len())).try_acquire().await.is_err());
             assert!(guard.confirm().await.is_ok());
         }
         assert!(guard.is_valid() && all.iter().all(leasehold_core::Guard::is_valid));
         fs::remove_file(&filler).unwrap();
-        here.lock("one more than there is room for ".repeat(10)).acquire().await.unwrap().release().await.unwrap();
+        here.lock(name(all.len())).acquire().await.unwrap().release().await.unwrap();
         assert!(guard.confirm().await.is_ok());
         say("fine");
     });
@@ -232,7 +232,7 @@ fn hold_beside_work(words: &[String]) {
     run(async {
         let here = store(locks).await.ttl(Duration::from_secs(1));
         let guard = here.lock("held").acquire().await.unwrap();
-        for _ in 0..500 {
+        for _ in 0..2000 {
             here.lock("a").acquire().await.unwrap().release().await.unwrap();
         }
         assert!(guard.is_valid());

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use boot::{
     another_boot_is_free, another_boots_damage_is_begun_anew, damaged_is_an_error_and_stays, fifo_of_nobody_is_swept,
-    of_somebody_else_is_refused, owner_and_rights_stay,
+    of_another_version_is_refused, of_somebody_else_is_refused, owner_and_rights_stay,
 };
 use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, Guard, Loss, Store};
@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         ("boot/owner_and_rights_stay", owner_and_rights_stay),
         ("damage/is_an_error_and_stays", damaged_is_an_error_and_stays),
         ("foreign/is_refused_and_not_touched", of_somebody_else_is_refused),
+        ("foreign/of_another_version_is_refused", of_another_version_is_refused),
         ("fifo/of_nobody_is_swept", fifo_of_nobody_is_swept),
     ];
     support::main(roles, tests, false)

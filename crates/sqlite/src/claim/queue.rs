@@ -2,26 +2,28 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use leasehold_core::Contention;
-use leasehold_core::seam::{Admission, ClaimId, Mode, admit};
+use leasehold_core::seam::{Admission, Claim, ClaimId, Mode, WaitPolicy, admit};
 use leasehold_core::support::escape;
-use rusqlite::{OptionalExtension, Params, Transaction, params};
+use leasehold_core::{Contention, Name};
+use rusqlite::{Connection, OptionalExtension, Params, params};
 
 use crate::client::fifo::Address;
-use crate::client::time::wall;
-use crate::entry::{Entry, entries};
+use crate::client::generation::Meta;
+use crate::client::time::{nanos, wall};
+use crate::entry::{Entry, Id, entries};
 
 /// A write transaction.
 pub(crate) struct Queues<'a> {
-    pub(crate) tx: &'a Transaction<'a>,
+    pub(crate) tx: &'a Connection,
     pub(crate) own: &'a mut Own,
     /// When it began, on CLOCK_BOOTTIME.
     pub(crate) now: i64,
-    /// Until when nothing is granted.
-    pub(crate) quiet: i64,
+    pub(crate) meta: Meta,
     /// The end of a session is not the one that we have written.
     pub(crate) went_back: bool,
-    pub(crate) written: Written,
+    pub(crate) written: Vec<(i64, Session)>,
+    /// Places of ours that are gone, once it is committed.
+    pub(crate) released: Vec<(ClaimId, i64)>,
     pub(crate) messages: Vec<Message>,
     /// Names whose holder, or the holder's label, is another.
     pub(crate) changed: BTreeSet<String>,
@@ -31,14 +33,37 @@ pub(crate) struct Queues<'a> {
 #[derive(Default)]
 pub(crate) struct Own {
     pub(crate) address: Address,
-    /// The TTL of each place, and until when it lasts unless it is claimed or renewed again: its session lives on with others.
-    pub(crate) last_used: HashMap<ClaimId, (i64, i64)>,
-    /// The end that we have written last into the session of each TTL.
-    pub(crate) written: HashMap<i64, i64>,
+    /// Each place that we have in the file, and some that we may have had.
+    pub(crate) places: HashMap<ClaimId, Mine>,
+    /// The session of each TTL, as we have written it last.
+    pub(crate) sessions: HashMap<i64, Session>,
 }
 
-/// The ends that one transaction has written into sessions, by TTL.
-type Written = Vec<(i64, i64)>;
+impl Own {
+    /// Our place of this claim, as far as it is still ours.
+    pub(crate) fn read(&self, connection: &Connection, claim: ClaimId) -> rusqlite::Result<Option<Entry>> {
+        let Some(mine) = self.places.get(&claim) else { return Ok(None) };
+        let find = entries!("WHERE p.name = ?1 AND p.seq = ?2 AND p.claim = ?3 AND s.fifo = ?4");
+        let place = params![mine.name.as_str(), mine.seq, Id::from(claim), self.address.fifo];
+        connection.prepare_cached(find)?.query_row(place, Entry::read).optional()
+    }
+}
+
+/// One place of this client.
+pub(crate) struct Mine {
+    pub(crate) name: Name,
+    pub(crate) seq: i64,
+    pub(crate) ttl: i64,
+    /// It lasts until then, unless it is claimed or renewed again: its session lives on with others.
+    pub(crate) until: i64,
+}
+
+/// The lease of a client for one TTL.
+#[derive(Clone, Copy)]
+pub(crate) struct Session {
+    pub(crate) id: i64,
+    pub(crate) until: i64,
+}
 
 /// A text for a client's FIFO, and the lock that it is about.
 pub(crate) struct Message {
@@ -53,6 +78,8 @@ pub(crate) struct Head {
     pub(crate) holders: Vec<Entry>,
     /// The first waiter.
     pub(crate) next: Option<Entry>,
+    /// The numbers of those before it that have ended.
+    dead: Vec<i64>,
 }
 
 impl Head {
@@ -62,31 +89,35 @@ impl Head {
 }
 
 impl<'a> Queues<'a> {
-    pub(crate) fn new(tx: &'a Transaction<'a>, own: &'a mut Own, now: i64, quiet: i64) -> Queues<'a> {
-        let (messages, written, changed) = Default::default();
-        Queues { tx, own, now, quiet, went_back: false, written, messages, changed }
+    pub(crate) fn new(tx: &'a Connection, own: &'a mut Own, now: i64, meta: Meta) -> Queues<'a> {
+        let (messages, written, released, changed) = Default::default();
+        Queues { tx, own, now, meta, went_back: false, written, released, messages, changed }
     }
 
-    /// What to send once it is committed, and which ends of sessions it has written.
-    pub(crate) fn done(mut self) -> rusqlite::Result<(Vec<Message>, Written)> {
-        for name in self.changed {
+    /// Who is to be notified of what has changed.
+    pub(crate) fn notify_observers(&mut self) -> rusqlite::Result<()> {
+        for name in std::mem::take(&mut self.changed) {
             let all = "SELECT fifo, dev, ino FROM observer WHERE name = ?1";
             for to in self.tx.prepare_cached(all)?.query_map([&name], Address::read)? {
                 let text = format!("changed {}", escape(&name, is_end_of_line));
                 self.messages.push(Message { to: to?, name: name.clone(), text });
             }
         }
-        Ok((self.messages, self.written))
+        Ok(())
     }
 
     /// The first entries of the queue are admitted: one that is not keeps out all behind it, since each of those has the same
-    /// entries before it, and this one.
+    /// entries before it, and this one. Dead ones are left out.
     pub(crate) fn head(&self, name: &str) -> rusqlite::Result<Head> {
-        let mut head = Head { holders: Vec::new(), next: None };
+        let mut head = Head { holders: Vec::new(), next: None, dead: Vec::new() };
         let mut modes = Vec::new();
         let mut queue = self.tx.prepare_cached(entries!("WHERE p.name = ?1 ORDER BY p.seq"))?;
         for entry in queue.query_map([name], Entry::read)? {
             let entry = entry?;
+            if entry.until <= self.now {
+                head.dead.push(entry.seq);
+                continue;
+            }
             if admit(&modes, entry.mode) != Admission::In {
                 head.next = Some(entry);
                 break;
@@ -99,19 +130,22 @@ impl<'a> Queues<'a> {
 
     /// Removes the dead entries of one queue, and grants to each waiter that is admitted now.
     pub(crate) fn admit_waiters(&mut self, name: &str) -> rusqlite::Result<Head> {
-        let dead = "DELETE FROM place INDEXED BY mine
-                    WHERE session IN (SELECT id FROM session WHERE until <= ?1) AND name = ?2";
-        if self.execute(dead, params![self.now, name])? > 0 {
+        let waiters = "DELETE FROM place INDEXED BY waiting
+                       WHERE name = ?2 AND session IN (SELECT id FROM session WHERE until <= ?1) AND token IS NULL";
+        self.execute(waiters, params![self.now, name])?;
+        let mut head = self.head(name)?;
+        for dead in head.dead.drain(..) {
+            self.execute("DELETE FROM place WHERE name = ?1 AND seq = ?2", params![name, dead])?;
             self.changed.insert(name.to_owned());
         }
-        let mut head = self.head(name)?;
         let may_grant = self.may_grant();
         for holder in head.holders.iter_mut().filter(|holder| may_grant && holder.token.is_none()) {
             let token = self.reserve_tokens(holder.turns)?;
             let since = wall().as_millis() as i64;
-            self.execute("UPDATE place SET token = ?2, since = ?3 WHERE seq = ?1", params![holder.seq, token, since])?;
+            let grant = "UPDATE place SET token = ?3, since = ?4 WHERE name = ?1 AND seq = ?2";
+            self.execute(grant, params![name, holder.seq, token, since])?;
             (holder.token, holder.since) = (Some(token), since);
-            let text = format!("granted {}", holder.seq);
+            let text = format!("granted {}", holder.claim);
             self.messages.push(Message { to: holder.client, name: name.to_owned(), text });
             self.changed.insert(name.to_owned());
         }
@@ -120,18 +154,43 @@ impl<'a> Queues<'a> {
 
     /// Not while leases may live in files that these have replaced.
     pub(crate) fn may_grant(&self) -> bool {
-        self.now >= self.quiet
+        self.now >= self.meta.quiet
     }
 
-    /// Reserves tokens: never below the wall clock, so that they rise also after the file is gone.
-    pub(crate) fn reserve_tokens(&self, turns: u32) -> rusqlite::Result<i64> {
-        let reserve = "UPDATE meta SET token = max(token + 1, ?1) + ?2 - 1 RETURNING token - ?2 + 1";
-        let micros = wall().as_micros() as i64;
-        self.tx.prepare_cached(reserve)?.query_row(params![micros, turns], |row| row.get(0))
+    /// The first of as many tokens, and the last: never below the wall clock, so that they rise also after the file is gone.
+    pub(crate) fn next_tokens(&self, turns: u32) -> (i64, i64) {
+        let first = self.meta.token.saturating_add(1).max(wall().as_micros() as i64);
+        (first, first.saturating_add(i64::from(turns) - 1))
     }
 
-    pub(crate) fn find(&self, claim: &str) -> rusqlite::Result<Option<Entry>> {
-        self.entry(entries!("WHERE p.claim = ?1"), [claim])
+    pub(crate) fn reserve_tokens(&mut self, turns: u32) -> rusqlite::Result<i64> {
+        let (first, last) = self.next_tokens(turns);
+        self.execute("UPDATE meta SET token = ?1", [last])?;
+        self.meta.token = last;
+        Ok(first)
+    }
+
+    /// The place of this claim. A queue is searched through only for one that we do not know.
+    pub(crate) fn find(&self, claim: &Claim) -> rusqlite::Result<Option<Entry>> {
+        if self.own.places.contains_key(&claim.id) {
+            return self.own.read(self.tx, claim.id);
+        }
+        let search = entries!("WHERE p.name = ?1 AND p.claim = ?2");
+        self.entry(search, params![claim.name.as_str(), Id::from(claim.id)])
+    }
+
+    /// Writes a new place.
+    pub(crate) fn insert(&mut self, claim: &Claim, session: i64, seq: i64, granted: bool) -> rusqlite::Result<()> {
+        let insert = "INSERT INTO place (name, seq, claim, session, mode, n, permits, turns, token, label, since)
+                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
+        let (name, id, ttl) = (claim.name.as_str(), Id::from(claim.id), nanos(claim.ttl));
+        let ((mode, n, permits), turns, token) = (claim.mode.parts(), turns(claim), granted.then_some(seq));
+        let since = wall().as_millis() as i64;
+        // Before it is there: what we do not know of would outlive its claim.
+        let mine = Mine { name: claim.name.clone(), seq, ttl, until: self.now.saturating_add(ttl) };
+        self.own.places.insert(claim.id, mine);
+        let row = params![name, seq, id, session, mode, n, permits, turns, token, &*claim.label, since];
+        self.execute(insert, row).map(drop)
     }
 
     /// The first entry that this query of [`entries`] reads.
@@ -144,26 +203,33 @@ impl<'a> Queues<'a> {
         self.tx.prepare_cached(statement)?.execute(params)
     }
 
-    /// Runs a deletion that answers names, and admits the waiters of their queues.
-    pub(crate) fn remove(&mut self, deletion: &str, which: impl Params) -> rusqlite::Result<()> {
+    /// Runs a deletion that answers names, and admits the waiters of their queues; answers how many it has deleted.
+    pub(crate) fn remove(&mut self, deletion: &str, which: impl Params) -> rusqlite::Result<usize> {
         let mut deletion = self.tx.prepare_cached(deletion)?;
         let gone = deletion.query_map(which, |row| Ok((row.get(0)?, row.get(1)?)))?;
-        for (name, held) in gone.collect::<rusqlite::Result<Vec<(String, bool)>>>()? {
+        let gone = gone.collect::<rusqlite::Result<Vec<(String, bool)>>>()?;
+        let removed = gone.len();
+        for (name, held) in gone {
             self.admit_waiters(&name)?;
             if held {
                 self.changed.insert(name);
             }
         }
-        Ok(())
+        Ok(removed)
     }
 
     /// What keeps a claim out.
     pub(crate) fn contention(&self, head: &Head, name: &str, of_mine: i64) -> rusqlite::Result<Contention> {
-        let waiters = "SELECT count(*) FROM place WHERE name = ?1 AND token IS NULL";
+        let waiters = "SELECT count(*) FROM place INDEXED BY waiting WHERE name = ?1 AND token IS NULL";
         let waiters: i64 = self.tx.prepare_cached(waiters)?.query_row([name], |row| row.get(0))?;
         let who = head.holders.first().map_or_else(Contention::unknown, |first| Contention::from(&first.shown()));
         Ok(who.waiters((waiters - of_mine).max(0) as usize))
     }
+}
+
+/// How many tokens a claim reserves: a fast one those of the tasks of one process that take turns.
+pub(crate) fn turns(claim: &Claim) -> u32 {
+    if claim.policy == WaitPolicy::Fast { 64 } else { 1 }
 }
 
 /// What is escaped in a name, so that it is one line of a FIFO.

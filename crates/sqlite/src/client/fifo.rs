@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use leasehold_core::Result;
 use leasehold_core::seam::ClaimId;
@@ -33,7 +34,7 @@ impl Address {
 
 /// Our own FIFO, open for reading and writing: it never ends while we, or a guardian with a copy of it, live.
 pub(crate) struct Fifo {
-    pub(crate) fd: OwnedFd,
+    pub(crate) fd: Arc<OwnedFd>,
     pub(crate) address: Address,
     path: PathBuf,
 }
@@ -59,7 +60,7 @@ impl Fifo {
             fchmod(&fd, Mode::from_raw_mode(0o600 | group_bits(real))).map_err(of)?;
             let stat = fstat(&fd).map_err(of)?;
             let address = Address { fifo, dev: stat.st_dev as i64, ino: stat.st_ino as i64 };
-            let fifo = Fifo { fd, address, path };
+            let fifo = Fifo { fd: Arc::new(fd), address, path };
             if !fifo.has_vanished() {
                 return Ok(fifo);
             }
@@ -156,7 +157,7 @@ pub(crate) fn send(real: &Path, to: Address, message: &str) -> Liveness {
 
 /// The clients that our waiting claims depend on: their FIFOs, and the claims.
 #[derive(Default)]
-pub(crate) struct Watches(HashMap<i64, (OwnedFd, HashSet<ClaimId>)>);
+pub(crate) struct Watches(HashMap<i64, (Arc<OwnedFd>, HashSet<ClaimId>)>);
 
 impl Watches {
     /// From now on `claim` depends on these clients and no others; answers which of them have ended already.
@@ -169,7 +170,7 @@ impl Watches {
                 continue;
             }
             match liveness(real, *of) {
-                Liveness::Alive(fd) => self.0.extend([(of.fifo, (fd, HashSet::from([claim])))]),
+                Liveness::Alive(fd) => self.0.extend([(of.fifo, (fd.into(), HashSet::from([claim])))]),
                 Liveness::Dead => dead.push(of.fifo),
                 Liveness::Unknown => {}
             }
@@ -191,7 +192,7 @@ impl Watches {
         self.0.remove(&fifo).map(|(_, claims)| claims).unwrap_or_default()
     }
 
-    pub(crate) fn fds(&self) -> impl Iterator<Item = (i64, BorrowedFd<'_>)> {
-        self.0.iter().map(|(fifo, (fd, _))| (*fifo, fd.as_fd()))
+    pub(crate) fn fds(&self) -> impl Iterator<Item = (i64, Arc<OwnedFd>)> {
+        self.0.iter().map(|(fifo, (fd, _))| (*fifo, fd.clone()))
     }
 }

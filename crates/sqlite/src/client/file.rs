@@ -1,5 +1,6 @@
 //! The file on its disk: whether it can be trusted there, how it is opened, and whether it is still the one that was.
 
+use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,9 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior, ffi, params};
 use rustix::fs::{Access, FallocateFlags, Mode, OFlags, access, fallocate, open, statfs, statvfs};
 use rustix::io::Errno;
+use scopeguard::guard;
 
-use crate::client::generation::{self, Files, Header};
+use crate::client::generation::{self, Files, Header, Meta};
 use crate::client::presence::Presence;
 use crate::client::time::{now, wait, wait_until};
 use crate::error;
@@ -20,14 +22,16 @@ use crate::names::beside;
 
 /// How many pages the log has when it is written back into the file, and how many bytes it has room for from the start, so
 /// that a full disk refuses no renewal.
-const LOG_PAGES: i64 = 256;
+const LOG_PAGES: i64 = 512;
 const LOG_BYTES: u64 = 2 << 20;
 /// By how many pages the file may grow at once, and how much of the disk must be free for that: its log has to be written
 /// back into it later, or nothing could be renewed.
-const STEP_PAGES: i64 = 256;
+const STEP_PAGES: i64 = 512;
 const STEP_BYTES: u64 = 4 << 20;
 /// How long opening may wait for others.
 const OPENING: Duration = Duration::from_secs(3);
+/// How often it is looked whether the log and its index are still there, in nanoseconds.
+const LOOK: i64 = 50_000_000;
 /// File systems on which locks, shared memory or FIFOs do not reach every user of a file: the numbers of statfs(2).
 const REMOTE: [(i64, &str); 13] = [
     (0x6969, "NFS"),
@@ -54,6 +58,8 @@ pub(crate) struct File {
     pub(crate) presence: Presence,
     files: Files,
     generation: i64,
+    /// When all three were looked at.
+    looked: Cell<i64>,
 }
 
 /// What came of opening the files that were there.
@@ -95,8 +101,8 @@ impl File {
             let files = Files::at(path, &real);
             let token = match join(&real, files, &boot, &presence) {
                 Ok(Joined::Open(connection, generation)) => {
-                    let files = Files::at(path, &real);
-                    return Ok(File { path: path.into(), real, connection, presence, files, generation });
+                    let (files, looked) = (Files::at(path, &real), Cell::default());
+                    return Ok(File { path: path.into(), real, connection, presence, files, generation, looked });
                 }
                 Ok(Joined::Stale(token)) => token,
                 Ok(Joined::Changed) => continue,
@@ -110,15 +116,45 @@ impl File {
     }
 
     /// Whether the paths still lead to the files that were opened. SQLite would go on in deleted ones, beside the client that made
-    /// them anew.
+    /// them anew. That one always begins with another main file, so only this is looked at each time: who has only lost a log goes
+    /// on with all others that have it open, for a moment.
     pub(crate) fn is_current(&self) -> bool {
-        Files::at(&self.path, &self.real) == self.files
+        let now = now();
+        if now - self.looked.get() < LOOK {
+            return self.files.begin_at(&self.path);
+        }
+        self.looked.set(now);
+        self.is_whole()
     }
 
-    /// Until when nothing is granted; `None` if another generation has no business in this file any more.
-    pub(crate) fn quiet(&self) -> rusqlite::Result<Option<i64>> {
-        let quiet = "SELECT quiet FROM meta WHERE generation = ?1";
-        self.connection.prepare_cached(quiet)?.query_row([self.generation], |row| row.get(0)).optional()
+    /// The same, with a look at all three.
+    pub(crate) fn is_whole(&self) -> bool {
+        let is_whole = Files::at(&self.path, &self.real) == self.files;
+        if !is_whole {
+            self.looked.set(0);
+        }
+        is_whole
+    }
+
+    /// `None` if another generation has no business in this file any more.
+    pub(crate) fn meta(&self) -> rusqlite::Result<Option<Meta>> {
+        let meta = "SELECT quiet, token FROM meta WHERE generation = ?1";
+        let read = |row: &Row<'_>| Ok(Meta { quiet: row.get(0)?, token: row.get(1)? });
+        self.connection.prepare_cached(meta)?.query_row([self.generation], read).optional()
+    }
+
+    /// Begins a write transaction, which is undone when this is dropped, unless it was [committed](File::commit).
+    pub(crate) fn begin(&self) -> rusqlite::Result<impl Sized> {
+        self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        Ok(guard(&self.connection, |connection| {
+            if !connection.is_autocommit() {
+                let _ = connection.execute_batch("ROLLBACK");
+            }
+        }))
+    }
+
+    pub(crate) fn commit(&self) -> rusqlite::Result<()> {
+        self.connection.prepare_cached("COMMIT")?.execute([]).map(drop)
     }
 
     /// Lets the file grow by a step, if the disk has room for it.

@@ -18,7 +18,9 @@ use crate::names::beside;
 pub(crate) const APPLICATION: i64 = 0x4C65_6173;
 /// The low byte of `user_version`. Above it is a mark of the files that belong together and of the boot; 0: no client has used
 /// them yet.
-pub(crate) const VERSION: i64 = 2;
+pub(crate) const VERSION: i64 = 3;
+/// The size of a page: what a transaction writes at least. Rows with names of usual length fit several times.
+const PAGE: i64 = 2048;
 
 /// Device and inode of the file, of its log and of the log's index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,8 +30,12 @@ impl Files {
     /// What is there now. The files themselves are not opened to find out: to close one would drop SQLite's locks, as POSIX
     /// wants it.
     pub(crate) fn at(path: &Path, real: &Path) -> Files {
-        let identity = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
         Files([identity(path), identity(&beside(real, "-wal")), identity(&beside(real, "-shm"))])
+    }
+
+    /// Whether the first of them is still the file at this path. A new generation always begins with another one.
+    pub(crate) fn begin_at(&self, path: &Path) -> bool {
+        identity(path) == self.0[0]
     }
 
     pub(crate) fn is_there(&self) -> bool {
@@ -51,6 +57,19 @@ impl Files {
         let hash = text.bytes().fold(0i64, |hash, byte| (hash * 31 + i64::from(byte)) % 0x7F_FFFE);
         (hash + 1) << 8 | VERSION
     }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+/// What a transaction has to know of its generation.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Meta {
+    /// Until when nothing is granted.
+    pub(crate) quiet: i64,
+    /// The last token.
+    pub(crate) token: i64,
 }
 
 /// What the directory lets its group do, for the files that we make in it.
@@ -140,6 +159,7 @@ fn remove(path: &Path) -> Result<()> {
 fn make(new: &Path, real: &Path, token: i64) -> Result<()> {
     let create = || -> rusqlite::Result<()> {
         let file = Connection::open(new)?;
+        file.execute_batch(&format!("PRAGMA page_size = {PAGE}"))?;
         file.query_row("PRAGMA journal_mode = OFF", [], |_| Ok(()))?;
         file.execute_batch(&format!(
             "PRAGMA synchronous = OFF; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}"

@@ -38,6 +38,11 @@ pub(crate) fn wait_until(deadline: Moment) {
     DEADLINE.set(deadline);
 }
 
+/// Statements of this thread do not wait for other writers.
+pub(crate) fn wait_until_now() {
+    DEADLINE.set(Moment::from_nanos(0));
+}
+
 /// The busy handler: short sleeps of random length, since SQLite's own grow to a tenth of a second, and a client that sleeps
 /// that long starves. Many waiters sleep longer, or their attempts would cost more than their work.
 pub(crate) fn wait(tries: i32) -> bool {

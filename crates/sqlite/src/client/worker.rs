@@ -1,14 +1,14 @@
-//! What runs on a client's thread: the loop that does what is asked and reads the FIFO, and one transaction after another.
+//! What a client is: one transaction after another, what is read from its FIFO, and what it hears of others.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::Arc;
 
 use leasehold_core::seam::{ClaimId, Moment, Notifier};
 use leasehold_core::support::unescape;
 use leasehold_core::{Error, ErrorKind, Loss, Name, Result};
-use rusqlite::{Connection, ErrorCode, Row, Transaction, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, Row};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::claim::queue::{Message, Own, Queues, is_end_of_line};
@@ -16,13 +16,12 @@ use crate::client::fifo::{self, Address, Fifo, Liveness, Watches};
 use crate::client::file::File;
 use crate::client::presence::share;
 use crate::client::time::{limit, now, wait_until};
-use crate::entry::{Entry, entries};
 use crate::error;
 
 /// A request, and what it does with its own answer.
 pub(crate) type Job = Box<dyn FnOnce(&mut Client) + Send>;
 
-/// What lives on the thread.
+/// What has the connection, and all that this process knows of its places in the file.
 pub(crate) struct Client {
     pub(crate) file: File,
     pub(crate) notifier: Notifier,
@@ -34,64 +33,79 @@ pub(crate) struct Client {
     pub(crate) watches: Watches,
     /// FIFOs whose clients have ended: the next transaction ends their sessions.
     pub(crate) ended: Vec<i64>,
-    closed: bool,
+    pub(crate) closed: bool,
+    /// Until when nothing is done on another thread than our own, on CLOCK_BOOTTIME.
+    pub(crate) only_thread_until: i64,
+}
+
+/// What the thread listens to, while others may use the client.
+#[derive(Default)]
+pub(crate) struct Ears {
+    fifo: Option<Arc<OwnedFd>>,
+    watched: Vec<(i64, Arc<OwnedFd>)>,
+}
+
+/// What it has heard: requests, messages, and the ends of other clients.
+pub(crate) struct Heard {
+    pub(crate) asked: bool,
+    messages: bool,
+    ended: Vec<i64>,
+}
+
+impl Ears {
+    /// Waits for a request, for a message, or for the end of another client.
+    pub(crate) fn listen(&self, wake: &OwnedFd) -> Heard {
+        let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
+        // Before we have a FIFO, what wakes us stands in for it.
+        let fifo = self.fifo.as_ref().map_or(wake.as_fd(), AsFd::as_fd);
+        fds.push(PollFd::from_borrowed_fd(fifo, PollFlags::IN));
+        fds.extend(self.watched.iter().map(|(_, fd)| PollFd::new(fd, PollFlags::empty())));
+        if poll(&mut fds, None).is_err() {
+            return Heard { asked: false, messages: false, ended: Vec::new() };
+        }
+        let is = |at: usize, what: PollFlags| fds[at].revents().intersects(what);
+        let ended = self.watched.iter().enumerate().filter(|(at, _)| is(at + 2, PollFlags::ERR));
+        let ended = ended.map(|(_, (fifo, _))| *fifo).collect();
+        Heard { asked: is(0, PollFlags::IN), messages: self.fifo.is_some() && is(1, PollFlags::IN), ended }
+    }
 }
 
 impl Client {
     pub(crate) fn open(path: &Path, notifier: Notifier) -> Result<Client> {
         let file = File::open(path, None)?;
         let (own, watches) = (Own::default(), Watches::default());
-        let mut client =
-            Client { file, notifier, fifo: None, shared: false, own, watches, ended: Vec::new(), closed: false };
+        let (fifo, shared, ended, closed, only_thread_until) = Default::default();
+        let mut client = Client { file, notifier, fifo, shared, own, watches, ended, closed, only_thread_until };
         client.remove_dead()?;
         Ok(client)
     }
 
-    pub(crate) fn run(mut self, jobs: &mpsc::Receiver<Job>, wake: &OwnedFd) {
-        while !self.closed {
-            let (asked, messages, ended) = self.listen(wake);
-            if asked {
-                let _ = rustix::io::read(wake, &mut [0; 8]);
-                jobs.try_iter().for_each(|job| job(&mut self));
-            }
-            if messages && let Some(text) = self.fifo.as_ref().map(Fifo::drain) {
-                text.lines().for_each(|message| self.handle(message));
-            }
-            for fifo in ended {
-                self.ended.push(fifo);
-                self.watches.close(fifo).into_iter().for_each(|claim| self.notifier.claim_again(claim));
-            }
-        }
+    /// What the thread is to listen to from now on.
+    pub(crate) fn ears(&self) -> Ears {
+        Ears { fifo: self.fifo.as_ref().map(|fifo| fifo.fd.clone()), watched: self.watches.fds().collect() }
     }
 
-    /// Waits for a request, for a message, or for the end of another client.
-    fn listen(&self, wake: &OwnedFd) -> (bool, bool, Vec<i64>) {
-        let fifo = self.fifo.as_ref().map(|fifo| fifo.fd.as_fd());
-        let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
-        // Before we have a FIFO, what wakes us stands in for it.
-        fds.push(PollFd::from_borrowed_fd(fifo.unwrap_or(wake.as_fd()), PollFlags::IN));
-        let watched: Vec<i64> = self.watches.fds().map(|(fifo, _)| fifo).collect();
-        fds.extend(self.watches.fds().map(|(_, fd)| PollFd::from_borrowed_fd(fd, PollFlags::empty())));
-        if poll(&mut fds, None).is_err() {
-            return (false, false, Vec::new());
+    pub(crate) fn react(&mut self, heard: Heard) {
+        if heard.messages
+            && let Some(text) = self.fifo.as_ref().map(Fifo::drain)
+        {
+            text.lines().for_each(|message| self.handle(message));
         }
-        let is = |at: usize, what: PollFlags| fds[at].revents().intersects(what);
-        let ended = watched.iter().enumerate().filter(|(at, _)| is(at + 2, PollFlags::ERR)).map(|(_, fifo)| *fifo);
-        (is(0, PollFlags::IN), fifo.is_some() && is(1, PollFlags::IN), ended.collect())
+        for fifo in heard.ended {
+            self.ended.push(fifo);
+            self.watches.close(fifo).into_iter().for_each(|claim| self.notifier.claim_again(claim));
+        }
     }
 
     /// Handles a message from our FIFO. What cannot be read is ignored.
     fn handle(&mut self, message: &str) {
-        if let Some(seq) = message.strip_prefix("granted ").and_then(|seq| seq.parse::<i64>().ok()) {
-            let find = entries!("WHERE p.seq = ?1 AND s.fifo = ?2");
-            let found = self.file.connection.prepare_cached(find);
-            let found = found.and_then(|mut find| find.query_row([seq, self.own.address.fifo], Entry::read));
-            if let Ok(entry) = found
+        if let Some(claim) = message.strip_prefix("granted ").and_then(ClaimId::parse) {
+            if let Ok(Some(entry)) = self.read(|connection| self.own.read(connection, claim))
                 && let Some(grant) = entry.grant()
                 && self.file.is_current()
             {
-                self.watches.forget(entry.claim);
-                self.notifier.granted(entry.claim, grant);
+                self.watches.forget(claim);
+                self.notifier.granted(claim, grant);
             }
         } else if let Some(claim) = message.strip_prefix("evicted ").and_then(ClaimId::parse) {
             self.notifier.lost(claim, Loss::Evicted);
@@ -104,7 +118,7 @@ impl Client {
 
     /// Has a FIFO, and one that others can find.
     pub(crate) fn ready(&mut self, deadline: Moment) -> Result<()> {
-        if self.fifo.as_ref().is_some_and(|fifo| self.shared || !fifo.has_vanished()) {
+        if self.can_be_found() {
             return Ok(());
         }
         let fifo = Fifo::create(&self.file.real)?;
@@ -114,6 +128,11 @@ impl Client {
         self.own.address = fifo.address;
         self.fifo = Some(fifo);
         Ok(())
+    }
+
+    /// Whether other clients can notify us, and see our end.
+    pub(crate) fn can_be_found(&self) -> bool {
+        self.fifo.as_ref().is_some_and(|fifo| self.shared || !fifo.has_vanished())
     }
 
     /// Other descriptors of our FIFO and of the directory's lock: as long as they are open somewhere, no client sees this one
@@ -128,8 +147,7 @@ impl Client {
     /// Gives up all that we hold, and ends.
     pub(crate) fn leave(&mut self) -> Result<()> {
         self.closed = true;
-        let fifo = self.own.address.fifo;
-        while self.fifo.is_some() && !self.write(limit(None), |queues| queues.remove_client(fifo))? {}
+        while self.fifo.is_some() && !self.write(limit(None), |queues| queues.leave())? {}
         // Before the caller knows that this is done, and perhaps ends the process: no row leads to its file any more.
         self.fifo = None;
         Ok(())
@@ -200,7 +218,7 @@ impl Client {
                 Ok(Attempt::Full(_)) => {}
                 Ok(Attempt::WentBack) => self.file.replace(deadline)?,
                 // Nothing that is true of replaced files matters, nor what has become of a commit in them.
-                Err(e) if self.file.is_current() => return Err(e),
+                Err(e) if self.file.is_whole() => return Err(e),
                 Ok(Attempt::Replaced) | Err(_) => self.reopen()?,
             }
             wait_until(deadline);
@@ -211,21 +229,24 @@ impl Client {
     /// What we had in a file that is gone, or that another boot took over, is lost. There is a new one.
     pub(crate) fn reopen(&mut self) -> Result<()> {
         self.file = File::open(&self.file.path, Some(&self.file.presence))?;
-        (self.own.written, self.watches) = Default::default();
+        (self.own.sessions, self.watches) = Default::default();
         self.notifier.notify_all();
         Ok(())
     }
 
-    fn attempt<T>(&mut self, work: &mut impl FnMut(&mut Queues<'_>) -> rusqlite::Result<T>) -> Result<Attempt<T>> {
+    pub(crate) fn attempt<T>(
+        &mut self,
+        work: &mut impl FnMut(&mut Queues<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Attempt<T>> {
         let of = |e| error::of(&e, &self.file.path);
-        let tx = Transaction::new_unchecked(&self.file.connection, TransactionBehavior::Immediate).map_err(of)?;
+        let _tx = self.file.begin().map_err(of)?;
         // Before the check of the files: a client that replaces them later begins to wait for our leases after they began.
         let now = now();
         if !self.file.is_current() {
             return Ok(Attempt::Replaced);
         }
-        let Some(quiet) = self.file.quiet().map_err(of)? else { return Ok(Attempt::Replaced) };
-        let mut queues = Queues::new(&tx, &mut self.own, now, quiet);
+        let Some(meta) = self.file.meta().map_err(of)? else { return Ok(Attempt::Replaced) };
+        let mut queues = Queues::new(&self.file.connection, &mut self.own, now, meta);
         self.ended.iter().try_for_each(|fifo| queues.end_sessions(*fifo)).map_err(of)?;
         let value = match work(&mut queues) {
             Err(e) if e.sqlite_error_code() == Some(ErrorCode::DiskFull) => return Ok(Attempt::Full(of(e))),
@@ -234,16 +255,22 @@ impl Client {
         if queues.went_back {
             return Ok(Attempt::WentBack);
         }
-        let (messages, written) = queues.done().map_err(of)?;
-        tx.commit().map_err(|e| error::of_commit(&e, &self.file.path))?;
-        self.own.written.extend(written);
+        queues.notify_observers().map_err(of)?;
+        let Queues { messages, written, released, .. } = queues;
+        self.file.commit().map_err(|e| error::of_commit(&e, &self.file.path))?;
+        self.own.sessions.extend(written);
+        for (claim, seq) in released {
+            if self.own.places.get(&claim).is_some_and(|mine| mine.seq == seq) {
+                self.own.places.remove(&claim);
+            }
+        }
         self.ended.clear();
         Ok(Attempt::Done(value, messages))
     }
 }
 
 /// What came of a transaction.
-enum Attempt<T> {
+pub(crate) enum Attempt<T> {
     Done(T, Vec<Message>),
     /// The file is not the one any more that was opened.
     Replaced,

@@ -93,7 +93,7 @@ pub(crate) fn damaged_is_an_error_and_stays() {
         let here = store(&path).await;
         here.lock("a").acquire().await.unwrap().release().await.unwrap();
         let database = Connection::open(&path).unwrap();
-        database.execute_batch("DROP INDEX queue; DROP TABLE place").unwrap();
+        database.execute_batch("DROP INDEX waiting; DROP TABLE place").unwrap();
         let error = here.lock("a").try_acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
     });
@@ -112,6 +112,25 @@ pub(crate) fn of_somebody_else_is_refused() {
         for (path, kind) in [("missing/locks.db", ErrorKind::Invalid), ("", ErrorKind::Invalid)] {
             let error = refused(&place.folder().join(path)).await;
             assert_eq!(error.kind(), kind, "{path}: {error}");
+        }
+    });
+}
+
+/// The newest that was released before this layout, and one that is still to come: no client of another version is beside it.
+pub(crate) fn of_another_version_is_refused() {
+    run(async {
+        for version in [2, 4] {
+            let place = Place::new();
+            store(place.path()).await.lock("a").acquire().await.unwrap().release().await.unwrap();
+            let database = Connection::open(place.path()).unwrap();
+            let mark: i64 = database.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+            let other = mark >> 8 << 8 | version;
+            database.execute_batch(&format!("PRAGMA user_version = {other}; PRAGMA wal_checkpoint")).unwrap();
+            let before = fs::metadata(place.path()).unwrap().ino();
+            let error = refused(&place.path()).await;
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.to_string().contains(&format!("schema {version}")), "{error}");
+            assert_eq!(fs::metadata(place.path()).unwrap().ino(), before);
         }
     });
 }

@@ -1,0 +1,80 @@
+//! The short way: a lock that is free is taken, and given back, without a look at its queue. What is not sure of that takes the
+//! long way. The client's own thread is not needed for it either, as long as nothing else of the client depends on that.
+
+use leasehold_core::seam::{Admission, Claim, ClaimId, Grant, admit};
+use rusqlite::params;
+
+use crate::claim::queue::{Queues, turns};
+use crate::client::time::nanos;
+use crate::client::worker::{Attempt, Client};
+use crate::entry::{Id, place, token, validity};
+
+/// Draws a token, if nobody is in the queue and nobody observes it, and if our session is as we have written it last: others may
+/// have ended it, and an older copy of the file has an older one.
+const DRAW: &str = "UPDATE meta SET token = ?1 WHERE rowid = 1
+    AND EXISTS (SELECT 1 FROM session WHERE id = ?2 AND until = ?3)
+    AND NOT EXISTS (SELECT 1 FROM place WHERE name = ?4)
+    AND NOT EXISTS (SELECT 1 FROM observer WHERE name = ?4)";
+
+/// Gives back a place, if nobody else is in the queue and nobody observes it.
+const GIVE_BACK: &str = "DELETE FROM place WHERE name = ?1 AND seq = ?2 AND claim = ?3 AND session > 0
+    AND NOT EXISTS (SELECT 1 FROM place WHERE name = ?1 AND seq <> ?2)
+    AND NOT EXISTS (SELECT 1 FROM observer WHERE name = ?1)";
+
+impl Client {
+    /// Takes a lock that is free; `None` is no answer. Only for a client that has no place: a disk that stalls would hold up the
+    /// caller's runtime, which would then be late to tell of a loss.
+    pub(crate) fn claim_at_once(&mut self, claim: &Claim) -> Option<Grant> {
+        if !self.own.places.is_empty() || !self.ended.is_empty() || !self.can_be_found() {
+            return None;
+        }
+        self.announce_lease(Some(claim.ttl)).ok()?;
+        match self.attempt(&mut |queues: &mut Queues<'_>| queues.take_free(claim)) {
+            Ok(Attempt::Done(grant, _)) => grant,
+            _ => None,
+        }
+    }
+
+    /// Gives back the only place that this client has, if nobody waits for it. No check of the files: what they have become
+    /// grants nothing to a claim that is gone.
+    pub(crate) fn release_at_once(&mut self, claim: &Claim) -> Option<()> {
+        if self.own.places.len() != 1 || !self.ended.is_empty() {
+            return None;
+        }
+        let (name, seq) = (claim.name.as_str(), self.own.places.get(&claim.id)?.seq);
+        let give_back = self.file.connection.prepare_cached(GIVE_BACK);
+        let released = give_back.and_then(|mut statement| statement.execute(params![name, seq, Id::from(claim.id)]));
+        if released.ok()? == 0 {
+            return None;
+        }
+        self.own.places.clear();
+        // Others may wait for us longer than they have to, after new files.
+        let _ = self.announce_longest();
+        Some(())
+    }
+}
+
+impl Queues<'_> {
+    /// Takes a lock that is free in our session, unless that is to be extended first.
+    pub(crate) fn take_free(&mut self, claim: &Claim) -> rusqlite::Result<Option<Grant>> {
+        let (name, ttl) = (claim.name.as_str(), nanos(claim.ttl));
+        let Some(session) = self.own.sessions.get(&ttl).copied() else { return Ok(None) };
+        let is_known = self.own.places.contains_key(&claim.id);
+        let is_admitted = self.may_grant() && admit(&[], claim.mode) == Admission::In;
+        if is_known || !is_admitted || self.is_worn(session.until, ttl) {
+            return Ok(None);
+        }
+        let (seq, last) = self.next_tokens(turns(claim));
+        if self.execute(DRAW, params![last, session.id, session.until, name])? == 0 {
+            return Ok(None);
+        }
+        self.meta.token = last;
+        self.insert(claim, session.id, seq, true)?;
+        Ok(Some(Grant::new(place(seq), token(seq), validity(ttl, session.until)).turns(turns(claim))))
+    }
+
+    /// Gives back a place whose number is known; answers whether nothing else is to be done for it.
+    pub(crate) fn give_back(&self, name: &str, claim: ClaimId, seq: i64) -> rusqlite::Result<bool> {
+        Ok(self.execute(GIVE_BACK, params![name, seq, Id::from(claim)])? > 0)
+    }
+}

@@ -1,0 +1,245 @@
+//! The short way of a lock that is free: that it never blocks a runtime, and that what is not so free takes the long one.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::pin::pin;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Moment, WaitPolicy};
+use rusqlite::Connection;
+use support::*;
+
+fn main() -> ExitCode {
+    let roles: &[Role] = &[("hold_on_a_stalled_disk", hold_on_a_stalled_disk)];
+    let tests: &[Test] = &[
+        ("runtime/is_not_blocked_by_another_writer", another_writer_blocks_no_runtime),
+        ("runtime/is_told_of_a_loss_though_the_disk_stalls", stalled_disk_tells_of_the_loss),
+        ("runtime/gets_its_thread_back", others_get_their_turn),
+        ("session/that_others_ended_grants_nothing", ended_session_grants_nothing),
+        ("session/that_went_back_is_begun_anew", session_that_went_back_is_begun_anew),
+        ("files/that_are_new_are_seen_at_once", new_files_are_seen_at_once),
+        ("tokens/rise_beyond_the_clock", tokens_rise_beyond_the_clock),
+        ("place/that_was_left_ends_beside_other_work", left_place_ends),
+        ("close/gives_back_many", close_gives_back_many),
+    ];
+    support::main(roles, tests, false)
+}
+
+const TTL: Duration = Duration::from_secs(60);
+
+fn database(place: &Place) -> Connection {
+    let database = Connection::open(place.path()).unwrap();
+    database.busy_timeout(Duration::from_secs(10)).unwrap();
+    database
+}
+
+/// The thread waits for the writer, for up to two seconds at a time. The runtime does not.
+fn another_writer_blocks_no_runtime() {
+    let place = Place::new();
+    run_alone(async {
+        let lock = store(place.path()).await.lock("a").ttl(TTL);
+        lock.acquire().await.unwrap().release().await.unwrap();
+        let writer = database(&place);
+        for held in [false, true] {
+            let guard = if held { Some(lock.acquire().await.unwrap()) } else { None };
+            writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+            let began = Moment::now();
+            let mut work = pin!(async {
+                match guard {
+                    Some(guard) => guard.release().await.unwrap(),
+                    None => drop(lock.acquire().await.unwrap()),
+                }
+            });
+            tokio::select! {
+                biased;
+                () = &mut work => panic!("done beside a writer"),
+                () = std::future::ready(()) => {}
+            }
+            assert!(since(began) < Duration::from_secs(1), "blocked for {:?}", since(began));
+            writer.execute_batch("COMMIT").unwrap();
+            work.await;
+        }
+    });
+}
+
+/// Each write takes four seconds from somewhere in the work on: the lease of what is held ends meanwhile. Says how long after
+/// that it was told.
+fn hold_on_a_stalled_disk(words: &[String]) {
+    let [locks] = words else { unreachable!() };
+    let ttl = Duration::from_secs(1);
+    run_alone(async {
+        let store = store(locks).await.ttl(ttl);
+        let guard = store.lock("held").acquire().await.unwrap();
+        let work = async {
+            loop {
+                if let Ok(guard) = store.lock("a").acquire().await {
+                    let _ = guard.release().await;
+                }
+            }
+        };
+        let lost = async {
+            let mut end = Moment::now() + guard.remaining();
+            loop {
+                tokio::select! {
+                    _ = guard.lost() => return since(end),
+                    () = tokio::time::sleep(ms(10)) => end = Moment::now() + guard.remaining(),
+                }
+            }
+        };
+        tokio::select! {
+            () = work => {}
+            late = lost => say(&late.as_millis().to_string()),
+        }
+        // Nothing more is waited for.
+        std::process::exit(0);
+    });
+}
+
+fn stalled_disk_tells_of_the_loss() {
+    let place = Place::new();
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-e", "trace=pwrite64", "-e", "signal=none"]);
+    strace.args(["-e", "inject=pwrite64:delay_enter=4000000:when=400+", "-o", "/dev/null"]);
+    strace.arg(std::env::current_exe().unwrap());
+    let late: u64 = Actor::start_by(strace, "hold_on_a_stalled_disk", &[&place.word()]).hear().parse().unwrap();
+    assert!(late < 2000, "told {late} ms after the end");
+}
+
+/// A task that does nothing but take a lock and give it back leaves the only thread to others.
+fn others_get_their_turn() {
+    let place = Place::new();
+    run_alone(async {
+        let lock = store(place.path()).await.lock("a").ttl(TTL);
+        let (done, mut cycles) = (tokio::spawn(async { tokio::task::yield_now().await }), 0);
+        while !done.is_finished() {
+            lock.acquire().await.unwrap().release().await.unwrap();
+            cycles += 1;
+            assert!(cycles < 10_000, "no other task runs");
+        }
+    });
+}
+
+/// Others took us for dead. What we claim then is not under the session that they have ended.
+fn ended_session_grants_nothing() {
+    let place = Place::new();
+    run(async {
+        let (here, other) = (store(place.path()).await.ttl(TTL), store(place.path()).await.ttl(TTL));
+        let lock = here.lock("a");
+        for sql in ["UPDATE session SET until = 0", "DELETE FROM session"] {
+            lock.acquire().await.unwrap().release().await.unwrap();
+            database(&place).execute_batch(sql).unwrap();
+            let guard = lock.acquire().await.unwrap();
+            let busy = other.lock("a").try_acquire().await;
+            assert!(busy.is_err_and(|e| e.is_contended()), "two hold after {sql}");
+            assert!(guard.confirm().await.is_ok());
+            guard.release().await.unwrap();
+        }
+    });
+}
+
+fn session_that_went_back_is_begun_anew() {
+    let place = Place::new();
+    run(async {
+        let here = store(place.path()).await.ttl(TTL);
+        let token = {
+            let guard = here.lock("a").acquire().await.unwrap();
+            let token = guard.fencing_token();
+            guard.release().await.unwrap();
+            token
+        };
+        let before = fs::metadata(place.path()).unwrap().ino();
+        database(&place).execute_batch("UPDATE session SET until = until - 1000000").unwrap();
+        let guard = here.lock("a").acquire().await.unwrap();
+        assert_ne!(fs::metadata(place.path()).unwrap().ino(), before, "content that we have not written was used");
+        assert!(guard.fencing_token() > token);
+        guard.release().await.unwrap();
+    });
+}
+
+/// Nothing is granted in files that another client has begun anew.
+fn new_files_are_seen_at_once() {
+    let place = Place::new();
+    run(async {
+        let here = store(place.path()).await.ttl(TTL);
+        for _ in 0..20 {
+            here.lock("a").acquire().await.unwrap().release().await.unwrap();
+            fs::remove_file(place.path()).unwrap();
+            let other = store(place.path()).await.ttl(TTL);
+            let guard = other.lock("a").try_acquire().await.unwrap();
+            let busy = here.lock("a").try_acquire().await;
+            assert!(busy.is_err_and(|e| e.is_contended()), "two hold");
+            guard.release().await.unwrap();
+        }
+    });
+}
+
+/// Also where the clock was set back, and for as many as a fast lock reserves.
+fn tokens_rise_beyond_the_clock() {
+    let place = Place::new();
+    run(async {
+        let (here, other) = (store(place.path()).await.ttl(TTL), store(place.path()).await.ttl(TTL));
+        let (mut last, hour) = (0, 3_600_000_000i64);
+        for i in 0..20 {
+            if i == 10 {
+                let ahead = "UPDATE meta SET token = token + ?1 RETURNING token";
+                last = database(&place).query_row(ahead, [hour], |row| row.get::<_, i64>(0)).unwrap();
+            }
+            for (store, fast) in [(&here, true), (&here, false), (&other, true), (&other, false)] {
+                let lock = store.lock("a");
+                let guard = if fast { lock.fast() } else { lock }.acquire().await.unwrap();
+                let token = guard.fencing_token().as_i64();
+                assert!(token > last, "{token} after {last}");
+                last = if fast { token + 63 } else { token };
+                guard.release().await.unwrap();
+            }
+        }
+    });
+}
+
+/// Neither renewed nor withdrawn, it ends with its lease, though the client goes on with others in the same session.
+fn left_place_ends() {
+    let place = Place::new();
+    run(async {
+        let (here, other) = (open(place.path()).await.unwrap(), open(place.path()).await.unwrap());
+        let claim = |name: &str| Claim::new(name, Mode::Exclusive, WaitPolicy::Try, ms(500), "");
+        let is_granted = |claimed: Claimed| matches!(claimed, Claimed::Granted(_));
+        assert!(is_granted(here.claim(&claim("left")).await.unwrap()));
+        let began = Moment::now();
+        loop {
+            let work = claim("work");
+            assert!(is_granted(here.claim(&work).await.unwrap()));
+            here.release(&work, None).await.unwrap();
+            if is_granted(other.claim(&claim("left")).await.unwrap()) {
+                break;
+            }
+            assert!(since(began) < Duration::from_secs(30), "it lives on with the session");
+        }
+        assert!(since(began) >= ms(450), "it ended after {:?}", since(began));
+    });
+}
+
+/// More than one transaction removes.
+fn close_gives_back_many() {
+    let place = Place::new();
+    run(async {
+        let (here, other) = (store(place.path()).await.ttl(TTL), store(place.path()).await.ttl(TTL));
+        let mut guards = Vec::new();
+        for i in 0..1100 {
+            guards.push(here.lock(format!("many/{i}")).acquire().await.unwrap());
+        }
+        let waiter = tokio::spawn(other.lock("many/7").acquire());
+        while other.lock("many/7").inspect().await.unwrap().waiters.is_empty() {
+            tokio::time::sleep(ms(2)).await;
+        }
+        here.close(Duration::from_secs(20)).await.unwrap();
+        waiter.await.unwrap().unwrap().release().await.unwrap();
+        let rows = "SELECT count(*) FROM place";
+        assert_eq!(database(&place).query_row(rows, [], |row| row.get::<_, i64>(0)).unwrap(), 0);
+        drop(guards);
+    });
+}

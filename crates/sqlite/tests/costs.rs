@@ -1,0 +1,132 @@
+//! What a cycle of acquire and release costs alone, as far as it does not depend on the machine: allocations, pages, system calls.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
+
+mod support;
+
+use std::alloc::System;
+use std::fs;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use leasehold_core::Lock;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use support::*;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// How many allocations a cycle may cost. Fewer is better: lower it then.
+const ALLOCATIONS: usize = 13;
+/// So many cycles are counted: the log of so many is not written back meanwhile.
+const CYCLES: usize = 100;
+/// Long, so that no renewal falls into the count.
+const TTL: Duration = Duration::from_secs(600);
+
+fn main() -> ExitCode {
+    let roles: &[Role] = &[("cycle", cycle)];
+    let tests: &[Test] = &[
+        ("cycle/allocates_little", allocates_little),
+        ("cycle/writes_three_pages_in_two_transactions", writes_three_pages),
+        ("cycle/asks_the_system_little_and_no_other_thread", asks_the_system_little),
+        ("cycle/beside_a_hold_leaves_the_runtime_alone", leaves_the_runtime_alone),
+    ];
+    // Others would allocate beside it.
+    support::main(roles, tests, true)
+}
+
+async fn cycles(lock: &Lock, n: usize) {
+    for _ in 0..n {
+        lock.acquire().await.unwrap().release().await.unwrap();
+    }
+}
+
+fn allocates_little() {
+    let place = Place::new();
+    run_alone(async {
+        let lock = store(place.path()).await.lock("a").ttl(TTL);
+        let mut least = usize::MAX;
+        for _ in 0..CYCLES {
+            let region = Region::new(ALLOCATOR);
+            cycles(&lock, 1).await;
+            // A table that grows, or what a task in the background does, is not the cycle's.
+            least = least.min(region.change().allocations + region.change().reallocations);
+        }
+        println!("{least} allocations for each cycle");
+        assert!(least <= ALLOCATIONS, "{least} allocations");
+    });
+}
+
+/// Frames and commits in the log, as SQLite's *WAL-mode File Format* has them.
+fn log(place: &Place) -> (usize, usize) {
+    let log = fs::read(place.folder().join("locks.db-wal")).unwrap();
+    let number = |at: usize| u32::from_be_bytes(log[at..at + 4].try_into().unwrap()) as usize;
+    let (page, salt) = (number(8), &log[16..24]);
+    let frames = log[32..].chunks_exact(24 + page).take_while(|frame| frame[8..16] == *salt);
+    frames.fold((0, 0), |(frames, commits), frame| (frames + 1, commits + usize::from(frame[4..8] != [0; 4])))
+}
+
+fn writes_three_pages() {
+    let place = Place::new();
+    run(async {
+        let lock = store(place.path()).await.lock("a").ttl(TTL);
+        cycles(&lock, 10).await;
+        let before = log(&place);
+        cycles(&lock, CYCLES).await;
+        let after = log(&place);
+        assert_eq!((after.0 - before.0, after.1 - before.1), (3 * CYCLES, 2 * CYCLES), "pages and transactions");
+    });
+}
+
+/// Cycles between two marks in the trace, beside a hold or not.
+fn cycle(words: &[String]) {
+    let [locks, held] = words else { unreachable!() };
+    run(async {
+        let store = store(locks).await;
+        let lock = store.lock("a").ttl(TTL);
+        let held = match held.is_empty() {
+            true => None,
+            false => Some(store.lock(held).ttl(TTL).acquire().await.unwrap()),
+        };
+        cycles(&lock, 10).await;
+        let _ = fs::metadata("/mark");
+        cycles(&lock, CYCLES).await;
+        let _ = fs::metadata("/mark");
+        drop(held);
+        say("done");
+    });
+}
+
+/// How often each of these was called in a cycle.
+fn calls<const N: usize>(held: &str, names: [&str; N]) -> [usize; N] {
+    let place = Place::new();
+    let trace = place.folder().join("trace");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-e", "signal=none", "-o"]).arg(&trace).arg(std::env::current_exe().unwrap());
+    let mut actor = Actor::start_by(strace, "cycle", &[&place.word(), held]);
+    actor.says("done");
+    actor.child.wait().unwrap();
+    let trace = fs::read_to_string(trace).unwrap();
+    let counted = trace.split("\"/mark\"").nth(1).unwrap();
+    let of = |name| counted.matches(&format!(" {name}(")).count();
+    // `708 fcntl(5, F_SETLK, …`
+    let call =
+        |line: &'_ str| line.split_once('(').and_then(|(call, _)| call.split(' ').next_back().map(str::to_owned));
+    let mut all: Vec<String> = counted.lines().filter_map(call).collect();
+    all.sort_unstable();
+    let kinds: Vec<_> = all.chunk_by(|a, b| a == b).map(|same| format!("{} {}", same.len(), same[0])).collect();
+    println!("{CYCLES} cycles beside {held:?}: {}", kinds.join(", "));
+    names.map(of)
+}
+
+fn asks_the_system_little() {
+    // Two writes for each page, and the locks of SQLite; the lease that others see is announced and taken back.
+    let [pwrite, fcntl, write] = calls("", ["pwrite64", "fcntl", "write"]);
+    assert_eq!((pwrite, fcntl), (6 * CYCLES, 14 * CYCLES), "pwrite64 and fcntl");
+    assert!(write < CYCLES / 10, "the client's thread was woken: {write}");
+}
+
+fn leaves_the_runtime_alone() {
+    let [write] = calls("held", ["write"]);
+    assert!(write >= 2 * CYCLES, "the client's thread was not asked: {write}");
+}
