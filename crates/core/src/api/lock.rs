@@ -273,7 +273,11 @@ impl Lock {
             let turn = TurnOptions { name, label, max_hold: options.max_hold, min_hold: options.min_hold };
             match self.scope.local_queues.enter(client, (full_name.clone(), options.ttl), turn, wait).await? {
                 Handoff::Turn(share) => return Ok(Guard::of(share)),
-                Handoff::Claimant(right) => (claimant, now) = (Some(right), client.clock.now()),
+                Handoff::Claimant(right) => {
+                    // It may have waited in another runtime.
+                    client.ready()?;
+                    (claimant, now) = (Some(right), client.clock.now());
+                }
             }
         }
         let (id, mode, policy) = (client.claim_id(now)?, self.mode, options.policy);

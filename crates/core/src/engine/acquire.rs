@@ -102,13 +102,14 @@ async fn pursue(
         if let Woken::Again = woken {
             continue;
         }
-        // One last attempt, so that a lock that was freed just now is not missed.
-        if let Woken::Late = woken
-            && let Ok(Some(Claimed::Granted(grant))) =
-                acquisition.claim(now, pursuit.last_attempt, pursuit.in_queue).await
-        {
-            now = acquisition.heard;
-            acquisition.state.grant(grant, acquisition.stamp);
+        if let Woken::Late = woken {
+            // One last attempt, so that a lock that was freed just now is not missed. It may also be granted by a notification
+            // meanwhile.
+            let answer = acquisition.claim(now, pursuit.last_attempt, pursuit.in_queue).await;
+            now = client.clock.now();
+            if let Ok(Some(Claimed::Granted(grant))) = answer {
+                acquisition.state.grant(grant, acquisition.stamp);
+            }
         }
         if let Some(granted) = acquisition.state.take_grant(now, max_hold) {
             events::acquired(&acquisition.state.claim, granted.token, now.since(started));

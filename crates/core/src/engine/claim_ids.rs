@@ -4,10 +4,12 @@
 //! operating system's generator, and none is computed from another one. To ask the system for each
 //! id was a tenth of a cycle in memory.
 //!
-//! A copy of the process (a fork, a restored snapshot) has the same numbers in its stock. The instant at
-//! which an id is drawn is mixed in, so that the two draw different ids all the same.
+//! A copy of the process (a fork, a restored snapshot) has the same numbers in its stock. So a stock is used
+//! for a moment only, and the instant at which an id is drawn is mixed in. Two copies draw one id only if
+//! they were copied within that moment, and then draw at the same nanosecond.
 
 use std::mem::take;
+use std::time::Duration;
 
 use crate::seam::claim::ClaimId;
 use crate::seam::clock::Moment;
@@ -16,22 +18,26 @@ use crate::seam::error::{Error, ErrorKind, Result};
 /// So many at a time: 256 bytes are what Linux gives without an interruption.
 const STOCK: usize = 16;
 
+/// A stock is used for so long only.
+const FRESH: Duration = Duration::from_millis(10);
+
 #[derive(Default)]
 pub(crate) struct ClaimIds {
     stock: [[u8; 16]; STOCK],
     left: usize,
+    drawn: Option<Moment>,
 }
 
 impl ClaimIds {
     /// An id that no other claim has.
     pub(crate) fn draw(&mut self, now: Moment) -> Result<ClaimId> {
-        if self.left == 0 {
+        if self.left == 0 || self.drawn.is_some_and(|at| now.since(at) > FRESH) {
             let none = |e: getrandom::Error| {
                 let text = "the operating system gives no random numbers";
                 Error::new(ErrorKind::Unavailable, text).with_source(e.to_string())
             };
             getrandom::fill(self.stock.as_flattened_mut()).map_err(none)?;
-            self.left = STOCK;
+            (self.left, self.drawn) = (STOCK, Some(now));
         }
         self.left -= 1;
         // It is used up.
@@ -59,7 +65,16 @@ mod tests {
     fn copies_of_a_process_draw_different_ids() {
         let mut parent = ClaimIds::default();
         parent.draw(Moment::from_nanos(1)).unwrap();
-        let mut child = ClaimIds { stock: parent.stock, left: parent.left };
+        let mut child = ClaimIds { ..parent };
         assert_ne!(parent.draw(Moment::from_nanos(2)).unwrap(), child.draw(Moment::from_nanos(3)).unwrap());
+    }
+
+    /// Clones of a machine go on with the same clock.
+    #[test]
+    fn copies_that_pause_draw_from_stocks_of_their_own() {
+        let mut one = ClaimIds::default();
+        one.draw(Moment::from_nanos(1)).unwrap();
+        let (mut other, later) = (ClaimIds { ..one }, Moment::from_nanos(2) + FRESH);
+        assert_ne!(one.draw(later).unwrap(), other.draw(later).unwrap());
     }
 }

@@ -86,6 +86,10 @@ impl Share {
                 let turn = locked(&slot).take();
                 drop(turn); // it goes to the next task only when the lock on it is free again
             }));
+            if hold.loss().is_some() {
+                // It ended just before: no notification of that comes any more.
+                hold.state.end_turns();
+            }
         }
         Share { hold, not_before, turn, left: false }
     }
@@ -165,8 +169,8 @@ impl WeakShare {
         Some(Share { hold, not_before: self.not_before, turn: self.turn.clone(), left: false })
     }
 
-    /// Whether it has a guard.
+    /// Whether its claim has a guard. Nothing is notified: the caller has a mutex locked.
     pub(crate) fn is_held(&self) -> bool {
-        self.state.upgrade().is_some_and(|state| state.guards() > 0 && state.loss_of(self.token).is_none())
+        self.state.upgrade().is_some_and(|state| state.guards() > 0)
     }
 }

@@ -18,7 +18,7 @@ use crate::support::locked;
 
 /// How late the keeper may be for its own plan before another runtime goes on. A runtime that is merely busy gets that far
 /// now and then: then two do the same for a moment, which does no harm.
-const STALL: Duration = Duration::from_millis(500);
+pub(super) const STALL: Duration = Duration::from_millis(500);
 
 /// One runtime's presence.
 struct Member {
@@ -73,16 +73,19 @@ async fn stand_by(here: Member) {
 }
 
 impl Keeper {
-    /// The right to run here, if there is work and no task does it.
-    fn take_over(self: &Arc<Keeper>) -> Option<Running> {
+    /// The right to run here, if there is work and no task does it, or the task that should stands still.
+    pub(super) fn take_over(self: &Arc<Keeper>) -> Option<Running> {
         let now = self.clock.now();
         let mut registry = locked(&self.registry);
         let runs = registry.runner.is_some() && registry.stalls_at(STALL).is_none_or(|at| at > now);
-        if registry.is_idle() || runs {
-            if registry.runner.is_none() {
-                // It has looked: the next claim wakes it again.
-                registry.called = None;
-            }
+        if runs {
+            return None;
+        }
+        // One that stands still is replaced also if there is nothing to do: its plan is over, and a task that stands by would
+        // compare that with the clock again and again.
+        if registry.runner.is_none() && registry.is_idle() {
+            // It has looked: the next claim wakes it again.
+            registry.called = None;
             return None;
         }
         let wake = Arc::new(Notify::new());

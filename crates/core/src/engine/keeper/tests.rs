@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 
 use super::Keeper;
 use super::registry::Registry;
+use super::takeover::STALL;
 use crate::engine::claim_state::ClaimState;
 use crate::seam::backend::Backend;
 use crate::seam::claim::{Claim, LeaseRef, Mode, Place, WaitPolicy};
@@ -19,6 +20,7 @@ use crate::seam::name::Name;
 use crate::seam::notifier::Notifier;
 use crate::seam::queue::LockQueue;
 use crate::seam::token::FencingToken;
+use crate::support::locked;
 
 const TTL: Duration = Duration::from_secs(6);
 
@@ -118,6 +120,22 @@ fn batches_go_by_need() {
     assert_eq!(registry.take_batches(now, 0.0, 50, 0).iter().flatten().count(), 40);
 }
 
+/// Nothing is kept, and its runtime is driven no more. A task that stands by goes on: it would find that plan overdue for ever.
+#[test]
+fn a_runner_that_stands_still_is_replaced_even_if_there_is_nothing_to_do() {
+    let time = VirtualClock::new();
+    let keeper = Arc::new(Keeper::new(Arc::new(Unasked(time.clone())), Notifier::new(), fastrand::Rng::with_seed(1)));
+    {
+        let mut registry = locked(&keeper.registry);
+        registry.runner = Some(Arc::default());
+        registry.next_wake = Some(time.clock().now());
+    }
+    assert!(keeper.take_over().is_none(), "it is not late yet");
+    time.advance(STALL);
+    assert!(keeper.take_over().is_some());
+    assert_eq!(locked(&keeper.registry).stalls_at(STALL), None);
+}
+
 /// A store that is never asked.
 #[derive(Debug)]
 struct Unasked(VirtualClock);
@@ -192,9 +210,9 @@ async fn a_cycle_wakes_no_task() {
             settle().await;
         }
         assert!(futures_util::poll!(standby).is_pending(), "a task that stands by was woken");
-        assert_eq!(super::locked(&keeper.registry).called, None, "the keeper was woken");
+        assert_eq!(locked(&keeper.registry).called, None, "the keeper was woken");
         // Once nothing was kept for a while no timer runs.
         time.pass(Duration::from_secs(3)).await;
-        assert_eq!(super::locked(&keeper.registry).next_wake, None);
+        assert_eq!(locked(&keeper.registry).next_wake, None);
     }
 }
