@@ -8,7 +8,7 @@ use leasehold_core::{Loss, Name, Result};
 use rusqlite::{OptionalExtension, Row, params};
 
 use crate::claim::Outlook;
-use crate::claim::queue::{Queues, Session};
+use crate::claim::queue::{Mine, Queues, Session};
 use crate::client::fifo::Address;
 use crate::client::time::{nanos, now};
 use crate::client::worker::Client;
@@ -94,9 +94,7 @@ impl Queues<'_> {
                 return Ok(id);
             }
             // What an ended one of ours still has is dead, and may not seem alive again.
-            Some(Session { id, .. }) => {
-                self.remove("DELETE FROM place WHERE session = ?1 RETURNING name, token IS NOT NULL", [id])?;
-            }
+            Some(_) => self.release_all(|mine, now| mine.ttl == ttl || mine.until <= now)?,
             None => {}
         }
         let Address { fifo, dev, ino } = self.own.address;
@@ -125,12 +123,17 @@ impl Queues<'_> {
         Ok(found)
     }
 
+    /// Releases all places of this client that are such ones now.
+    fn release_all(&mut self, is_such: impl Fn(&Mine, i64) -> bool) -> rusqlite::Result<()> {
+        let now = self.now;
+        let such = self.own.places.iter().filter(|(_, mine)| is_such(mine, now));
+        let such: Vec<(ClaimId, Name)> = such.map(|(claim, mine)| (*claim, mine.name.clone())).collect();
+        such.into_iter().try_for_each(|(claim, name)| self.release(name.as_str(), claim))
+    }
+
     /// Extends a session and all its places but those that were neither claimed nor renewed for a lease.
     fn extend(&mut self, id: i64, ttl: i64) -> rusqlite::Result<()> {
-        let now = self.now;
-        let unused = self.own.places.iter().filter(|(_, mine)| mine.until <= now);
-        let unused: Vec<(ClaimId, Name)> = unused.map(|(claim, mine)| (*claim, mine.name.clone())).collect();
-        unused.into_iter().try_for_each(|(claim, name)| self.release(name.as_str(), claim))?;
+        self.release_all(|mine, now| mine.until <= now)?;
         let until = self.now.saturating_add(ttl);
         self.execute("UPDATE session SET until = ?2 WHERE id = ?1", params![id, until])?;
         self.written.push((ttl, Session { id, until }));

@@ -48,6 +48,7 @@ impl Client {
             return None;
         }
         self.own.places.clear();
+        self.watches.forget(claim.id);
         // Others may wait for us longer than they have to, after new files.
         let _ = self.announce_longest();
         Some(())

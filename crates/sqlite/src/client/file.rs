@@ -101,7 +101,8 @@ impl File {
             let files = Files::at(path, &real);
             let token = match join(&real, files, &boot, &presence) {
                 Ok(Joined::Open(connection, generation)) => {
-                    let (files, looked) = (Files::at(path, &real), Cell::default());
+                    // Those that were joined: a later look may see others.
+                    let looked = Cell::default();
                     return Ok(File { path: path.into(), real, connection, presence, files, generation, looked });
                 }
                 Ok(Joined::Stale(token)) => token,

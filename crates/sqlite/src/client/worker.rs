@@ -105,6 +105,10 @@ impl Client {
                 && self.file.is_current()
             {
                 self.watches.forget(claim);
+                if let Some(mine) = self.own.places.get_mut(&claim) {
+                    // It is good for as long as the session has been extended meanwhile, for others.
+                    mine.until = mine.until.max(entry.until);
+                }
                 self.notifier.granted(claim, grant);
             }
         } else if let Some(claim) = message.strip_prefix("evicted ").and_then(ClaimId::parse) {
