@@ -129,6 +129,9 @@ async fn no_block_of_tokens_runs_far_ahead_of_the_clock() {
                 let turns = (turns("x").await, turns("y").await);
                 if clock(&server).await < fence {
                     assert_eq!(turns, (1, 1), "{ahead} us ahead");
+                    // The block that was not given out is not used up.
+                    let after = server.command(&["GET", "{}:f"]).await.unwrap().text().unwrap().parse::<u64>().unwrap();
+                    assert!(after <= fence + 2, "{} for two turns", after - fence);
                     break;
                 }
             }

@@ -11,5 +11,7 @@ if guess ~= '0' and string.sub(shape, 1, 9) == 'exclusive' and call('EXISTS', LO
       'PX', ttl)
     return token
   end
+  -- Unused: the fence would run away from the clock by a block for each turn.
+  if last then call('INCRBY', FENCE, -turns) end
 end
 

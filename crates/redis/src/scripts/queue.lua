@@ -66,7 +66,8 @@ local function head()
   while waiters > 0 and gone < tickets do
     local e = waiter(gone + 1)
     if is_live(e) then return e end
-    if not spend(1) then return nil end
+    -- A place that was left costs little: one that comes late to a long queue is not to be kept waiting for all of them.
+    if not spend(e and 1 or 1 / 32) then return nil end
     if e then leave(e) else gone, moved = gone + 1, true end
   end
 end
@@ -75,7 +76,7 @@ end
 -- the first waiter that does not fit ends it. Answers that one; none if an exclusive hold is before it, or the budget is exhausted.
 local function admit_waiters()
   if holder then return nil end
-  for _, of_id in ipairs(kind and call('ZRANGEBYSCORE', SHARERS, '-inf', now, 'LIMIT', 0, math.max(budget, 0) + 1) or {}) do
+  for _, of_id in ipairs(kind and call('ZRANGEBYSCORE', SHARERS, '-inf', now, 'LIMIT', 0, math.ceil(math.max(budget, 0)) + 1) or {}) do
     if not spend(1) then return nil end
     drop(sharer(of_id) or { id = of_id, n = 0 })
   end
