@@ -128,10 +128,10 @@ fn asks_the_system_little() {
         assert_eq!((pwrite, fcntl), (6 * CYCLES, 14 * CYCLES), "pwrite64 and fcntl");
         woken = woken.min(write);
         if woken < CYCLES / 10 {
-            return;
+            break;
         }
     }
-    panic!("the client's thread was woken: {woken}");
+    assert!(woken < CYCLES / 10, "the client's thread was woken: {woken}");
 }
 
 fn leaves_the_runtime_alone() {
