@@ -11,8 +11,6 @@ use redis::Value;
 use crate::scripts::{CLAIM, CLAIM_ALL};
 use crate::{Redis, entry};
 
-/// The tokens that a `fast` claim reserves for turns.
-const TURNS: u32 = 64;
 /// How often the first waiter polls a lock of another tool, whose release notifies no waiter.
 const FOREIGN_POLL: Duration = Duration::from_millis(250);
 /// The distance between the polls of two waiters after a holder died, by their rank.
@@ -70,7 +68,7 @@ impl Redis {
 
     /// What the script is told of a claim, apart from its id.
     fn with_options(&self, call: Call, claim: &Claim, sent: Moment, nth: u64) -> Call {
-        let turns = turns(claim);
+        let turns = claim.turns();
         let (ttl, (kind, n, of)) = (entry::ttl(claim).as_millis(), claim.mode.parts());
         let mut shape = String::with_capacity(64);
         let _ = write!(shape, "{kind} {n} {of} {ttl} {turns} {}", attempt(sent));
@@ -107,14 +105,10 @@ impl Redis {
     }
 }
 
-fn turns(claim: &Claim) -> u32 {
-    if claim.policy == WaitPolicy::Fast { TURNS } else { 1 }
-}
-
 /// What the script says of a claim. The fast path says the token alone.
 fn said(claim: &Claim, answer: &Value) -> Result<String> {
     match answer {
-        Value::Int(token) => Ok(format!("granted {token} {}", turns(claim))),
+        Value::Int(token) => Ok(format!("granted {token} {}", claim.turns())),
         answer => record(answer),
     }
 }

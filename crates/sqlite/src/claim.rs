@@ -11,7 +11,7 @@ use leasehold_core::seam::{
 };
 use rusqlite::params;
 
-use crate::claim::queue::{Head, Queues, turns};
+use crate::claim::queue::{Head, Queues};
 use crate::client::fifo::Address;
 use crate::client::time::{nanos, now};
 use crate::client::worker::Client;
@@ -108,7 +108,7 @@ impl Queues<'_> {
             let who = self.contention(&head, name, 0)?;
             return Ok(Ok(Answer { claimed: Claimed::Busy(who), watch: Vec::new() }));
         }
-        let seq = self.reserve_tokens(if is_in { turns(claim) } else { 1 })?;
+        let seq = self.reserve_tokens(if is_in { claim.turns() } else { 1 })?;
         if is_in {
             self.changed.insert(name.to_owned());
         }

@@ -4,7 +4,7 @@
 use leasehold_core::seam::{Admission, Claim, ClaimId, Grant, admit};
 use rusqlite::params;
 
-use crate::claim::queue::{Queues, turns};
+use crate::claim::queue::Queues;
 use crate::client::time::nanos;
 use crate::client::worker::{Attempt, Client};
 use crate::entry::{Id, place, token, validity};
@@ -65,13 +65,13 @@ impl Queues<'_> {
         if is_known || !is_admitted || self.is_worn(session.until, ttl) {
             return Ok(None);
         }
-        let (seq, last) = self.next_tokens(turns(claim));
+        let (seq, last) = self.next_tokens(claim.turns());
         if self.execute(DRAW, params![last, session.id, session.until, name])? == 0 {
             return Ok(None);
         }
         self.meta.token = last;
         self.insert(claim, session.id, seq, true)?;
-        Ok(Some(Grant::new(place(seq), token(seq), validity(ttl, session.until)).turns(turns(claim))))
+        Ok(Some(Grant::new(place(seq), token(seq), validity(ttl, session.until)).turns(claim.turns())))
     }
 
     /// Gives back a place whose number is known; answers whether nothing else is to be done for it.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use leasehold_core::seam::{Admission, Claim, ClaimId, Mode, WaitPolicy, admit};
+use leasehold_core::seam::{Admission, Claim, ClaimId, Mode, admit};
 use leasehold_core::support::escape;
 use leasehold_core::{Contention, Name};
 use rusqlite::{Connection, OptionalExtension, Params, params};
@@ -184,7 +184,7 @@ impl<'a> Queues<'a> {
         let insert = "INSERT INTO place (name, seq, claim, session, mode, n, permits, turns, token, label, since)
                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
         let (name, id, ttl) = (claim.name.as_str(), Id::from(claim.id), nanos(claim.ttl));
-        let ((mode, n, permits), turns, token) = (claim.mode.parts(), turns(claim), granted.then_some(seq));
+        let ((mode, n, permits), turns, token) = (claim.mode.parts(), claim.turns(), granted.then_some(seq));
         let since = wall().as_millis() as i64;
         // Before it is there: what we do not know of would outlive its claim.
         let mine = Mine { name: claim.name.clone(), seq, ttl, until: self.now.saturating_add(ttl) };
@@ -225,11 +225,6 @@ impl<'a> Queues<'a> {
         let who = head.holders.first().map_or_else(Contention::unknown, |first| Contention::from(&first.shown()));
         Ok(who.waiters((waiters - of_mine).max(0) as usize))
     }
-}
-
-/// How many tokens a claim reserves: a fast one those of the tasks of one process that take turns.
-pub(crate) fn turns(claim: &Claim) -> u32 {
-    if claim.policy == WaitPolicy::Fast { 64 } else { 1 }
 }
 
 /// What is escaped in a name, so that it is one line of a FIFO.
