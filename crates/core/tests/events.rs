@@ -11,13 +11,16 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::{Error, ErrorKind, Loss};
+use leasehold_core::{Error, ErrorKind, Guard, Loss, Store};
 use tokio::sync::Semaphore;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::subscriber::DefaultGuard;
+use tracing::{Event, Level, Metadata, Subscriber};
 
-use script::{Call, Script, TTL, driven, granted, in_time, ms, pass, renewed, runtime, waiting, within_a_minute};
+use script::{
+    Call, Script, TTL, driven, granted, in_time, ms, pass, renewed, runtime, settle, turns, waiting, within_a_minute,
+};
 
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<String>>);
@@ -28,7 +31,10 @@ impl Visit for Told {
     }
 }
 
-impl Subscriber for Told {
+/// A subscriber that does this with each event.
+struct Each<F>(F);
+
+impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Subscriber for Each<F> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "leasehold"
     }
@@ -38,10 +44,21 @@ impl Subscriber for Told {
     fn record(&self, _: &Id, _: &Record<'_>) {}
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn event(&self, event: &Event<'_>) {
-        event.record(&mut self.clone());
+        (self.0)(event);
     }
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
+}
+
+fn with_each(event: impl Fn(&Event<'_>) + Send + Sync + 'static) -> DefaultGuard {
+    tracing::subscriber::set_default(Each(event))
+}
+
+impl Told {
+    fn listens(&self) -> DefaultGuard {
+        let told = self.clone();
+        with_each(move |event| event.record(&mut told.clone()))
+    }
 }
 
 const SECRET: &str = "redis://admin:hunter2@10.0.0.1";
@@ -54,7 +71,7 @@ fn failure<T>() -> leasehold_core::Result<T> {
 #[tokio::test]
 async fn no_event_shows_a_secret() {
     let told = Told::default();
-    let _listening = tracing::subscriber::set_default(told.clone());
+    let _listening = told.listens();
     in_time(async {
         let (script, time, log) = Script::new();
         let notifier = script.notifier();
@@ -114,7 +131,7 @@ async fn no_event_shows_a_secret() {
 /// What a client says that keeps so many locks for five leases, on a store of one thread that needs `each` for a renewal.
 async fn told_by(holds: usize, each: Duration) -> String {
     let told = Told::default();
-    let _listening = tracing::subscriber::set_default(told.clone());
+    let _listening = told.listens();
     in_time(async {
         let (script, time, _log) = Script::new();
         let (clock, thread) = (time.clock(), Arc::new(Semaphore::new(1)));
@@ -158,41 +175,28 @@ async fn renewals_near_the_ceiling_are_warned_of() {
     }
 }
 
-/// A subscriber that meddles: with each event it gives a lock back, and takes another.
-struct Meddler {
-    guards: Arc<Mutex<Vec<leasehold_core::Guard>>>,
-    store: Arc<Mutex<Option<leasehold_core::Store>>>,
-    events: Arc<Mutex<usize>>,
-}
+type Shared<T> = Arc<Mutex<T>>;
 
-impl Subscriber for Meddler {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "leasehold"
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
+/// With each event it gives a lock back, and takes another.
+fn meddle(guards: &Shared<Vec<Guard>>, store: &Shared<Option<Store>>, events: &Shared<usize>) -> DefaultGuard {
+    let (guards, store, events) = (guards.clone(), store.clone(), events.clone());
+    with_each(move |event| {
         // Nothing else gives back what is to be there when the losses are told.
-        if *event.metadata().level() != tracing::Level::WARN {
+        if *event.metadata().level() != Level::WARN {
             return;
         }
         let events = {
-            let mut events = self.events.lock().unwrap();
+            let mut events = events.lock().unwrap();
             *events += 1;
             *events
         };
-        let (guard, store) = (self.guards.lock().unwrap().pop(), self.store.lock().unwrap().clone());
+        let (guard, store) = (guards.lock().unwrap().pop(), store.lock().unwrap().clone());
         drop(guard);
         // Each of these is told of in turn.
         if let (Some(store), Ok(here)) = (store.filter(|_| events < 200), tokio::runtime::Handle::try_current()) {
             here.spawn(store.lock("another").try_acquire());
         }
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
+    })
 }
 
 /// No event is told while a lock is held: every one there is meets a subscriber that comes back in.
@@ -200,8 +204,7 @@ impl Subscriber for Meddler {
 fn a_subscriber_may_give_locks_back() {
     within_a_minute(|| {
         let (guards, store, events) = (Arc::default(), Arc::default(), Arc::default());
-        let meddler = Meddler { guards: Arc::clone(&guards), store: Arc::clone(&store), events: Arc::clone(&events) };
-        let _listening = tracing::subscriber::set_default(meddler);
+        let _listening = meddle(&guards, &store, &events);
         let runtime = runtime();
         runtime.block_on(async {
             let (script, time, _log) = Script::new();
@@ -227,4 +230,28 @@ fn a_subscriber_may_give_locks_back() {
             drop((store.lock().unwrap().take(), std::mem::take(&mut *guards.lock().unwrap())));
         });
     });
+}
+
+/// A notification may say that a hold is gone after it was granted and before its turn has begun. That turn ends, too: the next task
+/// does not wait until its guard is dropped.
+#[tokio::test]
+async fn a_turn_of_a_hold_that_has_just_gone_ends() {
+    in_time(async {
+        let (script, _time, log) = Script::new();
+        let (notifier, told) = (script.notifier(), log.clone());
+        let _listening = with_each(move |event| {
+            // The first grant is known, and no guard has it yet.
+            if event.fields().any(|field| field.name() == "waited") && told.claims() == 1 {
+                notifier.lost(told.first_id(), Loss::Evicted);
+            }
+        });
+        let lock = script.claims(async |claim, n| Ok(turns(&claim, n))).store().lock("a").fast();
+        let (first, mut second) = (tokio::spawn(lock.acquire()), tokio::spawn(lock.acquire()));
+        let first = first.await.unwrap().unwrap();
+        assert_eq!(first.lost().await, Loss::Evicted);
+        settle().await;
+        assert!(futures_util::poll!(&mut second).is_ready(), "it waits behind a guard of nothing");
+        assert_eq!(log.claims(), 2);
+    })
+    .await;
 }

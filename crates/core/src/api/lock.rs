@@ -15,7 +15,7 @@ use crate::engine::acquire::{Taken, acquire};
 use crate::engine::hold::{Hold, Share};
 use crate::engine::local_queue::{Handoff, TurnOptions};
 use crate::engine::wait::Wait;
-use crate::seam::claim::{Claim, Mode, WaitPolicy};
+use crate::seam::claim::{Claim, Mode, TURNS, WaitPolicy};
 use crate::seam::error::{Error, ErrorKind, Result};
 use crate::seam::name::Name;
 use crate::seam::queue::LockQueue;
@@ -281,7 +281,8 @@ impl Lock {
             }
         }
         let (id, mode, policy) = (client.claim_id(now)?, self.mode, options.policy);
-        let claim = Claim { name: full_name, id, mode, policy, ttl: options.ttl, label: label.clone() };
+        let turns = claimant.as_ref().map_or(TURNS, |claimant| claimant.turns);
+        let claim = Claim { name: full_name, id, mode, policy, ttl: options.ttl, label: label.clone(), turns };
         let outage_since = claimant.as_ref().and_then(|claimant| claimant.outage_since);
         let left = wait.left(now.since(started));
         let acquired = acquire(client, claim, now, left, options.max_hold, outage_since).await;

@@ -23,7 +23,7 @@ use crate::api::scope::Scope;
 use crate::engine::acquire::{Taken, acquire_all};
 use crate::engine::hold::{Hold, Share};
 use crate::engine::wait::Wait;
-use crate::seam::claim::{Claim, Mode, WaitPolicy};
+use crate::seam::claim::{Claim, Mode, TURNS, WaitPolicy};
 use crate::seam::error::{Error, ErrorKind, Result};
 use crate::seam::loss::{Loss, Lost};
 use crate::seam::name::Name;
@@ -199,7 +199,15 @@ impl MultiLock {
         let claim = |name: &Name| {
             let full_name = self.scope.full_name(name).map_err(|e| e.with_name(name))?;
             let (id, mode, policy) = (client.claim_id(client.clock.now())?, Mode::Exclusive, WaitPolicy::Try);
-            Ok(Claim { name: full_name, id, mode, policy, ttl: options.ttl, label: options.label.clone() })
+            Ok(Claim {
+                name: full_name,
+                id,
+                mode,
+                policy,
+                ttl: options.ttl,
+                label: options.label.clone(),
+                turns: TURNS,
+            })
         };
         let (one, others) = (claim(first)?, others.iter().map(claim).collect::<Result<_>>()?);
         let taken = acquire_all(client, one, others, wait, options.max_hold).await;

@@ -107,8 +107,11 @@ async fn pursue(
             // meanwhile.
             let answer = acquisition.claim(now, pursuit.last_attempt, pursuit.in_queue).await;
             now = client.clock.now();
-            if let Ok(Some(Claimed::Granted(grant))) = answer {
-                acquisition.state.grant(grant, acquisition.stamp);
+            match answer {
+                Ok(Some(Claimed::Granted(grant))) => acquisition.state.grant(grant, acquisition.stamp),
+                // It may be executed after a release of what was granted meanwhile: that is withdrawn with it.
+                Ok(None) => return Err(pursuit.late()),
+                _ => {}
             }
         }
         if let Some(granted) = acquisition.state.take_grant(now, max_hold) {

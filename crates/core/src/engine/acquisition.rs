@@ -91,6 +91,11 @@ impl<'a> Acquisition<'a> {
         let concurrency_limit = &self.client.concurrency_limits[usize::from(self.state.place().is_some())];
         self.client.open()?;
         (self.stamp, self.heard) = (now, now);
+        if !self.traces && self.client.keeper.is_behind(now) {
+            let why =
+                "this client keeps more locks than its store renews in time, and takes no more before that has changed";
+            return Err(Error::new(ErrorKind::Unavailable, why));
+        }
         let slot = match concurrency_limit.try_enter(now) {
             Some(slot) => slot,
             None => {

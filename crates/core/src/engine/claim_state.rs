@@ -116,10 +116,12 @@ impl ClaimState {
         state.place = Some(place);
     }
 
-    /// A renewal that surely counted.
-    pub(crate) fn extend(&self, validity: Validity, stamp: Moment) {
+    /// A renewal that surely counted, of the grant with this token. That of a place in the queue extends no grant: the place may be a new
+    /// one, and the grant one of before, which was pushed while this process stood still and whose lease is over.
+    pub(crate) fn extend(&self, token: Option<FencingToken>, validity: Validity, stamp: Moment) {
         self.with(|state| {
-            if let (None, Some(mine)) = (state.loss, &mut state.grant) {
+            let mine = state.grant.as_mut().filter(|mine| Some(mine.token) == token);
+            if let (None, Some(mine)) = (state.loss, mine) {
                 mine.until = mine.until.max(validity.until(stamp));
                 mine.ttl = validity.ttl();
             }

@@ -14,7 +14,9 @@
 //! code of other authors: the state changes first, and what is to be notified or dropped is returned to
 //! the caller.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore};
 
@@ -40,6 +42,7 @@ mod results;
 mod standby;
 mod takeover;
 mod task;
+mod width;
 mod work;
 
 /// How many releases are sent at once: renewals do not wait behind them.
@@ -51,6 +54,8 @@ pub(crate) struct Keeper {
     notifier: Notifier,
     random: Mutex<fastrand::Rng>,
     registry: Mutex<Registry>,
+    /// Until when nothing more is taken: renewals are behind. In nanoseconds.
+    behind_until: AtomicU64,
     releasing: Semaphore,
     standby: Arc<Standby<Keeper>>,
     drained: Notify,
@@ -61,7 +66,17 @@ impl Keeper {
         let (clock, random, registry) = (backend.clock(), Mutex::new(random), Mutex::default());
         let (standby, drained) = (Arc::new(Standby::new()), Notify::new());
         let releasing = Semaphore::new(RELEASING);
-        Keeper { backend, clock, notifier, random, registry, releasing, standby, drained }
+        let behind_until = AtomicU64::new(0);
+        Keeper { backend, clock, notifier, random, registry, behind_until, releasing, standby, drained }
+    }
+
+    /// Whether renewals of what is kept are so late that one more could cost another its lease.
+    pub(crate) fn is_behind(&self, now: Moment) -> bool {
+        now.as_nanos() < self.behind_until.load(Ordering::Relaxed)
+    }
+
+    fn falls_behind(&self, now: Moment, ttl: Duration) {
+        self.behind_until.fetch_max((now + ttl / 3).as_nanos(), Ordering::Relaxed);
     }
 
     /// Renews `state` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken.

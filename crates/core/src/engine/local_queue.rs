@@ -6,9 +6,14 @@
 //! under it. With 64 tasks in 4 clients that was about 20 times as many acquisitions per second on
 //! Redis (docs/measured.md).
 //!
-//! Two things bound it. The number of turns: each needs a fencing token of its own, and the grant
-//! reserved only so many. The time: after one TTL the claim goes back to the store, so that other
-//! clients are passed for one TTL at most.
+//! Three things bound it. The tokens: each turn needs a fencing token of its own, and the grant
+//! reserved only so many. The number of turns: it goes beyond 64 of them only for a few milliseconds, in
+//! which short turns are many; so what the store costs is spread over them, and other clients wait little
+//! longer for it. The time: after one TTL the claim goes back to the store, so that other clients are
+//! passed for one TTL at most.
+//!
+//! A claim reserves twice as many tokens as the last one of its queue has used, from 64 on. On some
+//! stores a reserved token is a microsecond of their clock, so a lock that needs few must not take many.
 //!
 //! The store knows only the claim and its first turn. To tell it of each turn would cost the
 //! request that this saves.
@@ -25,12 +30,21 @@ use crate::engine::claim_state::{ClaimState, Granted};
 use crate::engine::client::Client;
 use crate::engine::hold::{Hold, Share};
 use crate::engine::wait::Wait;
+use crate::seam::claim::TURNS;
 use crate::seam::clock::Moment;
 use crate::seam::contention::Contention;
 use crate::seam::error::{Error, Result};
 use crate::seam::name::Name;
 use crate::seam::token::FencingToken;
 use crate::support::locked;
+
+/// So many turns a claim reserves at most: with more the store's part of a turn is no longer to be seen.
+const MOST_TURNS: u32 = 1024;
+/// For so long a claim may take more than [`TURNS`].
+const BURST: Duration = Duration::from_millis(5);
+
+/// So many waiters are counted one by one.
+const SHORT: usize = 256;
 
 /// Only exclusive claims that are equal in these may share one.
 type Key = (Name, Duration);
@@ -85,6 +99,8 @@ pub(crate) struct Claimant {
     key: Key,
     /// Since when the store has answered no claimant: the retry budget of the next one counts from then.
     pub(crate) outage_since: Option<Moment>,
+    /// How many turns its claim reserves.
+    pub(crate) turns: u32,
 }
 
 /// One turn under a claimant's claim.
@@ -112,7 +128,8 @@ impl LocalQueues {
             let mut local_queues = locked(&self.0);
             let Some(queue) = queue_of(&mut local_queues, &key) else {
                 local_queues.entry(key.0.clone()).or_default().insert(key.1, LocalQueue::default());
-                return Ok(Handoff::Claimant(Claimant { local_queues: Arc::downgrade(self), key, outage_since: None }));
+                let local_queues = Arc::downgrade(self);
+                return Ok(Handoff::Claimant(Claimant { local_queues, key, outage_since: None, turns: TURNS }));
             };
             if matches!(wait, Wait::Try) {
                 return Err(Error::contended(queue.contention()));
@@ -186,7 +203,10 @@ impl Holder {
 impl LocalQueue {
     /// The task of this process that is before; while the claimant's request is in flight, no task holds yet.
     fn contention(&self) -> Contention {
-        let waiting = self.waiters.iter().filter(|waiter| !waiter.hand_over.is_closed()).count();
+        // In a long queue those that have gone are counted, too: to look for them would take longer than anything else here.
+        let lives = |waiter: &&Waiter| !waiter.hand_over.is_closed();
+        let len = self.waiters.len();
+        let waiting = if len > SHORT { len } else { self.waiters.iter().filter(lives).count() };
         let holder = match &self.holder {
             Some(Holder { label, token, .. }) => Contention::by(&**label).token(*token),
             None => Contention::by("another task of this process"),
@@ -242,7 +262,7 @@ impl Drop for Claimant {
         if let Some(waiter) = self.next_waiter(true) {
             self.held_by(None);
             let (local_queues, key) = (self.local_queues.clone(), self.key.clone());
-            let claimant = Claimant { local_queues, key, outage_since: self.outage_since };
+            let claimant = Claimant { local_queues, key, outage_since: self.outage_since, turns: self.turns };
             // A handoff that is not received any more is dropped here, and so goes on to the next task.
             drop(waiter.hand_over.send(Handoff::Claimant(claimant)));
         }
@@ -261,11 +281,13 @@ impl Turn {
 
     /// Passes the claim to the next local task; gives the turn back if it must be released in the store instead: no task waits here,
     /// others have waited long enough, or too little of the lease is left.
-    pub(crate) fn pass(self, client: &Arc<Client>, state: &Arc<ClaimState>) -> Option<Turn> {
+    pub(crate) fn pass(mut self, client: &Arc<Client>, state: &Arc<ClaimState>) -> Option<Turn> {
         let now = client.clock.now();
-        let seen = state.look();
-        let may_pass = self.taken + 1 < self.turns
-            && now.since(self.began) < seen.ttl
+        let (seen, taken, so_far) = (state.look(), self.taken + 1, now.since(self.began));
+        self.claimant.turns = (taken * 2).clamp(TURNS, MOST_TURNS);
+        let may_pass = taken < self.turns
+            && (taken < TURNS || so_far < BURST)
+            && so_far < seen.ttl
             && state.loss().is_none()
             && seen.lease_left(now) > seen.ttl / 3;
         if !may_pass {
@@ -275,7 +297,7 @@ impl Turn {
         if state.next_turn(now, options.max_hold) {
             client.keeper.reschedule(state);
         }
-        let turn = Turn { taken: self.taken + 1, ..self };
+        let turn = Turn { taken, ..self };
         turn.is_of(options.label);
         let not_before = options.min_hold.map(|min| now + min);
         let hold = Hold { client: client.clone(), state: state.clone(), name: options.name, token: turn.token() };

@@ -10,6 +10,9 @@ use std::time::Duration;
 use crate::seam::name::Name;
 use crate::seam::token::FencingToken;
 
+/// So many turns a claim has at least, if it is `Fast`, and so many it takes however long they are.
+pub(crate) const TURNS: u32 = 64;
+
 /// One acquisition, as the store sees it.
 ///
 /// Core makes it before anything is sent. Each retry carries the same id, so that the store can
@@ -30,18 +33,19 @@ pub struct Claim {
     pub ttl: Duration,
     /// The label, for people to read.
     pub label: Arc<str>,
+    pub(crate) turns: u32,
 }
 
 impl Claim {
     /// A claim with a new id.
     pub fn new(name: impl Into<Name>, mode: Mode, policy: WaitPolicy, ttl: Duration, label: &str) -> Claim {
-        Claim { name: name.into(), id: ClaimId::fresh(), mode, policy, ttl, label: label.into() }
+        Claim { name: name.into(), id: ClaimId::fresh(), mode, policy, ttl, label: label.into(), turns: TURNS }
     }
 
     /// How many tokens a grant of this claim reserves, where the store draws them at the grant: one, or for `Fast` one for each of
-    /// the turns that tasks of one process take under it. So many it may take while other clients wait.
+    /// the turns that tasks of one process take under it. Every attempt of a claim asks for as many.
     pub const fn turns(&self) -> u32 {
-        if matches!(self.policy, WaitPolicy::Fast) { 64 } else { 1 }
+        if matches!(self.policy, WaitPolicy::Fast) { self.turns } else { 1 }
     }
 
     /// The same claim with another label. A holder publishes a new value by claiming again with it.

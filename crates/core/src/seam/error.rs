@@ -42,7 +42,8 @@ pub enum ErrorKind {
     Invalid,
     /// This store, or this build, cannot do it.
     Unsupported,
-    /// The store refused the credentials or the rights.
+    /// The store refused the credentials or the rights; with TLS also, a certificate was refused,
+    /// the client's or the store's own.
     Denied,
     /// The store cannot be reached or cannot serve. The request was not executed.
     Unavailable,

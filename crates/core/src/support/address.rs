@@ -40,6 +40,8 @@ pub struct Address {
     pub hosts: Vec<Host>,
     /// The path behind the hosts, without the slashes around it.
     pub path: String,
+    /// The scheme asks for TLS.
+    pub tls: bool,
     parameters: Vec<(String, String)>,
 }
 
@@ -74,7 +76,23 @@ impl Address {
     /// credentials.
     pub fn parse(url: &str, scheme: &str, default_port: u16) -> Result<Address> {
         let rest = url.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("://"));
-        let rest = rest.ok_or_else(|| invalid(format_args!("it does not begin with {scheme}://")))?;
+        Address::read(rest.ok_or_else(|| invalid(format_args!("it does not begin with {scheme}://")))?, default_port)
+    }
+
+    /// Reads a URL of this scheme, or of the same with an `s` behind it, which asks for
+    /// [`tls`](Address::tls) and may have another default port.
+    ///
+    /// # Errors
+    ///
+    /// As [`parse`](crate::support::Address::parse).
+    pub fn parse_tls(url: &str, scheme: &str, default_port: u16, tls_port: u16) -> Result<Address> {
+        let secure = url.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("s://"));
+        let Some(rest) = secure else { return Address::parse(url, scheme, default_port) };
+        Ok(Address { tls: true, ..Address::read(rest, tls_port)? })
+    }
+
+    /// Reads what stands behind the scheme.
+    fn read(rest: &str, default_port: u16) -> Result<Address> {
         if rest.contains('#') {
             return Err(invalid("a fragment (#…) means nothing here; # itself is written %23"));
         }
@@ -107,6 +125,7 @@ impl Address {
             password,
             hosts: hosts.split(',').map(|host| Host::parse(host, default_port)).collect::<Result<_>>()?,
             path: decoded(path.strip_suffix('/').unwrap_or(path), "the path")?,
+            tls: false,
             parameters: query.split('&').filter(|pair| !pair.is_empty()).map(parameter).collect::<Result<_>>()?,
         })
     }
@@ -254,6 +273,16 @@ mod tests {
         assert!(address.done().is_ok());
         let alone = parse("redis://:secret@host").unwrap();
         assert_eq!((alone.user, alone.password.as_deref()), (None, Some("secret")));
+    }
+
+    #[test]
+    fn an_s_behind_the_scheme_asks_for_tls() {
+        let read = |url| Address::parse_tls(url, "redis", 6379, 6380).map(|it| (it.tls, it.hosts[0].port));
+        assert_eq!((read("redis://h").unwrap(), read("rediss://h").unwrap()), ((false, 6379), (true, 6380)));
+        for bad in ["redisss://h", "rediss:/h", "etcds://h"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+        assert!(parse("rediss://h").is_err());
     }
 
     #[test]

@@ -32,3 +32,24 @@ impl Hasher for OwnKey {
         self.write_u64(n as u64 ^ (n >> 64) as u64);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table goes by the lowest bits: numbers that are alike in theirs, such as every thousandth, are spread all the same.
+    #[test]
+    fn every_stride_is_spread_over_the_lowest_bits() {
+        const BUCKETS: u64 = 1024;
+        for stride in (0..32).map(|power| 1 << power) {
+            let hash = |n: u64| {
+                let mut hasher = OwnKey::default();
+                hasher.write_u64(n * stride);
+                hasher.finish() % BUCKETS
+            };
+            let used: OwnSet<u64> = (0..BUCKETS).map(hash).collect();
+            // Random numbers would use five in eight.
+            assert!(used.len() as u64 > BUCKETS / 4, "{} of {BUCKETS} with a stride of {stride}", used.len());
+        }
+    }
+}

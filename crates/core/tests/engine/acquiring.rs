@@ -1,9 +1,14 @@
 //! The acquire loop against stores that fail, hang and answer too late.
 
-use leasehold_core::seam::{Clock, Moment};
-use leasehold_core::{Error, ErrorKind, FencingToken, Guard, Owner};
+use std::sync::Arc;
 
-use crate::script::{Call, Script, TTL, driven, error, granted, granted_since, in_time, ms, pass, settle, waiting};
+use leasehold_core::seam::{Claimed, Clock, Moment};
+use leasehold_core::{Error, ErrorKind, FencingToken, Guard, Owner};
+use tokio::sync::Notify;
+
+use crate::script::{
+    Call, GOOD, Script, TTL, driven, error, granted, granted_since, in_time, ms, pass, settle, waiting,
+};
 
 fn ids(calls: &[Call]) -> std::collections::HashSet<leasehold_core::seam::ClaimId> {
     calls.iter().filter_map(|c| if let Call::Claim(id) = c { Some(*id) } else { None }).collect()
@@ -152,6 +157,70 @@ async fn is_late_by_one_last_claim_at_most() {
         let took = time.clock().now().since(start);
         assert!(took >= ms(700) && took <= ms(740), "{took:?}");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
+    })
+    .await;
+}
+
+/// A grant that is pushed during the last attempt, and ends during it, is none.
+#[tokio::test]
+async fn a_grant_that_ends_during_the_last_attempt_is_none() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let (notifier, clock) = (script.notifier(), time.clock());
+        let store = script
+            .claims(move |claim, n| {
+                let (notifier, clock) = (notifier.clone(), clock.clone());
+                async move {
+                    if n == 0 {
+                        return Ok(waiting(&claim));
+                    }
+                    // It is good for 10 ms.
+                    let before = Moment::from_nanos((clock.now().as_nanos() - GOOD.as_nanos() as u64) + 10_000_000);
+                    if let Claimed::Granted(grant) = granted_since(&claim, 1, before) {
+                        notifier.granted(claim.id, grant);
+                    }
+                    clock.sleep(ms(20)).await;
+                    error(ErrorKind::Unavailable)
+                }
+            })
+            .store();
+        let error = failed(driven(&time, store.lock("a").acquire_timeout(ms(700))).await);
+        assert_eq!((error.kind(), log.claims()), (ErrorKind::TimedOut, 2));
+    })
+    .await;
+}
+
+/// A grant is pushed during the last attempt, which is not answered in time: it may be executed after a release of that grant, so
+/// the claim is withdrawn when it has been answered.
+#[tokio::test]
+async fn a_last_attempt_that_is_not_answered_is_not_forgotten() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let (notifier, landing) = (script.notifier(), Arc::new(Notify::new()));
+        let (land, clock) = (landing.clone(), time.clock());
+        let store = script
+            .claims(move |claim, n| {
+                let (notifier, clock, land) = (notifier.clone(), clock.clone(), land.clone());
+                async move {
+                    if n == 0 {
+                        return Ok(waiting(&claim));
+                    }
+                    if let Claimed::Granted(grant) = granted_since(&claim, 1, clock.now()) {
+                        notifier.granted(claim.id, grant);
+                    }
+                    land.notified().await;
+                    Ok(granted(&claim, 1))
+                }
+            })
+            .store();
+        let answer = driven(&time, store.lock("a").acquire_timeout(ms(700))).await;
+        if let Ok(guard) = answer {
+            guard.release().await.unwrap();
+        }
+        settle().await;
+        assert_eq!((log.claims(), log.releases()), (2, 0), "a release has overtaken its claim");
+        landing.notify_one();
+        log.until_released(1).await;
     })
     .await;
 }

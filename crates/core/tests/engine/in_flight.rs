@@ -1,15 +1,18 @@
-//! Claims in flight whose runtime ends, or is not driven.
+//! Requests in flight whose runtime ends, or is not driven.
 
 use std::future::IntoFuture as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use leasehold_core::seam::VirtualClock;
 use leasehold_core::{Guard, Store};
 use tokio::runtime::Runtime;
 
 use crate::runtimes::pass;
-use crate::script::{Log, Script, TTL, granted, ms, runtime, settle};
+use crate::script::{Log, Script, TTL, granted, ms, renewed, runtime, settle};
 
-const HOURS: std::time::Duration = std::time::Duration::from_secs(10_000);
+const HOURS: Duration = Duration::from_secs(10_000);
 
 /// Two runtimes of one client: a claim of `a` takes hours in the first, `b` is held in the second.
 struct Scene {
@@ -89,4 +92,43 @@ fn a_claim_in_flight_whose_runtime_is_not_driven_is_withdrawn_soon() {
     pass(&time, &runtimes, ms(1000));
     assert_eq!((log.releases(), guard.is_valid()), (1, true));
     drop(first);
+}
+
+/// A runtime that was passed by waits for what it had sent; the one that went on ends, or is driven no more, meanwhile.
+#[test]
+fn a_runtime_that_waits_for_old_answers_goes_on_again() {
+    for ends in [true, false] {
+        let (script, time, log) = Script::new();
+        let hung = Arc::new(AtomicBool::new(false));
+        let hangs = hung.clone();
+        let script = script.renewals(move |all, _| {
+            let hangs = all.len() > 1 && !hangs.swap(true, Ordering::Relaxed);
+            async move {
+                if hangs {
+                    std::future::pending::<()>().await;
+                }
+                Ok(renewed(&all))
+            }
+        });
+        let store = script.store();
+        let (first, second) = (runtime(), runtime());
+        // An old answer is worth something for as long as the longest of its leases.
+        let held = |ttl: Duration| first.block_on(store.lock(("a", ttl.as_secs())).ttl(ttl).acquire()).unwrap();
+        let guards = [TTL, TTL * 100].map(held);
+        second.block_on(store.list("", None, 1)).unwrap();
+        let mut runtimes = [Some(first)];
+        while !hung.load(Ordering::Relaxed) {
+            pass(&time, &runtimes, ms(100));
+        }
+        let mut runtimes = [runtimes[0].take(), Some(second)];
+        pass(&time, &runtimes[1..], TTL);
+        let renewals = log.renewals();
+        // The first one finds that it was passed by.
+        pass(&time, &runtimes, ms(200));
+        if ends {
+            runtimes[1] = None;
+        }
+        pass(&time, &runtimes[..1], TTL * 2);
+        assert!(guards.iter().all(Guard::is_valid), "{} renewals, then {}", renewals, log.renewals() - renewals);
+    }
 }

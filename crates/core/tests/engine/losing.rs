@@ -40,6 +40,31 @@ async fn comes_exactly_at_the_end_of_validity() {
     }
 }
 
+/// A process stands still in the queue: it is granted the lock, its lease ends, others are granted. When it runs again, it takes a new
+/// place and renews that, and only then reads of the old grant. The answer to the renewal is about the place.
+#[tokio::test]
+async fn a_renewed_place_revives_no_old_grant() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let (notifier, began) = (script.notifier(), time.clock().now());
+        let script = script.busy().renewals(move |all, _| {
+            let notifier = notifier.clone();
+            async move {
+                assert_eq!(all[0].token, None, "a place is renewed");
+                let old = Grant::new(Place::new("old"), FencingToken::new(7), Validity::since(began, ms(600)));
+                notifier.granted(all[0].claim.id, old);
+                Ok(renewed(&all))
+            }
+        });
+        let store = script.store();
+        let acquire = tokio::spawn(store.lock("a").acquire_timeout(TTL * 3));
+        pass(&time, TTL * 4, ms(20)).await;
+        assert_eq!(acquire.await.unwrap().map_err(|e| e.kind()).unwrap_err(), ErrorKind::TimedOut);
+        assert!(log.renewals() > 3);
+    })
+    .await;
+}
+
 /// The renewal that hung is answered after all, and so is a confirmation: the loss stands.
 #[tokio::test]
 async fn is_terminal() {

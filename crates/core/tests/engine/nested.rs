@@ -7,7 +7,7 @@ use std::{
     pin::{Pin, pin},
 };
 
-use leasehold_core::{Acquire, Guard, Lock, Loss, Store};
+use leasehold_core::{Acquire, Guard, Lock, Loss, Owner, Store};
 
 use crate::script::{Log, Script, TTL, driven, granted, ms, pass, runtime, settle, turns, within_a_minute};
 
@@ -78,6 +78,37 @@ fn a_waker_may_give_locks_back() {
         };
         within_a_minute(move || runtime().block_on(ends));
     }
+}
+
+/// The first to see that a hold has ended may be an owner that looks which of its holds are left. The waker that is called enters with
+/// the same owner.
+#[test]
+fn a_waker_may_enter_with_the_owner_that_looks() {
+    struct Enters(Lock, Mutex<usize>);
+    impl Wake for Enters {
+        fn wake(self: Arc<Self>) {
+            *self.1.lock().unwrap() += 1;
+            let _ = pin!(self.0.try_acquire()).as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        }
+    }
+    within_a_minute(|| {
+        runtime().block_on(async {
+            let (script, time, _log) = Script::new();
+            let (store, owner) = (script.store(), Owner::new());
+            let enter = |i: usize| store.lock(("a", i)).owner(&owner).try_acquire();
+            let watched = enter(0).await.unwrap();
+            let enters = Arc::new(Enters(store.lock("another").owner(&owner), Mutex::default()));
+            let mut lost = pin!(watched.lost());
+            assert!(lost.as_mut().poll(&mut Context::from_waker(&Waker::from(enters.clone()))).is_pending());
+            time.advance(TTL);
+            // Its table is full now and then, and it looks.
+            for i in 1..100 {
+                drop(enter(i).await);
+            }
+            pass(&time, ms(100), ms(100)).await;
+            assert!(*enters.1.lock().unwrap() > 0 && !watched.is_valid());
+        });
+    });
 }
 
 /// A task that gives up all that it has of a client when it is woken, and sees whether the client has gone with that.

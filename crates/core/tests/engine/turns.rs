@@ -1,9 +1,14 @@
 //! Turns of a `fast` lock among the tasks of one client: nobody waits behind a hold that has gone.
 
+use std::future::{IntoFuture as _, ready};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
 use leasehold_core::seam::Claimed;
 use leasehold_core::{Contention, ErrorKind, FencingToken, LockQueue, Loss, Participant};
 
-use crate::script::{Call, Script, TTL, driven, error, in_time, ms, settle, turns, within_a_minute};
+use crate::runtimes::pass;
+use crate::script::{Call, Script, TTL, driven, error, granted, in_time, ms, runtime, settle, turns, within_a_minute};
 
 /// A notification says that the hold is gone. The next task of this process goes to the store at once, not when the keeper
 /// next plans, and not when the lost guard is dropped.
@@ -112,6 +117,51 @@ async fn only_the_turn_that_is_can_be_evicted() {
     .await;
 }
 
+/// Short turns are many under one claim: it reserves twice as many as the last one has used. Long ones are as few as ever, so that
+/// other clients do not wait for longer.
+#[tokio::test]
+async fn short_turns_are_many_and_long_ones_are_not() {
+    for (each, reserved) in [
+        (Duration::ZERO, [64, 128, 256, 512, 1024, 1024]),
+        // A hundred go before five milliseconds are over.
+        (Duration::from_micros(50), [64, 128, 200, 200, 200, 200]),
+        (ms(1), [64, 128, 128, 128, 128, 128]),
+    ] {
+        let (script, time, _log) = Script::new();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (claims, last) = (asked.clone(), Mutex::new(0));
+        let script = script.claims(move |claim, _| {
+            claims.lock().unwrap().push(claim.turns());
+            let mut last = last.lock().unwrap();
+            let Claimed::Granted(grant) = granted(&claim, *last + 1) else { unreachable!() };
+            *last += u64::from(claim.turns());
+            ready(Ok(Claimed::Granted(grant.turns(claim.turns()))))
+        });
+        let lock = script.store().lock("a").fast();
+        let seen = Arc::new(Mutex::new(FencingToken::new(0)));
+        let tasks: Vec<_> = (0..8)
+            .map(|_| {
+                let (lock, time, asked, seen) = (lock.clone(), time.clone(), asked.clone(), seen.clone());
+                tokio::spawn(async move {
+                    while asked.lock().unwrap().len() < reserved.len() {
+                        let guard = lock.acquire().await.unwrap();
+                        let before = std::mem::replace(&mut *seen.lock().unwrap(), guard.fencing_token());
+                        assert!(before < guard.fencing_token(), "{before} was used before");
+                        // The others come to wait for it.
+                        tokio::task::yield_now().await;
+                        time.advance(each);
+                        guard.release().await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            in_time(task).await.unwrap();
+        }
+        assert_eq!(asked.lock().unwrap()[..reserved.len()], reserved, "turns of {each:?}");
+    }
+}
+
 /// A refusal by the store of another claim of this process names whose turn it is.
 #[tokio::test]
 async fn a_refusal_names_whose_turn_it_is() {
@@ -172,4 +222,24 @@ fn a_loop_of_refused_tries_starves_no_other_task() {
         });
         runtime.shutdown_background();
     });
+}
+
+/// A task that waited for its turn in one runtime may claim in another, and hold there when the first has ended.
+#[test]
+fn a_claimant_that_has_moved_holds_where_it_is() {
+    let (script, time, log) = Script::new();
+    let store = script.store();
+    let (first, second) = (runtime(), runtime());
+    let lock = store.lock("a").fast();
+    let holder = first.block_on(lock.acquire()).unwrap();
+    let mut next = Box::pin(lock.acquire().into_future());
+    first.block_on(async {
+        assert!(futures_util::poll!(&mut next).is_pending());
+        holder.release().await.unwrap();
+        settle().await;
+    });
+    let guard = second.block_on(next).unwrap();
+    drop(first);
+    pass(&time, &[Some(second)], TTL * 2);
+    assert!(guard.is_valid(), "{:?} after {} renewals", guard.check(), log.renewals());
 }

@@ -23,7 +23,7 @@ fn loss_is_terminal_even_when_a_renewal_comes_after_all() {
     s.grant(grant(1, time.clock().now()), time.clock().now());
     assert!(s.take_grant(time.clock().now(), None).is_some());
     time.advance(TTL);
-    s.extend(Validity::from(TTL), time.clock().now());
+    s.extend(Some(FencingToken::new(1)), Validity::from(TTL), time.clock().now());
     assert_eq!(s.loss(), Some(Loss::Expired));
     s.grant(grant(1, time.clock().now()), time.clock().now());
     assert_eq!((s.loss(), s.remaining()), (Some(Loss::Expired), Duration::ZERO));
@@ -51,7 +51,7 @@ async fn the_first_that_sees_the_end_notifies_the_others() {
         let notified = s.changed.notified();
         time.advance(TTL);
         match late {
-            0 => s.extend(Validity::from(TTL), time.clock().now()),
+            0 => s.extend(Some(FencingToken::new(1)), Validity::from(TTL), time.clock().now()),
             1 => s.grant(grant(1, time.clock().now()), time.clock().now()),
             _ => assert_eq!(s.loss(), Some(Loss::Expired)),
         }
@@ -88,6 +88,19 @@ fn a_late_push_of_an_older_grant_changes_nothing() {
 }
 
 #[test]
+fn a_renewal_extends_only_the_grant_that_it_named() {
+    let (time, s) = state();
+    let began = time.clock().now();
+    s.grant(grant(5, began), began);
+    time.advance(TTL / 2);
+    for other in [None, Some(FencingToken::new(4))] {
+        s.extend(other, Validity::from(TTL), time.clock().now());
+    }
+    time.advance(TTL / 2);
+    assert!(s.take_grant(time.clock().now(), None).is_none());
+}
+
+#[test]
 fn a_push_without_an_instant_is_only_a_notification() {
     let (_time, s) = state();
     s.notify(Notification::Granted(Grant::new(Place::new("p"), FencingToken::new(1), TTL)));
@@ -102,7 +115,7 @@ fn max_hold_ends_it_whatever_is_renewed() {
     s.take_grant(time.clock().now(), Some(Duration::from_secs(3)));
     assert_eq!(s.remaining(), Duration::from_secs(3));
     time.advance(Duration::from_secs(3));
-    s.extend(Validity::from(TTL), time.clock().now());
+    s.extend(Some(FencingToken::new(1)), Validity::from(TTL), time.clock().now());
     assert_eq!(s.loss(), Some(Loss::MaxHold));
 }
 

@@ -308,16 +308,6 @@ impl Registry {
         warns
     }
 
-    pub(super) fn is_run_by(&self, task: &Arc<Notify>) -> bool {
-        self.runner.as_ref().is_some_and(|runner| Arc::ptr_eq(runner, task))
-    }
-
-    /// When the running task should have planned long ago.
-    pub(super) fn stalls_at(&self, stall: Duration) -> Option<Moment> {
-        let first = [self.next_wake, self.called].into_iter().flatten().min();
-        first.filter(|_| self.runner.is_some()).map(|at| at + stall)
-    }
-
     /// Another task runs from now on and does all the work anew. What is in flight may still be answered to the former one.
     pub(super) fn begun_anew(&mut self) {
         (self.next_wake, self.called) = (None, None);

@@ -43,12 +43,16 @@ impl Keeper {
         registry.moved = Some(now);
         for (item, renewed) in items.iter().zip(renewed) {
             registry.answered(item.state.kept_as(), sent, now, early, renewed);
-            let slow = now.since(item.due_since) > item.state.ttl() / 3;
-            if slow && slowest.is_none_or(|other| item.due_since < other.due_since) {
+            if slowest.is_none_or(|other| item.due_since < other.due_since) {
                 slowest = Some(item);
             }
         }
-        let slowest = slowest.filter(|item| registry.warns(now, item.state.ttl()));
+        let late_by = |part: u32| slowest.filter(|item| now.since(item.due_since) > item.state.ttl() / part);
+        // Where one request renews all, their number is not why.
+        if let Some(item) = late_by(6).filter(|_| registry.kept.len() > self.backend.renew_batch()) {
+            self.falls_behind(now, item.state.ttl());
+        }
+        let slowest = late_by(3).filter(|item| registry.warns(now, item.state.ttl()));
         let holds = registry.holds;
         drop(registry);
         if let Some(BatchItem { state, due_since, .. }) = slowest {
@@ -71,7 +75,7 @@ impl Keeper {
 /// Takes in the answer about one, and says if it was renewed.
 fn taken_in(BatchItem { state, lease, .. }: &BatchItem, answer: Option<Renewal>, sent: Moment) -> bool {
     match answer {
-        Some(Renewal::Renewed(validity)) => state.extend(validity, sent),
+        Some(Renewal::Renewed(validity)) => state.extend(lease.token, validity, sent),
         Some(Renewal::Granted(grant)) => state.grant(grant, sent),
         Some(Renewal::Lost(loss)) => state.lose_lease(lease.token, loss),
         Some(Renewal::Unknown(e)) => {

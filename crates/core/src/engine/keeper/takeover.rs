@@ -5,6 +5,7 @@
 //! the others of it. So the keeper writes down when it will plan again, and the tasks that stand
 //! by compare that with the clock.
 
+use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -12,8 +13,10 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::Notify;
 
 use super::Keeper;
+use super::registry::Registry;
 use super::standby::Standby;
 use super::task::{Running, run};
+use crate::seam::clock::{Clock, Moment};
 use crate::support::locked;
 
 /// How late the keeper may be for its own plan before another runtime goes on. A runtime that is merely busy gets that far
@@ -62,12 +65,50 @@ async fn stand_by(here: Member) {
         }
         let (clock, stalls) = (keeper.clock.clone(), locked(&keeper.registry).stalls_at(STALL));
         drop(keeper);
-        match stalls {
-            Some(at) => tokio::select! {
-                () = called => {}
-                () = clock.coarse_sleep_until(at) => {}
-            },
-            None => called.await,
+        called_or_late(called, &clock, stalls).await;
+    }
+}
+
+/// A task that stands by is to look: it was called, or the one that runs is late for its plan.
+async fn called_or_late(called: impl Future<Output = ()>, clock: &Clock, late: Option<Moment>) {
+    match late {
+        Some(at) => tokio::select! {
+            () = called => {}
+            () = clock.coarse_sleep_until(at) => {}
+        },
+        None => called.await,
+    }
+}
+
+impl Registry {
+    pub(super) fn is_run_by(&self, task: &Arc<Notify>) -> bool {
+        self.runner.as_ref().is_some_and(|runner| Arc::ptr_eq(runner, task))
+    }
+
+    /// Whether a task runs that is not late for its plan by more than `stall`.
+    pub(super) fn is_run(&self, now: Moment, stall: Duration) -> bool {
+        self.runner.is_some() && self.stalls_at(stall).is_none_or(|at| at > now)
+    }
+
+    /// When the running task should have planned long ago.
+    pub(super) fn stalls_at(&self, stall: Duration) -> Option<Moment> {
+        let first = [self.next_wake, self.called].into_iter().flatten().min();
+        first.filter(|_| self.runner.is_some()).map(|at| at + stall)
+    }
+}
+
+impl Keeper {
+    /// Completes when no task runs, or the one that should stands still.
+    pub(super) async fn needs_a_runner(&self) {
+        loop {
+            let called = self.standby.called.notified();
+            tokio::pin!(called);
+            called.as_mut().enable();
+            if !locked(&self.registry).is_run(self.clock.now(), STALL) {
+                return;
+            }
+            let stalls = locked(&self.registry).stalls_at(STALL);
+            called_or_late(called, &self.clock, stalls).await;
         }
     }
 }
@@ -77,8 +118,7 @@ impl Keeper {
     pub(super) fn take_over(self: &Arc<Keeper>) -> Option<Running> {
         let now = self.clock.now();
         let mut registry = locked(&self.registry);
-        let runs = registry.runner.is_some() && registry.stalls_at(STALL).is_none_or(|at| at > now);
-        if runs {
+        if registry.is_run(now, STALL) {
             return None;
         }
         // One that stands still is replaced also if there is nothing to do: its plan is over, and a task that stands by would

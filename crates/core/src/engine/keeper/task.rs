@@ -13,16 +13,13 @@ use tokio::sync::Notify;
 use super::Keeper;
 use super::batch::RenewalBatch;
 use super::kept::BatchItem;
+use super::width::Width;
 use super::work::Work;
 use crate::engine::events;
 use crate::engine::release::Release;
 use crate::seam::clock::{Clock, Moment};
 use crate::seam::loss::Loss;
 use crate::support::locked;
-
-/// How many requests that renew are under way at once, at most: fewer while the store takes long for them. Those that may
-/// not wait any longer go all the same, once nothing moves.
-const BATCHES: usize = 16;
 
 /// The keeper's task runs as long as this lives; a runtime that shuts down drops it.
 pub(super) struct Running {
@@ -67,11 +64,11 @@ pub(super) async fn run(running: Running) {
     let mut random = locked(&keeper.random).fork();
     let mut renew_now = keeper.notifier.renews_holds();
     let mut batches = FuturesUnordered::new();
-    // How many of them are not late, how many these may be, and when that was last made less.
-    let (mut under_way, mut width, mut narrowed) = (0, BATCHES, None);
+    // How many of them are not late, and how many these may be.
+    let (mut under_way, mut width) = (0, Width::new());
     let mut works = FuturesUnordered::new();
     while !running.is_over() {
-        let plan = keeper.plan(width - under_way.min(width));
+        let plan = keeper.plan(width.room(under_way));
         under_way += plan.batches.len();
         let begun = |items| RenewalBatch::new(&keeper.backend, &keeper.clock, items).answer(&keeper.clock);
         batches.extend(plan.batches.into_iter().map(begun));
@@ -90,33 +87,36 @@ pub(super) async fn run(running: Running) {
             Ok(()) = renew_now.changed() => {
                 // The store has a new connection, so what was in flight on the old one may be late; or its server goes by
                 // other terms.
-                width = BATCHES;
+                width.begin_anew();
                 locked(&keeper.registry).renew_holds_now(keeper.clock.now());
             }
             () = until(&keeper.clock, plan.next, plan.watching) => {}
             Some(result) = batches.next() => {
-                match &result {
-                    (batch, Some(answer)) => {
-                        under_way -= usize::from(!batch.late);
-                        width = BATCHES.min(width + usize::from(!batch.late || answer.is_ok()));
-                    }
-                    (batch, None) => {
-                        under_way -= 1;
-                        // Those that were in flight together are late together, by one cause.
-                        if narrowed.is_none_or(|at| at <= batch.sent) {
-                            (width, narrowed) = (1.max(width / 2), Some(keeper.clock.now()));
-                        }
-                    }
+                let ((batch, answer), now) = (&result, keeper.clock.now());
+                // When one becomes late, it makes room for another that passes it.
+                under_way -= usize::from(answer.is_none() || !batch.late);
+                match answer {
+                    Some(answer) if answer.is_ok() || !batch.late => width.answered(now.since(batch.sent), batch.late),
+                    Some(_) => {}
+                    None => width.late(batch.sent, now),
                 }
                 batches.extend(keeper.take_result(result, plan.early).map(|batch| batch.answer(&keeper.clock)));
             }
             Some(id) = works.next() => keeper.finished(id),
         }
     }
-    // What is in flight here is still worth something.
+    // What is in flight here is still worth something, unless this task is needed again.
     drop(works);
-    while let Some(result) = batches.next().await {
-        batches.extend(keeper.take_result(result, 0.0).map(|batch| batch.answer(&keeper.clock)));
+    let needed = keeper.needs_a_runner();
+    tokio::pin!(needed);
+    loop {
+        tokio::select! {
+            result = batches.next() => match result {
+                Some(result) => batches.extend(keeper.take_result(result, 0.0).map(|batch| batch.answer(&keeper.clock))),
+                None => return,
+            },
+            () = &mut needed => return,
+        }
     }
 }
 
