@@ -1,0 +1,102 @@
+//! The files that a user names, read and understood. What is in them is never shown.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use leasehold_core::Result;
+use rustls::RootCertStore;
+use rustls::pki_types::pem::{Error as PemError, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::{Tls, invalid};
+
+/// More than any bundle of CAs has. A device has no end.
+const MOST: u64 = 4 << 20;
+
+/// A client's certificate and its private key, as they stand in their files.
+#[derive(Clone)]
+pub struct Identity {
+    /// The certificate, and what leads from it to its CA.
+    pub certificate: String,
+    /// The private key.
+    pub key: String,
+}
+
+/// The key is in it.
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
+}
+
+/// What the files of one [`Tls`] hold.
+pub(crate) struct Files {
+    pub(crate) ca: Option<String>,
+    pub(crate) roots: RootCertStore,
+    pub(crate) identity: Option<Identity>,
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    pub(crate) key: Option<PrivateKeyDer<'static>>,
+}
+
+impl Files {
+    /// Reads them all. It may block, as files do.
+    pub(crate) fn read(tls: &Tls) -> Result<Files> {
+        let ca = tls.ca.as_ref().map(|path| text("the CA file", path)).transpose()?;
+        let roots = match (&tls.ca, &ca) {
+            (Some(path), Some(pem)) => own_roots(path, pem)?,
+            _ => system_roots()?,
+        };
+        let mut files = Files { ca, roots, identity: None, chain: Vec::new(), key: None };
+        if let Some((certificate, key)) = &tls.identity {
+            let identity = Identity { certificate: text("the certificate", certificate)?, key: text("the key", key)? };
+            files.chain = certificates(certificate, &identity.certificate)?;
+            let none = |_| invalid(format_args!("no private key in {}: PEM, not encrypted", key.display()));
+            files.key = Some(PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).map_err(none)?);
+            files.identity = Some(identity);
+        }
+        Ok(files)
+    }
+}
+
+/// A file as text.
+fn text(what: &str, path: &Path) -> Result<String> {
+    let cannot = |why: &dyn fmt::Display| invalid(format_args!("{what} {} cannot be read: {why}", path.display()));
+    let mut text = String::new();
+    // Opening a pipe may never end.
+    if !path.metadata().map_err(|e| cannot(&e))?.is_file() {
+        return Err(cannot(&"it is no file"));
+    }
+    let file = File::open(path).map_err(|e| cannot(&e))?;
+    file.take(MOST + 1).read_to_string(&mut text).map_err(|e| cannot(&e))?;
+    if text.len() as u64 > MOST { Err(cannot(&"it is too large")) } else { Ok(text) }
+}
+
+/// The certificates in a file, at least one.
+fn certificates(path: &Path, pem: &str) -> Result<Vec<CertificateDer<'static>>> {
+    let found: Result<Vec<_>, PemError> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+    let found = found.ok().filter(|found| !found.is_empty());
+    found.ok_or_else(|| invalid(format_args!("no certificate in {}, in PEM", path.display())))
+}
+
+/// Every certificate in the file is a CA to trust: one that is not understood is a mistake.
+fn own_roots(path: &Path, pem: &str) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path, pem)? {
+        roots
+            .add(certificate)
+            .map_err(|e| invalid(format_args!("a certificate in {} is of no use: {e}", path.display())))?;
+    }
+    Ok(roots)
+}
+
+/// Those of the operating system, some of which may be too old to be understood.
+fn system_roots() -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Err(invalid("this system trusts no CA (Debian: the package ca-certificates): name one by `ca`"));
+    }
+    Ok(roots)
+}

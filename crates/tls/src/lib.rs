@@ -1,0 +1,168 @@
+//! Internal: what the stores of Leasehold share that speak TLS, for no other user. Use `leasehold` with the features `tls` and
+//! that of a store; [`Tls`] is re-exported by each of them.
+//!
+//! `lib` is what a user says (files, a name), `files` reads it, `client` makes connections of it, `error` says what went wrong and
+//! what to do. It knows no store. Nothing here falls back to plain text: there is a TLS connection, or an error.
+
+mod client;
+mod error;
+mod files;
+
+use std::path::PathBuf;
+
+use leasehold_core::support::Address;
+use leasehold_core::{Error, ErrorKind, Result};
+use rustls::pki_types::ServerName;
+
+pub use crate::client::{Client, install_provider};
+pub use crate::files::Identity;
+
+/// Whom to trust, and what to show, on TLS connections to a store.
+///
+/// By default the server has to show a certificate for the host of the URL, signed by a CA that the operating system trusts (on
+/// Linux also those of `SSL_CERT_FILE`), and is shown none. There is no way to connect without verifying the server.
+///
+/// All files are PEM. They are read when the store connects, and **anew for each connection that it makes** later: a certificate
+/// that was replaced on the disk is used from the next connection on, and what is connected already stays so. A file that cannot be
+/// read is [`Invalid`](ErrorKind::Invalid), and no connection is made. A private key may not be encrypted.
+///
+/// The cryptography is that of the program's default [`CryptoProvider`](rustls::crypto::CryptoProvider) if it has installed one,
+/// and `aws-lc-rs` otherwise.
+///
+/// In a URL these are the words `ca`, `cert` and `key`, and `server_name`.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold_tls::Tls;
+///
+/// let tls = Tls::new().ca_file("/etc/store/ca.pem").client_files("/etc/store/me.pem", "/etc/store/me.key");
+/// ```
+#[derive(Clone, Default, Debug)]
+pub struct Tls {
+    ca: Option<PathBuf>,
+    identity: Option<(PathBuf, PathBuf)>,
+    server_name: Option<String>,
+}
+
+impl Tls {
+    /// The CAs that the operating system trusts, no client certificate, the name in the URL.
+    pub fn new() -> Tls {
+        Tls::default()
+    }
+
+    /// Trusts the CAs of this file, and no other.
+    #[must_use]
+    pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Tls {
+        self.ca = Some(path.into());
+        self
+    }
+
+    /// Shows the server the certificate of the first file, with what leads from it to its CA, and proves it by the private key of
+    /// the second. One file may hold both, and is named twice then.
+    #[must_use]
+    pub fn client_files(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Tls {
+        self.identity = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// The name (or IP address) that the server's certificate has to be for, in place of the host that is connected to.
+    #[must_use]
+    pub fn server_name(mut self, name: impl Into<String>) -> Tls {
+        self.server_name = Some(name.into());
+        self
+    }
+
+    /// Takes the words `ca`, `cert`, `key` and `server_name` out of a URL; `None` if it does not ask for TLS.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](ErrorKind::Invalid) for half a pair of certificate and key, for a name that is none, and for any of the words
+    /// in a URL without TLS.
+    pub fn from_address(address: &mut Address) -> Result<Option<Tls>> {
+        let words = ["ca", "cert", "key", "server_name"];
+        let [ca, cert, key, server_name] = words.map(|word| address.take(word));
+        if !address.tls {
+            let given = words.into_iter().zip([ca, cert, key, server_name]).find(|(_, value)| value.is_some());
+            let what =
+                |(word, _)| invalid(format!("{word} is for TLS, and this URL asks for none: add an s to its scheme"));
+            return given.map_or(Ok(None), |given| Err(what(given)));
+        }
+        let path = |word, value: Option<String>| match value {
+            Some(empty) if empty.is_empty() => Err(invalid(format!("{word} is the path of a file"))),
+            value => Ok(value.map(PathBuf::from)),
+        };
+        let identity = match (path("cert", cert)?, path("key", key)?) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            (Some(_), None) => return Err(invalid("cert without key: a client certificate needs both")),
+            (None, Some(_)) => return Err(invalid("key without cert: a client certificate needs both")),
+        };
+        let tls = Tls { ca: path("ca", ca)?, identity, server_name };
+        tls.check_name().map(|()| Some(tls))
+    }
+
+    /// The file with the CAs, if it is not the system's that are trusted.
+    pub fn has_ca_file(&self) -> bool {
+        self.ca.is_some()
+    }
+
+    /// Whether another name than the host's is verified.
+    pub fn has_server_name(&self) -> bool {
+        self.server_name.is_some()
+    }
+
+    fn check_name(&self) -> Result<()> {
+        match &self.server_name {
+            Some(name) if ServerName::try_from(&**name).is_err() => {
+                Err(invalid("server_name is a host name or an IP address"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn invalid(what: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Invalid, format!("TLS: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(query: &str) -> Result<Option<Tls>> {
+        let mut address = Address::parse_tls(&format!("etcd{query}"), "etcd", 1, 1)?;
+        let tls = Tls::from_address(&mut address)?;
+        address.done().map(|()| tls)
+    }
+
+    #[test]
+    fn a_url_says_whom_to_trust_and_what_to_show() {
+        let tls = read("s://h?ca=/a%20b.pem&cert=c.pem&key=k.pem&server_name=db.internal").unwrap().unwrap();
+        assert_eq!(tls.ca.as_deref(), Some("/a b.pem".as_ref()));
+        assert_eq!(tls.identity, Some(("c.pem".into(), "k.pem".into())));
+        assert_eq!(tls.server_name.as_deref(), Some("db.internal"));
+        assert!(tls.has_ca_file() && tls.has_server_name());
+        assert!(read("s://h").unwrap().is_some() && read("://h").unwrap().is_none());
+    }
+
+    #[test]
+    fn half_a_pair_and_words_without_tls_are_refused() {
+        for (query, part) in [
+            ("s://h?cert=a", "cert without key"),
+            ("s://h?key=a", "key without cert"),
+            ("s://h?ca=", "ca is the path"),
+            ("s://h?cert=&key=a", "cert is the path"),
+            ("s://h?server_name=a%20b", "server_name"),
+            ("s://h?server_name=", "server_name"),
+            ("s://h?ca=a&ca=b", "given twice"),
+            ("://h?ca=a", "add an s"),
+            ("://h?cert=a&key=b", "add an s"),
+            ("://h?server_name=b", "add an s"),
+        ] {
+            let error = read(query).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{query}");
+            assert!(error.to_string().contains(part), "{query}: {error}");
+        }
+    }
+}
