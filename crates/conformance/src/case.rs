@@ -242,9 +242,10 @@ table! {
     hygiene::after_many_names: "P9", [Private, Footprint], clean;
     hygiene::after_many_failed_tries: "P9 S5", [Private, Footprint], clean;
 
-    scale::waiters_of_one_client: "P3 P4 P5", [], alone;
+    scale::waiters_of_one_client: "P3 P4 P5", [Private], alone;
+    scale::idle_waiters_of_one_client: "P7", [Private, Requests], clean;
     scale::clients_of_one_name: "P1 P2 P5", [Private], alone;
     scale::names_used_once: "P9", [Private, Contents], clean;
-    scale::locks_of_one_client: "P3 P7", [], alone;
+    scale::locks_of_one_client: "P3 P7", [Private], alone;
     scale::memory_of_many_cycles: "P9", [Private, Heap], alone;
 }

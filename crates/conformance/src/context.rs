@@ -77,6 +77,12 @@ impl TestContext {
         &*self.harness
     }
 
+    /// The same in a world of its own, where names are so short that very many fit wherever a store lists them.
+    pub async fn private_and_short(&self) -> TestContext {
+        let private = self.private().await;
+        TestContext { namespace: format!("{}s", private.harness.prefix()), ..private }
+    }
+
     /// What this run's accidents follow from. A failure prints it, and `LEASEHOLD_SEED` asks for it.
     pub fn seed(&self) -> u64 {
         self.seed

@@ -91,6 +91,11 @@ pub trait Harness: Send + Sync + 'static {
         unreachable!("not among the capabilities")
     }
 
+    /// How many requests the renewal of a place may cost, once in a third of its lease, when many of one client are renewed.
+    fn renewals_of_a_waiter(&self) -> f64 {
+        0.1
+    }
+
     /// How many keys, nodes, leases and sessions the server has, without those that end by themselves.
     async fn footprint(&self) -> u64 {
         unreachable!("not among the capabilities")

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr, ops::Deref, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
+    certificates::TlsPort,
     error::{Error, Result},
     find::Program,
     http, ports,
@@ -23,6 +24,8 @@ pub struct EtcdOptions {
     pub election: Duration,
     /// More arguments for `etcd`, such as `["--quota-backend-bytes=16000000"]`.
     pub extra: Vec<String>,
+    /// Where it serves TLS beside, for a single server: a cluster's members would share the port.
+    pub tls: Option<TlsPort>,
     /// Whether the members of a cluster talk to each other through proxies, so that one can be isolated:
     /// [`EtcdCluster::isolate`](crate::EtcdCluster::isolate). A single server has no use for it.
     pub peer_proxies: bool,
@@ -34,6 +37,7 @@ impl Default for EtcdOptions {
             heartbeat: Duration::from_millis(20),
             election: Duration::from_millis(200),
             extra: Vec::new(),
+            tls: None,
             peer_proxies: false,
         }
     }
@@ -144,7 +148,10 @@ impl Member {
         let flags = [
             ("--name", self.name.clone()),
             ("--data-dir", data.join("etcd").display().to_string()),
-            ("--listen-client-urls", client_url.clone()),
+            (
+                "--listen-client-urls",
+                options.tls.iter().fold(client_url.clone(), |urls, tls| format!("{urls},https://{}", tls.addr())),
+            ),
             ("--advertise-client-urls", client_url),
             ("--listen-peer-urls", format!("http://{}", self.peer)),
             ("--initial-advertise-peer-urls", format!("http://{}", self.advertised)),
@@ -156,6 +163,7 @@ impl Member {
             ("--log-level", "error".into()),
         ];
         let mut args: Vec<String> = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
+        args.extend(options.tls.iter().flat_map(TlsPort::etcd));
         args.extend(options.extra.iter().cloned());
         let probe = Box::new(HasLeader { name: self.name.clone() });
         let (program, port) = (Program::Etcd.find()?, self.client);

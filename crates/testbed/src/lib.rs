@@ -4,6 +4,7 @@
 //!   folder. What can be done to every one of them (kill, pause, restart with or without data) is at [`Server`].
 //! - [`EtcdCluster`] and [`ZooKeeperEnsemble`] are several that belong together: what can be done to them is at [`Cluster`].
 //! - [`Proxy`] stands between a client and a server and cuts, holds, delays or loses what passes.
+//! - [`Certificates`] are those of a private CA, and [`TlsPort`] is how a server serves TLS.
 //! - [`seam`] has what the tests of every store need to talk to the seam.
 //! - [`external_url`] names a server of the developer to use in place of a private one.
 //!
@@ -13,6 +14,7 @@
 //! The servers are found where Debian's packages put them. A missing one is [`Error::Missing`], never a skipped test.
 
 mod background;
+mod certificates;
 mod error;
 mod find;
 mod http;
@@ -36,6 +38,7 @@ mod zookeeper_ensemble;
 mod redis;
 mod redis_echo;
 
+pub use certificates::{Certificates, KeyFiles, TlsPort};
 pub use cluster::Cluster;
 pub use error::{Error, Result};
 pub use etcd::{Etcd, EtcdOptions};
@@ -45,6 +48,6 @@ pub use proxy::{Proxy, Trap};
 pub use redis::{Redis, RedisOptions};
 pub use redis_echo::RedisEcho;
 pub use resp::Reply;
-pub use server::Server;
+pub use server::{ON_DISK, Server};
 pub use zookeeper::{ZooKeeper, ZooKeeperOptions};
 pub use zookeeper_ensemble::ZooKeeperEnsemble;

@@ -63,7 +63,7 @@ pub(crate) async fn wakes_readers_at_once(ctx: TestContext) {
     let guard = one.rw_lock("a").ttl(ttl).write().acquire().await.unwrap();
     let readers = [&two, &one].map(|store| tokio::spawn(store.rw_lock("a").ttl(ttl).read().acquire()));
     ctx.queue_is(&one, "a", 1, 2).await;
-    guard.downgrade().await.unwrap();
+    downgraded(&guard).await;
     for reader in readers {
         let reader = within(Duration::from_secs(10), "the push of a downgrade", reader).await.unwrap().unwrap();
         reader.release().await.unwrap();
