@@ -6,28 +6,33 @@
 //! the first of the two is used from then on, and what is in flight on a connection ends with it. Callers see a connection, or
 //! an error at once.
 
+mod driver;
 mod link;
+#[cfg(feature = "tls")]
+mod secure;
 
 use std::fmt;
-use std::future::pending;
+use std::pin::{Pin, pin};
+use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use leasehold_core::seam::Subscription;
 use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Name, Result};
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{Client, ConnectionInfo, Pipeline, ProtocolVersion, Value};
+use redis::{Client, Cmd, Pipeline, ProtocolVersion, RedisResult, Value};
 use scopeguard::{ScopeGuard, guard};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use crate::connection::link::{Link, Observed, State, Wire, repair};
 use crate::error::{again, of_connect, of_request};
 use crate::inbox::Inbox;
+use crate::server::Server;
 
 /// After this part of its limit an unanswered request makes its connection suspect.
 const SLOW: u32 = 4;
@@ -42,7 +47,8 @@ pub struct Connection {
 
 impl Connection {
     /// One that is not made yet. Its requests may each block those behind them for so long as `waits` says, beyond the time-out.
-    pub fn new(info: ConnectionInfo, timeout: Duration, waits: Duration, inbox: &Inbox) -> Result<Connection> {
+    pub fn new(server: Server, timeout: Duration, waits: Duration, inbox: &Inbox) -> Result<Connection> {
+        let info = server.info;
         let runtime = Handle::try_current()
             .map_err(|_| Error::new(ErrorKind::Unsupported, "a store on Redis connects only inside a tokio runtime"))?;
         let address = info.addr().to_string();
@@ -53,15 +59,16 @@ impl Connection {
         let down = State::Down(Error::new(ErrorKind::Unavailable, format!("{address}: not connected yet")));
         let link = Arc::new(Link {
             client,
+            #[cfg(feature = "tls")]
+            tls: server.tls,
             address,
             timeout: timeout + waits,
             waits,
             inbox: inbox.clone(),
-            state: Mutex::new(down),
+            state: RwLock::new(down),
             repair_due: Notify::new(),
             useful: AtomicBool::new(true),
             made: AtomicU64::new(0),
-            ended: watch::Sender::new(0),
             observed: Mutex::default(),
         });
         let repair = Mutex::new(runtime.spawn(repair(link.clone())).abort_handle());
@@ -90,36 +97,53 @@ impl Connection {
 
     /// Sends several requests together. A refusal by the server is a [`Value::ServerError`] among the answers.
     pub async fn send(&self, requests: &Pipeline) -> Result<Vec<Value>> {
-        self.send_over(None, requests).await
+        self.send_many(None, requests).await
     }
 
     /// The same, over the connection of this number or not at all.
-    pub(crate) async fn send_over(&self, nth: Option<u64>, requests: &Pipeline) -> Result<Vec<Value>> {
-        let (link, mut wire) = (&self.link, self.wire()?);
-        if nth.is_some_and(|nth| nth != wire.nth) {
-            let what = "the connection to Redis was replaced before the request was sent";
-            return Err(link.at(&Error::new(ErrorKind::Unavailable, what)));
-        }
+    pub(crate) async fn send_many(&self, over: Option<u64>, requests: &Pipeline) -> Result<Vec<Value>> {
+        let wire = self.wire_of(over)?;
+        let mut connection = wire.connection.clone();
+        let asked = pin!(connection.send_packed_commands(requests, 0, requests.len()));
+        self.answered(&wire, asked, Vec::as_slice).await
+    }
+
+    /// Sends one request, over the connection of this number or not at all.
+    pub(crate) async fn send_one(&self, over: Option<u64>, request: &Cmd) -> Result<Value> {
+        let wire = self.wire_of(over)?;
+        let mut connection = wire.connection.clone();
+        let asked = pin!(connection.send_packed_command(request));
+        self.answered(&wire, asked, slice::from_ref).await
+    }
+
+    /// Awaits what was asked over this connection. It is pinned where it is made, since it is large.
+    async fn answered<T>(
+        &self,
+        wire: &Wire,
+        asked: Pin<&mut impl Future<Output = RedisResult<T>>>,
+        each: impl FnOnce(&T) -> &[Value],
+    ) -> Result<T> {
+        let link = &self.link;
         // Until it is answered, it leaves the connection suspect: also if it is dropped, by a limit of ours or by the caller.
         let unanswered = guard((), |()| link.repair_due.notify_one());
-        let mut ended = link.ended.subscribe();
-        let ended = ended.wait_for(|ended| *ended >= wire.nth);
+        let _under_way = wire.under_way();
         let slow = async {
-            sleep(link.waits + link.timeout / SLOW).await;
+            let (suspect, limit) = (link.waits + link.timeout / SLOW, link.timeout);
+            sleep(suspect).await;
+            wire.hurry();
             link.repair_due.notify_one();
-            pending::<()>().await;
+            sleep(limit.saturating_sub(suspect)).await;
         };
-        let answers = tokio::select! {
+        let answer = tokio::select! {
             biased;
-            answers = wire.connection.send_packed_commands(requests, 0, requests.len()) => answers,
-            _ = ended => return Err(link.at(&Error::new(ErrorKind::Ambiguous, GIVEN_UP))),
-            () = slow => return Err(link.at(&Error::new(ErrorKind::Ambiguous, GIVEN_UP))),
+            answer = asked => answer,
+            () = slow => return Err(link.at(&Error::new(ErrorKind::Ambiguous, LATE))),
         };
-        if answers.is_ok() {
+        if answer.is_ok() {
             ScopeGuard::into_inner(unanswered);
         }
-        link.note_answers(&wire, &answers);
-        answers.map_err(|e| link.at(&of_request(&e)))
+        link.note_answers(wire, answer.as_ref().map(each));
+        answer.map_err(|e| link.at(&of_request(&e)))
     }
 
     /// What the server refused, in our words.
@@ -145,16 +169,27 @@ impl Connection {
 
     /// Ends the connection for good.
     pub fn close(&self) {
-        *self.link.state() = State::Closed;
+        *self.link.state_mut() = State::Closed;
         locked(&self.repair).abort();
     }
 
-    /// The connection, and a task that repairs it: where the runtime of the last one ended, the caller's takes over.
-    fn wire(&self) -> Result<Wire> {
+    /// The connection, which has this number if one is given.
+    fn wire_of(&self, over: Option<u64>) -> Result<Arc<Wire>> {
+        let wire = self.wire()?;
+        if over.is_some_and(|nth| nth != wire.nth) {
+            let what = "the connection to Redis was replaced before the request was sent";
+            return Err(self.link.at(&Error::new(ErrorKind::Unavailable, what)));
+        }
+        Ok(wire)
+    }
+
+    /// The connection. Where there is none because the runtime ended in which it was repaired, the caller's takes over.
+    fn wire(&self) -> Result<Arc<Wire>> {
         let wire = self.link.wire();
-        let mut task = locked(&self.repair);
-        if task.is_finished()
-            && !matches!(&wire, Err(e) if e.kind() == ErrorKind::Closed)
+        if let Err(e) = &wire
+            && e.kind() != ErrorKind::Closed
+            && let mut task = locked(&self.repair)
+            && task.is_finished()
             && let Ok(runtime) = Handle::try_current()
         {
             self.link.repair_due.notify_one();
@@ -164,7 +199,7 @@ impl Connection {
     }
 }
 
-const GIVEN_UP: &str = "the connection to Redis was given up before the answer came";
+const LATE: &str = "Redis did not answer in time";
 
 impl Drop for Connection {
     fn drop(&mut self) {

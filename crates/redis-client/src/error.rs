@@ -72,6 +72,18 @@ pub(crate) fn of_connect(e: &RedisError) -> Error {
     }
 }
 
+/// Of making a connection in plain text: a server that speaks TLS closes it without a word.
+pub(crate) fn of_plain_connect(e: &RedisError) -> Error {
+    match of_connect(e) {
+        error if e.is_connection_dropped() && !e.is_connection_refusal() => {
+            let what =
+                format!("{error}. Does it speak TLS there? Then the scheme of the URL is rediss://, or redlocks://");
+            Error::new(error.kind(), what)
+        }
+        error => error,
+    }
+}
+
 /// Of a server that this store can never use.
 pub(crate) fn of_mode(mode: &str) -> Option<Error> {
     let what = match mode {

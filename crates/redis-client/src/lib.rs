@@ -21,6 +21,6 @@ pub use crate::error::{again, junk, of_request};
 pub use crate::inbox::{Inbox, attempt};
 pub use crate::names::Names;
 pub use crate::record::{Ahead, Fields, record};
-pub use crate::script::{CLOCK, Call, Script};
-pub use crate::server::{granted_ttl, server};
+pub use crate::script::{CLOCK, Call, Script, run_all};
+pub use crate::server::{Server, granted_ttl, servers};
 pub use crate::walk::walk;

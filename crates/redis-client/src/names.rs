@@ -35,8 +35,7 @@ impl Names {
     /// All keys of this name, in the order in which the scripts take them. The first is the lock.
     pub fn keys(&self, name: &Name) -> Vec<String> {
         let lock = self.lock(name);
-        let mut keys = Vec::with_capacity(self.beside.len() + 2);
-        keys.extend(self.beside.iter().map(|key| ["{", &lock, "}:", key].concat()));
+        let mut keys: Vec<String> = self.beside.iter().map(|key| ["{", &lock, "}:", key].concat()).collect();
         keys.insert(0, lock);
         keys
     }

@@ -1,17 +1,20 @@
 //! Lua on the server: how a script is called, and taught to a server that does not know it yet.
 
-use std::slice::from_ref;
+use std::fmt::Display;
+use std::io::Write;
 
 use futures_util::future::join_all;
 use leasehold_core::Result;
-use redis::{Cmd, Pipeline, ServerErrorKind, Value};
+use redis::{Arg, Cmd, Pipeline, RedisWrite, ServerErrorKind, Value};
 
 use crate::connection::Connection;
-use crate::error::{again, junk};
+use crate::error::again;
 
 /// How many keys the calls have that travel together: a flight of these takes the server a few milliseconds, so that answers come
-/// all the time. One call may have keys for many names.
-const FLIGHT: usize = 1200;
+/// all the time. One call may have keys of many names.
+const FLIGHT: usize = 250;
+/// The space that most calls need, so that it is allocated once.
+const SPACE: (usize, usize) = (20, 512);
 
 /// What scripts of both stores begin with, once they need it: the server's clock.
 pub const CLOCK: &str = include_str!("clock.lua");
@@ -23,33 +26,39 @@ pub struct Script {
     hash: String,
 }
 
+impl Script {
+    /// The script that these parts make.
+    pub fn new(parts: &[&str]) -> Script {
+        let source = parts.concat();
+        Script { hash: redis::Script::new(&source).get_hash().to_owned(), source }
+    }
+}
+
 /// One run of a script.
 #[allow(missing_debug_implementations, reason = "it carries a claim's id")]
 pub struct Call {
-    keys: Vec<String>,
-    args: Vec<String>,
+    script: &'static Script,
+    /// `EVALSHA`, the hash, and the rest.
+    command: Cmd,
+    keys: usize,
     /// The number of the only connection that may carry it.
     over: Option<u64>,
 }
 
 impl Call {
-    /// What it may touch.
-    pub fn on(keys: impl Into<Vec<String>>) -> Call {
-        Call { keys: keys.into(), args: Vec::with_capacity(8), over: None }
+    /// With so many keys, which come next.
+    pub fn of(script: &'static Script, keys: usize) -> Call {
+        let mut command = Cmd::with_capacity(SPACE.0, SPACE.1);
+        command.arg("EVALSHA").arg(&script.hash).arg(keys);
+        Call { script, command, keys, over: None }
     }
 
-    /// What it is told next.
+    /// Another key, or what it is told next.
     #[must_use]
     #[allow(clippy::needless_pass_by_value, reason = "values are named in place, as in `format!`")]
-    pub fn arg(mut self, arg: impl ToString) -> Call {
-        self.args.push(arg.to_string());
-        self
-    }
-
-    /// The same, for a text that need not be copied.
-    #[must_use]
-    pub fn text(mut self, text: String) -> Call {
-        self.args.push(text);
+    pub fn arg(mut self, arg: impl Display) -> Call {
+        // Writing to memory fails never.
+        let _ = write!(self.command.writer_for_next_arg(), "{arg}");
         self
     }
 
@@ -60,57 +69,61 @@ impl Call {
         self
     }
 
-    fn command(&self, verb: &str, body: &str) -> Cmd {
-        let mut cmd = redis::cmd(verb);
-        cmd.arg(body).arg(self.keys.len()).arg(&self.keys).arg(&self.args);
-        cmd
+    /// Runs it: one request, two if the server did not know the script.
+    pub async fn run(&self, connection: &Connection) -> Result<Value> {
+        let mut answer = connection.send_one(self.over, &self.command).await?;
+        if unknown(&answer) {
+            // Boxed: it is rare, and its space would be that of each call.
+            answer = Box::pin(connection.send_one(self.over, &self.teaching())).await?;
+        }
+        connection.refusal(answer)
+    }
+
+    /// The same call with the script itself, which teaches it to the server.
+    fn teaching(&self) -> Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(&self.script.source);
+        for arg in self.command.args_iter().skip(2) {
+            if let Arg::Simple(arg) = arg {
+                command.arg(arg);
+            }
+        }
+        command
     }
 }
 
-impl Script {
-    /// The script that these parts make.
-    pub fn new(parts: &[&str]) -> Script {
-        let source = parts.concat();
-        Script { hash: redis::Script::new(&source).get_hash().to_owned(), source }
-    }
+/// Runs all of these, of one script: many in one flight, and all flights side by side; answers in the same order and number.
+pub async fn run_all(connection: &Connection, calls: &[Call]) -> Vec<Result<Value>> {
+    let each = calls.first().map_or(1, |call| call.keys.max(1));
+    let flights = calls.chunks((FLIGHT / each).max(1)).map(async |some| match fly(connection, some).await {
+        Ok(answers) => answers,
+        Err(e) => some.iter().map(|_| Err(again(&e))).collect(),
+    });
+    join_all(flights).await.into_iter().flatten().collect()
+}
 
-    /// Runs it once: one request, two if the server did not know the script.
-    pub async fn run(&self, connection: &Connection, call: &Call) -> Result<Value> {
-        self.run_all(connection, from_ref(call)).await.pop().unwrap_or_else(|| Err(junk("no answer")))
+/// One flight, two if the server did not know the script. `Err`: all are unknown.
+async fn fly(connection: &Connection, calls: &[Call]) -> Result<Vec<Result<Value>>> {
+    let mut flight = Pipeline::with_capacity(calls.len());
+    for call in calls {
+        flight.add_command(call.command.clone());
     }
-
-    /// Runs it for every call, many in one flight, and all flights side by side; answers in the same order and number.
-    pub async fn run_all(&self, connection: &Connection, calls: &[Call]) -> Vec<Result<Value>> {
-        let each = calls.first().map_or(1, |call| call.keys.len().max(1));
-        let flights = calls.chunks((FLIGHT / each).max(1)).map(async |some| match self.fly(connection, some).await {
-            Ok(answers) => answers,
-            Err(e) => some.iter().map(|_| Err(again(&e))).collect(),
-        });
-        join_all(flights).await.into_iter().flatten().collect()
-    }
-
-    /// One flight, two if the server did not know the script. `Err`: all are unknown.
-    async fn fly(&self, connection: &Connection, calls: &[Call]) -> Result<Vec<Result<Value>>> {
-        let mut flight = Pipeline::with_capacity(calls.len());
-        for call in calls {
-            flight.add_command(call.command("EVALSHA", &self.hash));
+    let over = calls.iter().find_map(|call| call.over);
+    let mut answers = connection.send_many(over, &flight).await?;
+    let missed: Vec<usize> = (0..answers.len()).filter(|i| unknown(&answers[*i])).collect();
+    if !missed.is_empty() {
+        let mut flight = Pipeline::with_capacity(missed.len());
+        for (nth, i) in missed.iter().enumerate() {
+            // The first one teaches the server the script; the others follow it on the same connection.
+            flight.add_command(if nth == 0 { calls[*i].teaching() } else { calls[*i].command.clone() });
         }
-        let over = calls.iter().find_map(|call| call.over);
-        let mut answers = connection.send_over(over, &flight).await?;
-        let unknown =
-            |answer: &Value| matches!(answer, Value::ServerError(e) if e.kind() == Some(ServerErrorKind::NoScript));
-        let missed: Vec<usize> = (0..answers.len()).filter(|i| unknown(&answers[*i])).collect();
-        if !missed.is_empty() {
-            let mut flight = Pipeline::with_capacity(missed.len());
-            for (nth, i) in missed.iter().enumerate() {
-                // The first one teaches the server the script; the others follow it on the same connection.
-                let (verb, body) = if nth == 0 { ("EVAL", &self.source) } else { ("EVALSHA", &self.hash) };
-                flight.add_command(calls[*i].command(verb, body));
-            }
-            for (i, answer) in missed.into_iter().zip(connection.send_over(over, &flight).await?) {
-                answers[i] = answer;
-            }
+        for (i, answer) in missed.into_iter().zip(connection.send_many(over, &flight).await?) {
+            answers[i] = answer;
         }
-        Ok(answers.into_iter().map(|answer| connection.refusal(answer)).collect())
     }
+    Ok(answers.into_iter().map(|answer| connection.refusal(answer)).collect())
+}
+
+fn unknown(answer: &Value) -> bool {
+    matches!(answer, Value::ServerError(e) if e.kind() == Some(ServerErrorKind::NoScript))
 }

@@ -4,10 +4,50 @@ use std::time::Duration;
 
 use leasehold_core::support::{Address, Host};
 use leasehold_core::{Error, ErrorKind, MAX_TTL, Result};
+#[cfg(feature = "tls")]
+use leasehold_tls::Tls;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
+/// One server: the client crate's description of it, and how it is verified, if by TLS.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// Its address, credentials and database.
+    pub info: ConnectionInfo,
+    /// Over TLS, with its address as the client crate describes a plain one.
+    #[cfg(feature = "tls")]
+    pub tls: Option<Tls>,
+}
+
+impl From<ConnectionInfo> for Server {
+    fn from(info: ConnectionInfo) -> Server {
+        Server {
+            info,
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
+    }
+}
+
+/// All servers of an address. Takes the words of TLS out of it.
+pub fn servers(address: &mut Address) -> Result<Vec<Server>> {
+    #[cfg(feature = "tls")]
+    let tls = Tls::from_address(address)?;
+    #[cfg(not(feature = "tls"))]
+    if address.tls {
+        let what = "TLS needs the feature \"tls\", which is off in this build";
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    }
+    let infos = address.hosts.iter().map(|host| server(address, host)).collect::<Result<Vec<_>>>()?;
+    let server = |info| Server {
+        info,
+        #[cfg(feature = "tls")]
+        tls: tls.clone(),
+    };
+    Ok(infos.into_iter().map(server).collect())
+}
+
 /// One of an address's servers, with its credentials and its database.
-pub fn server(address: &Address, host: &Host) -> Result<ConnectionInfo> {
+fn server(address: &Address, host: &Host) -> Result<ConnectionInfo> {
     let mut settings = RedisConnectionInfo::default();
     if !address.path.is_empty() {
         let Ok(db @ 0..) = address.path.parse() else {

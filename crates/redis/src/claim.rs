@@ -1,6 +1,5 @@
 //! `claim`, and `claim_all` for several names in one script.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use leasehold_core::seam::{Claim, Claimed, ClaimedAll, Grant, Mode, Moment, Place, Validity, WaitPolicy, Waiting};
@@ -19,8 +18,9 @@ const SPREAD: Duration = Duration::from_millis(2);
 impl Redis {
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed> {
         let (sent, nth) = (Moment::now(), self.connection.nth()?);
-        let call = self.with_options(self.call(claim), claim, sent, nth);
-        let answer = said(claim, &self.run(&CLAIM, &call).await?)?;
+        let call = self.with_options(self.call(&CLAIM, claim), claim, sent, nth);
+        let call = if claim.policy == WaitPolicy::Try { call.arg("tries") } else { call };
+        let answer = said(claim, &self.run(&call).await?)?;
         let mut fields = Fields::of(&answer);
         match (fields.word(), claim.mode) {
             ("granted", _) => {
@@ -43,11 +43,11 @@ impl Redis {
     pub(crate) async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
         let Some(first) = claims.first() else { return Ok(ClaimedAll::Granted(Vec::new())) };
         let (sent, nth) = (Moment::now(), self.connection.nth()?);
-        let keys: Vec<String> = claims.iter().flat_map(|claim| self.keys(&claim.name)).collect();
-        let call = self.with_options(Call::on(keys), first, sent, nth);
+        let call = self.on(&CLAIM_ALL, claims.iter().map(|claim| &claim.name));
+        let call = self.with_options(call, first, sent, nth);
         let call = claims.iter().fold(call, |call, claim| call.arg(claim.id));
         let unknown = || junk("the answer to several claims");
-        let Value::Array(answers) = self.run(&CLAIM_ALL, &call).await? else { return Err(unknown()) };
+        let Value::Array(answers) = self.run(&call).await? else { return Err(unknown()) };
         if let [refusal @ Value::BulkString(said), Value::Int(at)] = &answers[..]
             && said.starts_with(b"busy ")
         {
@@ -68,13 +68,11 @@ impl Redis {
 
     /// What the script is told of a claim, apart from its id.
     fn with_options(&self, call: Call, claim: &Claim, sent: Moment, nth: u64) -> Call {
-        let turns = claim.turns();
-        let (ttl, (kind, n, of)) = (entry::ttl(claim).as_millis(), claim.mode.parts());
-        let mut shape = String::with_capacity(64);
-        let _ = write!(shape, "{kind} {n} {of} {ttl} {turns} {}", attempt(sent));
-        let call = call.over(nth).arg(u8::from(claim.policy != WaitPolicy::Try)).arg(ttl).arg(turns);
-        let call = call.arg(self.clock.guess(nth, sent)).text(shape);
-        call.text([&*self.inbox.channel, " ", &*claim.label].concat())
+        let (turns, ttl, (kind, n, of)) = (claim.turns(), entry::ttl(claim).as_millis(), claim.mode.parts());
+        let (attempt, guess) = (attempt(sent), self.clock.guess(nth, sent));
+        let (since, channel, label) = (guess / 1000, &self.inbox.channel, &claim.label);
+        let record = format_args!("{kind} {n} {of} {ttl} {turns} {attempt} {since} {channel} {label}");
+        call.over(nth).arg(ttl).arg(turns).arg(guess).arg(record)
     }
 
     /// With the option `min_replicas` a grant counts once the replicas have it.

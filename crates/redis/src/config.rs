@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use leasehold_core::support::Address;
 use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_redis_client::server;
+use leasehold_redis_client::{Server, servers};
+#[cfg(feature = "tls")]
+use leasehold_tls::Tls;
 use redis::ConnectionInfo;
 
 /// How long a claim waits for replicas if the URL does not say.
@@ -13,7 +15,7 @@ const WAIT: u32 = 100;
 /// Where the server is, and how the store uses it.
 #[derive(Clone, Debug)]
 pub struct Config {
-    pub(crate) server: ConnectionInfo,
+    pub(crate) server: Server,
     /// The limit of one request.
     pub(crate) timeout: Duration,
     /// What stands before every key.
@@ -28,14 +30,10 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and shows no credential. `rediss://` is
-    /// [`Unsupported`](ErrorKind::Unsupported).
+    /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and shows no credential. `rediss://` without the feature `tls`
+    /// is [`Unsupported`](ErrorKind::Unsupported).
     pub fn from_url(url: &str) -> Result<Config> {
-        if url.starts_with("rediss://") {
-            let what = "TLS is not built in: connect with a `redis::Client` of your own, or through a local tunnel";
-            return Err(Error::new(ErrorKind::Unsupported, what));
-        }
-        let mut address = Address::parse(url, "redis", 6379)?;
+        let mut address = Address::parse_tls(url, "redis", 6379, 6379)?;
         let mut number = |key: &str, default| match address.take(key).map(|text| text.parse::<u32>()) {
             None => Ok(default),
             Some(Ok(number)) if number <= 60_000 => Ok(number),
@@ -43,18 +41,31 @@ impl Config {
         };
         let (least, within) = (number("min_replicas", 0)?, number("min_replicas_timeout", WAIT)?);
         let (timeout, prefix) = (address.timeout()?, address.take("prefix").unwrap_or_default());
+        let mut servers = servers(&mut address)?;
         address.done()?;
-        let [host] = &address.hosts[..] else {
+        let (Some(server), 0) = (servers.pop(), servers.len()) else {
             return Err(Error::new(ErrorKind::Invalid, "redis:// names one server"));
         };
-        let config = Config::new(server(&address, host)?).timeout(timeout).prefix(prefix);
+        let config = Config::of(server).timeout(timeout).prefix(prefix);
         Ok(config.min_replicas(least, Duration::from_millis(within.into())))
     }
 
     /// The client crate's own description of the server, which may be a Unix socket, or say TLS if that crate's features are on.
     /// The store sets the protocol (RESP3), TCP_NODELAY and TCP keep-alive. A second for each request, and no prefix.
     pub fn new(server: ConnectionInfo) -> Config {
+        Config::of(server.into())
+    }
+
+    fn of(server: Server) -> Config {
         Config { server, timeout: Duration::from_secs(1), prefix: String::new(), min_replicas: None }
+    }
+
+    /// Makes every connection over TLS, and none without. The server's address is a host and a port.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Config {
+        self.server.tls = Some(tls);
+        self
     }
 
     /// Limits each request, and each of the two steps of connecting. The outcome of a request that takes longer is
@@ -95,13 +106,13 @@ mod tests {
     fn reads_every_part() {
         let all = "redis://me:s%40cret@[::1]:7000/3?timeout=250&prefix=app%3A&min_replicas=2";
         let config = Config::from_url(all).unwrap();
-        let settings = config.server.redis_settings();
-        assert_eq!(config.server.addr().to_string(), "::1:7000");
+        let settings = config.server.info.redis_settings();
+        assert_eq!(config.server.info.addr().to_string(), "::1:7000");
         assert_eq!((settings.username(), settings.password(), settings.db()), (Some("me"), Some("s@cret"), 3));
         assert_eq!((config.timeout, &*config.prefix), (Duration::from_millis(250), "app:"));
         assert_eq!(config.min_replicas, Some((2, Duration::from_millis(100))));
         assert!(!format!("{config:?}").contains("s@cret"));
-        let server = Config::from_url("redis://:pw@localhost").unwrap().server;
+        let server = Config::from_url("redis://:pw@localhost").unwrap().server.info;
         assert_eq!((&*server.addr().to_string(), server.redis_settings().password()), ("localhost:6379", Some("pw")));
     }
 
@@ -132,6 +143,12 @@ mod tests {
             let text = format!("{error} {error:?}");
             assert!(text.contains(part) && !text.contains("s3ntinel"), "{url}: {text}");
         }
-        assert_eq!(Config::from_url("rediss://h").unwrap_err().kind(), ErrorKind::Unsupported);
+        let read = Config::from_url("rediss://:s3ntinel@h?ca=/a.pem");
+        if cfg!(feature = "tls") {
+            assert_eq!(read.unwrap().server.info.addr().to_string(), "h:6379");
+        } else {
+            let error = read.unwrap_err();
+            assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("\"tls\""), "{error}");
+        }
     }
 }

@@ -1,14 +1,14 @@
 //! `evict`.
 
 use leasehold_core::{FencingToken, Name, Result};
-use leasehold_redis_client::{Call, junk, record};
+use leasehold_redis_client::{junk, record};
 
 use crate::Redis;
 use crate::scripts::EVICT;
 
 impl Redis {
     pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        match record(&self.run(&EVICT, &Call::on(self.keys(name)).arg(token)).await?)?.as_str() {
+        match record(&self.run(&self.on(&EVICT, [name]).arg(token)).await?)?.as_str() {
             "evicted" => Ok(true),
             "evicted more" => {
                 self.admit(name).await;

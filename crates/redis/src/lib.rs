@@ -27,6 +27,8 @@ use crate::client::clock::ServerClock;
 use crate::client::replicas::Replicas;
 pub use crate::config::Config;
 pub use crate::fence::{StillHolds, write_fenced};
+#[cfg(feature = "tls")]
+pub use leasehold_tls::Tls;
 
 /// What the keys beside a lock end with.
 const BESIDE: [&str; 4] = ["l", "o", "s", "r"];
@@ -61,7 +63,7 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// **Waiting.** One queue for all modes, ordered by ticket; its places are alive by the server's clock, and each is a lease
 /// of its own. A release admits from the queue, in its order, every live place that there is now room for, and notifies exactly
 /// their clients, in the same script. [`WaitPolicy::Fast`] keeps the same order, since no room is left while a live waiter could
-/// have it; what it adds is a block of 64 tokens, for tasks of one process that pass the lock on among themselves.
+/// have it; what it adds is a block of tokens, for tasks of one process that pass the lock on among themselves.
 ///
 /// **Rights.** An ACL user needs `+@scripting +@read +@write +@pubsub +@connection +time`, the channels `&leasehold:*`, and
 /// its keys as `~prefix*`, `~{prefix*` and `~{}:f`; for its warnings `+info +config|get`, and for replicas `+wait`.
@@ -83,13 +85,16 @@ impl Redis {
     ///
     /// * `timeout=ms` limits each request and each step of connecting (default 1000).
     /// * `prefix=text` stands before every key.
+    /// * after `rediss://`, which is the same over TLS and needs the feature `tls`: `ca=file`, `cert=file` and `key=file`,
+    ///   `server_name=name`, as `Tls` has them.
     /// * `min_replicas=n` and `min_replicas_timeout=ms` (default 100) wait for replicas: [`Config::min_replicas`].
     ///
     /// # Errors
     ///
     /// `Invalid` for a URL that is anything else (the message names the part) and for a database that the server does not have,
-    /// `Unsupported` for TLS, for servers before Redis 6, for a Sentinel and for a node of a Redis Cluster, `Denied` for a refused
+    /// `Unsupported` for TLS without its feature, for servers before Redis 6, for a Sentinel and for a node of a Redis Cluster, `Denied` for a refused
     /// password, `Unavailable` if no server answers within two timeouts. None shows a credential, or what the server says of one.
+    /// Over TLS also `Invalid` for a file that is missing or wrong, and `Denied` if the server's certificate is refused, or ours.
     pub async fn connect(url: &str) -> Result<Redis> {
         Redis::with_config(Config::from_url(url)?).await
     }

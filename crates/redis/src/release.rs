@@ -11,16 +11,21 @@ use crate::scripts::{RELEASE, RELEASE_AFTER};
 
 impl Redis {
     pub(crate) async fn release(&self, claim: &Claim) -> Result<()> {
-        self.run(&RELEASE, &self.call(claim)).await.map(drop)
+        self.run(&self.release_call(&claim.name, claim.id)).await.map(drop)
     }
 
     /// Goes on admitting the waiters, as the release of an unknown claim does. The next request for the name would do it too.
     pub(crate) async fn admit(&self, name: &Name) {
-        let _ = self.run(&RELEASE, &Call::on(self.keys(name)).arg(ClaimId::fresh())).await;
+        let _ = self.run(&self.release_call(name, ClaimId::fresh())).await;
+    }
+
+    /// It is told what the record begins with where it is all that there is.
+    fn release_call(&self, name: &Name, id: ClaimId) -> Call {
+        self.on(&RELEASE, [name]).arg(format_args!("-{id}"))
     }
 
     pub(crate) async fn release_after(&self, claim: &Claim, rest: Duration) -> Result<()> {
         let rest = granted_ttl(rest, Duration::from_millis(1));
-        self.run(&RELEASE_AFTER, &self.call(claim).arg(rest.as_millis())).await.map(drop)
+        self.run(&self.call(&RELEASE_AFTER, claim).arg(rest.as_millis())).await.map(drop)
     }
 }

@@ -2,7 +2,7 @@
 
 use leasehold_core::seam::{LeaseRef, Moment, Renewal, Validity};
 use leasehold_core::{ErrorKind, FencingToken, Loss, Result};
-use leasehold_redis_client::{Call, Fields, again, attempt, junk, record};
+use leasehold_redis_client::{Call, Fields, again, attempt, junk, record, run_all};
 use redis::Value;
 
 use crate::scripts::RENEW;
@@ -32,15 +32,15 @@ impl Redis {
     async fn renew_in(&self, at_once: usize, leases: &[LeaseRef]) -> Vec<Result<Vec<Renewal>>> {
         let sent = Moment::now();
         let call = |some: &[LeaseRef]| {
-            let keys: Vec<String> = some.iter().flat_map(|lease| self.keys(&lease.claim.name)).collect();
-            some.iter().fold(Call::on(keys), |call, LeaseRef { claim, token, .. }| {
+            let call = self.on(&RENEW, some.iter().map(|lease| &lease.claim.name));
+            some.iter().fold(call, |call, LeaseRef { claim, token, .. }| {
                 let (token, ttl) = (token.map_or(0, FencingToken::get), entry::ttl(claim).as_millis());
                 let start = format!("{} {token} {} {ttl} ", claim.id, entry::permits(claim.mode));
                 call.arg(start).arg(ttl).arg(attempt(sent))
             })
         };
         let calls: Vec<Call> = leases.chunks(at_once).map(call).collect();
-        let answers = RENEW.run_all(&self.connection, &calls).await;
+        let answers = run_all(&self.connection, &calls).await;
         let renewals = leases.chunks(at_once).zip(answers).map(|(some, answer)| match answer {
             Ok(Value::Array(answers)) if answers.len() == some.len() => {
                 let renewal = |(lease, answer)| self.renewal(lease, answer, sent).unwrap_or_else(Renewal::Unknown);

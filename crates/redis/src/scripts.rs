@@ -22,39 +22,40 @@ const LONGEST: Duration = Duration::from_secs(2);
 pub(crate) static CLAIM: LazyLock<Script> = LazyLock::new(|| script(&claim()));
 
 pub(crate) static CLAIM_ALL: LazyLock<Script> = LazyLock::new(|| {
-    let blocked_by = function("blocked_by", &on_queue(["", ""], &[lua!("blocked_by")]));
+    let blocked_by = function("blocked_by", &on_queue(["", "", ""], &[lua!("blocked_by")]));
     script(&[&blocked_by, &function("claim", &claim()), lua!("claim_all")])
 });
 
 pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| {
-    let renew = function("renew", &on_queue(["", ""], &[lua!("renew")]));
+    let renew = function("renew", &on_queue(["", "", ""], &[lua!("renew")]));
     script(&[&renew, lua!("renew_all")])
 });
 
 pub(crate) static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| script(&on_queue([lua!("release_fast_path"), lua!("hand_over")], &[lua!("release")])));
+    LazyLock::new(|| script(&on_queue([lua!("release_fast_path"), lua!("hand_over"), ""], &[lua!("release")])));
 
 pub(crate) static RELEASE_AFTER: LazyLock<Script> =
-    LazyLock::new(|| script(&on_queue(["", ""], &[lua!("release_after")])));
+    LazyLock::new(|| script(&on_queue(["", "", ""], &[lua!("release_after")])));
 
 pub(crate) static EVICT: LazyLock<Script> =
-    LazyLock::new(|| script(&on_queue(["", ""], &[lua!("walk"), lua!("evict")])));
+    LazyLock::new(|| script(&on_queue(["", "", ""], &[lua!("walk"), lua!("evict")])));
 
 pub(crate) static INSPECT: LazyLock<Script> =
-    LazyLock::new(|| script(&on_queue(["", ""], &[lua!("walk"), lua!("inspect")])));
+    LazyLock::new(|| script(&on_queue(["", "", ""], &[lua!("walk"), lua!("inspect")])));
 
 fn script(parts: &[&str]) -> Script {
     Script::new(&[&[lua!("limits")], parts].concat())
 }
 
 fn claim() -> Vec<&'static str> {
-    on_queue([lua!("claim_fast_path"), lua!("join")], &[lua!("walk"), lua!("claim")])
+    on_queue([lua!("claim_fast_path"), "", lua!("join")], &[lua!("walk"), lua!("claim")])
 }
 
-/// The parts of a verb that works on the queue. Its fast paths end it before: one that needs nothing of what is there, and
-/// one that admits nobody but the next.
-fn on_queue([fast_path, short]: [&'static str; 2], verb: &[&'static str]) -> Vec<&'static str> {
-    [&[lua!("keys"), fast_path, CLOCK, lua!("entries"), short, lua!("queue")], verb].concat()
+/// The parts of a verb that works on the queue. Its fast paths end it before: one that needs nothing of what is there, one that needs
+/// the first waiter alone, and one that admits nobody.
+fn on_queue([fast_path, hand_over, join]: [&'static str; 3], verb: &[&'static str]) -> Vec<&'static str> {
+    let parts = [lua!("keys"), fast_path, CLOCK, lua!("records"), hand_over, lua!("entries"), join, lua!("queue")];
+    [&parts, verb].concat()
 }
 
 /// A script for one name as a function of one for many.
@@ -64,32 +65,46 @@ fn function(name: &str, parts: &[&str]) -> String {
 
 impl Redis {
     /// Runs a script until it no longer answers `more`: it works for others first, and then for its caller.
-    pub(crate) async fn run(&self, script: &Script, call: &Call) -> Result<Value> {
+    pub(crate) async fn run(&self, call: &Call) -> Result<Value> {
+        let answer = call.run(&self.connection).await?;
+        // Boxed: it is rare, and its space would be that of each call.
+        if is_more(&answer) { Box::pin(self.go_on(call)).await } else { Ok(answer) }
+    }
+
+    async fn go_on(&self, call: &Call) -> Result<Value> {
         let begun = Moment::now();
-        let mut answer = script.run(&self.connection, call).await?;
-        while matches!(&answer, Value::BulkString(word) if word == b"more") {
-            if Moment::now().since(begun) > LONGEST {
-                let what = "so many waited here that they are still being served: ask again";
-                return Err(Error::new(ErrorKind::Ambiguous, what));
-            }
+        while Moment::now().since(begun) <= LONGEST {
             // It has run, whatever becomes of the next round.
-            answer = script.run(&self.connection, call).await.map_err(|e| match e.kind() {
+            let answer = call.run(&self.connection).await.map_err(|e| match e.kind() {
                 ErrorKind::Unavailable => Error::new(ErrorKind::Ambiguous, e.to_string()),
                 _ => e,
             })?;
+            if !is_more(&answer) {
+                return Ok(answer);
+            }
         }
-        Ok(answer)
+        let what = "so many waited here that they are still being served: ask again";
+        Err(Error::new(ErrorKind::Ambiguous, what))
     }
 
     /// The start of every call for a claim.
-    pub(crate) fn call(&self, claim: &Claim) -> Call {
-        Call::on(self.keys(&claim.name)).arg(claim.id)
+    pub(crate) fn call(&self, script: &'static Script, claim: &Claim) -> Call {
+        self.on(script, [&claim.name]).arg(claim.id)
     }
 
-    /// The keys of a name, and the fence, which all names of a database share: other prefixes may lead to the same lock.
-    pub(crate) fn keys(&self, name: &Name) -> Vec<String> {
-        let mut keys = self.names.keys(name);
-        keys.push("{}:f".to_owned());
-        keys
+    /// A call with the locks of these names as its keys, and the fence, which all names of a database share: other prefixes may lead
+    /// to the same lock. The scripts name the other keys.
+    pub(crate) fn on<'a>(
+        &self,
+        script: &'static Script,
+        names: impl IntoIterator<Item = &'a Name, IntoIter: ExactSizeIterator>,
+    ) -> Call {
+        let names = names.into_iter();
+        let call = Call::of(script, names.len() + 1);
+        names.fold(call, |call, name| call.arg(self.names.lock(name))).arg("{}:f")
     }
+}
+
+fn is_more(answer: &Value) -> bool {
+    matches!(answer, Value::BulkString(word) if word == b"more")
 }

@@ -279,6 +279,30 @@ async fn places_that_were_left_make_nobody_poll_later() {
     .await;
 }
 
+/// Places that were left long ago keep nobody waiting who comes late to the queue: thousands of them are one script.
+#[tokio::test]
+async fn places_that_were_left_keep_nobody_waiting() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let [holder, first, last] = [fair("x"), fair("x"), fair("x")];
+        // The server knows the script.
+        store.release(&holder, None).await.unwrap();
+        granted(&store, &holder).await;
+        waiting(&store, &first).await;
+        // As if so many had come after the first, and gone.
+        server.command(&["HINCRBY", "{x}:l", "t", "3000"]).await.unwrap();
+        waiting(&store, &last).await;
+        for (held, next) in [(&holder, &first), (&first, &last)] {
+            let count = Count::from_here(&server).await;
+            store.release(held, None).await.unwrap();
+            assert_eq!(count.requests().await, 1, "{next:?}");
+            assert_eq!(held_by(&server, "x").await, next.id.to_string());
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn whoever_waits_learns_that_the_hold_ends_sooner() {
     bounded(async {

@@ -1,12 +1,17 @@
-//! One client with thousands of holds: none is lost, also through a slow link and through cuts.
+//! One client with many tasks: what they send is sent together. With thousands of holds: none is lost, also through a slow link and
+//! through cuts.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stdout, reason = "what a campaign counted is for people")]
 
 mod support;
 
+use std::hint;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use leasehold_core::seam::{Backend, Claimed};
 use leasehold_core::{Guard, Lease, Loss, Store};
 use leasehold_redis::Redis;
 use leasehold_testbed::Proxy;
@@ -81,4 +86,78 @@ async fn ten_thousand_holds_of_one_client_in_a_campaign() {
     for link in [Link::Direct, Link::Slow, Link::Cut] {
         hold(link, 10_000, Duration::from_secs(3), Duration::from_secs(30)).await;
     }
+}
+
+/// Sixty-four tasks of one client that are ready at the same time write once, not once each: the connection's task lets them all add
+/// their requests. One worker, so that it is the scheduler's order alone that decides.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn of_requests_that_are_ready_together() {
+    const TASKS: u64 = 64;
+    const CYCLES: u64 = 20;
+    bounded(async {
+        let server = server().await;
+        let store = Store::new(client(&server).await);
+        let reads = async || server.info("stats").await.unwrap().lines().find_map(reads_of).unwrap();
+        store.lock("0").acquire().await.unwrap().release().await.unwrap();
+        let before = reads().await;
+        let mut tasks = JoinSet::new();
+        for task in 0..TASKS {
+            let store = store.clone();
+            tasks.spawn(async move {
+                for _ in 0..CYCLES {
+                    let guard = store.lock(task.to_string()).ttl(Duration::from_secs(60)).acquire().await.unwrap();
+                    guard.release().await.unwrap();
+                }
+            });
+        }
+        tasks.join_all().await;
+        let (requests, reads) = (TASKS * CYCLES * 2, reads().await - before);
+        println!("{requests} requests in {reads} reads");
+        assert!(reads * 8 <= requests, "{requests} requests in {reads} reads");
+    })
+    .await;
+}
+
+fn reads_of(line: &str) -> Option<u64> {
+    line.trim().strip_prefix("total_reads_processed:")?.parse().ok()
+}
+
+/// While the connection's task lets others add their requests, one of them blocks the thread that it waits on. Its requests are a
+/// little late, and succeed over the same connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_blocks_its_thread_stops_no_request() {
+    bounded(async {
+        let server = server().await;
+        let store = Arc::new(client(&server).await);
+        granted(&*store, &fair("0")).await;
+        let count = Count::from_here(&server).await;
+        let ([busy, blocks], (end, ended)) = (<[Arc<AtomicBool>; 2]>::default(), mpsc::channel::<()>());
+        // One thread is busy until the other one is blocked.
+        let (spins, until) = (busy.clone(), blocks.clone());
+        let other = tokio::spawn(async move {
+            spins.store(true, Ordering::SeqCst);
+            while !until.load(Ordering::SeqCst) {
+                hint::spin_loop();
+            }
+        });
+        until_so(&busy).await;
+        let claims = tokio::spawn(async move {
+            tokio::spawn(async move {
+                blocks.store(true, Ordering::SeqCst);
+                let _ = ended.recv();
+            });
+            let [one, two] = [fair("1"), fair("2")];
+            tokio::join!(store.claim(&one), store.claim(&two))
+        });
+        let (one, two) = claims.await.unwrap();
+        assert!(matches!((&one, &two), (Ok(Claimed::Granted(_)), Ok(Claimed::Granted(_)))), "{one:?}, {two:?}");
+        drop(end);
+        other.await.unwrap();
+        assert_eq!(count.of("hello").await, 0, "another connection was made");
+    })
+    .await;
+}
+
+async fn until_so(flag: &AtomicBool) {
+    until(|| async { flag.load(Ordering::SeqCst) }).await;
 }

@@ -10,7 +10,7 @@ use redis::Value;
 
 use crate::Shared;
 use crate::client::nodes::{await_later, each_answer};
-use crate::entry::{Held, TURNS, ttl};
+use crate::entry::{Held, ttl};
 use crate::release::Leaves;
 
 /// How often a waiter claims again without a notification, with few waiters; and how much later for each waiter.
@@ -33,9 +33,12 @@ impl Shared {
             return Err(Error::new(ErrorKind::Unsupported, why));
         }
         let sent = Moment::now();
-        if let Some(Held { token, .. }) = self.held(claim.id) {
-            if self.again(claim, token).await? {
-                return Ok(Claimed::Granted(self.grant(claim, token, sent)));
+        if let Some(Held { token, claim: held }) = self.held(claim.id) {
+            // How many turns it has was decided when it was granted.
+            let mut again = claim.clone();
+            again.policy = held.policy;
+            if self.again(&again, token).await? {
+                return Ok(Claimed::Granted(self.grant(&again, token, sent)));
             }
             // The hold has gone: what is left of it on a minority goes before a new one begins.
             self.holds().remove(&claim.id);
@@ -145,7 +148,7 @@ impl Shared {
 
     fn grant(&self, claim: &Claim, token: FencingToken, sent: Moment) -> Grant {
         let validity = Validity::since(sent, ttl(claim));
-        Grant::new(self.place(claim), token, validity).turns(TURNS)
+        Grant::new(self.place(claim), token, validity).turns(claim.turns())
     }
 
     /// When to claim again without a notification.

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use leasehold_core::support::Address;
 use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_redis_client::server;
+use leasehold_redis_client::{Server, servers};
+#[cfg(feature = "tls")]
+use leasehold_tls::Tls;
 use redis::ConnectionInfo;
 
 /// The limit of one request to one node, if the user sets no other.
@@ -13,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_millis(250);
 /// Where the nodes are, and how the store uses them.
 #[derive(Clone, Debug)]
 pub struct Config {
-    pub(crate) nodes: Vec<ConnectionInfo>,
+    pub(crate) nodes: Vec<Server>,
     pub(crate) timeout: Duration,
     pub(crate) prefix: String,
 }
@@ -23,20 +25,30 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and shows no credential.
+    /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and shows no credential. `redlocks://` without the feature
+    /// `tls` is [`Unsupported`](ErrorKind::Unsupported).
     pub fn from_url(url: &str) -> Result<Config> {
-        let mut address = Address::parse(url, "redlock", 6379)?;
+        let mut address = Address::parse_tls(url, "redlock", 6379, 6379)?;
         let (timeout, prefix) = (address.timeout_or(TIMEOUT)?, address.take("prefix").unwrap_or_default());
+        let nodes = servers(&mut address)?;
         address.done()?;
-        let nodes = address.hosts.iter().map(|host| server(&address, host)).collect::<Result<Vec<_>>>()?;
         check(&nodes)?;
-        Ok(Config::new(nodes).timeout(timeout).prefix(prefix))
+        Ok(Config { nodes, timeout, prefix })
     }
 
     /// The client crate's own description of each node, which may be a Unix socket, say TLS if that crate's features are on, or
     /// have credentials of its own. A quarter of a second for each request to each node, and no prefix.
     pub fn new(nodes: Vec<ConnectionInfo>) -> Config {
-        Config { nodes, timeout: TIMEOUT, prefix: String::new() }
+        Config { nodes: nodes.into_iter().map(Server::from).collect(), timeout: TIMEOUT, prefix: String::new() }
+    }
+
+    /// Makes every connection to every node over TLS, and none without. The address of a node is a host and a port.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Config {
+        let tls = Some(tls);
+        self.nodes.iter_mut().for_each(|node| node.tls.clone_from(&tls));
+        self
     }
 
     /// Limits each request to each node, and each of the two steps of connecting. At least a millisecond; keep it well under
@@ -56,7 +68,7 @@ impl Config {
 }
 
 /// Refuses what has no majority worth its name.
-pub(crate) fn check(nodes: &[ConnectionInfo]) -> Result<()> {
+pub(crate) fn check(nodes: &[Server]) -> Result<()> {
     let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, format!("redlock: {what}")));
     let n = nodes.len();
     if n < 3 {
@@ -66,7 +78,7 @@ pub(crate) fn check(nodes: &[ConnectionInfo]) -> Result<()> {
         let what = "an even one more needs a larger majority and survives no more losses: name an odd number";
         return invalid(format!("{n} nodes: {what}"));
     }
-    let mut names: Vec<String> = nodes.iter().map(|node| node.addr().to_string().to_lowercase()).collect();
+    let mut names: Vec<String> = nodes.iter().map(|node| node.info.addr().to_string().to_lowercase()).collect();
     names.sort();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => invalid(format!("{} is named twice, and one server has only one vote", pair[0])),
@@ -82,10 +94,10 @@ mod tests {
     fn reads_every_node() {
         let config = Config::from_url("redlock://me:s%40cret@a,b:7000,[::1]/3?timeout=80&prefix=app%3A").unwrap();
         let nodes = &config.nodes;
-        let addrs: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
+        let addrs: Vec<String> = nodes.iter().map(|node| node.info.addr().to_string()).collect();
         assert_eq!(addrs, ["a:6379", "b:7000", "::1:6379"]);
-        assert!(nodes.iter().all(|node| node.redis_settings().password() == Some("s@cret")));
-        assert!(nodes.iter().all(|node| node.redis_settings().db() == 3));
+        assert!(nodes.iter().all(|node| node.info.redis_settings().password() == Some("s@cret")));
+        assert!(nodes.iter().all(|node| node.info.redis_settings().db() == 3));
         assert_eq!((config.timeout, &*config.prefix), (Duration::from_millis(80), "app:"));
     }
 

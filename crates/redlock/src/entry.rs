@@ -9,9 +9,6 @@ use leasehold_redis_client::granted_ttl;
 
 use crate::MIN_TTL;
 
-/// Tokens that a grant reserves for turns.
-pub(crate) const TURNS: u32 = 64;
-
 /// A hold of this client.
 #[derive(Clone)]
 pub(crate) struct Held {

@@ -102,9 +102,11 @@ use leasehold_core::support::locked;
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 use leasehold_redis_client::{Call, Connection, Inbox, Names};
 
-use crate::client::nodes::Nodes;
+use crate::client::nodes::{NODE, Nodes};
 pub use crate::config::Config;
-use crate::entry::{Held, TURNS, ttl};
+use crate::entry::{Held, ttl};
+#[cfg(feature = "tls")]
+pub use leasehold_tls::Tls;
 
 /// What the keys beside a lock end with.
 const BESIDE: [&str; 6] = ["rq", "rh", "rf", "rw", "rs", "re"];
@@ -129,7 +131,8 @@ struct Shared {
 }
 
 impl Redlock {
-    /// Connects to `redlock://[user:password@]host[:port],host[:port],host[:port]…[/db][?timeout=ms][&prefix=text]`.
+    /// Connects to `redlock://[user:password@]host[:port],host[:port],host[:port]…[/db][?timeout=ms][&prefix=text]`, or to the same
+    /// behind `redlocks://`, with every node over TLS: for that the feature `tls` is needed, and `Tls` has its words.
     ///
     /// All nodes share credentials and number of database. `timeout` limits each request to each node (default 250 ms).
     /// `prefix` stands before every key. A minority of nodes may be away, and is used as soon as it is back. Each node that is
@@ -169,13 +172,13 @@ impl Shared {
     fn call(&self, verb: &str, claim: &Claim) -> Call {
         let mode = if claim.mode == Mode::Shared { "s" } else { "x" };
         let call = self.on(&claim.name).arg(verb).arg(claim.id).arg(ttl(claim).as_millis());
-        let call = call.arg(mode).arg(TURNS).arg(&self.inbox.channel).arg(&claim.label);
+        let call = call.arg(mode).arg(claim.turns()).arg(&self.inbox.channel).arg(&claim.label);
         call.arg(self.attempts.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The keys of a name.
     fn on(&self, name: &Name) -> Call {
-        Call::on(self.names.keys(name))
+        Call::of(&NODE, 1).arg(self.names.lock(name))
     }
 
     /// This hold, if it is one of ours.

@@ -1,17 +1,22 @@
 -- What one of the independent servers does for a claim, in one step. It knows nothing of the others.
 -- ARGV: verb, id, ttl, mode, turns, channel, label, attempt, and what the verb takes.
 --
--- KEYS: 1 the lock     string, the holder's claim id (`SET name id NX PX ttl`, as every Redlock client does it), or SHARED
---       2 {lock}:rq    sorted set, waiters: ids by when they came
---       3 {lock}:rh    hash, holders:  id -> entry
---       4 {lock}:rf    string, the greatest token given out or written back here
---       5 {lock}:rw    hash, waiters:  id -> entry;  `next` -> deadline id mode
---       6 {lock}:rs    sorted set, readers: ids by deadline
---       7 {lock}:re    sorted set, tokens of holds that other servers have evicted, by until when it matters
+-- KEYS: the lock. The other keys are named after it.
+--
+--       the lock       string, the holder's claim id (`SET name id NX PX ttl`, as every Redlock client does it), or SHARED
+--       {lock}:rq      sorted set, waiters: ids by when they came
+--       {lock}:rh      hash, holders:  id -> entry
+--       {lock}:rf      string, the greatest token given out or written back here
+--       {lock}:rw      hash, waiters:  id -> entry;  `next` -> deadline id mode
+--       {lock}:rs      sorted set, readers: ids by deadline
+--       {lock}:re      sorted set, tokens of holds that other servers have evicted, by until when it matters
 -- An entry: deadline ttl token turns since joined attempt notified mode channel label. Modes: x exclusive, s shared. An attempt is
 -- the number of the last request that took or kept the hold: a release that was sent before it and comes late ends nothing.
 -- `notified` is CLOSED for a hold that ends by itself. What a request costs does not grow with the number of readers.
-local LOCK, QUEUE, HOLDERS, FENCE, WAITERS, SHARERS, EVICTED = unpack(KEYS)
+local LOCK = KEYS[1]
+local beside = '{' .. LOCK .. '}:r'
+local QUEUE, HOLDERS, FENCE, WAITERS, SHARERS, EVICTED =
+  beside .. 'q', beside .. 'h', beside .. 'f', beside .. 'w', beside .. 's', beside .. 'e'
 local call = redis.call
 local verb, id, ttl, mode, turns, channel, label, attempt = unpack(ARGV)
 

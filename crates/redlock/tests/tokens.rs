@@ -41,6 +41,22 @@ async fn a_grant_reserves_a_block_and_repeats_its_token() {
     .await;
 }
 
+/// A try takes one turn, so it reserves one token; and a hold keeps the turns that it was granted with, however it is claimed again.
+#[tokio::test]
+async fn a_try_reserves_one_token() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let store = client(&nodes).await;
+        let claim = attempt("x");
+        let first = granted(&store, &claim).await;
+        let mut again = claim.clone();
+        again.policy = WaitPolicy::Fast;
+        let second = granted(&store, &again).await;
+        assert_eq!((first.turns, second.turns, second.token), (1, 1, first.token));
+    })
+    .await;
+}
+
 /// Two grants whose majorities share only one node, which answered the first with the smaller number.
 #[tokio::test]
 async fn a_token_is_written_back_to_a_majority() {

@@ -1,18 +1,22 @@
 //! What requests and the repairing task share: the connection as it is now, and how another one is made.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Name, Result};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisResult, Value, from_redis_value_ref};
-use tokio::sync::{Notify, watch};
-use tokio::time::sleep;
+use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisError, Value, from_redis_value_ref};
+use scopeguard::guard;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
 
-use crate::error::{again, ends_connection, of_connect, of_mode};
+use crate::connection::driver::{UnderWay, open};
+use crate::error::{again, ends_connection, of_connect, of_mode, of_plain_connect};
 use crate::inbox::Inbox;
 
 /// The pause before the first attempt to connect again, and the longest.
@@ -20,23 +24,26 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_
 /// After this part of the limit of a request another connection is made in the place of a suspect one.
 const HEAD_START: u32 = 20;
 
+/// How many bytes of requests are written together.
+const AT_ONCE: usize = 1 << 16;
+
 /// What requests and the repairing task share.
 pub(super) struct Link {
     pub(super) client: Client,
+    #[cfg(feature = "tls")]
+    pub(super) tls: Option<leasehold_tls::Tls>,
     pub(super) address: String,
     pub(super) timeout: Duration,
     /// How long a request may block the others.
     pub(super) waits: Duration,
     pub(super) inbox: Inbox,
-    pub(super) state: Mutex<State>,
+    pub(super) state: RwLock<State>,
     /// The connection is down, or suspect.
     pub(super) repair_due: Notify,
     /// The server did something for us since the last repair.
     pub(super) useful: AtomicBool,
     /// How many connections were made.
     pub(super) made: AtomicU64,
-    /// The number of the last one that is of no more use.
-    pub(super) ended: watch::Sender<u64>,
     /// The names that are observed, once for each observer.
     pub(super) observed: Mutex<Vec<Arc<Observed>>>,
 }
@@ -47,24 +54,53 @@ pub(super) struct Observed {
     pub(super) name: Name,
 }
 
-/// One connection, its number, how many requests it answered, and the channels that it is subscribed to.
-#[derive(Clone)]
+/// One connection. What is in flight ends with its task.
 pub(super) struct Wire {
+    /// Without a limit of its own: callers have theirs.
     pub(super) connection: MultiplexedConnection,
+    task: Option<AbortHandle>,
     pub(super) nth: u64,
-    pub(super) answered: Arc<AtomicU64>,
-    pub(super) subscribed: Arc<Mutex<BTreeSet<String>>>,
+    under_way: UnderWay,
+    /// How many requests it answered.
+    answered: AtomicU64,
+    /// The channels that it is subscribed to.
+    subscribed: Mutex<BTreeSet<String>>,
+}
+
+impl Wire {
+    /// One more request, until this is dropped.
+    pub(super) fn under_way(&self) -> impl Drop + '_ {
+        self.under_way.count.fetch_add(1, Ordering::Relaxed);
+        guard(&self.under_way.count, |count| {
+            count.fetch_sub(1, Ordering::Relaxed);
+        })
+    }
+
+    /// Lets its task run now, if it waits for others.
+    pub(super) fn hurry(&self) {
+        self.under_way.task.wake();
+    }
+
+    fn end(&self) {
+        self.task.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 pub(super) enum State {
-    Up(Wire),
+    Up(Arc<Wire>),
     Down(Error),
     Closed,
 }
 
 impl Link {
     /// The connection, or why there is none.
-    pub(super) fn wire(&self) -> Result<Wire> {
+    pub(super) fn wire(&self) -> Result<Arc<Wire>> {
         match &*self.state() {
             State::Up(wire) => Ok(wire.clone()),
             State::Down(e) => Err(again(e)),
@@ -78,7 +114,7 @@ impl Link {
     }
 
     /// What the answers to requests say of the connection.
-    pub(super) fn note_answers(&self, wire: &Wire, answers: &RedisResult<Vec<Value>>) {
+    pub(super) fn note_answers(&self, wire: &Wire, answers: Result<&[Value], &RedisError>) {
         match answers {
             Ok(answers) => {
                 wire.answered.fetch_add(1, Ordering::Relaxed);
@@ -99,10 +135,12 @@ impl Link {
 
     /// The connection of this number is of no more use.
     fn fail(&self, nth: u64, why: Error) {
-        let mut state = self.state();
-        if matches!(&*state, State::Up(wire) if wire.nth == nth) {
+        let mut state = self.state_mut();
+        if let State::Up(wire) = &*state
+            && wire.nth == nth
+        {
+            wire.end();
             *state = State::Down(why);
-            self.ended.send_replace(nth);
             self.repair_due.notify_one();
         }
     }
@@ -116,8 +154,7 @@ impl Link {
 
     /// Makes a connection, and uses it.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<()> {
-        let wire = self.make().await?;
-        self.set(State::Up(wire));
+        self.set(State::Up(Arc::new(self.make().await?)));
         Ok(())
     }
 
@@ -139,18 +176,35 @@ impl Link {
             Ok::<(), redis::aio::SendError>(())
         };
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.timeout))
-            .set_response_timeout(Some(self.timeout))
+            .set_response_timeout(None)
+            .set_write_backpressure_boundary(AT_ONCE)
             .set_push_sender(on_push);
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await;
-        let connection = connection.map_err(|e| self.at(&of_connect(&e)))?;
-        let wire = Wire { connection: connection.clone(), nth, answered: Arc::default(), subscribed: Arc::default() };
-        tokio::try_join!(self.check_mode(connection), self.subscribe(&wire))?;
+        let under_way = UnderWay::default();
+        let (connection, task) = self.open(config, under_way.clone()).await?;
+        let (answered, subscribed) = Default::default();
+        let wire = Wire { connection, task, nth, under_way, answered, subscribed };
+        tokio::try_join!(self.check_mode(&wire), self.subscribe(&wire))?;
         Ok(wire)
     }
 
+    /// Makes a connection, and shows its credentials.
+    async fn open(
+        &self,
+        config: AsyncConnectionConfig,
+        under_way: UnderWay,
+    ) -> Result<(MultiplexedConnection, Option<AbortHandle>)> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return Box::pin(self.open_secure(tls, config, under_way)).await;
+        }
+        let opened = timeout(self.timeout, open(&self.client, config, under_way)).await;
+        let opened = opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
+        opened.map_err(|e| self.at(&of_plain_connect(&e)))
+    }
+
     /// Refuses servers that hold no locks, or not all.
-    async fn check_mode(&self, mut connection: MultiplexedConnection) -> Result<()> {
+    async fn check_mode(&self, wire: &Wire) -> Result<()> {
+        let mut connection = self.limited(wire);
         let answer = connection.send_packed_command(&redis::cmd("HELLO")).await;
         let Value::Map(facts) = answer.map_err(|e| self.at(&of_connect(&e)))? else { return Ok(()) };
         let text = |value: &Value| from_redis_value_ref::<String>(value).unwrap_or_default();
@@ -160,7 +214,7 @@ impl Link {
 
     /// Subscribes to what is observed, and to nothing else.
     async fn subscribe(&self, wire: &Wire) -> Result<()> {
-        let mut connection = wire.connection.clone();
+        let mut connection = self.limited(wire);
         let observed: Vec<String> = locked(&self.observed).iter().map(|o| o.channel.clone()).collect();
         let wanted: BTreeSet<String> = observed.into_iter().chain([self.inbox.channel.clone()]).collect();
         let refused = |e| self.at(&of_connect(&e));
@@ -172,6 +226,13 @@ impl Link {
         }
         self.notify_observers(&wanted.difference(&subscribed).collect::<Vec<_>>());
         Ok(())
+    }
+
+    /// The connection with the limit of a request.
+    fn limited(&self, wire: &Wire) -> MultiplexedConnection {
+        let mut connection = wire.connection.clone();
+        connection.set_response_timeout(self.timeout);
+        connection
     }
 
     /// Checks a suspect connection: it has to answer before another one does, be it to an older request, since there may be many.
@@ -189,22 +250,27 @@ impl Link {
                 if wire.answered.load(Ordering::Relaxed) != before {
                     return Ok(false);
                 }
-                self.set(State::Up(replacement));
-                self.ended.send_replace(wire.nth);
+                self.set(State::Up(Arc::new(replacement)));
+                wire.end();
                 Ok(true)
             }
         }
     }
 
     pub(super) fn set(&self, new: State) {
-        let mut state = self.state();
+        let mut state = self.state_mut();
         if !matches!(*state, State::Closed) {
             *state = new;
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        locked(&self.state)
+    /// Read by every request, so readers do not keep one another waiting.
+    pub(super) fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

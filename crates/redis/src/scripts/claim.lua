@@ -1,13 +1,12 @@
 -- Takes or keeps a place, in one step.
--- ARGV: id, 1 to wait or 0 to try, ttl, turns, the server's clock in microseconds as the client guesses it, `kind n of ttl turns
--- attempt`, `channel label`.
+-- ARGV: id, ttl, turns, the server's clock in microseconds as the client guesses it, `kind n of ttl turns attempt since channel label`
+-- with what the client guesses, and something more if it only tries.
 -- Answers `granted token turns`, and the server's clock in microseconds if the fence was raised (the fast path: the token alone);
 -- `differ of` if the queue has another number of permits; `waiting` (to a newcomer that only tries: `busy`) and what is in the
 -- way; or `more`, and it counts once it is called again.
-waits = waits == '1'
-local before = admit_waiters()
-local asked, e = read('-' .. id .. ' 0 ' .. shape .. ' ' .. now .. ' ' .. who), mine()
-asked.deadline = now + ttl
+local before, waits = admit_waiters(), not tries
+local asked, e = read('-' .. id .. ' 0 ' .. record), mine()
+asked.deadline, asked.since = now + ttl, now
 if exhausted then
   commit()
   return 'more'

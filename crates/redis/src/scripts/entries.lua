@@ -1,17 +1,4 @@
--- What there is of a name: its holders, its waiters, and how an entry is read and written.
-
--- Numbers that are not calculated with stay texts: arithmetic converts them, and formatting one is slow.
-local function read(record)
-  local flag, id, token, kind, n, of, ttl, turns, attempt, since, channel, label = string.match(record or '',
-    '^([-+*.])(%x+) (%d+) (%l+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
-  return id and { flag = flag, id = id, token = tonumber(token), kind = kind, n = n, of = of, ttl = ttl, turns = turns,
-    attempt = attempt, since = since, channel = channel, label = label }
-end
-
-local function text_of(e)
-  return e.flag .. table.concat({ e.id, int(e.token), e.kind, e.n, e.of, e.ttl, e.turns, e.attempt, e.since, e.channel,
-    e.label }, ' ')
-end
+-- What there is of a name: its holders and its waiters.
 
 -- The exclusive holder, if there is one; in any case, the permits taken of this kind. Renewals extend the key and not the record.
 if found == nil then found = call('GET', LOCK) end
@@ -31,9 +18,8 @@ local tickets, gone, waiters, lives =
 local permits, ticket = numbers[5], tonumber(numbers[6])
 
 -- What is to be written at the end: whether the lock changed, and the numbers of the queue; whether what observers see changed;
--- which waiters are notified. The server's clock, if the fence was raised. Whether there is more to do than one script may. Whether
--- the clock was seen to have stepped back.
-local changed, moved, holder_changed, notified, raised, exhausted, stepped = false, false, false, {}, '', false, false
+-- which waiters are notified. Whether there is more to do than one script may. Whether the clock was seen to have stepped back.
+local changed, moved, holder_changed, notified, exhausted, stepped = false, false, false, {}, false, false
 
 local function is_live(e)
   return e and (e == holder or e.deadline > now)
@@ -107,24 +93,6 @@ local function leave(e)
   call('HDEL', QUEUE, e.ticket, e.id)
   if e.ticket == gone + 1 then gone = e.ticket end
   waiters, moved = waiters - 1, true
-end
-
--- A token above every one before. It is never below the clock, so the fence matters only after the clock stepped back: it is kept
--- for two hours past its own value. Whatever stands in its place but is no number, or one too great to be counted with, is
--- written over.
-local function number(e)
-  local last = tonumber(redis.pcall('GET', FENCE))
-  if not (last and last < 9e15) then last = 0 end
-  if last - micros >= BLOCKS then e.turns = 1 end
-  e.token, e.since, raised = math.max(last + 1, micros), now, ' ' .. int(micros)
-  last = e.token + e.turns - 1
-  call('SET', FENCE, int(last), 'EX', 7200 + math.max(0, math.ceil((last - micros) / 1000000)))
-end
-
--- Tells a waiter that it holds, or that it should ask again.
-local function notify(e)
-  call('PUBLISH', e.channel, e.token == 0 and 'again ' .. e.id or
-    table.concat({ 'granted', e.id, int(e.token), e.turns, e.attempt, e.ttl, LOCK }, ' '))
 end
 
 -- What is in the way: `kind token held_for others left rank label`, where kind is `ours`, or `foreign` if another tool holds it.

@@ -1,5 +1,4 @@
 -- Removes every trace of an id, granted or waiting, and never leaves room beside a live waiter that fits.
--- ARGV: id
 -- Answers `ok`, or `more`: the id is gone, and others are yet to be admitted.
 local e = mine()
 if e then drop(e) end

@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_redis_client::{CLOCK, Call, Connection, Inbox, Script, warnings};
-use redis::{ConnectionInfo, Value, pipe};
+use leasehold_redis_client::{CLOCK, Call, Connection, Inbox, Script, Server, run_all, warnings};
+use redis::{Value, pipe};
 
-static NODE: LazyLock<Script> =
+pub(crate) static NODE: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[CLOCK, include_str!("../node.lua"), include_str!("../operator.lua")]));
 
 /// How far a node's clock may lead our proposals.
@@ -50,12 +50,12 @@ pub(crate) fn await_later<T: Send + 'static>(requests: InFlight<T>) {
 
 impl Nodes {
     /// Connects to all at once. A minority that cannot be reached is tried again in the background.
-    pub(crate) async fn connect(infos: Vec<ConnectionInfo>, timeout: Duration, inbox: &Inbox) -> Result<Nodes> {
-        let node = |info| {
-            let connection = Arc::new(Connection::new(info, timeout, Duration::ZERO, inbox)?);
+    pub(crate) async fn connect(servers: Vec<Server>, timeout: Duration, inbox: &Inbox) -> Result<Nodes> {
+        let node = |server| {
+            let connection = Arc::new(Connection::new(server, timeout, Duration::ZERO, inbox)?);
             Ok(Node { connection, ahead: AtomicI64::new(0) })
         };
-        let nodes = Nodes(infos.into_iter().map(node).collect::<Result<_>>()?);
+        let nodes = Nodes(servers.into_iter().map(node).collect::<Result<_>>()?);
         let connected = join_all(nodes.connections().map(Connection::connect)).await.into_iter().enumerate();
         let mut failed: Vec<_> = connected.filter_map(|(nth, made)| Some((nth, made.err()?))).collect();
         // A password that one of them refuses will not get better.
@@ -119,7 +119,7 @@ impl Nodes {
         let calls = Arc::new(calls);
         self.ask(|connection| {
             let calls = calls.clone();
-            async move { NODE.run_all(&connection, &calls).await }
+            async move { run_all(&connection, &calls).await }
         })
     }
 
@@ -128,13 +128,13 @@ impl Nodes {
         let call = Arc::new(call);
         self.ask(|connection| {
             let call = call.clone();
-            async move { NODE.run(&connection, &call).await }
+            async move { call.run(&connection).await }
         })
     }
 
     /// Sends calls to one node, whose answers do not matter.
     pub(crate) async fn send_to(&self, nth: usize, calls: Vec<Call>) {
-        drop(NODE.run_all(&self.0[nth].connection, &calls).await);
+        drop(run_all(&self.0[nth].connection, &calls).await);
     }
 
     /// What a majority answers, at least: `all` waits for every node.
