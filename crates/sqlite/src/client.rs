@@ -4,7 +4,9 @@
 pub(crate) mod fifo;
 pub(crate) mod file;
 pub(crate) mod generation;
+pub(crate) mod place;
 pub(crate) mod presence;
 pub(crate) mod thread;
 pub(crate) mod time;
+pub(crate) mod upgrade;
 pub(crate) mod worker;

@@ -9,6 +9,7 @@ use leasehold_core::{Error, ErrorKind, Result};
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) path: PathBuf,
+    pub(crate) at_once: bool,
 }
 
 impl Config {
@@ -37,7 +38,15 @@ impl Config {
 
     /// The path of the file; from the current directory, if it is not absolute.
     pub fn new(path: impl AsRef<Path>) -> Config {
-        Config { path: path.as_ref().to_owned() }
+        Config { path: path.as_ref().to_owned(), at_once: false }
+    }
+
+    /// Opens the file on the thread that asks, unless another process had to be waited for, and starts no thread for the client
+    /// before there is something to wait for: a queue, a renewal, a hold of more than 20 ms. For a short program that has nothing
+    /// else to do, such as a command: a thread would cost it more than the lock does. A disk that stalls holds up the runtime.
+    pub fn at_once(mut self) -> Config {
+        self.at_once = true;
+        self
     }
 }
 

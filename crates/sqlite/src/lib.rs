@@ -64,7 +64,8 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 ///
 /// **Threads.** A client that has no other lock, nor waits for one, takes a free lock and gives it back on the thread that asks:
 /// in some ten microseconds, and only if no other client is just then writing. All else is done on the client's own thread,
-/// which alone waits for other writers; so a runtime waits for nobody, and no loss is told late.
+/// which alone waits for other writers; so a runtime waits for nobody, and this client tells of each loss on time. A disk that stalls
+/// is another thing: a request on the caller's thread waits for it, and with it all that the thread has to do, other clients' too.
 ///
 /// **Waiting.** A queue is a table in the order of coming. A release grants to the next in the same transaction, and
 /// then notifies exactly its FIFO; no client polls. A FIFO is also its process's life: it ends when the process does, however it
@@ -96,8 +97,8 @@ impl Sqlite {
     ///
     /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for another URL, a missing directory, or a path to something that is
     /// no file; `Denied` if the file or its directory may not be written; `Unsupported` on a network file system, in a time
-    /// namespace, for another program's database, or for a file of another version of Leasehold (stop the programs that use
-    /// it, and delete it); `Internal` if the file is damaged; `Unavailable` if it stays locked
+    /// namespace, for another program's database, or for a file of a later version of Leasehold, or of an earlier one with
+    /// a living client that holds or waits in it (the text names it; without one, the file is begun anew); `Internal` if the file is damaged; `Unavailable` if it stays locked
     /// (the text names the process) or the disk is full.
     pub async fn connect(url: &str) -> Result<Sqlite> {
         Sqlite::with_config(Config::from_url(url)?).await
@@ -109,7 +110,12 @@ impl Sqlite {
     pub async fn with_config(config: Config) -> Result<Sqlite> {
         let (path, notifier) = (std::path::absolute(&config.path), Notifier::new());
         let path = path.map_err(|e| error::of_io(&e, Path::new(""), "is no path"))?;
-        let client = Arc::new(Handle::start(path.clone(), notifier.clone()).await?);
+        let at_once = config.at_once.then(|| Handle::open_at_once(&path, notifier.clone())).flatten();
+        let client = match at_once {
+            Some(client) => client,
+            None => Handle::start(path.clone(), notifier.clone()).await?,
+        };
+        let client = Arc::new(client);
         Ok(Sqlite { path, client, notifier })
     }
 
@@ -119,7 +125,10 @@ impl Sqlite {
     /// For a guardian that outlives this process to end its work: without it, `kill -9` of this process frees its locks while
     /// that work still runs. Only hold them; do not read or write.
     pub async fn life_line(&self) -> Result<[OwnedFd; 2]> {
-        self.client.ask(Client::life_line).await
+        match self.client.at_once_alone(|client| client.life_line().ok()) {
+            Some(line) => Ok(line),
+            None => self.client.ask(Client::life_line).await,
+        }
     }
 }
 
@@ -134,7 +143,8 @@ impl Backend for Sqlite {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
         // Requests that are done at once would else never yield the thread.
         consume_budget().await;
-        if let Some(grant) = self.client.at_once(|client| client.claim_at_once(claim)) {
+        if let Some(grant) = self.client.at_once(|client, alone| client.claim_at_once(claim, alone)) {
+            self.client.listen_soon();
             return Ok(Claimed::Granted(grant));
         }
         let (claim, limit) = (claim.clone(), limit(Some(claim.ttl)));
@@ -157,7 +167,7 @@ impl Backend for Sqlite {
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
         consume_budget().await;
-        if let Some(()) = self.client.at_once(|client| client.release_at_once(claim)) {
+        if let Some(()) = self.client.at_once(|client, _| client.release_at_once(claim)) {
             return Ok(());
         }
         let (claim, limit) = (claim.clone(), limit(Some(claim.ttl)));
@@ -206,7 +216,10 @@ impl Backend for Sqlite {
 
     /// Gives up whatever is still held, at once.
     async fn close(&self) -> Result<()> {
-        self.client.ask(Client::leave).await
+        match self.client.at_once_alone(Client::leave_at_once) {
+            Some(()) => Ok(()),
+            None => self.client.ask(Client::leave).await,
+        }
     }
 }
 

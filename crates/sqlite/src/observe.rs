@@ -15,10 +15,11 @@ use crate::client::worker::Client;
 
 pub(crate) fn observe(client: &Arc<Handle>, name: &Name) -> Subscription {
     let (on, off, weak) = (name.clone(), name.clone(), Arc::downgrade(client));
-    client.send(move |client| client.observe(&on, true));
+    // A hint: without a thread there is none.
+    let _ = client.send(move |client| client.observe(&on, true));
     Subscription::new(guard(off, move |off| {
         if let Some(client) = weak.upgrade() {
-            client.send(move |client| client.observe(&off, false));
+            let _ = client.send(move |client| client.observe(&off, false));
         }
     }))
 }

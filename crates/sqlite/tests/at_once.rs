@@ -3,19 +3,24 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod support;
+#[path = "at_once/thread.rs"]
+mod thread;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::pin::pin;
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Moment, WaitPolicy};
+use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
+use leasehold_sqlite::Sqlite;
 use rusqlite::Connection;
 use support::*;
 
 fn main() -> ExitCode {
-    let roles: &[Role] = &[("hold_on_a_stalled_disk", hold_on_a_stalled_disk)];
+    let roles: &[Role] =
+        &[("hold_on_a_stalled_disk", hold_on_a_stalled_disk), ("count_threads", thread::count_threads)];
     let tests: &[Test] = &[
         ("runtime/is_not_blocked_by_another_writer", another_writer_blocks_no_runtime),
         ("runtime/is_told_of_a_loss_though_the_disk_stalls", stalled_disk_tells_of_the_loss),
@@ -25,6 +30,11 @@ fn main() -> ExitCode {
         ("files/that_are_new_are_seen_at_once", new_files_are_seen_at_once),
         ("tokens/rise_beyond_the_clock", tokens_rise_beyond_the_clock),
         ("place/that_was_left_ends_beside_other_work", left_place_ends),
+        ("place/that_was_granted_by_a_message_lasts_as_long_as_said", granted_place_lasts),
+        ("release/of_a_grant_whose_message_is_late_watches_nobody", late_message_watches_nobody),
+        ("thread/is_not_started_for_a_lock_that_is_free", thread::no_thread_for_a_free_lock),
+        ("thread/hears_of_an_eviction", thread::eviction_is_heard),
+        ("thread/is_started_to_leave", thread::dropped_store_leaves),
         ("close/gives_back_many", close_gives_back_many),
     ];
     support::main(roles, tests, false)
@@ -207,19 +217,91 @@ fn left_place_ends() {
     run(async {
         let (here, other) = (open(place.path()).await.unwrap(), open(place.path()).await.unwrap());
         let claim = |name: &str| Claim::new(name, Mode::Exclusive, WaitPolicy::Try, ms(500), "");
-        let is_granted = |claimed: Claimed| matches!(claimed, Claimed::Granted(_));
-        assert!(is_granted(here.claim(&claim("left")).await.unwrap()));
+        is_granted(&here, &claim("left")).await;
         let began = Moment::now();
         loop {
             let work = claim("work");
-            assert!(is_granted(here.claim(&work).await.unwrap()));
+            is_granted(&here, &work).await;
             here.release(&work, None).await.unwrap();
-            if is_granted(other.claim(&claim("left")).await.unwrap()) {
+            if let Claimed::Granted(_) = other.claim(&claim("left")).await.unwrap() {
                 break;
             }
             assert!(since(began) < Duration::from_secs(30), "it lives on with the session");
         }
         assert!(since(began) >= ms(450), "it ended after {:?}", since(began));
+    });
+}
+
+/// A waiter's session is extended for another claim before it is granted, and its own renewals fail from then on: it holds for as
+/// long as the notification said, also beside further claims of its client.
+fn granted_place_lasts() {
+    let place = Place::new();
+    run(async {
+        let (here, other) = (open(place.path()).await.unwrap(), open(place.path()).await.unwrap());
+        let claim = |name, policy, ttl| Claim::new(name, Mode::Exclusive, policy, ttl, "");
+        for ttl in [1000, 2000, 4000, 8000] {
+            let held = claim("a", WaitPolicy::Try, TTL);
+            is_granted(&other, &held).await;
+            let began = Moment::now();
+            let waiter = claim("a", WaitPolicy::Fair, ms(ttl));
+            assert!(matches!(here.claim(&waiter).await.unwrap(), Claimed::Waiting(_)));
+            tokio::time::sleep(ms(ttl / 2)).await;
+            let beside = claim("beside", WaitPolicy::Try, ms(ttl));
+            is_granted(&here, &beside).await;
+            other.release(&held, None).await.unwrap();
+            // The message is there; the first question wakes the thread, which reads it before the second.
+            for _ in 0..2 {
+                here.inspect(&"a".into()).await.unwrap();
+            }
+            let end = "SELECT until FROM session WHERE ttl = ?1";
+            let end: i64 = database(&place).query_row(end, [ttl as i64 * 1_000_000], |row| row.get(0)).unwrap();
+            tokio::time::sleep((began + ms(ttl + ttl / 20)).since(Moment::now())).await;
+            let last = claim("last", WaitPolicy::Try, ms(ttl));
+            is_granted(&here, &last).await;
+            let next = other.claim(&held).await.unwrap();
+            let conclusive = Moment::now() < Moment::from_nanos(end as u64);
+            if conclusive {
+                assert!(matches!(next, Claimed::Busy(_)), "two hold: {next:?}");
+                return;
+            }
+            for (client, claim) in [(&here, &waiter), (&here, &beside), (&here, &last), (&other, &held)] {
+                client.release(claim, None).await.unwrap();
+            }
+        }
+        panic!("a machine too slow to say");
+    });
+}
+
+async fn is_granted(client: &Sqlite, claim: &Claim) {
+    let claimed = client.claim(claim).await.unwrap();
+    assert!(matches!(claimed, Claimed::Granted(_)), "{claimed:?}");
+}
+
+/// The renewal of a waiter answers that it is granted, before the one that granted it has written the message.
+fn late_message_watches_nobody() {
+    let place = Place::new();
+    run(async {
+        let (here, other) = (open(place.path()).await.unwrap(), open(place.path()).await.unwrap());
+        let claim = |policy| Arc::new(Claim::new("a", Mode::Exclusive, policy, TTL, ""));
+        let open_here = || {
+            let all = fs::read_dir("/proc/self/fd").unwrap().flatten();
+            let all = all.filter_map(|fd| fs::read_link(fd.path()).ok());
+            all.filter(|file| file.starts_with(place.folder()) && file.to_string_lossy().contains("-fifo-")).count()
+        };
+        is_granted(&other, &claim(WaitPolicy::Try)).await;
+        let waiter = claim(WaitPolicy::Fair);
+        let Claimed::Waiting(waiting) = here.claim(&waiter).await.unwrap() else { panic!("it is held") };
+        assert_eq!(open_here(), 3, "its own, the other's, and that it watches");
+        let grant = "DELETE FROM place WHERE token IS NOT NULL; UPDATE place SET token = seq";
+        database(&place).execute_batch(grant).unwrap();
+        let lease = LeaseRef::new(waiter.clone(), waiting.place, None);
+        let renewed = here.renew(&[lease]).await.unwrap();
+        assert!(matches!(renewed[..], [Renewal::Granted(_)]), "{renewed:?}");
+        here.release(&waiter, None).await.unwrap();
+        // Its thread listens to what is watched from its next turn on. If it does not, this hangs.
+        while open_here() > 2 {
+            here.inspect(&"a".into()).await.unwrap();
+        }
     });
 }
 

@@ -6,6 +6,7 @@ use std::alloc::System;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,11 +23,11 @@ use tempfile::TempDir;
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// A directory with one file of locks.
-struct World(TempDir);
+struct World(TempDir, AtomicUsize);
 
 impl World {
     fn fresh() -> Arc<dyn Harness> {
-        Arc::new(World(tempfile::tempdir().expect("a directory")))
+        Arc::new(World(tempfile::tempdir().expect("a directory"), AtomicUsize::default()))
     }
 
     fn path(&self) -> PathBuf {
@@ -54,8 +55,10 @@ impl Harness for World {
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
-        let path = self.path();
-        Arc::new(Sqlite::connect(&format!("sqlite://{}", path.display())).await.expect("a client"))
+        let config = Config::from_url(&format!("sqlite://{}", self.path().display())).expect("a path");
+        // Both kinds must bear one another.
+        let is_odd = self.1.fetch_add(1, Ordering::Relaxed) % 2 == 1;
+        Arc::new(Sqlite::with_config(if is_odd { config.at_once() } else { config }).await.expect("a client"))
     }
 
     fn ttl(&self) -> Duration {

@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use leasehold_core::Lock;
+use rusqlite::Connection;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use support::*;
 
@@ -24,12 +25,13 @@ const CYCLES: usize = 100;
 const TTL: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {
-    let roles: &[Role] = &[("cycle", cycle)];
+    let roles: &[Role] = &[("cycle", cycle), ("after_an_idle_lease", after_an_idle_lease)];
     let tests: &[Test] = &[
         ("cycle/allocates_little", allocates_little),
         ("cycle/writes_three_pages_in_two_transactions", writes_three_pages),
         ("cycle/asks_the_system_little_and_no_other_thread", asks_the_system_little),
         ("cycle/beside_a_hold_leaves_the_runtime_alone", leaves_the_runtime_alone),
+        ("claim/after_an_idle_lease_reads_only_its_own", reads_only_its_own),
     ];
     // Others would allocate beside it.
     support::main(roles, tests, true)
@@ -100,10 +102,15 @@ fn cycle(words: &[String]) {
 /// How often each of these was called in a cycle.
 fn calls<const N: usize>(held: &str, names: [&str; N]) -> [usize; N] {
     let place = Place::new();
+    calls_of("cycle", &place, held, names)
+}
+
+/// How often a role called each of these between its two marks.
+fn calls_of<const N: usize>(role: &str, place: &Place, word: &str, names: [&str; N]) -> [usize; N] {
     let trace = place.folder().join("trace");
     let mut strace = Command::new("strace");
     strace.args(["-f", "-qq", "-e", "signal=none", "-o"]).arg(&trace).arg(std::env::current_exe().unwrap());
-    let mut actor = Actor::start_by(strace, "cycle", &[&place.word(), held]);
+    let mut actor = Actor::start_by(strace, role, &[&place.word(), word]);
     actor.says("done");
     actor.child.wait().unwrap();
     let trace = fs::read_to_string(trace).unwrap();
@@ -115,7 +122,7 @@ fn calls<const N: usize>(held: &str, names: [&str; N]) -> [usize; N] {
     let mut all: Vec<String> = counted.lines().filter_map(call).collect();
     all.sort_unstable();
     let kinds: Vec<_> = all.chunk_by(|a, b| a == b).map(|same| format!("{} {}", same.len(), same[0])).collect();
-    println!("{CYCLES} cycles beside {held:?}: {}", kinds.join(", "));
+    println!("{role} {word:?}: {}", kinds.join(", "));
     names.map(of)
 }
 
@@ -137,4 +144,34 @@ fn asks_the_system_little() {
 fn leaves_the_runtime_alone() {
     let [write] = calls("held", ["write"]);
     assert!(write >= 2 * CYCLES, "the client's thread was not asked: {write}");
+}
+
+/// Claims between two marks in the trace, when its lease has ended meanwhile.
+fn after_an_idle_lease(words: &[String]) {
+    let [locks, ttl] = words else { unreachable!() };
+    run(async {
+        let ttl = ms(ttl.parse().unwrap());
+        let lock = store(locks).await.lock("a").ttl(ttl);
+        cycles(&lock, 2).await;
+        tokio::time::sleep(ttl * 2).await;
+        let _ = fs::metadata("/mark");
+        cycles(&lock, 1).await;
+        let _ = fs::metadata("/mark");
+        say("done");
+    });
+}
+
+/// Not the places of all others: they would wait meanwhile.
+fn reads_only_its_own() {
+    let place = Place::new();
+    run(async {
+        let other = store(place.path()).await;
+        let _held = other.lock("held").ttl(TTL).acquire().await.unwrap();
+        let many = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
+                    INSERT INTO place SELECT 'many/' || i, i, claim, session, mode, n, permits, turns, i, label, since
+                    FROM place, n WHERE name = 'held'";
+        Connection::open(place.path()).unwrap().execute(many, []).unwrap();
+        let [reads] = calls_of("after_an_idle_lease", &place, "500", ["pread64"]);
+        assert!(reads < 100, "{reads} pages were read for one claim");
+    });
 }

@@ -7,6 +7,8 @@ mod boot;
 #[path = "files/replaced.rs"]
 mod replaced;
 mod support;
+#[path = "files/upgrade.rs"]
+mod upgrade;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,20 +18,20 @@ use std::time::Duration;
 
 use boot::{
     another_boot_is_free, another_boots_damage_is_begun_anew, damaged_is_an_error_and_stays, fifo_of_nobody_is_swept,
-    of_another_version_is_refused, of_somebody_else_is_refused, owner_and_rights_stay,
+    of_a_later_version_is_refused, of_somebody_else_is_refused, owner_and_rights_stay,
 };
 use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, Guard, Loss, Store};
 use replaced::{
     a_copy_in_their_place_is_loss, a_copy_of_older_content_is_loss, a_cut_log_is_an_error,
     a_file_of_other_locks_is_loss, a_hard_link_is_refused, a_new_file_without_its_log_is_begun_anew,
-    deleted_rows_are_loss, moved_away_and_back_is_loss,
+    deleted_rows_are_loss, moved_away_and_back_is_loss, open_and_try, replaced_while_they_are_opened,
 };
 use support::*;
 use tokio::task::JoinSet;
 
 fn main() -> ExitCode {
-    let roles: &[Role] = &[("hold", hold)];
+    let roles: &[Role] = &[("hold", hold), ("open_and_try", open_and_try), ("open_it", upgrade::open_it)];
     let tests: &[Test] = &[
         ("gone/any_of_them_is_loss_and_no_double_hold", any_of_them_is_loss),
         ("gone/a_stopped_holder_is_waited_for", a_stopped_holder_is_waited_for),
@@ -43,13 +45,24 @@ fn main() -> ExitCode {
         ("other/a_cut_log_is_an_error_that_says_what_to_do", a_cut_log_is_an_error),
         ("gone/a_new_file_without_its_log_is_begun_anew", a_new_file_without_its_log_is_begun_anew),
         ("other/a_hard_link_is_refused", a_hard_link_is_refused),
+        ("gone/while_they_are_opened", replaced_while_they_are_opened),
         ("rows/deleted_by_hand_are_loss", deleted_rows_are_loss),
         ("boot/another_ones_holds_are_free", another_boot_is_free),
         ("boot/another_ones_damage_is_begun_anew", another_boots_damage_is_begun_anew),
         ("boot/owner_and_rights_stay", owner_and_rights_stay),
         ("damage/is_an_error_and_stays", damaged_is_an_error_and_stays),
         ("foreign/is_refused_and_not_touched", of_somebody_else_is_refused),
-        ("foreign/of_another_version_is_refused", of_another_version_is_refused),
+        ("foreign/of_a_later_version_is_refused", of_a_later_version_is_refused),
+        ("earlier/of_another_boot_is_begun_anew", upgrade::of_another_boot_is_begun_anew),
+        ("earlier/without_a_holder_is_begun_anew", upgrade::without_a_holder_is_begun_anew),
+        ("earlier/with_a_holder_is_refused", upgrade::with_a_holder_is_refused),
+        ("earlier/with_a_hold_that_lapses_is_refused", upgrade::with_a_hold_that_lapses_is_refused),
+        (
+            "earlier/without_its_log_is_refused_unless_nobody_lives",
+            upgrade::without_its_log_is_refused_unless_nobody_lives,
+        ),
+        ("earlier/damaged_by_the_end_of_its_boot_is_begun_anew", upgrade::damaged_by_the_end_of_its_boot_is_begun_anew),
+        ("earlier/clients_of_both_versions_come_at_once", upgrade::clients_of_both_versions_come_at_once),
         ("fifo/of_nobody_is_swept", fifo_of_nobody_is_swept),
     ];
     support::main(roles, tests, false)

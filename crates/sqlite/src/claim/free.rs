@@ -4,7 +4,7 @@
 use leasehold_core::seam::{Admission, Claim, ClaimId, Grant, admit};
 use rusqlite::params;
 
-use crate::claim::queue::Queues;
+use crate::claim::queue::{Queues, Session};
 use crate::client::time::nanos;
 use crate::client::worker::{Attempt, Client};
 use crate::entry::{Id, place, token, validity};
@@ -24,12 +24,13 @@ const GIVE_BACK: &str = "DELETE FROM place WHERE name = ?1 AND seq = ?2 AND clai
 impl Client {
     /// Takes a lock that is free; `None` is no answer. Only for a client that has no place: a disk that stalls would hold up the
     /// caller's runtime, which would then be late to tell of a loss.
-    pub(crate) fn claim_at_once(&mut self, claim: &Claim) -> Option<Grant> {
-        if !self.own.places.is_empty() || !self.ended.is_empty() || !self.can_be_found() {
+    /// `alone`: it may change what is listened to.
+    pub(crate) fn claim_at_once(&mut self, claim: &Claim, alone: bool) -> Option<Grant> {
+        if !self.own.places.is_empty() || !self.ended.is_empty() || !self.is_found_at_once(alone) {
             return None;
         }
         self.announce_lease(Some(claim.ttl)).ok()?;
-        match self.attempt(&mut |queues: &mut Queues<'_>| queues.take_free(claim)) {
+        match self.attempt(&mut |queues: &mut Queues<'_>| queues.take_free_or_begin(claim)) {
             Ok(Attempt::Done(grant, _)) => grant,
             _ => None,
         }
@@ -58,11 +59,30 @@ impl Client {
 impl Queues<'_> {
     /// Takes a lock that is free in our session, unless that is to be extended first.
     pub(crate) fn take_free(&mut self, claim: &Claim) -> rusqlite::Result<Option<Grant>> {
+        let ttl = nanos(claim.ttl);
+        let session = self.own.sessions.get(&ttl).copied().filter(|session| !self.is_worn(session.until, ttl));
+        session.map_or(Ok(None), |session| self.take_free_in(session, claim))
+    }
+
+    /// The same for a client without places: its session is begun or extended first, if that is to be done.
+    fn take_free_or_begin(&mut self, claim: &Claim) -> rusqlite::Result<Option<Grant>> {
+        if let Some(grant) = self.take_free(claim)? {
+            return Ok(Some(grant));
+        }
+        let ttl = nanos(claim.ttl);
+        self.session(ttl)?;
+        match self.written.iter().rev().find(|(of, _)| *of == ttl) {
+            Some((_, session)) => self.take_free_in(*session, claim),
+            // Then it is the queue that is not free.
+            None => Ok(None),
+        }
+    }
+
+    fn take_free_in(&mut self, session: Session, claim: &Claim) -> rusqlite::Result<Option<Grant>> {
         let (name, ttl) = (claim.name.as_str(), nanos(claim.ttl));
-        let Some(session) = self.own.sessions.get(&ttl).copied() else { return Ok(None) };
         let is_known = self.own.places.contains_key(&claim.id);
         let is_admitted = self.may_grant() && admit(&[], claim.mode) == Admission::In;
-        if is_known || !is_admitted || self.is_worn(session.until, ttl) {
+        if is_known || !is_admitted {
             return Ok(None);
         }
         let (seq, last) = self.next_tokens(claim.turns());

@@ -4,13 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use leasehold_core::Result;
 use leasehold_core::seam::ClaimId;
-use rustix::fs::{CWD, FileType, Mode, OFlags, fchmod, fstat, mkfifoat, open};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, fchmod, fstat, mkfifoat, open, statat};
 use rustix::io::{Errno, read, write};
 
 use crate::client::generation::group_bits;
@@ -45,7 +45,9 @@ impl Fifo {
             let fifo = fastrand::i64(1..);
             let path = path(real, fifo);
             let of = |e: Errno| error::of_io(&e.into(), &path, "cannot be made");
-            mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).map_err(of)?;
+            // All clients that share the file may write to it.
+            let mode = Mode::from_raw_mode(0o600 | group_bits(real));
+            mkfifoat(CWD, &path, mode).map_err(of)?;
             let fd = open(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty());
             let fd = match fd {
                 // Another client removed it before we had it open, as that of a dead one.
@@ -56,13 +58,14 @@ impl Fifo {
                 }
                 Ok(fd) => fd,
             };
-            // All clients that share the file may write to it; the umask does not cut this.
-            fchmod(&fd, Mode::from_raw_mode(0o600 | group_bits(real))).map_err(of)?;
             let stat = fstat(&fd).map_err(of)?;
+            // The umask does not cut it.
+            if Mode::from_raw_mode(stat.st_mode) != mode {
+                fchmod(&fd, mode).map_err(of)?;
+            }
             let address = Address { fifo, dev: stat.st_dev as i64, ino: stat.st_ino as i64 };
-            let fifo = Fifo { fd: Arc::new(fd), address, path };
-            if !fifo.has_vanished() {
-                return Ok(fifo);
+            if stat.st_nlink > 0 {
+                return Ok(Fifo { fd: Arc::new(fd), address, path });
             }
         }
     }
@@ -84,9 +87,8 @@ impl Fifo {
 
 impl Drop for Fifo {
     fn drop(&mut self) {
-        if !self.has_vanished() {
-            let _ = fs::remove_file(&self.path);
-        }
+        // If it has vanished, none has its name: that is random.
+        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -102,18 +104,19 @@ pub(crate) fn remove(real: &Path, fifo: i64) {
     }
 }
 
-/// All FIFOs of this file's clients, as they are there.
-pub(crate) fn all(real: &Path) -> Vec<Address> {
-    let Some((folder, name)) = real.parent().zip(real.file_name()) else { return Vec::new() };
-    let prefix = [name.as_bytes(), b"-fifo-"].concat();
-    let files = fs::read_dir(folder).into_iter().flatten().flatten();
-    let address = |file: fs::DirEntry| {
-        let digits = file.file_name().as_bytes().strip_prefix(&*prefix)?.to_vec();
-        let fifo = i64::from_str_radix(&String::from_utf8(digits).ok()?, 16).ok()?;
-        let stat = file.metadata().ok()?;
-        Some(Address { fifo, dev: stat.dev() as i64, ino: stat.ino() as i64 })
-    };
-    files.filter_map(address).collect()
+/// All FIFOs of this file's clients, as they are there. Reads the directory from where it was read last.
+pub(crate) fn all(real: &Path, folder: &OwnedFd) -> Vec<Address> {
+    let prefix = [real.file_name().unwrap_or_default().as_bytes(), b"-fifo-"].concat();
+    let (mut found, mut buffer) = (Vec::new(), Vec::with_capacity(8192));
+    let mut files = RawDir::new(folder, buffer.spare_capacity_mut());
+    while let Some(Ok(file)) = files.next() {
+        let digits = file.file_name().to_bytes().strip_prefix(&*prefix).and_then(|digits| str::from_utf8(digits).ok());
+        let Some(Ok(fifo)) = digits.map(|digits| i64::from_str_radix(digits, 16)) else { continue };
+        if let Ok(stat) = statat(folder, file.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
+            found.push(Address { fifo, dev: stat.st_dev as i64, ino: stat.st_ino as i64 });
+        }
+    }
+    found
 }
 
 /// What is behind an address.

@@ -10,13 +10,15 @@ use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, Result};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior, ffi, params};
-use rustix::fs::{Access, FallocateFlags, Mode, OFlags, access, fallocate, open, statfs, statvfs};
+use rustix::fs::{Access, FallocateFlags, Mode, OFlags, access, fallocate, open, statvfs};
 use rustix::io::Errno;
 use scopeguard::guard;
 
 use crate::client::generation::{self, Files, Header, Meta};
+use crate::client::place;
 use crate::client::presence::Presence;
 use crate::client::time::{now, wait, wait_until};
+use crate::client::upgrade;
 use crate::error;
 use crate::names::beside;
 
@@ -24,31 +26,16 @@ use crate::names::beside;
 /// that a full disk refuses no renewal.
 const LOG_PAGES: i64 = 512;
 const LOG_BYTES: u64 = 2 << 20;
+/// The same for clients that come for one lock and go: the first that opens the file reads the whole log.
+const SHORT_LOG_PAGES: i64 = 24;
 /// By how many pages the file may grow at once, and how much of the disk must be free for that: its log has to be written
 /// back into it later, or nothing could be renewed.
 const STEP_PAGES: i64 = 512;
 const STEP_BYTES: u64 = 4 << 20;
 /// How long opening may wait for others.
-const OPENING: Duration = Duration::from_secs(3);
+pub(crate) const OPENING: Duration = Duration::from_secs(3);
 /// How often it is looked whether the log and its index are still there, in nanoseconds.
 const LOOK: i64 = 50_000_000;
-/// File systems on which locks, shared memory or FIFOs do not reach every user of a file: the numbers of statfs(2).
-const REMOTE: [(i64, &str); 13] = [
-    (0x6969, "NFS"),
-    (0x517B, "SMB"),
-    (0xFE53_4D42, "SMB2"),
-    (0xFF53_4D42, "CIFS"),
-    (0x0102_1997, "9P"),
-    (0x6573_5546, "FUSE"),
-    (0x00C3_6400, "Ceph"),
-    (0x5346_414F, "AFS"),
-    (0x0BD0_0BD0, "Lustre"),
-    (0x4750_4653, "GPFS"),
-    (0x0116_1970, "GFS2"),
-    (0x7461_636F, "OCFS2"),
-    (0x7375_7245, "Coda"),
-];
-
 /// An open file.
 pub(crate) struct File {
     pub(crate) path: PathBuf,
@@ -70,6 +57,8 @@ enum Joined {
     Changed,
     /// They are of another boot, or not those that belong together: no client may use them any more. With the last token.
     Stale(i64),
+    /// Clients of an earlier version may use them.
+    Earlier,
 }
 
 /// Why they cannot be opened.
@@ -83,30 +72,28 @@ enum Failed {
 impl File {
     /// Opens the file. It is begun anew if there is none, if it is of another boot, or if it is not together any more with the
     /// files beside it: then it grants nothing until every lease of a living client may have ended, whatever it still uses.
-    /// `before`: what others know of our leases in files that we used until now.
-    pub(crate) fn open(path: &Path, before: Option<&Presence>) -> Result<File> {
-        let boot = boot()?;
-        let folder = path.parent().unwrap_or(Path::new("/"));
-        stands_on_local_disk(folder)?;
-        access(folder, Access::WRITE_OK | Access::EXEC_OK)
-            .map_err(|e| error::of_io(&e.into(), folder, "is a directory in which we may make no files"))?;
-        if fs::metadata(path).is_ok_and(|file| !file.is_file()) {
-            return Err(Error::new(ErrorKind::Invalid, format!("{} is no file", path.display())));
-        }
-        let real = without_links(path)?;
-        let presence = Presence::open(&real, real.parent().unwrap_or(folder), before)?;
-        let deadline = Moment::now() + OPENING;
+    /// `before`: what others know of our leases in files that we used until now. Others are waited for until the deadline.
+    pub(crate) fn open(path: &Path, before: Option<&Presence>, deadline: Moment) -> Result<File> {
+        let boot = place::boot()?;
+        let real = place::real(path)?;
+        let presence = Presence::open(&real, real.parent().unwrap_or(Path::new("/")), before)?;
         wait_until(deadline);
-        while Moment::now() < deadline {
-            let files = Files::at(path, &real);
+        // Once it takes two turns to make it, and one to see that others have.
+        let mut turns = 0..3;
+        while turns.next().is_some() || Moment::now() < deadline {
+            let (looked, files) = (now(), Files::at(path, &real));
             let token = match join(&real, files, &boot, &presence) {
                 Ok(Joined::Open(connection, generation)) => {
                     // Those that were joined: a later look may see others.
-                    let looked = Cell::default();
+                    let looked = Cell::new(looked);
                     return Ok(File { path: path.into(), real, connection, presence, files, generation, looked });
                 }
                 Ok(Joined::Stale(token)) => token,
                 Ok(Joined::Changed) => continue,
+                Ok(Joined::Earlier) => {
+                    upgrade::begin(&real, files, &boot, &presence, deadline)?;
+                    continue;
+                }
                 // Parts of two generations do not fit together.
                 Err(_) if Files::at(path, &real) != files => continue,
                 Err(e) => return Err(e),
@@ -166,6 +153,11 @@ impl File {
         has_room && pages.is_ok_and(|pages| limit_pages(&self.connection, pages + STEP_PAGES).is_ok())
     }
 
+    /// From now on this client writes the log back early.
+    pub(crate) fn keep_log_short(&self) -> rusqlite::Result<()> {
+        limit_log(&self.connection, SHORT_LOG_PAGES)
+    }
+
     /// Has the file begun anew: what is in it is not what we wrote.
     pub(crate) fn replace(&self, deadline: Moment) -> Result<()> {
         let token = "SELECT token FROM meta";
@@ -174,26 +166,29 @@ impl File {
     }
 }
 
-/// The last token if the file has to be begun anew before any client opens it.
-fn stale_token(real: &Path, files: Files) -> Result<Option<i64>> {
+/// What is to be done with the file before any client opens it.
+fn unfit(real: &Path, files: Files) -> Result<Option<Joined>> {
     if !files.is_there() {
-        return Ok(Some(0));
+        return Ok(Some(Joined::Stale(0)));
     }
     if files.are_complete() {
         return Ok(None);
     }
     let header = Header::read(real).map_err(|e| error::of(&e, real))?;
+    if header.is_earlier() {
+        return Ok(Some(Joined::Earlier));
+    }
     header.check(real)?;
     // The client that opens a new one makes the files beside it. All others have been used, perhaps by a client that still does.
     if header.is_new() {
         return Ok(None);
     }
     has_one_name(real)?;
-    Ok(Some(header.token))
+    Ok(Some(Joined::Stale(header.token)))
 }
 
 /// Not a hard link: beside its other name may be the files that belong to it, with locks that are held.
-fn has_one_name(real: &Path) -> Result<()> {
+pub(crate) fn has_one_name(real: &Path) -> Result<()> {
     if fs::metadata(real).is_ok_and(|file| file.nlink() > 1) {
         let what = "has another name, a hard link, and the files beside this one are not its own: use one name for it";
         return Err(Error::new(ErrorKind::Invalid, format!("{} {what}", real.display())));
@@ -202,8 +197,8 @@ fn has_one_name(real: &Path) -> Result<()> {
 }
 
 fn join(real: &Path, files: Files, boot: &str, presence: &Presence) -> Result<Joined> {
-    if let Some(token) = stale_token(real, files)? {
-        return Ok(Joined::Stale(token));
+    if let Some(unfit) = unfit(real, files)? {
+        return Ok(unfit);
     }
     match try_to_join(real, files, boot, presence) {
         Ok(joined) => Ok(joined),
@@ -214,6 +209,7 @@ fn join(real: &Path, files: Files, boot: &str, presence: &Presence) -> Result<Jo
             Ok(header) if header.is_of_others(files.mark(boot)) || header.is_new() && error::is_misfit(&e) => {
                 Ok(Joined::Stale(header.token))
             }
+            Ok(header) if header.is_earlier() => Ok(Joined::Earlier),
             _ => Err(error::of(&e, real)),
         },
     }
@@ -225,21 +221,31 @@ fn try_to_join(real: &Path, files: Files, boot: &str, presence: &Presence) -> st
     if access(real, Access::WRITE_OK).is_err() {
         return Err(Failed::Sqlite(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_READONLY), None)));
     }
-    let header = Header::of(&connection)?;
+    // In one transaction: each locks the index anew.
+    let mut tx = connection.transaction()?;
+    let header = Header::of(&tx)?;
+    if header.is_earlier() {
+        return Ok(Joined::Earlier);
+    }
     header.check(real)?;
-    if connection.query_row("PRAGMA journal_mode", [], |row| row.get::<_, String>(0))? != "wal" {
+    if tx.query_row("PRAGMA journal_mode", [], |row| row.get::<_, String>(0))? != "wal" {
         return Ok(Joined::Stale(header.token));
     }
-    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // The same before and after: it is those that we have opened.
     if !files.are_complete() || Files::at(real, real) != files {
         return Ok(Joined::Changed);
     }
-    let meta = "SELECT files, boot, generation, token FROM meta";
-    let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get(2)?, row.get(3)?));
-    let known = tx.query_row(meta, [], read).optional()?;
-    let Some((known, of, mut generation, token)) = known else { return Ok(Joined::Stale(0)) };
-    if known.is_empty() {
+    let meta = "SELECT files, boot, generation FROM meta";
+    let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get(2)?));
+    let mut meta_row = tx.query_row(meta, [], read).optional()?;
+    if meta_row.as_ref().is_some_and(|(files, ..)| files.is_empty()) {
+        drop(tx);
+        tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        meta_row = tx.query_row(meta, [], read).optional()?;
+    }
+    let Some((known, of, mut generation)) = meta_row else { return Ok(Joined::Stale(0)) };
+    let is_new = known.is_empty();
+    if is_new {
         let others = presence.longest_of_others()?;
         let quiet = if others == 0 { 0 } else { now().saturating_add(others) };
         generation = fastrand::i64(1..);
@@ -247,23 +253,23 @@ fn try_to_join(real: &Path, files: Files, boot: &str, presence: &Presence) -> st
         tx.execute(begin, params![files.text(), boot, generation, quiet])?;
         tx.execute_batch(&format!("PRAGMA user_version = {}", files.mark(boot)))?;
         grow(&beside(real, "-wal"))?;
-        tx.commit()?;
-        // Now the file itself says that it is in use, whatever becomes of its log.
-        connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
-    } else if (known, &*of) != (files.text(), boot) {
+    } else if (&*known, &*of) != (&*files.text(), boot) {
         if of == boot {
             has_one_name(real)?;
         }
-        return Ok(Joined::Stale(token));
-    } else {
-        drop(tx);
+        return Ok(Joined::Stale(header.token));
     }
     // It grows by steps from here on.
-    limit_pages(&connection, 1)?;
+    limit_pages(&tx, 1)?;
+    tx.commit()?;
+    if is_new {
+        // Now the file itself says that it is in use, whatever becomes of its log.
+        connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+    }
     Ok(Joined::Open(connection, generation))
 }
 
-fn connect(real: &Path) -> rusqlite::Result<Connection> {
+pub(crate) fn connect(real: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     #[allow(unused_mut, reason = "older versions of rusqlite do not ask for it")]
     let mut connection = Connection::open_with_flags(real, flags)?;
@@ -277,8 +283,12 @@ fn connect(real: &Path) -> rusqlite::Result<Connection> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     // Nothing waits for the disk: what a power cut leaves is of another boot, and begun anew.
     connection.execute_batch("PRAGMA synchronous = OFF")?;
-    connection.query_row(&format!("PRAGMA wal_autocheckpoint = {LOG_PAGES}"), [], |_| Ok(()))?;
+    limit_log(&connection, LOG_PAGES)?;
     Ok(connection)
+}
+
+fn limit_log(connection: &Connection, pages: i64) -> rusqlite::Result<()> {
+    connection.query_row(&format!("PRAGMA wal_autocheckpoint = {pages}"), [], |_| Ok(()))
 }
 
 /// At least as many as there are.
@@ -294,42 +304,4 @@ fn grow(log: &Path) -> Result<()> {
         Err(Errno::OPNOTSUPP) => Ok(()),
         grown => grown.map_err(of),
     }
-}
-
-/// The file's path without links, also if it is not there yet.
-fn without_links(path: &Path) -> Result<PathBuf> {
-    let of = |e| error::of_io(&e, path, "cannot be found");
-    match path.canonicalize() {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => {
-            let folder = path.parent().unwrap_or(Path::new("/")).canonicalize().map_err(of)?;
-            Ok(folder.join(path.file_name().unwrap_or_default()))
-        }
-        found => found.map_err(of),
-    }
-}
-
-/// This boot of this machine, whose CLOCK_BOOTTIME all processes share: none of them may live in shifted time.
-fn boot() -> Result<String> {
-    let unsupported = |what: &str| Error::new(ErrorKind::Unsupported, what);
-    let shifts = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
-    if shifts.split_whitespace().any(|word| word.parse().is_ok_and(|shift: i64| shift != 0)) {
-        return Err(unsupported(
-            "this process lives in a time namespace: leases in a file need the machine's own clock",
-        ));
-    }
-    let id =
-        fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(|e| match error::no_descriptor_is_left() {
-            true => error::too_many_open("/proc cannot be read"),
-            false => unsupported("/proc does not say which boot this is").with_source(e),
-        })?;
-    Ok(id.trim().to_owned())
-}
-
-fn stands_on_local_disk(folder: &Path) -> Result<()> {
-    let disk = statfs(folder).map_err(|e| error::of_io(&e.into(), folder, "is a directory that cannot be used"))?;
-    // The kernel's number is 32 bits wide, whatever holds it here.
-    let kind = disk.f_type as i64 & 0xFFFF_FFFF;
-    let Some((_, name)) = REMOTE.iter().find(|(number, _)| *number == kind) else { return Ok(()) };
-    let what = format!("{} is on {name}: a lock file of several processes needs a local disk", folder.display());
-    Err(Error::new(ErrorKind::Unsupported, what))
 }

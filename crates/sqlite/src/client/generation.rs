@@ -82,8 +82,11 @@ pub(crate) fn group_bits(beside: &Path) -> u32 {
 pub(crate) struct Header {
     application: i64,
     version: i64,
+    /// Which layout of the tables.
+    pub(crate) schema: i64,
     tables: i64,
-    /// The last token that it knows, as far as it can be read.
+    /// The boot whose times are in it, and the last token that it knows, as far as they can be read.
+    pub(crate) boot: Option<String>,
     pub(crate) token: i64,
 }
 
@@ -99,23 +102,30 @@ impl Header {
     /// The same through a connection, with what is in the log.
     pub(crate) fn of(connection: &Connection) -> rusqlite::Result<Header> {
         let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
-        Ok(Header {
-            application: number("PRAGMA application_id")?,
-            version: number("PRAGMA user_version")?,
-            tables: number("SELECT count(*) FROM sqlite_schema")?,
-            token: number("SELECT token FROM meta").unwrap_or(0),
-        })
+        let (application, version) = (number("PRAGMA application_id")?, number("PRAGMA user_version")?);
+        let tables = number("SELECT count(*) FROM sqlite_schema")?;
+        let meta = connection.query_row("SELECT boot, token FROM meta", [], |row| Ok((row.get(0)?, row.get(1)?)));
+        let (boot, token) = meta.map_or((None, 0), |(boot, token)| (Some(boot), token));
+        Ok(Header { application, version, schema: version & 0xFF, tables, boot, token })
     }
 
     /// An error unless it is ours, or empty.
     pub(crate) fn check(&self, file: &Path) -> Result<()> {
-        let what = match (self.application, self.version & 0xFF) {
+        let what = match (self.application, self.schema) {
             (APPLICATION, VERSION) => return Ok(()),
-            (APPLICATION, other) => format!("it is another version's (schema {other}); delete it once it is unused"),
+            (APPLICATION, other) => format!(
+                "it is a later version's (schema {other}): use that one; or end all its users, and delete it with -wal and -shm; \
+                 tokens keep rising"
+            ),
             (0, 0) if self.version == 0 && self.tables == 0 => return Ok(()),
             _ => "it is another program's database".to_owned(),
         };
         Err(Error::new(ErrorKind::Unsupported, format!("{} cannot be used: {what}", file.display())))
+    }
+
+    /// Of a version before this one.
+    pub(crate) fn is_earlier(&self) -> bool {
+        self.application == APPLICATION && (1..VERSION).contains(&self.schema)
     }
 
     /// Made for use, and not used yet.
@@ -125,7 +135,7 @@ impl Header {
 
     /// Ours, and not used together with the files of this mark.
     pub(crate) fn is_of_others(&self, mark: i64) -> bool {
-        self.application == APPLICATION && self.version & 0xFF == VERSION && self.version != mark && !self.is_new()
+        self.application == APPLICATION && self.schema == VERSION && self.version != mark && !self.is_new()
     }
 }
 

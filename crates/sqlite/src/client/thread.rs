@@ -1,9 +1,10 @@
 //! The thread that has a client's requests done, and the way to it; what may be done without it.
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::Duration;
 
 use leasehold_core::seam::Notifier;
 use leasehold_core::support::locked;
@@ -12,41 +13,43 @@ use rustix::event::{EventfdFlags, eventfd};
 use scopeguard::guard;
 use tokio::sync::oneshot;
 
+use crate::client::file::OPENING;
 use crate::client::time::{now, wait_until_now};
-use crate::client::worker::{Client, Ears, Job};
+use crate::client::worker::{Client, Job};
 
 /// A request that took longer, in nanoseconds, was held up by its disk: for a while, none is done on a thread of a runtime.
 const SLOW: i64 = 50_000_000;
 const PAUSE: i64 = 10_000_000_000;
 
-/// The way to a client's thread, which ends when this is dropped.
+/// How long a client may hold what it was given on the caller's thread, before its own thread is there to hear of an eviction.
+const DEAF: Duration = Duration::from_millis(20);
+
+/// The way to a client, and to its thread, which ends when this is dropped.
 pub(crate) struct Handle {
     jobs: mpsc::Sender<Job>,
+    /// What the thread is to do. It has none, until there is a thread.
+    asked: Mutex<Option<mpsc::Receiver<Job>>>,
     shared: Arc<Shared>,
 }
 
 /// What the thread shares with those who ask. Only the thread waits for the client.
+#[derive(Default)]
 struct Shared {
     /// None when the thread has ended.
     client: Mutex<Option<Client>>,
     /// How much the thread has to do.
     due: AtomicUsize,
-    wake: OwnedFd,
+    /// Wakes the thread, once there is one.
+    wake: OnceLock<OwnedFd>,
 }
 
 impl Handle {
-    /// Starts the thread, which opens the file.
+    /// Opens the file on a thread of its own.
     pub(crate) async fn start(path: PathBuf, notifier: Notifier) -> Result<Handle> {
-        let short = |e: std::io::Error| {
-            Error::new(ErrorKind::Unavailable, "no thread or no descriptor is left for the store").with_source(e)
-        };
-        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|e| short(e.into()))?;
-        let shared = Arc::new(Shared { client: Mutex::default(), due: AtomicUsize::new(0), wake });
-        let (jobs, asked) = mpsc::channel();
         let (opened_here, opened) = oneshot::channel();
         // Dropped unfinished, it ends the thread as well.
-        let handle = Handle { jobs, shared: shared.clone() };
-        let run = move || match Client::open(&path, notifier) {
+        let handle = Handle::new(None);
+        handle.run(move |shared, asked| match Client::open(&path, notifier, OPENING) {
             Ok(client) => {
                 *locked(&shared.client) = Some(client);
                 if opened_here.send(Ok(())).is_ok() {
@@ -54,10 +57,61 @@ impl Handle {
                 }
             }
             Err(e) => drop(opened_here.send(Err(e))),
-        };
-        std::thread::Builder::new().name("leasehold-sqlite".into()).spawn(run).map_err(short)?;
+        })?;
         opened.await.unwrap_or_else(|_| Err(Error::closed()))?;
         Ok(handle)
+    }
+
+    /// Opens the file here, if that is done without a wait for anybody. The thread is started when there is something to do for it.
+    pub(crate) fn open_at_once(path: &Path, notifier: Notifier) -> Option<Handle> {
+        let client = Client::open(path, notifier, Duration::ZERO).ok()?;
+        // If it fails, the log is only longer.
+        let _ = client.file.keep_log_short();
+        Some(Handle::new(Some(client)))
+    }
+
+    fn new(client: Option<Client>) -> Handle {
+        let (jobs, asked) = mpsc::channel();
+        let shared = Arc::new(Shared { client: Mutex::new(client), ..Shared::default() });
+        Handle { jobs, asked: Mutex::new(Some(asked)), shared }
+    }
+
+    /// Whether there is a thread, or was one.
+    fn has_thread(&self) -> bool {
+        self.shared.wake.get().is_some()
+    }
+
+    /// Starts the thread, unless there is one.
+    fn start_thread(&self) -> Result<()> {
+        if self.has_thread() { Ok(()) } else { self.run(|shared, asked| shared.run(&asked)) }
+    }
+
+    fn run(&self, life: impl FnOnce(Arc<Shared>, mpsc::Receiver<Job>) + Send + 'static) -> Result<()> {
+        let short = |e: std::io::Error| {
+            Error::new(ErrorKind::Unavailable, "no thread or no descriptor is left for the store").with_source(e)
+        };
+        let mut place = locked(&self.asked);
+        let Some(asked) = place.take() else { return Ok(()) };
+        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|e| short(e.into()));
+        // It gets what it needs once it runs: if it does not, nothing is lost.
+        let (give, get) = mpsc::channel();
+        let run = move || {
+            if let Ok((shared, asked)) = get.recv() {
+                life(shared, asked);
+            }
+        };
+        let started = std::thread::Builder::new().name("leasehold-sqlite".into());
+        match wake.and_then(|wake| started.spawn(run).map_err(short).map(|_| wake)) {
+            Ok(wake) => {
+                let _ = self.shared.wake.set(wake);
+                let _ = give.send((self.shared.clone(), asked));
+                Ok(())
+            }
+            Err(e) => {
+                *place = Some(asked);
+                Err(e)
+            }
+        }
     }
 
     /// Has `work` done on the thread, in the order of asking. It is done also if the answer is no longer waited for.
@@ -66,33 +120,60 @@ impl Handle {
         work: impl FnOnce(&mut Client) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (answer_here, answer) = oneshot::channel();
-        self.send(move |client| drop(answer_here.send(work(client))));
+        self.send(move |client| drop(answer_here.send(work(client))))?;
         answer.await.unwrap_or_else(|_| Err(Error::closed()))
     }
 
     /// Has `work` done, and does not wait.
-    pub(crate) fn send(&self, work: impl FnOnce(&mut Client) + Send + 'static) {
+    pub(crate) fn send(&self, work: impl FnOnce(&mut Client) + Send + 'static) -> Result<()> {
+        self.start_thread()?;
         self.shared.due.fetch_add(1, SeqCst);
         // It is lost if the store was closed.
         let _ = self.jobs.send(Box::new(work));
         // A full counter means that the thread was woken already.
-        let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+        if let Some(wake) = self.shared.wake.get() {
+            let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+        }
+        Ok(())
+    }
+
+    /// Has the client hear of an eviction, soon: nobody listens for it before there is a thread.
+    pub(crate) fn listen_soon(self: &Arc<Self>) {
+        if self.has_thread() {
+            return;
+        }
+        let weak = Arc::downgrade(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(DEAF).await;
+            if let Some(handle) = weak.upgrade() {
+                // Without a thread it hears of it at its next renewal.
+                let _ = handle.start_thread();
+            }
+        });
+    }
+
+    /// The same as [at_once](Handle::at_once) for what changes what the thread listens to: only if there is no thread.
+    pub(crate) fn at_once_alone<T>(&self, work: impl FnOnce(&mut Client) -> Option<T>) -> Option<T> {
+        self.at_once(|client, alone| if alone { work(client) } else { None })
     }
 
     /// Does `work` right here, unless the thread has anything to do: nothing goes before what was asked earlier. It is not waited
-    /// for: neither for another request, nor for other writers of the file. `None`: [ask](Handle::ask) for it.
-    pub(crate) fn at_once<T>(&self, work: impl FnOnce(&mut Client) -> Option<T>) -> Option<T> {
+    /// for: neither for another request, nor for other writers of the file. (SQLite itself sleeps for some µs if it meets a writer
+    /// between its two copies of the head of the log's index, and for longer if that one is stopped just there.) `work` is told
+    /// whether there is no thread, which would have to be told what it listens to. `None`: [ask](Handle::ask) for it.
+    pub(crate) fn at_once<T>(&self, work: impl FnOnce(&mut Client, bool) -> Option<T>) -> Option<T> {
         if self.shared.due.load(SeqCst) > 0 {
             return None;
         }
         let mut client = self.shared.client.try_lock().ok()?;
-        let client = client.as_mut()?;
+        let client = client.as_mut().filter(|client| !client.closed)?;
         let began = now();
         if began < client.only_thread_until {
             return None;
         }
         wait_until_now();
-        let done = work(client);
+        // A thread that is started now looks at the client when we are done.
+        let done = work(client, !self.has_thread());
         let ended = now();
         if ended - began > SLOW {
             client.only_thread_until = ended + PAUSE;
@@ -103,7 +184,10 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.send(|client| drop(client.leave()));
+        let is_closed = |client: &Client| client.closed;
+        if !self.shared.client.try_lock().is_ok_and(|client| client.as_ref().is_some_and(is_closed)) {
+            let _ = self.send(|client| drop(client.leave()));
+        }
     }
 }
 
@@ -112,14 +196,18 @@ impl Shared {
     fn run(&self, jobs: &mpsc::Receiver<Job>) {
         // Nobody uses a client that no thread serves, however it ended.
         let _end = guard(&self.client, |client| *locked(client) = None);
-        let mut ears = Ears::default();
+        let Some(wake) = self.wake.get() else { return };
+        let mut ears = match locked(&self.client).as_ref() {
+            Some(client) if !client.closed => client.ears(),
+            _ => return,
+        };
         loop {
-            let heard = ears.listen(&self.wake);
+            let heard = ears.listen(wake);
             self.due.fetch_add(1, SeqCst);
             let mut client = locked(&self.client);
             let Some(client) = client.as_mut() else { return };
             if heard.asked {
-                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+                let _ = rustix::io::read(wake, &mut [0; 8]);
                 for job in jobs.try_iter() {
                     job(client);
                     self.due.fetch_sub(1, SeqCst);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_core::seam::{ClaimId, Moment, Notifier};
 use leasehold_core::support::unescape;
@@ -13,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::claim::queue::{Message, Own, Queues, is_end_of_line};
 use crate::client::fifo::{self, Address, Fifo, Liveness, Watches};
-use crate::client::file::File;
+use crate::client::file::{File, OPENING};
 use crate::client::presence::share;
 use crate::client::time::{limit, now, wait_until};
 use crate::error;
@@ -39,7 +40,6 @@ pub(crate) struct Client {
 }
 
 /// What the thread listens to, while others may use the client.
-#[derive(Default)]
 pub(crate) struct Ears {
     fifo: Option<Arc<OwnedFd>>,
     watched: Vec<(i64, Arc<OwnedFd>)>,
@@ -71,12 +71,14 @@ impl Ears {
 }
 
 impl Client {
-    pub(crate) fn open(path: &Path, notifier: Notifier) -> Result<Client> {
-        let file = File::open(path, None)?;
+    /// Opens the file. Others are waited for as long as that.
+    pub(crate) fn open(path: &Path, notifier: Notifier, wait: Duration) -> Result<Client> {
+        let deadline = Moment::now() + wait;
+        let file = File::open(path, None, deadline)?;
         let (own, watches) = (Own::default(), Watches::default());
         let (fifo, shared, ended, closed, only_thread_until) = Default::default();
         let mut client = Client { file, notifier, fifo, shared, own, watches, ended, closed, only_thread_until };
-        client.remove_dead()?;
+        client.remove_dead(deadline)?;
         Ok(client)
     }
 
@@ -134,6 +136,14 @@ impl Client {
         Ok(())
     }
 
+    /// The same without a wait for anybody; makes the first FIFO only if that is allowed.
+    pub(crate) fn is_found_at_once(&mut self, may_make: bool) -> bool {
+        match self.fifo {
+            None => may_make && self.ready(Moment::from_nanos(0)).is_ok(),
+            Some(_) => self.can_be_found(),
+        }
+    }
+
     /// Whether other clients can notify us, and see our end.
     pub(crate) fn can_be_found(&self) -> bool {
         self.fifo.as_ref().is_some_and(|fifo| self.shared || !fifo.has_vanished())
@@ -157,23 +167,37 @@ impl Client {
         Ok(())
     }
 
+    /// The same for a client that has no place, if no other writer has to be waited for.
+    pub(crate) fn leave_at_once(&mut self) -> Option<()> {
+        if !self.own.places.is_empty() || !self.ended.is_empty() {
+            return None;
+        }
+        if self.fifo.is_some() && !matches!(self.attempt(&mut |queues| queues.leave()), Ok(Attempt::Done(true, _))) {
+            return None;
+        }
+        self.closed = true;
+        self.fifo = None;
+        Some(())
+    }
+
     /// Removes what has ended: clients and their FIFOs, also those without a row, and holds that no client renews.
-    fn remove_dead(&mut self) -> Result<()> {
-        let deadline = limit(None);
-        let all = "SELECT fifo, dev, ino FROM session WHERE fifo > 0 UNION SELECT fifo, dev, ino FROM observer";
+    fn remove_dead(&mut self, deadline: Moment) -> Result<()> {
+        let all = "SELECT fifo, dev, ino FROM session WHERE fifo > 0 OR until <= ?1
+                   UNION SELECT fifo, dev, ino FROM observer";
         let client = |row: &Row<'_>| Address::read(row).map(|of| (of.fifo, of));
-        let clients: HashMap<i64, Address> = self.read(|db| db.prepare(all)?.query_map([], client)?.collect())?;
-        for found in fifo::all(&self.file.real) {
+        let clients: HashMap<i64, Address> = self.read(|db| db.prepare(all)?.query_map([now()], client)?.collect())?;
+        for found in fifo::all(&self.file.real, &self.file.presence.folder) {
             let client = clients.get(&found.fifo).copied();
             if let Liveness::Dead = fifo::liveness(&self.file.real, client.unwrap_or(found)) {
                 while client.is_some() && !self.write(deadline, |queues| queues.remove_client(found.fifo))? {}
                 fifo::remove(&self.file.real, found.fifo);
             }
         }
-        // Most of the time there is none, and nothing is to be written.
-        let any = "SELECT EXISTS (SELECT 1 FROM session WHERE id < 0 AND until <= ?1)";
-        let any = self.read(|db| db.query_row(any, [now()], |row| row.get(0)))?;
-        if any { self.write(deadline, |queues| queues.remove_ended()) } else { Ok(()) }
+        // Most of the time no hold has lapsed, and nothing is to be written.
+        match clients.keys().any(|fifo| *fifo < 0) {
+            true => self.write(deadline, |queues| queues.remove_ended()),
+            false => Ok(()),
+        }
     }
 
     /// Reads without waiting for writers.
@@ -232,7 +256,7 @@ impl Client {
 
     /// What we had in a file that is gone, or that another boot took over, is lost. There is a new one.
     pub(crate) fn reopen(&mut self) -> Result<()> {
-        self.file = File::open(&self.file.path, Some(&self.file.presence))?;
+        self.file = File::open(&self.file.path, Some(&self.file.presence), Moment::now() + OPENING)?;
         (self.own.sessions, self.watches) = Default::default();
         self.notifier.notify_all();
         Ok(())

@@ -1,6 +1,7 @@
 //! Files that another one replaces, or whose rows somebody deletes.
 
 use std::fs;
+use std::process::Command;
 
 use leasehold_core::{ErrorKind, Loss};
 use rusqlite::Connection;
@@ -136,4 +137,72 @@ pub(crate) fn deleted_rows_are_loss() {
             here.lock("a").acquire().await.unwrap().release().await.unwrap();
         }
     });
+}
+
+/// Opens a store, and says whether it gets the lock, which it then holds until it is killed.
+pub(crate) fn open_and_try(words: &[String]) {
+    let [locks] = words else { unreachable!() };
+    run(async {
+        let tried = store(locks).await.ttl(ms(500)).lock("a").try_acquire().await;
+        say(if tried.is_ok() { "held" } else { "busy" });
+        tokio::task::spawn_blocking(await_cue).await.unwrap();
+    });
+}
+
+/// A client that is held up at any of its looks at the file, while another one begins the files anew, does not go on in the
+/// former ones, whatever it sees afterwards.
+pub(crate) fn replaced_while_they_are_opened() {
+    run(async {
+        let mut looks = JoinSet::new();
+        for look in 1..=5 {
+            looks.spawn(replaced_at_this_look(look));
+        }
+        while let Some(done) = looks.join_next().await {
+            done.unwrap();
+        }
+    });
+}
+
+async fn replaced_at_this_look(look: usize) {
+    let place = Place::new();
+    store(place.path()).await.lock("a").acquire().await.unwrap().release().await.unwrap();
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", "trace=statx", "-P"]).arg(place.path());
+    let held_up = format!("inject=statx:delay_enter=2000000:when={look}");
+    strace.args(["-e", &held_up]).arg(std::env::current_exe().unwrap());
+    let mut late = Actor::start_by(strace, "open_and_try", &[&place.word()]);
+    let tracer = late.child.id();
+    let mut said = tokio::task::spawn_blocking(move || (late.hear(), late));
+    while !said.is_finished() && !is_held_up(tracer).await {}
+    fs::remove_file(beside(&place, "-wal")).unwrap();
+    let here = store(place.path()).await;
+    tokio::select! {
+        // It was first, or has made so many looks not at all: there is nothing to judge.
+        _ = &mut said => {}
+        first = here.lock("a").acquire() => {
+            assert_eq!(said.await.unwrap().0, "busy", "two hold, after look {look}");
+            assert!(first.unwrap().confirm().await.is_ok());
+        }
+    }
+}
+
+/// Whether a thread of the process that this one traces stays in one call for longer than a call takes.
+pub(crate) async fn is_held_up(tracer: u32) -> bool {
+    let children = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children")).unwrap_or_default();
+    let calls = || {
+        let traced = children.split_whitespace().next().unwrap_or_default();
+        let threads = fs::read_dir(format!("/proc/{traced}/task")).into_iter().flatten().flatten();
+        let call = |file: PathBuf| {
+            Some((fs::read_to_string(file.join("stat")).ok()?, fs::read_to_string(file.join("syscall")).ok()?))
+        };
+        let calls = threads.filter_map(|thread| call(thread.path()));
+        calls.filter(|(stat, _)| stat.contains(") t ")).map(|(_, call)| call).collect::<Vec<_>>()
+    };
+    let mut same = calls();
+    for _ in 0..40 {
+        tokio::time::sleep(ms(5)).await;
+        let now = calls();
+        same.retain(|call| now.contains(call));
+    }
+    !same.is_empty()
 }

@@ -1,0 +1,85 @@
+//! Where the file is: which boot of this machine, which path without links, and whether its disk will do.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use leasehold_core::{Error, ErrorKind, Result};
+use rustix::fs::{Access, access, stat, statfs};
+
+use crate::error;
+
+/// File systems on which locks, shared memory or FIFOs do not reach every user of a file: the numbers of statfs(2).
+const REMOTE: [(i64, &str); 13] = [
+    (0x6969, "NFS"),
+    (0x517B, "SMB"),
+    (0xFE53_4D42, "SMB2"),
+    (0xFF53_4D42, "CIFS"),
+    (0x0102_1997, "9P"),
+    (0x6573_5546, "FUSE"),
+    (0x00C3_6400, "Ceph"),
+    (0x5346_414F, "AFS"),
+    (0x0BD0_0BD0, "Lustre"),
+    (0x4750_4653, "GPFS"),
+    (0x0116_1970, "GFS2"),
+    (0x7461_636F, "OCFS2"),
+    (0x7375_7245, "Coda"),
+];
+/// The inode of the time namespace that the kernel begins with.
+const INITIAL_TIME: u64 = 0xEFFF_FFFA;
+
+/// This boot of this machine, whose CLOCK_BOOTTIME all processes share: none of them may live in shifted time.
+pub(crate) fn boot() -> Result<String> {
+    let unsupported = |what: &str| Error::new(ErrorKind::Unsupported, what);
+    if stat("/proc/self/ns/time").map_or(true, |namespace| namespace.st_ino != INITIAL_TIME) {
+        let shifts = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+        if shifts.split_whitespace().any(|word| word.parse().is_ok_and(|shift: i64| shift != 0)) {
+            return Err(unsupported(
+                "this process lives in a time namespace: leases in a file need the machine's own clock",
+            ));
+        }
+    }
+    // In one read: it is shorter.
+    let mut id = [0; 64];
+    let length = File::open("/proc/sys/kernel/random/boot_id").and_then(|mut file| file.read(&mut id));
+    let length = length.map_err(|e| match error::no_descriptor_is_left() {
+        true => error::too_many_open("/proc cannot be read"),
+        false => unsupported("/proc does not say which boot this is").with_source(e),
+    })?;
+    match str::from_utf8(&id[..length]).map(str::trim) {
+        Ok(id) if !id.is_empty() => Ok(id.to_owned()),
+        _ => Err(unsupported("/proc does not say which boot this is")),
+    }
+}
+
+/// The file's path without links, also if it is not there yet.
+pub(crate) fn real(path: &Path) -> Result<PathBuf> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    stands_on_local_disk(folder)?;
+    access(folder, Access::WRITE_OK | Access::EXEC_OK)
+        .map_err(|e| error::of_io(&e.into(), folder, "is a directory in which we may make no files"))?;
+    let of = |e| error::of_io(&e, path, "cannot be found");
+    let name = path.file_name().unwrap_or_default();
+    match fs::symlink_metadata(path) {
+        Ok(file) if file.is_symlink() => {
+            let real = path.canonicalize().map_err(of)?;
+            if real.is_file() { Ok(real) } else { Err(no_file(path)) }
+        }
+        Ok(file) if !file.is_file() => Err(no_file(path)),
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(of(e)),
+        _ => Ok(folder.canonicalize().map_err(of)?.join(name)),
+    }
+}
+
+fn no_file(path: &Path) -> Error {
+    Error::new(ErrorKind::Invalid, format!("{} is no file", path.display()))
+}
+
+fn stands_on_local_disk(folder: &Path) -> Result<()> {
+    let disk = statfs(folder).map_err(|e| error::of_io(&e.into(), folder, "is a directory that cannot be used"))?;
+    // The kernel's number is 32 bits wide, whatever holds it here.
+    let kind = disk.f_type as i64 & 0xFFFF_FFFF;
+    let Some((_, name)) = REMOTE.iter().find(|(number, _)| *number == kind) else { return Ok(()) };
+    let what = format!("{} is on {name}: a lock file of several processes needs a local disk", folder.display());
+    Err(Error::new(ErrorKind::Unsupported, what))
+}
