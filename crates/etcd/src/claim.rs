@@ -9,12 +9,17 @@
 //! Several names are tries of one transaction, for empty queues only: it creates all keys or none. So they all have the same
 //! create_revision, each in its own queue.
 
+pub(crate) mod before;
 pub(crate) mod own;
 pub(crate) mod own_claims;
 pub(crate) mod shared;
+mod slots;
+pub(crate) mod successors;
+mod wait;
 
 use std::slice::from_ref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, ResponseHeader, TxnOp, TxnOpResponse};
 use leasehold_core::seam::{Admission, Claim, Claimed, ClaimedAll, Mode, WaitPolicy, Waiting, admit, same_permits};
@@ -22,7 +27,7 @@ use leasehold_core::{Contention, Error, ErrorKind, Result};
 
 use crate::claim::own::OwnClaim;
 use crate::claim::shared::Shared;
-use crate::client::cluster::oldest;
+use crate::client::cluster::{any_one, newest, oldest};
 use crate::client::leased_key::LeasedKey;
 use crate::entry::Entry;
 use crate::error::Failure;
@@ -36,12 +41,25 @@ const TRIES: usize = 12;
 type Outcome = std::result::Result<Vec<Claimed>, (usize, Contention)>;
 
 /// What the transaction found of one claim.
-struct Found {
-    read: Read,
+pub(crate) struct Found {
+    pub(crate) read: Read,
     /// Its key, if it was there before.
-    mine: Option<KeyValue>,
+    pub(crate) mine: Option<KeyValue>,
     /// The create_revision of its key, 0 if it is not there now.
-    created: i64,
+    pub(crate) created: i64,
+    /// The nearest entry before it, if that was read too.
+    pub(crate) nearest: Option<KeyValue>,
+    /// Who is in the way, as the mirror says: the read has any one entry of a long queue, instead of the oldest.
+    pub(crate) who: Option<Contention>,
+}
+
+/// Up to so long a waiter asks the more seldom, the more waiters its client has.
+const LONGEST_POLL: Duration = Duration::from_secs(100_000);
+
+/// When to claim again without a notification. Each of the waiters of a name asks so seldom that this client asks once per lease.
+fn poll_interval(ttl: Duration, waiters: usize) -> Duration {
+    let together = ttl.saturating_mul(u32::try_from(waiters).unwrap_or(u32::MAX).max(1));
+    together.min(LONGEST_POLL).max(ttl).mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
 impl Shared {
@@ -111,19 +129,29 @@ impl Shared {
         // What is being released, or was left of a part of them: its release would take the new entry along.
         self.release_all(claims).await?;
         let ttl = claims.iter().map(|claim| claim.ttl).max().unwrap_or_default();
-        let session = self.sessions.get(ttl).await?;
-        let mut own = self.claims();
+        let (session, mut own) = loop {
+            let session = self.sessions.get(ttl).await?;
+            let own = self.claims();
+            // A number that is free now may be that of a key of which a deletion is late: then its session was closed before.
+            if !session.is_closed() {
+                break (session, own);
+            }
+        };
         Ok(claims.iter().map(|claim| own.insert(claim, &self.keys.prefix(&claim.name), &session)).collect())
     }
 
     /// The transaction: it reads the oldest of each queue, creates the keys unless they exist, and else reads them. Answers at
     /// which revision, and what it found.
     async fn enter(&self, claims: &[Claim], owns: &[OwnClaim], seen: i64) -> Result<(i64, Vec<Found>), Failure> {
-        let (mut when, mut then, mut or_else) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut when, mut then, mut or_else, mut mirrored) = (Vec::new(), Vec::new(), Vec::new(), None);
         for (claim, own) in claims.iter().zip(owns) {
             let prefix = self.keys.prefix(&claim.name);
             // The oldest entry alone keeps an exclusive claim out.
             let exclusive = (claim.mode, own.mode) == (Mode::Exclusive, Mode::Exclusive);
+            let waits = exclusive && claim.policy != WaitPolicy::Try;
+            // It stood far back the last time: so it will again.
+            let far = waits && self.stood_far_back(own);
+            let nearest = |before| far.then(|| TxnOp::get(&*prefix, Some(newest(before))));
             let read = TxnOp::get(&*prefix, Some(oldest(i64::from(exclusive))));
             let put = own.key.put(Entry::now(&claim.label, claim.mode).write());
             if claim.policy == WaitPolicy::Try {
@@ -131,13 +159,16 @@ impl Shared {
                 when.push(Compare::create_revision(&*prefix, CompareOp::Less, seen + 1).with_prefix());
             } else {
                 when.push(own.key.was_created(0));
-                then.push(read.clone());
+                mirrored = if waits && !far { self.mirrored_queue(claim, &prefix) } else { None };
+                then.push(if mirrored.is_some() { TxnOp::get(&*prefix, Some(any_one())) } else { read.clone() });
+                then.extend(nearest(i64::MAX));
             }
             then.push(put);
             or_else.push(read);
             // Of several, each is the oldest if it is there.
             if claims.len() == 1 {
                 or_else.push(TxnOp::get(&*own.key.path, None));
+                or_else.extend(nearest(own.created).filter(|_| own.created != 0));
             }
         }
         let keys: Vec<&LeasedKey> = owns.iter().map(|own| &*own.key).collect();
@@ -150,17 +181,20 @@ impl Shared {
             let reads = &reads[i * each..(i + 1) * each];
             let read = Read::new(self.keys.prefix(&claim.name), reads.first());
             let key = own.key.path.as_bytes();
-            let mine = reads.last().and_then(|read| read.kvs().iter().find(|kv| kv.key() == key)).cloned();
+            let mine = reads.iter().flat_map(GetResponse::kvs).find(|kv| kv.key() == key).cloned();
             let new = if response.succeeded() { revision } else { 0 };
             let created = mine.as_ref().map_or(new, KeyValue::create_revision);
-            Found { read, mine, created }
+            // It was read behind the oldest; and behind its own, for the create_revision that was known.
+            let nearest = reads.get(if response.succeeded() { 1 } else { 2 }).and_then(|read| read.kvs().first());
+            let nearest = nearest.filter(|_| response.succeeded() || created == own.created).cloned();
+            Found { read, mine, created, nearest, who: mirrored.clone().filter(|_| response.succeeded()) }
         };
         Ok((revision, claims.iter().zip(owns).enumerate().map(found).collect()))
     }
 
     /// The claim's answer now that its key is in the queue. `None`: start over, it has just changed.
     async fn stand(self: &Arc<Self>, claim: &Claim, own: &OwnClaim, found: &Found) -> Result<Option<Claimed>> {
-        let Found { read, mine, created } = found;
+        let Found { read, mine, created, .. } = found;
         let stored =
             mine.as_ref().map_or_else(|| Entry::now(&claim.label, claim.mode), |mine| Entry::read(mine.value()));
         // A release knows from now on what to delete.
@@ -190,17 +224,32 @@ impl Shared {
             }
         }
         let others = read.count - i64::from(mine.is_some());
+        if mine.is_some() {
+            self.look_after_mirror(claim, read);
+        }
+        let watched = if holds { None } else { self.watch_for(claim, own, found).await };
         let mut claims = self.claims();
+        let poll_interval = poll_interval(claim.ttl, claims.count(&claim.name));
         // It may be gone by now, or being released.
         let still = |own: &&mut OwnClaim| own.created == *created && !own.releasing;
         let Some(own) = claims.get(&claim.name, claim.id).filter(still) else { return Ok(None) };
+        if let (None, Some(_), Some(first)) = (mine, &found.nearest, read.first_of_ours()) {
+            self.successors.came_first(&own.key.path, first.key_str().unwrap_or_default(), first.create_revision());
+        }
         own.granted |= holds;
         own.ahead = if mine.is_none() { Some(others) } else { own.ahead };
-        own.mirror = (!own.granted).then(|| self.mirrors.follow(&self.keys.prefix(&claim.name)));
-        self.report_changes(&mut claims, &claim.name);
+        if watched.is_none() && !own.granted {
+            return Ok(None);
+        }
+        own.watched = watched.filter(|_| !own.granted);
+        self.report_before(&mut claims, &claim.name, |own| own.id == claim.id);
+        self.report_queue(&mut claims, &claim.name, Some(claim.id));
         Ok(claims.get(&claim.name, claim.id).map(|own| match own.granted {
             true => Claimed::Granted(own.grant()),
-            false => Claimed::Waiting(Waiting::new(own.place(), read.contention(others))),
+            false => {
+                let who = found.who.clone().unwrap_or_else(|| read.contention(others));
+                Claimed::Waiting(Waiting::new(own.place(), who).retry_after(poll_interval))
+            }
         }))
     }
 }

@@ -3,7 +3,7 @@
 //! `cluster` sends each request to one endpoint after the other and answers in bounded time, `sessions` keeps one `session` (a
 //! lease) for each TTL, `keep_alive` is its stream of keep-alives, `liveness` verifies that a session and its keys live,
 //! `leased_key` creates keys under a session and surely removes them, `mirror` is a copy of the keys of a prefix, `mirrors` keeps
-//! such copies true by the one stream of `watch`, `single_flight` does once what many tasks want done.
+//! such copies true by the one stream of `watch`, `single_flight` does once what many tasks want done, `secure` is TLS.
 //!
 //! Re-exports the crate [`etcd_client`] in the version that this store uses: its types are in public signatures.
 
@@ -13,10 +13,12 @@ pub(crate) mod leased_key;
 mod liveness;
 pub(crate) mod mirror;
 pub(crate) mod mirrors;
+#[cfg(feature = "tls")]
+mod secure;
 pub(crate) mod session;
 pub(crate) mod sessions;
 pub(crate) mod single_flight;
-mod watch;
+pub(crate) mod watch;
 
 #[doc(no_inline)]
 pub use etcd_client::*;

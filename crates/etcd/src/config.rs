@@ -6,11 +6,19 @@ use std::time::Duration;
 use etcd_client::ConnectOptions;
 use leasehold_core::support::Address;
 use leasehold_core::{Error, ErrorKind, Result};
+#[cfg(feature = "tls")]
+use leasehold_tls::Tls;
+
+use crate::error::Failure;
 
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_secs(1);
 /// etcd closes the connection of a client that pings more often than its `--grpc-keepalive-min-time`, 5 s unless set.
 const PING: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(1));
+
+/// What an endpoint over TLS begins with.
+#[cfg(feature = "tls")]
+pub(crate) const SECURE: &str = "https://";
 
 /// Where the servers are, and how to talk to them.
 ///
@@ -24,11 +32,13 @@ const PING: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(
 /// ```
 #[derive(Clone)]
 pub struct Config {
-    /// `http://host:port`, at least one.
+    /// `http://host:port`, at least one; with TLS `https://`.
     pub(crate) endpoints: Vec<String>,
     /// What all keys begin with: empty, or ends in `/`.
     pub(crate) root: String,
     pub(crate) options: ConnectOptions,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<Tls>,
     /// How long one request to one endpoint may take.
     pub(crate) timeout: Duration,
 }
@@ -36,19 +46,23 @@ pub struct Config {
 impl Config {
     /// Reads `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms]`.
     ///
-    /// The port is 2379 unless given, the user and the password are percent-encoded, and `timeout` is from 10 to 60000.
+    /// The port is 2379 unless given, the user and the password are percent-encoded, and `timeout` is from 10 to 60000. `etcds://` is
+    /// the same over TLS, and needs the feature `tls`. Its words are `ca`, `cert`, `key` and `server_name`, as `Tls` has them.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](ErrorKind::Invalid) for a URL that is not like this, and [`Unsupported`](ErrorKind::Unsupported) for `etcds://`.
-    /// Neither shows the credentials.
+    /// [`Invalid`](ErrorKind::Invalid) for a URL that is not like this, and [`Unsupported`](ErrorKind::Unsupported) for `etcds://`
+    /// without the feature. Neither shows the credentials.
     pub fn from_url(url: &str) -> Result<Config> {
-        if url.starts_with("etcds://") {
-            let what = "TLS is not built in: connect with a `Config` whose `ConnectOptions` have it";
+        let mut address = Address::parse_tls(url, "etcd", 2379, 2379)?;
+        let timeout = address.timeout()?;
+        #[cfg(feature = "tls")]
+        let tls = Tls::from_address(&mut address)?;
+        #[cfg(not(feature = "tls"))]
+        if address.tls {
+            let what = "TLS needs the feature \"tls\", which is off in this build";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
-        let mut address = Address::parse(url, "etcd", 2379)?;
-        let timeout = address.timeout()?;
         address.done()?;
         let options = match (&address.user, &address.password) {
             (Some(user), Some(password)) => {
@@ -57,15 +71,33 @@ impl Config {
             (None, Some(_)) => return Err(invalid("etcd knows no password without a user")),
             _ => ConnectOptions::new(),
         };
-        let config = Config::new(address.hosts.iter().map(|host| format!("http://{host}")));
+        let scheme = if address.tls { "https" } else { "http" };
+        let config = Config::new(address.hosts.iter().map(|host| format!("{scheme}://{host}")));
         let config = config.namespace(&address.path).timeout(timeout).options(options);
+        #[cfg(feature = "tls")]
+        let config = Config { tls, ..config };
         config.check().map(|()| config)
     }
 
     /// The endpoints, such as `http://10.0.0.1:2379`. No namespace, and a second for each request.
     pub fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> Config {
         let endpoints = endpoints.into_iter().map(Into::into).collect();
-        Config { endpoints, root: String::new(), options: ConnectOptions::new(), timeout: REQUEST }
+        Config {
+            endpoints,
+            root: String::new(),
+            options: ConnectOptions::new(),
+            #[cfg(feature = "tls")]
+            tls: None,
+            timeout: REQUEST,
+        }
+    }
+
+    /// Makes every connection over TLS, and none without: all endpoints begin with `https://`. It replaces the TLS of the options.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Config {
+        self.tls = Some(tls);
+        self
     }
 
     /// What all keys begin with, before a `/`: such as `prod` or `prod/eu`. A part of it may neither be empty nor begin
@@ -84,7 +116,7 @@ impl Config {
         self
     }
 
-    /// Options of [`etcd_client`], for what a URL cannot say: TLS, for instance, with that crate's features.
+    /// Options of [`etcd_client`], for what a URL cannot say.
     ///
     /// Require-leader, the connect time-out and the keep-alive pings are set by this store, whatever the options say: without
     /// pings, a watch on a connection that has died without a sign is never missed.
@@ -95,16 +127,23 @@ impl Config {
     }
 
     /// The options of one connection.
-    pub(crate) fn connect_options(&self, connect_timeout: Duration) -> ConnectOptions {
+    pub(crate) async fn connect_options(&self, connect_timeout: Duration) -> Result<ConnectOptions, Failure> {
         let options = self.options.clone().with_require_leader(true).with_connect_timeout(connect_timeout);
         // A ping on an idle connection would be answered by its end, so pings are sent beside open streams only.
-        options.with_keep_alive(PING.0, PING.1).with_keep_alive_while_idle(false)
+        let options = options.with_keep_alive(PING.0, PING.1).with_keep_alive_while_idle(false);
+        #[cfg(feature = "tls")]
+        let options = self.secured(options).await?;
+        Ok(options)
     }
 
     /// Whether something was configured wrongly.
     pub(crate) fn check(&self) -> Result<()> {
         if self.endpoints.is_empty() {
             return Err(invalid("etcd needs at least one endpoint"));
+        }
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() && !self.endpoints.iter().all(|endpoint| endpoint.starts_with(SECURE)) {
+            return Err(invalid("with TLS each endpoint of etcd begins with https://"));
         }
         // A key of which a part begins with `%` is the library's own.
         let bad = |part: &str| part.is_empty() || part.starts_with('%') || part.contains('\0');
@@ -167,6 +206,12 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}");
             assert!(!format!("{error:?}").contains("secret"), "{bad}");
         }
-        assert_eq!(Config::from_url("etcds://h").unwrap_err().kind(), ErrorKind::Unsupported);
+        let read = Config::from_url("etcds://me:secret@h?ca=/a.pem");
+        if cfg!(feature = "tls") {
+            assert_eq!(read.unwrap().endpoints, ["https://h:2379"]);
+        } else {
+            let error = read.unwrap_err();
+            assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("\"tls\""), "{error}");
+        }
     }
 }

@@ -55,8 +55,11 @@ fn permits(text: &str) -> Mode {
     numbers.filter(|(n, _)| *n > 0).map_or(Mode::Exclusive, |(n, of)| Mode::Permits { n, of })
 }
 
+/// What a mirror keeps of an entry.
+pub(crate) type Seen = (Mode, Participant);
+
 /// The mode of an entry under this prefix, and its participant, with the token that it has if it holds.
-pub(crate) fn participant(prefix: &str, kv: &KeyValue) -> (Mode, Participant) {
+pub(crate) fn participant(prefix: &str, kv: &KeyValue) -> Seen {
     let token = token_of_place(kv.create_revision());
     if names::lease_of(prefix, kv.key()).is_none() {
         return (Mode::Exclusive, Participant::foreign().token(token));

@@ -1,9 +1,12 @@
 //! What a request that did not succeed came to: surely not executed, or perhaps.
 
+use std::error::Error as _;
+use std::iter::successors;
+
 use etcd_client::Error as ClientError;
 use leasehold_core::Error;
 use leasehold_core::ErrorKind::{self, Ambiguous, Denied, Internal, Invalid, Lost, Unavailable};
-use tonic::Code;
+use tonic::{Code, ConnectError, Status};
 
 /// Why a request has no good answer.
 #[derive(Clone, Debug)]
@@ -12,6 +15,8 @@ pub(crate) struct Failure {
     /// better. `Lost`: the lease does not exist (any more). Any other kind: the store said no, and would say so again.
     pub(crate) kind: ErrorKind,
     why: String,
+    /// It came from the connection, not from the server.
+    broken: bool,
 }
 
 /// How etcd says that a lease is not there.
@@ -38,7 +43,21 @@ const STALE_TOKEN: [&str; 2] = ["invalid auth token", "auth store is old"];
 impl Failure {
     /// Of this kind, because of this.
     pub(crate) fn new(kind: ErrorKind, why: impl Into<String>) -> Failure {
-        Failure { kind, why: why.into() }
+        Failure { kind, why: why.into(), broken: false }
+    }
+
+    /// Whether the connection failed, or could not be made.
+    #[cfg(feature = "tls")]
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// The same when a connection in plain text was made: a server that speaks TLS ends it without a word.
+    pub(crate) fn of_plain_connect(mut self) -> Failure {
+        if self.broken && self.kind == Unavailable && !NOT_EXECUTED.iter().any(|words| self.why.contains(words)) {
+            self.why += ": does it speak TLS there? Then the scheme of the URL is etcds://";
+        }
+        self
     }
 
     /// Whether the server refuses whatever stores something; it still deletes.
@@ -77,8 +96,10 @@ impl From<ClientError> for Failure {
             }
             other => return Failure::new(Ambiguous, other.to_string()),
         };
+        let broken = status.source().is_some();
         let says = |words: &[&str]| words.iter().any(|word| status.message().contains(word));
         let kind = match status.code() {
+            _ if is_of_connecting(&status) => Unavailable,
             Code::NotFound if says(&[LEASE_NOT_FOUND]) => Lost,
             Code::Unauthenticated | Code::PermissionDenied => Denied,
             // How etcd says that a password is wrong, a user is needed, or that it knows no users at all.
@@ -87,12 +108,18 @@ impl From<ClientError> for Failure {
             Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::Unimplemented => Internal,
             _ => Ambiguous,
         };
-        Failure::new(kind, format!("{}: {}", status.code(), status.message()))
+        Failure { kind, why: format!("{}: {}", status.code(), status.message()), broken }
     }
 }
 
+/// Whether there was no connection, so that nothing was sent.
+fn is_of_connecting(status: &Status) -> bool {
+    let mut causes = successors(status.source(), |&cause| cause.source());
+    causes.any(|cause| cause.is::<ConnectError>())
+}
+
 impl From<Failure> for Error {
-    fn from(Failure { kind, why }: Failure) -> Error {
+    fn from(Failure { kind, why, .. }: Failure) -> Error {
         let (kind, what) = match kind {
             Lost => (Unavailable, "the session's lease ended; claim again"),
             Unavailable => (kind, "etcd cannot be reached or cannot serve"),
@@ -109,7 +136,7 @@ mod tests {
     use super::*;
 
     fn kind(code: Code, message: &str) -> ErrorKind {
-        Error::from(Failure::from(ClientError::GRpcStatus(tonic::Status::new(code, message)))).kind()
+        Error::from(Failure::from(ClientError::GRpcStatus(Status::new(code, message)))).kind()
     }
 
     #[test]

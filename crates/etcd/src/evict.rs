@@ -12,7 +12,7 @@ impl Shared {
     /// Ends the hold with this token, and leaves a note of it under its session's lease: without the note, if the server stores
     /// nothing more.
     pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        let (read, created) = (self.read(name, 0).await?, place_of_token(token));
+        let (read, created) = (self.read(name).await?, place_of_token(token));
         let mut holds = read.oldest.iter().take(read.lock_queue().holders.len());
         let Some(hold) = holds.find(|hold| hold.create_revision() == created) else { return Ok(false) };
         let still = Compare::create_revision(hold.key(), CompareOp::Equal, created);

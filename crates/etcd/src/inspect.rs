@@ -11,9 +11,7 @@ use crate::claim::shared::Shared;
 use crate::client::cluster::oldest;
 use crate::entry::{mode, participant};
 use crate::error::Failure;
-
-/// How many are shown.
-const SHOWN: i64 = 1000;
+use crate::names::lease_of;
 
 /// The keys of one name, as they were read.
 pub(crate) struct Read {
@@ -33,6 +31,11 @@ impl Read {
 
     pub(crate) fn lock_queue(&self) -> LockQueue {
         LockQueue::in_order(self.oldest.iter().map(|kv| participant(&self.prefix, kv)))
+    }
+
+    /// The oldest, unless it is another tool's.
+    pub(crate) fn first_of_ours(&self) -> Option<&KeyValue> {
+        self.oldest.first().filter(|first| lease_of(&self.prefix, first.key()).is_some())
     }
 
     /// The modes of those that stand before the entry with this create_revision.
@@ -55,15 +58,14 @@ impl Read {
 }
 
 impl Shared {
-    /// Reads so many of the oldest, all for 0.
-    pub(crate) async fn read(&self, name: &Name, limit: i64) -> Result<Read, Failure> {
+    pub(crate) async fn read(&self, name: &Name) -> Result<Read, Failure> {
         let prefix = self.keys.prefix(name);
-        let read = self.cluster.get(&*prefix, oldest(limit)).await?;
+        let read = self.cluster.get(&*prefix, oldest(0)).await?;
         Ok(Read::new(prefix, Some(&read)))
     }
 
     pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        Ok(self.read(name, SHOWN).await?.lock_queue())
+        Ok(self.read(name).await?.lock_queue())
     }
 
     /// Reads all keys under the prefix: they are not in the order of the names (`a!/` comes before `a/`), so the first

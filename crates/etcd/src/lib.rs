@@ -24,8 +24,9 @@
 //!
 //! # Cost
 //!
-//! With a live session a claim is one request and a release is one, however many wait; the next holder is notified by its watch
-//! and sends none. A `try` to share what others hold is two, and more while others come at the same moment. A claim that may
+//! With a live session a claim is one request and a release is one; the next holder is notified by its watch and sends
+//! none, or one if many other clients wait, who do not take turns in the same order. What a hand-over costs does not grow with
+//! the clients that wait. A `try` to share what others hold is two, and more while others come at the same moment. A claim that may
 //! share reads the whole queue with its request, an exclusive one the first entry. A session is one lease for each TTL in
 //! use, renewed by one keep-alive for all that is held and waited for, and one more request for each 128 of them, which reads
 //! whether they are there.
@@ -71,6 +72,8 @@ use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Nam
 
 use crate::claim::shared::Shared;
 pub use crate::config::Config;
+#[cfg(feature = "tls")]
+pub use leasehold_tls::Tls;
 
 /// How many names one transaction takes: a server that is configured as it is shipped lets it compare 128 things.
 const AT_ONCE: usize = 100;
@@ -100,7 +103,8 @@ impl Etcd {
     ///
     /// Within three seconds: [`Invalid`](leasehold_core::ErrorKind::Invalid) for a bad configuration,
     /// [`Unavailable`](leasehold_core::ErrorKind::Unavailable) when no endpoint answers,
-    /// [`Denied`](leasehold_core::ErrorKind::Denied) for a user that etcd does not let in.
+    /// [`Denied`](leasehold_core::ErrorKind::Denied) for a user that etcd does not let in. Over TLS, at most a time-out later,
+    /// `Invalid` also for a file that is missing or wrong, and `Denied` if a server's certificate is refused, or ours.
     pub async fn with_config(config: Config) -> Result<Etcd> {
         config.check()?;
         let shared = Arc::new(Shared::new(config));

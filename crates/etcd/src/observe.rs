@@ -7,30 +7,51 @@ mod changes;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use etcd_client::GetOptions;
-use leasehold_core::seam::Subscription;
+use leasehold_core::seam::{ClaimId, Subscription};
 use leasehold_core::{Loss, Name};
+use tokio::time::sleep;
 
 use crate::claim::own::OwnClaim;
 use crate::claim::own_claims::OwnClaims;
 use crate::claim::shared::Shared;
-use crate::observe::changes::changes;
+use crate::client::watch::Range;
+use crate::observe::changes::{Changes, changes};
+
+/// How long one of two events of one revision may come after the other, before a request is sent for it.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 impl Shared {
     /// Reports all changes until the client is shut.
     pub(crate) async fn watch(self: Arc<Self>) {
-        let changed = |prefix: &str| match self.keys.name_of(prefix) {
-            Some(name) => self.report_changes(&mut self.claims(), &name),
+        let changed = |key: &str| match self.keys.name_of(key) {
+            Some(name) if key.ends_with('/') => self.report_queue(&mut self.claims(), &name, None),
+            Some(name) => self.report_before(&mut self.claims(), &name, |_| true),
             None => self.report_evictions(),
         };
         self.mirrors.run(changed).await;
     }
 
-    /// Reports what is new of the name, if its mirror is followed.
-    pub(crate) fn report_changes(self: &Arc<Self>, claims: &mut OwnClaims, name: &Name) {
-        let Some(mirror) = self.mirrors.get(&self.keys.prefix(name)) else { return };
-        let changes = changes(claims.of(name), &mut mirror.lock());
+    /// Reports what the entries before these claims say.
+    pub(crate) fn report_before(
+        self: &Arc<Self>,
+        claims: &mut OwnClaims,
+        name: &Name,
+        of: impl Fn(&&mut OwnClaim) -> bool,
+    ) {
+        self.report(name, Changes::of_before(claims.of(name).filter(of), true));
+    }
+
+    /// Reports what is new of the name, if its queue is mirrored. `stood`: the claim whose answer has come.
+    pub(crate) fn report_queue(self: &Arc<Self>, claims: &mut OwnClaims, name: &Name, stood: Option<ClaimId>) {
+        if let Some(mirror) = self.mirrors.get(&Range::Prefix(self.keys.prefix(name))) {
+            self.report(name, changes(claims.of(name), &mut mirror.lock(), stood));
+        }
+    }
+
+    fn report(self: &Arc<Self>, name: &Name, changes: Changes) {
         if changes.wrong {
             self.cluster.reopen();
         }
@@ -40,6 +61,15 @@ impl Shared {
         for (id, grant) in changes.granted {
             self.notifier.granted(id, grant);
         }
+        for id in changes.soon {
+            let (shared, name) = (self.clone(), name.clone());
+            tokio::spawn(async move {
+                sleep(PATIENCE).await;
+                let changes = Changes::of_before(shared.claims().of(&name).filter(|own| own.id == id), false);
+                shared.report(&name, changes);
+            });
+        }
+        changes.again.into_iter().for_each(|id| self.notifier.claim_again(id));
         for own in changes.gone {
             if own.granted {
                 tokio::spawn(self.clone().report_deleted(own));
@@ -81,7 +111,7 @@ impl Shared {
 
     /// From now on until what it returns is dropped, changes of this name's holder are reported.
     pub(crate) fn observe(&self, name: &Name) -> Subscription {
-        let mirror = self.mirrors.follow(&self.keys.prefix(name));
+        let mirror = self.mirrors.follow(Range::Prefix(self.keys.prefix(name)));
         self.notifier.holder_changed(name);
         Subscription::new(mirror)
     }

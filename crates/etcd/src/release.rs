@@ -1,11 +1,13 @@
 //! Giving a place up: at once, or by letting the hold lapse.
 
+use std::mem::replace;
 use std::time::Duration;
 
 use etcd_client::{PutOptions, TxnOp};
-use leasehold_core::seam::{Claim, ClaimId, Moment};
+use leasehold_core::seam::{Claim, ClaimId, Mode, Moment};
 use leasehold_core::{ErrorKind, Name, Result};
 
+use crate::claim::own::OwnClaim;
 use crate::claim::shared::Shared;
 use crate::error::Failure;
 
@@ -13,16 +15,32 @@ impl Shared {
     /// Leaves nothing of the claim.
     pub(crate) async fn release(&self, name: &Name, id: ClaimId) -> Result<(), Failure> {
         let known = self.claims().get(name, id).map(|own| {
-            own.releasing = true;
+            if replace(&mut own.releasing, true) {
+                // Another release may be on its way when this one is confirmed, and the key's number is given back.
+                own.session().close();
+            }
             own.clone()
         });
         if let Some(own) = known {
-            match self.under(own.session(), self.cluster.remove(&own.key, own.created).await) {
+            match self.under(own.session(), self.remove(&own).await) {
                 Err(failure) if failure.kind != ErrorKind::Lost => return Err(failure),
                 _ => self.claims().remove_released(name, id),
             }
         }
         Ok(())
+    }
+
+    /// A hold that excluded all others names the claim that stood behind it the last time: see `claim/before`.
+    async fn remove(&self, own: &OwnClaim) -> Result<(), Failure> {
+        let held = own.granted && own.mode == Mode::Exclusive && own.created != 0 && !own.key.is_in_doubt();
+        if let Some(next) = self.successors.get(&own.key.path).filter(|_| held) {
+            match self.cluster.remove_and_rewrite(&own.key, own.created, &next).await {
+                // Nothing can be written; it can still be deleted.
+                Err(failure) if failure.is_full() => {}
+                removed => return removed.map(|created| self.successors.named(&own.key.path, created)),
+            }
+        }
+        self.cluster.remove(&own.key, own.created).await
     }
 
     /// Moves the hold to a lease of its own, which is never renewed. Its key stays where it is, so it is the same hold to all

@@ -23,7 +23,7 @@ async fn names_are_listed_over_many_pages_and_long_queues() {
         let server = server().await;
         let mut raw = raw(&server).await;
         // Many entries of one name, many names, another tool's names, and keys that are no lock's.
-        let mut puts: Vec<String> = (0..900).map(|i| format!("test/many/{:x}-{i}", 0x1000 + i)).collect();
+        let mut puts: Vec<String> = (0..1200).map(|i| format!("test/many/{:x}-{i}", 0x1000 + i)).collect();
         puts.extend((0..700).map(|i| format!("test/n{i:04}/1-0")));
         puts.extend(["test/a!/1-0", "test/a/1-0", "test/a%2Fb/1-0", "test/a./1-0"].map(String::from));
         puts.extend(["test/%session/1", "test/stray", "test/%2f/1", "tes", "other/x/1-0"].map(String::from));
@@ -40,6 +40,7 @@ async fn names_are_listed_over_many_pages_and_long_queues() {
         assert_eq!(etcd.list("a/", None, 3).await.unwrap(), ["a/b"].map(Name::from));
         assert_eq!(etcd.list("n069", Some(&"n0697".into()), 9).await.unwrap(), ["n0698", "n0699"].map(Name::from));
         assert!(etcd.list("zzz", None, 9).await.unwrap().is_empty());
+        assert_eq!(etcd.inspect(&"many".into()).await.unwrap().waiters.len(), 1199);
         let bare = Etcd::connect(&format!("etcd://{}", server.addr())).await.unwrap();
         assert_eq!(bare.list("", None, 9).await.unwrap(), ["other", "test"].map(Name::from));
     })

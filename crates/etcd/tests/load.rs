@@ -13,6 +13,7 @@ use futures_util::stream::{StreamExt, iter};
 use leasehold_core::seam::Moment;
 use leasehold_core::{Guard, Store};
 use leasehold_testbed as testbed;
+use tokio::task::JoinSet;
 
 fn campaign() -> bool {
     std::env::var_os("LEASEHOLD_CAMPAIGN").is_some()
@@ -91,6 +92,59 @@ async fn a_stream_of_short_holds_starves_no_renewal_of_long_ones() {
         stream.iter().for_each(tokio::task::JoinHandle::abort);
         assert!(long.iter().all(Guard::is_valid) && least > ttl / 5, "{least:?}");
         assert!(cycles > 100, "{cycles}: no stream");
+    })
+    .await;
+}
+
+/// So many tasks wait for one lock, and each gets its turn. Answers when all of them waited, and how long the turns took.
+async fn everybody_gets_a_turn(server: &testbed::Etcd, stores: &[Store], waiters: usize) -> [Duration; 2] {
+    let operator = Store::new(client(server.addr()).await).ttl(LONG);
+    let guard = operator.lock("a").acquire().await.unwrap();
+    let began = Moment::now();
+    let mut tasks: JoinSet<()> = JoinSet::new();
+    for store in stores.iter().cycle().take(waiters) {
+        let acquire = store.lock("a").acquire();
+        tasks.spawn(async move { acquire.await.unwrap().release().await.unwrap() });
+    }
+    while server.key_count().await.unwrap() != waiters as u64 + 1 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let stood = Moment::now();
+    assert!(guard.is_valid(), "{:?}", guard.check());
+    guard.release().await.unwrap();
+    while let Some(ended) = within(30, tasks.join_next()).await {
+        ended.unwrap();
+    }
+    let took = [stood.since(began), Moment::now().since(stood)];
+    assert!(keys(server, "test/a/").await.is_empty());
+    took
+}
+
+/// 10,000 in the campaign.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_waiters_of_one_client_get_their_turns() {
+    let waiters = if campaign() { 10_000 } else { 1_000 };
+    within(500, async {
+        let server = server().await;
+        let store = Store::new(client(server.addr()).await).ttl(LONG);
+        let [stood, turns] = everybody_gets_a_turn(&server, &[store], waiters).await;
+        println!("{waiters} waiters stood after {stood:?}, and had their turns within {turns:?}");
+    })
+    .await;
+}
+
+/// 500 in the campaign.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_clients_on_one_name_get_their_turns() {
+    let clients = if campaign() { 500 } else { 60 };
+    within(500, async {
+        let server = server().await;
+        let mut stores = Vec::new();
+        for _ in 0..clients {
+            stores.push(Store::new(client(server.addr()).await).ttl(LONG));
+        }
+        let [stood, turns] = everybody_gets_a_turn(&server, &stores, clients).await;
+        println!("{clients} clients stood after {stood:?}, and had their turns within {turns:?}");
     })
     .await;
 }

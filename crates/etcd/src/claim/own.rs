@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place, Validity};
 
+use crate::claim::before::Before;
 use crate::client::leased_key::LeasedKey;
 use crate::client::mirrors::SharedMirror;
 use crate::client::session::Session;
+use crate::entry::Seen;
 
 #[derive(Clone, Debug)]
 pub(crate) struct OwnClaim {
@@ -27,8 +29,20 @@ pub(crate) struct OwnClaim {
     pub(crate) last_used: Moment,
     /// It lapses without being renewed (`release_after`), and has ended by then.
     pub(crate) lapses_at: Option<Moment>,
-    /// The mirror of its queue, while it waits.
-    pub(crate) mirror: Option<Arc<SharedMirror<Mode>>>,
+    /// What is watched for it, while it waits.
+    pub(crate) watched: Option<Watched>,
+}
+
+/// What is watched for a claim that waits.
+#[derive(Clone, Debug)]
+pub(crate) enum Watched {
+    /// Its queue.
+    Queue {
+        /// So that the mirror is kept.
+        _mirror: Arc<SharedMirror<Seen>>,
+    },
+    /// One entry before it.
+    Before(Before),
 }
 
 impl OwnClaim {
@@ -45,7 +59,7 @@ impl OwnClaim {
             releasing: false,
             last_used: Moment::now(),
             lapses_at: None,
-            mirror: None,
+            watched: None,
         }
     }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use leasehold_core::Name;
 use leasehold_core::seam::{Claim, ClaimId, Moment};
-use slab::Slab;
 
 use crate::claim::own::OwnClaim;
+use crate::claim::slots::Slots;
 use crate::client::leased_key::LeasedKey;
 use crate::client::session::Session;
 use crate::names;
@@ -18,20 +18,37 @@ pub(crate) struct OwnClaims(HashMap<Name, OfName>);
 /// The own claims of one name.
 #[derive(Default, Debug)]
 struct OfName {
-    all: HashMap<ClaimId, OwnClaim>,
-    /// The numbers of their keys. They are used again, because etcd keeps a tombstone of each key.
-    slots: Slab<()>,
+    /// In the order of their ids.
+    #[allow(
+        clippy::vec_box,
+        reason = "most names have one, and a list has room for four; of many, few bytes are moved"
+    )]
+    all: Vec<Box<OwnClaim>>,
+    slots: Slots,
+}
+
+impl OfName {
+    fn find(&self, id: ClaimId) -> Result<usize, usize> {
+        self.all.binary_search_by_key(&id, |own| own.id)
+    }
 }
 
 impl OwnClaims {
     /// Those of this name.
     pub(crate) fn of(&mut self, name: &Name) -> impl Iterator<Item = &mut OwnClaim> {
-        self.0.get_mut(name).into_iter().flat_map(|claims| claims.all.values_mut())
+        self.0.get_mut(name).into_iter().flat_map(|claims| claims.all.iter_mut().map(Box::as_mut))
+    }
+
+    /// How many there are of this name.
+    pub(crate) fn count(&self, name: &Name) -> usize {
+        self.0.get(name).map_or(0, |claims| claims.all.len())
     }
 
     /// What is known of this claim.
     pub(crate) fn get(&mut self, name: &Name, id: ClaimId) -> Option<&mut OwnClaim> {
-        self.0.get_mut(name)?.all.get_mut(&id)
+        let claims = self.0.get_mut(name)?;
+        let at = claims.find(id).ok()?;
+        Some(&mut claims.all[at])
     }
 
     /// The same of one that is claimed again; `None` also if it is being released.
@@ -43,25 +60,33 @@ impl OwnClaims {
 
     /// All claims.
     pub(crate) fn all(&mut self) -> impl Iterator<Item = (&Name, &mut OwnClaim)> {
-        self.0.iter_mut().flat_map(|(name, claims)| claims.all.values_mut().map(move |own| (name, own)))
+        self.0.iter_mut().flat_map(|(name, claims)| claims.all.iter_mut().map(move |own| (name, &mut **own)))
     }
 
     /// Adds the claim, unless it is known.
     pub(crate) fn insert(&mut self, claim: &Claim, prefix: &str, session: &Arc<Session>) -> OwnClaim {
         let claims = self.0.entry(claim.name.clone()).or_default();
-        if let Some(known) = claims.all.get(&claim.id) {
-            return known.clone();
-        }
-        let slot = claims.slots.insert(());
+        let at = match claims.find(claim.id) {
+            Ok(known) => return OwnClaim::clone(&claims.all[known]),
+            Err(at) => at,
+        };
+        let slot = claims.slots.take();
         let key = LeasedKey::new(session.clone(), names::place(prefix, session.lease, slot));
         let new = OwnClaim::new(claim, Arc::new(key), slot);
-        claims.all.insert(claim.id, new.clone());
+        claims.all.insert(at, Box::new(new.clone()));
         new
     }
 
     /// Removes a claim that was released: the store surely has nothing left of it, and never will.
     pub(crate) fn remove_released(&mut self, name: &Name, id: ClaimId) {
-        self.remove(name, |own| own.id == id && own.releasing);
+        let Some(claims) = self.0.get_mut(name) else { return };
+        if let Some(at) = claims.find(id).ok().filter(|at| claims.all[*at].releasing) {
+            let own = claims.all.remove(at);
+            claims.slots.give_back(own.slot);
+        }
+        if claims.all.is_empty() {
+            self.0.remove(name);
+        }
     }
 
     /// Removes all claims of a session that has ended; answers which.
@@ -81,8 +106,8 @@ impl OwnClaims {
 
     fn remove(&mut self, name: &Name, over: impl Fn(&OwnClaim) -> bool) -> Vec<ClaimId> {
         let Some(claims) = self.0.get_mut(name) else { return Vec::new() };
-        let removed: Vec<OwnClaim> = claims.all.extract_if(|_, own| over(own)).map(|(_, own)| own).collect();
-        removed.iter().for_each(|own| claims.slots.remove(own.slot));
+        let removed: Vec<_> = claims.all.extract_if(.., |own| over(own)).collect();
+        removed.iter().for_each(|own| claims.slots.give_back(own.slot));
         if claims.all.is_empty() {
             self.0.remove(name);
         }

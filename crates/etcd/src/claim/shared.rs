@@ -3,18 +3,19 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use leasehold_core::seam::{ClaimId, Mode, Notifier};
+use leasehold_core::seam::{ClaimId, Notifier};
 use leasehold_core::support::locked;
 use leasehold_core::{ErrorKind, Loss};
 
 use crate::claim::own_claims::OwnClaims;
+use crate::claim::successors::Successors;
 use crate::client::cluster::Cluster;
 use crate::client::mirrors::Mirrors;
 use crate::client::session::Session;
 use crate::client::sessions::Sessions;
 use crate::client::single_flight::SingleFlight;
 use crate::config::Config;
-use crate::entry;
+use crate::entry::{self, Seen};
 use crate::error::Failure;
 use crate::names::Keys;
 
@@ -28,8 +29,9 @@ pub(crate) struct Shared {
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) notifier: Notifier,
     /// Of the names for which a claim waits or that are observed, and always of the evictions.
-    pub(crate) mirrors: Mirrors<Mode>,
+    pub(crate) mirrors: Mirrors<Seen>,
     claims: Mutex<OwnClaims>,
+    pub(crate) successors: Successors,
     /// The renewals that are under way, by the sessions' leases.
     pub(crate) renewals: Arc<SingleFlight<i64, Arc<Verified>>>,
 }
@@ -37,9 +39,10 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(config: Config) -> Shared {
         let (keys, cluster) = (Keys { root: config.root.clone() }, Cluster::new(config));
-        let mirrors = Mirrors::new(cluster.clone(), entry::mode, &keys.evictions());
+        let mirrors = Mirrors::new(cluster.clone(), entry::participant, &keys.evictions());
         let (sessions, notifier) = (Sessions::new(cluster.clone()), Notifier::new());
-        Shared { keys, cluster, sessions, notifier, mirrors, claims: Mutex::default(), renewals: Arc::default() }
+        let (claims, successors, renewals) = (Mutex::default(), Successors::default(), Arc::default());
+        Shared { keys, cluster, sessions, notifier, mirrors, claims, successors, renewals }
     }
 
     pub(crate) fn claims(&self) -> MutexGuard<'_, OwnClaims> {

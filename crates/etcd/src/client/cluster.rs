@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use etcd_client::{
-    Client, Compare, Error as ClientError, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
-    TxnResponse,
+    Client, Compare, DeleteResponse, Error as ClientError, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget,
+    Txn, TxnOp, TxnResponse,
 };
 use leasehold_core::ErrorKind::{Ambiguous, Unavailable};
 use leasehold_core::seam::Moment;
@@ -91,7 +91,17 @@ impl Cluster {
         let limit = self.config.timeout.min(CONNECT / all);
         let probe = self.ask_some(2 * self.endpoints.len(), limit, |client| self.probe(client));
         let late = |_| Error::new(Unavailable, "etcd did not answer within three seconds");
-        Ok(timeout(CONNECT, probe).await.map_err(late)?.outcome.map_err(Failure::of_a_read)?)
+        #[cfg(feature = "tls")]
+        self.config.check_files().await?;
+        let failure = match timeout(CONNECT, probe).await.map_err(late)?.outcome {
+            Ok(()) => return Ok(()),
+            Err(failure) => failure.of_a_read(),
+        };
+        #[cfg(feature = "tls")]
+        if failure.kind == Unavailable && self.config.is_secure() {
+            return Err(self.config.diagnose(limit).await.unwrap_or_else(|| failure.into()));
+        }
+        Err(failure.of_plain_connect().into())
     }
 
     /// A cheap read: it shows that the token is good, or has it renewed.
@@ -124,6 +134,12 @@ impl Cluster {
             let txn = txn.clone();
             async move { client.kv_client().max_decoding_message_size(usize::MAX).txn(txn).await }
         };
+        self.ask(self.config.timeout, request).await
+    }
+
+    /// It may delete what comes to be later, if the answer is in doubt.
+    pub(crate) async fn delete(&self, key: &str) -> Answer<DeleteResponse> {
+        let request = |client: Client| async move { client.kv_client().delete(key, None).await };
         self.ask(self.config.timeout, request).await
     }
 
@@ -191,6 +207,11 @@ impl Cluster {
                 locked(&self.endpoints[at].state).client.take_if(|(known, _)| *known == number);
                 continue;
             }
+            #[cfg(feature = "tls")]
+            if self.config.is_secure() && outcome.as_ref().is_err_and(Failure::is_broken) {
+                // The client crate would go on with the files as they were.
+                locked(&self.endpoints[at].state).client.take_if(|(known, _)| *known == number);
+            }
             doubt |= outcome.as_ref().is_err_and(|failure| failure.kind == Ambiguous);
             left -= 1;
             let failed =
@@ -238,11 +259,12 @@ impl Cluster {
         }
         let connect = || {
             let (endpoint, url) = (endpoint.clone(), self.config.endpoints[at].clone());
-            let options = self.config.connect_options(limit);
+            let config = self.config.clone();
             async move {
                 if let Some(known) = &locked(&endpoint.state).client {
                     return Ok(known.clone());
                 }
+                let options = config.connect_options(limit).await?;
                 // The task that began it has left by then.
                 let late = |_| Failure::new(Ambiguous, "no answer in time");
                 let client = timeout(limit * 2, Client::connect([url], Some(options))).await.map_err(late)??;
@@ -264,6 +286,17 @@ impl Cluster {
 /// The keys that begin with what is read, oldest first; all of them for 0. The server sorts all before it cuts them off.
 pub(crate) fn oldest(limit: i64) -> GetOptions {
     GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(limit)
+}
+
+/// Any one of the keys that begin with what is read, and how many there are: the server reads no other.
+pub(crate) fn any_one() -> GetOptions {
+    GetOptions::new().with_prefix().with_limit(1)
+}
+
+/// The newest of the keys that begin with what is read and were created before this revision.
+pub(crate) fn newest(before: i64) -> GetOptions {
+    let newest = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Descend).with_limit(1);
+    newest.with_max_create_revision(before - 1).with_keys_only()
 }
 
 /// A key under a lease.

@@ -4,11 +4,15 @@
 //! executed in it any more. It is written when a key is removed of which a request may still be on its way: so no late
 //! request can leave a key under a lease that lives on. What stands in a closed session stays, and its lease ends when nothing
 //! is left to be renewed.
+//!
+//! A key is deleted without a condition: a transaction with one costs the server half as much again. So a deletion that is late must
+//! not meet the next entry of the same key. If it may still be on its way when its release is confirmed, its session is
+//! closed too, but only in this client: that is the only one that uses its keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
+use etcd_client::{Compare, CompareOp, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
 
 use crate::client::cluster::{Cluster, put};
 use crate::client::session::Session;
@@ -34,6 +38,15 @@ impl LeasedKey {
     /// Writes it.
     pub(crate) fn put(&self, value: impl Into<Vec<u8>>) -> TxnOp {
         put(self.session.lease, &self.path, value)
+    }
+
+    fn delete(&self) -> TxnOp {
+        TxnOp::delete(&*self.path, None)
+    }
+
+    /// Whether a request that creates it may still be on its way.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.doubt.load(SeqCst)
     }
 
     /// Whether it is the one with this create_revision; 0: whether it is not there.
@@ -63,14 +76,39 @@ impl Cluster {
     /// Leaves nothing of the key that was created at this revision, 0 if at none that is known. If a request that creates it
     /// may still be on its way, its session is closed. `Lost`: nothing of it is left either.
     pub(crate) async fn remove(&self, key: &LeasedKey, created: i64) -> Result<(), Failure> {
-        let (session, delete) = (&key.session, TxnOp::delete(&*key.path, None));
-        if key.doubt.load(SeqCst) {
+        let (session, delete) = (&key.session, key.delete());
+        if key.is_in_doubt() {
             session.close();
             let both = Txn::new().and_then([delete, put(session.lease, &session.key, "")]);
             self.txn(both).await.outcome?;
         } else if created != 0 {
-            self.change(key.was_created(created), vec![delete]).await?;
+            let answer = self.delete(&key.path).await;
+            if answer.doubt {
+                session.close();
+            }
+            answer.outcome?;
         }
         Ok(())
+    }
+
+    /// Removes a key that is in no doubt, and in the same transaction writes another again as it is, if that was created
+    /// later. Answers the create_revision of the other if it was written.
+    pub(crate) async fn remove_and_rewrite(
+        &self,
+        key: &LeasedKey,
+        created: i64,
+        other: &str,
+    ) -> Result<Option<i64>, Failure> {
+        let later = Compare::create_revision(other, CompareOp::Greater, created);
+        let as_it_is = PutOptions::new().with_ignore_value().with_ignore_lease().with_prev_key();
+        let both = [key.delete(), TxnOp::put(other, "", Some(as_it_is))];
+        let alone = Txn::new().when([key.was_created(created)]).and_then([key.delete()]);
+        let txn = Txn::new().when([key.was_created(created), later]).and_then(both).or_else([TxnOp::txn(alone)]);
+        let answer = self.txn(txn).await.outcome?;
+        let previous = |op: TxnOpResponse| match op {
+            TxnOpResponse::Put(put) => put.prev_key().map(KeyValue::create_revision),
+            _ => None,
+        };
+        Ok(answer.op_responses().into_iter().find_map(previous))
     }
 }

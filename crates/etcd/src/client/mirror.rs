@@ -1,5 +1,5 @@
-//! The mirror of a prefix: a copy of its keys by create_revision, read once when its watch stands and kept true by the events of
-//! the watch. Pure: no clock, no network. `mirrors` keeps them.
+//! The mirror of a prefix, or of one key: a copy of its keys by create_revision, read once when its watch stands and kept true by
+//! the events of the watch. Pure: no clock, no network. `mirrors` keeps them.
 //!
 //! What makes it right:
 //! * the watch stands before the prefix is read. Events that come meanwhile are kept, and events that the read has seen are
@@ -9,6 +9,12 @@
 //!   have counted them too: so a key that the watch has missed is found out.
 
 use std::mem::take;
+use std::time::Duration;
+
+use leasehold_core::seam::Moment;
+
+/// No event comes so much later than an answer that has seen what it reports.
+const LATEST: Duration = Duration::from_secs(1);
 
 /// What is known of a prefix. It begins with nothing, and anew after any doubt.
 #[derive(Debug)]
@@ -20,6 +26,14 @@ pub(crate) struct Mirror<V> {
     pub(crate) revision: i64,
     /// By create_revision.
     pub(crate) keys: Vec<Key<V>>,
+    /// The last key that was deleted: its create_revision, 0 if it was not known, and when that happened.
+    pub(crate) deleted: Option<(i64, i64)>,
+    /// The create_revision of the last key that was written again.
+    pub(crate) rewritten: Option<i64>,
+    /// See [`Mirror::misses_events`].
+    outdated: Option<(i64, Moment)>,
+    /// See [`Mirror::take_removed`].
+    removed: Option<Vec<i64>>,
     /// See [`Mirror::head_changed`].
     head: Option<Vec<(i64, i64)>>,
 }
@@ -52,7 +66,9 @@ pub(crate) struct Event<V> {
 
 impl<V> Default for Mirror<V> {
     fn default() -> Mirror<V> {
-        Mirror { read_at: None, early: Vec::new(), revision: 0, keys: Vec::new(), head: None }
+        let (early, keys) = (Vec::new(), Vec::new());
+        let (deleted, rewritten, outdated, removed, head) = (None, None, None, None, None);
+        Mirror { read_at: None, early, revision: 0, keys, deleted, rewritten, outdated, removed, head }
     }
 }
 
@@ -67,10 +83,29 @@ impl<V> Mirror<V> {
         self.read_at.is_some()
     }
 
+    /// Whether it knows what became of a key with this create_revision.
+    pub(crate) fn knows(&self, created: i64) -> bool {
+        self.is_read() && created <= self.revision
+    }
+
     /// The key with this create_revision.
     pub(crate) fn key(&self, created: i64) -> Option<&Key<V>> {
         let at = self.keys.binary_search_by_key(&created, |key| key.created);
         at.ok().map(|at| &self.keys[at])
+    }
+
+    /// Whether its first key was gone already when this was asked a while ago. `oldest`: the create_revision of the first that
+    /// is there now.
+    pub(crate) fn misses_events(&mut self, oldest: i64, now: Moment) -> bool {
+        let first = self.keys.first().map(|key| key.created).filter(|first| *first < oldest);
+        let since = self.outdated.filter(|(outdated, _)| Some(*outdated) == first).map_or(now, |(_, since)| since);
+        self.outdated = first.map(|first| (first, since));
+        now.since(since) >= LATEST
+    }
+
+    /// The create_revisions of the keys that were removed since this was asked the last time; `None`: any may have been.
+    pub(crate) fn take_removed(&mut self) -> Option<Vec<i64>> {
+        self.removed.replace(Vec::new())
     }
 
     /// Whether its first keys, so many, or their values are others than when this was asked the last time.
@@ -82,7 +117,7 @@ impl<V> Mirror<V> {
 
     /// All keys, read at `revision` while the watch stood: (key, create_revision, mod_revision, value), oldest first.
     pub(crate) fn read(&mut self, revision: i64, live: impl Iterator<Item = (Vec<u8>, i64, i64, V)>) {
-        (self.read_at, self.revision) = (Some(revision), revision);
+        (self.read_at, self.revision, self.removed) = (Some(revision), revision, None);
         let key = |(name, created, revision, value)| Key { name, created, revision, ahead: None, value };
         self.keys = live.map(key).collect();
         take(&mut self.early).into_iter().for_each(|event| self.take_in(event));
@@ -99,11 +134,19 @@ impl<V> Mirror<V> {
 
     fn apply(&mut self, Event { revision, key, put }: Event<V>) {
         self.revision = revision;
-        let known = put.as_ref().and_then(|(created, _)| self.keys.iter().position(|known| known.created == *created));
+        let at = |(created, _): &(i64, V)| self.keys.binary_search_by_key(created, |known| known.created).ok();
+        let known = put.as_ref().and_then(at);
         match (put, known) {
-            (Some((_, value)), Some(at)) => (self.keys[at].revision, self.keys[at].value) = (revision, value),
+            (Some((created, value)), Some(at)) => {
+                (self.keys[at].revision, self.keys[at].value) = (revision, value);
+                self.rewritten = Some(created);
+            }
             (put, _) => {
-                self.keys.retain(|known| known.name != key);
+                let over = self.keys.iter().position(|known| known.name == key).map(|at| self.keys.remove(at).created);
+                self.removed.iter_mut().for_each(|removed| removed.extend(over));
+                if put.is_none() {
+                    self.deleted = Some((over.unwrap_or(0), revision));
+                }
                 let ahead = i64::try_from(self.keys.len()).ok();
                 self.keys.extend(put.map(|(created, value)| Key { name: key, created, revision, ahead, value }));
             }

@@ -1,13 +1,14 @@
-//! A stream of watches of prefixes, each with a tag.
+//! A stream of watches, each of a prefix or of one key, and with a tag.
 //!
 //! Each watch starts *now*. One that starts at a past revision is served by etcd in rounds of 100 ms. What happened before is
 //! to be read once the watch stands, which its first message says. After any doubt the whole stream ends, and another one is
 //! to be opened.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream};
+use etcd_client::{Client, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream};
 use leasehold_core::Error;
 use tokio::sync::watch::Receiver;
 use tokio::time::timeout;
@@ -19,6 +20,35 @@ const FIRST: i64 = 1;
 
 /// Why the stream ended, or is to be opened anew.
 pub(crate) type Broken = Box<dyn std::error::Error + Send + Sync>;
+
+/// What one watch is about.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Range {
+    /// All keys that begin with this.
+    Prefix(Arc<str>),
+    /// This key.
+    Key(Arc<str>),
+    /// The deletions of this key.
+    End(Arc<str>),
+}
+
+impl Range {
+    /// The prefix, or the key.
+    pub(crate) fn text(&self) -> &Arc<str> {
+        match self {
+            Range::Prefix(text) | Range::Key(text) | Range::End(text) => text,
+        }
+    }
+
+    fn options(&self, id: i64) -> Option<WatchOptions> {
+        let options = WatchOptions::new().with_watch_id(id);
+        Some(match self {
+            Range::Prefix(_) => options.with_prefix(),
+            Range::Key(_) => options,
+            Range::End(_) => options.with_filters([WatchFilterType::NoPut]),
+        })
+    }
+}
 
 /// One stream.
 #[derive(Debug)]
@@ -32,18 +62,14 @@ pub(crate) struct Watch<T> {
     next: i64,
 }
 
-fn options(id: i64) -> Option<WatchOptions> {
-    Some(WatchOptions::new().with_prefix().with_watch_id(id))
-}
-
 impl Cluster {
     /// Opens a stream, with its first watch.
-    pub(crate) async fn watch<T>(&self, tag: T, prefix: &str) -> Result<Watch<T>, Broken> {
+    pub(crate) async fn watch<T>(&self, tag: T, range: &Range) -> Result<Watch<T>, Broken> {
         let limit = self.config.timeout;
         // A stream that is opened with a token that has run out is refused as if we had no right; a read gets another.
         let open = |client: Client| async move {
             self.probe(client.clone()).await?;
-            client.watch_client().watch(prefix, options(FIRST)).await
+            client.watch_client().watch(&**range.text(), range.options(FIRST)).await
         };
         // These are two round trips.
         let (sender, stream) = self.ask(2 * limit, open).await.outcome.map_err(Error::from)?.split();
@@ -54,10 +80,10 @@ impl Cluster {
 }
 
 impl<T: Clone> Watch<T> {
-    /// Watches one more prefix.
-    pub(crate) async fn add(&mut self, tag: T, prefix: &str) -> Result<(), Broken> {
+    /// Watches one more.
+    pub(crate) async fn add(&mut self, tag: T, range: &Range) -> Result<(), Broken> {
         self.tags.insert(self.next, tag);
-        timeout(self.limit, self.sender.watch(prefix, options(self.next))).await??;
+        timeout(self.limit, self.sender.watch(&**range.text(), range.options(self.next))).await??;
         self.next += 1;
         Ok(())
     }
@@ -75,6 +101,9 @@ impl<T: Clone> Watch<T> {
     pub(crate) async fn next(&mut self) -> Result<(T, WatchResponse), Broken> {
         loop {
             tokio::select! {
+                // First: what comes after the client was closed may be the end of its own leases.
+                biased;
+                _ = self.reopened.changed() => return Err("another connection is in use".into()),
                 message = self.stream.message() => {
                     let message = message?.ok_or("the end")?;
                     let tag = self.tags.get(&message.watch_id());
@@ -86,7 +115,6 @@ impl<T: Clone> Watch<T> {
                         return Ok((tag.clone(), message));
                     }
                 }
-                _ = self.reopened.changed() => return Err("another connection is in use".into()),
             }
         }
     }

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use etcd_client::{Client, GetOptions};
 pub(crate) use leasehold_conformance::context::{granted, waiting};
-use leasehold_core::Store;
 use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, WaitPolicy};
+use leasehold_core::{Guard, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
 pub(crate) use leasehold_testbed::seam::within;
+use tokio::task::{AbortHandle, JoinSet};
 
 pub(crate) const TTL: Duration = Duration::from_secs(20);
 /// So long that nothing happens because a lease ended or a waiter asked again by itself.
@@ -86,4 +87,84 @@ pub(crate) async fn keys(server: &testbed::Etcd, prefix: &str) -> Vec<String> {
 
 pub(crate) async fn release(etcd: &Etcd, claim: &Claim) {
     etcd.release(claim, None).await.unwrap();
+}
+
+/// Until there are so many keys.
+pub(crate) async fn until_keys(server: &testbed::Etcd, n: usize) {
+    while server.key_count().await.unwrap() != n as u64 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Clients that take turns, each with one task.
+pub(crate) struct Circle {
+    pub(crate) stores: Vec<Store>,
+    waiting: JoinSet<(usize, Guard)>,
+    waiters: Vec<AbortHandle>,
+    holder: Option<(usize, Guard)>,
+}
+
+impl Circle {
+    pub(crate) async fn of(server: &testbed::Etcd, clients: usize) -> Circle {
+        let (waiting, waiters) = (JoinSet::new(), Vec::new());
+        let mut circle = Circle { stores: Vec::new(), waiting, waiters, holder: None };
+        for i in 0..clients {
+            circle.stores.push(store(server).await);
+            let waiter = circle.acquire(i);
+            circle.waiters.push(waiter);
+            until_keys(server, i + 1).await;
+        }
+        circle.next().await;
+        circle
+    }
+
+    fn acquire(&mut self, i: usize) -> AbortHandle {
+        let acquire = self.stores[i].lock("a").fair().acquire();
+        self.waiting.spawn(async move { (i, acquire.await.unwrap()) })
+    }
+
+    /// Waits for the next holder.
+    pub(crate) async fn next(&mut self) {
+        loop {
+            match within(20, self.waiting.join_next()).await.unwrap() {
+                Ok(holder) => break self.holder = Some(holder),
+                Err(left) => assert!(left.is_cancelled(), "{left}"),
+            }
+        }
+    }
+
+    pub(crate) fn holder(&self) -> usize {
+        self.holder.as_ref().unwrap().0
+    }
+
+    /// It comes, or comes again.
+    pub(crate) fn comes(&mut self, i: usize) {
+        self.waiters[i] = self.acquire(i);
+    }
+
+    /// It waits no longer.
+    pub(crate) fn leaves(&self, i: usize) {
+        self.waiters[i].abort();
+    }
+
+    /// The holder releases; answers who that was.
+    pub(crate) async fn release(&mut self) -> usize {
+        let (i, guard) = self.holder.take().unwrap();
+        guard.release().await.unwrap();
+        i
+    }
+
+    /// The holder releases, and comes again; answers who holds next.
+    pub(crate) async fn hand_over(&mut self) -> usize {
+        let i = self.release().await;
+        self.comes(i);
+        self.next().await;
+        self.holder()
+    }
+
+    pub(crate) async fn hand_over_often(&mut self, times: usize) {
+        for _ in 0..times {
+            self.hand_over().await;
+        }
+    }
 }

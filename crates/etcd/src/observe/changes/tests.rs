@@ -5,9 +5,10 @@ mod model;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Admission, Claim, Moment, WaitPolicy, admit, place_of_token};
+use leasehold_core::Participant;
+use leasehold_core::seam::{Admission, Claim, Mode, Moment, WaitPolicy, admit, place_of_token};
 
-use super::Mode::{Exclusive, Shared};
+use self::Mode::{Exclusive, Shared};
 use super::*;
 use crate::client::leased_key::LeasedKey;
 use crate::client::mirror::Event;
@@ -24,15 +25,18 @@ enum Stand {
 #[derive(Default)]
 struct Watched {
     own: Vec<OwnClaim>,
-    mirror: Mirror<Mode>,
+    mirror: Mirror<Seen>,
+    /// The claim whose answer has just come.
+    stood: Option<ClaimId>,
 }
 
 impl Watched {
     fn changes(&mut self) -> Changes {
-        changes(self.own.iter_mut(), &mut self.mirror)
+        changes(self.own.iter_mut(), &mut self.mirror, self.stood.take())
     }
 
     fn place(&mut self, created: i64, stand: Stand) {
+        self.stood = Some(id(created));
         let session = Arc::new(Session::new(1, 9, Duration::from_secs(9), String::new(), Moment::now()));
         let (granted, ahead) = match stand {
             Stand::Holds => (true, None),
@@ -47,21 +51,25 @@ impl Watched {
         self.own.push(OwnClaim { id: id(created), created, ahead, granted, ..own });
     }
 
-    fn take_in(&mut self, event: Event<Mode>) {
+    fn take_in(&mut self, event: Event<Seen>) {
         self.mirror.take_in(event);
     }
 
     fn read(&mut self, revision: i64, live: impl Iterator<Item = (Vec<u8>, i64, Mode)>) {
-        let live = live.map(|(key, created, mode)| (key, created, created, mode));
+        let live = live.map(|(key, created, mode)| (key, created, created, seen(mode)));
         self.mirror.read(revision, live);
     }
 }
 
-fn put(created: i64, key: u8, mode: Mode) -> Event<Mode> {
-    Event { revision: created, key: vec![key], put: Some((created, mode)) }
+fn seen(mode: Mode) -> Seen {
+    (mode, Participant::default())
 }
 
-fn deleted(revision: i64, key: u8) -> Event<Mode> {
+fn put(created: i64, key: u8, mode: Mode) -> Event<Seen> {
+    Event { revision: created, key: vec![key], put: Some((created, seen(mode))) }
+}
+
+fn deleted(revision: i64, key: u8) -> Event<Seen> {
     Event { revision, key: vec![key], put: None }
 }
 
@@ -149,7 +157,7 @@ fn readers_get_in_together_and_after_a_downgrade() {
         watched.place(created, Stand::Waits(None));
     }
     assert!(granted(&mut watched).is_empty());
-    watched.take_in(Event { revision: 11, key: vec![1], put: Some((3, Shared)) });
+    watched.take_in(Event { revision: 11, key: vec![1], put: Some((3, seen(Shared))) });
     assert_eq!(granted(&mut watched), [4, 5]);
     watched.take_in(deleted(12, 4));
     assert_eq!(granted(&mut watched), [7], "the writer died while it waited");
@@ -181,7 +189,8 @@ fn changes_of_holders_are_reported_and_newcomers_are_not() {
     assert!(watched.changes().holder_changed, "it was read");
     watched.take_in(put(11, 2, Exclusive));
     assert!(!watched.changes().holder_changed);
-    for event in [Event { revision: 12, key: vec![1], put: Some((3, Exclusive)) }, deleted(13, 1), deleted(14, 2)] {
+    for event in [Event { revision: 12, key: vec![1], put: Some((3, seen(Exclusive))) }, deleted(13, 1), deleted(14, 2)]
+    {
         watched.take_in(event);
         assert!(watched.changes().holder_changed);
     }

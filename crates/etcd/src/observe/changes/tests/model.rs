@@ -27,7 +27,7 @@ struct World {
     revision: i64,
     live: Live,
     /// What the watch has not reported yet; `None` while there is no watch.
-    events: Option<VecDeque<Event<Mode>>>,
+    events: Option<VecDeque<Event<Seen>>>,
     /// Claims of ours whose reply is under way.
     replies: Vec<(i64, Stand)>,
     ours: BTreeSet<i64>,
@@ -46,7 +46,10 @@ impl World {
     fn happens(&mut self, events: impl IntoIterator<Item = (u8, Option<(i64, Mode)>)>) {
         let revision = self.revision;
         if let Some(reported) = &mut self.events {
-            reported.extend(events.into_iter().map(|(key, put)| Event { revision, key: vec![key], put }));
+            reported.extend(events.into_iter().map(|(key, put)| {
+                let put = put.map(|(created, mode)| (created, seen(mode)));
+                Event { revision, key: vec![key], put }
+            }));
         }
     }
 
@@ -131,7 +134,7 @@ impl World {
             else {
                 return;
             };
-            let next = |events: &mut VecDeque<Event<Mode>>| {
+            let next = |events: &mut VecDeque<Event<Seen>>| {
                 events.front().is_some_and(|event| event.revision == revision).then(|| events.pop_front())?
             };
             while let Some(event) = self.events.as_mut().and_then(next) {

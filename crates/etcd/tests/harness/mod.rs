@@ -1,0 +1,218 @@
+//! The powers of the suite over a private etcd server, reached as it is or over TLS, and over one of somebody else.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a harness that cannot do its part has failed")]
+
+use std::alloc::System;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use etcd_client::{Client, Txn, TxnOp};
+use leasehold_conformance::harness::{FencedResource, ForeignHold};
+use leasehold_conformance::{Budget, Capabilities, Harness, Link, Need};
+use leasehold_core::seam::{Backend, async_trait};
+use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_etcd::Etcd as EtcdStore;
+use leasehold_testbed::{Certificates, Etcd, EtcdOptions, Proxy, TlsPort};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+/// Counts what the suite and the clients allocate.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// A server of ours, or somebody else's.
+pub enum World {
+    Private(Arc<Etcd>),
+    /// The clients of the store come over TLS.
+    Secure(Arc<Etcd>, Box<TlsPort>, Box<Certificates>),
+    External(String),
+}
+
+impl World {
+    pub async fn private_one() -> Arc<dyn Harness> {
+        Arc::new(World::Private(Arc::new(Etcd::start().await.expect("a private etcd"))))
+    }
+
+    pub async fn secure_one() -> Arc<dyn Harness> {
+        let certificates = Certificates::new().expect("a CA");
+        certificates.issue("client").expect("a client's certificate");
+        let port = TlsPort::new(&certificates).expect("a port").mutual();
+        let options = EtcdOptions { tls: Some(port.clone()), ..EtcdOptions::default() };
+        let server = Etcd::start_with(&options).await.expect("a private etcd");
+        Arc::new(World::Secure(Arc::new(server), Box::new(port), Box::new(certificates)))
+    }
+
+    /// Where clients of the store connect, by way of this address if it is another one.
+    fn url(&self, by: Option<&str>) -> String {
+        match self {
+            World::Private(server) => format!("etcd://{}", by.unwrap_or(server.addr())),
+            World::Secure(_, port, certificates) => {
+                let (at, folder) = (port.addr(), certificates.ca().parent().expect("a folder").display());
+                let files = format!("ca={folder}/ca.pem&cert={folder}/client.pem&key={folder}/client.key");
+                format!("etcds://{}?{files}", by.unwrap_or(&at))
+            }
+            World::External(url) => url.clone(),
+        }
+    }
+
+    fn server(&self) -> &Arc<Etcd> {
+        match self {
+            World::Private(server) | World::Secure(server, ..) => server,
+            World::External(_) => unreachable!("not among the capabilities"),
+        }
+    }
+}
+
+/// The name as other tools must be given it: see the store's documentation.
+fn plain(full_name: &str) -> String {
+    full_name.replace('%', "%25").replace('/', "%2F")
+}
+
+#[async_trait]
+impl Harness for World {
+    fn store_name(&self) -> &'static str {
+        match self {
+            World::Secure(..) => "etcd, TLS",
+            _ => "etcd",
+        }
+    }
+
+    async fn client(&self) -> Arc<dyn Backend> {
+        Arc::new(EtcdStore::connect(&self.url(None)).await.expect("a client"))
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
+    fn counters(&self) -> usize {
+        100
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        use Need::{
+            AnotherTool, Contents, DeleteHolder, Fence, Footprint, Heap, Link, Private, PushedWake, Requests, Restart,
+        };
+        let able = [Private, Link, Fence, DeleteHolder, AnotherTool, Restart, Footprint, Requests, PushedWake];
+        match self {
+            World::Private(_) | World::Secure(..) => Capabilities::new(
+                &[&able[..], &[Contents, Heap]].concat(),
+                "etcd keys have no types, so no key is junk; revisions restart with the data, as its guarantees say",
+            ),
+            World::External(_) => {
+                Capabilities::new(&[PushedWake], "the server of LEASEHOLD_ETCD_URL is not ours to disturb")
+            }
+        }
+    }
+
+    async fn private(&self) -> Arc<dyn Harness> {
+        match self {
+            World::Secure(..) => World::secure_one().await,
+            _ => World::private_one().await,
+        }
+    }
+
+    async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
+        let to = match self {
+            World::Secure(_, port, _) => port.addr(),
+            _ => self.server().addr().to_owned(),
+        };
+        let proxy = Proxy::to(to).await.expect("a proxy");
+        let client = EtcdStore::connect(&self.url(Some(proxy.addr()))).await.expect("a client");
+        (Arc::new(client), Arc::new(proxy))
+    }
+
+    async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
+        let locks = EtcdStore::connect(&self.url(None)).await.expect("a client");
+        let (locks, data) =
+            (Arc::new(locks), Client::connect([self.server().url()], None).await.expect("etcd's client"));
+        let written = AtomicU64::new(0);
+        (locks.clone(), Arc::new(Fenced { locks, data, written }))
+    }
+
+    async fn delete_holder(&self, full_name: &str) {
+        let (from, to) = (format!("{}/", plain(full_name)), format!("{}0", plain(full_name)));
+        let range = format!(r#"{{"key":"{}","range_end":"{}"}}"#, BASE64.encode(from), BASE64.encode(to));
+        let answer = self.server().post("/v3/kv/deleterange", &range).await.expect("a deletion");
+        assert!(answer.contains(r#""deleted":"1""#), "{answer}");
+    }
+
+    async fn hold_as_another_tool(&self, full_name: &str) -> Box<dyn ForeignHold> {
+        // The server's own lock service, which is Go's `concurrency.Mutex`: what `etcdctl lock` is made of.
+        let server = self.server().clone();
+        let lease = field(&server.post("/v3/lease/grant", r#"{"TTL":"30"}"#).await.expect("a lease"), "ID");
+        let lock = format!(r#"{{"name":"{}","lease":"{lease}"}}"#, BASE64.encode(plain(full_name)));
+        let key = field(&server.post("/v3/lock/lock", &lock).await.expect("the other tool's lock"), "key");
+        Box::new(Foreign { server, key })
+    }
+
+    async fn restart(&self) {
+        self.server().restart_with_data().await.expect("a restart");
+    }
+
+    async fn requests(&self) -> u64 {
+        self.server().handled().await.expect("metrics").values().sum()
+    }
+
+    fn budget(&self) -> Budget {
+        Budget { cycle: 2.0, hand_over: 2.1, permits: 2.1, idle: 0.0 }
+    }
+
+    async fn footprint(&self) -> u64 {
+        let (keys, leases) = (self.server().key_count().await, self.server().lease_count().await);
+        keys.expect("a count of keys") + leases.expect("a count of leases") as u64
+    }
+
+    async fn contents(&self) -> u64 {
+        // No key is without a lease, so nothing else ends by itself.
+        self.footprint().await
+    }
+
+    fn heap(&self) -> usize {
+        let stats = ALLOCATOR.stats();
+        stats.bytes_allocated - stats.bytes_deallocated
+    }
+}
+
+/// The text of one field of a flat JSON answer.
+fn field(json: &str, name: &str) -> String {
+    let (_, rest) = json.split_once(&format!(r#""{name}":""#)).unwrap_or_else(|| panic!("no {name} in {json}"));
+    rest.split('"').next().unwrap_or_default().to_owned()
+}
+
+/// A key beside the locks, written in one transaction with the lock's condition.
+struct Fenced {
+    locks: Arc<EtcdStore>,
+    data: Client,
+    written: AtomicU64,
+}
+
+#[async_trait]
+impl FencedResource for Fenced {
+    async fn write(&self, by: &dyn leasehold_core::Fenced) -> Result<bool> {
+        let write = Txn::new().when([self.locks.still_holds(by)?]).and_then([TxnOp::put("%data", "x", None)]);
+        let written = self.data.clone().txn(write).await;
+        let written = written.map_err(|e| Error::new(ErrorKind::Ambiguous, e.to_string()))?.succeeded();
+        self.written.fetch_add(u64::from(written), SeqCst);
+        Ok(written)
+    }
+
+    async fn written(&self) -> u64 {
+        self.written.load(SeqCst)
+    }
+}
+
+struct Foreign {
+    server: Arc<Etcd>,
+    key: String,
+}
+
+#[async_trait]
+impl ForeignHold for Foreign {
+    async fn release(self: Box<Self>) {
+        let unlock = format!(r#"{{"key":"{}"}}"#, self.key);
+        self.server.post("/v3/lock/unlock", &unlock).await.expect("the other tool's unlock");
+    }
+}
