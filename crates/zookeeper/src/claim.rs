@@ -4,17 +4,19 @@ pub(crate) mod handler;
 pub(crate) mod table;
 mod wait;
 
+use std::sync::Arc;
+
 use futures_util::future::join;
 use leasehold_core::seam::{
     Admission, Claim, Claimed, Mode, Moment, Place, WaitPolicy, Waiting, admit, holding, same_permits,
 };
 use leasehold_core::{Contention, Error, ErrorKind, Result};
-use zookeeper_client::Error as ZkError;
+use zookeeper_client::{Error as ZkError, MultiReadResult, MultiReader};
 
-use crate::claim::table::Session;
+use crate::claim::table::{Known, Session};
 use crate::claim::wait::is_awaited;
-use crate::client::{Client, Node, exists, found};
-use crate::entry::{self, Child, in_order, modes, queue};
+use crate::client::{Client, Node, exists, found, mkdir, read};
+use crate::entry::{self, Queue, is_shared, modes, queue};
 use crate::error::{Answer, reading, writing};
 use crate::names;
 use crate::release::release;
@@ -41,65 +43,136 @@ struct Attempt<'a> {
     parent: String,
 }
 
+/// A claim's entry, and the queue that was read last, with its place there.
+struct Seen {
+    entry: Node,
+    queue: Arc<Queue>,
+    at: usize,
+}
+
 impl Attempt<'_> {
     /// The outer error is ZooKeeper's, the inner one is the answer.
     async fn run(&self) -> Answer<Result<Claimed>> {
         let (session, claim) = (self.session, self.claim);
         let trying = claim.policy == WaitPolicy::Try;
-        if session.handler().tracked.get(&claim.id).is_some_and(|tracked| tracked.entry.created.is_none()) {
+        if session.handler().tracked.get(&claim.id).is_some_and(|tracked| tracked.entry.created().is_none()) {
             release(session, claim.id).await?; // the creation of its entry was not answered
         }
-        let known = session.handler().mark_used(claim.id, Moment::now()).map(|it| (it.entry.clone(), it.held));
-        if let Some((entry, true)) = &known
-            && let Some(held) = found(self.hold(entry, false).await)?
-        {
-            return Ok(held);
-        }
-        let last_answered = session.state().liveness.last_answered;
-        let waiting = match known {
-            Some((entry, false)) => Some((queue(&self.client, &self.parent).await?, entry)),
-            _ => None,
-        };
-        let waiting = waiting.filter(|(queue, entry)| queue.iter().any(|child| entry.is(&child.node)));
-        let again = waiting.is_some();
-        let (entry, mut queue) = match waiting {
-            Some((queue, entry)) => {
-                session.handler().with_entry(claim.id, &entry).into_iter().for_each(|it| it.verified(last_answered));
-                (entry, queue)
+        let known = session.handler().mark_used(claim.id, Moment::now()).map(|it| (it.entry.clone(), it.known()));
+        let seen = match known {
+            None => None,
+            Some((entry, Known::Waits(who, watched))) if !trying && !is_awaited(claim.mode) => {
+                if self.are_as_they_were(&watched).await? {
+                    return Ok(Ok(self.waits(&entry, who)));
+                }
+                self.see(entry).await?
             }
+            Some((entry, Known::Held | Known::First)) => {
+                if let Some(held) = found(self.hold(&entry, None).await)? {
+                    return Ok(held);
+                }
+                None
+            }
+            Some((entry, _)) => self.see(entry).await?,
+        };
+        let again = seen.is_some();
+        let seen = match seen {
+            Some(seen) => seen,
             None => {
-                session.handler().tracked.remove(&claim.id); // its entry is gone
+                self.has_no_entry();
                 if trying && let Some(refused) = self.refused().await? {
                     return Ok(refused);
                 }
-                self.enter().await?
+                match self.enter().await? {
+                    Ok(seen) => seen,
+                    Err(e) => return Ok(Err(e)),
+                }
             }
         };
-        let at = queue.iter().position(|child| entry.is(&child.node)).ok_or(ZkError::NoNode)?;
-        let (own, before) = (queue.remove(at), queue[..at].to_vec());
-        let path = self.path(&own.node);
-        if !again && let Err(differ) = same_permits(&modes(&before), claim.mode) {
+        self.decide(&seen, again, trying).await
+    }
+
+    /// Whether it holds, by what was seen.
+    async fn decide(&self, seen: &Seen, again: bool, trying: bool) -> Answer<Result<Claimed>> {
+        let (entry, children) = (&seen.entry, &seen.queue.children);
+        let (before, own, behind) = (&children[..seen.at], &children[seen.at], &children[seen.at + 1..]);
+        if !again && let Err(differ) = same_permits(before.iter().map(|child| &child.mode), self.claim.mode) {
             return Ok(Err(differ));
         }
+        if !again && seen.queue.is_too_long() {
+            release(self.session, self.claim.id).await?;
+            let text =
+                "the names of those that hold this lock or wait for it fill a packet of ZooKeeper (jute.maxbuffer)";
+            return Ok(Err(Error::new(ErrorKind::Unsupported, text)));
+        }
         if trying {
-            if let Some(who) = self.contention(before, own.mode).await? {
-                release(session, claim.id).await?;
+            if let Some(who) = self.contention(before.to_vec(), own.mode).await? {
+                release(self.session, self.claim.id).await?;
                 return Ok(Ok(Claimed::Busy(who)));
             }
-        } else if let Some(holder) = self.wait(&entry, before.clone(), own.mode).await? {
-            let queued = queue.len() - holding(&modes(&before));
-            let who = match holder {
+        } else if let Some((mut wait, holder)) = self.wait(entry, before, own.mode).await? {
+            let queued = before.len() + behind.len() - holding(before.iter().map(|child| &child.mode));
+            wait.who = match holder {
                 Some(holder) => holder.waiters(queued),
-                None if again => self.contention(queue, own.mode).await?.unwrap_or_default(),
+                None if again => {
+                    let others = before.iter().chain(behind).cloned().collect();
+                    self.contention(others, own.mode).await?.unwrap_or_default()
+                }
                 // In a long queue the holder is not among the watched nodes, and not worth a request.
                 None => Contention::unknown().waiters(queued),
             };
-            // After a lease it claims again in any case: no wait depends on its watches alone.
-            return Ok(Ok(Claimed::Waiting(
-                Waiting::new(Place::new(path), who).retry_after(session.state().liveness.timeout),
-            )));
+            let who = wait.who.clone();
+            if let Some(tracked) = self.session.handler().with_entry(self.claim.id, entry) {
+                tracked.wait = Some(Box::new(wait));
+            }
+            return Ok(Ok(self.waits(entry, who)));
         }
-        self.hold(&entry, again && !trying && is_awaited(own.mode)).await
+        self.hold(entry, Some(again && !trying && is_awaited(own.mode))).await
+    }
+
+    /// The answer to a claim that waits. After a lease it claims again in any case: no wait depends on notifications alone.
+    fn waits(&self, entry: &Node, who: Contention) -> Claimed {
+        let place = entry.created().map_or_else(|| self.parent.clone().into(), |(path, _)| path.clone());
+        let retry_after = self.session.state().liveness.timeout;
+        Claimed::Waiting(Waiting::new(Place::new(place), who).retry_after(retry_after))
+    }
+
+    /// Whether what the claim watches is still there and in its way. An entry has no children, so that answer is short; its data say
+    /// whether it was downgraded. No request if all that is in the way is this session's own.
+    async fn are_as_they_were(&self, watched: &[Arc<str>]) -> Answer<bool> {
+        let shares = self.claim.mode == Mode::Shared;
+        let what = if shares { MultiReader::add_get_data } else { MultiReader::add_get_children };
+        let answers = read(&self.client, watched, what).await?;
+        Ok(answers.iter().all(|answer| match answer {
+            MultiReadResult::Data { data, .. } => !is_shared(data),
+            answer => matches!(answer, MultiReadResult::Children { .. }),
+        }))
+    }
+
+    /// Finds this entry in the queue of now; `None` if it is gone.
+    async fn see(&self, entry: Node) -> Answer<Option<Seen>> {
+        let last_answered = self.session.state().liveness.last_answered;
+        let queue = self.queue().await?;
+        let Some(at) = place(&queue, &entry) else { return Ok(None) };
+        if let Some(tracked) = self.session.handler().with_entry(self.claim.id, &entry) {
+            tracked.verified(last_answered);
+        }
+        Ok(Some(Seen { entry, queue, at }))
+    }
+
+    /// The queue, as it was after this call began. Claims that need it at the same time share one request.
+    async fn queue(&self) -> Answer<Arc<Queue>> {
+        let queues = self.session.handler().queues.clone();
+        queues.get(&self.client, &self.parent, async || Queue::read(&self.client, &self.parent).await).await
+    }
+
+    /// What was known of an entry of this claim is no longer true: it is gone.
+    fn has_no_entry(&self) {
+        let mut claims = self.session.handler();
+        let forgotten = claims.tracked.remove(&self.claim.id);
+        let next = forgotten.map(|tracked| claims.gone(&tracked.entry)).unwrap_or_default();
+        drop(claims);
+        next.into_iter().for_each(|id| self.session.notifier.claim_again(id));
     }
 
     /// The answer to a try that needs no entry. The server that is asked may lag behind a release that was answered before, so
@@ -110,6 +183,7 @@ impl Attempt<'_> {
         if same_permits(&first, mode).is_ok() && admit(&first, mode) == Admission::In {
             return Ok(None);
         }
+        self.session.handler().seen(parent, true);
         let (synced, queue) = join(client.sync(parent), queue(client, parent)).await;
         let queue = synced.and(queue)?;
         match same_permits(&modes(&queue), mode) {
@@ -118,46 +192,105 @@ impl Attempt<'_> {
         }
     }
 
-    /// Creates a new entry. Returns the queue with it.
-    async fn enter(&self) -> Answer<(Node, Vec<Child>)> {
+    /// Creates a new entry. The inner error says that there is no room for it.
+    async fn enter(&self) -> Answer<Result<Seen>> {
         let (session, claim) = (self.session, self.claim);
-        let mut entry = Node::new(&self.parent);
-        session.handler().track(&entry, claim, claim.ttl.max(session.state().liveness.timeout), Moment::now());
-        let data = entry::encode(claim.mode, &claim.label);
-        let listed = entry.create(session, &names::ending(claim.mode), &data).await;
+        let mut entry = Node::new(&self.parent, &names::ending(claim.mode));
+        let lease = claim.ttl.max(session.state().liveness.timeout);
+        if !session.handler().track(&entry, claim, lease, Moment::now()) {
+            let text = "a session of ZooKeeper cannot end with more entries than this client has: use another client, or another TTL";
+            return Ok(Err(Error::new(ErrorKind::Unsupported, text)));
+        }
+        let created = self.create(&mut entry).await;
         // Refused, and so not created: nothing of it can be there.
         let refused = |e: &ZkError| writing(e.clone()).kind() != ErrorKind::Ambiguous;
-        if entry.created.is_none() && listed.as_ref().is_err_and(refused) {
-            session.handler().tracked.remove(&claim.id);
-        } else if let Some(tracked) = session.handler().with_entry(claim.id, &entry) {
-            tracked.entry = entry.clone();
+        if entry.created().is_none() && created.as_ref().is_err_and(refused) {
+            let mut claims = session.handler();
+            if claims.with_entry(claim.id, &entry).is_some() {
+                claims.tracked.remove(&claim.id);
+                claims.gone(&entry);
+            }
         }
-        let queue = in_order(&self.client, &self.parent, &listed?).await?;
-        Ok((entry, queue))
+        let queue = created?;
+        let at = place(&queue, &entry).ok_or(ZkError::NoNode)?;
+        Ok(Ok(Seen { entry, queue, at }))
     }
 
-    /// The entry holds. Stores what is new about it, or only writes if others wait for that. For an earlier hold, the leader and a
-    /// quorum are asked whether its entry still exists.
-    async fn hold(&self, entry: &Node, awaited: bool) -> Answer<Result<Claimed>> {
+    /// Creates this entry, and its lock's node with it if that is not known to be there. An entry that comes with its lock's node is
+    /// the only one.
+    async fn create(&self, entry: &mut Node) -> Answer<Arc<Queue>> {
+        let (session, claim, client) = (self.session, self.claim, &self.client);
+        let data = entry::encode(claim.mode, &claim.label);
+        let mut is_there = session.handler().exists(&self.parent);
+        loop {
+            let sent = Moment::now();
+            if !is_there && entry.create_first(client, &session.config, &data).await? {
+                session.handler().created(claim.id, entry);
+                session.written(client, sent);
+                return Ok(Arc::new(Queue::of_first(entry.name())));
+            }
+            let sent = Moment::now();
+            // A session's requests are executed in order, so a list after it has every node that is before it.
+            let (created, queue) = join(self.create_there(entry, &data), self.queue()).await;
+            let created = created?;
+            session.handler().seen(&self.parent, created);
+            if created {
+                session.written(client, sent);
+                return queue;
+            }
+            match is_there {
+                // ZooKeeper removes a lock's node about a minute after its last use, and its first user sooner.
+                true => is_there = false,
+                false => mkdir(client, &session.config, &self.parent).await?,
+            }
+        }
+    }
+
+    /// Creates this entry; `false` if its lock's node is not there. From its answer on its path is known, whatever becomes of the claim.
+    async fn create_there(&self, entry: &mut Node, data: &[u8]) -> Answer<bool> {
+        let created = entry.create(&self.client, &self.session.config, data).await?;
+        self.session.handler().created(self.claim.id, entry);
+        Ok(created)
+    }
+
+    /// The entry holds. Stores what is new about it, or only writes if others wait for that (`awaited`). For an earlier hold, and for
+    /// one that was last verified too long ago, the leader and a quorum are asked whether its entry still exists; if the queue was
+    /// not read (`None`), the server is.
+    async fn hold(&self, entry: &Node, awaited: Option<bool>) -> Answer<Result<Claimed>> {
         let (session, claim) = (self.session, self.claim);
         let withdrawn = || Error::new(ErrorKind::Ambiguous, "the claim was withdrawn meanwhile");
-        let known = session.handler().with_entry(claim.id, entry).map(|tracked| (tracked.held, tracked.stored.clone()));
-        let (Some((held, stored)), Some((path, _))) = (known, &entry.created) else { return Ok(Err(withdrawn())) };
+        let known = session
+            .handler()
+            .with_entry(claim.id, entry)
+            .map(|tracked| (tracked.held, tracked.held || tracked.is_stale(session), tracked.stored.clone()));
+        let (Some((held, verify, stored)), Some((path, _))) = (known, entry.created()) else {
+            return Ok(Err(withdrawn()));
+        };
         let downgrade = held && (stored.0, claim.mode) == (Mode::Exclusive, Mode::Shared);
         let new = (if downgrade { Mode::Shared } else { stored.0 }, claim.label.clone());
+        let store = awaited == Some(true) || new != stored;
         let asked = Moment::now();
-        if awaited || new != stored {
+        if store {
             self.client.set_data(path, &entry::encode(new.0, &new.1), None).await?;
-        } else if held {
+        } else if verify {
             exists(&self.client, path).await?;
+        } else if awaited.is_none() {
+            self.client.check_stat(path).await?.ok_or(ZkError::NoNode)?;
         }
-        let grant = session.handler().with_entry(claim.id, entry).and_then(|tracked| {
-            if held {
+        if store || verify {
+            session.written(&self.client, asked);
+        }
+        let mut claims = session.handler();
+        let grant = claims.with_entry(claim.id, entry).and_then(|tracked| {
+            if store || verify {
                 tracked.verified(asked);
             }
-            (tracked.held, tracked.stored) = (true, new);
-            tracked.grant(session)
+            (tracked.held, tracked.stored, tracked.wait) = (true, new, None);
+            tracked.grant(&session.state().liveness)
         });
+        let beside = claims.holds_as(entry, stored.0, downgrade);
+        drop(claims);
+        beside.into_iter().for_each(|id| session.notifier.claim_again(id));
         Ok(grant.map(Claimed::Granted).ok_or_else(withdrawn))
     }
 
@@ -165,4 +298,9 @@ impl Attempt<'_> {
     fn path(&self, node: &str) -> String {
         format!("{}/{node}", self.parent)
     }
+}
+
+/// Where this entry is in the queue. Most are near its end.
+fn place(queue: &Queue, entry: &Node) -> Option<usize> {
+    queue.children.iter().rposition(|child| entry.is(&child.node))
 }

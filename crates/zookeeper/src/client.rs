@@ -10,9 +10,12 @@ mod node;
 mod request;
 mod session;
 mod sessions;
+mod shared;
 
-pub(crate) use connection::Client;
+pub(crate) use connection::{Client, Closed};
+pub(crate) use liveness::Liveness;
 pub(crate) use node::Node;
-pub(crate) use request::{AT_ONCE, RETRY_INTERVAL, children, exists, found, read};
+pub(crate) use request::{AT_ONCE, RETRY_INTERVAL, children, exists, found, mkdir, read};
 pub(crate) use session::{Session, SessionHandler};
 pub(crate) use sessions::Sessions;
+pub(crate) use shared::Shared;

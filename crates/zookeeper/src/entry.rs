@@ -24,6 +24,11 @@ fn decode(data: &[u8]) -> Option<(&str, &str)> {
     std::str::from_utf8(data).ok()?.strip_prefix(OURS)?.split_once('\n')
 }
 
+/// Whether these are the data of an entry of ours that shares, perhaps since a downgrade.
+pub(crate) fn is_shared(data: &[u8]) -> bool {
+    decode(data).is_some_and(|(mode, _)| mode == "shared")
+}
+
 /// One entry: a sequential child of the lock's node, ours or another tool's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Child {
@@ -60,12 +65,38 @@ impl Child {
     /// head of the queue alone.
     pub(crate) fn read(&mut self, data: &[u8], stat: &Stat) -> Participant {
         let ours = decode(data);
-        if ours.is_some_and(|(mode, _)| mode == "shared") {
+        if is_shared(data) {
             self.mode = Mode::Shared;
         }
         let participant = ours.map_or_else(Participant::foreign, |(_, label)| Participant::new(label));
         let since = SystemTime::UNIX_EPOCH + Duration::from_millis(stat.ctime.max(0) as u64);
         participant.since(since).token(token_of_place(stat.czxid))
+    }
+}
+
+/// A lock's queue, and how much of a packet its nodes take.
+pub(crate) struct Queue {
+    pub(crate) children: Vec<Child>,
+    bytes: usize,
+}
+
+impl Queue {
+    /// Reads the queue of the lock with this node.
+    pub(crate) async fn read(client: &Client, parent: &str) -> Answer<Queue> {
+        let nodes = children(client, parent).await?;
+        let bytes = nodes.iter().map(|node| node.len() + 4).sum();
+        Ok(Queue { children: in_order(client, parent, &nodes).await?, bytes })
+    }
+
+    /// The queue in which this node is alone.
+    pub(crate) fn of_first(node: &str) -> Queue {
+        Queue { children: Child::parse(node).into_iter().collect(), bytes: 0 }
+    }
+
+    /// Whether so many are in it that other tools may not be able to read it any more: their limit for a packet, `jute.maxbuffer`, is
+    /// one mebibyte as it is shipped.
+    pub(crate) fn is_too_long(&self) -> bool {
+        self.bytes > 1_000_000
     }
 }
 

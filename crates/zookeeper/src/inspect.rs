@@ -16,7 +16,7 @@ pub(crate) async fn inspect(session: &Session, name: &Name) -> Answer<LockQueue>
 }
 
 /// See [`Backend::list`](leasehold_core::seam::Backend::list). One request for the names, and one for each 128 of those that are
-/// checked: the node of a lock stays for about a minute after its last use.
+/// checked: where others have waited, the node of a lock stays for about a minute.
 pub(crate) async fn list(session: &Session, prefix: &str, after: Option<&Name>, limit: usize) -> Answer<Vec<Name>> {
     let (client, root) = (session.connected().await?, &session.config.root);
     client.sync(root).await?;

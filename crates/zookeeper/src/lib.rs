@@ -6,7 +6,8 @@
 //! characters, everything outside ASCII and a leading dot percent-encoded. Its queue are the container's ephemeral sequential
 //! children, in the order of their numbers: `_c_<uuid>-lock-<number>` for an exclusive entry (a lock, or the write side of a
 //! read-write lock), `_c_<uuid>-shared-lock-<number>` for a reader, `_c_<uuid>-1of3-lock-<number>` for one of three permits. A
-//! downgrade is written into the node. ZooKeeper removes the container by itself about a minute after its last use.
+//! downgrade is written into the node. The first entry is created together with its container, and removes it if it is still the only
+//! one. Else ZooKeeper removes the container by itself, about a minute after its last use.
 //!
 //! # With other tools
 //!
@@ -25,8 +26,9 @@
 //!
 //! Burrows' sequencer and Hunt et al., *ZooKeeper: wait-free coordination for internet-scale systems* (USENIX ATC 2010), 2.4: an
 //! entry holds if none before it conflicts with it. Every other entry watches what must end first: the nearest that conflicts,
-//! or, for permits, as many of the nearest as there are permits. A lock that is free costs three requests (create, list, delete),
-//! one that is waited for two more (watch, and list again), and a release wakes one waiter.
+//! or, for permits, as many of the nearest as there are permits. A lock that is free costs two requests (create, delete), one that
+//! is waited for three more (list, watch, and list again), and a release wakes one waiter. An entry that waits behind one of the same
+//! session needs no watch; one that waits for long reads what it waits for, and writes nothing.
 
 mod claim;
 mod client;

@@ -7,26 +7,41 @@ use crate::claim::table::Session;
 use crate::client::Node;
 use crate::error::Answer;
 
-/// Removes what the claim has left. If that fails or is dropped, the session retries after each keep-alive: it outlives its
+/// Removes what the claim has left. If that fails or is dropped, the session retries several times a lease: it outlives its
 /// claims, so an entry that was forgotten would block its queue.
 pub(crate) async fn release(session: &Session, id: ClaimId) -> Answer<()> {
-    session.handler().abandon(id);
-    remove_abandoned(session, |abandoned| abandoned == id).await
+    let entries = {
+        let mut claims = session.handler();
+        claims.abandon(id);
+        claims.abandoned.get(&id).cloned().unwrap_or_default()
+    };
+    remove(session, id, entries).await
 }
 
-/// Removes the entries of these claims. One that cannot be removed does not prevent the removal of the others.
-pub(crate) async fn remove_abandoned(session: &Session, whose: impl Fn(ClaimId) -> bool) -> Answer<()> {
-    let entry = |(id, entry): &(ClaimId, Node)| whose(*id).then(|| entry.clone());
-    let entries: Vec<Node> = session.handler().abandoned.iter().filter_map(entry).collect();
+/// Removes what all abandoned claims have left, except what cannot be removed now.
+pub(crate) async fn remove_abandoned(session: &Session) -> Answer<()> {
+    let abandoned = session.handler().abandoned.clone();
+    for (id, entries) in abandoned {
+        let _ = remove(session, id, entries).await;
+    }
+    Ok(())
+}
+
+/// Removes these entries of the claim. One that cannot be removed does not prevent the removal of the others.
+async fn remove(session: &Session, id: ClaimId, entries: Vec<Node>) -> Answer<()> {
     let mut removed = Ok(());
     for entry in entries {
-        match entry.remove(session).await {
+        let with_parent = match entry.remove(session).await {
+            Ok(with_parent) => with_parent,
             // With the session all its entries are removed.
-            Ok(()) | Err(ZkError::SessionExpired | ZkError::ClientClosed) => {
-                session.handler().abandoned.retain(|(_, other)| other.prefix != entry.prefix);
+            Err(ZkError::SessionExpired | ZkError::ClientClosed) => false,
+            Err(e) => {
+                removed = Err(e);
+                continue;
             }
-            Err(e) => removed = Err(e),
-        }
+        };
+        let next = session.handler().removed(id, &entry, with_parent);
+        next.into_iter().for_each(|id| session.notifier.claim_again(id));
     }
     removed
 }

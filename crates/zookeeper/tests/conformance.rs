@@ -147,7 +147,7 @@ impl Harness for World {
 
     fn budget(&self) -> Budget {
         // Two sessions, for leases of 10 and of 20 s: eight keep-alives a lease, and a ping between two of them.
-        Budget { cycle: 3.0, hand_over: 5.1, permits: 9.5, idle: 2.0 * (8.0 / 10.0 + 8.0 / 20.0) }
+        Budget { cycle: 2.0, hand_over: 5.1, permits: 9.5, idle: 2.0 * (8.0 / 10.0 + 8.0 / 20.0) }
     }
 
     async fn footprint(&self) -> u64 {
@@ -159,11 +159,6 @@ impl Harness for World {
 
     async fn contents(&self) -> u64 {
         self.server().znode_count().await.expect("mntr")
-    }
-
-    fn forgets_within(&self, names: usize) -> Duration {
-        // As shipped, the server looks for empty containers once a minute, and deletes ten thousand in a minute.
-        Duration::from_secs(90 + 60 * (names / 10_000) as u64)
     }
 
     fn heap(&self) -> usize {

@@ -177,6 +177,38 @@ async fn a_release_that_failed_is_repeated_by_the_session() {
     .await;
 }
 
+/// Its claims are writes, so it sends no keep-alives of its own.
+#[tokio::test]
+async fn a_busy_session_repeats_a_release_that_failed_too() {
+    limited(async {
+        let server = server().await;
+        let (client, raw) = (client(&server).await, Client::connect(server.addr()).await.unwrap());
+        let ttl = Duration::from_secs(6);
+        let (claim, other) = (fair("a", ttl), fair("a", ttl));
+        let grant = granted(&client, &claim).await;
+        let near = crate::client(&server).await;
+        waiting(&near, &other).await;
+        let undeletable = Permission::READ | Permission::ADMIN;
+        raw.set_acl("/test/a", &[Acl::new(undeletable, AuthId::anyone())], None).await.unwrap();
+        client.release(&claim, Some(&grant.place)).await.unwrap_err();
+        raw.set_acl("/test/a", &[Acl::new(Permission::ALL, AuthId::anyone())], None).await.unwrap();
+        let busy = async {
+            for i in 0.. {
+                let claim = fair(&format!("busy {i}"), ttl);
+                if let Ok(Claimed::Granted(grant)) = client.claim(&claim).await {
+                    let _ = client.release(&claim, Some(&grant.place)).await;
+                }
+                tokio::time::sleep(ttl / 100).await;
+            }
+        };
+        tokio::select! {
+            () = busy => {}
+            () = until(|| async { matches!(near.claim(&other).await.unwrap(), Claimed::Granted(_)) }) => {}
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_claim_dropped_at_any_await_is_withdrawn() {
     limited(async {

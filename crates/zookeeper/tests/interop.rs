@@ -17,6 +17,7 @@ use leasehold_core::{Contention, Guard, Store};
 use leasehold_testbed::ZooKeeper as Server;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use zookeeper_client::{Acls, CreateMode};
 
 /// A lock's name, and the node that stands for it below the root of these tests.
 const NAMES: [(&str, &str); 2] = [("orders/42", "/test/orders%2F42"), ("50% é", "/test/50%25 %C3%A9")];
@@ -191,6 +192,9 @@ async fn every_lock_of_kazoo_s_is_excluded_with_the_pattern_and_none_without() {
     limited(async {
         let server = server().await;
         let store = store(&server).await;
+        // A lock of kazoo's creates its node once, and wants it to stay.
+        let raw = zookeeper_client::Client::connect(server.addr()).await.unwrap();
+        raw.mkdir("/test/a", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.unwrap();
         for class in ["Lock", "WriteLock", "ReadLock"] {
             for pattern in [PATTERN, "lock-"] {
                 let mut theirs = kazoo_with(&server, "/test/a", "10", class, &[pattern]).await;

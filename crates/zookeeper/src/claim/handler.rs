@@ -10,15 +10,18 @@ use crate::release::remove_abandoned;
 use crate::renew::verify_entries;
 
 impl SessionHandler for Claims {
-    /// Each hold is notified at once of what that adds to it, because the next renewal may fail. What is no longer wanted is removed
-    /// now: the connection works.
-    async fn extended(session: &Session) {
-        session.handler().abandon_unused(Moment::now());
+    /// Each hold is notified of what that adds to it, because the next renewal may fail.
+    fn extended(session: &Session) {
         if session.state().liveness.is_shortened() {
             Claims::shortened(session);
         }
         grants(session).into_iter().for_each(|(id, grant)| session.notifier.granted(id, grant));
-        let _ = session.limited(remove_abandoned(session, |_| true)).await;
+    }
+
+    /// Removes what is no longer wanted.
+    async fn tend(session: &Session) {
+        session.handler().abandon_unused(Moment::now());
+        let _ = session.limited(remove_abandoned(session)).await;
     }
 
     async fn notified(session: &Session) -> Answer<()> {
@@ -30,10 +33,14 @@ impl SessionHandler for Claims {
     }
 
     fn ended(session: &Session, loss: Loss) {
-        let claims = lose(session, loss, |_| true);
+        let claims = lose(session, loss, |_, _| true);
         if claims > 0 {
             tracing::warn!(claims, ?loss, "the session with ZooKeeper has ended");
         }
+    }
+
+    fn is_holding(&self) -> bool {
+        self.tracked.values().any(|tracked| tracked.held)
     }
 
     fn is_idle(&self) -> bool {

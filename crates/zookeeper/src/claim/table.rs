@@ -1,22 +1,51 @@
 //! The claims that live in one session: which have an entry, and which entries are being removed.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use leasehold_core::Loss;
 use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place, Validity};
+use leasehold_core::{Contention, Loss};
 use tokio::task::JoinSet;
 
-use crate::client::{self, Node};
+use crate::client::{self, Closed, Liveness, Node, Shared};
+use crate::entry::Queue;
 
 pub(crate) type Session = client::Session<Claims>;
 
+/// A session's nodes are named in one packet when it ends, which every server must be able to read: a million bytes.
+const ROOM: usize = 1_000_000;
+
+/// How many locks' nodes are remembered.
+const REMEMBERED: usize = 10_000;
+
+/// At each such look at what a waiter watches, it looks at what it follows, too.
+const FULL_LOOK: u32 = 8;
+
 #[derive(Default)]
 pub(crate) struct Claims {
-    pub(crate) tracked: HashMap<ClaimId, Tracked>,
+    pub(crate) tracked: HashMap<ClaimId, Box<Tracked>>,
     /// What is no longer wanted, until ZooKeeper has answered that it is removed.
-    pub(crate) abandoned: Vec<(ClaimId, Node)>,
+    pub(crate) abandoned: HashMap<ClaimId, Vec<Node>>,
+    /// What the paths of all these entries take of a packet.
+    bytes: usize,
+    /// The entries of this session, by their paths, until it is known that they are gone. One that was granted exclusively, and that
+    /// nobody follows, is not among them: nobody will.
+    own: HashMap<Arc<str>, Own>,
+    /// Locks' nodes that were there when last seen.
+    existing: HashSet<String>,
+    /// The queues that claims read at the moment.
+    pub(crate) queues: Arc<Shared<Queue>>,
+}
+
+/// An entry of this session, as other claims in it see it.
+#[derive(Default)]
+struct Own {
+    /// It was granted exclusively: nothing is before it any more.
+    alone: bool,
+    /// Who waits for its end, as long as they do.
+    followers: Vec<(ClaimId, Weak<AtomicU8>)>,
 }
 
 /// A claim of which something may be in the store.
@@ -33,133 +62,234 @@ pub(crate) struct Tracked {
     pub(crate) stored: (Mode, Arc<str>),
     /// It is granted.
     pub(crate) held: bool,
-    /// What notifies it while it waits.
-    pub(crate) watches: JoinSet<()>,
+    /// For what it waits.
+    pub(crate) wait: Option<Box<Wait>>,
+}
+
+/// What keeps a claim waiting, and what tells that it has changed.
+pub(crate) struct Wait {
+    pub(crate) who: Contention,
+    /// The nodes that are watched.
+    pub(crate) watched: Vec<Arc<str>>,
+    /// Those of the session's own, whose ends it learns without a watch.
+    pub(crate) followed: Vec<Arc<str>>,
+    /// How often the claim was claimed again since.
+    pub(crate) looks: u32,
+    pub(crate) hint: Hint,
+    /// The connection over which all this was read.
+    pub(crate) connection: Closed,
+    pub(crate) _watches: JoinSet<()>,
+}
+
+/// What is known to have happened to what a claim waits for. It is set before the claim is notified.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Hint(Arc<AtomicU8>);
+
+impl Hint {
+    const CHANGED: u8 = 1;
+    const ALL_GONE: u8 = 2;
+
+    /// Something has changed: the queue is to be read.
+    pub(crate) fn change(&self) {
+        self.0.fetch_max(Hint::CHANGED, Ordering::SeqCst);
+    }
+}
+
+/// What a claim knows of its place without asking.
+pub(crate) enum Known {
+    Held,
+    /// It has heard of no change: it waits if these nodes are as they were.
+    Waits(Contention, Vec<Arc<str>>),
+    /// All that was before it is gone.
+    First,
+    /// The queue is to be read.
+    Unknown,
 }
 
 impl Claims {
-    /// A request that may create this entry is about to be sent.
-    pub(crate) fn track(&mut self, entry: &Node, claim: &Claim, lease: Duration, now: Moment) {
-        let (entry, stored, watches) = (entry.clone(), (claim.mode, claim.label.clone()), JoinSet::new());
-        let tracked = Tracked { entry, last_used: now, verified: now, lease, stored, held: false, watches };
-        self.tracked.insert(claim.id, tracked);
+    /// A request that may create this entry is about to be sent. `false` if there is no room for it.
+    pub(crate) fn track(&mut self, entry: &Node, claim: &Claim, lease: Duration, now: Moment) -> bool {
+        let has_room = self.bytes + entry.bytes() <= ROOM;
+        if has_room {
+            self.bytes += entry.bytes();
+            let (entry, stored) = (entry.clone(), (claim.mode, claim.label.clone()));
+            let tracked = Tracked { entry, last_used: now, verified: now, lease, stored, held: false, wait: None };
+            self.tracked.insert(claim.id, Box::new(tracked));
+        }
+        has_room
     }
 
     /// The claim is claimed again or renewed.
-    pub(crate) fn mark_used(&mut self, id: ClaimId, now: Moment) -> Option<&Tracked> {
-        let tracked = self.tracked.get_mut(&id)?;
+    pub(crate) fn mark_used(&mut self, id: ClaimId, now: Moment) -> Option<&mut Tracked> {
+        let tracked: &mut Tracked = self.tracked.get_mut(&id)?;
         tracked.last_used = now;
         Some(tracked)
     }
 
     /// What is known of the claim, if it still has this entry.
     pub(crate) fn with_entry(&mut self, id: ClaimId, entry: &Node) -> Option<&mut Tracked> {
-        self.tracked.get_mut(&id).filter(|tracked| tracked.entry.prefix == entry.prefix)
+        self.tracked.get_mut(&id).map(|tracked| &mut **tracked).filter(|tracked| tracked.entry.is_same(entry))
+    }
+
+    /// The claim's entry was created.
+    pub(crate) fn created(&mut self, id: ClaimId, entry: &Node) {
+        if let Some(tracked) = self.with_entry(id, entry) {
+            let before = std::mem::replace(&mut tracked.entry, entry.clone()).bytes();
+            self.bytes = self.bytes + entry.bytes() - before;
+            self.own.extend(entry.created().map(|(path, _)| (path.clone(), Own::default())));
+        }
     }
 
     /// Whether a hold's node is at this path, created by this transaction.
     pub(crate) fn holds(&self, place: &Place, czxid: i64) -> bool {
-        let is_it = |created: &(Arc<str>, i64)| *created.0 == *place.as_str() && created.1 == czxid;
-        self.tracked.values().any(|tracked| tracked.held && tracked.entry.created.as_ref().is_some_and(is_it))
+        let it = Some((place.as_str(), czxid));
+        let created = |tracked: &Tracked| tracked.entry.created().map(|(path, czxid)| (&**path, czxid)) == it;
+        self.tracked.values().any(|tracked| tracked.held && created(tracked))
+    }
+
+    /// The claim with this entry holds in this mode. Returns whom that lets in beside it: those that wait for the end of an exclusive
+    /// hold which is a shared one now.
+    pub(crate) fn holds_as(&mut self, entry: &Node, mode: Mode, downgraded: bool) -> Vec<ClaimId> {
+        let Some((path, _)) = entry.created() else { return Vec::new() };
+        let Some(own) = self.own.get_mut(path) else { return Vec::new() };
+        own.alone |= mode == Mode::Exclusive;
+        let beside = if downgraded { std::mem::take(&mut own.followers) } else { Vec::new() };
+        if own.alone && own.followers.is_empty() {
+            self.own.remove(path);
+        }
+        hint(beside, Hint::CHANGED)
+    }
+
+    /// The path, if it is that of an entry of this session: the claim is notified when that is gone. One that was granted
+    /// exclusively is not followed, because who comes so late has missed whether it was downgraded.
+    pub(crate) fn follow(&mut self, path: &str, id: ClaimId, hint: &Hint) -> Option<Arc<str>> {
+        let path = self.own.get_key_value(path).filter(|(_, own)| !own.alone)?.0.clone();
+        let followers = &mut self.own.get_mut(&path)?.followers;
+        if followers.len() == followers.capacity() {
+            // It has room for as many again then, so each follower is looked at a few times at most.
+            followers.retain(|(_, hint)| hint.strong_count() > 0);
+            followers.reserve(followers.len());
+        }
+        followers.push((id, Arc::downgrade(&hint.0)));
+        Some(path)
+    }
+
+    /// This entry, which is neither tracked nor abandoned any more, is gone. Returns whom to notify.
+    pub(crate) fn gone(&mut self, entry: &Node) -> Vec<ClaimId> {
+        self.bytes -= entry.bytes();
+        let own = entry.created().and_then(|(path, _)| self.own.remove(path));
+        own.map_or(Vec::new(), |own| hint(own.followers, if own.alone { Hint::ALL_GONE } else { Hint::CHANGED }))
     }
 
     /// The claim is no longer wanted.
     pub(crate) fn abandon(&mut self, id: ClaimId) {
-        self.abandoned.extend(self.tracked.remove(&id).map(|tracked| (id, tracked.entry)));
+        if let Some(tracked) = self.tracked.remove(&id) {
+            self.abandoned.entry(id).or_default().push(tracked.entry);
+        }
     }
 
     /// Abandons what was not claimed or renewed for a whole lease.
     pub(crate) fn abandon_unused(&mut self, now: Moment) {
-        let unused = self.tracked.extract_if(|_, tracked| tracked.last_used + tracked.lease <= now);
-        self.abandoned.extend(unused.map(|(id, tracked)| (id, tracked.entry)));
+        for (id, tracked) in self.tracked.extract_if(|_, tracked| tracked.last_used + tracked.lease <= now) {
+            self.abandoned.entry(id).or_default().push(tracked.entry);
+        }
+    }
+
+    /// This abandoned entry is there no more, nor its lock's node if that went with it. Returns whom to notify.
+    pub(crate) fn removed(&mut self, id: ClaimId, entry: &Node, with_parent: bool) -> Vec<ClaimId> {
+        if with_parent {
+            self.seen(entry.parent(), false);
+        }
+        let Some(left) = self.abandoned.get_mut(&id) else { return Vec::new() };
+        let removed: Vec<Node> = left.extract_if(.., |left| left.is_same(entry)).collect();
+        if left.is_empty() {
+            self.abandoned.remove(&id);
+        }
+        removed.iter().flat_map(|entry| self.gone(entry)).collect()
+    }
+
+    /// Whether the lock's node was there when it was last seen.
+    pub(crate) fn exists(&self, parent: &str) -> bool {
+        self.existing.contains(parent)
+    }
+
+    /// The lock's node was seen, or found missing.
+    pub(crate) fn seen(&mut self, parent: &str, exists: bool) {
+        if !exists {
+            self.existing.remove(parent);
+        } else if !self.exists(parent) {
+            if self.existing.len() >= REMEMBERED {
+                self.existing.clear();
+            }
+            self.existing.insert(parent.to_owned());
+        }
     }
 }
 
+/// Sets the hints of those that still wait. Returns who they are.
+fn hint(followers: Vec<(ClaimId, Weak<AtomicU8>)>, what: u8) -> Vec<ClaimId> {
+    let set = |(id, hint): (ClaimId, Weak<AtomicU8>)| {
+        hint.upgrade()?.fetch_max(what, Ordering::SeqCst);
+        Some(id)
+    };
+    followers.into_iter().filter_map(set).collect()
+}
+
 impl Tracked {
+    /// What is known of it without asking.
+    pub(crate) fn known(&mut self) -> Known {
+        let Some(wait) = &mut self.wait else { return if self.held { Known::Held } else { Known::Unknown } };
+        let alone = matches!(self.stored.0, Mode::Exclusive | Mode::Shared);
+        match wait.hint.0.load(Ordering::SeqCst) {
+            _ if wait.connection.has_changed().is_err() => Known::Unknown,
+            0 => {
+                wait.looks = wait.looks.wrapping_add(1);
+                let followed = wait.followed.iter().filter(|_| wait.looks.is_multiple_of(FULL_LOOK));
+                Known::Waits(wait.who.clone(), wait.watched.iter().chain(followed).cloned().collect())
+            }
+            Hint::ALL_GONE if alone => Known::First,
+            _ => Known::Unknown,
+        }
+    }
+
     /// Its entry was found by a request that was sent at `asked`, and that no server answers from an older state.
     pub(crate) fn verified(&mut self, asked: Moment) {
         self.verified = self.verified.max(asked);
     }
 
+    /// Whether a grant of now would have lost half of its time already.
+    pub(crate) fn is_stale(&self, session: &Session) -> bool {
+        session.state().liveness.is_stale(self.verified, Moment::now())
+    }
+
     /// How long it lasts, as is verified now.
-    pub(crate) fn validity(&self, session: &Session) -> Validity {
-        session.state().liveness.validity(self.verified)
+    pub(crate) fn validity(&self, liveness: &Liveness) -> Validity {
+        liveness.validity(self.verified)
     }
 
     /// Its grant if it holds, as is verified now.
-    pub(crate) fn grant(&self, session: &Session) -> Option<Grant> {
-        let (path, czxid) = self.entry.created.as_ref().filter(|_| self.held)?;
-        Some(Grant::of_place(Place::new(path.clone()), *czxid, self.validity(session)))
+    pub(crate) fn grant(&self, liveness: &Liveness) -> Option<Grant> {
+        let (path, czxid) = self.entry.created().filter(|_| self.held)?;
+        Some(Grant::of_place(Place::new(path.clone()), czxid, self.validity(liveness)))
     }
 }
 
 /// The grants of all holds, as is verified now.
 pub(crate) fn grants(session: &Session) -> Vec<(ClaimId, Grant)> {
-    let grant = |(id, tracked): (&ClaimId, &Tracked)| Some((*id, tracked.grant(session)?));
-    session.handler().tracked.iter().filter_map(grant).collect()
+    let (claims, state) = (session.handler(), session.state());
+    claims.tracked.iter().filter_map(|(id, tracked)| Some((*id, tracked.grant(&state.liveness)?))).collect()
 }
 
-/// These claims have nothing in the store any more. Notifies them, and returns how many there were.
-pub(crate) fn lose(session: &Session, loss: Loss, which: impl Fn(&Tracked) -> bool) -> usize {
-    let lost = session.handler().tracked.extract_if(|_, tracked| which(tracked)).map(|(id, _)| id).collect::<Vec<_>>();
-    lost.iter().for_each(|id| session.notifier.lost(*id, loss));
+/// These claims have nothing in the store any more. Notifies them and those that waited for them, and returns how many there were.
+pub(crate) fn lose(session: &Session, loss: Loss, which: impl Fn(&ClaimId, &Tracked) -> bool) -> usize {
+    let mut claims = session.handler();
+    let lost: Vec<(ClaimId, Box<Tracked>)> = claims.tracked.extract_if(|id, tracked| which(id, tracked)).collect();
+    let next: Vec<ClaimId> = lost.iter().flat_map(|(_, tracked)| claims.gone(&tracked.entry)).collect();
+    drop(claims);
+    lost.iter().for_each(|(id, _)| session.notifier.lost(*id, loss));
+    next.into_iter().for_each(|id| session.notifier.claim_again(id));
     lost.len()
 }
 
 #[cfg(test)]
-mod tests {
-    use leasehold_core::seam::WaitPolicy;
-
-    use super::*;
-    use crate::client::SessionHandler;
-
-    const LEASE: Duration = Duration::from_secs(60);
-
-    fn at(s: u64) -> Moment {
-        Moment::from_nanos(s * 1_000_000_000)
-    }
-
-    fn claimed(claims: &mut Claims, s: u64) -> (ClaimId, Node) {
-        let claim = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, LEASE, "");
-        let entry = Node::new("/a");
-        claims.track(&entry, &claim, LEASE, at(s));
-        (claim.id, entry)
-    }
-
-    #[test]
-    fn a_session_is_needed_until_nothing_of_its_claims_can_be_left() {
-        let mut claims = Claims::default();
-        assert!(claims.is_idle());
-        let (id, _) = claimed(&mut claims, 30);
-        assert!(!claims.is_idle());
-        claims.abandon(id);
-        assert!(!claims.is_idle());
-        claims.abandoned.clear();
-        assert!(claims.is_idle());
-    }
-
-    #[test]
-    fn a_claim_that_is_not_renewed_is_abandoned() {
-        let mut claims = Claims::default();
-        let (id, entry) = claimed(&mut claims, 30);
-        claims.abandon_unused(at(89));
-        assert!(claims.mark_used(id, at(40)).is_some());
-        claims.abandon_unused(at(99));
-        assert!(claims.with_entry(id, &entry).is_some());
-        claims.abandon_unused(at(100));
-        assert!(claims.with_entry(id, &entry).is_none());
-        assert_eq!(claims.abandoned[0].1.prefix, entry.prefix);
-    }
-
-    #[test]
-    fn a_claim_that_comes_back_has_another_entry() {
-        let mut claims = Claims::default();
-        let (id, first) = claimed(&mut claims, 30);
-        claims.abandon(id);
-        let second = Node::new("/a");
-        let mut again = Claim::new("a", Mode::Shared, WaitPolicy::Fair, LEASE, "");
-        again.id = id;
-        claims.track(&second, &again, LEASE, at(31));
-        assert!(claims.with_entry(id, &first).is_none() && claims.with_entry(id, &second).is_some());
-    }
-}
+mod tests;

@@ -1,12 +1,18 @@
 //! What keeps a claim waiting, and the watches on what must change first. A notification is only a hint: the waiter claims again,
 //! and reads the queue.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use futures_util::future::join_all;
 use leasehold_core::Contention;
 use leasehold_core::seam::{Admission, Mode, admit, holding};
+use scopeguard::guard;
+use tokio::task::JoinSet;
 use zookeeper_client::OneshotWatcher;
 
 use crate::claim::Attempt;
+use crate::claim::table::{Hint, Wait};
 use crate::client::{Node, found};
 use crate::entry::{Child, in_order, modes, queue};
 use crate::error::Answer;
@@ -38,63 +44,83 @@ impl Attempt<'_> {
         Ok(None)
     }
 
-    /// `None` if this entry holds. Otherwise what `before` it keeps it waiting is watched; the answer has the holder if it was read
-    /// for that.
+    /// `None` if this entry holds. Otherwise what `before` it keeps it waiting is watched, or followed if it is of the same session;
+    /// the answer has the holder if it was read for that.
     ///
     /// Nothing gets in before an entry, so what was before it when the queue was read only gets shorter.
     pub(crate) async fn wait(
         &self,
         entry: &Node,
-        mut before: Vec<Child>,
+        before: &[Child],
         mode: Mode,
-    ) -> Answer<Option<Option<Contention>>> {
+    ) -> Answer<Option<(Wait, Option<Contention>)>> {
         let before_it = |queue: Vec<Child>| queue.into_iter().take_while(|child| !entry.is(&child.node)).collect();
-        let mut holder = None;
+        let (mut before, mut holder) = (Cow::Borrowed(before), None);
         while let Some(nodes) = obstacles(&before, mode) {
-            let mut watchers = Vec::new();
+            let (hint, mut watched, mut followed, mut watchers) = (Hint::default(), vec![], vec![], vec![]);
             if nodes == [CHILDREN] {
                 let (children, watcher) = self.client.list_and_watch_children(&self.parent).await?;
-                before = before_it(in_order(&self.client, &self.parent, &children).await?);
+                before = Cow::Owned(before_it(in_order(&self.client, &self.parent, &children).await?));
                 watchers.push(watcher);
             } else {
                 // By getData: it leaves no watch behind if the node is gone.
-                let watch = async |node: &String| self.client.get_and_watch_data(&self.path(node)).await;
-                for (node, answer) in nodes.iter().zip(join_all(nodes.iter().map(watch)).await) {
+                let watch = async |node: &&String| self.client.get_and_watch_data(&self.path(node)).await;
+                let mut others = Vec::new();
+                for node in &nodes {
+                    match self.follow(&before, node, mode, &hint) {
+                        Some(path) => followed.push(path),
+                        None => others.push(node),
+                    }
+                }
+                for (node, answer) in others.iter().zip(join_all(others.iter().map(watch)).await) {
                     let Some((data, stat, watcher)) = found(answer)? else {
-                        before.retain(|child| child.node != *node);
+                        before.to_mut().retain(|child| child.node != **node);
                         continue;
                     };
-                    if let Some(head) = before.first_mut().filter(|head| head.node == *node) {
-                        holder = Some(Contention::from(&head.read(&data, &stat)));
+                    if before.first().is_some_and(|head| head.node == **node) {
+                        holder = Some(Contention::from(&before.to_mut()[0].read(&data, &stat)));
                     }
+                    watched.push(self.path(node).into());
                     watchers.push(watcher);
                 }
                 if is_awaited(mode) {
                     // It may have written before it was watched.
-                    before = before_it(queue(&self.client, &self.parent).await?);
+                    before = Cow::Owned(before_it(queue(&self.client, &self.parent).await?));
                 }
             }
             if obstacles(&before, mode).as_ref() == Some(&nodes) {
-                self.notify_by(entry, watchers);
-                return Ok(Some(holder));
+                let (who, connection) = (Contention::unknown(), self.client.closed.clone());
+                let watches = self.notify_by(watchers, &hint);
+                let wait = Wait { who, watched, followed, looks: 0, hint, connection, _watches: watches };
+                return Ok(Some((wait, holder)));
             }
         }
         Ok(None)
     }
 
-    /// Lets these watchers notify the waiter, instead of earlier ones.
-    fn notify_by(&self, entry: &Node, watchers: Vec<OneshotWatcher>) {
-        let (session, id) = (self.session, self.claim.id);
+    /// The path of this node if it is an entry of the same session, which is followed without a request. The head of the queue is
+    /// watched: the answer says who holds. So is what is awaited, because its end is not all that counts.
+    fn follow(&self, before: &[Child], node: &str, mode: Mode, hint: &Hint) -> Option<Arc<str>> {
+        if before.first().is_some_and(|head| head.node == node) || is_awaited(mode) {
+            return None;
+        }
+        self.session.handler().follow(&self.path(node), self.claim.id, hint)
+    }
+
+    /// Lets these watchers notify the waiter. What ends them without an event, such as the end of a runtime, is a change too.
+    fn notify_by(&self, watchers: Vec<OneshotWatcher>, hint: &Hint) -> JoinSet<()> {
         let watches = watchers.into_iter().map(|watcher| {
-            let (notifier, watching) = (session.notifier.clone(), self.client.watch(watcher));
+            let (notifier, watching, id) = (self.session.notifier.clone(), self.client.watch(watcher), self.claim.id);
+            let changed = guard(hint.clone(), |hint| {
+                hint.change();
+            });
             async move {
                 watching.await;
+                drop(changed);
                 notifier.claim_again(id);
             }
         });
-        if let Some(tracked) = session.handler().with_entry(id, entry) {
-            tracked.watches = watches.collect();
-        }
+        watches.collect()
     }
 }
 

@@ -49,6 +49,11 @@ impl Client {
         Ok(client)
     }
 
+    /// Whether the other is a clone of this one.
+    pub(crate) fn is_same(&self, other: &Client) -> bool {
+        self.closed.same_channel(&other.closed)
+    }
+
     /// Resolves when the watcher is triggered, or can no longer be.
     pub(crate) fn watch(&self, watcher: OneshotWatcher) -> impl Future<Output = ()> + Send + use<> {
         let (driver, mut closed) = (self.driver.upgrade(), self.closed.clone());

@@ -31,6 +31,7 @@ pub(crate) async fn run<T: SessionHandler>(session: Arc<Session<T>>, mut watch: 
     let loss = loop {
         if let Ok(closed) = session.client().map(|client| client.closed) {
             serve(&session, closed, watch.take()).await;
+            T::extended(&session); // what was answered before the connection was lost
         }
         if session.has_ended() {
             break Loss::Gone;
@@ -91,34 +92,59 @@ async fn serve<T: SessionHandler>(session: &Session<T>, mut closed: Closed, watc
     let mut notifications = pin!(receive_notifications(session, watch));
     let mut in_flight = FuturesUnordered::new();
     let (clock, mut last) = (Clock::boot(), Moment::now());
+    let (mut tended, mut tending) = (last, FuturesUnordered::from_iter([T::tend(session)]));
     loop {
+        // The writes of claims count as keep-alives, so a busy session may send none, and still has things to tend.
+        let tend = tended + session.state().liveness.timeout / 4;
         let due = session.state().liveness.next(last);
         tokio::select! {
             _ = closed.changed() => return,
-            () = clock.sleep_until(due) => {
-                last = Moment::now();
-                session.end_if_idle(last);
-                if in_flight.len() < IN_FLIGHT {
-                    in_flight.push(keep_alive(session, last));
+            () = clock.sleep_until(due.min(tend)) => {
+                let now = Moment::now();
+                if tend <= now {
+                    tended = now;
+                    session.end_if_idle(now);
+                    T::extended(session);
+                    if tending.is_empty() {
+                        tending.push(T::tend(session));
+                    }
+                }
+                // Unless a claim has written meanwhile.
+                if session.state().liveness.next(last) <= now {
+                    last = now;
+                    if in_flight.len() < IN_FLIGHT {
+                        in_flight.push(keep_alive(session, last));
+                    }
                 }
             }
-            Some(()) = in_flight.next() => {}
+            Some(answered) = in_flight.next() => if let Err(e) = answered {
+                tracing::debug!(error = %e, "a keep-alive to ZooKeeper was not answered");
+            },
+            Some(()) = tending.next() => {}
             never = &mut notifications => match never {},
         }
     }
 }
 
-async fn keep_alive<T: SessionHandler>(session: &Session<T>, sent: Moment) {
-    let Ok(client) = session.client() else { return };
-    match write(session, &client).await {
-        Ok(()) => session.state().liveness.answered(sent, Moment::now()),
-        Err(e) => return tracing::debug!(error = %e, "a keep-alive to ZooKeeper was not answered"),
+/// A session that holds nothing has nothing to verify, so it does not trouble the leader and a quorum.
+async fn keep_alive<T: SessionHandler>(session: &Session<T>, sent: Moment) -> Answer<()> {
+    let client = session.client()?;
+    let holding = session.handler().is_holding();
+    if holding {
+        write(session, &client).await?;
+        session.state().liveness.answered(sent, Moment::now());
+    } else {
+        read(session, &client).await?;
+        session.state().liveness.touched(sent, Moment::now());
     }
-    drop(client);
-    T::extended(session).await;
+    Ok(())
 }
 
-/// A keep-alive is a write: it needs the leader and a quorum, which a read does not.
+async fn read<T: SessionHandler>(session: &Session<T>, client: &Client) -> Answer<()> {
+    client.check_stat(&names::sessions(&session.config.root)).await.map(drop)
+}
+
+/// A write needs the leader and a quorum, which a read does not.
 async fn write<T: SessionHandler>(session: &Session<T>, client: &Client) -> Answer<()> {
     client.set_data(&names::sessions(&session.config.root), b"", None).await.map(drop)
 }

@@ -5,13 +5,17 @@ use std::time::Duration;
 
 use leasehold_core::seam::{Moment, Validity};
 
+/// Touches that are kept until they are verified, at most: those of a lease, also if each is answered late.
+const PENDING: usize = 16;
+
 /// What is known of one session's life on the leader.
 ///
 /// Only the leader expires sessions. A follower reports to it only every half tick which sessions it has heard of, when it
 /// answers the leader's ping. So an answered write verifies that the follower was joined to its leader, but not that *its own*
 /// touch has arrived there: it is lost if the follower then dies. Verified are the touches that the follower had half a tick to
 /// report before the verifying write was sent. The server's tick is unknown here; a session lasts at least two, so half a tick is
-/// at most a quarter of it. Reads verify nothing: a follower that is cut off answers them.
+/// at most a quarter of it. Reads touch a session, too, but verify nothing: a follower that is cut off answers them. So a session
+/// that holds nothing only reads, and the write that comes with its next hold verifies what it has read before.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     /// What the server of the present connection agreed to: how long the session lives without keep-alives.
@@ -22,10 +26,12 @@ pub(crate) struct Liveness {
     lasts: Duration,
     /// The end that was promised before another server agreed to less.
     promised: Option<Moment>,
-    /// When the latest keep-alive was sent that was answered, on any connection. What is read in the session after that is no
-    /// older than this.
+    /// When the latest write was sent that was answered, on any connection. What is read in the session after that is no older
+    /// than this.
     pub(crate) last_answered: Moment,
-    /// Keep-alives that were answered and are not verified yet: when each was sent and answered.
+    /// When the server last answered anything that counts here.
+    heard: Moment,
+    /// Requests that were answered and are not verified yet: when each was sent and answered.
     pending: VecDeque<(Moment, Moment)>,
 }
 
@@ -33,7 +39,8 @@ impl Liveness {
     /// A session that was asked for at `asked`: before that it did not exist.
     pub(crate) fn new(asked: Moment, timeout: Duration) -> Liveness {
         let pending = VecDeque::new();
-        Liveness { timeout, since: asked, lasts: timeout, promised: None, last_answered: asked, pending }
+        let (since, last_answered, heard) = (asked, asked, asked);
+        Liveness { timeout, since, lasts: timeout, promised: None, last_answered, heard, pending }
     }
 
     /// A server agreed to this on another connection. The leader applies it at once, also to earlier touches. What was sent over
@@ -58,10 +65,21 @@ impl Liveness {
 
     /// Whether it has surely expired, also on a server that is late.
     pub(crate) fn has_surely_expired(&self, now: Moment) -> bool {
-        self.since + self.lasts * 3 / 2 <= now
+        self.since.max(self.heard) + self.lasts * 3 / 2 <= now
     }
 
-    /// A keep-alive that was sent at `sent` was answered at `now`.
+    /// A read that was sent at `sent` was answered at `now`. Of many at once one counts.
+    pub(crate) fn touched(&mut self, sent: Moment, now: Moment) {
+        self.heard = self.heard.max(now);
+        if self.pending.back().is_none_or(|(last, _)| *last + self.timeout / 16 <= sent) {
+            if self.pending.len() >= PENDING {
+                self.pending.pop_front();
+            }
+            self.pending.push_back((sent, now));
+        }
+    }
+
+    /// A write that was sent at `sent` was answered at `now`.
     pub(crate) fn answered(&mut self, sent: Moment, now: Moment) {
         while let Some(&(earlier, answered)) = self.pending.front() {
             if answered + self.timeout / 4 > sent {
@@ -70,19 +88,24 @@ impl Liveness {
             (self.since, self.lasts) = (self.since.max(earlier), self.timeout);
             self.pending.pop_front();
         }
-        self.pending.push_back((sent, now));
+        self.touched(sent, now);
         self.last_answered = self.last_answered.max(sent);
     }
 
     /// When to send the next keep-alive, after one at `last`. Two are always waiting to be verified, each by the next but one,
     /// which is sent as soon as it can verify it. So a lease counts from no more than three eighths of it and three round trips
-    /// ago, for eight writes a lease, however long the round trip is.
+    /// ago, for eight requests a lease, however long the round trip is. The writes of claims count as keep-alives.
     pub(crate) fn next(&self, last: Moment) -> Moment {
-        let soon = last + self.timeout / 8;
+        let soon = self.pending.back().map_or(last, |(sent, _)| last.max(*sent)) + self.timeout / 8;
         match self.pending.front() {
             Some(&(_, answered)) if self.pending.len() > 1 => soon.max(answered + self.timeout / 4),
             _ => soon,
         }
+    }
+
+    /// Whether less than half of the session's time is left of what was last verified at `asked`.
+    pub(crate) fn is_stale(&self, asked: Moment, now: Moment) -> bool {
+        self.since.min(asked) + self.lasts / 2 <= now
     }
 
     /// How long something lasts that was last verified at `asked`: from then, or from the latest verified touch if that is
@@ -162,6 +185,32 @@ mod tests {
         liveness.reconnected(at(2100));
         assert_eq!(ends(&liveness), (at(2100), 1200));
         assert!(!liveness.has_surely_expired(at(3899)) && liveness.has_surely_expired(at(3900)));
+    }
+
+    /// It reads while it waits, and writes once when it is granted.
+    #[test]
+    fn a_write_verifies_the_reads_before_it() {
+        let mut liveness = liveness();
+        for sent in (1150..10_000).step_by(150) {
+            liveness.touched(at(sent), at(sent + 10));
+            assert!(liveness.pending.len() <= PENDING);
+        }
+        assert_eq!((liveness.since, liveness.last_answered), (at(1000), at(1000)), "reads verify nothing");
+        assert!(liveness.is_stale(at(9990), at(10_000)) && !liveness.has_surely_expired(at(11_000)));
+        liveness.answered(at(10_000), at(10_010));
+        assert_eq!(liveness.since, at(9550), "answered at 9560, and 300 ms are a quarter of the timeout");
+        assert!(!liveness.is_stale(at(10_000), at(10_010)));
+        assert!(liveness.is_stale(at(9000), at(10_010)), "the entry itself was verified long ago");
+    }
+
+    #[test]
+    fn many_writes_are_few_keep_alives() {
+        let mut liveness = liveness();
+        for sent in 1000..4000 {
+            liveness.answered(at(sent), at(sent + 1));
+        }
+        assert!(liveness.since >= at(3600) && liveness.pending.len() <= 6, "{liveness:?}");
+        assert!(liveness.next(at(1000)) >= at(4050), "no keep-alive is due beside them");
     }
 
     #[test]

@@ -3,73 +3,132 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join;
 use uuid::Uuid;
-use zookeeper_client::CreateMode;
+use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWriteResult};
 
-use crate::client::request::{children, found, mkdir};
+use crate::client::connection::Client;
+use crate::client::request::{children, found};
 use crate::client::session::{Session, SessionHandler};
+use crate::config::Config;
 use crate::error::Answer;
 
 /// One ephemeral sequential node, from before its creation until it is surely removed.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    parent: Arc<str>,
-    /// How its name begins, unlike any other's.
-    pub(crate) prefix: Arc<str>,
-    /// Its path, and the transaction that created it; `None` until ZooKeeper has answered.
-    pub(crate) created: Option<(Arc<str>, i64)>,
+    /// Its path, without the number at its end until ZooKeeper has answered.
+    path: Arc<str>,
+    /// How long its parent's path is.
+    parent: u32,
+    /// It was created together with its parent.
+    is_first: bool,
+    /// The transaction that created it.
+    created: Option<i64>,
 }
 
+/// How much of its name is unlike any other's, with the slash before it.
+const UNIQUE: usize = "/_c_00010203-0405-0607-0809-0a0b0c0d0e0f-".len();
+
 impl Node {
-    /// A node under this parent, not created yet. Its name, in the form of Curator's recipes, is never used again: a request for
-    /// this node affects no other node, of whatever session.
-    pub(crate) fn new(parent: &str) -> Node {
-        Node { parent: parent.into(), prefix: format!("_c_{}-", Uuid::new_v4()).into(), created: None }
+    /// A node under this parent, not created yet, with `ending` before its number. Its name, in the form of Curator's recipes, is
+    /// never used again: a request for this node affects no other node, of whatever session.
+    pub(crate) fn new(parent: &str, ending: &str) -> Node {
+        let path = format!("{parent}/_c_{}-{ending}", Uuid::new_v4()).into();
+        Node { path, parent: parent.len() as u32, is_first: false, created: None }
+    }
+
+    /// Its path, and the transaction that created it; `None` until ZooKeeper has answered.
+    pub(crate) fn created(&self) -> Option<(&Arc<str>, i64)> {
+        Some((&self.path, self.created?))
+    }
+
+    /// The path of its parent.
+    pub(crate) fn parent(&self) -> &str {
+        &self.path[..self.parent as usize]
+    }
+
+    /// Its name: how it begins, until ZooKeeper has answered.
+    pub(crate) fn name(&self) -> &str {
+        &self.path[self.parent as usize + 1..]
+    }
+
+    /// How many bytes of a packet its path takes, at most, with its length before it.
+    pub(crate) fn bytes(&self) -> usize {
+        let number = if self.created.is_some() { 0 } else { "-2147483648".len() };
+        size_of::<i32>() + self.path.len() + number
+    }
+
+    /// Whether the other is this one.
+    pub(crate) fn is_same(&self, other: &Node) -> bool {
+        let unique = |node: &Node| node.parent as usize + UNIQUE;
+        self.path[..unique(self)] == other.path[..unique(other)]
     }
 
     /// Whether this is its name.
     pub(crate) fn is(&self, name: &str) -> bool {
-        name.starts_with(&*self.prefix)
+        name.starts_with(self.name())
     }
 
-    /// Creates it, with `ending` before its number, and lists its parent's children right after that: a session's requests are
-    /// executed in order, so the list has every node that is before this one.
-    pub(crate) async fn create<T: SessionHandler>(
-        &mut self,
-        session: &Session<T>,
-        ending: &str,
-        data: &[u8],
-    ) -> Answer<Vec<String>> {
-        let client = session.connected().await?;
-        let path = format!("{}/{}{ending}", self.parent, self.prefix);
-        let options = session.config.create_options(CreateMode::EphemeralSequential);
-        loop {
-            let (created, listed) =
-                join(client.create(&path, data, &options), client.list_children(&self.parent)).await;
-            if let Some((stat, number)) = found(created)? {
-                self.created = Some((format!("{path}{number}").into(), stat.czxid));
-                return listed;
-            }
-            // ZooKeeper removes a container about a minute after its last use.
-            mkdir(&client, &session.config, &self.parent).await?;
+    /// Creates its parent and, in the same step, this node: it is the first one there. `false`, and nothing is created, if that
+    /// cannot be: most often because the parent exists.
+    pub(crate) async fn create_first(&mut self, client: &Client, config: &Config, data: &[u8]) -> Answer<bool> {
+        let mut writer = client.new_multi_writer();
+        writer.add_create(self.parent(), b"", &config.create_options(CreateMode::Container))?;
+        let options = config.create_options(CreateMode::EphemeralSequential);
+        writer.add_create(&self.path, data, &options)?;
+        // Some servers do not say by which transaction a transaction has created something, but all say who wrote last.
+        writer.add_set_data(self.parent(), b"", None)?;
+        match writer.commit().await {
+            Err(MultiWriteError::OperationFailed { .. }) => Ok(false),
+            Err(MultiWriteError::RequestFailed { source }) => Err(source),
+            Ok(done) => match &done[..] {
+                [_, MultiWriteResult::Create { path, .. }, MultiWriteResult::SetData { stat }] => {
+                    (self.path, self.created, self.is_first) = (path.as_str().into(), Some(stat.mzxid), true);
+                    Ok(true)
+                }
+                _ => Err(ZkError::UnexpectedError("another transaction was answered".to_owned())),
+            },
         }
     }
 
-    /// Removes it by its path, or by its name if its creation was not answered.
+    /// Creates it. `false` if there is no parent.
+    pub(crate) async fn create(&mut self, client: &Client, config: &Config, data: &[u8]) -> Answer<bool> {
+        let options = config.create_options(CreateMode::EphemeralSequential);
+        let Some((stat, number)) = found(client.create(&self.path, data, &options).await)? else { return Ok(false) };
+        (self.path, self.created) = (format!("{}{number}", self.path).into(), Some(stat.czxid));
+        Ok(true)
+    }
+
+    /// Removes it by its path, or by its name if its creation was not answered. If it came first, its parent goes with it, unless
+    /// others came meanwhile: a parent that somebody else created stays. Whether it has gone is answered.
     ///
     /// Nothing of it can arrive after this: a request that was sent before on the same connection is executed before, and one on
     /// an earlier connection of the session is refused once the session has moved.
-    pub(crate) async fn remove<T: SessionHandler>(&self, session: &Session<T>) -> Answer<()> {
+    pub(crate) async fn remove<T: SessionHandler>(&self, session: &Session<T>) -> Answer<bool> {
         let client = session.connected().await?;
-        if let Some((path, _)) = &self.created {
-            return found(client.delete(path, None).await).map(drop);
+        if let Some((path, _)) = self.created() {
+            if self.is_first && self.remove_with_parent(&client, path).await? {
+                return Ok(true);
+            }
+            return found(client.delete(path, None).await).map(|_| false);
         }
-        client.sync(&self.parent).await?;
-        for name in children(&client, &self.parent).await?.iter().filter(|name| self.is(name)) {
-            found(client.delete(&format!("{}/{name}", self.parent), None).await)?;
+        let parent = self.parent();
+        client.sync(parent).await?;
+        for name in children(&client, parent).await?.iter().filter(|name| self.is(name)) {
+            found(client.delete(&format!("{parent}/{name}"), None).await)?;
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// Removes both, or nothing.
+    async fn remove_with_parent(&self, client: &Client, path: &str) -> Answer<bool> {
+        let mut writer = client.new_multi_writer();
+        writer.add_delete(path, None)?;
+        writer.add_delete(self.parent(), None)?;
+        match writer.commit().await {
+            Ok(_) => Ok(true),
+            Err(MultiWriteError::OperationFailed { .. }) => Ok(false),
+            Err(MultiWriteError::RequestFailed { source }) => Err(source),
+        }
     }
 }
 
@@ -77,12 +136,22 @@ impl Node {
 mod tests {
     use super::*;
 
+    impl Node {
+        /// As if ZooKeeper had created it with this number.
+        pub(crate) fn as_created(&self, number: u32, czxid: i64) -> Node {
+            Node { path: format!("{}{number:010}", self.path).into(), created: Some(czxid), ..self.clone() }
+        }
+    }
+
     #[test]
     fn a_node_is_named_as_curator_names_it_and_never_as_another() {
-        let (one, other) = (Node::new("/a"), Node::new("/a"));
-        let groups: Vec<usize> = one.prefix.split('-').map(str::len).collect();
-        assert!(one.prefix.starts_with("_c_") && groups == [3 + 8, 4, 4, 4, 12, 0], "{one:?}");
-        assert_ne!(one.prefix, other.prefix);
-        assert!(one.is(&format!("{}lock-0000000007", one.prefix)) && !one.is(&other.prefix));
+        let (one, other) = (Node::new("/a", "lock-"), Node::new("/a", "lock-"));
+        let groups: Vec<usize> = one.name().split('-').map(str::len).collect();
+        assert!(one.name().starts_with("_c_") && groups == [3 + 8, 4, 4, 4, 12, 4, 0], "{one:?}");
+        assert!(one.is_same(&one) && !one.is_same(&other));
+        let created = one.as_created(7, 70);
+        assert!(created.name().ends_with("-lock-0000000007") && created.parent() == "/a");
+        assert!(created.is_same(&one) && one.is(created.name()) && !one.is(other.name()));
+        assert!((0..2).contains(&(one.bytes() - created.bytes())));
     }
 }

@@ -37,14 +37,14 @@ pub(crate) async fn children(client: &Client, path: &str) -> Answer<Vec<String>>
 /// Reads `what` of these nodes. One answer for each, in their order.
 pub(crate) async fn read<'a>(
     client: &'a Client,
-    paths: &[String],
+    paths: &[impl AsRef<str>],
     what: impl Fn(&mut MultiReader<'a>, &str) -> Answer<()>,
 ) -> Answer<Vec<MultiReadResult>> {
     let mut answers = Vec::with_capacity(paths.len());
     for chunk in paths.chunks(AT_ONCE) {
         let mut reader = client.new_multi_reader();
         for path in chunk {
-            what(&mut reader, path)?;
+            what(&mut reader, path.as_ref())?;
         }
         answers.extend(reader.commit().await?);
     }

@@ -28,8 +28,12 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// What a session reports to, from its beginning on.
 pub(crate) trait SessionHandler: Default + Send + 'static {
-    /// A keep-alive was answered: the session's [`validity`](Liveness::validity) may have grown, and the connection works.
-    fn extended(session: &Session<Self>) -> impl Future<Output = ()> + Send;
+    /// The session's [`validity`](Liveness::validity) may have grown. Called four times in the session's timeout while it is connected,
+    /// and when the connection is lost.
+    fn extended(session: &Session<Self>);
+
+    /// The connection works: what is left to do can be done. Called when it is made and as often, but not while it still runs.
+    fn tend(session: &Session<Self>) -> impl Future<Output = ()> + Send;
 
     /// Another client notified this session: some of its nodes may have been removed. After an error it is called again.
     fn notified(session: &Session<Self>) -> impl Future<Output = Answer<()>> + Send;
@@ -42,6 +46,9 @@ pub(crate) trait SessionHandler: Default + Send + 'static {
 
     /// Whether nothing here needs the session. It is closed after a minute without use.
     fn is_idle(&self) -> bool;
+
+    /// Whether something was promised that depends on the session's validity: its keep-alives are writes then.
+    fn is_holding(&self) -> bool;
 }
 
 /// One session, until it ends.
@@ -186,6 +193,15 @@ impl<T: SessionHandler> Session<T> {
         state.liveness.answered(sent, Moment::now());
         drop(state);
         self.set_link(Link::Connected(client));
+    }
+
+    /// A write over this connection, sent at `sent`, was answered. It counts if that is the connection of now: another server knows
+    /// nothing of it.
+    pub(crate) fn written(&self, client: &Client, sent: Moment) {
+        let mut state = self.state();
+        if self.client().is_ok_and(|now| now.is_same(client)) {
+            state.liveness.answered(sent, Moment::now());
+        }
     }
 
     /// Unless it has ended.

@@ -1,0 +1,180 @@
+//! What waiters cost while nothing happens, and what their first grant is worth then.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use common::*;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use leasehold_core::seam::{Backend, Claim, LeaseRef, Moment, Renewal};
+use leasehold_core::{Guard, Store};
+use leasehold_zookeeper::ZooKeeper;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use zookeeper_client::{Acls, Client, CreateMode};
+
+/// Passes connections on, and counts what goes through.
+async fn counted(to: &str) -> (String, Arc<AtomicU64>) {
+    let (listener, to) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), to.to_owned());
+    let (addr, bytes) = (listener.local_addr().unwrap().to_string(), Arc::new(AtomicU64::new(0)));
+    let counter = bytes.clone();
+    tokio::spawn(async move {
+        loop {
+            let client = listener.accept().await.unwrap().0;
+            let Ok(server) = TcpStream::connect(&to).await else { return };
+            let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+            tokio::spawn(pass(from_client, to_server, counter.clone()));
+            tokio::spawn(pass(from_server, to_client, counter.clone()));
+        }
+    });
+    (addr, bytes)
+}
+
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, counter: Arc<AtomicU64>) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        counter.fetch_add(read as u64, Relaxed);
+        if to.write_all(&buffer[..read]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// An entry of nobody's that holds, and never writes.
+async fn foreign_hold(addr: &str) -> (Client, String) {
+    let raw = Client::connect(addr).await.unwrap();
+    raw.mkdir("/test/a", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.unwrap();
+    let ephemeral = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    let (_, number) = raw.create("/test/a/_c_0-lock-", b"", &ephemeral).await.unwrap();
+    (raw, format!("/test/a/_c_0-lock-{number}"))
+}
+
+/// So many of these clients wait, in turn.
+async fn wait_in_line(clients: &[ZooKeeper], waiters: usize, ttl: Duration) -> Vec<tokio::task::JoinHandle<Guard>> {
+    let stores: Vec<Store> = clients.iter().cloned().map(Store::new).collect();
+    let mut tasks = Vec::new();
+    for i in 0..waiters {
+        let store = stores[i % stores.len()].clone();
+        tasks.push(tokio::spawn(async move { hold_patiently(&store, "a", ttl).await }));
+    }
+    until(|| async { clients[0].inspect(&"a".into()).await.unwrap().waiters.len() == waiters }).await;
+    tasks
+}
+
+/// Two leases long nothing is read but the sessions' own nodes, and the nodes of others that are waited for. Each of them is read
+/// less than three times a lease, whether their clients have many waiters or few.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_waiters_cost_as_much_as_their_own_nodes_and_their_predecessors() {
+    limited(async {
+        for clients in [1, 10] {
+            let server = server().await;
+            let (addr, bytes) = counted(server.addr()).await;
+            let (_raw, _held) = foreign_hold(server.addr()).await;
+            let mut all = Vec::new();
+            for _ in 0..clients {
+                all.push(at(&addr).await);
+            }
+            let waiters = 200;
+            let tasks = wait_in_line(&all, waiters, SHORT).await;
+            tokio::time::sleep(SHORT).await;
+            let (before, started) = (bytes.load(Relaxed), Moment::now());
+            let (sent, ()) = requests(&server, tokio::time::sleep(SHORT * 2)).await;
+            let leases = Moment::now().since(started).as_secs_f64() / SHORT.as_secs_f64();
+            let each = (bytes.load(Relaxed) - before) as f64 / leases / waiters as f64;
+            let of_a_client = sent as f64 / leases / clients as f64;
+            println!(
+                "{clients} clients: {each:.0} bytes of a waiter and {of_a_client:.1} requests of a client in a lease"
+            );
+            // A listing is 12,000 bytes here, and was read by each waiter in each lease.
+            assert!(each < 1000.0, "{each} bytes of a waiter in a lease");
+            // Twice a keep-alive and a ping (sessions of the default lease, too), and the renewals.
+            assert!(of_a_client < 50.0, "{of_a_client} requests of a client in a lease");
+            assert!(tasks.iter().all(|task| !task.is_finished()));
+            tasks.iter().for_each(tokio::task::JoinHandle::abort);
+        }
+    })
+    .await;
+}
+
+/// Who only waits has nothing to prove: the leader and its quorum are not asked. The grant is worth a lease all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_writes_nothing_and_is_granted_more_than_half_a_lease() {
+    limited(async {
+        let server = server().await;
+        let (raw, held) = foreign_hold(server.addr()).await;
+        let waiters = wait_in_line(&[client(&server).await, client(&server).await], 2, SHORT).await;
+        let zxid = async || {
+            let answer = server.four_letter_word("srvr").await.unwrap();
+            answer.lines().find_map(|line| line.strip_prefix("Zxid: ")).unwrap().to_owned()
+        };
+        let before = zxid().await;
+        tokio::time::sleep(SHORT * 2).await;
+        assert_eq!(zxid().await, before, "somebody wrote");
+        raw.delete(&held, None).await.unwrap();
+        // Whoever came first.
+        let mut waiters: FuturesUnordered<_> = waiters.into_iter().collect();
+        while let Some(guard) = waiters.next().await {
+            let guard = guard.unwrap();
+            assert!(guard.remaining() > SHORT * 2 / 5, "{:?}", guard.remaining());
+            // It is kept, too.
+            tokio::time::sleep(SHORT).await;
+            assert!(guard.remaining() > SHORT / 4, "{:?}", guard.remaining());
+            assert_ne!(zxid().await, before, "a hold is proved by writes");
+            guard.release().await.unwrap();
+        }
+    })
+    .await;
+}
+
+/// A waiter whose session lost its connection while nothing was written is still there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_never_wrote_outlives_its_connection() {
+    limited(async {
+        let server = server().await;
+        let (raw, held) = foreign_hold(server.addr()).await;
+        let proxy = leasehold_testbed::Proxy::to(server.addr()).await.unwrap();
+        let client = at(proxy.addr()).await;
+        let waits = fair("a", SHORT);
+        let place = waiting(&client, &waits).await.place;
+        let lease = [LeaseRef::new(Arc::new(waits.clone()), place.clone(), None)];
+        for _ in 0..4 {
+            tokio::time::sleep(SHORT / 2).await;
+            proxy.disconnect().await;
+            until(|| async { matches!(client.renew(&lease).await.unwrap()[..], [Renewal::Renewed(_)]) }).await;
+        }
+        assert_eq!(waiting(&client, &waits).await.place, place, "the same place");
+        raw.delete(&held, None).await.unwrap();
+        assert_eq!(granted(&client, &waits).await.place, place);
+    })
+    .await;
+}
+
+/// As long as nothing has changed, a waiter that claims again reads what it watches, and nothing behind one of its own client.
+#[tokio::test]
+async fn a_waiter_that_claims_again_reads_its_predecessor_at_most() {
+    limited(async {
+        let server = server().await;
+        let client = client(&server).await;
+        let line: Vec<Claim> = (0..4).map(|_| fair("a", LONG)).collect();
+        granted(&client, &line[0]).await;
+        for claim in &line[1..] {
+            waiting(&client, claim).await;
+        }
+        for (who, most) in [(&line[1], 30), (&line[2], 0), (&line[3], 0)] {
+            let again = async {
+                for _ in 0..30 {
+                    waiting(&client, who).await;
+                }
+            };
+            let (sent, ()) = requests(&server, again).await;
+            assert!(sent <= most + 3, "{sent} requests, {most} are needed");
+        }
+    })
+    .await;
+}
