@@ -1,0 +1,128 @@
+//! What becomes of an acquisition: asked for, granted, refused, used.
+
+use super::{
+    Checker, ended, exclusion,
+    late::Late,
+    lock::{Hold, Waiter},
+    tokens, waits,
+};
+use crate::{
+    event::{Event, Mode, What},
+    report::Violation,
+    rules::Rule,
+};
+
+impl Checker {
+    pub(super) fn invoked(&mut self, op: u64, event: &Event) {
+        let What::Invoke { lock, mode, policy, deadline, owner, .. } = &event.what else { return };
+        let at = self.lock(lock);
+        if self.ops.insert(op, at).is_some() || self.ended.lock(op).is_some() {
+            return self.found(ended::nothing(event));
+        }
+        let quiet = self.faults.quiet_since() < event.t;
+        let lock = &mut self.locks[at];
+        let alone = quiet && lock.is_unused(event.t);
+        lock.waiting.values_mut().for_each(|other| other.alone = false);
+        let waiter = Waiter {
+            p: event.p,
+            owner: *owner,
+            mode: *mode,
+            policy: *policy,
+            deadline: *deadline,
+            invoked: event.clone(),
+            floor: lock.tokens.greatest,
+            queued: None,
+            alone,
+        };
+        lock.waiting.insert(op, waiter);
+    }
+
+    pub(super) fn queued(&mut self, op: u64, t: u64) {
+        // Whoever looks at a queue is later than what it sees: the acquisition may have ended.
+        let quiet = self.faults.quiet_since() < t;
+        let waiter = self.ops.get(&op).and_then(|at| self.locks[*at].waiting.get_mut(&op));
+        if let Some(waiter) = waiter.filter(|_| quiet) {
+            waiter.queued.get_or_insert(t);
+            self.report.figures.queued += 1;
+        }
+    }
+
+    pub(super) fn granted(&mut self, op: u64, tok: u64, valid: u64, event: &Event) {
+        let Some((at, waiter)) = self.returned(op, event) else { return self.found(ended::nothing(event)) };
+        self.report.figures.grants += 1;
+        let (t, forfeit) = (event.t, self.faults.forfeits(&self.locks[at].name, waiter.invoked.t));
+        let Waiter { p, owner, mode, .. } = waiter;
+        let granted = event.clone();
+        let hold = Hold { p, owner, mode, tok, granted, valid, overtaken: None, downgraded: false, forfeit };
+        let lock = &mut self.locks[at];
+        let mut found: Vec<_> = waits::passed(lock, &hold, &waiter).into_iter().collect();
+        found.extend(tokens::granted(lock, &hold, waiter.floor));
+        lock.holds.insert(op, hold);
+        self.ops.insert(op, at);
+        found.extend(exclusion::granted(&mut self.locks[at], op, t));
+        found.extend(self.in_the_past(at, valid, event));
+        found.into_iter().for_each(|violation| self.found(violation));
+    }
+
+    /// An acquire has returned: whether in time, and whether somebody was granted the lock in time.
+    fn returned(&mut self, op: u64, event: &Event) -> Option<(usize, Waiter)> {
+        let at = *self.ops.get(&op)?;
+        let due = waits::due_since(&self.locks[at], self.limits.settle, self.faults.quiet_since());
+        let lock = &mut self.locks[at];
+        let waiter = lock.waiting.remove(&op)?;
+        let events = || vec![waiter.invoked.clone(), event.clone()];
+        if let Some(due) = waiter.deadline {
+            let violation = lock.violation(Rule::LateReturn, "the call returned late".into(), events());
+            let (p, t, limit) = (event.p, event.t, self.limits.late);
+            self.lateness.add(Late { p, due, t, limit, is_loss: false, violation });
+        }
+        if let (Some(due), What::Ok { .. }) = (due, &event.what) {
+            let violation = lock.violation(Rule::Stuck, "granted late although it was free".into(), events());
+            let (p, t, limit) = (event.p, event.t, self.limits.wake);
+            self.lateness.add(Late { p, due, t, limit, is_loss: false, violation });
+        }
+        self.ops.remove(&op);
+        Some((at, waiter))
+    }
+
+    pub(super) fn refused(&mut self, op: u64, busy: bool, event: &Event) {
+        let Some((at, waiter)) = self.returned(op, event) else { return self.found(ended::nothing(event)) };
+        self.report.figures.refusals += 1;
+        let lock = &mut self.locks[at];
+        // Its place is withdrawn.
+        lock.busy_until(event.t.saturating_add(self.limits.wake));
+        let found = if busy { waits::refused(lock, &waiter, event) } else { None };
+        self.found_some(found);
+    }
+
+    pub(super) fn unknown(&mut self, op: u64, event: &Event) {
+        let Some((at, _)) = self.returned(op, event) else { return self.found(ended::nothing(event)) };
+        self.report.figures.unknown += 1;
+        self.locks[at].busy_until(event.t.saturating_add(self.limits.settle));
+    }
+
+    pub(super) fn used(&mut self, op: u64, valid: u64, event: &Event) {
+        let holding = self.ops.get(&op).copied().filter(|at| self.locks[*at].holds.contains_key(&op));
+        let Some(at) = holding else { return self.found_in(op, self.ended.used(op, event)) };
+        let mut found: Vec<_> = self.in_the_past(at, valid, event).into_iter().collect();
+        let lock = &mut self.locks[at];
+        if let Some(hold) = lock.holds.get_mut(&op) {
+            hold.valid = hold.valid.max(valid);
+        }
+        found.extend(exclusion::claimed(lock, op, event));
+        found.into_iter().for_each(|violation| self.found(violation));
+    }
+
+    pub(super) fn downgraded(&mut self, op: u64, event: &Event) {
+        let hold = self.ops.get(&op).and_then(|at| self.locks[*at].holds.get_mut(&op));
+        match hold {
+            Some(hold) => (hold.mode, hold.downgraded) = (Mode::Shared, true),
+            None => self.found(ended::nothing(event)),
+        }
+    }
+
+    fn in_the_past(&self, at: usize, valid: u64, event: &Event) -> Option<Violation> {
+        let text = format!("valid until {valid}, which is over");
+        (valid <= event.t).then(|| self.locks[at].violation(Rule::ValidInPast, text, vec![event.clone()]))
+    }
+}

@@ -1,0 +1,48 @@
+//! Which faults there are, and for how long they excuse what.
+
+use std::collections::BTreeMap;
+
+use crate::event::Breaks;
+
+#[derive(Default)]
+pub(super) struct Faults {
+    active: BTreeMap<u64, (Breaks, Option<String>)>,
+    /// Since when the last one has ended, and the store has settled.
+    quiet_since: u64,
+    /// When the last one ended under which exclusion is not promised, of all locks and of single ones.
+    forfeited: u64,
+    forfeited_of: BTreeMap<String, u64>,
+}
+
+impl Faults {
+    pub(super) fn begin(&mut self, id: u64, breaks: Breaks, lock: Option<String>) {
+        self.active.insert(id, (breaks, lock));
+    }
+
+    /// What has ended, if there was such a fault.
+    pub(super) fn end(&mut self, id: u64, t: u64, settle: u64) -> Option<(Breaks, Option<String>)> {
+        let (breaks, lock) = self.active.remove(&id)?;
+        self.quiet_since = self.quiet_since.max(t.saturating_add(settle));
+        if breaks >= Breaks::Exclusion {
+            match &lock {
+                Some(lock) => drop(self.forfeited_of.insert(lock.clone(), t)),
+                None => self.forfeited = t,
+            }
+        }
+        Some((breaks, lock))
+    }
+
+    /// Since when the store must serve whoever waits.
+    pub(super) fn quiet_since(&self) -> u64 {
+        if self.active.is_empty() { self.quiet_since } else { u64::MAX }
+    }
+
+    /// Whether what was asked for at `t` may hold this lock beside another holder.
+    pub(super) fn forfeits(&self, lock: &str, t: u64) -> bool {
+        let now = self
+            .active
+            .values()
+            .any(|(breaks, of)| *breaks >= Breaks::Exclusion && of.as_ref().is_none_or(|of| of == lock));
+        now || t <= self.forfeited || self.forfeited_of.get(lock).is_some_and(|until| t <= *until)
+    }
+}

@@ -1,0 +1,83 @@
+//! I6 and I14: what comes too late, without the time in which its process did not run.
+//!
+//! A process tells of a stall when it is over, which may be just after what came late because of it. So a judgement waits
+//! until the history is a little further.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::report::Violation;
+
+/// How long a judgement waits for news of stalls.
+const WAITS: u64 = 2_000_000_000;
+/// How many stalls of a process are remembered.
+const STALLS: usize = 512;
+
+/// Something that came at `t` and was due at `due`.
+pub(super) struct Late {
+    pub(super) p: u64,
+    pub(super) due: u64,
+    pub(super) t: u64,
+    /// How late it may be.
+    pub(super) limit: u64,
+    /// A loss, whose lateness is a figure.
+    pub(super) is_loss: bool,
+    pub(super) violation: Violation,
+}
+
+/// What was judged: how late it was, and the violation if that was too much.
+pub(super) struct Judged {
+    pub(super) lateness: Option<u64>,
+    pub(super) violation: Option<Violation>,
+}
+
+#[derive(Default)]
+pub(super) struct Lateness {
+    stalls: BTreeMap<u64, VecDeque<(u64, u64)>>,
+    open: VecDeque<Late>,
+}
+
+impl Lateness {
+    pub(super) fn stalled(&mut self, p: u64, from: u64, to: u64) {
+        let stalls = self.stalls.entry(p).or_default();
+        stalls.push_back((from, to));
+        if stalls.len() > STALLS {
+            stalls.pop_front();
+        }
+    }
+
+    pub(super) fn add(&mut self, late: Late) {
+        if late.is_loss || late.t > late.due.saturating_add(late.limit) {
+            self.open.push_back(late);
+        }
+    }
+
+    /// Judges what is old enough, or everything.
+    pub(super) fn judge(&mut self, now: Option<u64>) -> Vec<Judged> {
+        let mut judged = Vec::new();
+        while let Some(late) = self.open.pop_front() {
+            if now.is_some_and(|now| now < late.t.saturating_add(WAITS)) {
+                self.open.push_front(late);
+                break;
+            }
+            let lateness = late.t.saturating_sub(late.due).saturating_sub(self.stall_between(&late));
+            let Late { limit, is_loss, mut violation, .. } = late;
+            violation.text += &format!(", {:.1} ms after it was due", lateness as f64 / 1e6);
+            judged.push(Judged {
+                lateness: is_loss.then_some(lateness),
+                violation: (lateness > limit).then_some(violation),
+            });
+        }
+        judged
+    }
+
+    /// A process that was killed tells of no stall any more, so what it did just before is not judged.
+    pub(super) fn forget_process(&mut self, p: u64) {
+        self.stalls.remove(&p);
+        self.open.retain(|late| late.p != p);
+    }
+
+    fn stall_between(&self, late: &Late) -> u64 {
+        let stalls = self.stalls.get(&late.p).into_iter().flatten();
+        stalls.map(|&(from, to)| to.min(late.t).saturating_sub(from.max(late.due))).sum()
+    }
+}

@@ -1,0 +1,93 @@
+//! What is known of one lock at one instant of the history.
+
+use std::collections::BTreeMap;
+
+use super::tokens::{Floor, Tokens};
+use crate::{
+    event::{Event, Mode, Policy},
+    report::Violation,
+    rules::Rule,
+};
+
+/// A guard that was returned and has not ended.
+pub(super) struct Hold {
+    pub(super) p: u64,
+    pub(super) owner: Option<u64>,
+    pub(super) mode: Mode,
+    pub(super) tok: u64,
+    pub(super) granted: Event,
+    /// Until when it says that it is valid.
+    pub(super) valid: u64,
+    /// A conflicting grant after the end of its validity, as far as that was known.
+    pub(super) overtaken: Option<Event>,
+    pub(super) downgraded: bool,
+    /// A fault under which exclusion is not promised: it excludes nobody any more.
+    pub(super) forfeit: bool,
+}
+
+/// An acquire that has not returned.
+pub(super) struct Waiter {
+    pub(super) p: u64,
+    pub(super) owner: Option<u64>,
+    pub(super) mode: Mode,
+    pub(super) policy: Policy,
+    pub(super) deadline: Option<u64>,
+    pub(super) invoked: Event,
+    /// The tokens that its own must exceed.
+    pub(super) floor: Floor,
+    /// Since when it is known to be in the queue.
+    pub(super) queued: Option<u64>,
+    /// Nobody else has used the lock since it was invoked.
+    pub(super) alone: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Lock {
+    pub(super) name: String,
+    pub(super) holds: BTreeMap<u64, Hold>,
+    pub(super) waiting: BTreeMap<u64, Waiter>,
+    /// Releases that have not returned: of which process, and since when.
+    pub(super) releasing: BTreeMap<u64, (u64, u64)>,
+    /// Since when the last release is confirmed.
+    pub(super) released: u64,
+    /// Until when the store may keep what clients left without an answer.
+    pub(super) busy_until: u64,
+    pub(super) tokens: Tokens,
+    /// The greatest token that the resource has seen.
+    pub(super) seen: Option<(u64, Event)>,
+    /// What each observer saw last.
+    pub(super) observers: BTreeMap<u64, (u64, Event)>,
+}
+
+impl Lock {
+    pub(super) fn violation(&self, rule: Rule, text: String, events: Vec<Event>) -> Violation {
+        Violation { rule, lock: self.name.clone(), text, events }
+    }
+
+    pub(super) fn busy_until(&mut self, t: u64) {
+        self.busy_until = self.busy_until.max(t);
+    }
+
+    /// Nobody uses it, and nothing of anybody can be left in the store.
+    pub(super) fn is_unused(&self, t: u64) -> bool {
+        self.holds.is_empty() && self.waiting.is_empty() && self.releasing.is_empty() && self.busy_until < t
+    }
+
+    /// Since when the store must have it free, if it keeps what has not ended for `settle`.
+    pub(super) fn free_since(&self, settle: u64) -> u64 {
+        let held = self.holds.values().map(|hold| hold.valid.saturating_add(settle));
+        let releasing = self.releasing.values().map(|(_, since)| since.saturating_add(settle));
+        held.chain(releasing).chain([self.released, self.busy_until]).max().unwrap_or_default()
+    }
+
+    /// A process has died: what it held excludes nobody any more, and the store may keep it for a while.
+    pub(super) fn forget_process(&mut self, p: u64, keeps_until: u64) {
+        let before = self.holds.len() + self.waiting.len() + self.releasing.len();
+        self.holds.retain(|_, hold| hold.p != p);
+        self.waiting.retain(|_, waiter| waiter.p != p);
+        self.releasing.retain(|_, (of, _)| *of != p);
+        if self.holds.len() + self.waiting.len() + self.releasing.len() < before {
+            self.busy_until(keeps_until);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The checker: one pass over the events in the order of time, with memory for what is under way only.
+//!
+//! - `lock` is what is known of one lock; `ended` remembers what ended last; `faults` what is excused.
+//! - `exclusion` judges I1, I11 and I12, `tokens` I2 and I3, `waits` I4, I5 and I10, `late` I6 and I14.
+//! - `acquire` and `finish` take in the events; I7, I8, I9 and I13 are judged there.
+
+mod acquire;
+mod ended;
+mod exclusion;
+mod faults;
+mod finish;
+mod late;
+mod lock;
+mod tokens;
+mod waits;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use self::{ended::Ended, faults::Faults, late::Lateness, lock::Lock};
+use crate::{
+    event::{Event, Limits, What},
+    report::{Report, Violation},
+    rules::Rule,
+};
+
+/// Reads a history event by event, and reports what must not have happened.
+pub struct Checker {
+    /// Rules that are left out.
+    without: BTreeSet<Rule>,
+    limits: Limits,
+    locks: Vec<Lock>,
+    by_name: BTreeMap<String, usize>,
+    /// Which lock an acquisition under way, a hold or a release is about.
+    ops: BTreeMap<u64, usize>,
+    ended: Ended,
+    faults: Faults,
+    lateness: Lateness,
+    gauges: BTreeMap<(u64, String), (u64, Event)>,
+    killed: BTreeSet<u64>,
+    /// The time of the last event, and whether it was the end.
+    now: u64,
+    complete: bool,
+    report: Report,
+}
+
+impl Default for Checker {
+    fn default() -> Checker {
+        Checker::without(&[])
+    }
+}
+
+impl std::fmt::Debug for Checker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Checker").field("now", &self.now).field("report", &self.report).finish_non_exhaustive()
+    }
+}
+
+/// The checker is checked with this: what a rule finds must be found by no other.
+impl Checker {
+    /// A checker that lacks these rules.
+    #[must_use]
+    pub fn without(rules: &[Rule]) -> Checker {
+        Checker {
+            without: rules.iter().copied().collect(),
+            limits: Limits::default(),
+            locks: Vec::new(),
+            by_name: BTreeMap::new(),
+            ops: BTreeMap::new(),
+            ended: Ended::default(),
+            faults: Faults::default(),
+            lateness: Lateness::default(),
+            gauges: BTreeMap::new(),
+            killed: BTreeSet::new(),
+            now: 0,
+            complete: false,
+            report: Report::new(),
+        }
+    }
+
+    /// Takes in the next event. They come in the order of their times.
+    pub fn event(&mut self, event: &Event) {
+        self.now = self.now.max(event.t);
+        self.report.figures.events += 1;
+        self.complete = matches!(event.what, What::End);
+        for judged in self.lateness.judge(Some(self.now)) {
+            self.judged(judged);
+        }
+        if !self.killed.contains(&event.p) {
+            self.take_in(event);
+        }
+    }
+
+    /// How many acquisitions are under way or held: what the checker remembers grows with nothing else.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// The history is over.
+    #[must_use]
+    pub fn finish(mut self) -> Report {
+        for judged in self.lateness.judge(None) {
+            self.judged(judged);
+        }
+        if !self.complete {
+            let text = "the history does not say that it is complete".to_owned();
+            self.found(Violation { rule: Rule::Complete, lock: String::new(), text, events: Vec::new() });
+        }
+        let (settle, quiet) = (self.limits.settle, self.faults.quiet_since());
+        let forgotten = self.locks.iter().filter_map(|lock| {
+            let since = waits::due_since(lock, settle, quiet)?;
+            waits::forgotten(lock, self.now, since, self.limits.wake)
+        });
+        for violation in forgotten.collect::<Vec<_>>() {
+            self.found(violation);
+        }
+        self.report
+    }
+
+    fn take_in(&mut self, event: &Event) {
+        let t = event.t;
+        match &event.what {
+            What::Begin { limits, .. } => self.limits = *limits,
+            What::Invoke { op, .. } => self.invoked(*op, event),
+            What::Queued { op } => self.queued(*op, t),
+            What::Ok { op, tok, valid } => self.granted(*op, *tok, *valid, event),
+            What::Fail { op, busy } => self.refused(*op, *busy, event),
+            What::Info { op } => self.unknown(*op, event),
+            What::Use { op, valid } => self.used(*op, *valid, event),
+            What::Downgrade { op } => self.downgraded(*op, event),
+            What::Release { op, dropped } => self.released(*op, *dropped, event),
+            What::Released { op } => self.release_returned(*op, true, event),
+            What::Unreleased { op } => self.release_returned(*op, false, event),
+            What::Lost { op, .. } => self.lost(*op, event),
+            What::Accept { lock, tok, .. } => self.written(lock, *tok, true, event),
+            What::Reject { lock, tok, .. } => self.written(lock, *tok, false, event),
+            What::Observed { op, lock, tok } => {
+                let at = self.lock(lock);
+                let found = tokens::observed(&mut self.locks[at], *op, *tok, event);
+                self.found_some(found);
+            }
+            What::Fault { id, kind, breaks, lock } => self.fault(*id, kind, *breaks, lock.as_ref()),
+            What::Healed { id } => self.healed(*id, event),
+            What::Killed { target } => self.killed(*target, t),
+            What::Stall { ns } => self.lateness.stalled(event.p, t.saturating_sub(*ns), t),
+            What::Gauge { name, value, baseline } => self.gauge(name, *value, *baseline, event),
+            What::Kv { name, left, allowed } => self.left(name, *left, *allowed, event),
+            What::End => {}
+        }
+    }
+}

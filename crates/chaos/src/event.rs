@@ -1,0 +1,276 @@
+//! One line of a history: what a process saw or did, and when.
+
+use serde::{Deserialize, Serialize};
+
+/// What one process saw or did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Event {
+    /// When, in nanoseconds of the clock that all processes share.
+    pub t: u64,
+    /// Which process. A process that is started again has another number.
+    pub p: u64,
+    /// What.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+impl Event {
+    /// What the process `p` saw at `t`.
+    #[must_use]
+    pub fn new(t: u64, p: u64, what: What) -> Event {
+        Event { t, p, what }
+    }
+
+    /// What ends something comes before what begins something at the same instant.
+    pub(crate) fn order(&self) -> (u64, bool) {
+        use What::{Killed, Lost, Release, Released};
+        (self.t, !matches!(self.what, Release { .. } | Released { .. } | Lost { .. } | Killed { .. }))
+    }
+}
+
+/// The kinds of events. An `op` is the number of one acquisition, unique in the whole history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ev", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum What {
+    /// The history begins: which store, which seed, and how late things may be.
+    Begin {
+        /// The store's name.
+        store: String,
+        /// The seed of the run.
+        seed: u64,
+        /// How late things may be.
+        limits: Limits,
+    },
+    /// An acquire is about to be called.
+    Invoke {
+        /// The acquisition.
+        op: u64,
+        /// The lock's name.
+        lock: String,
+        /// What is asked for.
+        mode: Mode,
+        /// Whether and how it waits.
+        policy: Policy,
+        /// Until when it must have returned, if it was given a limit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<u64>,
+        /// Who may re-enter a hold of its own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        owner: Option<u64>,
+    },
+    /// The acquisition was seen in the lock's queue.
+    Queued {
+        /// The acquisition.
+        op: u64,
+    },
+    /// The acquire has returned a guard.
+    Ok {
+        /// The acquisition.
+        op: u64,
+        /// Its fencing token.
+        tok: u64,
+        /// Until when the guard says that it is valid.
+        valid: u64,
+    },
+    /// The acquire has returned without a guard, and certainly took nothing: the lock was busy, or did not become free in time.
+    Fail {
+        /// The acquisition.
+        op: u64,
+        /// Whether another holder or waiter is given as the reason.
+        busy: bool,
+    },
+    /// The acquire has returned with an unknown result, or its caller has left: it may still take the lock for a while.
+    Info {
+        /// The acquisition.
+        op: u64,
+    },
+    /// The guard says that it is valid.
+    Use {
+        /// The acquisition.
+        op: u64,
+        /// Until when, if nothing is renewed any more.
+        valid: u64,
+    },
+    /// An exclusive hold is about to be made a shared one.
+    Downgrade {
+        /// The acquisition.
+        op: u64,
+    },
+    /// A guard is about to be released, or dropped.
+    Release {
+        /// The acquisition.
+        op: u64,
+        /// Nobody waits for the release.
+        dropped: bool,
+    },
+    /// The store has confirmed the release.
+    Released {
+        /// The acquisition.
+        op: u64,
+    },
+    /// The release has returned without a confirmation.
+    Unreleased {
+        /// The acquisition.
+        op: u64,
+    },
+    /// The guard was reported lost. The client's own release is no loss.
+    Lost {
+        /// The acquisition.
+        op: u64,
+        /// The reason given.
+        why: String,
+    },
+    /// The resource has accepted a write.
+    Accept {
+        /// The acquisition.
+        op: u64,
+        /// The lock that protects the resource.
+        lock: String,
+        /// The token that came with the write.
+        tok: u64,
+    },
+    /// The resource has refused a write because of its token.
+    Reject {
+        /// The acquisition.
+        op: u64,
+        /// The lock that protects the resource.
+        lock: String,
+        /// The token that came with the write.
+        tok: u64,
+    },
+    /// An observer of an election has seen a leader.
+    Observed {
+        /// The observer's number.
+        op: u64,
+        /// The election's name.
+        lock: String,
+        /// The leader's token.
+        tok: u64,
+    },
+    /// A fault begins.
+    Fault {
+        /// Its number.
+        id: u64,
+        /// Its kind.
+        kind: String,
+        /// What is not promised under it.
+        breaks: Breaks,
+        /// The lock that it concerns, if it is one only.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lock: Option<String>,
+    },
+    /// A fault has ended.
+    Healed {
+        /// Its number.
+        id: u64,
+    },
+    /// A process was killed.
+    Killed {
+        /// Its number.
+        target: u64,
+    },
+    /// This process did not run, or its runtime was blocked, for so long up to now.
+    Stall {
+        /// Nanoseconds.
+        ns: u64,
+    },
+    /// How much of something this process uses.
+    Gauge {
+        /// Of what.
+        name: String,
+        /// How much.
+        value: u64,
+        /// Whether it is the baseline; otherwise it is compared with that.
+        baseline: bool,
+    },
+    /// What the store still has of the run after all clients have ended and all leases have run out.
+    Kv {
+        /// Of what: keys, leases, nodes.
+        name: String,
+        /// How many.
+        left: u64,
+        /// How many there may be.
+        allowed: u64,
+    },
+    /// The history is complete.
+    End,
+}
+
+/// What an acquisition asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Nobody else.
+    Exclusive,
+    /// Nobody else, and observers are told.
+    Leader,
+    /// Other readers.
+    Shared,
+    /// `n` of `of` permits.
+    Permits {
+        /// How many.
+        n: u32,
+        /// Of how many.
+        of: u32,
+    },
+}
+
+impl Mode {
+    /// Whether nobody else may hold.
+    #[must_use]
+    pub fn is_exclusive(self) -> bool {
+        matches!(self, Mode::Exclusive | Mode::Leader)
+    }
+
+    /// Whether these never hold at once. Permits are counted instead.
+    pub(crate) fn excludes(self, other: Mode) -> bool {
+        use Mode::{Permits, Shared};
+        !matches!((self, other), (Shared, Shared) | (Permits { .. }, Permits { .. }))
+    }
+}
+
+/// Whether and how an acquisition waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// Not at all.
+    Try,
+    /// In the order of the queue.
+    Fair,
+    /// Tasks of one process may pass the lock on among themselves.
+    Fast,
+}
+
+/// What is not promised under a fault, and for what was acquired before it had ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Breaks {
+    /// Everything is promised, except that somebody is served soon.
+    #[default]
+    Nothing,
+    /// Two holders are possible; tokens still rise.
+    Exclusion,
+    /// Two holders are possible, and tokens may begin anew.
+    Order,
+}
+
+/// How late things may be, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Limits {
+    /// How long a free lock may have a waiter.
+    pub wake: u64,
+    /// How long the store may keep a lock that a dead or silent client has left.
+    pub settle: u64,
+    /// How much later than its deadline a call may return, and a loss be reported, of a process that runs.
+    pub late: u64,
+}
+
+impl Default for Limits {
+    /// 250 ms to wake a waiter, 12 s to settle, 50 ms late.
+    fn default() -> Limits {
+        Limits { wake: 250_000_000, settle: 12_000_000_000, late: 50_000_000 }
+    }
+}

@@ -1,0 +1,145 @@
+//! What a checker says in the end.
+
+use std::{collections::BTreeMap, fmt};
+
+use hdrhistogram::Histogram;
+
+use crate::{
+    event::Event,
+    rules::{Invariant, Rule},
+};
+
+/// Something that must not have happened.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Violation {
+    /// By which rule it was found.
+    pub rule: Rule,
+    /// Which lock, if it is about one.
+    pub lock: String,
+    /// What happened, for people.
+    pub text: String,
+    /// The events that show it: of two holders, what is known of both.
+    pub events: Vec<Event>,
+}
+
+impl Violation {
+    /// What is violated.
+    #[must_use]
+    pub fn invariant(&self) -> Invariant {
+        self.rule.invariant()
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({:?})", self.invariant(), self.rule)?;
+        if !self.lock.is_empty() {
+            write!(f, ", lock {:?}", self.lock)?;
+        }
+        write!(f, ": {}", self.text)?;
+        for event in &self.events {
+            let line = serde_json::to_string(event).map_err(|_| fmt::Error)?;
+            write!(f, "\n    {line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What happened in a history, counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Figures {
+    /// Events.
+    pub events: u64,
+    /// Acquires that returned a guard.
+    pub grants: u64,
+    /// Acquires that were refused, or not served in time.
+    pub refusals: u64,
+    /// Acquires with an unknown result, and callers that left.
+    pub unknown: u64,
+    /// Writes that the resource accepted.
+    pub accepted: u64,
+    /// Writes that the resource refused because of their tokens.
+    pub rejected: u64,
+    /// Losses that were reported.
+    pub losses: u64,
+    /// Processes that were killed.
+    pub killed: u64,
+    /// Places that were seen in a queue.
+    pub queued: u64,
+    /// Faults by their kind.
+    pub faults: BTreeMap<String, u64>,
+}
+
+/// What a checker found in a history.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// What must not have happened, in the order of time. The first hundred.
+    pub violations: Vec<Violation>,
+    /// How many there were.
+    pub count: u64,
+    /// What happened.
+    pub figures: Figures,
+    /// How long after the end of validity losses were reported, in nanoseconds, without the time in which their process
+    /// did not run.
+    pub lateness: Histogram<u64>,
+}
+
+/// How many violations are kept.
+const KEPT: usize = 100;
+
+impl Report {
+    pub(crate) fn new() -> Report {
+        // Three digits are always possible.
+        let lateness = Histogram::new(3).unwrap_or_else(|_| unreachable!());
+        Report { violations: Vec::new(), count: 0, figures: Figures::default(), lateness }
+    }
+
+    pub(crate) fn add(&mut self, violation: Violation) {
+        self.count += 1;
+        if self.violations.len() < KEPT {
+            self.violations.push(violation);
+        }
+    }
+
+    /// Whether nothing was found.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.count == 0
+    }
+
+    /// How many of the violations that were kept are of this invariant.
+    #[must_use]
+    pub fn of(&self, invariant: Invariant) -> usize {
+        self.violations.iter().filter(|violation| violation.invariant() == invariant).count()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Figures { events, grants, refusals, unknown, accepted, rejected, losses, killed, queued, faults } =
+            &self.figures;
+        writeln!(
+            f,
+            "{events} events: {grants} grants, {refusals} refusals, {unknown} without a result, {losses} losses"
+        )?;
+        writeln!(f, "{accepted} writes accepted, {rejected} stale ones refused; {queued} places seen in queues")?;
+        let kinds: Vec<String> = faults.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+        writeln!(f, "{} faults ({}), {killed} clients killed", faults.values().sum::<u64>(), kinds.join(", "))?;
+        let ms = |quantile| self.lateness.value_at_quantile(quantile) as f64 / 1e6;
+        writeln!(
+            f,
+            "losses reported after the end of validity: p50 {:.1} ms, p99 {:.1} ms, at most {:.1} ms",
+            ms(0.5),
+            ms(0.99),
+            ms(1.0)
+        )?;
+        write!(f, "{} violations", self.count)?;
+        for violation in &self.violations {
+            write!(f, "\n  {violation}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! A client process: the real library, doing random lock work, and writing down what it sees.
+
+use std::{
+    cell::{Cell, RefCell},
+    io::BufRead,
+    path::PathBuf,
+    rc::Rc,
+    time::Duration,
+};
+
+use leasehold::{Owner, Store};
+use leasehold_chaos::What;
+use serde::{Deserialize, Serialize};
+use tokio::{
+    sync::watch,
+    task::{JoinHandle, LocalSet},
+};
+
+use super::{
+    kind::{Kind, NAIVE_FROM, nanos},
+    recorder::{Record, now},
+    work,
+};
+
+/// What a client process is told.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) p: u64,
+    pub(crate) kind: Kind,
+    pub(crate) url: String,
+    pub(crate) folder: PathBuf,
+    pub(crate) resource: String,
+    pub(crate) seed: u64,
+    pub(crate) tasks: u64,
+    /// It believes that it holds until it releases, and sends no token with its writes.
+    pub(crate) naive: bool,
+    /// The library runs on a thread of its own.
+    pub(crate) own_thread: bool,
+}
+
+/// What the tasks of a client share.
+pub(crate) struct Client {
+    pub(crate) plan: Plan,
+    pub(crate) store: Store,
+    pub(crate) record: Record,
+    pub(crate) owner: Owner,
+    pub(crate) random: RefCell<fastrand::Rng>,
+    ops: Cell<u64>,
+    /// No new work is begun.
+    pub(crate) draining: watch::Receiver<bool>,
+}
+
+impl Client {
+    fn new(plan: Plan, store: Store, record: Record, draining: watch::Receiver<bool>) -> Client {
+        let random = RefCell::new(fastrand::Rng::with_seed(plan.seed));
+        Client { plan, store, record, owner: Owner::new(), random, ops: Cell::new(0), draining }
+    }
+
+    pub(crate) fn op(&self) -> u64 {
+        self.ops.set(self.ops.get() + 1);
+        self.plan.p * 1_000_000_000 + self.ops.get()
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        self.plan.kind.ttl()
+    }
+
+    pub(crate) fn random<T>(&self, choose: impl FnOnce(&mut fastrand::Rng) -> T) -> T {
+        choose(&mut self.random.borrow_mut())
+    }
+
+    /// A random time, up to this.
+    pub(crate) fn up_to(&self, d: Duration) -> Duration {
+        d.mul_f64(self.random(fastrand::Rng::f64))
+    }
+
+    pub(crate) fn drains(&self) -> bool {
+        *self.draining.borrow()
+    }
+}
+
+/// Works until its standard input says `drain`, then ends what is under way. Ends at once when its standard input does.
+pub(crate) fn main(plan: Plan) {
+    let (drain, draining) = watch::channel(false);
+    std::thread::spawn(move || {
+        for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
+            drain.send_replace(true);
+        }
+        std::process::exit(3);
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    LocalSet::new().block_on(&runtime, run(plan, draining));
+}
+
+async fn run(plan: Plan, draining: watch::Receiver<bool>) {
+    let record = Record::new(&plan.folder, plan.p);
+    let Some(store) = connect(&plan, &draining).await else { return };
+    let store = store.ttl(plan.kind.ttl());
+    let mut tasks = Vec::new();
+    // What is in memory is of one process, so the naive clients are in it, too.
+    if plan.kind == Kind::Memory {
+        let naive = Plan { p: NAIVE_FROM, tasks: 2, naive: true, ..plan.clone() };
+        let record = Record::new(&naive.folder, naive.p);
+        tasks.extend(start(Client::new(naive, store.clone(), record, draining.clone())));
+    }
+    tasks.extend(start(Client::new(plan, store.clone(), record, draining)));
+    for task in tasks {
+        task.await.unwrap();
+    }
+    // What was dropped is released in the background; what that cannot do the leases do.
+    let _ = store.close(Duration::from_secs(2)).await;
+}
+
+fn start(client: Client) -> Vec<JoinHandle<()>> {
+    let client = Rc::new(client);
+    tokio::task::spawn_local(note_stalls(client.clone()));
+    if !client.plan.naive {
+        tokio::task::spawn_local(work::look(client.clone()));
+        // Before a grant on Redlock is complete, its nodes say numbers of their own, and observers see them.
+        if client.plan.kind.is_complete() {
+            tokio::task::spawn_local(work::observe(client.clone()));
+        }
+    }
+    (0..client.plan.tasks).map(|_| tokio::task::spawn_local(work::work(client.clone()))).collect()
+}
+
+/// Its servers may be down just now.
+async fn connect(plan: &Plan, draining: &watch::Receiver<bool>) -> Option<Store> {
+    loop {
+        let connected = if plan.own_thread {
+            leasehold::connect_on_own_thread(&plan.url).await
+        } else {
+            leasehold::connect(&plan.url).await
+        };
+        match connected {
+            Ok(store) => return Some(store),
+            Err(error) if !error.is_retryable() => work::unexpected("connecting", &error),
+            Err(_) if *draining.borrow() => return None,
+            Err(_) => {}
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Notes for how long this process, or its runtime, did not run: what is late meanwhile is not the library's fault.
+async fn note_stalls(client: Rc<Client>) {
+    let tick = Duration::from_millis(10);
+    loop {
+        let before = now();
+        tokio::time::sleep(tick).await;
+        let stalled = (now() - before).saturating_sub(nanos(tick));
+        if stalled > nanos(tick) {
+            client.record.now(What::Stall { ns: stalled });
+        }
+    }
+}

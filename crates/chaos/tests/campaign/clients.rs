@@ -1,0 +1,125 @@
+//! The processes of a campaign: clients, and the resource.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::Mutex,
+    time::Duration,
+};
+
+use leasehold_chaos::{Recorder, What};
+use leasehold_testbed::Proxy;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    process::{Child, Command},
+};
+
+use super::{client::Plan, kind::NAIVE_FROM, recorder::Record};
+
+/// Starts this program again in another part.
+fn part(words: &[&str], log: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let log = File::options().create(true).append(true).open(log).unwrap();
+    command.args(words).stdin(Stdio::piped()).stderr(log).kill_on_drop(true);
+    command
+}
+
+/// The process of the resource.
+pub(crate) struct Resource {
+    pub(crate) address: String,
+    _process: Child,
+}
+
+impl Resource {
+    pub(crate) async fn start(folder: &Path) -> Resource {
+        let mut command = part(&["resource", &folder.display().to_string()], &folder.join("resource.log"));
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut address = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut address).await.unwrap();
+        Resource { address: address.trim().to_owned(), _process: process }
+    }
+}
+
+/// A client process, which is started again when it was killed.
+pub(crate) struct Slot {
+    plan: Mutex<Plan>,
+    process: tokio::sync::Mutex<Child>,
+    /// Its own ways to the servers.
+    pub(crate) proxies: Vec<Proxy>,
+}
+
+/// How often a client can be started again in one slot.
+const LIVES: u64 = 1000;
+
+impl Slot {
+    pub(crate) fn start(plan: Plan, proxies: Vec<Proxy>) -> Slot {
+        let process = tokio::sync::Mutex::new(spawn(&plan));
+        Slot { plan: Mutex::new(plan), process, proxies }
+    }
+
+    /// Stops it where it stands.
+    pub(crate) async fn pause(&self) {
+        self.signal(Signal::STOP).await;
+    }
+
+    pub(crate) async fn resume(&self) {
+        self.signal(Signal::CONT).await;
+    }
+
+    async fn signal(&self, signal: Signal) {
+        let pid = self.process.lock().await.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        // One that has ended is seen when it is waited for.
+        let _ = pid.map(|pid| kill_process(pid, signal));
+    }
+
+    /// Kills it, and starts another one in its place.
+    pub(crate) async fn replace(&self, record: &Record) {
+        let mut process = self.process.lock().await;
+        let target = self.plan.lock().unwrap().p;
+        // Before the signal: what it held ends here, and what it writes now is not read.
+        record.now(What::Killed { target });
+        process.kill().await.unwrap();
+        let mut plan = self.plan.lock().unwrap();
+        plan.p += 1;
+        plan.seed = plan.seed.wrapping_add(LIVES);
+        *process = spawn(&plan);
+    }
+
+    /// Lets it end what is under way. Says what went wrong, if it has not ended well within this time.
+    pub(crate) async fn drain(&self, within: Duration) -> Result<(), String> {
+        let mut process = self.process.lock().await;
+        let mut stdin = process.stdin.take();
+        if let Some(stdin) = &mut stdin {
+            // One that has ended is seen when it is waited for.
+            let _ = stdin.write_all(b"drain\n").await;
+            let _ = stdin.flush().await;
+        }
+        let p = self.plan.lock().unwrap().p;
+        match tokio::time::timeout(within, process.wait()).await {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            Ok(status) => Err(format!("client {p} ended with {status:?}")),
+            Err(_) => Err(format!("client {p} has not ended within {within:?}")),
+        }
+    }
+
+    /// Whether it holds a lock just now, by what it has written.
+    pub(crate) fn holds(&self) -> bool {
+        let plan = self.plan.lock().unwrap();
+        let written = fs::read_to_string(Recorder::file(&plan.folder, plan.p)).unwrap_or_default();
+        written.rfind(r#""ev":"ok""#) > written.rfind(r#""ev":"release""#)
+    }
+
+    /// The number of a slot's first client.
+    pub(crate) fn first(slot: u64, naive: bool) -> u64 {
+        let base = if naive { NAIVE_FROM } else { LIVES };
+        base + slot * LIVES
+    }
+}
+
+fn spawn(plan: &Plan) -> Child {
+    let log: PathBuf = plan.folder.join(format!("{:07}.log", plan.p));
+    let words = ["client", &serde_json::to_string(plan).unwrap()];
+    part(&words, &log).stdout(Stdio::null()).spawn().unwrap()
+}

@@ -1,0 +1,88 @@
+//! The stores of a campaign, and what is different about each.
+
+use std::time::Duration;
+
+use leasehold_chaos::Limits;
+use serde::{Deserialize, Serialize};
+
+/// The numbers of naive clients, and of the faults that concern them only, begin here.
+pub(crate) const NAIVE_FROM: u64 = 1_000_000;
+
+/// A store, with servers of the campaign's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    Memory,
+    Sqlite,
+    Redis,
+    Redlock,
+    Etcd,
+    ZooKeeper,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 6] =
+        [Kind::Memory, Kind::Sqlite, Kind::Redis, Kind::Redlock, Kind::Etcd, Kind::ZooKeeper];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Memory => "memory",
+            Kind::Sqlite => "sqlite",
+            Kind::Redis => "redis",
+            Kind::Redlock => "redlock",
+            Kind::Etcd => "etcd",
+            Kind::ZooKeeper => "zookeeper",
+        }
+    }
+
+    /// Short, so that much happens; not much longer than the shortest that the store takes.
+    pub(crate) fn ttl(self) -> Duration {
+        Duration::from_millis(match self {
+            Kind::Memory => 300,
+            Kind::Sqlite => 400,
+            Kind::Redis => 500,
+            Kind::Redlock => 700,
+            Kind::Etcd => 2000,
+            Kind::ZooKeeper => 1200,
+        })
+    }
+
+    /// How long after a death, or after the end of a fault, the store may keep what a client has left: twice the lease,
+    /// and the time in which clients notice that connections are dead and make new ones.
+    pub(crate) fn settle(self) -> Duration {
+        2 * self.ttl() + Duration::from_secs(5)
+    }
+
+    /// How late things may be while the machine is busy with other things, too. Stalls of a client's process do not count.
+    pub(crate) fn limits(self) -> Limits {
+        let mut limits = Limits::default();
+        limits.settle = nanos(self.settle());
+        limits.wake = nanos(Duration::from_secs(3));
+        limits.late = nanos(Duration::from_millis(300));
+        limits
+    }
+
+    /// Whether there are semaphores and fair waiters.
+    pub(crate) fn is_complete(self) -> bool {
+        self != Kind::Redlock
+    }
+
+    /// How many client processes there are: what is in memory has one.
+    pub(crate) fn clients(self) -> u64 {
+        if self == Kind::Memory { 1 } else { 3 }
+    }
+
+    /// Whether some seconds show something. In memory they catch the naive clients in three runs of five; on Redis one run of fifteen
+    /// finds a token that falls after the server lost its data, which is not mended yet.
+    pub(crate) fn is_quick(self) -> bool {
+        matches!(self, Kind::Sqlite | Kind::Redlock)
+    }
+
+    /// Whether there is a server to which clients connect.
+    pub(crate) fn has_server(self) -> bool {
+        !matches!(self, Kind::Memory | Kind::Sqlite)
+    }
+}
+
+pub(crate) fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}

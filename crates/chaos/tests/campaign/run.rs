@@ -1,0 +1,188 @@
+//! One campaign on one store: servers, processes, faults, and the verdict.
+
+use std::{
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use leasehold_chaos::{Checker, Event, History, Invariant, Report, What, timeline};
+
+use super::{
+    client::Plan,
+    clients::{Resource, Slot},
+    kind::{Kind, NAIVE_FROM},
+    nemesis::Nemesis,
+    recorder::Record,
+    servers::Servers,
+    work::NAIVE,
+};
+
+/// How long a client may take to end what is under way, beyond the time in which the store settles.
+const ENDS_WITHIN: Duration = Duration::from_secs(20);
+
+pub(crate) struct Verdict {
+    pub(crate) text: String,
+    pub(crate) passed: bool,
+    /// Nothing is wrong, but the naive clients were not caught: it shows nothing.
+    pub(crate) void: bool,
+}
+
+/// Runs a campaign for so long. The histories of one that fails are kept in `folder`.
+pub(crate) async fn run(kind: Kind, seed: u64, time: Duration, folder: &Path) -> Verdict {
+    fs::create_dir_all(folder).unwrap();
+    let begin = now();
+    let troubles = campaign(kind, seed, time, folder).await;
+    let (report, control) = check(folder);
+    draw(folder, &report);
+    let verdict = verdict(kind, seed, folder, &report, &control, troubles);
+    let took = now().duration_since(begin).as_secs();
+    let text = format!("{}: seed {seed}, {took} s\n{}", kind.name(), verdict.text);
+    if verdict.passed {
+        fs::remove_dir_all(folder).unwrap();
+    }
+    Verdict { text, ..verdict }
+}
+
+async fn campaign(kind: Kind, seed: u64, time: Duration, folder: &Path) -> Vec<String> {
+    let servers = Servers::start(kind).await;
+    let record = Record::new(folder, 0);
+    record.now(What::Begin { store: kind.name().into(), seed, limits: kind.limits() });
+    let resource = Resource::start(folder).await;
+    let mut clients = Vec::new();
+    for n in 0..kind.clients() {
+        clients.push(slot(kind, seed, n, false, &servers, &resource, folder).await);
+    }
+    let mut naive = Vec::new();
+    // What is in memory is of one process: the naive tasks are in the same one.
+    for n in 0..if kind == Kind::Memory { 0 } else { 2 } {
+        naive.push(slot(kind, seed, n, true, &servers, &resource, folder).await);
+    }
+    let nemesis = Nemesis::new(kind, seed, &record, &servers, &clients);
+    tokio::join!(nemesis.rage(time), nemesis.pause_naive(&naive, time));
+    let within = kind.settle() + ENDS_WITHIN;
+    let ends = futures_util::future::join_all(clients.iter().chain(&naive).map(|slot| slot.drain(within))).await;
+    for (name, left, allowed) in servers.left(kind.settle()).await {
+        record.now(What::Kv { name, left, allowed });
+    }
+    record.now(What::End);
+    ends.into_iter().filter_map(Result::err).collect()
+}
+
+async fn slot(
+    kind: Kind,
+    seed: u64,
+    n: u64,
+    naive: bool,
+    servers: &Servers,
+    resource: &Resource,
+    folder: &Path,
+) -> Slot {
+    let proxies = servers.proxies().await;
+    let plan = Plan {
+        p: Slot::first(n, naive),
+        kind,
+        url: servers.url(proxies.iter().map(|proxy| proxy.addr().to_owned())),
+        folder: folder.into(),
+        resource: resource.address.clone(),
+        seed: seed.wrapping_mul(31).wrapping_add(n + if naive { 100 } else { 0 }),
+        tasks: if naive { 1 } else { 8 },
+        naive,
+        // One of them blocks no renewal even if its runtime is blocked.
+        own_thread: n == 1 && !naive,
+    };
+    Slot::start(plan, proxies)
+}
+
+/// Judges the history in a folder: that of the clients, and that of the naive ones beside it.
+pub(crate) fn check(folder: &Path) -> (Report, Report) {
+    let (mut clients, mut naive) = (Checker::default(), Checker::default());
+    for event in History::in_folder(folder).unwrap() {
+        let event = event.unwrap();
+        match belongs(&event) {
+            Some(false) => clients.event(&event),
+            Some(true) => naive.event(&event),
+            None => {
+                clients.event(&event);
+                naive.event(&event);
+            }
+        }
+    }
+    (clients.finish(), naive.finish())
+}
+
+/// Draws the first violations, a page for each.
+pub(crate) fn draw(folder: &Path, report: &Report) {
+    for (n, violation) in report.violations.iter().take(5).enumerate() {
+        let events = History::in_folder(folder).unwrap().map(Result::unwrap);
+        let page = timeline(violation, events.filter(|event| belongs(event) != Some(true)));
+        fs::write(folder.join(format!("violation-{n}.html")), page).unwrap();
+    }
+}
+
+/// Whether an event is about naive clients, or about both.
+fn belongs(event: &Event) -> Option<bool> {
+    match &event.what {
+        What::Accept { lock, .. } | What::Reject { lock, .. } => Some(lock == NAIVE),
+        What::Fault { id, .. } | What::Healed { id } if *id >= NAIVE_FROM => Some(true),
+        What::Fault { .. } | What::Healed { .. } | What::Begin { .. } | What::End | What::Kv { .. } => None,
+        What::Killed { target } => Some(*target >= NAIVE_FROM),
+        _ => Some(event.p >= NAIVE_FROM),
+    }
+}
+
+fn verdict(
+    kind: Kind,
+    seed: u64,
+    folder: &Path,
+    report: &Report,
+    control: &Report,
+    mut troubles: Vec<String>,
+) -> Verdict {
+    troubles.extend(complaints(folder));
+    if !report.is_clean() {
+        troubles.push(format!("{} violations", report.count));
+    }
+    if report.figures.grants < 20 {
+        troubles.push(format!("only {} grants: nothing is shown", report.figures.grants));
+    }
+    let (overlaps, stale) = (control.of(Invariant::I1), control.of(Invariant::I2));
+    let void = troubles.is_empty() && (overlaps == 0 || stale == 0);
+    if overlaps == 0 || stale == 0 {
+        troubles.push("void: the naive clients were not caught".into());
+    }
+    let mut text = report.to_string();
+    // A string takes everything.
+    let _ = write!(text, "\ncontrol: {overlaps} overlaps and {stale} stale writes of naive clients");
+    for trouble in &troubles {
+        let _ = write!(text, "\nFAILED: {trouble}");
+    }
+    if !troubles.is_empty() {
+        let _ = write!(
+            text,
+            "\nkept: {}; again: cargo xtask chaos --store {} --seed {seed}",
+            folder.display(),
+            kind.name()
+        );
+    }
+    Verdict { text, passed: troubles.is_empty(), void }
+}
+
+/// What processes wrote to their logs and should not have.
+fn complaints(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let logs = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    for log in logs.filter(|path| path.extension().is_some_and(|it| it == "log")).collect::<Vec<PathBuf>>() {
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        let bad = text.lines().filter(|line| line.contains("UNEXPECTED") || line.contains("panicked"));
+        let name = log.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        found.extend(bad.take(3).map(|line| format!("{name}: {line}")));
+    }
+    found
+}
+
+#[allow(clippy::disallowed_methods, reason = "how long a run took")]
+fn now() -> Instant {
+    Instant::now()
+}

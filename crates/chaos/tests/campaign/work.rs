@@ -1,0 +1,310 @@
+//! What the tasks of a client do: acquire in every way, hold, use, and end in every way.
+
+use std::{rc::Rc, time::Duration};
+
+use leasehold::{Error, ErrorKind, FencingToken, Guard, Leadership, Lock, Loss, Lost, Result};
+use leasehold_chaos::{Mode, Policy, What};
+
+use super::{
+    client::Client,
+    kind::nanos,
+    recorder::now,
+    resource::{Connection, Write1},
+};
+
+/// The locks: two whose names begin alike, one of each other primitive, and one that tasks of a process pass on.
+const ORDERS: &str = "orders";
+const ORDERS_1: &str = "orders/1";
+const CATALOG: &str = "catalog";
+const SLOTS: &str = "slots";
+const LEADER: &str = "leader";
+const COUNTER: &str = "counter";
+/// The lock of naive clients.
+pub(crate) const NAIVE: &str = "naive";
+/// All of the others.
+pub(crate) const LOCKS: [&str; 6] = [ORDERS, ORDERS_1, CATALOG, SLOTS, LEADER, COUNTER];
+
+/// A guard, or a leadership.
+enum Held {
+    Guard(Guard),
+    Leadership(Leadership),
+}
+
+impl Held {
+    fn token(&self) -> FencingToken {
+        match self {
+            Held::Guard(guard) => guard.fencing_token(),
+            Held::Leadership(leads) => leads.fencing_token(),
+        }
+    }
+
+    fn remaining(&self) -> Duration {
+        match self {
+            Held::Guard(guard) => guard.remaining(),
+            Held::Leadership(leads) => leads.remaining(),
+        }
+    }
+
+    fn lost(&self) -> Lost {
+        match self {
+            Held::Guard(guard) => guard.lost(),
+            Held::Leadership(leads) => leads.lost(),
+        }
+    }
+
+    async fn release(self) -> Result<()> {
+        match self {
+            Held::Guard(guard) => guard.release().await,
+            Held::Leadership(leads) => leads.resign().await,
+        }
+    }
+}
+
+/// What is asked for.
+struct Ask {
+    op: u64,
+    lock: &'static str,
+    mode: Mode,
+    policy: Policy,
+    /// How long it waits.
+    limit: Option<Duration>,
+    owned: bool,
+}
+
+/// Acquires, holds and ends until the client drains.
+pub(crate) async fn work(client: Rc<Client>) {
+    let mut resource = Connection::to(&client.plan.resource);
+    while !client.drains() {
+        let ask = if client.plan.naive { naive(&client) } else { ask(&client) };
+        let Some(held) = acquire(&client, &ask).await else {
+            // Servers may be down: no loop without a pause.
+            tokio::time::sleep(client.up_to(Duration::from_millis(20))).await;
+            continue;
+        };
+        if !client.plan.naive {
+            tokio::task::spawn_local(watch(client.clone(), ask.op, held.lost()));
+        }
+        hold(&client, &ask, &held, &mut resource).await;
+        end(&client, &ask, held, &mut resource).await;
+    }
+}
+
+fn naive(client: &Client) -> Ask {
+    Ask { op: client.op(), lock: NAIVE, mode: Mode::Exclusive, policy: Policy::Fair, limit: None, owned: false }
+}
+
+fn ask(client: &Client) -> Ask {
+    let complete = client.plan.kind.is_complete();
+    let op = client.op();
+    client.random(|random| {
+        let lock = LOCKS[random.usize(0..LOCKS.len())];
+        let lock = if lock == SLOTS && !complete { ORDERS } else { lock };
+        let mode = match lock {
+            CATALOG if random.u8(0..3) > 0 => Mode::Shared,
+            SLOTS => Mode::Permits { n: random.u32(1..=2), of: 3 },
+            LEADER => Mode::Leader,
+            _ => Mode::Exclusive,
+        };
+        let policy = match random.u8(0..4) {
+            0 => Policy::Try,
+            _ if lock == COUNTER || !complete => Policy::Fast,
+            _ => Policy::Fair,
+        };
+        let timed = policy != Policy::Try && random.u8(0..3) == 0;
+        let limit = timed.then(|| client.plan.kind.ttl().mul_f64(2.0 * random.f64()));
+        let owned = lock == ORDERS && random.u8(0..3) == 0;
+        Ask { op, lock, mode, policy, limit, owned }
+    })
+}
+
+async fn acquire(client: &Client, ask: &Ask) -> Option<Held> {
+    let &Ask { op, mode, policy, limit, owned, .. } = ask;
+    let (lock, begin) = (ask.lock.to_owned(), now());
+    let deadline = limit.map(|limit| begin + nanos(limit));
+    let owner = owned.then_some(client.plan.p);
+    client.record.at(begin, What::Invoke { op, lock, mode, policy, deadline, owner });
+    // Callers leave at any moment.
+    let leaves = client.random(|random| random.u8(0..8) == 0) && !client.plan.naive;
+    let patience = if leaves { client.up_to(client.ttl()) } else { Duration::from_secs(60) };
+    match tokio::time::timeout(patience, send(client, ask)).await {
+        Ok(Ok(held)) => {
+            let t = now();
+            let left = nanos(held.remaining());
+            // A guard whose validity has ended meanwhile claims nothing.
+            if left == 0 {
+                client.record.at(t, What::Info { op });
+                return None;
+            }
+            let valid = if client.plan.naive { u64::MAX } else { t + left };
+            client.record.at(t, What::Ok { op, tok: held.token().get(), valid });
+            Some(held)
+        }
+        Ok(Err(error)) => {
+            client.record.now(refusal(op, &error));
+            None
+        }
+        Err(_) => {
+            client.record.now(What::Info { op });
+            None
+        }
+    }
+}
+
+/// The call of the library. Its label is the number of the acquisition, so that it is known in the queue.
+async fn send(client: &Client, ask: &Ask) -> Result<Held> {
+    let label = format!("op-{}", ask.op);
+    if ask.mode == Mode::Leader {
+        let election = client.store.election(ask.lock);
+        let leads = match (ask.policy, ask.limit) {
+            (Policy::Try, _) => election.try_campaign(label),
+            (_, Some(limit)) => election.campaign_timeout(label, limit),
+            (_, None) => election.campaign(label),
+        };
+        return leads.await.map(Held::Leadership);
+    }
+    let lock: Lock = match ask.mode {
+        Mode::Shared => client.store.rw_lock(ask.lock).read(),
+        Mode::Permits { n, of } => client.store.semaphore(ask.lock, of).permits(n),
+        _ => client.store.lock(ask.lock),
+    };
+    let lock = lock.label(label);
+    let lock = if ask.owned { lock.owner(&client.owner) } else { lock };
+    let lock = if ask.policy == Policy::Fast { lock.fast() } else { lock };
+    let guard = match (ask.policy, ask.limit) {
+        (Policy::Try, _) => lock.try_acquire(),
+        (_, Some(limit)) => lock.acquire_timeout(limit),
+        (_, None) => lock.acquire(),
+    };
+    guard.await.map(Held::Guard)
+}
+
+fn refusal(op: u64, error: &Error) -> What {
+    match error.kind() {
+        ErrorKind::Contended => What::Fail { op, busy: true },
+        ErrorKind::TimedOut | ErrorKind::Unavailable => What::Fail { op, busy: false },
+        ErrorKind::Ambiguous => What::Info { op },
+        _ => {
+            unexpected("acquiring", error);
+            What::Info { op }
+        }
+    }
+}
+
+/// An error that no fault of a campaign explains. It is in the log of the process, and fails the run.
+pub(crate) fn unexpected(doing: &str, error: &Error) {
+    eprintln!("UNEXPECTED {doing}: {error:?}");
+}
+
+/// Notes the loss, when it is reported.
+async fn watch(client: Rc<Client>, op: u64, lost: Lost) {
+    let loss = lost.await;
+    if loss != Loss::Released {
+        client.record.now(What::Lost { op, why: format!("{loss:?}") });
+    }
+}
+
+async fn hold(client: &Client, ask: &Ask, held: &Held, resource: &mut Connection) {
+    let op = ask.op;
+    // Mostly for a moment, sometimes for longer than a lease.
+    let long = client.random(|random| random.u8(0..6) == 0) || client.plan.naive;
+    let until = now() + nanos(if long { client.up_to(2 * client.ttl()) } else { client.up_to(client.ttl() / 10) });
+    loop {
+        let t = now();
+        let left = nanos(held.remaining());
+        if client.plan.naive {
+            client.record.at(t, What::Use { op, valid: u64::MAX });
+        } else if left > 0 {
+            client.record.at(t, What::Use { op, valid: t + left });
+        } else {
+            return;
+        }
+        if ask.mode.is_exclusive() && !write(client, ask, held.token(), resource).await && !client.plan.naive {
+            return;
+        }
+        if let Held::Guard(guard) = held
+            && ask.lock == CATALOG
+            && ask.mode == Mode::Exclusive
+            && client.random(|random| random.u8(0..4) == 0)
+        {
+            client.record.now(What::Downgrade { op });
+            // Whether or not it succeeds, it excludes no reader from here on.
+            let _ = guard.downgrade().await;
+            return;
+        }
+        if now() >= until {
+            return;
+        }
+        tokio::time::sleep(client.up_to(client.ttl() / 20) + Duration::from_millis(2)).await;
+    }
+}
+
+/// Writes with this token. Returns whether it was accepted, or is not known.
+async fn write(client: &Client, ask: &Ask, token: FencingToken, resource: &mut Connection) -> bool {
+    let write = Write1 { op: ask.op, lock: ask.lock.to_owned(), tok: token.get(), fenced: !client.plan.naive };
+    match resource.write(&write).await {
+        Ok(accepted) => accepted,
+        Err(_) => {
+            *resource = Connection::to(&client.plan.resource);
+            true
+        }
+    }
+}
+
+async fn end(client: &Client, ask: &Ask, held: Held, resource: &mut Connection) {
+    let (op, token) = (ask.op, held.token());
+    if held.remaining().is_zero() && ask.mode.is_exclusive() && !client.plan.naive {
+        // A write that was on its way when the lock was lost: the resource refuses it if somebody has written since.
+        tokio::time::sleep(client.up_to(client.ttl())).await;
+        write(client, ask, token, resource).await;
+    }
+    let dropped = client.random(|random| random.u8(0..4) == 0);
+    client.record.now(What::Release { op, dropped });
+    if dropped {
+        return drop(held);
+    }
+    match held.release().await {
+        Ok(()) => client.record.now(What::Released { op }),
+        Err(error) => {
+            if !error.is_retryable() && error.loss().is_none() {
+                unexpected("releasing", &error);
+            }
+            client.record.now(What::Unreleased { op });
+        }
+    }
+}
+
+/// Looks at queues, and notes who is in them.
+pub(crate) async fn look(client: Rc<Client>) {
+    while !client.drains() {
+        tokio::time::sleep(client.up_to(client.ttl() / 4)).await;
+        let lock = client.random(|random| LOCKS[random.usize(0..LOCKS.len())]);
+        let Ok(queue) = client.store.lock(lock).inspect().await else { continue };
+        let t = now();
+        let labels =
+            queue.waiters.iter().filter_map(|waiter| waiter.label.as_deref()?.strip_prefix("op-")?.parse().ok());
+        for op in labels {
+            client.record.at(t, What::Queued { op });
+        }
+    }
+}
+
+/// Watches the election, and notes who leads.
+pub(crate) async fn observe(client: Rc<Client>) {
+    let op = client.op();
+    let election = client.store.election(LEADER);
+    while !client.drains() {
+        let Ok(mut observer) = election.observe().await else {
+            tokio::time::sleep(client.ttl() / 4).await;
+            continue;
+        };
+        loop {
+            if let Some(leader) = observer.current() {
+                let (lock, tok) = (LEADER.to_owned(), leader.token.get());
+                client.record.now(What::Observed { op, lock, tok });
+            }
+            if observer.changed().await.is_err() {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Each rule of the checker finds what it is for, and no other rule finds it: without the rule it would be missed.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod story;
+
+use leasehold_chaos::Rule;
+
+use self::story::found;
+
+/// What only this rule finds.
+const FOUND: &[(Rule, &str)] = &[
+    (Rule::Sense, "10 granted 1, 20 ends"),
+    (Rule::Complete, "10 holds 1 x, 20 releases 1"),
+    (Rule::Overlap, "10 holds 1 r, 20 holds 2 x, 30 releases 1, 40 releases 2, 50 ends"),
+    (Rule::Resumed, "10 holds 1 x, 1500 holds 2 x, 1510 releases 2, 1520 uses 1, 1530 releases 1, 1600 ends"),
+    (Rule::Permits, "10 holds 1 2of3, 20 holds 2 2of3, 30 releases 1, 40 releases 2, 50 ends"),
+    (Rule::Leaders, "10 holds 1 leader, 20 holds 2 leader, 30 releases 1, 40 releases 2, 50 ends"),
+    (
+        Rule::Downgraded,
+        "10 holds 1 x, 15 downgrades 1, 20 holds 2 r, 25 releases 2, 30 holds 3 x, 40 releases 3, 50 releases 1, 60 ends",
+    ),
+    (Rule::StaleWrite, "10 accepts 7, 20 accepts 6, 30 ends"),
+    (Rule::FreshWrite, "10 accepts 7, 20 rejects 7, 30 ends"),
+    (
+        Rule::TokenOrder,
+        "10 asks 1 x, 11 granted 1 9, 20 releases 1, 30 asks 2 r, 31 granted 2 8, 40 releases 2, 50 ends",
+    ),
+    (
+        Rule::TokenUnique,
+        "10 asks 1 x, 10 asks 2 x, 11 granted 1 5, 20 releases 1, 21 granted 2 5, 30 releases 2, 40 ends",
+    ),
+    (Rule::TokenReentry, "10 holds 1 x owner=1, 20 holds 2 x owner=1, 30 releases 2, 40 releases 1, 50 ends"),
+    (Rule::Stuck, "10 holds 1 x, 20 asks 2 x, 30 releases 1, 400 granted 2, 410 releases 2, 5000 ends"),
+    (Rule::Forgotten, "10 holds 1 x, 20 asks 2 x, 30 releases 1, 5000 ends"),
+    // The one that was passed has a greater token: in that order they were granted.
+    (
+        Rule::Passed,
+        "10 holds 1 x, 20 asks 2 x, 25 is-queued 2 @9, 30 asks 3 x, 40 releases 1, 42 granted 3, 50 releases 3, 52 granted 2 4, 60 releases 2, 70 ends",
+    ),
+    (Rule::LateLoss, "10 holds 1 x, 1063 loses 1, 5000 ends"),
+    (Rule::ValidInPast, "10 asks 1 x, 20 finds-over 1, 30 ends"),
+    (Rule::Revived, "10 holds 1 x, 20 loses 1, 30 uses 1, 40 ends"),
+    (Rule::LostReleased, "10 holds 1 x, 20 loses 1, 30 releases 1, 40 ends"),
+    (Rule::ReleasedTwice, "10 holds 1 x, 20 releases 1, 30 is-released 1, 40 ends"),
+    (Rule::ReleasedTwice, "10 holds 1 x, 20 releases 1, 30 uses 1, 40 ends"),
+    (Rule::ReleasedTwice, "10 holds 1 x, 20 releases 1, 30 drops 1, 40 ends"),
+    (Rule::ForeignRelease, "10 holds 1 x, 20 releases 1 @2, 40 ends"),
+    (Rule::Left, "10 left 2 1, 40 ends"),
+    (Rule::RefusedByNobody, "10 holds 9 x, 20 asks 1 x lock=a/b try, 21 busy 1, 30 releases 9, 40 ends"),
+    (Rule::ObservedOrder, "10 observes 1 5, 20 observes 1 5, 30 observes 1 4, 40 ends"),
+    (Rule::Growth, "10 had 1 100, 20 has 1 101, 30 has 1 102, 40 ends"),
+    (Rule::LateReturn, "5 holds 9 x, 10 asks 1 x until=100, 151 times-out 1, 160 releases 9, 5000 ends"),
+];
+
+/// What is legal, and what a simpler checker would refuse.
+const LEGAL: &[(&str, &str)] = &[
+    ("readers share", "10 holds 1 r, 20 holds 2 r, 30 releases 1, 40 releases 2, 50 ends"),
+    (
+        "a window ends when its release is called",
+        "10 holds 1 x, 15 asks 2 x, 20 calls-release 1, 21 granted 2, 22 is-released 1, 30 releases 2, 40 ends",
+    ),
+    ("a window ends with its validity", "10 holds 1 x, 1011 holds 2 x, 1012 loses 1, 1020 releases 2, 1100 ends"),
+    (
+        "an owner re-enters",
+        "10 holds 1 x owner=1, 20 asks 2 x owner=1, 21 granted 2 1, 30 releases 1, 40 releases 2, 50 ends",
+    ),
+    (
+        "its first guard may be released meanwhile",
+        "10 holds 1 x owner=1, 20 asks 2 x owner=1, 21 releases 1, 23 granted 2 1, 40 releases 2, 50 ends",
+    ),
+    (
+        "tokens of what was under way at once have no order",
+        "10 asks 1 x, 11 asks 2 x, 12 granted 2 9, 20 releases 2, 22 granted 1 8, 30 releases 1, 40 ends",
+    ),
+    (
+        "nor have those of readers",
+        "10 asks 1 r, 11 granted 1 9, 12 asks 2 r, 13 granted 2 8, 20 releases 1, 30 releases 2, 40 ends",
+    ),
+    (
+        "lost data",
+        "10 holds 1 x, 20 fault exclusion, 30 healed, 40 holds 2 x, 50 uses 1, 60 releases 1, 70 releases 2, 80 ends",
+    ),
+    (
+        "lost tokens",
+        "10 asks 1 x, 11 granted 1 9, 12 releases 1, 13 accepts 9, 20 fault order, 30 healed, 40 holds 2 x, 42 accepts 2, 50 releases 2, 60 ends",
+    ),
+    (
+        "nobody is served while there is a fault",
+        "10 holds 1 x, 20 asks 2 x, 25 fault nothing, 30 releases 1, 60000 ends",
+    ),
+    ("nor just after it", "10 holds 1 x, 20 asks 2 x, 25 fault nothing, 30 releases 1, 40 healed, 12000 ends"),
+    (
+        "what is dropped is released later",
+        "10 holds 1 x, 20 asks 2 x, 30 drops 1, 1100 granted 2, 1110 releases 2, 5000 ends",
+    ),
+    ("who was killed holds nothing", "10 holds 1 x, 20 killed 1 @0, 21 uses 1, 30 holds 2 x, 40 releases 2, 50 ends"),
+    ("a process that stood still is late", "10 holds 1 x, 2000 loses 1, 2001 stalled 1 980, 6000 ends"),
+    (
+        "a place that was seen too late is not passed",
+        "10 holds 1 x, 20 asks 2 x, 30 asks 3 x, 31 is-queued 2, 40 releases 1, 42 granted 3, 50 releases 3, 52 granted 2 4, 60 releases 2, 70 ends",
+    ),
+    (
+        "a refusal because of somebody who came later",
+        "10 asks 1 x try, 11 asks 2 x, 12 granted 2, 13 busy 1, 20 releases 2, 40 ends",
+    ),
+    (
+        "a release that is refused because of the loss",
+        "10 holds 1 x, 20 loses 1, 30 calls-release 1, 31 is-not-released 1, 40 ends",
+    ),
+];
+
+/// The same stories, each a little further than its excuse goes.
+const FURTHER: &[(Rule, &str)] = &[
+    (Rule::Overlap, "10 holds 1 x, 1009 holds 2 x, 1012 loses 1, 1020 releases 2, 1100 ends"),
+    (Rule::Overlap, "10 holds 1 x owner=1, 20 holds 2 x owner=2, 30 releases 1, 40 releases 2, 50 ends"),
+    (
+        Rule::Overlap,
+        "10 holds 1 x, 20 fault exclusion, 30 healed, 40 holds 2 x, 50 holds 3 x, 60 releases 2, 70 releases 3, 80 ends",
+    ),
+    (Rule::Forgotten, "10 holds 1 x, 20 asks 2 x, 25 fault nothing, 30 releases 1, 40 healed, 12291 ends"),
+    (Rule::Stuck, "10 holds 1 x, 20 asks 2 x, 30 drops 1, 12291 granted 2, 12300 releases 2, 15000 ends"),
+    (Rule::LateLoss, "10 holds 1 x, 2000 loses 1, 2001 stalled 1 900, 6000 ends"),
+    (Rule::LateLoss, "10 holds 1 x, 2000 loses 1, 2001 stalled 2 980, 6000 ends"),
+];
+
+#[test]
+fn each_rule_finds_what_no_other_one_finds() {
+    for (rule, story) in FOUND {
+        assert_eq!(found(story, &[]), [*rule], "{story}");
+        assert_eq!(found(story, &[*rule]), [], "without {rule:?}: {story}");
+    }
+    let untested = Rule::ALL.iter().filter(|rule| FOUND.iter().all(|(found, _)| found != *rule));
+    assert_eq!(untested.collect::<Vec<_>>(), Vec::<&Rule>::new());
+}
+
+#[test]
+fn what_is_excused_is_not_found() {
+    for (what, story) in LEGAL {
+        assert_eq!(found(story, &[]), [], "{what}: {story}");
+    }
+}
+
+#[test]
+fn an_excuse_has_an_end() {
+    for (rule, story) in FURTHER {
+        assert_eq!(found(story, &[]), [*rule], "{story}");
+    }
+}
