@@ -289,8 +289,8 @@ impl LeaseArgs {
         })
     }
 
-    pub(crate) fn options(&self) -> Options {
-        let options = Options::default().ttl(self.ttl).label(self.label());
+    pub(crate) fn options(&self, label: &str) -> Options {
+        let options = Options::default().ttl(self.ttl).label(label);
         match (self.fair, self.fast) {
             (true, _) => options.fair(),
             (_, true) => options.fast(),

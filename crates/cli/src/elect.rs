@@ -52,8 +52,9 @@ async fn term(
     terms: &Terms<'_>,
 ) -> Result<RunOutcome, RunOutcome> {
     let Terms { signals, url, ttl, .. } = *terms;
-    let election = store.election(&args.name).with(&args.lease.options());
-    let value = args.value.clone().unwrap_or_else(|| args.lease.label());
+    let label = args.lease.label();
+    let election = store.election(&args.name).with(&args.lease.options(&label));
+    let value = args.value.clone().unwrap_or(label);
     let campaign = until_answered(url, ttl, async || election.campaign(value.as_str()).await);
     let wait = Wait { store, name: &args.name, url, label: &value, quiet: false };
     let waiting = waiting::in_queue(campaign, &wait);

@@ -28,7 +28,8 @@ pub(crate) async fn open(url: &StoreUrl) -> Result<Opened> {
 async fn connect(url: &StoreUrl) -> Result<Opened> {
     #[cfg(feature = "sqlite")]
     if url.secret().starts_with("sqlite://") {
-        let backend = leasehold::sqlite::Sqlite::connect(url.secret()).await?;
+        let config = leasehold::sqlite::Config::from_url(url.secret())?.at_once();
+        let backend = leasehold::sqlite::Sqlite::with_config(config).await?;
         let life_line = backend.life_line().await?.into();
         return Ok(Opened { store: Store::new(backend), life_line });
     }

@@ -28,10 +28,10 @@ pub(crate) struct Status(String);
 
 impl Status {
     pub(crate) fn read() -> Status {
-        let mut text = Vec::with_capacity(8192);
-        // As if it were endless: for a file that says it is empty, many small reads would be made.
-        let read = File::open("/proc/self/status").and_then(|file| file.take(u64::MAX).read_to_end(&mut text));
-        Status(read.map_or_else(|_| String::new(), |_| String::from_utf8_lossy(&text).into_owned()))
+        // The kernel gives all of it at once, if it fits.
+        let mut text = vec![0; 16_384];
+        let read = File::open("/proc/self/status").and_then(|mut file| file.read(&mut text));
+        Status(read.map_or_else(|_| String::new(), |read| String::from_utf8_lossy(&text[..read]).into_owned()))
     }
 
     fn field(&self, name: &str) -> Option<&str> {
@@ -70,7 +70,7 @@ impl Children {
                 "/proc is that of another PID namespace: mount ours (`mount -t proc proc /proc`, `unshare --mount-proc`)",
             );
         }
-        match File::open(format!("/proc/self/task/{}/children", own_pid())) {
+        match File::open("/proc/thread-self/children") {
             Ok(list) => Ok(Children(list)),
             Err(e) => refuse(&format!("the kernel does not list our children (CONFIG_PROC_CHILDREN): {e}")),
         }

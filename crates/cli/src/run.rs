@@ -64,6 +64,8 @@ pub(crate) fn reported(
             let (signals, guardian) = (signals.listen()?, guardian.listen()?);
             let ran = run(&url, &signals, &guardian).await;
             guardian.gone().await;
+            // The process ends now, and the kernel closes all at once.
+            std::mem::forget((signals, guardian));
             ran
         })?
     };
@@ -72,9 +74,10 @@ pub(crate) fn reported(
 
 async fn attempt(args: &Run, url: &StoreUrl, signals: &Signals, guardian: &Guardian) -> Result<RunOutcome, RunOutcome> {
     let opened = RunOutcome::unless_over(signals, url, args.not_acquired, open(url)).await?;
-    let store = opened.store.clone();
-    let ran = hold(args, url, signals, guardian, opened).await;
-    close(&store).await;
+    let ran = hold(args, url, signals, guardian, &opened).await;
+    close(&opened.store).await;
+    // The process ends now, and the kernel closes all at once.
+    std::mem::forget(opened);
     ran
 }
 
@@ -83,10 +86,10 @@ async fn hold(
     url: &StoreUrl,
     signals: &Signals,
     guardian: &Guardian,
-    opened: Opened,
+    opened: &Opened,
 ) -> Result<RunOutcome, RunOutcome> {
-    let lock = lock(args, &opened.store);
     let label = args.lease.label();
+    let lock = lock(args, &opened.store, &label);
     let wait = Wait { store: &opened.store, name: &args.name, url, label: &label, quiet: args.quiet };
     let waiting = waiting::in_queue(acquire(args, &lock, url), &wait);
     let guard = RunOutcome::unless_over(signals, url, args.not_acquired, waiting).await;
@@ -116,13 +119,13 @@ async fn keep_until(guard: &Guard, until: Moment, signals: &Signals) -> io::Resu
     Ok(())
 }
 
-fn lock(args: &Run, store: &Store) -> Lock {
+fn lock(args: &Run, store: &Store, label: &str) -> Lock {
     let lock = match (args.shared, args.permits) {
         (true, _) => store.rw_lock(&args.name).read(),
         (false, Some(of)) => store.semaphore(&args.name, of).permits(1),
         (false, None) => store.lock(&args.name),
     };
-    let options = args.lease.options();
+    let options = args.lease.options(label);
     lock.with(&match args.min_hold {
         Some(min) if store.guarantees().min_hold_outlives_process => options.min_hold(min),
         _ => options,

@@ -86,8 +86,9 @@ impl StoreUrl {
     /// What this command says better than the library, which speaks to programmers.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.url.split_once("://").map(|(scheme, _)| scheme) {
-            Some("rediss" | "etcds") => {
-                let what = "this build has no TLS; use a local tunnel (stunnel, ssh -L)";
+            Some("rediss" | "redlocks" | "etcds") if cfg!(feature = "tls") => Ok(()),
+            Some("rediss" | "redlocks" | "etcds" | "zookeepers") => {
+                let what = "this build has no TLS for it; use a local tunnel (stunnel, ssh -L)";
                 Err(Error::new(ErrorKind::Unsupported, what))
             }
             Some("memory" | "sqlite" | "redis" | "redlock" | "etcd" | "zookeeper") | None => Ok(()),
@@ -161,7 +162,8 @@ impl fmt::Display for StoreUrl {
 /// A parameter that no store has may be a password.
 fn without_unknown_parameters(url: &str) -> String {
     let Some((before, query)) = url.split_once('?') else { return url.into() };
-    let known = |pair: &&str| ["timeout=", "prefix="].iter().any(|key| pair.starts_with(key));
+    let known =
+        |pair: &&str| ["timeout=", "prefix=", "ca=", "cert=", "server_name="].iter().any(|key| pair.starts_with(key));
     let shown: Vec<&str> = query.split('&').map(|pair| if known(&pair) { pair } else { "…" }).collect();
     format!("{before}?{}", shown.join("&"))
 }
@@ -197,6 +199,7 @@ mod tests {
             ("redis://h/0?password=s3cret", "redis://h/0?…"),
             ("redis://h?s3cret", "redis://h?…"),
             ("redis://h?timeout=9&pass=s3cret&prefix=a:", "redis://h?timeout=9&…&prefix=a:"),
+            ("rediss://h?ca=/a.pem&cert=/b.pem&key=s3cret", "rediss://h?ca=/a.pem&cert=/b.pem&…"),
             ("sqlite:///a.db?key=s3cret", "sqlite:///a.db?…"),
         ] {
             let url = StoreUrl::new(url);

@@ -22,9 +22,15 @@ const FRAMES_PER_TEXT: usize = 4;
 
 /// Does the work, and shows meanwhile what is done, and to or with what.
 pub(crate) async fn during<T>(work: impl Future<Output = T>, doing: &str, what: &str) -> T {
+    let spinning = async {
+        let started = Moment::now();
+        // Before that nobody needs to know whether there is a terminal.
+        tokio::time::sleep(SHOWN_AFTER).await;
+        spin(started, doing, async || what.to_owned()).await
+    };
     tokio::select! {
         done = work => done,
-        never = spin(doing, async || what.to_owned()) => match never {},
+        never = spinning => match never {},
     }
 }
 
@@ -48,13 +54,12 @@ pub(crate) struct Wait<'a> {
     pub(crate) quiet: bool,
 }
 
-async fn spin(doing: &str, mut what: impl AsyncFnMut() -> String) -> Infallible {
+/// From now on, for what began then.
+async fn spin(started: Moment, doing: &str, mut what: impl AsyncFnMut() -> String) -> Infallible {
     let status = StatusLine::spinner();
     if !status.is_watched() {
         return std::future::pending().await;
     }
-    let started = Moment::now();
-    tokio::time::sleep(SHOWN_AFTER).await;
     loop {
         let text = what().await;
         for _ in 0..FRAMES_PER_TEXT {
@@ -70,10 +75,12 @@ impl Wait<'_> {
         if self.quiet {
             return std::future::pending().await;
         }
+        let started = Moment::now();
+        tokio::time::sleep(SHOWN_AFTER).await;
         if output::is_watched(&stderr()) {
-            return spin("waiting", async || self.state().await).await;
+            return spin(started, "waiting", async || self.state().await).await;
         }
-        log_once(async || self.state().await, say).await
+        log_once(MINUTE - SHOWN_AFTER, async || self.state().await, say).await
     }
 
     /// What matters most comes first: a narrow terminal cuts the rest.
@@ -86,9 +93,9 @@ impl Wait<'_> {
     }
 }
 
-/// One line after a minute, and no more.
-async fn log_once(mut what: impl AsyncFnMut() -> String, log: impl FnOnce(String)) -> Infallible {
-    tokio::time::sleep(MINUTE).await;
+/// One line when the rest of a minute is over, and no more.
+async fn log_once(rest: Duration, mut what: impl AsyncFnMut() -> String, log: impl FnOnce(String)) -> Infallible {
+    tokio::time::sleep(rest).await;
     log(format!("waiting {} s {}", MINUTE.as_secs(), what().await));
     std::future::pending().await
 }
@@ -128,7 +135,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_log_gets_one_line_after_a_minute() {
         let said = RefCell::new(Vec::new());
-        let logging = log_once(async || "for it".to_owned(), |text| said.borrow_mut().push(text));
+        let logging = log_once(MINUTE, async || "for it".to_owned(), |text| said.borrow_mut().push(text));
         let an_hour = tokio::time::timeout(Duration::from_secs(3600), logging);
         let before = tokio::time::sleep(Duration::from_secs(59));
         let nothing_yet = async {

@@ -26,6 +26,11 @@ pub(crate) async fn inspect(url: &str, guarantees: &Guarantees) -> Server {
         }
         #[cfg(feature = "redis")]
         scheme @ ("redis" | "redlock") => drop(server.ask_each(url, scheme, 6379, crate::redis::inspect).await),
+        // Beside the store's client only plain text is spoken here.
+        "rediss" | "redlocks" | "etcds" | "zookeepers" => {
+            let text = "The servers are not asked for their versions and settings over TLS: nothing is known of them.";
+            server.findings.push(note("version", text));
+        }
         _ => {}
     }
     server

@@ -20,7 +20,7 @@ use std::time::Duration;
 use fork::{Fork, fork};
 use leasehold::seam::Moment;
 use rustix::net::{Shutdown, shutdown};
-use rustix::process::{Signal, set_child_subreaper};
+use rustix::process::{Pid, Signal, set_child_subreaper};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
@@ -64,7 +64,9 @@ impl Guardian {
         let children = Children::open(status)?;
         let unrelated = children.all()?;
         // If the guardian is killed, what it guards becomes ours.
-        set_child_subreaper(Some(rustix::process::getpid()))?;
+        set_child_subreaper(Some(Pid::INIT))?;
+        // Where the kernel's clock is to be read is found out once, for both.
+        let _ = Moment::now();
         let (socket, its) = wire::pair()?;
         let pid = match fork()? {
             Fork::Parent(pid) => pid,

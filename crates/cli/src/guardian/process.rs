@@ -61,7 +61,7 @@ impl<'a> Guardian<'a> {
         setpgid(None, None)?;
         // Whoever kills the command by its name, with all that have it, does not kill us.
         set_name(c"lock-guardian")?;
-        set_child_subreaper(Some(rustix::process::getpid()))?;
+        set_child_subreaper(Some(Pid::INIT))?;
         let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let offspring = Some(Children::open(status)?);
         Ok(Guardian { program, signals, command, children, timer, offspring, tree: None, _life_line: Vec::new() })
@@ -81,12 +81,13 @@ impl<'a> Guardian<'a> {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
+            let is_heard = |fd: &PollFd<'_>| !fd.revents().is_empty();
+            let (child_changed, command_speaks) =
+                (is_heard(&fds[0]), command_lives && fds.last().is_some_and(is_heard));
             drop(fds);
-            let mut child_changed = false;
-            while self.children.read_signal()?.is_some() {
-                child_changed = true;
-            }
-            if command_lives {
+            // One of each: what is left is heard in the next turn.
+            let child_changed = child_changed && self.children.read_signal()?.is_some();
+            if command_speaks {
                 command_lives = self.receive()?;
             }
             let Some(tree) = &mut self.tree else {
@@ -115,35 +116,33 @@ impl<'a> Guardian<'a> {
         }
     }
 
-    /// Reads all orders; false once the command has ended.
+    /// Reads an order; false once the command has ended.
     fn receive(&mut self) -> io::Result<bool> {
-        loop {
-            let (order, fds) = match wire::receive(&self.command) {
-                Ok(Some(received)) => received,
-                Ok(None) => return Ok(false),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => return Err(e),
-            };
-            match (order, &mut self.tree) {
-                (Order::Start(start), None) => match self.start(&start, fds) {
-                    Ok(pid) => notify(&self.command, &Event::Started { pid }),
-                    Err(e) => notify(&self.command, &Event::Failed(format!("starting the program: {e}"))),
-                },
-                (Order::Deadline(nanos), Some(tree)) => {
-                    tree.extend(Moment::from_nanos(nanos));
-                    // Also while it is ending the program: it lives, and does its work.
-                    notify(&self.command, &Event::Ack(nanos));
-                }
-                (Order::Signal(signal), Some(tree)) => {
-                    if !tree.signal(signal) {
-                        notify(&self.command, &Event::NotSignalled { signal });
-                    }
-                }
-                (Order::End { at_once }, Some(tree)) => tree.end(Moment::now(), at_once)?,
-                (_, _) => {}
+        let (order, fds) = match wire::receive(&self.command) {
+            Ok(Some(received)) => received,
+            Ok(None) => return Ok(false),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return Ok(true),
+            Err(e) => return Err(e),
+        };
+        match (order, &mut self.tree) {
+            (Order::Start(start), None) => match self.start(&start, fds) {
+                Ok(pid) => notify(&self.command, &Event::Started { pid }),
+                Err(e) => notify(&self.command, &Event::Failed(format!("starting the program: {e}"))),
+            },
+            (Order::Deadline(nanos), Some(tree)) => {
+                tree.extend(Moment::from_nanos(nanos));
+                // Also while it is ending the program: it lives, and does its work.
+                notify(&self.command, &Event::Ack(nanos));
             }
+            (Order::Signal(signal), Some(tree)) => {
+                if !tree.signal(signal) {
+                    notify(&self.command, &Event::NotSignalled { signal });
+                }
+            }
+            (Order::End { at_once }, Some(tree)) => tree.end(Moment::now(), at_once)?,
+            (_, _) => {}
         }
+        Ok(true)
     }
 
     fn start(&mut self, start: &Start, life_line: Vec<OwnedFd>) -> io::Result<i32> {

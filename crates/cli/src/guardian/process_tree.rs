@@ -111,7 +111,10 @@ impl ProcessTree {
                 None => self.status = Some(status_of(&status)),
             }
         }
-        self.others()?;
+        // Once the leader has ended, what is done next begins with that.
+        if self.status.is_none() {
+            self.others()?;
+        }
         Ok(stopped)
     }
 
@@ -128,11 +131,14 @@ impl ProcessTree {
                 (Some(_), Leftovers::Wait) if !self.others()?.is_empty() => {
                     Ok(Verdict::Wait(self.plan.term_at(self.deadline)))
                 }
-                (Some(_), Leftovers::Kill) if !self.others()?.is_empty() => {
-                    self.begin(Why::Itself, Scope::Group, now + self.plan.grace)?;
-                    self.act(now, command_died)
+                (Some(_), leftovers) => {
+                    let others = self.others()?;
+                    if leftovers == Leftovers::Kill && !others.is_empty() {
+                        self.begin(Why::Itself, Scope::Group, now + self.plan.grace)?;
+                        return self.act(now, command_died);
+                    }
+                    self.done(Why::Itself, others)
                 }
-                (Some(_), _) => self.done(Why::Itself),
             };
         };
         if now >= ending.kill_at {
@@ -146,7 +152,8 @@ impl ProcessTree {
         let only_foreign = ending.scope == Scope::All && self.met.is_empty();
         let limit = if only_foreign { self.plan.margin } else { self.plan.margin.max(processes::UNKILLABLE) };
         if ending.killed_at.is_some_and(|at| now >= at + limit) {
-            return self.done(ending.why);
+            let others = self.others()?;
+            return self.done(ending.why, others);
         }
         if self.status.is_some() && !self.any_lives(ending.scope)? {
             return self.over(now, &ending);
@@ -171,7 +178,8 @@ impl ProcessTree {
                 }
             }
         }
-        self.done(ending.why)
+        let others = self.others()?;
+        self.done(ending.why, others)
     }
 
     /// Asks it to end. A wider scope takes over from a narrower one; otherwise the first reason stays.
@@ -232,8 +240,8 @@ impl ProcessTree {
         })
     }
 
-    fn done(&mut self, why: Why) -> io::Result<Verdict> {
-        let mut left = self.others()?;
+    /// It is over. `left` live yet.
+    fn done(&mut self, why: Why, mut left: Vec<i32>) -> io::Result<Verdict> {
         match self.status {
             Some(_) => self.reaped = self.reaped || processes::reap(self.leader),
             None => left.push(self.leader),
