@@ -9,22 +9,23 @@ use crate::goals::{GOALS, Goal};
 use crate::metric::{Metric, digits};
 use crate::plan::USAGE;
 use crate::plots;
-use crate::report::{Report, Run, Table, shown};
+use crate::report::{Report, Table, shown};
 use crate::servers::Store;
 use crate::subject::Result;
 
 /// What asks for it.
 pub const WORD: &str = "--table";
 
-/// Reads `NAME=FILE`s; prints a table of what is aimed at and one of all rows, and writes them with a picture.
+/// A report, and what it is called beside others.
+pub struct Run {
+    pub name: String,
+    pub report: Report,
+}
+
+/// Prints a table of what is aimed at and one of all rows, and writes them with a picture.
 pub fn compare(words: &[&str], folder: &Path) -> Result<()> {
-    let runs = words.iter().map(|word| {
-        let (name, path) = word.split_once('=').ok_or(USAGE)?;
-        Ok(Run { name: name.into(), report: Report::read(Path::new(path))? })
-    });
-    let runs: Vec<Run> = runs.collect::<Result<_>>()?;
-    let mut text = String::new();
-    tables(&runs, &mut text)?;
+    let runs = read(words)?;
+    let text = format!("{}\n{}\n{}", list(&runs), goals(&runs)?, rows(&runs)?);
     fs::create_dir_all(folder)?;
     fs::write(folder.join("table.md"), &text)?;
     fs::write(folder.join("goals.svg"), plots::goals(&runs))?;
@@ -33,25 +34,51 @@ pub fn compare(words: &[&str], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn tables(runs: &[Run], text: &mut String) -> fmt::Result {
-    let names: Vec<&str> = runs.iter().map(|run| &*run.name).collect();
-    let (names, rules) = (names.join(" | "), "---|".repeat(runs.len()));
-    for Run { name, report } in runs {
+/// Reads `NAME=FILE,FILE…`: what a later file has of a row takes the place of what an earlier one has.
+pub fn read(words: &[&str]) -> Result<Vec<Run>> {
+    let runs = words.iter().map(|word| {
+        let (name, files) = word.split_once('=').ok_or(USAGE)?;
+        let mut reports = files.split(',').map(|file| Report::read(Path::new(file)));
+        let mut report = reports.next().ok_or(USAGE)??;
+        for more in reports {
+            report.take(more?);
+        }
+        Ok(Run { name: name.into(), report })
+    });
+    runs.collect()
+}
+
+/// Which runs these are.
+pub fn list(runs: &[Run]) -> String {
+    let line = |Run { name, report }: &Run| {
         let (machine, beside) = (&report.machine, report.plan.beside);
         let (load, end) = (&machine.load_before, &machine.load_after);
-        writeln!(
-            text,
-            "- **{name}**: {}, {}; load {load}, then {end}; busy loops: {beside}",
-            machine.date, machine.commit
-        )?;
-    }
-    writeln!(text, "\n| What | Goal | {names} |\n|---|---|{rules}")?;
+        format!("- **{name}**: {}, {}; load {load}, then {end}; busy loops: {beside}\n", machine.date, machine.commit)
+    };
+    runs.iter().map(line).collect()
+}
+
+fn heads(runs: &[Run]) -> (String, String) {
+    let names: Vec<&str> = runs.iter().map(|run| &*run.name).collect();
+    (names.join(" | "), "---|".repeat(runs.len()))
+}
+
+/// What is aimed at, a line for each aim.
+pub fn goals(runs: &[Run]) -> std::result::Result<String, fmt::Error> {
+    let ((names, rules), mut text) = (heads(runs), String::new());
+    writeln!(text, "| What | Goal | {names} |\n|---|---|{rules}")?;
     for goal in GOALS {
         let cells: Vec<String> = runs.iter().map(|run| aimed(goal, &run.report)).collect();
         writeln!(text, "| {} | {} | {} |", goal.title, goal.aim(), cells.join(" | "))?;
     }
-    writeln!(text, "\n| Row | Store | Figure | {names} |\n|---|---|---|{rules}")?;
-    for (row, store) in rows(runs) {
+    Ok(text)
+}
+
+/// All rows, a line for each figure that they are about.
+pub fn rows(runs: &[Run]) -> std::result::Result<String, fmt::Error> {
+    let ((names, rules), mut text) = (heads(runs), String::new());
+    writeln!(text, "| Row | Store | Figure | {names} |\n|---|---|---|{rules}")?;
+    for (row, store) in in_order(runs) {
         let tables: Vec<Option<&Table>> = runs.iter().map(|run| run.report.table(row, store)).collect();
         let heads = tables.iter().flatten().flat_map(|table| table.heads.iter().copied());
         let is_there = |metric: &Metric| tables.iter().flatten().any(|table| table.has(*metric));
@@ -63,11 +90,16 @@ fn tables(runs: &[Run], text: &mut String) -> fmt::Result {
             writeln!(text, "| {row} | {store} | {} | {} |", metric.title(), cells.join(" | "))?;
         }
     }
-    Ok(())
+    Ok(text)
+}
+
+/// Whether it was measured, and is not reached.
+pub fn misses(goal: &Goal, report: &Report) -> bool {
+    goal.of(report).and_then(|spread| goal.is_met(spread.median)) == Some(false)
 }
 
 /// Those of any run, in the order of the first that has them.
-fn rows(runs: &[Run]) -> Vec<(&str, Store)> {
+fn in_order(runs: &[Run]) -> Vec<(&str, Store)> {
     let mut rows = Vec::new();
     for table in runs.iter().rev().flat_map(|run| &run.report.tables) {
         let row = (&*table.row, table.store);

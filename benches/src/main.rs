@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask bench` runs it. A row of the table is a file of [`rows`]; what is compared is a [`subject`], what it is made to
 //! do is in [`work`], and what that costs is counted by a [`meter`]: on this side of the wire, and by the server itself.
-//! [`compare`] shows several runs beside one another, and beside the [`goals`].
+//! [`compare`] shows several runs beside one another, and beside the [`goals`]; a [`page`] has what several runs say.
 
 mod beside;
 mod compare;
@@ -12,6 +12,7 @@ mod goals;
 mod machine;
 mod meter;
 mod metric;
+mod page;
 mod plan;
 mod plots;
 mod processes;
@@ -56,6 +57,7 @@ async fn main() -> Result<()> {
         [beside::WORD] => beside::spin(),
         [worker::WORD, subject, url] => worker::serve(subject, url).await,
         [compare::WORD, runs @ ..] => compare::compare(runs, &folder()),
+        [page::WORD, runs @ ..] => page::page(runs, &folder()),
         _ => measure(Plan::parse(words.clone())?).await,
     }
 }
@@ -107,6 +109,8 @@ async fn table(row: &dyn Row, store: Store, plan: &Plan, servers: &mut BTreeMap<
     let (count, warm) = row.rounds(plan);
     let contenders = rounds::rounds(&server, &contenders, Rounds { count, warm, limit: plan.round_limit() }).await;
     let (title, server) = (row.title(plan), server.version().await?);
-    let (row, heads, shows) = (row.name().into(), row.heads().into(), row.shows().into());
+    // Another row: whoever compares writes with another's may not overlook it.
+    let disk = if env::var_os(leasehold_testbed::ON_DISK).is_some() { ", on a disk" } else { "" };
+    let (row, heads, shows) = (format!("{}{disk}", row.name()), row.heads().into(), row.shows().into());
     Ok(Table { row, title, store, server, heads, shows, contenders })
 }

@@ -8,7 +8,7 @@ use crate::servers::Store;
 use crate::subject::Result;
 
 pub const USAGE: &str = "usage: cargo xtask bench [--store STORE]… [--row ROW]… [--quick] [--peers] [--rounds N] [--beside N] \
-     [--out NAME], or cargo xtask bench --table NAME=FILE…";
+     [--out NAME], or cargo xtask bench --table NAME=FILE[,FILE]…, or cargo xtask bench --docs [--quick | NAME=FILE[,FILE]…]";
 
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub struct Plan {

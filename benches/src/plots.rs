@@ -1,8 +1,9 @@
 //! Pictures of a run: how rows grow with the crowd, and how far the aims are.
 
+use crate::compare::Run;
 use crate::goals::GOALS;
 use crate::metric::{Metric, digits};
-use crate::report::{Report, Run, Table};
+use crate::report::{Report, Table};
 use crate::servers::Store;
 use crate::svg::{Anchor, BLACK, GREY, LIGHT, Log, Svg};
 

@@ -22,12 +22,6 @@ pub struct Report {
     pub failures: Vec<String>,
 }
 
-/// A report, and what it is called beside others.
-pub struct Run {
-    pub name: String,
-    pub report: Report,
-}
-
 /// One row of one store.
 #[derive(Serialize, Deserialize)]
 pub struct Table {
@@ -75,6 +69,17 @@ impl Report {
         fs::write(folder.join(format!("{name}.json")), serde_json::to_string(self)?)?;
         fs::write(folder.join(format!("{name}.md")), self.to_string())?;
         Ok(())
+    }
+
+    /// Takes over what another has measured; of a row that both have, the other's.
+    pub fn take(&mut self, other: Report) {
+        for table in other.tables {
+            match self.tables.iter_mut().find(|it| (&it.row, it.store) == (&table.row, table.store)) {
+                Some(own) => *own = table,
+                None => self.tables.push(table),
+            }
+        }
+        self.failures.extend(other.failures);
     }
 
     pub fn table(&self, row: &str, store: Store) -> Option<&Table> {
