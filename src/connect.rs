@@ -14,8 +14,12 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// | `zookeeper://[user:password@]host:port,host:port[/path]` | `zookeeper` |
 /// | `sqlite:///absolute/path` | `sqlite` |
 ///
-/// Each store's crate documents the parameters of its URL. For what a URL cannot say, such as TLS, make the store by its own
-/// type and pass it to [`Store::new`].
+/// With the feature `tls`, an `s` behind the scheme asks for TLS: `rediss://`, `redlocks://`, `etcds://`. There is a TLS connection then, or an
+/// error; nothing is sent in plain text. The words `ca=file`, `cert=file` and `key=file`, and `server_name=name` say whom to trust
+/// and what to show; each store's `Tls` documents them.
+///
+/// Each store's crate documents the parameters of its URL. For what a URL cannot say, make the store by its own type and pass
+/// it to [`Store::new`].
 ///
 /// A server that is set up to forget locks, such as Redis with an eviction policy or without persistence, is reported: by
 /// events of level `WARN`, and in [`Guarantees::warnings`](crate::Guarantees::warnings).
@@ -26,7 +30,7 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// - [`Unsupported`](ErrorKind::Unsupported): the feature of a known scheme is off; the message names it. Or the server is
 ///   too old, or of a kind that the store does not support; or it is `sqlite://` on a system that is not Linux.
 /// - [`Unavailable`](ErrorKind::Unavailable), [`Denied`](ErrorKind::Denied): the server cannot be reached within a few
-///   seconds, or refuses the credentials.
+///   seconds, or refuses the credentials; with TLS also, a certificate is refused, here or there.
 ///
 /// No error shows the credentials of the URL.
 ///
@@ -126,7 +130,7 @@ pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
     match scheme {
         "memory" => connect!("memory", leasehold_memory::Memory),
         "redis" | "rediss" => connect!("redis", leasehold_redis::Redis),
-        "redlock" => connect!("redlock", leasehold_redlock::Redlock),
+        "redlock" | "redlocks" => connect!("redlock", leasehold_redlock::Redlock),
         "etcd" | "etcds" => connect!("etcd", leasehold_etcd::Etcd),
         "zookeeper" => connect!("zookeeper", leasehold_zookeeper::ZooKeeper),
         #[cfg(any(not(feature = "sqlite"), target_os = "linux"))]

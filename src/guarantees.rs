@@ -13,7 +13,7 @@
 
 macro_rules! pages {
     ($($page:ident: $file:literal;)*) => {$(
-        #[doc = "[guarantees]: crate::guarantees\n[Redis]: crate::guarantees::redis\n[the cost on Redis]: crate::guarantees::redis#servers\n"]
+        #[doc = "[guarantees]: crate::guarantees\n[Redis]: crate::guarantees::redis\n[the cost on Redis]: crate::guarantees::redis#servers\n[TLS]: crate::guarantees::tls\n"]
         #[doc = include_str!($file)]
         pub mod $page {}
     )*};
@@ -27,4 +27,5 @@ pages! {
     etcd: "../docs/stores/etcd.md";
     zookeeper: "../docs/stores/zookeeper.md";
     measured: "../docs/measured.md";
+    tls: "../docs/tls.md";
 }

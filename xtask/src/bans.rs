@@ -21,6 +21,12 @@ const FILE: &[&str] = &["sqlite"];
 /// What anything that talks to a network is built on.
 const NETWORK: [&str; 7] = ["mio", "socket2", "h2", "hyper", "rustls", "native-tls", "openssl"];
 
+/// What only the feature `tls` may bring.
+const TLS: [&str; 4] = ["leasehold-tls", "rustls", "aws-lc-rs", "ring"];
+
+/// The other crypto provider: of a program with two, rustls chooses none.
+const OTHER_PROVIDER: &str = "ring";
+
 /// What only tests are built on.
 const FOR_TESTS: [&str; 3] = ["leasehold-testbed", "libtest-mimic", "proptest"];
 
@@ -34,7 +40,10 @@ pub(crate) fn bans() -> Outcome {
         check(&format!("leasehold-{package}"), "")?;
     }
     let command = dependencies("leasehold-cli", "full")?;
-    refuse("leasehold-cli", "full", FOR_TESTS.iter().map(|name| (*name).to_owned()), &command)?;
+    let not_in_it = FOR_TESTS.iter().chain(&TLS).map(|name| (*name).to_owned());
+    refuse("leasehold-cli", "full", not_in_it, &command)?;
+    let all = format!("tls,{}", STORES.join(","));
+    refuse("leasehold", &all, [OTHER_PROVIDER.to_owned()].into_iter(), &dependencies("leasehold", &all)?)?;
     println!("bans: nobody depends on a store, or on its client, who should not, and the command on nothing of tests");
     Ok(())
 }
@@ -47,7 +56,9 @@ fn check(package: &str, features: &str) -> Outcome {
     let foreign = CLIENTS.iter().filter(|(owners, _)| !owns(owners)).flat_map(|(_, crates)| crates.iter());
     let with_network = package == "leasehold-testbed" || CLIENTS.iter().any(|(who, _)| owns(who) && *who != FILE);
     let network = NETWORK.iter().filter(|_| !with_network);
-    let banned = foreign.chain(network).map(|name| (*name).to_owned());
+    // It makes certificates.
+    let tls = TLS.iter().filter(|_| package != "leasehold-testbed");
+    let banned = foreign.chain(network).chain(tls).map(|name| (*name).to_owned());
     refuse(package, features, others.chain(banned), &tree)
 }
 

@@ -16,7 +16,9 @@ pub(crate) fn bench() -> Outcome {
     let has = |wanted: &str| words.iter().any(|word| word == wanted);
     // In our own folder for what is built.
     let folder = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    if !has("--table") {
+    // What is only read needs nothing.
+    let reads = has("--table") || words.iter().any(|word| word.contains('='));
+    if !reads {
         setup::setup()?;
         if !has("--row") || has("command") {
             // One of the rows runs the command, and finds it beside itself.
@@ -33,7 +35,7 @@ pub(crate) fn bench() -> Outcome {
     if let Ok(commit) = output(commit) {
         bench.env("LEASEHOLD_COMMIT", commit.trim());
     }
-    if has("--peers") {
+    if has("--peers") || has("--docs") {
         bench.args(["--features", "peers"]);
     }
     bench.arg("--").args(words);

@@ -7,6 +7,7 @@
 mod bans;
 mod bench;
 mod binaries;
+mod chaos;
 mod jobs;
 mod lint;
 mod matrix;
@@ -25,7 +26,7 @@ use run::Outcome;
 /// A chore's name, what it does, and how.
 type Chore = (&'static str, &'static str, fn() -> Outcome);
 
-const CHORES: [Chore; 15] = [
+const CHORES: [Chore; 16] = [
     ("setup", "installs the servers and tools that tests need, by apt-get", setup::setup),
     ("tidy", "checks the rules of the project that no compiler checks", tidy::tidy),
     (
@@ -33,8 +34,9 @@ const CHORES: [Chore; 15] = [
         "checks format, tidy, bans of dependencies, clippy, rustdoc, each feature and each library alone",
         lint::lint,
     ),
-    ("test", "builds all tests at once, runs several side by side, and counts", test::test),
+    ("test", "builds all tests at once, runs several side by side, and counts; --all: no slices", test::test),
     ("bench", "measures beside raw commands: --quick, --peers, --store STORE, --row ROW", bench::bench),
+    ("chaos", "runs clients under faults and judges them: --store STORE, --seconds N, --seed S", chaos::chaos),
     ("ci", "lint and test", || lint::lint().and_then(|()| test::test())),
     ("msrv", "builds everything with the oldest Rust", jobs::msrv),
     ("portable", "tests what works on every system, on this one", jobs::portable),

@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    env,
     io::{self, Read, Seek, Write},
     process::{Command, Stdio},
     sync::{Mutex, PoisonError},
@@ -14,7 +15,7 @@ use crate::{
     matrix::Matrix,
     run::{Outcome, cargo, shown},
     setup,
-    suites::{ALONE, BY_CARGO, BY_CARGO_LAST, EXAMPLES, IN_PLAIN, LONG, WORDS},
+    suites::{ALONE, BY_CARGO, BY_CARGO_LAST, EXAMPLES, IN_PLAIN, LONG, SLICES, WORDS},
 };
 
 /// How many suites run side by side beyond one for each core: much of their time they wait for leases to end.
@@ -44,7 +45,8 @@ struct Report {
     took: Duration,
 }
 
-/// Prepares the machine and runs everything, also after a failure, so that one run tells all there is to know.
+/// Prepares the machine and runs everything, also after a failure, so that one run tells all there is to know. Of some suites it is
+/// a slice, unless it is called with `--all`.
 pub(crate) fn test() -> Outcome {
     setup::setup()?;
     let (alone, mut together): (Vec<Binary>, Vec<Binary>) = binaries::build()?
@@ -65,9 +67,13 @@ pub(crate) fn test() -> Outcome {
 
 fn suite(binary: &Binary) -> Suite {
     let Binary { package, target, is_suite, .. } = binary;
-    let words = WORDS.iter().find(|(p, t, _)| p == package && t == target).map_or(&[][..], |(_, _, words)| words);
+    let of = |table: &[(&str, &str, &'static [&'static str])]| {
+        table.iter().find(|(p, t, _)| p == package && t == target).map_or(&[][..], |(_, _, words)| words)
+    };
+    let slice = if env::args().any(|word| word == "--all") { &[][..] } else { of(SLICES) };
     let what = if *is_suite { target } else { "unit tests" };
-    Suite { name: format!("{package}: {what}"), command: binary.command(words), must_count: *is_suite }
+    let name = format!("{package}: {what}{}", if slice.is_empty() { "" } else { " (a slice of it)" });
+    Suite { name, command: binary.command(&[of(WORDS), slice].concat()), must_count: *is_suite }
 }
 
 fn by_cargo((name, words): &(&str, &[&str])) -> Suite {
