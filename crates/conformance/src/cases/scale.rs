@@ -244,6 +244,7 @@ pub(crate) async fn locks_of_one_client(ctx: TestContext) {
 pub(crate) async fn memory_of_many_cycles(ctx: TestContext) {
     const WINDOWS: usize = 9;
     let cycles = campaign(1_800, ctx.harness().cycles());
+    let window = cycles / WINDOWS;
     let ctx = ctx.private().await;
     let store = ctx.store().await.ttl(MINUTE);
     let shares = ctx.harness().capabilities().lack(&[Need::Shared]).is_none();
@@ -252,7 +253,8 @@ pub(crate) async fn memory_of_many_cycles(ctx: TestContext) {
     let before = tasks();
     let (mut sizes, mut nth) = (Vec::new(), 0);
     for _ in 0..WINDOWS {
-        for _ in 0..cycles / WINDOWS {
+        let mut least = usize::MAX;
+        for i in 0..window {
             nth += 1;
             let name = ("cycle", nth as u64);
             match nth % 6 {
@@ -268,13 +270,17 @@ pub(crate) async fn memory_of_many_cycles(ctx: TestContext) {
                 _ => cycle(store.lock(name)).await.unwrap(),
             }
             ctx.step();
+            // What a request takes under way, or a late answer of a node, is memory too: the least of many moments is without it.
+            if i >= window / 2 {
+                least = least.min(ctx.harness().heap());
+            }
         }
-        sizes.push(ctx.harness().heap());
+        sizes.push(least);
     }
-    // Tables and buffers have grown by the end of the first; one that grows in a later one is no growth in the others.
+    // Tables and buffers grow and shrink in some windows; what is kept of each cycle is in all of them.
     let mut growths: Vec<i64> = sizes.windows(2).map(|pair| pair[1] as i64 - pair[0] as i64).collect();
     growths.sort_unstable();
-    let each = growths[growths.len() / 2] as f64 / (cycles / WINDOWS) as f64;
+    let each = growths[growths.len() / 4] as f64 / window as f64;
     ctx.harness().tell(&format!("{each:.1} bytes more for each of {cycles} cycles; in {} bytes", sizes[WINDOWS - 1]));
     assert!(each < 8.0, "{each} bytes more for each cycle: {growths:?}");
     guard.release().await.unwrap();
