@@ -36,7 +36,10 @@ impl Shared {
             match kind.as_str() {
                 "waits" => queue.waiters.push(entry),
                 "held" => {
-                    entry.token = most(&said, |said| said.token);
+                    // Until a client has agreed with a majority on one, each node says a number of its own.
+                    entry.token = most(&said, |said| said.token).filter(|token| {
+                        said.iter().filter(|said| said.token == Some(*token)).count() >= self.nodes.majority()
+                    });
                     queue.holders.push(entry);
                 }
                 _ => queue.holders.push(Participant::foreign()),

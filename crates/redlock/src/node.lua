@@ -298,10 +298,11 @@ end
 
 -- renew: token, what. Extends what is there, and writes the token and the label back; a claim that is shared by now makes
 -- an exclusive entry shared, and none makes it exclusive again. What: `renew`; or `top`, which takes what is free.
--- Answers `kept`, `topped` or `gone`.
+-- Answers `kept`, `topped` or `gone`. One that comes after its claim has got another hold is late.
 if verb == 'renew' then
   local answer, h, token = 'kept', mine, tonumber(ARGV[9])
   if closed then return 'gone' end
+  if h and h.token ~= token and h.attempt - attempt > 0 then return 'gone' end
   if not (h and h.token == token) and call('ZSCORE', EVICTED, ARGV[9]) then
     if h then
       end_hold(id)

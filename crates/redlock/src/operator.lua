@@ -39,19 +39,22 @@ if verb == 'evict' then
   return 'none'
 end
 
--- bar: what another server has answered to an eviction. Answers `ok`. The hold may be here under a token of this server's own,
--- which its client has not written over yet: it ends here too. Or it may come only now: then it gets a greater token. And
--- where its client writes its token back, it is told that the hold is gone, until the last lease has run out.
+-- bar: what another server has answered to an eviction. Answers `ended` or `none`. The hold may be here under a token of this
+-- server's own, which its client has not written over yet: it ends here too. Or it may come only now: then it gets a greater
+-- token. And where its client writes its token back, it is told that the hold is gone, until the last lease has run out.
 if verb == 'bar' then
-  local token, its_turns, upto, lease = tonumber(ttl), mode, turns, channel
+  local token, its_turns, upto, lease, answer = tonumber(ttl), mode, turns, channel, 'none'
   for holder, h in pairs(holders()) do
-    if redis.sha1hex(holder) == id and (h.token == token or h.attempt - upto <= 0) then evict(holder, h) end
+    if redis.sha1hex(holder) == id and (h.token == token or h.attempt - upto <= 0) then
+      evict(holder, h)
+      answer = 'ended'
+    end
   end
   remember(math.max(tonumber(call('GET', FENCE)) or 0, token + its_turns - 1))
   call('ZREMRANGEBYSCORE', EVICTED, '-inf', now)
   call('ZADD', EVICTED, now + 2 * lease, int(token))
   outlive(EVICTED, 2 * lease)
-  return 'ok'
+  return answer
 end
 
 -- inspect. Answers a list: `held hash token since label`, `foreign hash 0 0 `, `waits hash 0 since label`.

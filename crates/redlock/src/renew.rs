@@ -44,7 +44,7 @@ impl Shared {
             let Some(Held { token, claim }) = relabelled else { continue };
             // Numbered before the check: so a release after it has the greater number.
             let call = self.renew_call(&claim, token, "renew");
-            if self.held(claim.id).is_some() {
+            if self.held(claim.id).is_some_and(|held| held.token == token) {
                 held.push(claim.id);
                 calls.push(call);
             }
@@ -102,7 +102,7 @@ impl Shared {
                     // As it is by now, and numbered before the last check.
                     let Held { token, claim } = shared.held(*id)?;
                     let call = shared.renew_call(&claim, token, "top");
-                    shared.held(*id).map(|_| call)
+                    shared.held(*id).filter(|held| held.token == token).map(|_| call)
                 });
                 let calls: Vec<Call> = calls.collect();
                 shared.nodes.send_to(node, calls).await;

@@ -141,6 +141,62 @@ async fn an_eviction_raises_every_counter_and_outlives_its_use_nowhere() {
     .await;
 }
 
+/// A node that granted late says another token than the majority that knows the hold's; without such a majority none is shown.
+#[tokio::test]
+async fn a_token_is_seen_only_if_a_majority_says_it() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let store = client(&nodes).await;
+        let claim = fast("x");
+        let token = granted(&store, &claim).await.token;
+        until_held_on(&nodes, &claim, 3).await;
+        let id = claim.id.to_string();
+        let entry = nodes[0].command(&["HGET", "{x}:rh", &id]).await.unwrap().text().unwrap();
+        let seen = async || store.inspect(&claim.name).await.unwrap().holders[0].token;
+        for (nth, expected) in [(0, Some(token)), (1, None)] {
+            let own = (token.get() - 1000 - nth as u64).to_string();
+            nodes[nth].command(&["HSET", "{x}:rh", &id, &entry.replace(&token.to_string(), &own)]).await.unwrap();
+            assert_eq!(seen().await, expected);
+        }
+        assert!(matches!(renewed(&store, &claim, token).await, Renewal::Renewed(_)));
+        assert_eq!(seen().await, Some(token));
+    })
+    .await;
+}
+
+/// A renewal from before comes late, over a connection that its client has given up: it changes nothing in the hold that the same
+/// claim has by now, not even if it was evicted, and its own hold too.
+#[tokio::test]
+async fn a_late_renewal_changes_no_later_hold() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let (store, operator) = (client(&nodes).await, client(&nodes).await);
+        let claim = fast("x");
+        let old = granted(&store, &claim).await.token;
+        assert!(operator.evict(&claim.name, old).await.unwrap());
+        assert!(matches!(renewed(&store, &claim, old).await, Renewal::Lost(_)));
+        let token = soon(&store, &claim).await.token;
+        until_held_on(&nodes, &claim, 3).await;
+        let script = [CLOCK, include_str!("../src/node.lua"), include_str!("../src/operator.lua")].concat();
+        let (id, old) = (claim.id.to_string(), old.to_string());
+        for node in &nodes {
+            // As where the hold was not known by this token when it was evicted.
+            node.command(&["ZADD", "{x}:re", &u32::MAX.to_string().repeat(2), &old]).await.unwrap();
+            for what in ["renew", "top"] {
+                for token in [&old, "7"] {
+                    let words =
+                        ["EVAL", &script, "1", "x", "renew", &id, "500", "x", "64", "nobody", "", "1", token, what];
+                    assert_eq!(node.command(&words).await.unwrap().text().unwrap(), "gone");
+                }
+            }
+        }
+        assert_eq!(held_on(&nodes, &claim).await, 3, "a later hold was ended");
+        assert_eq!(store.inspect(&claim.name).await.unwrap().holders[0].token, Some(token));
+        assert!(matches!(renewed(&store, &claim, token).await, Renewal::Renewed(_)));
+    })
+    .await;
+}
+
 /// A majority does not learn that the hold was evicted: this is an error. Evicting it again ends it everywhere.
 #[tokio::test]
 async fn an_eviction_that_failed_half_way_may_be_repeated() {
@@ -159,7 +215,7 @@ async fn an_eviction_that_failed_half_way_may_be_repeated() {
         // What was held back never arrives.
         links[2].heal().await;
         until_whole(&operator, &nodes).await;
-        assert!(operator.evict(&claim.name, token).await.unwrap());
+        assert!(!operator.evict(&claim.name, token).await.unwrap(), "without a majority it had ended");
         assert_eq!(held_on(&nodes, &claim).await, 0);
         for node in &nodes {
             let until = node.command(&["ZSCORE", "{x}:re", &token.to_string()]).await.unwrap();

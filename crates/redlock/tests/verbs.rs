@@ -123,6 +123,27 @@ async fn readers_share_and_others_are_excluded() {
     .await;
 }
 
+/// What a release has left on a minority is no hold any more: an operator who is late is told so, also if it goes.
+#[tokio::test]
+async fn an_eviction_of_what_was_released_ends_no_hold() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let ((one, links), two) = (through(&nodes).await, client(&nodes).await);
+        let old = fast("x");
+        let token = granted(&one, &old).await.token;
+        until_held_on(&nodes, &old, 3).await;
+        let late = links[2].hold_matching("\r\nrelease\r\n");
+        one.release(&old, None).await.unwrap();
+        late.sprung().await;
+        assert_eq!(held_on(&nodes, &old).await, 1);
+        let new = fast("x");
+        granted(&two, &new).await;
+        assert!(!two.evict(&new.name, token).await.unwrap(), "it was released");
+        assert_eq!((held_on(&nodes, &old).await, held_on(&nodes, &new).await), (0, 2));
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn only_what_a_majority_says_is_seen() {
     bounded(async {

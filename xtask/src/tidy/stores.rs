@@ -12,7 +12,7 @@ const STORES: [(&str, usize); 7] = [
     ("sqlite", 2353),
     ("redis", 1070),
     ("redis-client", 1070),
-    ("redlock", 1077),
+    ("redlock", 1087),
     ("etcd", 2421),
     ("zookeeper", 1968),
 ];
