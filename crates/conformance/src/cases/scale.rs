@@ -293,6 +293,12 @@ pub(crate) async fn memory_of_many_cycles(ctx: TestContext) {
     ctx.harness().tell(&format!("{each:.1} bytes more for each of {cycles} cycles; in {} bytes", sizes[WINDOWS - 1]));
     assert!(each < 8.0, "{each} bytes more for each cycle: {growths:?}");
     guard.release().await.unwrap();
-    assert!(tasks() <= before + SLACK, "{} tasks after {cycles} cycles, {before} before", tasks());
+    // An answer that nobody needed may still be on its way.
+    let ended = async {
+        while tasks() > before + SLACK {
+            pause().await;
+        }
+    };
+    within(NEXT, "as few tasks as before the cycles", ended).await;
     store.close(NEXT).await.unwrap();
 }
