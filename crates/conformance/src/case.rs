@@ -118,6 +118,7 @@ table! {
     loss::repeated_claim_counts_from_what_extended: "P1 S2", [], clean;
     loss::is_told_by_the_next_renewal: "P3 S14", [DeleteHolder, OwnEntry], clean;
     loss::is_told_by_the_next_renewal_in_every_mode: "P3 S14", [DeleteHolder, OwnEntry, Shared, Permits], clean;
+    loss::is_told_though_the_claim_waits_again: "P1 S14", [OwnEntry], clean;
     loss::by_eviction_at_any_moment_is_told: "P3 S14", [OwnEntry], clean;
     loss::by_eviction_before_the_answer_is_told: "P3 S14", [OwnEntry], clean;
     loss::by_eviction_of_any_turn: "P3 S6", [], clean;

@@ -10,6 +10,9 @@ impl Queue {
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.claim.id == lease.claim.id) else {
             return Renewal::Lost(Loss::Gone);
         };
+        if lease.token.is_some() && entry.grant().is_none() {
+            return Renewal::Lost(Loss::Gone);
+        }
         entry.extend(now);
         match entry.grant() {
             Some(grant) if lease.token != Some(grant.token) => Renewal::Granted(grant),

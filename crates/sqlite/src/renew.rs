@@ -71,6 +71,7 @@ impl Queues<'_> {
             seen.push(match mine.grant() {
                 Some(grant) if *token != Some(grant.token) => (Renewal::Granted(grant), None),
                 Some(_) => (renewed, None),
+                None if token.is_some() => (Renewal::Lost(Loss::Gone), None),
                 None => {
                     let name = claim.name.as_str();
                     let head = match heads.entry(name) {

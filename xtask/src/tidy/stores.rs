@@ -8,8 +8,8 @@ use std::{
 /// How many lines of code each store, and what lies below it, may take, tests not counted. About 600 is the aim: a change that
 /// raises one says why.
 const STORES: [(&str, usize); 7] = [
-    ("memory", 458),
-    ("sqlite", 2353),
+    ("memory", 461),
+    ("sqlite", 2354),
     ("redis", 1070),
     ("redis-client", 1070),
     ("redlock", 1087),

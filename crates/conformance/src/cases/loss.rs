@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
+use leasehold_core::seam::{Backend, Claimed, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, Guard, Loss, Store};
 
 use crate::cases::lease::not_granted_before;
@@ -249,4 +249,18 @@ async fn told_in(ctx: &TestContext, modes: &[Mode]) {
         }
     }
     given_back(&*one, &other).await;
+}
+
+/// S14: a hold is over whose claim only waits now: a request of the same id came late, and took a place behind the next holder.
+pub(crate) async fn is_told_though_the_claim_waits_again(ctx: TestContext) {
+    let (one, two) = (ctx.backend().await, ctx.backend().await);
+    let next = ctx.claim("a", WaitPolicy::Fair);
+    let lease = taken(&*one, ctx.claim("a", WaitPolicy::Fair)).await;
+    assert!(matches!(two.claim(&next).await.unwrap(), Claimed::Waiting(_)));
+    assert!(two.evict(&next.name, lease.token.unwrap()).await.unwrap());
+    granted(two.claim(&next).await);
+    assert!(!matches!(one.claim(&lease.claim).await, Ok(Claimed::Granted(_))));
+    is_told_by_the_first_renewal(&*one, &lease, "a hold whose claim waits").await;
+    given_back(&*one, &lease).await;
+    two.release(&next, None).await.unwrap();
 }

@@ -110,10 +110,13 @@ impl ClaimState {
         self.with_at(now, |state| state.granted(grant, stamp));
     }
 
-    /// The store says that the claim waits there.
+    /// The store says that the claim waits there. A grant that was pushed meanwhile stays at its own place: a renewal that
+    /// named another one could prove a place in the queue, and not the hold.
     pub(crate) fn wait_at(&self, place: Place) {
         let mut state = locked(&self.state);
-        state.place = Some(place);
+        if state.grant.is_none() {
+            state.place = Some(place);
+        }
     }
 
     /// A renewal that surely counted, of the grant with this token. That of a place in the queue extends no grant: the place may be a new

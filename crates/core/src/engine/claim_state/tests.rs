@@ -101,6 +101,16 @@ fn a_renewal_extends_only_the_grant_that_it_named() {
 }
 
 #[test]
+fn a_grant_is_renewed_at_its_own_place() {
+    let (time, s) = state();
+    s.wait_at(Place::new("first"));
+    s.grant(grant(1, time.clock().now()), time.clock().now());
+    s.wait_at(Place::new("second"));
+    let lease = s.lease().unwrap();
+    assert_eq!((lease.place, lease.token), (Place::new("p"), Some(FencingToken::new(1))));
+}
+
+#[test]
 fn a_push_without_an_instant_is_only_a_notification() {
     let (_time, s) = state();
     s.notify(Notification::Granted(Grant::new(Place::new("p"), FencingToken::new(1), TTL)));
