@@ -65,6 +65,14 @@ pub enum What {
         /// The acquisition.
         op: u64,
     },
+    /// The acquire is about to return, and goes by the claim of this number in the store: a turn that a task of the same process
+    /// had before, or a hold that is re-entered, goes by the same one.
+    Under {
+        /// The acquisition.
+        op: u64,
+        /// The claim, unique in the whole history.
+        claim: u64,
+    },
     /// The acquire has returned a guard.
     Ok {
         /// The acquisition.

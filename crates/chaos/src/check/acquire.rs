@@ -30,6 +30,7 @@ impl Checker {
             policy: *policy,
             deadline: *deadline,
             invoked: event.clone(),
+            asked: event.t,
             floor: lock.tokens.greatest,
             queued: None,
             alone,
@@ -50,7 +51,7 @@ impl Checker {
     pub(super) fn granted(&mut self, op: u64, tok: u64, valid: u64, event: &Event) {
         let Some((at, waiter)) = self.returned(op, event) else { return self.found(ended::nothing(event)) };
         self.report.figures.grants += 1;
-        let (t, forfeit) = (event.t, self.faults.forfeits(&self.locks[at].name, waiter.invoked.t));
+        let (t, forfeit) = (event.t, self.faults.forfeits(&self.locks[at].name, waiter.asked));
         let Waiter { p, owner, mode, .. } = waiter;
         let granted = event.clone();
         let hold = Hold { p, owner, mode, tok, granted, valid, overtaken: None, downgraded: false, forfeit };
@@ -117,6 +118,8 @@ impl Checker {
         let hold = self.ops.get(&op).and_then(|at| self.locks[*at].holds.get_mut(&op));
         match hold {
             Some(hold) => (hold.mode, hold.downgraded) = (Mode::Shared, true),
+            // Its holder has not looked: the call says so.
+            None if self.ended.is_lost(op) => {}
             None => self.found(ended::nothing(event)),
         }
     }

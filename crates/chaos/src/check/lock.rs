@@ -33,6 +33,8 @@ pub(super) struct Waiter {
     pub(super) policy: Policy,
     pub(super) deadline: Option<u64>,
     pub(super) invoked: Event,
+    /// When the claim that it goes by was asked for.
+    pub(super) asked: u64,
     /// The tokens that its own must exceed.
     pub(super) floor: Floor,
     /// Since when it is known to be in the queue.

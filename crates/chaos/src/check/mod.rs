@@ -1,10 +1,11 @@
 //! The checker: one pass over the events in the order of time, with memory for what is under way only.
 //!
-//! - `lock` is what is known of one lock; `ended` remembers what ended last; `faults` what is excused.
+//! - `lock` is what is known of one lock, `claims` of what several acquisitions go by; `ended` remembers what ended last; `faults` what is excused.
 //! - `exclusion` judges I1, I11 and I12, `tokens` I2 and I3, `waits` I4, I5 and I10, `late` I6 and I14.
 //! - `acquire` and `finish` take in the events; I7, I8, I9 and I13 are judged there.
 
 mod acquire;
+mod claims;
 mod ended;
 mod exclusion;
 mod faults;
@@ -16,7 +17,7 @@ mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use self::{ended::Ended, faults::Faults, late::Lateness, lock::Lock};
+use self::{claims::Claims, ended::Ended, faults::Faults, late::Lateness, lock::Lock};
 use crate::{
     event::{Event, Limits, What},
     report::{Report, Violation},
@@ -32,6 +33,7 @@ pub struct Checker {
     by_name: BTreeMap<String, usize>,
     /// Which lock an acquisition under way, a hold or a release is about.
     ops: BTreeMap<u64, usize>,
+    claims: Claims,
     ended: Ended,
     faults: Faults,
     lateness: Lateness,
@@ -66,6 +68,7 @@ impl Checker {
             locks: Vec::new(),
             by_name: BTreeMap::new(),
             ops: BTreeMap::new(),
+            claims: Claims::default(),
             ended: Ended::default(),
             faults: Faults::default(),
             lateness: Lateness::default(),
@@ -123,6 +126,7 @@ impl Checker {
             What::Begin { limits, .. } => self.limits = *limits,
             What::Invoke { op, .. } => self.invoked(*op, event),
             What::Queued { op } => self.queued(*op, t),
+            What::Under { op, claim } => self.under(*op, *claim),
             What::Ok { op, tok, valid } => self.granted(*op, *tok, *valid, event),
             What::Fail { op, busy } => self.refused(*op, *busy, event),
             What::Info { op } => self.unknown(*op, event),

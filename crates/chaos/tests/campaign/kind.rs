@@ -71,10 +71,9 @@ impl Kind {
         if self == Kind::Memory { 1 } else { 3 }
     }
 
-    /// Whether some seconds show something. In memory they catch the naive clients in three runs of five; on Redis one run of fifteen
-    /// finds a token that falls after the server lost its data, which is not mended yet.
+    /// Whether some seconds show something. In memory they catch the naive clients in three runs of five.
     pub(crate) fn is_quick(self) -> bool {
-        matches!(self, Kind::Sqlite | Kind::Redlock)
+        matches!(self, Kind::Sqlite | Kind::Redis | Kind::Redlock)
     }
 
     /// Whether there is a server to which clients connect.

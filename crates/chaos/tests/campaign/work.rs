@@ -1,8 +1,12 @@
 //! What the tasks of a client do: acquire in every way, hold, use, and end in every way.
 
-use std::{rc::Rc, time::Duration};
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    rc::Rc,
+    time::Duration,
+};
 
-use leasehold::{Error, ErrorKind, FencingToken, Guard, Leadership, Lock, Loss, Lost, Result};
+use leasehold::{Error, ErrorKind, Fenced, FencingToken, Guard, Leadership, Lock, Loss, Lost, Result};
 use leasehold_chaos::{Mode, Policy, What};
 
 use super::{
@@ -36,6 +40,17 @@ impl Held {
             Held::Guard(guard) => guard.fencing_token(),
             Held::Leadership(leads) => leads.fencing_token(),
         }
+    }
+
+    /// By what claim of this process it holds: turns of one, and re-entries, have one place in the store.
+    fn claim(&self, p: u64) -> Option<u64> {
+        let place = match self {
+            Held::Guard(guard) => guard.place(),
+            Held::Leadership(leads) => leads.place(),
+        };
+        let mut number = DefaultHasher::new();
+        (p, place?.as_str()).hash(&mut number);
+        Some(number.finish())
     }
 
     fn remaining(&self) -> Duration {
@@ -136,6 +151,9 @@ async fn acquire(client: &Client, ask: &Ask) -> Option<Held> {
                 return None;
             }
             let valid = if client.plan.naive { u64::MAX } else { t + left };
+            if let Some(claim) = held.claim(client.plan.p) {
+                client.record.at(t, What::Under { op, claim });
+            }
             client.record.at(t, What::Ok { op, tok: held.token().get(), valid });
             Some(held)
         }

@@ -60,6 +60,11 @@ const LEGAL: &[(&str, &str)] = &[
         "a window ends when its release is called",
         "10 holds 1 x, 15 asks 2 x, 20 calls-release 1, 21 granted 2, 22 is-released 1, 30 releases 2, 40 ends",
     ),
+    (
+        "a turn of a claim from before the data was lost",
+        "10 asks 1 x, 11 goes-by 1 77, 12 granted 1, 20 fault exclusion, 30 healed, 40 holds 3 x, 50 releases 1, \
+        51 asks 2 x, 52 goes-by 2 77, 53 granted 2, 60 releases 2, 70 releases 3, 80 ends",
+    ),
     ("a window ends with its validity", "10 holds 1 x, 1011 holds 2 x, 1012 loses 1, 1020 releases 2, 1100 ends"),
     (
         "an owner re-enters",
@@ -105,6 +110,10 @@ const LEGAL: &[(&str, &str)] = &[
         "10 asks 1 x try, 11 asks 2 x, 12 granted 2, 13 busy 1, 20 releases 2, 40 ends",
     ),
     (
+        "a downgrade that is refused because of the loss",
+        "10 holds 1 x, 20 loses 1, 30 downgrades 1, 40 calls-release 1, 41 is-not-released 1, 50 ends",
+    ),
+    (
         "a release that is refused because of the loss",
         "10 holds 1 x, 20 loses 1, 30 calls-release 1, 31 is-not-released 1, 40 ends",
     ),
@@ -117,6 +126,16 @@ const FURTHER: &[(Rule, &str)] = &[
     (
         Rule::Overlap,
         "10 holds 1 x, 20 fault exclusion, 30 healed, 40 holds 2 x, 50 holds 3 x, 60 releases 2, 70 releases 3, 80 ends",
+    ),
+    (
+        Rule::TokenOrder,
+        "10 asks 1 x, 11 goes-by 1 77, 12 granted 1, 20 fault exclusion, 30 healed, 40 holds 3 x, 50 releases 1, \
+        52 releases 3, 54 asks 2 x, 55 goes-by 2 78, 56 granted 2, 60 releases 2, 80 ends",
+    ),
+    (
+        Rule::TokenOrder,
+        "10 asks 1 x, 11 goes-by 1 77, 12 granted 1, 20 releases 1, 40 holds 3 x, 45 releases 3, 51 asks 2 x, \
+        52 goes-by 2 77, 53 granted 2, 60 releases 2, 80 ends",
     ),
     (Rule::Forgotten, "10 holds 1 x, 20 asks 2 x, 25 fault nothing, 30 releases 1, 40 healed, 12291 ends"),
     (Rule::Stuck, "10 holds 1 x, 20 asks 2 x, 30 drops 1, 12291 granted 2, 12300 releases 2, 15000 ends"),

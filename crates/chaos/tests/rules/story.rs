@@ -31,6 +31,7 @@ fn events(sentence: &str) -> Vec<Event> {
     let (a, name) = ("a".to_owned(), "files".to_owned());
     let what = match *verb {
         "asks" => vec![asks(op, &rest[1..])],
+        "goes-by" => vec![What::Under { op, claim: number(1).unwrap() }],
         "granted" => vec![What::Ok { op, tok: number(1).unwrap_or(op), valid }],
         "holds" => vec![asks(op, &rest[1..]), What::Ok { op, tok: op, valid: valid + MS }],
         "finds-over" => vec![What::Ok { op, tok: op, valid: ms * MS }],

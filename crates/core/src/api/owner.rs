@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::api::guard::Guard;
 use crate::api::lock::Lock;
-use crate::engine::hold::WeakShare;
+use crate::engine::hold::{Share, WeakShare};
 use crate::engine::wait::Wait;
 use crate::seam::claim::Mode;
 use crate::seam::contention::Contention;
@@ -67,7 +67,8 @@ impl Owner {
             Wait::Try => entry.try_lock().map_err(|_| Error::contended(another_task()))?,
             Wait::For(d) => client.within(d, entry.lock()).await.ok_or_else(|| Error::timed_out(another_task()))?,
         };
-        if let Some(share) = hold.as_ref().and_then(|hold| hold.upgrade(client, lock.name())) {
+        let left = || wait.left(client.clock.now().since(started));
+        if let Some(share) = settled(lock, hold.as_ref(), left()).await? {
             let held = share.hold.state.mode();
             if held != lock.mode && held != Mode::Exclusive {
                 let text = format!("this owner holds it as {held:?} and cannot enter as {:?}", lock.mode);
@@ -75,7 +76,7 @@ impl Owner {
             }
             return Ok(Guard::of(share));
         }
-        let guard = lock.enter(wait.left(client.clock.now().since(started))).await?;
+        let guard = lock.enter(left()).await?;
         *hold = Some(guard.share().downgrade());
         Ok(guard)
     }
@@ -92,6 +93,22 @@ impl Owner {
         }
         entries.entry(key).or_default().clone()
     }
+}
+
+/// The hold, if it is good. One that the store may have forgotten is confirmed first: another client may have the lock.
+async fn settled(lock: &Lock, hold: Option<&WeakShare>, wait: Wait) -> Result<Option<Share>> {
+    let client = &lock.scope.client;
+    let Some(share) = hold.and_then(|hold| hold.upgrade(client, lock.name())) else { return Ok(None) };
+    if share.hold.is_in_doubt() {
+        match wait {
+            Wait::Try => share.hold.claim_again().await.or_else(|e| e.loss().map(|_| ()).ok_or(e))?,
+            Wait::Forever => share.hold.settle().await,
+            Wait::For(d) => client.within(d, share.hold.settle()).await.ok_or_else(|| {
+                Error::timed_out(Contention::by("a hold of the same owner, which the store has not confirmed"))
+            })?,
+        }
+    }
+    Ok(share.hold.loss().is_none().then_some(share))
 }
 
 impl fmt::Debug for Owner {

@@ -125,7 +125,7 @@ impl ClaimState {
         self.with(|state| {
             let mine = state.grant.as_mut().filter(|mine| Some(mine.token) == token);
             if let (None, Some(mine)) = (state.loss, mine) {
-                mine.until = mine.until.max(validity.until(stamp));
+                mine.confirmed(validity.start(stamp), validity.until(stamp));
                 mine.ttl = validity.ttl();
             }
         });
@@ -250,6 +250,11 @@ impl ClaimState {
     pub(crate) fn remaining(&self) -> Duration {
         let now = self.clock.now();
         locked(&self.state).end().map_or(Duration::ZERO, |end| end.at().since(now))
+    }
+
+    /// When the latest request was sent that confirmed the grant.
+    pub(crate) fn asked(&self) -> Option<Moment> {
+        locked(&self.state).grant.as_ref().map(|grant| grant.asked)
     }
 
     /// The lease: granted, or asked for.

@@ -114,6 +114,11 @@ impl Client {
         }
     }
 
+    /// Whether the store may have forgotten this claim's hold since it was last confirmed.
+    pub(crate) fn is_in_doubt(&self, state: &ClaimState) -> bool {
+        !state.asked().is_some_and(|asked| self.notifier.is_uninterrupted(asked))
+    }
+
     /// Renews this claim from now on, until it is forgotten or lost.
     pub(crate) fn keep(&self, state: &Arc<ClaimState>, now: Moment) {
         let must_wake = self.keeper.keep(state, now);

@@ -53,6 +53,21 @@ impl Hold {
         self.verdict()
     }
 
+    /// Whether the store may have forgotten it since it was last confirmed: then no other task is given a part of it.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.client.is_in_doubt(&self.state)
+    }
+
+    /// Waits until the store has confirmed it, or it has ended.
+    pub(crate) async fn settle(&self) {
+        let pause = self.state.ttl() / 30;
+        while self.is_in_doubt() && self.loss().is_none() {
+            if self.claim_again().await.is_err() {
+                self.client.clock.sleep(pause).await;
+            }
+        }
+    }
+
     pub(crate) fn verdict(&self) -> Result<()> {
         self.loss().map_or(Ok(()), |loss| Err(self.lost(loss)))
     }

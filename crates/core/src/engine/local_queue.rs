@@ -280,7 +280,7 @@ impl Turn {
     }
 
     /// Passes the claim to the next local task; gives the turn back if it must be released in the store instead: no task waits here,
-    /// others have waited long enough, or too little of the lease is left.
+    /// others have waited long enough, too little of the lease is left, or the store may have forgotten the claim.
     pub(crate) fn pass(mut self, client: &Arc<Client>, state: &Arc<ClaimState>) -> Option<Turn> {
         let now = client.clock.now();
         let (seen, taken, so_far) = (state.look(), self.taken + 1, now.since(self.began));
@@ -289,6 +289,7 @@ impl Turn {
             && (taken < TURNS || so_far < BURST)
             && so_far < seen.ttl
             && state.loss().is_none()
+            && !client.is_in_doubt(state)
             && seen.lease_left(now) > seen.ttl / 3;
         if !may_pass {
             return Some(self);

@@ -5,11 +5,13 @@
 //! wrong, and the conformance suite has a case for each.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{broadcast, watch};
 
 use crate::seam::claim::ClaimId;
+use crate::seam::clock::Moment;
 use crate::seam::grant::{Grant, Validity};
 use crate::seam::loss::Loss;
 use crate::seam::name::Name;
@@ -52,6 +54,8 @@ struct Inner {
     listeners: Mutex<OwnMap<ClaimId, Arc<dyn Listener>>>,
     /// How often all holds were to be renewed at once.
     renew_holds: watch::Sender<u64>,
+    /// When the store was last out of touch with its server, in nanoseconds; 0: never.
+    interrupted: AtomicU64,
     holder_changed: broadcast::Sender<Name>,
 }
 
@@ -74,6 +78,7 @@ impl Notifier {
         Notifier(Arc::new(Inner {
             listeners: Mutex::default(),
             renew_holds: watch::Sender::new(0),
+            interrupted: AtomicU64::new(0),
             holder_changed: broadcast::Sender::new(64),
         }))
     }
@@ -121,6 +126,21 @@ impl Notifier {
         self.renew_holds();
         let listeners: Vec<_> = self.listeners().values().cloned().collect();
         listeners.iter().for_each(|listener| listener.notify(Notification::ClaimAgain));
+    }
+
+    /// The connection broke at this moment of the store's clock, and the server may have lost its data meanwhile.
+    ///
+    /// A hold stays valid as it was promised. But until an answer to a later request has confirmed it, it is not shared any
+    /// further inside this process: no task gets the next turn of a [`fast`](crate::Lock::fast) lock under it, and its
+    /// [`Owner`](crate::Owner) does not enter it again. Another client may have been granted the lock, with a greater token.
+    pub fn interrupted(&self, at: Moment) {
+        self.0.interrupted.fetch_max(at.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// Whether what was asked for at this moment is known to have outlived the last interruption.
+    pub(crate) fn is_uninterrupted(&self, asked: Moment) -> bool {
+        let last = self.0.interrupted.load(Ordering::Acquire);
+        last == 0 || asked.as_nanos() > last
     }
 
     /// The keeper renews all holds, and plans anew by when they end now.

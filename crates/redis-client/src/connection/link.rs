@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+use leasehold_core::seam::Moment;
 use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Name, Result};
 use redis::aio::MultiplexedConnection;
@@ -139,6 +140,8 @@ impl Link {
         if let State::Up(wire) = &*state
             && wire.nth == nth
         {
+            // Callers may be told of it only once no hold from before is taken for sure.
+            self.inbox.notifier.interrupted(Moment::now());
             wire.end();
             *state = State::Down(why);
             self.repair_due.notify_one();
@@ -250,6 +253,7 @@ impl Link {
                 if wire.answered.load(Ordering::Relaxed) != before {
                     return Ok(false);
                 }
+                self.inbox.notifier.interrupted(Moment::now());
                 self.set(State::Up(Arc::new(replacement)));
                 wire.end();
                 Ok(true)

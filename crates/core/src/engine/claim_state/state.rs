@@ -41,6 +41,15 @@ pub(crate) struct Granted {
     pub(crate) turns: u32,
     pub(crate) ttl: Duration,
     pub(super) until: Moment,
+    /// When the latest request was sent whose answer confirmed it.
+    pub(super) asked: Moment,
+}
+
+impl Granted {
+    /// A request that was sent then was answered: it is good at least until then.
+    pub(super) fn confirmed(&mut self, asked: Moment, until: Moment) {
+        (self.asked, self.until) = (self.asked.max(asked), self.until.max(until));
+    }
 }
 
 impl State {
@@ -104,16 +113,16 @@ impl State {
             (self.notified, self.must_notify) = (true, true);
             return;
         }
-        let until = grant.validity.until(stamp);
+        let (asked, until) = (grant.validity.start(stamp), grant.validity.until(stamp));
         let known = self.grant.as_ref().map(|g| g.token.cmp(&grant.token));
         match (&mut self.grant, known) {
-            (Some(mine), Some(Ordering::Equal)) => mine.until = mine.until.max(until),
+            (Some(mine), Some(Ordering::Equal)) => mine.confirmed(asked, until),
             (Some(_), _) if self.taken => self.loss = Some(Loss::Gone),
             (Some(_), Some(Ordering::Greater)) => return, // a late push of an older grant
             _ => {
                 let Grant { place, token, turns, validity } = grant;
                 self.place = Some(place);
-                self.grant = Some(Granted { token, turns, ttl: validity.ttl(), until });
+                self.grant = Some(Granted { token, turns, ttl: validity.ttl(), until, asked });
             }
         }
         self.must_notify = true;
