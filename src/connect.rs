@@ -9,6 +9,7 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// |---|---|
 /// | `memory://` (a store of its own for each call: share it by cloning the [`Store`]) | `memory` |
 /// | `redis://[user:password@]host:port[/db]` | `redis` |
+/// | `redis+sentinel://[user:password@]sentinel:port,sentinel:port/master-name[/db]` | `redis` |
 /// | `redlock://[user:password@]host:port,host:port,host:port[/db]` | `redlock` |
 /// | `etcd://[user:password@]host:port,host:port[/namespace]` | `etcd` |
 /// | `zookeeper://[user:password@]host:port,host:port[/path]` | `zookeeper` |
@@ -129,7 +130,7 @@ pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
     }
     match scheme {
         "memory" => connect!("memory", leasehold_memory::Memory),
-        "redis" | "rediss" => connect!("redis", leasehold_redis::Redis),
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => connect!("redis", leasehold_redis::Redis),
         "redlock" | "redlocks" => connect!("redlock", leasehold_redlock::Redlock),
         "etcd" | "etcds" => connect!("etcd", leasehold_etcd::Etcd),
         "zookeeper" => connect!("zookeeper", leasehold_zookeeper::ZooKeeper),

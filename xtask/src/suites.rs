@@ -24,6 +24,7 @@ pub(crate) const ALONE: &[(&str, &str)] = &[("leasehold-sqlite", "measures"), ("
 /// loses, cancels and excludes is judged over TLS too.
 pub(crate) const SLICES: &[(&str, &str, &[&str])] = &[
     ("leasehold-redis", "conformance_tls", SLICE),
+    ("leasehold-redis", "conformance_sentinel", SLICE),
     ("leasehold-redlock", "conformance_tls", SLICE),
     ("leasehold-etcd", "conformance_tls", SLICE),
 ];

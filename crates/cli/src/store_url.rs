@@ -86,12 +86,12 @@ impl StoreUrl {
     /// What this command says better than the library, which speaks to programmers.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.url.split_once("://").map(|(scheme, _)| scheme) {
-            Some("rediss" | "redlocks" | "etcds") if cfg!(feature = "tls") => Ok(()),
-            Some("rediss" | "redlocks" | "etcds" | "zookeepers") => {
+            Some("rediss" | "rediss+sentinel" | "redlocks" | "etcds") if cfg!(feature = "tls") => Ok(()),
+            Some("rediss" | "rediss+sentinel" | "redlocks" | "etcds" | "zookeepers") => {
                 let what = "this build has no TLS for it; use a local tunnel (stunnel, ssh -L)";
                 Err(Error::new(ErrorKind::Unsupported, what))
             }
-            Some("memory" | "sqlite" | "redis" | "redlock" | "etcd" | "zookeeper") | None => Ok(()),
+            Some("memory" | "sqlite" | "redis" | "redis+sentinel" | "redlock" | "etcd" | "zookeeper") | None => Ok(()),
             Some(scheme) => {
                 let what =
                     format!("unknown scheme {scheme:?}; the known ones are sqlite, redis, redlock, etcd, zookeeper");
@@ -198,6 +198,7 @@ mod tests {
             ("sqlite:///a/b@c.db", "sqlite:///a/b@c.db"),
             ("redis://h/0?password=s3cret", "redis://h/0?…"),
             ("redis://h?s3cret", "redis://h?…"),
+            ("redis+sentinel://me:s3cret@a,b/main?sentinel_password=s3cret", "redis+sentinel://a,b/main?…"),
             ("redis://h?timeout=9&pass=s3cret&prefix=a:", "redis://h?timeout=9&…&prefix=a:"),
             ("rediss://h?ca=/a.pem&cert=/b.pem&key=s3cret", "rediss://h?ca=/a.pem&cert=/b.pem&…"),
             ("sqlite:///a.db?key=s3cret", "sqlite:///a.db?…"),

@@ -8,8 +8,11 @@
 
 mod driver;
 mod link;
+mod peer;
+mod repair;
 #[cfg(feature = "tls")]
 mod secure;
+mod sentinel;
 
 use std::fmt;
 use std::pin::{Pin, pin};
@@ -21,23 +24,22 @@ use std::time::Duration;
 use leasehold_core::seam::Subscription;
 use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Name, Result};
-use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{Client, Cmd, Pipeline, ProtocolVersion, RedisResult, Value};
+use redis::{Cmd, Pipeline, RedisResult, Value};
 use scopeguard::{ScopeGuard, guard};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use crate::connection::link::{Link, Observed, State, Wire, repair};
-use crate::error::{again, of_connect, of_request};
+use crate::connection::link::{Link, Observed, State, Wire};
+use crate::connection::repair::keep;
+use crate::connection::sentinel::Home;
+use crate::error::{again, of_request};
 use crate::inbox::Inbox;
 use crate::server::Server;
 
 /// After this part of its limit an unanswered request makes its connection suspect.
 const SLOW: u32 = 4;
-/// After how long an idle connection is probed by the kernel, and how often then.
-const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(5));
 
 /// The store's connection: a handle to the state, and to the task that repairs it.
 pub struct Connection {
@@ -48,17 +50,13 @@ pub struct Connection {
 impl Connection {
     /// One that is not made yet. Its requests may each block those behind them for so long as `waits` says, beyond the time-out.
     pub fn new(server: Server, timeout: Duration, waits: Duration, inbox: &Inbox) -> Result<Connection> {
-        let info = server.info;
         let runtime = Handle::try_current()
             .map_err(|_| Error::new(ErrorKind::Unsupported, "a store on Redis connects only inside a tokio runtime"))?;
-        let address = info.addr().to_string();
-        let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE.0).with_interval(KEEPALIVE.1);
-        let tcp = info.tcp_settings().clone().set_nodelay(true).set_keepalive(keepalive);
-        let client = Client::open(info.set_redis_settings(redis).set_tcp_settings(tcp)).map_err(|e| of_connect(&e))?;
+        let home = Home::of(server.info, server.sentinels)?;
+        let address = home.address();
         let down = State::Down(Error::new(ErrorKind::Unavailable, format!("{address}: not connected yet")));
         let link = Arc::new(Link {
-            client,
+            home,
             #[cfg(feature = "tls")]
             tls: server.tls,
             address,
@@ -67,11 +65,13 @@ impl Connection {
             inbox: inbox.clone(),
             state: RwLock::new(down),
             repair_due: Notify::new(),
+            heard: Mutex::default(),
+            relocated: Notify::new(),
             useful: AtomicBool::new(true),
             made: AtomicU64::new(0),
             observed: Mutex::default(),
         });
-        let repair = Mutex::new(runtime.spawn(repair(link.clone())).abort_handle());
+        let repair = Mutex::new(runtime.spawn(keep(link.clone())).abort_handle());
         Ok(Connection { link, repair })
     }
 
@@ -95,12 +95,21 @@ impl Connection {
         self.wire().map(|wire| wire.nth)
     }
 
+    /// Where the connection of this number leads, if it is still used.
+    pub fn leads_to(&self, nth: u64) -> Result<String> {
+        self.wire_of(Some(nth)).map(|wire| wire.at.address.clone())
+    }
+
     /// Sends several requests together. A refusal by the server is a [`Value::ServerError`] among the answers.
     pub async fn send(&self, requests: &Pipeline) -> Result<Vec<Value>> {
         self.send_many(None, requests).await
     }
 
     /// The same, over the connection of this number or not at all.
+    pub async fn send_over(&self, nth: u64, requests: &Pipeline) -> Result<Vec<Value>> {
+        self.send_many(Some(nth), requests).await
+    }
+
     pub(crate) async fn send_many(&self, over: Option<u64>, requests: &Pipeline) -> Result<Vec<Value>> {
         let wire = self.wire_of(over)?;
         let mut connection = wire.connection.clone();
@@ -193,7 +202,7 @@ impl Connection {
             && let Ok(runtime) = Handle::try_current()
         {
             self.link.repair_due.notify_one();
-            *task = runtime.spawn(repair(self.link.clone())).abort_handle();
+            *task = runtime.spawn(keep(self.link.clone())).abort_handle();
         }
         wire
     }

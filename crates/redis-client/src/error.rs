@@ -84,11 +84,30 @@ pub(crate) fn of_plain_connect(e: &RedisError) -> Error {
     }
 }
 
+/// Of asking a sentinel: it has credentials of its own.
+pub(crate) fn of_sentinel(e: &RedisError) -> Error {
+    let (kind, what) = match code(e) {
+        "UNKNOWN" => (
+            ErrorKind::Unsupported,
+            "this is no Redis Sentinel: a server itself is redis://host:6379, without +sentinel",
+        ),
+        "NOAUTH" => (ErrorKind::Denied, "the sentinel wants a password, in the URL as sentinel_password=…"),
+        "WRONGPASS" => (ErrorKind::Denied, "the sentinel refused our sentinel_user or sentinel_password"),
+        "NOPERM" => {
+            (ErrorKind::Denied, "our user lacks a right on the sentinel: the store's documentation lists them all")
+        }
+        _ => return of_connect(e),
+    };
+    Error::new(kind, what)
+}
+
 /// Of a server that this store can never use.
 pub(crate) fn of_mode(mode: &str) -> Option<Error> {
     let what = match mode {
         "cluster" => CLUSTER,
-        "sentinel" => "this is a Redis Sentinel, which keeps no locks: connect to the primary that it watches",
+        "sentinel" => {
+            "this is a Redis Sentinel, which keeps no locks: with redis+sentinel://host:26379/name it is asked where the master is"
+        }
         _ => return None,
     };
     Some(Error::new(ErrorKind::Unsupported, what))

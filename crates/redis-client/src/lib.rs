@@ -22,5 +22,5 @@ pub use crate::inbox::{Inbox, attempt};
 pub use crate::names::Names;
 pub use crate::record::{Ahead, Fields, record};
 pub use crate::script::{CLOCK, Call, Script, run_all};
-pub use crate::server::{Server, granted_ttl, servers};
+pub use crate::server::{Sentinels, Server, granted_ttl, server_of_sentinels, servers};
 pub use crate::walk::walk;

@@ -8,20 +8,32 @@ use leasehold_core::{Error, ErrorKind, MAX_TTL, Result};
 use leasehold_tls::Tls;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
-/// One server: the client crate's description of it, and how it is verified, if by TLS.
+/// One server: the client crate's description of it, who says where it is, and how it is verified, if by TLS.
 #[derive(Clone, Debug)]
 pub struct Server {
     /// Its address, credentials and database.
     pub info: ConnectionInfo,
+    /// Who says what its address is, in place of that one.
+    pub sentinels: Option<Sentinels>,
     /// Over TLS, with its address as the client crate describes a plain one.
     #[cfg(feature = "tls")]
     pub tls: Option<Tls>,
+}
+
+/// The sentinels of a master: servers that say where it is, and put another one in its place.
+#[derive(Clone, Debug)]
+pub struct Sentinels {
+    /// The name by which they know it.
+    pub master: String,
+    /// Their addresses, and the credentials for them.
+    pub each: Vec<ConnectionInfo>,
 }
 
 impl From<ConnectionInfo> for Server {
     fn from(info: ConnectionInfo) -> Server {
         Server {
             info,
+            sentinels: None,
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -40,10 +52,36 @@ pub fn servers(address: &mut Address) -> Result<Vec<Server>> {
     let infos = address.hosts.iter().map(|host| server(address, host)).collect::<Result<Vec<_>>>()?;
     let server = |info| Server {
         info,
+        sentinels: None,
         #[cfg(feature = "tls")]
         tls: tls.clone(),
     };
     Ok(infos.into_iter().map(server).collect())
+}
+
+/// The server that the sentinels of an address know by the name in its path, `name[/db]`. Takes their credentials, the words
+/// `sentinel_user` and `sentinel_password`, and those of TLS out of it.
+pub fn server_of_sentinels(address: &mut Address) -> Result<Server> {
+    let invalid = |what| Error::new(ErrorKind::Invalid, what);
+    let (master, db) = address.path.split_once('/').unwrap_or((&address.path, ""));
+    let (master, db) = (master.to_owned(), db.to_owned());
+    if master.is_empty() || master.contains(char::is_whitespace) {
+        return Err(invalid("sentinels/name: the name by which the sentinels know the master is missing or malformed"));
+    }
+    address.path = db;
+    let mut settings = RedisConnectionInfo::default();
+    match (address.take("sentinel_user"), address.take("sentinel_password")) {
+        (Some(_), None) => return Err(invalid("sentinel_user without sentinel_password")),
+        (user, Some(password)) => {
+            settings = settings.set_password(password);
+            settings = user.into_iter().fold(settings, RedisConnectionInfo::set_username);
+        }
+        (None, None) => {}
+    }
+    let servers = servers(address)?;
+    let each = servers.iter().map(|server| server.info.clone().set_redis_settings(settings.clone())).collect();
+    let server = servers.into_iter().next().ok_or_else(|| invalid("no sentinel is named"))?;
+    Ok(Server { sentinels: Some(Sentinels { master, each }), ..server })
 }
 
 /// One of an address's servers, with its credentials and its database.

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use leasehold_core::seam::{Claim, Claimed, ClaimedAll, Grant, Mode, Moment, Place, Validity, WaitPolicy, Waiting};
-use leasehold_core::{Error, Result};
+use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_redis_client::{Ahead, Call, Fields, attempt, junk, record};
 use redis::Value;
 
+use crate::client::replicas::Replicas;
 use crate::scripts::{CLAIM, CLAIM_ALL};
 use crate::{Redis, entry};
 
@@ -17,7 +18,7 @@ const SPREAD: Duration = Duration::from_millis(2);
 
 impl Redis {
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        let (sent, nth) = (Moment::now(), self.connection.nth()?);
+        let (sent, nth, replicas) = (Moment::now(), self.connection.nth()?, self.replicas_now()?);
         let call = self.with_options(self.call(&CLAIM, claim), claim, sent, nth);
         let call = if claim.policy == WaitPolicy::Try { call.arg("tries") } else { call };
         let answer = said(claim, &self.run(&call).await?)?;
@@ -25,7 +26,7 @@ impl Redis {
         match (fields.word(), claim.mode) {
             ("granted", _) => {
                 let grant = self.raised(claim, &mut fields, sent, nth)?;
-                self.acknowledged().await?;
+                self.acknowledged(nth, replicas).await?;
                 Ok(Claimed::Granted(grant))
             }
             ("busy", _) => Ok(Claimed::Busy(Ahead::of(fields)?.who)),
@@ -42,7 +43,7 @@ impl Redis {
     /// Claims all of these, which differ in their names and ids only, or none.
     pub(crate) async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
         let Some(first) = claims.first() else { return Ok(ClaimedAll::Granted(Vec::new())) };
-        let (sent, nth) = (Moment::now(), self.connection.nth()?);
+        let (sent, nth, replicas) = (Moment::now(), self.connection.nth()?, self.replicas_now()?);
         let call = self.on(&CLAIM_ALL, claims.iter().map(|claim| &claim.name));
         let call = self.with_options(call, first, sent, nth);
         let call = claims.iter().fold(call, |call, claim| call.arg(claim.id));
@@ -62,7 +63,7 @@ impl Redis {
             if fields.word() == "granted" { self.raised(claim, &mut fields, sent, nth) } else { Err(unknown()) }
         };
         let grants = claims.iter().zip(&answers).map(grant).collect::<Result<Vec<_>>>()?;
-        self.acknowledged().await?;
+        self.acknowledged(nth, replicas).await?;
         Ok(ClaimedAll::Granted(grants))
     }
 
@@ -75,12 +76,16 @@ impl Redis {
         call.over(nth).arg(ttl).arg(turns).arg(guess).arg(record)
     }
 
-    /// With the option `min_replicas` a grant counts once the replicas have it.
-    async fn acknowledged(&self) -> Result<()> {
-        match &self.replicas {
-            Some(replicas) => replicas.acknowledge().await,
-            None => Ok(()),
-        }
+    /// With the option `min_replicas`: the connection on which they are asked for, before anything is sent.
+    fn replicas_now(&self) -> Result<Option<u64>> {
+        self.replicas.as_ref().map(Replicas::nth).transpose()
+    }
+
+    /// With the option `min_replicas` a grant over this connection counts once the replicas have it.
+    async fn acknowledged(&self, over: u64, replicas: Option<u64>) -> Result<()> {
+        let (Some(asked), Some(nth)) = (&self.replicas, replicas) else { return Ok(()) };
+        let written_at = self.connection.leads_to(over).map_err(|e| Error::new(ErrorKind::Ambiguous, e.to_string()))?;
+        asked.acknowledge(nth, &written_at).await
     }
 
     fn place(&self, claim: &Claim) -> Place {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::support::Address;
 use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_redis_client::{Server, servers};
+use leasehold_redis_client::{Sentinels, Server, server_of_sentinels, servers};
 #[cfg(feature = "tls")]
 use leasehold_tls::Tls;
 use redis::ConnectionInfo;
@@ -28,12 +28,17 @@ impl Config {
     /// Reads `redis://[:password@|user:password@]host[:port][/db]`, and after a `?` `timeout=ms`, `prefix=text`,
     /// `min_replicas=n`, `min_replicas_timeout=ms`, joined by `&`.
     ///
+    /// Or `redis+sentinel://[…@]sentinel[:port],sentinel[:port]…/master-name[/db]` with the same words, and `sentinel_user=name` and
+    /// `sentinel_password=text` for the sentinels themselves: what stands before the `@` is for the master. Over TLS (also to the
+    /// sentinels) these are `rediss://` and `rediss+sentinel://`.
+    ///
     /// # Errors
     ///
     /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and shows no credential. `rediss://` without the feature `tls`
     /// is [`Unsupported`](ErrorKind::Unsupported).
     pub fn from_url(url: &str) -> Result<Config> {
-        let mut address = Address::parse_tls(url, "redis", 6379, 6379)?;
+        let by_sentinels = url.split_once("://").is_some_and(|(scheme, _)| scheme.ends_with("+sentinel"));
+        let mut address = if by_sentinels { of_sentinels(url)? } else { Address::parse_tls(url, "redis", 6379, 6379)? };
         let mut number = |key: &str, default| match address.take(key).map(|text| text.parse::<u32>()) {
             None => Ok(default),
             Some(Ok(number)) if number <= 60_000 => Ok(number),
@@ -41,11 +46,8 @@ impl Config {
         };
         let (least, within) = (number("min_replicas", 0)?, number("min_replicas_timeout", WAIT)?);
         let (timeout, prefix) = (address.timeout()?, address.take("prefix").unwrap_or_default());
-        let mut servers = servers(&mut address)?;
+        let server = if by_sentinels { server_of_sentinels(&mut address)? } else { the_one(servers(&mut address)?)? };
         address.done()?;
-        let (Some(server), 0) = (servers.pop(), servers.len()) else {
-            return Err(Error::new(ErrorKind::Invalid, "redis:// names one server"));
-        };
         let config = Config::of(server).timeout(timeout).prefix(prefix);
         Ok(config.min_replicas(least, Duration::from_millis(within.into())))
     }
@@ -58,6 +60,15 @@ impl Config {
 
     fn of(server: Server) -> Config {
         Config { server, timeout: Duration::from_secs(1), prefix: String::new(), min_replicas: None }
+    }
+
+    /// The server is the master that these sentinels know by this name, wherever they say it is. The server that this configuration
+    /// was made of lends its credentials and its database, and its address means nothing any more; the sentinels' own credentials
+    /// are in their descriptions.
+    #[must_use]
+    pub fn sentinels(mut self, master: impl Into<String>, each: impl IntoIterator<Item = ConnectionInfo>) -> Config {
+        self.server.sentinels = Some(Sentinels { master: master.into(), each: each.into_iter().collect() });
+        self
     }
 
     /// Makes every connection over TLS, and none without. The server's address is a host and a port.
@@ -98,6 +109,20 @@ impl Config {
     }
 }
 
+/// The URL of sentinels. Its scheme has the `s` of TLS in the middle.
+fn of_sentinels(url: &str) -> Result<Address> {
+    let tls = url.starts_with("rediss");
+    let mut address = Address::parse(url, if tls { "rediss+sentinel" } else { "redis+sentinel" }, 26379)?;
+    address.tls = tls;
+    Ok(address)
+}
+
+fn the_one(servers: Vec<Server>) -> Result<Server> {
+    let [server] = <[Server; 1]>::try_from(servers)
+        .map_err(|_| Error::new(ErrorKind::Invalid, "redis:// names one server (sentinels are redis+sentinel://)"))?;
+    Ok(server)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +142,23 @@ mod tests {
     }
 
     #[test]
+    fn reads_sentinels() {
+        let url = "redis+sentinel://me:pw@a,[::1]:5000/main/3?sentinel_user=s&sentinel_password=s3cret&prefix=app%3A";
+        let config = Config::from_url(url).unwrap();
+        let (server, sentinels) = (config.server.info.redis_settings(), config.server.sentinels.as_ref().unwrap());
+        assert_eq!((server.username(), server.password(), server.db()), (Some("me"), Some("pw"), 3));
+        let each: Vec<String> = sentinels.each.iter().map(|sentinel| sentinel.addr().to_string()).collect();
+        assert_eq!((&*sentinels.master, each), ("main", vec!["a:26379".to_owned(), "::1:5000".to_owned()]));
+        for sentinel in &sentinels.each {
+            let its = sentinel.redis_settings();
+            assert_eq!((its.username(), its.password(), its.db()), (Some("s"), Some("s3cret"), 0));
+        }
+        assert!(!format!("{config:?}").contains("s3cret"));
+        let plain = Config::from_url("redis+sentinel://a/main").unwrap().server.sentinels.unwrap();
+        assert_eq!(plain.each[0].redis_settings().password(), None);
+    }
+
+    #[test]
     fn refuses_the_rest_and_names_the_part_but_no_secret() {
         for (url, part) in [
             ("redis://:s3ntinel@", "host"),
@@ -129,6 +171,13 @@ mod tests {
             ("redis://:s3ntinel@h/1/2", "database"),
             ("redis://:s3ntinel@h/99999999999999999999", "database"),
             ("redis://a,b", "one server"),
+            ("redis+sentinel://:s3ntinel@a,b", "name"),
+            ("redis+sentinel://:s3ntinel@a,b/", "name"),
+            ("redis+sentinel://:s3ntinel@a,b/main/one", "database"),
+            ("redis+sentinel://a/main?sentinel_user=s3ntinel", "sentinel_password"),
+            ("redis+sentinel://a/main?sentinel_pw=s3ntinel", "sentinel_pw"),
+            ("redis+sentinels://:s3ntinel@a/main", "redis://"),
+            ("redis://h?sentinel_password=s3ntinel", "sentinel_password"),
             ("redis://:s3ntinel@h?timeout=soon", "timeout"),
             ("redis://:s3ntinel@h?timeout=0", "timeout"),
             ("redis://:s3ntinel@h?min_replicas=-1", "min_replicas"),

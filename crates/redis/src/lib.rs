@@ -89,11 +89,17 @@ impl Redis {
     ///   `server_name=name`, as `Tls` has them.
     /// * `min_replicas=n` and `min_replicas_timeout=ms` (default 100) wait for replicas: [`Config::min_replicas`].
     ///
+    /// Or to the master that sentinels name, `redis+sentinel://sentinel,sentinel,sentinel/master-name[/db]`, over TLS
+    /// `rediss+sentinel://`, with the same words and those of [`Config::from_url`]. The sentinels are asked before each connection, and
+    /// heard when they put another server in the master's place. A failover may lose locks: see [`Config::min_replicas`], and
+    /// the store's page in the documentation.
+    ///
     /// # Errors
     ///
     /// `Invalid` for a URL that is anything else (the message names the part) and for a database that the server does not have,
-    /// `Unsupported` for TLS without its feature, for servers before Redis 6, for a Sentinel and for a node of a Redis Cluster, `Denied` for a refused
-    /// password, `Unavailable` if no server answers within two timeouts. None shows a credential, or what the server says of one.
+    /// `Unsupported` for TLS without its feature, for servers before Redis 6, for a node of a Redis Cluster, for a Sentinel in the place
+    /// of a server and the reverse; `Invalid` if sentinels know no master of that name; `Denied` for a refused
+    /// password, `Unavailable` if no server answers within two timeouts (with sentinels three), or only a replica. None shows a credential, or what the server says of one.
     /// Over TLS also `Invalid` for a file that is missing or wrong, and `Denied` if the server's certificate is refused, or ours.
     pub async fn connect(url: &str) -> Result<Redis> {
         Redis::with_config(Config::from_url(url)?).await
@@ -107,7 +113,9 @@ impl Redis {
         connection.connect().await?;
         let replicas = Replicas::open(&config).await?;
         let warnings = warnings(&connection).await;
-        Ok(Redis { connection, replicas, warnings, names, inbox, clock: ServerClock::default() })
+        // While two servers may both be masters, only tokens that are nowhere behind the clock are in the order of their grants.
+        let clock = ServerClock::guessed_if(config.server.sentinels.is_none());
+        Ok(Redis { connection, replicas, warnings, names, inbox, clock })
     }
 
     /// Connects to the server of a ready client, with its credentials and its TLS: a `redis::Client` has no connection of its
@@ -192,7 +200,7 @@ const NOTES: &str = "\
 Exclusion holds while the server keeps its data and its clock: after an asynchronous failover, a restart without \
 persistence, an eviction (use maxmemory-policy noeviction) or a step of its clock, two may hold at once, and only the \
 token tells them apart. The first grant over each connection raises the fence behind all tokens to the server's clock: \
-tokens rise after a loss of data, unless that clock steps back past the loss; with the data \
-kept, they rise through steps back of up to two hours. SET-NX-PX clients are \
+tokens rise after a loss of data, unless that clock steps back past the loss (a failover is a step from one server's \
+clock to another's); with the data kept, they rise through steps back of up to two hours. SET-NX-PX clients are \
 excluded, but stand in no queue and take a lock that expired before the waiters. A holder that dies before its first \
 renewal may be noticed late by up to a third of the waiter's TTL.";

@@ -7,7 +7,7 @@ mod support;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Claim, Claimed, Renewal, WaitPolicy};
 use leasehold_core::{Error, ErrorKind, Loss, Result};
@@ -324,9 +324,4 @@ fn a_store_outlives_the_runtime_that_connected_it() {
         server.start_again().await.unwrap();
         until_served(&store, &fair("z")).await;
     }));
-}
-
-#[allow(clippy::disallowed_methods)]
-fn clock() -> Instant {
-    Instant::now()
 }

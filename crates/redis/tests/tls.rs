@@ -215,3 +215,34 @@ async fn files_are_read_anew_for_each_connection() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn sentinels_and_the_server_that_they_name_are_reached_over_tls() {
+    bounded(async {
+        let certificates = Certificates::new().unwrap();
+        let (port, own) = (TlsPort::new(&certificates).unwrap(), TlsPort::new(&certificates).unwrap());
+        // What replicas and sentinels connect to, and what sentinels name, is the TLS port then.
+        let secure = |port: &TlsPort| [port.redis(), vec!["--tls-replication".into(), "yes".into()]].concat();
+        let options = RedisOptions { extra: secure(&port), password: Some("s3cret".into()), ..RedisOptions::default() };
+        let _server = Server::start_with(&options).await.unwrap();
+        let mut lines = format!("sentinel monitor main 127.0.0.1 {} 1\nsentinel auth-pass main s3cret\n", port.port);
+        for pair in secure(&own).chunks_exact(2) {
+            lines += &format!("{} {}\n", &pair[0][2..], pair[1]);
+        }
+        let sentinel = Server::start_sentinel(&lines).await.unwrap();
+        let by = |scheme: &str, at: &str, words: &str| format!("{scheme}://:s3cret@{at}/main?timeout=2000&{words}");
+        works(Redis::connect(&by("rediss+sentinel", &own.addr(), &ca(&certificates))).await.unwrap()).await;
+        // None of them falls back to plain text, and none trusts another CA.
+        let stranger = Certificates::new().unwrap();
+        for (url, kind) in [
+            (by("rediss+sentinel", sentinel.addr(), &ca(&certificates)), ErrorKind::Unavailable),
+            (by("rediss+sentinel", &own.addr(), &ca(&stranger)), ErrorKind::Denied),
+            (by("redis+sentinel", &own.addr(), ""), ErrorKind::Unavailable),
+            (by("redis+sentinel", sentinel.addr(), ""), ErrorKind::Unavailable),
+        ] {
+            let error = Redis::connect(&url).await.unwrap_err();
+            assert_eq!(error.kind(), kind, "{url}: {error}");
+        }
+    })
+    .await;
+}

@@ -37,6 +37,7 @@ mod zookeeper_ensemble;
 
 mod redis;
 mod redis_echo;
+mod redis_sentinel;
 
 pub use certificates::{Certificates, KeyFiles, TlsPort};
 pub use cluster::Cluster;
@@ -47,6 +48,7 @@ pub use find::{Program, external_url};
 pub use proxy::{Proxy, Trap};
 pub use redis::{Redis, RedisOptions};
 pub use redis_echo::RedisEcho;
+pub use redis_sentinel::{RedisSentinel, SentinelOptions};
 pub use resp::Reply;
 pub use server::{ON_DISK, Server};
 pub use zookeeper::{ZooKeeper, ZooKeeperOptions};

@@ -144,6 +144,31 @@ impl Redis {
         let launch = Launch { name: "redis-server", program, args, port, folder, data, seed: Vec::new(), probe };
         Ok(Self { server: Server::launch(launch)?, password: options.password.clone() })
     }
+
+    /// Starts a Sentinel with these lines of configuration, beside those that every one needs, and waits until it answers, as a
+    /// server does. [`RedisSentinel`](crate::RedisSentinel) is a whole group of them.
+    pub async fn start_sentinel(configuration: &str) -> Result<Self> {
+        server::started(|| async {
+            let sentinel = Self::launch_sentinel(configuration, None)?;
+            sentinel.until_ready().await.map(|()| sentinel)
+        })
+        .await
+    }
+
+    pub(crate) fn launch_sentinel(configuration: &str, password: Option<String>) -> Result<Self> {
+        let folder = server::folder("sentinel")?;
+        let [port] = ports::free()?;
+        let data = folder.path().join("data");
+        let mut text = format!("port {port}\nbind 127.0.0.1\ndaemonize no\ndir {}\n{configuration}", data.display());
+        if let Some(password) = &password {
+            text += &format!("requirepass {password}\n");
+        }
+        let args = vec![data.join("sentinel.conf").display().to_string()];
+        let probe = Box::new(Answers { password: password.clone() });
+        let (name, program, seed) = ("redis-sentinel", Program::RedisSentinel.find()?, vec![("sentinel.conf", text)]);
+        let launch = Launch { name, program, args, port, folder, data, seed, probe };
+        Ok(Self { server: Server::launch(launch)?, password })
+    }
 }
 
 impl Deref for Redis {

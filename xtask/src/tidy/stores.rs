@@ -10,8 +10,8 @@ use std::{
 const STORES: [(&str, usize); 7] = [
     ("memory", 461),
     ("sqlite", 2354),
-    ("redis", 1070),
-    ("redis-client", 1070),
+    ("redis", 1103),
+    ("redis-client", 1380),
     ("redlock", 1087),
     ("etcd", 2421),
     ("zookeeper", 1968),

@@ -10,18 +10,18 @@ use leasehold_core::seam::Moment;
 use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Name, Result};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisError, Value, from_redis_value_ref};
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError, Value, from_redis_value_ref};
 use scopeguard::guard;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::connection::driver::{UnderWay, open};
-use crate::error::{again, ends_connection, of_connect, of_mode, of_plain_connect};
+use crate::connection::peer::Peer;
+use crate::connection::sentinel::{At, Home};
+use crate::error::{again, ends_connection, of_connect, of_mode};
 use crate::inbox::Inbox;
 
-/// The pause before the first attempt to connect again, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// After this part of the limit of a request another connection is made in the place of a suspect one.
 const HEAD_START: u32 = 20;
 
@@ -30,7 +30,7 @@ const AT_ONCE: usize = 1 << 16;
 
 /// What requests and the repairing task share.
 pub(super) struct Link {
-    pub(super) client: Client,
+    pub(super) home: Home,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<leasehold_tls::Tls>,
     pub(super) address: String,
@@ -41,6 +41,9 @@ pub(super) struct Link {
     pub(super) state: RwLock<State>,
     /// The connection is down, or suspect.
     pub(super) repair_due: Notify,
+    /// Where sentinels have said that the server is, and that this is news.
+    pub(super) heard: Mutex<At>,
+    pub(super) relocated: Notify,
     /// The server did something for us since the last repair.
     pub(super) useful: AtomicBool,
     /// How many connections were made.
@@ -61,6 +64,8 @@ pub(super) struct Wire {
     pub(super) connection: MultiplexedConnection,
     task: Option<AbortHandle>,
     pub(super) nth: u64,
+    /// Where it leads.
+    pub(super) at: At,
     under_way: UnderWay,
     /// How many requests it answered.
     answered: AtomicU64,
@@ -109,9 +114,18 @@ impl Link {
         }
     }
 
-    /// The same error, with the server's address.
+    /// The same error, with the server's address, and the name by which sentinels know it.
     pub(super) fn at(&self, e: &Error) -> Error {
-        Error::new(e.kind(), format!("{}: {e}", self.address))
+        match &*self.state() {
+            State::Up(wire) => self.of(wire, e),
+            _ => Error::new(e.kind(), format!("{}: {e}", self.address)),
+        }
+    }
+
+    fn of(&self, wire: &Wire, e: &Error) -> Error {
+        let (name, at) = (&self.address, &wire.at.address);
+        let text = if self.home.moves() { format!("{name} at {at}: {e}") } else { format!("{at}: {e}") };
+        Error::new(e.kind(), text)
     }
 
     /// What the answers to requests say of the connection.
@@ -135,7 +149,7 @@ impl Link {
     }
 
     /// The connection of this number is of no more use.
-    fn fail(&self, nth: u64, why: Error) {
+    pub(super) fn fail(&self, nth: u64, why: Error) {
         let mut state = self.state_mut();
         if let State::Up(wire) = &*state
             && wire.nth == nth
@@ -164,6 +178,7 @@ impl Link {
     /// Makes a connection that is subscribed to its channel, to a server that can keep locks: within two timeouts, or why not.
     async fn make(self: &Arc<Self>) -> Result<Wire> {
         let nth = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+        let (peer, at) = self.locate().await?;
         let link = Arc::downgrade(self);
         let on_push = move |push: PushInfo| {
             match (link.upgrade(), push.kind, &push.data[..]) {
@@ -183,36 +198,47 @@ impl Link {
             .set_write_backpressure_boundary(AT_ONCE)
             .set_push_sender(on_push);
         let under_way = UnderWay::default();
-        let (connection, task) = self.open(config, under_way.clone()).await?;
+        let (connection, task) = self.open(&peer, config, under_way.clone()).await?;
         let (answered, subscribed) = Default::default();
-        let wire = Wire { connection, task, nth, under_way, answered, subscribed };
-        tokio::try_join!(self.check_mode(&wire), self.subscribe(&wire))?;
+        let wire = Wire { connection, task, nth, at, under_way, answered, subscribed };
+        tokio::try_join!(self.check_mode(&peer, &wire), self.subscribe(&wire))?;
+        self.still_there(&wire.at)?;
         Ok(wire)
     }
 
     /// Makes a connection, and shows its credentials.
-    async fn open(
+    pub(super) async fn open(
         &self,
+        peer: &Peer,
         config: AsyncConnectionConfig,
         under_way: UnderWay,
     ) -> Result<(MultiplexedConnection, Option<AbortHandle>)> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            return Box::pin(self.open_secure(tls, config, under_way)).await;
+            return Box::pin(self.open_secure(tls, peer, config, under_way)).await;
         }
-        let opened = timeout(self.timeout, open(&self.client, config, under_way)).await;
+        let opened = timeout(self.timeout, open(&peer.client, config, under_way)).await;
         let opened = opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
-        opened.map_err(|e| self.at(&of_plain_connect(&e)))
+        opened.map_err(|e| peer.explain_plain(&e))
     }
 
-    /// Refuses servers that hold no locks, or not all.
-    async fn check_mode(&self, wire: &Wire) -> Result<()> {
+    /// Refuses servers that hold no locks, or not all. One that sentinels name, too late or too early, has to be a master.
+    async fn check_mode(&self, peer: &Peer, wire: &Wire) -> Result<()> {
         let mut connection = self.limited(wire);
         let answer = connection.send_packed_command(&redis::cmd("HELLO")).await;
-        let Value::Map(facts) = answer.map_err(|e| self.at(&of_connect(&e)))? else { return Ok(()) };
+        let Value::Map(facts) = answer.map_err(|e| peer.explain(&e))? else { return Ok(()) };
         let text = |value: &Value| from_redis_value_ref::<String>(value).unwrap_or_default();
-        let mode = facts.iter().find(|(fact, _)| text(fact) == "mode").map(|(_, mode)| text(mode));
-        mode.and_then(|mode| of_mode(&mode)).map_or(Ok(()), |e| Err(self.at(&e)))
+        let fact = |name| facts.iter().find(|(fact, _)| text(fact) == name).map(|(_, fact)| text(fact));
+        if let Some(e) = fact("mode").and_then(|mode| of_mode(&mode)) {
+            return Err(peer.at(&e));
+        }
+        match fact("role") {
+            Some(role) if self.home.moves() && role != "master" => {
+                let what = "the sentinels name it as the master, and it is a replica: is a failover under way?";
+                Err(peer.at(&Error::new(ErrorKind::Unavailable, what)))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Subscribes to what is observed, and to nothing else.
@@ -220,7 +246,7 @@ impl Link {
         let mut connection = self.limited(wire);
         let observed: Vec<String> = locked(&self.observed).iter().map(|o| o.channel.clone()).collect();
         let wanted: BTreeSet<String> = observed.into_iter().chain([self.inbox.channel.clone()]).collect();
-        let refused = |e| self.at(&of_connect(&e));
+        let refused = |e| self.of(wire, &of_connect(&e));
         connection.subscribe(&wanted).await.map_err(refused)?;
         let subscribed = std::mem::replace(&mut *locked(&wire.subscribed), wanted.clone());
         let old: Vec<_> = subscribed.difference(&wanted).collect();
@@ -240,7 +266,7 @@ impl Link {
 
     /// Checks a suspect connection: it has to answer before another one does, be it to an older request, since there may be many.
     /// Answers whether it was replaced.
-    async fn check(self: &Arc<Self>, wire: &Wire) -> Result<bool> {
+    pub(super) async fn check(self: &Arc<Self>, wire: &Wire) -> Result<bool> {
         let before = wire.answered.load(Ordering::Relaxed);
         let replacement = async {
             sleep(self.waits + self.timeout / HEAD_START).await;
@@ -275,38 +301,5 @@ impl Link {
 
     pub(super) fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Waits until a repair is due and makes a new connection, for ever. A server that does nothing for us (a replica, one that loads)
-/// is asked ever more rarely, as one that is not there.
-pub(super) async fn repair(link: Arc<Link>) {
-    let mut pause = PAUSES.0;
-    loop {
-        link.repair_due.notified().await;
-        if let Ok(wire) = link.wire() {
-            match link.check(&wire).await {
-                Ok(replaced) => {
-                    if replaced {
-                        link.inbox.notifier.notify_all();
-                    }
-                    continue;
-                }
-                Err(why) => link.fail(wire.nth, why),
-            }
-        }
-        if link.useful.swap(false, Ordering::Relaxed) {
-            pause = PAUSES.0;
-        }
-        loop {
-            sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-            pause = (pause * 2).min(PAUSES.1);
-            match link.connect().await {
-                Ok(()) => break,
-                Err(e) => link.set(State::Down(e)),
-            }
-        }
-        // Pushes may have been missed, and renewals were given up.
-        link.inbox.notifier.notify_all();
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::connection::driver::{UnderWay, carry, connect};
 use crate::connection::link::Link;
-use crate::error::of_connect;
+use crate::connection::peer::Peer;
 
 impl Link {
     /// A file that is wrong is a mistake at the first connection. Later it may be in the middle of being replaced.
@@ -26,25 +26,26 @@ impl Link {
     pub(super) async fn open_secure(
         &self,
         tls: &Tls,
+        peer: &Peer,
         config: AsyncConnectionConfig,
         under_way: UnderWay,
     ) -> Result<(MultiplexedConnection, Option<AbortHandle>)> {
-        let info = self.client.get_connection_info();
+        let info = peer.client.get_connection_info();
         let ConnectionAddr::Tcp(host, port) = info.addr() else {
             let what = "TLS is configured for what is no plain address of a host and a port";
-            return Err(self.at(&Error::new(ErrorKind::Invalid, what)));
+            return Err(peer.at(&Error::new(ErrorKind::Invalid, what)));
         };
         let mut secure = None;
         let connecting = async {
             let tls = tls.client().await.map_err(|e| self.of_files(e))?;
             let tcp = connect(host, *port, info.tcp_settings()).await;
-            let stream = tls.secure(host, *port, tcp.map_err(|e| self.at(&of_connect(&e.into())))?).await?;
+            let stream = tls.secure(host, *port, tcp.map_err(|e| peer.explain(&e.into()))?).await?;
             secure = Some(tls);
-            carry(&self.client, stream, config, under_way).await.map_err(|e| self.at(&of_connect(&e)))
+            carry(&peer.client, stream, config, under_way).await.map_err(|e| peer.explain(&e))
         };
         let late = |_| {
             let what = "no TLS connection in time: is this the TLS port of a Redis?";
-            Err(self.at(&Error::new(ErrorKind::Unavailable, what)))
+            Err(peer.at(&Error::new(ErrorKind::Unavailable, what)))
         };
         match timeout(self.timeout, connecting).await.unwrap_or_else(late) {
             Err(e) if e.kind() == ErrorKind::Unavailable => {

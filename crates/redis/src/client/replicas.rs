@@ -24,13 +24,25 @@ impl Replicas {
         Ok(Some(Replicas { connection, least, within }))
     }
 
-    /// Returns when enough of them have what was written before this call. Fewer are [`ErrorKind::Ambiguous`]: the claim is
-    /// there, and core asks again or withdraws it.
-    pub(crate) async fn acknowledge(&self) -> Result<()> {
+    /// The number of the connection on which to ask for what is sent from now on.
+    pub(crate) fn nth(&self) -> Result<u64> {
+        self.connection.nth()
+    }
+
+    /// Returns when enough of them have what was written before this call by the server at this address. It has to be the server that
+    /// this connection has led to since before the claim was sent: another one, or the same after a restart, knows nothing of the claim
+    /// and acknowledges what it has. Fewer are [`ErrorKind::Ambiguous`]: the claim is there, and core asks again or withdraws it.
+    pub(crate) async fn acknowledge(&self, nth: u64, written_at: &str) -> Result<()> {
+        let ambiguous = |e: &Error| Error::new(ErrorKind::Ambiguous, format!("whether replicas have the claim: {e}"));
+        if self.connection.leads_to(nth).map_err(|e| ambiguous(&e))? != written_at {
+            let what = "the replicas of another server would be asked: a failover is under way";
+            return Err(ambiguous(&Error::new(ErrorKind::Unavailable, what)));
+        }
         // WAIT counts what was written before this client's latest command, by whichever client: so there is one.
         let mut wait = pipe();
         wait.cmd("PING").cmd("WAIT").arg(self.least).arg(self.within.as_millis() as u64);
-        let answer = self.connection.send(&wait).await?.pop().unwrap_or_default();
+        let answers = self.connection.send_over(nth, &wait).await.map_err(|e| ambiguous(&e))?;
+        let answer = answers.into_iter().next_back().unwrap_or_default();
         let Value::Int(heard) = self.connection.refusal(answer)? else { return Err(junk("WAIT")) };
         if heard >= i64::from(self.least) {
             return Ok(());

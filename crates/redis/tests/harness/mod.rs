@@ -14,7 +14,7 @@ use leasehold_core::{Fenced, Result};
 use leasehold_redis::Redis as RedisStore;
 use leasehold_redis::client::Client;
 use leasehold_redis::client::aio::MultiplexedConnection;
-use leasehold_testbed::{Certificates, Proxy, Redis, RedisOptions, TlsPort};
+use leasehold_testbed::{Certificates, Proxy, Redis, RedisOptions, RedisSentinel, SentinelOptions, TlsPort};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 /// Counts what the suite and the clients allocate.
@@ -26,6 +26,8 @@ pub enum World {
     Private(Arc<Redis>),
     /// The clients of the store come over TLS, as a user with the documented rights.
     Secure(Arc<Redis>, Box<TlsPort>, Box<Certificates>),
+    /// They ask sentinels where the master of two replicas is.
+    Sentinel(Box<RedisSentinel>),
     External(String),
 }
 
@@ -54,9 +56,18 @@ impl World {
         Arc::new(World::Secure(Arc::new(server), Box::new(port), Box::new(certificates)))
     }
 
-    fn server(&self) -> &Arc<Redis> {
+    pub async fn behind_sentinels() -> Arc<dyn Harness> {
+        let servers = RedisOptions { persistent: true, password: Some("pw".into()), ..RedisOptions::default() };
+        let options = SentinelOptions { servers, password: Some("s3ntinel".into()), ..SentinelOptions::default() };
+        let all = RedisSentinel::start_with(&options).await.expect("a master, its replicas and sentinels");
+        Arc::new(World::Sentinel(Box::new(all)))
+    }
+
+    fn server(&self) -> &Redis {
         match self {
             World::Private(server) | World::Secure(server, ..) => server,
+            // Nobody has it replaced.
+            World::Sentinel(all) => &all.servers()[0],
             World::External(_) => unreachable!("not among the capabilities"),
         }
     }
@@ -70,6 +81,7 @@ impl World {
                 let files = format!("ca={folder}/ca.pem&cert={folder}/client.pem&key={folder}/client.key");
                 format!("rediss://app:pw@{}?{files}", by.unwrap_or(&at))
             }
+            World::Sentinel(all) => by.map_or_else(|| all.url(), |by| all.url_of(by)),
             World::External(url) => url.clone(),
         }
     }
@@ -80,6 +92,7 @@ impl Harness for World {
     fn store_name(&self) -> &'static str {
         match self {
             World::Secure(..) => "redis, TLS",
+            World::Sentinel(_) => "redis, Sentinel",
             _ => "redis",
         }
     }
@@ -101,7 +114,9 @@ impl Harness for World {
         let all =
             [Private, Link, Fence, DeleteHolder, AnotherTool, Junk, Restart, Wipe, Footprint, Requests, PushedWake];
         match self {
-            World::Private(_) | World::Secure(..) => Capabilities::new(&[&all[..], &[Contents, Heap]].concat(), ""),
+            World::Private(_) | World::Secure(..) | World::Sentinel(_) => {
+                Capabilities::new(&[&all[..], &[Contents, Heap]].concat(), "")
+            }
             World::External(_) => {
                 Capabilities::new(&[PushedWake], "the server of LEASEHOLD_REDIS_URL is not ours to disturb")
             }
@@ -111,6 +126,7 @@ impl Harness for World {
     async fn private(&self) -> Arc<dyn Harness> {
         match self {
             World::Secure(..) => World::secure_one().await,
+            World::Sentinel(_) => World::behind_sentinels().await,
             _ => World::private_one().await,
         }
     }
@@ -121,7 +137,13 @@ impl Harness for World {
             _ => self.server().addr().to_owned(),
         };
         let proxy = Proxy::to(&to).await.expect("a proxy");
-        let client = RedisStore::connect(&self.url(Some(proxy.addr()))).await.expect("a client");
+        let mut by = proxy.addr().to_owned();
+        if let World::Sentinel(all) = self {
+            // To the sentinels it is another master.
+            by = format!("by-{}", proxy.port());
+            all.watch_too(&by, proxy.port()).await.expect("sentinels");
+        }
+        let client = RedisStore::connect(&self.url(Some(&by))).await.expect("a client");
         (Arc::new(client), Arc::new(proxy))
     }
 
@@ -143,7 +165,7 @@ impl Harness for World {
         // What every client of the Redlock family does.
         let set = ["SET", full_name, "somebody-else", "NX", "PX", "30000"];
         assert_eq!(self.server().command(&set).await.expect("SET").text().as_deref(), Some("OK"));
-        Box::new(Foreign(self.server().clone(), full_name.to_owned()))
+        Box::new(Foreign(Client::open(self.server().url()).expect("a URL"), full_name.to_owned()))
     }
 
     async fn put_junk(&self, full_name: &str) {
@@ -160,8 +182,9 @@ impl Harness for World {
 
     async fn requests(&self) -> u64 {
         let stats = self.server().commandstats().await.expect("INFO commandstats");
-        // What scripts call inside is counted too, under its own name.
-        ["evalsha", "eval", "script|load", "ping"].iter().filter_map(|command| stats.get(*command)).sum()
+        // What scripts call inside is counted too, under its own name. Sentinels ping.
+        let pings = if matches!(self, World::Sentinel(_)) { "" } else { "ping" };
+        ["evalsha", "eval", "script|load", pings].iter().filter_map(|command| stats.get(*command)).sum()
     }
 
     fn budget(&self) -> Budget {
@@ -213,11 +236,13 @@ impl FencedResource for Row {
     }
 }
 
-struct Foreign(Arc<Redis>, String);
+struct Foreign(Client, String);
 
 #[async_trait]
 impl ForeignHold for Foreign {
     async fn release(self: Box<Self>) {
-        self.0.command(&["DEL", &self.1]).await.expect("DEL");
+        let mut connection = self.0.get_multiplexed_async_connection().await.expect("a connection");
+        let del = leasehold_redis::client::cmd("DEL").arg(&self.1).exec_async(&mut connection).await;
+        del.expect("DEL");
     }
 }

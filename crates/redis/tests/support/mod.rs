@@ -3,13 +3,18 @@
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test uses a part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold_core::seam::{Claim, Grant, Mode, Moment, WaitPolicy};
 use leasehold_redis::Redis;
 pub use leasehold_testbed::Redis as Server;
 use leasehold_testbed::Reply;
 pub use leasehold_testbed::seam::*;
+
+#[allow(clippy::disallowed_methods, reason = "how long a test takes")]
+pub fn clock() -> Instant {
+    Instant::now()
+}
 
 pub async fn server() -> Server {
     Server::start().await.unwrap()

@@ -1,0 +1,196 @@
+//! Failovers by sentinels, while some hold and others wait: service goes on without a restart, tokens rise, stale writes are refused.
+//!
+//! `LEASEHOLD_FAILOVERS=20` makes more of them, and prints how long each kept everybody waiting.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests")]
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use leasehold_core::{Guard, Store};
+use leasehold_redis::Redis;
+use leasehold_testbed::{RedisSentinel, SentinelOptions};
+use support::{bounded, clock, sleep};
+
+/// Longer than it takes to notice a dead master, to put another in its place, and to connect to that.
+const LEASE: Duration = Duration::from_secs(8);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn sentinels() -> RedisSentinel {
+    let options = SentinelOptions { down_after: Duration::from_secs(1), ..SentinelOptions::default() };
+    RedisSentinel::start_with(&options).await.unwrap()
+}
+
+async fn client(all: &RedisSentinel, words: &str) -> Store {
+    Store::new(Redis::connect(&format!("{}{words}", all.url())).await.unwrap()).ttl(LEASE)
+}
+
+/// What a lock protects: it refuses a token below one that it has seen. And what its users have seen.
+#[derive(Default)]
+struct Resource {
+    seen: AtomicU64,
+    grants: Mutex<Vec<Instant>>,
+    refused: AtomicU64,
+}
+
+impl Resource {
+    fn write(&self, token: u64) -> bool {
+        let accepted = self.seen.fetch_max(token, Ordering::SeqCst) <= token;
+        self.refused.fetch_add(u64::from(!accepted), Ordering::SeqCst);
+        accepted
+    }
+
+    /// For how long nobody was granted the lock after this instant.
+    fn longest_wait(&self, since: Instant) -> Duration {
+        let grants = self.grants.lock().unwrap();
+        let times = grants.iter().copied().filter(|at| *at > since);
+        let mut before = since;
+        let waits = times.map(|at| at.duration_since(std::mem::replace(&mut before, at)));
+        waits.max().unwrap_or_default()
+    }
+}
+
+/// The lock, whatever outages there are: each acquire bears one that is shorter than a lease.
+async fn patient(store: &Store, name: &str) -> Guard {
+    loop {
+        match store.lock(name).acquire().await {
+            Ok(guard) => return guard,
+            Err(e) => assert!(e.is_retryable(), "{e:?}"),
+        }
+    }
+}
+
+/// Takes the lock again and again. A grant that is asked for after another one has a greater token.
+async fn work(store: Store, resource: Arc<Resource>, ends: Arc<AtomicBool>) -> u64 {
+    let mut turns = 0;
+    while !ends.load(Ordering::SeqCst) {
+        let floor = resource.seen.load(Ordering::SeqCst);
+        let guard = tokio::time::timeout(PATIENCE, patient(&store, "x")).await.unwrap();
+        let token = guard.fencing_token().get();
+        assert!(token > floor, "token {token}, and {floor} had written before it was asked for");
+        resource.grants.lock().unwrap().push(clock());
+        sleep(2).await;
+        resource.write(token);
+        turns += 1;
+        // What is not answered is released in the background.
+        let _ = guard.release().await;
+    }
+    turns
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// An operator orders it: for some seconds there are two masters.
+    Ordered,
+    Killed,
+    Paused,
+}
+
+/// Has another server become the master, and waits until everything is as before, with the old one as a replica.
+async fn fail_over(all: &RedisSentinel, fault: Fault) {
+    let old = all.master().await.unwrap();
+    match fault {
+        Fault::Ordered => all.fail_over().await.unwrap(),
+        Fault::Killed => all.servers()[old].kill().await.unwrap(),
+        Fault::Paused => all.servers()[old].pause().await.unwrap(),
+    }
+    while all.master().await.is_none_or(|master| master == old) {
+        sleep(20).await;
+    }
+    // It comes back as the master that it was, with all that it knew then.
+    match fault {
+        Fault::Ordered => {}
+        Fault::Killed => all.servers()[old].start_again().await.unwrap(),
+        Fault::Paused => all.servers()[old].resume().unwrap(),
+    }
+    while !all.is_ready().await {
+        sleep(100).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failover_is_followed_while_some_hold_and_others_wait() {
+    let all = sentinels().await;
+    let stores = [client(&all, "").await, client(&all, "").await, client(&all, "?min_replicas=1").await];
+    let (resource, ends) = (Arc::new(Resource::default()), Arc::new(AtomicBool::new(false)));
+    let workers: Vec<_> =
+        (0..9).map(|n| tokio::spawn(work(stores[n % 3].clone(), resource.clone(), ends.clone()))).collect();
+    let failovers = std::env::var("LEASEHOLD_FAILOVERS").map_or(3, |n| n.parse().unwrap());
+    let mut waits = Vec::new();
+    for n in 0..failovers {
+        let fault = [Fault::Ordered, Fault::Killed, Fault::Paused][n % 3];
+        // It is held all the while, by a hold that is replicated: it is kept, or its holder is told.
+        let held = patient(&stores[0], "held").await;
+        sleep(200).await;
+        let began = clock();
+        fail_over(&all, fault).await;
+        check_hold(&stores[1], held).await;
+        let turns = resource.grants.lock().unwrap().len();
+        while resource.grants.lock().unwrap().len() < turns + 20 {
+            sleep(20).await;
+        }
+        let wait = resource.longest_wait(began);
+        println!("{fault:?}: nobody was granted the lock for {} ms", wait.as_millis());
+        waits.push(wait);
+    }
+    ends.store(true, Ordering::SeqCst);
+    for worker in workers {
+        assert!(worker.await.unwrap() > 0, "one was never served");
+    }
+    waits.sort();
+    let (median, most) = (waits[waits.len() / 2], waits[waits.len() - 1]);
+    let refused = resource.refused.load(Ordering::SeqCst);
+    println!("{failovers} failovers: median {median:?}, at most {most:?}; {refused} stale writes refused");
+}
+
+#[tokio::test]
+async fn a_master_that_was_replaced_is_left_although_it_goes_on() {
+    bounded(async {
+        let all = sentinels().await;
+        let store = client(&all, "").await;
+        patient(&store, "x").await.release().await.unwrap();
+        // Nobody makes a replica of it: it answers as the master that it was.
+        let [old, ..] = all.servers() else { panic!("a master") };
+        old.command(&["ACL", "SETUSER", "default", "-replicaof", "-slaveof"]).await.unwrap();
+        all.fail_over().await.unwrap();
+        let new = loop {
+            match all.master().await {
+                Some(new) if new != 0 => break &all.servers()[new],
+                _ => sleep(20).await,
+            }
+        };
+        loop {
+            let guard = patient(&store, "x").await;
+            let there = new.command(&["EXISTS", "x"]).await.unwrap().integer();
+            guard.release().await.unwrap();
+            if there == Some(1) {
+                break;
+            }
+            sleep(20).await;
+        }
+        assert!(old.info("replication").await.unwrap().contains("role:master"));
+    })
+    .await;
+}
+
+/// A hold after a failover: either it is there, or it is lost and its token is below that of the next one.
+async fn check_hold(other: &Store, held: Guard) {
+    let confirmed = loop {
+        match held.confirm().await {
+            Ok(()) => break true,
+            Err(e) if e.loss().is_some() => break false,
+            Err(e) => assert!(e.is_retryable(), "{e:?}"),
+        }
+    };
+    let token = held.fencing_token();
+    if confirmed {
+        assert!(other.lock("held").try_acquire().await.is_err(), "beside a hold that was confirmed");
+        held.release().await.unwrap();
+    }
+    let next = tokio::time::timeout(PATIENCE, patient(other, "held")).await.unwrap();
+    assert!(next.fencing_token() > token);
+    next.release().await.unwrap();
+}
