@@ -135,3 +135,37 @@ async fn a_right_that_is_missing_inside_a_script_is_denied() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_password_is_rotated_while_a_lock_is_held() {
+    bounded(async {
+        let server = server().await;
+        let rights = "on >0ld ~* &leasehold:* +@scripting +@read +@write +@pubsub +@connection +time";
+        let user = async |words: &str| {
+            let set: Vec<&str> = ["ACL", "SETUSER", "app"].into_iter().chain(words.split(' ')).collect();
+            server.command(&set).await.unwrap();
+            let _ = server.command(&["CLIENT", "KILL", "USER", "app"]).await;
+        };
+        user(rights).await;
+        let store = Store::new(Redis::connect(&format!("redis://app:0ld@{}", server.addr())).await.unwrap()).ttl(TTL);
+        let held = store.lock("x").acquire().await.unwrap();
+        let until = async |wanted: Option<ErrorKind>| loop {
+            match store.lock("y").try_acquire().await.map_err(|e| (e.kind(), e.to_string())) {
+                Ok(_) if wanted.is_none() => break,
+                Err((kind, text)) if Some(kind) == wanted => break assert!(!text.contains("0ld"), "{text}"),
+                _ => sleep(10).await,
+            }
+        };
+        // While both are good, a connection that ends is made again.
+        user(">n3w").await;
+        until(None).await;
+        while held.confirm().await.is_err_and(|e| e.is_retryable()) {}
+        assert!(held.is_valid(), "{held:?}");
+        // Without the password that this client has it is refused, and it goes on as soon as that is good again.
+        user("<0ld").await;
+        until(Some(ErrorKind::Denied)).await;
+        user(">0ld").await;
+        until(None).await;
+    })
+    .await;
+}
