@@ -91,19 +91,17 @@ impl<'a> Acquisition<'a> {
         let concurrency_limit = &self.client.concurrency_limits[usize::from(self.state.place().is_some())];
         self.client.open()?;
         (self.stamp, self.heard) = (now, now);
-        if !self.traces && self.client.keeper.is_behind(now) {
-            let why =
-                "this client keeps more locks than its store renews in time, and takes no more before that has changed";
-            return Err(Error::new(ErrorKind::Unavailable, why));
-        }
+        self.may_begin(now)?;
         let slot = match concurrency_limit.try_enter(now) {
             Some(slot) => slot,
             None => {
                 let entered = concurrency_limit.enter(deadline, retry_budget).await;
                 let now = self.client.clock.now();
                 (self.stamp, self.heard) = (now, now);
-                // Meanwhile it may have been closed.
-                self.client.open().and(entered)?
+                // Meanwhile it may have been closed, or others have taken what the store renews in time.
+                let slot = self.client.open().and(entered)?;
+                self.may_begin(now)?;
+                slot
             }
         };
         // An answer that comes after the lease would be worth nothing.
@@ -142,6 +140,16 @@ impl<'a> Acquisition<'a> {
                 Err(Error::new(ErrorKind::Ambiguous, "the store did not answer within the lease"))
             }
         }
+    }
+
+    /// Refuses what may be in no store yet, if it could cost another hold of this client its lease.
+    fn may_begin(&self, now: Moment) -> Result<()> {
+        if !self.traces && self.client.keeper.is_behind(now, self.state.claim.ttl) {
+            let why =
+                "this client keeps more locks than its store renews in time, and takes no more before that has changed";
+            return Err(Error::new(ErrorKind::Unavailable, why));
+        }
+        Ok(())
     }
 
     /// What the answer means for the first; what it grants to the others is theirs.

@@ -54,7 +54,7 @@ pub(crate) struct Keeper {
     notifier: Notifier,
     random: Mutex<fastrand::Rng>,
     registry: Mutex<Registry>,
-    /// Until when nothing more is taken: renewals are behind. In nanoseconds.
+    /// Until when nothing more is taken with the shortest of leases: renewals are behind. In nanoseconds.
     behind_until: AtomicU64,
     releasing: Semaphore,
     standby: Arc<Standby<Keeper>>,
@@ -70,13 +70,15 @@ impl Keeper {
         Keeper { backend, clock, notifier, random, registry, behind_until, releasing, standby, drained }
     }
 
-    /// Whether renewals of what is kept are so late that one more could cost another its lease.
-    pub(crate) fn is_behind(&self, now: Moment) -> bool {
-        now.as_nanos() < self.behind_until.load(Ordering::Relaxed)
+    /// Whether renewals of what is kept are so late that one more with this lease could cost another its own. One whose lease is three
+    /// times as long, or longer, is renewed after those that are late, and so seldom that it does not count.
+    pub(crate) fn is_behind(&self, now: Moment, ttl: Duration) -> bool {
+        (now + ttl / 6).as_nanos() < self.behind_until.load(Ordering::Relaxed)
     }
 
+    /// Leases of `ttl` are: until each of them has been renewed once more.
     fn falls_behind(&self, now: Moment, ttl: Duration) {
-        self.behind_until.fetch_max((now + ttl / 3).as_nanos(), Ordering::Relaxed);
+        self.behind_until.fetch_max((now + ttl / 2).as_nanos(), Ordering::Relaxed);
     }
 
     /// Renews `state` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken.

@@ -4,6 +4,7 @@
 
 mod acquiring;
 mod at_once;
+mod behind;
 mod cancelling;
 mod closing;
 mod downgrade;

@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::kept::{BatchItem, Kept, NEVER, Renewing};
+use super::width::Width;
 use super::work::Works;
 use crate::engine::claim_state::ClaimState;
 use crate::seam::clock::Moment;
@@ -48,6 +49,7 @@ pub(super) struct Registry {
     longest: Duration,
     /// When the store last answered a request that renews.
     pub(super) moved: Option<Moment>,
+    pub(super) width: Width,
     /// How many of them are holds, whose end is to be seen in time.
     pub(super) holds: usize,
     pub(super) works: Works,
@@ -196,7 +198,10 @@ impl Registry {
     fn make_due(&mut self, id: u64, now: Moment, key: Option<Moment>) {
         let Some(kept) = self.kept.get_mut(&id) else { return };
         let since = match kept.renewal {
-            Renewing::At(at) => at.min(now),
+            Renewing::At(at) => {
+                self.width.planned(at, now, kept.state.ttl());
+                at.min(now)
+            }
             Renewing::Due(since, old) => {
                 self.due.remove(&(old, id));
                 since
@@ -225,6 +230,7 @@ impl Registry {
                 batch.extend(self.take_item(id, now, early));
             }
             if !batch.is_empty() {
+                self.width.sent(now);
                 batches.push(batch);
             }
         }
@@ -293,8 +299,10 @@ impl Registry {
         self.schedule(id);
     }
 
-    /// Every hold is due, also what is in flight.
+    /// Every hold is due, also what is in flight: the store has a new connection, and what is under way on the old one may be late; or
+    /// its server goes by other terms.
     pub(super) fn renew_holds_now(&mut self, now: Moment) {
+        self.width.begin_anew(now);
         let holds: Vec<u64> = self.kept.iter().filter(|(_, kept)| kept.is_hold).map(|(id, _)| *id).collect();
         holds.into_iter().for_each(|id| self.renew_by(id, now));
     }

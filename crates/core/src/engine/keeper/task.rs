@@ -13,7 +13,6 @@ use tokio::sync::Notify;
 use super::Keeper;
 use super::batch::RenewalBatch;
 use super::kept::BatchItem;
-use super::width::Width;
 use super::work::Work;
 use crate::engine::events;
 use crate::engine::release::Release;
@@ -64,11 +63,11 @@ pub(super) async fn run(running: Running) {
     let mut random = locked(&keeper.random).fork();
     let mut renew_now = keeper.notifier.renews_holds();
     let mut batches = FuturesUnordered::new();
-    // How many of them are not late, and how many these may be.
-    let (mut under_way, mut width) = (0, Width::new());
+    // How many of them are not late.
+    let mut under_way = 0;
     let mut works = FuturesUnordered::new();
     while !running.is_over() {
-        let plan = keeper.plan(width.room(under_way));
+        let plan = keeper.plan(under_way);
         under_way += plan.batches.len();
         let begun = |items| RenewalBatch::new(&keeper.backend, &keeper.clock, items).answer(&keeper.clock);
         batches.extend(plan.batches.into_iter().map(begun));
@@ -87,20 +86,15 @@ pub(super) async fn run(running: Running) {
             Ok(()) = renew_now.changed() => {
                 // The store has a new connection, so what was in flight on the old one may be late; or its server goes by
                 // other terms.
-                width.begin_anew();
                 locked(&keeper.registry).renew_holds_now(keeper.clock.now());
             }
             () = until(&keeper.clock, plan.next, plan.watching) => {}
             Some(result) = batches.next() => {
-                let ((batch, answer), now) = (&result, keeper.clock.now());
+                let (batch, answer) = &result;
                 // When one becomes late, it makes room for another that passes it.
                 under_way -= usize::from(answer.is_none() || !batch.late);
-                match answer {
-                    Some(answer) if answer.is_ok() || !batch.late => width.answered(now.since(batch.sent), batch.late),
-                    Some(_) => {}
-                    None => width.late(batch.sent, now),
-                }
-                batches.extend(keeper.take_result(result, plan.early).map(|batch| batch.answer(&keeper.clock)));
+                let late = keeper.take_result(result, plan.early, !batches.is_empty());
+                batches.extend(late.map(|batch| batch.answer(&keeper.clock)));
             }
             Some(id) = works.next() => keeper.finished(id),
         }
@@ -112,7 +106,10 @@ pub(super) async fn run(running: Running) {
     loop {
         tokio::select! {
             result = batches.next() => match result {
-                Some(result) => batches.extend(keeper.take_result(result, 0.0).map(|batch| batch.answer(&keeper.clock))),
+                Some(result) => {
+                    let late = keeper.take_result(result, 0.0, !batches.is_empty());
+                    batches.extend(late.map(|batch| batch.answer(&keeper.clock)));
+                }
                 None => return,
             },
             () = &mut needed => return,
@@ -130,12 +127,13 @@ async fn until(clock: &Clock, at: Option<Moment>, watching: bool) {
 
 impl Keeper {
     /// What is to be done now, and when to plan again.
-    fn plan(&self, room: usize) -> Plan {
+    fn plan(&self, under_way: usize) -> Plan {
         let now = self.clock.now();
         let early = locked(&self.random).f64() / 20.0;
         let most = self.backend.renew_batch();
         let mut registry = locked(&self.registry);
         let ended = registry.collect_due(now);
+        let room = registry.width.room(under_way);
         let batches = registry.take_batches(now, early, most, room);
         for (kept, loss) in &ended {
             // A hold that the store may have let lapse by now ends when its min_hold does, not before.

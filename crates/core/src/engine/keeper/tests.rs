@@ -6,6 +6,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::Keeper;
+use super::batch::RenewalBatch;
+use super::kept::BatchItem;
 use super::registry::Registry;
 use super::takeover::STALL;
 use crate::engine::claim_state::ClaimState;
@@ -136,6 +138,29 @@ fn a_runner_that_stands_still_is_replaced_even_if_there_is_nothing_to_do() {
     assert_eq!(locked(&keeper.registry).stalls_at(STALL), None);
 }
 
+/// One request renews a long lease, for which nothing is late, and a short one that was due later.
+#[test]
+fn each_lease_is_late_by_its_own_length() {
+    let time = VirtualClock::new();
+    let (clock, backend) = (time.clock(), Arc::new(Unasked(time.clone())));
+    let keeper = Keeper::new(backend.clone(), Notifier::new(), fastrand::Rng::with_seed(1));
+    let backend: Arc<dyn Backend> = backend;
+    let due_since = clock.now();
+    let items = [(TTL * 10, due_since), (TTL, due_since + TTL / 10)].map(|(ttl, due_since)| {
+        let state = held(&clock, ttl);
+        keeper.keep(&state, clock.now());
+        BatchItem { lease: state.lease().unwrap(), state, due_since }
+    });
+    time.advance(TTL / 2);
+    let renewed = [TTL * 10, TTL].map(|ttl| Renewal::Renewed(ttl.into()));
+    let batch = RenewalBatch::new(&backend, &clock, items.into());
+    assert!(keeper.take_result((batch, Some(Ok(renewed.into()))), 0.0, false).is_none());
+    assert!(keeper.is_behind(clock.now(), TTL) && keeper.is_behind(clock.now(), TTL / 2));
+    assert!(!keeper.is_behind(clock.now(), TTL * 10), "it is renewed after the others, and seldom");
+    time.advance(TTL / 3);
+    assert!(!keeper.is_behind(clock.now(), TTL), "each was renewed since");
+}
+
 /// A store that is never asked.
 #[derive(Debug)]
 struct Unasked(VirtualClock);
@@ -159,6 +184,9 @@ impl Backend for Unasked {
     }
     async fn evict(&self, _: &Name, _: FencingToken) -> Result<bool> {
         unreachable!()
+    }
+    fn renew_batch(&self) -> usize {
+        1
     }
     fn guarantees(&self) -> Guarantees {
         Guarantees::none("unasked")
