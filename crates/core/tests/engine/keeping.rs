@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use leasehold_core::ErrorKind;
-use leasehold_core::seam::Renewal;
+use leasehold_core::seam::{Grant, Place, Renewal, Validity};
+use leasehold_core::{ErrorKind, FencingToken};
 
 use crate::script::{Call, Script, TTL, driven, error, granted, in_time, ms, pass, renewed, runtime, settle, waiting};
 
@@ -237,6 +237,26 @@ async fn time_passes_through_every_renewal() {
         assert!(guard.is_valid() && (60..65).contains(&log.renewals()), "{} renewals", log.renewals());
         time.advance(TTL * 2);
         assert!(!guard.is_valid());
+    })
+    .await;
+}
+
+/// A grant counts from the request that it goes back to, also for a claim that has waited: if little of its lease is left, it is renewed
+/// before another half of that is over, and not when its place was to be.
+#[tokio::test]
+async fn a_grant_that_is_old_when_it_comes_is_renewed_soon() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let (notifier, asked) = (script.notifier(), time.clock().now());
+        let waiter = tokio::spawn(script.busy().store().lock("a").acquire().into_future());
+        pass(&time, TTL * 3 / 5, ms(10)).await;
+        assert_eq!(log.renewals(), 1, "its place");
+        let grant = Grant::new(Place::new("at a"), FencingToken::new(1), Validity::since(asked, TTL));
+        notifier.granted(log.first_id(), grant);
+        let guard = waiter.await.unwrap().unwrap();
+        pass(&time, guard.remaining() / 2 + ms(10), ms(10)).await;
+        assert_eq!(log.renewals(), 2, "{:?} left", guard.remaining());
+        assert!(guard.remaining() > TTL * 4 / 5);
     })
     .await;
 }

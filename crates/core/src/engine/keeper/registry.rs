@@ -91,18 +91,22 @@ impl Registry {
         self.called.is_none() && (self.runner.is_none() || sleeps_past)
     }
 
-    /// Keeps this one from now on, and says when it comes up. One that is kept already stays as it is.
+    /// Keeps this one from now on, and says when it comes up. What waited, and is granted now, may have less of its lease left than its
+    /// place had.
     pub(super) fn keep(&mut self, state: &Arc<ClaimState>, now: Moment, renew_at: Moment) -> Moment {
         let Registry { kept, latest, recent, .. } = self;
         let id = state.number(|| {
             *latest += 1;
             *latest
         });
-        kept.entry(id).or_insert_with(|| {
+        let kept = kept.entry(id).or_insert_with(|| {
             let soon = renew_at.since(now);
             *recent = Some(recent.map_or(soon, |recent| recent.min(soon)));
             Kept::new(state.clone(), renew_at)
         });
+        if let (false, Renewing::At(at)) = (kept.is_hold, &mut kept.renewal) {
+            *at = renew_at.min(*at);
+        }
         self.schedule(id)
     }
 
