@@ -13,9 +13,10 @@ use leasehold_core::seam::{
 };
 use leasehold_core::{Contention, Error, FencingToken, Guard, Loss, Result};
 use tokio::runtime::Runtime;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::script::{Log, Script, TTL, ms, runtime, settle};
+use crate::script::{Call, Log, Script, TTL, ms, runtime, settle};
 
 /// Whose turn it is, and when their leases end.
 type Entries = Vec<(ClaimId, Moment)>;
@@ -305,4 +306,39 @@ fn a_watcher_keeps_a_hold_alive() {
     let runtimes = [Some(second)];
     pass(&time, &runtimes, TTL * 2);
     assert!(guard.is_valid() && !watching.is_finished(), "{} renewals", log.renewals());
+}
+
+/// A client is used in two runtimes, and goes while its last release is under way: in neither of them a task is left.
+#[test]
+fn a_client_that_goes_leaves_no_task_in_any_runtime() {
+    let (one, two) = (runtime(), runtime());
+    let (script, time, log) = Script::new();
+    let landing = Arc::new(Notify::new());
+    let script = script.releases({
+        let landing = landing.clone();
+        move |claim, _| {
+            let landing = landing.clone();
+            async move {
+                if claim.name.as_str() == "a" {
+                    landing.notified().await;
+                }
+                Ok(())
+            }
+        }
+    });
+    let store = script.store();
+    let guard = one.block_on(store.lock("a").acquire().into_future()).unwrap();
+    two.block_on(async { store.lock("b").acquire().await?.release().await }).unwrap();
+    drop((guard, store));
+    one.block_on(settle());
+    // Long after the last claim the keeper has nothing to look at but that release.
+    time.advance(ms(2000));
+    one.block_on(settle());
+    two.block_on(settle());
+    assert_eq!((one.metrics().num_alive_tasks(), two.metrics().num_alive_tasks()), (1, 1));
+    landing.notify_one();
+    one.block_on(log.until(1, |call| *call == Call::Dropped));
+    one.block_on(settle());
+    two.block_on(settle());
+    assert_eq!((one.metrics().num_alive_tasks(), two.metrics().num_alive_tasks()), (0, 0));
 }

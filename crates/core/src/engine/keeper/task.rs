@@ -41,10 +41,13 @@ impl Drop for Running {
             registry.orphaned();
         }
         registry.crashed(self.keeper.clock.now());
-        let busy = is_last && !registry.is_drained();
+        let (busy, stopped) = (is_last && !registry.is_drained(), registry.has_stopped());
         drop(registry);
         if busy {
             self.keeper.standby.hand_over(&self.keeper);
+        } else if stopped {
+            // The tasks of other runtimes stand by for nothing.
+            self.keeper.standby.call();
         }
     }
 }
