@@ -120,15 +120,23 @@ impl ClaimState {
     }
 
     /// A renewal that surely counted, of the grant with this token. That of a place in the queue extends no grant: the place may be a new
-    /// one, and the grant one of before, which was pushed while this process stood still and whose lease is over.
-    pub(crate) fn extend(&self, token: Option<FencingToken>, validity: Validity, stamp: Moment) {
-        self.with(|state| {
+    /// one, and the grant one of before, which was pushed while this process stood still and whose lease is over. Returns what is
+    /// so then.
+    pub(crate) fn extend_at(
+        &self,
+        now: Moment,
+        token: Option<FencingToken>,
+        validity: Validity,
+        stamp: Moment,
+    ) -> Seen {
+        self.with_at(now, |state| {
             let mine = state.grant.as_mut().filter(|mine| Some(mine.token) == token);
             if let (None, Some(mine)) = (state.loss, mine) {
                 mine.confirmed(validity.start(stamp), validity.until(stamp));
                 mine.ttl = validity.ttl();
             }
-        });
+            state.seen(self.claim.ttl)
+        })
     }
 
     /// The hold ended, or the store says that nothing of it is left. A waiting claim has no hold to lose: it claims again.
@@ -276,11 +284,14 @@ impl ClaimState {
         state.now.clone().unwrap_or_else(|| Arc::new(self.claim.clone()))
     }
 
-    /// What to ask the store to renew: the claim as it is now.
-    pub(crate) fn lease(&self) -> Option<LeaseRef> {
+    /// What matters for its renewal, whether it is lost by then, and if not what to ask the store to renew: the claim as it is now.
+    pub(crate) fn to_renew(&self, now: Moment) -> (Seen, bool, Option<LeaseRef>) {
         let state = locked(&self.state);
+        let seen = state.seen(self.claim.ttl);
+        let lost = seen.loss_by(now).is_some();
+        let place = state.place.clone().filter(|_| !lost);
         let token = state.grant.as_ref().map(|g| g.token);
-        state.place.clone().map(|place| LeaseRef { claim: self.as_of(&state), place, token })
+        (seen, lost, place.map(|place| LeaseRef { claim: self.as_of(&state), place, token }))
     }
 
     /// What is new for the acquire loop; clears the notification.

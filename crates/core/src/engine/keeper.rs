@@ -34,6 +34,7 @@ use registry::Registry;
 use standby::Standby;
 pub(crate) use work::Work;
 
+mod agenda;
 mod background;
 mod batch;
 mod kept;

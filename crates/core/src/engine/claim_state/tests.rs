@@ -17,13 +17,18 @@ fn grant(token: u64, since: Moment) -> Grant {
     Grant::new(Place::new("p"), FencingToken::new(token), Validity::since(since, TTL))
 }
 
+fn extend(state: &ClaimState, time: &VirtualClock, token: Option<FencingToken>) {
+    let now = time.clock().now();
+    state.extend_at(now, token, Validity::from(TTL), now);
+}
+
 #[test]
 fn loss_is_terminal_even_when_a_renewal_comes_after_all() {
     let (time, s) = state();
     s.grant(grant(1, time.clock().now()), time.clock().now());
     assert!(s.take_grant(time.clock().now(), None).is_some());
     time.advance(TTL);
-    s.extend(Some(FencingToken::new(1)), Validity::from(TTL), time.clock().now());
+    extend(&s, &time, Some(FencingToken::new(1)));
     assert_eq!(s.loss(), Some(Loss::Expired));
     s.grant(grant(1, time.clock().now()), time.clock().now());
     assert_eq!((s.loss(), s.remaining()), (Some(Loss::Expired), Duration::ZERO));
@@ -51,7 +56,7 @@ async fn the_first_that_sees_the_end_notifies_the_others() {
         let notified = s.changed.notified();
         time.advance(TTL);
         match late {
-            0 => s.extend(Some(FencingToken::new(1)), Validity::from(TTL), time.clock().now()),
+            0 => extend(&s, &time, Some(FencingToken::new(1))),
             1 => s.grant(grant(1, time.clock().now()), time.clock().now()),
             _ => assert_eq!(s.loss(), Some(Loss::Expired)),
         }
@@ -94,7 +99,7 @@ fn a_renewal_extends_only_the_grant_that_it_named() {
     s.grant(grant(5, began), began);
     time.advance(TTL / 2);
     for other in [None, Some(FencingToken::new(4))] {
-        s.extend(other, Validity::from(TTL), time.clock().now());
+        extend(&s, &time, other);
     }
     time.advance(TTL / 2);
     assert!(s.take_grant(time.clock().now(), None).is_none());
@@ -106,7 +111,7 @@ fn a_grant_is_renewed_at_its_own_place() {
     s.wait_at(Place::new("first"));
     s.grant(grant(1, time.clock().now()), time.clock().now());
     s.wait_at(Place::new("second"));
-    let lease = s.lease().unwrap();
+    let lease = s.to_renew(time.clock().now()).2.unwrap();
     assert_eq!((lease.place, lease.token), (Place::new("p"), Some(FencingToken::new(1))));
 }
 
@@ -125,7 +130,7 @@ fn max_hold_ends_it_whatever_is_renewed() {
     s.take_grant(time.clock().now(), Some(Duration::from_secs(3)));
     assert_eq!(s.remaining(), Duration::from_secs(3));
     time.advance(Duration::from_secs(3));
-    s.extend(Some(FencingToken::new(1)), Validity::from(TTL), time.clock().now());
+    extend(&s, &time, Some(FencingToken::new(1)));
     assert_eq!(s.loss(), Some(Loss::MaxHold));
 }
 

@@ -10,15 +10,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::kept::BatchItem;
+use super::kept::{Batch, BatchItem};
+use super::registry::Planned;
 use crate::seam::backend::Backend;
-use crate::seam::claim::LeaseRef;
 use crate::seam::clock::{Clock, Moment};
 use crate::seam::error::{Error, ErrorKind, Result};
 use crate::seam::grant::Renewal;
 
 pub(super) struct RenewalBatch {
     pub(super) items: Vec<BatchItem>,
+    pub(super) planned: Planned,
     /// An instant before it was sent.
     pub(super) sent: Moment,
     /// It has taken longer than such a request should, and no other waits for it.
@@ -30,16 +31,15 @@ pub(super) struct RenewalBatch {
 pub(super) type BatchResult = (RenewalBatch, Option<Result<Vec<Renewal>>>);
 
 impl RenewalBatch {
-    pub(super) fn new(backend: &Arc<dyn Backend>, clock: &Clock, items: Vec<BatchItem>) -> RenewalBatch {
-        let leases: Vec<LeaseRef> = items.iter().map(|item| item.lease.clone()).collect();
-        let backend = backend.clone();
+    pub(super) fn new(backend: &Arc<dyn Backend>, clock: &Clock, batch: Batch, planned: Planned) -> RenewalBatch {
+        let (backend, Batch { leases, items }) = (backend.clone(), batch);
         let answer = Box::pin(async move { backend.renew(&leases).await });
-        RenewalBatch { items, sent: clock.now(), late: false, answer }
+        RenewalBatch { items, planned, sent: clock.now(), late: false, answer }
     }
 
     /// Waits for the answer: for a sixth of the shortest lease, and then for as long as it may still be worth something.
     pub(super) async fn answer(mut self, clock: &Clock) -> BatchResult {
-        let leases = || self.items.iter().map(|item| item.state.ttl());
+        let leases = || self.items.iter().map(|item| item.ttl);
         let limit = if self.late {
             leases().max().unwrap_or_default()
         } else {

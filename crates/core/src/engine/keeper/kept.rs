@@ -5,10 +5,12 @@
 //! is seen in time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::engine::claim_state::{ClaimState, Seen};
 use crate::seam::claim::LeaseRef;
 use crate::seam::clock::Moment;
+use crate::seam::token::FencingToken;
 
 pub(super) struct Kept {
     pub(super) state: Arc<ClaimState>,
@@ -24,6 +26,8 @@ pub(super) struct Kept {
     /// Its entry in the agenda, and from when on it may be renewed together with others.
     pub(super) at: Moment,
     pub(super) joins: Moment,
+    /// When a third of its lease is left, as it was when it was entered there.
+    third_left: Moment,
 }
 
 /// In place of an instant: there is none. An `Option` would be twice as large, for each hold.
@@ -37,10 +41,17 @@ pub(super) enum Renewing {
     Due(Moment, Moment),
 }
 
+/// What is to be renewed by one request, and what of it core needs when the answer comes.
+pub(super) struct Batch {
+    pub(super) leases: Vec<LeaseRef>,
+    pub(super) items: Vec<BatchItem>,
+}
+
 /// One renewal of a request.
 pub(super) struct BatchItem {
     pub(super) state: Arc<ClaimState>,
-    pub(super) lease: LeaseRef,
+    pub(super) token: Option<FencingToken>,
+    pub(super) ttl: Duration,
     /// Since when it was to be sent.
     pub(super) due_since: Moment,
 }
@@ -58,14 +69,18 @@ impl Kept {
             lapsing: false,
             at: NEVER,
             joins: NEVER,
+            third_left: NEVER,
         }
     }
 
     /// When something must be done about it. `moved`: when the store last answered a request that renews.
     pub(super) fn comes_up(&mut self, seen: &Seen, moved: Option<Moment>) -> Moment {
+        if let Renewing::At(at) = self.renewal {
+            self.third_left = seen.third_left_at(at);
+        }
         let (asks, joins) = match self.renewal {
             // What is to lapse soon is renewed only if the store does not answer that.
-            Renewing::At(at) if self.lapsing => (at.max(seen.third_left_at(at)), NEVER),
+            Renewing::At(at) if self.lapsing => (at.max(self.third_left), NEVER),
             Renewing::At(at) if self.in_flight > 0 => (at, NEVER),
             Renewing::At(at) => (at, at.before(seen.ttl / 6)),
             // If nothing moves it waits no longer for others.
@@ -73,5 +88,12 @@ impl Kept {
         };
         self.joins = joins;
         asks.min(self.release_at).min(seen.ends_at().unwrap_or(NEVER))
+    }
+
+    /// It waits for a request from now on: under which key, by when a third of its lease is left.
+    pub(super) fn make_due(&mut self, now: Moment) -> Moment {
+        let since = if let Renewing::At(at) = self.renewal { at.min(now) } else { now };
+        (self.renewal, self.joins) = (Renewing::Due(since, self.third_left), NEVER);
+        self.third_left
     }
 }

@@ -18,10 +18,11 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::kept::{BatchItem, Kept, NEVER, Renewing};
+use super::agenda::Agenda;
+use super::kept::{Batch, BatchItem, Kept, NEVER, Renewing};
 use super::width::Width;
 use super::work::Works;
-use crate::engine::claim_state::ClaimState;
+use crate::engine::claim_state::{ClaimState, Seen};
 use crate::seam::clock::Moment;
 use crate::seam::loss::Loss;
 use crate::support::own_keys::OwnMap;
@@ -33,25 +34,26 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The key of what waits no longer.
 const AT_ONCE: Moment = Moment::from_nanos(0);
 
+/// When a request was planned, and how much earlier than needed its leases are to be renewed again.
+#[derive(Clone, Copy)]
+pub(super) struct Planned {
+    pub(super) at: Moment,
+    pub(super) early: f64,
+}
+
 /// By their numbers: those of claims would make the indexes twice as large.
 #[derive(Default)]
 pub(super) struct Registry {
     pub(super) kept: OwnMap<u64, Kept>,
     /// The number of the latest one.
     latest: u64,
-    /// When something must be done about which of them; one entry each, except of what is being planned.
-    pub(super) agenda: BTreeSet<(Moment, u64)>,
+    /// When something must be done about which of them, except of what is being planned.
+    pub(super) agenda: Agenda,
     /// Renewals that wait for a request, by when a third of their leases is left.
     due: BTreeSet<(Moment, u64)>,
     /// Those of them that came to it in this plan, and are in the agenda again only if it leaves them.
     newly_due: Vec<u64>,
-    /// No lease is longer.
-    longest: Duration,
-    /// When the store last answered a request that renews.
-    pub(super) moved: Option<Moment>,
     pub(super) width: Width,
-    /// How many of them are holds, whose end is to be seen in time.
-    pub(super) holds: usize,
     pub(super) works: Works,
     /// Until when the task sleeps, and whether it watches over holds meanwhile.
     pub(super) next_wake: Option<Moment>,
@@ -86,7 +88,7 @@ impl Registry {
     /// Whether a task must be woken for what comes up then: none runs, or the one that runs would miss it, or a hold that began
     /// during a coarse sleep. One that was woken, and has not looked yet, need not be woken again.
     pub(super) fn must_wake(&self, at: Moment) -> bool {
-        let unwatched = self.holds > 0 && !self.watching;
+        let unwatched = self.agenda.holds > 0 && !self.watching;
         let sleeps_past = unwatched || self.next_wake.is_none_or(|planned| at < planned);
         self.called.is_none() && (self.runner.is_none() || sleeps_past)
     }
@@ -116,48 +118,22 @@ impl Registry {
         let recent = self.recent.take();
         let again = recent.map(|soon| now + soon.min(LOOK_AGAIN));
         self.called = None;
-        self.next_wake = self.agenda.first().map(|(at, _)| *at).into_iter().chain(again).min();
-        self.watching = self.holds > 0 || recent.is_some();
+        self.next_wake = self.agenda.first().into_iter().chain(again).min();
+        self.watching = self.agenda.holds > 0 || recent.is_some();
     }
 
     /// Enters a kept one where it belongs, and says when it comes up.
     pub(super) fn schedule(&mut self, id: u64) -> Moment {
-        let Some(at) = self.comes_up(id) else { return NEVER };
-        self.enter(id, at);
-        at
-    }
-
-    fn comes_up(&mut self, id: u64) -> Option<Moment> {
-        let kept = self.kept.get_mut(&id)?;
+        let Some(kept) = self.kept.get_mut(&id) else { return NEVER };
         let seen = kept.state.look();
-        if seen.ends_at().is_some() && !std::mem::replace(&mut kept.is_hold, true) {
-            self.holds += 1;
-        }
-        self.longest = self.longest.max(seen.ttl);
-        Some(kept.comes_up(&seen, self.moved))
-    }
-
-    /// Moves its entry in the agenda.
-    fn enter(&mut self, id: u64, at: Moment) {
-        let Some(kept) = self.kept.get_mut(&id).filter(|kept| kept.at != at) else { return };
-        let before = std::mem::replace(&mut kept.at, at);
-        if before != NEVER {
-            self.agenda.remove(&(before, id));
-        }
-        if at != NEVER {
-            self.agenda.insert((at, id));
-        }
+        self.agenda.enter(id, kept, &seen)
     }
 
     /// The caller drops what comes back when the mutex is free again.
     #[must_use]
     pub(super) fn remove(&mut self, id: u64) -> Option<Kept> {
-        self.enter(id, NEVER);
-        let kept = self.kept.remove(&id)?;
-        self.holds -= usize::from(kept.is_hold);
-        if self.kept.is_empty() {
-            self.longest = Duration::ZERO;
-        }
+        let mut kept = self.kept.remove(&id)?;
+        self.agenda.forget(id, &mut kept, self.kept.is_empty());
         if let Renewing::Due(_, key) = kept.renewal {
             self.due.remove(&(key, id));
         }
@@ -167,115 +143,114 @@ impl Registry {
     /// Takes out whatever was lost, or has come to the end of its `min_hold`, and makes due what is to be renewed now: with
     /// everything that would be soon, so that the renewals of one client fall together.
     pub(super) fn collect_due(&mut self, now: Moment) -> Vec<(Kept, Loss)> {
-        let mut ended = Vec::new();
-        let mut any_due = false;
-        while let Some(&(at, id)) = self.agenda.first().filter(|(at, _)| *at <= now) {
-            self.agenda.remove(&(at, id));
+        let (mut ended, mut due) = (Vec::new(), Vec::new());
+        while let Some(id) = self.agenda.pop(now) {
             let Some(kept) = self.kept.get_mut(&id) else { continue };
             kept.at = NEVER;
+            let (seen, renewal) = (kept.state.look(), kept.renewal);
             let released = (kept.release_at <= now).then_some(Loss::Released);
-            if let Some(loss) = kept.state.look().loss_by(now).or(released) {
+            if let Some(loss) = seen.loss_by(now).or(released) {
                 ended.extend(self.remove(id).map(|kept| (kept, loss)));
                 continue;
             }
-            let renewal = kept.renewal;
-            match (self.comes_up(id), renewal) {
-                (Some(at), _) if at > now => self.enter(id, at),
-                (_, Renewing::At(_)) => {
-                    any_due = true;
-                    self.make_due(id, now, None);
+            if self.agenda.enter(id, kept, &seen) > now {
+                continue;
+            }
+            self.agenda.leave(id, kept);
+            match renewal {
+                Renewing::At(at) => {
+                    self.width.planned(at, now, seen.ttl);
+                    due.push((kept.make_due(now), id));
                 }
-                (_, Renewing::Due(..)) => self.make_due(id, now, Some(AT_ONCE)),
+                // Nothing moves.
+                Renewing::Due(since, key) => {
+                    self.due.remove(&(key, id));
+                    self.due.insert((AT_ONCE, id));
+                    kept.renewal = Renewing::Due(since, AT_ONCE);
+                }
             }
         }
-        if any_due {
-            // Whatever may join comes up within a sixth of its lease.
-            let soon = self.agenda.range(..=(now + self.longest / 6, u64::MAX));
-            let joins = |id: &u64| self.kept.get(id).is_some_and(|kept| kept.joins <= now);
-            let joining: Vec<u64> = soon.map(|(_, id)| *id).filter(joins).collect();
-            joining.into_iter().for_each(|id| self.make_due(id, now, None));
+        if !due.is_empty() {
+            let Registry { kept, agenda, .. } = self;
+            agenda.take_joining(now, |id| {
+                let Some(kept) = kept.get_mut(&id) else { return true };
+                let joins = kept.joins <= now;
+                if joins {
+                    kept.at = NEVER;
+                    due.push((kept.make_due(now), id));
+                }
+                joins
+            });
+            self.newly_due.extend(due.iter().map(|(_, id)| *id));
+            self.due.append(&mut due.into_iter().collect());
         }
         ended
-    }
-
-    /// It waits for a request from now on; `key`: not by when a third of its lease is left.
-    fn make_due(&mut self, id: u64, now: Moment, key: Option<Moment>) {
-        let Some(kept) = self.kept.get_mut(&id) else { return };
-        let since = match kept.renewal {
-            Renewing::At(at) => {
-                self.width.planned(at, now, kept.state.ttl());
-                at.min(now)
-            }
-            Renewing::Due(since, old) => {
-                self.due.remove(&(old, id));
-                since
-            }
-        };
-        let key = key.unwrap_or_else(|| kept.state.look().third_left_at(since));
-        (kept.renewal, kept.joins) = (Renewing::Due(since, key), NEVER);
-        self.due.insert((key, id));
-        self.enter(id, NEVER);
-        self.newly_due.push(id);
     }
 
     /// What goes out now, in requests of at most so many: of those that may wait only `room` requests. The next renewals are
     /// `early` by this share, another each time: so that those of many clients do not fall together, because they began
     /// together.
-    pub(super) fn take_batches(&mut self, now: Moment, early: f64, most: usize, room: usize) -> Vec<Vec<BatchItem>> {
+    pub(super) fn take_batches(&mut self, now: Moment, early: f64, most: usize, room: usize) -> Vec<Batch> {
         let mut batches = Vec::new();
         while let Some((key, _)) = self.due.first() {
             if *key > AT_ONCE && batches.len() >= room {
                 break;
             }
-            let mut batch = Vec::new();
-            while batch.len() < most.max(1)
+            let size = most.clamp(1, self.due.len());
+            let mut batch = Batch { leases: Vec::with_capacity(size), items: Vec::with_capacity(size) };
+            while batch.items.len() < size
                 && let Some((_, id)) = self.due.pop_first()
             {
-                batch.extend(self.take_item(id, now, early));
+                self.take_item(id, now, early, &mut batch);
             }
-            if !batch.is_empty() {
+            if !batch.items.is_empty() {
                 self.width.sent(now);
                 batches.push(batch);
             }
         }
         // What is left comes up next when it has waited for too long.
-        for id in std::mem::take(&mut self.newly_due) {
-            if self.kept.get(&id).is_some_and(|kept| kept.at == NEVER) {
-                self.schedule(id);
-            }
+        let newly_due = std::mem::take(&mut self.newly_due);
+        if !self.due.is_empty() {
+            newly_due.into_iter().for_each(|id| self.schedule_left(id));
         }
         batches
     }
 
-    fn take_item(&mut self, id: u64, now: Moment, early: f64) -> Option<BatchItem> {
-        let kept = self.kept.get_mut(&id)?;
-        let state = kept.state.clone();
-        let due_since = if let Renewing::Due(since, _) = kept.renewal { since } else { now };
-        let seen = state.look();
+    fn take_item(&mut self, id: u64, now: Moment, early: f64, batch: &mut Batch) {
+        let Some(kept) = self.kept.get_mut(&id) else { return };
         // After a loss no renewal is sent; one that was lost just now comes up again at once, to be given up.
-        let lost = seen.loss_by(now).is_some();
-        let lease = state.lease().filter(|_| !lost);
+        let (seen, lost, lease) = kept.state.to_renew(now);
         let again = match kept.in_flight {
             _ if lost => Duration::ZERO,
             0 => seen.renew_every.mul_f64(1.0 - early),
             _ => seen.ttl / 6,
         };
-        kept.renewal = Renewing::At(now + again);
-        kept.in_flight += u32::from(lease.is_some());
-        kept.sent = now;
-        self.schedule(id);
-        lease.map(|lease| BatchItem { state, lease, due_since })
+        let due_since = if let Renewing::Due(since, _) = kept.renewal { since } else { now };
+        (kept.renewal, kept.sent) = (Renewing::At(now + again), now);
+        if let Some(lease) = lease {
+            kept.in_flight += 1;
+            let (state, token, ttl) = (kept.state.clone(), lease.token, seen.ttl);
+            batch.items.push(BatchItem { state, token, ttl, due_since });
+            batch.leases.push(lease);
+        }
+        self.agenda.enter(id, kept, &seen);
     }
 
-    /// A request that asked for this one was answered, or never will be.
-    pub(super) fn answered(&mut self, id: u64, sent: Moment, now: Moment, early: f64, renewed: bool) {
+    fn schedule_left(&mut self, id: u64) {
+        if self.kept.get(&id).is_some_and(|kept| kept.at == NEVER) {
+            self.schedule(id);
+        }
+    }
+
+    /// A request that asked for this one, as it was planned, was answered, or never will be.
+    pub(super) fn answered(&mut self, id: u64, by: &Planned, now: Moment, seen: &Seen, renewed: bool) {
         let Some(kept) = self.kept.get_mut(&id) else { return };
         kept.in_flight = kept.in_flight.saturating_sub(1);
-        let seen = kept.state.look();
         let lost = seen.loss_by(now).is_some();
         // An older request than the latest leaves it to that one when to ask again.
-        let latest = renewed && kept.sent <= sent;
-        let next = sent + seen.renew_every.mul_f64(1.0 - early);
+        let latest = renewed && kept.sent <= by.at;
+        // If all is as planned, it comes up when it was to.
+        let next = by.at + seen.renew_every.mul_f64(1.0 - by.early);
         kept.renewal = match kept.renewal {
             Renewing::At(_) if lost => Renewing::At(now),
             Renewing::At(_) if latest => Renewing::At(next),
@@ -286,7 +261,7 @@ impl Registry {
             }
             as_it_is => as_it_is,
         };
-        self.schedule(id);
+        self.agenda.enter(id, kept, seen);
     }
 
     /// It has not been answered for so long that another is sent soon.

@@ -12,7 +12,8 @@ use tokio::sync::Notify;
 
 use super::Keeper;
 use super::batch::RenewalBatch;
-use super::kept::BatchItem;
+use super::kept::Batch;
+use super::registry::Planned;
 use super::work::Work;
 use crate::engine::events;
 use crate::engine::release::Release;
@@ -52,11 +53,11 @@ impl Drop for Running {
     }
 }
 struct Plan {
-    batches: Vec<Vec<BatchItem>>,
+    batches: Vec<Batch>,
     works: Vec<(u64, Work)>,
     next: Option<Moment>,
     watching: bool,
-    early: f64,
+    planned: Planned,
     stop: bool,
 }
 
@@ -72,7 +73,8 @@ pub(super) async fn run(running: Running) {
     while !running.is_over() {
         let plan = keeper.plan(under_way);
         under_way += plan.batches.len();
-        let begun = |items| RenewalBatch::new(&keeper.backend, &keeper.clock, items).answer(&keeper.clock);
+        let begun =
+            |batch| RenewalBatch::new(&keeper.backend, &keeper.clock, batch, plan.planned).answer(&keeper.clock);
         batches.extend(plan.batches.into_iter().map(begun));
         works.extend(plan.works.into_iter().map(|(id, work)| {
             let random = random.fork();
@@ -96,7 +98,7 @@ pub(super) async fn run(running: Running) {
                 let (batch, answer) = &result;
                 // When one becomes late, it makes room for another that passes it.
                 under_way -= usize::from(answer.is_none() || !batch.late);
-                let late = keeper.take_result(result, plan.early, !batches.is_empty());
+                let late = keeper.take_result(result, !batches.is_empty());
                 batches.extend(late.map(|batch| batch.answer(&keeper.clock)));
             }
             Some(id) = works.next() => keeper.finished(id),
@@ -110,7 +112,7 @@ pub(super) async fn run(running: Running) {
         tokio::select! {
             result = batches.next() => match result {
                 Some(result) => {
-                    let late = keeper.take_result(result, 0.0, !batches.is_empty());
+                    let late = keeper.take_result(result, !batches.is_empty());
                     batches.extend(late.map(|batch| batch.answer(&keeper.clock)));
                 }
                 None => return,
@@ -149,7 +151,7 @@ impl Keeper {
             works: registry.works.take(),
             next: registry.next_wake,
             watching: registry.watching,
-            early,
+            planned: Planned { at: now, early },
             stop: registry.has_stopped(),
             batches,
         };

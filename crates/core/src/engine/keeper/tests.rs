@@ -7,8 +7,8 @@ use tokio::runtime::Handle;
 
 use super::Keeper;
 use super::batch::RenewalBatch;
-use super::kept::BatchItem;
-use super::registry::Registry;
+use super::kept::{Batch, BatchItem};
+use super::registry::{Planned, Registry};
 use super::takeover::STALL;
 use crate::engine::claim_state::ClaimState;
 use crate::seam::backend::Backend;
@@ -73,7 +73,7 @@ fn holds_are_watched_over_and_places_in_the_queue_are_not() {
     assert!(!registry.must_wake(clock.now()));
     let holds = [one, three, two].map(|state| {
         assert!(registry.remove(state.kept_as()).is_some());
-        registry.holds
+        registry.agenda.holds
     });
     assert_eq!(holds, [1, 1, 0]);
 }
@@ -98,20 +98,20 @@ fn batches_go_by_need() {
     let now = clock.now();
     assert!(registry.collect_due(now).is_empty());
     let batches = registry.take_batches(now, 0.0, 2, 16);
-    let order: Vec<_> = batches.iter().flatten().map(|item| item.state.ttl()).collect();
+    let order: Vec<_> = batches.iter().flat_map(|batch| &batch.items).map(|item| item.state.ttl()).collect();
     assert_eq!((batches.len(), order.len()), (16, 32));
     assert!(order.is_sorted(), "{order:?}");
     assert!(registry.take_batches(now, 0.0, 2, 0).is_empty(), "the others wait");
     assert_eq!(registry.take_batches(now, 0.0, 2, 1).len(), 1);
     // What is in flight is not sent again, and the six that wait go as soon as a third of their leases is left, unless others
     // come and go.
-    let wakes = registry.agenda.first().map(|(at, _)| at.since(start));
+    let wakes = registry.agenda.first().map(|at| at.since(start));
     assert!(wakes.is_some_and(|at| (TTL * 3 / 5..TTL * 2 / 3).contains(&at)), "{wakes:?}");
     time.advance(TTL / 3 - Duration::from_millis(100));
     let now = clock.now();
     assert!(registry.collect_due(now).is_empty());
     assert!(registry.take_batches(now, 0.0, 9, 0).is_empty());
-    registry.moved = Some(now);
+    registry.agenda.moved = Some(now);
     time.advance(Duration::from_millis(90));
     let now = clock.now();
     assert!(registry.collect_due(now).is_empty());
@@ -119,7 +119,7 @@ fn batches_go_by_need() {
     time.advance(TTL / 6);
     let now = clock.now();
     assert!(registry.collect_due(now).is_empty());
-    assert_eq!(registry.take_batches(now, 0.0, 50, 0).iter().flatten().count(), 40);
+    assert_eq!(registry.take_batches(now, 0.0, 50, 0).iter().flat_map(|batch| &batch.items).count(), 40);
 }
 
 /// Nothing is kept, and its runtime is driven no more. A task that stands by goes on: it would find that plan overdue for ever.
@@ -149,12 +149,13 @@ fn each_lease_is_late_by_its_own_length() {
     let items = [(TTL * 10, due_since), (TTL, due_since + TTL / 10)].map(|(ttl, due_since)| {
         let state = held(&clock, ttl);
         keeper.keep(&state, clock.now());
-        BatchItem { lease: state.lease().unwrap(), state, due_since }
+        BatchItem { token: state.to_renew(clock.now()).2.unwrap().token, state, ttl, due_since }
     });
+    let batch = Batch { leases: Vec::new(), items: items.into() };
     time.advance(TTL / 2);
     let renewed = [TTL * 10, TTL].map(|ttl| Renewal::Renewed(ttl.into()));
-    let batch = RenewalBatch::new(&backend, &clock, items.into());
-    assert!(keeper.take_result((batch, Some(Ok(renewed.into()))), 0.0, false).is_none());
+    let batch = RenewalBatch::new(&backend, &clock, batch, Planned { at: clock.now(), early: 0.0 });
+    assert!(keeper.take_result((batch, Some(Ok(renewed.into()))), false).is_none());
     assert!(keeper.is_behind(clock.now(), TTL) && keeper.is_behind(clock.now(), TTL / 2));
     assert!(!keeper.is_behind(clock.now(), TTL * 10), "it is renewed after the others, and seldom");
     time.advance(TTL / 3);
