@@ -127,6 +127,10 @@ impl Harness for World {
         self.footprint().await
     }
 
+    fn cycles(&self) -> usize {
+        1_000_000
+    }
+
     fn heap(&self) -> usize {
         let stats = ALLOCATOR.stats();
         stats.bytes_allocated - stats.bytes_deallocated
