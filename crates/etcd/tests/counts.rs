@@ -67,6 +67,41 @@ async fn a_hand_over_among_a_hundred_clients_costs_little_more_than_among_two() 
     .await;
 }
 
+/// Nobody can guess who stands behind whom. A client that went on watching each key that was ever before its own would hear of all that
+/// come and go.
+#[tokio::test]
+async fn a_hand_over_in_changing_orders_costs_the_same_among_twenty_and_a_hundred_clients() {
+    within(300, async {
+        let mut bytes = Vec::new();
+        for clients in [20, 100] {
+            let server = server().await;
+            let (mut circle, mut random) = (Circle::of(&server, clients).await, fastrand::Rng::with_seed(7));
+            // A tenth is out, and one of these comes as another goes.
+            let mut out = Vec::new();
+            for _ in 0..clients / 10 {
+                out.push(circle.release().await);
+                circle.next().await;
+            }
+            let mut hand_overs = async |times: usize| {
+                for _ in 0..times {
+                    out.push(circle.release().await);
+                    circle.comes(out.swap_remove(random.usize(..out.len())));
+                    circle.next().await;
+                }
+            };
+            hand_overs(8 * clients).await;
+            let before = Counts::of(&server).await;
+            hand_overs(200).await;
+            let each = (Counts::of(&server).await - before).per(200);
+            println!("{clients} clients in changing orders: {each:?} for each hand-over");
+            assert!(each.requests <= 7.0 && each.bytes <= 2_300.0, "{clients} clients: {each:?}");
+            bytes.push(each.bytes);
+        }
+        assert!(bytes[1] < bytes[0] * 1.3, "{bytes:?}");
+    })
+    .await;
+}
+
 /// With a mirror in each client, each that joins is reported to all that wait, and reads them all.
 #[tokio::test]
 async fn a_client_that_joins_a_long_queue_costs_what_it_costs_in_a_short_one() {

@@ -17,15 +17,17 @@ use tokio::time::{interval, sleep};
 
 use crate::client::cluster::{Cluster, oldest};
 use crate::client::mirror::{Event, Mirror};
-use crate::client::watch::{Broken, Range};
+use crate::client::watch::{Broken, Range, Watch};
 
 /// How long to wait before another stream is opened, or a read is repeated.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// How often one is read before the whole stream is in doubt, and how many are read at once.
 const READS: u32 = 4;
 const READING: usize = 32;
-/// How often mirrors that are followed no more are given up.
+/// How often mirrors that are followed no more are given up, and how many are kept at most beside as many as are followed: each of
+/// them is an event for each change, of which its client has no use unless it stands behind the same key again.
 const CLEAN_UP: Duration = Duration::from_secs(10);
+const SPARE: usize = 2;
 
 /// The mirrors of prefixes and of single keys.
 pub(crate) struct Mirrors<V> {
@@ -45,6 +47,8 @@ struct Table<V> {
     mirrors: HashMap<Range, Weak<SharedMirror<V>>>,
     /// Those that are still to be watched.
     pending: Vec<Arc<SharedMirror<V>>>,
+    /// With more mirrors than these, those that are followed no more are given up.
+    most: usize,
 }
 
 /// A mirror that is kept.
@@ -58,7 +62,7 @@ impl<V> Mirrors<V> {
     /// Nothing is watched before [`Mirrors::run`].
     pub(crate) fn new(cluster: Arc<Cluster>, value_of: fn(&str, &KeyValue) -> V, always: &str) -> Mirrors<V> {
         let always = Arc::new(SharedMirror::new(Range::Prefix(always.into()), Mirror::of_new_keys()));
-        let table = Table { mirrors: HashMap::new(), pending: Vec::new() };
+        let table = Table { mirrors: HashMap::new(), pending: Vec::new(), most: SPARE };
         Mirrors {
             cluster,
             value_of,
@@ -80,6 +84,11 @@ impl<V> Mirrors<V> {
         table.mirrors.insert(range, Arc::downgrade(&new));
         table.pending.push(new.clone());
         self.added.notify_one();
+        if table.mirrors.len() > table.most {
+            // Not again before as many came as there are by then, or were left.
+            table.most = usize::MAX;
+            self.left.notify_one();
+        }
         new
     }
 
@@ -119,8 +128,8 @@ impl<V> Mirrors<V> {
                         watch.add(mirror, &range).await?;
                     }
                 }
-                () = self.left.notified() => watch.retain(|mirror| self.is_followed(mirror)).await?,
-                _ = clean_up.tick() => watch.retain(|mirror| self.is_followed(mirror)).await?,
+                () = self.left.notified() => self.give_up(&mut watch).await?,
+                _ = clean_up.tick() => self.give_up(&mut watch).await?,
             }
         }
     }
@@ -150,6 +159,13 @@ impl<V> Mirrors<V> {
         self.left.notify_one();
     }
 
+    async fn give_up(&self, watch: &mut Watch<Arc<SharedMirror<V>>>) -> Result<(), Broken> {
+        let ended = watch.retain(|mirror| self.is_followed(mirror)).await;
+        let mut table = self.table();
+        table.most = table.mirrors.len() * 2 + SPARE;
+        ended
+    }
+
     /// Whether it is followed: held by more than the stream. If not, it is found no more.
     fn is_followed(&self, mirror: &Arc<SharedMirror<V>>) -> bool {
         let mut table = self.table();
@@ -166,6 +182,7 @@ impl<V> Mirrors<V> {
         table.pending.clear();
         table.mirrors.retain(|_, mirror| mirror.strong_count() > 0);
         table.pending = table.mirrors.values().filter_map(Weak::upgrade).collect();
+        table.most = table.mirrors.len() * 2 + SPARE;
         table.pending.iter().chain([&self.always]).for_each(|mirror| *mirror.lock() = Mirror::default());
         self.added.notify_one();
     }
