@@ -40,7 +40,7 @@ async fn guarded(extra: Vec<String>) -> (testbed::Etcd, Client) {
 }
 
 /// A key pair for tokens that servers sign.
-async fn jwt(folder: &Path) -> String {
+async fn jwt(folder: &Path, ttl: &str) -> String {
     let file = |name: &str| folder.join(name).to_string_lossy().into_owned();
     let openssl = |args: Vec<String>| async move {
         let ran = tokio::process::Command::new("openssl").args(args).stderr(Stdio::null()).status().await;
@@ -48,7 +48,7 @@ async fn jwt(folder: &Path) -> String {
     };
     openssl(vec!["genrsa".into(), "-out".into(), file("key"), "2048".into()]).await;
     openssl(vec!["rsa".into(), "-in".into(), file("key"), "-pubout".into(), "-out".into(), file("pub")]).await;
-    format!("--auth-token=jwt,pub-key={},priv-key={},sign-method=RS256,ttl=10m", file("pub"), file("key"))
+    format!("--auth-token=jwt,pub-key={},priv-key={},sign-method=RS256,ttl={ttl}", file("pub"), file("key"))
 }
 
 async fn mine(addr: &str) -> Etcd {
@@ -102,7 +102,7 @@ async fn keys(root: &Client, prefix: &str) -> Vec<String> {
 async fn signed_tokens_are_renewed_after_every_change_of_users() {
     within(90, async {
         let folder = tempfile::tempdir().unwrap();
-        let (server, root) = guarded(vec![jwt(folder.path()).await]).await;
+        let (server, root) = guarded(vec![jwt(folder.path(), "10m").await]).await;
         every_verb_survives_a_change(&server, root).await;
     })
     .await;
@@ -122,7 +122,7 @@ async fn simple_tokens_are_renewed_after_every_change_of_users() {
 async fn many_holds_survive_a_change_of_users() {
     within(90, async {
         let folder = tempfile::tempdir().unwrap();
-        let (server, mut root) = guarded(vec![jwt(folder.path()).await]).await;
+        let (server, mut root) = guarded(vec![jwt(folder.path(), "10m").await]).await;
         let store = Store::new(mine(server.addr()).await).ttl(Duration::from_secs(5));
         let mut guards = Vec::new();
         for i in 0..50 {
@@ -147,7 +147,7 @@ async fn many_holds_survive_a_change_of_users() {
 async fn a_waiter_is_notified_after_a_reconnect_with_a_stale_token() {
     within(90, async {
         let folder = tempfile::tempdir().unwrap();
-        for extra in [jwt(folder.path()).await, "--auth-token-ttl=1".into()] {
+        for extra in [jwt(folder.path(), "10m").await, "--auth-token-ttl=1".into()] {
             let (server, mut root) = guarded(vec![extra]).await;
             let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
             let ttl = Duration::from_secs(60);
@@ -162,6 +162,64 @@ async fn a_waiter_is_notified_after_a_reconnect_with_a_stale_token() {
             tokio::time::sleep(Duration::from_millis(1500)).await;
             guard.release().await.unwrap();
             within(5, waiter).await.unwrap().unwrap().release().await.unwrap();
+        }
+    })
+    .await;
+}
+
+/// Its token runs out while it holds, and its server is restarted.
+#[tokio::test]
+async fn a_hold_outlives_its_signed_tokens_and_a_restart() {
+    within(90, async {
+        let folder = tempfile::tempdir().unwrap();
+        let (server, _root) = guarded(vec![jwt(folder.path(), "2s").await]).await;
+        let store = Store::new(mine(server.addr()).await).ttl(Duration::from_secs(5));
+        let guard = store.lock("a").acquire().await.unwrap();
+        let waiter = tokio::spawn(store.lock("a").acquire());
+        until_waiting(&store, "a", 1).await;
+        for restart in [false, true] {
+            if restart {
+                server.restart_with_data().await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_secs(6)).await;
+            assert!(guard.is_valid() && !waiter.is_finished(), "restarted: {restart}, {:?}", guard.check());
+        }
+        let before = guard.fencing_token();
+        guard.release().await.unwrap();
+        let next = within(5, waiter).await.unwrap().unwrap();
+        assert!(next.fencing_token() > before);
+        next.release().await.unwrap();
+    })
+    .await;
+}
+
+/// A password that was changed and is changed back in time costs no hold. One that stays ends it, in time, and its lock is free
+/// for who knows the new one.
+#[tokio::test]
+async fn a_hold_ends_in_time_if_its_password_is_changed() {
+    within(90, async {
+        let folder = tempfile::tempdir().unwrap();
+        for extra in [vec![jwt(folder.path(), "10m").await], Vec::new()] {
+            let (server, mut root) = guarded(extra).await;
+            let store = Store::new(mine(server.addr()).await).ttl(Duration::from_secs(5));
+            let guard = store.lock("a").acquire().await.unwrap();
+            let mut set = async |password: &str| {
+                root.refresh_token().await.unwrap();
+                root.user_change_password("me", password).await.unwrap();
+            };
+            set("another").await;
+            let denied = store.lock("b").try_acquire().await.unwrap_err();
+            assert_eq!(denied.kind(), ErrorKind::Denied, "{denied:?}");
+            set(CANARY).await;
+            tokio::time::sleep(Duration::from_secs(6)).await;
+            assert!(guard.is_valid(), "{:?}", guard.check());
+            set("another").await;
+            let before = guard.fencing_token();
+            within(6, guard.lost()).await;
+            let rotated = Etcd::connect(&format!("etcd://me:another@{}/test", server.addr())).await.unwrap();
+            let next = within(9, Store::new(rotated).lock("a").acquire()).await.unwrap();
+            assert!(next.fencing_token() > before);
+            next.release().await.unwrap();
         }
     })
     .await;
