@@ -21,14 +21,13 @@ use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, ResponseHeader, TxnOp, TxnOpResponse};
+use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, ResponseHeader, TxnOp, TxnOpResponse, TxnResponse};
 use leasehold_core::seam::{Admission, Claim, Claimed, ClaimedAll, Mode, WaitPolicy, Waiting, admit, same_permits};
 use leasehold_core::{Contention, Error, ErrorKind, Result};
 
 use crate::claim::own::OwnClaim;
 use crate::claim::shared::Shared;
-use crate::client::cluster::{any_one, newest, oldest};
-use crate::client::leased_key::LeasedKey;
+use crate::client::cluster::{Answer, any_one, newest, oldest};
 use crate::entry::Entry;
 use crate::error::Failure;
 use crate::inspect::Read;
@@ -51,6 +50,8 @@ pub(crate) struct Found {
     pub(crate) nearest: Option<KeyValue>,
     /// Who is in the way, as the mirror says: the read has any one entry of a long queue, instead of the oldest.
     pub(crate) who: Option<Contention>,
+    /// A request that may create its key was sent by this call, and not answered.
+    doubt: bool,
 }
 
 /// Up to so long a waiter asks the more seldom, the more waiters its client has.
@@ -75,6 +76,17 @@ impl Shared {
     }
 
     async fn claim_together(self: &Arc<Self>, claims: &[Claim]) -> Result<Outcome> {
+        let mut may_be_left = false;
+        let outcome = self.try_together(claims, &mut may_be_left).await;
+        outcome.map_err(|error| {
+            self.claims().remove_unsent(claims);
+            let ambiguous = may_be_left && error.kind() == ErrorKind::Unavailable;
+            if ambiguous { Error::new(ErrorKind::Ambiguous, error.to_string()) } else { error }
+        })
+    }
+
+    /// `may_be_left`: an earlier transaction of this call may have left something, whatever comes of the later ones.
+    async fn try_together(self: &Arc<Self>, claims: &[Claim], may_be_left: &mut bool) -> Result<Outcome> {
         let mut seen = 0;
         'again: for _ in 0..TRIES {
             self.cluster.open()?;
@@ -83,8 +95,12 @@ impl Shared {
             let entered = self.enter(claims, &owns, seen).await;
             let (revision, found) = match self.under(session, entered) {
                 Err(failure) if failure.kind == ErrorKind::Lost => continue,
-                answer => answer?,
+                entered => match entered? {
+                    Some(entered) => entered,
+                    None => continue,
+                },
             };
+            *may_be_left |= found.iter().any(|found| found.doubt || (found.mine.is_none() && found.created != 0));
             for (i, (claim, found)) in claims.iter().zip(&found).enumerate() {
                 if found.created == 0 && claim.policy == WaitPolicy::Try {
                     let before = found.read.before(i64::MAX);
@@ -141,8 +157,13 @@ impl Shared {
     }
 
     /// The transaction: it reads the oldest of each queue, creates the keys unless they exist, and else reads them. Answers at
-    /// which revision, and what it found.
-    async fn enter(&self, claims: &[Claim], owns: &[OwnClaim], seen: i64) -> Result<(i64, Vec<Found>), Failure> {
+    /// which revision, and what it found. `None`: nothing was sent, a release of them came first.
+    async fn enter(
+        &self,
+        claims: &[Claim],
+        owns: &[OwnClaim],
+        seen: i64,
+    ) -> Result<Option<(i64, Vec<Found>)>, Failure> {
         let (mut when, mut then, mut or_else, mut mirrored) = (Vec::new(), Vec::new(), Vec::new(), None);
         for (claim, own) in claims.iter().zip(owns) {
             let prefix = self.keys.prefix(&claim.name);
@@ -171,8 +192,28 @@ impl Shared {
                 or_else.extend(nearest(own.created).filter(|_| own.created != 0));
             }
         }
-        let keys: Vec<&LeasedKey> = owns.iter().map(|own| &*own.key).collect();
-        let response = self.cluster.create(owns[0].session(), &keys, when, then, or_else).await?;
+        // From here until the answer, the keys may come to be without our knowing: also if this future is dropped.
+        let Some(doubts) = self.claims().begin(claims, owns) else { return Ok(None) };
+        let Answer { outcome, doubt } = self.cluster.create(owns[0].session(), when, then, or_else).await;
+        let entered = outcome.map(|response| self.found(claims, owns, mirrored.as_ref(), &response, doubt));
+        let mut all = self.claims();
+        for (i, ((claim, own), before)) in claims.iter().zip(owns).zip(doubts).enumerate() {
+            let created = entered.as_ref().map_or(0, |(_, found)| found[i].created);
+            all.answered(&claim.name, own, doubt || before, created);
+        }
+        drop(all);
+        entered.map(Some)
+    }
+
+    /// What the answer of the transaction says.
+    fn found(
+        &self,
+        claims: &[Claim],
+        owns: &[OwnClaim],
+        mirrored: Option<&Contention>,
+        response: &TxnResponse,
+        doubt: bool,
+    ) -> (i64, Vec<Found>) {
         let revision = response.header().map_or(0, ResponseHeader::revision);
         let reads = |op| if let TxnOpResponse::Get(read) = op { Some(read) } else { None };
         let reads: Vec<GetResponse> = response.op_responses().into_iter().filter_map(reads).collect();
@@ -187,9 +228,9 @@ impl Shared {
             // It was read behind the oldest; and behind its own, for the create_revision that was known.
             let nearest = reads.get(if response.succeeded() { 1 } else { 2 }).and_then(|read| read.kvs().first());
             let nearest = nearest.filter(|_| response.succeeded() || created == own.created).cloned();
-            Found { read, mine, created, nearest, who: mirrored.clone().filter(|_| response.succeeded()) }
+            Found { read, mine, created, nearest, who: mirrored.cloned().filter(|_| response.succeeded()), doubt }
         };
-        Ok((revision, claims.iter().zip(owns).enumerate().map(found).collect()))
+        (revision, claims.iter().zip(owns).enumerate().map(found).collect())
     }
 
     /// The claim's answer now that its key is in the queue. `None`: start over, it has just changed.
@@ -197,14 +238,10 @@ impl Shared {
         let Found { read, mine, created, .. } = found;
         let stored =
             mine.as_ref().map_or_else(|| Entry::now(&claim.label, claim.mode), |mine| Entry::read(mine.value()));
-        // A release knows from now on what to delete.
-        if let Some(own) = self.claims().get(&claim.name, claim.id) {
-            own.set_created(*created);
-            // The note of its eviction may have overtaken the answer: it is not reported again.
-            if self.was_evicted(own) {
-                own.set_created(0);
-                return Ok(None);
-            }
+        // The note of its eviction may have overtaken the answer: it is not reported again.
+        if let Some(own) = self.claims().get(&claim.name, claim.id).filter(|own| self.was_evicted(own)) {
+            own.set_created(0);
+            return Ok(None);
         }
         let before = read.before(*created);
         if own.created == 0 {

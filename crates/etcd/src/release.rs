@@ -1,6 +1,5 @@
 //! Giving a place up: at once, or by letting the hold lapse.
 
-use std::mem::replace;
 use std::time::Duration;
 
 use etcd_client::{PutOptions, TxnOp};
@@ -14,25 +13,25 @@ use crate::error::Failure;
 impl Shared {
     /// Leaves nothing of the claim.
     pub(crate) async fn release(&self, name: &Name, id: ClaimId) -> Result<(), Failure> {
-        let known = self.claims().get(name, id).map(|own| {
-            if replace(&mut own.releasing, true) {
-                // Another release may be on its way when this one is confirmed, and the key's number is given back.
-                own.session().close();
-            }
-            own.clone()
-        });
-        if let Some(own) = known {
-            match self.under(own.session(), self.remove(&own).await) {
-                Err(failure) if failure.kind != ErrorKind::Lost => return Err(failure),
-                _ => self.claims().remove_released(name, id),
-            }
+        let known = self.claims().get(name, id).map(OwnClaim::begin_release);
+        match known {
+            Some(own) => self.end_release(name, &own).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The same of one whose release has begun.
+    pub(crate) async fn end_release(&self, name: &Name, own: &OwnClaim) -> Result<(), Failure> {
+        match self.under(own.session(), self.remove(own).await) {
+            Err(failure) if failure.kind != ErrorKind::Lost => return Err(failure),
+            _ => self.claims().remove_released(name, own),
         }
         Ok(())
     }
 
     /// A hold that excluded all others names the claim that stood behind it the last time: see `claim/before`.
     async fn remove(&self, own: &OwnClaim) -> Result<(), Failure> {
-        let held = own.granted && own.mode == Mode::Exclusive && own.created != 0 && !own.key.is_in_doubt();
+        let held = own.granted && own.mode == Mode::Exclusive && own.created != 0 && !own.doubt;
         if let Some(next) = self.successors.get(&own.key.path).filter(|_| held) {
             match self.cluster.remove_and_rewrite(&own.key, own.created, &next).await {
                 // Nothing can be written; it can still be deleted.
@@ -40,7 +39,7 @@ impl Shared {
                 removed => return removed.map(|created| self.successors.named(&own.key.path, created)),
             }
         }
-        self.cluster.remove(&own.key, own.created).await
+        self.cluster.remove(&own.key, own.created, own.doubt).await
     }
 
     /// Moves the hold to a lease of its own, which is never renewed. Its key stays where it is, so it is the same hold to all
@@ -52,15 +51,19 @@ impl Shared {
         own.session().close();
         let (lease, end) = self.sessions.last_lease(rest).await?;
         let same = PutOptions::new().with_lease(lease).with_ignore_value();
-        let moved = vec![TxnOp::put(&*own.key.path, "", Some(same))];
+        let mut moved = vec![TxnOp::put(&*own.key.path, "", Some(same))];
+        if own.doubt {
+            // A late request would create the key once more when it has lapsed.
+            moved.push(own.session().closing());
+        }
         let there = self.cluster.change(own.key.was_created(own.created), moved).await?;
         let mut claims = self.claims();
         claims.remove_lapsed(Moment::now());
-        if let Some(own) = claims.get(&claim.name, claim.id).filter(|now| now.created == own.created) {
-            (own.releasing, own.lapses_at) = (true, Some(end));
+        if let Some(now) = claims.get(&claim.name, claim.id).filter(|now| now.created == own.created) {
+            (now.releasing, now.lapses_at) = (true, Some(end));
         }
         if !there {
-            claims.remove_released(&claim.name, claim.id);
+            claims.remove_released(&claim.name, &own);
         }
         Ok(())
     }

@@ -74,7 +74,13 @@ impl Shared {
         let own: Vec<OwnClaim> =
             self.claims().all().filter(|(_, own)| in_it(own)).map(|(_, own)| own.clone()).collect();
         let keys: Vec<_> = own.iter().map(|own| (own.key.clone(), own.created)).collect();
-        let found = self.under(session, self.cluster.verify(session, &keys).await)?;
+        let found = self.under(session, self.cluster.verify(session, &keys).await);
+        if found.as_ref().is_err_and(|failure| failure.kind == ErrorKind::Lost) {
+            // A former leader may have said so, and a claim be on its way that is forgotten now: it is to find no lease. Not before
+            // all that was granted is lost.
+            drop(self.cluster.revoke(session).await);
+        }
+        let found = found?;
         let verified = own.iter().map(|own| (own.id, own.created)).zip(found).collect();
         self.report_gone(&verified);
         Ok(verified)
@@ -98,10 +104,10 @@ impl Shared {
         claims.remove_lapsed(now);
         for (name, own) in claims.all().filter(|(_, own)| own.lapses_at.is_none()) {
             if own.last_used + own.session().ttl <= now {
-                (own.last_used, own.releasing) = (now, true);
+                own.last_used = now;
                 self.notifier.lost(own.id, Loss::Expired);
-                let (shared, name, id) = (self.clone(), name.clone(), own.id);
-                tokio::spawn(async move { shared.release(&name, id).await });
+                let (shared, name, own) = (self.clone(), name.clone(), own.begin_release());
+                tokio::spawn(async move { shared.end_release(&name, &own).await });
             }
         }
     }

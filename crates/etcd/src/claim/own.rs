@@ -20,6 +20,8 @@ pub(crate) struct OwnClaim {
     pub(crate) mode: Mode,
     /// The key's create_revision, 0 while there is none that is known.
     pub(crate) created: i64,
+    /// A request that may create it was sent, and is not answered: also if its future was dropped.
+    pub(crate) doubt: bool,
     /// How many stood before it when it came, if its own transaction counted them.
     pub(crate) ahead: Option<i64>,
     pub(crate) granted: bool,
@@ -54,6 +56,7 @@ impl OwnClaim {
             slot,
             mode: claim.mode,
             created: 0,
+            doubt: false,
             ahead: None,
             granted: false,
             releasing: false,
@@ -77,6 +80,16 @@ impl OwnClaim {
 
     pub(crate) fn grant(&self) -> Grant {
         Grant::of_place(self.place(), self.created, self.validity())
+    }
+
+    /// From here on it is being released. Answers what was known of it.
+    pub(crate) fn begin_release(&mut self) -> OwnClaim {
+        if self.releasing {
+            // Another release may be on its way when this one is confirmed, and the key's number is given back.
+            self.session().close();
+        }
+        self.releasing = true;
+        self.clone()
     }
 
     /// Its key has this create_revision; 0 if there is none (any more).

@@ -77,12 +77,54 @@ impl OwnClaims {
         new
     }
 
+    /// Requests that may create their keys are sent from here on. `None`: one of them is known no more, or is being released.
+    pub(crate) fn begin(&mut self, claims: &[Claim], owns: &[OwnClaim]) -> Option<Vec<bool>> {
+        let all = || claims.iter().zip(owns);
+        let doubt = |(claim, own): (&Claim, &OwnClaim)| {
+            self.same(&claim.name, own).filter(|own| !own.releasing).map(|own| own.doubt)
+        };
+        let before: Vec<bool> = all().map(doubt).collect::<Option<_>>()?;
+        for (claim, own) in all() {
+            self.same(&claim.name, own).into_iter().for_each(|own| own.doubt = true);
+        }
+        Some(before)
+    }
+
+    /// This was answered.
+    pub(crate) fn answered(&mut self, name: &Name, own: &OwnClaim, doubt: bool, created: i64) {
+        if let Some(own) = self.same(name, own) {
+            own.doubt = doubt;
+            if created != 0 {
+                own.set_created(created);
+            }
+        }
+    }
+
+    /// This claim, unless it was removed; another one of the same id has another key.
+    fn same(&mut self, name: &Name, own: &OwnClaim) -> Option<&mut OwnClaim> {
+        self.get(name, own.id).filter(|known| Arc::ptr_eq(&known.key, &own.key))
+    }
+
     /// Removes a claim that was released: the store surely has nothing left of it, and never will.
-    pub(crate) fn remove_released(&mut self, name: &Name, id: ClaimId) {
+    pub(crate) fn remove_released(&mut self, name: &Name, released: &OwnClaim) {
+        if self.same(name, released).is_some_and(|own| own.releasing) {
+            self.remove_one(name, released.id);
+        }
+    }
+
+    /// Removes those of which nothing was ever sent that may have been executed.
+    pub(crate) fn remove_unsent(&mut self, claims: &[Claim]) {
+        for Claim { name, id, .. } in claims {
+            if self.get(name, *id).is_some_and(|own| own.created == 0 && !own.doubt && !own.releasing) {
+                self.remove_one(name, *id);
+            }
+        }
+    }
+
+    fn remove_one(&mut self, name: &Name, id: ClaimId) {
         let Some(claims) = self.0.get_mut(name) else { return };
-        if let Some(at) = claims.find(id).ok().filter(|at| claims.all[*at].releasing) {
-            let own = claims.all.remove(at);
-            claims.slots.give_back(own.slot);
+        if let Ok(at) = claims.find(id) {
+            claims.slots.give_back(claims.all.remove(at).slot);
         }
         if claims.all.is_empty() {
             self.0.remove(name);

@@ -10,11 +10,10 @@
 //! closed too, but only in this client: that is the only one that uses its keys.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use etcd_client::{Compare, CompareOp, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
 
-use crate::client::cluster::{Cluster, put};
+use crate::client::cluster::{Answer, Cluster, put};
 use crate::client::session::Session;
 use crate::error::Failure;
 
@@ -25,14 +24,12 @@ pub(crate) struct LeasedKey {
     pub(crate) session: Arc<Session>,
     /// The key.
     pub(crate) path: Arc<str>,
-    /// A request that may create it was sent and not answered.
-    doubt: AtomicBool,
 }
 
 impl LeasedKey {
     /// A key that is not there yet.
     pub(crate) fn new(session: Arc<Session>, path: impl Into<Arc<str>>) -> LeasedKey {
-        LeasedKey { session, path: path.into(), doubt: AtomicBool::new(false) }
+        LeasedKey { session, path: path.into() }
     }
 
     /// Writes it.
@@ -42,11 +39,6 @@ impl LeasedKey {
 
     fn delete(&self) -> TxnOp {
         TxnOp::delete(&*self.path, None)
-    }
-
-    /// Whether a request that creates it may still be on its way.
-    pub(crate) fn is_in_doubt(&self) -> bool {
-        self.doubt.load(SeqCst)
     }
 
     /// Whether it is the one with this create_revision; 0: whether it is not there.
@@ -60,27 +52,26 @@ impl Cluster {
     pub(crate) async fn create(
         &self,
         session: &Session,
-        keys: &[&LeasedKey],
         mut when: Vec<Compare>,
         then: Vec<TxnOp>,
         or_else: Vec<TxnOp>,
-    ) -> Result<TxnResponse, Failure> {
+    ) -> Answer<TxnResponse> {
         when.push(Compare::create_revision(&*session.key, CompareOp::Equal, 0));
-        // From here until the answer, the keys may come to be without our knowing: also if this future is dropped.
-        let before: Vec<bool> = keys.iter().map(|key| key.doubt.swap(true, SeqCst)).collect();
-        let answer = self.txn(Txn::new().when(when).and_then(then).or_else(or_else)).await;
-        keys.iter().zip(before).for_each(|(key, before)| key.doubt.store(answer.doubt || before, SeqCst));
-        answer.outcome
+        self.txn(Txn::new().when(when).and_then(then).or_else(or_else)).await
     }
 
     /// Leaves nothing of the key that was created at this revision, 0 if at none that is known. If a request that creates it
-    /// may still be on its way, its session is closed. `Lost`: nothing of it is left either.
-    pub(crate) async fn remove(&self, key: &LeasedKey, created: i64) -> Result<(), Failure> {
-        let (session, delete) = (&key.session, key.delete());
-        if key.is_in_doubt() {
+    /// may still be on its way (`doubt`), its session is closed. `Lost`: nothing of it is left either.
+    pub(crate) async fn remove(&self, key: &LeasedKey, created: i64, doubt: bool) -> Result<(), Failure> {
+        let session = &key.session;
+        if doubt {
             session.close();
-            let both = Txn::new().and_then([delete, put(session.lease, &session.key, "")]);
-            self.txn(both).await.outcome?;
+            let closed = self.txn(Txn::new().and_then([key.delete(), session.closing()])).await.outcome;
+            if closed.as_ref().is_err_and(Failure::is_full) {
+                // Nothing can be written. What is there can still be deleted, and what comes later is removed by another release.
+                self.delete(&key.path).await.outcome?;
+            }
+            closed?;
         } else if created != 0 {
             let answer = self.delete(&key.path).await;
             if answer.doubt {

@@ -121,6 +121,15 @@ impl Cluster {
         self.ask(LONGEST.min(session.ttl / 6), request).await.outcome.map_err(Failure::of_a_read)
     }
 
+    /// Ends the lease, and all that is under it, unless it has ended.
+    pub(crate) async fn revoke(&self, session: &Session) -> Result<(), Failure> {
+        let request = |client: Client| async move { client.lease_client().revoke(session.lease).await };
+        match self.ask(self.config.timeout, request).await.outcome {
+            Err(failure) if failure.kind != Lost => Err(failure),
+            _ => Ok(()),
+        }
+    }
+
     /// Which of the keys are there, and in which term that was so.
     async fn find_keys(&self, session: &Session, keys: &[(Arc<LeasedKey>, i64)]) -> Result<(u64, Vec<bool>), Failure> {
         let term = |answer: &TxnResponse| answer.header().map_or(0, ResponseHeader::raft_term);

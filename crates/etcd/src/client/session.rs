@@ -7,8 +7,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
+use etcd_client::TxnOp;
 use leasehold_core::seam::Moment;
 
+use crate::client::cluster::put;
 use crate::client::keep_alive::KeepAlives;
 
 /// One lease.
@@ -53,6 +55,11 @@ impl Session {
     /// No key is created under it from here on: its own key is about to be written, or its lease is no more.
     pub(crate) fn close(&self) {
         self.closed.store(true, SeqCst);
+    }
+
+    /// Writes its own key: no transaction that creates keys is executed in it from then on.
+    pub(crate) fn closing(&self) -> TxnOp {
+        put(self.lease, &self.key, "")
     }
 
     /// Whether no key is created under it any more.

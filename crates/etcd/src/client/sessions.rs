@@ -100,14 +100,11 @@ impl Sessions {
         self.granting.settle(self.grant_limit()).await;
         let (sessions, ended) = (self.all().clone(), &ended);
         let revocations = sessions.iter().map(|session| async move {
-            let request = |client: Client| async move { client.lease_client().revoke(session.lease).await };
-            match self.cluster.ask(self.cluster.config.timeout, request).await.outcome {
-                Err(failure) if failure.kind != ErrorKind::Lost => return Err(Error::from(failure)),
-                _ => ended(session),
-            }
+            self.cluster.revoke(session).await?;
+            ended(session);
             Ok(())
         });
-        join_all(revocations).await.into_iter().collect()
+        join_all(revocations).await.into_iter().collect::<Result<(), Failure>>().map_err(Error::from)
     }
 
     fn grant_limit(&self) -> Duration {
