@@ -108,11 +108,11 @@ impl Queues<'_> {
             let who = self.contention(&head, name, 0)?;
             return Ok(Ok(Answer { claimed: Claimed::Busy(who), watch: Vec::new() }));
         }
-        let seq = self.reserve_tokens(if is_in { claim.turns() } else { 1 })?;
+        let tokens = self.reserve_tokens(if is_in { claim.turns() } else { 1 })?;
         if is_in {
             self.changed.insert(name.to_owned());
         }
-        self.insert(claim, session, seq, is_in)?;
+        self.insert(claim, session, tokens, is_in)?;
         let mine = self.find(claim)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
         self.answer(&mine, &head, name).map(Ok)
     }

@@ -8,5 +8,6 @@ pub(crate) mod place;
 pub(crate) mod presence;
 pub(crate) mod thread;
 pub(crate) mod time;
+pub(crate) mod tokens;
 pub(crate) mod upgrade;
 pub(crate) mod worker;

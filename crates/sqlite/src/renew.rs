@@ -10,7 +10,7 @@ use rusqlite::{OptionalExtension, Row, params};
 use crate::claim::Outlook;
 use crate::claim::queue::{Mine, Queues, Session};
 use crate::client::fifo::Address;
-use crate::client::time::{nanos, now};
+use crate::client::time::{nanos, now, wall};
 use crate::client::worker::Client;
 use crate::error;
 
@@ -23,7 +23,7 @@ impl Client {
         let of = |e| error::of(&e, &self.file.path);
         let tx = self.file.connection.unchecked_transaction().map_err(of)?;
         let meta = self.file.meta().map_err(of)?.unwrap_or_default();
-        let seen = Queues::new(&tx, &mut self.own, now(), meta).renewals(leases).map_err(of)?;
+        let seen = Queues::new(&tx, &mut self.own, (now(), wall()), meta).renewals(leases).map_err(of)?;
         drop(tx);
         let renewal = |(lease, (renewal, outlook)): (&LeaseRef, (Renewal, Option<Outlook>))| {
             if let Some(Outlook { watch, is_near, .. }) = outlook {

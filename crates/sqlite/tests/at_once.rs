@@ -13,7 +13,8 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
+use leasehold_core::seam::WaitPolicy::{self, Fast};
+use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Mode, Moment, Renewal};
 use leasehold_sqlite::Sqlite;
 use rusqlite::Connection;
 use support::*;
@@ -192,20 +193,20 @@ fn new_files_are_seen_at_once() {
 fn tokens_rise_beyond_the_clock() {
     let place = Place::new();
     run(async {
-        let (here, other) = (store(place.path()).await.ttl(TTL), store(place.path()).await.ttl(TTL));
+        let (here, other) = (open(place.path()).await.unwrap(), open(place.path()).await.unwrap());
         let (mut last, hour) = (0, 3_600_000_000i64);
         for i in 0..20 {
             if i == 10 {
                 let ahead = "UPDATE meta SET token = token + ?1 RETURNING token";
                 last = database(&place).query_row(ahead, [hour], |row| row.get::<_, i64>(0)).unwrap();
             }
-            for (store, fast) in [(&here, true), (&here, false), (&other, true), (&other, false)] {
-                let lock = store.lock("a");
-                let guard = if fast { lock.fast() } else { lock }.acquire().await.unwrap();
-                let token = guard.fencing_token().as_i64();
+            for (client, policy) in [&here, &other].into_iter().flat_map(|of| [(of, Fast), (of, WaitPolicy::Try)]) {
+                let claim = Claim::new("a", Mode::Exclusive, policy, TTL, "");
+                let Claimed::Granted(grant) = client.claim(&claim).await.unwrap() else { panic!("it is free") };
+                let token = grant.token.as_i64();
                 assert!(token > last, "{token} after {last}");
-                last = if fast { token + 63 } else { token };
-                guard.release().await.unwrap();
+                last = token + i64::from(grant.turns) - 1;
+                client.release(&claim, None).await.unwrap();
             }
         }
     });

@@ -7,6 +7,8 @@ mod boot;
 #[path = "files/replaced.rs"]
 mod replaced;
 mod support;
+#[path = "files/tokens.rs"]
+mod tokens;
 #[path = "files/upgrade.rs"]
 mod upgrade;
 
@@ -21,7 +23,7 @@ use boot::{
     of_a_later_version_is_refused, of_somebody_else_is_refused, owner_and_rights_stay,
 };
 use leasehold_core::seam::Moment;
-use leasehold_core::{Error, ErrorKind, Guard, Loss, Store};
+use leasehold_core::{Error, ErrorKind, FencingToken, Guard, Loss, Store};
 use replaced::{
     a_copy_in_their_place_is_loss, a_copy_of_older_content_is_loss, a_cut_log_is_an_error,
     a_file_of_other_locks_is_loss, a_hard_link_is_refused, a_new_file_without_its_log_is_begun_anew,
@@ -31,7 +33,12 @@ use support::*;
 use tokio::task::JoinSet;
 
 fn main() -> ExitCode {
-    let roles: &[Role] = &[("hold", hold), ("open_and_try", open_and_try), ("open_it", upgrade::open_it)];
+    let roles: &[Role] = &[
+        ("hold", hold),
+        ("open_and_try", open_and_try),
+        ("open_it", upgrade::open_it),
+        ("draw_blocks", tokens::draw_blocks),
+    ];
     let tests: &[Test] = &[
         ("gone/any_of_them_is_loss_and_no_double_hold", any_of_them_is_loss),
         ("gone/a_stopped_holder_is_waited_for", a_stopped_holder_is_waited_for),
@@ -64,6 +71,8 @@ fn main() -> ExitCode {
         ("earlier/damaged_by_the_end_of_its_boot_is_begun_anew", upgrade::damaged_by_the_end_of_its_boot_is_begun_anew),
         ("earlier/clients_of_both_versions_come_at_once", upgrade::clients_of_both_versions_come_at_once),
         ("fifo/of_nobody_is_swept", fifo_of_nobody_is_swept),
+        ("tokens/rise_after_many_blocks_and_a_loss", tokens::rise_after_many_blocks_and_a_loss),
+        ("tokens/blocks_end_near_the_clock", tokens::blocks_end_near_the_clock),
     ];
     support::main(roles, tests, false)
 }

@@ -6,6 +6,7 @@ use rusqlite::params;
 
 use crate::claim::queue::{Queues, Session};
 use crate::client::time::nanos;
+use crate::client::tokens::Tokens;
 use crate::client::worker::{Attempt, Client};
 use crate::entry::{Id, place, token, validity};
 
@@ -85,13 +86,14 @@ impl Queues<'_> {
         if is_known || !is_admitted {
             return Ok(None);
         }
-        let (seq, last) = self.next_tokens(claim.turns());
-        if self.execute(DRAW, params![last, session.id, session.until, name])? == 0 {
+        let tokens = self.next_tokens(claim.turns());
+        if self.execute(DRAW, params![tokens.last(), session.id, session.until, name])? == 0 {
             return Ok(None);
         }
-        self.meta.token = last;
-        self.insert(claim, session.id, seq, true)?;
-        Ok(Some(Grant::new(place(seq), token(seq), validity(ttl, session.until)).turns(claim.turns())))
+        self.meta.token = tokens.last();
+        self.insert(claim, session.id, tokens, true)?;
+        let Tokens { first, count } = tokens;
+        Ok(Some(Grant::new(place(first), token(first), validity(ttl, session.until)).turns(count)))
     }
 
     /// Gives back a place whose number is known; answers whether nothing else is to be done for it.

@@ -1,6 +1,7 @@
 //! The queues in one write transaction: which entries hold, which wait, which are admitted, and what is sent for that.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use leasehold_core::seam::{Admission, Claim, ClaimId, Mode, admit};
 use leasehold_core::support::escape;
@@ -9,7 +10,8 @@ use rusqlite::{Connection, OptionalExtension, Params, params};
 
 use crate::client::fifo::Address;
 use crate::client::generation::Meta;
-use crate::client::time::{nanos, wall};
+use crate::client::time::nanos;
+use crate::client::tokens::Tokens;
 use crate::entry::{Entry, Id, entries};
 
 /// A write transaction.
@@ -18,6 +20,8 @@ pub(crate) struct Queues<'a> {
     pub(crate) own: &'a mut Own,
     /// When it began, on CLOCK_BOOTTIME.
     pub(crate) now: i64,
+    /// The same on the wall clock.
+    pub(crate) wall: Duration,
     pub(crate) meta: Meta,
     /// The end of a session is not the one that we have written.
     pub(crate) went_back: bool,
@@ -89,9 +93,10 @@ impl Head {
 }
 
 impl<'a> Queues<'a> {
-    pub(crate) fn new(tx: &'a Connection, own: &'a mut Own, now: i64, meta: Meta) -> Queues<'a> {
-        let (messages, written, released, changed) = Default::default();
-        Queues { tx, own, now, meta, went_back: false, written, released, messages, changed }
+    /// `began`: on CLOCK_BOOTTIME, and on the wall clock.
+    pub(crate) fn new(tx: &'a Connection, own: &'a mut Own, began: (i64, Duration), meta: Meta) -> Queues<'a> {
+        let ((now, wall), (messages, written, released, changed)) = (began, Default::default());
+        Queues { tx, own, now, wall, meta, went_back: false, written, released, messages, changed }
     }
 
     /// Who is to be notified of what has changed.
@@ -140,11 +145,10 @@ impl<'a> Queues<'a> {
         }
         let may_grant = self.may_grant();
         for holder in head.holders.iter_mut().filter(|holder| may_grant && holder.token.is_none()) {
-            let token = self.reserve_tokens(holder.turns)?;
-            let since = wall().as_millis() as i64;
-            let grant = "UPDATE place SET token = ?3, since = ?4 WHERE name = ?1 AND seq = ?2";
-            self.execute(grant, params![name, holder.seq, token, since])?;
-            (holder.token, holder.since) = (Some(token), since);
+            let (tokens, since) = (self.reserve_tokens(holder.turns)?, self.since());
+            let grant = "UPDATE place SET token = ?3, turns = ?4, since = ?5 WHERE name = ?1 AND seq = ?2";
+            self.execute(grant, params![name, holder.seq, tokens.first, tokens.count, since])?;
+            (holder.token, holder.turns, holder.since) = (Some(tokens.first), tokens.count, since);
             let text = format!("granted {}", holder.claim);
             self.messages.push(Message { to: holder.client, name: name.to_owned(), text });
             self.changed.insert(name.to_owned());
@@ -157,17 +161,20 @@ impl<'a> Queues<'a> {
         self.now >= self.meta.quiet
     }
 
-    /// The first of as many tokens, and the last: never below the wall clock, so that they rise also after the file is gone.
-    pub(crate) fn next_tokens(&self, turns: u32) -> (i64, i64) {
-        let first = self.meta.token.saturating_add(1).max(wall().as_micros() as i64);
-        (first, first.saturating_add(i64::from(turns) - 1))
+    /// Tokens for a grant that asks for so many turns.
+    pub(crate) fn next_tokens(&self, turns: u32) -> Tokens {
+        Tokens::after(self.meta.token, self.wall, turns)
     }
 
-    pub(crate) fn reserve_tokens(&mut self, turns: u32) -> rusqlite::Result<i64> {
-        let (first, last) = self.next_tokens(turns);
-        self.execute("UPDATE meta SET token = ?1", [last])?;
-        self.meta.token = last;
-        Ok(first)
+    pub(crate) fn reserve_tokens(&mut self, turns: u32) -> rusqlite::Result<Tokens> {
+        let tokens = self.next_tokens(turns);
+        self.execute("UPDATE meta SET token = ?1", [tokens.last()])?;
+        self.meta.token = tokens.last();
+        Ok(tokens)
+    }
+
+    fn since(&self) -> i64 {
+        self.wall.as_millis() as i64
     }
 
     /// The place of this claim. A queue is searched through only for one that we do not know.
@@ -179,13 +186,19 @@ impl<'a> Queues<'a> {
         self.entry(search, params![claim.name.as_str(), Id::from(claim.id)])
     }
 
-    /// Writes a new place.
-    pub(crate) fn insert(&mut self, claim: &Claim, session: i64, seq: i64, granted: bool) -> rusqlite::Result<()> {
+    /// Writes a new place: one that has these tokens, or one that waits, and has the first of them as its number only.
+    pub(crate) fn insert(
+        &mut self,
+        claim: &Claim,
+        session: i64,
+        tokens: Tokens,
+        granted: bool,
+    ) -> rusqlite::Result<()> {
         let insert = "INSERT INTO place (name, seq, claim, session, mode, n, permits, turns, token, label, since)
                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
         let (name, id, ttl) = (claim.name.as_str(), Id::from(claim.id), nanos(claim.ttl));
-        let ((mode, n, permits), turns, token) = (claim.mode.parts(), claim.turns(), granted.then_some(seq));
-        let since = wall().as_millis() as i64;
+        let ((mode, n, permits), seq, since) = (claim.mode.parts(), tokens.first, self.since());
+        let (turns, token) = if granted { (tokens.count, Some(seq)) } else { (claim.turns(), None) };
         // Before it is there: what we do not know of would outlive its claim.
         let mine = Mine { name: claim.name.clone(), seq, ttl, until: self.now.saturating_add(ttl) };
         self.own.places.insert(claim.id, mine);

@@ -17,7 +17,8 @@ use scopeguard::guard;
 use crate::client::generation::{self, Files, Header, Meta};
 use crate::client::place;
 use crate::client::presence::Presence;
-use crate::client::time::{now, wait, wait_until};
+use crate::client::time::{now, wait, wait_until, wall};
+use crate::client::tokens::above;
 use crate::client::upgrade;
 use crate::error;
 use crate::names::beside;
@@ -249,8 +250,8 @@ fn try_to_join(real: &Path, files: Files, boot: &str, presence: &Presence) -> st
         let others = presence.longest_of_others()?;
         let quiet = if others == 0 { 0 } else { now().saturating_add(others) };
         generation = fastrand::i64(1..);
-        let begin = "UPDATE meta SET files = ?1, boot = ?2, generation = ?3, quiet = ?4";
-        tx.execute(begin, params![files.text(), boot, generation, quiet])?;
+        let begin = "UPDATE meta SET files = ?1, boot = ?2, generation = ?3, quiet = ?4, token = max(token, ?5)";
+        tx.execute(begin, params![files.text(), boot, generation, quiet, above(wall())])?;
         tx.execute_batch(&format!("PRAGMA user_version = {}", files.mark(boot)))?;
         grow(&beside(real, "-wal"))?;
     } else if (&*known, &*of) != (&*files.text(), boot) {

@@ -16,7 +16,7 @@ use crate::claim::queue::{Message, Own, Queues, is_end_of_line};
 use crate::client::fifo::{self, Address, Fifo, Liveness, Watches};
 use crate::client::file::{File, OPENING};
 use crate::client::presence::share;
-use crate::client::time::{limit, now, wait_until};
+use crate::client::time::{limit, now, wait_until, wall};
 use crate::error;
 
 /// A request, and what it does with its own answer.
@@ -268,13 +268,14 @@ impl Client {
     ) -> Result<Attempt<T>> {
         let of = |e| error::of(&e, &self.file.path);
         let _tx = self.file.begin().map_err(of)?;
-        // Before the check of the files: a client that replaces them later begins to wait for our leases after they began.
-        let now = now();
+        // Before the check of the files: a client that replaces them later begins to wait for our leases after they began, and with
+        // tokens that are greater.
+        let began = (now(), wall());
         if !self.file.is_current() {
             return Ok(Attempt::Replaced);
         }
         let Some(meta) = self.file.meta().map_err(of)? else { return Ok(Attempt::Replaced) };
-        let mut queues = Queues::new(&self.file.connection, &mut self.own, now, meta);
+        let mut queues = Queues::new(&self.file.connection, &mut self.own, began, meta);
         self.ended.iter().try_for_each(|fifo| queues.end_sessions(*fifo)).map_err(of)?;
         let value = match work(&mut queues) {
             Err(e) if e.sqlite_error_code() == Some(ErrorCode::DiskFull) => return Ok(Attempt::Full(of(e))),

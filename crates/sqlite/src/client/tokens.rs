@@ -1,0 +1,69 @@
+//! Fencing tokens: one counter for the whole file, never below the wall clock, and never far above it.
+
+use std::time::Duration;
+
+/// How many microseconds the last token may be ahead of the wall clock. A `fast` grant asks for up to 1,024 of them at once, and
+/// gets as many as there are below that. One by one they never get ahead: a transaction takes longer than a microsecond.
+const AHEAD: i64 = 5000;
+
+/// The tokens of one grant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tokens {
+    pub(crate) first: i64,
+    pub(crate) count: u32,
+}
+
+impl Tokens {
+    /// As many as are asked for, or fewer: one at least.
+    pub(crate) fn after(last: i64, wall: Duration, asked: u32) -> Tokens {
+        let first = last.saturating_add(1).max(micros(wall));
+        let left = above(wall).saturating_sub(first);
+        Tokens { first, count: u32::try_from(left).unwrap_or(0).clamp(1, asked.max(1)) }
+    }
+
+    pub(crate) fn last(self) -> i64 {
+        self.first.saturating_add(i64::from(self.count) - 1)
+    }
+}
+
+/// A number above every token that was drawn until now, in files of which nothing is left too: unless that clock stepped back.
+pub(crate) fn above(wall: Duration) -> i64 {
+    micros(wall).saturating_add(AHEAD)
+}
+
+fn micros(wall: Duration) -> i64 {
+    i64::try_from(wall.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Grants in files that are lost again and again, as fast as there may be transactions.
+    #[test]
+    fn they_rise_across_lost_files_however_many_are_asked_for() {
+        let (mut wall, mut greatest, mut most) = (Duration::from_secs(1_800_000_000), 0, 0);
+        let mut last = 0;
+        for _ in 0..10_000 {
+            wall += Duration::from_micros(fastrand::u64(1..40));
+            if fastrand::u8(..) == 0 {
+                last = above(wall); // a new file
+            }
+            let tokens = Tokens::after(last, wall, if fastrand::bool() { 1024 } else { 1 });
+            assert!(tokens.first > greatest, "{tokens:?} after {greatest}");
+            last = tokens.last();
+            (greatest, most) = (last, most.max(tokens.count));
+            assert!(last <= above(wall) + 1, "{tokens:?} at {wall:?}");
+        }
+        assert!(most > 500, "at most {most} at once");
+    }
+
+    #[test]
+    fn a_clock_that_stepped_back_gives_one_at_a_time() {
+        let (before, now) = (Duration::from_secs(2000), Duration::from_secs(1000));
+        let tokens = Tokens::after(above(before), now, 1024);
+        assert_eq!(tokens, Tokens { first: above(before) + 1, count: 1 });
+        assert_eq!(Tokens::after(tokens.last(), before + Duration::from_secs(1), 1024).count, 1024);
+        assert_eq!(Tokens::after(i64::MAX, now, 64).last(), i64::MAX);
+    }
+}
