@@ -1,13 +1,15 @@
 //! Does a writer become a reader in place: the same token, readers let in, no writer in between?
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Claim, Claimed, Mode, Moment, WaitPolicy};
+use leasehold_core::seam::{Claim, Claimed, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, Guard, Owner};
 
 use crate::cases::lease::not_granted_before;
 use crate::context::{
-    LONG, TestContext, answered, busy, counts, expect_kind, give_back, given_back, granted, taken, waiting, within,
+    LONG, TestContext, answered, busy, counts, expect_kind, give_back, given_back, granted, renewed, taken, waiting,
+    within,
 };
 use crate::faulty::Faults;
 
@@ -71,19 +73,23 @@ pub(crate) async fn wakes_readers_at_once(ctx: TestContext) {
     guard.release().await.unwrap();
 }
 
-/// S11: it stays shared and is renewed; readers that come later get in, writers do not. Doing it twice changes nothing.
+/// S11: it stays shared, and renewals alone keep it beyond its lease; readers that come later get in, writers do not. Doing it twice
+/// changes nothing.
 pub(crate) async fn lasts(ctx: TestContext) {
     let (one, two) = (ctx.store().await, ctx.store().await);
     let guard = one.rw_lock("a").write().acquire().await.unwrap();
     downgraded(&guard).await;
     downgraded(&guard).await;
-    for _ in 0..3 {
+    for _ in 0..4 {
         tokio::time::sleep(ctx.ttl() / 2).await;
-        answered(LONG, "a confirmation", || guard.confirm()).await;
+        assert!(guard.is_valid(), "lost after a downgrade: {:?}", guard.check());
         expect_kind(two.rw_lock("a").write().try_acquire().await, ErrorKind::Contended);
         let reader = two.rw_lock("a").read().acquire_timeout(Duration::from_secs(5)).await.unwrap();
         give_back(reader).await;
     }
+    // A confirmation claims again, and would extend it.
+    answered(LONG, "a confirmation", || guard.confirm()).await;
+    give_back(two.rw_lock("a").read().acquire_timeout(Duration::from_secs(5)).await.unwrap()).await;
     give_back(guard).await;
     ctx.becomes_empty("a").await;
 }
@@ -110,6 +116,18 @@ pub(crate) async fn is_not_undone_by_a_late_claim(ctx: TestContext) {
     assert_eq!(Some(granted(two.claim(&as_writer).await).token), beside.token);
     assert_eq!(counts(&two.inspect(&writer.name).await.unwrap()), (3, 0));
     busy("a writer beside readers", two.claim(&ctx.claim("a", WaitPolicy::Try)).await);
+    // Nor later: all are renewed and asked for once more, and another reader comes.
+    let now = LeaseRef::new(Arc::new(in_mode(&writer, Mode::Shared)), grant.place.clone(), Some(grant.token));
+    for (client, lease) in [(&one, &now), (&two, &beside)] {
+        let answer = renewed(&**client, lease).await;
+        assert!(matches!(answer, Ok(Renewal::Renewed(_))), "a reader is gone: {answer:?}");
+        assert_eq!(Some(granted(client.claim(&lease.claim).await).token), lease.token);
+    }
+    assert_eq!(granted(two.claim(&third).await).token, third_grant.token);
+    let fourth = ctx.claim_as("a", Mode::Shared, WaitPolicy::Try);
+    let answer = two.claim(&fourth).await;
+    assert!(matches!(answer, Ok(Claimed::Granted(_))), "a renewal made it exclusive again: {answer:?}");
+    two.release(&fourth, None).await.unwrap();
     given_back(&*two, &beside).await;
     two.release(&third, Some(&third_grant.place)).await.unwrap();
     one.release(&writer, Some(&grant.place)).await.unwrap();

@@ -70,6 +70,8 @@ pub(crate) enum Defect {
     FenceBelieves,
     FenceGoesByTheEnd,
     KeepsATraceOfEachName,
+    DowngradeEndsRenewal,
+    RenewalUndoesDowngrade,
 }
 
 /// A mistake and its judge.
@@ -238,4 +240,8 @@ sentences! {
         => "fence/tells_names_of_one_step_apart", "Ok(true)";
     KeepsATraceOfEachName: "a release leaves a key that ends by itself, hours later"
         => "scale/names_used_once", "to leave no more than";
+    DowngradeEndsRenewal: "a renewal of what was downgraded is answered as good and extends nothing"
+        => "downgrade/lasts", "expected Contended|a confirmation";
+    RenewalUndoesDowngrade: "a renewal writes the mode with which the hold began"
+        => "downgrade/is_not_undone_by_a_late_claim", "a renewal made it exclusive again";
 }

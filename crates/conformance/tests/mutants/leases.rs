@@ -93,7 +93,8 @@ impl Broken {
         let mut lost = false;
         for (lease, asked) in leases.iter().zip(asked) {
             let waits = lease.token.is_none() && self.is(Defect::WaitersAreNotRenewed);
-            let mut answer = match waits || lost && self.is(Defect::StopsAtTheLost) {
+            let was_a_writer = self.is(Defect::DowngradeEndsRenewal) && self.was_downgraded(lease.claim.id);
+            let mut answer = match waits || was_a_writer || lost && self.is(Defect::StopsAtTheLost) {
                 true => Some(good(lease)),
                 false => memory.renew(std::slice::from_ref(asked)).await?.pop(),
             };

@@ -1,6 +1,6 @@
 //! The mistakes with readers, permits, downgrades and values.
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Mode};
+use leasehold_core::seam::{Backend, Claim, ClaimId, Claimed, Mode};
 use leasehold_core::{Contention, FencingToken, Name};
 use std::sync::Arc;
 
@@ -65,14 +65,18 @@ impl Broken {
             && mine.is_some_and(|k| !k.waits && k.claim.mode == Mode::Exclusive && k.asked.mode != claim.mode)
     }
 
-    /// The answer of a store in which a late exclusive claim has undone a downgrade: no reader gets in any more.
+    /// Whether this claim began as a writer's, and is a reader's now.
+    pub(crate) fn was_downgraded(&self, id: ClaimId) -> bool {
+        self.with(id, |mine| (mine.claim.mode, mine.asked.mode)) == Some((Mode::Exclusive, Mode::Shared))
+    }
+
+    /// The answer of a store in which a downgrade has been undone: no reader gets in any more.
     pub(crate) fn undone(&self, claim: &Claim) -> Option<Claimed> {
-        if !self.is(Defect::LateClaimUndoesDowngrade) {
-            return None;
-        }
         let mut known = self.world.known();
         if let Some(mine) = known.iter_mut().find(|k| k.claim.id == claim.id) {
-            mine.undone |= claim.mode == Mode::Exclusive && mine.asked.mode == Mode::Shared;
+            mine.undone |= self.is(Defect::LateClaimUndoesDowngrade)
+                && claim.mode == Mode::Exclusive
+                && mine.asked.mode == Mode::Shared;
             return None;
         }
         let shut = known.iter().any(|k| k.undone && k.claim.name == claim.name);

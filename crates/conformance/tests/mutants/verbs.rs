@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Claim, Claimed, ClaimedAll, Grant, LeaseRef, Moment, Notifier, Place, Renewal, Subscription, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, Grant, LeaseRef, Mode, Moment, Notifier, Place, Renewal, Subscription,
+    async_trait,
 };
 use leasehold_core::{Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result};
 
@@ -71,7 +72,11 @@ impl Backend for Broken {
         let sent = Moment::now();
         let mut asked = Vec::new();
         for t in leases {
-            let claim = self.with(t.claim.id, |mine| mine.asked.clone());
+            let undone = self.is(Defect::RenewalUndoesDowngrade) && t.claim.mode == Mode::Shared;
+            let claim = self.with(t.claim.id, |mine| {
+                mine.undone |= undone && mine.claim.mode == Mode::Exclusive;
+                mine.asked.clone()
+            });
             let token = t.token.map(|token| FencingToken::new(token.get().saturating_sub(self.world.floor())));
             asked.push(lease(&claim.unwrap_or_else(|| (*t.claim).clone()), token));
         }
