@@ -85,9 +85,16 @@ impl Queues<'_> {
             mine.until = self.now.saturating_add(ttl);
         }
         let session = self.session(ttl)?;
-        let mut head = self.admit_waiters(name)?;
         // One that is sent for the first time is nowhere.
-        let known = if self.own.places.contains_key(&claim.id) { self.find(claim)? } else { None };
+        let is_new = !self.own.places.contains_key(&claim.id);
+        let mut known = if is_new { None } else { self.find(claim)? };
+        let holds = known.as_ref().is_some_and(|known| known.token.is_some() && known.until > self.now);
+        let joins = is_new && claim.mode == Mode::Shared && self.admits_a_reader(name)?;
+        let mut head = Head::default();
+        if !holds && !joins {
+            head = self.admit_waiters(name)?;
+            known = if is_new { None } else { self.find(claim)? };
+        }
         if let Some(known) = known {
             let label = "UPDATE place SET label = ?3 WHERE name = ?1 AND seq = ?2 AND label <> ?3";
             if self.execute(label, params![name, known.seq, &*claim.label])? > 0 && known.token.is_some() {

@@ -3,7 +3,7 @@
 use leasehold_core::FencingToken;
 use rusqlite::params;
 
-use crate::claim::queue::{Message, Queues};
+use crate::claim::queue::{Message, Queues, gone};
 use crate::entry::entries;
 
 impl Queues<'_> {
@@ -13,7 +13,7 @@ impl Queues<'_> {
         let Some(hold) = self.entry(of_token, params![name, token.as_i64(), self.now])? else { return Ok(false) };
         let text = format!("evicted {}", hold.claim);
         self.messages.push(Message { to: hold.client, name: name.to_owned(), text });
-        let remove = "DELETE FROM place WHERE name = ?1 AND seq = ?2 RETURNING name, token IS NOT NULL";
+        let remove = gone!("DELETE FROM place WHERE name = ?1 AND seq = ?2");
         self.remove(remove, params![name, hold.seq])?;
         Ok(true)
     }

@@ -6,15 +6,14 @@ use leasehold_core::seam::{Claim, ClaimId, Moment};
 use leasehold_core::{Name, Result};
 use rusqlite::params;
 
-use crate::claim::queue::{Message, Queues};
+use crate::claim::queue::{Message, Queues, gone};
 use crate::client::time::nanos;
 use crate::client::worker::Client;
 use crate::entry::{Entry, Id};
 
 /// How many places one transaction removes at most.
 const PART: usize = 500;
-const REMOVE_KNOWN: &str =
-    "DELETE FROM place WHERE name = ?1 AND seq = ?2 AND claim = ?3 RETURNING name, token IS NOT NULL";
+const REMOVE_KNOWN: &str = gone!("DELETE FROM place WHERE name = ?1 AND seq = ?2 AND claim = ?3");
 
 impl Client {
     pub(crate) fn release(&mut self, claim: &Claim, deadline: Moment) -> Result<()> {
@@ -33,7 +32,7 @@ impl Queues<'_> {
     /// Leaves no trace of this claim, and admits the next waiter.
     pub(crate) fn release(&mut self, name: &str, claim: ClaimId) -> rusqlite::Result<()> {
         let Some(seq) = self.own.places.get(&claim).map(|mine| mine.seq) else {
-            let search = "DELETE FROM place WHERE name = ?1 AND claim = ?2 RETURNING name, token IS NOT NULL";
+            let search = gone!("DELETE FROM place WHERE name = ?1 AND claim = ?2");
             return self.remove(search, params![name, Id::from(claim)]).map(drop);
         };
         self.released.push((claim, seq));
@@ -64,8 +63,7 @@ impl Queues<'_> {
 
     /// Removes holds that were released after a while, and have ended.
     pub(crate) fn remove_ended(&mut self) -> rusqlite::Result<()> {
-        let ended = "DELETE FROM place WHERE session IN (SELECT id FROM session WHERE id < 0 AND until <= ?1)
-                      RETURNING name, token IS NOT NULL";
+        let ended = gone!("DELETE FROM place WHERE session IN (SELECT id FROM session WHERE id < 0 AND until <= ?1)");
         self.remove(ended, [self.now]).map(drop)
     }
 
@@ -78,8 +76,10 @@ impl Queues<'_> {
     /// Removes what is left of an ended client, a bounded part of it at a time; answers whether it was all.
     pub(crate) fn remove_client(&mut self, fifo: i64) -> rusqlite::Result<bool> {
         self.end_sessions(fifo)?;
-        let part = "DELETE FROM place WHERE (name, seq) IN (SELECT p.name, p.seq FROM place p
-                    JOIN session s ON s.id = p.session WHERE s.fifo = ?1 LIMIT ?2) RETURNING name, token IS NOT NULL";
+        let part = gone!(
+            "DELETE FROM place WHERE (name, seq) IN (SELECT p.name, p.seq FROM place p
+             JOIN session s ON s.id = p.session WHERE s.fifo = ?1 LIMIT ?2)"
+        );
         if self.remove(part, params![fifo, PART as i64])? == PART {
             return Ok(false);
         }

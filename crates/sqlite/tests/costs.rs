@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use leasehold_core::Lock;
+use leasehold_core::seam::{Backend, Claim, Claimed, Mode, WaitPolicy};
 use rusqlite::Connection;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use support::*;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         ("cycle/asks_the_system_little_and_no_other_thread", asks_the_system_little),
         ("cycle/beside_a_hold_leaves_the_runtime_alone", leaves_the_runtime_alone),
         ("claim/after_an_idle_lease_reads_only_its_own", reads_only_its_own),
+        ("readers/cost_the_same_however_many_they_are", readers_cost_the_same),
     ];
     // Others would allocate beside it.
     support::main(roles, tests, true)
@@ -173,5 +175,41 @@ fn reads_only_its_own() {
         Connection::open(place.path()).unwrap().execute(many, []).unwrap();
         let [reads] = calls_of("after_an_idle_lease", &place, "500", ["pread64"]);
         assert!(reads < 100, "{reads} pages were read for one claim");
+    });
+}
+
+/// One more reader comes and goes; and one goes while a writer waits. What is looked at is allocated for, so that is counted.
+fn readers_cost_the_same() {
+    let place = Place::new();
+    run_alone(async {
+        let client = open(place.path()).await.unwrap();
+        let claim = |mode, policy| Claim::new("a", mode, policy, TTL, "");
+        let reader = || claim(Mode::Shared, WaitPolicy::Fair);
+        let (mut readers, mut costs) = (Vec::new(), Vec::new());
+        for crowd in [20, 500] {
+            while readers.len() < crowd {
+                readers.push(reader());
+                assert!(matches!(client.claim(&readers[readers.len() - 1]).await.unwrap(), Claimed::Granted(_)));
+            }
+            let (mut beside, mut before) = (usize::MAX, usize::MAX);
+            for _ in 0..10 {
+                let one = reader();
+                let region = Region::new(ALLOCATOR);
+                assert!(matches!(client.claim(&one).await.unwrap(), Claimed::Granted(_)));
+                client.release(&one, None).await.unwrap();
+                beside = beside.min(region.change().allocations);
+            }
+            let writer = claim(Mode::Exclusive, WaitPolicy::Fair);
+            assert!(matches!(client.claim(&writer).await.unwrap(), Claimed::Waiting(_)));
+            for last in readers.split_off(crowd - 10) {
+                let region = Region::new(ALLOCATOR);
+                client.release(&last, None).await.unwrap();
+                before = before.min(region.change().allocations);
+            }
+            client.release(&writer, None).await.unwrap();
+            println!("{crowd} readers: {beside} allocations to come and go, {before} to go before a writer");
+            costs.push((beside, before));
+        }
+        assert!(costs[1].0 < costs[0].0 + 20 && costs[1].1 < costs[0].1 + 20, "{costs:?}");
     });
 }

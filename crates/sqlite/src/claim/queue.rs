@@ -76,7 +76,16 @@ pub(crate) struct Message {
     pub(crate) text: String,
 }
 
+/// What a deletion answers for [`Queues::remove`]: the name, whether it was held, and whether by a reader.
+macro_rules! gone {
+    ($deletion:literal) => {
+        concat!($deletion, " RETURNING name, token IS NOT NULL, token IS NOT NULL AND mode = 'shared'")
+    };
+}
+pub(crate) use gone;
+
 /// The holders of one queue, and its first waiter.
+#[derive(Default)]
 pub(crate) struct Head {
     /// In their order.
     pub(crate) holders: Vec<Entry>,
@@ -216,19 +225,35 @@ impl<'a> Queues<'a> {
         self.tx.prepare_cached(statement)?.execute(params)
     }
 
-    /// Runs a deletion that answers names, and admits the waiters of their queues; answers how many it has deleted.
+    /// Runs a deletion that answers [`gone`], and admits the waiters of those queues; answers how many it has deleted.
     pub(crate) fn remove(&mut self, deletion: &str, which: impl Params) -> rusqlite::Result<usize> {
         let mut deletion = self.tx.prepare_cached(deletion)?;
-        let gone = deletion.query_map(which, |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let gone = gone.collect::<rusqlite::Result<Vec<(String, bool)>>>()?;
+        let gone = deletion.query_map(which, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        let gone = gone.collect::<rusqlite::Result<Vec<(String, bool, bool)>>>()?;
         let removed = gone.len();
-        for (name, held) in gone {
-            self.admit_waiters(&name)?;
+        for (name, held, shared) in gone {
+            if !(shared && self.is_shared_on(&name)?) {
+                self.admit_waiters(&name)?;
+            }
             if held {
                 self.changed.insert(name);
             }
         }
         Ok(removed)
+    }
+
+    /// Whether readers hold this lock, so that a reader that leaves lets in nobody: whoever waits does not fit beside them. Without a
+    /// walk through all of them.
+    fn is_shared_on(&self, name: &str) -> rusqlite::Result<bool> {
+        let first = self.entry(entries!("WHERE p.name = ?1 ORDER BY p.seq LIMIT 1"), [name])?;
+        Ok(first.is_some_and(|first| first.until > self.now && first.token.is_some() && first.mode == Mode::Shared))
+    }
+
+    /// Whether one more reader may join at once, for the same reason: readers hold, and nobody waits.
+    pub(crate) fn admits_a_reader(&self, name: &str) -> rusqlite::Result<bool> {
+        let waits = "SELECT EXISTS (SELECT 1 FROM place INDEXED BY waiting WHERE name = ?1 AND token IS NULL)";
+        let waits: bool = self.tx.prepare_cached(waits)?.query_row([name], |row| row.get(0))?;
+        Ok(!waits && self.is_shared_on(name)?)
     }
 
     /// What keeps a claim out.
