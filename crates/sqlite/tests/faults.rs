@@ -16,10 +16,7 @@ use std::time::Duration;
 
 use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, Store};
-use processes::{
-    another_fifo_is_not_death, dead_is_seen_by_who_moved_up, guardian_outlives_the_files, hold, hold_with_a_guardian,
-    lives_as_long_as_its_guardian, stopped_keeps_its_lease, without_its_fifo_is_not_dead,
-};
+use processes::*;
 use rusqlite::Connection;
 use support::*;
 
@@ -32,6 +29,7 @@ fn main() -> ExitCode {
         ("hold", hold),
         ("hold_beside_work", hold_beside_work),
         ("hold_with_a_guardian", hold_with_a_guardian),
+        ("read_together", read_together),
         ("stay_in_a_transaction", stay_in_a_transaction),
     ];
     let tests: &[Test] = &[
@@ -48,6 +46,7 @@ fn main() -> ExitCode {
         ("process/dead_is_seen_by_who_moved_up", dead_is_seen_by_who_moved_up),
         ("process/lives_as_long_as_its_guardian", lives_as_long_as_its_guardian),
         ("process/guardian_outlives_the_files", guardian_outlives_the_files),
+        ("process/crowd_of_a_stopped_one_is_served", crowd_of_a_stopped_process_is_served),
         ("process/without_its_fifo_is_not_dead", without_its_fifo_is_not_dead),
         ("process/with_another_fifo_in_its_place_is_not_dead", another_fifo_is_not_death),
     ];

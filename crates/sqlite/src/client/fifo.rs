@@ -12,6 +12,7 @@ use leasehold_core::Result;
 use leasehold_core::seam::ClaimId;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, fchmod, fstat, mkfifoat, open, statat};
 use rustix::io::{Errno, read, write};
+use rustix::pipe::fcntl_getpipe_size;
 
 use crate::client::generation::group_bits;
 use crate::error;
@@ -37,6 +38,8 @@ pub(crate) struct Fifo {
     pub(crate) fd: Arc<OwnedFd>,
     pub(crate) address: Address,
     path: PathBuf,
+    /// How many bytes are in it at least when a message may have been lost, because it was full.
+    full: usize,
 }
 
 impl Fifo {
@@ -64,8 +67,10 @@ impl Fifo {
                 fchmod(&fd, mode).map_err(of)?;
             }
             let address = Address { fifo, dev: stat.st_dev as i64, ino: stat.st_ino as i64 };
+            // Messages do not fill each of its pages to the end.
+            let full = fcntl_getpipe_size(&fd).map_err(of)? / 2;
             if stat.st_nlink > 0 {
-                return Ok(Fifo { fd: Arc::new(fd), address, path });
+                return Ok(Fifo { fd: Arc::new(fd), address, path, full });
             }
         }
     }
@@ -75,13 +80,13 @@ impl Fifo {
         fstat(&self.fd).is_ok_and(|stat| stat.st_nlink == 0)
     }
 
-    /// What was written into it since.
-    pub(crate) fn drain(&self) -> String {
+    /// What was written into it since, and whether more was, for which there was no room.
+    pub(crate) fn drain(&self) -> (String, bool) {
         let (mut heard, mut buffer) = (Vec::new(), [0; 4096]);
         while let Ok(n @ 1..) = read(&self.fd, &mut buffer) {
             heard.extend_from_slice(&buffer[..n]);
         }
-        String::from_utf8_lossy(&heard).into_owned()
+        (String::from_utf8_lossy(&heard).into_owned(), heard.len() >= self.full)
     }
 }
 
@@ -145,7 +150,7 @@ pub(crate) fn liveness(real: &Path, of: Address) -> Liveness {
     }
 }
 
-/// Writes a message into a client's FIFO. A full one is not waited for: its owner has enough to read.
+/// Writes a message into a client's FIFO. A full one is not waited for: its owner asks for everything once it has read that.
 pub(crate) fn send(real: &Path, to: Address, message: &str) -> Liveness {
     let liveness = liveness(real, to);
     if let Liveness::Alive(_) = liveness {

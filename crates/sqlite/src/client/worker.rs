@@ -89,9 +89,12 @@ impl Client {
 
     pub(crate) fn react(&mut self, heard: Heard) {
         if heard.messages
-            && let Some(text) = self.fifo.as_ref().map(Fifo::drain)
+            && let Some((text, more)) = self.fifo.as_ref().map(Fifo::drain)
         {
             text.lines().for_each(|message| self.handle(message));
+            if more {
+                self.notifier.notify_all();
+            }
         }
         for fifo in heard.ended {
             self.ended.push(fifo);

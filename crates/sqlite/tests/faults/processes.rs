@@ -163,3 +163,39 @@ pub(crate) fn another_fifo_is_not_death() {
         drop(waiter.await.unwrap().unwrap());
     });
 }
+
+/// Waits for a lock with as many readers; says when they stand in the queue, and when all hold.
+pub(crate) fn read_together(words: &[String]) {
+    let [locks, readers] = words else { unreachable!() };
+    let readers: usize = readers.parse().unwrap();
+    run_for(Duration::from_secs(240), async {
+        // No renewal, and no poll, does the work of a message.
+        let store = store(locks).await.ttl(Duration::from_secs(600));
+        let lock = store.rw_lock("a").read();
+        let waiting: Vec<_> = (0..readers).map(|_| tokio::spawn(lock.acquire())).collect();
+        while store.lock("a").inspect().await.unwrap().waiters.len() < readers {
+            tokio::time::sleep(ms(100)).await;
+        }
+        say("waiting");
+        for reader in waiting {
+            std::mem::forget(reader.await.unwrap().unwrap());
+        }
+        say("held");
+    });
+}
+
+/// Its FIFO has no room for as many messages while it does not read them.
+pub(crate) fn crowd_of_a_stopped_process_is_served() {
+    let place = Place::new();
+    run_for(Duration::from_secs(240), async {
+        let here = store(place.path()).await.ttl(Duration::from_secs(600));
+        let writer = here.rw_lock("a").write().acquire().await.unwrap();
+        let mut readers = Actor::start("read_together", &[&place.word(), "1800"]);
+        readers.says("waiting");
+        readers.signal("STOP");
+        writer.release().await.unwrap();
+        readers.signal("CONT");
+        let held = tokio::task::spawn_blocking(move || readers.says("held"));
+        tokio::time::timeout(Duration::from_secs(100), held).await.expect("some wait for their renewal").unwrap();
+    });
+}
