@@ -112,7 +112,7 @@ impl Queues<'_> {
         }
         let is_in = self.may_grant() && head.next.is_none() && admit(&head.modes(), claim.mode) == Admission::In;
         if !is_in && claim.policy == WaitPolicy::Try {
-            let who = self.contention(&head, name, 0)?;
+            let who = self.contention(&head, name, false)?;
             return Ok(Ok(Answer { claimed: Claimed::Busy(who), watch: Vec::new() }));
         }
         let tokens = self.reserve_tokens(if is_in { claim.turns() } else { 1 })?;
@@ -131,7 +131,7 @@ impl Queues<'_> {
             let head = self.admit_waiters(name)?;
             let first = head.holders.first().or(head.next.as_ref());
             if !self.may_grant() || first.is_some_and(|first| first.claim != claim.id) {
-                return Ok(Ok(ClaimedAll::Busy(i, self.contention(&head, name, 0)?)));
+                return Ok(Ok(ClaimedAll::Busy(i, self.contention(&head, name, false)?)));
             }
         }
         let answers: rusqlite::Result<Vec<_>> = claims.iter().map(|claim| self.claim(claim)).collect();
@@ -151,7 +151,7 @@ impl Queues<'_> {
             return Ok(Answer { claimed: Claimed::Granted(grant), watch: Vec::new() });
         }
         let Outlook { watch, retry_after, .. } = self.outlook(mine, head, name)?;
-        let who = self.contention(head, name, 1)?;
+        let who = self.contention(head, name, true)?;
         Ok(Answer { claimed: Claimed::Waiting(Waiting::new(mine.place(), who).retry_after(retry_after)), watch })
     }
 

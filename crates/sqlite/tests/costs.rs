@@ -1,6 +1,6 @@
 //! What a cycle of acquire and release costs alone, as far as it does not depend on the machine: allocations, pages, system calls.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests")]
 
 mod support;
 
@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         ("cycle/asks_the_system_little_and_no_other_thread", asks_the_system_little),
         ("cycle/beside_a_hold_leaves_the_runtime_alone", leaves_the_runtime_alone),
         ("claim/after_an_idle_lease_reads_only_its_own", reads_only_its_own),
+        ("waiters/are_not_all_counted_by_each_that_joins", not_all_waiters_are_counted),
         ("readers/cost_the_same_however_many_they_are", readers_cost_the_same),
     ];
     // Others would allocate beside it.
@@ -211,5 +212,23 @@ fn readers_cost_the_same() {
             costs.push((beside, before));
         }
         assert!(costs[1].0 < costs[0].0 + 20 && costs[1].1 < costs[0].1 + 20, "{costs:?}");
+    });
+}
+
+/// Thousands that join would count each other, and all others in the file wait meanwhile.
+fn not_all_waiters_are_counted() {
+    let place = Place::new();
+    run_alone(async {
+        let client = open(place.path()).await.unwrap();
+        let claim = |policy| Claim::new("a", Mode::Exclusive, policy, TTL, "");
+        assert!(matches!(client.claim(&claim(WaitPolicy::Try)).await.unwrap(), Claimed::Granted(_)));
+        for others in 0..300 {
+            let Claimed::Waiting(waiting) = client.claim(&claim(WaitPolicy::Fair)).await.unwrap() else {
+                panic!("held")
+            };
+            assert_eq!(waiting.who.waiters, (others < 256).then_some(others), "{waiting:?}");
+        }
+        let Claimed::Busy(who) = client.claim(&claim(WaitPolicy::Try)).await.unwrap() else { panic!("held") };
+        assert_eq!(who.waiters, Some(300));
     });
 }

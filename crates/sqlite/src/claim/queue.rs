@@ -14,6 +14,9 @@ use crate::client::time::nanos;
 use crate::client::tokens::Tokens;
 use crate::entry::{Entry, Id, entries};
 
+/// So many others in its queue are counted for one that waits.
+const COUNTED: i64 = 256;
+
 /// A write transaction.
 pub(crate) struct Queues<'a> {
     pub(crate) tx: &'a Connection,
@@ -256,12 +259,14 @@ impl<'a> Queues<'a> {
         Ok(!waits && self.is_shared_on(name)?)
     }
 
-    /// What keeps a claim out.
-    pub(crate) fn contention(&self, head: &Head, name: &str, of_mine: i64) -> rusqlite::Result<Contention> {
-        let waiters = "SELECT count(*) FROM place INDEXED BY waiting WHERE name = ?1 AND token IS NULL";
-        let waiters: i64 = self.tx.prepare_cached(waiters)?.query_row([name], |row| row.get(0))?;
+    /// What keeps a claim out. A refusal says how many wait. To whom itself waits that would cost more with each that joins.
+    pub(crate) fn contention(&self, head: &Head, name: &str, is_waiting: bool) -> rusqlite::Result<Contention> {
+        let waiters = "SELECT count(*) FROM
+                       (SELECT 1 FROM place INDEXED BY waiting WHERE name = ?1 AND token IS NULL LIMIT ?2)";
+        let (own, limit) = if is_waiting { (1, COUNTED + 1) } else { (0, i64::MAX) };
+        let waiters: i64 = self.tx.prepare_cached(waiters)?.query_row(params![name, limit], |row| row.get(0))?;
         let who = head.holders.first().map_or_else(Contention::unknown, |first| Contention::from(&first.shown()));
-        Ok(who.waiters((waiters - of_mine).max(0) as usize))
+        Ok(if waiters < limit { who.waiters((waiters - own).max(0) as usize) } else { who })
     }
 }
 
