@@ -1,7 +1,6 @@
 //! Releasing a claim: `release`, and the removal of claims that are no longer wanted.
 
 use leasehold_core::seam::ClaimId;
-use zookeeper_client::Error as ZkError;
 
 use crate::claim::table::Session;
 use crate::client::Node;
@@ -33,8 +32,9 @@ async fn remove(session: &Session, id: ClaimId, entries: Vec<Node>) -> Answer<()
     for entry in entries {
         let with_parent = match entry.remove(session).await {
             Ok(with_parent) => with_parent,
-            // With the session all its entries are removed.
-            Err(ZkError::SessionExpired | ZkError::ClientClosed) => false,
+            // With the session all its entries are removed. Whether it has ended the client crate does not know: it says so of a request
+            // that it has not sent, because it could not connect for long, and the session may live on.
+            Err(_) if session.has_ended() => false,
             Err(e) => {
                 removed = Err(e);
                 continue;
