@@ -11,13 +11,13 @@ use std::time::Duration;
 use common::*;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use leasehold_core::seam::{Backend, Claim, LeaseRef, Moment, Renewal};
+use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Moment, Renewal};
 use leasehold_core::{Guard, Store};
 use leasehold_zookeeper::ZooKeeper;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use zookeeper_client::{Acls, Client, CreateMode};
+use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 /// Passes connections on, and counts what goes through.
 async fn counted(to: &str) -> (String, Arc<AtomicU64>) {
@@ -175,6 +175,33 @@ async fn a_waiter_that_claims_again_reads_its_predecessor_at_most() {
             let (sent, ()) = requests(&server, again).await;
             assert!(sent <= most + 3, "{sent} requests, {most} are needed");
         }
+    })
+    .await;
+}
+
+/// What is before it is of its own client, which cannot remove it any more. Somebody who may does, and tells nobody.
+#[tokio::test]
+async fn a_waiter_behind_one_of_its_own_client_looks_at_that_now_and_then() {
+    limited(async {
+        let server = server().await;
+        let client = client(&server).await;
+        let (_raw, held) = foreign_hold(server.addr()).await;
+        let (before, waiter) = (fair("a", LONG), fair("a", LONG));
+        let place = waiting(&client, &before).await.place;
+        waiting(&client, &waiter).await;
+        let admin = Client::connector().with_auth("digest", b"admin:secret").connect(server.addr()).await.unwrap();
+        let anyone = Acl::new(Permission::READ | Permission::CREATE, AuthId::anyone());
+        let acl = [anyone, Acl::new(Permission::ALL, AuthId::authed())];
+        admin.set_acl("/test/a", &acl, None).await.unwrap();
+        client.release(&before, None).await.unwrap_err();
+        admin.delete(place.as_str(), None).await.unwrap();
+        admin.delete(&held, None).await.unwrap();
+        let mut looks = 1;
+        while matches!(client.claim(&waiter).await.unwrap(), Claimed::Waiting(_)) {
+            looks += 1;
+            assert!(looks <= 8, "it waits for nobody");
+        }
+        assert!(looks > 1, "it was told");
     })
     .await;
 }
