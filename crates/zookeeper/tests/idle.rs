@@ -146,7 +146,8 @@ async fn a_waiter_that_never_wrote_outlives_its_connection() {
         for _ in 0..4 {
             tokio::time::sleep(SHORT / 2).await;
             proxy.disconnect().await;
-            until(|| async { matches!(client.renew(&lease).await.unwrap()[..], [Renewal::Renewed(_)]) }).await;
+            until(|| async { client.claim(&waits).await.is_ok() }).await;
+            assert!(matches!(client.renew(&lease).await.unwrap()[..], [Renewal::Renewed(_)]));
         }
         assert_eq!(waiting(&client, &waits).await.place, place, "the same place");
         raw.delete(&held, None).await.unwrap();

@@ -9,7 +9,7 @@ use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place, Validity}
 use leasehold_core::{Contention, Loss};
 use tokio::task::JoinSet;
 
-use crate::client::{self, Closed, Liveness, Node, Shared};
+use crate::client::{self, Closed, Liveness, Node, SessionHandler, Shared};
 use crate::entry::Queue;
 
 pub(crate) type Session = client::Session<Claims>;
@@ -30,6 +30,8 @@ pub(crate) struct Claims {
     pub(crate) abandoned: HashMap<ClaimId, Vec<Node>>,
     /// What the paths of all these entries take of a packet.
     bytes: usize,
+    /// When the entries were last compared with the session's nodes.
+    pub(crate) last_verified: Option<Moment>,
     /// The entries of this session, by their paths, until it is known that they are gone. One that was granted exclusively, and that
     /// nobody follows, is not among them: nobody will.
     own: HashMap<Arc<str>, Own>,
@@ -124,6 +126,11 @@ impl Claims {
         let tracked: &mut Tracked = self.tracked.get_mut(&id)?;
         tracked.last_used = now;
         Some(tracked)
+    }
+
+    /// Whether the entries are to be compared with the session's nodes at this renewal. There are three in a lease.
+    pub(crate) fn is_verification_due(&self, lease: Duration, now: Moment) -> bool {
+        self.is_holding() || self.last_verified.is_none_or(|last| last + lease * 5 / 6 <= now)
     }
 
     /// What is known of the claim, if it still has this entry.

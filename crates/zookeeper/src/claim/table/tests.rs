@@ -4,7 +4,6 @@ use leasehold_core::seam::WaitPolicy;
 use tokio::sync::watch;
 
 use super::*;
-use crate::client::SessionHandler;
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -42,6 +41,18 @@ fn a_claim_that_is_not_renewed_is_abandoned() {
     claims.abandon_unused(at(100));
     assert!(claims.with_entry(id, &entry).is_none());
     assert_eq!(claims.abandoned[&id].iter().filter(|left| left.is_same(&entry)).count(), 1);
+}
+
+#[test]
+fn who_holds_is_verified_at_each_renewal_and_who_waits_once_in_a_lease() {
+    let mut claims = Claims::default();
+    let (id, entry) = claimed(&mut claims, 30);
+    let due = |claims: &Claims| [40, 60, 80, 100].map(|s| claims.is_verification_due(LEASE, at(s)));
+    assert_eq!(due(&claims), [true; 4], "never yet");
+    claims.last_verified = Some(at(40));
+    assert_eq!(due(&claims), [false, false, false, true]);
+    claims.with_entry(id, &entry).unwrap().held = true;
+    assert_eq!(due(&claims), [true; 4]);
 }
 
 #[test]
