@@ -15,7 +15,7 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// | `zookeeper://[user:password@]host:port,host:port[/path]` | `zookeeper` |
 /// | `sqlite:///absolute/path` | `sqlite` |
 ///
-/// With the feature `tls`, an `s` behind the scheme asks for TLS: `rediss://`, `redlocks://`, `etcds://`. There is a TLS connection then, or an
+/// With the feature `tls`, an `s` behind the scheme asks for TLS: `rediss://`, `redlocks://`, `etcds://`, `zookeepers://`. There is a TLS connection then, or an
 /// error; nothing is sent in plain text. The words `ca=file`, `cert=file` and `key=file`, and `server_name=name` say whom to trust
 /// and what to show; each store's `Tls` documents them.
 ///
@@ -133,7 +133,7 @@ pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => connect!("redis", leasehold_redis::Redis),
         "redlock" | "redlocks" => connect!("redlock", leasehold_redlock::Redlock),
         "etcd" | "etcds" => connect!("etcd", leasehold_etcd::Etcd),
-        "zookeeper" => connect!("zookeeper", leasehold_zookeeper::ZooKeeper),
+        "zookeeper" | "zookeepers" => connect!("zookeeper", leasehold_zookeeper::ZooKeeper),
         #[cfg(any(not(feature = "sqlite"), target_os = "linux"))]
         "sqlite" => connect!("sqlite", leasehold_sqlite::Sqlite),
         #[cfg(all(feature = "sqlite", not(target_os = "linux")))]

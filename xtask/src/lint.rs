@@ -10,8 +10,20 @@ use crate::{
 };
 
 /// The features of the facade that must build alone.
-const FEATURES: [&str; 11] =
-    ["", "memory", "redis", "redlock", "etcd", "zookeeper", "sqlite", "tls", "redis,tls", "redlock,tls", "etcd,tls"];
+const FEATURES: [&str; 12] = [
+    "",
+    "memory",
+    "redis",
+    "redlock",
+    "etcd",
+    "zookeeper",
+    "sqlite",
+    "tls",
+    "redis,tls",
+    "redlock,tls",
+    "etcd,tls",
+    "zookeeper,tls",
+];
 
 /// Programs that have our SQLite store and sqlx, of which a program can link only one SQLite.
 const BESIDE_SQLX: [&str; 2] = ["crates/sqlite/beside_sqlx/0.8/Cargo.toml", "crates/sqlite/beside_sqlx/0.9/Cargo.toml"];

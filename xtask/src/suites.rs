@@ -27,6 +27,7 @@ pub(crate) const SLICES: &[(&str, &str, &[&str])] = &[
     ("leasehold-redis", "conformance_sentinel", SLICE),
     ("leasehold-redlock", "conformance_tls", SLICE),
     ("leasehold-etcd", "conformance_tls", SLICE),
+    ("leasehold-zookeeper", "conformance_tls", SLICE),
 ];
 const SLICE: &[&str] = &[
     "--skip=at_once/",

@@ -86,7 +86,7 @@ impl StoreUrl {
     /// What this command says better than the library, which speaks to programmers.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.url.split_once("://").map(|(scheme, _)| scheme) {
-            Some("rediss" | "rediss+sentinel" | "redlocks" | "etcds") if cfg!(feature = "tls") => Ok(()),
+            Some("rediss" | "rediss+sentinel" | "redlocks" | "etcds" | "zookeepers") if cfg!(feature = "tls") => Ok(()),
             Some("rediss" | "rediss+sentinel" | "redlocks" | "etcds" | "zookeepers") => {
                 let what = "this build has no TLS for it; use a local tunnel (stunnel, ssh -L)";
                 Err(Error::new(ErrorKind::Unsupported, what))

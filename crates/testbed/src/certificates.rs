@@ -133,6 +133,23 @@ impl TlsPort {
         words.into_iter().flat_map(|(word, value)| [word.to_owned(), value]).collect()
     }
 
+    /// What ZooKeeper needs for it in its configuration. It wants the key and the certificate in one file, which is made beside them.
+    pub(crate) fn zookeeper(&self) -> Result<Vec<String>> {
+        let read = |path: &Path| fs::read_to_string(path).map_err(Error::io("reading a certificate"));
+        let both = self.files.certificate.with_extension("both.pem");
+        write(&both, &format!("{}{}", read(&self.files.key)?, read(&self.files.certificate)?))?;
+        Ok(vec![
+            format!("secureClientPort={}", self.port),
+            "secureClientPortAddress=127.0.0.1".into(),
+            // The server that it has by default speaks no TLS.
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory".into(),
+            "authProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider".into(),
+            format!("ssl.keyStore.location={}", both.display()),
+            format!("ssl.trustStore.location={}", self.ca.display()),
+            format!("ssl.clientAuth={}", if self.mutual { "need" } else { "none" }),
+        ])
+    }
+
     /// What etcd needs for it, beside the URL to listen at.
     pub(crate) fn etcd(&self) -> Vec<String> {
         let path = |word: &str, path: &Path| format!("{word}={}", path.display());

@@ -9,6 +9,7 @@ use tokio::{
 };
 
 use crate::{
+    certificates::TlsPort,
     error::{Error, Result},
     find::Program,
     ports,
@@ -30,6 +31,8 @@ pub struct ZooKeeperOptions {
     pub sync_limit: u32,
     /// More lines for `zoo.cfg`.
     pub extra: Vec<String>,
+    /// Where it serves TLS beside, for a single server: an ensemble's members would share the port.
+    pub tls: Option<TlsPort>,
     /// Whether the members of an ensemble talk to each other through proxies, so that one can be isolated:
     /// [`ZooKeeperEnsemble::isolate`](crate::ZooKeeperEnsemble::isolate). A single server has no use for it.
     pub peer_proxies: bool,
@@ -45,6 +48,7 @@ impl Default for ZooKeeperOptions {
             init_limit: 50,
             sync_limit: 25,
             extra: Vec::new(),
+            tls: None,
             peer_proxies: false,
         }
     }
@@ -148,6 +152,9 @@ impl ZooKeeper {
             lines.extend(view.iter().cloned());
             seed.push(("myid", id.to_string()));
         }
+        if let Some(tls) = &options.tls {
+            lines.extend(tls.zookeeper()?);
+        }
         lines.extend(options.extra.iter().cloned());
         std::fs::write(&config, lines.join("\n")).map_err(Error::io("writing zoo.cfg"))?;
         let jar = Program::ZooKeeperJar.find()?;
@@ -158,11 +165,14 @@ impl ZooKeeper {
             "-Dzookeeper.extendedTypesEnabled=true".into(),
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn".into(),
             "-cp".into(),
-            format!("{}:{}", jar.display(), jar.with_file_name("slf4j-simple.jar").display()),
+            // The manifest of Debian's jar forgets a part of Netty.
+            [&jar, &jar.with_file_name("slf4j-simple.jar"), &jar.with_file_name("netty-codec.jar")]
+                .map(|jar| jar.display().to_string())
+                .join(":"),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain".into(),
             config.display().to_string(),
         ];
-        let probe = Box::new(Serves { data: data.clone() });
+        let probe = Box::new(Serves { data: data.clone(), tls: options.tls.as_ref().map(TlsPort::addr) });
         let launch =
             Launch { name: "zookeeper", program: Program::Java.find()?, args, port, folder, data, seed, probe };
         Ok(Self { server: Server::launch(launch)? })
@@ -181,6 +191,8 @@ impl Deref for ZooKeeper {
 #[derive(Debug)]
 struct Serves {
     data: PathBuf,
+    /// Where it serves TLS, which it begins after the rest.
+    tls: Option<String>,
 }
 
 #[async_trait]
@@ -190,7 +202,13 @@ impl Probe for Serves {
         let conf = four_letter_word(addr, "conf").await?;
         let ours =
             conf.lines().any(|line| line.starts_with("dataDir=") && line.contains(&*self.data.to_string_lossy()));
-        if ours { Ok(()) } else { Err(Error::answer("conf", conf)) }
+        if !ours {
+            return Err(Error::answer("conf", conf));
+        }
+        match &self.tls {
+            Some(tls) => TcpStream::connect(tls).await.map(drop).map_err(Error::io("connecting to the TLS port")),
+            None => Ok(()),
+        }
     }
 
     async fn leads(&self, addr: &str) -> Result<bool> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind, Result};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::{ServerName, TrustAnchor};
+use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -16,7 +16,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::error::{of_handshake, of_tcp};
-use crate::files::{Files, Identity};
+use crate::files::{Files, Identity, pem};
 use crate::{Tls, invalid};
 
 /// How long a server that was shown a certificate, or none, is given to refuse it: with TLS 1.3 it does so after the handshake.
@@ -29,6 +29,7 @@ pub struct Client {
     server_name: Option<String>,
     roots: Arc<RootCertStore>,
     ca: Option<String>,
+    system: Vec<CertificateDer<'static>>,
     identity: Option<Identity>,
 }
 
@@ -48,7 +49,7 @@ impl Tls {
 
 impl Client {
     fn new(tls: &Tls) -> Result<Client> {
-        let Files { ca, roots, identity, chain, key } = Files::read(tls)?;
+        let Files { ca, system, roots, identity, chain, key } = Files::read(tls)?;
         let roots = Arc::new(roots);
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
@@ -61,7 +62,7 @@ impl Client {
                 .map_err(|e| invalid(format_args!("the client's certificate and key do not fit together: {e}")))?,
             None => builder.with_no_client_auth(),
         };
-        Ok(Client { config: Arc::new(config), server_name: tls.server_name.clone(), roots, ca, identity })
+        Ok(Client { config: Arc::new(config), server_name: tls.server_name.clone(), roots, ca, system, identity })
     }
 
     /// Completes the handshake on a connection to this server. It takes as long as it takes: the caller limits it.
@@ -104,9 +105,9 @@ impl Client {
         self.roots.roots.clone()
     }
 
-    /// The CA file's content, if one was named.
-    pub fn ca(&self) -> Option<&str> {
-        self.ca.as_deref()
+    /// The same as PEM: what is in the CA file, or in the operating system's.
+    pub fn ca_pem(&self) -> String {
+        self.ca.clone().unwrap_or_else(|| pem(&self.system))
     }
 
     /// What the server is shown.

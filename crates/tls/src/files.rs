@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use leasehold_core::Result;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::{Error as PemError, PemObject};
@@ -34,6 +36,8 @@ impl fmt::Debug for Identity {
 /// What the files of one [`Tls`] hold.
 pub(crate) struct Files {
     pub(crate) ca: Option<String>,
+    /// Those that the operating system trusts, if no others were named.
+    pub(crate) system: Vec<CertificateDer<'static>>,
     pub(crate) roots: RootCertStore,
     pub(crate) identity: Option<Identity>,
     pub(crate) chain: Vec<CertificateDer<'static>>,
@@ -44,11 +48,11 @@ impl Files {
     /// Reads them all. It may block, as files do.
     pub(crate) fn read(tls: &Tls) -> Result<Files> {
         let ca = tls.ca.as_ref().map(|path| text("the CA file", path)).transpose()?;
-        let roots = match (&tls.ca, &ca) {
-            (Some(path), Some(pem)) => own_roots(path, pem)?,
+        let (system, roots) = match (&tls.ca, &ca) {
+            (Some(path), Some(pem)) => (Vec::new(), own_roots(path, pem)?),
             _ => system_roots()?,
         };
-        let mut files = Files { ca, roots, identity: None, chain: Vec::new(), key: None };
+        let mut files = Files { ca, system, roots, identity: None, chain: Vec::new(), key: None };
         if let Some((certificate, key)) = &tls.identity {
             let identity = Identity { certificate: text("the certificate", certificate)?, key: text("the key", key)? };
             files.chain = certificates(certificate, &identity.certificate)?;
@@ -92,11 +96,34 @@ fn own_roots(path: &Path, pem: &str) -> Result<RootCertStore> {
 }
 
 /// Those of the operating system, some of which may be too old to be understood.
-fn system_roots() -> Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+fn system_roots() -> Result<(Vec<CertificateDer<'static>>, RootCertStore)> {
+    let (system, mut roots) = (rustls_native_certs::load_native_certs().certs, RootCertStore::empty());
+    roots.add_parsable_certificates(system.iter().cloned());
     if roots.is_empty() {
         return Err(invalid("this system trusts no CA (Debian: the package ca-certificates): name one by `ca`"));
     }
-    Ok(roots)
+    Ok((system, roots))
+}
+
+/// These certificates as PEM.
+pub(crate) fn pem(certificates: &[CertificateDer<'_>]) -> String {
+    let one = |certificate: &CertificateDer<'_>| {
+        let body = BASE64.encode(certificate);
+        format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n")
+    };
+    certificates.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn certificates_come_back_from_pem() {
+        let ders: Vec<CertificateDer<'_>> = (1..200).map(|n| CertificateDer::from(vec![n as u8; n])).collect();
+        let read: Result<Vec<_>, PemError> = CertificateDer::pem_slice_iter(pem(&ders).as_bytes()).collect();
+        assert_eq!(read.unwrap(), ders);
+    }
 }

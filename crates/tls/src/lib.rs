@@ -107,6 +107,11 @@ impl Tls {
         self.ca.is_some()
     }
 
+    /// Whether a certificate can be for this host, as its URL names it.
+    pub fn can_be_for(host: &str) -> bool {
+        ServerName::try_from(host).is_ok()
+    }
+
     /// Whether another name than the host's is verified.
     pub fn has_server_name(&self) -> bool {
         self.server_name.is_some()

@@ -8,6 +8,8 @@ mod keep_alive;
 mod liveness;
 mod node;
 mod request;
+#[cfg(feature = "tls")]
+mod secure;
 mod session;
 mod sessions;
 mod shared;
@@ -16,6 +18,8 @@ pub(crate) use connection::{Client, Closed};
 pub(crate) use liveness::Liveness;
 pub(crate) use node::Node;
 pub(crate) use request::{AT_ONCE, RETRY_INTERVAL, children, exists, found, mkdir, read};
+#[cfg(feature = "tls")]
+pub(crate) use secure::secure_host;
 pub(crate) use session::{Session, SessionHandler};
 pub(crate) use sessions::Sessions;
 pub(crate) use shared::Shared;

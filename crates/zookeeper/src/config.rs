@@ -5,11 +5,17 @@ use std::time::Duration;
 
 use leasehold_core::support::{Address, Host};
 use leasehold_core::{Error, ErrorKind, Result};
+#[cfg(feature = "tls")]
+use leasehold_tls::Tls;
 use uuid::Uuid;
 use zookeeper_client::{Acls, Client, Connector, CreateMode, CreateOptions};
 
 /// ZooKeeper's own port.
 const DEFAULT_PORT: u16 = 2181;
+
+/// Its documentation's port for TLS.
+#[cfg(feature = "tls")]
+pub(crate) const TLS_PORT: u16 = 2281;
 
 /// Where the servers are, and how the store uses them.
 ///
@@ -27,6 +33,8 @@ pub struct Config {
     pub(crate) servers: String,
     pub(crate) root: String,
     pub(crate) timeout: Duration,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<Tls>,
     private: bool,
 }
 
@@ -34,16 +42,29 @@ impl Config {
     /// Reads `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?timeout=milliseconds]`.
     ///
     /// The path, percent-decoded, is the [`root`](Config::root). The credentials are of the scheme *digest*, and the nodes are
-    /// [`private`](Config::private).
+    /// [`private`](Config::private). `zookeepers://` is the same over TLS, at port 2281 unless another one is given, and needs the
+    /// feature `tls`. Its words are `ca`, `cert` and `key`, as `Tls` has them; there is no `server_name`.
     ///
     /// # Errors
-    /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and shows no credential.
+    /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and [`Unsupported`](ErrorKind::Unsupported) is `zookeepers://`
+    /// without the feature, or with `server_name`. Neither shows a credential.
     pub fn from_url(url: &str) -> Result<Config> {
-        let mut address = Address::parse(url, "zookeeper", DEFAULT_PORT)?;
+        let mut address = Address::parse_tls(url, "zookeeper", DEFAULT_PORT, 2281)?;
         let timeout = address.timeout()?;
+        #[cfg(feature = "tls")]
+        let tls = Tls::from_address(&mut address)?;
+        #[cfg(not(feature = "tls"))]
+        if address.tls {
+            let what = "TLS needs the feature \"tls\", which is off in this build";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
         address.done()?;
         let hosts: Vec<String> = address.hosts.iter().map(Host::to_string).collect();
         let mut config = Config::new(&hosts.join(",")).timeout(timeout);
+        #[cfg(feature = "tls")]
+        if let Some(tls) = tls {
+            config = config.tls(tls);
+        }
         if !address.path.is_empty() {
             config = config.root(&format!("/{}", address.path));
         }
@@ -56,11 +77,27 @@ impl Config {
         }
     }
 
-    /// The servers, as `host[:port],host[:port],…`. They are talked to in plain text: TLS is not built in. The root is
-    /// `/leasehold`, and a request may take a second.
+    /// The servers, as `host[:port],host[:port],…`. The root is `/leasehold`, and a request may take a second.
     pub fn new(servers: &str) -> Config {
         let (connector, servers, root) = (Client::connector(), servers.to_owned(), "/leasehold".to_owned());
-        Config { connector, servers, root, timeout: Duration::from_secs(1), private: false }
+        Config {
+            connector,
+            servers,
+            root,
+            timeout: Duration::from_secs(1),
+            #[cfg(feature = "tls")]
+            tls: None,
+            private: false,
+        }
+    }
+
+    /// Makes every connection over TLS, and none without. The port is 2281 unless a server's is given. Another
+    /// [`server_name`](Tls::server_name) is `Unsupported`: the servers' certificates are for the hosts that they are reached by.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Config {
+        self.tls = Some(tls);
+        self
     }
 
     /// Adds credentials of a scheme, such as `digest` and `user:password`.
@@ -98,7 +135,7 @@ impl Config {
 
     /// The same with a port for each server, or what was configured wrongly.
     pub(crate) fn checked(mut self) -> Result<Config> {
-        let hosts = self.servers.split(',').map(|host| Ok(Host::parse(host, DEFAULT_PORT)?.to_string()));
+        let hosts = self.servers.split(',').map(|host| self.host(host));
         self.servers = hosts.collect::<Result<Vec<_>>>()?.join(",");
         let good = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(char::is_control);
         let parts: Vec<&str> = self.root.split('/').collect();
@@ -106,6 +143,24 @@ impl Config {
             ["", first, ..] if first != "zookeeper" && parts[1..].iter().all(|part| good(part)) => Ok(self),
             _ => Err(Error::new(ErrorKind::Invalid, format!("{:?} is no absolute path for locks", self.root))),
         }
+    }
+
+    /// This server with its port.
+    fn host(&self, server: &str) -> Result<String> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return crate::client::secure_host(tls, server);
+        }
+        Ok(Host::parse(server, DEFAULT_PORT)?.to_string())
+    }
+
+    /// These servers, as the client crate connects to them: by TLS if that is configured, and by nothing else then.
+    pub(crate) fn at(&self, servers: &str) -> String {
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() {
+            return servers.split(',').map(|server| format!("tcp+tls://{server}")).collect::<Vec<_>>().join(",");
+        }
+        servers.to_owned()
     }
 
     /// Each server once, beginning with a random one.
@@ -161,16 +216,37 @@ mod tests {
             ("zookeeper://a?ttl=1", "ttl"),
             ("zookeeper://a?timeout=soon", "timeout"),
             ("zookeeper://:s3cret@a", "user"),
-            ("zookeepers://a", "zookeeper://"),
             ("zookeeper://tcp+tls://a", "host"),
+            ("zookeeper://a?ca=/ca.pem", "ca"),
         ] {
             assert!(refused(bad).contains(part), "{bad}");
         }
     }
 
-    /// No connection is made in plain text where TLS is asked for.
     #[test]
-    fn tls_is_refused_until_there_is_tls() {
+    fn tls_is_for_all_servers_or_none() {
+        let read = |url| Config::from_url(url).map(|config| config.at(&config.servers));
+        #[cfg(feature = "tls")]
+        {
+            let secure = read("zookeepers://a,b.c:1,[::1]:7/prod?ca=/ca.pem").unwrap();
+            assert_eq!(secure, "tcp+tls://a:2281,tcp+tls://b.c:1,tcp+tls://[::1]:7");
+            let config = Config::new("a").tls(Tls::new()).checked().unwrap();
+            assert_eq!(config.at("b:1"), "tcp+tls://b:1");
+            for (bad, kind, part) in [
+                ("zookeepers://a?server_name=b", ErrorKind::Unsupported, "server_name"),
+                ("zookeepers://a..b", ErrorKind::Invalid, "a..b"),
+                ("zookeepers://a?cert=/a.pem", ErrorKind::Invalid, "key"),
+            ] {
+                let e = read(bad).unwrap_err();
+                assert!(e.kind() == kind && e.to_string().contains(part), "{e}");
+            }
+        }
+        #[cfg(not(feature = "tls"))]
+        {
+            let e = read("zookeepers://us:s3cret@a").unwrap_err();
+            assert!(e.kind() == ErrorKind::Unsupported && e.to_string().contains("\"tls\""), "{e}");
+        }
+        assert_eq!(read("zookeeper://a").unwrap(), "a:2181");
         for tls in ["tcp+tls://a:2281", "a:2181,tcp+tls://b", "tcp://a"] {
             assert_eq!(Config::new(tls).checked().unwrap_err().kind(), ErrorKind::Invalid, "{tls}");
         }

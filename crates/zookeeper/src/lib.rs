@@ -47,12 +47,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait};
-use leasehold_core::{DEFAULT_TTL, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 
 use crate::claim::table::Claims;
 use crate::client::Sessions;
 pub use crate::config::Config;
 use crate::error::{reading, writing};
+#[cfg(feature = "tls")]
+pub use leasehold_tls::Tls;
 
 /// A client of ZooKeeper. Clones are the same client. When the last one is dropped, its sessions are closed, and all that was held
 /// through them is free.
@@ -67,14 +69,15 @@ pub struct ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// Connects to `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?timeout=milliseconds]`: see
-    /// [`Config::from_url`].
+    /// Connects to `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?timeout=milliseconds]`, or over TLS to
+    /// `zookeepers://…`: see [`Config::from_url`].
     ///
     /// # Errors
     /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for the URL, [`Unavailable`](leasehold_core::ErrorKind::Unavailable) within
     /// three seconds if no server can be reached, [`Unsupported`](leasehold_core::ErrorKind::Unsupported) before ZooKeeper 3.6,
     /// [`Denied`](leasehold_core::ErrorKind::Denied) if it refuses. ZooKeeper does not check a *digest* password: a wrong one fails
-    /// at the first use of a node that was created with another one.
+    /// at the first use of a node that was created with another one. Over TLS, at most a time-out later, `Invalid` also for a file that
+    /// is missing or wrong, and `Denied` if a server's certificate is refused, or ours.
     pub async fn connect(url: &str) -> Result<ZooKeeper> {
         ZooKeeper::with_config(Config::from_url(url)?).await
     }
@@ -85,7 +88,7 @@ impl ZooKeeper {
     /// this store needs a session for each TTL.
     pub async fn with_config(config: Config) -> Result<ZooKeeper> {
         let sessions = Arc::new(Sessions::new(config.checked()?));
-        sessions.with_ttl(DEFAULT_TTL).await?;
+        sessions.connect().await?;
         Ok(ZooKeeper { sessions })
     }
 }

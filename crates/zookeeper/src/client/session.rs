@@ -86,7 +86,8 @@ impl<T: SessionHandler> Session<T> {
         // ZooKeeper counts in milliseconds, and a lease is never shorter than was asked for.
         let ttl = ttl.saturating_add(Duration::from_nanos(999_999));
         let asked = Moment::now();
-        let client = Client::connect(connector(config, ttl), &config.servers).await.map_err(reading)?;
+        let connector = connector(config, ttl).await?;
+        let client = Client::connect(connector, &config.at(&config.servers)).await.map_err(reading)?;
         let liveness = Liveness::new(asked, client.session_timeout());
         let state = Mutex::new(State { liveness, last_used: Moment::now(), has_task: true });
         let (info, link) = (client.session().clone(), watch::Sender::new(Link::Connected(client)));
@@ -101,9 +102,10 @@ impl<T: SessionHandler> Session<T> {
 
     /// Another connection to this server: of this session, or of a new one with the same timeout.
     pub(crate) async fn connect(&self, server: &str, of_this: bool) -> Answer<Client> {
-        let connector = connector(&self.config, self.ttl);
+        let connector = connector(&self.config, self.ttl).await;
+        let connector = connector.map_err(|e| ZkError::UnexpectedError(e.to_string()))?;
         let connector = if of_this { connector.with_session(self.info.clone()) } else { connector };
-        Client::connect(connector, server).await
+        Client::connect(connector, &self.config.at(server)).await
     }
 
     /// The client once it is connected. An error means that nothing was sent.
@@ -246,9 +248,11 @@ impl<T: SessionHandler> Session<T> {
 }
 
 /// How to connect a session of this timeout.
-fn connector(config: &Config, ttl: Duration) -> Connector {
+async fn connector(config: &Config, ttl: Duration) -> Result<Connector> {
     let connector = config.connector.clone().with_session_timeout(ttl).with_fail_eagerly();
-    connector.with_connection_timeout(SERVER_TIMEOUT.min(ttl * 2 / 5))
+    #[cfg(feature = "tls")]
+    let connector = config.secured(connector).await?;
+    Ok(connector.with_connection_timeout(SERVER_TIMEOUT.min(ttl * 2 / 5)))
 }
 
 impl State {

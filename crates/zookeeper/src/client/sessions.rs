@@ -51,6 +51,20 @@ impl<T: SessionHandler> Sessions<T> {
         }
     }
 
+    /// Opens the first session, or says why there is none.
+    pub(crate) async fn connect(&self) -> Result<()> {
+        #[cfg(feature = "tls")]
+        self.config.check_files().await?;
+        let opened = self.with_ttl(DEFAULT_TTL).await.map(drop);
+        #[cfg(feature = "tls")]
+        if opened.as_ref().is_err_and(|e| e.kind() == ErrorKind::Unavailable)
+            && let Some(why) = self.config.diagnose().await
+        {
+            return Err(why);
+        }
+        opened
+    }
+
     /// The session for leases of `ttl`, a new one if there is none. Its timeout is that, or longer: beyond the first few TTLs the
     /// next power of two, in seconds, so that there are never more than some dozens of sessions.
     pub(crate) async fn with_ttl(&self, ttl: Duration) -> Result<Arc<Session<T>>> {
