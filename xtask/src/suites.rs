@@ -21,13 +21,14 @@ pub(crate) const LONG: &[&str] = &["servers", "command", "campaign", "conformanc
 pub(crate) const ALONE: &[(&str, &str)] = &[("leasehold-sqlite", "measures"), ("leasehold-compare", "stores")];
 
 /// The same where not everything is judged, and why. How a server is reached decides little of what is said of locks: what waits,
-/// loses, cancels and excludes is judged over TLS too.
+/// loses, cancels and excludes is judged over TLS too, and over three servers.
 pub(crate) const SLICES: &[(&str, &str, &[&str])] = &[
     ("leasehold-redis", "conformance_tls", SLICE),
     ("leasehold-redis", "conformance_sentinel", SLICE),
     ("leasehold-redlock", "conformance_tls", SLICE),
     ("leasehold-etcd", "conformance_tls", SLICE),
     ("leasehold-zookeeper", "conformance_tls", SLICE),
+    ("leasehold-zookeeper", "conformance_ensemble", SLICE),
 ];
 const SLICE: &[&str] = &[
     "--skip=at_once/",
