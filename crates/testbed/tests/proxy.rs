@@ -226,6 +226,25 @@ async fn the_reply_to_a_request_is_lost() {
 }
 
 #[tokio::test]
+async fn the_replies_to_requests_come_late() {
+    let (echo, proxy, mut client) = started().await;
+    for line in ["SET a", "SET b"] {
+        let trap = proxy.hold_reply_matching("SET");
+        assert_eq!(client.ask("GET").await.unwrap(), "GET");
+        client.send(line).await.unwrap();
+        timeout(SOON, trap.sprung()).await.unwrap();
+        echo.hears(line).await;
+        assert!(client.stays_silent().await);
+        proxy.deliver_held();
+        assert_eq!(client.reply().await.unwrap(), line);
+    }
+    let never = proxy.hold_reply_matching("SET");
+    proxy.disarm();
+    assert_eq!(client.ask("SET c").await.unwrap(), "SET c");
+    timeout(SOON, never.done()).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_request_is_delivered_after_its_client_is_gone() {
     let (echo, proxy, mut client) = started().await;
     let trap = proxy.hold_matching("claim");

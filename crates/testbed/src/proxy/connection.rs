@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -100,7 +100,7 @@ async fn answer(
     let _ = server.set_nodelay(true);
     let (mut from_server, mut to_server) = server.into_split();
     let (replies, reply_queue) = mpsc::channel(QUEUE);
-    let doom = OnceLock::new();
+    let doom = Mutex::default();
     let outcome = tokio::try_join!(
         lane::write_requests(&mut to_server, queue, (shared, nth), &doom),
         lane::write_replies(to_client, reply_queue, (shared, nth), &doom),

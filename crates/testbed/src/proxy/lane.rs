@@ -1,6 +1,6 @@
 //! One direction of a connection: read a chunk, keep it as long as the test wants, write it.
 
-use std::sync::{OnceLock, atomic::Ordering};
+use std::sync::{Mutex, PoisonError, atomic::Ordering};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -22,6 +22,9 @@ pub(super) struct Chunk {
     bytes: Vec<u8>,
     came: Instant,
 }
+
+/// The trap that is about the replies of a connection, once it has sprung.
+pub(super) type Doom = Mutex<Option<Trap>>;
 
 /// Why a connection is closed by us.
 pub(super) enum Ended {
@@ -55,7 +58,7 @@ pub(super) async fn write_requests(
     to: &mut OwnedWriteHalf,
     mut queue: mpsc::Receiver<Chunk>,
     (shared, nth): (&Shared, u64),
-    doom: &OnceLock<Trap>,
+    doom: &Doom,
 ) -> Result<(), Ended> {
     let mut gate = Gate::new(shared, Side::Requests, nth);
     while let Some(mut chunk) = gate.next(&mut queue).await? {
@@ -67,7 +70,7 @@ pub(super) async fn write_requests(
         match &trap {
             Some(trap) if trap.action() == Action::Hold => trap.released().await,
             // Doomed before it is sent: the server may answer at once.
-            Some(trap) => drop(doom.set(trap.clone())),
+            Some(trap) => set(doom, Some(trap)),
             None => {}
         }
         if to.write_all(&chunk.bytes).await.is_err() {
@@ -88,26 +91,46 @@ pub(super) async fn write_replies(
     to: &mut OwnedWriteHalf,
     mut queue: mpsc::Receiver<Chunk>,
     (shared, nth): (&Shared, u64),
-    doom: &OnceLock<Trap>,
+    doom: &Doom,
 ) -> Result<(), Ended> {
     let mut gate = Gate::new(shared, Side::Replies, nth);
     let mut gone = false;
     while let Some(chunk) = gate.next(&mut queue).await? {
-        if let Some(trap) = doom.get() {
-            until_quiet(&mut queue).await;
-            return Err(Ended::ReplyLost(trap.clone()));
+        match doomed(doom) {
+            Some(trap) if trap.action() == Action::HoldReply => {
+                trap.released().await;
+                trap.finish();
+                set(doom, None);
+            }
+            Some(trap) => {
+                until_quiet(&mut queue).await;
+                return Err(Ended::ReplyLost(trap));
+            }
+            None => {}
         }
         // A client that is gone does not end the connection: its requests may be held back and still be delivered.
         if !gone && gate.admits(&chunk).await {
             gone = to.write_all(&chunk.bytes).await.is_err();
         }
     }
-    if let Some(trap) = doom.get() {
-        return Err(Ended::ReplyLost(trap.clone()));
+    if let Some(trap) = doomed(doom).filter(|trap| trap.action() == Action::LoseReply) {
+        return Err(Ended::ReplyLost(trap));
     }
     // It may be gone already, which is what it is told here.
     let _ = to.shutdown().await;
     Ok(())
+}
+
+fn doomed(doom: &Doom) -> Option<Trap> {
+    doom.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// The first of several is the one that counts.
+fn set(doom: &Doom, trap: Option<&Trap>) {
+    let mut doom = doom.lock().unwrap_or_else(PoisonError::into_inner);
+    if trap.is_none() || doom.is_none() {
+        *doom = trap.cloned();
+    }
 }
 
 /// Where chunks of one direction wait for what the test wants.

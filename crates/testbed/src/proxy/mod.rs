@@ -140,6 +140,20 @@ impl Proxy {
         self.shared.arm(Trap::new(pattern.as_ref(), Action::Hold))
     }
 
+    /// As [`hold_matching`](Self::hold_matching), for what the server sends back: the request is forwarded, and what comes back on its
+    /// connection is kept.
+    pub fn hold_reply_matching(&self, pattern: impl AsRef<[u8]>) -> Trap {
+        self.shared.arm(Trap::new(pattern.as_ref(), Action::HoldReply))
+    }
+
+    /// Ends all traps: what is held back is delivered, and those that have not sprung do so no more.
+    pub fn disarm(&self) {
+        for trap in self.shared.traps().drain(..) {
+            trap.release();
+            trap.disarm();
+        }
+    }
+
     /// Delivers what [`hold_matching`](Self::hold_matching) has kept back. Where a client has closed such a connection,
     /// the server sees it close after what was kept back.
     pub fn deliver_held(&self) {

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     LoseReply,
+    HoldReply,
     Hold,
 }
 
@@ -69,9 +70,16 @@ impl Trap {
         met
     }
 
+    /// Springs for nothing any more, if it has not yet.
+    pub(super) fn disarm(&self) {
+        if !self.has_sprung() {
+            self.finish();
+        }
+    }
+
     /// Lets go what is held back; false when nothing is.
     pub(super) fn release(&self) -> bool {
-        let held = self.action() == Action::Hold && self.stage() == Stage::Sprung;
+        let held = self.action() != Action::LoseReply && self.stage() == Stage::Sprung;
         if held {
             self.0.stage.send_replace(Stage::Released);
         }
