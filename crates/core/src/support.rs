@@ -1,6 +1,7 @@
 //! For authors of stores: what is true of no lock. One grammar of store URLs, one escaping of names, a mutex without poison.
 
 mod address;
+mod faults;
 pub(crate) mod own_keys;
 pub(crate) mod setters;
 mod sync;
@@ -8,4 +9,6 @@ pub(crate) mod system;
 pub(crate) mod thread;
 
 pub use address::{Address, Host, escape, unescape};
+#[doc(hidden)]
+pub use faults::fault;
 pub use sync::locked;

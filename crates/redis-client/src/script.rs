@@ -5,6 +5,7 @@ use std::io::Write;
 
 use futures_util::future::join_all;
 use leasehold_core::Result;
+use leasehold_core::support::fault;
 use redis::{Arg, Cmd, Pipeline, RedisWrite, ServerErrorKind, Value};
 
 use crate::connection::Connection;
@@ -29,7 +30,10 @@ pub struct Script {
 impl Script {
     /// The script that these parts make.
     pub fn new(parts: &[&str]) -> Script {
-        let source = parts.concat();
+        let mut source = parts.concat();
+        if fault("counter") {
+            source = source.replace("math.max(last + 1, micros)", "last + 1").replace("ahead > -100000 and ", "");
+        }
         Script { hash: redis::Script::new(&source).get_hash().to_owned(), source }
     }
 }
@@ -125,5 +129,5 @@ async fn fly(connection: &Connection, calls: &[Call]) -> Result<Vec<Result<Value
 }
 
 fn unknown(answer: &Value) -> bool {
-    matches!(answer, Value::ServerError(e) if e.kind() == Some(ServerErrorKind::NoScript))
+    !fault("no-script") && matches!(answer, Value::ServerError(e) if e.kind() == Some(ServerErrorKind::NoScript))
 }

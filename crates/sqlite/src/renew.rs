@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use leasehold_core::seam::{ClaimId, LeaseRef, Moment, Renewal};
+use leasehold_core::support::fault;
 use leasehold_core::{Loss, Name, Result};
 use rusqlite::{OptionalExtension, Row, params};
 
@@ -71,7 +72,7 @@ impl Queues<'_> {
             seen.push(match mine.grant() {
                 Some(grant) if *token != Some(grant.token) => (Renewal::Granted(grant), None),
                 Some(_) => (renewed, None),
-                None if token.is_some() => (Renewal::Lost(Loss::Gone), None),
+                None if token.is_some() && !fault("place-is-hold") => (Renewal::Lost(Loss::Gone), None),
                 None => {
                     let name = claim.name.as_str();
                     let head = match heads.entry(name) {

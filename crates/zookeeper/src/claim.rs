@@ -10,6 +10,7 @@ use futures_util::future::join;
 use leasehold_core::seam::{
     Admission, Claim, Claimed, Mode, Moment, Place, WaitPolicy, Waiting, admit, holding, same_permits,
 };
+use leasehold_core::support::fault;
 use leasehold_core::{Contention, Error, ErrorKind, Result};
 use zookeeper_client::{Error as ZkError, MultiReadResult, MultiReader};
 
@@ -184,7 +185,8 @@ impl Attempt<'_> {
             return Ok(None);
         }
         self.session.handler().seen(parent, true);
-        let (synced, queue) = join(client.sync(parent), queue(client, parent)).await;
+        let synced = async { if fault("Z4") { Ok(()) } else { client.sync(parent).await } };
+        let (synced, queue) = join(synced, queue(client, parent)).await;
         let queue = synced.and(queue)?;
         match same_permits(&modes(&queue), mode) {
             Ok(()) => Ok(self.contention(queue, mode).await?.map(|who| Ok(Claimed::Busy(who)))),

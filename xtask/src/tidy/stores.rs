@@ -8,13 +8,13 @@ use std::{
 /// How many lines of code each store, and what lies below it, may take, tests not counted. About 600 is the aim: a change that
 /// raises one says why.
 const STORES: [(&str, usize); 7] = [
-    ("memory", 461),
-    ("sqlite", 2425),
+    ("memory", 462),
+    ("sqlite", 2431),
     ("redis", 1103),
-    ("redis-client", 1380),
-    ("redlock", 1087),
-    ("etcd", 2508),
-    ("zookeeper", 2087),
+    ("redis-client", 1386),
+    ("redlock", 1088),
+    ("etcd", 2512),
+    ("zookeeper", 2090),
 ];
 /// The files of a store, and folders of the same names. Who has read one store knows where to look in all others. What
 /// knows no lock is in `client`.

@@ -22,6 +22,7 @@ use crate::seam::claim::Claim;
 use crate::seam::clock::Moment;
 use crate::seam::error::{Error, ErrorKind, Result};
 use crate::seam::grant::{Claimed, ClaimedAll};
+use crate::support::fault;
 
 /// A claim on its way. Whatever it has left in the store when it is dropped is withdrawn in the background.
 pub(crate) struct Acquisition<'a> {
@@ -224,7 +225,7 @@ impl Drop for Acquisition<'_> {
             return;
         }
         self.all().for_each(|state| self.client.forget(state));
-        if self.traces {
+        if self.traces && !fault("no-withdrawal") {
             let in_flight = self.in_flight.take();
             self.client.work(Work::Withdraw(Release { in_flight, ..Release::of(self.all()) }));
         }

@@ -11,6 +11,7 @@ use crate::seam::contention::Contention;
 use crate::seam::error::Error;
 use crate::seam::loss::Loss;
 use crate::seam::token::{FencingToken, TURNS_OF_A_PLACE, token_of_place};
+use crate::support::fault;
 
 /// The answer of a store to a claim.
 #[derive(Debug)]
@@ -161,6 +162,9 @@ impl Validity {
     /// The instant from which the lease counts, given core's stamp for this call.
     pub(crate) fn start(&self, stamp: Moment) -> Moment {
         // A store cannot know an instant later than the call it answers; core's stamp is the later bound.
+        if fault("from-answer") {
+            return Moment::now();
+        }
         self.since.map_or(stamp, |sent| sent.min(stamp))
     }
 

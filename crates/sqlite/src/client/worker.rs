@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{ClaimId, Moment, Notifier};
-use leasehold_core::support::unescape;
+use leasehold_core::support::{fault, unescape};
 use leasehold_core::{Error, ErrorKind, Loss, Name, Result};
 use rusqlite::{Connection, ErrorCode, Row};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -191,6 +191,9 @@ impl Client {
         let clients: HashMap<i64, Address> = self.read(|db| db.prepare(all)?.query_map([now()], client)?.collect())?;
         for found in fifo::all(&self.file.real, &self.file.presence.folder) {
             let client = clients.get(&found.fifo).copied();
+            if client.is_none() && fault("Q3") {
+                continue;
+            }
             if let Liveness::Dead = fifo::liveness(&self.file.real, client.unwrap_or(found)) {
                 while client.is_some() && !self.write(deadline, |queues| queues.remove_client(found.fifo))? {}
                 fifo::remove(&self.file.real, found.fifo);

@@ -17,7 +17,7 @@ use super::registry::Registry;
 use super::standby::Standby;
 use super::task::{Running, run};
 use crate::seam::clock::{Clock, Moment};
-use crate::support::locked;
+use crate::support::{fault, locked};
 
 /// How late the keeper may be for its own plan before another runtime goes on. A runtime that is merely busy gets that far
 /// now and then: then two do the same for a moment, which does no harm.
@@ -87,7 +87,7 @@ impl Registry {
 
     /// Whether a task runs that is not late for its plan by more than `stall`.
     pub(super) fn is_run(&self, now: Moment, stall: Duration) -> bool {
-        self.runner.is_some() && self.stalls_at(stall).is_none_or(|at| at > now)
+        self.runner.is_some() && (fault("C1") || self.stalls_at(stall).is_none_or(|at| at > now))
     }
 
     /// When the running task should have planned long ago.
@@ -123,7 +123,7 @@ impl Keeper {
         }
         // One that stands still is replaced also if there is nothing to do: its plan is over, and a task that stands by would
         // compare that with the clock again and again.
-        if registry.runner.is_none() && registry.is_idle() {
+        if (registry.runner.is_none() || fault("idle-runner")) && registry.is_idle() {
             // It has looked: the next claim wakes it again.
             registry.called = None;
             return None;

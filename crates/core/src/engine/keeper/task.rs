@@ -19,7 +19,7 @@ use crate::engine::events;
 use crate::engine::release::Release;
 use crate::seam::clock::{Clock, Moment};
 use crate::seam::loss::Loss;
-use crate::support::locked;
+use crate::support::{fault, locked};
 
 /// The keeper's task runs as long as this lives; a runtime that shuts down drops it.
 pub(super) struct Running {
@@ -36,6 +36,9 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if fault("C1") && !self.is_over() {
+            return;
+        }
         let mut registry = locked(&self.keeper.registry);
         let is_last = registry.is_run_by(&self.wake);
         if is_last {
