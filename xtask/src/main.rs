@@ -26,7 +26,7 @@ use run::Outcome;
 /// A chore's name, what it does, and how.
 type Chore = (&'static str, &'static str, fn() -> Outcome);
 
-const CHORES: [Chore; 16] = [
+const CHORES: [Chore; 17] = [
     ("setup", "installs the servers and tools that tests need, by apt-get", setup::setup),
     ("tidy", "checks the rules of the project that no compiler checks", tidy::tidy),
     (
@@ -37,6 +37,7 @@ const CHORES: [Chore; 16] = [
     ("test", "builds all tests at once, runs several side by side, and counts; --all: no slices", test::test),
     ("bench", "measures beside raw commands: --quick, --peers, --store STORE, --row ROW", bench::bench),
     ("chaos", "runs clients under faults and judges them: --store STORE, --seconds N, --seed S", chaos::chaos),
+    ("prove", "the same for long, and writes docs/reliability.md: --store STORE, --seconds N", chaos::prove),
     ("ci", "lint and test", || lint::lint().and_then(|()| test::test())),
     ("msrv", "builds everything with the oldest Rust", jobs::msrv),
     ("portable", "tests what works on every system, on this one", jobs::portable),

@@ -258,7 +258,7 @@ pub enum Breaks {
     /// Everything is promised, except that somebody is served soon.
     #[default]
     Nothing,
-    /// Two holders are possible; tokens still rise.
+    /// Two holders are possible, until the guards of before have run out; tokens still rise.
     Exclusion,
     /// Two holders are possible, and tokens may begin anew.
     Order,
@@ -274,11 +274,14 @@ pub struct Limits {
     pub settle: u64,
     /// How much later than its deadline a call may return, and a loss be reported, of a process that runs.
     pub late: u64,
+    /// How long a guard may still say that it is valid after its hold was ended in the store, by hand or by a loss of data.
+    #[serde(default)]
+    pub lease: u64,
 }
 
 impl Default for Limits {
-    /// 250 ms to wake a waiter, 12 s to settle, 50 ms late.
+    /// 250 ms to wake a waiter, 12 s to settle, 50 ms late, leases of 10 s.
     fn default() -> Limits {
-        Limits { wake: 250_000_000, settle: 12_000_000_000, late: 50_000_000 }
+        Limits { wake: 250_000_000, settle: 12_000_000_000, late: 50_000_000, lease: 10_000_000_000 }
     }
 }

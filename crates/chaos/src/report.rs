@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     event::Event,
@@ -47,7 +48,7 @@ impl fmt::Display for Violation {
 }
 
 /// What happened in a history, counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Figures {
     /// Events.
@@ -80,11 +81,17 @@ pub struct Report {
     pub violations: Vec<Violation>,
     /// How many there were.
     pub count: u64,
+    /// How long after the beginning the first one was found, in nanoseconds of the history.
+    pub first: Option<u64>,
     /// What happened.
     pub figures: Figures,
     /// How long after the end of validity losses were reported, in nanoseconds, without the time in which their process
     /// did not run.
     pub lateness: Histogram<u64>,
+    /// How long after the death of an exclusive holder somebody who had waited was granted the lock, in nanoseconds.
+    pub recovery: Histogram<u64>,
+    /// The same, where there was no other fault meanwhile.
+    pub calm_recovery: Histogram<u64>,
 }
 
 /// How many violations are kept.
@@ -93,8 +100,25 @@ const KEPT: usize = 100;
 impl Report {
     pub(crate) fn new() -> Report {
         // Three digits are always possible.
-        let lateness = Histogram::new(3).unwrap_or_else(|_| unreachable!());
-        Report { violations: Vec::new(), count: 0, figures: Figures::default(), lateness }
+        let histogram = || Histogram::new(3).unwrap_or_else(|_| unreachable!());
+        let (lateness, recovery, calm_recovery) = (histogram(), histogram(), histogram());
+        Report {
+            violations: Vec::new(),
+            count: 0,
+            first: None,
+            figures: Figures::default(),
+            lateness,
+            recovery,
+            calm_recovery,
+        }
+    }
+
+    pub(crate) fn recovered(&mut self, took: u64, calm: bool) {
+        // Nothing takes longer than a histogram can say: it grows.
+        let _ = self.recovery.record(took);
+        if calm {
+            let _ = self.calm_recovery.record(took);
+        }
     }
 
     pub(crate) fn add(&mut self, violation: Violation) {
@@ -128,15 +152,27 @@ impl fmt::Display for Report {
         writeln!(f, "{accepted} writes accepted, {rejected} stale ones refused; {queued} places seen in queues")?;
         let kinds: Vec<String> = faults.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
         writeln!(f, "{} faults ({}), {killed} clients killed", faults.values().sum::<u64>(), kinds.join(", "))?;
-        let ms = |quantile| self.lateness.value_at_quantile(quantile) as f64 / 1e6;
+        let ms = |of: &Histogram<u64>, quantile| of.value_at_quantile(quantile) as f64 / 1e6;
         writeln!(
             f,
             "losses reported after the end of validity: p50 {:.1} ms, p99 {:.1} ms, at most {:.1} ms",
-            ms(0.5),
-            ms(0.99),
-            ms(1.0)
+            ms(&self.lateness, 0.5),
+            ms(&self.lateness, 0.99),
+            ms(&self.lateness, 1.0)
+        )?;
+        writeln!(
+            f,
+            "{} locks of dead holders taken over: p50 {:.0} ms, at most {:.0} ms; {} without another fault: at most {:.0} ms",
+            self.recovery.len(),
+            ms(&self.recovery, 0.5),
+            ms(&self.recovery, 1.0),
+            self.calm_recovery.len(),
+            ms(&self.calm_recovery, 1.0)
         )?;
         write!(f, "{} violations", self.count)?;
+        if let Some(first) = self.first {
+            write!(f, ", the first after {} s", first / 1_000_000_000)?;
+        }
         for violation in &self.violations {
             write!(f, "\n  {violation}")?;
         }

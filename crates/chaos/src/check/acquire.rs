@@ -51,7 +51,9 @@ impl Checker {
     pub(super) fn granted(&mut self, op: u64, tok: u64, valid: u64, event: &Event) {
         let Some((at, waiter)) = self.returned(op, event) else { return self.found(ended::nothing(event)) };
         self.report.figures.grants += 1;
-        let (t, forfeit) = (event.t, self.faults.forfeits(&self.locks[at].name, waiter.asked));
+        let t = event.t;
+        let forfeit = self.faults.forfeits(&self.locks[at].name, waiter.asked, self.limits.lease);
+        self.recovered(at, &waiter, t);
         let Waiter { p, owner, mode, .. } = waiter;
         let granted = event.clone();
         let hold = Hold { p, owner, mode, tok, granted, valid, overtaken: None, downgraded: false, forfeit };
@@ -63,6 +65,13 @@ impl Checker {
         found.extend(exclusion::granted(&mut self.locks[at], op, t));
         found.extend(self.in_the_past(at, valid, event));
         found.into_iter().for_each(|violation| self.found(violation));
+    }
+
+    /// Somebody who waited when a holder died has the lock.
+    fn recovered(&mut self, at: usize, waiter: &Waiter, t: u64) {
+        if let Some((died, calm)) = self.locks[at].orphaned.take().filter(|(died, _)| waiter.invoked.t <= *died) {
+            self.report.recovered(t.saturating_sub(died), calm);
+        }
     }
 
     /// An acquire has returned: whether in time, and whether somebody was granted the lock in time.

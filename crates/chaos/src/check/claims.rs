@@ -27,7 +27,7 @@ impl Checker {
             order.push_back(claim);
             (waiter.invoked.t, waiter.floor)
         });
-        if self.faults.forfeits(&lock.name, asked) {
+        if self.faults.forfeits(&lock.name, asked, self.limits.lease) > 0 {
             (waiter.asked, waiter.floor) = (asked, floor);
         }
         while order.len() > KEPT {

@@ -11,7 +11,7 @@ use crate::{
 pub(super) fn granted(lock: &mut Lock, op: u64, t: u64) -> Vec<Violation> {
     let Some(new) = lock.holds.remove(&op) else { return Vec::new() };
     let mut found = Vec::new();
-    for other in lock.holds.values_mut().filter(|other| excludes(other, &new)) {
+    for other in lock.holds.values_mut().filter(|other| excludes(other, &new, t)) {
         if other.valid > t {
             let rule = rule(other, &new, Rule::Overlap);
             found.push((
@@ -30,6 +30,9 @@ pub(super) fn granted(lock: &mut Lock, op: u64, t: u64) -> Vec<Violation> {
 
 /// A guard says that it is valid.
 pub(super) fn claimed(lock: &mut Lock, op: u64, event: &Event) -> Vec<Violation> {
+    if let Some(found) = outlived(lock, op, event) {
+        return vec![found];
+    }
     let Some(hold) = lock.holds.get_mut(&op) else { return Vec::new() };
     let Some(overtaker) = hold.overtaken.take() else { return permits(lock, op, event.t) };
     let events = vec![hold.granted.clone(), overtaker, event.clone()];
@@ -43,11 +46,30 @@ pub(super) fn claimed(lock: &mut Lock, op: u64, event: &Event) -> Vec<Violation>
     vec![lock.violation(rule, text, events)]
 }
 
+/// A guard whose hold was ended by a fault still says that it is valid, beside another, when both must know better.
+fn outlived(lock: &mut Lock, op: u64, event: &Event) -> Option<Violation> {
+    let t = event.t;
+    let hold = lock.holds.get(&op)?;
+    let besides =
+        |other: &&Hold| other.valid > t && excludes(other, hold, t) && (hold.forfeit > 0 || other.forfeit > 0);
+    let other = lock.holds.iter().filter(|(of, _)| **of != op).map(|(_, other)| other).find(besides)?;
+    let (rule, mut events) = (rule(hold, other, Rule::Overlap), pair(hold, other));
+    events.push(event.clone());
+    if let Some(hold) = lock.holds.get_mut(&op) {
+        // It is told once.
+        hold.forfeit = u64::MAX;
+    }
+    Some(lock.violation(rule, "still valid beside another holder, long after the fault".to_owned(), events))
+}
+
 fn permits(lock: &Lock, op: u64, t: u64) -> Vec<Violation> {
-    let Some(Hold { mode: Mode::Permits { of, .. }, forfeit: false, .. }) = lock.holds.get(&op) else {
+    let Some(Hold { mode: Mode::Permits { of, .. }, forfeit, .. }) = lock.holds.get(&op) else {
         return Vec::new();
     };
-    let valid = lock.holds.values().filter(|hold| hold.valid > t && !hold.forfeit);
+    if *forfeit > t {
+        return Vec::new();
+    }
+    let valid = lock.holds.values().filter(|hold| hold.valid > t && hold.forfeit <= t);
     let taken = valid.clone().map(|hold| match hold.mode {
         Mode::Permits { n, .. } => u64::from(n),
         _ => 0,
@@ -60,9 +82,9 @@ fn permits(lock: &Lock, op: u64, t: u64) -> Vec<Violation> {
     vec![lock.violation(Rule::Permits, format!("{taken} permits of {of} are taken at {t}"), events)]
 }
 
-fn excludes(a: &Hold, b: &Hold) -> bool {
+fn excludes(a: &Hold, b: &Hold, t: u64) -> bool {
     let one_owner = a.owner.is_some() && a.owner == b.owner;
-    a.mode.excludes(b.mode) && !one_owner && !a.forfeit && !b.forfeit
+    a.mode.excludes(b.mode) && !one_owner && a.forfeit <= t && b.forfeit <= t
 }
 
 fn rule(a: &Hold, b: &Hold, otherwise: Rule) -> Rule {

@@ -37,12 +37,21 @@ impl Faults {
         if self.active.is_empty() { self.quiet_since } else { u64::MAX }
     }
 
-    /// Whether what was asked for at `t` may hold this lock beside another holder.
-    pub(super) fn forfeits(&self, lock: &str, t: u64) -> bool {
+    /// Until when what was asked for at `t` may hold this lock beside another holder, if it outlives its end by `lease`. 0: it may not.
+    pub(super) fn forfeits(&self, lock: &str, t: u64, lease: u64) -> u64 {
         let now = self
             .active
             .values()
             .any(|(breaks, of)| *breaks >= Breaks::Exclusion && of.as_ref().is_none_or(|of| of == lock));
-        now || t <= self.forfeited || self.forfeited_of.get(lock).is_some_and(|until| t <= *until)
+        if now {
+            return u64::MAX;
+        }
+        let ended = [Some(&self.forfeited), self.forfeited_of.get(lock)].into_iter().flatten();
+        ended.filter(|until| t <= **until).map(|until| until.saturating_add(lease)).max().unwrap_or_default()
+    }
+
+    /// Whether there is none but one.
+    pub(super) fn are_calm(&self) -> bool {
+        self.active.len() <= 1
     }
 }

@@ -93,12 +93,13 @@ impl Checker {
         *self.report.figures.faults.entry(kind.to_owned()).or_default() += 1;
         self.faults.begin(id, breaks, lock.cloned());
         for known in &mut self.locks {
+            known.orphaned = known.orphaned.map(|(died, _)| (died, false));
             for waiter in known.waiting.values_mut() {
                 (waiter.queued, waiter.alone) = (None, false);
             }
         }
         if breaks >= Breaks::Exclusion {
-            self.forfeit(lock);
+            self.forfeit(lock, u64::MAX);
         }
     }
 
@@ -107,16 +108,16 @@ impl Checker {
             return self.found(ended::nothing(event));
         };
         if breaks >= Breaks::Exclusion {
-            self.forfeit(lock.as_ref());
+            self.forfeit(lock.as_ref(), event.t.saturating_add(self.limits.lease));
         }
         if breaks == Breaks::Order {
             self.concerned(lock.as_ref()).for_each(tokens::begin_anew);
         }
     }
 
-    fn forfeit(&mut self, lock: Option<&String>) {
+    fn forfeit(&mut self, lock: Option<&String>, until: u64) {
         for known in self.concerned(lock) {
-            known.holds.values_mut().for_each(|hold| hold.forfeit = true);
+            known.holds.values_mut().for_each(|hold| hold.forfeit = until);
         }
     }
 
@@ -124,12 +125,22 @@ impl Checker {
         self.locks.iter_mut().filter(move |known| lock.is_none_or(|lock| *lock == known.name))
     }
 
+    /// Places that a process could not renew meanwhile may have lapsed: their claims stand at the end of the queue now.
+    pub(super) fn stalled(&mut self, p: u64, ns: u64, t: u64) {
+        self.lateness.stalled(p, t.saturating_sub(ns), t);
+        if ns > self.limits.late / 3 {
+            let waiters = self.locks.iter_mut().flat_map(|lock| lock.waiting.values_mut());
+            waiters.filter(|waiter| waiter.p == p).for_each(|waiter| waiter.queued = None);
+        }
+    }
+
     pub(super) fn killed(&mut self, target: u64, t: u64) {
         self.report.figures.killed += 1;
         self.killed.insert(target);
         self.lateness.forget_process(target);
         let until = t.saturating_add(self.limits.settle);
-        self.locks.iter_mut().for_each(|lock| lock.forget_process(target, until));
+        let calm = self.faults.are_calm();
+        self.locks.iter_mut().for_each(|lock| lock.forget_process(target, (t, calm), until));
         let locks = &self.locks;
         self.ops.retain(|op, at| {
             let Lock { holds, waiting, releasing, .. } = &locks[*at];
@@ -192,6 +203,7 @@ impl Checker {
 
     pub(super) fn found(&mut self, violation: Violation) {
         if !self.without.contains(&violation.rule) {
+            self.report.first.get_or_insert(self.now.saturating_sub(self.begun));
             self.report.add(violation);
         }
     }

@@ -21,8 +21,8 @@ pub(super) struct Hold {
     /// A conflicting grant after the end of its validity, as far as that was known.
     pub(super) overtaken: Option<Event>,
     pub(super) downgraded: bool,
-    /// A fault under which exclusion is not promised: it excludes nobody any more.
-    pub(super) forfeit: bool,
+    /// Until when it excludes nobody: there was a fault under which exclusion is not promised. 0: there was none.
+    pub(super) forfeit: u64,
 }
 
 /// An acquire that has not returned.
@@ -59,6 +59,8 @@ pub(super) struct Lock {
     pub(super) seen: Option<(u64, Event)>,
     /// What each observer saw last.
     pub(super) observers: BTreeMap<u64, (u64, Event)>,
+    /// Since when the process of its holder is dead, while others wait, and whether no other fault has been there since.
+    pub(super) orphaned: Option<(u64, bool)>,
 }
 
 impl Lock {
@@ -82,8 +84,13 @@ impl Lock {
         held.chain(releasing).chain([self.released, self.busy_until]).max().unwrap_or_default()
     }
 
-    /// A process has died: what it held excludes nobody any more, and the store may keep it for a while.
-    pub(super) fn forget_process(&mut self, p: u64, keeps_until: u64) {
+    /// A process has died at `t`: what it held excludes nobody any more, and the store may keep it for a while.
+    pub(super) fn forget_process(&mut self, p: u64, (t, calm): (u64, bool), keeps_until: u64) {
+        let held = |hold: &Hold| hold.p == p && hold.mode.is_exclusive() && hold.valid > t;
+        let waits = |waiter: &Waiter| waiter.p != p && waiter.policy != Policy::Try;
+        if self.holds.values().any(held) && self.waiting.values().any(waits) {
+            self.orphaned = Some((t, calm));
+        }
         let before = self.holds.len() + self.waiting.len() + self.releasing.len();
         self.holds.retain(|_, hold| hold.p != p);
         self.waiting.retain(|_, waiter| waiter.p != p);

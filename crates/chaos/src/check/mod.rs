@@ -39,7 +39,8 @@ pub struct Checker {
     lateness: Lateness,
     gauges: BTreeMap<(u64, String), (u64, Event)>,
     killed: BTreeSet<u64>,
-    /// The time of the last event, and whether it was the end.
+    /// When it began, the time of the last event, and whether it was the end.
+    begun: u64,
     now: u64,
     complete: bool,
     report: Report,
@@ -74,6 +75,7 @@ impl Checker {
             lateness: Lateness::default(),
             gauges: BTreeMap::new(),
             killed: BTreeSet::new(),
+            begun: 0,
             now: 0,
             complete: false,
             report: Report::new(),
@@ -123,7 +125,7 @@ impl Checker {
     fn take_in(&mut self, event: &Event) {
         let t = event.t;
         match &event.what {
-            What::Begin { limits, .. } => self.limits = *limits,
+            What::Begin { limits, .. } => (self.limits, self.begun) = (*limits, t),
             What::Invoke { op, .. } => self.invoked(*op, event),
             What::Queued { op } => self.queued(*op, t),
             What::Under { op, claim } => self.under(*op, *claim),
@@ -146,7 +148,7 @@ impl Checker {
             What::Fault { id, kind, breaks, lock } => self.fault(*id, kind, *breaks, lock.as_ref()),
             What::Healed { id } => self.healed(*id, event),
             What::Killed { target } => self.killed(*target, t),
-            What::Stall { ns } => self.lateness.stalled(event.p, t.saturating_sub(*ns), t),
+            What::Stall { ns } => self.stalled(event.p, *ns, t),
             What::Gauge { name, value, baseline } => self.gauge(name, *value, *baseline, event),
             What::Kv { name, left, allowed } => self.left(name, *left, *allowed, event),
             What::End => {}

@@ -77,7 +77,8 @@ pub(super) fn granted(lock: &mut Lock, hold: &Hold, floor: Floor) -> Option<Viol
 
 /// Of one owner that holds already, the token is the same.
 fn reentry(lock: &Lock, hold: &Hold) -> Option<(Rule, String, Vec<Event>)> {
-    let held = |other: &&Hold| other.owner == hold.owner && other.valid > hold.granted.t && !other.forfeit;
+    let t = hold.granted.t;
+    let held = |other: &&Hold| other.owner == hold.owner && other.valid > t && other.forfeit <= t;
     let other = lock.holds.values().filter(|_| hold.owner.is_some()).find(held)?;
     (other.tok != hold.tok).then(|| {
         let text = format!("re-entered with token {} and not {}", hold.tok, other.tok);

@@ -12,12 +12,15 @@ use leasehold::{Owner, Store};
 use leasehold_chaos::What;
 use serde::{Deserialize, Serialize};
 use tokio::{
-    sync::watch,
+    runtime::Runtime,
+    sync::{mpsc, watch},
     task::{JoinHandle, LocalSet},
 };
 
 use super::{
     kind::{Kind, NAIVE_FROM, nanos},
+    lodgers::Lodgers,
+    looks,
     recorder::{Record, now},
     work,
 };
@@ -36,7 +39,12 @@ pub(crate) struct Plan {
     pub(crate) naive: bool,
     /// The library runs on a thread of its own.
     pub(crate) own_thread: bool,
+    /// Other runtimes use the same store, and end.
+    pub(crate) lodgers: bool,
 }
+
+/// How many numbers each of its runtimes has.
+const LODGER: u64 = 1_000_000;
 
 /// What the tasks of a client share.
 pub(crate) struct Client {
@@ -51,9 +59,20 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    fn new(plan: Plan, store: Store, record: Record, draining: watch::Receiver<bool>) -> Client {
+    pub(super) fn new(plan: Plan, store: Store, record: Record, draining: watch::Receiver<bool>) -> Client {
         let random = RefCell::new(fastrand::Rng::with_seed(plan.seed));
         Client { plan, store, record, owner: Owner::new(), random, ops: Cell::new(0), draining }
+    }
+
+    /// Its numbers begin further on: it is beside another one in the same process.
+    pub(super) fn lodger(self, nth: u64) -> Client {
+        self.ops.set(nth * LODGER);
+        self
+    }
+
+    /// The number of its owner in the history.
+    pub(crate) fn owner_number(&self) -> u64 {
+        self.plan.p * 1000 + self.ops.get() / LODGER
     }
 
     pub(crate) fn op(&self) -> u64 {
@@ -79,23 +98,45 @@ impl Client {
     }
 }
 
-/// Works until its standard input says `drain`, then ends what is under way. Ends at once when its standard input does.
+/// Works until its standard input says `drain`, then ends what is under way. Blocks its runtime when it says `block` and for how many
+/// milliseconds. Ends at once when its standard input does.
 pub(crate) fn main(plan: Plan) {
     let (drain, draining) = watch::channel(false);
+    let (block, blocks) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
-        for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
-            drain.send_replace(true);
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            match line.strip_prefix("block ").and_then(|ms| ms.parse().ok()) {
+                // It has ended.
+                Some(ms) => drop(block.send(Duration::from_millis(ms))),
+                None => drop(drain.send_replace(true)),
+            }
         }
         std::process::exit(3);
     });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    LocalSet::new().block_on(&runtime, run(plan, draining));
+    let lodgers = plan.lodgers.then(|| Lodgers::start(plan.clone(), draining.clone()));
+    if let Some(None) = lodgers {
+        return;
+    }
+    LocalSet::new().block_on(&runtime(), run(plan, draining, blocks, lodgers.flatten()));
 }
 
-async fn run(plan: Plan, draining: watch::Receiver<bool>) {
+pub(super) fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+async fn run(
+    plan: Plan,
+    draining: watch::Receiver<bool>,
+    blocks: mpsc::UnboundedReceiver<Duration>,
+    lodgers: Option<Lodgers>,
+) {
     let record = Record::new(&plan.folder, plan.p);
-    let Some(store) = connect(&plan, &draining).await else { return };
-    let store = store.ttl(plan.kind.ttl());
+    let store = match &lodgers {
+        Some(lodgers) => Some(lodgers.store.clone()),
+        None => connect(&plan, &draining).await,
+    };
+    let Some(store) = store else { return };
+    tokio::task::spawn_local(block(blocks));
     let mut tasks = Vec::new();
     // What is in memory is of one process, so the naive clients are in it, too.
     if plan.kind == Kind::Memory {
@@ -107,25 +148,35 @@ async fn run(plan: Plan, draining: watch::Receiver<bool>) {
     for task in tasks {
         task.await.unwrap();
     }
+    if let Some(lodgers) = lodgers {
+        tokio::task::spawn_blocking(|| lodgers.thread.join()).await.unwrap().unwrap();
+    }
     // What was dropped is released in the background; what that cannot do the leases do.
     let _ = store.close(Duration::from_secs(2)).await;
+}
+
+/// Does what no task of a runtime may do.
+async fn block(mut blocks: mpsc::UnboundedReceiver<Duration>) {
+    while let Some(length) = blocks.recv().await {
+        std::thread::sleep(length);
+    }
 }
 
 fn start(client: Client) -> Vec<JoinHandle<()>> {
     let client = Rc::new(client);
     tokio::task::spawn_local(note_stalls(client.clone()));
     if !client.plan.naive {
-        tokio::task::spawn_local(work::look(client.clone()));
+        tokio::task::spawn_local(looks::look(client.clone()));
         // Before a grant on Redlock is complete, its nodes say numbers of their own, and observers see them.
         if client.plan.kind.is_complete() {
-            tokio::task::spawn_local(work::observe(client.clone()));
+            tokio::task::spawn_local(looks::observe(client.clone()));
         }
     }
     (0..client.plan.tasks).map(|_| tokio::task::spawn_local(work::work(client.clone()))).collect()
 }
 
 /// Its servers may be down just now.
-async fn connect(plan: &Plan, draining: &watch::Receiver<bool>) -> Option<Store> {
+pub(super) async fn connect(plan: &Plan, draining: &watch::Receiver<bool>) -> Option<Store> {
     loop {
         let connected = if plan.own_thread {
             leasehold::connect_on_own_thread(&plan.url).await
@@ -133,7 +184,7 @@ async fn connect(plan: &Plan, draining: &watch::Receiver<bool>) -> Option<Store>
             leasehold::connect(&plan.url).await
         };
         match connected {
-            Ok(store) => return Some(store),
+            Ok(store) => return Some(store.ttl(plan.kind.ttl())),
             Err(error) if !error.is_retryable() => work::unexpected("connecting", &error),
             Err(_) if *draining.borrow() => return None,
             Err(_) => {}
@@ -143,12 +194,14 @@ async fn connect(plan: &Plan, draining: &watch::Receiver<bool>) -> Option<Store>
 }
 
 /// Notes for how long this process, or its runtime, did not run: what is late meanwhile is not the library's fault.
-async fn note_stalls(client: Rc<Client>) {
+pub(super) async fn note_stalls(client: Rc<Client>) {
     let tick = Duration::from_millis(10);
+    let mut last = now();
     loop {
-        let before = now();
         tokio::time::sleep(tick).await;
-        let stalled = (now() - before).saturating_sub(nanos(tick));
+        // From one look to the next: it may also stand still while it writes a line.
+        let before = std::mem::replace(&mut last, now());
+        let stalled = (last - before).saturating_sub(nanos(tick));
         if stalled > nanos(tick) {
             client.record.now(What::Stall { ns: stalled });
         }

@@ -1,7 +1,8 @@
 //! The processes of a campaign: clients, and the resource.
 
 use std::{
-    fs::{self, File},
+    fs::File,
+    io::{Read, Seek, SeekFrom},
     path::{Path, PathBuf},
     process::Stdio,
     sync::Mutex,
@@ -87,17 +88,26 @@ impl Slot {
         *process = spawn(&plan);
     }
 
-    /// Lets it end what is under way. Says what went wrong, if it has not ended well within this time.
-    pub(crate) async fn drain(&self, within: Duration) -> Result<(), String> {
-        let mut process = self.process.lock().await;
-        let mut stdin = process.stdin.take();
-        if let Some(stdin) = &mut stdin {
+    /// Tells it something.
+    pub(crate) async fn say(&self, words: &str) {
+        if let Some(stdin) = &mut self.process.lock().await.stdin {
             // One that has ended is seen when it is waited for.
-            let _ = stdin.write_all(b"drain\n").await;
+            let _ = stdin.write_all(format!("{words}\n").as_bytes()).await;
             let _ = stdin.flush().await;
         }
+    }
+
+    /// Lets it end what is under way. Says what went wrong, if it has not ended well within this time: then it goes on, so that
+    /// what it has in the store can still be seen.
+    pub(crate) async fn drain(&self, within: Duration) -> Result<(), String> {
+        self.say("drain").await;
+        let mut process = self.process.lock().await;
+        // To wait closes it, and a client ends with it.
+        let stdin = process.stdin.take();
         let p = self.plan.lock().unwrap().p;
-        match tokio::time::timeout(within, process.wait()).await {
+        let ended = tokio::time::timeout(within, process.wait()).await;
+        process.stdin = stdin;
+        match ended {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(status) => Err(format!("client {p} ended with {status:?}")),
             Err(_) => Err(format!("client {p} has not ended within {within:?}")),
@@ -107,7 +117,7 @@ impl Slot {
     /// Whether it holds a lock just now, by what it has written.
     pub(crate) fn holds(&self) -> bool {
         let plan = self.plan.lock().unwrap();
-        let written = fs::read_to_string(Recorder::file(&plan.folder, plan.p)).unwrap_or_default();
+        let written = tail(&Recorder::file(&plan.folder, plan.p)).unwrap_or_default();
         written.rfind(r#""ev":"ok""#) > written.rfind(r#""ev":"release""#)
     }
 
@@ -116,6 +126,17 @@ impl Slot {
         let base = if naive { NAIVE_FROM } else { LIVES };
         base + slot * LIVES
     }
+}
+
+/// The end of a file: more than what is written of one hold.
+fn tail(file: &Path) -> std::io::Result<String> {
+    const LENGTH: u64 = 64 * 1024;
+    let mut file = File::open(file)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LENGTH)))?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 fn spawn(plan: &Plan) -> Child {

@@ -16,12 +16,22 @@ pub(crate) enum Kind {
     Redis,
     Redlock,
     Etcd,
+    EtcdCluster,
     ZooKeeper,
+    Ensemble,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 6] =
-        [Kind::Memory, Kind::Sqlite, Kind::Redis, Kind::Redlock, Kind::Etcd, Kind::ZooKeeper];
+    pub(crate) const ALL: [Kind; 8] = [
+        Kind::Memory,
+        Kind::Sqlite,
+        Kind::Redis,
+        Kind::Redlock,
+        Kind::Etcd,
+        Kind::EtcdCluster,
+        Kind::ZooKeeper,
+        Kind::Ensemble,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -30,7 +40,9 @@ impl Kind {
             Kind::Redis => "redis",
             Kind::Redlock => "redlock",
             Kind::Etcd => "etcd",
+            Kind::EtcdCluster => "etcd-3",
             Kind::ZooKeeper => "zookeeper",
+            Kind::Ensemble => "zookeeper-3",
         }
     }
 
@@ -41,8 +53,8 @@ impl Kind {
             Kind::Sqlite => 400,
             Kind::Redis => 500,
             Kind::Redlock => 700,
-            Kind::Etcd => 2000,
-            Kind::ZooKeeper => 1200,
+            Kind::Etcd | Kind::EtcdCluster => 2000,
+            Kind::ZooKeeper | Kind::Ensemble => 1200,
         })
     }
 
@@ -58,6 +70,7 @@ impl Kind {
         limits.settle = nanos(self.settle());
         limits.wake = nanos(Duration::from_secs(3));
         limits.late = nanos(Duration::from_millis(300));
+        limits.lease = nanos(self.ttl() + Duration::from_secs(1));
         limits
     }
 
@@ -71,14 +84,26 @@ impl Kind {
         if self == Kind::Memory { 1 } else { 3 }
     }
 
-    /// Whether some seconds show something. In memory they catch the naive clients in three runs of five.
-    pub(crate) fn is_quick(self) -> bool {
-        matches!(self, Kind::Sqlite | Kind::Redis | Kind::Redlock)
+    /// How many faults are made at a time, in different processes.
+    pub(crate) fn at_once(self) -> usize {
+        match self {
+            Kind::Memory => 1,
+            Kind::EtcdCluster | Kind::Ensemble => 4,
+            _ => 3,
+        }
     }
 
-    /// Whether there is a server to which clients connect.
-    pub(crate) fn has_server(self) -> bool {
-        !matches!(self, Kind::Memory | Kind::Sqlite)
+    /// Whether some seconds show something: more is too long for each test.
+    pub(crate) fn is_quick(self) -> bool {
+        matches!(self, Kind::Memory | Kind::Sqlite | Kind::Redis | Kind::Redlock)
+    }
+
+    /// How long a client's session may outlive it beside its leases: in it ZooKeeper's clients ask what no lease depends on.
+    pub(crate) fn leaves(self) -> Duration {
+        match self {
+            Kind::ZooKeeper | Kind::Ensemble => Duration::from_secs(12),
+            _ => Duration::ZERO,
+        }
     }
 }
 

@@ -1,18 +1,26 @@
 //! The campaign: client processes do random lock work over private servers while faults are made by a seed, and the checker
 //! judges what they saw. Naive clients beside them must be caught.
 //!
-//! Without arguments it is a test: a short campaign on each store that is quick; the others are ignored. `run --store NAME --seconds N --seed S` is a longer one,
-//! `check FOLDER` judges a history again. `cargo xtask chaos` calls it. What is what:
+//! Without arguments it is a test: a short campaign on each store that is quick; the others are ignored. `run --store NAME
+//! --seconds N --seed S` is a longer one, `check FOLDER` judges a history again. `cargo xtask chaos` calls it. What is what:
 //!
-//! - `run` is one campaign; `kind` what is different about the stores; `servers`, `clients` what runs; `nemesis` what breaks.
-//! - `client`, `work` and `resource` are what the other processes do: they are this program, started again.
+//! - `run` is one campaign; `kind` what is different about the stores; `servers`, `clients` what runs; `nemesis` when what breaks.
+//! - `faults` is which there are, `breaking` how each is made; `prove` keeps the numbers, and writes the page of them.
+//! - `client` with `lodgers`, `work` with `both` and `looks`, and `resource` are what the other processes do: they are this
+//!   program, started again.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::print_stderr, reason = "a program of tests")]
 
+mod both;
+mod breaking;
 mod client;
 mod clients;
+mod faults;
 mod kind;
+mod lodgers;
+mod looks;
 mod nemesis;
+mod prove;
 mod recorder;
 mod resource;
 mod run;
@@ -40,7 +48,13 @@ fn main() -> ExitCode {
         ["client", plan] => client::main(serde_json::from_str(plan).unwrap()),
         ["resource", folder] => resource::main(Path::new(folder)),
         ["check", folder] => return check(Path::new(folder)),
-        ["run", ref options @ ..] => return long(options),
+        ["run", ref options @ ..] => return long(options, false),
+        ["prove", ref options @ ..] => {
+            let code = long(options, true);
+            prove::write();
+            return code;
+        }
+        ["page"] => prove::write(),
         _ => {
             let trial = |kind: Kind| Trial::test(kind.name(), move || slice(kind)).with_ignored_flag(!kind.is_quick());
             let trials = Kind::ALL.map(trial);
@@ -50,33 +64,40 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// How often a campaign is made in a test, each time for twice as long, if it was void: where a machine is busy, little happens.
-const TRIES: u32 = 4;
-
 fn slice(kind: Kind) -> Result<(), Failed> {
-    let (mut left, mut time) = (TRIES, slice_of(kind));
-    loop {
-        let verdict = campaign(kind, fastrand::u64(..), time);
-        println!("{}", verdict.text);
-        (left, time) = (left - 1, time * 2);
-        match verdict {
-            Verdict { passed: true, .. } => return Ok(()),
-            Verdict { void: true, .. } if left > 0 => {}
-            verdict => return Err(verdict.text.into()),
-        }
+    let verdict = campaign(kind, fastrand::u64(..), slice_of(kind));
+    println!("{}", verdict.text);
+    if verdict.passed { Ok(()) } else { Err(verdict.text.into()) }
+}
+
+/// What a longer run is told: `--seconds`, `--seed`, `--store`.
+struct Options {
+    time: Duration,
+    seed: u64,
+    kinds: Vec<Kind>,
+}
+
+impl Options {
+    fn of(words: &[&str]) -> Options {
+        let value = |key: &str| words.windows(2).find(|pair| pair[0] == key).map(|pair| pair[1]);
+        let time = Duration::from_secs(value("--seconds").map_or(60, |seconds| seconds.parse().unwrap()));
+        let seed = value("--seed").map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap());
+        let store = value("--store");
+        let kinds = Kind::ALL.into_iter().filter(|kind| store.is_none_or(|name| name == kind.name())).collect();
+        Options { time, seed, kinds }
     }
 }
 
-fn long(options: &[&str]) -> ExitCode {
-    let value = |key: &str| options.windows(2).find(|pair| pair[0] == key).map(|pair| pair[1]);
-    let seconds = value("--seconds").map_or(60, |seconds| seconds.parse().unwrap());
-    let seed = value("--seed").map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap());
-    let store = value("--store");
-    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| store.is_none_or(|name| name == kind.name())).collect();
+/// Runs one store after the other, and keeps the numbers for the page if it is `to_prove`.
+fn long(words: &[&str], to_prove: bool) -> ExitCode {
+    let Options { time, seed, kinds } = Options::of(words);
     let mut code = if kinds.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     for kind in kinds {
-        let verdict = campaign(kind, seed, Duration::from_secs(seconds));
+        let verdict = campaign(kind, seed, time);
         println!("{}\n", verdict.text);
+        if to_prove {
+            prove::keep(kind, seed, &verdict);
+        }
         if !verdict.passed {
             code = ExitCode::FAILURE;
         }

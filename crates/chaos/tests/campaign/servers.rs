@@ -1,18 +1,25 @@
 //! The servers of a campaign, and the way to them.
 
-use std::time::Duration;
+use std::{fs, os::unix::fs::FileTypeExt, path::Path, time::Duration};
 
-use leasehold_testbed::{Etcd, Proxy, Redis, RedisOptions, Server, ZooKeeper};
+use leasehold_testbed::{
+    Etcd, EtcdCluster, EtcdOptions, Proxy, Redis, RedisOptions, Server, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions,
+};
 use tempfile::TempDir;
 
 use super::{kind::Kind, work::LOCKS};
+
+/// How much later one member of an ensemble hears what the leader has decided: its clients read what was.
+const LAG: Duration = Duration::from_millis(60);
 
 pub(crate) enum Servers {
     Memory,
     File(TempDir),
     Redis(Vec<Redis>),
     Etcd(Etcd),
+    EtcdCluster(EtcdCluster),
     ZooKeeper(ZooKeeper),
+    Ensemble(ZooKeeperEnsemble),
 }
 
 impl Servers {
@@ -24,7 +31,17 @@ impl Servers {
             Kind::Redis => Servers::Redis(vec![Redis::start_with(&persistent).await.unwrap()]),
             Kind::Redlock => Servers::Redis(Redis::start_many_with(5, &persistent).await.unwrap()),
             Kind::Etcd => Servers::Etcd(Etcd::start().await.unwrap()),
+            Kind::EtcdCluster => {
+                let options = EtcdOptions { peer_proxies: true, ..EtcdOptions::default() };
+                Servers::EtcdCluster(Etcd::cluster_with(3, &options).await.unwrap())
+            }
             Kind::ZooKeeper => Servers::ZooKeeper(ZooKeeper::start().await.unwrap()),
+            Kind::Ensemble => {
+                let options = ZooKeeperOptions { peer_proxies: true, ..ZooKeeperOptions::default() };
+                let ensemble = ZooKeeper::ensemble_with(3, &options).await.unwrap();
+                ensemble.lag(0, LAG);
+                Servers::Ensemble(ensemble)
+            }
         }
     }
 
@@ -33,7 +50,42 @@ impl Servers {
             Servers::Memory | Servers::File(_) => Vec::new(),
             Servers::Redis(servers) => servers.iter().map(|server| &**server).collect(),
             Servers::Etcd(server) => vec![server],
+            Servers::EtcdCluster(cluster) => cluster.members().iter().map(|server| &**server).collect(),
             Servers::ZooKeeper(server) => vec![server],
+            Servers::Ensemble(ensemble) => ensemble.members().iter().map(|server| &**server).collect(),
+        }
+    }
+
+    /// The member that leads, of several that are one store. The last one, if none does.
+    pub(crate) async fn leader(&self) -> usize {
+        let leads = async {
+            match self {
+                Servers::EtcdCluster(cluster) => cluster.leader().await,
+                Servers::Ensemble(ensemble) => ensemble.leader().await,
+                _ => 0,
+            }
+        };
+        let within = Duration::from_secs(1);
+        tokio::time::timeout(within, leads).await.unwrap_or(self.all().len().saturating_sub(1))
+    }
+
+    /// Lets nothing pass between this member and the others.
+    pub(crate) fn isolate(&self, member: usize) {
+        match self {
+            Servers::EtcdCluster(cluster) => cluster.isolate(member),
+            Servers::Ensemble(ensemble) => ensemble.isolate(member),
+            _ => false,
+        };
+    }
+
+    pub(crate) async fn rejoin(&self, member: usize) {
+        match self {
+            Servers::EtcdCluster(cluster) => cluster.rejoin(member).await,
+            Servers::Ensemble(ensemble) => {
+                ensemble.rejoin(member).await;
+                ensemble.lag(0, LAG);
+            }
+            _ => {}
         }
     }
 
@@ -55,9 +107,14 @@ impl Servers {
             Servers::File(folder) => format!("sqlite://{}", folder.path().join("locks.db").display()),
             Servers::Redis(servers) if servers.len() == 1 => format!("redis://{addresses}"),
             Servers::Redis(_) => format!("redlock://{addresses}"),
-            Servers::Etcd(_) => format!("etcd://{addresses}"),
-            Servers::ZooKeeper(_) => format!("zookeeper://{addresses}/locks"),
+            Servers::Etcd(_) | Servers::EtcdCluster(_) => format!("etcd://{addresses}"),
+            Servers::ZooKeeper(_) | Servers::Ensemble(_) => format!("zookeeper://{addresses}/locks"),
         }
+    }
+
+    /// The same, without a proxy.
+    pub(crate) fn direct_url(&self) -> String {
+        self.url(self.all().iter().map(|server| server.addr().to_owned()))
     }
 
     /// What the store still has: of what, how many, and how many there may be. Asked until there is no more than that, or the
@@ -81,7 +138,8 @@ impl Servers {
         let mut left = Vec::new();
         match self {
             Servers::Memory => return left,
-            Servers::File(_) => {}
+            // Whoever looks now has one, too.
+            Servers::File(folder) => left.push(("FIFOs".into(), fifos(folder.path()), 0)),
             // The fence of the database; on Redlock's nodes the last token of each name.
             Servers::Redis(servers) => {
                 let allowed = if servers.len() == 1 { 1 } else { LOCKS.len() as u64 + 1 };
@@ -94,17 +152,44 @@ impl Servers {
             }
             // The revision of the last place of a client may stay until its lease ends.
             Servers::Etcd(server) => left.push(("keys".into(), server.key_count().await.unwrap(), 0)),
-            Servers::ZooKeeper(server) => {
-                let nodes = server.ephemerals_count().await.unwrap();
-                // Which they are, and of which sessions.
-                let dump = if nodes > 0 { server.four_letter_word("dump").await.unwrap() } else { String::new() };
-                left.push((format!("ephemeral nodes {dump}"), nodes, 0));
+            Servers::EtcdCluster(cluster) => {
+                left.push(("keys".into(), cluster.members()[0].key_count().await.unwrap(), 0));
             }
+            Servers::ZooKeeper(server) => left.push(ephemerals(server).await),
+            Servers::Ensemble(ensemble) => left.push(ephemerals(&ensemble.members()[ensemble.leader().await]).await),
         }
-        let store = leasehold::connect(self.url(self.all().iter().map(|it| it.addr().to_owned()))).await.unwrap();
+        let store = leasehold::connect(self.direct_url()).await.unwrap();
         let names = store.list("", None, 100).await.unwrap();
-        left.push(("locks".into(), names.len() as u64, 0));
+        left.push((format!("locks {names:?}"), names.len() as u64, 0));
         store.close(Duration::from_secs(2)).await.unwrap();
         left
     }
+
+    /// What a person wants to see of the store when clients do not end.
+    pub(crate) async fn dump(&self) -> String {
+        if matches!(self, Servers::Memory) {
+            return String::new();
+        }
+        let seen = async {
+            let mut text = format!("{:#?}\n", self.left_now().await);
+            let Ok(store) = leasehold::connect(self.direct_url()).await else { return text };
+            for lock in LOCKS {
+                text += &format!("{lock}: {:#?}\n", store.lock(lock).inspect().await);
+            }
+            text
+        };
+        tokio::time::timeout(Duration::from_secs(10), seen).await.unwrap_or_else(|_| "no answer".into())
+    }
+}
+
+/// How many there are: which they are, and of which sessions.
+async fn ephemerals(server: &ZooKeeper) -> (String, u64, u64) {
+    let nodes = server.ephemerals_count().await.unwrap();
+    let dump = if nodes > 0 { server.four_letter_word("dump").await.unwrap() } else { String::new() };
+    (format!("ephemeral nodes {dump}"), nodes, 0)
+}
+
+fn fifos(folder: &Path) -> u64 {
+    let is_fifo = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_fifo());
+    fs::read_dir(folder).map_or(0, |all| all.flatten().filter(is_fifo).count() as u64)
 }

@@ -10,6 +10,7 @@ use leasehold::{Error, ErrorKind, Fenced, FencingToken, Guard, Leadership, Lock,
 use leasehold_chaos::{Mode, Policy, What};
 
 use super::{
+    both,
     client::Client,
     kind::nanos,
     recorder::now,
@@ -17,16 +18,18 @@ use super::{
 };
 
 /// The locks: two whose names begin alike, one of each other primitive, and one that tasks of a process pass on.
-const ORDERS: &str = "orders";
-const ORDERS_1: &str = "orders/1";
+pub(crate) const ORDERS: &str = "orders";
+pub(crate) const ORDERS_1: &str = "orders/1";
 const CATALOG: &str = "catalog";
 const SLOTS: &str = "slots";
-const LEADER: &str = "leader";
+pub(super) const LEADER: &str = "leader";
 const COUNTER: &str = "counter";
+/// Rarely used, for a moment, and by tries only: so nobody is in the way of most of them.
+const SPARE: &str = "spare";
 /// The lock of naive clients.
 pub(crate) const NAIVE: &str = "naive";
 /// All of the others.
-pub(crate) const LOCKS: [&str; 6] = [ORDERS, ORDERS_1, CATALOG, SLOTS, LEADER, COUNTER];
+pub(crate) const LOCKS: [&str; 7] = [ORDERS, ORDERS_1, CATALOG, SLOTS, LEADER, COUNTER, SPARE];
 
 /// A guard, or a leadership.
 enum Held {
@@ -86,10 +89,21 @@ struct Ask {
     owned: bool,
 }
 
+/// How long a lock is held.
+enum Length {
+    Until(u64),
+    /// A pause of the process does not bring the end nearer.
+    Uses(u8),
+}
+
 /// Acquires, holds and ends until the client drains.
 pub(crate) async fn work(client: Rc<Client>) {
     let mut resource = Connection::to(&client.plan.resource);
     while !client.drains() {
+        if !client.plan.naive && client.random(|random| random.u8(0..12) == 0) {
+            both::both(&client, &mut resource).await;
+            continue;
+        }
         let ask = if client.plan.naive { naive(&client) } else { ask(&client) };
         let Some(held) = acquire(&client, &ask).await else {
             // Servers may be down: no loop without a pause.
@@ -113,7 +127,11 @@ fn ask(client: &Client) -> Ask {
     let op = client.op();
     client.random(|random| {
         let lock = LOCKS[random.usize(0..LOCKS.len())];
-        let lock = if lock == SLOTS && !complete { ORDERS } else { lock };
+        let lock = match lock {
+            SLOTS if !complete => ORDERS,
+            SPARE if random.u8(0..3) > 0 => ORDERS_1,
+            lock => lock,
+        };
         let mode = match lock {
             CATALOG if random.u8(0..3) > 0 => Mode::Shared,
             SLOTS => Mode::Permits { n: random.u32(1..=2), of: 3 },
@@ -121,6 +139,7 @@ fn ask(client: &Client) -> Ask {
             _ => Mode::Exclusive,
         };
         let policy = match random.u8(0..4) {
+            _ if lock == SPARE => Policy::Try,
             0 => Policy::Try,
             _ if lock == COUNTER || !complete => Policy::Fast,
             _ => Policy::Fair,
@@ -136,10 +155,10 @@ async fn acquire(client: &Client, ask: &Ask) -> Option<Held> {
     let &Ask { op, mode, policy, limit, owned, .. } = ask;
     let (lock, begin) = (ask.lock.to_owned(), now());
     let deadline = limit.map(|limit| begin + nanos(limit));
-    let owner = owned.then_some(client.plan.p);
+    let owner = owned.then(|| client.owner_number());
     client.record.at(begin, What::Invoke { op, lock, mode, policy, deadline, owner });
     // Callers leave at any moment.
-    let leaves = client.random(|random| random.u8(0..8) == 0) && !client.plan.naive;
+    let leaves = client.random(|random| random.u8(0..8) == 0) && !client.plan.naive && ask.lock != SPARE;
     let patience = if leaves { client.up_to(client.ttl()) } else { Duration::from_secs(60) };
     match tokio::time::timeout(patience, send(client, ask)).await {
         Ok(Ok(held)) => {
@@ -214,7 +233,7 @@ pub(crate) fn unexpected(doing: &str, error: &Error) {
 }
 
 /// Notes the loss, when it is reported.
-async fn watch(client: Rc<Client>, op: u64, lost: Lost) {
+pub(crate) async fn watch(client: Rc<Client>, op: u64, lost: Lost) {
     let loss = lost.await;
     if loss != Loss::Released {
         client.record.now(What::Lost { op, why: format!("{loss:?}") });
@@ -224,8 +243,17 @@ async fn watch(client: Rc<Client>, op: u64, lost: Lost) {
 async fn hold(client: &Client, ask: &Ask, held: &Held, resource: &mut Connection) {
     let op = ask.op;
     // Mostly for a moment, sometimes for longer than a lease.
-    let long = client.random(|random| random.u8(0..6) == 0) || client.plan.naive;
-    let until = now() + nanos(if long { client.up_to(2 * client.ttl()) } else { client.up_to(client.ttl() / 10) });
+    let long = match client.random(|random| random.u8(0..24)) {
+        0 => 5 * client.ttl(),
+        1..4 => 2 * client.ttl(),
+        _ => client.ttl() / 10,
+    };
+    let mut length = Length::Until(now() + nanos(client.up_to(long)));
+    if client.plan.naive {
+        length = Length::Uses(client.random(|random| random.u8(10..60)));
+    } else if ask.lock == SPARE {
+        length = Length::Uses(1);
+    }
     loop {
         let t = now();
         let left = nanos(held.remaining());
@@ -244,15 +272,32 @@ async fn hold(client: &Client, ask: &Ask, held: &Held, resource: &mut Connection
             && ask.mode == Mode::Exclusive
             && client.random(|random| random.u8(0..4) == 0)
         {
-            client.record.now(What::Downgrade { op });
-            // Whether or not it succeeds, it excludes no reader from here on.
-            let _ = guard.downgrade().await;
-            return;
+            return downgrade(client, op, guard).await;
         }
-        if now() >= until {
-            return;
+        match &mut length {
+            Length::Until(end) if now() >= *end => return,
+            Length::Uses(1) => return,
+            Length::Uses(left) => *left -= 1,
+            Length::Until(_) => {}
         }
         tokio::time::sleep(client.up_to(client.ttl() / 20) + Duration::from_millis(2)).await;
+    }
+}
+
+/// Makes a hold a shared one, and says meanwhile until when it is valid: it may be renewed.
+async fn downgrade(client: &Client, op: u64, guard: &Guard) {
+    client.record.now(What::Downgrade { op });
+    let mut downgrade = std::pin::pin!(guard.downgrade());
+    loop {
+        tokio::select! {
+            // Whether or not it succeeds, it excludes no reader from here on.
+            _ = &mut downgrade => return,
+            () = tokio::time::sleep(client.ttl() / 20) => {}
+        }
+        let (t, left) = (now(), nanos(guard.remaining()));
+        if left > 0 {
+            client.record.at(t, What::Use { op, valid: t + left });
+        }
     }
 }
 
@@ -275,7 +320,7 @@ async fn end(client: &Client, ask: &Ask, held: Held, resource: &mut Connection) 
         tokio::time::sleep(client.up_to(client.ttl())).await;
         write(client, ask, token, resource).await;
     }
-    let dropped = client.random(|random| random.u8(0..4) == 0);
+    let dropped = client.random(|random| random.u8(0..4) == 0) && ask.lock != SPARE;
     client.record.now(What::Release { op, dropped });
     if dropped {
         return drop(held);
@@ -287,42 +332,6 @@ async fn end(client: &Client, ask: &Ask, held: Held, resource: &mut Connection) 
                 unexpected("releasing", &error);
             }
             client.record.now(What::Unreleased { op });
-        }
-    }
-}
-
-/// Looks at queues, and notes who is in them.
-pub(crate) async fn look(client: Rc<Client>) {
-    while !client.drains() {
-        tokio::time::sleep(client.up_to(client.ttl() / 4)).await;
-        let lock = client.random(|random| LOCKS[random.usize(0..LOCKS.len())]);
-        let Ok(queue) = client.store.lock(lock).inspect().await else { continue };
-        let t = now();
-        let labels =
-            queue.waiters.iter().filter_map(|waiter| waiter.label.as_deref()?.strip_prefix("op-")?.parse().ok());
-        for op in labels {
-            client.record.at(t, What::Queued { op });
-        }
-    }
-}
-
-/// Watches the election, and notes who leads.
-pub(crate) async fn observe(client: Rc<Client>) {
-    let op = client.op();
-    let election = client.store.election(LEADER);
-    while !client.drains() {
-        let Ok(mut observer) = election.observe().await else {
-            tokio::time::sleep(client.ttl() / 4).await;
-            continue;
-        };
-        loop {
-            if let Some(leader) = observer.current() {
-                let (lock, tok) = (LEADER.to_owned(), leader.token.get());
-                client.record.now(What::Observed { op, lock, tok });
-            }
-            if observer.changed().await.is_err() {
-                break;
-            }
         }
     }
 }

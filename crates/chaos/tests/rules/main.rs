@@ -6,7 +6,7 @@ mod story;
 
 use leasehold_chaos::Rule;
 
-use self::story::found;
+use self::story::{found, report};
 
 /// What only this rule finds.
 const FOUND: &[(Rule, &str)] = &[
@@ -106,6 +106,10 @@ const LEGAL: &[(&str, &str)] = &[
         "10 holds 1 x, 20 asks 2 x, 30 asks 3 x, 31 is-queued 2, 40 releases 1, 42 granted 3, 50 releases 3, 52 granted 2 4, 60 releases 2, 70 ends",
     ),
     (
+        "nor is one that its process could not renew",
+        "10 holds 1 x, 20 asks 2 x, 25 is-queued 2, 26 stalled 2 20, 30 asks 3 x, 40 releases 1, 42 granted 3, 50 releases 3, 52 granted 2 4, 60 releases 2, 70 ends",
+    ),
+    (
         "a refusal because of somebody who came later",
         "10 asks 1 x try, 11 asks 2 x, 12 granted 2, 13 busy 1, 20 releases 2, 40 ends",
     ),
@@ -137,6 +141,10 @@ const FURTHER: &[(Rule, &str)] = &[
         "10 asks 1 x, 11 goes-by 1 77, 12 granted 1, 20 releases 1, 40 holds 3 x, 45 releases 3, 51 asks 2 x, \
         52 goes-by 2 77, 53 granted 2, 60 releases 2, 80 ends",
     ),
+    (
+        Rule::Overlap,
+        "10 holds 1 x, 20 fault exclusion, 30 healed, 40 holds 2 x, 9500 uses 2, 10031 uses 1, 10040 uses 1, 10050 releases 1, 10060 releases 2, 10070 ends",
+    ),
     (Rule::Forgotten, "10 holds 1 x, 20 asks 2 x, 25 fault nothing, 30 releases 1, 40 healed, 12291 ends"),
     (Rule::Stuck, "10 holds 1 x, 20 asks 2 x, 30 drops 1, 12291 granted 2, 12300 releases 2, 15000 ends"),
     (Rule::LateLoss, "10 holds 1 x, 2000 loses 1, 2001 stalled 1 900, 6000 ends"),
@@ -158,6 +166,22 @@ fn what_is_excused_is_not_found() {
     for (what, story) in LEGAL {
         assert_eq!(found(story, &[]), [], "{what}: {story}");
     }
+}
+
+#[test]
+fn the_time_after_a_death_is_counted_for_who_waited() {
+    let taken = |story| {
+        let report = report(story, &[]);
+        let [all, calm] = [report.recovery, report.calm_recovery].map(|of| (of.len(), of.max() / 1_000_000));
+        (all, calm)
+    };
+    let ((one, took), calm) =
+        taken("10 holds 1 x, 20 asks 2 x, 30 killed 1 @0, 430 granted 2, 440 releases 2, 450 ends");
+    assert!(one == 1 && (400..402).contains(&took) && calm == (one, took));
+    let disturbed = "10 holds 1 x, 20 asks 2 x, 30 killed 1 @0, 40 fault nothing, 50 healed, 430 granted 2, 440 releases 2, 450 ends";
+    assert_eq!(taken(disturbed), ((one, took), (0, 0)));
+    let nobody = "10 holds 1 x, 30 killed 1 @0, 40 asks 2 x, 430 granted 2, 440 releases 2, 450 ends";
+    assert_eq!(taken(nobody), ((0, 0), (0, 0)));
 }
 
 #[test]

@@ -3,12 +3,16 @@
 //! Each event begins with its millisecond. Unless it says `@7`, it is of the process with the number of its acquisition. A guard
 //! is valid for a second, and its token is the number of its acquisition, unless another one follows.
 
-use leasehold_chaos::{Breaks, Checker, Event, Limits, Mode, Policy, Rule, What};
+use leasehold_chaos::{Breaks, Checker, Event, Limits, Mode, Policy, Report, Rule, What};
 
 const MS: u64 = 1_000_000;
 
 /// The rules that find something in a story, if these are left out.
 pub(crate) fn found(story: &str, without: &[Rule]) -> Vec<Rule> {
+    report(story, without).violations.iter().map(|violation| violation.rule).collect()
+}
+
+pub(crate) fn report(story: &str, without: &[Rule]) -> Report {
     let mut checker = Checker::without(without);
     let limits = Limits::default();
     checker.event(&Event::new(0, 0, What::Begin { store: "test".into(), seed: 0, limits }));
@@ -17,7 +21,7 @@ pub(crate) fn found(story: &str, without: &[Rule]) -> Vec<Rule> {
             checker.event(&event);
         }
     }
-    checker.finish().violations.iter().map(|violation| violation.rule).collect()
+    checker.finish()
 }
 
 fn events(sentence: &str) -> Vec<Event> {

@@ -1,0 +1,228 @@
+//! How each fault is made, and ended.
+
+use std::{fs, time::Duration};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use leasehold_testbed::{Etcd, Proxy, Redis};
+use serde_json::Value;
+use zookeeper_client::{Client, Error};
+
+use super::{
+    clients::Slot,
+    faults::{Fault, Moment},
+    nemesis::Nemesis,
+    servers::Servers,
+};
+
+/// How long to wait until something that failed is tried again.
+const AGAIN: Duration = Duration::from_millis(50);
+
+impl Nemesis<'_> {
+    pub(super) async fn client(&self, fault: Fault, client: &Slot, length: Duration) {
+        match fault {
+            Fault::PauseClient => {
+                client.pause().await;
+                tokio::time::sleep(length).await;
+                client.resume().await;
+            }
+            Fault::KillClient => client.replace(self.record).await,
+            Fault::BlockRuntime => {
+                client.say(&format!("block {}", length.as_millis())).await;
+                tokio::time::sleep(length).await;
+            }
+            Fault::LostAnswer(moment) | Fault::LateAnswer(moment) | Fault::LateRequest(moment) => {
+                self.moment(fault, moment, &client.proxies, length).await;
+            }
+            _ => self.link(fault, &client.proxies, length).await,
+        }
+    }
+
+    pub(super) async fn server(&self, fault: Fault, which: usize, length: Duration) {
+        let server = self.servers.all()[which];
+        match fault {
+            Fault::PauseServer | Fault::PauseLeader => {
+                server.pause().await.unwrap();
+                tokio::time::sleep(length).await;
+                server.resume().unwrap();
+            }
+            Fault::RestartServer | Fault::KillLeader => {
+                server.kill().await.unwrap();
+                tokio::time::sleep(length / 2).await;
+                // A member of several is ready when enough of the others are.
+                while server.start_again().await.is_err() {}
+            }
+            Fault::Isolate => {
+                self.servers.isolate(which);
+                tokio::time::sleep(length).await;
+                self.servers.rejoin(which).await;
+            }
+            _ => server.restart_without_data().await.unwrap(),
+        }
+    }
+
+    /// Some of a client's ways to the servers, and always one.
+    fn some<'a>(&self, proxies: &'a [Proxy]) -> Vec<&'a Proxy> {
+        let chosen: Vec<_> = proxies.iter().filter(|_| self.random.borrow_mut().u8(0..3) > 0).collect();
+        if chosen.is_empty() { proxies.iter().collect() } else { chosen }
+    }
+
+    /// Breaks the ways of one client: of several servers those to some.
+    async fn link(&self, fault: Fault, proxies: &[Proxy], length: Duration) {
+        let chosen = self.some(proxies);
+        for proxy in &chosen {
+            match fault {
+                Fault::Cut => proxy.cut().await,
+                Fault::Hold => proxy.hold(),
+                Fault::LateReplies => proxy.hold_replies(),
+                Fault::LoseReplies => proxy.drop_replies(),
+                Fault::Slow => proxy.delay(length / 8),
+                Fault::Freeze => proxy.freeze(),
+                _ => proxy.disconnect().await,
+            }
+        }
+        if fault != Fault::Disconnect {
+            tokio::time::sleep(length).await;
+        }
+        for proxy in &chosen {
+            proxy.heal().await;
+        }
+    }
+
+    /// Waits for one particular request of a client, and loses or delays its answer, or delays the request itself.
+    async fn moment(&self, fault: Fault, moment: Moment, proxies: &[Proxy], length: Duration) {
+        let (chosen, pattern) = (self.some(proxies), moment.pattern(self.kind));
+        let one = async |proxy: &&Proxy| {
+            let trap = match fault {
+                Fault::LostAnswer(_) => proxy.lose_reply_matching(&pattern),
+                Fault::LateAnswer(_) => proxy.hold_reply_matching(&pattern),
+                _ => proxy.hold_matching(&pattern),
+            };
+            if tokio::time::timeout(length, trap.sprung()).await.is_ok() {
+                tokio::time::sleep(length).await;
+            }
+            proxy.disarm();
+        };
+        futures_util::future::join_all(chosen.iter().map(one)).await;
+    }
+
+    /// Changes what is in the store.
+    pub(super) async fn content(&self, fault: Fault, lock: Option<&str>) {
+        match (self.servers, lock) {
+            (_, Some(lock)) if fault == Fault::Evict => self.evict(lock).await,
+            // As often as it takes: it is over when the fault is.
+            (_, Some(lock)) => {
+                while !self.delete(lock).await {
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+            (Servers::File(folder), _) => {
+                for name in ["locks.db", "locks.db-wal", "locks.db-shm"] {
+                    if self.random.borrow_mut().bool() {
+                        // It may not be there.
+                        let _ = fs::remove_file(folder.path().join(name));
+                    }
+                }
+            }
+            (Servers::Redis(servers), _) => {
+                let server = &servers[self.random.borrow_mut().usize(0..servers.len())];
+                let words: &[&str] = match fault {
+                    Fault::ForgetScripts => &["SCRIPT", "FLUSH"],
+                    _ => &["CLIENT", "KILL", "TYPE", "pubsub"],
+                };
+                // A server that is down or does not answer is left alone.
+                let _ = tokio::time::timeout(self.kind.ttl(), server.command(words)).await;
+            }
+            (Servers::Etcd(server), _) => compact(server, self.kind.ttl()).await,
+            (Servers::EtcdCluster(cluster), _) => compact(&cluster.members()[0], self.kind.ttl()).await,
+            _ => {}
+        }
+    }
+
+    /// Ends the hold of whoever comes first, by the call for operators. It is asked until it has answered.
+    async fn evict(&self, lock: &str) {
+        let Some(operator) = &self.operator else { return };
+        let token = loop {
+            match operator.lock(lock).inspect().await {
+                Ok(queue) => break queue.holders.first().and_then(|holder| holder.token),
+                Err(_) => tokio::time::sleep(AGAIN).await,
+            }
+        };
+        while let Some(token) = token {
+            match operator.evict(lock, token).await {
+                Ok(_) => return,
+                Err(_) => tokio::time::sleep(AGAIN).await,
+            }
+        }
+    }
+
+    /// Deletes all that the store has of a lock. Says whether that is certain.
+    async fn delete(&self, lock: &str) -> bool {
+        match self.servers {
+            Servers::Redis(servers) => {
+                // The lock alone, or its queue and sharers, too.
+                let of = if self.random.borrow_mut().bool() { &[][..] } else { &["l", "s", "r"] };
+                let others: Vec<String> = of.iter().map(|of| format!("{{{lock}}}:{of}")).collect();
+                let words: Vec<&str> = ["DEL", lock].into_iter().chain(others.iter().map(String::as_str)).collect();
+                sure(servers, &words).await
+            }
+            Servers::Etcd(server) => delete_prefix(server, lock).await,
+            Servers::EtcdCluster(cluster) => {
+                let which = self.random.borrow_mut().usize(0..cluster.members().len());
+                delete_prefix(&cluster.members()[which], lock).await
+            }
+            Servers::ZooKeeper(_) | Servers::Ensemble(_) => {
+                let servers = self.servers.all().iter().map(|it| it.addr().to_owned()).collect::<Vec<_>>().join(",");
+                let deleted = delete_entries(&servers, lock);
+                matches!(tokio::time::timeout(2 * self.kind.ttl(), deleted).await, Ok(Ok(())))
+            }
+            Servers::Memory | Servers::File(_) => true,
+        }
+    }
+}
+
+async fn sure(servers: &[Redis], words: &[&str]) -> bool {
+    for server in servers {
+        if server.command(words).await.is_err() {
+            return false;
+        }
+    }
+    true
+}
+
+/// The name of a lock as stores write it where `/` separates.
+fn escaped(lock: &str) -> String {
+    lock.replace('/', "%2F")
+}
+
+async fn delete_prefix(server: &Etcd, lock: &str) -> bool {
+    // `/` and `0` follow one another.
+    let [from, to] = ['/', '0'].map(|end| BASE64_STANDARD.encode(format!("{}{end}", escaped(lock))));
+    server.post("/v3/kv/deleterange", &format!(r#"{{"key":"{from}","range_end":"{to}"}}"#)).await.is_ok()
+}
+
+async fn delete_entries(servers: &str, lock: &str) -> Result<(), Error> {
+    let (client, node) = (Client::connect(servers).await?, format!("/locks/{}", escaped(lock)));
+    let entries = match client.list_children(&node).await {
+        Err(Error::NoNode) => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        match client.delete(&format!("{node}/{entry}"), None).await {
+            Ok(()) | Err(Error::NoNode) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Forgets all revisions before this one.
+async fn compact(server: &Etcd, within: Duration) {
+    let compact = async {
+        let range = server.post("/v3/kv/range", r#"{"key":"AA=="}"#).await.ok()?;
+        let range: Value = serde_json::from_str(&range).ok()?;
+        let revision = &range["header"]["revision"];
+        server.post("/v3/kv/compaction", &format!(r#"{{"revision":{revision}}}"#)).await.ok()
+    };
+    // A server that is down or does not answer is left alone.
+    let _ = tokio::time::timeout(within, compact).await;
+}

@@ -1,0 +1,140 @@
+//! The faults: which there are on which store, what they are made to, and what is not promised under them.
+
+use leasehold_chaos::Breaks;
+
+use super::kind::Kind;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    PauseClient,
+    KillClient,
+    BlockRuntime,
+    Cut,
+    Hold,
+    LateReplies,
+    LoseReplies,
+    Slow,
+    Disconnect,
+    Freeze,
+    /// The answer to one particular request is lost, or late, or the request itself is.
+    LostAnswer(Moment),
+    LateAnswer(Moment),
+    LateRequest(Moment),
+    PauseServer,
+    RestartServer,
+    PauseLeader,
+    KillLeader,
+    Isolate,
+    LoseData,
+    DeleteKeys,
+    Evict,
+    ForgetScripts,
+    CloseSubscriptions,
+    Compact,
+    DeleteFiles,
+}
+
+/// Which request of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    Claim,
+    KeepAlive,
+    Release,
+}
+
+/// To what a fault is made: it is one at a time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    Client,
+    Server,
+    Leader,
+    /// What is in the store.
+    Content,
+}
+
+const CLIENTS: &[Fault] = &[Fault::PauseClient, Fault::PauseClient, Fault::KillClient, Fault::BlockRuntime];
+const LINKS: &[Fault] = &[
+    Fault::Cut,
+    Fault::Hold,
+    Fault::LateReplies,
+    Fault::LoseReplies,
+    Fault::Slow,
+    Fault::Disconnect,
+    Fault::Freeze,
+    Fault::LostAnswer(Moment::Claim),
+    Fault::LateAnswer(Moment::Claim),
+    Fault::LateRequest(Moment::Claim),
+    Fault::LostAnswer(Moment::KeepAlive),
+    Fault::LateAnswer(Moment::KeepAlive),
+];
+const SERVERS: &[Fault] = &[Fault::PauseServer, Fault::RestartServer];
+const MEMBERS: &[Fault] = &[Fault::PauseLeader, Fault::PauseLeader, Fault::KillLeader, Fault::Isolate];
+const RELEASES: &[Fault] = &[Fault::LostAnswer(Moment::Release), Fault::LateRequest(Moment::Release)];
+const BY_HAND: &[Fault] = &[Fault::Evict, Fault::DeleteKeys, Fault::DeleteKeys];
+const SCRIPTS: &[Fault] = &[Fault::ForgetScripts, Fault::CloseSubscriptions];
+
+/// Those of a store.
+pub(crate) fn faults(kind: Kind) -> Vec<Fault> {
+    let groups: &[&[Fault]] = match kind {
+        Kind::Memory => &[&[Fault::PauseClient, Fault::PauseClient, Fault::BlockRuntime]],
+        Kind::Sqlite => &[CLIENTS, &[Fault::DeleteFiles, Fault::Evict]],
+        Kind::Redis => &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, SCRIPTS, &[Fault::LoseData]],
+        Kind::Redlock => &[CLIENTS, LINKS, SERVERS, RELEASES, SCRIPTS, &[Fault::Evict]],
+        Kind::Etcd => &[CLIENTS, LINKS, SERVERS, BY_HAND, &[Fault::Compact]],
+        Kind::EtcdCluster => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, &[Fault::Compact]],
+        Kind::ZooKeeper => &[CLIENTS, LINKS, SERVERS, BY_HAND],
+        Kind::Ensemble => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND],
+    };
+    groups.concat()
+}
+
+impl Fault {
+    /// What is not promised under it. The stores' pages say so.
+    pub(crate) fn breaks(self) -> Breaks {
+        match self {
+            Fault::DeleteKeys | Fault::Evict | Fault::LoseData => Breaks::Exclusion,
+            _ => Breaks::Nothing,
+        }
+    }
+
+    pub(crate) fn target(self) -> Target {
+        match self {
+            Fault::PauseServer | Fault::RestartServer | Fault::LoseData | Fault::Isolate => Target::Server,
+            Fault::PauseLeader | Fault::KillLeader => Target::Leader,
+            Fault::ForgetScripts
+            | Fault::CloseSubscriptions
+            | Fault::Compact
+            | Fault::DeleteFiles
+            | Fault::DeleteKeys
+            | Fault::Evict => Target::Content,
+            _ => Target::Client,
+        }
+    }
+
+    /// Whether it concerns one lock.
+    pub(crate) fn is_of_one_lock(self) -> bool {
+        matches!(self, Fault::DeleteKeys | Fault::Evict)
+    }
+}
+
+impl Moment {
+    /// What this request has and others of the store do not.
+    pub(crate) fn pattern(self, kind: Kind) -> Vec<u8> {
+        let ttl = kind.ttl().as_millis();
+        match (kind, self) {
+            (Kind::Redlock, Moment::Claim) => b"\r\nclaim\r\n".into(),
+            (Kind::Redlock, Moment::KeepAlive) => b"\r\nrenew\r\n".into(),
+            (Kind::Redlock, Moment::Release) => b"\r\nrelease\r\n".into(),
+            // A renewal names the claim, the token and the mode, and ends with the lease. A release names the claim alone.
+            (Kind::Redis, Moment::KeepAlive) => format!(" {ttl} \r\n").into(),
+            (Kind::Redis, Moment::Release) => b"\r\n$33\r\n-".into(),
+            // An id of 63 bits, alone in its message.
+            (Kind::Etcd | Kind::EtcdCluster, Moment::KeepAlive) => b"\0\0\0\0\x0a\x08".into(),
+            (Kind::ZooKeeper | Kind::Ensemble, Moment::Claim) => b"-lock-".into(),
+            // Nothing is written to this node, whatever its version.
+            (Kind::ZooKeeper | Kind::Ensemble, Moment::KeepAlive) => b"/.leasehold\0\0\0\0\xff\xff\xff\xff".into(),
+            // The label of the clients.
+            _ => b"op-".into(),
+        }
+    }
+}
