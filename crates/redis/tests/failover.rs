@@ -93,11 +93,15 @@ enum Fault {
 async fn fail_over(all: &RedisSentinel, fault: Fault) {
     let old = all.master().await.unwrap();
     match fault {
-        Fault::Ordered => all.fail_over().await.unwrap(),
+        Fault::Ordered => {}
         Fault::Killed => all.servers()[old].kill().await.unwrap(),
         Fault::Paused => all.servers()[old].pause().await.unwrap(),
     }
     while all.master().await.is_none_or(|master| master == old) {
+        if let Fault::Ordered = fault {
+            // Refused while one is under way, which a busy machine may have brought about.
+            let _ = all.fail_over().await;
+        }
         sleep(20).await;
     }
     // It comes back as the master that it was, with all that it knew then.
@@ -155,8 +159,8 @@ async fn a_master_that_was_replaced_is_left_although_it_goes_on() {
         // Nobody makes a replica of it: it answers as the master that it was.
         let [old, ..] = all.servers() else { panic!("a master") };
         old.command(&["ACL", "SETUSER", "default", "-replicaof", "-slaveof"]).await.unwrap();
-        all.fail_over().await.unwrap();
         let new = loop {
+            let _ = all.fail_over().await;
             match all.master().await {
                 Some(new) if new != 0 => break &all.servers()[new],
                 _ => sleep(20).await,
