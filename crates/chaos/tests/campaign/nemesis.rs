@@ -119,7 +119,8 @@ impl<'a> Nemesis<'a> {
         let several = matches!(self.kind, Kind::EtcdCluster | Kind::Ensemble);
         let members = several && matches!(fault.target(), Target::Server | Target::Leader);
         let broken = (clients..clients + servers).any(|member| self.busy.borrow().contains(&member));
-        if !whole.is_empty() && !(members && broken && self.random.borrow_mut().u8(0..4) > 0) {
+        let spared = members && broken && self.random.borrow_mut().u8(0..4) > 0;
+        if !whole.is_empty() && !spared {
             let target = whole[self.random.borrow_mut().usize(0..whole.len())];
             self.make(fault, target).await;
         }
