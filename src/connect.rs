@@ -10,12 +10,13 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// | `memory://` (a store of its own for each call: share it by cloning the [`Store`]) | `memory` |
 /// | `redis://[user:password@]host:port[/db]` | `redis` |
 /// | `redis+sentinel://[user:password@]sentinel:port,sentinel:port/master-name[/db]` | `redis` |
+/// | `redis+cluster://[user:password@]host:port,host:port` | `redis` |
 /// | `redlock://[user:password@]host:port,host:port,host:port[/db]` | `redlock` |
 /// | `etcd://[user:password@]host:port,host:port[/namespace]` | `etcd` |
 /// | `zookeeper://[user:password@]host:port,host:port[/path]` | `zookeeper` |
 /// | `sqlite:///absolute/path` | `sqlite` |
 ///
-/// With the feature `tls`, an `s` behind the scheme asks for TLS: `rediss://`, `redlocks://`, `etcds://`, `zookeepers://`. There is a TLS connection then, or an
+/// With the feature `tls`, an `s` behind the scheme asks for TLS: `rediss://`, `rediss+cluster://`, `redlocks://`, `etcds://`, `zookeepers://`. There is a TLS connection then, or an
 /// error; nothing is sent in plain text. The words `ca=file`, `cert=file` and `key=file`, and `server_name=name` say whom to trust
 /// and what to show; each store's `Tls` documents them.
 ///
@@ -130,7 +131,9 @@ pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
     }
     match scheme {
         "memory" => connect!("memory", leasehold_memory::Memory),
-        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => connect!("redis", leasehold_redis::Redis),
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
+            connect!("redis", leasehold_redis::Redis)
+        }
         "redlock" | "redlocks" => connect!("redlock", leasehold_redlock::Redlock),
         "etcd" | "etcds" => connect!("etcd", leasehold_etcd::Etcd),
         "zookeeper" | "zookeepers" => connect!("zookeeper", leasehold_zookeeper::ZooKeeper),
@@ -141,7 +144,7 @@ pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
             Err(Error::new(ErrorKind::Unsupported, "sqlite:// needs Linux: CLOCK_BOOTTIME, boot ids and /proc"))
         }
         _ => {
-            let known = "memory, sqlite, redis, redlock, etcd, zookeeper";
+            let known = "memory, sqlite, redis, redis+cluster, redlock, etcd, zookeeper";
             Err(Error::new(ErrorKind::Invalid, format!("unknown scheme {scheme:?}; the known ones are {known}")))
         }
     }

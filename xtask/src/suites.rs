@@ -21,10 +21,11 @@ pub(crate) const LONG: &[&str] = &["servers", "command", "campaign", "conformanc
 pub(crate) const ALONE: &[(&str, &str)] = &[("leasehold-sqlite", "measures"), ("leasehold-compare", "stores")];
 
 /// The same where not everything is judged, and why. How a server is reached decides little of what is said of locks: what waits,
-/// loses, cancels and excludes is judged over TLS too, and over three servers.
+/// loses, cancels and excludes is judged over TLS too, in a Cluster, and over three servers.
 pub(crate) const SLICES: &[(&str, &str, &[&str])] = &[
     ("leasehold-redis", "conformance_tls", SLICE),
     ("leasehold-redis", "conformance_sentinel", SLICE),
+    ("leasehold-redis", "conformance_cluster", SLICE),
     ("leasehold-redlock", "conformance_tls", SLICE),
     ("leasehold-etcd", "conformance_tls", SLICE),
     ("leasehold-zookeeper", "conformance_tls", SLICE),

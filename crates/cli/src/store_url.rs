@@ -86,15 +86,23 @@ impl StoreUrl {
     /// What this command says better than the library, which speaks to programmers.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.url.split_once("://").map(|(scheme, _)| scheme) {
-            Some("rediss" | "rediss+sentinel" | "redlocks" | "etcds" | "zookeepers") if cfg!(feature = "tls") => Ok(()),
-            Some("rediss" | "rediss+sentinel" | "redlocks" | "etcds" | "zookeepers") => {
+            Some("rediss" | "rediss+sentinel" | "rediss+cluster" | "redlocks" | "etcds" | "zookeepers")
+                if cfg!(feature = "tls") =>
+            {
+                Ok(())
+            }
+            Some("rediss" | "rediss+sentinel" | "rediss+cluster" | "redlocks" | "etcds" | "zookeepers") => {
                 let what = "this build has no TLS for it; use a local tunnel (stunnel, ssh -L)";
                 Err(Error::new(ErrorKind::Unsupported, what))
             }
-            Some("memory" | "sqlite" | "redis" | "redis+sentinel" | "redlock" | "etcd" | "zookeeper") | None => Ok(()),
+            Some(
+                "memory" | "sqlite" | "redis" | "redis+sentinel" | "redis+cluster" | "redlock" | "etcd" | "zookeeper",
+            )
+            | None => Ok(()),
             Some(scheme) => {
-                let what =
-                    format!("unknown scheme {scheme:?}; the known ones are sqlite, redis, redlock, etcd, zookeeper");
+                let what = format!(
+                    "unknown scheme {scheme:?}; the known ones are sqlite, redis, redis+cluster, redlock, etcd, zookeeper"
+                );
                 Err(Error::new(ErrorKind::Invalid, what))
             }
         }

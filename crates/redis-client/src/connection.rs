@@ -59,6 +59,7 @@ impl Connection {
             home,
             #[cfg(feature = "tls")]
             tls: server.tls,
+            cluster: server.cluster,
             address,
             timeout: timeout + waits,
             waits,

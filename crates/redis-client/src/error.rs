@@ -34,7 +34,8 @@ pub fn of_request(e: &RedisError) -> Error {
         "LOADING" => (ErrorKind::Unavailable, "Redis is loading its data"),
         "BUSY" => (ErrorKind::Unavailable, "Redis is busy with a script"),
         "NOSCRIPT" => (ErrorKind::Unavailable, "Redis forgot our scripts while they were sent (SCRIPT FLUSH)"),
-        "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => (ErrorKind::Unavailable, "Redis cannot serve now"),
+        "MASTERDOWN" | "CLUSTERDOWN" => (ErrorKind::Unavailable, "Redis cannot serve now"),
+        "TRYAGAIN" => (ErrorKind::Unavailable, "the slot of this name is being moved to another node of the Cluster"),
         "CLIENTS" => (ErrorKind::Unavailable, "Redis has as many clients as it may (maxclients)"),
         "OOM" => (ErrorKind::Unavailable, "Redis is out of memory (maxmemory)"),
         "NOREPLICAS" => (ErrorKind::Unavailable, "Redis refuses writes: too few replicas (min-replicas-to-write)"),
@@ -102,9 +103,11 @@ pub(crate) fn of_sentinel(e: &RedisError) -> Error {
 }
 
 /// Of a server that this store can never use.
-pub(crate) fn of_mode(mode: &str) -> Option<Error> {
+pub(crate) fn of_mode(mode: &str, cluster: bool) -> Option<Error> {
     let what = match mode {
+        "cluster" if cluster => return None,
         "cluster" => CLUSTER,
+        _ if cluster => "this Redis is no node of a Cluster: the URL of one server begins with redis://",
         "sentinel" => {
             "this is a Redis Sentinel, which keeps no locks: with redis+sentinel://host:26379/name it is asked where the master is"
         }
@@ -113,7 +116,8 @@ pub(crate) fn of_mode(mode: &str) -> Option<Error> {
     Some(Error::new(ErrorKind::Unsupported, what))
 }
 
-const CLUSTER: &str = "this is a node of a Redis Cluster, which this store cannot use";
+const CLUSTER: &str =
+    "this is a node of a Redis Cluster: its URL begins with redis+cluster://, and Redlock cannot use it";
 
 /// Whether another connection may do better.
 pub(crate) fn ends_connection(e: &RedisError) -> bool {

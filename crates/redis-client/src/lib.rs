@@ -3,9 +3,10 @@
 //!
 //! It knows servers, keys and scripts, and no lock: `server` reads an address, `connection` keeps one connection alive,
 //! `inbox` turns its pushes into notifications, `names` makes keys, `walk` finds names among them, `script` runs Lua, `record` reads
-//! what it answers, `error` says honestly what went wrong, `checks` asks how a server is set up.
+//! what it answers, `cluster` finds the node of a key, `error` says honestly what went wrong, `checks` asks how a server is set up.
 
 mod checks;
+mod cluster;
 mod connection;
 mod error;
 mod inbox;
@@ -16,6 +17,7 @@ mod server;
 mod walk;
 
 pub use crate::checks::warnings;
+pub use crate::cluster::{Cluster, Reach, fence_of, slot_of};
 pub use crate::connection::Connection;
 pub use crate::error::{again, junk, of_request};
 pub use crate::inbox::{Inbox, attempt};

@@ -1,5 +1,6 @@
 //! Lua on the server: how a script is called, and taught to a server that does not know it yet.
 
+use std::borrow::Borrow;
 use std::fmt::Display;
 use std::io::Write;
 
@@ -39,6 +40,7 @@ impl Script {
 }
 
 /// One run of a script.
+#[derive(Clone)]
 #[allow(missing_debug_implementations, reason = "it carries a claim's id")]
 pub struct Call {
     script: &'static Script,
@@ -83,6 +85,23 @@ impl Call {
         connection.refusal(answer)
     }
 
+    /// The same at a node of a Cluster, which may refuse it; `asking`: the node is to serve a slot that is not its own yet.
+    pub(crate) async fn answer(&self, connection: &Connection, asking: bool) -> Result<Value> {
+        let mut answer = Value::Nil;
+        for command in [None, Some(self.teaching())] {
+            let mut request = Pipeline::with_capacity(2);
+            if asking {
+                request.cmd("ASKING");
+            }
+            request.add_command(command.unwrap_or_else(|| self.command.clone()));
+            answer = connection.send_many(self.over, &request).await?.pop().unwrap_or_default();
+            if !unknown(&answer) {
+                break;
+            }
+        }
+        Ok(answer)
+    }
+
     /// The same call with the script itself, which teaches it to the server.
     fn teaching(&self) -> Cmd {
         let mut command = redis::cmd("EVAL");
@@ -98,34 +117,41 @@ impl Call {
 
 /// Runs all of these, of one script: many in one flight, and all flights side by side; answers in the same order and number.
 pub async fn run_all(connection: &Connection, calls: &[Call]) -> Vec<Result<Value>> {
-    let each = calls.first().map_or(1, |call| call.keys.max(1));
+    let answers = answers(connection, calls).await.into_iter();
+    answers.map(|answer| answer.and_then(|answer| connection.refusal(answer))).collect()
+}
+
+/// The same, with refusals as the server said them.
+pub(crate) async fn answers<C: Borrow<Call>>(connection: &Connection, calls: &[C]) -> Vec<Result<Value>> {
+    let each = calls.first().map_or(1, |call| call.borrow().keys.max(1));
     let flights = calls.chunks((FLIGHT / each).max(1)).map(async |some| match fly(connection, some).await {
-        Ok(answers) => answers,
-        Err(e) => some.iter().map(|_| Err(again(&e))).collect(),
+        Ok(answers) => answers.into_iter().map(Ok).collect(),
+        Err(e) => some.iter().map(|_| Err(again(&e))).collect::<Vec<_>>(),
     });
     join_all(flights).await.into_iter().flatten().collect()
 }
 
 /// One flight, two if the server did not know the script. `Err`: all are unknown.
-async fn fly(connection: &Connection, calls: &[Call]) -> Result<Vec<Result<Value>>> {
+async fn fly<C: Borrow<Call>>(connection: &Connection, calls: &[C]) -> Result<Vec<Value>> {
     let mut flight = Pipeline::with_capacity(calls.len());
     for call in calls {
-        flight.add_command(call.command.clone());
+        flight.add_command(call.borrow().command.clone());
     }
-    let over = calls.iter().find_map(|call| call.over);
+    let over = calls.iter().find_map(|call| call.borrow().over);
     let mut answers = connection.send_many(over, &flight).await?;
     let missed: Vec<usize> = (0..answers.len()).filter(|i| unknown(&answers[*i])).collect();
     if !missed.is_empty() {
         let mut flight = Pipeline::with_capacity(missed.len());
         for (nth, i) in missed.iter().enumerate() {
+            let call = calls[*i].borrow();
             // The first one teaches the server the script; the others follow it on the same connection.
-            flight.add_command(if nth == 0 { calls[*i].teaching() } else { calls[*i].command.clone() });
+            flight.add_command(if nth == 0 { call.teaching() } else { call.command.clone() });
         }
         for (i, answer) in missed.into_iter().zip(connection.send_many(over, &flight).await?) {
             answers[i] = answer;
         }
     }
-    Ok(answers.into_iter().map(|answer| connection.refusal(answer)).collect())
+    Ok(answers)
 }
 
 fn unknown(answer: &Value) -> bool {

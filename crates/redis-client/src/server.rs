@@ -15,6 +15,8 @@ pub struct Server {
     pub info: ConnectionInfo,
     /// Who says what its address is, in place of that one.
     pub sentinels: Option<Sentinels>,
+    /// It is a node of a Cluster, and nothing else.
+    pub cluster: bool,
     /// Over TLS, with its address as the client crate describes a plain one.
     #[cfg(feature = "tls")]
     pub tls: Option<Tls>,
@@ -34,6 +36,7 @@ impl From<ConnectionInfo> for Server {
         Server {
             info,
             sentinels: None,
+            cluster: false,
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -53,6 +56,7 @@ pub fn servers(address: &mut Address) -> Result<Vec<Server>> {
     let server = |info| Server {
         info,
         sentinels: None,
+        cluster: false,
         #[cfg(feature = "tls")]
         tls: tls.clone(),
     };

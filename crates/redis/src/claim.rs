@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use leasehold_core::seam::{Claim, Claimed, ClaimedAll, Grant, Mode, Moment, Place, Validity, WaitPolicy, Waiting};
 use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_redis_client::{Ahead, Call, Fields, attempt, junk, record};
+use leasehold_redis_client::{Ahead, Call, Connection, Fields, attempt, junk, record};
 use redis::Value;
 
+use crate::client::nodes::Nodes;
 use crate::client::replicas::Replicas;
 use crate::scripts::{CLAIM, CLAIM_ALL};
 use crate::{Redis, entry};
@@ -18,10 +19,13 @@ const SPREAD: Duration = Duration::from_millis(2);
 
 impl Redis {
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        let (sent, nth, replicas) = (Moment::now(), self.connection.nth()?, self.replicas_now()?);
-        let call = self.with_options(self.call(&CLAIM, claim), claim, sent, nth);
-        let call = if claim.policy == WaitPolicy::Try { call.arg("tries") } else { call };
-        let answer = said(claim, &self.run(&call).await?)?;
+        let (sent, mut nth, replicas) = (Moment::now(), 0, self.replicas_now()?);
+        let call = |to: &Connection| {
+            nth = to.nth()?;
+            let call = self.with_options(self.call(&CLAIM, claim), claim, sent, nth);
+            Ok(if claim.policy == WaitPolicy::Try { call.arg("tries") } else { call })
+        };
+        let answer = said(claim, &self.run(&claim.name, call).await?)?;
         let mut fields = Fields::of(&answer);
         match (fields.word(), claim.mode) {
             ("granted", _) => {
@@ -43,12 +47,15 @@ impl Redis {
     /// Claims all of these, which differ in their names and ids only, or none.
     pub(crate) async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
         let Some(first) = claims.first() else { return Ok(ClaimedAll::Granted(Vec::new())) };
-        let (sent, nth, replicas) = (Moment::now(), self.connection.nth()?, self.replicas_now()?);
-        let call = self.on(&CLAIM_ALL, claims.iter().map(|claim| &claim.name));
-        let call = self.with_options(call, first, sent, nth);
-        let call = claims.iter().fold(call, |call, claim| call.arg(claim.id));
+        let (sent, mut nth, replicas) = (Moment::now(), 0, self.replicas_now()?);
+        let call = |to: &Connection| {
+            nth = to.nth()?;
+            let call = self.on_all(&CLAIM_ALL, claims.iter().map(|claim| &claim.name));
+            let call = self.with_options(call, first, sent, nth);
+            Ok(claims.iter().fold(call, |call, claim| call.arg(claim.id)))
+        };
         let unknown = || junk("the answer to several claims");
-        let Value::Array(answers) = self.run(&call).await? else { return Err(unknown()) };
+        let Value::Array(answers) = self.run(&first.name, call).await? else { return Err(unknown()) };
         if let [refusal @ Value::BulkString(said), Value::Int(at)] = &answers[..]
             && said.starts_with(b"busy ")
         {
@@ -84,7 +91,8 @@ impl Redis {
     /// With the option `min_replicas` a grant over this connection counts once the replicas have it.
     async fn acknowledged(&self, over: u64, replicas: Option<u64>) -> Result<()> {
         let (Some(asked), Some(nth)) = (&self.replicas, replicas) else { return Ok(()) };
-        let written_at = self.connection.leads_to(over).map_err(|e| Error::new(ErrorKind::Ambiguous, e.to_string()))?;
+        let Nodes::One(connection) = &self.nodes else { return Ok(()) };
+        let written_at = connection.leads_to(over).map_err(|e| Error::new(ErrorKind::Ambiguous, e.to_string()))?;
         asked.acknowledge(nth, &written_at).await
     }
 

@@ -6,4 +6,5 @@
 pub use redis::*;
 
 pub(crate) mod clock;
+pub(crate) mod nodes;
 pub(crate) mod replicas;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold_core::support::Address;
+use leasehold_core::support::{Address, Host};
 use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_redis_client::{Sentinels, Server, server_of_sentinels, servers};
+use leasehold_redis_client::{Reach, Sentinels, Server, server_of_sentinels, servers};
 #[cfg(feature = "tls")]
 use leasehold_tls::Tls;
 use redis::ConnectionInfo;
@@ -22,6 +22,16 @@ pub struct Config {
     pub(crate) prefix: String,
     /// How many replicas have to acknowledge a claim, and within what time.
     pub(crate) min_replicas: Option<(u32, Duration)>,
+    /// It is a Cluster.
+    pub(crate) cluster: Option<Cluster>,
+}
+
+/// What is said of a Cluster beyond its first server.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cluster {
+    /// Further nodes to ask.
+    others: Vec<ConnectionInfo>,
+    pub(crate) reach: Option<Reach>,
 }
 
 impl Config {
@@ -37,8 +47,12 @@ impl Config {
     /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and shows no credential. `rediss://` without the feature `tls`
     /// is [`Unsupported`](ErrorKind::Unsupported).
     pub fn from_url(url: &str) -> Result<Config> {
-        let by_sentinels = url.split_once("://").is_some_and(|(scheme, _)| scheme.ends_with("+sentinel"));
-        let mut address = if by_sentinels { of_sentinels(url)? } else { Address::parse_tls(url, "redis", 6379, 6379)? };
+        let kind = url.split_once("://").and_then(|(scheme, _)| scheme.split_once('+')).map(|(_, kind)| kind);
+        let mut address = match kind {
+            Some("sentinel") => address_of(url, "sentinel", 26379)?,
+            Some("cluster") => address_of(url, "cluster", 6379)?,
+            _ => Address::parse_tls(url, "redis", 6379, 6379)?,
+        };
         let mut number = |key: &str, default| match address.take(key).map(|text| text.parse::<u32>()) {
             None => Ok(default),
             Some(Ok(number)) if number <= 60_000 => Ok(number),
@@ -46,9 +60,17 @@ impl Config {
         };
         let (least, within) = (number("min_replicas", 0)?, number("min_replicas_timeout", WAIT)?);
         let (timeout, prefix) = (address.timeout()?, address.take("prefix").unwrap_or_default());
-        let server = if by_sentinels { server_of_sentinels(&mut address)? } else { the_one(servers(&mut address)?)? };
+        let config = match kind {
+            Some("sentinel") => Config::of(server_of_sentinels(&mut address)?),
+            Some("cluster") => {
+                let mut all = servers(&mut address)?;
+                let others = all.split_off(1).into_iter().map(|server| server.info).collect();
+                Config::of(the_one(all)?).in_cluster(others)?
+            }
+            _ => Config::of(the_one(servers(&mut address)?)?),
+        };
         address.done()?;
-        let config = Config::of(server).timeout(timeout).prefix(prefix);
+        let config = config.timeout(timeout).prefix(prefix);
         Ok(config.min_replicas(least, Duration::from_millis(within.into())))
     }
 
@@ -58,8 +80,44 @@ impl Config {
         Config::of(server.into())
     }
 
+    /// A Redis Cluster, by some of its nodes: the others are asked for. All have the credentials of the first.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](ErrorKind::Invalid) without any node, and for a database: a Cluster has one.
+    pub fn cluster(nodes: Vec<ConnectionInfo>) -> Result<Config> {
+        let mut nodes = nodes.into_iter();
+        let first = nodes.next().ok_or_else(|| Error::new(ErrorKind::Invalid, "a Redis Cluster needs an address"))?;
+        Config::of(first.into()).in_cluster(nodes.collect())
+    }
+
     fn of(server: Server) -> Config {
-        Config { server, timeout: Duration::from_secs(1), prefix: String::new(), min_replicas: None }
+        Config { server, timeout: Duration::from_secs(1), prefix: String::new(), min_replicas: None, cluster: None }
+    }
+
+    fn in_cluster(mut self, others: Vec<ConnectionInfo>) -> Result<Config> {
+        if self.server.info.redis_settings().db() != 0 {
+            return Err(Error::new(ErrorKind::Invalid, "a Redis Cluster has one database, 0"));
+        }
+        self.server.cluster = true;
+        self.cluster = Some(Cluster { others, reach: None });
+        Ok(self)
+    }
+
+    /// Where a node is reached that the Cluster calls by this host and port: behind port forwarding, or from outside of a container's network.
+    /// Without it, where the Cluster says. It changes nothing for one server.
+    #[must_use]
+    pub fn reach(mut self, at: impl Fn(&Host) -> Host + Send + Sync + 'static) -> Config {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.reach = Some(Reach::new(at));
+        }
+        self
+    }
+
+    /// The nodes of a Cluster that are asked first.
+    pub(crate) fn seeds(&self, cluster: &Cluster) -> Vec<Server> {
+        let others = cluster.others.iter().map(|info| Server { info: info.clone(), ..self.server.clone() });
+        [self.server.clone()].into_iter().chain(others).collect()
     }
 
     /// The server is the master that these sentinels know by this name, wherever they say it is. The server that this configuration
@@ -109,17 +167,18 @@ impl Config {
     }
 }
 
-/// The URL of sentinels. Its scheme has the `s` of TLS in the middle.
-fn of_sentinels(url: &str) -> Result<Address> {
+/// A URL of another kind. Its scheme has the `s` of TLS in the middle.
+fn address_of(url: &str, kind: &str, port: u16) -> Result<Address> {
     let tls = url.starts_with("rediss");
-    let mut address = Address::parse(url, if tls { "rediss+sentinel" } else { "redis+sentinel" }, 26379)?;
+    let mut address = Address::parse(url, &format!("redis{}+{kind}", if tls { "s" } else { "" }), port)?;
     address.tls = tls;
     Ok(address)
 }
 
 fn the_one(servers: Vec<Server>) -> Result<Server> {
-    let [server] = <[Server; 1]>::try_from(servers)
-        .map_err(|_| Error::new(ErrorKind::Invalid, "redis:// names one server (sentinels are redis+sentinel://)"))?;
+    let [server] = <[Server; 1]>::try_from(servers).map_err(|_| {
+        Error::new(ErrorKind::Invalid, "redis:// names one server (others: redis+sentinel://, redis+cluster://)")
+    })?;
     Ok(server)
 }
 

@@ -8,7 +8,7 @@ use crate::scripts::EVICT;
 
 impl Redis {
     pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        match record(&self.run(&self.on(&EVICT, [name]).arg(token)).await?)?.as_str() {
+        match record(&self.run(name, |_| Ok(self.on(&EVICT, name).arg(token))).await?)?.as_str() {
             "evicted" => Ok(true),
             "evicted more" => {
                 self.admit(name).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::{LockQueue, Name, Participant, Result};
-use leasehold_redis_client::{Fields, junk, record};
+use leasehold_redis_client::{Connection, Fields, junk, record};
 use redis::Value;
 
 use crate::scripts::INSPECT;
@@ -14,9 +14,11 @@ const OBSERVES: Duration = Duration::from_secs(20);
 
 impl Redis {
     pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        let call = self.on(&INSPECT, [name]);
-        let call = if self.connection.observes(name) { call.arg(OBSERVES.as_millis()) } else { call };
-        let Value::Array(records) = self.run(&call).await? else {
+        let call = |_: &Connection| {
+            let call = self.on(&INSPECT, name);
+            Ok(if self.nodes.observes(name) { call.arg(OBSERVES.as_millis()) } else { call })
+        };
+        let Value::Array(records) = self.run(name, call).await? else {
             return Err(junk("the answer to an inspection"));
         };
         let entry = |text: &Value| match record(text)?.as_str() {

@@ -21,9 +21,10 @@ use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
-use leasehold_redis_client::{Connection, Inbox, Names, walk, warnings};
+use leasehold_redis_client::{Inbox, Names};
 
 use crate::client::clock::ServerClock;
+use crate::client::nodes::Nodes;
 use crate::client::replicas::Replicas;
 pub use crate::config::Config;
 pub use crate::fence::{StillHolds, write_fenced};
@@ -37,7 +38,7 @@ const AT_ONCE: usize = 100;
 /// The shortest lease; a shorter one is granted as this.
 const MIN_TTL: Duration = Duration::from_millis(100);
 
-/// A store on one Redis server (6 or newer), or on whatever is the primary behind its address.
+/// A store on one Redis server (6 or newer), or on whatever is the primary behind its address; or on a Redis Cluster.
 ///
 /// One multiplexed connection carries every request and every push, and is made again for as long as the store lives.
 /// While it is down, requests fail at once with [`Unavailable`](leasehold_core::ErrorKind::Unavailable) and the reason.
@@ -68,9 +69,13 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// **Rights.** An ACL user needs `+@scripting +@read +@write +@pubsub +@connection +time`, the channels `&leasehold:*`, and
 /// its keys as `~prefix*`, `~{prefix*` and `~{}:f`; for its warnings `+info +config|get`, and for replicas `+wait`.
 ///
+/// **In a Cluster** there is a connection to each primary, and a fence for each slot, `{}:f:n`: a user needs `~{}:f:*` instead of `~{}:f`, and
+/// `+cluster|slots`. Several names are taken one after the other. What a slot that moves and a primary that dies mean for locks is on
+/// the store's page in the documentation.
+///
 /// [`WaitPolicy::Fast`]: leasehold_core::seam::WaitPolicy::Fast
 pub struct Redis {
-    connection: Connection,
+    nodes: Nodes,
     replicas: Option<Replicas>,
     warnings: Vec<String>,
     names: Names,
@@ -94,12 +99,15 @@ impl Redis {
     /// heard when they put another server in the master's place. A failover may lose locks: see [`Config::min_replicas`], and
     /// the store's page in the documentation.
     ///
+    /// Or to a Redis Cluster, `redis+cluster://[…@]host:port,host:port…`, over TLS `rediss+cluster://`: the hosts are asked for all others, and
+    /// the words are the same but for `min_replicas`.
+    ///
     /// # Errors
     ///
     /// `Invalid` for a URL that is anything else (the message names the part) and for a database that the server does not have,
-    /// `Unsupported` for TLS without its feature, for servers before Redis 6, for a node of a Redis Cluster, for a Sentinel in the place
-    /// of a server and the reverse; `Invalid` if sentinels know no master of that name; `Denied` for a refused
-    /// password, `Unavailable` if no server answers within two timeouts (with sentinels three), or only a replica. None shows a credential, or what the server says of one.
+    /// `Unsupported` for TLS without its feature, for servers before Redis 6, for a Sentinel or a node of a Redis Cluster in the place of one
+    /// server and the reverse; `Invalid` if sentinels know no master of that name; `Denied` for a refused
+    /// password, `Unavailable` if no server answers within two timeouts (with sentinels three, in a Cluster five), or only a replica. None shows a credential, or what the server says of one.
     /// Over TLS also `Invalid` for a file that is missing or wrong, and `Denied` if the server's certificate is refused, or ours.
     pub async fn connect(url: &str) -> Result<Redis> {
         Redis::with_config(Config::from_url(url)?).await
@@ -109,13 +117,11 @@ impl Redis {
     pub async fn with_config(config: Config) -> Result<Redis> {
         let names = Names::new(&config.prefix, &BESIDE)?;
         let inbox = Inbox::new(config.min_replicas.is_some());
-        let connection = Connection::new(config.server.clone(), config.timeout, Duration::ZERO, &inbox)?;
-        connection.connect().await?;
+        let (nodes, warnings) = Nodes::connect(&config, &inbox).await?;
         let replicas = Replicas::open(&config).await?;
-        let warnings = warnings(&connection).await;
         // While two servers may both be masters, only tokens that are nowhere behind the clock are in the order of their grants.
-        let clock = ServerClock::guessed_if(config.server.sentinels.is_none());
-        Ok(Redis { connection, replicas, warnings, names, inbox, clock })
+        let clock = ServerClock::guessed_if(config.server.sentinels.is_none() && config.cluster.is_none());
+        Ok(Redis { nodes, replicas, warnings, names, inbox, clock })
     }
 
     /// Connects to the server of a ready client, with its credentials and its TLS: a `redis::Client` has no connection of its
@@ -127,7 +133,7 @@ impl Redis {
 
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Redis({:?}, {:?})", self.connection, self.names)
+        write!(f, "Redis({:?}, {:?})", self.nodes, self.names)
     }
 }
 
@@ -159,7 +165,7 @@ impl Backend for Redis {
 
     /// Walks all keys of the database with `SCAN`, so it costs O(keys) and is meant for people and tools.
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        walk(&self.connection, &self.names, prefix, after, limit).await
+        self.nodes.list(&self.names, prefix, after, limit).await
     }
 
     /// No hold of ours has token 0: it ends what another tool holds, whatever that is.
@@ -168,15 +174,16 @@ impl Backend for Redis {
     }
 
     fn guarantees(&self) -> Guarantees {
+        let is_one = matches!(self.nodes, Nodes::One(_));
         Guarantees::none("redis")
             .fencing(Fencing::SurvivesDataLoss)
             .fairness(Fairness::Strict)
             .pushed_wake(true)
             .ttl(MIN_TTL, Duration::from_millis(1))
             .recovery(Duration::from_millis(200))
-            .atomic_multi(AT_ONCE)
+            .atomic_multi(if is_one { AT_ONCE } else { 1 })
             .min_hold_outlives_process(true)
-            .notes(NOTES)
+            .notes(if is_one { NOTES } else { CLUSTER_NOTES })
             .warnings(self.warnings.clone())
     }
 
@@ -185,12 +192,12 @@ impl Backend for Redis {
     }
 
     fn observe(&self, name: &Name) -> Subscription {
-        self.connection.observe(name, self.names.channel(name))
+        self.nodes.observe(name, &self.names)
     }
 
     /// Closes the connection. Redis has no sessions: what is still held ends with its lease.
     async fn close(&self) -> Result<()> {
-        self.connection.close();
+        self.nodes.close();
         self.replicas.iter().for_each(|replicas| replicas.connection.close());
         Ok(())
     }
@@ -204,3 +211,10 @@ tokens rise after a loss of data, unless that clock steps back past the loss (a 
 clock to another's); with the data kept, they rise through steps back of up to two hours. SET-NX-PX clients are \
 excluded, but stand in no queue and take a lock that expired before the waiters. A holder that dies before its first \
 renewal may be noticed late by up to a third of the waiter's TTL.";
+
+const CLUSTER_NOTES: &str = "\
+Exclusion holds while every node keeps its data, its slots and its clock: after a failover to a replica, which may lack the last writes, a \
+restart without persistence, an eviction or a step of a node's clock, two may hold at once, and only the token tells them apart. \
+Tokens rise within a slot: with it when it is moved to another node, and after a failover unless the new primary's clock is behind the \
+old one's by more than the failover took. While a slot is moved, exclusive holds in it are renewed, and all else in it waits. \
+SET-NX-PX clients are excluded, but stand in no queue and take a lock that expired before the waiters.";

@@ -1,17 +1,22 @@
 //! `renew`: many in one step, exclusive holds in the shortest way.
 
-use leasehold_core::seam::{LeaseRef, Moment, Renewal, Validity};
+use leasehold_core::seam::{LeaseRef, Mode, Moment, Renewal, Validity};
 use leasehold_core::{ErrorKind, FencingToken, Loss, Result};
-use leasehold_redis_client::{Call, Fields, again, attempt, junk, record, run_all};
+use leasehold_redis_client::{Call, Cluster, Connection, Fields, again, attempt, junk, record, run_all, slot_of};
 use redis::Value;
 
-use crate::scripts::RENEW;
+use crate::client::nodes::Nodes;
+use crate::scripts::{EXTEND, RENEW, RENEW_ONE};
 use crate::{AT_ONCE, Redis, entry};
 
 impl Redis {
     pub(crate) async fn renew(&self, leases: &[LeaseRef]) -> Vec<Renewal> {
+        let connection = match &self.nodes {
+            Nodes::One(connection) => connection,
+            Nodes::Many(cluster) => return self.renew_each(cluster, leases).await,
+        };
         let mut renewals = Vec::with_capacity(leases.len());
-        for (some, answer) in leases.chunks(AT_ONCE).zip(self.renew_in(AT_ONCE, leases).await) {
+        for (some, answer) in leases.chunks(AT_ONCE).zip(self.renew_in(connection, AT_ONCE, leases).await) {
             match answer {
                 Ok(some) => renewals.extend(some),
                 // No answer, or none in time. What is refused for all, because of one key, may be done for each.
@@ -19,7 +24,7 @@ impl Redis {
                     renewals.extend(some.iter().map(|_| Renewal::Unknown(again(&e))));
                 }
                 Err(_) => {
-                    let each = self.renew_in(1, some).await.into_iter();
+                    let each = self.renew_in(connection, 1, some).await.into_iter();
                     let one = |answer: Result<Vec<Renewal>>| answer.unwrap_or_else(|e| vec![Renewal::Unknown(e)]);
                     renewals.extend(each.flat_map(one));
                 }
@@ -29,18 +34,22 @@ impl Redis {
     }
 
     /// Renews so many with each script. Answers for each script what became of its leases.
-    async fn renew_in(&self, at_once: usize, leases: &[LeaseRef]) -> Vec<Result<Vec<Renewal>>> {
+    async fn renew_in(
+        &self,
+        connection: &Connection,
+        at_once: usize,
+        leases: &[LeaseRef],
+    ) -> Vec<Result<Vec<Renewal>>> {
         let sent = Moment::now();
         let call = |some: &[LeaseRef]| {
-            let call = self.on(&RENEW, some.iter().map(|lease| &lease.claim.name));
-            some.iter().fold(call, |call, LeaseRef { claim, token, .. }| {
-                let (token, ttl) = (token.map_or(0, FencingToken::get), entry::ttl(claim).as_millis());
-                let start = format!("{} {token} {} {ttl} ", claim.id, entry::permits(claim.mode));
-                call.arg(start).arg(ttl).arg(attempt(sent))
-            })
+            let call = self.on_all(&RENEW, some.iter().map(|lease| &lease.claim.name));
+            let one = |call: Call, lease: &LeaseRef| {
+                call.arg(start(lease)).arg(entry::ttl(&lease.claim).as_millis()).arg(attempt(sent))
+            };
+            some.iter().fold(call, one)
         };
         let calls: Vec<Call> = leases.chunks(at_once).map(call).collect();
-        let answers = run_all(&self.connection, &calls).await;
+        let answers = run_all(connection, &calls).await;
         let renewals = leases.chunks(at_once).zip(answers).map(|(some, answer)| match answer {
             Ok(Value::Array(answers)) if answers.len() == some.len() => {
                 let renewal = |(lease, answer)| self.renewal(lease, answer, sent).unwrap_or_else(Renewal::Unknown);
@@ -49,6 +58,47 @@ impl Redis {
             answer => Err(answer.err().unwrap_or_else(|| junk("the answer to renewals"))),
         });
         renewals.collect()
+    }
+
+    /// In a Cluster each lease has a script of its own, and an exclusive hold at first one of one key: that is done also while its slot
+    /// is being moved, however long that takes.
+    async fn renew_each(&self, cluster: &Cluster, leases: &[LeaseRef]) -> Vec<Renewal> {
+        let sent = Moment::now();
+        let lock = |lease: &LeaseRef| self.names.lock(&lease.claim.name);
+        let extend = |lease: &LeaseRef| {
+            let (lock, ttl) = (lock(lease), entry::ttl(&lease.claim).as_millis());
+            (slot_of(&lock), Call::of(&EXTEND, 1).arg(lock).arg(start(lease)).arg(ttl))
+        };
+        let renew = |lease: &LeaseRef| {
+            let (claim, token) = (&lease.claim, lease.token.map_or(0, FencingToken::get));
+            let call = self.call(&RENEW_ONE, claim).arg(entry::ttl(claim).as_millis()).arg(attempt(sent)).arg(token);
+            (slot_of(&lock(lease)), call)
+        };
+        let mut renewals: Vec<Option<Renewal>> = leases.iter().map(|_| None).collect();
+        let is_hold = |i: &usize| leases[*i].token.is_some() && leases[*i].claim.mode == Mode::Exclusive;
+        let (holds, others): (Vec<usize>, Vec<usize>) = (0..leases.len()).partition(is_hold);
+        let all = async |some: &[usize], call: &(dyn Fn(&LeaseRef) -> (u16, Call) + Sync)| {
+            let calls: Vec<_> = some.iter().map(|i| call(&leases[*i])).collect();
+            cluster.run_all(&calls).await
+        };
+        let extended = all(&holds, &extend).await;
+        let mut rest = others;
+        for (i, answer) in holds.into_iter().zip(extended) {
+            match answer {
+                Ok(Value::Int(0)) => rest.push(i),
+                answer => {
+                    let renewal = answer.and_then(|answer| self.renewal(&leases[i], &answer, sent));
+                    renewals[i] = Some(renewal.unwrap_or_else(Renewal::Unknown));
+                }
+            }
+        }
+        let renewed = all(&rest, &renew).await;
+        for (i, answer) in rest.into_iter().zip(renewed) {
+            let renewal = answer.and_then(|answer| self.renewal(&leases[i], &answer, sent));
+            renewals[i] = Some(renewal.unwrap_or_else(Renewal::Unknown));
+        }
+        let unknown = || Renewal::Unknown(junk("the answer to renewals"));
+        renewals.into_iter().map(|renewal| renewal.unwrap_or_else(unknown)).collect()
     }
 
     fn renewal(&self, LeaseRef { claim, token, .. }: &LeaseRef, answer: &Value, sent: Moment) -> Result<Renewal> {
@@ -69,4 +119,10 @@ impl Redis {
             _ => Err(junk("the answer to a renewal")),
         }
     }
+}
+
+/// What an exclusive hold's record has behind its flag.
+fn start(LeaseRef { claim, token, .. }: &LeaseRef) -> String {
+    let (token, ttl) = (token.map_or(0, FencingToken::get), entry::ttl(claim).as_millis());
+    format!("{} {token} {} {ttl} ", claim.id, entry::permits(claim.mode))
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use leasehold_core::seam::{Claim, Moment};
 use leasehold_core::{Error, ErrorKind, Name, Result};
-use leasehold_redis_client::{CLOCK, Call, Script};
+use leasehold_redis_client::{CLOCK, Call, Connection, Script, fence_of, slot_of};
 use redis::Value;
 
 use crate::Redis;
+use crate::client::nodes::Nodes;
 
 macro_rules! lua {
     ($part:literal) => {
@@ -16,6 +17,8 @@ macro_rules! lua {
     };
 }
 
+/// The fence of all names of a database.
+const FENCE: &str = "{}:f";
 /// How long one verb goes on where more is to be done than one script may.
 const LONGEST: Duration = Duration::from_secs(2);
 
@@ -30,6 +33,11 @@ pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| {
     let renew = function("renew", &on_queue(["", "", ""], &[lua!("renew")]));
     script(&[&renew, lua!("renew_all")])
 });
+
+/// For one name, in a Cluster.
+pub(crate) static RENEW_ONE: LazyLock<Script> = LazyLock::new(|| script(&on_queue(["", "", ""], &[lua!("renew")])));
+
+pub(crate) static EXTEND: LazyLock<Script> = LazyLock::new(|| Script::new(&[lua!("extend")]));
 
 pub(crate) static RELEASE: LazyLock<Script> =
     LazyLock::new(|| script(&on_queue([lua!("release_fast_path"), lua!("hand_over"), ""], &[lua!("release")])));
@@ -64,18 +72,19 @@ fn function(name: &str, parts: &[&str]) -> String {
 }
 
 impl Redis {
-    /// Runs a script until it no longer answers `more`: it works for others first, and then for its caller.
-    pub(crate) async fn run(&self, call: &Call) -> Result<Value> {
-        let answer = call.run(&self.connection).await?;
+    /// Runs a script on this name until it no longer answers `more`: it works for others first, and then for its caller. `call` makes
+    /// it for each connection that it is tried over.
+    pub(crate) async fn run(&self, name: &Name, mut call: impl FnMut(&Connection) -> Result<Call>) -> Result<Value> {
+        let answer = self.nodes.run(|| self.names.lock(name), &mut call).await?;
         // Boxed: it is rare, and its space would be that of each call.
-        if is_more(&answer) { Box::pin(self.go_on(call)).await } else { Ok(answer) }
+        if is_more(&answer) { Box::pin(self.go_on(name, call)).await } else { Ok(answer) }
     }
 
-    async fn go_on(&self, call: &Call) -> Result<Value> {
+    async fn go_on(&self, name: &Name, mut call: impl FnMut(&Connection) -> Result<Call>) -> Result<Value> {
         let begun = Moment::now();
         while Moment::now().since(begun) <= LONGEST {
             // It has run, whatever becomes of the next round.
-            let answer = call.run(&self.connection).await.map_err(|e| match e.kind() {
+            let answer = self.nodes.run(|| self.names.lock(name), &mut call).await.map_err(|e| match e.kind() {
                 ErrorKind::Unavailable => Error::new(ErrorKind::Ambiguous, e.to_string()),
                 _ => e,
             })?;
@@ -89,19 +98,33 @@ impl Redis {
 
     /// The start of every call for a claim.
     pub(crate) fn call(&self, script: &'static Script, claim: &Claim) -> Call {
-        self.on(script, [&claim.name]).arg(claim.id)
+        self.on(script, &claim.name).arg(claim.id)
     }
 
-    /// A call with the locks of these names as its keys, and the fence, which all names of a database share: other prefixes may lead
-    /// to the same lock. The scripts name the other keys.
-    pub(crate) fn on<'a>(
+    /// A call with the lock of this name as its first key, and the fence as its second, which all names of a database share, or of a slot:
+    /// other prefixes may lead to the same lock. The scripts name the other keys.
+    ///
+    /// In a Cluster there is a third key, which never exists. While its slot is moved, a node refuses a script of several keys unless
+    /// all are there, before it runs: without that it could stop in its midst, at the first key that has moved.
+    pub(crate) fn on(&self, script: &'static Script, name: &Name) -> Call {
+        let lock = self.names.lock(name);
+        match &self.nodes {
+            Nodes::One(_) => Call::of(script, 2).arg(lock).arg(FENCE),
+            Nodes::Many(_) => {
+                Call::of(script, 3).arg(&lock).arg(fence_of(slot_of(&lock))).arg(format_args!("{{{lock}}}:-"))
+            }
+        }
+    }
+
+    /// The same for several names of one database.
+    pub(crate) fn on_all<'a>(
         &self,
         script: &'static Script,
         names: impl IntoIterator<Item = &'a Name, IntoIter: ExactSizeIterator>,
     ) -> Call {
         let names = names.into_iter();
         let call = Call::of(script, names.len() + 1);
-        names.fold(call, |call, name| call.arg(self.names.lock(name))).arg("{}:f")
+        names.fold(call, |call, name| call.arg(self.names.lock(name))).arg(FENCE)
     }
 }
 

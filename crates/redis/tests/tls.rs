@@ -7,10 +7,11 @@ mod support;
 use std::fs;
 use std::time::Duration;
 
+use leasehold_core::seam::Backend;
 use leasehold_core::{ErrorKind, Store};
 use leasehold_redis::client::IntoConnectionInfo;
 use leasehold_redis::{Config, Redis, Tls};
-use leasehold_testbed::{Certificates, KeyFiles, Proxy, RedisOptions, TlsPort};
+use leasehold_testbed::{Certificates, KeyFiles, Proxy, RedisCluster, RedisClusterOptions, RedisOptions, TlsPort};
 use support::*;
 
 /// A server with a TLS port that shows these files.
@@ -243,6 +244,35 @@ async fn sentinels_and_the_server_that_they_name_are_reached_over_tls() {
             let error = Redis::connect(&url).await.unwrap_err();
             assert_eq!(error.kind(), kind, "{url}: {error}");
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cluster_is_reached_by_tls_at_each_of_its_nodes() {
+    bounded(async {
+        let certificates = Certificates::new().unwrap();
+        let tls = Some(TlsPort::new(&certificates).unwrap());
+        let options = RedisClusterOptions { replicas: 0, tls, ..RedisClusterOptions::default() };
+        let cluster = RedisCluster::start(&options).await.unwrap();
+        let url = format!("{}?timeout=2000&{}", cluster.url(), ca(&certificates));
+        works(Redis::connect(&url).await.unwrap()).await;
+        let store = Redis::connect(&url).await.unwrap();
+        let claims: Vec<_> = (0..12).map(|n| fair(&format!("held/{n}"))).collect();
+        for claim in &claims {
+            granted(&store, claim).await;
+        }
+        // Also where another node sends it.
+        let slot = cluster.slot("held/0").await.unwrap();
+        let to = (cluster.owner(slot).await.unwrap() + 1) % 3;
+        cluster.move_slot(slot, to).await.unwrap();
+        store.release(&claims[0], None).await.unwrap();
+        // Nothing is said in plain text, and a plain URL gets nothing at these ports.
+        let plain = cluster.url().replace("rediss+", "redis+");
+        assert_eq!(kind(Redis::connect(&plain).await), ErrorKind::Unavailable);
+        let other = Certificates::new().unwrap();
+        let wrong = format!("{}?timeout=2000&{}", cluster.url(), ca(&other));
+        assert_eq!(kind(Redis::connect(&wrong).await), ErrorKind::Denied);
     })
     .await;
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`Redis`], [`Etcd`] and [`ZooKeeper`] start private servers on free loopback ports, with their data in a temporary
 //!   folder. What can be done to every one of them (kill, pause, restart with or without data) is at [`Server`].
+//! - [`RedisCluster`] is several Redis servers that share the keys, and moves slots between them.
 //! - [`EtcdCluster`] and [`ZooKeeperEnsemble`] are several that belong together: what can be done to them is at [`Cluster`].
 //! - [`Proxy`] stands between a client and a server and cuts, holds, delays or loses what passes.
 //! - [`Certificates`] are those of a private CA, and [`TlsPort`] is how a server serves TLS.
@@ -36,6 +37,7 @@ mod zookeeper;
 mod zookeeper_ensemble;
 
 mod redis;
+mod redis_cluster;
 mod redis_echo;
 mod redis_sentinel;
 
@@ -47,6 +49,7 @@ pub use etcd_cluster::EtcdCluster;
 pub use find::{Program, external_url};
 pub use proxy::{Proxy, Trap};
 pub use redis::{Redis, RedisOptions};
+pub use redis_cluster::{RedisCluster, RedisClusterOptions};
 pub use redis_echo::RedisEcho;
 pub use redis_sentinel::{RedisSentinel, SentinelOptions};
 pub use resp::Reply;

@@ -25,13 +25,15 @@ pub(crate) async fn inspect(url: &str, guarantees: &Guarantees) -> Server {
             server.findings.extend(session_limits(&hosts).await);
         }
         #[cfg(feature = "redis")]
-        scheme @ ("redis" | "redlock") => drop(server.ask_each(url, scheme, 6379, crate::redis::inspect).await),
+        scheme @ ("redis" | "redis+cluster" | "redlock") => {
+            drop(server.ask_each(url, scheme, 6379, crate::redis::inspect).await);
+        }
         "redis+sentinel" => {
             let text = "The server is asked for its settings by the store's own client only, and the sentinels are not asked for theirs.";
             server.findings.push(note("version", text));
         }
         // Beside the store's client only plain text is spoken here.
-        "rediss" | "rediss+sentinel" | "redlocks" | "etcds" | "zookeepers" => {
+        "rediss" | "rediss+sentinel" | "rediss+cluster" | "redlocks" | "etcds" | "zookeepers" => {
             let text = "The servers are not asked for their versions and settings over TLS: nothing is known of them.";
             server.findings.push(note("version", text));
         }

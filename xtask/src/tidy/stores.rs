@@ -10,8 +10,8 @@ use std::{
 const STORES: [(&str, usize); 7] = [
     ("memory", 462),
     ("sqlite", 2431),
-    ("redis", 1103),
-    ("redis-client", 1386),
+    ("redis", 1327),
+    ("redis-client", 1948),
     ("redlock", 1088),
     ("etcd", 2512),
     ("zookeeper", 2090),

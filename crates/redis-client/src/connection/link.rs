@@ -33,6 +33,8 @@ pub(super) struct Link {
     pub(super) home: Home,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<leasehold_tls::Tls>,
+    /// The server is to be a node of a Cluster.
+    pub(super) cluster: bool,
     pub(super) address: String,
     pub(super) timeout: Duration,
     /// How long a request may block the others.
@@ -229,7 +231,7 @@ impl Link {
         let Value::Map(facts) = answer.map_err(|e| peer.explain(&e))? else { return Ok(()) };
         let text = |value: &Value| from_redis_value_ref::<String>(value).unwrap_or_default();
         let fact = |name| facts.iter().find(|(fact, _)| text(fact) == name).map(|(_, fact)| text(fact));
-        if let Some(e) = fact("mode").and_then(|mode| of_mode(&mode)) {
+        if let Some(e) = fact("mode").and_then(|mode| of_mode(&mode, self.cluster)) {
             return Err(peer.at(&e));
         }
         match fact("role") {

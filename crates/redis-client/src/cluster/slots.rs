@@ -1,0 +1,162 @@
+//! Slots: which one a key is in, and what a node says of who serves them.
+
+use std::sync::LazyLock;
+
+use leasehold_core::support::Host;
+use leasehold_core::{Error, ErrorKind, Result};
+use redis::{Value, from_redis_value_ref};
+
+use crate::error::junk;
+
+/// How many there are in every Cluster.
+pub(super) const SLOTS: usize = 16_384;
+/// What the fence of each slot begins with. `{}` is no hash tag, so the whole key is hashed.
+const FENCE: &str = "{}:f:";
+
+/// For each slot the number that makes its fence.
+static FENCES: LazyLock<Vec<u32>> = LazyLock::new(|| {
+    let (mut numbers, mut missing, start) = (vec![u32::MAX; SLOTS], SLOTS, crc(0, FENCE.as_bytes()));
+    for number in 0.. {
+        let slot = usize::from(crc(start, number.to_string().as_bytes())) % SLOTS;
+        if numbers[slot] == u32::MAX {
+            (numbers[slot], missing) = (number, missing - 1);
+        }
+        if missing == 0 {
+            break;
+        }
+    }
+    numbers
+});
+
+/// The slot of a key without `{`, as locks are.
+pub fn slot_of(key: &str) -> u16 {
+    crc(0, key.as_bytes()) % SLOTS as u16
+}
+
+/// The key of a slot's fence, in that slot.
+pub fn fence_of(slot: u16) -> String {
+    format!("{FENCE}{}", FENCES[usize::from(slot) % SLOTS])
+}
+
+/// CRC16 as Redis Cluster computes it (XMODEM), continued from `crc`.
+fn crc(crc: u16, bytes: &[u8]) -> u16 {
+    bytes.iter().fold(crc, |crc, byte| {
+        let shifted = |crc: u16, _| if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+        (0..8).fold(crc ^ u16::from(*byte) << 8, shifted)
+    })
+}
+
+/// Slots from the first to the last, the node that serves them, and its replicas.
+pub(super) struct Range {
+    pub(super) first: u16,
+    pub(super) last: u16,
+    pub(super) primary: Host,
+    pub(super) replicas: Vec<Host>,
+}
+
+/// Reads the answer to `CLUSTER SLOTS`. A node without a name is the one that was asked, at another port.
+pub(super) fn read(answer: &Value, asked: &Host) -> Result<Vec<Range>> {
+    let range = |answer: &Value| {
+        let Value::Array(parts) = answer else { return None };
+        let [Value::Int(first), Value::Int(last), primary, replicas @ ..] = &parts[..] else { return None };
+        let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
+        if first > last || usize::from(last) >= SLOTS {
+            return None;
+        }
+        let replicas = replicas.iter().filter_map(|node| host(node, asked)).collect();
+        Some(host(primary, asked).map(|primary| Range { first, last, primary, replicas }))
+    };
+    let Value::Array(ranges) = answer else { return Err(unreadable()) };
+    // What has no address yet cannot be reached: its slots are as if nobody served them.
+    Ok(ranges
+        .iter()
+        .map(|answer| range(answer).ok_or_else(unreadable))
+        .collect::<Result<Vec<_>>>()?
+        .into_iter()
+        .flatten()
+        .collect())
+}
+
+fn unreadable() -> Error {
+    Error::new(ErrorKind::Internal, junk("the answer to CLUSTER SLOTS").to_string())
+}
+
+/// The node in `[address, port, id, …]`.
+fn host(node: &Value, asked: &Host) -> Option<Host> {
+    let Value::Array(parts) = node else { return None };
+    let [name, Value::Int(port), ..] = &parts[..] else { return None };
+    let name = from_redis_value_ref::<Option<String>>(name).ok()?.unwrap_or_default();
+    named(&name, u16::try_from(*port).ok()?, asked)
+}
+
+/// The node in `slot address:port`, as `MOVED` and `ASK` have it.
+pub(super) fn redirected(details: &str, asked: &Host) -> Option<Host> {
+    let (name, port) = details.split_ascii_whitespace().nth(1)?.rsplit_once(':')?;
+    named(name, port.parse().ok()?, asked)
+}
+
+fn named(name: &str, port: u16, asked: &Host) -> Option<Host> {
+    let name = if name.is_empty() { &asked.name } else { name };
+    (name != "?" && port != 0).then(|| Host { name: name.to_owned(), port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked() -> Host {
+        Host { name: "h".to_owned(), port: 1 }
+    }
+
+    #[test]
+    fn keys_have_the_slots_that_the_servers_say() {
+        // CLUSTER KEYSLOT
+        for (key, slot) in [("123456789", 12_739), ("foo", 12_182), ("a", 15_495), ("", 0), ("{}:f", 8_205)] {
+            assert_eq!(slot_of(key), slot, "{key:?}");
+        }
+    }
+
+    #[test]
+    fn each_slot_has_a_fence_in_it() {
+        for slot in 0..SLOTS as u16 {
+            assert_eq!(slot_of(&fence_of(slot)), slot);
+        }
+    }
+
+    #[test]
+    fn answers_are_read_or_refused() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let node = |name: Value, port| Value::Array(vec![name, Value::Int(port), text("id"), Value::Array(vec![])]);
+        let range =
+            |first, last, nodes: Vec<Value>| Value::Array([vec![Value::Int(first), Value::Int(last)], nodes].concat());
+        let answer = Value::Array(vec![
+            range(0, 99, vec![node(text("10.0.0.1"), 7000), node(text("10.0.0.2"), 7001)]),
+            range(100, 16_383, vec![node(Value::Nil, 7002)]),
+            range(100, 100, vec![node(text("?"), 7003)]),
+        ]);
+        let read_of = |answer: &Value| read(answer, &asked());
+        let ranges = read_of(&answer).unwrap();
+        assert_eq!((ranges.len(), ranges[0].last, ranges[1].first), (2, 99, 100));
+        assert_eq!(
+            (ranges[0].primary.to_string(), ranges[1].primary.to_string()),
+            ("10.0.0.1:7000".into(), "h:7002".into())
+        );
+        assert_eq!(ranges[0].replicas[0].port, 7001);
+        let bad = [range(5, 4, vec![]), range(0, 16_384, vec![node(text("h"), 1)]), Value::Nil, Value::Int(1)];
+        for bad in bad {
+            assert!(read_of(&Value::Array(vec![bad])).is_err());
+        }
+        assert!(read_of(&Value::Okay).is_err());
+    }
+
+    #[test]
+    fn redirections_name_a_node() {
+        let host = |details| redirected(details, &asked()).map(|host| host.to_string());
+        assert_eq!(host("3999 127.0.0.1:6381").as_deref(), Some("127.0.0.1:6381"));
+        assert_eq!(host("3999 ::1:6381").as_deref(), Some("[::1]:6381"));
+        assert_eq!(host("3999 :6381").as_deref(), Some("h:6381"));
+        for junk in ["", "3999", "3999 h", "3999 h:x", "3999 ?:1"] {
+            assert_eq!(host(junk), None, "{junk}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The servers behind a store: one, or the nodes of a Cluster. What verbs do is the same on both.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use leasehold_core::seam::Subscription;
+use leasehold_core::{Error, ErrorKind, Name, Result};
+use leasehold_redis_client::{Call, Cluster, Connection, Inbox, Names, slot_of, walk, warnings};
+use redis::Value;
+
+use crate::config::Config;
+
+/// The connections of a store.
+pub(crate) enum Nodes {
+    One(Connection),
+    Many(Cluster),
+}
+
+impl Nodes {
+    /// Connects as the configuration says, and asks each server whether it may forget a lock.
+    pub(crate) async fn connect(config: &Config, inbox: &Inbox) -> Result<(Nodes, Vec<String>)> {
+        let Some(cluster) = &config.cluster else {
+            let connection = Connection::new(config.server.clone(), config.timeout, Duration::ZERO, inbox)?;
+            connection.connect().await?;
+            let warnings = warnings(&connection).await;
+            return Ok((Nodes::One(connection), warnings));
+        };
+        if config.min_replicas.is_some() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "min_replicas is for one primary, and not for a Redis Cluster",
+            ));
+        }
+        let cluster = Cluster::connect(config.seeds(cluster), config.timeout, inbox, cluster.reach.clone()).await?;
+        let mut all = Vec::new();
+        for connection in cluster.connections() {
+            let told = warnings(&connection).await.into_iter();
+            all.extend(told.map(|text| format!("{}: {text}", connection.address())));
+        }
+        match cluster.unserved() {
+            0 => {}
+            n => all.push(format!("{n} slots of the Redis Cluster are served by no node: names in them have no locks")),
+        }
+        Ok((Nodes::Many(cluster), all))
+    }
+
+    /// Runs a script where this lock is. `call` makes it for each connection that it is tried over.
+    pub(crate) async fn run(
+        &self,
+        lock: impl FnOnce() -> String,
+        mut call: impl FnMut(&Connection) -> Result<Call>,
+    ) -> Result<Value> {
+        match self {
+            Nodes::One(connection) => call(connection)?.run(connection).await,
+            // Boxed: it is larger, and its space would be that of each call.
+            Nodes::Many(cluster) => Box::pin(cluster.run(slot_of(&lock()), call)).await,
+        }
+    }
+
+    pub(crate) fn observes(&self, name: &Name) -> bool {
+        match self {
+            Nodes::One(connection) => connection.observes(name),
+            Nodes::Many(cluster) => cluster.observes(name),
+        }
+    }
+
+    pub(crate) fn observe(&self, name: &Name, names: &Names) -> Subscription {
+        match self {
+            Nodes::One(connection) => connection.observe(name, names.channel(name)),
+            Nodes::Many(cluster) => cluster.observe(slot_of(&names.lock(name)), name, names.channel(name)),
+        }
+    }
+
+    /// The names that a walk over all keys of all nodes finds. One that moves meanwhile may be missed.
+    pub(crate) async fn list(
+        &self,
+        names: &Names,
+        prefix: &str,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        match self {
+            Nodes::One(connection) => walk(connection, names, prefix, after, limit).await,
+            Nodes::Many(cluster) => {
+                let mut all = BTreeSet::new();
+                for connection in cluster.connections() {
+                    all.extend(walk(&connection, names, prefix, after, limit).await?);
+                }
+                Ok(all.into_iter().take(limit).collect())
+            }
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        match self {
+            Nodes::One(connection) => connection.close(),
+            Nodes::Many(cluster) => cluster.close(),
+        }
+    }
+}
+
+impl fmt::Debug for Nodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Nodes::One(connection) => connection.fmt(f),
+            Nodes::Many(cluster) => cluster.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! A Redis Cluster in its bad days, under clients that hold and wait: slots that move, primaries that die or give way.
+//!
+//! `LEASEHOLD_FAULTS` says how many faults there are; each says how long its name went without a grant.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "tests")]
+
+mod support;
+
+use std::env;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold_core::{ErrorKind, Held, Store};
+use leasehold_redis::Redis;
+use leasehold_testbed::{RedisCluster, RedisClusterOptions};
+use support::*;
+use tokio::time::Instant;
+
+/// Long enough for a failover of a node that is taken for dead after the lesser patience.
+const LEASE: Duration = Duration::from_secs(15);
+/// How long a node may be silent where one is to be taken for dead, and where none is: on a busy machine all are silent at times.
+const PATIENCE: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(20)];
+const CLIENTS: usize = 4;
+const NAMES: usize = 3;
+
+/// What is seen of one name: whoever was granted it, and when.
+#[derive(Default)]
+struct Seen {
+    held: Mutex<Vec<Held>>,
+    last: Mutex<Option<Instant>>,
+    greatest: AtomicU64,
+    overlaps: AtomicU64,
+    /// Grants with a token that is no greater than one before.
+    stale: AtomicU64,
+}
+
+impl Seen {
+    /// A guard is valid from now on: no other may be.
+    fn granted(&self, held: Held) {
+        let mut all = self.held.lock().unwrap();
+        all.retain(Held::is_valid);
+        self.overlaps.fetch_add(all.len() as u64, Ordering::Relaxed);
+        let greatest = self.greatest.fetch_max(held.fencing_token().get(), Ordering::Relaxed);
+        self.stale.fetch_add(u64::from(greatest >= held.fencing_token().get()), Ordering::Relaxed);
+        all.push(held);
+        *self.last.lock().unwrap() = Some(Instant::now());
+    }
+}
+
+struct World {
+    cluster: RedisCluster,
+    names: Vec<String>,
+    seen: Vec<Arc<Seen>>,
+    stop: Arc<AtomicBool>,
+    tasks: Vec<tokio::task::JoinHandle<u64>>,
+}
+
+impl World {
+    /// A Cluster whose names are in slots of each primary, and clients that take them in turn.
+    async fn start(node_timeout: Duration) -> World {
+        let options = RedisClusterOptions { node_timeout, ..RedisClusterOptions::default() };
+        let cluster = RedisCluster::start(&options).await.unwrap();
+        let mut names: Vec<String> = Vec::new();
+        for n in 0.. {
+            let name = format!("name/{n}");
+            let slot = cluster.slot(&name).await.unwrap();
+            if usize::from(slot) * NAMES / 16_384 == names.len() {
+                names.push(name);
+            }
+            if names.len() == NAMES {
+                break;
+            }
+        }
+        let seen: Vec<Arc<Seen>> = names.iter().map(|_| Arc::default()).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut tasks = Vec::new();
+        for _ in 0..CLIENTS {
+            let store = Store::new(Redis::connect(&cluster.url()).await.unwrap());
+            for (name, seen) in names.iter().zip(&seen) {
+                let (lock, seen, stop) = (store.lock(name.as_str()).ttl(LEASE), seen.clone(), stop.clone());
+                tasks.push(tokio::spawn(async move {
+                    let mut served = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        match lock.acquire_timeout(Duration::from_secs(60)).await {
+                            Ok(guard) => {
+                                seen.granted(guard.view());
+                                served += 1;
+                                sleep(5).await;
+                                let _ = guard.release().await;
+                            }
+                            // What fails for as long as an outage lasts is tried again, by every program.
+                            Err(e) => assert!(e.is_retryable() && e.kind() != ErrorKind::TimedOut, "{e:?}"),
+                        }
+                    }
+                    served
+                }));
+            }
+        }
+        World { cluster, names, seen, stop, tasks }
+    }
+
+    /// How long until this name is granted to somebody after this moment.
+    async fn gap(&self, name: usize, fault: Instant) -> Duration {
+        let begun = Instant::now();
+        loop {
+            assert!(begun.elapsed() < 3 * LEASE, "nobody is granted {} for {:?}", self.names[name], fault.elapsed());
+            if let Some(at) = self.seen[name].last.lock().unwrap().filter(|at| *at > fault) {
+                return at - fault;
+            }
+            sleep(2).await;
+        }
+    }
+
+    /// Ends the clients. Each was served; answers overlaps and stale tokens.
+    async fn end(self) -> (u64, u64) {
+        self.stop.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            let served = tokio::time::timeout(Duration::from_secs(90), task).await.expect("a waiter hangs").unwrap();
+            assert!(served > 0, "a waiter was never served");
+        }
+        let sum = |of: fn(&Seen) -> &AtomicU64| self.seen.iter().map(|seen| of(seen).load(Ordering::Relaxed)).sum();
+        (sum(|seen| &seen.overlaps), sum(|seen| &seen.stale))
+    }
+}
+
+fn faults(default: usize) -> usize {
+    env::var("LEASEHOLD_FAULTS").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
+fn told(what: &str, mut gaps: Vec<Duration>) {
+    gaps.sort();
+    let at = |part: usize| gaps[(gaps.len() - 1) * part / 100].as_millis();
+    println!(
+        "{what}: {} faults; ms to the next grant: least {}, half {}, p90 {}, most {}",
+        gaps.len(),
+        at(0),
+        at(50),
+        at(90),
+        at(100)
+    );
+}
+
+/// A slot moves to and fro while its name is held and waited for: no fault at all for those who do.
+#[tokio::test]
+async fn slots_move_under_load() {
+    let faults = faults(3);
+    within(60 + 20 * faults as u64, async {
+        let world = World::start(PATIENCE[1]).await;
+        let mut gaps = Vec::new();
+        for n in 0..faults {
+            let name = n % NAMES;
+            let slot = world.cluster.slot(&world.names[name]).await.unwrap();
+            let owner = world.cluster.owner(slot).await.unwrap();
+            let others: Vec<usize> = world.cluster.primaries().await.unwrap();
+            let to = others.into_iter().find(|to| *to != owner).unwrap();
+            world.cluster.open_slot(slot, to).await.unwrap();
+            let fault = Instant::now();
+            while world.cluster.move_keys(slot, to, 100).await.unwrap() > 0 {}
+            world.cluster.close_slot(slot, to).await.unwrap();
+            gaps.push(world.gap(name, fault).await);
+        }
+        told("a slot moved", gaps);
+        assert_eq!(world.end().await, (0, 0));
+    })
+    .await;
+}
+
+/// A primary gives way to its replica, as an operator asks it to: nothing is lost.
+#[tokio::test]
+async fn primaries_give_way_under_load() {
+    let faults = faults(1);
+    within(60 + 30 * faults as u64, async {
+        let world = World::start(PATIENCE[1]).await;
+        let mut gaps = Vec::new();
+        for n in 0..faults {
+            let name = n % NAMES;
+            let replica = replica_of(&world, name).await;
+            let slot = world.cluster.slot(&world.names[name]).await.unwrap();
+            let (begun, mut fault) = (Instant::now(), Instant::now());
+            world.cluster.nodes()[replica].command(&["CLUSTER", "FAILOVER"]).await.unwrap();
+            while world.cluster.owner(slot).await.ok() != Some(replica) {
+                assert!(begun.elapsed() < 3 * LEASE, "the replica is not promoted");
+                sleep(20).await;
+                // On a busy machine a replica gives up after five seconds.
+                if fault.elapsed() > Duration::from_secs(7) {
+                    fault = Instant::now();
+                    let _ = world.cluster.nodes()[replica].command(&["CLUSTER", "FAILOVER"]).await;
+                }
+            }
+            gaps.push(world.gap(name, fault).await);
+            world.cluster.until_ok().await.unwrap();
+        }
+        told("a primary gave way", gaps);
+        assert_eq!(world.end().await, (0, 0));
+    })
+    .await;
+}
+
+/// A primary is killed, and its replica promoted. What was acknowledged and not replicated is lost (class F): so two guards may be valid
+/// at once, and only the tokens are judged, and that everybody is served.
+#[tokio::test]
+async fn primaries_die_under_load() {
+    let faults = faults(1);
+    within(60 + 60 * faults as u64, async {
+        let world = World::start(PATIENCE[0]).await;
+        let mut gaps = Vec::new();
+        for n in 0..faults {
+            let name = n % NAMES;
+            let slot = world.cluster.slot(&world.names[name]).await.unwrap();
+            let owner = world.cluster.owner(slot).await.unwrap();
+            let node = &world.cluster.nodes()[owner];
+            node.kill().await.unwrap();
+            let fault = Instant::now();
+            gaps.push(world.gap(name, fault).await);
+            node.start_again().await.unwrap();
+            world.cluster.until_ok().await.unwrap();
+        }
+        told("a primary died", gaps);
+        let (overlaps, stale) = world.end().await;
+        println!("a primary died: {overlaps} overlaps of guards");
+        assert_eq!(stale, 0);
+    })
+    .await;
+}
+
+/// A holder that is idle when its primary dies keeps its lock at the replica, and no other is granted it.
+#[tokio::test]
+async fn a_hold_lives_through_the_death_of_its_primary() {
+    within(120, async {
+        let options = RedisClusterOptions { node_timeout: PATIENCE[0], ..RedisClusterOptions::default() };
+        let cluster = RedisCluster::start(&options).await.unwrap();
+        let connect = async || Store::new(Redis::connect(&cluster.url()).await.unwrap());
+        let (one, two) = (connect().await, connect().await);
+        let ttl = Duration::from_secs(60);
+        let held = one.lock("x").ttl(ttl).acquire().await.unwrap();
+        let waiter = tokio::spawn(two.lock("x").ttl(ttl).acquire());
+        let owner = cluster.owner(cluster.slot("x").await.unwrap()).await.unwrap();
+        until(async || one.lock("x").inspect().await.unwrap().waiters.len() == 1).await;
+        // Its replica has what it has.
+        let node = cluster.nodes()[owner].clone();
+        let written = number_of(&node.info("replication").await.unwrap(), "master_repl_offset:");
+        until(async || number_of(&node.info("replication").await.unwrap(), ",offset=") >= written).await;
+        cluster.nodes()[owner].kill().await.unwrap();
+        // Whoever claims anew waits behind both, once there is a node again.
+        until(async || one.lock("x").inspect().await.is_ok()).await;
+        assert!(held.is_valid() && !waiter.is_finished());
+        held.confirm().await.unwrap();
+        let token = held.fencing_token();
+        held.release().await.unwrap();
+        let guard = tokio::time::timeout(Duration::from_secs(20), waiter).await.unwrap().unwrap().unwrap();
+        assert!(guard.fencing_token() > token);
+    })
+    .await;
+}
+
+/// The replica of the primary that serves this name.
+async fn replica_of(world: &World, name: usize) -> usize {
+    let slot = world.cluster.slot(&world.names[name]).await.unwrap();
+    let port = world.cluster.nodes()[world.cluster.owner(slot).await.unwrap()].port();
+    for (at, node) in world.cluster.nodes().iter().enumerate() {
+        let info = node.info("replication").await.unwrap();
+        if info.contains("role:slave") && info.contains(&format!("master_port:{port}")) {
+            return at;
+        }
+    }
+    panic!("no replica of {port}");
+}
+
+/// The number behind these words.
+fn number_of(info: &str, words: &str) -> u64 {
+    let rest = info.split_once(words).map_or("", |(_, rest)| rest);
+    rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or_default()
+}
