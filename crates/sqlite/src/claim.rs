@@ -68,9 +68,15 @@ impl Client {
 
     /// Lets others see no longer leases than we have.
     pub(crate) fn announce_longest(&mut self) -> Result<()> {
+        let longest = self.longest();
+        self.file.presence.set(longest)
+    }
+
+    /// The longest of our leases.
+    pub(crate) fn longest(&self) -> i64 {
         let now = now();
         let lasting = self.own.places.values().filter(|mine| mine.until > now);
-        self.file.presence.set(lasting.map(|mine| mine.ttl).max().unwrap_or(0))
+        lasting.map(|mine| mine.ttl).max().unwrap_or(0)
     }
 }
 

@@ -42,6 +42,7 @@ fn main() -> ExitCode {
     let tests: &[Test] = &[
         ("gone/any_of_them_is_loss_and_no_double_hold", any_of_them_is_loss),
         ("gone/a_stopped_holder_is_waited_for", a_stopped_holder_is_waited_for),
+        ("gone/a_holder_that_begins_them_anew_is_waited_for", a_holder_that_begins_them_anew_is_waited_for),
         ("gone/a_waiter_gets_its_turn", a_waiter_gets_its_turn),
         ("gone/nobody_waits_for_who_holds_nothing", nobody_waits_for_who_holds_nothing),
         ("gone/again_and_again_and_never_two_hold", never_two_hold),
@@ -179,6 +180,25 @@ fn a_stopped_holder_is_waited_for() {
         stopped.says("held");
         stopped.kill();
         drop(store(place.path()).await.lock("z").try_acquire().await.unwrap());
+    });
+}
+
+/// The holder's own client may be the first to see that they are gone, and its runtime may stand still just then: nobody has told the
+/// guard.
+fn a_holder_that_begins_them_anew_is_waited_for() {
+    let place = Place::new();
+    let program = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (here, first) = program.block_on(async {
+        let here = store(place.path()).await.ttl(TTL);
+        let first = here.lock("a").acquire().await.unwrap();
+        (here, first)
+    });
+    all(&place).iter().for_each(|file| fs::remove_file(file).unwrap());
+    assert!(program.block_on(here.lock("b").inspect()).unwrap().holders.is_empty());
+    run(async {
+        let second = store(place.path()).await.lock("a").acquire().await.unwrap();
+        assert!(!first.is_valid(), "two hold");
+        assert!(second.fencing_token() > first.fencing_token());
     });
 }
 

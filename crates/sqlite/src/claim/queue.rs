@@ -29,6 +29,8 @@ pub(crate) struct Queues<'a> {
     /// The end of a session is not the one that we have written.
     pub(crate) went_back: bool,
     pub(crate) written: Vec<(i64, Session)>,
+    /// Places of ours that are new in it, and will be undone with it.
+    pub(crate) inserted: Vec<ClaimId>,
     /// Places of ours that are gone, once it is committed.
     pub(crate) released: Vec<(ClaimId, i64)>,
     pub(crate) messages: Vec<Message>,
@@ -107,8 +109,8 @@ impl Head {
 impl<'a> Queues<'a> {
     /// `began`: on CLOCK_BOOTTIME, and on the wall clock.
     pub(crate) fn new(tx: &'a Connection, own: &'a mut Own, began: (i64, Duration), meta: Meta) -> Queues<'a> {
-        let ((now, wall), (messages, written, released, changed)) = (began, Default::default());
-        Queues { tx, own, now, wall, meta, went_back: false, written, released, messages, changed }
+        let ((now, wall), (messages, written, inserted, released, changed)) = (began, Default::default());
+        Queues { tx, own, now, wall, meta, went_back: false, written, inserted, released, messages, changed }
     }
 
     /// Who is to be notified of what has changed.
@@ -213,7 +215,9 @@ impl<'a> Queues<'a> {
         let (turns, token) = if granted { (tokens.count, Some(seq)) } else { (claim.turns(), None) };
         // Before it is there: what we do not know of would outlive its claim.
         let mine = Mine { name: claim.name.clone(), seq, ttl, until: self.now.saturating_add(ttl) };
-        self.own.places.insert(claim.id, mine);
+        if self.own.places.insert(claim.id, mine).is_none() && self.went_back {
+            self.inserted.push(claim.id);
+        }
         let row = params![name, seq, id, session, mode, n, permits, turns, token, &*claim.label, since];
         self.execute(insert, row).map(drop)
     }

@@ -74,17 +74,20 @@ enum Failed {
 impl File {
     /// Opens the file. It is begun anew if there is none, if it is of another boot, or if it is not together any more with the
     /// files beside it: then it grants nothing until every lease of a living client may have ended, whatever it still uses.
-    /// `before`: what others know of our leases in files that we used until now. Others are waited for until the deadline.
-    pub(crate) fn open(path: &Path, before: Option<&Presence>, deadline: Moment) -> Result<File> {
+    /// `before`: what others know of our leases in files that we used until now, and the longest of those. Others are waited for
+    /// until the deadline.
+    pub(crate) fn open(path: &Path, before: Option<(&Presence, i64)>, deadline: Moment) -> Result<File> {
         let boot = place::boot()?;
         let real = place::real(path)?;
-        let presence = Presence::open(&real, real.parent().unwrap_or(Path::new("/")), before)?;
+        let folder = real.parent().unwrap_or(Path::new("/"));
+        let presence = Presence::open(&real, folder, before.map(|(presence, _)| presence))?;
+        let own = before.map_or(0, |(_, longest)| longest);
         wait_until(deadline);
         // Once it takes two turns to make it, and one to see that others have.
         let mut turns = 0..3;
         while turns.next().is_some() || Moment::now() < deadline {
             let (looked, files) = (now(), Files::at(path, &real));
-            let token = match join(&real, files, &boot, &presence) {
+            let token = match join(&real, files, &boot, &presence, own) {
                 Ok(Joined::Open(connection, generation)) => {
                     // Those that were joined: a later look may see others.
                     let looked = Cell::new(looked);
@@ -198,11 +201,11 @@ pub(crate) fn has_one_name(real: &Path) -> Result<()> {
     Ok(())
 }
 
-fn join(real: &Path, files: Files, boot: &str, presence: &Presence) -> Result<Joined> {
+fn join(real: &Path, files: Files, boot: &str, presence: &Presence, own: i64) -> Result<Joined> {
     if let Some(unfit) = unfit(real, files)? {
         return Ok(unfit);
     }
-    match try_to_join(real, files, boot, presence) {
+    match try_to_join(real, files, boot, presence, own) {
         Ok(joined) => Ok(joined),
         Err(Failed::Other(e)) => Err(e),
         Err(Failed::Sqlite(e)) => match Header::read(real) {
@@ -217,7 +220,13 @@ fn join(real: &Path, files: Files, boot: &str, presence: &Presence) -> Result<Jo
     }
 }
 
-fn try_to_join(real: &Path, files: Files, boot: &str, presence: &Presence) -> std::result::Result<Joined, Failed> {
+fn try_to_join(
+    real: &Path,
+    files: Files,
+    boot: &str,
+    presence: &Presence,
+    own: i64,
+) -> std::result::Result<Joined, Failed> {
     let mut connection = connect(real)?;
     // SQLite opens for reading what it may not write.
     if access(real, Access::WRITE_OK).is_err() {
@@ -248,8 +257,9 @@ fn try_to_join(real: &Path, files: Files, boot: &str, presence: &Presence) -> st
     let Some((known, of, mut generation)) = meta_row else { return Ok(Joined::Stale(0)) };
     let is_new = known.is_empty();
     if is_new {
-        let others = presence.longest_of_others()?;
-        let quiet = if others == 0 { 0 } else { now().saturating_add(others) };
+        // Ours, too: nobody may have told our guards yet.
+        let longest = presence.longest_of_others()?.max(own);
+        let quiet = if longest == 0 { 0 } else { now().saturating_add(longest) };
         generation = fastrand::i64(1..);
         let begin = "UPDATE meta SET files = ?1, boot = ?2, generation = ?3, quiet = ?4, token = max(token, ?5)";
         tx.execute(begin, params![files.text(), boot, generation, quiet, above(wall())])?;

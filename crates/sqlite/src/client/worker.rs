@@ -262,7 +262,8 @@ impl Client {
 
     /// What we had in a file that is gone, or that another boot took over, is lost. There is a new one.
     pub(crate) fn reopen(&mut self) -> Result<()> {
-        self.file = File::open(&self.file.path, Some(&self.file.presence), Moment::now() + OPENING)?;
+        let before = Some((&self.file.presence, self.longest()));
+        self.file = File::open(&self.file.path, before, Moment::now() + OPENING)?;
         (self.own.sessions, self.watches) = Default::default();
         self.notifier.notify_all();
         Ok(())
@@ -288,6 +289,9 @@ impl Client {
             done => done.map_err(of)?,
         };
         if queues.went_back {
+            // They are not there, and will not be.
+            let Queues { inserted, own, .. } = queues;
+            inserted.iter().for_each(|claim| drop(own.places.remove(claim)));
             return Ok(Attempt::WentBack);
         }
         queues.notify_observers().map_err(of)?;
