@@ -44,6 +44,13 @@ impl Agenda {
         at
     }
 
+    /// Enters this one, which waits for a request, unless it is entered already.
+    pub(super) fn wait(&mut self, id: u64, kept: &mut Kept) {
+        if kept.at == NEVER {
+            self.put(id, kept, kept.waits_until());
+        }
+    }
+
     /// It has no entry from now on.
     pub(super) fn leave(&mut self, id: u64, kept: &mut Kept) {
         self.put(id, kept, NEVER);

@@ -26,7 +26,7 @@ pub(super) struct Kept {
     /// Its entry in the agenda, and from when on it may be renewed together with others.
     pub(super) at: Moment,
     pub(super) joins: Moment,
-    /// When a third of its lease is left, as it was when it was entered there.
+    /// When a third of its lease is left, or it ends before, as it was when it was entered there.
     third_left: Moment,
 }
 
@@ -75,19 +75,20 @@ impl Kept {
 
     /// When something must be done about it. `moved`: when the store last answered a request that renews.
     pub(super) fn comes_up(&mut self, seen: &Seen, moved: Option<Moment>) -> Moment {
+        let ends = seen.ends_at().unwrap_or(NEVER);
         if let Renewing::At(at) = self.renewal {
-            self.third_left = seen.third_left_at(at);
+            self.third_left = seen.third_left_at(at).min(ends);
         }
         let (asks, joins) = match self.renewal {
             // What is to lapse soon is renewed only if the store does not answer that.
-            Renewing::At(at) if self.lapsing => (at.max(self.third_left), NEVER),
+            Renewing::At(at) if self.lapsing => (at.max(seen.third_left_at(at)), NEVER),
             Renewing::At(at) if self.in_flight > 0 => (at, NEVER),
             Renewing::At(at) => (at, at.before(seen.ttl / 6)),
             // If nothing moves it waits no longer for others.
             Renewing::Due(_, at) => (moved.map_or(at, |moved| at.max(moved + seen.ttl / 6)), NEVER),
         };
         self.joins = joins;
-        asks.min(self.release_at).min(seen.ends_at().unwrap_or(NEVER))
+        asks.min(self.release_at).min(ends)
     }
 
     /// It waits for a request from now on: under which key, by when a third of its lease is left.
@@ -95,5 +96,10 @@ impl Kept {
         let since = if let Renewing::At(at) = self.renewal { at.min(now) } else { now };
         (self.renewal, self.joins) = (Renewing::Due(since, self.third_left), NEVER);
         self.third_left
+    }
+
+    /// When to look again at one that waits for a request: not later than it comes up.
+    pub(super) fn waits_until(&self) -> Moment {
+        self.third_left.min(self.release_at)
     }
 }

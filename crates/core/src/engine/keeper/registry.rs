@@ -210,8 +210,10 @@ impl Registry {
         }
         // What is left comes up next when it has waited for too long.
         let newly_due = std::mem::take(&mut self.newly_due);
-        if !self.due.is_empty() {
-            newly_due.into_iter().for_each(|id| self.schedule_left(id));
+        for id in newly_due.into_iter().filter(|_| !self.due.is_empty()) {
+            if let Some(kept) = self.kept.get_mut(&id) {
+                self.agenda.wait(id, kept);
+            }
         }
         batches
     }
@@ -234,12 +236,6 @@ impl Registry {
             batch.leases.push(lease);
         }
         self.agenda.enter(id, kept, &seen);
-    }
-
-    fn schedule_left(&mut self, id: u64) {
-        if self.kept.get(&id).is_some_and(|kept| kept.at == NEVER) {
-            self.schedule(id);
-        }
     }
 
     /// A request that asked for this one, as it was planned, was answered, or never will be.
