@@ -31,14 +31,24 @@ fn end(answer: &Renewal, stamp: Moment) -> Moment {
     validity.until(stamp)
 }
 
+/// What a renewal has answered, and an instant before it was sent. On a busy machine a store may have no answer in time.
+async fn answered(client: &dyn Backend, leases: &[LeaseRef]) -> (Moment, Vec<Renewal>) {
+    loop {
+        let stamp = Moment::now();
+        let answers = client.renew(leases).await.unwrap();
+        if !answers.iter().any(|answer| matches!(answer, Renewal::Unknown(_))) {
+            return (stamp, answers);
+        }
+    }
+}
+
 /// A renewal extends by as much as it says: no other client is granted before the end that it answered.
 pub(crate) async fn is_as_long_as_a_renewal_says(ctx: TestContext) {
     let (one, two) = (ctx.backend().await, ctx.backend().await);
     let lease = taken(&*one, ctx.claim("a", WaitPolicy::Fair)).await;
     tokio::time::sleep(ctx.ttl() * 3 / 5).await;
-    let stamp = Moment::now();
-    let answer = renewed(&*one, &lease).await.unwrap();
-    not_granted_before(&ctx, &*two, "a", end(&answer, stamp)).await;
+    let (stamp, answers) = answered(&*one, &[lease]).await;
+    not_granted_before(&ctx, &*two, "a", end(&answers[0], stamp)).await;
 }
 
 /// The same of readers and permits.
@@ -47,8 +57,7 @@ pub(crate) async fn is_as_long_as_a_renewal_says_in_every_mode(ctx: TestContext)
     let reader = taken(&*one, ctx.claim_as("reader", Mode::Shared, WaitPolicy::Fair)).await;
     let permits = taken(&*one, ctx.claim_as("permits", Mode::Permits { n: 2, of: 3 }, WaitPolicy::Fair)).await;
     tokio::time::sleep(ctx.ttl() * 3 / 5).await;
-    let stamp = Moment::now();
-    let answers = one.renew(&[reader, permits]).await.unwrap();
+    let (stamp, answers) = answered(&*one, &[reader, permits]).await;
     let [reader, permits] = [0, 1].map(|i| end(&answers[i], stamp));
     tokio::join!(
         not_granted_before(&ctx, &*two, "reader", reader),
@@ -66,8 +75,7 @@ pub(crate) async fn is_renewed_beside_a_lost_one(ctx: TestContext) {
     }
     given_back(&*one, &batch[1]).await;
     tokio::time::sleep(ctx.ttl() * 3 / 5).await;
-    let stamp = Moment::now();
-    let answers = one.renew(&batch).await.unwrap();
+    let (stamp, answers) = answered(&*one, &batch).await;
     assert_eq!(answers.len(), batch.len());
     assert!(matches!(answers[1], Renewal::Lost(_)), "it has gone: {:?}", answers[1]);
     let [before, behind] = [0, 2].map(|i| end(&answers[i], stamp));
