@@ -58,6 +58,7 @@ async fn a_release_that_was_not_sent_is_not_forgotten() {
             stands.send(()).unwrap();
             goes_on.recv().unwrap(); // the client's whole runtime stands still
             then.begun.notified().await;
+            drop(under_way); // its time-out would wake once more
             let answer = poll_fn(|cx| then.release.lock().unwrap().as_mut().poll(cx)).await;
             assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unavailable);
             let _ = ends.await;
