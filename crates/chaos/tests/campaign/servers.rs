@@ -11,6 +11,8 @@ use super::{kind::Kind, work::LOCKS};
 
 /// How much later one member of an ensemble hears what the leader has decided: its clients read what was.
 const LAG: Duration = Duration::from_millis(60);
+/// How often a store that does not answer in time is asked again for its locks.
+const TRIES: u32 = 60;
 
 pub(crate) enum Servers {
     Memory,
@@ -158,11 +160,25 @@ impl Servers {
             Servers::ZooKeeper(server) => left.push(ephemerals(server).await),
             Servers::Ensemble(ensemble) => left.push(ephemerals(&ensemble.members()[ensemble.leader().await]).await),
         }
-        let store = leasehold::connect(self.direct_url()).await.unwrap();
-        let names = store.list("", None, 100).await.unwrap();
+        let mut tries = 0;
+        let names = loop {
+            match self.locks().await {
+                Ok(names) => break names,
+                Err(error) => assert!(tries < TRIES, "{error}"),
+            }
+            tries += 1;
+        };
         left.push((format!("locks {names:?}"), names.len() as u64, 0));
-        store.close(Duration::from_secs(2)).await.unwrap();
         left
+    }
+
+    /// The locks that the store lists. On a busy machine a server may not answer in time.
+    async fn locks(&self) -> leasehold::Result<Vec<leasehold::Name>> {
+        let store = leasehold::connect(self.direct_url()).await?;
+        let names = store.list("", None, 100).await;
+        // What it leaves ends by itself.
+        let _ = store.close(Duration::from_secs(2)).await;
+        names
     }
 
     /// What a person wants to see of the store when clients do not end.
