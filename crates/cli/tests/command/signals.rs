@@ -22,10 +22,15 @@ fn kill(signal: &str, pid: i32) {
 
 async fn every_signal_is_the_programs(stage: &Stage) {
     let folder = tempfile::tempdir().unwrap();
-    let (seen, ready) = (folder.path().join("seen"), folder.path().join("ready"));
+    let [seen, ready, never] = ["seen", "ready", "never"].map(|name| folder.path().join(name));
     let traps: String =
         SIGNALS.split(' ').map(|name| format!("trap 'echo {name} >> {}' {name}; ", seen.display())).collect();
-    let script = format!("{traps} : > {}; while [ -e {0} ]; do read -rt 0.01 <> <(:); done; exit 7", ready.display());
+    // It waits without another process, and without what bash parses anew each time: a trap in the midst of that is a syntax error.
+    let script = format!(
+        "{traps} mkfifo {}; exec 9<> {0}; : > {}; while [ -e {1} ]; do read -rt 0.01 -u 9; done; exit 7",
+        never.display(),
+        ready.display()
+    );
     let mut running = Running::start(&mut support::afresh(&stage.run("job", ["--", "bash", "-c", &script])));
     until("the program", || ready.exists().then_some(()));
     for name in SIGNALS.split(' ') {
