@@ -9,7 +9,7 @@ use leasehold_core::seam::{Claim, ClaimId, LeaseRef, Moment, Renewal};
 use leasehold_core::support::fault;
 use leasehold_core::{Error, ErrorKind, Loss};
 
-use crate::claim::table::{Claims, Session, Tracked, lose};
+use crate::claim::table::{Claims, Due, Session, Tracked, lose};
 use crate::client::Sessions;
 use crate::error::{Answer, reading};
 
@@ -39,30 +39,45 @@ pub(crate) async fn renew(sessions: &Sessions<Claims>, leases: &[LeaseRef]) -> V
 }
 
 /// Who holds is verified at each renewal, and who only waits about once in a lease: a waiter's place that somebody has removed by hand is
-/// also missed when its turn comes. The answer names all places of the session, and was nearly all that idle waiters cost.
+/// also missed when its turn comes. An answer that names all places of the session was nearly all that idle waiters cost.
 async fn verify_when_due(session: &Session) -> Answer<()> {
     let lease = session.state().liveness.timeout;
-    let is_due = session.handler().is_verification_due(lease, Moment::now());
-    if is_due || session.client().is_err() { verify_entries(session, Loss::Gone).await } else { Ok(()) }
+    let due = session.handler().due(lease, Moment::now());
+    // Without a connection it is an error that says so.
+    verify(session, if session.client().is_err() { Due::All } else { due }, Loss::Gone).await
 }
 
-/// Compares the claims' entries with the session's nodes, and notifies those that are gone. One request for all.
+/// Compares all claims' entries with the session's nodes.
+pub(crate) async fn verify_entries(session: &Session, loss: Loss) -> Answer<()> {
+    verify(session, Due::All, loss).await
+}
+
+/// Compares these claims' entries with the session's nodes, and notifies those that are gone. One request for all.
 ///
 /// One server alone answers, which may lag behind. But it answered a keep-alive on the same connection before, and what it reads
 /// after that is no older: each node in its answer existed at some moment since that keep-alive was sent.
-pub(crate) async fn verify_entries(session: &Session, loss: Loss) -> Answer<()> {
+async fn verify(session: &Session, due: Due, loss: Loss) -> Answer<()> {
     // A path of now is only compared with itself: of an entry that is newer, the answer says nothing.
     let path = |tracked: &Tracked| tracked.entry.created().map(|(path, _)| path.clone());
-    let known: Vec<(ClaimId, Arc<str>)> =
-        session.handler().tracked.iter().filter_map(|(id, tracked)| Some((*id, path(tracked)?))).collect();
+    let known: Vec<(ClaimId, Arc<str>)> = {
+        let claims = session.handler();
+        let compared =
+            claims.tracked.iter().filter(|(_, tracked)| due == Due::All || due == Due::Holds && tracked.held);
+        compared.filter_map(|(id, tracked)| Some((*id, path(tracked)?))).collect()
+    };
     if known.is_empty() {
         return Ok(());
     }
     let (asked, last_answered) = (Moment::now(), session.state().liveness.last_answered);
-    let nodes = session.nodes().await?;
+    let nodes = match due {
+        Due::All => session.nodes().await?,
+        _ => session.nodes_at(known.iter().map(|(_, path)| &**path)).await?,
+    };
     let mut missing = HashMap::new();
     let mut claims = session.handler();
-    claims.last_verified = Some(asked);
+    if due == Due::All {
+        claims.last_verified = Some(asked);
+    }
     for (id, path) in known {
         if !nodes.contains(&*path) && !fault("nodes-unseen") {
             missing.insert(id, path);

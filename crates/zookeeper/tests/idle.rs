@@ -12,7 +12,7 @@ use common::*;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Moment, Renewal};
-use leasehold_core::{Guard, Store};
+use leasehold_core::{Guard, Loss, Store};
 use leasehold_zookeeper::ZooKeeper;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -98,6 +98,55 @@ async fn idle_waiters_cost_as_much_as_their_own_nodes_and_their_predecessors() {
             assert!(tasks.iter().all(|task| !task.is_finished()));
             tasks.iter().for_each(tokio::task::JoinHandle::abort);
         }
+    })
+    .await;
+}
+
+/// A client that holds a name, and waits for many others, reads what it holds at each renewal and the rest once in a lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_holds_few_and_waits_for_many_reads_the_few() {
+    limited(async {
+        let server = server().await;
+        let (addr, bytes) = counted(server.addr()).await;
+        let (raw, _held) = foreign_hold(server.addr()).await;
+        let all = [at(&addr).await];
+        let held = hold(&Store::new(all[0].clone()), "b", SHORT).await;
+        let waiters = 200;
+        let tasks = wait_in_line(&all, waiters, SHORT).await;
+        tokio::time::sleep(SHORT).await;
+        let (before, started) = (bytes.load(Relaxed), Moment::now());
+        tokio::time::sleep(SHORT * 2).await;
+        let leases = Moment::now().since(started).as_secs_f64() / SHORT.as_secs_f64();
+        let each = (bytes.load(Relaxed) - before) as f64 / leases / waiters as f64;
+        println!("{each:.0} bytes of a waiter in a lease, beside a hold");
+        // All entries are 63 bytes of each: three times in a lease they are 190.
+        assert!(each < 150.0, "{each} bytes of a waiter in a lease");
+        assert!(held.is_valid());
+        assert!(tasks.iter().all(|task| !task.is_finished()));
+        tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    })
+    .await;
+}
+
+/// What is read by itself is found missing, too, when somebody has removed it by hand, and told nobody.
+#[tokio::test]
+async fn a_hold_beside_many_waiters_that_is_removed_is_lost_at_the_next_renewal() {
+    limited(async {
+        let server = server().await;
+        let (client, raw) = (client(&server).await, foreign_hold(server.addr()).await.0);
+        let hold = fair("b", LONG);
+        let grant = granted(&client, &hold).await;
+        for _ in 0..8 {
+            waiting(&client, &fair("a", LONG)).await;
+        }
+        let path = grant.place.as_str().to_owned();
+        let lease = [LeaseRef::new(Arc::new(hold), grant.place, None)];
+        // The first one reads everything.
+        for _ in 0..2 {
+            assert!(matches!(client.renew(&lease).await.unwrap()[..], [Renewal::Renewed(_)]));
+        }
+        raw.delete(&path, None).await.unwrap();
+        assert!(matches!(client.renew(&lease).await.unwrap()[..], [Renewal::Lost(Loss::Gone)]));
     })
     .await;
 }

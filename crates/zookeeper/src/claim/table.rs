@@ -9,7 +9,7 @@ use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place, Validity}
 use leasehold_core::{Contention, Loss};
 use tokio::task::JoinSet;
 
-use crate::client::{self, Closed, Liveness, Node, SessionHandler, Shared};
+use crate::client::{self, Closed, Liveness, Node, Shared};
 use crate::entry::Queue;
 
 pub(crate) type Session = client::Session<Claims>;
@@ -19,6 +19,9 @@ const ROOM: usize = 1_000_000;
 
 /// How many locks' nodes are remembered.
 const REMEMBERED: usize = 10_000;
+
+/// A node that is read by itself is so many times the bytes of one in the list of the session's nodes.
+const READ_BYTES: usize = 4;
 
 /// At each such look at what a waiter watches, it looks at what it follows, too.
 const FULL_LOOK: u32 = 8;
@@ -66,6 +69,15 @@ pub(crate) struct Tracked {
     pub(crate) held: bool,
     /// For what it waits.
     pub(crate) wait: Option<Box<Wait>>,
+}
+
+/// Which entries a renewal compares with the session's nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Due {
+    All,
+    /// Those that hold, where they are few among many that wait.
+    Holds,
+    None,
 }
 
 /// What keeps a claim waiting, and what tells that it has changed.
@@ -128,9 +140,17 @@ impl Claims {
         Some(tracked)
     }
 
-    /// Whether the entries are to be compared with the session's nodes at this renewal. There are three in a lease.
-    pub(crate) fn is_verification_due(&self, lease: Duration, now: Moment) -> bool {
-        self.is_holding() || self.last_verified.is_none_or(|last| last + lease * 5 / 6 <= now)
+    /// Which entries are to be compared with the session's nodes at this renewal. There are three in a lease.
+    pub(crate) fn due(&self, lease: Duration, now: Moment) -> Due {
+        let holds = self.tracked.values().filter(|tracked| tracked.held).count();
+        let is_long_ago = self.last_verified.is_none_or(|last| last + lease * 5 / 6 <= now);
+        if is_long_ago || holds * READ_BYTES > self.tracked.len() {
+            Due::All
+        } else if holds > 0 {
+            Due::Holds
+        } else {
+            Due::None
+        }
     }
 
     /// What is known of the claim, if it still has this entry.

@@ -11,11 +11,12 @@ use leasehold_core::{Loss, Result};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::timeout;
-use zookeeper_client::{Connector, Error as ZkError, SessionInfo};
+use zookeeper_client::{Connector, Error as ZkError, MultiReadResult, MultiReader, SessionInfo};
 
 use crate::client::connection::{Client, Closed};
 use crate::client::keep_alive;
 use crate::client::liveness::Liveness;
+use crate::client::request::read;
 use crate::config::Config;
 use crate::error::{Answer, reading};
 use crate::names;
@@ -137,6 +138,24 @@ impl<T: SessionHandler> Session<T> {
         let client = self.client()?;
         let listed = timeout(self.config.timeout, client.list_ephemerals(&self.config.root)).await;
         Ok(listed.unwrap_or(Err(ZkError::ConnectionLoss))?.into_iter().collect())
+    }
+
+    /// Those of these paths at which there is a node that lives as long as the session. One request for a hundred.
+    pub(crate) async fn nodes_at(&self, paths: impl Iterator<Item = &str>) -> Answer<HashSet<String>> {
+        let (client, paths) = (self.client()?, paths.collect::<Vec<_>>());
+        let read = timeout(self.config.timeout, read(&client, &paths, MultiReader::add_get_data)).await;
+        let mut nodes = HashSet::new();
+        for (path, answer) in paths.iter().zip(read.unwrap_or(Err(ZkError::ConnectionLoss))?) {
+            match answer {
+                MultiReadResult::Data { stat, .. } if stat.ephemeral_owner == self.info.id().0 => {
+                    nodes.insert((*path).to_owned());
+                }
+                MultiReadResult::Data { .. } | MultiReadResult::Error { err: ZkError::NoNode } => {}
+                MultiReadResult::Error { err } => return Err(err),
+                _ => return Err(ZkError::UnexpectedError("another read was answered".to_owned())),
+            }
+        }
+        Ok(nodes)
     }
 
     /// The path of the node by which other clients notify this session.

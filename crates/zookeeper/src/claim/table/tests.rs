@@ -4,6 +4,7 @@ use leasehold_core::seam::WaitPolicy;
 use tokio::sync::watch;
 
 use super::*;
+use crate::client::SessionHandler as _;
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -47,12 +48,16 @@ fn a_claim_that_is_not_renewed_is_abandoned() {
 fn who_holds_is_verified_at_each_renewal_and_who_waits_once_in_a_lease() {
     let mut claims = Claims::default();
     let (id, entry) = claimed(&mut claims, 30);
-    let due = |claims: &Claims| [40, 60, 80, 100].map(|s| claims.is_verification_due(LEASE, at(s)));
-    assert_eq!(due(&claims), [true; 4], "never yet");
+    let due = |claims: &Claims| [40, 60, 80, 100].map(|s| claims.due(LEASE, at(s)));
+    assert_eq!(due(&claims), [Due::All; 4], "never yet");
     claims.last_verified = Some(at(40));
-    assert_eq!(due(&claims), [false, false, false, true]);
+    assert_eq!(due(&claims), [Due::None, Due::None, Due::None, Due::All]);
     claims.with_entry(id, &entry).unwrap().held = true;
-    assert_eq!(due(&claims), [true; 4]);
+    assert_eq!(due(&claims), [Due::All; 4]);
+    for _ in 0..3 {
+        claimed(&mut claims, 30);
+    }
+    assert_eq!(due(&claims), [Due::Holds, Due::Holds, Due::Holds, Due::All], "one of four");
 }
 
 #[test]
