@@ -5,6 +5,7 @@ use std::{fs, time::Duration};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use leasehold_testbed::{Etcd, Proxy, Redis};
 use serde_json::Value;
+use tokio::time::timeout;
 use zookeeper_client::{Client, Error};
 
 use super::{
@@ -12,10 +13,21 @@ use super::{
     faults::{Fault, Moment},
     nemesis::Nemesis,
     servers::Servers,
+    work::LOCKS,
 };
 
+/// The greatest tokens of locks on one node, as grants leave them while its clock is ten seconds ahead. None gets smaller.
+const AHEAD: &str = "local t = redis.call('TIME')
+    local ahead = t[1] * 1000000 + t[2] + 10000000
+    for _, fence in ipairs(KEYS) do
+        if (tonumber(redis.call('GET', fence)) or 0) < ahead then
+            redis.call('SET', fence, string.format('%.0f', ahead), 'EX', 7210)
+        end
+    end";
+/// How long a failover may take until all servers have their new parts.
+const FAILED_OVER: Duration = Duration::from_secs(30);
 /// How long to wait until something that failed is tried again.
-const AGAIN: Duration = Duration::from_millis(50);
+pub(super) const AGAIN: Duration = Duration::from_millis(50);
 
 impl Nemesis<'_> {
     pub(super) async fn client(&self, fault: Fault, client: &Slot, length: Duration) {
@@ -56,8 +68,33 @@ impl Nemesis<'_> {
                 tokio::time::sleep(length).await;
                 self.servers.rejoin(which).await;
             }
+            Fault::Partition => self.partition(which, length).await,
+            Fault::FailOver => drop(timeout(FAILED_OVER, self.servers.fail_over(self.any_lock())).await),
+            Fault::MoveSlot => self.servers.move_slot(self.any_lock()).await,
             _ => server.restart_without_data().await.unwrap(),
         }
+    }
+
+    /// A member and a client reach each other and nobody else.
+    async fn partition(&self, member: usize, length: Duration) {
+        let (client, closes) = (self.take_client(), self.random.borrow_mut().bool());
+        let proxies = client.map(|client| &*self.clients[client].proxies).unwrap_or_default();
+        let beyond: Vec<_> =
+            proxies.iter().enumerate().filter(|(to, _)| *to != member).map(|(_, proxy)| proxy).collect();
+        self.servers.isolate(member);
+        for proxy in &beyond {
+            if closes { proxy.cut().await } else { proxy.hold() }
+        }
+        tokio::time::sleep(length).await;
+        self.servers.rejoin(member).await;
+        for proxy in &beyond {
+            proxy.heal().await;
+        }
+        client.into_iter().for_each(|client| self.mended(client));
+    }
+
+    fn any_lock(&self) -> &'static str {
+        LOCKS[self.random.borrow_mut().usize(0..LOCKS.len())]
     }
 
     /// Some of a client's ways to the servers, and always one.
@@ -97,7 +134,7 @@ impl Nemesis<'_> {
                 Fault::LateAnswer(_) => proxy.hold_reply_matching(&pattern),
                 _ => proxy.hold_matching(&pattern),
             };
-            if tokio::time::timeout(length, trap.sprung()).await.is_ok() {
+            if timeout(length, trap.sprung()).await.is_ok() {
                 tokio::time::sleep(length).await;
             }
             proxy.disarm();
@@ -123,30 +160,39 @@ impl Nemesis<'_> {
                     }
                 }
             }
-            (Servers::Redis(servers), _) => {
-                let server = &servers[self.random.borrow_mut().usize(0..servers.len())];
-                let words: &[&str] = match fault {
-                    Fault::ForgetScripts => &["SCRIPT", "FLUSH"],
-                    _ => &["CLIENT", "KILL", "TYPE", "pubsub"],
-                };
-                // A server that is down or does not answer is left alone.
-                let _ = tokio::time::timeout(self.kind.ttl(), server.command(words)).await;
-            }
             (Servers::Etcd(server), _) => compact(server, self.kind.ttl()).await,
             (Servers::EtcdCluster(cluster), _) => compact(&cluster.members()[0], self.kind.ttl()).await,
-            _ => {}
+            _ => self.tell_a_server(fault).await,
         }
     }
 
-    /// Ends the hold of whoever comes first, by the call for operators. It is asked until it has answered.
+    /// Tells one server of Redis what makes the fault. One that is down or does not answer is left alone.
+    async fn tell_a_server(&self, fault: Fault) {
+        let (fences, number) = (LOCKS.map(|lock| format!("{{{lock}}}:rf")), LOCKS.len().to_string());
+        let words: Vec<&str> = match fault {
+            Fault::ForgetScripts => vec!["SCRIPT", "FLUSH"],
+            Fault::CloseSubscriptions => vec!["CLIENT", "KILL", "TYPE", "pubsub"],
+            _ => ["EVAL", AHEAD, &number].into_iter().chain(fences.iter().map(String::as_str)).collect(),
+        };
+        let server = self.random.borrow_mut().choice(self.servers.of_redis());
+        if let Some(server) = server {
+            let _ = timeout(self.kind.ttl(), server.command(&words)).await;
+        }
+    }
+
+    /// Ends the hold of whoever comes first, by the call for operators. It is asked until it has answered. Where nobody says who holds,
+    /// nobody is evicted.
     async fn evict(&self, lock: &str) {
         let Some(operator) = &self.operator else { return };
-        let token = loop {
-            match operator.lock(lock).inspect().await {
-                Ok(queue) => break queue.holders.first().and_then(|holder| holder.token),
-                Err(_) => tokio::time::sleep(AGAIN).await,
+        let holder = async {
+            loop {
+                match operator.lock(lock).inspect().await {
+                    Ok(queue) => break queue.holders.first().and_then(|holder| holder.token),
+                    Err(_) => tokio::time::sleep(AGAIN).await,
+                }
             }
         };
+        let token = timeout(self.kind.settle(), holder).await.unwrap_or_default();
         while let Some(token) = token {
             match operator.evict(lock, token).await {
                 Ok(_) => return,
@@ -173,9 +219,9 @@ impl Nemesis<'_> {
             Servers::ZooKeeper(_) | Servers::Ensemble(_) => {
                 let servers = self.servers.all().iter().map(|it| it.addr().to_owned()).collect::<Vec<_>>().join(",");
                 let deleted = delete_entries(&servers, lock);
-                matches!(tokio::time::timeout(2 * self.kind.ttl(), deleted).await, Ok(Ok(())))
+                matches!(timeout(2 * self.kind.ttl(), deleted).await, Ok(Ok(())))
             }
-            Servers::Memory | Servers::File(_) => true,
+            Servers::Memory | Servers::File(_) | Servers::Sentinel(_) | Servers::Cluster(_) => true,
         }
     }
 }
@@ -224,5 +270,5 @@ async fn compact(server: &Etcd, within: Duration) {
         server.post("/v3/kv/compaction", &format!(r#"{{"revision":{revision}}}"#)).await.ok()
     };
     // A server that is down or does not answer is left alone.
-    let _ = tokio::time::timeout(within, compact).await;
+    let _ = timeout(within, compact).await;
 }

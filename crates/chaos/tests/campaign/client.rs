@@ -10,6 +10,7 @@ use std::{
 
 use leasehold::{Owner, Store};
 use leasehold_chaos::What;
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tokio::{
     runtime::Runtime,
@@ -18,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    kind::{Kind, NAIVE_FROM, nanos},
+    kind::{self, Kind, NAIVE_FROM, nanos},
     lodgers::Lodgers,
     looks,
     recorder::{Record, now},
@@ -34,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) folder: PathBuf,
     pub(crate) resource: String,
     pub(crate) seed: u64,
+    /// How many times as long as usual its leases are.
+    pub(crate) leases: u32,
     pub(crate) tasks: u64,
     /// It believes that it holds until it releases, and sends no token with its writes.
     pub(crate) naive: bool,
@@ -41,10 +44,15 @@ pub(crate) struct Plan {
     pub(crate) own_thread: bool,
     /// Other runtimes use the same store, and end.
     pub(crate) lodgers: bool,
+    /// It is two clients of the store.
+    pub(crate) relays: bool,
 }
 
-/// How many numbers each of its runtimes has.
+/// How many numbers each of its runtimes has, and each other client beside it.
 const LODGER: u64 = 1_000_000;
+/// How long a client is looked at that does nothing any more, and how much of a processor's time it may take meanwhile, in
+/// milliseconds.
+const IDLE: (Duration, u64) = (Duration::from_secs(2), 200);
 
 /// What the tasks of a client share.
 pub(crate) struct Client {
@@ -101,6 +109,7 @@ impl Client {
 /// Works until its standard input says `drain`, then ends what is under way. Blocks its runtime when it says `block` and for how many
 /// milliseconds. Ends at once when its standard input does.
 pub(crate) fn main(plan: Plan) {
+    kind::lengthen(plan.leases);
     let (drain, draining) = watch::channel(false);
     let (block, blocks) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
@@ -142,17 +151,42 @@ async fn run(
     if plan.kind == Kind::Memory {
         let naive = Plan { p: NAIVE_FROM, tasks: 2, naive: true, ..plan.clone() };
         let record = Record::new(&naive.folder, naive.p);
-        tasks.extend(start(Client::new(naive, store.clone(), record, draining.clone())));
+        tasks.extend(start(&Rc::new(Client::new(naive, store.clone(), record, draining.clone()))));
     }
-    tasks.extend(start(Client::new(plan, store.clone(), record, draining)));
+    let client = Rc::new(Client::new(plan.clone(), store.clone(), record, draining.clone()));
+    tasks.extend(start(&client));
+    let mut stores = vec![store];
+    if plan.relays
+        && let Some(store) = connect(&plan, &draining).await
+    {
+        stores.push(store.clone());
+        let record = Record::new(&plan.folder, plan.p);
+        let beside = Rc::new(Client::new(plan, store, record, draining).lodger(1));
+        tasks.push(tokio::task::spawn_local(work::relay([client.clone(), beside])));
+    }
     for task in tasks {
         task.await.unwrap();
     }
     if let Some(lodgers) = lodgers {
-        tokio::task::spawn_blocking(|| lodgers.thread.join()).await.unwrap().unwrap();
+        let last = tokio::task::spawn_blocking(|| lodgers.thread.join()).await.unwrap().unwrap();
+        idle(&client).await;
+        last.shutdown_background();
     }
-    // What was dropped is released in the background; what that cannot do the leases do.
-    let _ = store.close(Duration::from_secs(2)).await;
+    for store in stores {
+        // What was dropped is released in the background; what that cannot do the leases do.
+        let _ = store.close(Duration::from_secs(2)).await;
+    }
+}
+
+/// Notes how much of a processor it takes to do nothing.
+async fn idle(client: &Client) {
+    let used = || Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
+    let gauge =
+        |value, baseline| What::Gauge { name: "milliseconds of an idle client's processor".into(), value, baseline };
+    client.record.now(gauge(IDLE.1, true));
+    let before = used();
+    tokio::time::sleep(IDLE.0).await;
+    client.record.now(gauge(nanos(used() - before) / 1_000_000, false));
 }
 
 /// Does what no task of a runtime may do.
@@ -162,8 +196,7 @@ async fn block(mut blocks: mpsc::UnboundedReceiver<Duration>) {
     }
 }
 
-fn start(client: Client) -> Vec<JoinHandle<()>> {
-    let client = Rc::new(client);
+fn start(client: &Rc<Client>) -> Vec<JoinHandle<()>> {
     tokio::task::spawn_local(note_stalls(client.clone()));
     if !client.plan.naive {
         tokio::task::spawn_local(looks::look(client.clone()));

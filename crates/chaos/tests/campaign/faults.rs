@@ -25,6 +25,12 @@ pub(crate) enum Fault {
     PauseLeader,
     KillLeader,
     Isolate,
+    /// The same, and a client reaches that member alone.
+    Partition,
+    /// Another server takes the place of the one that leads.
+    FailOver,
+    /// A lock's slot moves to another node.
+    MoveSlot,
     LoseData,
     DeleteKeys,
     Evict,
@@ -32,6 +38,8 @@ pub(crate) enum Fault {
     CloseSubscriptions,
     Compact,
     DeleteFiles,
+    /// A server's clock was ahead for a moment. What stays of that are greater tokens.
+    ClockAhead,
 }
 
 /// Which request of a client.
@@ -68,7 +76,15 @@ const LINKS: &[Fault] = &[
     Fault::LateAnswer(Moment::KeepAlive),
 ];
 const SERVERS: &[Fault] = &[Fault::PauseServer, Fault::RestartServer];
-const MEMBERS: &[Fault] = &[Fault::PauseLeader, Fault::PauseLeader, Fault::KillLeader, Fault::Isolate];
+const MEMBERS: &[Fault] = &[
+    Fault::PauseLeader,
+    Fault::PauseLeader,
+    Fault::KillLeader,
+    Fault::Isolate,
+    Fault::Partition,
+    Fault::Partition,
+    Fault::Partition,
+];
 const RELEASES: &[Fault] = &[Fault::LostAnswer(Moment::Release), Fault::LateRequest(Moment::Release)];
 const BY_HAND: &[Fault] = &[Fault::Evict, Fault::DeleteKeys, Fault::DeleteKeys];
 const SCRIPTS: &[Fault] = &[Fault::ForgetScripts, Fault::CloseSubscriptions];
@@ -79,11 +95,14 @@ pub(crate) fn faults(kind: Kind) -> Vec<Fault> {
         Kind::Memory => &[&[Fault::PauseClient, Fault::PauseClient, Fault::BlockRuntime]],
         Kind::Sqlite => &[CLIENTS, &[Fault::DeleteFiles, Fault::Evict]],
         Kind::Redis => &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, SCRIPTS, &[Fault::LoseData]],
-        Kind::Redlock => &[CLIENTS, LINKS, SERVERS, RELEASES, SCRIPTS, &[Fault::Evict]],
+        Kind::Redlock => &[CLIENTS, LINKS, SERVERS, RELEASES, SCRIPTS, &[Fault::Evict, Fault::ClockAhead]],
         Kind::Etcd => &[CLIENTS, LINKS, SERVERS, BY_HAND, &[Fault::Compact]],
         Kind::EtcdCluster => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, &[Fault::Compact]],
         Kind::ZooKeeper => &[CLIENTS, LINKS, SERVERS, BY_HAND],
         Kind::Ensemble => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND],
+        // A server that is started again has the part that it began with: sentinels would not set that right soon.
+        Kind::Sentinel => &[CLIENTS, SCRIPTS, &[Fault::PauseServer, Fault::Evict, Fault::FailOver, Fault::FailOver]],
+        Kind::Cluster => &[CLIENTS, SERVERS, SCRIPTS, &[Fault::Evict, Fault::FailOver, Fault::MoveSlot]],
     };
     groups.concat()
 }
@@ -92,7 +111,7 @@ impl Fault {
     /// What is not promised under it. The stores' pages say so.
     pub(crate) fn breaks(self) -> Breaks {
         match self {
-            Fault::DeleteKeys | Fault::Evict | Fault::LoseData => Breaks::Exclusion,
+            Fault::DeleteKeys | Fault::Evict | Fault::LoseData | Fault::FailOver => Breaks::Exclusion,
             _ => Breaks::Nothing,
         }
     }
@@ -100,13 +119,16 @@ impl Fault {
     pub(crate) fn target(self) -> Target {
         match self {
             Fault::PauseServer | Fault::RestartServer | Fault::LoseData | Fault::Isolate => Target::Server,
-            Fault::PauseLeader | Fault::KillLeader => Target::Leader,
+            Fault::PauseLeader | Fault::KillLeader | Fault::Partition | Fault::FailOver | Fault::MoveSlot => {
+                Target::Leader
+            }
             Fault::ForgetScripts
             | Fault::CloseSubscriptions
             | Fault::Compact
             | Fault::DeleteFiles
             | Fault::DeleteKeys
-            | Fault::Evict => Target::Content,
+            | Fault::Evict
+            | Fault::ClockAhead => Target::Content,
             _ => Target::Client,
         }
     }

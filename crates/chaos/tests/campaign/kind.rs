@@ -1,12 +1,25 @@
 //! The stores of a campaign, and what is different about each.
 
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 
 use leasehold_chaos::Limits;
 use serde::{Deserialize, Serialize};
 
 /// The numbers of naive clients, and of the faults that concern them only, begin here.
 pub(crate) const NAIVE_FROM: u64 = 1_000_000;
+
+/// How many times as long as usual leases are.
+static TIMES: OnceLock<u32> = OnceLock::new();
+
+/// From here on leases are so many times as long. What a claim leaves behind blocks others for a lease, and shows only if that is longer
+/// than a busy machine may take to serve a waiter.
+pub(crate) fn lengthen(times: u32) {
+    let _ = TIMES.set(times);
+}
+
+pub(crate) fn times() -> u32 {
+    *TIMES.get_or_init(|| 1)
+}
 
 /// A store, with servers of the campaign's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,10 +32,12 @@ pub(crate) enum Kind {
     EtcdCluster,
     ZooKeeper,
     Ensemble,
+    Sentinel,
+    Cluster,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 8] = [
+    pub(crate) const ALL: [Kind; 10] = [
         Kind::Memory,
         Kind::Sqlite,
         Kind::Redis,
@@ -31,6 +46,8 @@ impl Kind {
         Kind::EtcdCluster,
         Kind::ZooKeeper,
         Kind::Ensemble,
+        Kind::Sentinel,
+        Kind::Cluster,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -43,19 +60,23 @@ impl Kind {
             Kind::EtcdCluster => "etcd-3",
             Kind::ZooKeeper => "zookeeper",
             Kind::Ensemble => "zookeeper-3",
+            Kind::Sentinel => "sentinel",
+            Kind::Cluster => "cluster",
         }
     }
 
     /// Short, so that much happens; not much longer than the shortest that the store takes.
     pub(crate) fn ttl(self) -> Duration {
-        Duration::from_millis(match self {
-            Kind::Memory => 300,
-            Kind::Sqlite => 400,
-            Kind::Redis => 500,
-            Kind::Redlock => 700,
-            Kind::Etcd | Kind::EtcdCluster => 2000,
-            Kind::ZooKeeper | Kind::Ensemble => 1200,
-        })
+        times()
+            * Duration::from_millis(match self {
+                Kind::Memory => 300,
+                Kind::Sqlite => 400,
+                Kind::Redis => 500,
+                Kind::Redlock => 700,
+                Kind::Etcd | Kind::EtcdCluster => 2000,
+                Kind::ZooKeeper | Kind::Ensemble => 1200,
+                Kind::Sentinel | Kind::Cluster => 1000,
+            })
     }
 
     /// How long after a death, or after the end of a fault, the store may keep what a client has left: twice the lease,
@@ -88,8 +109,8 @@ impl Kind {
     pub(crate) fn at_once(self) -> usize {
         match self {
             Kind::Memory => 1,
-            Kind::EtcdCluster | Kind::Ensemble => 4,
-            _ => 3,
+            Kind::EtcdCluster | Kind::Ensemble => 5,
+            _ => 4,
         }
     }
 

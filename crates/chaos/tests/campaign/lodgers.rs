@@ -7,7 +7,7 @@ use std::{
 };
 
 use leasehold::Store;
-use tokio::{sync::watch, task::LocalSet};
+use tokio::{runtime::Runtime, sync::watch, task::LocalSet};
 
 use super::{
     client::{Client, Plan, connect, note_stalls, runtime},
@@ -15,10 +15,11 @@ use super::{
     work,
 };
 
-/// The thread of these runtimes, and the store that the first of them has connected.
+/// The thread of these runtimes, and the store that the first of them has connected. The last of them is left as it is: nobody drives
+/// it, and it has not ended.
 pub(crate) struct Lodgers {
     pub(crate) store: Store,
-    pub(crate) thread: JoinHandle<()>,
+    pub(crate) thread: JoinHandle<Runtime>,
 }
 
 impl Lodgers {
@@ -27,7 +28,11 @@ impl Lodgers {
         let (send, connected) = mpsc::channel();
         let thread = thread::spawn(move || {
             let (mut store, mut nth) = (None, 1);
-            while LocalSet::new().block_on(&runtime(), live(&plan, &draining, nth, &mut store, &send)) {
+            loop {
+                let runtime = runtime();
+                if !LocalSet::new().block_on(&runtime, live(&plan, &draining, nth, &mut store, &send)) {
+                    return runtime;
+                }
                 nth += 1;
             }
         });

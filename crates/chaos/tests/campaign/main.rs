@@ -5,9 +5,9 @@
 //! --seconds N --seed S` is a longer one, `check FOLDER` judges a history again. `cargo xtask chaos` calls it. What is what:
 //!
 //! - `run` is one campaign; `kind` what is different about the stores; `servers`, `clients` what runs; `nemesis` when what breaks.
-//! - `faults` is which there are, `breaking` how each is made; `prove` keeps the numbers, and writes the page of them.
-//! - `client` with `lodgers`, `work` with `both` and `looks`, and `resource` are what the other processes do: they are this
-//!   program, started again.
+//! - `faults` is which there are, `breaking` with `handovers` how each is made; `prove` keeps the numbers, and writes the page of them.
+//! - `client` with `lodgers`, `work` with `held`, `using`, `both` and `looks`, and `resource` are what the other processes do: they
+//!   are this program, started again.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::print_stderr, reason = "a program of tests")]
 
@@ -16,6 +16,8 @@ mod breaking;
 mod client;
 mod clients;
 mod faults;
+mod handovers;
+mod held;
 mod kind;
 mod lodgers;
 mod looks;
@@ -25,6 +27,7 @@ mod recorder;
 mod resource;
 mod run;
 mod servers;
+mod using;
 mod work;
 
 use std::{
@@ -70,7 +73,7 @@ fn slice(kind: Kind) -> Result<(), Failed> {
     if verdict.passed { Ok(()) } else { Err(verdict.text.into()) }
 }
 
-/// What a longer run is told: `--seconds`, `--seed`, `--store`.
+/// What a longer run is told: `--seconds`, `--seed`, `--store`, and how many times as long its leases are: `--leases`.
 struct Options {
     time: Duration,
     seed: u64,
@@ -83,6 +86,7 @@ impl Options {
         let time = Duration::from_secs(value("--seconds").map_or(60, |seconds| seconds.parse().unwrap()));
         let seed = value("--seed").map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap());
         let store = value("--store");
+        kind::lengthen(value("--leases").map_or(1, |times| times.parse().unwrap()));
         let kinds = Kind::ALL.into_iter().filter(|kind| store.is_none_or(|name| name == kind.name())).collect();
         Options { time, seed, kinds }
     }

@@ -40,7 +40,7 @@ impl<'a> Nemesis<'a> {
         let random = RefCell::new(fastrand::Rng::with_seed(seed));
         let operator = match kind {
             Kind::Memory => None,
-            _ => Some(leasehold::connect(servers.direct_url()).await.unwrap()),
+            _ => Some(servers.connect().await),
         };
         let (busy, ids) = (RefCell::default(), RefCell::new(0));
         Nemesis { kind, record, servers, clients, random, operator, busy, ids }
@@ -69,8 +69,8 @@ impl<'a> Nemesis<'a> {
             };
             join_all((0..self.kind.at_once()).map(|_| one())).await;
             if begin.elapsed() < time {
-                // What was broken settles, and a waiter may take so long.
-                let quiet = self.kind.settle() + Duration::from_secs(4);
+                // What was broken settles, a waiter may take so long, and one who waits for no good reason may do so for a lease.
+                let quiet = self.kind.settle() + Duration::from_secs(4) + self.kind.ttl();
                 tokio::time::sleep(quiet).await;
                 if self.kind != Kind::Memory {
                     let client = self.random.borrow_mut().usize(0..self.clients.len());
@@ -139,6 +139,19 @@ impl<'a> Nemesis<'a> {
             Target::Content => self.content(fault, lock).await,
         }
         self.record.now(What::Healed { id });
+        self.mended(target);
+    }
+
+    /// A client that is whole. It counts as broken until it is [mended](Nemesis::mended).
+    pub(super) fn take_client(&self) -> Option<usize> {
+        let mut busy = self.busy.borrow_mut();
+        let whole: Vec<usize> = (0..self.clients.len()).filter(|client| !busy.contains(client)).collect();
+        let client = self.random.borrow_mut().choice(whole)?;
+        busy.insert(client);
+        Some(client)
+    }
+
+    pub(super) fn mended(&self, target: usize) {
         self.busy.borrow_mut().remove(&target);
     }
 

@@ -2,8 +2,10 @@
 
 use std::{fs, os::unix::fs::FileTypeExt, path::Path, time::Duration};
 
+use leasehold::Store;
 use leasehold_testbed::{
-    Etcd, EtcdCluster, EtcdOptions, Proxy, Redis, RedisOptions, Server, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions,
+    Etcd, EtcdCluster, EtcdOptions, Proxy, Redis, RedisCluster, RedisClusterOptions, RedisOptions, RedisSentinel,
+    SentinelOptions, Server, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions,
 };
 use tempfile::TempDir;
 
@@ -11,6 +13,10 @@ use super::{kind::Kind, work::LOCKS};
 
 /// How much later one member of an ensemble hears what the leader has decided: its clients read what was.
 const LAG: Duration = Duration::from_millis(60);
+/// How long a node of a Redis Cluster may be silent: nobody else takes its place unless told to.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How many keys a server may keep that has one for each name: also for that of the naive clients, and of a relay.
+const EACH: u64 = LOCKS.len() as u64 + 2;
 /// How often a store that does not answer in time is asked again for its locks.
 const TRIES: u32 = 60;
 
@@ -22,6 +28,8 @@ pub(crate) enum Servers {
     EtcdCluster(EtcdCluster),
     ZooKeeper(ZooKeeper),
     Ensemble(ZooKeeperEnsemble),
+    Sentinel(RedisSentinel),
+    Cluster(RedisCluster),
 }
 
 impl Servers {
@@ -44,6 +52,15 @@ impl Servers {
                 ensemble.lag(0, LAG);
                 Servers::Ensemble(ensemble)
             }
+            Kind::Sentinel => {
+                let options = SentinelOptions { servers: persistent, ..SentinelOptions::default() };
+                Servers::Sentinel(RedisSentinel::start_with(&options).await.unwrap())
+            }
+            Kind::Cluster => {
+                let options =
+                    RedisClusterOptions { node: persistent, node_timeout: PATIENCE, ..RedisClusterOptions::default() };
+                Servers::Cluster(RedisCluster::start(&options).await.unwrap())
+            }
         }
     }
 
@@ -55,6 +72,18 @@ impl Servers {
             Servers::EtcdCluster(cluster) => cluster.members().iter().map(|server| &**server).collect(),
             Servers::ZooKeeper(server) => vec![server],
             Servers::Ensemble(ensemble) => ensemble.members().iter().map(|server| &**server).collect(),
+            Servers::Sentinel(sentinel) => sentinel.servers().iter().map(|server| &**server).collect(),
+            Servers::Cluster(cluster) => cluster.nodes().iter().map(|server| &***server).collect(),
+        }
+    }
+
+    /// Those that are Redis.
+    pub(crate) fn of_redis(&self) -> Vec<&Redis> {
+        match self {
+            Servers::Redis(servers) => servers.iter().collect(),
+            Servers::Sentinel(sentinel) => sentinel.servers().iter().collect(),
+            Servers::Cluster(cluster) => cluster.nodes().iter().map(|node| &**node).collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -64,6 +93,7 @@ impl Servers {
             match self {
                 Servers::EtcdCluster(cluster) => cluster.leader().await,
                 Servers::Ensemble(ensemble) => ensemble.leader().await,
+                Servers::Sentinel(sentinel) => sentinel.master().await.unwrap_or_default(),
                 _ => 0,
             }
         };
@@ -91,9 +121,12 @@ impl Servers {
         }
     }
 
-    /// A way to each server for one client alone.
+    /// A way to each server for one client alone. None where servers tell the clients their addresses.
     pub(crate) async fn proxies(&self) -> Vec<Proxy> {
         let mut proxies = Vec::new();
+        if matches!(self, Servers::Sentinel(_) | Servers::Cluster(_)) {
+            return proxies;
+        }
         for server in self.all() {
             proxies.push(Proxy::to(server.addr()).await.unwrap());
         }
@@ -111,6 +144,8 @@ impl Servers {
             Servers::Redis(_) => format!("redlock://{addresses}"),
             Servers::Etcd(_) | Servers::EtcdCluster(_) => format!("etcd://{addresses}"),
             Servers::ZooKeeper(_) | Servers::Ensemble(_) => format!("zookeeper://{addresses}/locks"),
+            Servers::Sentinel(sentinel) => sentinel.url(),
+            Servers::Cluster(cluster) => cluster.url(),
         }
     }
 
@@ -142,14 +177,19 @@ impl Servers {
             Servers::Memory => return left,
             // Whoever looks now has one, too.
             Servers::File(folder) => left.push(("FIFOs".into(), fifos(folder.path()), 0)),
-            // The fence of the database; on Redlock's nodes the last token of each name.
+            // The fence of the database; on Redlock's nodes the last token of each name, in a Cluster that of each slot.
+            Servers::Redis(servers) if servers.len() == 1 => left.push(keys(&servers[0], 1).await),
             Servers::Redis(servers) => {
-                let allowed = if servers.len() == 1 { 1 } else { LOCKS.len() as u64 + 1 };
                 for server in servers {
-                    let mut keys = server.keys("*").await.unwrap();
-                    // Whoever observed has ended; this ends by itself.
-                    keys.retain(|key| !key.ends_with("}:o"));
-                    left.push((format!("keys {}", keys.join(" ")), keys.len() as u64, allowed));
+                    left.push(keys(server, EACH).await);
+                }
+            }
+            Servers::Sentinel(sentinel) => {
+                left.push(keys(&sentinel.servers()[sentinel.master().await.unwrap_or_default()], 1).await);
+            }
+            Servers::Cluster(cluster) => {
+                for node in cluster.nodes() {
+                    left.push(keys(node, EACH).await);
                 }
             }
             // The revision of the last place of a client may stay until its lease ends.
@@ -160,19 +200,17 @@ impl Servers {
             Servers::ZooKeeper(server) => left.push(ephemerals(server).await),
             Servers::Ensemble(ensemble) => left.push(ephemerals(&ensemble.members()[ensemble.leader().await]).await),
         }
-        let mut tries = 0;
-        let names = loop {
-            match self.locks().await {
-                Ok(names) => break names,
-                Err(error) => assert!(tries < TRIES, "{error}"),
-            }
-            tries += 1;
-        };
+        let names = sure(|| self.locks()).await;
         left.push((format!("locks {names:?}"), names.len() as u64, 0));
         left
     }
 
-    /// The locks that the store lists. On a busy machine a server may not answer in time.
+    /// A client of the store, without a proxy.
+    pub(crate) async fn connect(&self) -> Store {
+        sure(|| leasehold::connect(self.direct_url())).await
+    }
+
+    /// The locks that the store lists.
     async fn locks(&self) -> leasehold::Result<Vec<leasehold::Name>> {
         let store = leasehold::connect(self.direct_url()).await?;
         let names = store.list("", None, 100).await;
@@ -196,6 +234,24 @@ impl Servers {
         };
         tokio::time::timeout(Duration::from_secs(10), seen).await.unwrap_or_else(|_| "no answer".into())
     }
+}
+
+/// Asks again: on a busy machine a server may not answer in time.
+async fn sure<T>(ask: impl AsyncFn() -> leasehold::Result<T>) -> T {
+    for _ in 1..TRIES {
+        if let Ok(answer) = ask().await {
+            return answer;
+        }
+    }
+    ask().await.unwrap()
+}
+
+/// What a server of Redis has.
+async fn keys(server: &Redis, allowed: u64) -> (String, u64, u64) {
+    let mut keys = server.keys("*").await.unwrap();
+    // Whoever observed has ended; this ends by itself.
+    keys.retain(|key| !key.ends_with("}:o"));
+    (format!("keys {}", keys.join(" ")), keys.len() as u64, allowed)
 }
 
 /// How many there are: which they are, and of which sessions.

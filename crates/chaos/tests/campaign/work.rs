@@ -1,99 +1,45 @@
 //! What the tasks of a client do: acquire in every way, hold, use, and end in every way.
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    rc::Rc,
-    time::Duration,
-};
+use std::{rc::Rc, time::Duration};
 
-use leasehold::{Error, ErrorKind, Fenced, FencingToken, Guard, Leadership, Lock, Loss, Lost, Result};
+use leasehold::{Error, ErrorKind, Lock, Loss, Lost, Result};
 use leasehold_chaos::{Mode, Policy, What};
 
 use super::{
     both,
     client::Client,
+    held::Held,
     kind::nanos,
     recorder::now,
-    resource::{Connection, Write1},
+    resource::Connection,
+    using::{hold, write},
 };
 
 /// The locks: two whose names begin alike, one of each other primitive, and one that tasks of a process pass on.
 pub(crate) const ORDERS: &str = "orders";
 pub(crate) const ORDERS_1: &str = "orders/1";
-const CATALOG: &str = "catalog";
+pub(super) const CATALOG: &str = "catalog";
 const SLOTS: &str = "slots";
 pub(super) const LEADER: &str = "leader";
 const COUNTER: &str = "counter";
 /// Rarely used, for a moment, and by tries only: so nobody is in the way of most of them.
 const SPARE: &str = "spare";
+/// Of two clients of one process alone.
+const RELAY: &str = "relay";
 /// The lock of naive clients.
 pub(crate) const NAIVE: &str = "naive";
 /// All of the others.
 pub(crate) const LOCKS: [&str; 7] = [ORDERS, ORDERS_1, CATALOG, SLOTS, LEADER, COUNTER, SPARE];
 
-/// A guard, or a leadership.
-enum Held {
-    Guard(Guard),
-    Leadership(Leadership),
-}
-
-impl Held {
-    fn token(&self) -> FencingToken {
-        match self {
-            Held::Guard(guard) => guard.fencing_token(),
-            Held::Leadership(leads) => leads.fencing_token(),
-        }
-    }
-
-    /// By what claim of this process it holds: turns of one, and re-entries, have one place in the store.
-    fn claim(&self, p: u64) -> Option<u64> {
-        let place = match self {
-            Held::Guard(guard) => guard.place(),
-            Held::Leadership(leads) => leads.place(),
-        };
-        let mut number = DefaultHasher::new();
-        (p, place?.as_str()).hash(&mut number);
-        Some(number.finish())
-    }
-
-    fn remaining(&self) -> Duration {
-        match self {
-            Held::Guard(guard) => guard.remaining(),
-            Held::Leadership(leads) => leads.remaining(),
-        }
-    }
-
-    fn lost(&self) -> Lost {
-        match self {
-            Held::Guard(guard) => guard.lost(),
-            Held::Leadership(leads) => leads.lost(),
-        }
-    }
-
-    async fn release(self) -> Result<()> {
-        match self {
-            Held::Guard(guard) => guard.release().await,
-            Held::Leadership(leads) => leads.resign().await,
-        }
-    }
-}
-
 /// What is asked for.
-struct Ask {
-    op: u64,
-    lock: &'static str,
-    mode: Mode,
+pub(super) struct Ask {
+    pub(super) op: u64,
+    pub(super) lock: &'static str,
+    pub(super) mode: Mode,
     policy: Policy,
     /// How long it waits.
     limit: Option<Duration>,
     owned: bool,
-}
-
-/// How long a lock is held.
-enum Length {
-    Until(u64),
-    /// A pause of the process does not bring the end nearer.
-    Uses(u8),
 }
 
 /// Acquires, holds and ends until the client drains.
@@ -104,22 +50,45 @@ pub(crate) async fn work(client: Rc<Client>) {
             both::both(&client, &mut resource).await;
             continue;
         }
-        let ask = if client.plan.naive { naive(&client) } else { ask(&client) };
-        let Some(held) = acquire(&client, &ask).await else {
-            // Servers may be down: no loop without a pause.
-            tokio::time::sleep(client.up_to(Duration::from_millis(20))).await;
-            continue;
-        };
-        if !client.plan.naive {
-            tokio::task::spawn_local(watch(client.clone(), ask.op, held.lost()));
-        }
-        hold(&client, &ask, &held, &mut resource).await;
-        end(&client, &ask, held, &mut resource).await;
+        let ask = if client.plan.naive { Ask::simple(&client, NAIVE, Policy::Fair) } else { ask(&client) };
+        once(&client, &ask, &mut resource).await;
     }
 }
 
-fn naive(client: &Client) -> Ask {
-    Ask { op: client.op(), lock: NAIVE, mode: Mode::Exclusive, policy: Policy::Fair, limit: None, owned: false }
+/// Asks for a lock. Uses it for a while, if it is granted, and gives it back.
+async fn once(client: &Rc<Client>, ask: &Ask, resource: &mut Connection) {
+    let Some(held) = acquire(client, ask).await else {
+        // Servers may be down: no loop without a pause.
+        return tokio::time::sleep(client.up_to(Duration::from_millis(20))).await;
+    };
+    if !client.plan.naive {
+        tokio::task::spawn_local(watch(client.clone(), ask.op, held.lost()));
+    }
+    hold(client, ask, &held, resource).await;
+    end(client, ask, held, resource).await;
+}
+
+/// Two clients of one process in turn: each tries for what the other one has released. Nobody else uses this lock.
+pub(crate) async fn relay(clients: [Rc<Client>; 2]) {
+    let mut resource = Connection::to(&clients[0].plan.resource);
+    for client in clients.iter().cycle().take_while(|client| !client.drains()) {
+        once(client, &Ask::simple(client, RELAY, Policy::Try), &mut resource).await;
+        // Often at once, as who was told would.
+        if client.random(|random| random.u8(0..4) == 0) {
+            tokio::time::sleep(client.up_to(client.ttl() / 2)).await;
+        }
+    }
+}
+
+impl Ask {
+    fn simple(client: &Client, lock: &'static str, policy: Policy) -> Ask {
+        Ask { op: client.op(), lock, mode: Mode::Exclusive, policy, limit: None, owned: false }
+    }
+
+    /// Whether it is for a moment.
+    pub(super) fn is_brief(&self) -> bool {
+        matches!(self.lock, SPARE | RELAY)
+    }
 }
 
 fn ask(client: &Client) -> Ask {
@@ -158,7 +127,7 @@ async fn acquire(client: &Client, ask: &Ask) -> Option<Held> {
     let owner = owned.then(|| client.owner_number());
     client.record.at(begin, What::Invoke { op, lock, mode, policy, deadline, owner });
     // Callers leave at any moment.
-    let leaves = client.random(|random| random.u8(0..8) == 0) && !client.plan.naive && ask.lock != SPARE;
+    let leaves = client.random(|random| random.u8(0..8) == 0) && !client.plan.naive && !ask.is_brief();
     let patience = if leaves { client.up_to(client.ttl()) } else { Duration::from_secs(60) };
     match tokio::time::timeout(patience, send(client, ask)).await {
         Ok(Ok(held)) => {
@@ -240,79 +209,6 @@ pub(crate) async fn watch(client: Rc<Client>, op: u64, lost: Lost) {
     }
 }
 
-async fn hold(client: &Client, ask: &Ask, held: &Held, resource: &mut Connection) {
-    let op = ask.op;
-    // Mostly for a moment, sometimes for longer than a lease.
-    let long = match client.random(|random| random.u8(0..24)) {
-        0 => 5 * client.ttl(),
-        1..4 => 2 * client.ttl(),
-        _ => client.ttl() / 10,
-    };
-    let mut length = Length::Until(now() + nanos(client.up_to(long)));
-    if client.plan.naive {
-        length = Length::Uses(client.random(|random| random.u8(10..60)));
-    } else if ask.lock == SPARE {
-        length = Length::Uses(1);
-    }
-    loop {
-        let t = now();
-        let left = nanos(held.remaining());
-        if client.plan.naive {
-            client.record.at(t, What::Use { op, valid: u64::MAX });
-        } else if left > 0 {
-            client.record.at(t, What::Use { op, valid: t + left });
-        } else {
-            return;
-        }
-        if ask.mode.is_exclusive() && !write(client, ask, held.token(), resource).await && !client.plan.naive {
-            return;
-        }
-        if let Held::Guard(guard) = held
-            && ask.lock == CATALOG
-            && ask.mode == Mode::Exclusive
-            && client.random(|random| random.u8(0..4) == 0)
-        {
-            return downgrade(client, op, guard).await;
-        }
-        match &mut length {
-            Length::Until(end) if now() >= *end => return,
-            Length::Uses(1) => return,
-            Length::Uses(left) => *left -= 1,
-            Length::Until(_) => {}
-        }
-        tokio::time::sleep(client.up_to(client.ttl() / 20) + Duration::from_millis(2)).await;
-    }
-}
-
-/// Makes a hold a shared one, and says meanwhile until when it is valid: it may be renewed.
-async fn downgrade(client: &Client, op: u64, guard: &Guard) {
-    client.record.now(What::Downgrade { op });
-    let mut downgrade = std::pin::pin!(guard.downgrade());
-    loop {
-        tokio::select! {
-            // Whether or not it succeeds, it excludes no reader from here on.
-            _ = &mut downgrade => return,
-            () = tokio::time::sleep(client.ttl() / 20) => {}
-        }
-        let (t, left) = (now(), nanos(guard.remaining()));
-        if left > 0 {
-            client.record.at(t, What::Use { op, valid: t + left });
-        }
-    }
-}
-
-/// Writes with this token. Returns whether it was accepted, or is not known.
-async fn write(client: &Client, ask: &Ask, token: FencingToken, resource: &mut Connection) -> bool {
-    let write = Write1 { op: ask.op, lock: ask.lock.to_owned(), tok: token.get(), fenced: !client.plan.naive };
-    match resource.write(&write).await {
-        Ok(accepted) => accepted,
-        Err(_) => {
-            *resource = Connection::to(&client.plan.resource);
-            true
-        }
-    }
-}
-
 async fn end(client: &Client, ask: &Ask, held: Held, resource: &mut Connection) {
     let (op, token) = (ask.op, held.token());
     if held.remaining().is_zero() && ask.mode.is_exclusive() && !client.plan.naive {
@@ -320,7 +216,7 @@ async fn end(client: &Client, ask: &Ask, held: Held, resource: &mut Connection) 
         tokio::time::sleep(client.up_to(client.ttl())).await;
         write(client, ask, token, resource).await;
     }
-    let dropped = client.random(|random| random.u8(0..4) == 0) && ask.lock != SPARE;
+    let dropped = client.random(|random| random.u8(0..4) == 0) && !ask.is_brief();
     client.record.now(What::Release { op, dropped });
     if dropped {
         return drop(held);

@@ -1,0 +1,127 @@
+//! What the tasks of a client do while they hold: say until when they may, write, ask the store, share.
+
+use std::time::Duration;
+
+use leasehold::{Error, ErrorKind, FencingToken};
+use leasehold_chaos::{Mode, What};
+
+use super::{
+    client::Client,
+    held::Held,
+    kind::nanos,
+    recorder::now,
+    resource::{Connection, Write1},
+    work::{Ask, CATALOG, unexpected},
+};
+
+/// How long a lock is held.
+enum Length {
+    Until(u64),
+    /// A pause of the process does not bring the end nearer.
+    Uses(u8),
+}
+
+impl Length {
+    fn of(client: &Client, ask: &Ask) -> Length {
+        if client.plan.naive {
+            return Length::Uses(client.random(|random| random.u8(10..60)));
+        }
+        if ask.is_brief() {
+            return Length::Uses(1);
+        }
+        // Mostly for a moment, sometimes for longer than a lease.
+        let long = match client.random(|random| random.u8(0..24)) {
+            0 => 5 * client.ttl(),
+            1..4 => 2 * client.ttl(),
+            _ => client.ttl() / 10,
+        };
+        Length::Until(now() + nanos(client.up_to(long)))
+    }
+
+    fn is_over(&mut self) -> bool {
+        match self {
+            Length::Until(end) => now() >= *end,
+            Length::Uses(left) => {
+                *left -= 1;
+                *left == 0
+            }
+        }
+    }
+}
+
+/// Uses what it holds for a while, as long as it is told that it holds.
+pub(super) async fn hold(client: &Client, ask: &Ask, held: &Held, resource: &mut Connection) {
+    let naive = client.plan.naive;
+    let mut length = Length::of(client, ask);
+    // Some do not write: nobody tells them that they are stale but the library.
+    let mut writes = ask.mode.is_exclusive() && (naive || client.random(|random| random.u8(0..4) > 0));
+    // Most do not ask the store either: that tells of what the library itself must notice.
+    let asks = !naive && client.random(|random| random.u8(0..6) == 0);
+    while says_valid(client, ask, held) {
+        // A writer that is refused goes on without: it may be the holder all the same, by what the library says.
+        writes = writes && (write(client, ask, held.token(), resource).await || naive);
+        if asks && client.random(|random| random.u8(0..4) == 0) {
+            confirm(client, ask, held).await;
+        }
+        if ask.lock == CATALOG && ask.mode == Mode::Exclusive && client.random(|random| random.u8(0..4) == 0) {
+            return downgrade(client, ask, held).await;
+        }
+        if length.is_over() {
+            return;
+        }
+        tokio::time::sleep(client.up_to(client.ttl() / 20) + Duration::from_millis(2)).await;
+    }
+}
+
+/// Notes until when it is valid, if it is. The naive always believe that it is.
+fn says_valid(client: &Client, ask: &Ask, held: &Held) -> bool {
+    let (t, left) = (now(), nanos(held.remaining()));
+    let valid = if client.plan.naive { u64::MAX } else { t + left };
+    if valid > t {
+        client.record.at(t, What::Use { op: ask.op, valid });
+    }
+    valid > t
+}
+
+/// Waits for an answer about what it holds, and says meanwhile until when that is valid: it may be renewed.
+async fn answer<T>(client: &Client, ask: &Ask, held: &Held, asked: impl Future<Output = T>) -> T {
+    let mut asked = std::pin::pin!(asked);
+    loop {
+        tokio::select! {
+            answer = &mut asked => return answer,
+            () = tokio::time::sleep(client.ttl() / 20) => {}
+        }
+        says_valid(client, ask, held);
+    }
+}
+
+/// Asks the store, beside the renewals.
+async fn confirm(client: &Client, ask: &Ask, held: &Held) {
+    let confirmed = answer(client, ask, held, held.confirm()).await;
+    let expected = |error: &Error| {
+        matches!(error.kind(), ErrorKind::Lost | ErrorKind::TimedOut | ErrorKind::Unavailable | ErrorKind::Ambiguous)
+    };
+    if let Some(error) = confirmed.err().filter(|error| !expected(error)) {
+        unexpected("confirming", &error);
+    }
+}
+
+/// Makes a hold a shared one. Whether or not that succeeds, it excludes no reader from here on.
+async fn downgrade(client: &Client, ask: &Ask, held: &Held) {
+    if let Held::Guard(guard) = held {
+        client.record.now(What::Downgrade { op: ask.op });
+        let _ = answer(client, ask, held, guard.downgrade()).await;
+    }
+}
+
+/// Writes with this token. Returns whether it was accepted, or is not known.
+pub(super) async fn write(client: &Client, ask: &Ask, token: FencingToken, resource: &mut Connection) -> bool {
+    let write = Write1 { op: ask.op, lock: ask.lock.to_owned(), tok: token.get(), fenced: !client.plan.naive };
+    match resource.write(&write).await {
+        Ok(accepted) => accepted,
+        Err(_) => {
+            *resource = Connection::to(&client.plan.resource);
+            true
+        }
+    }
+}
