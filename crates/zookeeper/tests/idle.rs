@@ -108,7 +108,7 @@ async fn who_holds_few_and_waits_for_many_reads_the_few() {
     limited(async {
         let server = server().await;
         let (addr, bytes) = counted(server.addr()).await;
-        let (raw, _held) = foreign_hold(server.addr()).await;
+        let (_raw, _held) = foreign_hold(server.addr()).await;
         let all = [at(&addr).await];
         let held = hold(&Store::new(all[0].clone()), "b", SHORT).await;
         let waiters = 200;
