@@ -51,21 +51,21 @@ async fn a_guard_learns_that_it_was_evicted() {
         let operator = Store::new(client(server.addr()).await);
         let guard = holder.lock("a").acquire().await.unwrap();
         assert!(operator.evict("a", guard.fencing_token()).await.unwrap());
-        assert_eq!(within(2, guard.lost()).await, Loss::Evicted);
+        assert_eq!(within(10, guard.lost()).await, Loss::Evicted);
         // The same while the name is watched, where the deletion is reported too.
         let mut guard = holder.lock("b").acquire().await.unwrap();
         for _ in 0..12 {
             let waiter = tokio::spawn(holder.lock("b").acquire());
             until_waiting(&operator, "b", 1).await;
             assert!(operator.evict("b", guard.fencing_token()).await.unwrap());
-            assert_eq!(within(2, guard.lost()).await, Loss::Evicted);
-            guard = within(2, waiter).await.unwrap().unwrap();
+            assert_eq!(within(10, guard.lost()).await, Loss::Evicted);
+            guard = within(10, waiter).await.unwrap().unwrap();
         }
         // An eviction while the watch is down is found when it stands again.
         proxy.cut().await;
         assert!(operator.evict("b", guard.fencing_token()).await.unwrap());
         proxy.heal().await;
-        within(10, guard.lost()).await;
+        within(15, guard.lost()).await;
     })
     .await;
 }
@@ -121,11 +121,11 @@ async fn a_hold_evicted_before_its_claim_is_answered_is_not_granted() {
             assert!(operator.evict(&name, holder).await.unwrap());
             // News comes in order: this one is heard later.
             assert!(operator.evict(&Name::from(&*other), guard.fencing_token()).await.unwrap());
-            assert_eq!(within(5, guard.lost()).await, Loss::Evicted);
+            assert_eq!(within(15, guard.lost()).await, Loss::Evicted);
             let grant = granted(answer.await);
             assert!(grant.token > holder, "granted with the evicted token");
             let lease = LeaseRef::new(Arc::new(early), grant.place, Some(grant.token));
-            assert!(matches!(etcd.renew(&[lease]).await.unwrap()[..], [Renewal::Renewed(_)]));
+            assert!(matches!(renewals(&etcd, &[lease]).await[..], [Renewal::Renewed(_)]));
             evicted += 1;
         }
     })
@@ -146,7 +146,7 @@ async fn a_full_server_still_evicts_and_releases() {
         while raw.put("junk", vec![0; 300_000], None).await.is_ok() {}
         while operator.claim(&fair("c")).await.is_ok() {}
         assert!(operator.evict(&"a".into(), one.fencing_token()).await.unwrap());
-        assert_eq!(within(5, one.lost()).await, Loss::Gone, "there is no room for a note");
+        assert_eq!(within(15, one.lost()).await, Loss::Gone, "there is no room for a note");
         assert!(two.is_valid());
         two.release().await.unwrap();
         assert!(keys(&server, "test/b/").await.is_empty());
@@ -168,7 +168,7 @@ async fn any_of_several_holders_can_be_evicted_and_a_waiter_cannot() {
         let number = key.kvs()[0].create_revision().unsigned_abs() << 8;
         assert!(!operator.evict("a", FencingToken::new(number)).await.unwrap());
         assert!(operator.evict("a", second.fencing_token()).await.unwrap());
-        assert_eq!(within(5, second.lost()).await, Loss::Evicted);
+        assert_eq!(within(15, second.lost()).await, Loss::Evicted);
         assert!(first.is_valid());
         first.release().await.unwrap();
         becomes_granted(&etcd, &writer).await;

@@ -7,7 +7,7 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::*;
+use common::{usual as client, *};
 use etcd_client::Client;
 use leasehold_core::seam::{Backend, LeaseRef, Moment, Renewal};
 use leasehold_core::{ErrorKind, Store};
@@ -22,21 +22,19 @@ fn clock() -> Instant {
 #[tokio::test]
 async fn connecting_fails_in_bounded_time_and_says_why() {
     within(30, async {
-        let started = clock();
-        let refused = Etcd::connect("etcd://127.0.0.1:1/x").await.unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused:?}");
-        // There is no answer from there (TEST-NET-1), or the network says so at once.
-        let silent = Etcd::connect("etcd://192.0.2.1/x").await.unwrap_err();
-        assert_eq!(silent.kind(), ErrorKind::Unavailable, "{silent:?}");
         let server = server().await;
         let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
         proxy.hold();
-        for user in ["", "me:secret@"] {
-            let hole = Etcd::connect(&format!("etcd://{user}{}", proxy.addr())).await.unwrap_err();
-            assert_eq!(hole.kind(), ErrorKind::Unavailable, "{hole:?}");
-            assert!(!format!("{hole:?}").contains("secret"));
+        let (hole, user) = (format!("etcd://{}", proxy.addr()), format!("etcd://me:secret@{}", proxy.addr()));
+        // From 192.0.2.1 (TEST-NET-1) there is no answer, or the network says so at once.
+        for url in ["etcd://127.0.0.1:1/x", "etcd://192.0.2.1/x", &hole, &user] {
+            let started = clock();
+            let error = Etcd::connect(url).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+            assert!(!format!("{error:?}").contains("secret"));
+            // Three seconds, on a machine that has time.
+            assert!(started.elapsed() < Duration::from_secs(6), "{url}: {:?}", started.elapsed());
         }
-        assert!(started.elapsed() < Duration::from_secs(12));
     })
     .await;
 }
@@ -64,14 +62,14 @@ async fn users_are_let_in_or_denied_and_their_tokens_are_renewed() {
         assert_eq!(elsewhere.kind(), ErrorKind::Denied, "{elsewhere:?}");
         let etcd = Etcd::connect(&format!("etcd://me:p%40ss@{}/test", server.addr())).await.unwrap();
         assert!(!format!("{etcd:?}").contains("p@ss"));
-        let store = Store::new(etcd).ttl(Duration::from_secs(3));
+        let store = Store::new(etcd).ttl(Duration::from_secs(5));
         let guard = store.lock("a").acquire().await.unwrap();
         let waiter = tokio::spawn(store.lock("a").acquire());
         // Longer than a token lives, and longer than the lease.
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        tokio::time::sleep(Duration::from_secs(6)).await;
         assert!(guard.is_valid(), "{:?}", guard.check());
         guard.release().await.unwrap();
-        within(2, waiter).await.unwrap().unwrap().release().await.unwrap();
+        within(20, waiter).await.unwrap().unwrap().release().await.unwrap();
     })
     .await;
 }
@@ -99,10 +97,10 @@ async fn a_server_that_is_down_is_unavailable_and_all_works_when_it_is_back() {
         // The connection is known to be refused by now: surely nothing is executed.
         assert_eq!(etcd.claim(&fair("b")).await.unwrap_err().kind(), ErrorKind::Unavailable);
         server.start_again().await.unwrap();
-        let answers = etcd.renew(&[lease]).await.unwrap();
+        let answers = renewals(&etcd, &[lease]).await;
         assert!(matches!(answers[..], [Renewal::Renewed(_)]), "{answers:?}");
-        assert_eq!(granted(etcd.claim(&held).await).token, grant.token);
-        etcd.release(&held, None).await.unwrap();
+        assert_eq!(becomes_granted(&etcd, &held).await.token, grant.token);
+        while etcd.release(&held, None).await.is_err() {}
         assert!(becomes_granted(&etcd, &waiter).await.token > grant.token);
         etcd.close().await.unwrap();
         assert_eq!(server.lease_count().await.unwrap(), 0);
@@ -132,9 +130,10 @@ async fn a_waiter_is_woken_after_a_restart_and_by_a_release_that_it_missed() {
             } else {
                 server.restart_with_data().await.unwrap();
                 tokio::time::sleep(Duration::from_secs(2)).await;
-                guard.release().await.unwrap();
+                give_back(guard).await;
             }
-            within(5, waiter).await.unwrap().unwrap().release().await.unwrap();
+            // By itself it would ask again after twenty seconds.
+            give_back(within(15, waiter).await.unwrap().unwrap()).await;
         }
     })
     .await;
@@ -152,11 +151,12 @@ async fn a_stopped_server_is_ambiguous_in_bounded_time() {
         let started = clock();
         assert_eq!(etcd.claim(&doubtful).await.unwrap_err().kind(), ErrorKind::Ambiguous);
         assert_eq!(etcd.inspect(&"a".into()).await.unwrap_err().kind(), ErrorKind::Unavailable);
-        assert!(started.elapsed() < Duration::from_secs(4));
+        // One second, and two.
+        assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
         server.resume().unwrap();
         while etcd.release(&doubtful, None).await.is_err() {}
-        assert_eq!(granted(etcd.claim(&held).await).token, grant.token);
-        assert!(etcd.inspect(&"b".into()).await.unwrap().holders.is_empty());
+        assert_eq!(becomes_granted(&etcd, &held).await.token, grant.token);
+        assert!(keys(&server, "test/b/").await.is_empty());
     })
     .await;
 }
@@ -187,8 +187,8 @@ async fn members_fail_one_by_one() {
             assert!(!waiter.is_finished());
             member.start_again().await.unwrap();
         }
-        guard.release().await.unwrap();
-        within(8, &mut waiter).await.unwrap().unwrap().release().await.unwrap();
+        give_back(guard).await;
+        give_back(within(20, &mut waiter).await.unwrap().unwrap()).await;
     })
     .await;
 }
@@ -210,10 +210,10 @@ async fn a_black_hole_is_left() {
         proxy.hold();
         let started = clock();
         drop(one.lock("b").acquire().await.unwrap());
-        assert!(started.elapsed() < Duration::from_secs(3));
-        // The watch has moved too, and what it missed is read.
+        assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+        // The watch has moved too, and what it missed is read: by itself the waiter would ask again after twenty seconds.
         guard.release().await.unwrap();
-        drop(within(3, waiter).await.unwrap().unwrap());
+        drop(within(15, waiter).await.unwrap().unwrap());
     })
     .await;
 }
@@ -228,17 +228,17 @@ async fn a_leader_that_is_cut_off_grants_nothing() {
         let members = cluster.members();
         let other = members[(leader + 1) % 3].addr();
         let both = format!("{},{other}", members[leader].addr());
-        let ttl = Duration::from_secs(3);
+        let ttl = Duration::from_secs(5);
         let one = Store::new(client(&both).await).ttl(ttl);
         let lonely = client(members[leader].addr()).await;
         let guard = one.lock("a").acquire().await.unwrap();
         assert!(cluster.isolate(leader));
-        tokio::time::sleep(ttl * 3).await;
+        tokio::time::sleep(ttl * 2).await;
         assert!(guard.is_valid(), "{:?}", guard.check());
         assert!(lonely.claim(&fair("b")).await.is_err());
-        one.lock("b").acquire().await.unwrap().release().await.unwrap();
+        give_back(one.lock("b").acquire().await.unwrap()).await;
         cluster.rejoin(leader).await;
-        guard.release().await.unwrap();
+        give_back(guard).await;
     })
     .await;
 }

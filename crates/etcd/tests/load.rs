@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use common::*;
+use common::{usual as client, *};
 use futures_util::stream::{StreamExt, iter};
 use leasehold_core::seam::Moment;
 use leasehold_core::{Guard, Store};

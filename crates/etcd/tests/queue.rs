@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::*;
 use etcd_client::{GetOptions, KeyValue, SortOrder, SortTarget};
-use leasehold_core::{Error, ErrorKind, Store};
+use leasehold_core::Store;
 use leasehold_testbed as testbed;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -146,7 +146,7 @@ async fn a_crowd_that_comes_and_goes_has_one_holder_at_a_time() {
         let (mut stores, mut proxies, mut clients) = (Vec::new(), Vec::new(), JoinSet::new());
         for i in 0..CLIENTS {
             let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
-            let store = Store::new(client(proxy.addr()).await).ttl(LONG);
+            let store = Store::new(usual(proxy.addr()).await).ttl(LONG);
             proxies.push(proxy);
             let holders = holders.clone();
             stores.push(store.clone());
@@ -158,14 +158,18 @@ async fn a_crowd_that_comes_and_goes_has_one_holder_at_a_time() {
                     let patience = if random.u8(..3) == 0 { random.u64(1..100) } else { 60_000 };
                     let acquire = store.lock("a").fair().acquire();
                     let Ok(held) = timeout(Duration::from_millis(patience), acquire).await else { continue };
-                    let guard = held.unwrap();
+                    // The links are cut all the time: on a slow machine an acquire may give up.
+                    let guard = match held {
+                        Ok(guard) => guard,
+                        Err(error) => {
+                            assert!(error.is_retryable(), "{error:?}");
+                            continue;
+                        }
+                    };
                     assert_eq!(holders.fetch_add(1, SeqCst), 0, "two hold");
                     sleep(Duration::from_micros(random.u64(..1500))).await;
                     assert_eq!(holders.fetch_sub(1, SeqCst), 1, "two hold");
-                    // One that was not answered goes on in the background.
-                    let released = guard.release().await;
-                    let doubt = |error: Error| [ErrorKind::Ambiguous, ErrorKind::Unavailable].contains(&error.kind());
-                    assert!(released.map_or_else(doubt, |()| true));
+                    give_back(guard).await;
                     turns += 1;
                 }
             });

@@ -66,7 +66,7 @@ async fn one_request_renews_all_that_is_held_and_waited_for() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let before = requests(&server).await;
         let stamp = Moment::now();
-        for renewal in etcd.renew(&leases).await.unwrap() {
+        for renewal in renewals(&etcd, &leases).await {
             let Renewal::Renewed(validity) = renewal else { panic!("{renewal:?}") };
             assert!(validity.ttl() >= TTL);
             // It counts from the keep-alive that was just sent, not from the grant of the lease.
@@ -78,7 +78,7 @@ async fn one_request_renews_all_that_is_held_and_waited_for() {
         // What the store does not have is lost, and only that.
         let gone = LeaseRef::new(Arc::new(fair("gone")), leases[0].place.clone(), Some(FencingToken::new(1)));
         let stale = LeaseRef::new(leases[1].claim.clone(), leases[1].place.clone(), Some(FencingToken::new(256)));
-        let answers = etcd.renew(&[gone, stale, leases[0].clone()]).await.unwrap();
+        let answers = renewals(&etcd, &[gone, stale, leases[0].clone()]).await;
         assert!(matches!(answers[..], [Renewal::Lost(Loss::Gone), Renewal::Lost(Loss::Gone), Renewal::Renewed(_)]));
     })
     .await;
@@ -272,7 +272,7 @@ async fn a_doubtful_claim_released_twice_frees_no_other() {
         }
         assert_eq!(keys(&server, "test/").await, [hold.place.as_str()]);
         assert_eq!(granted(etcd.claim(&held).await).token, hold.token);
-        let answers = etcd.renew(&[LeaseRef::new(held, hold.place, Some(hold.token))]).await.unwrap();
+        let answers = renewals(&etcd, &[LeaseRef::new(held, hold.place, Some(hold.token))]).await;
         assert!(matches!(answers[..], [Renewal::Renewed(_)]), "{answers:?}");
         etcd.close().await.unwrap();
         assert_eq!(server.lease_count().await.unwrap(), 0, "all its sessions are closed with a client");
@@ -302,7 +302,7 @@ async fn a_waiter_in_a_long_queue_that_came_before_its_watch_is_notified() {
             assert!(!waiter.is_finished());
             release(&others, claim).await;
         }
-        drop(within(5, waiter).await.unwrap().unwrap());
+        drop(within(15, waiter).await.unwrap().unwrap());
     })
     .await;
 }

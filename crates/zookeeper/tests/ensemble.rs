@@ -45,7 +45,7 @@ async fn a_holder_behind_a_follower_that_was_cut_off_loses_before_another_holds(
             async move { (hold(&near, "a", SHORT).await, Moment::now()) }
         });
         let watcher = at(ensemble.members()[leader].addr()).await;
-        until(|| async { watcher.inspect(&"a".into()).await.unwrap().waiters.len() == 1 }).await;
+        until(|| async { watcher.inspect(&"a".into()).await.is_ok_and(|queue| queue.waiters.len() == 1) }).await;
 
         assert!(ensemble.isolate(follower));
         let cut = Moment::now();
@@ -60,7 +60,7 @@ async fn a_holder_behind_a_follower_that_was_cut_off_loses_before_another_holds(
         assert_eq!(ensemble.members()[follower].mode().await.unwrap(), "follower", "cut off for too long already");
         ensemble.rejoin(follower).await;
         drop(next);
-        drop(hold(&far, "a", SHORT).await);
+        drop(hold_patiently(&far, "a", SHORT).await);
     })
     .await;
 }
@@ -148,7 +148,7 @@ async fn a_server_with_a_shorter_limit_shortens_what_was_promised() {
                     (next, still_left, granted)
                 }
             });
-            until(|| async { near.lock("a").inspect().await.unwrap().waiters.len() == 1 }).await;
+            until(|| async { near.lock("a").inspect().await.is_ok_and(|queue| queue.waiters.len() == 1) }).await;
             assert!(guard.remaining() > ttl / 3);
             // It goes to the strict server, and is cut off there: at once, or after it has settled.
             strict.heal().await;

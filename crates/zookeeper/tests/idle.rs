@@ -63,7 +63,7 @@ async fn wait_in_line(clients: &[ZooKeeper], waiters: usize, ttl: Duration) -> V
         let store = stores[i % stores.len()].clone();
         tasks.push(tokio::spawn(async move { hold_patiently(&store, "a", ttl).await }));
     }
-    until(|| async { clients[0].inspect(&"a".into()).await.unwrap().waiters.len() == waiters }).await;
+    until(|| async { clients[0].inspect(&"a".into()).await.is_ok_and(|queue| queue.waiters.len() == waiters) }).await;
     tasks
 }
 

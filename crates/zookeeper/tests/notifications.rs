@@ -18,7 +18,8 @@ async fn an_evicted_holder_is_notified_and_the_next_is_served() {
         let started = Moment::now();
         assert!(b.evict("a", evicted.fencing_token()).await.unwrap());
         assert_eq!(evicted.lost().await, Loss::Evicted);
-        assert!(Moment::now().since(started) < Duration::from_secs(2));
+        // A renewal would find it out after twenty seconds.
+        assert!(Moment::now().since(started) < Duration::from_secs(10));
         let next = next.await.unwrap().unwrap();
         assert!(next.fencing_token() > evicted.fencing_token());
         assert!(!b.evict("a", evicted.fencing_token()).await.unwrap());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use etcd_client::{Client, GetOptions};
 pub(crate) use leasehold_conformance::context::{granted, waiting};
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, WaitPolicy};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, LeaseRef, Mode, Renewal, WaitPolicy};
 use leasehold_core::{Guard, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
@@ -21,7 +21,13 @@ pub(crate) async fn server() -> testbed::Etcd {
     testbed::Etcd::start().await.unwrap()
 }
 
+/// Where nothing fails, a request that takes long says only that the machine is busy.
 pub(crate) async fn client(addr: &str) -> Etcd {
+    Etcd::connect(&format!("etcd://{addr}/test?timeout=5000")).await.unwrap()
+}
+
+/// Gives a request up after a second, as it is usual.
+pub(crate) async fn usual(addr: &str) -> Etcd {
     Etcd::connect(&format!("etcd://{addr}/test")).await.unwrap()
 }
 
@@ -31,7 +37,8 @@ pub(crate) async fn store(server: &testbed::Etcd) -> Store {
 
 /// Until so many wait for the lock.
 pub(crate) async fn until_waiting(store: &Store, name: &str, waiters: usize) {
-    while store.lock(name).inspect().await.unwrap().waiters.len() != waiters {
+    // A server that is starting again does not answer each time.
+    while store.lock(name).inspect().await.map_or(usize::MAX, |queue| queue.waiters.len()) != waiters {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -51,6 +58,23 @@ pub(crate) async fn becomes_granted(etcd: &Etcd, claim: &Claim) -> Grant {
             Ok(Claimed::Granted(grant)) => return grant,
             _ => tokio::time::sleep(Duration::from_millis(20)).await,
         }
+    }
+}
+
+/// What is said of these leases once nothing of them is unknown: a busy server may leave a renewal without an answer.
+pub(crate) async fn renewals(etcd: &Etcd, leases: &[LeaseRef]) -> Vec<Renewal> {
+    loop {
+        let answers = etcd.renew(leases).await.unwrap();
+        if !answers.iter().any(|answer| matches!(answer, Renewal::Unknown(_))) {
+            return answers;
+        }
+    }
+}
+
+/// Releases it. A release that a fault leaves unanswered goes on in the background.
+pub(crate) async fn give_back(guard: Guard) {
+    if let Err(error) = guard.release().await {
+        assert!(error.is_retryable(), "{error:?}");
     }
 }
 
