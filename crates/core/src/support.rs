@@ -1,6 +1,7 @@
 //! For authors of stores: what is true of no lock. One grammar of store URLs, one escaping of names, a mutex without poison.
 
 mod address;
+mod credentials;
 mod faults;
 pub(crate) mod own_keys;
 pub(crate) mod setters;
@@ -9,6 +10,7 @@ pub(crate) mod system;
 pub(crate) mod thread;
 
 pub use address::{Address, Host, escape, unescape};
+pub use credentials::Credentials;
 #[doc(hidden)]
 pub use faults::fault;
 pub use sync::locked;

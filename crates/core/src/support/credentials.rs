@@ -1,0 +1,81 @@
+//! Who a client is, where that changes: asked anew for each connection.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use crate::{Error, ErrorKind, Result};
+
+type Function = dyn Fn() -> BoxFuture<'static, Result<(String, String)>> + Send + Sync;
+
+/// A function of the program's that says its user and its password. Its `Debug` shows neither.
+#[derive(Clone)]
+pub struct Credentials(Arc<Function>);
+
+impl Credentials {
+    /// Those that this function says when it is asked.
+    pub fn new<F>(function: impl Fn() -> F + Send + Sync + 'static) -> Credentials
+    where
+        F: Future<Output = Result<(String, String)>> + Send + 'static,
+    {
+        Credentials(Arc::new(move || Box::pin(function())))
+    }
+
+    /// The user and the password as they are now.
+    ///
+    /// # Errors
+    ///
+    /// What the function says; [`Unavailable`](ErrorKind::Unavailable) unless that is [`Invalid`](ErrorKind::Invalid) or
+    /// [`Denied`](ErrorKind::Denied), so that it is asked again.
+    pub async fn ask(&self) -> Result<(String, String)> {
+        (self.0)().await.map_err(|e| {
+            let last = matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Denied);
+            let kind = if last { e.kind() } else { ErrorKind::Unavailable };
+            Error::new(kind, format!("the credentials: {e}"))
+        })
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn they_are_asked_for_each_time_and_never_shown() {
+        let asked = AtomicU32::new(0);
+        let credentials = Credentials::new(move || {
+            let password = format!("s3cret{}", asked.fetch_add(1, SeqCst));
+            async move { Ok(("me".to_owned(), password)) }
+        });
+        for expected in ["s3cret0", "s3cret1"] {
+            assert_eq!(credentials.ask().await.unwrap(), ("me".to_owned(), expected.to_owned()));
+        }
+        assert!(!format!("{credentials:?}").contains("s3cret"));
+    }
+
+    #[tokio::test]
+    async fn a_failure_may_pass_unless_the_function_says_that_it_is_final() {
+        use ErrorKind::{Ambiguous, Denied, Invalid, Lost, Unavailable};
+
+        for (said, kind) in [
+            (Invalid, Invalid),
+            (Denied, Denied),
+            (Unavailable, Unavailable),
+            (Ambiguous, Unavailable),
+            (Lost, Unavailable),
+        ] {
+            let credentials = Credentials::new(move || async move { Err(Error::new(said, "no vault")) });
+            let error = credentials.ask().await.unwrap_err();
+            assert!(error.kind() == kind && error.to_string().contains("the credentials: "), "{error:?}");
+        }
+    }
+}
