@@ -135,7 +135,9 @@ impl RedisCluster {
             let nodes = node.command(&["CLUSTER", "NODES"]).await.ok().and_then(|reply| reply.text());
             let role = node.info("replication").await.unwrap_or_default();
             let all = nodes.unwrap_or_default().lines().filter(|line| !line.contains("handshake")).count();
-            if !state.unwrap_or_default().contains("cluster_state:ok")
+            // One that asks for no full coverage is well before it has heard of all slots.
+            let state = state.unwrap_or_default();
+            if !["cluster_state:ok", "cluster_slots_ok:16384"].iter().all(|word| state.contains(word))
                 || all < self.nodes.len()
                 || role.contains("master_link_status:down")
             {
