@@ -16,12 +16,11 @@ impl Shared {
         // By what it is and the hash of its claim: what each node says of it.
         let mut seen: BTreeMap<(String, String), Vec<Participant>> = BTreeMap::new();
         for answer in self.nodes.majority_of(self.ask("inspect", name, "-"), true).await? {
-            let Value::Array(records) = answer else { return Err(junk("the answer to an inspection")) };
-            for text in &records {
-                let text = record(text)?;
+            for text in records(&answer)? {
                 let mut fields = Fields::of(&text);
                 let one = (fields.word().to_owned(), fields.word().to_owned());
                 let (token, since) = (fields.token()?, SystemTime::UNIX_EPOCH + fields.millis()?);
+                let _only_for_evict = [fields.word(), fields.word(), fields.word()];
                 seen.entry(one).or_default().push(Participant::new(fields.text()).token(token).since(since));
             }
         }
@@ -69,6 +68,12 @@ impl Shared {
     pub(crate) fn ask(&self, verb: &str, name: &Name, what: &str) -> InFlight<Result<Value>> {
         self.nodes.send(self.on(name).arg(verb).arg(what))
     }
+}
+
+/// What one node says of a name.
+pub(crate) fn records(answer: &Value) -> Result<Vec<String>> {
+    let Value::Array(records) = answer else { return Err(junk("the answer to an inspection")) };
+    records.iter().map(record).collect()
 }
 
 /// What most nodes say of this.

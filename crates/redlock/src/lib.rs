@@ -25,8 +25,8 @@
 //!   count from the next renewal on.
 //! * **Release.** It is sent to every node, and the answers of a majority are awaited. A node that does not get it, or that gets a
 //!   late renewal after it, keeps the key for its TTL at most.
-//! * **Eviction.** What one node has evicted ends on every node that answers, also where the hold has another token as yet, or
-//!   comes only now: the client that writes its token back there is answered that it is gone.
+//! * **Eviction.** All nodes say what they have. The hold that is known by the token ends on every node that answers, also where
+//!   it has another token as yet, or comes only now: the client that writes its token back there is answered that it is gone.
 //! * A node has `timeout` to answer (250 ms), and fails at once while it is known to be away. So with a minority of dead,
 //!   stopped or cut-off nodes everything goes on.
 //!

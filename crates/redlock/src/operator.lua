@@ -1,6 +1,6 @@
 -- What one server does for people and tools: `evict`, `bar` and `inspect`. It follows `node.lua`, whose functions it uses. Claims
 -- are named by a hash of their id, which is the same on every server and releases nothing.
--- ARGV: verb, and a token, or what another server has answered.
+-- ARGV: verb, and what the verb takes.
 
 -- All holders: a walk, for people and tools.
 local function holders()
@@ -14,39 +14,26 @@ local function holders()
   return found
 end
 
-local function evict(holder, h)
-  end_hold(holder)
-  call('PUBLISH', h.channel, 'evicted ' .. holder)
-  notify_waiters()
-end
-
--- evict: the token, or that of a turn; 0 for a hold of another tool. Answers `evicted hash token turns attempt ttl`, as the hold
--- was here, `evicted foreign`, or `none`.
+-- evict: ends a hold of another tool. Answers `ended` or `none`.
 if verb == 'evict' then
-  if foreign and id == '0' then
-    notify_observers()
-    clear()
-    notify_waiters()
-    return 'evicted foreign'
-  end
-  for holder, h in pairs(holders()) do
-    local turn = id - h.token
-    if turn >= 0 and turn < tonumber(h.turns) then
-      evict(holder, h)
-      return table.concat({ 'evicted', redis.sha1hex(holder), int(h.token), h.turns, h.attempt, h.ttl }, ' ')
-    end
-  end
-  return 'none'
+  if not foreign then return 'none' end
+  notify_observers()
+  clear()
+  notify_waiters()
+  return 'ended'
 end
 
--- bar: what another server has answered to an eviction. Answers `ended` or `none`. The hold may be here under a token of this
--- server's own, which its client has not written over yet: it ends here too. Or it may come only now: then it gets a greater
--- token. And where its client writes its token back, it is told that the hold is gone, until the last lease has run out.
+-- bar: hash token turns attempt ttl, as some server has the hold that is to end. Answers `ended` or `none`. The hold may be here
+-- under a token of this server's own, which its client has not written over yet: it ends here too. Or it may come only now: then
+-- it gets a greater token. And where its client writes its token back, it is told that the hold is gone, until the last lease has
+-- run out.
 if verb == 'bar' then
   local token, its_turns, upto, lease, answer = tonumber(ttl), mode, turns, channel, 'none'
   for holder, h in pairs(holders()) do
     if redis.sha1hex(holder) == id and (h.token == token or h.attempt - upto <= 0) then
-      evict(holder, h)
+      end_hold(holder)
+      call('PUBLISH', h.channel, 'evicted ' .. holder)
+      notify_waiters()
       answer = 'ended'
     end
   end
@@ -57,14 +44,16 @@ if verb == 'bar' then
   return answer
 end
 
--- inspect. Answers a list: `held hash token since label`, `foreign hash 0 0 `, `waits hash 0 since label`.
+-- inspect. Answers a list: `held hash token since turns attempt ttl label`, `foreign hash 0 0 0 0 0 `,
+-- `waits hash 0 since 0 0 0 label`.
 local seen = {}
 for holder, h in pairs(holders()) do
-  seen[#seen + 1] = table.concat({ 'held', redis.sha1hex(holder), int(h.token), h.since, h.label }, ' ')
+  local it = { 'held', redis.sha1hex(holder), int(h.token), h.since, h.turns, h.attempt, h.ttl, h.label }
+  seen[#seen + 1] = table.concat(it, ' ')
 end
-if foreign then seen[1] = 'foreign ' .. redis.sha1hex(value) .. ' 0 0 ' end
+if foreign then seen[1] = 'foreign ' .. redis.sha1hex(value) .. ' 0 0 0 0 0 ' end
 for _, claim in ipairs(call('ZRANGE', QUEUE, 0, -1)) do
   local w = waiter(claim)
-  if w then seen[#seen + 1] = table.concat({ 'waits', redis.sha1hex(claim), 0, w.joined, w.label }, ' ') end
+  if w then seen[#seen + 1] = table.concat({ 'waits', redis.sha1hex(claim), 0, w.joined, 0, 0, 0, w.label }, ' ') end
 end
 return seen

@@ -26,12 +26,6 @@ fn relabelled(claim: &Claim, mode: Mode, label: &str) -> Claim {
     claim
 }
 
-/// The entry of a hold on a node.
-async fn entry(node: &Redis, claim: &Claim) -> String {
-    let hold = format!("{{{}}}:rh", claim.name);
-    node.command(&["HGET", &hold, &claim.id.to_string()]).await.unwrap().text().unwrap_or_default()
-}
-
 #[tokio::test]
 async fn a_node_that_was_away_brings_no_old_mode_and_no_old_label_back() {
     bounded(async {

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::*;
+use leasehold_core::Store;
 use leasehold_core::seam::{Backend, Mode, Renewal, WaitPolicy};
-use leasehold_core::{ErrorKind, Store};
 use leasehold_redis_client::CLOCK;
 use leasehold_redlock::Redlock;
-use leasehold_testbed::{Redis, Reply, Trap};
+use leasehold_testbed::Redis;
 use tokio::sync::RwLock;
 
 async fn hold(store: &Redlock) -> u64 {
@@ -82,71 +82,6 @@ async fn a_token_is_written_back_to_a_majority() {
     .await;
 }
 
-/// Two nodes have granted with tokens of their own, which the client has not written over yet.
-#[tokio::test]
-async fn an_eviction_counts_for_nodes_that_do_not_know_the_token_yet() {
-    bounded(async {
-        let nodes = nodes(3).await;
-        let (store, operator) = (client(&nodes).await, client(&nodes).await);
-        let claim = fast("x");
-        let token = granted(&store, &claim).await.token;
-        until_held_on(&nodes, &claim, 3).await;
-        let (id, known, own) = (claim.id.to_string(), token.to_string(), (token.get() - 1000).to_string());
-        // A node that granted with another token is told of it later.
-        let entry = loop {
-            let entry = nodes[0].command(&["HGET", "{x}:rh", &id]).await.unwrap().text().unwrap();
-            if entry.contains(&known) {
-                break entry;
-            }
-            sleep(10).await;
-        };
-        let put = async || {
-            for node in [&nodes[0], &nodes[2]] {
-                node.command(&["SET", "x", &id, "PX", "60000"]).await.unwrap();
-                node.command(&["HSET", "{x}:rh", &id, &entry.replace(&known, &own)]).await.unwrap();
-            }
-        };
-        put().await;
-        assert!(operator.evict(&claim.name, token).await.unwrap());
-        assert_eq!(held_on(&nodes, &claim).await, 0, "it ended on every node");
-        // A request to take the lock that comes late is of no use to its client, either.
-        put().await;
-        let renewal = renewed(&store, &claim, token).await;
-        assert!(matches!(renewal, Renewal::Lost(_)), "{renewal:?}");
-        assert_eq!(held_on(&nodes, &claim).await, 0);
-        assert!(soon(&store, &claim).await.token > token);
-    })
-    .await;
-}
-
-/// A node that gets an evicted hold only now gives it a greater token; and it remembers an eviction only as long as it matters.
-#[tokio::test]
-async fn an_eviction_raises_every_counter_and_outlives_its_use_nowhere() {
-    bounded(async {
-        let nodes = nodes(3).await;
-        let (store, operator) = (client(&nodes).await, client(&nodes).await);
-        let claim = fast("x");
-        let token = granted(&store, &claim).await.token;
-        until_held_on(&nodes, &claim, 3).await;
-        let far = u64::MAX.to_string();
-        for node in &nodes {
-            node.command(&["ZADD", "{x}:re", "1", "1", &far, "2"]).await.unwrap();
-        }
-        nodes[2].command(&["DEL", "x", "{x}:rh", "{x}:rf"]).await.unwrap();
-        assert!(operator.evict(&claim.name, token).await.unwrap());
-        for node in &nodes {
-            assert!(counter(node).await >= token.get() + 63);
-            let Reply::Array(known) = node.command(&["ZRANGE", "{x}:re", "0", "-1"]).await.unwrap() else {
-                panic!("no list")
-            };
-            let mut known: Vec<_> = known.iter().filter_map(Reply::text).collect();
-            known.sort();
-            assert_eq!(known, [token.to_string(), "2".to_owned()]);
-        }
-    })
-    .await;
-}
-
 /// A node that granted late says another token than the majority that knows the hold's; without such a majority none is shown.
 #[tokio::test]
 async fn a_token_is_seen_only_if_a_majority_says_it() {
@@ -155,9 +90,9 @@ async fn a_token_is_seen_only_if_a_majority_says_it() {
         let store = client(&nodes).await;
         let claim = fast("x");
         let token = granted(&store, &claim).await.token;
-        until_held_on(&nodes, &claim, 3).await;
+        agree(&store, &nodes, &claim, token).await;
         let id = claim.id.to_string();
-        let entry = nodes[0].command(&["HGET", "{x}:rh", &id]).await.unwrap().text().unwrap();
+        let entry = entry(&nodes[0], &claim).await;
         let seen = async || store.inspect(&claim.name).await.unwrap().holders[0].token;
         for (nth, expected) in [(0, Some(token)), (1, None)] {
             let own = (token.get() - 1000 - nth as u64).to_string();
@@ -166,70 +101,6 @@ async fn a_token_is_seen_only_if_a_majority_says_it() {
         }
         assert!(matches!(renewed(&store, &claim, token).await, Renewal::Renewed(_)));
         assert_eq!(seen().await, Some(token));
-    })
-    .await;
-}
-
-/// A renewal from before comes late, over a connection that its client has given up: it changes nothing in the hold that the same
-/// claim has by now, not even if it was evicted, and its own hold too.
-#[tokio::test]
-async fn a_late_renewal_changes_no_later_hold() {
-    bounded(async {
-        let nodes = nodes(3).await;
-        let (store, operator) = (client(&nodes).await, client(&nodes).await);
-        let claim = fast("x");
-        let old = granted(&store, &claim).await.token;
-        assert!(operator.evict(&claim.name, old).await.unwrap());
-        assert!(matches!(renewed(&store, &claim, old).await, Renewal::Lost(_)));
-        let token = soon(&store, &claim).await.token;
-        until_held_on(&nodes, &claim, 3).await;
-        let script = [CLOCK, include_str!("../src/node.lua"), include_str!("../src/operator.lua")].concat();
-        let (id, old) = (claim.id.to_string(), old.to_string());
-        for node in &nodes {
-            // As where the hold was not known by this token when it was evicted.
-            node.command(&["ZADD", "{x}:re", &u32::MAX.to_string().repeat(2), &old]).await.unwrap();
-            for what in ["renew", "top"] {
-                for token in [&old, "7"] {
-                    let words =
-                        ["EVAL", &script, "1", "x", "renew", &id, "500", "x", "64", "nobody", "", "1", token, what];
-                    assert_eq!(node.command(&words).await.unwrap().text().unwrap(), "gone");
-                }
-            }
-        }
-        assert_eq!(held_on(&nodes, &claim).await, 3, "a later hold was ended");
-        assert_eq!(store.inspect(&claim.name).await.unwrap().holders[0].token, Some(token));
-        assert!(matches!(renewed(&store, &claim, token).await, Renewal::Renewed(_)));
-    })
-    .await;
-}
-
-/// A majority does not learn that the hold was evicted: this is an error. Evicting it again ends it everywhere.
-#[tokio::test]
-async fn an_eviction_that_failed_half_way_may_be_repeated() {
-    bounded(async {
-        let nodes = nodes(3).await;
-        let (store, (operator, links)) = (client(&nodes).await, through(&nodes).await);
-        let claim = fast("x");
-        let token = granted(&store, &claim).await.token;
-        until_held_on(&nodes, &claim, 3).await;
-        links[2].cut().await;
-        let traps = [&links[0], &links[1]].map(|link| link.hold_matching("\r\nbar\r\n"));
-        let error = operator.evict(&claim.name, token).await.unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous), "{error}");
-        assert!(traps.iter().all(Trap::has_sprung));
-        assert_eq!(held_on(&nodes, &claim).await, 1, "it ended where it was asked for");
-        // What was held back never arrives.
-        links[2].heal().await;
-        until_whole(&operator, &nodes).await;
-        assert!(!operator.evict(&claim.name, token).await.unwrap(), "without a majority it had ended");
-        assert_eq!(held_on(&nodes, &claim).await, 0);
-        for node in &nodes {
-            let until = node.command(&["ZSCORE", "{x}:re", &token.to_string()]).await.unwrap();
-            assert!(until.text().is_some(), "{until:?}");
-        }
-        assert!(matches!(renewed(&store, &claim, token).await, Renewal::Lost(_)));
-        assert!(!operator.evict(&claim.name, token).await.unwrap());
-        assert!(soon(&store, &claim).await.token > token);
     })
     .await;
 }

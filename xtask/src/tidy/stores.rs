@@ -12,7 +12,7 @@ const STORES: [(&str, usize); 7] = [
     ("sqlite", 2449),
     ("redis", 1327),
     ("redis-client", 1948),
-    ("redlock", 1088),
+    ("redlock", 1122),
     ("etcd", 2512),
     ("zookeeper", 2140),
 ];

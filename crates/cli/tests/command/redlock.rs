@@ -13,8 +13,8 @@ async fn who_ls_and_break() {
     let listed = text(&mut stage.leasehold(["ls"]));
     assert!(listed.lines().count() == 2 && listed.contains("job") && listed.contains("me"), "{listed}");
     assert_eq!(stage.evict("job", token - 1), Some(1));
-    // A node that granted late has a token of its own until a renewal, and may be the one that was asked.
-    until("an eviction", || (stage.evict("job", stage.token("job")) == Some(0)).then_some(()));
+    // On a busy machine no majority may answer in time.
+    until("an eviction", || (stage.evict("job", token) == Some(0) || holder.has_ended()).then_some(()));
     assert_eq!(holder.end().code(), Some(76));
     assert_eq!(code(&mut stage.leasehold(["who", "job"])), Some(1));
 }

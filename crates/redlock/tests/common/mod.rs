@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use leasehold_core::ErrorKind;
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, WaitPolicy};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Renewal, WaitPolicy};
+use leasehold_core::{ErrorKind, FencingToken};
 use leasehold_redlock::Redlock;
 pub use leasehold_testbed::seam::{TTL, bounded, kind, lease, refusals, renewed, sleep, words_without};
 use leasehold_testbed::{Proxy, Redis, RedisOptions};
@@ -86,6 +86,32 @@ pub async fn held_on(nodes: &[Redis], claim: &Claim) -> usize {
 /// Waits until this claim is the lock's value on so many nodes.
 pub async fn until_held_on(nodes: &[Redis], claim: &Claim, n: usize) {
     while held_on(nodes, claim).await != n {
+        sleep(10).await;
+    }
+}
+
+/// The entry of a hold on a node; empty if it has none.
+pub async fn entry(node: &Redis, claim: &Claim) -> String {
+    let hold = format!("{{{}}}:rh", claim.name);
+    node.command(&["HGET", &hold, &claim.id.to_string()]).await.unwrap().text().unwrap_or_default()
+}
+
+/// Renews it, until every node has it by one token from one request: a node that granted late has another one until then, and no
+/// request that would write it is under way afterwards.
+pub async fn agree(store: &Redlock, nodes: &[Redis], claim: &Claim, token: FencingToken) {
+    while !matches!(renewed(store, claim, token).await, Renewal::Renewed(_)) {
+        sleep(10).await;
+    }
+    loop {
+        let mut said = Vec::new();
+        for node in nodes {
+            let entry = entry(node, claim).await;
+            let words: Vec<_> = entry.split(' ').map(str::to_owned).collect();
+            said.push((words.get(2).cloned(), words.get(6).cloned()));
+        }
+        if said.iter().all(|one| *one == said[0]) {
+            return;
+        }
         sleep(10).await;
     }
 }
