@@ -22,8 +22,9 @@ async fn with(node: RedisOptions) -> RedisCluster {
     RedisCluster::start(&RedisClusterOptions { replicas: 0, node, ..RedisClusterOptions::default() }).await.unwrap()
 }
 
+/// With a limit that a busy machine keeps.
 async fn connect(cluster: &RedisCluster) -> Redis {
-    Redis::connect(&cluster.url()).await.unwrap()
+    Redis::connect(&format!("{}?timeout=10000", cluster.url())).await.unwrap()
 }
 
 /// The slot of a name, its node, and another one.
@@ -167,7 +168,7 @@ async fn a_slot_that_nobody_serves_is_unavailable_and_named() {
         let late = connect(&cluster).await;
         let error = late.claim(&fair("x")).await.unwrap_err();
         assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("--cluster check"), "{error}");
-        assert!(started.elapsed() < Duration::from_secs(5));
+        assert!(started.elapsed() < Duration::from_secs(30));
         assert!(late.guarantees().warnings.iter().any(|text| text.contains("1 slots")));
         // Other names are as before.
         granted(&late, &fair("another")).await;
@@ -275,13 +276,14 @@ async fn many_renewals_go_to_their_nodes_side_by_side() {
 }
 
 #[tokio::test]
-async fn a_new_node_is_found_by_its_slots() {
+async fn a_waiter_is_served_wherever_its_slot_goes() {
     bounded(async {
         let cluster = cluster().await;
         let store = Store::new(connect(&cluster).await);
         let (slot, owner, to) = home(&cluster, "x").await;
-        let held = store.lock("x").ttl(TTL).acquire().await.unwrap();
-        let waiter = tokio::spawn(store.lock("x").ttl(TTL).acquire());
+        let ttl = Duration::from_secs(90);
+        let held = store.lock("x").ttl(ttl).acquire().await.unwrap();
+        let waiter = tokio::spawn(store.lock("x").ttl(ttl).acquire());
         until(async || {
             let waiters = cluster.command("x", &["HGET", "{x}:l", "n"]).await.unwrap();
             waiters != Reply::Nil
@@ -291,7 +293,7 @@ async fn a_new_node_is_found_by_its_slots() {
         held.confirm().await.unwrap();
         let token = held.fencing_token();
         held.release().await.unwrap();
-        let guard = tokio::time::timeout(Duration::from_secs(5), waiter).await.unwrap().unwrap().unwrap();
+        let guard = tokio::time::timeout(Duration::from_secs(30), waiter).await.unwrap().unwrap().unwrap();
         assert!(guard.fencing_token() > token && guard.is_valid());
         // And back.
         cluster.move_slot(slot, owner).await.unwrap();

@@ -19,15 +19,20 @@ use support::{bounded, clock, sleep};
 const LEASE: Duration = Duration::from_secs(8);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Gives the lock back. What the old master does not answer is released in the background.
+/// Gives the lock back. What the old master does not answer is released in the background, and what the new one lacks is lost.
 async fn give_back(guard: Guard) {
     if let Err(e) = guard.release().await {
-        assert!(e.is_retryable(), "{e:?}");
+        assert!(e.is_retryable() || e.loss().is_some(), "{e:?}");
     }
 }
 
 async fn client(all: &RedisSentinel, words: &str) -> Store {
-    Store::new(Redis::connect(&format!("{}{words}", all.url())).await.unwrap()).ttl(LEASE)
+    loop {
+        match Redis::connect(&format!("{}{words}", all.url())).await {
+            Ok(store) => return Store::new(store).ttl(LEASE),
+            Err(e) => assert!(e.is_retryable(), "{e:?}"),
+        }
+    }
 }
 
 /// What a lock protects: it refuses a token below one that it has seen. And what its users have seen.
@@ -83,7 +88,7 @@ async fn work(store: Store, resource: Arc<Resource>, ends: Arc<AtomicBool>) -> u
     turns
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     /// An operator orders it: for some seconds there are two masters.
     Ordered,
@@ -141,16 +146,25 @@ async fn a_failover_is_followed_while_some_hold_and_others_wait() {
         }
         let wait = resource.longest_wait(began);
         println!("{fault:?}: nobody was granted the lock for {} ms", wait.as_millis());
-        waits.push(wait);
+        waits.push((fault, wait));
     }
     ends.store(true, Ordering::SeqCst);
     for worker in workers {
         assert!(worker.await.unwrap() > 0, "one was never served");
     }
-    waits.sort();
-    let (median, most) = (waits[waits.len() / 2], waits[waits.len() - 1]);
+    for fault in [Fault::Ordered, Fault::Killed, Fault::Paused] {
+        told(fault, waits.iter().filter(|(of, _)| *of == fault).map(|(_, wait)| *wait).collect());
+    }
     let refused = resource.refused.load(Ordering::SeqCst);
-    println!("{failovers} failovers: median {median:?}, at most {most:?}; {refused} stale writes refused");
+    println!("{failovers} failovers; {refused} stale writes refused");
+}
+
+fn told(fault: Fault, mut waits: Vec<Duration>) {
+    waits.sort();
+    let Some(last) = waits.len().checked_sub(1) else { return };
+    let at = |part: usize| waits[last * part / 100].as_millis();
+    let (least, half, most, all) = (at(0), at(50), at(100), last + 1);
+    println!("{fault:?}, {all}: ms without a grant: least {least}, half {half}, p90 {}, most {most}", at(90));
 }
 
 #[tokio::test]
@@ -194,7 +208,10 @@ async fn check_hold(other: &Store, held: Guard) {
     };
     let token = held.fencing_token();
     if confirmed {
-        assert!(other.lock("held").try_acquire().await.is_err(), "beside a hold that was confirmed");
+        // Unless another failover came between, which a busy machine may bring about.
+        let beside = other.lock("held").try_acquire().await;
+        assert!(beside.is_err() || held.confirm().await.is_err(), "beside a hold that was confirmed");
+        drop(beside);
         give_back(held).await;
     }
     let next = tokio::time::timeout(PATIENCE, patient(other, "held")).await.unwrap();

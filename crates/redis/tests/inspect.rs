@@ -135,7 +135,7 @@ async fn another_tools_lock_is_waited_for_and_reported() {
         let server = server().await;
         let store = client(&server).await;
         let (waiter, second) = (fair("x"), fair("x"));
-        for lease in [Some("400"), None] {
+        for lease in [Some("8000"), None] {
             let set = ["SET", "x", "\u{0}junk \u{ff} value", "NX"];
             let set = [&set[..], &lease.map_or(vec![], |ms| vec!["PX", ms])].concat();
             assert_eq!(text(&server, &set).await.as_deref(), Some("OK"));

@@ -216,7 +216,7 @@ async fn release_after_ends_a_hold_on_time_without_its_client() {
     bounded(async {
         let server = server().await;
         for (n, mode) in MODES.into_iter().enumerate() {
-            for (ttl, rest) in [(TTL, ms(700)), (ms(300), ms(1500))] {
+            for (ttl, rest) in [(TTL, ms(1200)), (ms(1500), ms(2500))] {
                 let name = format!("x/{n}/{}", rest.as_millis());
                 let (store, other) = (client(&server).await, client(&server).await);
                 let (holder, next) = (of_mode(&name, mode, ttl), fair(&name));
@@ -255,10 +255,11 @@ async fn places_that_were_left_make_nobody_poll_later() {
     bounded(async {
         let server = server().await;
         let store = client(&server).await;
-        let [holder, first, last] = [fair("x"), fair("x"), fair("x")];
+        let long = || of_mode("x", Mode::Exclusive, TTL * 6);
+        let [holder, first, last] = [long(), long(), long()];
         granted(&store, &holder).await;
         waiting(&store, &first).await;
-        let left: Vec<Claim> = (0..500).map(|_| fair("x")).collect();
+        let left: Vec<Claim> = (0..500).map(|_| long()).collect();
         for claim in &left {
             waiting(&store, claim).await;
         }

@@ -50,7 +50,7 @@ async fn program(seed: u64, ours: &dyn Backend, spec: &dyn Backend) {
                     .choice([WaitPolicy::Fair, WaitPolicy::Fair, WaitPolicy::Fast, WaitPolicy::Try].iter())
                     .unwrap();
                 let claim =
-                    Claim::new(name.clone(), *random.choice(modes.iter()).unwrap(), policy, TTL, &step.to_string());
+                    Claim::new(name.clone(), *random.choice(modes.iter()).unwrap(), policy, TTL * 6, &step.to_string());
                 let (a, b) = (ours.claim(&claim).await, spec.claim(&claim).await);
                 done.push(format!("{:?} {:?}: {}", claim.mode, claim.policy, word(&a)));
                 assert_eq!(word(&a), word(&b), "seed {seed}: {done:#?}");

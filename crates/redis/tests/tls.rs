@@ -31,12 +31,12 @@ fn shown(files: &KeyFiles) -> String {
 }
 
 fn url(at: &str, words: &str) -> String {
-    format!("rediss://:s3cret@{at}?timeout=2000&{words}")
+    format!("rediss://:s3cret@{at}?timeout=4000&{words}")
 }
 
 /// It is refused so, within the limits, and says this; nothing stays connected.
 async fn refused(server: &Server, url: &str, kind: ErrorKind, words: &[&str]) {
-    let error = within(6, Redis::connect(url)).await.unwrap_err();
+    let error = within(30, Redis::connect(url)).await.unwrap_err();
     assert_eq!(error.kind(), kind, "{url}: {error}");
     let text = format!("{error} {error:?}");
     for word in words {
@@ -103,7 +103,7 @@ async fn a_server_that_is_not_trusted_is_refused() {
         // TLS where there is none, and none where there is TLS.
         let plain = server.addr().to_owned();
         refused(&server, &url(&plain, &ca(&authority)), Unavailable, &[&plain, "TLS port"]).await;
-        refused(&server, &format!("redis://:s3cret@{at}?timeout=2000"), Unavailable, &[&at, "rediss://"]).await;
+        refused(&server, &format!("redis://:s3cret@{at}?timeout=4000"), Unavailable, &[&at, "rediss://"]).await;
         let (late, port) = serving(&authority, authority.issue_expired("late").unwrap(), false).await;
         refused(&late, &url(&port.addr(), &ca(&authority)), Denied, &[&port.addr(), "expired"]).await;
     })
@@ -231,7 +231,7 @@ async fn sentinels_and_the_server_that_they_name_are_reached_over_tls() {
             lines += &format!("{} {}\n", &pair[0][2..], pair[1]);
         }
         let sentinel = Server::start_sentinel(&lines).await.unwrap();
-        let by = |scheme: &str, at: &str, words: &str| format!("{scheme}://:s3cret@{at}/main?timeout=2000&{words}");
+        let by = |scheme: &str, at: &str, words: &str| format!("{scheme}://:s3cret@{at}/main?timeout=4000&{words}");
         works(Redis::connect(&by("rediss+sentinel", &own.addr(), &ca(&certificates))).await.unwrap()).await;
         // None of them falls back to plain text, and none trusts another CA.
         let stranger = Certificates::new().unwrap();
@@ -255,7 +255,7 @@ async fn a_cluster_is_reached_by_tls_at_each_of_its_nodes() {
         let tls = Some(TlsPort::new(&certificates).unwrap());
         let options = RedisClusterOptions { replicas: 0, tls, ..RedisClusterOptions::default() };
         let cluster = RedisCluster::start(&options).await.unwrap();
-        let url = format!("{}?timeout=2000&{}", cluster.url(), ca(&certificates));
+        let url = format!("{}?timeout=4000&{}", cluster.url(), ca(&certificates));
         works(Redis::connect(&url).await.unwrap()).await;
         let store = Redis::connect(&url).await.unwrap();
         let claims: Vec<_> = (0..12).map(|n| fair(&format!("held/{n}"))).collect();
@@ -271,7 +271,7 @@ async fn a_cluster_is_reached_by_tls_at_each_of_its_nodes() {
         let plain = cluster.url().replace("rediss+", "redis+");
         assert_eq!(kind(Redis::connect(&plain).await), ErrorKind::Unavailable);
         let other = Certificates::new().unwrap();
-        let wrong = format!("{}?timeout=2000&{}", cluster.url(), ca(&other));
+        let wrong = format!("{}?timeout=4000&{}", cluster.url(), ca(&other));
         assert_eq!(kind(Redis::connect(&wrong).await), ErrorKind::Denied);
     })
     .await;

@@ -136,15 +136,15 @@ async fn a_handed_over_lock_ends_with_the_lease_of_its_place() {
     bounded(async {
         let server = server().await;
         let store = client(&server).await;
-        let [holder, next] = [fair("x"), claim("x", WaitPolicy::Fair, Duration::from_millis(1000), "")];
+        let [holder, next] = [fair("x"), claim("x", WaitPolicy::Fair, Duration::from_millis(4000), "")];
         granted(&store, &holder).await;
         waiting(&store, &next).await;
-        sleep(500).await;
+        sleep(1500).await;
         store.release(&holder, None).await.unwrap();
         let left = number(&server, &["PTTL", "x"]).await;
-        assert!((1..=500).contains(&left), "{left}");
+        assert!((1..=2500).contains(&left), "{left}");
         let Renewal::Granted(grant) = renewed(&store, &next, None).await else { panic!("not granted") };
-        assert!(number(&server, &["PTTL", "x"]).await > 500);
+        assert!(number(&server, &["PTTL", "x"]).await > left);
         assert!(matches!(renewed(&store, &next, Some(grant.token)).await, Renewal::Renewed(_)));
     })
     .await;
@@ -157,13 +157,13 @@ async fn a_dead_holder_is_succeeded_by_the_head_whoever_notices() {
         let store = client(&server).await;
         for notice in ["try", "claim behind", "renewal behind", "own renewal", "release of a stranger"] {
             let name = format!("dead/{notice}");
-            let holder = claim(&name, WaitPolicy::Fair, Duration::from_millis(150), "");
+            let holder = claim(&name, WaitPolicy::Fair, Duration::from_millis(800), "");
             let [head, behind] = [fair(&name), fair(&name)];
             let old = granted(&store, &holder).await.token;
             let after = waiting(&store, &head).await.retry_after.unwrap();
-            assert!(after <= Duration::from_millis(151), "{after:?}");
+            assert!(after <= Duration::from_millis(801), "{after:?}");
             waiting(&store, &behind).await;
-            sleep(200).await;
+            sleep(850).await;
             match notice {
                 "try" => drop(busy(&store, &claim(&name, WaitPolicy::Try, TTL, "")).await),
                 "claim behind" => drop(waiting(&store, &behind).await),

@@ -12,7 +12,7 @@ async fn scripts_and_pushes(count: &Count<'_>) -> (u64, u64) {
 }
 
 async fn readers(store: &Redis, name: &str, n: usize) -> Vec<Claim> {
-    let readers: Vec<Claim> = (0..n).map(|_| of_mode(name, SHARED, TTL * 3)).collect();
+    let readers: Vec<Claim> = (0..n).map(|_| of_mode(name, SHARED, TTL * 6)).collect();
     for reader in &readers {
         drop(store.claim(reader).await.unwrap());
     }
@@ -40,7 +40,7 @@ async fn no_crowd_makes_a_script_long_and_nobody_is_forgotten() {
         }
         let store = client(&server).await;
         // Readers behind a writer: each is admitted, and told.
-        let writer = fair("readers");
+        let writer = of_mode("readers", Mode::Exclusive, TTL * 6);
         granted(&store, &writer).await;
         let crowd = readers(&store, "readers", CROWD).await;
         tell_longest(&server, "standing in line").await;
@@ -71,7 +71,7 @@ async fn no_crowd_makes_a_script_long_and_nobody_is_forgotten() {
         assert!(scripts as usize >= CROWD / 100, "{scripts} scripts");
         tell_longest(&server, "a claim that removes sharers").await;
         // The dead in line, before one that lives.
-        let (holder, next) = (fair("dead"), fair("dead"));
+        let (holder, next) = (of_mode("dead", Mode::Exclusive, TTL * 6), fair("dead"));
         granted(&store, &holder).await;
         for _ in 0..CROWD {
             drop(store.claim(&claim("dead", WaitPolicy::Fair, ms(100), "")).await.unwrap());

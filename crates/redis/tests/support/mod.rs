@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_core::seam::{Claim, Grant, Mode, Moment, WaitPolicy};
+use leasehold_core::seam::{Backend, Claim, Grant, Mode, Moment, WaitPolicy};
 use leasehold_redis::Redis;
 pub use leasehold_testbed::Redis as Server;
 use leasehold_testbed::Reply;
@@ -20,8 +20,17 @@ pub async fn server() -> Server {
     Server::start().await.unwrap()
 }
 
+/// With a limit that a busy machine keeps: no test with such a client is about silence.
 pub async fn client(server: &Server) -> Redis {
-    Redis::connect(&server.url()).await.unwrap()
+    Redis::connect(&format!("{}?timeout=10000", server.url())).await.unwrap()
+}
+
+/// Releases, whatever outages there are meanwhile.
+pub async fn surely_released(store: &Redis, claim: &Claim) {
+    while let Err(e) = store.release(claim, None).await {
+        assert!(e.is_retryable(), "{e:?}");
+        sleep(10).await;
+    }
 }
 
 pub fn claim(name: &str, policy: WaitPolicy, ttl: Duration, label: &str) -> Claim {
