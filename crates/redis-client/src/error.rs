@@ -107,10 +107,10 @@ pub(crate) fn of_mode(mode: &str, cluster: bool) -> Option<Error> {
     let what = match mode {
         "cluster" if cluster => return None,
         "cluster" => CLUSTER,
-        _ if cluster => "this Redis is no node of a Cluster: the URL of one server begins with redis://",
         "sentinel" => {
             "this is a Redis Sentinel, which keeps no locks: with redis+sentinel://host:26379/name it is asked where the master is"
         }
+        _ if cluster => "this Redis is no node of a Cluster: the URL of one server begins with redis://",
         _ => return None,
     };
     Some(Error::new(ErrorKind::Unsupported, what))

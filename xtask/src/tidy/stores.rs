@@ -11,7 +11,7 @@ const STORES: [(&str, usize); 7] = [
     ("memory", 462),
     ("sqlite", 2449),
     ("redis", 1327),
-    ("redis-client", 1948),
+    ("redis-client", 1957),
     ("redlock", 1122),
     ("etcd", 2512),
     ("zookeeper", 2140),

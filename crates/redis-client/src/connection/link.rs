@@ -173,8 +173,7 @@ impl Link {
 
     /// Makes a connection, and uses it.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<()> {
-        self.set(State::Up(Arc::new(self.make().await?)));
-        Ok(())
+        self.put(self.make().await?)
     }
 
     /// Makes a connection that is subscribed to its channel, to a server that can keep locks: within two timeouts, or why not.
@@ -204,7 +203,6 @@ impl Link {
         let (answered, subscribed) = Default::default();
         let wire = Wire { connection, task, nth, at, under_way, answered, subscribed };
         tokio::try_join!(self.check_mode(&peer, &wire), self.subscribe(&wire))?;
-        self.still_there(&wire.at)?;
         Ok(wire)
     }
 
@@ -282,7 +280,7 @@ impl Link {
                     return Ok(false);
                 }
                 self.inbox.notifier.interrupted(Moment::now());
-                self.set(State::Up(Arc::new(replacement)));
+                self.put(replacement)?;
                 wire.end();
                 Ok(true)
             }

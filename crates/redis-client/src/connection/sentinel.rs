@@ -2,7 +2,9 @@
 //! put another server in its place.
 //!
 //! A sentinel that was cut off names the master of before, so the first answer is not good enough: of the answers of a majority the
-//! one with the greatest epoch counts, or of those that came in time. And the server has to say itself that it is a master.
+//! one with the greatest epoch counts, or of those that came in time. Sentinels hear of a failover one after the other: so a majority
+//! that knows less than this client has heard is not enough, and all are waited for. And the server has to say itself that it is a
+//! master.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +23,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::{sleep, timeout};
 
 use crate::connection::driver::UnderWay;
-use crate::connection::link::Link;
+use crate::connection::link::{Link, State, Wire};
 use crate::connection::peer::Peer;
 use crate::server::Sentinels;
 
@@ -93,21 +95,26 @@ impl Link {
         let Some((master, each)) = sentinels else {
             return Ok((server.clone(), At { address: server.address(), epoch: 0 }));
         };
-        let said = self.ask_all(master, each).await?;
+        let known = locked(&self.heard).epoch;
+        let said = self.ask_all(master, each, known).await?;
         let at = said.at();
-        // What they say now counts, also if they have begun anew.
-        locked(&self.heard).clone_from(&at);
+        // What they say now counts, also if they have begun anew; but not if one has said more meanwhile.
+        let mut heard = locked(&self.heard);
+        if heard.epoch <= known {
+            heard.clone_from(&at);
+        }
+        drop(heard);
         let info = server.client.get_connection_info().clone().set_addr(ConnectionAddr::Tcp(said.host, said.port));
         Ok((Peer::new(info, false)?, at))
     }
 
     /// Refuses a connection that was made while the sentinels moved the server.
-    pub(super) fn still_there(&self, at: &At) -> Result<()> {
+    fn still_there(&self, at: &At) -> Result<()> {
         if at.is_before(&locked(&self.heard)) { Err(self.left(at)) } else { Ok(()) }
     }
 
-    /// Asks all sentinels at once.
-    async fn ask_all(&self, master: &str, each: &[Peer]) -> Result<Said> {
+    /// Asks all sentinels at once, and waits for most of them, or for all while they know of no failover as late as this one.
+    async fn ask_all(&self, master: &str, each: &[Peer], known: u64) -> Result<Said> {
         let mut asked: FuturesUnordered<_> = each.iter().map(|peer| self.ask_one(master, peer)).collect();
         let (mut newest, mut answers, mut errors) = (None::<Said>, 0, Vec::new());
         while let Some(answer) = asked.next().await {
@@ -118,7 +125,7 @@ impl Link {
                 }
                 Err(e) => errors.push(e),
             }
-            if answers * 2 > each.len() {
+            if answers * 2 > each.len() && newest.as_ref().is_some_and(|said| said.epoch >= known) {
                 break;
             }
         }
@@ -180,7 +187,7 @@ impl Link {
     fn moved(&self, there: &At) {
         {
             let mut heard = locked(&self.heard);
-            if !heard.is_before(there) {
+            if there.epoch <= heard.epoch {
                 return;
             }
             heard.clone_from(there);
@@ -191,6 +198,17 @@ impl Link {
             self.fail(wire.nth, self.left(&wire.at));
         }
         self.relocated.notify_one();
+    }
+
+    /// Uses this connection from now on, unless the server was moved while it was made.
+    pub(super) fn put(&self, wire: Wire) -> Result<()> {
+        // Whoever moves the server says so first, and then looks for a connection: it finds this one, or this finds what it said.
+        let mut state = self.state_mut();
+        self.still_there(&wire.at)?;
+        if !matches!(*state, State::Closed) {
+            *state = State::Up(Arc::new(wire));
+        }
+        Ok(())
     }
 
     fn left(&self, at: &At) -> Error {
