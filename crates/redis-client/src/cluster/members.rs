@@ -293,7 +293,7 @@ impl Members {
     }
 }
 
-/// Asks for the slots whenever that is due, for ever. `changed` is called when slots have moved.
+/// Asks for the slots whenever that is due, for ever. `changed` is called when slots may have moved.
 pub(super) async fn keep(members: Arc<Members>, changed: impl Fn()) {
     let mut pause = PAUSES.0;
     loop {
@@ -303,9 +303,8 @@ pub(super) async fn keep(members: Arc<Members>, changed: impl Fn()) {
         }
         let news = members.refresh().await;
         pause = if matches!(news, Ok(true)) { PAUSES.0 } else { (pause * 2).min(PAUSES.1) };
-        if matches!(news, Ok(true)) {
-            changed();
-        }
+        // Also where one of the nodes refuses us: the map is new.
+        changed();
         members.rounds.send_modify(|rounds| *rounds += 1);
         sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
     }
