@@ -95,6 +95,27 @@ pub(crate) fn of_redis(info: &str) -> Vec<Finding> {
     findings
 }
 
+/// A replica that said this to `INFO`, which may be promoted.
+#[cfg(feature = "redis")]
+pub(crate) fn of_replica(host: &str, info: &str) -> Vec<Finding> {
+    let field = |name| info_field(info, name);
+    let mut findings = Vec::new();
+    let mut add = |about, text: &str| findings.push(warning(about, format!("The replica {host} {text}")));
+    if field("master_link_status").is_some_and(|status| status != "up") {
+        add("failover", "has no link to its primary: if it is promoted, it lacks every lock granted since that broke.");
+    }
+    if field("maxmemory") != Some("0") && field("maxmemory_policy").is_some_and(|policy| policy != "noeviction") {
+        add(
+            "settings",
+            "may delete locks that are held once it is promoted: set maxmemory-policy noeviction there too.",
+        );
+    }
+    if field("aof_enabled") == Some("0") {
+        add("settings", "keeps no append-only file: once it is promoted, a restart may free every lock that is held.");
+    }
+    findings
+}
+
 /// A field of an `INFO`.
 #[cfg(feature = "redis")]
 pub(crate) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
@@ -138,5 +159,13 @@ mod tests {
         let replicated = [(Severity::Warning, "failover")];
         assert_eq!(abouts("role_before:slave\r\nrole:master\r\nconnected_slaves:2"), replicated);
         assert_eq!(abouts("role:slave\r\n"), [(Severity::Warning, "role")]);
+        let replica = |info: &str| of_replica("h:1", info).iter().map(|f| f.about).collect::<Vec<_>>();
+        let good =
+            "role:slave\r\nmaster_link_status:up\r\nmaxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\naof_enabled:1\r\n";
+        assert!(replica(good).is_empty());
+        assert_eq!(replica(&good.replace("up", "down")), ["failover"]);
+        assert_eq!(replica(&good.replace("y:0", "y:9")), ["settings"]);
+        assert!(replica(&good.replace("y:0", "y:9").replace("allkeys-lru", "noeviction")).is_empty());
+        assert_eq!(replica(&good.replace("d:1", "d:0")), ["settings"]);
     }
 }

@@ -10,6 +10,8 @@
 mod findings;
 mod harness;
 #[cfg(feature = "redis")]
+mod members;
+#[cfg(feature = "redis")]
 mod redis;
 mod report;
 mod run;

@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use leasehold::redis::client::aio::MultiplexedConnection;
-use leasehold::redis::client::{Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, cmd};
+use leasehold::redis::client::{
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, cmd,
+};
 use leasehold::support::{Address, Host};
 
 use crate::findings::{self, Finding};
 
-const TIMEOUT: Duration = Duration::from_secs(3);
+/// Of connecting, and of each answer: the client crate's own limits, a second and half of one, are short for a busy server.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Its version, and what its `INFO` means.
 pub(crate) async fn inspect(address: &Address, host: &Host) -> Option<(String, Vec<Finding>)> {
@@ -44,7 +47,7 @@ async fn sweep_one(connection: &mut MultiplexedConnection, part: &str) -> RedisR
     }
 }
 
-async fn connect(address: &Address, host: &Host) -> Option<MultiplexedConnection> {
+pub(crate) async fn connect(address: &Address, host: &Host) -> Option<MultiplexedConnection> {
     let mut settings = RedisConnectionInfo::default().set_db(address.path.parse().unwrap_or_default());
     if let Some(user) = &address.user {
         settings = settings.set_username(user);
@@ -54,5 +57,7 @@ async fn connect(address: &Address, host: &Host) -> Option<MultiplexedConnection
     }
     let info = ConnectionAddr::Tcp(host.name.clone(), host.port).into_connection_info().ok()?;
     let client = Client::open(info.set_redis_settings(settings)).ok()?;
-    tokio::time::timeout(TIMEOUT, client.get_multiplexed_async_connection()).await.ok()?.ok()
+    let limits = AsyncConnectionConfig::new().set_connection_timeout(Some(TIMEOUT)).set_response_timeout(Some(TIMEOUT));
+    let connecting = client.get_multiplexed_async_connection_with_config(&limits);
+    tokio::time::timeout(TIMEOUT, connecting).await.ok()?.ok()
 }

@@ -25,12 +25,14 @@ pub(crate) async fn inspect(url: &str, guarantees: &Guarantees) -> Server {
             server.findings.extend(session_limits(&hosts).await);
         }
         #[cfg(feature = "redis")]
-        scheme @ ("redis" | "redis+cluster" | "redlock") => {
-            drop(server.ask_each(url, scheme, 6379, crate::redis::inspect).await);
-        }
-        "redis+sentinel" => {
-            let text = "The server is asked for its settings by the store's own client only, and the sentinels are not asked for theirs.";
-            server.findings.push(note("version", text));
+        scheme @ ("redis" | "redlock") => drop(server.ask_each(url, scheme, 6379, crate::redis::inspect).await),
+        #[cfg(feature = "redis")]
+        scheme @ ("redis+sentinel" | "redis+cluster") => {
+            let (members, findings) = crate::members::of(url, scheme).await;
+            server.findings.extend(findings);
+            if let Some(members) = members {
+                server.ask_all(&members, crate::members::inspect).await;
+            }
         }
         // Beside the store's client only plain text is spoken here.
         "rediss" | "rediss+sentinel" | "rediss+cluster" | "redlocks" | "etcds" | "zookeepers" => {
@@ -52,8 +54,17 @@ impl Server {
         one: impl AsyncFn(&Address, &Host) -> Option<(String, Vec<Finding>)>,
     ) -> Vec<Host> {
         let Ok(address) = Address::parse(url, scheme, port) else { return Vec::new() };
+        self.ask_all(&address, one).await;
+        address.hosts
+    }
+
+    async fn ask_all(
+        &mut self,
+        address: &Address,
+        one: impl AsyncFn(&Address, &Host) -> Option<(String, Vec<Finding>)>,
+    ) {
         for host in &address.hosts {
-            match one(&address, host).await {
+            match one(address, host).await {
                 Some((version, findings)) => self.add(version, findings),
                 None => {
                     let text = format!("{host} did not say which version it is: nothing is known of its settings.");
@@ -61,7 +72,6 @@ impl Server {
                 }
             }
         }
-        address.hosts
     }
 
     /// Members of one cluster are often alike: what is said twice is said once.
