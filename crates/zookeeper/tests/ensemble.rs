@@ -175,17 +175,86 @@ async fn a_server_with_a_shorter_limit_shortens_what_was_promised() {
     .await;
 }
 
-/// The member that a session with an entry in this queue is connected to.
-async fn server_of(ensemble: &ZooKeeperEnsemble, leader: usize, queue: &str) -> usize {
+/// A server that was asked for a session may ask the leader for it much later: when that is connected to another one again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_connect_request_to_a_server_with_a_shorter_limit_ends_no_hold_early() {
+    limited(async {
+        let (ensemble, follower, leader) = ensemble(false).await;
+        let member = |index: usize| &ensemble.members()[index];
+        let other = 3 - leader - follower;
+        // A server that does not answer is given up after two seconds, and may be asked twice.
+        limit_sessions(member(other), 2 * SHORT).await;
+        limit_sessions(member(follower), LONG).await;
+        let generous = Proxy::to(member(follower).addr()).await.unwrap();
+        let strict = Proxy::to(member(other).addr()).await.unwrap();
+        strict.cut().await;
+        let far = Store::new(at(&format!("{},{}", generous.addr(), strict.addr())).await);
+        let near = Store::new(at(member(leader).addr()).await);
+        // Nothing is promised in this session while it goes from server to server.
+        for idle in [false, true] {
+            let ttl = LONG / 2;
+            let held = hold_patiently(&far, "a", ttl).await;
+            let session = session_of(&ensemble, leader, "/test/a/").await;
+            let held = if idle { held.release().await.map(|()| None).unwrap() } else { Some(held) };
+            let id = u64::from_str_radix(session.trim_start_matches("0x"), 16).unwrap();
+            strict.heal().await;
+            let late = strict.hold_matching(id.to_be_bytes());
+            generous.cut().await;
+            late.sprung().await;
+            strict.hold();
+            generous.heal().await;
+            let guard = match held {
+                Some(held) => held,
+                None => hold_patiently(&far, "a", ttl).await,
+            };
+            until(|| async { server_of(&ensemble, &session).await == Some(follower) }).await;
+            assert_eq!(session_of(&ensemble, leader, "/test/a/").await, session);
+            assert!(guard.is_valid());
+            let next = tokio::spawn({
+                let (near, before) = (near.clone(), guard.view());
+                async move {
+                    let next = hold_patiently(&near, "a", SHORT).await;
+                    // Asked at once: a busy machine may be late.
+                    (next, before.remaining(), Moment::now())
+                }
+            });
+            until(|| async { near.lock("a").inspect().await.unwrap().waiters.len() == 1 }).await;
+            generous.hold();
+            // The other server reports within half a tick what it has heard of. No longer: a server closes a connection that has
+            // sent nothing for ten seconds.
+            tokio::time::sleep(Duration::from_millis(600)).await;
+            let left = guard.remaining();
+            strict.deliver_held();
+            late.done().await;
+            let delivered = Moment::now();
+            let (next, still_left, granted) = next.await.unwrap();
+            println!("{left:?} were left, the next one granted {:?} later", granted.since(delivered));
+            assert_eq!(still_left, Duration::ZERO, "two at once");
+            drop((next, guard));
+            generous.heal().await;
+            strict.cut().await;
+            until(|| async { far.lock("a").try_acquire().await.is_ok() }).await;
+        }
+    })
+    .await;
+}
+
+/// The session with an entry in this queue.
+async fn session_of(ensemble: &ZooKeeperEnsemble, leader: usize, queue: &str) -> String {
     let dump = ensemble.members()[leader].four_letter_word("dump").await.unwrap();
     let at = dump.find(queue).expect("an entry");
     let session = dump[..at].lines().rev().find(|line| line.starts_with("0x")).expect("its session");
+    session.trim_end_matches(':').to_owned()
+}
+
+/// The member that this session is connected to.
+async fn server_of(ensemble: &ZooKeeperEnsemble, session: &str) -> Option<usize> {
     for (index, member) in ensemble.members().iter().enumerate() {
-        if member.four_letter_word("cons").await.unwrap().contains(session.trim_end_matches(':')) {
-            return index;
+        if member.four_letter_word("cons").await.unwrap().contains(session) {
+            return Some(index);
         }
     }
-    panic!("{session} is nowhere")
+    None
 }
 
 /// The holder's server dies, and takes the touches along that it has not passed on yet; if it leads, another is elected. The
@@ -202,7 +271,8 @@ async fn a_holder_whose_server_dies_goes_to_another_or_loses_first() {
             async move { (hold_patiently(&near, "a", SHORT).await, Moment::now()) }
         });
         tokio::time::sleep(SHORT).await;
-        let victim = server_of(&ensemble, leader, "/test/a/").await;
+        let session = session_of(&ensemble, leader, "/test/a/").await;
+        let victim = server_of(&ensemble, &session).await.expect("a connection");
         ensemble.members()[victim].kill().await.unwrap();
         let lost = tokio::time::timeout(SHORT * 2, guard.lost()).await.map(|loss| (loss, Moment::now()));
         println!("it was {}the leader; {lost:?}", if victim == leader { "" } else { "not " });

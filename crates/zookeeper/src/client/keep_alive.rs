@@ -72,12 +72,10 @@ async fn reconnect<T: SessionHandler>(session: &Session<T>) -> Result<(), Loss> 
 /// Connects the session to this server. The leader decides whether it still lives, and an answered keep-alive verifies that it was
 /// still the leader: it has heard of the session since this was asked for.
 ///
-/// A server's limit counts as soon as it has asked the leader, whether its answer arrives or not. So if something was promised,
-/// a new session asks for that limit first.
+/// A server's limit counts as soon as it has asked the leader, whether its answer arrives or not, and at any time from then on. So
+/// a new session asks for that limit first: also for a session that has promised nothing yet.
 async fn reconnect_to<T: SessionHandler>(session: &Session<T>, server: &str) -> Answer<()> {
-    if !session.handler().is_idle() {
-        session.negotiated(session.connect(server, false).await?.session_timeout());
-    }
+    session.negotiated(session.connect(server, false).await?.session_timeout());
     let asked = Moment::now();
     let client = session.connect(server, true).await?;
     session.negotiated(client.session_timeout());

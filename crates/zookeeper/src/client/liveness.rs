@@ -18,12 +18,12 @@ const PENDING: usize = 16;
 /// that holds nothing only reads, and the write that comes with its next hold verifies what it has read before.
 #[derive(Debug)]
 pub(crate) struct Liveness {
-    /// What the server of the present connection agreed to: how long the session lives without keep-alives.
+    /// How long the session surely lives without keep-alives: the least that any server has agreed to.
     pub(crate) timeout: Duration,
+    /// How long it may live: the most.
+    longest: Duration,
     /// The latest touch that is verified.
     since: Moment,
-    /// How long the session surely lives from then: what the server agreed to that received that touch.
-    lasts: Duration,
     /// The end that was promised before another server agreed to less.
     promised: Option<Moment>,
     /// When the latest write was sent that was answered, on any connection. What is read in the session after that is no older
@@ -40,32 +40,35 @@ impl Liveness {
     pub(crate) fn new(asked: Moment, timeout: Duration) -> Liveness {
         let pending = VecDeque::new();
         let (since, last_answered, heard) = (asked, asked, asked);
-        Liveness { timeout, since, lasts: timeout, promised: None, last_answered, heard, pending }
+        Liveness { timeout, longest: timeout, since, promised: None, last_answered, heard, pending }
     }
 
-    /// A server agreed to this on another connection. The leader applies it at once, also to earlier touches. What was sent over
-    /// the previous connection may be lost with its server.
+    /// A server agreed to this on another connection. The leader applies it at once, also to earlier touches. And at any time
+    /// again: it goes by whichever server tells it of the session last, and a request that was given up, or a report, may come
+    /// when the session is connected to another server. So the session lasts no longer any more. What was sent over the previous
+    /// connection may be lost with its server.
     pub(crate) fn negotiated(&mut self, timeout: Duration) {
-        if timeout < self.lasts {
-            self.promised = self.promised.max(Some(self.since + self.lasts));
+        if timeout < self.timeout {
+            self.promised = self.promised.max(Some(self.since + self.timeout));
+            self.timeout = timeout;
         }
+        self.longest = self.longest.max(timeout);
         self.pending.clear();
-        (self.timeout, self.lasts) = (timeout, self.lasts.min(timeout));
     }
 
     /// The leader has heard of the session on this connection since `asked`: followers ask it before they answer.
     pub(crate) fn reconnected(&mut self, asked: Moment) {
-        (self.since, self.lasts) = (self.since.max(asked), self.timeout);
+        self.since = self.since.max(asked);
     }
 
     /// Whether more was promised than is true now.
     pub(crate) fn is_shortened(&self) -> bool {
-        self.promised.is_some_and(|promised| self.since + self.lasts < promised)
+        self.promised.is_some_and(|promised| self.since + self.timeout < promised)
     }
 
     /// Whether it has surely expired, also on a server that is late.
     pub(crate) fn has_surely_expired(&self, now: Moment) -> bool {
-        self.since.max(self.heard) + self.lasts * 3 / 2 <= now
+        self.since.max(self.heard) + self.longest * 3 / 2 <= now
     }
 
     /// A read that was sent at `sent` was answered at `now`. Of many at once one counts.
@@ -85,7 +88,7 @@ impl Liveness {
             if answered + self.timeout / 4 > sent {
                 break;
             }
-            (self.since, self.lasts) = (self.since.max(earlier), self.timeout);
+            self.since = self.since.max(earlier);
             self.pending.pop_front();
         }
         self.touched(sent, now);
@@ -105,13 +108,13 @@ impl Liveness {
 
     /// Whether less than half of the session's time is left of what was last verified at `asked`.
     pub(crate) fn is_stale(&self, asked: Moment, now: Moment) -> bool {
-        self.since.min(asked) + self.lasts / 2 <= now
+        self.since.min(asked) + self.timeout / 2 <= now
     }
 
     /// How long something lasts that was last verified at `asked`: from then, or from the latest verified touch if that is
     /// earlier. 1 % of the timeout is given up for the leader's own lateness in pinging, on top of the margin of every lease.
     pub(crate) fn validity(&self, asked: Moment) -> Validity {
-        Validity::since(self.since.min(asked), self.lasts - self.lasts / 100)
+        Validity::since(self.since.min(asked), self.timeout - self.timeout / 100)
     }
 }
 
@@ -162,8 +165,8 @@ mod tests {
     }
 
     #[test]
-    fn another_server_s_limit_counts_from_its_first_answer() {
-        let ends = |liveness: &Liveness| (liveness.since, liveness.lasts.as_millis());
+    fn another_server_s_limit_counts_from_its_first_answer_and_for_ever() {
+        let ends = |liveness: &Liveness| (liveness.since, liveness.timeout.as_millis());
         let mut liveness = liveness();
         liveness.answered(at(1100), at(1110));
         liveness.negotiated(Duration::from_millis(400));
@@ -179,11 +182,9 @@ mod tests {
         liveness.answered(at(2000), at(2010));
         assert_eq!(ends(&liveness), (at(1850), 400));
         assert!(!liveness.is_shortened());
-        // A longer one counts only for touches that it applied to.
         liveness.negotiated(Duration::from_millis(1200));
-        assert_eq!(ends(&liveness), (at(1850), 400));
         liveness.reconnected(at(2100));
-        assert_eq!(ends(&liveness), (at(2100), 1200));
+        assert_eq!(ends(&liveness), (at(2100), 400), "the server of before may still tell the leader of it");
         assert!(!liveness.has_surely_expired(at(3899)) && liveness.has_surely_expired(at(3900)));
     }
 
