@@ -28,7 +28,7 @@ const TLS: [&str; 4] = ["leasehold-tls", "rustls", "aws-lc-rs", "ring"];
 const OTHER_PROVIDER: &str = "ring";
 
 /// What only tests are built on.
-const FOR_TESTS: [&str; 3] = ["leasehold-testbed", "libtest-mimic", "proptest"];
+const FOR_TESTS: [&str; 4] = ["leasehold-testbed", "leasehold-fuzz", "libtest-mimic", "proptest"];
 
 /// Checks the dependencies that users get.
 pub(crate) fn bans() -> Outcome {

@@ -98,7 +98,7 @@ impl Address {
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        if !authority.contains('@') && authority.contains(':') && (path.contains('@') || query.contains('@')) {
+        if authority.contains([':', '@']) && (path.contains('@') || query.contains('@')) {
             // Else a part of a password would be taken for a port and a path, which messages may show.
             return Err(invalid(
                 "in a password / is written %2F and ? is written %3F; after the hosts @ is written %40",
@@ -305,6 +305,8 @@ mod tests {
             "redis://me:s3ntinel%f@host",
             "redis://me:1/s3ntinel@host",
             "redis://me:1?s3ntinel@host",
+            "redis://me:1@a/s3ntinel@host",
+            "redis://me:1@a?s3ntinel@host",
         ] {
             let error = parse(bad).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}");
