@@ -23,6 +23,11 @@ pub async fn warnings(connection: &Connection) -> Vec<String> {
             other => known += &text(other),
         }
     }
+    judged(&known).map(str::to_owned).collect()
+}
+
+/// What these facts mean, one in each line.
+fn judged(known: &str) -> impl Iterator<Item = &'static str> {
     let fact = |key: &str| known.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
     let mut warnings = Vec::new();
     match (fact("maxmemory"), fact("maxmemory_policy")) {
@@ -41,7 +46,7 @@ pub async fn warnings(connection: &Connection) -> Vec<String> {
         (Some(_), Some(_)) => warnings.push(SNAPSHOTS),
         _ => warnings.push(DISK_UNKNOWN),
     }
-    warnings.into_iter().map(str::to_owned).collect()
+    warnings.into_iter()
 }
 
 const EVICTS: &str = "its maxmemory-policy may delete locks that are held: locks have a TTL, so every policy but noeviction \
@@ -57,3 +62,33 @@ const LATE: &str = "it leaves it to the system when to write to the disk: after 
 are free (set appendfsync always)";
 const FSYNC_UNKNOWN: &str = "how soon it writes locks to the disk is not known: this user may not ask (CONFIG GET)";
 const DISK_UNKNOWN: &str = "whether it keeps locks on disk is not known: this user may not ask (INFO, CONFIG GET)";
+
+#[cfg(test)]
+mod tests {
+    use leasehold_fuzz::fuzz_text;
+
+    use super::*;
+
+    #[test]
+    fn whatever_a_server_says_of_itself_is_judged() {
+        fuzz_text(include_str!("../corpus/facts"), |facts| {
+            let found: Vec<&str> = judged(facts).collect();
+            assert!(found.len() <= 2, "{found:?}");
+        });
+        assert_eq!(judged("maxmemory:0\r\naof_enabled:1\nappendfsync:always").count(), 0);
+        for (facts, warnings) in [
+            ("", [MEMORY_UNKNOWN, DISK_UNKNOWN]),
+            ("maxmemory:9\nmaxmemory_policy:allkeys-lru\naof_enabled:0\nsave:", [EVICTS, KEEPS_NOTHING]),
+            ("maxmemory:9\naof_enabled:0\nsave:60 1", [MEMORY_UNKNOWN, SNAPSHOTS]),
+            ("maxmemory:9\naof_enabled:1\nappendfsync:no", [MEMORY_UNKNOWN, LATE]),
+            ("maxmemory:9\naof_enabled:1\nappendfsync:everysec", [MEMORY_UNKNOWN, EVERY_SECOND]),
+            ("maxmemory:9\naof_enabled:1", [MEMORY_UNKNOWN, FSYNC_UNKNOWN]),
+        ] {
+            assert_eq!(judged(facts).collect::<Vec<_>>(), warnings, "{facts}");
+        }
+        assert_eq!(
+            judged("maxmemory:9\nmaxmemory_policy:noeviction\naof_enabled:0").collect::<Vec<_>>(),
+            [DISK_UNKNOWN]
+        );
+    }
+}

@@ -77,6 +77,8 @@ fn special(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_fuzz::fuzz;
+
     use super::*;
 
     fn names() -> Names {
@@ -143,5 +145,24 @@ mod tests {
     #[test]
     fn a_pattern_is_literal_but_for_its_end() {
         assert_eq!(names().pattern_of_queues("a*[x]%"), "{app:a\\*\\[x]%25*}:l");
+    }
+
+    #[test]
+    fn whatever_a_key_is_it_is_one_of_a_name_or_of_none() {
+        fuzz(include_str!("../corpus/keys"), |key| {
+            let names = names();
+            if let Some(name) = names.name_of_lock(key) {
+                assert_eq!(names.lock(&name).as_bytes(), key);
+            }
+            if let Some(name) = names.name_of_queue(key) {
+                assert_eq!(names.keys(&name)[1].as_bytes(), key);
+            }
+            let name = Name::new(String::from_utf8_lossy(key));
+            let keys = names.keys(&name);
+            let found = (names.name_of_lock(keys[0].as_bytes()), names.name_of_queue(keys[1].as_bytes()));
+            let name = (!key.is_empty()).then_some(name);
+            assert_eq!(found, (name.clone(), name));
+            assert!(keys.iter().all(|key| hashed(key) == keys[0]), "{keys:?}");
+        });
     }
 }

@@ -90,7 +90,11 @@ impl Ahead {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_fuzz::{fuzz, fuzz_text};
+
     use super::*;
+    use crate::error::{of_plain_connect, of_request, of_sentinel};
+    use crate::inbox::Inbox;
 
     #[test]
     fn reads_words_and_keeps_the_text_whole() {
@@ -116,5 +120,50 @@ mod tests {
         for junk in ["ours 77 1500", "mine 1 1 1 1 1 x", ""] {
             assert!(Ahead::of(Fields::of(junk)).is_err(), "{junk}");
         }
+    }
+
+    #[test]
+    fn whatever_a_record_says_it_is_read_or_refused() {
+        fuzz_text(include_str!("../corpus/records"), |text| {
+            let mut fields = Fields::of(text);
+            let kind = fields.word();
+            let _ = (fields.token(), fields.millis(), fields.value::<u32>());
+            assert!(text.ends_with(fields.text()) && text.starts_with(kind));
+            let Ok(Ahead { who, left, rank }) = Ahead::of(Fields::of(text)) else { return };
+            assert!(!who.to_string().is_empty());
+            let [token, held] =
+                [who.token.map_or(0, FencingToken::get), who.held_for.map_or(0, |d| d.as_millis() as u64)];
+            let (others, label) = (who.waiters.unwrap_or_default(), who.label.as_deref().unwrap_or_default());
+            let left = left.map_or(-1, |left| left.as_millis() as i64);
+            let kind = if who.foreign {
+                "foreign"
+            } else if who.token.is_some() {
+                "ours"
+            } else {
+                "next"
+            };
+            let written = format!("{kind} {token} {held} {others} {left} {rank} {label}");
+            let again = Ahead::of(Fields::of(&written)).unwrap();
+            assert_eq!((again.who, again.rank), (who, rank));
+        });
+    }
+
+    #[test]
+    fn whatever_a_server_answers_it_is_read_or_refused_and_not_repeated() {
+        let inbox = Inbox::new(false);
+        fuzz(include_str!("../corpus/answers"), |bytes| {
+            let Ok(answer) = redis::parse_redis_value(bytes) else { return };
+            let _ = record(&answer).map(|record| Ahead::of(Fields::of(&record)).map(|ahead| ahead.rank));
+            if let Err(e) = answer.extract_error() {
+                for error in [of_request(&e), of_sentinel(&e), of_plain_connect(&e)] {
+                    assert!(!format!("{error} {error:?}").contains("S3CRET"), "{error}");
+                }
+            }
+        });
+        fuzz(include_str!("../corpus/records"), |bytes| {
+            inbox.receive(bytes);
+            let place = leasehold_core::seam::Place::new(&*String::from_utf8_lossy(bytes));
+            assert_eq!(inbox.id_at(&place, "a key"), None);
+        });
     }
 }

@@ -138,6 +138,7 @@ fn retry_after(ahead: &Ahead, ttl: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use leasehold_core::Contention;
+    use leasehold_fuzz::{fuzz, fuzz_text};
 
     use super::*;
 
@@ -157,5 +158,20 @@ mod tests {
         assert_eq!(at(&foreign, None, 1), ms(3002));
         assert_eq!(at(&ours, Some(ms(500)), 0), ms(501));
         assert_eq!(at(&ours, Some(ms(500)), u32::MAX), ms(501) + TTL / 3);
+    }
+
+    #[test]
+    fn whatever_a_script_says_a_waiter_asks_again() {
+        fuzz(include_str!("../../redis-client/corpus/answers"), |bytes| {
+            let Ok(answer) = redis::parse_redis_value(bytes) else { return };
+            let claim = Claim::new("x", Mode::Exclusive, WaitPolicy::Fair, TTL, "");
+            let _ = said(&claim, &answer);
+        });
+        fuzz_text(include_str!("../../redis-client/corpus/records"), |text| {
+            let mut fields = Fields::of(text);
+            fields.word();
+            let Ok(ahead) = Ahead::of(fields) else { return };
+            assert!(retry_after(&ahead, TTL) >= Duration::from_millis(1).min(TTL));
+        });
     }
 }

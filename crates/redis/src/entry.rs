@@ -26,3 +26,24 @@ pub(crate) fn read(mut fields: Fields<'_>) -> Result<Participant> {
     let entry = Participant::new(fields.text()).since(since).mode(mode);
     Ok(if token.get() == 0 { entry } else { entry.token(token) })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use leasehold_fuzz::fuzz_text;
+
+    use super::*;
+
+    #[test]
+    fn whatever_an_entry_says_it_is_read_or_refused() {
+        fuzz_text(include_str!("../corpus/entries"), |text| {
+            let Ok(entry) = read(Fields::of(text)) else { return };
+            let since = entry.since.unwrap().duration_since(UNIX_EPOCH).unwrap().as_millis();
+            let (token, label) =
+                (entry.token.map_or(0, leasehold_core::FencingToken::get), entry.label.clone().unwrap_or_default());
+            let written = format!("{token} {since} {} {label}", permits(entry.mode.unwrap()));
+            assert_eq!(read(Fields::of(&written)).unwrap(), entry);
+        });
+    }
+}

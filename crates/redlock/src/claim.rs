@@ -63,7 +63,7 @@ impl Shared {
         if !waits {
             return Ok(Claimed::Busy(who));
         }
-        let retry_after = self.retry_after(&tally, &who, ttl(claim), took);
+        let retry_after = tally.retry_after(self.nodes.len(), &who, ttl(claim), took);
         Ok(Claimed::Waiting(Waiting::new(self.place(claim), who).retry_after(retry_after)))
     }
 
@@ -151,26 +151,6 @@ impl Shared {
         let validity = Validity::since(sent, ttl(claim));
         Grant::new(self.place(claim), token, validity).turns(claim.turns())
     }
-
-    /// When to claim again without a notification.
-    fn retry_after(&self, tally: &Tally, who: &Contention, ttl: Duration, took: Duration) -> Duration {
-        let needed = self.nodes.majority();
-        let jitter = |d: Duration| d.mul_f64(0.5 + fastrand::f64() / 2.0);
-        if tally.refused.len() < needed {
-            // Others claimed at the same time, and perhaps none was granted it: soon again, but not all at once.
-            return jitter((took * 4).clamp(Duration::from_millis(4), COLLIDED));
-        }
-        let waiters = who.waiters.unwrap_or_default() as u32;
-        let poll = jitter((POLL.1 * waiters.min(10_000)).max(POLL.0)).min(ttl / 3);
-        // When enough leases have run out, one after another.
-        let mut left: Vec<Duration> =
-            tally.refused.iter().map(|refusal| refusal.left.unwrap_or(Duration::MAX)).collect();
-        left.sort();
-        let not_refusing = self.nodes.len() - left.len();
-        let end = left.get((needed - 1).saturating_sub(not_refusing)).copied().unwrap_or_default();
-        let spread = Duration::from_millis(2).mul_f64(fastrand::f64() * f64::from(waiters + 1));
-        poll.min(end.saturating_add(Duration::from_millis(1) + spread))
-    }
 }
 
 impl Tally {
@@ -192,6 +172,26 @@ impl Tally {
         let named = self.refused.iter().map(|refusal| &refusal.who).max_by_key(|who| self.votes(who));
         named.cloned().unwrap_or_else(Contention::unknown)
     }
+
+    /// When to claim again without a notification, of so many nodes.
+    fn retry_after(&self, nodes: usize, who: &Contention, ttl: Duration, took: Duration) -> Duration {
+        let needed = nodes / 2 + 1;
+        let jitter = |d: Duration| d.mul_f64(0.5 + fastrand::f64() / 2.0);
+        if self.refused.len() < needed {
+            // Others claimed at the same time, and perhaps none was granted it: soon again, but not all at once.
+            return jitter((took * 4).clamp(Duration::from_millis(4), COLLIDED));
+        }
+        let waiters = who.waiters.unwrap_or_default().min(10_000) as u32;
+        let poll = jitter((POLL.1 * waiters).max(POLL.0)).min(ttl / 3);
+        // When enough leases have run out, one after another.
+        let mut left: Vec<Duration> =
+            self.refused.iter().map(|refusal| refusal.left.unwrap_or(Duration::MAX)).collect();
+        left.sort();
+        let not_refusing = nodes - left.len();
+        let end = left.get((needed - 1).saturating_sub(not_refusing)).copied().unwrap_or_default();
+        let spread = Duration::from_millis(2).mul_f64(fastrand::f64() * f64::from(waiters + 1));
+        poll.min(end.saturating_add(Duration::from_millis(1) + spread))
+    }
 }
 
 /// What no majority can do, and why.
@@ -205,5 +205,32 @@ fn unsupported(claim: &Claim) -> Option<&'static str> {
                   more than two of them, so a majority does not count permits",
         ),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_fuzz::fuzz_text;
+
+    use super::*;
+
+    #[test]
+    fn whatever_nodes_say_a_waiter_asks_again_within_its_lease() {
+        let ttl = Duration::from_secs(9);
+        fuzz_text(include_str!("../../redis-client/corpus/records"), |text| {
+            let said = |_| {
+                let mut fields = Fields::of(text);
+                fields.word();
+                Ahead::of(fields)
+            };
+            for nodes in [3, 5] {
+                for refusing in 0..=nodes {
+                    let mut tally = Tally::default();
+                    (0..refusing).for_each(|nth| tally.enter(nth, said(nth).map(Err)));
+                    let again = tally.retry_after(nodes, &tally.who(), ttl, Duration::from_millis(3));
+                    assert!(again > Duration::ZERO && again <= ttl / 3, "{again:?}");
+                }
+            }
+        });
     }
 }

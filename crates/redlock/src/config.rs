@@ -88,6 +88,8 @@ pub(crate) fn check(nodes: &[Server]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_fuzz::fuzz_urls;
+
     use super::*;
 
     #[test]
@@ -120,5 +122,16 @@ mod tests {
             let text = format!("{error} {error:?}");
             assert!(text.contains(why) && !text.contains("s3ntinel"), "{url}: {text}");
         }
+    }
+
+    #[test]
+    fn whatever_a_url_says_it_is_read_or_refused_and_no_secret_is_shown() {
+        fuzz_urls(include_str!("../corpus/urls"), |url| match Config::from_url(url) {
+            Ok(config) => format!("{config:?}"),
+            Err(e) => {
+                assert!(matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Unsupported), "{e}");
+                format!("{e} {e:?}")
+            }
+        });
     }
 }

@@ -102,6 +102,8 @@ fn named(name: &str, port: u16, asked: &Host) -> Option<Host> {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_fuzz::{fuzz, fuzz_text};
+
     use super::*;
 
     fn asked() -> Host {
@@ -158,5 +160,24 @@ mod tests {
         for junk in ["", "3999", "3999 h", "3999 h:x", "3999 ?:1"] {
             assert_eq!(host(junk), None, "{junk}");
         }
+    }
+
+    #[test]
+    fn whatever_a_node_says_it_is_read_or_refused() {
+        let asked = asked();
+        fuzz(include_str!("../../corpus/answers"), |bytes| {
+            let ranges = redis::parse_redis_value(bytes).ok().and_then(|answer| read(&answer, &asked).ok());
+            for Range { first, last, primary, replicas } in ranges.into_iter().flatten() {
+                assert!(first <= last && usize::from(last) < SLOTS);
+                assert!(replicas.iter().chain([&primary]).all(|host| host.port > 0 && !host.name.is_empty()));
+            }
+        });
+        fuzz_text(include_str!("../../corpus/records"), |details| {
+            if let Some(host) = redirected(details, &asked) {
+                let written = format!("0 {}:{}", host.name, host.port);
+                assert_eq!(redirected(&written, &asked), Some(host));
+            }
+            assert!(usize::from(slot_of(details)) < SLOTS);
+        });
     }
 }

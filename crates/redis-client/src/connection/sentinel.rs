@@ -230,13 +230,17 @@ async fn ask(master: &str, peer: &Peer, connection: &mut MultiplexedConnection) 
         let what = format!("it knows no master with the name {master:?}");
         return Err(peer.at(&Error::new(ErrorKind::Invalid, what)));
     }
-    let junk = || peer.at(&Error::new(ErrorKind::Internal, "it answered what no Sentinel should"));
-    let (host, port) = from_redis_value::<(String, String)>(address).map_err(|_| junk())?;
-    let port = port.parse().map_err(|_| junk())?;
-    let Value::Map(facts) = facts.extract_error().map_err(|e| peer.explain(&e))? else { return Err(junk()) };
-    let epoch = facts.iter().find(|(fact, _)| text(fact) == "config-epoch").map(|(_, epoch)| text(epoch));
-    let epoch = epoch.and_then(|epoch| epoch.parse().ok()).ok_or_else(junk)?;
-    Ok(Said { host, port, epoch })
+    let facts = facts.extract_error().map_err(|e| peer.explain(&e))?;
+    read(address, &facts)
+        .ok_or_else(|| peer.at(&Error::new(ErrorKind::Internal, "it answered what no Sentinel should")))
+}
+
+/// What the two answers say.
+fn read(address: Value, facts: &Value) -> Option<Said> {
+    let (host, port) = from_redis_value::<(String, String)>(address).ok()?;
+    let Value::Map(facts) = facts else { return None };
+    let epoch = facts.iter().find(|(fact, _)| text(fact) == "config-epoch").map(|(_, epoch)| text(epoch))?;
+    Some(Said { host, port: port.parse().ok()?, epoch: epoch.parse().ok()? })
 }
 
 fn text(value: &Value) -> String {
@@ -245,6 +249,8 @@ fn text(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_fuzz::fuzz;
+
     use super::*;
 
     #[test]
@@ -255,5 +261,22 @@ mod tests {
         for old in [at("b:1", 3), at("b:1", 2), at("a:1", 4)] {
             assert!(!here.is_before(&old));
         }
+    }
+
+    #[test]
+    fn whatever_a_sentinel_says_it_is_read_or_refused() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let facts = |epoch: &str| Value::Map(vec![(text("config-epoch"), text(epoch))]);
+        let address = |port: &str| Value::Array(vec![text("::1"), text(port)]);
+        let said = read(address("6379"), &facts("3")).map(|said| (said.at().address, said.epoch));
+        assert_eq!(said, Some(("::1:6379".into(), 3)));
+        for (port, epoch) in [("x", "3"), ("6379", ""), ("65536", "1"), ("1", "-1")] {
+            assert!(read(address(port), &facts(epoch)).is_none(), "{port} {epoch}");
+        }
+        fuzz(include_str!("../../corpus/answers"), |bytes| {
+            let Ok(answer) = redis::parse_redis_value(bytes) else { return };
+            assert!(read(answer.clone(), &Value::Nil).is_none());
+            let _ = (read(answer.clone(), &facts("3")), read(address("1"), &answer));
+        });
     }
 }

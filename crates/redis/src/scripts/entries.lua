@@ -8,13 +8,23 @@ if not holder then
   kind, taken, of = string.match(found or '', '^=(%l+) (%d+) (%d+)$')
 end
 local foreign = found and not kind
+-- What was changed by hand into another type fails here, before anything is written.
+if kind and not holder then
+  call('ZCARD', SHARERS)
+  call('HLEN', RECORDS)
+end
 -- An exclusive hold says whether it may be observed. Otherwise the key has to be asked.
 local unobserved = holder and (holder.flag == '-' or holder.flag == '+')
 
+-- A number that can be counted with, or 0.
+local function count(text)
+  local n = tonumber(text)
+  return n and n >= 0 and n < 9e15 and n or 0
+end
+
 -- The numbers of the queue, the permits that a waiter said, and the ticket of this claim.
 local numbers = call('HMGET', QUEUE, 't', 'h', 'n', 'x', 'p', id or '')
-local tickets, gone, waiters, lives =
-  tonumber(numbers[1]) or 0, tonumber(numbers[2]) or 0, tonumber(numbers[3]) or 0, tonumber(numbers[4]) or 0
+local tickets, gone, waiters, lives = count(numbers[1]), count(numbers[2]), count(numbers[3]), count(numbers[4])
 local permits, ticket = numbers[5], tonumber(numbers[6])
 
 -- What is to be written at the end: whether the lock changed, and the numbers of the queue; whether what observers see changed;
