@@ -10,4 +10,5 @@ pub(crate) mod thread;
 pub(crate) mod time;
 pub(crate) mod tokens;
 pub(crate) mod upgrade;
+pub(crate) mod words;
 pub(crate) mod worker;

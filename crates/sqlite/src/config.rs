@@ -52,6 +52,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_fuzz::fuzz_text;
+
     use super::*;
 
     #[test]
@@ -84,5 +86,17 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
             assert!(error.to_string().contains(part), "{url}: {error}");
         }
+    }
+
+    #[test]
+    fn whatever_a_url_says_it_is_a_file_or_refused() {
+        fuzz_text(include_str!("../corpus/urls"), |url| match Config::from_url(url) {
+            Ok(config) => {
+                let path = config.path.to_str().unwrap();
+                let written = leasehold_core::support::escape(path, |c| "?#%".contains(c) || c.is_control());
+                assert_eq!(Config::from_url(&format!("sqlite://{written}")).unwrap().path, config.path);
+            }
+            Err(e) => assert_eq!(e.kind(), ErrorKind::Invalid, "{e}"),
+        });
     }
 }

@@ -110,3 +110,45 @@ impl ToSql for Id {
         Ok(ToSqlOutput::Borrowed(ValueRef::Text(&self.0)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use leasehold_fuzz::fuzz;
+    use rusqlite::types::Value;
+    use rusqlite::{Connection, params_from_iter};
+
+    use super::*;
+
+    /// A row of this text: columns by tabs, each a number, `null`, bytes that are no text, or a text.
+    fn columns(row: &[u8]) -> Vec<Value> {
+        let column = |bytes: &[u8]| match str::from_utf8(bytes) {
+            Ok("null") => Value::Null,
+            Ok(text) => match text.parse() {
+                Ok(number) => Value::Integer(number),
+                Err(_) => text.parse().map_or_else(|_| Value::Text(text.to_owned()), Value::Real),
+            },
+            Err(_) => Value::Blob(bytes.to_vec()),
+        };
+        let mut columns: Vec<Value> = row.split(|byte| *byte == b'\t').take(14).map(column).collect();
+        columns.resize(14, Value::Null);
+        columns
+    }
+
+    #[test]
+    fn whatever_a_row_says_it_is_read_or_refused() {
+        let file = Connection::open_in_memory().unwrap();
+        let mut select = file.prepare("SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14").unwrap();
+        let good = include_str!("../corpus/rows").lines().next().unwrap().replace("\\t", "\t");
+        let read = select.query_row(params_from_iter(columns(good.as_bytes())), Entry::read).unwrap();
+        assert_eq!((read.seq, read.token, &*read.label, read.since), (7, Some(9), "web-1", 1_795_000_000_000));
+        let select = std::cell::RefCell::new(select);
+        fuzz(include_str!("../corpus/rows"), |row| {
+            let Ok(entry) = select.borrow_mut().query_row(params_from_iter(columns(row)), Entry::read) else { return };
+            let (kind, n, of) = entry.mode.parts();
+            assert_eq!(Mode::from_parts(kind, n, of), Some(entry.mode));
+            assert_eq!(entry.place().as_str(), entry.seq.to_string());
+            let shown = format!("{:?} {:?} {:?}", entry.shown(), entry.grant(), entry.validity().until(Moment::now()));
+            assert!(!shown.contains(&entry.claim.to_string()), "{shown}");
+        });
+    }
+}

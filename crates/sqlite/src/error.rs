@@ -155,4 +155,13 @@ mod tests {
         assert_eq!(of_commit(&failure(10), Path::new("/x.db")).kind(), ErrorKind::Ambiguous);
         assert_eq!(of(&rusqlite::Error::QueryReturnedNoRows, Path::new("/x.db")).kind(), ErrorKind::Internal);
     }
+
+    #[test]
+    fn whatever_the_list_of_locks_says_it_is_read_or_passed_over() {
+        leasehold_fuzz::fuzz_text(include_str!("../corpus/locks"), |lock| {
+            if let Some(pid) = holder(lock, 5) {
+                assert!(lock.contains(&pid.to_string()) && lock.contains("WRITE"));
+            }
+        });
+    }
 }

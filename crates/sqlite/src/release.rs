@@ -8,6 +8,7 @@ use rusqlite::params;
 
 use crate::claim::queue::{Message, Queues, gone};
 use crate::client::time::nanos;
+use crate::client::words::Word;
 use crate::client::worker::Client;
 use crate::entry::{Entry, Id};
 
@@ -55,8 +56,8 @@ impl Queues<'_> {
         self.execute(insert, params![seq, rest, self.now.saturating_add(rest)])?;
         // The next waiter waits for another end than it knew.
         if let Some(next) = self.head(claim.name.as_str())?.next {
-            let (name, text) = (claim.name.to_string(), format!("again {}", next.claim));
-            self.messages.push(Message { to: next.client, name, text });
+            let (name, word) = (claim.name.to_string(), Word::Again(next.claim));
+            self.messages.push(Message { to: next.client, name, word });
         }
         Ok(())
     }

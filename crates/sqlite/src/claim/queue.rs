@@ -4,7 +4,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use leasehold_core::seam::{Admission, Claim, ClaimId, Mode, admit};
-use leasehold_core::support::escape;
 use leasehold_core::{Contention, Name};
 use rusqlite::{Connection, OptionalExtension, Params, params};
 
@@ -12,6 +11,7 @@ use crate::client::fifo::Address;
 use crate::client::generation::Meta;
 use crate::client::time::nanos;
 use crate::client::tokens::Tokens;
+use crate::client::words::Word;
 use crate::entry::{Entry, Id, entries};
 
 /// So many others in its queue are counted for one that waits.
@@ -74,11 +74,11 @@ pub(crate) struct Session {
     pub(crate) until: i64,
 }
 
-/// A text for a client's FIFO, and the lock that it is about.
+/// A word for a client's FIFO, and the lock that it is about.
 pub(crate) struct Message {
     pub(crate) to: Address,
     pub(crate) name: String,
-    pub(crate) text: String,
+    pub(crate) word: Word,
 }
 
 /// What a deletion answers for [`Queues::remove`]: the name, whether it was held, and whether by a reader.
@@ -118,8 +118,8 @@ impl<'a> Queues<'a> {
         for name in std::mem::take(&mut self.changed) {
             let all = "SELECT fifo, dev, ino FROM observer WHERE name = ?1";
             for to in self.tx.prepare_cached(all)?.query_map([&name], Address::read)? {
-                let text = format!("changed {}", escape(&name, is_end_of_line));
-                self.messages.push(Message { to: to?, name: name.clone(), text });
+                let word = Word::Changed(Name::new(&name));
+                self.messages.push(Message { to: to?, name: name.clone(), word });
             }
         }
         Ok(())
@@ -163,8 +163,8 @@ impl<'a> Queues<'a> {
             let grant = "UPDATE place SET token = ?3, turns = ?4, since = ?5 WHERE name = ?1 AND seq = ?2";
             self.execute(grant, params![name, holder.seq, tokens.first, tokens.count, since])?;
             (holder.token, holder.turns, holder.since) = (Some(tokens.first), tokens.count, since);
-            let text = format!("granted {}", holder.claim);
-            self.messages.push(Message { to: holder.client, name: name.to_owned(), text });
+            let word = Word::Granted(holder.claim);
+            self.messages.push(Message { to: holder.client, name: name.to_owned(), word });
             self.changed.insert(name.to_owned());
         }
         Ok(head)
@@ -272,9 +272,4 @@ impl<'a> Queues<'a> {
         let who = head.holders.first().map_or_else(Contention::unknown, |first| Contention::from(&first.shown()));
         Ok(if waiters < limit { who.waiters((waiters - own).max(0) as usize) } else { who })
     }
-}
-
-/// What is escaped in a name, so that it is one line of a FIFO.
-pub(crate) fn is_end_of_line(c: char) -> bool {
-    c == '\n'
 }

@@ -15,6 +15,7 @@ use rustix::io::{Errno, read, write};
 use rustix::pipe::fcntl_getpipe_size;
 
 use crate::client::generation::group_bits;
+use crate::client::words::Word;
 use crate::error;
 use crate::names::beside;
 
@@ -150,14 +151,14 @@ pub(crate) fn liveness(real: &Path, of: Address) -> Liveness {
     }
 }
 
-/// Writes a message into a client's FIFO. A full one is not waited for: its owner asks for everything once it has read that.
-pub(crate) fn send(real: &Path, to: Address, message: &str) -> Liveness {
+/// Writes a word into a client's FIFO. A full one is not waited for: its owner asks for everything once it has read that.
+pub(crate) fn send(real: &Path, to: Address, word: &Word) -> Liveness {
     let liveness = liveness(real, to);
     if let Liveness::Alive(_) = liveness {
         // Through a descriptor that can be read as well, so that an end just now is no SIGPIPE for us.
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         if let Ok(fd) = open(path(real, to.fifo), flags, Mode::empty()) {
-            let _ = write(fd, format!("{message}\n").as_bytes());
+            let _ = write(fd, format!("{word}\n").as_bytes());
         }
     }
     liveness

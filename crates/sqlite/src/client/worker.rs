@@ -7,16 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{ClaimId, Moment, Notifier};
-use leasehold_core::support::{fault, unescape};
-use leasehold_core::{Error, ErrorKind, Loss, Name, Result};
+use leasehold_core::support::fault;
+use leasehold_core::{Error, ErrorKind, Loss, Result};
 use rusqlite::{Connection, ErrorCode, Row};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::claim::queue::{Message, Own, Queues, is_end_of_line};
+use crate::claim::queue::{Message, Own, Queues};
 use crate::client::fifo::{self, Address, Fifo, Liveness, Watches};
 use crate::client::file::{File, OPENING};
 use crate::client::presence::share;
 use crate::client::time::{limit, now, wait_until, wall};
+use crate::client::words::Word;
 use crate::error;
 
 /// A request, and what it does with its own answer.
@@ -91,7 +92,8 @@ impl Client {
         if heard.messages
             && let Some((text, more)) = self.fifo.as_ref().map(Fifo::drain)
         {
-            text.lines().for_each(|message| self.handle(message));
+            // What cannot be read is ignored.
+            text.lines().filter_map(Word::read).for_each(|word| self.handle(word));
             if more {
                 self.notifier.notify_all();
             }
@@ -102,26 +104,26 @@ impl Client {
         }
     }
 
-    /// Handles a message from our FIFO. What cannot be read is ignored.
-    fn handle(&mut self, message: &str) {
-        if let Some(claim) = message.strip_prefix("granted ").and_then(ClaimId::parse) {
-            if let Ok(Some(entry)) = self.read(|connection| self.own.read(connection, claim))
-                && let Some(grant) = entry.grant()
-                && self.file.is_current()
-            {
-                self.watches.forget(claim);
-                if let Some(mine) = self.own.places.get_mut(&claim) {
-                    // It is good for as long as the session has been extended meanwhile, for others.
-                    mine.until = mine.until.max(entry.until);
-                }
-                self.notifier.granted(claim, grant);
+    fn handle(&mut self, word: Word) {
+        match word {
+            Word::Granted(claim) => self.granted(claim),
+            Word::Evicted(claim) => self.notifier.lost(claim, Loss::Evicted),
+            Word::Again(claim) => self.notifier.claim_again(claim),
+            Word::Changed(name) => self.notifier.holder_changed(&name),
+        }
+    }
+
+    fn granted(&mut self, claim: ClaimId) {
+        if let Ok(Some(entry)) = self.read(|connection| self.own.read(connection, claim))
+            && let Some(grant) = entry.grant()
+            && self.file.is_current()
+        {
+            self.watches.forget(claim);
+            if let Some(mine) = self.own.places.get_mut(&claim) {
+                // It is good for as long as the session has been extended meanwhile, for others.
+                mine.until = mine.until.max(entry.until);
             }
-        } else if let Some(claim) = message.strip_prefix("evicted ").and_then(ClaimId::parse) {
-            self.notifier.lost(claim, Loss::Evicted);
-        } else if let Some(claim) = message.strip_prefix("again ").and_then(ClaimId::parse) {
-            self.notifier.claim_again(claim);
-        } else if let Some(name) = message.strip_prefix("changed ").and_then(|name| unescape(name, is_end_of_line)) {
-            self.notifier.holder_changed(&Name::new(name));
+            self.notifier.granted(claim, grant);
         }
     }
 
@@ -220,10 +222,10 @@ impl Client {
         let (value, mut messages) = self.commit(deadline, &mut work)?;
         while !messages.is_empty() {
             let mut passed = Vec::new();
-            for Message { to, name, text } in messages {
+            for Message { to, name, word } in messages {
                 if to == self.own.address {
-                    self.handle(&text);
-                } else if let Liveness::Dead = fifo::send(&self.file.real, to, &text) {
+                    self.handle(word);
+                } else if let Liveness::Dead = fifo::send(&self.file.real, to, &word) {
                     self.ended.push(to.fifo);
                     passed.push(name);
                 }

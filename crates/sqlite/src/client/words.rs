@@ -1,0 +1,70 @@
+//! The words that clients write into each other's FIFOs, one in a line.
+
+use std::fmt;
+
+use leasehold_core::Name;
+use leasehold_core::seam::ClaimId;
+use leasehold_core::support::{escape, unescape};
+
+/// What a client is told.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// This claim of its holds.
+    Granted(ClaimId),
+    /// This claim of its was ended.
+    Evicted(ClaimId),
+    /// This claim of its is to ask again.
+    Again(ClaimId),
+    /// The holder of a name that it observes, or that one's label, has changed.
+    Changed(Name),
+}
+
+impl Word {
+    /// What this line says; `None` if it says nothing of that.
+    pub(crate) fn read(line: &str) -> Option<Word> {
+        let (verb, of) = line.split_once(' ')?;
+        match verb {
+            "granted" => ClaimId::parse(of).map(Word::Granted),
+            "evicted" => ClaimId::parse(of).map(Word::Evicted),
+            "again" => ClaimId::parse(of).map(Word::Again),
+            "changed" => unescape(of, is_end_of_line).map(|name| Word::Changed(Name::new(name))),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Word::Granted(claim) => write!(f, "granted {claim}"),
+            Word::Evicted(claim) => write!(f, "evicted {claim}"),
+            Word::Again(claim) => write!(f, "again {claim}"),
+            Word::Changed(name) => write!(f, "changed {}", escape(name.as_str(), is_end_of_line)),
+        }
+    }
+}
+
+/// What is escaped in a name, so that it is one line.
+fn is_end_of_line(c: char) -> bool {
+    matches!(c, '\n' | '\r')
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_fuzz::fuzz_text;
+
+    use super::*;
+
+    #[test]
+    fn whatever_is_heard_it_is_a_word_or_nothing_and_each_word_is_one_line() {
+        fuzz_text(include_str!("../../corpus/words"), |heard| {
+            let words: Vec<Word> = heard.lines().filter_map(Word::read).collect();
+            for word in words.into_iter().chain([Word::Changed(Name::new(heard))]) {
+                let written = format!("{word}\n");
+                let lines: Vec<&str> = written.lines().collect();
+                assert_eq!(lines.len(), 1, "{written:?}");
+                assert!(Word::read(lines[0]) == Some(word), "{written:?}");
+            }
+        });
+    }
+}
