@@ -169,6 +169,8 @@ fn invalid(what: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_fuzz::fuzz_urls;
+
     use super::*;
 
     #[test]
@@ -213,5 +215,16 @@ mod tests {
             let error = read.unwrap_err();
             assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("\"tls\""), "{error}");
         }
+    }
+
+    #[test]
+    fn whatever_a_url_says_it_is_read_or_refused_and_no_secret_is_shown() {
+        fuzz_urls(include_str!("../corpus/urls"), |url| match Config::from_url(url) {
+            Ok(config) => format!("{config:?}"),
+            Err(e) => {
+                assert!(matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Unsupported), "{e}");
+                format!("{e} {e:?}")
+            }
+        });
     }
 }

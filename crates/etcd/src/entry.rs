@@ -52,7 +52,7 @@ impl Entry {
 
 fn permits(text: &str) -> Mode {
     let numbers = text.split_once('/').and_then(|(n, of)| Some((n.parse().ok()?, of.parse().ok()?)));
-    numbers.filter(|(n, _)| *n > 0).map_or(Mode::Exclusive, |(n, of)| Mode::Permits { n, of })
+    numbers.and_then(|(n, of)| Mode::from_parts("permits", n, of)).unwrap_or(Mode::Exclusive)
 }
 
 /// What a mirror keeps of an entry.
@@ -74,6 +74,8 @@ pub(crate) fn mode(prefix: &str, kv: &KeyValue) -> Mode {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_fuzz::fuzz;
+
     use super::*;
 
     #[test]
@@ -89,12 +91,38 @@ mod tests {
 
     #[test]
     fn what_others_wrote_is_exclusive() {
-        for odd in
-            ["other", "x\n99999999999999999999", "x\n5 Shared", "x\n5 0/3", "x\n5 1/", "x\n5 1/4294967296", "\n "]
-        {
+        for odd in [
+            "other",
+            "x\n99999999999999999999",
+            "x\n5 Shared",
+            "x\n5 0/3",
+            "x\n5 9/3",
+            "x\n5 1/",
+            "x\n5 1/4294967296",
+            "\n ",
+        ] {
             assert_eq!(Entry::read(odd.as_bytes()).mode, Mode::Exclusive, "{odd:?}");
         }
         assert_eq!((Entry::read(b"other").label.as_str(), Entry::read(b"x\n1e5").since), ("other", None));
         assert_eq!(Entry::read(&[0xff]).label, "\u{fffd}");
+    }
+
+    #[test]
+    fn whatever_a_value_says_it_is_read() {
+        fuzz(include_str!("../corpus/values"), |value| {
+            let read = Entry::read(value);
+            assert_eq!(Entry::read(read.write().as_bytes()).mode, read.mode);
+            if read.since.is_some() {
+                assert_eq!(Entry::read(read.write().as_bytes()), read);
+            }
+            let (kind, n, of) = read.mode.parts();
+            assert_eq!(Mode::from_parts(kind, n, of), Some(read.mode), "no such mode is ever claimed");
+            let label = Entry {
+                label: String::from_utf8_lossy(value).into_owned(),
+                since: Some(UNIX_EPOCH),
+                mode: Mode::Shared,
+            };
+            assert_eq!(Entry::read(label.write().as_bytes()), label);
+        });
     }
 }

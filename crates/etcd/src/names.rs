@@ -63,6 +63,8 @@ pub(crate) fn lease_of(prefix: &str, key: &[u8]) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_fuzz::fuzz_text;
+
     use super::*;
 
     #[test]
@@ -93,5 +95,22 @@ mod tests {
         for key in ["%session/1", "%evicted/1", "/registry/pods", "plain"] {
             assert_eq!(keys.name_of(key), None, "{key}");
         }
+    }
+
+    #[test]
+    fn whatever_a_key_is_it_is_one_of_a_name_or_of_none() {
+        fuzz_text(include_str!("../corpus/keys"), |key| {
+            for root in ["", "prod/"] {
+                let keys = Keys { root: root.into() };
+                if let Some(name) = keys.name_of(key) {
+                    assert!(key.starts_with(&*keys.prefix(&name)));
+                }
+                let prefix = keys.prefix(&Name::from(key));
+                assert_eq!(keys.name_of(&place(&prefix, 7, 1)), (!key.is_empty()).then(|| Name::from(key)));
+            }
+            if let Some(lease) = lease_of("a/", key.as_bytes()) {
+                assert_eq!(lease_of("a/", place("a/", lease, 0).as_bytes()), Some(lease));
+            }
+        });
     }
 }

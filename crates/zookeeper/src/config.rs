@@ -186,6 +186,8 @@ impl fmt::Debug for Config {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_fuzz::fuzz_urls;
+
     use super::*;
 
     fn refused(url: &str) -> String {
@@ -270,5 +272,16 @@ mod tests {
         for url in ["zookeeper://user:s3cret@:1", "zookeeper://user:s3cret@a?x=1", "zookeeper://user:s3cret@a/b//c"] {
             assert!(!refused(url).contains("s3cret"), "{url}");
         }
+    }
+
+    #[test]
+    fn whatever_a_url_says_it_is_read_or_refused_and_no_secret_is_shown() {
+        fuzz_urls(include_str!("../corpus/urls"), |url| match Config::from_url(url) {
+            Ok(config) => format!("{config:?}"),
+            Err(e) => {
+                assert!(matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Unsupported), "{e}");
+                format!("{e} {e:?}")
+            }
+        });
     }
 }

@@ -142,6 +142,8 @@ pub(crate) fn modes(queue: &[Child]) -> Vec<Mode> {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_fuzz::{fuzz, fuzz_text};
+
     use super::*;
 
     const CURATOR: &str = "_c_00010203-0405-0607-0809-0a0b0c0d0e0f-lock-0000000007";
@@ -182,5 +184,35 @@ mod tests {
         for foreign in [&b"127.0.0.1"[..], b"", b"\xff\xfe", b"leasehold/1 exclusive", b"shared\n"] {
             assert_eq!(decode(foreign), None);
         }
+    }
+
+    #[test]
+    fn whatever_a_node_is_called_and_contains_it_is_an_entry_or_none() {
+        let nodes = include_str!("../corpus/nodes");
+        fuzz_text(nodes, |node| {
+            if let Some(Child { node: name, mode, .. }) = Child::parse(node) {
+                assert_eq!(name, node);
+                let (kind, n, of) = mode.parts();
+                assert_eq!(Mode::from_parts(kind, n, of), Some(mode), "no such mode is ever claimed");
+            }
+            let queue = by_number(&[node.to_owned(), CURATOR.to_owned(), node.to_owned()]);
+            assert!(queue.len() % 2 == 1 && queue.is_sorted_by_key(|child| child.sequence));
+            if let Some(name) = names::decode(node) {
+                assert_eq!(names::node("", &name), format!("/{node}"));
+            }
+            let name = leasehold_core::Name::new(node);
+            let path = names::node("/locks", &name);
+            assert_eq!(names::decode(path.strip_prefix("/locks/").unwrap()), Some(name.clone()));
+            assert!(names::is_of(&format!("{path}/{CURATOR}"), &name));
+        });
+        fuzz(include_str!("../corpus/data"), |data| {
+            let _ = is_shared(data);
+            let label = String::from_utf8_lossy(data);
+            for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: 3 }] {
+                let written = encode(mode, &label);
+                assert_eq!(decode(&written).unwrap().1, label);
+                assert_eq!(is_shared(&written), mode == Mode::Shared);
+            }
+        });
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn ending(mode: Mode) -> String {
 /// The mode of the entry of this name. Other tools' read locks are shared; every other entry is exclusive.
 pub(crate) fn mode(node: &str) -> Mode {
     let kind = node.rsplit_once("-lock-").and_then(|(head, _)| head.rsplit('-').next());
-    let permits = |(n, of): (&str, &str)| Some(Mode::Permits { n: n.parse().ok()?, of: of.parse().ok()? });
+    let permits = |(n, of): (&str, &str)| Mode::from_parts("permits", n.parse().ok()?, of.parse().ok()?);
     match kind {
         Some("shared") => Mode::Shared,
         Some(kind) => kind.split_once("of").and_then(permits).unwrap_or(Mode::Exclusive),
@@ -101,8 +101,15 @@ mod tests {
         for shared in ["_c_x-__READ__0000000007", "0123__rlock__0000000007"] {
             assert_eq!(mode(shared), Mode::Shared);
         }
-        for other in ["0123__lock__0000000007", "x-lock-0000000007", "-ofof1-lock-7", "1of99999999999-lock-7", "lock-7"]
-        {
+        for other in [
+            "0123__lock__0000000007",
+            "x-lock-0000000007",
+            "-ofof1-lock-7",
+            "x-9of3-lock-7",
+            "x-0of0-lock-7",
+            "1of99999999999-lock-7",
+            "lock-7",
+        ] {
             assert_eq!(mode(other), Mode::Exclusive, "{other}");
         }
     }
