@@ -107,7 +107,9 @@ pub async fn connect_on_own_thread(url: impl AsRef<str>) -> Result<Store> {
 /// ```
 pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
     let url = url.as_ref().trim();
-    let Some((scheme, _)) = url.split_once("://") else {
+    // Credentials before the scheme are not shown.
+    let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+');
+    let Some((scheme, _)) = url.split_once("://").filter(|(scheme, _)| is_scheme(scheme)) else {
         return Err(Error::new(
             ErrorKind::Invalid,
             "a store's URL begins with its scheme, as in redis://localhost:6379",

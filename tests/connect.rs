@@ -16,6 +16,21 @@ async fn what_is_no_url_of_ours_is_invalid() {
     assert!(refused("mysql://localhost").await.to_string().contains("etcd"), "the known schemes are named");
 }
 
+#[test]
+fn whatever_a_scheme_is_it_is_known_or_refused_and_no_secret_is_shown() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let corpus = "mysql://me:S3CRET@h\nme:S3CRET@redis://h\nREDIS://:S3CRET@h\nredis:/h\n://x\n";
+    leasehold_fuzz::fuzz_urls(corpus, |url| {
+        // A store has a test of its own.
+        if ["memory", "sqlite", "red", "etcd", "zookeeper"].iter().any(|scheme| url.trim().starts_with(scheme)) {
+            return String::new();
+        }
+        let error = runtime.block_on(refused(url));
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+        format!("{error} {error:?}")
+    });
+}
+
 #[cfg(not(feature = "redis"))]
 #[tokio::test]
 async fn a_feature_that_is_off_is_named_and_no_secret_is_shown() {

@@ -30,6 +30,8 @@ pub(crate) fn ttl(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_fuzz::fuzz_text;
+
     use super::*;
 
     #[test]
@@ -40,5 +42,16 @@ mod tests {
         for bad in ["", "-1", "nan", "inf", "1e300", "5 apples"] {
             assert!(duration(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn whatever_a_duration_is_it_is_read_or_refused() {
+        fuzz_text(include_str!("../corpus/durations"), |text| {
+            if let Ok(read) = duration(text) {
+                assert_eq!(duration(&humantime::format_duration(read).to_string()), Ok(read));
+            }
+            assert!(ttl(text).is_ok_and(|ttl| ttl <= leasehold::MAX_TTL) || ttl(text).is_err());
+            assert!(max_hold(text).is_ok_and(|max| !max.is_zero()) || max_hold(text).is_err());
+        });
     }
 }

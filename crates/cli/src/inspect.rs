@@ -1,7 +1,7 @@
 //! `ls`, `who`, `break` and `guarantees`: what a store says, as tables for people and as JSON for programs.
 
 use std::io::{self, stdout};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use leasehold::seam::Mode;
 use leasehold::{Fairness, Fencing, FencingToken, LockQueue, Name, Participant, Result, Store};
@@ -180,7 +180,7 @@ fn described(name: &str, queue: &LockQueue) -> Value {
         json!({
             "label": entry.label,
             "token": entry.token.map(FencingToken::get),
-            "since": entry.since.map(|at| humantime::format_rfc3339_millis(at).to_string()),
+            "since": shown_since(entry).map(|at| humantime::format_rfc3339_millis(at).to_string()),
             "foreign": entry.foreign,
             "mode": entry.mode.map(|mode| match mode {
                 Mode::Exclusive => "exclusive",
@@ -230,10 +230,38 @@ fn token(entry: &Participant) -> String {
     entry.token.map_or_else(|| "-".into(), |token| token.to_string())
 }
 
+/// Since when, if that is before the year 10000: what other tools wrote may be any number.
+fn shown_since(entry: &Participant) -> Option<SystemTime> {
+    let of_year_10000 = 253_402_300_800;
+    entry.since.filter(|at| at.duration_since(SystemTime::UNIX_EPOCH).is_ok_and(|age| age.as_secs() < of_year_10000))
+}
+
 /// By the store's clock and ours: good enough for people.
 fn since(entry: &Participant) -> String {
-    let Some(at) = entry.since else { return "-".into() };
+    let Some(at) = shown_since(entry) else { return "-".into() };
     let age = SystemTime::now().duration_since(at).unwrap_or_default();
-    let age = humantime::format_duration(std::time::Duration::from_secs(age.as_secs()));
+    let age = humantime::format_duration(Duration::from_secs(age.as_secs()));
     format!("{} ({age} ago)", humantime::format_rfc3339_seconds(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_fuzz::fuzz_text;
+
+    use super::*;
+
+    #[test]
+    fn whatever_an_entry_says_it_is_shown() {
+        fuzz_text("1795000000000\n0\n253402300799999\n253402300800000\n18446744073709551615\n", |text| {
+            let millis = text.parse().unwrap_or(text.len() as u64);
+            let mode = Mode::from_parts("permits", millis as u32, u32::MAX).unwrap_or(Mode::Shared);
+            let since = SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
+            let entry = Participant::new(text).since(since).mode(mode).token(FencingToken::new(millis));
+            assert!(!super::since(&entry).is_empty());
+            let all = vec![entry; 3];
+            assert!(taken(&all).is_none_or(|(taken, of)| taken <= of));
+            let shown = json(&described(text, &LockQueue::new(all.clone(), all)));
+            assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["name"], text);
+        });
+    }
 }

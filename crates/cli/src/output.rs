@@ -62,6 +62,8 @@ pub(crate) fn has_colours(stream: &impl IsTerminal) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_fuzz::fuzz_text;
+
     use super::*;
 
     #[test]
@@ -78,5 +80,17 @@ mod tests {
         let shown = safe_json(&format!("{value:#}"));
         assert!(shown.contains("\\u009b") && shown.contains("\\u202e\\udb40\\udc41\\u007fé\\n"), "{shown}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+    }
+
+    #[test]
+    fn whatever_is_shown_it_does_nothing() {
+        fuzz_text(include_str!("../corpus/texts"), |text| {
+            assert!(!plain(text).contains(acts) && plain(text).chars().count() == text.chars().count());
+            assert!(!plain_lines(text).contains(|c| c != '\n' && acts(c)));
+            let value = serde_json::json!({ "label": text, text: [text] });
+            let shown = safe_json(&format!("{value:#}\n"));
+            assert!(!shown.contains(|c| c != '\n' && acts(c)), "{shown:?}");
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+        });
     }
 }

@@ -99,6 +99,9 @@ impl StoreUrl {
                 "memory" | "sqlite" | "redis" | "redis+sentinel" | "redis+cluster" | "redlock" | "etcd" | "zookeeper",
             )
             | None => Ok(()),
+            Some(scheme) if !is_scheme(scheme) => {
+                Err(Error::new(ErrorKind::Invalid, "a URL begins with its scheme, as in redis://host"))
+            }
             Some(scheme) => {
                 let what = format!(
                     "unknown scheme {scheme:?}; the known ones are sqlite, redis, redis+cluster, redlock, etcd, zookeeper"
@@ -153,18 +156,25 @@ fn default_store() -> Result<StoreUrl, String> {
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, rest) = self.url.split_once("://").map_or(("", &*self.url), |(scheme, rest)| (scheme, rest));
-        if scheme == "sqlite" {
+        // Credentials were written before it.
+        let scheme = if is_scheme(scheme) { scheme } else { "…" };
+        if scheme == "sqlite" && rest.starts_with('/') {
             // A path, and nothing else.
             return f.write_str(&without_unknown_parameters(&self.url));
         }
         // The last @, wherever it is: a password may be written with any character.
-        let shown = rest.rsplit_once('@').map_or(rest, |(_, shown)| shown);
+        let (hidden, shown) = rest.rsplit_once('@').unwrap_or(("", rest));
         // Without one, what stands for a port may be a password whose host was forgotten.
         let hosts = shown.split(['/', '?']).next().unwrap_or(shown);
-        let shown = if hosts.split(',').all(may_be_a_host) { shown } else { "…" };
+        // Behind a ? the @ may stand in a parameter, which may be one that nobody may see.
+        let shown = if !hidden.contains('?') && hosts.split(',').all(may_be_a_host) { shown } else { "…" };
         let shown = &without_unknown_parameters(shown);
         if scheme.is_empty() { f.write_str(shown) } else { write!(f, "{scheme}://{shown}") }
     }
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
 }
 
 /// A parameter that no store has may be a password.
@@ -191,6 +201,8 @@ impl fmt::Debug for StoreUrl {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_fuzz::fuzz_urls;
+
     use super::*;
 
     #[test]
@@ -210,10 +222,26 @@ mod tests {
             ("redis://h?timeout=9&pass=s3cret&prefix=a:", "redis://h?timeout=9&…&prefix=a:"),
             ("rediss://h?ca=/a.pem&cert=/b.pem&key=s3cret", "rediss://h?ca=/a.pem&cert=/b.pem&…"),
             ("sqlite:///a.db?key=s3cret", "sqlite:///a.db?…"),
+            ("me:s3cret@redis://host", "…://host"),
+            ("sqlite://me:s3cret@host/x.db", "sqlite://host/x.db"),
+            ("redis+sentinel://a,b/main?sentinel_password=s3@cret", "redis+sentinel://…"),
+            ("redis+sentinel://a,b/main?@timeout=9&sentinel_password=s3cret", "redis+sentinel://…"),
         ] {
             let url = StoreUrl::new(url);
             assert_eq!(url.to_string(), shown);
             assert!(!format!("{url:?}").contains("cret"));
         }
+    }
+
+    #[test]
+    fn whatever_a_url_says_no_secret_of_it_is_shown() {
+        fuzz_urls(include_str!("../corpus/urls"), |url| {
+            let store = StoreUrl::new(url);
+            let refused = store.check().map_err(|e| e.to_string());
+            if let Some(file) = store.file() {
+                assert!(file.is_absolute(), "{url}");
+            }
+            format!("{store} {store:?} {} {refused:?}", store.named())
+        });
     }
 }

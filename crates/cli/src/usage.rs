@@ -13,8 +13,9 @@ use crate::output;
 use crate::store_url::StoreUrl;
 
 /// Says what is wrong with these words, or shows the help that they ask for; with what exit code this process then ends.
-pub(crate) fn report(mut error: Error, words: &[OsString]) -> io::Result<u8> {
-    let hint = hint(&error, words).map_or_else(String::new, |hint| format!("\n  hint: {hint}\n"));
+pub(crate) fn report(error: Error, words: &[OsString]) -> io::Result<u8> {
+    let (mut error, words) = without_credentials(error, words);
+    let hint = hint(&error, &words).map_or_else(String::new, |hint| format!("\n  hint: {hint}\n"));
     if error.kind() == ErrorKind::UnknownArgument {
         // The usual advice is to pass a mistyped option on to the program.
         error.remove(ContextKind::Suggested);
@@ -26,7 +27,7 @@ pub(crate) fn report(mut error: Error, words: &[OsString]) -> io::Result<u8> {
     let text = |colours: bool| {
         let text = error.render();
         let text = if colours { text.ansi().to_string() } else { text.to_string() };
-        without_credentials(text + &hint, words)
+        text + &hint
     };
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         return output::print(&text(output::has_colours(&stdout()))).map(|()| 0);
@@ -73,31 +74,37 @@ fn separated(words: &[OsString], before: &str) -> Option<String> {
     })
 }
 
-/// Shows each URL among these words as it is shown everywhere else.
-fn without_credentials(mut text: String, words: &[OsString]) -> String {
-    for word in words {
-        let word = word.to_string_lossy();
-        let Some((before, _)) = word.split_once("://") else { continue };
-        let scheme = before.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '+').len();
-        let url = &word[scheme..];
-        text = text.replace(url, &StoreUrl::new(url).to_string());
-        // An option is shown up to its first =.
-        if let Some((cut, _)) = url.split_once('=').filter(|_| word.starts_with('-')) {
-            text = text.replace(cut, &format!("{}://…", &before[scheme..]));
-        }
+/// The error of the same words with each URL among them as it is shown everywhere else, and those words: what clap says of them has
+/// no credentials to show.
+fn without_credentials(error: Error, words: &[OsString]) -> (Error, Vec<OsString>) {
+    let shown: Vec<OsString> = words.iter().map(shown).collect();
+    if shown == words {
+        return (error, shown);
     }
-    text
+    let other = || Error::raw(error.kind(), "an argument with a URL is not understood\n");
+    (Args::try_parse_from(&shown).err().unwrap_or_else(other), shown)
+}
+
+fn shown(word: &OsString) -> OsString {
+    let text = word.to_string_lossy();
+    let Some((before, _)) = text.split_once("://") else { return word.clone() };
+    let scheme = before.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '+').len();
+    // Credentials may have been written before it.
+    let scheme = if before[..scheme].contains('@') { 0 } else { scheme };
+    format!("{}{}", &text[..scheme], StoreUrl::new(&text[scheme..])).into()
 }
 
 #[cfg(test)]
 mod tests {
+    use leasehold_fuzz::fuzz_urls;
+
     use super::*;
 
     fn said(words: &[&str]) -> String {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-        let error = Args::try_parse_from(&words).unwrap_err();
+        let (error, words) = without_credentials(Args::try_parse_from(&words).unwrap_err(), &words);
         let hint = hint(&error, &words).unwrap_or_default();
-        without_credentials(format!("{error}{hint}"), &words)
+        format!("{error}{hint}")
     }
 
     #[test]
@@ -132,5 +139,29 @@ mod tests {
         assert!(!said(&["leasehold", "frobnicate"]).contains("did you mean"));
         assert!(!said(&["leasehold", "run", "x", "--frob", "--", "true"]).contains("put --"));
         assert!(said(&["leasehold", "break", "x"]).contains("leasehold who"));
+    }
+
+    #[test]
+    fn whatever_the_words_are_no_secret_in_a_url_is_shown() {
+        let shown = |words: &[&str]| {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            let (error, words) = without_credentials(Args::try_parse_from(&words).err()?, &words);
+            let hint = hint(&error, &words).unwrap_or_default();
+            Some(format!("{error}{hint}"))
+        };
+        let corpus = include_str!("../corpus/urls");
+        fuzz_urls(corpus, |url| {
+            // A program of this name is looked for, and found by nobody.
+            let url = url.replace('\0', "");
+            let beside = ["://", "redis://:x@h", "s://"][url.len() % 3];
+            let option = format!("--frob{url}");
+            let lines: [&[&str]; 4] = [
+                &["leasehold", "ls", "a", &url, beside],
+                &["leasehold", "ls", beside, "a", &url],
+                &["leasehold", &url],
+                &["leasehold", "ls", &option, beside],
+            ];
+            shown(lines[url.len() / 3 % 4]).unwrap_or_default()
+        });
     }
 }

@@ -20,7 +20,7 @@ impl Plan {
 
     /// When to ask it to end (SIGTERM).
     pub(crate) fn term_at(&self, deadline: Moment) -> Moment {
-        before(deadline, self.margin + self.grace)
+        before(self.kill_at(deadline), self.grace)
     }
 
     /// When to kill it.

@@ -141,6 +141,8 @@ pub(crate) fn receive<T: DeserializeOwned>(from: impl AsFd) -> io::Result<Option
 
 #[cfg(test)]
 mod tests {
+    use leasehold_fuzz::fuzz;
+
     use super::*;
 
     #[test]
@@ -158,5 +160,31 @@ mod tests {
         assert_eq!(receive::<Order>(&b).unwrap_err().kind(), io::ErrorKind::Interrupted);
         assert!(matches!(receive::<Order>(&b).unwrap(), Some((Order::Deadline(8), _))));
         assert!(receive::<Order>(&b).unwrap().is_none());
+    }
+
+    #[test]
+    fn whatever_is_received_it_is_a_message_or_refused() {
+        fuzz(include_str!("../../corpus/messages"), |packet| {
+            let (a, b) = pair().unwrap();
+            rustix::net::send(&a, packet, SendFlags::DONTWAIT).unwrap();
+            let order = receive::<Order>(&b);
+            assert!(!packet.is_empty() || order.as_ref().is_ok_and(Option::is_none));
+            if let Ok(Some((order, _))) = order {
+                let written = serde_json::to_vec(&order).unwrap();
+                send(&a, &order, &[]).unwrap();
+                let (back, _) = receive::<Order>(&b).unwrap().unwrap();
+                assert_eq!(serde_json::to_vec(&back).unwrap(), written);
+                if let Order::Start(Start { plan, deadline, .. }) = order {
+                    let deadline = leasehold::seam::Moment::from_nanos(deadline);
+                    assert!(plan.term_at(deadline) <= plan.kill_at(deadline));
+                }
+            }
+            rustix::net::send(&a, packet, SendFlags::DONTWAIT).unwrap();
+            if let Ok(Some((event, _))) = receive::<Event>(&b) {
+                let written = serde_json::to_vec(&event).unwrap();
+                let back: Event = serde_json::from_slice(&written).unwrap();
+                assert_eq!(serde_json::to_vec(&back).unwrap(), written);
+            }
+        });
     }
 }
