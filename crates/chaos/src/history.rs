@@ -133,17 +133,17 @@ impl Source {
 
     fn fill(&mut self) -> Result<(), BadHistory> {
         while !self.ended && self.ready.len() < AHEAD {
-            let mut text = String::new();
-            let read = self.lines.read_line(&mut text);
+            let mut text = Vec::new();
+            let read = self.lines.read_until(b'\n', &mut text);
             self.line += 1;
             let bad = |source| BadHistory { file: self.file.clone(), line: self.line, source };
             read.map_err(bad)?;
-            // A process that was killed while it wrote leaves a part of a line.
-            if !text.ends_with('\n') {
+            // A process that was killed while it wrote leaves a part of a line, which may end within a character.
+            if !text.ends_with(b"\n") {
                 self.ended = true;
                 return Ok(());
             }
-            let event: Event = serde_json::from_str(&text).map_err(|error| bad(error.into()))?;
+            let event: Event = serde_json::from_slice(&text).map_err(|error| bad(error.into()))?;
             self.ready.push(Reverse(Ready { line: self.line, event }));
         }
         Ok(())

@@ -118,6 +118,8 @@ pub(crate) fn pem(certificates: &[CertificateDer<'_>]) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
+    use leasehold_fuzz::fuzz_text;
+
     use super::*;
 
     #[test]
@@ -125,5 +127,21 @@ mod tests {
         let ders: Vec<CertificateDer<'_>> = (1..200).map(|n| CertificateDer::from(vec![n as u8; n])).collect();
         let read: Result<Vec<_>, PemError> = CertificateDer::pem_slice_iter(pem(&ders).as_bytes()).collect();
         assert_eq!(read.unwrap(), ders);
+    }
+
+    #[test]
+    fn whatever_is_in_a_file_it_is_understood_or_refused_and_not_shown() {
+        let path = Path::new("/a.pem");
+        fuzz_text(include_str!("../corpus/pem"), |pem| {
+            let own = own_roots(path, pem).map(drop);
+            let found = certificates(path, pem).map(|found| assert!(!found.is_empty()));
+            for refused in [own.err(), found.err()].into_iter().flatten() {
+                assert!(!format!("{refused} {refused:?}").contains("S3CRET"), "{refused}");
+                assert!(refused.to_string().contains("/a.pem"), "{refused}");
+            }
+            let identity = Identity { certificate: pem.to_owned(), key: pem.to_owned() };
+            assert!(!format!("{identity:?}").contains("S3CRET"));
+            let _ = PrivateKeyDer::from_pem_slice(pem.as_bytes());
+        });
     }
 }

@@ -168,4 +168,14 @@ mod tests {
         assert!(replica(&good.replace("y:0", "y:9").replace("allkeys-lru", "noeviction")).is_empty());
         assert_eq!(replica(&good.replace("d:1", "d:0")), ["settings"]);
     }
+
+    #[test]
+    fn whatever_a_server_says_of_itself_it_is_judged() {
+        leasehold_fuzz::fuzz_text(include_str!("../corpus/servers"), |text| {
+            let found = [of_etcd(text), of_zookeeper(text)];
+            #[cfg(feature = "redis")]
+            let found = [found.concat(), of_redis(text)];
+            assert!(found.iter().all(|found| found.len() <= 3));
+        });
+    }
 }

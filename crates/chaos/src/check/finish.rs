@@ -155,7 +155,7 @@ impl Checker {
             return;
         }
         let Some((before, earlier)) = self.gauges.get(&key).cloned() else { return self.found(ended::nothing(event)) };
-        if value > before + before / 100 {
+        if value.saturating_sub(before) > before / 100 {
             let text = format!("{name}: {value}, and {before} at first");
             let events = vec![earlier, event.clone()];
             self.found(Violation { rule: Rule::Growth, lock: String::new(), text, events });
