@@ -1,8 +1,8 @@
 //! Arbitrary input for the parsers of Leasehold, for their tests only: a corpus line by line, and changes of it.
 //!
 //! A target is a closure that panics where a parser is wrong. That it returns at all, and allocates no more than its input
-//! warrants, is judged here. Each run of the tests replays the corpus and a few thousand changes of it; `LEASEHOLD_FUZZ=10000000`
-//! says how many. What fails is made small and shown as the line to add to the corpus.
+//! warrants, is judged here. Each run of the tests replays the corpus and a few thousand changes of it, the same each time;
+//! `LEASEHOLD_FUZZ=10000000` draws so many others. What fails is made small and shown as the line to add to the corpus.
 
 mod change;
 mod watch;
@@ -14,7 +14,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use proptest::strategy::Strategy;
-use proptest::test_runner::{Config, TestError, TestRunner};
+use proptest::test_runner::{Config, RngSeed, TestError, TestRunner};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 use crate::change::{Change, changed, changes};
@@ -45,20 +45,26 @@ impl fmt::Debug for Input {
 ///
 /// If the target panics, does not return, or allocates out of proportion.
 pub fn fuzz(corpus: &str, target: impl Fn(&[u8])) {
-    run(corpus, cases(), |input| within_proportion(input, &target));
+    run(corpus, 1, |input| within_proportion(input, &target));
 }
 
-/// The same where each input is a program for real servers: a few hundred times fewer, and what is allocated is not judged.
+/// The same where each input is a program for real servers: a hundred times fewer, and what is allocated is not judged.
 ///
 /// # Panics
 ///
 /// If the target panics, or does not return.
 pub fn fuzz_servers(corpus: &str, target: impl Fn(&[u8])) {
-    run(corpus, (cases() / 300).max(30), target);
+    run(corpus, 100, target);
 }
 
-fn cases() -> u32 {
-    env::var("LEASEHOLD_FUZZ").ok().and_then(|cases| cases.parse().ok()).unwrap_or(DAILY)
+/// A daily run draws the same changes each time, so that it fails only for what was changed. A campaign draws others.
+#[allow(clippy::panic, reason = "a campaign of another length than was asked for is none")]
+fn config(fewer: u32) -> Config {
+    let asked = env::var("LEASEHOLD_FUZZ").ok();
+    let campaign =
+        asked.map(|n| n.parse::<u32>().unwrap_or_else(|_| panic!("LEASEHOLD_FUZZ is a number, and not {n:?}")));
+    let rng_seed = if campaign.is_some() { RngSeed::Random } else { RngSeed::Fixed(0) };
+    Config { cases: campaign.unwrap_or(DAILY) / fewer, rng_seed, failure_persistence: None, ..Config::default() }
 }
 
 /// What a panic said.
@@ -68,7 +74,7 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 }
 
 #[allow(clippy::panic, reason = "it is a test that fails")]
-fn run(corpus: &str, cases: u32, judge: impl Fn(&[u8])) {
+fn run(corpus: &str, fewer: u32, judge: impl Fn(&[u8])) {
     let lines: Vec<Vec<u8>> = corpus.lines().map(unescaped).collect();
     assert!(!lines.is_empty(), "a corpus has one line at least");
     let watch = Watch::default();
@@ -81,11 +87,10 @@ fn run(corpus: &str, cases: u32, judge: impl Fn(&[u8])) {
             panic!("{}\nthe line of the corpus: {}", message(&*failed), line.escape_ascii());
         }
     }
-    let config = Config { cases, failure_persistence: None, ..Config::default() };
     let inputs = (0..lines.len(), changes()).prop_map(|(at, changes): (usize, Vec<Change>)| {
         Input(changes.into_iter().fold(lines[at].clone(), |input, change| changed(input, change, &lines)))
     });
-    let ran = TestRunner::new(config).run(&inputs, |input| {
+    let ran = TestRunner::new(config(fewer)).run(&inputs, |input| {
         judged(&input.0);
         Ok(())
     });
