@@ -1,7 +1,7 @@
 //! Keys that were changed by hand: whatever they hold, a request is answered, refused with its reason, or mends what is there. No script
 //! stops in its midst.
 //!
-//! `LEASEHOLD_FUZZ=10000000 cargo test --release -p leasehold-redis --test damaged`
+//! `LEASEHOLD_FUZZ=10000000 cargo test --profile fuzz -p leasehold-redis --test damaged`
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 

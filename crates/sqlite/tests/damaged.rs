@@ -1,6 +1,6 @@
 //! Rows that were changed by hand: whatever they hold, a request is answered or refused with its reason, and no thread of a client ends by it.
 //!
-//! `LEASEHOLD_FUZZ=10000000 cargo test --release -p leasehold-sqlite --test damaged`
+//! `LEASEHOLD_FUZZ=10000000 cargo test --profile fuzz -p leasehold-sqlite --test damaged`
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
