@@ -52,7 +52,7 @@ impl Connection {
     pub fn new(server: Server, timeout: Duration, waits: Duration, inbox: &Inbox) -> Result<Connection> {
         let runtime = Handle::try_current()
             .map_err(|_| Error::new(ErrorKind::Unsupported, "a store on Redis connects only inside a tokio runtime"))?;
-        let home = Home::of(server.info, server.sentinels)?;
+        let home = Home::of(server.info, server.sentinels, server.credentials)?;
         let address = home.address();
         let down = State::Down(Error::new(ErrorKind::Unavailable, format!("{address}: not connected yet")));
         let link = Arc::new(Link {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::support::{Address, Host};
+use leasehold_core::support::{Address, Credentials, Host};
 use leasehold_core::{Error, ErrorKind, MAX_TTL, Result};
 #[cfg(feature = "tls")]
 use leasehold_tls::Tls;
@@ -15,6 +15,8 @@ pub struct Server {
     pub info: ConnectionInfo,
     /// Who says what its address is, in place of that one.
     pub sentinels: Option<Sentinels>,
+    /// Who says what its credentials are, in place of those.
+    pub credentials: Option<Credentials>,
     /// It is a node of a Cluster, and nothing else.
     pub cluster: bool,
     /// Over TLS, with its address as the client crate describes a plain one.
@@ -36,6 +38,7 @@ impl From<ConnectionInfo> for Server {
         Server {
             info,
             sentinels: None,
+            credentials: None,
             cluster: false,
             #[cfg(feature = "tls")]
             tls: None,
@@ -54,11 +57,9 @@ pub fn servers(address: &mut Address) -> Result<Vec<Server>> {
     }
     let infos = address.hosts.iter().map(|host| server(address, host)).collect::<Result<Vec<_>>>()?;
     let server = |info| Server {
-        info,
-        sentinels: None,
-        cluster: false,
         #[cfg(feature = "tls")]
         tls: tls.clone(),
+        ..Server::from(info)
     };
     Ok(infos.into_iter().map(server).collect())
 }

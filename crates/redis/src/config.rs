@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::support::{Address, Host};
+use leasehold_core::support::{Address, Credentials, Host};
 use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_redis_client::{Reach, Sentinels, Server, server_of_sentinels, servers};
 #[cfg(feature = "tls")]
@@ -126,6 +126,35 @@ impl Config {
     #[must_use]
     pub fn sentinels(mut self, master: impl Into<String>, each: impl IntoIterator<Item = ConnectionInfo>) -> Config {
         self.server.sentinels = Some(Sentinels { master: master.into(), each: each.into_iter().collect() });
+        self
+    }
+
+    /// Asks this function for the user and the password before each connection to the server, or to a node of a Cluster: so they can be
+    /// rotated without a restart. It replaces those of the URL and of descriptions, but for the sentinels' own. The user of a server
+    /// that has a password and no users is `default`.
+    ///
+    /// Redis asks for them once in each connection, so the function may say the new password before the server takes it, or after, for
+    /// as long as no connection ends meanwhile. One that is refused leaves the store without a connection: requests are
+    /// [`Denied`](ErrorKind::Denied), and holds stay until their leases end. The function may take as long as connecting may; what it
+    /// fails with is [`Unavailable`](ErrorKind::Unavailable) unless it is `Invalid` or `Denied`.
+    ///
+    /// ```
+    /// use leasehold_core::{Error, ErrorKind};
+    /// use leasehold_redis::Config;
+    ///
+    /// let config = Config::from_url("redis://10.0.0.1")?.credentials(|| async {
+    ///     let read = |e| Error::new(ErrorKind::Unavailable, "no password").with_source(e);
+    ///     let password = std::fs::read_to_string("/run/secrets/redis").map_err(read)?;
+    ///     Ok(("me".to_owned(), password.trim().to_owned()))
+    /// });
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[must_use]
+    pub fn credentials<F>(mut self, function: impl Fn() -> F + Send + Sync + 'static) -> Config
+    where
+        F: Future<Output = Result<(String, String)>> + Send + 'static,
+    {
+        self.server.credentials = Some(Credentials::new(function));
         self
     }
 

@@ -126,6 +126,16 @@ impl Redis {
 
     /// Connects to the server of a ready client, with its credentials and its TLS: a `redis::Client` has no connection of its
     /// own. For options, give its `get_connection_info` to [`Config::new`]. The errors are those of [`connect`](Redis::connect).
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_redis::client::Client) -> leasehold_core::Result<()> {
+    /// # use leasehold_core::Store;
+    /// # use leasehold_redis::Redis;
+    /// let store = Store::new(Redis::with_client(&client).await?);
+    /// let guard = store.lock("orders/42").acquire().await?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     pub async fn with_client(client: &client::Client) -> Result<Redis> {
         Redis::with_config(Config::new(client.get_connection_info().clone())).await
     }

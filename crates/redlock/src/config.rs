@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::support::Address;
+use leasehold_core::support::{Address, Credentials};
 use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_redis_client::{Server, servers};
 #[cfg(feature = "tls")]
@@ -40,6 +40,20 @@ impl Config {
     /// have credentials of its own. A quarter of a second for each request to each node, and no prefix.
     pub fn new(nodes: Vec<ConnectionInfo>) -> Config {
         Config { nodes: nodes.into_iter().map(Server::from).collect(), timeout: TIMEOUT, prefix: String::new() }
+    }
+
+    /// Asks this function for the user and the password before each connection to a node: so they can be rotated without a restart, in each
+    /// node before or after the function says the new ones. It replaces those of the URL and of descriptions. The user of a node that has a
+    /// password and no users is `default`. The function may take as long as connecting may; what it fails with is
+    /// [`Unavailable`](ErrorKind::Unavailable) unless it is `Invalid` or `Denied`.
+    #[must_use]
+    pub fn credentials<F>(mut self, function: impl Fn() -> F + Send + Sync + 'static) -> Config
+    where
+        F: Future<Output = Result<(String, String)>> + Send + 'static,
+    {
+        let credentials = Some(Credentials::new(function));
+        self.nodes.iter_mut().for_each(|node| node.credentials.clone_from(&credentials));
+        self
     }
 
     /// Makes every connection to every node over TLS, and none without. The address of a node is a host and a port.

@@ -5,10 +5,13 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use common::*;
-use leasehold_core::ErrorKind;
 use leasehold_core::seam::Backend;
-use leasehold_redlock::Redlock;
+use leasehold_core::{ErrorKind, Store};
+use leasehold_redlock::{Config, Redlock};
 use leasehold_testbed::{Redis, RedisEcho, RedisOptions};
 
 const CANARY: &str = "s3ntinel";
@@ -79,6 +82,45 @@ async fn a_node_that_cannot_be_used_is_named() {
         }
         let error = store.inspect(&"x".into()).await.unwrap_err();
         assert!(error.kind() == ErrorKind::Internal && error.to_string().contains("delete it"), "{error}");
+    })
+    .await;
+}
+
+/// One node after the other takes the next password, and ends its connections: who is asked for it has said it before.
+#[tokio::test]
+async fn credentials_that_are_asked_for_are_rotated_without_a_restart() {
+    bounded(async {
+        let nodes = Redis::start_many(3).await.unwrap();
+        let change = async |node: &Redis, words: &str| {
+            let words: Vec<&str> = ["ACL", "SETUSER", "app"].into_iter().chain(words.split(' ')).collect();
+            node.command(&words).await.unwrap();
+            let _ = node.command(&["CLIENT", "KILL", "USER", "app"]).await;
+        };
+        for node in &nodes {
+            change(node, &format!("on >{CANARY}-0 ~* &leasehold:* +@all")).await;
+        }
+        let now = Arc::new(AtomicU32::new(0));
+        let said = now.clone();
+        let config = Config::from_url(&format!("{}?timeout=8000", url(nodes.iter().map(|node| node.addr())))).unwrap();
+        let config = config.credentials(move || {
+            let n = said.load(Ordering::SeqCst);
+            async move { Ok(("app".to_owned(), format!("{CANARY}-{n}"))) }
+        });
+        assert!(!format!("{config:?}").contains(CANARY));
+        let store = Store::new(Redlock::with_config(config).await.unwrap());
+        let held = store.lock("x").ttl(TTL * 6).acquire().await.unwrap();
+        for n in 1..=2 {
+            now.store(n, Ordering::SeqCst);
+            for node in &nodes {
+                change(node, &format!("resetpass >{CANARY}-{n}")).await;
+                // All three are there again before the next one goes.
+                let listening = async || node.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).await.unwrap().text();
+                until(async || listening().await.is_some_and(|clients| clients.contains("user=app"))).await;
+            }
+            until(async || held.confirm().await.is_ok()).await;
+            until(async || store.lock("y").try_acquire().await.is_ok()).await;
+        }
+        assert!(held.is_valid());
     })
     .await;
 }

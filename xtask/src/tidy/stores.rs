@@ -10,9 +10,9 @@ use std::{
 const STORES: [(&str, usize); 7] = [
     ("memory", 462),
     ("sqlite", 2487),
-    ("redis", 1334),
-    ("redis-client", 1962),
-    ("redlock", 1122),
+    ("redis", 1342),
+    ("redis-client", 1979),
+    ("redlock", 1131),
     ("etcd", 2512),
     ("zookeeper", 2140),
 ];

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
-use leasehold_core::support::locked;
+use leasehold_core::support::{Credentials, locked};
 use leasehold_core::{Error, ErrorKind, Result};
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -37,6 +37,7 @@ pub(super) struct Home {
     /// The server, or one like it at any address.
     server: Peer,
     sentinels: Option<(String, Vec<Peer>)>,
+    credentials: Option<Credentials>,
 }
 
 /// An address, and the number of the failover that put the server there; 0 where there are no sentinels.
@@ -67,14 +68,20 @@ impl Said {
 }
 
 impl Home {
-    pub(super) fn of(server: ConnectionInfo, sentinels: Option<Sentinels>) -> Result<Home> {
+    pub(super) fn of(
+        server: ConnectionInfo,
+        sentinels: Option<Sentinels>,
+        credentials: Option<Credentials>,
+    ) -> Result<Home> {
         let server = Peer::new(server, false)?;
-        let Some(Sentinels { master, each }) = sentinels else { return Ok(Home { server, sentinels: None }) };
+        let Some(Sentinels { master, each }) = sentinels else {
+            return Ok(Home { server, sentinels: None, credentials });
+        };
         let each = each.into_iter().map(|info| Peer::new(info, true)).collect::<Result<Vec<_>>>()?;
         if each.is_empty() || master.is_empty() {
             return Err(Error::new(ErrorKind::Invalid, "no sentinel, or no name of a master, is configured"));
         }
-        Ok(Home { server, sentinels: Some((master, each)) })
+        Ok(Home { server, sentinels: Some((master, each)), credentials })
     }
 
     /// The address for people, or the name by which sentinels know the server.
@@ -91,21 +98,33 @@ impl Home {
 impl Link {
     /// Where the server is now, and how it is reached.
     pub(super) async fn locate(&self) -> Result<(Peer, At)> {
-        let Home { server, sentinels } = &self.home;
+        let Home { server, sentinels, .. } = &self.home;
         let Some((master, each)) = sentinels else {
-            return Ok((server.clone(), At { address: server.address(), epoch: 0 }));
+            return Ok((self.authenticated(server.clone()).await?, At { address: server.address(), epoch: 0 }));
         };
         let known = locked(&self.heard).epoch;
         let said = self.ask_all(master, each, known).await?;
         let at = said.at();
         // What they say now counts, also if they have begun anew; but not if one has said more meanwhile.
-        let mut heard = locked(&self.heard);
-        if heard.epoch <= known {
-            heard.clone_from(&at);
+        {
+            let mut heard = locked(&self.heard);
+            if heard.epoch <= known {
+                heard.clone_from(&at);
+            }
         }
-        drop(heard);
         let info = server.client.get_connection_info().clone().set_addr(ConnectionAddr::Tcp(said.host, said.port));
-        Ok((Peer::new(info, false)?, at))
+        Ok((self.authenticated(Peer::new(info, false)?).await?, at))
+    }
+
+    /// The server with its credentials as they are now.
+    async fn authenticated(&self, server: Peer) -> Result<Peer> {
+        let Some(credentials) = &self.home.credentials else { return Ok(server) };
+        let late = |_| Err(Error::new(ErrorKind::Unavailable, "the credentials: they were not said in time"));
+        let said = timeout(self.timeout, credentials.ask()).await.unwrap_or_else(late);
+        let (user, password) = said.map_err(|e| server.at(&e))?;
+        let info = server.client.get_connection_info().clone();
+        let settings = info.redis_settings().clone().set_username(user).set_password(password);
+        Peer::new(info.set_redis_settings(settings), false)
     }
 
     /// Refuses a connection that was made while the sentinels moved the server.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, FencingToken};
 use leasehold_redlock::Redlock;
-pub use leasehold_testbed::seam::{TTL, bounded, kind, lease, refusals, renewed, sleep, words_without};
+pub use leasehold_testbed::seam::{TTL, bounded, kind, lease, refusals, renewed, sleep, until, words_without};
 use leasehold_testbed::{Proxy, Redis, RedisOptions};
 
 /// Nodes that reach the disk before they answer, as a Redlock wants them.
