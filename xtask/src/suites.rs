@@ -28,6 +28,7 @@ pub(crate) const SLICES: &[(&str, &str, &[&str])] = &[
     ("leasehold-redis", "conformance_cluster", SLICE),
     ("leasehold-redlock", "conformance_tls", SLICE),
     ("leasehold-etcd", "conformance_tls", SLICE),
+    ("leasehold-etcd", "conformance_cluster", SLICE),
     ("leasehold-zookeeper", "conformance_tls", SLICE),
     ("leasehold-zookeeper", "conformance_ensemble", SLICE),
 ];

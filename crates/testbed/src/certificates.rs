@@ -112,6 +112,17 @@ impl TlsPort {
         self
     }
 
+    /// The same at another free port, with files of its own: those of the certificate `server-port`.
+    pub(crate) fn at_another_port(&self) -> Result<Self> {
+        let [port] = ports::free()?;
+        let own = |file: &Path, ending: &str| {
+            let to = file.with_file_name(format!("server-{port}.{ending}"));
+            fs::copy(file, &to).map(|_| to).map_err(Error::io("copying a certificate"))
+        };
+        let files = KeyFiles { certificate: own(&self.files.certificate, "pem")?, key: own(&self.files.key, "key")? };
+        Ok(Self { port, files, ..self.clone() })
+    }
+
     /// Where clients connect: `host:port`.
     #[must_use]
     pub fn addr(&self) -> String {

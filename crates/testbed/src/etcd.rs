@@ -1,6 +1,6 @@
 //! Private etcd servers.
 
-use std::{collections::BTreeMap, net::SocketAddr, ops::Deref, time::Duration};
+use std::{collections::BTreeMap, fs, net::SocketAddr, ops::Deref, sync::OnceLock, time::Duration};
 
 use async_trait::async_trait;
 
@@ -15,6 +15,9 @@ use crate::{
 /// The whole key space, for the JSON gateway: from the key NUL to the end, in base64.
 const ALL_KEYS: &str = r#"{"key":"AA==","range_end":"AA==","count_only":true}"#;
 
+/// What the tokens of users are signed with: all members of a cluster have to know it.
+const JWT_KEY: &str = "no secret of anybody's";
+
 /// How a private etcd is set up. The default elects a leader within a fraction of a second.
 #[derive(Clone, Debug)]
 pub struct EtcdOptions {
@@ -24,8 +27,12 @@ pub struct EtcdOptions {
     pub election: Duration,
     /// More arguments for `etcd`, such as `["--quota-backend-bytes=16000000"]`.
     pub extra: Vec<String>,
-    /// Where it serves TLS beside, for a single server: a cluster's members would share the port.
+    /// Where it serves TLS beside. The members of a cluster show copies of this certificate, each at a port of its own:
+    /// [`Etcd::tls_addr`]. The files of a copy are named `server-port`, so another one can be
+    /// [issued](crate::Certificates::issue) into them.
     pub tls: Option<TlsPort>,
+    /// Whether the tokens of users are signed (JWT), and for how long each is good then.
+    pub jwt: Option<Duration>,
     /// Whether the members of a cluster talk to each other through proxies, so that one can be isolated:
     /// [`EtcdCluster::isolate`](crate::EtcdCluster::isolate). A single server has no use for it.
     pub peer_proxies: bool,
@@ -38,6 +45,7 @@ impl Default for EtcdOptions {
             election: Duration::from_millis(200),
             extra: Vec::new(),
             tls: None,
+            jwt: None,
             peer_proxies: false,
         }
     }
@@ -47,6 +55,9 @@ impl Default for EtcdOptions {
 #[derive(Debug)]
 pub struct Etcd {
     server: Server,
+    tls: Option<String>,
+    /// The password by which the testbed asks as `root`, once there are users.
+    pub(crate) root: OnceLock<String>,
 }
 
 impl Etcd {
@@ -58,7 +69,7 @@ impl Etcd {
     /// Starts a server of one member and waits until it has a leader.
     pub async fn start_with(options: &EtcdOptions) -> Result<Self> {
         server::started(|| async {
-            let plan = [Member::plan()?];
+            let plan = [Member { tls: options.tls.clone(), ..Member::plan()? }];
             let etcd = plan[0].launch(&plan, options)?;
             etcd.until_ready().await.map(|()| etcd)
         })
@@ -71,9 +82,19 @@ impl Etcd {
         format!("http://{}", self.addr())
     }
 
+    /// Where clients connect over TLS, if it serves that: `host:port`.
+    #[must_use]
+    pub fn tls_addr(&self) -> Option<&str> {
+        self.tls.as_deref()
+    }
+
     /// Sends a JSON document to the server's gateway, such as `{"key":"Zm9v"}` to `/v3/kv/range`, and returns the answer.
     pub async fn post(&self, path: &str, json: &str) -> Result<String> {
-        http::post(self.addr(), path, json).await
+        let token = match self.root.get() {
+            Some(password) => Some(self.token_of_root(password).await?),
+            None => None,
+        };
+        http::post(self.addr(), path, json, token.as_deref()).await
     }
 
     /// How many calls of each gRPC method the server finished, whatever their outcome, by method: `Txn`, `LeaseGrant`, and
@@ -124,6 +145,8 @@ impl Deref for Etcd {
 pub(crate) struct Member {
     name: String,
     client: u16,
+    /// Where it serves TLS.
+    pub(crate) tls: Option<TlsPort>,
     /// Where it listens for the others.
     pub(crate) peer: SocketAddr,
     /// Where the others find it.
@@ -136,7 +159,7 @@ impl Member {
         // No other member has this name, so an answer that has it comes from ours.
         let name = format!("m{:016x}", fastrand::u64(..));
         let peer = ports::addr(peer);
-        Ok(Self { name, client, peer, advertised: peer })
+        Ok(Self { name, client, tls: None, peer, advertised: peer })
     }
 
     pub(crate) fn launch(&self, members: &[Self], options: &EtcdOptions) -> Result<Etcd> {
@@ -150,7 +173,7 @@ impl Member {
             ("--data-dir", data.join("etcd").display().to_string()),
             (
                 "--listen-client-urls",
-                options.tls.iter().fold(client_url.clone(), |urls, tls| format!("{urls},https://{}", tls.addr())),
+                self.tls.iter().fold(client_url.clone(), |urls, tls| format!("{urls},https://{}", tls.addr())),
             ),
             ("--advertise-client-urls", client_url),
             ("--listen-peer-urls", format!("http://{}", self.peer)),
@@ -159,16 +182,25 @@ impl Member {
             ("--initial-cluster-state", "new".into()),
             ("--heartbeat-interval", options.heartbeat.as_millis().to_string()),
             ("--election-timeout", options.election.as_millis().to_string()),
+            // A password's hash is cheap: a busy machine is not to look as if it did not answer.
+            ("--bcrypt-cost", "4".into()),
             ("--logger", "zap".into()),
             ("--log-level", "error".into()),
         ];
         let mut args: Vec<String> = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
-        args.extend(options.tls.iter().flat_map(TlsPort::etcd));
+        args.extend(self.tls.iter().flat_map(TlsPort::etcd));
+        if let Some(ttl) = options.jwt {
+            let key = folder.path().join("jwt.key");
+            fs::write(&key, JWT_KEY).map_err(Error::io("writing a key"))?;
+            let (key, ttl) = (key.display(), ttl.as_millis());
+            args.push(format!("--auth-token=jwt,priv-key={key},sign-method=HS256,ttl={ttl}ms"));
+        }
         args.extend(options.extra.iter().cloned());
         let probe = Box::new(HasLeader { name: self.name.clone() });
         let (program, port) = (Program::Etcd.find()?, self.client);
         let launch = Launch { name: "etcd", program, args, port, folder, data, seed: Vec::new(), probe };
-        Ok(Etcd { server: Server::launch(launch)? })
+        let tls = self.tls.as_ref().map(TlsPort::addr);
+        Ok(Etcd { server: Server::launch(launch)?, tls, root: OnceLock::new() })
     }
 }
 
@@ -185,7 +217,7 @@ impl Probe for HasLeader {
         if !health.contains(r#""health":"true""#) {
             return Err(Error::answer("GET /health", health));
         }
-        let members = http::post(addr, "/v3/cluster/member/list", "{}").await?;
+        let members = http::post(addr, "/v3/cluster/member/list", "{}", None).await?;
         if members.contains(&self.name) { Ok(()) } else { Err(Error::answer("etcd member list", members)) }
     }
 

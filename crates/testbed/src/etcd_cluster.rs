@@ -33,6 +33,11 @@ impl EtcdCluster {
 
     async fn start(count: usize, options: &EtcdOptions) -> Result<Self> {
         let mut plan: Vec<Member> = (0..count).map(|_| Member::plan()).collect::<Result<_>>()?;
+        if let Some(tls) = &options.tls {
+            for member in &mut plan {
+                member.tls = Some(tls.at_another_port()?);
+            }
+        }
         let launch = |plan: &[Member]| plan.iter().map(|member| member.launch(plan, options)).collect::<Result<_>>();
         if !options.peer_proxies {
             let cluster = Self::new(launch(&plan)?, Vec::new());

@@ -11,20 +11,20 @@ use crate::error::{Error, Result};
 
 /// The body at `path`.
 pub(crate) async fn get(addr: &str, path: &str) -> Result<String> {
-    exchange(addr, &format!("GET {path}"), "").await
+    exchange(addr, &format!("GET {path}"), "", None).await
 }
 
-/// The answer to a JSON document sent to `path`.
-pub(crate) async fn post(addr: &str, path: &str, json: &str) -> Result<String> {
-    exchange(addr, &format!("POST {path}"), json).await
+/// The answer to a JSON document sent to `path`, as whoever this token stands for.
+pub(crate) async fn post(addr: &str, path: &str, json: &str, token: Option<&str>) -> Result<String> {
+    exchange(addr, &format!("POST {path}"), json, token).await
 }
 
-async fn exchange(addr: &str, asked: &str, body: &str) -> Result<String> {
+async fn exchange(addr: &str, asked: &str, body: &str, token: Option<&str>) -> Result<String> {
     let what = || Error::io(format!("{asked} at {addr}"));
     let mut stream = TcpStream::connect(addr).await.map_err(what())?;
-    let length = body.len();
+    let (length, token) = (body.len(), token.map_or(String::new(), |token| format!("Authorization: {token}\r\n")));
     let request = format!(
-        "{asked} HTTP/1.0\r\nHost: {addr}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        "{asked} HTTP/1.0\r\nHost: {addr}\r\n{token}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
     );
     stream.write_all(request.as_bytes()).await.map_err(what())?;
     let mut answer = Vec::new();

@@ -33,6 +33,7 @@ mod links;
 mod etcd;
 mod etcd_cluster;
 mod etcd_gates;
+mod etcd_users;
 mod zookeeper;
 mod zookeeper_ensemble;
 
