@@ -1,9 +1,11 @@
-//! For authors of stores: what is true of no lock. One grammar of store URLs, one escaping of names, a mutex without poison.
+//! For authors of stores: what is true of no lock. One grammar of store URLs, one escaping of names, a mutex without poison, one way to
+//! find a server that answers.
 
 mod address;
 mod credentials;
 mod faults;
 pub(crate) mod own_keys;
+mod race;
 pub(crate) mod setters;
 mod sync;
 pub(crate) mod system;
@@ -13,4 +15,5 @@ pub use address::{Address, Host, escape, unescape};
 pub use credentials::Credentials;
 #[doc(hidden)]
 pub use faults::fault;
+pub use race::race;
 pub use sync::locked;

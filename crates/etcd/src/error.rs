@@ -60,6 +60,11 @@ impl Failure {
         self
     }
 
+    /// Whether another endpoint may do better.
+    pub(crate) fn is_of_this_endpoint(&self) -> bool {
+        matches!(self.kind, Ambiguous | Unavailable)
+    }
+
     /// Whether the server refuses whatever stores something; it still deletes.
     pub(crate) fn is_full(&self) -> bool {
         self.why.contains(FULL)

@@ -1,5 +1,7 @@
 //! Faults: lost replies, dropped futures, cut connections, sessions that end, servers that go and come.
 
+#![allow(clippy::expect_used, reason = "tests")]
+
 mod common;
 
 use std::future::Future;
@@ -8,6 +10,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use common::*;
+use futures_util::future::try_join_all;
 use leasehold_core::seam::{Backend, Claimed, Moment};
 use leasehold_core::{ErrorKind, Loss, Store};
 use leasehold_testbed::Proxy;
@@ -31,6 +34,51 @@ async fn a_server_that_is_not_there_is_reported_in_time() {
                 Moment::now().since(started)
             );
         }
+    })
+    .await;
+}
+
+/// Servers that take connections and never answer, and the way to one that does, which is the last.
+async fn beside_silent_ones(server: &leasehold_testbed::ZooKeeper, silent: usize) -> (String, Vec<Proxy>) {
+    let all = try_join_all((0..=silent).map(|_| Proxy::to(server.addr()))).await.expect("proxies");
+    all[..silent].iter().for_each(Proxy::hold);
+    (all.iter().map(Proxy::addr).collect::<Vec<_>>().join(","), all)
+}
+
+/// Wherever they stand in the list, which is tried in another order each time.
+#[tokio::test]
+async fn silent_servers_hide_none_that_answers() {
+    limited(async {
+        let server = server().await;
+        drop(client(&server).await);
+        let (servers, _proxies) = beside_silent_ones(&server, 2).await;
+        for _ in 0..8 {
+            let client = ZooKeeper::connect(&format!("zookeeper://{servers}/test")).await.unwrap();
+            // In a session of its own, too.
+            let claim = fair("a", Duration::from_secs(8));
+            let grant = granted(&client, &claim).await;
+            release(&client, &claim, &grant.place).await;
+        }
+    })
+    .await;
+}
+
+/// One after the other they would take up all of its time.
+#[tokio::test]
+async fn a_session_finds_the_server_that_answers_before_it_ends() {
+    limited(async {
+        let server = server().await;
+        let (servers, proxies) = beside_silent_ones(&server, 4).await;
+        let store = Store::new(at(&servers).await);
+        let guard = hold_patiently(&store, "a", Duration::from_secs(8)).await;
+        for round in 0..8 {
+            proxies[4].disconnect().await;
+            // Until it is connected again.
+            while let Err(e) = guard.confirm().await {
+                assert_ne!(e.kind(), ErrorKind::Lost, "round {round}: {e:?}");
+            }
+        }
+        guard.release().await.unwrap();
     })
     .await;
 }

@@ -14,7 +14,7 @@ use etcd_client::{
 };
 use leasehold_core::ErrorKind::{Ambiguous, Unavailable};
 use leasehold_core::seam::Moment;
-use leasehold_core::support::locked;
+use leasehold_core::support::{locked, race};
 use leasehold_core::{Error, Result};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -29,8 +29,9 @@ pub(crate) const ATTEMPTS: u32 = 3;
 const TIMEOUTS: u32 = 2;
 /// After time-outs the time limit of an endpoint is doubled up to so many times: it may be far away.
 const DOUBLINGS: u32 = 2;
-/// How long connecting may take.
+/// How long connecting may take, and after how long another endpoint is asked beside one that has not answered.
 const CONNECT: Duration = Duration::from_secs(3);
+const STEP: Duration = Duration::from_millis(300);
 /// How many keys one request brings while keys are listed.
 const PAGE: i64 = 500;
 
@@ -84,24 +85,57 @@ impl Cluster {
         })
     }
 
-    /// Connects, within three seconds: any read shows that there is a leader and that we may. Asks all endpoints, from one at
-    /// random on, and each of them once more: one that is far away answers the second time.
+    /// Connects, within three seconds. Asks all endpoints, from one at random on, and waits for none while another was not asked. The one
+    /// that answers first is in use.
     pub(crate) async fn connect(&self) -> Result<()> {
-        let all = u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX);
-        let limit = self.config.timeout.min(CONNECT / all);
-        let probe = self.ask_some(2 * self.endpoints.len(), limit, |client| self.probe(client));
-        let late = |_| Error::new(Unavailable, "etcd did not answer within three seconds");
         #[cfg(feature = "tls")]
         self.config.check_files().await?;
-        let failure = match timeout(CONNECT, probe).await.map_err(late)?.outcome {
-            Ok(()) => return Ok(()),
-            Err(failure) => failure.of_a_read(),
+        let (first, all) = (self.active(), self.endpoints.len());
+        let each = (0..all).map(|i| self.connect_to((first + i) % all));
+        let step = STEP.min(CONNECT / (2 * u32::try_from(all).unwrap_or(u32::MAX)));
+        let is_final = |failure: &Failure| !failure.is_of_this_endpoint();
+        let failure = match timeout(CONNECT, race(each, step, is_final)).await.unwrap_or(Err(None)) {
+            Ok(at) => {
+                self.active.store(at, Relaxed);
+                return Ok(());
+            }
+            Err(failure) => failure.unwrap_or_else(|| Failure::new(Unavailable, "no answer within three seconds")),
         };
+        let failure = failure.of_a_read();
         #[cfg(feature = "tls")]
         if failure.kind == Unavailable && self.config.is_secure() {
+            let limit = self.config.timeout.min(CONNECT);
             return Err(self.config.diagnose(limit).await.unwrap_or_else(|| failure.into()));
         }
         Err(failure.of_plain_connect().into())
+    }
+
+    /// Connects to this endpoint. Any read shows that there is a leader and that we may.
+    async fn connect_to(&self, at: usize) -> Result<usize, Failure> {
+        let (sent, mut renewed) = (Moment::now(), false);
+        loop {
+            let (number, client) = self.client(at, CONNECT).await?;
+            match self.probe(client).await.map_err(Failure::from) {
+                Err(failure) => {
+                    self.forget(at, number);
+                    if renewed || !failure.is_stale_token() {
+                        return Err(failure);
+                    }
+                    renewed = true;
+                }
+                Ok(()) => {
+                    // One that is far away is given longer from the first request on.
+                    let far = Moment::now().since(sent) > self.config.timeout;
+                    locked(&self.endpoints[at].state).doublings = if far { DOUBLINGS } else { 0 };
+                    return Ok(at);
+                }
+            }
+        }
+    }
+
+    /// The next request connects anew, unless another connection is in use by now.
+    fn forget(&self, at: usize, number: u64) {
+        locked(&self.endpoints[at].state).client.take_if(|(known, _)| *known == number);
     }
 
     /// A cheap read: it shows that the token is good, or has it renewed.
@@ -181,13 +215,7 @@ impl Cluster {
     where
         F: Future<Output = Result<T, ClientError>>,
     {
-        self.ask_some(self.endpoints.len().min(ATTEMPTS as usize), limit, request).await
-    }
-
-    async fn ask_some<T, F>(&self, mut left: usize, limit: Duration, request: impl Fn(Client) -> F) -> Answer<T>
-    where
-        F: Future<Output = Result<T, ClientError>>,
-    {
+        let mut left = self.endpoints.len().min(ATTEMPTS as usize);
         let (began, longest, mut doubt, mut renewed) = (Moment::now(), limit.saturating_mul(ATTEMPTS), false, false);
         loop {
             let (at, sent) = (self.active(), Moment::now());
@@ -204,18 +232,17 @@ impl Cluster {
             if outcome.as_ref().is_err_and(Failure::is_stale_token) && !renewed {
                 // It was refused before anything was executed. A new connection authenticates anew.
                 renewed = true;
-                locked(&self.endpoints[at].state).client.take_if(|(known, _)| *known == number);
+                self.forget(at, number);
                 continue;
             }
             #[cfg(feature = "tls")]
             if self.config.is_secure() && outcome.as_ref().is_err_and(Failure::is_broken) {
                 // The client crate would go on with the files as they were.
-                locked(&self.endpoints[at].state).client.take_if(|(known, _)| *known == number);
+                self.forget(at, number);
             }
             doubt |= outcome.as_ref().is_err_and(|failure| failure.kind == Ambiguous);
             left -= 1;
-            let failed =
-                outcome.as_ref().is_err_and(|failure| failure.kind == Ambiguous || failure.kind == Unavailable);
+            let failed = outcome.as_ref().is_err_and(Failure::is_of_this_endpoint);
             self.judge(at, failed, took);
             if !failed || left == 0 || Moment::now().since(began) >= longest {
                 let outcome =

@@ -50,14 +50,12 @@ pub(crate) async fn run<T: SessionHandler>(session: Arc<Session<T>>, mut watch: 
 async fn reconnect<T: SessionHandler>(session: &Session<T>) -> Result<(), Loss> {
     session.disconnected();
     loop {
-        for server in session.config.each_server() {
-            match reconnect_to(session, server).await {
-                Ok(()) if session.has_ended() => return Err(Loss::Gone),
-                Ok(()) => return Ok(()),
-                Err(ZkError::SessionExpired) => return Err(Loss::Expired),
-                Err(ZkError::AuthFailed) => return Err(Loss::Gone),
-                Err(e) => tracing::debug!(server, error = %e, "no connection to ZooKeeper"),
-            }
+        match reconnect_once(session).await {
+            Ok(()) if session.has_ended() => return Err(Loss::Gone),
+            Ok(()) => return Ok(()),
+            Err(ZkError::SessionExpired) => return Err(Loss::Expired),
+            Err(ZkError::AuthFailed) => return Err(Loss::Gone),
+            Err(e) => tracing::debug!(error = %e, "no connection to ZooKeeper"),
         }
         if session.state().liveness.has_surely_expired(Moment::now()) {
             return Err(Loss::Expired);
@@ -69,13 +67,15 @@ async fn reconnect<T: SessionHandler>(session: &Session<T>) -> Result<(), Loss> 
     }
 }
 
-/// Connects the session to this server. The leader decides whether it still lives, and an answered keep-alive verifies that it was
-/// still the leader: it has heard of the session since this was asked for.
+/// Connects the session to the server that answers first. The leader decides whether it still lives, and an answered keep-alive verifies
+/// that it was still the leader: it has heard of the session since this was asked for.
 ///
-/// A server's limit counts as soon as it has asked the leader, whether its answer arrives or not, and at any time from then on. So
-/// a new session asks for that limit first: also for a session that has promised nothing yet.
-async fn reconnect_to<T: SessionHandler>(session: &Session<T>, server: &str) -> Answer<()> {
-    session.negotiated(session.connect(server, false).await?.session_timeout());
+/// A server's limit counts as soon as it has asked the leader, whether its answer arrives or not, and at any time from then on. So new
+/// sessions ask the servers for that limit first: also for a session that has promised nothing yet. It is at one server only itself, so it
+/// cannot try several.
+async fn reconnect_once<T: SessionHandler>(session: &Session<T>) -> Answer<()> {
+    let (server, timeout_there) = session.find_server().await?;
+    session.negotiated(timeout_there);
     let asked = Moment::now();
     let client = session.connect(server, true).await?;
     session.negotiated(client.session_timeout());

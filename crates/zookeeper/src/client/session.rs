@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leasehold_core::seam::{Moment, Notifier};
-use leasehold_core::support::locked;
+use leasehold_core::support::{locked, race};
 use leasehold_core::{Loss, Result};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -23,6 +23,9 @@ use crate::names;
 
 /// A server that answers nothing for so long is left for another one.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// And after so long another one is asked beside it.
+const STEP: Duration = Duration::from_millis(300);
 
 /// A session that was not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
@@ -88,7 +91,9 @@ impl<T: SessionHandler> Session<T> {
         let ttl = ttl.saturating_add(Duration::from_nanos(999_999));
         let asked = Moment::now();
         let connector = connector(config, ttl).await?;
-        let client = Client::connect(connector, &config.at(&config.servers)).await.map_err(reading)?;
+        let each: Vec<_> = config.each_server().map(|server| connect_to(config, connector.clone(), server)).collect();
+        let is_final = |e: &ZkError| *e == ZkError::AuthFailed;
+        let client = race(each, STEP, is_final).await.map_err(|e| reading(e.unwrap_or(ZkError::NoHosts)))?;
         let liveness = Liveness::new(asked, client.session_timeout());
         let state = Mutex::new(State { liveness, last_used: Moment::now(), has_task: true });
         let (info, link) = (client.session().clone(), watch::Sender::new(Link::Connected(client)));
@@ -106,7 +111,17 @@ impl<T: SessionHandler> Session<T> {
         let connector = connector(&self.config, self.ttl).await;
         let connector = connector.map_err(|e| ZkError::UnexpectedError(e.to_string()))?;
         let connector = if of_this { connector.with_session(self.info.clone()) } else { connector };
-        Client::connect(connector, &self.config.at(server)).await
+        connect_to(&self.config, connector, server).await
+    }
+
+    /// The server that answers first, and what timeout it allows this session.
+    pub(crate) async fn find_server(&self) -> Answer<(&str, Duration)> {
+        let each: Vec<_> = self.config.each_server().map(|server| self.ask_server(server)).collect();
+        race(each, STEP, |_| false).await.map_err(|e| e.unwrap_or(ZkError::NoHosts))
+    }
+
+    async fn ask_server<'a>(&self, server: &'a str) -> Answer<(&'a str, Duration)> {
+        Ok((server, self.connect(server, false).await?.session_timeout()))
     }
 
     /// The client once it is connected. An error means that nothing was sent.
@@ -264,6 +279,10 @@ impl<T: SessionHandler> Session<T> {
             let _ = timeout(self.config.timeout, closed.changed()).await;
         }
     }
+}
+
+async fn connect_to(config: &Config, connector: Connector, server: &str) -> Answer<Client> {
+    Client::connect(connector, &config.at(server)).await
 }
 
 /// How to connect a session of this timeout.
