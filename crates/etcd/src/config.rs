@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use etcd_client::ConnectOptions;
+use etcd_client::{Client, ConnectOptions};
 use leasehold_core::support::Address;
 use leasehold_core::{Error, ErrorKind, Result};
 #[cfg(feature = "tls")]
@@ -36,7 +36,9 @@ pub struct Config {
     pub(crate) endpoints: Vec<String>,
     /// What all keys begin with: empty, or ends in `/`.
     pub(crate) root: String,
-    pub(crate) options: ConnectOptions,
+    options: Option<ConnectOptions>,
+    /// What is used in place of clients of our own. It knows its endpoints.
+    pub(crate) client: Option<Client>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
     /// How long one request to one endpoint may take.
@@ -85,11 +87,24 @@ impl Config {
         Config {
             endpoints,
             root: String::new(),
-            options: ConnectOptions::new(),
+            options: None,
+            client: None,
             #[cfg(feature = "tls")]
             tls: None,
             timeout: REQUEST,
         }
+    }
+
+    /// A client that the program has, with its endpoints, its user and its TLS, in place of endpoints; it stays the program's, and is
+    /// never closed. No namespace, and a second for each request.
+    ///
+    /// Such a client balances: each request goes to a member by chance, to one that is down as well, so one that fails or is not answered
+    /// in time is sent up to three times. Build it [`with_require_leader`](ConnectOptions::with_require_leader) and
+    /// [`with_keep_alive`](ConnectOptions::with_keep_alive), which it does not show: without them a member that is cut off goes on serving
+    /// a watch that hears nothing, and waiters learn of a release only when they ask by themselves, once in a lease.
+    /// A user's token is renewed if it has run out, whatever [`with_auto_token_refresh`](ConnectOptions::with_auto_token_refresh) says.
+    pub fn with_client(client: Client) -> Config {
+        Config { client: Some(client), ..Config::new([""; 1]) }
     }
 
     /// Makes every connection over TLS, and none without: all endpoints begin with `https://`. It replaces the TLS of the options.
@@ -122,13 +137,24 @@ impl Config {
     /// pings, a watch on a connection that has died without a sign is never missed.
     #[must_use]
     pub fn options(mut self, options: ConnectOptions) -> Config {
-        self.options = options;
+        self.options = Some(options);
         self
     }
 
+    /// A client of this endpoint, or the program's own: with a user, it has a new token.
+    pub(crate) async fn connect(&self, endpoint: &str, connect_timeout: Duration) -> Result<Client, Failure> {
+        if let Some(client) = &self.client {
+            client.refresh_token().await?;
+            return Ok(client.clone());
+        }
+        let options = self.connect_options(connect_timeout).await?;
+        Ok(Client::connect([endpoint], Some(options)).await?)
+    }
+
     /// The options of one connection.
-    pub(crate) async fn connect_options(&self, connect_timeout: Duration) -> Result<ConnectOptions, Failure> {
-        let options = self.options.clone().with_require_leader(true).with_connect_timeout(connect_timeout);
+    async fn connect_options(&self, connect_timeout: Duration) -> Result<ConnectOptions, Failure> {
+        let options =
+            self.options.clone().unwrap_or_default().with_require_leader(true).with_connect_timeout(connect_timeout);
         // A ping on an idle connection would be answered by its end, so pings are sent beside open streams only.
         let options = options.with_keep_alive(PING.0, PING.1).with_keep_alive_while_idle(false);
         #[cfg(feature = "tls")]
@@ -136,8 +162,20 @@ impl Config {
         Ok(options)
     }
 
+    /// Whether it says how connections are made.
+    fn is_about_connections(&self) -> bool {
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() {
+            return true;
+        }
+        self.options.is_some()
+    }
+
     /// Whether something was configured wrongly.
     pub(crate) fn check(&self) -> Result<()> {
+        if self.client.is_some() && self.is_about_connections() {
+            return Err(invalid("a client of etcd-client has options and TLS of its own: give them to it"));
+        }
         if self.endpoints.is_empty() {
             return Err(invalid("etcd needs at least one endpoint"));
         }
@@ -159,7 +197,8 @@ impl Config {
 /// The options hold the password.
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.endpoints.join(","), self.root.trim_end_matches('/'))
+        let endpoints = if self.client.is_some() { "a client".into() } else { self.endpoints.join(",") };
+        write!(f, "{endpoints}/{}", self.root.trim_end_matches('/'))
     }
 }
 

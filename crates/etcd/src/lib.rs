@@ -94,10 +94,8 @@ impl Etcd {
         Etcd::with_config(Config::from_url(url)?).await
     }
 
-    /// Connects as the configuration says: all endpoints are tried, from one at random on.
-    ///
-    /// There is no `with_client`: a [`client::Client`] balances over all its endpoints without regard to their health, and this
-    /// store asks one endpoint after the other, with a client for each, and replaces one that does not answer.
+    /// Connects as the configuration says: all endpoints are tried, from one at random on, and none is waited for while another was not
+    /// asked.
     ///
     /// # Errors
     ///
@@ -111,6 +109,30 @@ impl Etcd {
         shared.cluster.connect().await?;
         tokio::spawn(shared.clone().watch());
         Ok(Etcd(shared))
+    }
+
+    /// Uses a client that the program has, with its endpoints, its user and its TLS. It stays the program's, and is never closed; closing
+    /// this store ends its own leases. It is asked once, so what is wrong with its user or its rights is said now. A store that is
+    /// connected by a URL fails over sooner: what such a client should be built with is at [`Config::with_client`], which has a namespace
+    /// and a time-out, too.
+    ///
+    /// ```no_run
+    /// # async fn example() -> leasehold_core::Result<()> {
+    /// use leasehold_etcd::client::Client;
+    ///
+    /// let client = Client::connect(["http://10.0.0.1:2379"], None).await.unwrap();
+    /// let store = leasehold_core::Store::new(leasehold_etcd::Etcd::with_client(client).await?);
+    /// let guard = store.lock("orders/42").acquire().await?;
+    /// # drop(guard); Ok(()) }
+    /// ```
+    ///
+    /// [`client`] is the crate `etcd-client` in the version that this store uses; a client of another version of it does not fit.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with_config`](Etcd::with_config).
+    pub async fn with_client(client: client::Client) -> Result<Etcd> {
+        Etcd::with_config(Config::with_client(client)).await
     }
 
     /// What the verbs share, unless the client was closed.

@@ -14,8 +14,10 @@ use zookeeper_client::{Acls, Client, Connector, CreateMode, CreateOptions};
 const DEFAULT_PORT: u16 = 2181;
 
 /// Its documentation's port for TLS.
-#[cfg(feature = "tls")]
 pub(crate) const TLS_PORT: u16 = 2281;
+
+/// How the client crate names a server that is to be reached over TLS.
+const SECURE: &str = "tcp+tls://";
 
 /// Where the servers are, and how the store uses them.
 ///
@@ -33,6 +35,8 @@ pub struct Config {
     pub(crate) servers: String,
     pub(crate) root: String,
     pub(crate) timeout: Duration,
+    /// The connector has TLS of its own.
+    secure: bool,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
     private: bool,
@@ -85,10 +89,23 @@ impl Config {
             servers,
             root,
             timeout: Duration::from_secs(1),
+            secure: false,
             #[cfg(feature = "tls")]
             tls: None,
             private: false,
         }
+    }
+
+    /// The servers, and how the program connects to them: with the credentials, the TLS and the SASL of this connector. For TLS each server
+    /// is given as `tcp+tls://host[:port]`, which needs the feature `tls`.
+    ///
+    /// Sessions are this store's own, one for each TTL in use: it sets their time-outs, and never allows read-only ones. So a ready client,
+    /// which is one session with one time-out, cannot be used; and a connector that resumes a session (`with_session`), or leaves it open
+    /// behind it (`with_detached`), is `Invalid`.
+    pub fn with_connector(servers: &str, connector: Connector) -> Config {
+        let plain: Option<Vec<&str>> = servers.split(',').map(|server| server.strip_prefix(SECURE)).collect();
+        let servers = plain.as_ref().map_or_else(|| servers.to_owned(), |plain| plain.join(","));
+        Config { connector, secure: plain.is_some(), ..Config::new(&servers) }
     }
 
     /// Makes every connection over TLS, and none without. The port is 2281 unless a server's is given. Another
@@ -137,6 +154,7 @@ impl Config {
     pub(crate) fn checked(mut self) -> Result<Config> {
         let hosts = self.servers.split(',').map(|host| self.host(host));
         self.servers = hosts.collect::<Result<Vec<_>>>()?.join(",");
+        self.check_connector()?;
         let good = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(char::is_control);
         let parts: Vec<&str> = self.root.split('/').collect();
         match parts[..] {
@@ -145,20 +163,56 @@ impl Config {
         }
     }
 
+    /// Whether the program's connector can be used. It shows what it is only to who debugs it.
+    fn check_connector(&self) -> Result<()> {
+        let connector = format!("{:?}", self.connector);
+        let invalid = |what| Err(Error::new(ErrorKind::Invalid, what));
+        if !connector.contains("session: None") {
+            return invalid("the connector resumes a session (with_session): this store needs sessions of its own");
+        }
+        if !connector.contains("detached: false") {
+            return invalid("the connector leaves its session open (with_detached): a lock would outlive its client");
+        }
+        #[cfg(not(feature = "tls"))]
+        if self.secure {
+            let what = "TLS needs the feature \"tls\", which is off in this build";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        // Nothing is sent in plain text by mistake.
+        if connector.contains("tls: Some") != self.secure {
+            return invalid(
+                "a connector with TLS (with_tls) and servers of tcp+tls:// are given together, all of them",
+            );
+        }
+        #[cfg(feature = "tls")]
+        if self.secure && self.tls.is_some() {
+            return invalid("the connector has TLS of its own, beside `tls`");
+        }
+        Ok(())
+    }
+
+    /// Whether every connection is over TLS.
+    pub(crate) fn is_secure(&self) -> bool {
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() {
+            return true;
+        }
+        self.secure
+    }
+
     /// This server with its port.
     fn host(&self, server: &str) -> Result<String> {
         #[cfg(feature = "tls")]
-        if let Some(tls) = &self.tls {
-            return crate::client::secure_host(tls, server);
+        if self.is_secure() {
+            return crate::client::secure_host(self.tls.as_ref(), server);
         }
         Ok(Host::parse(server, DEFAULT_PORT)?.to_string())
     }
 
     /// These servers, as the client crate connects to them: by TLS if that is configured, and by nothing else then.
     pub(crate) fn at(&self, servers: &str) -> String {
-        #[cfg(feature = "tls")]
-        if self.tls.is_some() {
-            return servers.split(',').map(|server| format!("tcp+tls://{server}")).collect::<Vec<_>>().join(",");
+        if self.is_secure() {
+            return servers.split(',').map(|server| format!("{SECURE}{server}")).collect::<Vec<_>>().join(",");
         }
         servers.to_owned()
     }

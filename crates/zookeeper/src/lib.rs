@@ -55,6 +55,8 @@ pub use crate::config::Config;
 use crate::error::{reading, writing};
 #[cfg(feature = "tls")]
 pub use leasehold_tls::Tls;
+#[doc(no_inline)]
+pub use zookeeper_client;
 
 /// A client of ZooKeeper. Clones are the same client. When the last one is dropped, its sessions are closed, and all that was held
 /// through them is free.
@@ -84,12 +86,30 @@ impl ZooKeeper {
 
     /// Connects as the configuration says. The errors are those of [`connect`](ZooKeeper::connect).
     ///
-    /// No client of your own can take the place of the configuration: one client of ZooKeeper is one session with one timeout, and
-    /// this store needs a session for each TTL.
+    /// No ready client can take the place of the configuration: one client of ZooKeeper is one session with one timeout, and this store
+    /// needs a session for each TTL. Its connector can: see [`with_connector`](ZooKeeper::with_connector).
     pub async fn with_config(config: Config) -> Result<ZooKeeper> {
         let sessions = Arc::new(Sessions::new(config.checked()?));
         sessions.connect().await?;
         Ok(ZooKeeper { sessions })
+    }
+
+    /// Connects as the program does, with the credentials, the TLS and the SASL of its connector: see [`Config::with_connector`]. The
+    /// errors are those of [`connect`](ZooKeeper::connect).
+    ///
+    /// ```no_run
+    /// # async fn example() -> leasehold_core::Result<()> {
+    /// use leasehold_zookeeper::{ZooKeeper, zookeeper_client::Client};
+    ///
+    /// let connector = Client::connector().with_auth("digest", b"me:secret");
+    /// let store = leasehold_core::Store::new(ZooKeeper::with_connector("zk1,zk2,zk3", connector).await?);
+    /// let guard = store.lock("orders/42").acquire().await?;
+    /// # drop(guard); Ok(()) }
+    /// ```
+    ///
+    /// [`zookeeper_client`] is that crate in the version that this store uses; a connector of another version of it does not fit.
+    pub async fn with_connector(servers: &str, connector: zookeeper_client::Connector) -> Result<ZooKeeper> {
+        ZooKeeper::with_config(Config::with_connector(servers, connector)).await
     }
 }
 

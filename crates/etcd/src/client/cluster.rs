@@ -90,9 +90,9 @@ impl Cluster {
     pub(crate) async fn connect(&self) -> Result<()> {
         #[cfg(feature = "tls")]
         self.config.check_files().await?;
-        let (first, all) = (self.active(), self.endpoints.len());
-        let each = (0..all).map(|i| self.connect_to((first + i) % all));
-        let step = STEP.min(CONNECT / (2 * u32::try_from(all).unwrap_or(u32::MAX)));
+        let (first, all, tries) = (self.active(), self.endpoints.len(), self.endpoints.len().max(self.attempts()));
+        let each = (0..tries).map(|i| self.connect_to((first + i) % all));
+        let step = STEP.min(CONNECT / (2 * u32::try_from(tries).unwrap_or(u32::MAX)));
         let is_final = |failure: &Failure| !failure.is_of_this_endpoint();
         let failure = match timeout(CONNECT, race(each, step, is_final)).await.unwrap_or(Err(None)) {
             Ok(at) => {
@@ -107,7 +107,8 @@ impl Cluster {
             let limit = self.config.timeout.min(CONNECT);
             return Err(self.config.diagnose(limit).await.unwrap_or_else(|| failure.into()));
         }
-        Err(failure.of_plain_connect().into())
+        let failure = if self.config.client.is_some() { failure } else { failure.of_plain_connect() };
+        Err(failure.into())
     }
 
     /// Connects to this endpoint. Any read shows that there is a leader and that we may.
@@ -215,7 +216,7 @@ impl Cluster {
     where
         F: Future<Output = Result<T, ClientError>>,
     {
-        let mut left = self.endpoints.len().min(ATTEMPTS as usize);
+        let mut left = self.attempts();
         let (began, longest, mut doubt, mut renewed) = (Moment::now(), limit.saturating_mul(ATTEMPTS), false, false);
         loop {
             let (at, sent) = (self.active(), Moment::now());
@@ -250,6 +251,12 @@ impl Cluster {
                 return Answer { outcome, doubt };
             }
         }
+    }
+
+    /// How often one call asks. Behind a client of the program's are as many endpoints as it likes.
+    fn attempts(&self) -> usize {
+        let endpoints = if self.config.client.is_some() { usize::MAX } else { self.endpoints.len() };
+        endpoints.min(ATTEMPTS as usize)
     }
 
     /// The endpoint in use.
@@ -291,10 +298,9 @@ impl Cluster {
                 if let Some(known) = &locked(&endpoint.state).client {
                     return Ok(known.clone());
                 }
-                let options = config.connect_options(limit).await?;
                 // The task that began it has left by then.
                 let late = |_| Failure::new(Ambiguous, "no answer in time");
-                let client = timeout(limit * 2, Client::connect([url], Some(options))).await.map_err(late)??;
+                let client = timeout(limit * 2, config.connect(&url, limit)).await.map_err(late)??;
                 let mut state = locked(&endpoint.state);
                 if let Some(known) = &state.client {
                     // Another was begun meanwhile, and came first.

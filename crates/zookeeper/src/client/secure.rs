@@ -19,6 +19,9 @@ impl Config {
 
     /// What connects over TLS, if that is configured. A file that is wrong now may be in the middle of being replaced.
     pub(crate) async fn secured(&self, connector: Connector) -> Result<Connector> {
+        if self.is_secure() {
+            install_provider();
+        }
         let Some(tls) = &self.tls else { return Ok(connector) };
         let tls = tls.client().await.map_err(|e| Error::new(Unavailable, e.to_string()))?;
         // The files were understood, so the client crate understands them.
@@ -27,7 +30,6 @@ impl Config {
         if let Some(identity) = tls.identity() {
             said = said.with_pem_identity(&identity.certificate, &identity.key).map_err(refused)?;
         }
-        install_provider();
         Ok(connector.with_tls(said))
     }
 
@@ -46,9 +48,9 @@ impl Config {
 }
 
 /// This server with its port, if a certificate can be for it: the client crate verifies no other name, and panics at one that is none.
-pub(crate) fn secure_host(tls: &Tls, server: &str) -> Result<String> {
+pub(crate) fn secure_host(tls: Option<&Tls>, server: &str) -> Result<String> {
     let host = Host::parse(server, TLS_PORT)?;
-    if tls.has_server_name() {
+    if tls.is_some_and(Tls::has_server_name) {
         let what = "server_name: a certificate of ZooKeeper has to be for the host of the URL: name the server so";
         return Err(Error::new(Unsupported, what));
     }
