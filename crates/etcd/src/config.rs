@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions};
-use leasehold_core::support::Address;
+use leasehold_core::support::{Address, Credentials};
 use leasehold_core::{Error, ErrorKind, Result};
 #[cfg(feature = "tls")]
 use leasehold_tls::Tls;
@@ -37,6 +37,7 @@ pub struct Config {
     /// What all keys begin with: empty, or ends in `/`.
     pub(crate) root: String,
     options: Option<ConnectOptions>,
+    credentials: Option<Credentials>,
     /// What is used in place of clients of our own. It knows its endpoints.
     pub(crate) client: Option<Client>,
     #[cfg(feature = "tls")]
@@ -88,6 +89,7 @@ impl Config {
             endpoints,
             root: String::new(),
             options: None,
+            credentials: None,
             client: None,
             #[cfg(feature = "tls")]
             tls: None,
@@ -141,6 +143,33 @@ impl Config {
         self
     }
 
+    /// Asks this function for the user and the password before each connection, and before each new token: so they can be rotated without
+    /// a restart. It replaces those of the URL and of the options.
+    ///
+    /// A token that was given for an old password is refused by etcd from the change on, and the request is sent again with a token for what
+    /// the function says then. While that is still the old password requests are [`Denied`](ErrorKind::Denied), and holds stay until their
+    /// leases end: let it say the new one within a third of the shortest. The function may take as long as connecting may; what it fails with
+    /// is [`Unavailable`](ErrorKind::Unavailable) unless it is `Invalid` or `Denied`.
+    ///
+    /// ```
+    /// use leasehold_core::{Error, ErrorKind};
+    /// use leasehold_etcd::Config;
+    ///
+    /// let config = Config::new(["http://10.0.0.1:2379"]).credentials(|| async {
+    ///     let read = |e| Error::new(ErrorKind::Unavailable, "no password").with_source(e);
+    ///     let password = std::fs::read_to_string("/run/secrets/etcd").map_err(read)?;
+    ///     Ok(("me".to_owned(), password.trim().to_owned()))
+    /// });
+    /// ```
+    #[must_use]
+    pub fn credentials<F>(mut self, function: impl Fn() -> F + Send + Sync + 'static) -> Config
+    where
+        F: Future<Output = Result<(String, String)>> + Send + 'static,
+    {
+        self.credentials = Some(Credentials::new(function));
+        self
+    }
+
     /// A client of this endpoint, or the program's own: with a user, it has a new token.
     pub(crate) async fn connect(&self, endpoint: &str, connect_timeout: Duration) -> Result<Client, Failure> {
         if let Some(client) = &self.client {
@@ -155,6 +184,14 @@ impl Config {
     async fn connect_options(&self, connect_timeout: Duration) -> Result<ConnectOptions, Failure> {
         let options =
             self.options.clone().unwrap_or_default().with_require_leader(true).with_connect_timeout(connect_timeout);
+        let options = match &self.credentials {
+            // A token that is refused is not asked for by the client crate, which knows only these: the connection is made anew.
+            Some(credentials) => {
+                let said = credentials.ask().await.map_err(|e| Failure::new(e.kind(), e.to_string()))?;
+                options.with_user(said.0, said.1).with_auto_token_refresh(false)
+            }
+            None => options,
+        };
         // A ping on an idle connection would be answered by its end, so pings are sent beside open streams only.
         let options = options.with_keep_alive(PING.0, PING.1).with_keep_alive_while_idle(false);
         #[cfg(feature = "tls")]
@@ -168,13 +205,13 @@ impl Config {
         if self.tls.is_some() {
             return true;
         }
-        self.options.is_some()
+        self.options.is_some() || self.credentials.is_some()
     }
 
     /// Whether something was configured wrongly.
     pub(crate) fn check(&self) -> Result<()> {
         if self.client.is_some() && self.is_about_connections() {
-            return Err(invalid("a client of etcd-client has options and TLS of its own: give them to it"));
+            return Err(invalid("a client of etcd-client has its own options, credentials and TLS: give them to it"));
         }
         if self.endpoints.is_empty() {
             return Err(invalid("etcd needs at least one endpoint"));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_core::support::{Address, Host};
+use leasehold_core::support::{Address, Credentials, Host};
 use leasehold_core::{Error, ErrorKind, Result};
 #[cfg(feature = "tls")]
 use leasehold_tls::Tls;
@@ -30,13 +30,14 @@ const SECURE: &str = "tcp+tls://";
 /// ```
 #[derive(Clone)]
 pub struct Config {
-    pub(crate) connector: Connector,
+    connector: Connector,
     /// `host:port,host:port,…`
     pub(crate) servers: String,
     pub(crate) root: String,
     pub(crate) timeout: Duration,
     /// The connector has TLS of its own.
     secure: bool,
+    credentials: Option<Credentials>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
     private: bool,
@@ -90,6 +91,7 @@ impl Config {
             root,
             timeout: Duration::from_secs(1),
             secure: false,
+            credentials: None,
             #[cfg(feature = "tls")]
             tls: None,
             private: false,
@@ -122,6 +124,30 @@ impl Config {
     pub fn auth(mut self, scheme: &str, credentials: &[u8]) -> Config {
         self.connector = self.connector.with_auth(scheme, credentials);
         self
+    }
+
+    /// Asks this function for a user and a password, of the scheme *digest*, before each connection: so they can be rotated without a
+    /// restart.
+    ///
+    /// To ZooKeeper a digest user with another password is another user, and nodes that are [`private`](Config::private) stay closed to
+    /// it. So give the credentials of before by [`auth`](Config::auth) meanwhile: a connection can have several, and what it creates is
+    /// open to each. The function may take as long as connecting may; what it fails with is [`Unavailable`](ErrorKind::Unavailable)
+    /// unless it is `Invalid` or `Denied`.
+    #[must_use]
+    pub fn credentials<F>(mut self, function: impl Fn() -> F + Send + Sync + 'static) -> Config
+    where
+        F: Future<Output = Result<(String, String)>> + Send + 'static,
+    {
+        self.credentials = Some(Credentials::new(function));
+        self
+    }
+
+    /// What connects, as the credentials are now.
+    pub(crate) async fn authenticated(&self) -> Result<Connector> {
+        let connector = self.connector.clone();
+        let Some(credentials) = &self.credentials else { return Ok(connector) };
+        let (user, password) = credentials.ask().await?;
+        Ok(connector.with_auth("digest", format!("{user}:{password}").as_bytes()))
     }
 
     /// The node under which locks live: an absolute path such as `/prod/locks`, neither `/` nor below `/zookeeper`. It is created if

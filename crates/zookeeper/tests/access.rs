@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use leasehold_core::seam::{Backend, Claim, Claimed, Grant, LeaseRef, Renewal};
-use leasehold_core::{ErrorKind, Loss};
+use leasehold_core::{Error, ErrorKind, Loss, Store};
 use leasehold_testbed::{Proxy, ZooKeeper as Server, ZooKeeperOptions};
 use leasehold_zookeeper::{Config, ZooKeeper};
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Error as ZkError, Permission};
@@ -160,6 +160,44 @@ async fn credentials_close_the_root_and_nothing_above_it() {
             ZooKeeper::connect(&format!("zookeeper://me:{CANARY}@{}/guarded/app/locks", server.addr())).await.unwrap();
         granted(&inside, &fair("a", LONG)).await;
         assert_eq!(raw.get_acl("/guarded/app").await.unwrap().0, [readable]);
+    })
+    .await;
+}
+
+/// With those of before beside them, what was made by them can be used on, and what is made now can be used by both.
+#[tokio::test]
+async fn credentials_that_are_asked_for_are_rotated_without_a_restart() {
+    limited(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let now = std::sync::Arc::new(std::sync::Mutex::new(Ok("one")));
+        let config = |before: &str| {
+            let (said, before) = (now.clone(), format!("me:{before}"));
+            let config = Config::new(proxy.addr()).root("/mine").private().auth("digest", before.as_bytes());
+            config.credentials(move || {
+                let said: Result<&str, ErrorKind> = *said.lock().unwrap();
+                async move { said.map(|word| ("me".into(), word.into())).map_err(|kind| Error::new(kind, "the vault")) }
+            })
+        };
+        let store = Store::new(ZooKeeper::with_config(config("one")).await.unwrap());
+        let guard = hold(&store, "a", LONG).await;
+        *now.lock().unwrap() = Ok("two");
+        // Its session asks again when it has to connect again, and a session for another TTL when it is opened.
+        proxy.disconnect().await;
+        let other = hold_patiently(&store, "b", SHORT).await;
+        while guard.confirm().await.is_err() {}
+        let two = Client::connector().with_auth("digest", b"me:two").connect(server.addr()).await.unwrap();
+        assert_eq!(two.list_children("/mine").await.unwrap_err(), ZkError::NoAuth, "made by the one of before");
+        assert_eq!(two.list_children("/mine/b").await.unwrap().len(), 1);
+        other.release().await.unwrap();
+        guard.release().await.unwrap();
+        let error = ZooKeeper::with_config(config("wrong")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
+        for kind in [ErrorKind::Unavailable, ErrorKind::Denied] {
+            *now.lock().unwrap() = Err(kind);
+            let error = ZooKeeper::with_config(config("one")).await.unwrap_err();
+            assert!(error.kind() == kind && error.to_string().contains("the vault"), "{error:?}");
+        }
     })
     .await;
 }

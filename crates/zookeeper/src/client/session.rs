@@ -287,7 +287,7 @@ async fn connect_to(config: &Config, connector: Connector, server: &str) -> Answ
 
 /// How to connect a session of this timeout.
 async fn connector(config: &Config, ttl: Duration) -> Result<Connector> {
-    let connector = config.connector.clone().with_session_timeout(ttl).with_fail_eagerly().with_readonly(false);
+    let connector = config.authenticated().await?.with_session_timeout(ttl).with_fail_eagerly().with_readonly(false);
     #[cfg(feature = "tls")]
     let connector = config.secured(connector).await?;
     Ok(connector.with_connection_timeout(SERVER_TIMEOUT.min(ttl * 2 / 5)))
