@@ -146,10 +146,10 @@ impl Config {
     /// Asks this function for the user and the password before each connection, and before each new token: so they can be rotated without
     /// a restart. It replaces those of the URL and of the options.
     ///
-    /// A token that was given for an old password is refused by etcd from the change on, and the request is sent again with a token for what
-    /// the function says then. While that is still the old password requests are [`Denied`](ErrorKind::Denied), and holds stay until their
-    /// leases end: let it say the new one within a third of the shortest. The function may take as long as connecting may; what it fails with
-    /// is [`Unavailable`](ErrorKind::Unavailable) unless it is `Invalid` or `Denied`.
+    /// A token that was given for an old password is refused by etcd from the change on, and the request is sent again with a token for
+    /// what the function says then. While that is still the old password requests are [`Denied`](ErrorKind::Denied), and holds stay
+    /// until their leases end: let it say the new one within a third of the shortest. The function may take as long as connecting may;
+    /// what it fails with is [`Unavailable`](ErrorKind::Unavailable) unless it is `Invalid` or `Denied`.
     ///
     /// ```
     /// use leasehold_core::{Error, ErrorKind};
@@ -216,6 +216,9 @@ impl Config {
         if self.endpoints.is_empty() {
             return Err(invalid("etcd needs at least one endpoint"));
         }
+        if self.endpoints.iter().any(|endpoint| endpoint.contains('@')) {
+            return Err(invalid("an endpoint of etcd has no user: give it by `options` or `credentials`"));
+        }
         #[cfg(feature = "tls")]
         if self.tls.is_some() && !self.endpoints.iter().all(|endpoint| endpoint.starts_with(SECURE)) {
             return Err(invalid("with TLS each endpoint of etcd begins with https://"));
@@ -234,8 +237,10 @@ impl Config {
 /// The options hold the password.
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let endpoints = if self.client.is_some() { "a client".into() } else { self.endpoints.join(",") };
-        write!(f, "{endpoints}/{}", self.root.trim_end_matches('/'))
+        // An endpoint that is not checked yet may have credentials.
+        let endpoints: Vec<_> = self.endpoints.iter().filter_map(|endpoint| endpoint.rsplit('@').next()).collect();
+        let at = if self.client.is_some() { "a client".into() } else { endpoints.join(",") };
+        write!(f, "{at}/{}", self.root.trim_end_matches('/'))
     }
 }
 
@@ -302,5 +307,13 @@ mod tests {
                 format!("{e} {e:?}")
             }
         });
+    }
+
+    #[test]
+    fn an_endpoint_has_no_user() {
+        let config = Config::new(["http://me:secret@h:2379"]);
+        let error = config.check().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
+        assert!(!format!("{error:?} {config:?}").contains("secret"));
     }
 }

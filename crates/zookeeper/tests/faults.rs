@@ -26,7 +26,7 @@ async fn a_server_that_is_not_there_is_reported_in_time() {
         for addr in ["127.0.0.1:1", proxy.addr(), silent.addr(), "no.such.host.invalid:2181"] {
             let started = Moment::now();
             let e = ZooKeeper::connect(&format!("zookeeper://{addr}")).await.unwrap_err();
-            assert_eq!(e.kind(), ErrorKind::Unavailable, "{addr}: {e:?}");
+            assert!(e.kind() == ErrorKind::Unavailable && e.to_string().contains(addr), "{addr}: {e:?}");
             assert!(
                 // Three seconds, on a machine that has time.
                 Moment::now().since(started) < Duration::from_secs(6),

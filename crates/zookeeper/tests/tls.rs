@@ -4,12 +4,15 @@
 #![allow(clippy::large_futures, reason = "a test is one future")]
 
 use std::fs;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_core::{ErrorKind, Store};
 use leasehold_testbed::seam::{bounded, sleep, within};
 use leasehold_testbed::{Certificates, KeyFiles, Proxy, TlsPort, ZooKeeper as Server, ZooKeeperOptions};
 use leasehold_zookeeper::{Config, Tls, ZooKeeper};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 /// A server with a TLS port that shows these files.
 async fn serving(certificates: &Certificates, files: KeyFiles, mutual: bool) -> (Server, TlsPort) {
@@ -90,6 +93,46 @@ async fn a_server_that_is_not_trusted_is_refused() {
         refused(&other, &url(&port.addr(), &trust), Denied, &[&port.addr(), "not for 127.0.0.1", "db.internal"]).await;
         // One of several that can be used is enough.
         works(ZooKeeper::connect(&url(&format!("{},{at}", port.addr()), &trust)).await.unwrap()).await;
+    })
+    .await;
+}
+
+/// Whoever takes the connections and answers nothing, or something else than TLS, reads a handshake and nothing more.
+#[tokio::test]
+async fn nothing_is_sent_to_who_speaks_no_tls() {
+    bounded(async {
+        let authority = Certificates::new().unwrap();
+        let trust = ca(&authority);
+        for answer in
+            [&b""[..], b"\0\0\0\x25 a greeting of ZooKeeper's own, in plain text", b"HTTP/1.1 400 Bad Request\r\n\r\n"]
+        {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let (at, heard) = (listener.local_addr().unwrap().to_string(), Arc::new(Mutex::new(Vec::new())));
+            let hears = heard.clone();
+            let listening = tokio::spawn(async move {
+                loop {
+                    let (mut stream, hears) = (listener.accept().await.unwrap().0, hears.clone());
+                    tokio::spawn(async move {
+                        let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
+                        while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+                            said.extend_from_slice(&buffer[..read]);
+                            hears.lock().unwrap().push(said.clone());
+                            stream.write_all(answer).await.unwrap();
+                        }
+                    });
+                }
+            });
+            let error = within(10, ZooKeeper::connect(&url(&at, &trust))).await.unwrap_err();
+            assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains(&at), "{error:?}");
+            listening.abort();
+            let heard = heard.lock().unwrap();
+            assert!(!heard.is_empty());
+            for said in heard.iter() {
+                // The type of a record, and TLS 1.x: a handshake, or an alert.
+                assert!(matches!(said[..], [0x16 | 0x15, 3, ..]), "{said:?}");
+                assert!(!said.windows(6).any(|window| window == b"s3cret"));
+            }
+        }
     })
     .await;
 }

@@ -94,21 +94,31 @@ impl Cluster {
         let each = (0..tries).map(|i| self.connect_to((first + i) % all));
         let step = STEP.min(CONNECT / (2 * u32::try_from(tries).unwrap_or(u32::MAX)));
         let is_final = |failure: &Failure| !failure.is_of_this_endpoint();
-        let failure = match timeout(CONNECT, race(each, step, is_final)).await.unwrap_or(Err(None)) {
+        match timeout(CONNECT, race(each, step, is_final)).await.unwrap_or(Err(None)) {
             Ok(at) => {
                 self.active.store(at, Relaxed);
-                return Ok(());
+                Ok(())
             }
-            Err(failure) => failure.unwrap_or_else(|| Failure::new(Unavailable, "no answer within three seconds")),
-        };
-        let failure = failure.of_a_read();
-        #[cfg(feature = "tls")]
-        if failure.kind == Unavailable && self.config.is_secure() {
-            let limit = self.config.timeout.min(CONNECT);
-            return Err(self.config.diagnose(limit).await.unwrap_or_else(|| failure.into()));
+            Err(failure) => {
+                let late = || Failure::new(Unavailable, "no answer within three seconds");
+                Err(self.explain(failure.unwrap_or_else(late).of_a_read()).await)
+            }
         }
-        let failure = if self.config.client.is_some() { failure } else { failure.of_plain_connect() };
-        Err(failure.into())
+    }
+
+    /// Why no endpoint can be used.
+    async fn explain(&self, failure: Failure) -> Error {
+        if failure.kind != Unavailable || self.config.client.is_some() {
+            return failure.into();
+        }
+        let at =
+            |failure| Error::new(Unavailable, format!("{}: {}", self.config.endpoints.join(","), Error::from(failure)));
+        #[cfg(feature = "tls")]
+        if self.config.is_secure() {
+            let why = self.config.diagnose(self.config.timeout.min(CONNECT)).await;
+            return why.unwrap_or_else(|| at(failure));
+        }
+        at(failure.of_plain_connect())
     }
 
     /// Connects to this endpoint. Any read shows that there is a leader and that we may.

@@ -55,14 +55,15 @@ impl<T: SessionHandler> Sessions<T> {
     pub(crate) async fn connect(&self) -> Result<()> {
         #[cfg(feature = "tls")]
         self.config.check_files().await?;
-        let opened = self.with_ttl(DEFAULT_TTL).await.map(drop);
+        let Err(e) = self.with_ttl(DEFAULT_TTL).await else { return Ok(()) };
+        if e.kind() != ErrorKind::Unavailable {
+            return Err(e);
+        }
         #[cfg(feature = "tls")]
-        if opened.as_ref().is_err_and(|e| e.kind() == ErrorKind::Unavailable)
-            && let Some(why) = self.config.diagnose().await
-        {
+        if let Some(why) = self.config.diagnose().await {
             return Err(why);
         }
-        opened
+        Err(Error::new(e.kind(), format!("{}: {e}", self.config.servers)))
     }
 
     /// The session for leases of `ttl`, a new one if there is none. Its timeout is that, or longer: beyond the first few TTLs the
