@@ -106,7 +106,7 @@ impl Etcd {
     pub async fn with_config(config: Config) -> Result<Etcd> {
         config.check()?;
         let shared = Arc::new(Shared::new(config));
-        shared.cluster.connect().await?;
+        Box::pin(shared.cluster.connect()).await?;
         tokio::spawn(shared.clone().watch());
         Ok(Etcd(shared))
     }

@@ -1,14 +1,16 @@
-//! A client that the program has: it is used as it is, what is wrong with it is said at once, and it stays the program's.
+//! A client that the program has: it is used as it is, what is wrong with it is said at once, and it stays the program's. And credentials
+//! that the program is asked for.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test judges by panicking")]
 #![allow(clippy::large_futures, reason = "a test is one future")]
 
 mod common;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::*;
 use etcd_client::{Client, ConnectOptions};
-use leasehold_core::{ErrorKind, Store};
+use leasehold_core::{Error, ErrorKind, Store};
 use leasehold_etcd::{Config, Etcd};
 use leasehold_testbed as testbed;
 
@@ -114,6 +116,58 @@ async fn a_member_that_is_down_costs_no_hold_and_no_waiter() {
         assert!(next.fencing_token() > before);
         give_back(next).await;
         cluster.members()[(leader + 1) % 3].resume().unwrap();
+    })
+    .await;
+}
+
+/// Who is asked for the password says the new one when it has been changed: no hold and no waiter is lost by that, however often, and no
+/// token by itself renews itself with an old one.
+#[tokio::test]
+async fn credentials_that_are_asked_for_are_rotated_without_a_restart() {
+    within(90, async {
+        for jwt in [None, Some(Duration::from_secs(2))] {
+            let options = testbed::EtcdOptions { jwt, ..Default::default() };
+            let server = testbed::Etcd::start_with(&options).await.unwrap();
+            server.add_users(PASSWORD).await.unwrap();
+            let root = ConnectOptions::new().with_user("root", PASSWORD).with_auto_token_refresh(true);
+            let mut root = Client::connect([server.url()], Some(root)).await.unwrap();
+            let now = Arc::new(Mutex::new(Ok(PASSWORD.to_owned())));
+            let said = now.clone();
+            let config = Config::new([server.url()]).namespace("test").timeout(Duration::from_secs(3));
+            let config = config.credentials(move || {
+                let said = said.lock().unwrap().clone();
+                async { said.map(|password| ("me".into(), password)).map_err(|kind| Error::new(kind, "the vault")) }
+            });
+            assert!(!format!("{config:?}").contains(PASSWORD));
+            let store = Store::new(Etcd::with_config(config.clone()).await.unwrap()).ttl(Duration::from_secs(5));
+            let guard = store.lock("a").acquire().await.unwrap();
+            let waiter = tokio::spawn(store.lock("a").acquire());
+            until_waiting(&store, "a", 1).await;
+            for round in 0..3 {
+                let next = format!("{PASSWORD} {round}");
+                *now.lock().unwrap() = Ok(next.clone());
+                root.refresh_token().await.unwrap();
+                root.user_change_password("me", next).await.unwrap();
+                store.lock("b").acquire().await.unwrap().release().await.unwrap();
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            }
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            assert!(guard.is_valid() && !waiter.is_finished(), "{:?}", guard.check());
+            // While the function fails, or says an old one, nothing is granted, and nothing is lost before its time.
+            for (failing, kind) in [
+                (Err(ErrorKind::Unavailable), ErrorKind::Unavailable),
+                (Err(ErrorKind::Denied), ErrorKind::Denied),
+                (Ok(PASSWORD.to_owned()), ErrorKind::Denied),
+            ] {
+                let good = std::mem::replace(&mut *now.lock().unwrap(), failing);
+                let error = Etcd::with_config(config.clone()).await.unwrap_err();
+                assert_eq!(error.kind(), kind, "{error:?}");
+                assert!(!format!("{error:?}").contains(PASSWORD), "{error:?}");
+                *now.lock().unwrap() = good;
+            }
+            give_back(guard).await;
+            give_back(within(20, waiter).await.unwrap().unwrap()).await;
+        }
     })
     .await;
 }

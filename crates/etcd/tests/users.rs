@@ -14,7 +14,7 @@ use common::*;
 use etcd_client::{Client, ConnectOptions, Permission};
 use leasehold_core::seam::{Backend, LeaseRef, Renewal};
 use leasehold_core::{Error, ErrorKind, Store};
-use leasehold_etcd::{Config, Etcd};
+use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -223,58 +223,6 @@ async fn a_hold_ends_in_time_if_its_password_is_changed() {
             let next = within(30, Store::new(rotated).lock("a").acquire()).await.unwrap();
             assert!(next.fencing_token() > before);
             next.release().await.unwrap();
-        }
-    })
-    .await;
-}
-
-/// Who is asked for the password says the new one when it has been changed: no hold and no waiter is lost by that, however often, and no
-/// token by itself renews itself with an old one.
-#[tokio::test]
-async fn credentials_that_are_asked_for_are_rotated_without_a_restart() {
-    within(90, async {
-        for jwt in [None, Some(Duration::from_secs(2))] {
-            let options = testbed::EtcdOptions { jwt, ..Default::default() };
-            let server = testbed::Etcd::start_with(&options).await.unwrap();
-            server.add_users(CANARY).await.unwrap();
-            let root = ConnectOptions::new().with_user("root", CANARY).with_auto_token_refresh(true);
-            let mut root = Client::connect([server.url()], Some(root)).await.unwrap();
-            let now = Arc::new(std::sync::Mutex::new(Ok(CANARY.to_owned())));
-            let said = now.clone();
-            let config = Config::new([server.url()]).namespace("test").timeout(Duration::from_secs(3));
-            let config = config.credentials(move || {
-                let said = said.lock().unwrap().clone();
-                async { said.map(|password| ("me".into(), password)).map_err(|kind| Error::new(kind, "the vault")) }
-            });
-            assert!(!format!("{config:?}").contains(CANARY));
-            let store = Store::new(Etcd::with_config(config.clone()).await.unwrap()).ttl(Duration::from_secs(5));
-            let guard = store.lock("a").acquire().await.unwrap();
-            let waiter = tokio::spawn(store.lock("a").acquire());
-            until_waiting(&store, "a", 1).await;
-            for round in 0..3 {
-                let next = format!("{CANARY} {round}");
-                *now.lock().unwrap() = Ok(next.clone());
-                root.refresh_token().await.unwrap();
-                root.user_change_password("me", next).await.unwrap();
-                store.lock("b").acquire().await.unwrap().release().await.unwrap();
-                tokio::time::sleep(Duration::from_secs(2)).await;
-            }
-            tokio::time::sleep(Duration::from_secs(4)).await;
-            assert!(guard.is_valid() && !waiter.is_finished(), "{:?}", guard.check());
-            // While the function fails, or says an old one, nothing is granted, and nothing is lost before its time.
-            for (failing, kind) in [
-                (Err(ErrorKind::Unavailable), ErrorKind::Unavailable),
-                (Err(ErrorKind::Denied), ErrorKind::Denied),
-                (Ok(CANARY.to_owned()), ErrorKind::Denied),
-            ] {
-                let good = std::mem::replace(&mut *now.lock().unwrap(), failing);
-                let error = Etcd::with_config(config.clone()).await.unwrap_err();
-                assert_eq!(error.kind(), kind, "{error:?}");
-                assert!(!all_of(&error).contains(CANARY), "{error:?}");
-                *now.lock().unwrap() = good;
-            }
-            guard.release().await.unwrap();
-            within(20, waiter).await.unwrap().unwrap().release().await.unwrap();
         }
     })
     .await;

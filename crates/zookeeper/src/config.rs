@@ -1,5 +1,7 @@
 //! Where the servers are, and how the store uses them: from a URL, or from parts.
 
+mod connector;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -54,7 +56,7 @@ impl Config {
     /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and [`Unsupported`](ErrorKind::Unsupported) is `zookeepers://`
     /// without the feature, or with `server_name`. Neither shows a credential.
     pub fn from_url(url: &str) -> Result<Config> {
-        let mut address = Address::parse_tls(url, "zookeeper", DEFAULT_PORT, 2281)?;
+        let mut address = Address::parse_tls(url, "zookeeper", DEFAULT_PORT, TLS_PORT)?;
         let timeout = address.timeout()?;
         #[cfg(feature = "tls")]
         let tls = Tls::from_address(&mut address)?;
@@ -96,18 +98,6 @@ impl Config {
             tls: None,
             private: false,
         }
-    }
-
-    /// The servers, and how the program connects to them: with the credentials, the TLS and the SASL of this connector. For TLS each server
-    /// is given as `tcp+tls://host[:port]`, which needs the feature `tls`.
-    ///
-    /// Sessions are this store's own, one for each TTL in use: it sets their time-outs, and never allows read-only ones. So a ready client,
-    /// which is one session with one time-out, cannot be used; and a connector that resumes a session (`with_session`), or leaves it open
-    /// behind it (`with_detached`), is `Invalid`.
-    pub fn with_connector(servers: &str, connector: Connector) -> Config {
-        let plain: Option<Vec<&str>> = servers.split(',').map(|server| server.strip_prefix(SECURE)).collect();
-        let servers = plain.as_ref().map_or_else(|| servers.to_owned(), |plain| plain.join(","));
-        Config { connector, secure: plain.is_some(), ..Config::new(&servers) }
     }
 
     /// Makes every connection over TLS, and none without. The port is 2281 unless a server's is given. Another
@@ -187,34 +177,6 @@ impl Config {
             ["", first, ..] if first != "zookeeper" && parts[1..].iter().all(|part| good(part)) => Ok(self),
             _ => Err(Error::new(ErrorKind::Invalid, format!("{:?} is no absolute path for locks", self.root))),
         }
-    }
-
-    /// Whether the program's connector can be used. It shows what it is only to who debugs it.
-    fn check_connector(&self) -> Result<()> {
-        let connector = format!("{:?}", self.connector);
-        let invalid = |what| Err(Error::new(ErrorKind::Invalid, what));
-        if !connector.contains("session: None") {
-            return invalid("the connector resumes a session (with_session): this store needs sessions of its own");
-        }
-        if !connector.contains("detached: false") {
-            return invalid("the connector leaves its session open (with_detached): a lock would outlive its client");
-        }
-        #[cfg(not(feature = "tls"))]
-        if self.secure {
-            let what = "TLS needs the feature \"tls\", which is off in this build";
-            return Err(Error::new(ErrorKind::Unsupported, what));
-        }
-        // Nothing is sent in plain text by mistake.
-        if connector.contains("tls: Some") != self.secure {
-            return invalid(
-                "a connector with TLS (with_tls) and servers of tcp+tls:// are given together, all of them",
-            );
-        }
-        #[cfg(feature = "tls")]
-        if self.secure && self.tls.is_some() {
-            return invalid("the connector has TLS of its own, beside `tls`");
-        }
-        Ok(())
     }
 
     /// Whether every connection is over TLS.

@@ -92,7 +92,7 @@ impl<T: SessionHandler> Sessions<T> {
         let late = |_| Err(Error::new(ErrorKind::Unavailable, "no ZooKeeper server answers"));
         match self.live(ttl) {
             Some(session) => Ok(session),
-            None => timeout(CONNECT_TIMEOUT, opening).await.unwrap_or_else(late),
+            None => timeout(CONNECT_TIMEOUT, Box::pin(opening)).await.unwrap_or_else(late),
         }
     }
 
