@@ -134,11 +134,10 @@ async fn a_hold_is_verified_by_its_own_node() {
 async fn credentials_close_the_root_and_nothing_above_it() {
     limited(async {
         let server = server().await;
-        let mine =
-            ZooKeeper::connect(&format!("zookeeper://me:{CANARY}@{}/team/app/locks", server.addr())).await.unwrap();
+        let mine = connected(&format!("zookeeper://me:{CANARY}@{}/team/app/locks", server.addr())).await;
         granted(&mine, &fair("a", LONG)).await;
         let same = format!("zookeeper://me:{CANARY}@{}/team/app/locks", server.addr());
-        waiting(&ZooKeeper::connect(&same).await.unwrap(), &fair("a", LONG)).await;
+        waiting(&connected(&same).await, &fair("a", LONG)).await;
         let other = format!("zookeeper://me:wrong@{}/team/app/locks", server.addr());
         assert_eq!(ZooKeeper::connect(&other).await.unwrap_err().kind(), ErrorKind::Denied);
         let raw = Client::connect(server.addr()).await.unwrap();
@@ -156,8 +155,7 @@ async fn credentials_close_the_root_and_nothing_above_it() {
         let readable = Acl::new(Permission::READ | Permission::CREATE, AuthId::anyone());
         let guarded = CreateMode::Persistent.with_acls(Acls::new(std::slice::from_ref(&readable)));
         raw.create("/guarded", b"", &guarded).await.unwrap();
-        let inside =
-            ZooKeeper::connect(&format!("zookeeper://me:{CANARY}@{}/guarded/app/locks", server.addr())).await.unwrap();
+        let inside = connected(&format!("zookeeper://me:{CANARY}@{}/guarded/app/locks", server.addr())).await;
         granted(&inside, &fair("a", LONG)).await;
         assert_eq!(raw.get_acl("/guarded/app").await.unwrap().0, [readable]);
     })
@@ -209,7 +207,7 @@ async fn no_error_shows_a_secret() {
         let server = server().await;
         let proxy = Proxy::to(server.addr()).await.unwrap();
         let url = format!("zookeeper://me:{CANARY}@{}/closed", proxy.addr());
-        let client = ZooKeeper::connect(&url).await.unwrap();
+        let client = connected(&url).await;
         let (held, waits) = (fair("a", SHORT), fair("a", SHORT));
         let grant = granted(&client, &held).await;
         let secrets = [CANARY.to_owned(), held.id.to_string(), waits.id.to_string(), fair("x", SHORT).id.to_string()];

@@ -6,11 +6,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{LONG, SHORT, at, hold, hold_patiently, limited, until};
+use common::{LONG, SHORT, at, connected, hold, hold_patiently, limited, until};
 use leasehold_core::seam::{Backend, Moment};
 use leasehold_core::{ErrorKind, Loss, Store};
 use leasehold_testbed::{Proxy, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions};
-use leasehold_zookeeper::ZooKeeper;
 
 /// A follower that is cut off goes on answering reads and pings for `sync_limit` ticks: much longer than a session.
 async fn ensemble(peer_proxies: bool) -> (ZooKeeperEnsemble, usize, usize) {
@@ -71,8 +70,8 @@ const LAG: Duration = Duration::from_millis(700);
 /// Two stores, one at the leader and one at a follower that lags, with their sessions open.
 async fn near_and_far(ensemble: &ZooKeeperEnsemble, leader: usize, follower: usize) -> (Store, Store) {
     let url = |member: usize| format!("zookeeper://{}/test?timeout=5000", ensemble.members()[member].addr());
-    let near = Store::new(ZooKeeper::connect(&url(leader)).await.unwrap());
-    let far = Store::new(ZooKeeper::connect(&url(follower)).await.unwrap());
+    let near = Store::new(connected(&url(leader)).await);
+    let far = Store::new(connected(&url(follower)).await);
     drop((hold(&near, "a", LONG).await, hold(&far, "b", LONG).await));
     assert!(ensemble.lag(follower, LAG));
     (near, far)

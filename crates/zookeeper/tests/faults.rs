@@ -1,7 +1,5 @@
 //! Faults: lost replies, dropped futures, cut connections, sessions that end, servers that go and come.
 
-#![allow(clippy::expect_used, reason = "tests")]
-
 mod common;
 
 use std::future::Future;
@@ -10,7 +8,6 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use common::*;
-use futures_util::future::try_join_all;
 use leasehold_core::seam::{Backend, Claimed, Moment};
 use leasehold_core::{ErrorKind, Loss, Store};
 use leasehold_testbed::Proxy;
@@ -36,13 +33,6 @@ async fn a_server_that_is_not_there_is_reported_in_time() {
         }
     })
     .await;
-}
-
-/// Servers that take connections and never answer, and the way to one that does, which is the last.
-async fn beside_silent_ones(server: &leasehold_testbed::ZooKeeper, silent: usize) -> (String, Vec<Proxy>) {
-    let all = try_join_all((0..=silent).map(|_| Proxy::to(server.addr()))).await.expect("proxies");
-    all[..silent].iter().for_each(Proxy::hold);
-    (all.iter().map(Proxy::addr).collect::<Vec<_>>().join(","), all)
 }
 
 /// Wherever they stand in the list, which is tried in another order each time.

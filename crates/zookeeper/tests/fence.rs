@@ -6,7 +6,6 @@ mod common;
 
 use common::*;
 use leasehold_core::{ErrorKind, Name, Store};
-use leasehold_zookeeper::ZooKeeper;
 use zookeeper_client::{Acls, CheckWriteError, Client, CreateMode, Error as ZkError};
 
 /// Writes what is guarded, if the hold at this node exists.
@@ -23,7 +22,7 @@ async fn a_fence_is_of_this_guard_and_of_no_other() {
         let server = server().await;
         let client = client(&server).await;
         let url = format!("zookeeper://{}/other", server.addr());
-        let others = [at(server.addr()).await, ZooKeeper::connect(&url).await.unwrap()];
+        let others = [at(server.addr()).await, connected(&url).await];
         let resource = Client::connect(server.addr()).await.unwrap();
         resource.create("/row", b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.unwrap();
         let store = Store::new(client.clone());

@@ -14,7 +14,6 @@ use futures_util::stream;
 use leasehold_core::seam::{Backend, LeaseRef, Moment, Renewal};
 use leasehold_core::{Guard, Store};
 use leasehold_testbed::{Proxy, ZooKeeper as Server, ZooKeeperOptions};
-use leasehold_zookeeper::ZooKeeper;
 
 fn is_campaign() -> bool {
     std::env::var_os("LEASEHOLD_CAMPAIGN").is_some()
@@ -39,7 +38,7 @@ async fn many_holds_outlast_latency_and_cuts() {
         let server = as_shipped().await;
         let proxy = Proxy::to(server.addr()).await.unwrap();
         let url = format!("zookeeper://{}/test?timeout=3000", proxy.addr());
-        let store = Store::new(ZooKeeper::connect(&url).await.unwrap());
+        let store = Store::new(connected(&url).await);
         let taken = stream::iter(0..holds).map(|i| {
             let store = store.clone();
             async move { hold_patiently(&store, &format!("many/{i}"), SHORTEST).await }

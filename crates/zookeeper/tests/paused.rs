@@ -15,7 +15,6 @@ use common::*;
 use futures_util::future::maybe_done;
 use leasehold_core::seam::{Backend, Claimed};
 use leasehold_testbed::seam::lease;
-use leasehold_zookeeper::ZooKeeper;
 use tokio::runtime::Builder;
 use tokio::sync::{Notify, oneshot};
 
@@ -45,7 +44,7 @@ async fn a_release_that_was_not_sent_is_not_forgotten() {
         let ((stands, is_standing), (end, ends)) = (oneshot::channel(), oneshot::channel::<()>());
         let (go_on, goes_on) = mpsc::channel();
         let run = async move {
-            let client = ZooKeeper::connect(&url).await.unwrap();
+            let client = connected(&url).await;
             granted(&client, &claim).await;
             let lease = [lease(&claim, None)];
             let release = {

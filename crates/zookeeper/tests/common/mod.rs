@@ -5,10 +5,11 @@
 use std::future::Future;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use leasehold_core::seam::{Backend, Claim, Mode, Place, WaitPolicy};
-use leasehold_core::{Guard, Store};
-use leasehold_testbed::ZooKeeper as Server;
+use leasehold_core::{ErrorKind, Guard, Store};
 pub use leasehold_testbed::seam::{bounded as limited, busy, granted, until, waiting};
+use leasehold_testbed::{Proxy, ZooKeeper as Server};
 use leasehold_zookeeper::ZooKeeper;
 
 /// So long a session that hardly a keep-alive falls into a test.
@@ -25,7 +26,25 @@ pub async fn client(server: &Server) -> ZooKeeper {
 }
 
 pub async fn at(addr: &str) -> ZooKeeper {
-    ZooKeeper::connect(&format!("zookeeper://{addr}/test")).await.unwrap()
+    connected(&format!("zookeeper://{addr}/test")).await
+}
+
+/// Servers that take connections and never answer, and the way to one that does, which is the last.
+pub async fn beside_silent_ones(server: &Server, silent: usize) -> (String, Vec<Proxy>) {
+    let all = try_join_all((0..=silent).map(|_| Proxy::to(server.addr()))).await.expect("proxies");
+    all[..silent].iter().for_each(Proxy::hold);
+    (all.iter().map(Proxy::addr).collect::<Vec<_>>().join(","), all)
+}
+
+/// A client of a server that is there. A busy machine may need longer than connecting may take.
+pub async fn connected(url: &str) -> ZooKeeper {
+    for _ in 0..10 {
+        match ZooKeeper::connect(url).await {
+            Ok(client) => return client,
+            Err(e) => assert_eq!(e.kind(), ErrorKind::Unavailable, "{e:?}"),
+        }
+    }
+    panic!("{url} is not to be connected to")
 }
 
 pub async fn store(server: &Server) -> Store {

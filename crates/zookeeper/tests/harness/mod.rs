@@ -3,11 +3,15 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a harness that cannot do its part has failed")]
 
+#[path = "../common/mod.rs"]
+mod common;
+
 use std::alloc::System;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use common::connected;
 use futures_util::future::join_all;
 use leasehold_conformance::harness::{FencedResource, ForeignHold};
 use leasehold_conformance::{Budget, Capabilities, Harness, Link, Need};
@@ -117,7 +121,7 @@ impl Harness for World {
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
-        Arc::new(ZooKeeper::connect(&self.url(None)).await.expect("a client"))
+        Arc::new(connected(&self.url(None)).await)
     }
 
     fn ttl(&self) -> Duration {
@@ -163,14 +167,14 @@ impl Harness for World {
             _ => self.servers()[0].addr().to_owned(),
         };
         let proxy = Proxy::to(to).await.expect("a proxy");
-        let client = ZooKeeper::connect(&self.url(Some(proxy.addr()))).await.expect("a client");
+        let client = connected(&self.url(Some(proxy.addr()))).await;
         (Arc::new(client), Arc::new(proxy))
     }
 
     async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
         let (raw, path) = (self.raw().await, format!("/row-{}", ROWS.fetch_add(1, Ordering::Relaxed)));
         raw.create(&path, b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.expect("a row");
-        let client = ZooKeeper::connect(&self.url(None)).await.expect("a client");
+        let client = connected(&self.url(None)).await;
         (Arc::new(client.clone()), Arc::new(Row { client, raw, path }))
     }
 
