@@ -33,6 +33,10 @@ pub(crate) fn of_handshake((host, port): (&str, u16), e: &io::Error, own_ca: boo
         None if e.kind() == io::ErrorKind::UnexpectedEof => {
             (ErrorKind::Unavailable, format!("closed in the handshake: {PLAIN}"))
         }
+        // A server in plain text that closes before it has read all of it; its answer may be lost with that.
+        None if e.kind() == io::ErrorKind::ConnectionReset => {
+            (ErrorKind::Unavailable, format!("the TLS handshake failed: {e}; perhaps {PLAIN}"))
+        }
         None => (ErrorKind::Unavailable, format!("the TLS handshake failed: {e}")),
     };
     Error::new(kind, format!("{host}:{port}: {what}"))
@@ -85,4 +89,22 @@ fn is_about_certificates(alert: Alert) -> bool {
             | UnknownCA
             | UnsupportedCertificate
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_closes_in_the_handshake_may_speak_no_tls() {
+        for (kind, says) in [
+            (io::ErrorKind::UnexpectedEof, true),
+            (io::ErrorKind::ConnectionReset, true),
+            (io::ErrorKind::PermissionDenied, false),
+        ] {
+            let error = of_handshake(("h", 1), &kind.into(), true, false);
+            assert_eq!(error.kind(), ErrorKind::Unavailable);
+            assert_eq!(error.to_string().contains("name its TLS port"), says, "{error}");
+        }
+    }
 }
