@@ -122,11 +122,17 @@ pub(crate) fn main(plan: Plan) {
         }
         std::process::exit(3);
     });
-    let lodgers = plan.lodgers.then(|| Lodgers::start(plan.clone(), draining.clone()));
+    let runtime = runtime();
+    let lodgers = plan.lodgers.then(|| {
+        // A client of etcd needs the runtime in which it was connected.
+        let of_etcd = matches!(plan.kind, Kind::Etcd | Kind::EtcdCluster);
+        let store = if of_etcd { runtime.block_on(connect(&plan, &draining)) } else { None };
+        Lodgers::start(plan.clone(), draining.clone(), store)
+    });
     if let Some(None) = lodgers {
         return;
     }
-    LocalSet::new().block_on(&runtime(), run(plan, draining, blocks, lodgers.flatten()));
+    LocalSet::new().block_on(&runtime, run(plan, draining, blocks, lodgers.flatten()));
 }
 
 pub(super) fn runtime() -> Runtime {

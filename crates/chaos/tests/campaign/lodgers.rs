@@ -15,7 +15,7 @@ use super::{
     work,
 };
 
-/// The thread of these runtimes, and the store that the first of them has connected. The last of them is left as it is: nobody drives
+/// The thread of these runtimes, and the store that they use. The last of them is left as it is: nobody drives
 /// it, and it has not ended.
 pub(crate) struct Lodgers {
     pub(crate) store: Store,
@@ -23,11 +23,12 @@ pub(crate) struct Lodgers {
 }
 
 impl Lodgers {
-    /// They use the store until the client drains. Nothing, if it drains before it has connected.
-    pub(crate) fn start(plan: Plan, draining: watch::Receiver<bool>) -> Option<Lodgers> {
+    /// They use the store until the client drains: this one, or one that the first of them connects. Nothing, if it drains before it
+    /// has connected.
+    pub(crate) fn start(plan: Plan, draining: watch::Receiver<bool>, mut store: Option<Store>) -> Option<Lodgers> {
         let (send, connected) = mpsc::channel();
         let thread = thread::spawn(move || {
-            let (mut store, mut nth) = (None, 1);
+            let mut nth = 1;
             loop {
                 let runtime = runtime();
                 if !LocalSet::new().block_on(&runtime, live(&plan, &draining, nth, &mut store, &send)) {
