@@ -32,6 +32,7 @@
 mod check;
 mod event;
 mod history;
+mod order;
 mod report;
 mod rules;
 mod timeline;
@@ -39,6 +40,7 @@ mod timeline;
 pub use check::Checker;
 pub use event::{Breaks, Event, Limits, Mode, Policy, What};
 pub use history::{BadHistory, History, Recorder};
+pub use order::{Disorder, Ordered, order};
 pub use report::{Figures, Report, Violation};
 pub use rules::{Invariant, Rule};
 pub use timeline::timeline;

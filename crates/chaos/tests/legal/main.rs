@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod mutate;
+mod order;
 mod queue;
 mod world;
 

@@ -61,5 +61,8 @@ pub(crate) fn permits(mode: Mode) -> u32 {
 }
 
 pub(crate) fn conflict(a: Mode, b: Mode) -> bool {
-    a != b || a.is_exclusive()
+    match (a, b) {
+        (Mode::Permits { of, .. }, Mode::Permits { of: same, .. }) => of != same,
+        _ => a != b || a.is_exclusive(),
+    }
 }

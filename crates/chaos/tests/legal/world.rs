@@ -191,14 +191,14 @@ impl World {
                 return self.say(p, What::Ok { op, tok, valid });
             }
         }
-        if policy == Policy::Try && !self.queues[q].claims.is_empty() {
-            return self.say(p, What::Fail { op, busy: true });
-        }
         let sent = self.t;
         let claim =
             Claim { p, owner, mode, policy, deadline, guards: vec![op], renewing: true, sent, ..Claim::empty() };
         self.queues[q].claims.push(claim);
         self.admit(q);
+        if policy == Policy::Try && self.queues[q].claims.pop_if(|claim| !claim.told).is_some() {
+            self.say(p, What::Fail { op, busy: true });
+        }
     }
 
     /// Somebody looks at a queue.

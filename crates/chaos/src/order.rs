@@ -1,0 +1,314 @@
+//! Whether there is an order in which the acquisitions of a lock could have happened one at a time: linearizability, with leases.
+//!
+//! The [`Checker`](crate::Checker) judges each promise by a rule of its own. This judges all of them at once, by what a lock is: an
+//! object on which one thing happens after the other. It is a second opinion on short histories, as the time that it takes may grow
+//! with all orders there are.
+//!
+//! A lock with leases is not linearizable by itself: that a lease ends is nobody's operation. So what counts is this:
+//!
+//! | Step | Happens once between | and | |
+//! |---|---|---|---|
+//! | a grant | the call of the acquire | its return | after an unknown result, or a death: at any time, or never |
+//! | a refusal of a try | its call | its return | |
+//! | the end of a hold | its release's call; before, if it was reported lost, or the last validity that was said had run out | the confirmation of its release | without one: at any time, or never |
+//! | a downgrade | its call | the end of the hold | or never |
+//!
+//! At a grant nobody holds who excludes it, permits are enough, and its token is greater than those of the grants before it that it
+//! excludes; a hold that its owner enters again has one token. A try is refused only while somebody holds who excludes it, or while another
+//! acquire is under way, whose place in the queue may be in its way.
+//!
+//! What happened to a lock after a fault that breaks exclusion is not judged.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::event::{Breaks, Event, Mode, What};
+
+/// Steps of one lock, at most. A history with more of them is not short.
+const MOST: usize = 128;
+/// Sets of steps that are looked at, at most: so a search takes some seconds and megabytes, whatever is in the history.
+const SETS: usize = 300_000;
+
+/// How many locks of a history have such an order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ordered {
+    /// Locks that have one.
+    pub locks: usize,
+    /// Their steps together.
+    pub steps: usize,
+    /// Locks whose histories are too long to be judged, or have too many orders.
+    pub too_long: usize,
+}
+
+/// There is no order in which this lock's acquisitions could have happened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{lock}: its acquisitions cannot have happened one after the other; up to {reached} of {steps} steps can")]
+#[non_exhaustive]
+pub struct Disorder {
+    /// The lock's name.
+    pub lock: String,
+    /// How many steps its history has.
+    pub steps: usize,
+    /// The most that can be put in an order.
+    pub reached: usize,
+}
+
+/// Looks for an order in which the acquisitions of each lock could have happened. The events are in the order of time.
+///
+/// # Errors
+///
+/// The first lock, by its name, that has no such order.
+pub fn order<'a>(events: impl IntoIterator<Item = &'a Event>) -> Result<Ordered, Disorder> {
+    let mut ordered = Ordered::default();
+    for (lock, acquisitions) in read(events) {
+        let steps = steps(&acquisitions);
+        if steps.len() > MOST {
+            ordered.too_long += 1;
+            continue;
+        }
+        let found = Search::new(&acquisitions, &steps).run();
+        if found.map_err(|reached| Disorder { lock, steps: steps.len(), reached })? {
+            ordered.locks += 1;
+            ordered.steps += steps.len();
+        } else {
+            ordered.too_long += 1;
+        }
+    }
+    Ok(ordered)
+}
+
+/// One acquisition, as the history tells it.
+#[derive(Clone, Debug)]
+struct Acquisition {
+    mode: Mode,
+    owner: Option<u64>,
+    invoked: u64,
+    granted: Option<(u64, u64)>,
+    refused: Option<u64>,
+    /// It has returned, and took nothing.
+    failed: Option<u64>,
+    /// Until when its guard has said that it is valid.
+    valid: u64,
+    downgraded: Option<u64>,
+    released: Option<u64>,
+    confirmed: Option<u64>,
+    lost: Option<u64>,
+}
+
+/// The acquisitions of each lock, up to the first fault that breaks exclusion there.
+fn read<'a>(events: impl IntoIterator<Item = &'a Event>) -> BTreeMap<String, Vec<Acquisition>> {
+    let (mut locks, mut at) = (BTreeMap::<String, Vec<Acquisition>>::new(), HashMap::new());
+    let (mut broken, mut all_broken) = (HashSet::new(), false);
+    for Event { t, what, .. } in events {
+        let t = *t;
+        match what {
+            What::Invoke { op, lock, mode, owner, .. } if !all_broken && !broken.contains(lock) => {
+                let all = locks.entry(lock.clone()).or_default();
+                at.insert(*op, (lock.clone(), all.len()));
+                all.push(Acquisition::new(*mode, *owner, t));
+                continue;
+            }
+            What::Fault { breaks, lock, .. } if *breaks != Breaks::Nothing => match lock {
+                Some(lock) => drop(broken.insert(lock.clone())),
+                None => all_broken = true,
+            },
+            _ => {}
+        }
+        let known = |op| at.get(&op).filter(|(lock, _)| !all_broken && !broken.contains(lock));
+        let Some((lock, nth)) = of(what).and_then(known) else { continue };
+        if let Some(it) = locks.get_mut(lock).and_then(|all| all.get_mut(*nth)) {
+            it.learn(t, what);
+        }
+    }
+    locks
+}
+
+/// Which acquisition an event is about.
+fn of(what: &What) -> Option<u64> {
+    match what {
+        What::Ok { op, .. } | What::Fail { op, .. } | What::Use { op, .. } | What::Downgrade { op } => Some(*op),
+        What::Release { op, .. } | What::Released { op } | What::Lost { op, .. } => Some(*op),
+        _ => None,
+    }
+}
+
+impl Acquisition {
+    fn new(mode: Mode, owner: Option<u64>, invoked: u64) -> Acquisition {
+        let (granted, refused, failed, downgraded) = (None, None, None, None);
+        let (released, confirmed, lost, valid) = (None, None, None, 0);
+        Acquisition { mode, owner, invoked, granted, refused, failed, valid, downgraded, released, confirmed, lost }
+    }
+
+    fn learn(&mut self, t: u64, what: &What) {
+        match *what {
+            What::Ok { tok, valid, .. } => (self.granted, self.valid) = (Some((t, tok)), valid),
+            What::Fail { busy, .. } => {
+                self.failed = Some(t);
+                self.refused = busy.then_some(t);
+            }
+            What::Use { valid, .. } => self.valid = self.valid.max(valid),
+            What::Downgrade { .. } => self.downgraded = Some(t),
+            What::Release { .. } => self.released = Some(t),
+            What::Released { .. } => self.confirmed = Some(t),
+            What::Lost { .. } => self.lost = Some(t),
+            _ => {}
+        }
+    }
+
+    /// From when on the store may have ended the hold.
+    fn may_end(&self) -> u64 {
+        let said = if self.granted.is_some() { self.valid } else { self.invoked };
+        [self.released, self.lost].into_iter().flatten().fold(said, u64::min)
+    }
+
+    /// Until when it was under way.
+    fn returned(&self) -> u64 {
+        self.granted.map(|(t, _)| t).or(self.failed).unwrap_or(u64::MAX)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Grant,
+    Refusal,
+    Downgrade,
+    End,
+}
+
+/// Something that happens at one instant.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    kind: Kind,
+    /// Of which acquisition.
+    of: usize,
+    from: u64,
+    /// By when it has happened; `None`: it may never happen.
+    by: Option<u64>,
+}
+
+fn steps(all: &[Acquisition]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (of, it) in all.iter().enumerate() {
+        if let Some(t) = it.refused {
+            let in_its_way =
+                |(nth, other): (usize, &Acquisition)| nth != of && other.invoked <= t && other.returned() >= it.invoked;
+            if !all.iter().enumerate().any(in_its_way) {
+                steps.push(Step { kind: Kind::Refusal, of, from: it.invoked, by: Some(t) });
+            }
+        } else if it.failed.is_none() {
+            steps.push(Step { kind: Kind::Grant, of, from: it.invoked, by: it.granted.map(|(t, _)| t) });
+            steps.extend(it.downgraded.map(|from| Step { kind: Kind::Downgrade, of, from, by: None }));
+            steps.push(Step { kind: Kind::End, of, from: it.may_end(), by: it.confirmed });
+        }
+    }
+    steps
+}
+
+/// A search through the sets of steps that can have happened. What the lock is after some steps is known from which they were, so each
+/// set is looked at once, in whatever order it came about.
+struct Search<'a> {
+    acquisitions: &'a [Acquisition],
+    steps: &'a [Step],
+    /// Of each acquisition.
+    bits: Vec<Bits>,
+}
+
+/// In a set of steps: its grant, its downgrade, its end; 0 if it has none.
+#[derive(Clone, Copy, Default)]
+struct Bits {
+    grant: u128,
+    downgrade: u128,
+    end: u128,
+}
+
+impl<'a> Search<'a> {
+    fn new(acquisitions: &'a [Acquisition], steps: &'a [Step]) -> Search<'a> {
+        let mut bits = vec![Bits::default(); acquisitions.len()];
+        for (nth, step) in steps.iter().enumerate() {
+            let bits = &mut bits[step.of];
+            match step.kind {
+                Kind::Grant => bits.grant = 1 << nth,
+                Kind::Downgrade => bits.downgrade = 1 << nth,
+                Kind::End => bits.end = 1 << nth,
+                Kind::Refusal => {}
+            }
+        }
+        Search { acquisitions, steps, bits }
+    }
+
+    /// Whether there is an order; `false` if that takes too long to say. `Err`: the most steps that can have happened.
+    fn run(&self) -> Result<bool, usize> {
+        let must: u128 = (0..self.steps.len()).filter(|nth| self.steps[*nth].by.is_some()).map(|nth| 1 << nth).sum();
+        let (mut known, mut next, mut reached) = (HashSet::from([0]), vec![0_u128], 0);
+        while let Some(done) = next.pop() {
+            if done & must == must {
+                return Ok(true);
+            }
+            if known.len() > SETS {
+                return Ok(false);
+            }
+            reached = reached.max(done.count_ones() as usize);
+            let undone = |nth: &usize| done & (1 << nth) == 0;
+            // What is called after another has returned comes after it.
+            let horizon = (0..self.steps.len()).filter(undone).filter_map(|nth| self.steps[nth].by).min();
+            let ready =
+                |nth: &usize| self.steps[*nth].from <= horizon.unwrap_or(u64::MAX) && self.may_happen(done, *nth);
+            // The first is looked at first.
+            let after = (0..self.steps.len()).rev().filter(undone).filter(ready).map(|nth| done | 1 << nth);
+            next.extend(after.filter(|after| known.insert(*after)));
+        }
+        Err(reached)
+    }
+
+    fn may_happen(&self, done: u128, nth: usize) -> bool {
+        let Step { kind, of, .. } = self.steps[nth];
+        match kind {
+            Kind::Grant => self.has_room(done, of, true) && self.token_rises(done, of),
+            // A hold that its owner may not enter again, as it is not renewed, is in its owner's way.
+            Kind::Refusal => !self.has_room(done, of, false),
+            Kind::Downgrade | Kind::End => self.holds(done, of),
+        }
+    }
+
+    fn holds(&self, done: u128, of: usize) -> bool {
+        let Bits { grant, end, .. } = self.bits[of];
+        done & grant != 0 && done & end == 0
+    }
+
+    /// Who holds, and as what.
+    fn holders(&self, done: u128) -> impl Iterator<Item = (usize, Mode)> {
+        let holders = (0..self.acquisitions.len()).filter(move |of| self.holds(done, *of));
+        holders.map(move |of| {
+            let is_shared = done & self.bits[of].downgrade != 0;
+            (of, if is_shared { Mode::Shared } else { self.acquisitions[of].mode })
+        })
+    }
+
+    /// Whether nobody who holds is in the way.
+    fn has_room(&self, done: u128, it: usize, reenters: bool) -> bool {
+        let mode = self.acquisitions[it].mode;
+        let excludes =
+            |(holder, its): (usize, Mode)| its.excludes(mode) && !(reenters && self.has_one_owner(holder, it));
+        if self.holders(done).any(excludes) {
+            return false;
+        }
+        let permits = |mode| if let Mode::Permits { n, of } = mode { (n, of) } else { (0, u32::MAX) };
+        let (n, of) = permits(mode);
+        self.holders(done).map(|(_, its)| permits(its).0).sum::<u32>() + n <= of
+    }
+
+    fn has_one_owner(&self, a: usize, b: usize) -> bool {
+        let owner = self.acquisitions[a].owner;
+        owner.is_some() && owner == self.acquisitions[b].owner
+    }
+
+    fn token_rises(&self, done: u128, of: usize) -> bool {
+        let (Some((_, token)), mode) = (self.acquisitions[of].granted, self.acquisitions[of].mode) else { return true };
+        let token_of = |other: usize| self.acquisitions[other].granted.map(|(_, token)| token);
+        let reenters = self.holders(done).any(|(it, _)| self.has_one_owner(it, of) && token_of(it) == Some(token));
+        let granted = (0..self.acquisitions.len()).filter(|other| done & self.bits[*other].grant != 0);
+        granted.filter(|other| self.acquisitions[*other].mode.excludes(mode)).all(|other| {
+            let same = reenters && self.has_one_owner(other, of);
+            token_of(other).is_none_or(|earlier| earlier < token || same && earlier == token)
+        })
+    }
+}

@@ -1,0 +1,144 @@
+//! Legal histories have an order; with one event changed they have none.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use leasehold_chaos::{Event, Mode, Ordered, Policy, What, order};
+use proptest::prelude::*;
+
+use super::histories;
+use super::mutate::{self, MUTATIONS};
+use super::queue::MS;
+use super::world::World;
+
+/// Those of the mutations after which no order is left. The others break what is no matter of order.
+const CAUGHT: [&str; 5] = [
+    "granted before the release",
+    "valid again after the next grant",
+    "a token that falls",
+    "a token twice",
+    "refused by nobody",
+];
+
+#[test]
+fn legal_histories_have_an_order() {
+    let all = RefCell::new(Ordered::default());
+    histories(300, |seed, steps| {
+        let found = order(&World::run(seed, 1 + steps / 3, false));
+        let Ordered { locks, steps, too_long } = found.map_err(|none| TestCaseError::fail(none.to_string()))?;
+        let mut all = all.borrow_mut();
+        (all.locks, all.steps, all.too_long) = (all.locks + locks, all.steps + steps, all.too_long + too_long);
+        Ok(())
+    });
+    let all = all.into_inner();
+    println!("{all:?}");
+    assert!(all.locks > 800 && all.steps > 10_000 && all.too_long < all.locks / 10, "{all:?}");
+}
+
+#[test]
+fn with_one_event_changed_they_have_none() {
+    let applied = RefCell::new(BTreeMap::<&str, u32>::new());
+    histories(450, |seed, steps| {
+        let legal = World::run(seed, 20 + steps / 4, false);
+        for (name, mutation, _) in MUTATIONS.iter().filter(|(name, ..)| CAUGHT.contains(name)) {
+            let mut history = mutate::History::new(legal.clone(), seed);
+            if mutation(&mut history).is_none() {
+                continue;
+            }
+            let found = order(&history.sorted());
+            if found.as_ref().is_ok_and(|it| it.too_long > 0) {
+                continue;
+            }
+            *applied.borrow_mut().entry(name).or_default() += 1;
+            prop_assert!(found.is_err(), "{name}: {found:?}");
+        }
+        Ok(())
+    });
+    for name in CAUGHT {
+        let times = applied.borrow().get(name).copied().unwrap_or_default();
+        assert!(times >= 10, "{name:?} was applied {times} times only");
+    }
+}
+
+/// Acquisitions of one lock, in the order in which they are written down.
+#[derive(Default)]
+struct Story(Vec<Event>);
+
+impl Story {
+    fn say(mut self, ms: u64, what: What) -> Story {
+        self.0.push(Event::new(ms * MS, 1, what));
+        self
+    }
+
+    fn ask(self, ms: u64, op: u64, mode: Mode) -> Story {
+        self.say(ms, What::Invoke { op, lock: "a".into(), mode, policy: Policy::Fair, deadline: None, owner: None })
+    }
+
+    fn get(self, ms: u64, op: u64, valid: u64) -> Story {
+        self.say(ms, What::Ok { op, tok: op, valid: valid * MS })
+    }
+
+    fn release(self, ms: u64, op: u64) -> Story {
+        self.say(ms, What::Release { op, dropped: false }).say(ms + 1, What::Released { op })
+    }
+
+    fn refuse(self, ms: u64, op: u64) -> Story {
+        self.say(ms, What::Fail { op, busy: true })
+    }
+
+    fn has_order(&self) -> bool {
+        order(&self.0).is_ok()
+    }
+}
+
+use Mode::{Exclusive, Shared};
+
+#[test]
+fn a_lock_is_held_until_its_release_or_until_its_validity_ends() {
+    let held = || Story::default().ask(10, 1, Exclusive).get(11, 1, 100).ask(20, 2, Exclusive);
+    assert!(!held().get(50, 2, 200).has_order(), "both are valid");
+    assert!(held().release(30, 1).get(50, 2, 200).has_order());
+    assert!(held().get(100, 2, 200).has_order(), "the validity was over");
+    let lost = || held().say(40, What::Lost { op: 1, why: "evicted".into() });
+    assert!(
+        lost().get(50, 2, 200).has_order()
+            && !lost().say(45, What::Use { op: 2, valid: 1 }).get(39, 2, 200).has_order()
+    );
+    let renewed = held().say(60, What::Use { op: 1, valid: 160 * MS });
+    assert!(!renewed.get(120, 2, 300).has_order(), "it was renewed");
+    let unconfirmed = held().say(30, What::Release { op: 1, dropped: true });
+    assert!(unconfirmed.get(31, 2, 200).has_order());
+}
+
+#[test]
+fn what_came_before_is_not_undone() {
+    let one_after_the_other = Story::default().ask(10, 1, Exclusive).get(11, 1, 100).release(12, 1);
+    assert!(!one_after_the_other.ask(20, 0, Exclusive).get(21, 0, 100).has_order(), "the token falls");
+    let confirmed = || Story::default().ask(10, 1, Exclusive).get(11, 1, 100).release(12, 1).ask(20, 2, Exclusive);
+    assert!(!confirmed().refuse(21, 2).has_order(), "by nobody");
+    let unconfirmed = || {
+        let released = Story::default().ask(10, 1, Exclusive).get(11, 1, 100);
+        released.say(12, What::Release { op: 1, dropped: true }).ask(20, 2, Exclusive)
+    };
+    assert!(unconfirmed().refuse(21, 2).has_order(), "it may be held still");
+    assert!(!unconfirmed().get(21, 2, 200).release(22, 2).ask(30, 3, Exclusive).refuse(31, 3).has_order());
+    // Somebody left, and may have got the lock for a while.
+    let left = Story::default().ask(10, 1, Exclusive).say(11, What::Info { op: 1 });
+    assert!(left.ask(20, 2, Exclusive).refuse(21, 2).ask(30, 3, Exclusive).get(31, 3, 200).has_order());
+}
+
+#[test]
+fn readers_share_and_permits_are_counted() {
+    let readers = || Story::default().ask(10, 1, Shared).get(11, 1, 100).ask(12, 2, Shared).get(13, 2, 100);
+    assert!(readers().has_order() && !readers().ask(20, 3, Exclusive).get(21, 3, 200).has_order());
+    assert!(!readers().ask(20, 3, Shared).refuse(21, 3).has_order(), "readers are not in its way");
+    assert!(readers().ask(20, 3, Exclusive).refuse(21, 3).has_order());
+    let two = Mode::Permits { n: 2, of: 3 };
+    let taken = || Story::default().ask(10, 1, two).get(11, 1, 100);
+    assert!(!taken().ask(12, 2, two).get(13, 2, 100).has_order());
+    assert!(taken().ask(12, 2, Mode::Permits { n: 1, of: 3 }).get(13, 2, 100).has_order());
+    assert!(taken().ask(12, 2, two).refuse(13, 2).has_order());
+    let writer = || Story::default().ask(10, 1, Exclusive).get(11, 1, 100).say(20, What::Downgrade { op: 1 });
+    assert!(writer().ask(21, 2, Shared).get(22, 2, 100).has_order());
+    assert!(!writer().ask(21, 2, Exclusive).get(22, 2, 100).has_order());
+}
