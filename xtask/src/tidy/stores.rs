@@ -10,7 +10,7 @@ use std::{
 const STORES: [(&str, usize); 7] = [
     ("memory", 462),
     ("sqlite", 2487),
-    ("redis", 1343),
+    ("redis", 1342),
     ("redis-client", 1979),
     ("redlock", 1131),
     ("etcd", 2611),

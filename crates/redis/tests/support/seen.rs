@@ -59,16 +59,6 @@ impl Seen {
         self.grants.lock().unwrap().len()
     }
 
-    /// All of them, for people.
-    pub fn numbers(&self) -> String {
-        let [overlaps, stale, refused] =
-            [&self.overlaps, &self.stale, &self.refused].map(|number| number.load(Ordering::SeqCst));
-        let grants = self.grants();
-        format!(
-            "{grants} grants, {overlaps} overlaps of guards, {stale} tokens that fell, {refused} stale writes refused"
-        )
-    }
-
     /// The first grant after this instant.
     pub fn next(&self, since: Instant) -> Option<Duration> {
         let grants = self.grants.lock().unwrap();

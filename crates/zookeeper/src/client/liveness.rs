@@ -16,7 +16,7 @@ const PENDING: usize = 16;
 /// report before the verifying write was sent. The server's tick is unknown here; a session lasts at least two, so half a tick is
 /// at most a quarter of it. Reads touch a session, too, but verify nothing: a follower that is cut off answers them. So a session
 /// that holds nothing only reads, and the write that comes with its next hold verifies what it has read before.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Liveness {
     /// How long the session surely lives without keep-alives: the least that any server has agreed to.
     pub(crate) timeout: Duration,

@@ -1,0 +1,209 @@
+//! Every state of each model within its bounds keeps its promises, and with one rule less the checker finds what the rule prevents.
+//!
+//! What was seen is printed with `--nocapture`.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests that say what they saw")]
+
+mod etcd;
+mod queue;
+mod redis;
+mod redlock;
+mod zookeeper;
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use leasehold_models::{counterexample, visit_all};
+use stateright::Model;
+
+use etcd::Etcd;
+use queue::Queue;
+use redis::Redis;
+use redlock::Redlock;
+use zookeeper::Zookeeper;
+
+// The promises, as the models name them.
+const ONE_HOLDER: &str = "two clients never say at one instant that they are valid";
+const KEPT: &str = "who says that it is valid is the holder in the store";
+const TOKENS_RISE: &str = "each grant has a greater token than all before it";
+const ENDS_IN_A_TTL: &str = "nothing is left a TTL after the last request for it was executed";
+const NOT_PASSED_OVER: &str = "no release leaves the lock free beside a live waiter";
+const DELETED_ENDS_IN_A_TTL: &str = "a hold that somebody else deleted is valid for no longer than a TTL";
+const EVICTED_KNOWS: &str = "who has heard of its eviction is not valid";
+const NOTHING_FORGOTTEN: &str = "nothing is in the store of which its client knows nothing";
+
+/// The model keeps its promises everywhere.
+fn holds<M>(name: &str, model: M)
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Clone + Debug + PartialEq + Hash + Send + Sync + 'static,
+    M::Action: Clone + Debug + PartialEq,
+{
+    let seen = visit_all(model).unwrap_or_else(|violation| panic!("{name}: {violation}"));
+    println!("{name}: {} states, {} steps deep", seen.states, seen.depth);
+}
+
+/// Without the rule this promise is broken.
+fn breaks<M>(name: &str, model: M, promise: &'static str)
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Clone + Debug + PartialEq + Hash + Send + Sync + 'static,
+    M::Action: Clone + Debug + PartialEq,
+{
+    match counterexample(model, promise) {
+        Some(steps) => println!("{name}: without it not so: {promise}\n{steps}"),
+        None => panic!("{name}: without it the checker finds nothing against: {promise}"),
+    }
+}
+
+fn redis(without: Option<redis::Rule>) -> Redis {
+    Redis { clients: 3, ttl: 2, end: 4, claims: 2, renewals: 1, requests: 3, losses: 0, without }
+}
+
+#[test]
+fn redis_hands_over() {
+    holds("redis", redis(None));
+}
+
+#[test]
+fn redis_loses_its_data() {
+    holds("redis, data lost", Redis { losses: 1, clients: 2, ..redis(None) });
+}
+
+#[test]
+fn redis_needs_its_rules() {
+    use redis::Rule::*;
+    for (rule, promise) in [
+        (PushNamesItsAttempt, ONE_HOLDER),
+        (CountsFromTheSend, ONE_HOLDER),
+        (RepeatExtends, ONE_HOLDER),
+        (PlaceIsALease, ENDS_IN_A_TTL),
+        (ReleaseNamesItsClaim, KEPT),
+        (ReleaseHandsOver, NOT_PASSED_OVER),
+    ] {
+        breaks(&format!("redis, {rule:?}"), redis(Some(rule)), promise);
+    }
+    let lost = Redis { losses: 1, ..redis(Some(TokensFollowTheClock)) };
+    breaks("redis, TokensFollowTheClock", lost, TOKENS_RISE);
+}
+
+fn redlock(without: Option<redlock::Rule>) -> Redlock {
+    Redlock { clients: 2, ttl: 2, end: 0, attempts: 2, attempts_of_one: 1, losses: 0, at_once: false, without }
+}
+
+#[test]
+fn redlock_agrees() {
+    holds("redlock, two clients", redlock(None));
+    let at_once = Redlock { at_once: true, clients: 3, attempts: 3, ..redlock(None) };
+    holds("redlock, three clients", at_once.clone());
+    holds("redlock, leases", Redlock { clients: 2, attempts_of_one: 2, ttl: 1, end: 1, ..at_once });
+}
+
+#[test]
+fn redlock_needs_its_rules() {
+    use redlock::Rule::*;
+    let late = |rule| redlock(Some(rule));
+    let at_once = |rule| Redlock { at_once: true, ..late(rule) };
+    for (model, promise) in [
+        (at_once(WriteBack), TOKENS_RISE),
+        (Redlock { attempts: 3, attempts_of_one: 2, ..at_once(OnlyWhereItHolds) }, TOKENS_RISE),
+        (Redlock { attempts: 3, attempts_of_one: 2, ..late(ReleaseNamesItsAttempt) }, ONE_HOLDER),
+        (Redlock { end: 1, ttl: 1, ..late(CountsFromTheSend) }, ONE_HOLDER),
+        (at_once(Majority), ONE_HOLDER),
+    ] {
+        breaks(&format!("redlock, {:?}", model.without), model, promise);
+    }
+    // What the guarantees exclude.
+    breaks("redlock, a node loses its data", Redlock { losses: 1, ..redlock(None) }, ONE_HOLDER);
+}
+
+fn etcd(without: Option<etcd::Rule>) -> Etcd {
+    Etcd { clients: 2, ttl: 2, end: 4, elections: 1, deletions: 0, keep_alives: 1, without }
+}
+
+#[test]
+fn etcd_proves_holds() {
+    holds("etcd", etcd(None));
+}
+
+#[test]
+fn etcd_proves_holds_that_may_be_deleted() {
+    holds("etcd, deleted", Etcd { end: 3, deletions: 1, ..etcd(None) });
+}
+
+#[test]
+fn etcd_needs_its_rules() {
+    use etcd::Rule::*;
+    for (rule, deletions, promise) in [
+        (OneTerm, 0, ONE_HOLDER),
+        (ReadsTheLeader, 0, ONE_HOLDER),
+        (KeysProve, 1, DELETED_ENDS_IN_A_TTL),
+        (EvictionComesFirst, 1, EVICTED_KNOWS),
+        (CountsFromTheRenewal, 0, ONE_HOLDER),
+        (CountsFromTheClaim, 1, DELETED_ENDS_IN_A_TTL),
+    ] {
+        breaks(&format!("etcd, {rule:?}"), Etcd { deletions, ..etcd(Some(rule)) }, promise);
+    }
+}
+
+fn zookeeper(without: Option<zookeeper::Rule>) -> Zookeeper {
+    Zookeeper {
+        clients: 3,
+        limits: [5, 4, 5],
+        end: 7,
+        requests: 3,
+        connects: 1,
+        faults: 1,
+        deletions: 0,
+        late: 0,
+        without,
+    }
+}
+
+#[test]
+fn zookeeper_proves_holds() {
+    holds("zookeeper", zookeeper(None));
+}
+
+#[test]
+fn zookeeper_bears_late_connect_requests() {
+    holds("zookeeper, late", Zookeeper { clients: 2, late: 1, connects: 2, requests: 2, ..zookeeper(None) });
+}
+
+#[test]
+fn zookeeper_needs_its_rules() {
+    use zookeeper::Rule::*;
+    for (rule, promise) in [
+        (LimitIsTakenOver, ONE_HOLDER),
+        (LimitIsAskedFirst, ONE_HOLDER),
+        (TouchIsReported, ONE_HOLDER),
+        (ReadsVerifyNothing, ONE_HOLDER),
+    ] {
+        breaks(&format!("zookeeper, {rule:?}"), zookeeper(Some(rule)), promise);
+    }
+    let deleted = Zookeeper { deletions: 1, ..zookeeper(Some(NodesProve)) };
+    breaks("zookeeper, NodesProve", deleted, DELETED_ENDS_IN_A_TTL);
+}
+
+fn queue(without: Option<queue::Rule>) -> Queue {
+    Queue { clients: 3, claims: [2, 1], sends: 2, releases: 2, requests: 5, crashes: 1, without }
+}
+
+#[test]
+fn queue_bears_lost_replies() {
+    holds("queue", queue(None));
+}
+
+#[test]
+fn queue_needs_its_rules() {
+    use queue::Rule::*;
+    for (rule, promise) in [
+        (RepeatNamesTheKey, NOTHING_FORGOTTEN),
+        (DoubtClosesTheSession, NOTHING_FORGOTTEN),
+        (DoubtStays, NOTHING_FORGOTTEN),
+        (SecondReleaseCloses, KEPT),
+        (ForgottenWhenReleased, KEPT),
+    ] {
+        breaks(&format!("queue, {rule:?}"), queue(Some(rule)), promise);
+    }
+}
