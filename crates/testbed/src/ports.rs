@@ -3,11 +3,13 @@
 //! `bind(0)` would hand out ports of the system's ephemeral range. While a server of ours is down, any outgoing connection
 //! could take such a port, and a client that keeps dialling it can even connect to itself. So ports are chosen at random
 //! below that range and tried with `bind`. Another program can still be faster: a start that fails for it is repeated.
+//!
+//! A test that runs beside could take the port of a server that is down, and no repetition helps then. So each process keeps the UDP
+//! port of the same number, which none of our servers uses, for as long as it runs.
 
 use std::{
-    collections::BTreeSet,
     fs,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
     sync::{Mutex, PoisonError},
 };
 
@@ -17,8 +19,8 @@ const LOWEST: u16 = 12_000;
 const ATTEMPTS: usize = 5;
 const EPHEMERAL_UNLESS_TOLD: u16 = 32_768;
 
-/// What this process has handed out: two servers of one test must not get the same port.
-static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+/// What this process has handed out, kept from itself and others.
+static TAKEN: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
 
 /// Several free ports, all different.
 pub(crate) fn free<const N: usize>() -> Result<[u16; N]> {
@@ -53,8 +55,9 @@ fn one() -> Result<u16> {
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     for _ in 0..10_000 {
         let port = fastrand::u16(LOWEST..end);
-        if !taken.contains(&port) && TcpListener::bind(addr(port)).is_ok() {
-            taken.insert(port);
+        let Ok(kept) = UdpSocket::bind(addr(port)) else { continue };
+        if TcpListener::bind(addr(port)).is_ok() {
+            taken.push(kept);
             return Ok(port);
         }
     }
@@ -70,11 +73,17 @@ fn ephemeral_begin() -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn ports_differ() {
         let ports: BTreeSet<u16> = free::<50>().unwrap().into();
         assert_eq!(ports.len(), 50);
+        assert!(
+            ports.into_iter().all(|port| UdpSocket::bind(addr(port)).is_err()),
+            "others may take it while its server is down"
+        );
     }
 }
