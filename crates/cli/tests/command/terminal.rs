@@ -142,8 +142,7 @@ async fn ctrl_c_ends_the_wait() {
 async fn ctrl_z_and_fg_in_a_pipeline() {
     let desk = Desk::open().await;
     desk.line("leasehold run job -- cat | sed -u 's/^/got /'");
-    desk.line("one");
-    desk.until_shown("got one");
+    desk.line_until("one", |line| line.starts_with("got one"));
     desk.key("C-z");
     desk.until_shown("[1]+  Stopped");
     desk.line("jobs -s | wc -l");
