@@ -27,6 +27,7 @@ pub(crate) fn observe(client: &Arc<Handle>, name: &Name) -> Subscription {
 impl Client {
     /// From now on, or no longer, this client is notified of a name. A hint: a failure is no error.
     pub(crate) fn observe(&mut self, name: &Name, on: bool) {
+        self.is_brief = false;
         let deadline = limit(None);
         let add = "INSERT INTO observer (name, fifo, dev, ino) VALUES (?1, ?2, ?3, ?4)";
         let remove = "DELETE FROM observer WHERE rowid = (SELECT rowid FROM observer WHERE name = ?1 AND fifo = ?2)";

@@ -9,8 +9,9 @@ use std::fs;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use leasehold_core::Lock;
 use leasehold_core::seam::{Backend, Claim, Claimed, Mode, WaitPolicy};
+use leasehold_core::{Lock, Store};
+use leasehold_sqlite::{Config, Sqlite};
 use rusqlite::Connection;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use support::*;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     let tests: &[Test] = &[
         ("cycle/allocates_little", allocates_little),
         ("cycle/writes_three_pages_in_two_transactions", writes_three_pages),
+        ("client/of_one_lock_comes_and_goes_in_two_transactions", comes_and_goes),
         ("cycle/asks_the_system_little_and_no_other_thread", asks_the_system_little),
         ("cycle/beside_a_hold_leaves_the_runtime_alone", leaves_the_runtime_alone),
         ("claim/after_an_idle_lease_reads_only_its_own", reads_only_its_own),
@@ -127,6 +129,28 @@ fn calls_of<const N: usize>(role: &str, place: &Place, word: &str, names: [&str;
     let kinds: Vec<_> = all.chunk_by(|a, b| a == b).map(|same| format!("{} {}", same.len(), same[0])).collect();
     println!("{role} {word:?}: {}", kinds.join(", "));
     names.map(of)
+}
+
+/// Short programs come one after the other, each for one lock.
+fn comes_and_goes() {
+    let place = Place::new();
+    let come = || {
+        run_alone(async {
+            let store = Store::new(Sqlite::with_config(Config::new(place.path()).at_once()).await.unwrap());
+            store.lock("a").ttl(TTL).acquire().await.unwrap().release().await.unwrap();
+            store.close(Duration::from_secs(20)).await.unwrap();
+        });
+    };
+    // It makes the file.
+    come();
+    let before = log(&place);
+    come();
+    let after = log(&place);
+    let (pages, commits) = (after.0 - before.0, after.1 - before.1);
+    assert!(commits == 2 && pages <= 10, "{pages} pages in {commits} transactions");
+    let left = "SELECT (SELECT count(*) FROM session) + (SELECT count(*) FROM place)";
+    let left: i64 = Connection::open(place.path()).unwrap().query_row(left, [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 0);
 }
 
 fn asks_the_system_little() {

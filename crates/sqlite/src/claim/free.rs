@@ -43,10 +43,9 @@ impl Client {
         if self.own.places.len() != 1 || !self.ended.is_empty() {
             return None;
         }
-        let (name, seq) = (claim.name.as_str(), self.own.places.get(&claim.id)?.seq);
-        let give_back = self.file.connection.prepare_cached(GIVE_BACK);
-        let released = give_back.and_then(|mut statement| statement.execute(params![name, seq, Id::from(claim.id)]));
-        if released.ok()? == 0 {
+        let seq = self.own.places.get(&claim.id)?.seq;
+        let released = if self.is_brief { self.give_back_and_leave(claim, seq) } else { self.give_back(claim, seq) };
+        if !released.ok()? {
             return None;
         }
         self.own.places.clear();
@@ -54,6 +53,26 @@ impl Client {
         // Others may wait for us longer than they have to, after new files.
         let _ = self.announce_longest();
         Some(())
+    }
+
+    fn give_back(&self, claim: &Claim, seq: i64) -> rusqlite::Result<bool> {
+        let mut give_back = self.file.connection.prepare_cached(GIVE_BACK)?;
+        Ok(give_back.execute(params![claim.name.as_str(), seq, Id::from(claim.id)])? > 0)
+    }
+
+    /// The same with our sessions, which have no other place: then nothing is left to be done when we end.
+    fn give_back_and_leave(&mut self, claim: &Claim, seq: i64) -> rusqlite::Result<bool> {
+        let tx = self.file.begin()?;
+        if !self.give_back(claim, seq)? {
+            return Ok(false);
+        }
+        let leave = "DELETE FROM session WHERE fifo = ?1";
+        self.file.connection.prepare_cached(leave)?.execute([self.own.address.fifo])?;
+        self.file.commit()?;
+        drop(tx);
+        self.own.sessions.clear();
+        self.has_left = true;
+        Ok(true)
     }
 }
 

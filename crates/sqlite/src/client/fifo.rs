@@ -39,8 +39,6 @@ pub(crate) struct Fifo {
     pub(crate) fd: Arc<OwnedFd>,
     pub(crate) address: Address,
     path: PathBuf,
-    /// How many bytes are in it at least when a message may have been lost, because it was full.
-    full: usize,
 }
 
 impl Fifo {
@@ -68,10 +66,8 @@ impl Fifo {
                 fchmod(&fd, mode).map_err(of)?;
             }
             let address = Address { fifo, dev: stat.st_dev as i64, ino: stat.st_ino as i64 };
-            // Messages do not fill each of its pages to the end.
-            let full = fcntl_getpipe_size(&fd).map_err(of)? / 2;
             if stat.st_nlink > 0 {
-                return Ok(Fifo { fd: Arc::new(fd), address, path, full });
+                return Ok(Fifo { fd: Arc::new(fd), address, path });
             }
         }
     }
@@ -87,7 +83,9 @@ impl Fifo {
         while let Ok(n @ 1..) = read(&self.fd, &mut buffer) {
             heard.extend_from_slice(&buffer[..n]);
         }
-        (String::from_utf8_lossy(&heard).into_owned(), heard.len() >= self.full)
+        // Messages do not fill each of its pages to the end.
+        let full = fcntl_getpipe_size(&self.fd).unwrap_or(0) / 2;
+        (String::from_utf8_lossy(&heard).into_owned(), heard.len() >= full)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The file on its disk: whether it can be trusted there, how it is opened, and whether it is still the one that was.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use rustix::fs::{Access, FallocateFlags, Mode, OFlags, access, fallocate, open, 
 use rustix::io::Errno;
 use scopeguard::guard;
 
+use crate::client::fifo::Address;
 use crate::client::generation::{self, Files, Header, Meta};
 use crate::client::place;
 use crate::client::presence::Presence;
@@ -45,6 +47,8 @@ pub(crate) struct File {
     pub(crate) real: PathBuf,
     pub(crate) connection: Connection,
     pub(crate) presence: Presence,
+    /// Whoever was in it when it was opened: clients by their FIFOs, and holds that had ended.
+    pub(crate) clients: HashMap<i64, Address>,
     files: Files,
     generation: i64,
     /// When all three were looked at.
@@ -53,8 +57,8 @@ pub(crate) struct File {
 
 /// What came of opening the files that were there.
 enum Joined {
-    /// They are one generation, with this number.
-    Open(Connection, i64),
+    /// They are one generation, with this number, and with these clients.
+    Open(Connection, i64, HashMap<i64, Address>),
     /// Others have replaced or completed them meanwhile, or we have.
     Changed,
     /// They are of another boot, or not those that belong together: no client may use them any more. With the last token.
@@ -88,10 +92,10 @@ impl File {
         while turns.next().is_some() || Moment::now() < deadline {
             let (looked, files) = (now(), Files::at(path, &real));
             let token = match join(&real, files, &boot, &presence, own) {
-                Ok(Joined::Open(connection, generation)) => {
+                Ok(Joined::Open(connection, generation, clients)) => {
                     // Those that were joined: a later look may see others.
-                    let looked = Cell::new(looked);
-                    return Ok(File { path: path.into(), real, connection, presence, files, generation, looked });
+                    let (path, looked) = (path.into(), Cell::new(looked));
+                    return Ok(File { path, real, connection, presence, clients, files, generation, looked });
                 }
                 Ok(Joined::Stale(token)) => token,
                 Ok(Joined::Changed) => continue,
@@ -251,6 +255,7 @@ fn try_to_join(
     let mut meta_row = tx.query_row(meta, [], read).optional()?;
     if meta_row.as_ref().is_some_and(|(files, ..)| files.is_empty()) {
         drop(tx);
+        wait_for_no_disk(&connection)?;
         tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         meta_row = tx.query_row(meta, [], read).optional()?;
     }
@@ -273,12 +278,22 @@ fn try_to_join(
     }
     // It grows by steps from here on.
     limit_pages(&tx, 1)?;
+    let clients = clients(&tx)?;
     tx.commit()?;
+    wait_for_no_disk(&connection)?;
     if is_new {
         // Now the file itself says that it is in use, whatever becomes of its log.
         connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
     }
-    Ok(Joined::Open(connection, generation))
+    Ok(Joined::Open(connection, generation, clients))
+}
+
+/// Whoever may have ended: each client, and holds that lapse by themselves.
+fn clients(tx: &Connection) -> rusqlite::Result<HashMap<i64, Address>> {
+    let all = "SELECT fifo, dev, ino FROM session WHERE fifo > 0 OR until <= ?1
+               UNION SELECT fifo, dev, ino FROM observer";
+    let client = |row: &Row<'_>| Address::read(row).map(|of| (of.fifo, of));
+    tx.prepare(all)?.query_map([now()], client)?.collect()
 }
 
 pub(crate) fn connect(real: &Path) -> rusqlite::Result<Connection> {
@@ -293,10 +308,13 @@ pub(crate) fn connect(real: &Path) -> rusqlite::Result<Connection> {
     connection.set_prepared_statement_cache_capacity(64);
     // Nor again for another value: the bundled SQLite is built to plan by values, which gains nothing with these indexes.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-    // Nothing waits for the disk: what a power cut leaves is of another boot, and begun anew.
-    connection.execute_batch("PRAGMA synchronous = OFF")?;
     limit_log(&connection, LOG_PAGES)?;
     Ok(connection)
+}
+
+/// What a power cut leaves is of another boot, and begun anew. After the first look at the file, which this would else be one more of.
+fn wait_for_no_disk(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch("PRAGMA synchronous = OFF")
 }
 
 fn limit_log(connection: &Connection, pages: i64) -> rusqlite::Result<()> {

@@ -64,7 +64,8 @@ impl Handle {
 
     /// Opens the file here, if that is done without a wait for anybody. The thread is started when there is something to do for it.
     pub(crate) fn open_at_once(path: &Path, notifier: Notifier) -> Option<Handle> {
-        let client = Client::open(path, notifier, Duration::ZERO).ok()?;
+        let mut client = Client::open(path, notifier, Duration::ZERO).ok()?;
+        client.is_brief = true;
         // If it fails, the log is only longer.
         let _ = client.file.keep_log_short();
         Some(Handle::new(Some(client)))

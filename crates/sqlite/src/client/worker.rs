@@ -1,6 +1,5 @@
 //! What a client is: one transaction after another, what is read from its FIFO, and what it hears of others.
 
-use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -9,11 +8,11 @@ use std::time::Duration;
 use leasehold_core::seam::{ClaimId, Moment, Notifier};
 use leasehold_core::support::fault;
 use leasehold_core::{Error, ErrorKind, Loss, Result};
-use rusqlite::{Connection, ErrorCode, Row};
+use rusqlite::{Connection, ErrorCode};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::claim::queue::{Message, Own, Queues};
-use crate::client::fifo::{self, Address, Fifo, Liveness, Watches};
+use crate::client::fifo::{self, Fifo, Liveness, Watches};
 use crate::client::file::{File, OPENING};
 use crate::client::presence::share;
 use crate::client::time::{limit, now, wait_until, wall};
@@ -36,6 +35,10 @@ pub(crate) struct Client {
     /// FIFOs whose clients have ended: the next transaction ends their sessions.
     pub(crate) ended: Vec<i64>,
     pub(crate) closed: bool,
+    /// It comes for one lock and goes, and observes nothing.
+    pub(crate) is_brief: bool,
+    /// Nothing of us is in the file: what was there has been removed, and nothing was written since.
+    pub(crate) has_left: bool,
     /// Until when nothing is done on another thread than our own, on CLOCK_BOOTTIME.
     pub(crate) only_thread_until: i64,
 }
@@ -78,7 +81,9 @@ impl Client {
         let file = File::open(path, None, deadline)?;
         let (own, watches) = (Own::default(), Watches::default());
         let (fifo, shared, ended, closed, only_thread_until) = Default::default();
-        let mut client = Client { file, notifier, fifo, shared, own, watches, ended, closed, only_thread_until };
+        let (is_brief, has_left) = Default::default();
+        let mut client =
+            Client { file, notifier, fifo, shared, own, watches, ended, closed, is_brief, has_left, only_thread_until };
         client.remove_dead(deadline)?;
         Ok(client)
     }
@@ -166,7 +171,7 @@ impl Client {
     /// Gives up all that we hold, and ends.
     pub(crate) fn leave(&mut self) -> Result<()> {
         self.closed = true;
-        while self.fifo.is_some() && !self.write(limit(None), |queues| queues.leave())? {}
+        while self.has_to_leave() && !self.write(limit(None), |queues| queues.leave())? {}
         // Before the caller knows that this is done, and perhaps ends the process: no row leads to its file any more.
         self.fifo = None;
         Ok(())
@@ -177,7 +182,7 @@ impl Client {
         if !self.own.places.is_empty() || !self.ended.is_empty() {
             return None;
         }
-        if self.fifo.is_some() && !matches!(self.attempt(&mut |queues| queues.leave()), Ok(Attempt::Done(true, _))) {
+        if self.has_to_leave() && !matches!(self.attempt(&mut |queues| queues.leave()), Ok(Attempt::Done(true, _))) {
             return None;
         }
         self.closed = true;
@@ -185,12 +190,13 @@ impl Client {
         Some(())
     }
 
+    fn has_to_leave(&self) -> bool {
+        self.fifo.is_some() && !self.has_left
+    }
+
     /// Removes what has ended: clients and their FIFOs, also those without a row, and holds that no client renews.
     fn remove_dead(&mut self, deadline: Moment) -> Result<()> {
-        let all = "SELECT fifo, dev, ino FROM session WHERE fifo > 0 OR until <= ?1
-                   UNION SELECT fifo, dev, ino FROM observer";
-        let client = |row: &Row<'_>| Address::read(row).map(|of| (of.fifo, of));
-        let clients: HashMap<i64, Address> = self.read(|db| db.prepare(all)?.query_map([now()], client)?.collect())?;
+        let clients = std::mem::take(&mut self.file.clients);
         for found in fifo::all(&self.file.real, &self.file.presence.folder) {
             let client = clients.get(&found.fifo).copied();
             if client.is_none() && fault("Q3") {
@@ -276,6 +282,7 @@ impl Client {
         work: &mut impl FnMut(&mut Queues<'_>) -> rusqlite::Result<T>,
     ) -> Result<Attempt<T>> {
         let of = |e| error::of(&e, &self.file.path);
+        self.has_left = false;
         let _tx = self.file.begin().map_err(of)?;
         // Before the check of the files: a client that replaces them later begins to wait for our leases after they began, and with
         // tokens that are greater.
