@@ -62,8 +62,11 @@ impl Inherited {
     /// Blocks them for this thread and all that it will start, and for processes that are forked from it: call it before any.
     pub(crate) fn take_over(status: &Status) -> io::Result<Inherited> {
         let blocked = SigSet::thread_get_mask()?;
-        children_can_be_waited_for()?;
-        Ok(Inherited { blocked, ignored: status.ignored_signals(), read: block()? })
+        let ignored = status.ignored_signals();
+        if ignored & bit(Signal::SIGCHLD as i32) != 0 {
+            children_can_be_waited_for()?;
+        }
+        Ok(Inherited { blocked, ignored, read: block()? })
     }
 
     /// Reads them from now on, in the runtime that runs this.

@@ -29,6 +29,8 @@ pub(crate) async fn during<T>(work: impl Future<Output = T>, doing: &str, what: 
         spin(started, doing, async || what.to_owned()).await
     };
     tokio::select! {
+        // What is done at once needs no timer.
+        biased;
         done = work => done,
         never = spinning => match never {},
     }
@@ -37,6 +39,7 @@ pub(crate) async fn during<T>(work: impl Future<Output = T>, doing: &str, what: 
 /// Does the work, which waits for a lock, and shows the queue meanwhile.
 pub(crate) async fn in_queue<T>(work: impl Future<Output = T>, wait: &Wait<'_>) -> T {
     tokio::select! {
+        biased;
         done = work => done,
         never = wait.show() => match never {},
     }

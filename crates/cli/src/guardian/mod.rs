@@ -12,6 +12,7 @@ mod process;
 mod process_tree;
 pub(crate) mod wire;
 
+use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,7 +43,8 @@ impl Started {
     pub(crate) fn listen(self) -> io::Result<Guardian> {
         let Started { socket, pid, children, unrelated } = self;
         let socket = UnixStream::from_std(socket.into())?;
-        Ok(Guardian { socket, pid, children, unrelated })
+        let (room, dismissed) = (wire::room().into(), Cell::default());
+        Ok(Guardian { socket, room, dismissed, pid, children, unrelated })
     }
 }
 
@@ -51,6 +53,9 @@ impl Started {
 pub(crate) struct Guardian {
     /// Carries packets, whatever the type's name says.
     socket: UnixStream,
+    /// For what it says.
+    room: RefCell<Vec<u8>>,
+    dismissed: Cell<bool>,
     pid: i32,
     children: Children,
     /// Children that this process had before, from the program that executed it: none of ours.
@@ -94,7 +99,7 @@ impl Guardian {
     pub(crate) async fn next(&self) -> io::Result<Option<Event>> {
         loop {
             self.socket.readable().await?;
-            match self.socket.try_io(Interest::READABLE, || wire::receive(&self.socket)) {
+            match self.socket.try_io(Interest::READABLE, || wire::receive(&self.socket, &mut self.room.borrow_mut())) {
                 Ok(event) => return Ok(event.map(|(event, _)| event)),
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(e) => return Err(e),
@@ -109,7 +114,9 @@ impl Guardian {
 
     /// Has a guardian end whose program has ended, and will not be started again.
     pub(crate) fn dismiss(&self) {
-        let _ = shutdown(&self.socket, Shutdown::Write);
+        if !self.dismissed.replace(true) {
+            let _ = shutdown(&self.socket, Shutdown::Write);
+        }
     }
 
     /// Has it end, and waits for that: it is neither to be left a zombie, nor to become the child of another guardian.

@@ -40,6 +40,8 @@ struct Guardian<'a> {
     program: &'a [OsString],
     signals: &'a Inherited,
     command: OwnedFd,
+    /// For what it says.
+    room: Vec<u8>,
     children: SignalFd,
     timer: OwnedFd,
     /// While no program runs.
@@ -64,7 +66,8 @@ impl<'a> Guardian<'a> {
         set_child_subreaper(Some(Pid::INIT))?;
         let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let offspring = Some(Children::open(status)?);
-        Ok(Guardian { program, signals, command, children, timer, offspring, tree: None, _life_line: Vec::new() })
+        let (room, tree, _life_line) = (wire::room(), None, Vec::new());
+        Ok(Guardian { program, signals, command, room, children, timer, offspring, tree, _life_line })
     }
 
     fn listen(&mut self) -> io::Result<()> {
@@ -118,7 +121,7 @@ impl<'a> Guardian<'a> {
 
     /// Reads an order; false once the command has ended.
     fn receive(&mut self) -> io::Result<bool> {
-        let (order, fds) = match wire::receive(&self.command) {
+        let (order, fds) = match wire::receive(&self.command, &mut self.room) {
             Ok(Some(received)) => received,
             Ok(None) => return Ok(false),
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return Ok(true),

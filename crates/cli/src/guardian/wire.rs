@@ -93,7 +93,9 @@ pub(crate) enum Why {
     Ordered,
 }
 
-const LARGEST: usize = 64 * 1024;
+/// More than a socket takes at once. So much is asked of the kernel by itself, and each page of it only when it is written to: a
+/// smaller one would be of pages that all are used, however short the messages.
+const LARGEST: usize = 256 * 1024;
 const MOST_FDS: usize = 2;
 
 /// Two ends of one connection; each packet is one message, and the end of one side is seen by the other.
@@ -114,14 +116,17 @@ pub(crate) fn send(to: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd<'_
     Ok(())
 }
 
+/// Room for any message.
+pub(crate) fn room() -> Vec<u8> {
+    vec![0; LARGEST]
+}
+
 /// Receives one message; `None`: the other side has ended. `WouldBlock` if there is none yet; after `Interrupted` ask again.
-pub(crate) fn receive<T: DeserializeOwned>(from: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    // Not on the heap, which would grow and shrink each time.
-    let mut bytes = [0; LARGEST];
+pub(crate) fn receive<T: DeserializeOwned>(from: impl AsFd, room: &mut [u8]) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let length = match recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+    let length = match recvmsg(from, &mut [IoSliceMut::new(room)], &mut control, flags) {
         Ok(received) => received.bytes,
         // The other side ended without having read all. It is said once, before what that side had sent last.
         Err(rustix::io::Errno::CONNRESET) => return Err(io::ErrorKind::Interrupted.into()),
@@ -136,7 +141,7 @@ pub(crate) fn receive<T: DeserializeOwned>(from: impl AsFd) -> io::Result<Option
         _ => None,
     });
     let fds = fds.flatten().collect();
-    Ok(Some((serde_json::from_slice(&bytes[..length])?, fds)))
+    Ok(Some((serde_json::from_slice(&room[..length])?, fds)))
 }
 
 #[cfg(test)]
@@ -149,17 +154,17 @@ mod tests {
     fn a_message_arrives_with_its_files_and_the_end_is_seen() {
         let (a, b) = pair().unwrap();
         send(&a, &Order::Deadline(7), &[b.as_fd()]).unwrap();
-        let (order, fds) = receive::<Order>(&b).unwrap().unwrap();
+        let (order, fds) = receive::<Order>(&b, &mut room()).unwrap().unwrap();
         assert!(matches!(order, Order::Deadline(7)));
         assert_eq!(fds.len(), 1);
-        assert_eq!(receive::<Order>(&b).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(receive::<Order>(&b, &mut room()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         // Its last message arrives also if it has not read ours.
         send(&a, &Order::Deadline(8), &[]).unwrap();
         send(&b, &Order::Deadline(9), &[]).unwrap();
         drop((a, fds));
-        assert_eq!(receive::<Order>(&b).unwrap_err().kind(), io::ErrorKind::Interrupted);
-        assert!(matches!(receive::<Order>(&b).unwrap(), Some((Order::Deadline(8), _))));
-        assert!(receive::<Order>(&b).unwrap().is_none());
+        assert_eq!(receive::<Order>(&b, &mut room()).unwrap_err().kind(), io::ErrorKind::Interrupted);
+        assert!(matches!(receive::<Order>(&b, &mut room()).unwrap(), Some((Order::Deadline(8), _))));
+        assert!(receive::<Order>(&b, &mut room()).unwrap().is_none());
     }
 
     #[test]
@@ -167,12 +172,12 @@ mod tests {
         fuzz(include_str!("../../corpus/messages"), |packet| {
             let (a, b) = pair().unwrap();
             rustix::net::send(&a, packet, SendFlags::DONTWAIT).unwrap();
-            let order = receive::<Order>(&b);
+            let order = receive::<Order>(&b, &mut room());
             assert!(!packet.is_empty() || order.as_ref().is_ok_and(Option::is_none));
             if let Ok(Some((order, _))) = order {
                 let written = serde_json::to_vec(&order).unwrap();
                 send(&a, &order, &[]).unwrap();
-                let (back, _) = receive::<Order>(&b).unwrap().unwrap();
+                let (back, _) = receive::<Order>(&b, &mut room()).unwrap().unwrap();
                 assert_eq!(serde_json::to_vec(&back).unwrap(), written);
                 if let Order::Start(Start { plan, deadline, .. }) = order {
                     let deadline = leasehold::seam::Moment::from_nanos(deadline);
@@ -180,7 +185,7 @@ mod tests {
                 }
             }
             rustix::net::send(&a, packet, SendFlags::DONTWAIT).unwrap();
-            if let Ok(Some((event, _))) = receive::<Event>(&b) {
+            if let Ok(Some((event, _))) = receive::<Event>(&b, &mut room()) {
                 let written = serde_json::to_vec(&event).unwrap();
                 let back: Event = serde_json::from_slice(&written).unwrap();
                 assert_eq!(serde_json::to_vec(&back).unwrap(), written);

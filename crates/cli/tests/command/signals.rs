@@ -42,6 +42,17 @@ async fn every_signal_is_the_programs(stage: &Stage) {
     assert_eq!(running.end().code(), Some(7));
 }
 
+/// The kernel reaps the children of a process that ignores SIGCHLD, and forgets how they ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_inherited_sigchld_that_is_ignored_hides_no_end() {
+    let stage = support::sqlite().await;
+    let line =
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])";
+    let mut python = Command::new("python3");
+    python.args(["-c", line, env!("CARGO_BIN_EXE_leasehold"), "run", "job", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(code(python.env("LEASEHOLD_STORE", &stage.url)), Some(7));
+}
+
 /// Nothing that is ignored by default ends a wait, and what ends a process by default ends it as itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn signals_while_waiting() {
