@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use leasehold_compare::{Settings, Subject, compare, hold_until_killed};
 use tempfile::NamedTempFile;
-use tokio::process::Command;
 
 use crate::exit::{self, Exit, FAILED, UNAVAILABLE, say};
 use crate::output;

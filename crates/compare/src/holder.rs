@@ -1,13 +1,13 @@
 //! Holders that are killed: a process of its own, or a client whose runtime is shut down.
 
-use std::io::Write;
-use std::process::Stdio;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use leasehold::{Error, ErrorKind, Result, Store};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
-use tokio::process::{Child, Command};
+use scopeguard::{ScopeGuard, guard};
 use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 
 use crate::subject::Subject;
 
@@ -23,13 +23,13 @@ const START_TIMEOUT: Duration = Duration::from_secs(15);
 /// What the store says.
 pub async fn hold_until_killed(store: &Store, name: &str, lease: Duration) -> Result<()> {
     let guard = store.lock(name).ttl(lease).acquire().await?;
-    let mut stdout = std::io::stdout();
+    let mut stdout = io::stdout();
     let said = writeln!(stdout, "{HELD}").and_then(|()| stdout.flush());
     if said.is_ok() {
         // A thread, because reading a terminal or a pipe blocks.
         let (ended, end) = oneshot::channel::<()>();
         std::thread::spawn(move || {
-            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            let _ = io::copy(&mut io::stdin(), &mut io::sink());
             drop(ended);
         });
         let _ = end.await;
@@ -39,7 +39,7 @@ pub async fn hold_until_killed(store: &Store, name: &str, lease: Duration) -> Re
 
 /// A holder that can be killed.
 pub(crate) enum Holder {
-    Process(Box<Child>),
+    Process(ScopeGuard<Child, fn(Child)>),
     Client(oneshot::Sender<()>),
 }
 
@@ -58,20 +58,27 @@ impl Holder {
     }
 
     async fn process(mut command: Command) -> Result<Holder> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let mut child = command.spawn().map_err(|e| failed(&e.to_string()))?;
-        let mut said = String::new();
-        if let Some(stdout) = child.stdout.take() {
-            BufReader::new(stdout).read_line(&mut said).await.map_err(|e| failed(&e.to_string()))?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = guard(command.spawn().map_err(|e| failed(&e.to_string()))?, end as fn(Child));
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        // It ends with the process, if that is ended before it has said anything.
+        let said = spawn_blocking(move || -> io::Result<Option<String>> {
+            let mut said = String::new();
+            stdout.map_or(Ok(0), |stdout| BufReader::new(stdout).read_line(&mut said))?;
+            if said.trim() == HELD {
+                return Ok(None);
+            }
+            let mut why = String::new();
+            if let Some(mut stderr) = stderr {
+                let _ = stderr.read_to_string(&mut why);
+            }
+            Ok(Some(why))
+        });
+        match said.await.map_err(io::Error::from).flatten() {
+            Ok(None) => Ok(Holder::Process(child)),
+            Ok(Some(why)) => Err(failed(why.trim())),
+            Err(e) => Err(failed(&e.to_string())),
         }
-        if said.trim() == HELD {
-            return Ok(Holder::Process(Box::new(child)));
-        }
-        let mut why = String::new();
-        if let Some(stderr) = &mut child.stderr {
-            let _ = stderr.read_to_string(&mut why).await;
-        }
-        Err(failed(why.trim()))
     }
 
     async fn client(subject: Subject, name: String, lease: Duration) -> Result<Holder> {
@@ -103,10 +110,16 @@ impl Holder {
     /// Kills it; it does nothing more.
     pub(crate) async fn kill(self) {
         match self {
-            Holder::Process(mut child) => drop(child.kill().await),
+            Holder::Process(child) => drop(spawn_blocking(|| drop(child)).await),
             Holder::Client(kill) => drop(kill.send(())),
         }
     }
+}
+
+/// Kills it, if it lives, and waits until it is gone.
+fn end(mut child: Child) {
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 fn failed(why: &str) -> Error {

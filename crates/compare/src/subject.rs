@@ -1,6 +1,7 @@
 //! What is compared: a store by its URL, and how to start a holder that can be killed.
 
 use std::fmt;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,6 @@ use leasehold::memory::Memory;
 use leasehold::seam::Backend;
 use leasehold::{Result, Store};
 use serde::Serialize;
-use tokio::process::Command;
 
 type Holder = dyn Fn(&str, Duration) -> Command + Send + Sync;
 
