@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, Guard, Lock, Owner, Result, Store};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
@@ -210,6 +211,12 @@ fn tasks() -> usize {
     Handle::current().metrics().num_alive_tasks()
 }
 
+/// What this process has used of all processors.
+fn cpu_time() -> Duration {
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+}
+
 /// One client takes thousands of locks, loses none of them, and needs no more tasks for them than for one. If they are more than it
 /// can keep, it hears of that before it loses anything: as an error of the store, or because renewals are late.
 pub(crate) async fn locks_of_one_client(ctx: TestContext) {
@@ -220,7 +227,7 @@ pub(crate) async fn locks_of_one_client(ctx: TestContext) {
     let store = ctx.store().await.ttl(lease);
     // What a client makes once is there.
     let first = store.lock("first").acquire().await.unwrap();
-    let before = tasks();
+    let (before, began) = (tasks(), Moment::now());
     // Each refusal takes a lease of retries, so the first of them says that there are enough.
     let full = Arc::new(AtomicBool::new(false));
     let locked = (0..locks).map(|i| {
@@ -241,10 +248,14 @@ pub(crate) async fn locks_of_one_client(ctx: TestContext) {
     for e in &refused {
         assert!(matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Unavailable), "{e:?}");
     }
+    let (held, took) = (guards.len() - 1, Moment::now().since(began));
     let beyond = refused.first().map(|e| format!("; beyond: {e}")).unwrap_or_default();
-    ctx.harness().tell(&format!("one client holds {} of {locks} locks{beyond}", guards.len() - 1));
-    assert!(guards.len() > LEAST, "{} are held, and then: {:?}", guards.len(), refused.first());
+    ctx.harness().tell(&format!("one client holds {held} of {locks} locks after {took:.1?}{beyond}"));
+    assert!(held >= LEAST, "{held} are held, and then: {:?}", refused.first());
+    let (began, spent) = (Moment::now(), cpu_time());
     are_renewed(&ctx, &guards, lease, 2).await;
+    let (took, spent) = (Moment::now().since(began), cpu_time() - spent);
+    ctx.harness().tell(&format!("{held} locks were renewed twice in {took:.1?}, with {spent:.1?} of CPU"));
     let after = tasks();
     assert!(after <= before + SLACK, "{after} tasks for {locks} locks, {before} for one");
     in_parallel(&ctx, guards.into_iter().map(give_back)).await;
