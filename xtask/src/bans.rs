@@ -40,7 +40,7 @@ pub(crate) fn bans() -> Outcome {
         check(&format!("leasehold-{package}"), "")?;
     }
     let command = dependencies("leasehold-cli", "full")?;
-    let not_in_it = FOR_TESTS.iter().chain(&TLS).map(|name| (*name).to_owned());
+    let not_in_it = FOR_TESTS.into_iter().chain([OTHER_PROVIDER]).map(String::from);
     refuse("leasehold-cli", "full", not_in_it, &command)?;
     let all = format!("tls,{}", STORES.join(","));
     refuse("leasehold", &all, [OTHER_PROVIDER.to_owned()].into_iter(), &dependencies("leasehold", &all)?)?;
