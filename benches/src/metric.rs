@@ -43,6 +43,8 @@ pub enum Metric {
     KeysLeft,
     /// The same after a while.
     KeysLater,
+    /// Until the store has as many as before.
+    AsBefore,
     /// By so much did the live heap and the memory of the process grow.
     HeapGrowth,
     MemoryGrowth,
@@ -73,6 +75,7 @@ impl Metric {
             Metric::Heap => "heap for each",
             Metric::SetUp => "time to set up",
             Metric::KeysLeft => "keys left",
+            Metric::AsBefore => "until as before",
             Metric::KeysLater => "keys left after 60 s",
             Metric::HeapGrowth => "growth of the heap",
             Metric::MemoryGrowth => "growth of the process",

@@ -27,7 +27,7 @@ impl Row for Clients {
     }
 
     fn stores(&self) -> &'static [Store] {
-        Store::SERVED
+        Store::SHARED
     }
 
     fn heads(&self) -> &'static [Metric] {

@@ -11,13 +11,23 @@ use crate::row::Row;
 use crate::servers::{Server, Store};
 use crate::subject::Result;
 use crate::subjects::Ours;
-use crate::work::flat;
+use crate::work::{Cycles, flat};
 
 pub struct Flat;
 
-/// How many cycles there are in each of how many rounds.
-fn rounds(plan: &Plan) -> (usize, usize) {
-    if plan.quick { (1000, plan.rounds()) } else { (200_000, 5) }
+/// How many cycles there are in each round: a million in all, where a cycle is short.
+fn cycles(plan: &Plan, server: &Server) -> usize {
+    match (plan.quick, server) {
+        (true, _) => 1000,
+        (false, Server::Memory | Server::File(_)) => 20_000,
+        (false, Server::Redis(nodes)) if nodes.len() == 1 => 20_000,
+        (false, _) => 2000,
+    }
+}
+
+/// Those that have a server are asked by so many tasks at once.
+fn tasks(server: &Server) -> usize {
+    if matches!(server, Server::Memory | Server::File(_)) { 1 } else { 64 }
 }
 
 #[async_trait]
@@ -27,17 +37,21 @@ impl Row for Flat {
     }
 
     fn title(&self, plan: &Plan) -> String {
-        let (cycles, rounds) = rounds(plan);
+        let cycles = match plan.quick {
+            true => "1,000",
+            false => "20,000 (Redlock, etcd and ZooKeeper: 2,000)",
+        };
+        let rounds = self.rounds(plan).0;
         format!("{rounds} times {cycles} cycles of one client: time for each cycle, growth for all of a round")
     }
 
-    /// Cycles of the others take a millisecond.
     fn stores(&self) -> &'static [Store] {
-        &[Store::Memory, Store::Sqlite, Store::Redis]
+        &Store::ALL
     }
 
+    /// With `--rounds 500` there are a million of each.
     fn rounds(&self, plan: &Plan) -> (usize, bool) {
-        (rounds(plan).1, true)
+        (plan.rounds.unwrap_or(if plan.quick { plan.rounds() } else { 50 }), true)
     }
 
     fn heads(&self) -> &'static [Metric] {
@@ -49,11 +63,11 @@ impl Row for Flat {
     }
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {
-        let (client, (cycles, _)) = (Ours::plain(server).await?, rounds(plan));
-        let kinds = [("leasehold: one name", false), ("leasehold: a new name each", true)];
+        let (client, count, tasks) = (Ours::plain(server).await?, cycles(plan, server), tasks(server));
+        let kinds = [("leasehold: the same names", false), ("leasehold: a new name each", true)];
         let kinds = kinds.map(|(label, new_names)| {
             let client = client.clone();
-            Contender::new(label, move |meter| flat(client.clone(), cycles, new_names, meter))
+            Contender::new(label, move |meter| flat(client.clone(), Cycles { count, tasks, new_names }, meter))
         });
         Ok(kinds.into())
     }

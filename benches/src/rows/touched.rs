@@ -30,7 +30,7 @@ impl Row for Touched {
     }
 
     fn stores(&self) -> &'static [Store] {
-        Store::SHARED
+        &[Store::Sqlite, Store::Redis, Store::Redlock, Store::Etcd, Store::ZooKeeper]
     }
 
     /// The long one waits in each.
@@ -44,7 +44,7 @@ impl Row for Touched {
 
     fn shows(&self) -> &'static [Metric] {
         use Metric::*;
-        &[KeysLeft, KeysLater, Time, Requests]
+        &[KeysLeft, KeysLater, AsBefore, Time, Requests]
     }
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {

@@ -39,6 +39,8 @@ pub async fn commands(words: &[String], meter: Meter, window: Duration) -> Resul
 async fn run(words: &[String]) -> Result<()> {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
+    // Cargo has every library looked for in its own folders first, and a developer's `PATH` is long.
+    command.env_remove("LD_LIBRARY_PATH").env("PATH", "/usr/bin:/bin");
     match command.status().await?.success() {
         true => Ok(()),
         false => Err(format!("{} failed", words.join(" ")).into()),

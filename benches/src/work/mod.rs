@@ -15,7 +15,7 @@ mod touched;
 pub use commands::commands;
 pub use contended::{contended, turns};
 pub use cycles::cycles;
-pub use flat::flat;
+pub use flat::{Cycles, flat};
 pub use held::{Holds, held};
 pub use idle::idle;
 pub use names::names;
