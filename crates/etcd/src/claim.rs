@@ -14,7 +14,7 @@ pub(crate) mod own;
 pub(crate) mod own_claims;
 pub(crate) mod shared;
 mod slots;
-pub(crate) mod successors;
+pub(crate) mod turns;
 mod wait;
 
 use std::slice::from_ref;
@@ -25,8 +25,9 @@ use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, ResponseHeader, Txn
 use leasehold_core::seam::{Admission, Claim, Claimed, ClaimedAll, Mode, WaitPolicy, Waiting, admit, same_permits};
 use leasehold_core::{Contention, Error, ErrorKind, Result};
 
-use crate::claim::own::OwnClaim;
+use crate::claim::own::{OwnClaim, Watched};
 use crate::claim::shared::Shared;
+use crate::claim::turns::patience;
 use crate::client::cluster::{Answer, any_one, newest, oldest};
 use crate::entry::Entry;
 use crate::error::Failure;
@@ -50,6 +51,8 @@ pub(crate) struct Found {
     pub(crate) nearest: Option<KeyValue>,
     /// Who is in the way, as the mirror says: the read has any one entry of a long queue, instead of the oldest.
     pub(crate) who: Option<Contention>,
+    /// Its entry takes turns.
+    pub(crate) turns: bool,
     /// A request that may create its key was sent by this call, and not answered.
     doubt: bool,
 }
@@ -134,7 +137,7 @@ impl Shared {
     }
 
     /// What is known of these claims, which are in one session; new ones are registered.
-    async fn register(&self, claims: &[Claim]) -> Result<Vec<OwnClaim>> {
+    async fn register(self: &Arc<Self>, claims: &[Claim]) -> Result<Vec<OwnClaim>> {
         let known = |claim: &Claim| self.claims().touch(&claim.name, claim.id);
         let known: Option<Vec<OwnClaim>> = claims.iter().map(known).collect();
         let together =
@@ -164,23 +167,24 @@ impl Shared {
         owns: &[OwnClaim],
         seen: i64,
     ) -> Result<Option<(i64, Vec<Found>)>, Failure> {
-        let (mut when, mut then, mut or_else, mut mirrored) = (Vec::new(), Vec::new(), Vec::new(), None);
+        let (mut when, mut then, mut or_else, mut mirrored, mut turns) =
+            (Vec::new(), Vec::new(), Vec::new(), None, false);
         for (claim, own) in claims.iter().zip(owns) {
             let prefix = self.keys.prefix(&claim.name);
             // The oldest entry alone keeps an exclusive claim out.
             let exclusive = (claim.mode, own.mode) == (Mode::Exclusive, Mode::Exclusive);
             let waits = exclusive && claim.policy != WaitPolicy::Try;
-            // It stood far back the last time: so it will again.
-            let far = waits && self.stood_far_back(own);
-            let nearest = |before| far.then(|| TxnOp::get(&*prefix, Some(newest(before))));
+            // One of this client stood far back the last time: so it will again.
+            turns = waits && self.may_take_turns(own);
+            let nearest = |before| turns.then(|| TxnOp::get(&*prefix, Some(newest(before))));
             let read = TxnOp::get(&*prefix, Some(oldest(i64::from(exclusive))));
-            let put = own.key.put(Entry::now(&claim.label, claim.mode).write());
+            let put = own.key.put(Entry { turns, ..Entry::now(&claim.label, claim.mode) }.write());
             if claim.policy == WaitPolicy::Try {
                 // Its own key is one of them.
                 when.push(Compare::create_revision(&*prefix, CompareOp::Less, seen + 1).with_prefix());
             } else {
                 when.push(own.key.was_created(0));
-                mirrored = if waits && !far { self.mirrored_queue(claim, &prefix) } else { None };
+                mirrored = if waits && !turns { self.mirrored_queue(claim, &prefix) } else { None };
                 then.push(if mirrored.is_some() { TxnOp::get(&*prefix, Some(any_one())) } else { read.clone() });
                 then.extend(nearest(i64::MAX));
             }
@@ -195,11 +199,12 @@ impl Shared {
         // From here until the answer, the keys may come to be without our knowing: also if this future is dropped.
         let Some(doubts) = self.claims().begin(claims, owns) else { return Ok(None) };
         let Answer { outcome, doubt } = self.cluster.create(owns[0].session(), when, then, or_else).await;
-        let entered = outcome.map(|response| self.found(claims, owns, mirrored.as_ref(), &response, doubt));
+        let entered = outcome.map(|response| self.found(claims, owns, (mirrored.as_ref(), turns), &response, doubt));
         let mut all = self.claims();
         for (i, ((claim, own), before)) in claims.iter().zip(owns).zip(doubts).enumerate() {
-            let created = entered.as_ref().map_or(0, |(_, found)| found[i].created);
-            all.answered(&claim.name, own, doubt || before, created);
+            let (created, turns) = entered.as_ref().map_or((0, false), |(_, found)| (found[i].created, found[i].turns));
+            let turns = turns.then(|| self.mirrors.follow(self.turns(own)));
+            all.answered(&claim.name, own, doubt || before, created, turns);
         }
         drop(all);
         entered.map(Some)
@@ -210,7 +215,7 @@ impl Shared {
         &self,
         claims: &[Claim],
         owns: &[OwnClaim],
-        mirrored: Option<&Contention>,
+        (mirrored, turns): (Option<&Contention>, bool),
         response: &TxnResponse,
         doubt: bool,
     ) -> (i64, Vec<Found>) {
@@ -228,7 +233,9 @@ impl Shared {
             // It was read behind the oldest; and behind its own, for the create_revision that was known.
             let nearest = reads.get(if response.succeeded() { 1 } else { 2 }).and_then(|read| read.kvs().first());
             let nearest = nearest.filter(|_| response.succeeded() || created == own.created).cloned();
-            Found { read, mine, created, nearest, who: mirrored.cloned().filter(|_| response.succeeded()), doubt }
+            let turns = mine.as_ref().map_or(turns, |mine| Entry::read(mine.value()).turns);
+            let who = mirrored.cloned().filter(|_| response.succeeded());
+            Found { read, mine, created, nearest, who, turns, doubt }
         };
         (revision, claims.iter().zip(owns).enumerate().map(found).collect())
     }
@@ -266,19 +273,20 @@ impl Shared {
         }
         let watched = if holds { None } else { self.watch_for(claim, own, found).await };
         let mut claims = self.claims();
-        let poll_interval = poll_interval(claim.ttl, claims.count(&claim.name));
+        let mut poll_interval = poll_interval(claim.ttl, claims.count(&claim.name));
+        if let Some(Watched::Turn) = watched {
+            poll_interval = poll_interval.min(patience(others));
+        }
         // It may be gone by now, or being released.
         let still = |own: &&mut OwnClaim| own.created == *created && !own.releasing;
         let Some(own) = claims.get(&claim.name, claim.id).filter(still) else { return Ok(None) };
-        if let (None, Some(_), Some(first)) = (mine, &found.nearest, read.first_of_ours()) {
-            self.successors.came_first(&own.key.path, first.key_str().unwrap_or_default(), first.create_revision());
-        }
         own.granted |= holds;
         own.ahead = if mine.is_none() { Some(others) } else { own.ahead };
         if watched.is_none() && !own.granted {
             return Ok(None);
         }
         own.watched = watched.filter(|_| !own.granted);
+        self.report_turns(&mut claims, &claim.name);
         self.report_before(&mut claims, &claim.name, |own| own.id == claim.id);
         self.report_queue(&mut claims, &claim.name, Some(claim.id));
         Ok(claims.get(&claim.name, claim.id).map(|own| match own.granted {

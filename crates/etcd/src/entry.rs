@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! <label>⏎<since>              exclusive
+//! <label>⏎<since> turns        exclusive, and takes turns: see `claim/turns`
 //! <label>⏎<since> shared       shared; an exclusive place becomes one by another value
 //! <label>⏎<since> <n>/<of>     n of so many permits
 //! ```
@@ -24,17 +25,20 @@ pub(crate) struct Entry {
     pub(crate) label: String,
     pub(crate) since: Option<SystemTime>,
     pub(crate) mode: Mode,
+    /// It takes turns.
+    pub(crate) turns: bool,
 }
 
 impl Entry {
     pub(crate) fn now(label: &str, mode: Mode) -> Entry {
-        Entry { label: label.to_owned(), since: Some(SystemTime::now()), mode }
+        Entry { label: label.to_owned(), since: Some(SystemTime::now()), mode, turns: false }
     }
 
     pub(crate) fn write(&self) -> String {
         let since = self.since.and_then(|since| since.duration_since(UNIX_EPOCH).ok()).unwrap_or_default().as_millis();
         let label = &self.label;
         match self.mode {
+            Mode::Exclusive if self.turns => format!("{label}\n{since} {TURNS}"),
             Mode::Exclusive => format!("{label}\n{since}"),
             Mode::Shared => format!("{label}\n{since} shared"),
             Mode::Permits { n, of } => format!("{label}\n{since} {n}/{of}"),
@@ -46,9 +50,13 @@ impl Entry {
         let (label, said) = text.rsplit_once('\n').unwrap_or((&text, ""));
         let (since, mode) = said.split_once(' ').unwrap_or((said, ""));
         let since = since.parse().ok().and_then(|since| UNIX_EPOCH.checked_add(Duration::from_millis(since)));
-        Entry { label: label.to_owned(), since, mode: if mode == "shared" { Mode::Shared } else { permits(mode) } }
+        let (turns, mode) = (mode == TURNS, if mode == "shared" { Mode::Shared } else { permits(mode) });
+        Entry { label: label.to_owned(), since, mode, turns }
     }
 }
+
+/// What the last line says of an entry that takes turns.
+const TURNS: &str = "turns";
 
 fn permits(text: &str) -> Mode {
     let numbers = text.split_once('/').and_then(|(n, of)| Some((n.parse().ok()?, of.parse().ok()?)));
@@ -64,8 +72,13 @@ pub(crate) fn participant(prefix: &str, kv: &KeyValue) -> Seen {
     if names::lease_of(prefix, kv.key()).is_none() {
         return (Mode::Exclusive, Participant::foreign().token(token));
     }
-    let Entry { label, since, mode } = Entry::read(kv.value());
+    let Entry { label, since, mode, .. } = Entry::read(kv.value());
     (mode, since.into_iter().fold(Participant::new(label).token(token), Participant::since))
+}
+
+/// Whether it is an entry of this library that takes turns.
+pub(crate) fn takes_turns(prefix: &str, kv: &KeyValue) -> bool {
+    names::lease_of(prefix, kv.key()).is_some() && Entry::read(kv.value()).turns
 }
 
 pub(crate) fn mode(prefix: &str, kv: &KeyValue) -> Mode {
@@ -82,8 +95,11 @@ mod tests {
     fn an_entry_is_read_as_it_was_written() {
         let since = Some(UNIX_EPOCH + Duration::from_millis(1_234_567));
         for label in ["web-1", "", "two\nlines", "é", "a\n5 shared"] {
-            for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: u32::MAX }] {
-                let value = Entry { label: label.to_owned(), since, mode };
+            let permits = Mode::Permits { n: 2, of: u32::MAX };
+            for (mode, turns) in
+                [(Mode::Exclusive, false), (Mode::Exclusive, true), (Mode::Shared, false), (permits, false)]
+            {
+                let value = Entry { label: label.to_owned(), since, mode, turns };
                 assert_eq!(Entry::read(value.write().as_bytes()), value);
             }
         }
@@ -121,6 +137,7 @@ mod tests {
                 label: String::from_utf8_lossy(value).into_owned(),
                 since: Some(UNIX_EPOCH),
                 mode: Mode::Shared,
+                turns: false,
             };
             assert_eq!(Entry::read(label.write().as_bytes()), label);
         });

@@ -16,11 +16,11 @@ impl Shared {
         let mut holds = read.oldest.iter().take(read.lock_queue().holders.len());
         let Some(hold) = holds.find(|hold| hold.create_revision() == created) else { return Ok(false) };
         let still = Compare::create_revision(hold.key(), CompareOp::Equal, created);
-        let delete = vec![TxnOp::delete(hold.key(), None)];
+        let key = hold.key_str().unwrap_or_default();
+        let delete = vec![TxnOp::delete(key, None), TxnOp::delete(self.keys.turn(key), None)];
         let mut then = delete.clone();
         // A hold that lapses was moved from its session's lease to another: its client has released it and reads no note.
         if lease_of(&read.prefix, hold.key()) == Some(hold.lease()) {
-            let key = hold.key_str().unwrap_or_default();
             then.push(put(hold.lease(), &self.keys.eviction(created, key), ""));
         }
         match self.cluster.change(still.clone(), then).await {

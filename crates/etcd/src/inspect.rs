@@ -11,7 +11,6 @@ use crate::claim::shared::Shared;
 use crate::client::cluster::oldest;
 use crate::entry::{mode, participant};
 use crate::error::Failure;
-use crate::names::lease_of;
 
 /// The keys of one name, as they were read.
 pub(crate) struct Read {
@@ -31,11 +30,6 @@ impl Read {
 
     pub(crate) fn lock_queue(&self) -> LockQueue {
         LockQueue::in_order(self.oldest.iter().map(|kv| participant(&self.prefix, kv)))
-    }
-
-    /// The oldest, unless it is another tool's.
-    pub(crate) fn first_of_ours(&self) -> Option<&KeyValue> {
-        self.oldest.first().filter(|first| lease_of(&self.prefix, first.key()).is_some())
     }
 
     /// The modes of those that stand before the entry with this create_revision.

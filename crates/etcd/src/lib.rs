@@ -16,8 +16,9 @@
 //! lock without one.
 //!
 //! The value of a key is the label, or a candidate's value, and a last line with the time at which the place was taken and
-//! a mode that is not exclusive: `shared`, or `2/5` for two of five permits. Other tools know no such modes. They wait until all of
-//! ours before them are gone, also readers; and an entry of theirs is exclusive to us.
+//! a mode that is not exclusive: `shared`, or `2/5` for two of five permits; or `turns`, if the release before it is to name it.
+//! Other tools know no such modes. They wait until all of ours before them are gone, also readers; and an entry of theirs is
+//! exclusive to us.
 //!
 //! The fencing token of a hold is `create_revision << 8`, and the 255 numbers behind it. An etcd transaction can check it
 //! by itself: see [`Etcd::still_holds`].
@@ -25,11 +26,10 @@
 //! # Cost
 //!
 //! With a live session a claim is one request and a release is one; the next holder is notified by its watch and sends
-//! none, or one if many other clients wait, who do not take turns in the same order. What a hand-over costs does not grow with
-//! the clients that wait. A `try` to share what others hold is two, and more while others come at the same moment. A claim that may
-//! share reads the whole queue with its request, an exclusive one the first entry. A session is one lease for each TTL in
-//! use, renewed by one keep-alive for all that is held and waited for, and one more request for each 128 of them, which reads
-//! whether they are there.
+//! none. What a hand-over costs does not grow with the clients that wait: in a long queue the release names the next one. A `try`
+//! to share what others hold is two, and more while others come at the same moment. A claim that may share reads the whole
+//! queue with its request, an exclusive one the first entry. A session is one lease for each TTL in use, renewed by one
+//! keep-alive for all that is held and waited for, and one more request for each 128 of them, which reads whether they are there.
 //!
 //! # For operators
 //!

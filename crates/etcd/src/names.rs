@@ -3,6 +3,7 @@
 //! ```text
 //! <namespace>/<name>/<lease>-<slot>   one place in the queue of a lock; its value has the label and the mode: see `entry`
 //! <namespace>/%session/<lease>        a session that is closed: see `client/leased_key`
+//! <namespace>/%turn/<name>/<lease>-<slot>  names the place with this key: see `claim/turns`
 //! <namespace>/%evicted/<number>/<key> an eviction: the create_revision and key of the place that it ended, under its lease
 //! ```
 //!
@@ -13,6 +14,9 @@ use std::sync::Arc;
 
 use leasehold_core::Name;
 use leasehold_core::support::{escape, unescape};
+
+/// In what a key begins that names a place.
+const TURN: &str = "%turn/";
 
 /// The keys of one namespace.
 #[derive(Debug)]
@@ -42,11 +46,25 @@ impl Keys {
         format!("{}%evicted/", self.root)
     }
 
+    /// The key that names the place with this key.
+    pub(crate) fn turn(&self, place: &str) -> String {
+        format!("{}{TURN}{}", self.root, place.strip_prefix(&self.root).unwrap_or(place))
+    }
+
+    /// The lock to whose places such a key belongs, or such keys that begin with this.
+    pub(crate) fn name_of_turn(&self, key: &str) -> Option<Name> {
+        name_of(key.strip_prefix(&self.root)?.strip_prefix(TURN)?)
+    }
+
     /// The lock to which `key` belongs; `None` for a key that cannot be ours or another tool's on one of our names.
     pub(crate) fn name_of(&self, key: &str) -> Option<Name> {
-        let (name, _) = key.strip_prefix(&self.root)?.split_once('/')?;
-        unescape(name, |c| c == '/').filter(|name| !name.is_empty()).map(Name::from)
+        name_of(key.strip_prefix(&self.root)?)
     }
+}
+
+fn name_of(key: &str) -> Option<Name> {
+    let (name, _) = key.split_once('/')?;
+    unescape(name, |c| c == '/').filter(|name| !name.is_empty()).map(Name::from)
 }
 
 /// The key of a place.

@@ -20,7 +20,7 @@ use crate::claim::shared::Shared;
 use crate::client::watch::Range;
 use crate::observe::changes::{Changes, changes};
 
-/// How long one of two events of one revision may come after the other, before a request is sent for it.
+/// How long the release of the entry before a waiter may be known before the key that names the waiter.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 impl Shared {
@@ -29,7 +29,10 @@ impl Shared {
         let changed = |key: &str| match self.keys.name_of(key) {
             Some(name) if key.ends_with('/') => self.report_queue(&mut self.claims(), &name, None),
             Some(name) => self.report_before(&mut self.claims(), &name, |_| true),
-            None => self.report_evictions(),
+            None => match self.keys.name_of_turn(key) {
+                Some(name) => self.report_turns(&mut self.claims(), &name),
+                None => self.report_evictions(),
+            },
         };
         self.mirrors.run(changed).await;
     }
@@ -42,6 +45,11 @@ impl Shared {
         of: impl Fn(&&mut OwnClaim) -> bool,
     ) {
         self.report(name, Changes::of_before(claims.of(name).filter(of), true));
+    }
+
+    /// Reports which of these claims were named.
+    pub(crate) fn report_turns(self: &Arc<Self>, claims: &mut OwnClaims, name: &Name) {
+        self.report(name, Changes::of_turns(claims.of(name)));
     }
 
     /// Reports what is new of the name, if its queue is mirrored. `stood`: the claim whose answer has come.

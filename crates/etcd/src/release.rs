@@ -1,9 +1,10 @@
 //! Giving a place up: at once, or by letting the hold lapse.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{PutOptions, TxnOp};
-use leasehold_core::seam::{Claim, ClaimId, Mode, Moment};
+use leasehold_core::seam::{Claim, ClaimId, Moment};
 use leasehold_core::{ErrorKind, Name, Result};
 
 use crate::claim::own::OwnClaim;
@@ -12,7 +13,7 @@ use crate::error::Failure;
 
 impl Shared {
     /// Leaves nothing of the claim.
-    pub(crate) async fn release(&self, name: &Name, id: ClaimId) -> Result<(), Failure> {
+    pub(crate) async fn release(self: &Arc<Self>, name: &Name, id: ClaimId) -> Result<(), Failure> {
         let known = self.claims().get(name, id).map(OwnClaim::begin_release);
         match known {
             Some(own) => self.end_release(name, &own).await,
@@ -21,7 +22,7 @@ impl Shared {
     }
 
     /// The same of one whose release has begun.
-    pub(crate) async fn end_release(&self, name: &Name, own: &OwnClaim) -> Result<(), Failure> {
+    pub(crate) async fn end_release(self: &Arc<Self>, name: &Name, own: &OwnClaim) -> Result<(), Failure> {
         match self.under(own.session(), self.remove(own).await) {
             Err(failure) if failure.kind != ErrorKind::Lost => return Err(failure),
             _ => self.claims().remove_released(name, own),
@@ -29,14 +30,13 @@ impl Shared {
         Ok(())
     }
 
-    /// A hold that excluded all others names the claim that stood behind it the last time: see `claim/before`.
-    async fn remove(&self, own: &OwnClaim) -> Result<(), Failure> {
-        let held = own.granted && own.mode == Mode::Exclusive && own.created != 0 && !own.doubt;
-        if let Some(next) = self.successors.get(&own.key.path).filter(|_| held) {
-            match self.cluster.remove_and_rewrite(&own.key, own.created, &next).await {
-                // Nothing can be written; it can still be deleted.
-                Err(failure) if failure.is_full() => {}
-                removed => return removed.map(|created| self.successors.named(&own.key.path, created)),
+    async fn remove(self: &Arc<Self>, own: &OwnClaim) -> Result<(), Failure> {
+        if own.turns.is_some() && own.created != 0 && !own.doubt {
+            match self.hand_on(own).await {
+                // Nothing can be written, or not this; it can still be deleted.
+                Err(failure)
+                    if failure.is_full() || !matches!(failure.kind, ErrorKind::Unavailable | ErrorKind::Ambiguous) => {}
+                removed => return removed,
             }
         }
         self.cluster.remove(&own.key, own.created, own.doubt).await
@@ -68,7 +68,7 @@ impl Shared {
         Ok(())
     }
 
-    pub(crate) async fn release_all(&self, claims: &[Claim]) -> Result<(), Failure> {
+    pub(crate) async fn release_all(self: &Arc<Self>, claims: &[Claim]) -> Result<(), Failure> {
         for claim in claims {
             self.release(&claim.name, claim.id).await?;
         }

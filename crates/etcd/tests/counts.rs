@@ -49,17 +49,28 @@ impl Sub for Counts {
     }
 }
 
-/// Without naming the successor there is a third request; with a mirror in each client there are thousands of bytes.
+/// What so many operations have cost, each, when nothing else came in between: a waiter that waits for seconds asks again, and sessions
+/// are renewed.
+async fn least(server: &testbed::Etcd, n: usize, mut work: impl AsyncFnMut()) -> Counts {
+    let mut least = Counts { requests: f64::MAX, bytes: f64::MAX };
+    for _ in 0..3 {
+        let before = Counts::of(server).await;
+        work().await;
+        let each = (Counts::of(server).await - before).per(n);
+        least = Counts { requests: least.requests.min(each.requests), bytes: least.bytes.min(each.bytes) };
+    }
+    least
+}
+
+/// Without naming the successor there are a third request and a fourth; with a mirror in each client there are thousands of bytes.
 #[tokio::test]
 async fn a_hand_over_among_a_hundred_clients_costs_little_more_than_among_two() {
     within(120, async {
-        for (clients, most_requests, most_bytes) in [(2, 2.1, 1_000.0), (100, 2.5, 1_500.0)] {
+        for (clients, most_requests, most_bytes) in [(2, 2.1, 1_000.0), (100, 2.2, 1_500.0)] {
             let server = server().await;
             let mut circle = Circle::of(&server, clients).await;
             circle.hand_over_often(3 * clients).await;
-            let before = Counts::of(&server).await;
-            circle.hand_over_often(100).await;
-            let each = (Counts::of(&server).await - before).per(100);
+            let each = least(&server, 100, async || circle.hand_over_often(100).await).await;
             println!("{clients} clients: {each:?} for each hand-over");
             assert!(each.requests <= most_requests && each.bytes <= most_bytes, "{clients} clients: {each:?}");
         }
@@ -67,8 +78,7 @@ async fn a_hand_over_among_a_hundred_clients_costs_little_more_than_among_two() 
     .await;
 }
 
-/// Nobody can guess who stands behind whom. A client that went on watching each key that was ever before its own would hear of all that
-/// come and go.
+/// Nobody can guess who stands behind whom: each is told.
 #[tokio::test]
 async fn a_hand_over_in_changing_orders_costs_the_same_among_twenty_and_a_hundred_clients() {
     within(300, async {
@@ -90,11 +100,9 @@ async fn a_hand_over_in_changing_orders_costs_the_same_among_twenty_and_a_hundre
                 }
             };
             hand_overs(8 * clients).await;
-            let before = Counts::of(&server).await;
-            hand_overs(200).await;
-            let each = (Counts::of(&server).await - before).per(200);
+            let each = least(&server, 200, async || hand_overs(200).await).await;
             println!("{clients} clients in changing orders: {each:?} for each hand-over");
-            assert!(each.requests <= 7.0 && each.bytes <= 2_300.0, "{clients} clients: {each:?}");
+            assert!(each.requests <= 2.2 && each.bytes <= 1_500.0, "{clients} clients: {each:?}");
             bytes.push(each.bytes);
         }
         assert!(bytes[1] < bytes[0] * 1.3, "{bytes:?}");

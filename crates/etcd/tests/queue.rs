@@ -22,6 +22,13 @@ async fn queue(server: &testbed::Etcd) -> Vec<KeyValue> {
     raw(server).await.get("test/a/", Some(oldest)).await.unwrap().take_kvs()
 }
 
+/// Until so many stand in it.
+async fn until_queue(server: &testbed::Etcd, n: usize) {
+    while queue(server).await.len() != n {
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
 /// A circle, and the order in which its clients stand.
 struct Ordered {
     server: testbed::Etcd,
@@ -31,7 +38,10 @@ struct Ordered {
 
 impl Ordered {
     async fn of(clients: usize) -> Ordered {
-        let server = server().await;
+        Ordered::at(server().await, clients).await
+    }
+
+    async fn at(server: testbed::Etcd, clients: usize) -> Ordered {
         Ordered { circle: Circle::of(&server, clients).await, server, order: (0..clients).collect() }
     }
 
@@ -39,15 +49,15 @@ impl Ordered {
     async fn hand_over(&mut self) {
         self.order.rotate_left(1);
         assert_eq!(self.circle.hand_over().await, self.order[0], "another was before it");
-        until_keys(&self.server, self.order.len()).await;
+        until_queue(&self.server, self.order.len()).await;
     }
 
-    /// Until each release names its successor, which writes a key once more.
+    /// Until each release names its successor, which writes another key.
     async fn until_named(&mut self) {
         let mut named = 0;
         while named < self.order.len() {
             self.hand_over().await;
-            named = if queue(&self.server).await[0].version() > 1 { named + 1 } else { 0 };
+            named = if !keys(&self.server, "test/%turn/").await.is_empty() { named + 1 } else { 0 };
         }
     }
 }
@@ -61,13 +71,13 @@ async fn a_waiter_that_leaves_the_middle_of_the_queue_lets_none_in() {
             all.until_named().await;
             let left = all.order.remove(4).unwrap();
             all.circle.leaves(left);
-            until_keys(&all.server, all.order.len()).await;
+            until_queue(&all.server, all.order.len()).await;
             for _ in 0..6 {
                 all.hand_over().await;
             }
             all.circle.comes(left);
             all.order.push_back(left);
-            until_keys(&all.server, all.order.len()).await;
+            until_queue(&all.server, all.order.len()).await;
         }
     })
     .await;
@@ -79,7 +89,7 @@ async fn a_waiter_whose_key_is_deleted_by_hand_goes_to_the_end() {
         let mut all = Ordered::of(12).await;
         let deleted = queue(&all.server).await[4].key().to_vec();
         raw(&all.server).await.delete(deleted, None).await.unwrap();
-        until_keys(&all.server, 12).await;
+        until_queue(&all.server, 12).await;
         let last = all.order.remove(4).unwrap();
         all.order.push_back(last);
         for _ in 0..14 {
@@ -109,7 +119,7 @@ async fn a_reader_that_leaves_lets_no_writer_in_beside_another() {
         let mut tasks = VecDeque::new();
         for lock in writers.iter().chain(&readers).chain([&stores[5].lock("a")]) {
             tasks.push_back(tokio::spawn(lock.acquire()));
-            until_keys(server, tasks.len()).await;
+            until_queue(server, tasks.len()).await;
         }
         let mut next = async || within(20, tasks.pop_front().unwrap()).await.unwrap().unwrap();
         for _ in &writers {
@@ -130,6 +140,79 @@ async fn a_reader_that_leaves_lets_no_writer_in_beside_another() {
         assert!(one.is_valid() && !writer.is_finished(), "beside a reader");
         one.release().await.unwrap();
         within(20, writer).await.unwrap().unwrap().release().await.unwrap();
+    })
+    .await;
+}
+
+/// A key that names an earlier entry of the same key, or was written by hand.
+#[tokio::test]
+async fn what_names_another_entry_lets_nobody_in() {
+    within(120, async {
+        let mut all = Ordered::of(12).await;
+        all.until_named().await;
+        let waits = queue(&all.server).await[4].clone();
+        let turn = waits.key_str().unwrap().replacen("test/", "test/%turn/", 1);
+        let name = async |text: String| raw(&all.server).await.put(&*turn, text, None).await.unwrap();
+        for text in ["", "x", "5 ", "5 1 2-0=1"].map(String::from) {
+            drop(name(text).await);
+        }
+        for _ in 0..3 {
+            all.hand_over().await;
+        }
+        // What it would be if it were the first: so the texts above were read.
+        let next = queue(&all.server).await[2].clone();
+        let turn = next.key_str().unwrap().replacen("test/", "test/%turn/", 1);
+        raw(&all.server).await.put(turn, format!("{} ", next.create_revision()), None).await.unwrap();
+        all.circle.next().await;
+        assert_eq!(all.circle.holder(), all.order[2]);
+    })
+    .await;
+}
+
+/// It names nobody, and the one behind it watches nothing of it.
+#[tokio::test]
+async fn a_holder_that_dies_leaves_the_lock_to_the_next() {
+    within(120, async {
+        let mut all = Ordered::of(12).await;
+        all.until_named().await;
+        let lease = queue(&all.server).await[0].lease();
+        raw(&all.server).await.lease_revoke(lease).await.unwrap();
+        all.circle.next().await;
+        assert_eq!(all.circle.holder(), all.order[1]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_long_queue_leaves_no_key() {
+    within(120, async {
+        let mut all = Ordered::of(12).await;
+        all.until_named().await;
+        // Some leave the middle, some one after the other, and the others have their turns.
+        [3, 6, 7, 8, 11].iter().for_each(|at| all.circle.leaves(all.order[*at]));
+        for _ in 1..7 {
+            all.circle.release().await;
+            all.circle.next().await;
+        }
+        all.circle.release().await;
+        until_keys(&all.server, 0).await;
+    })
+    .await;
+}
+
+/// No key can be written that names another.
+#[tokio::test]
+async fn a_full_server_frees_a_lock_for_which_many_wait() {
+    within(120, async {
+        let extra = vec!["--quota-backend-bytes=4000000".into()];
+        let server = testbed::Etcd::start_with(&testbed::EtcdOptions { extra, ..Default::default() }).await.unwrap();
+        let mut all = Ordered::at(server, 12).await;
+        all.until_named().await;
+        let (mut raw, held) = (raw(&all.server).await, queue(&all.server).await[0].clone());
+        while raw.put("junk", vec![0; 300_000], None).await.is_ok() {}
+        while raw.put("junk", "", None).await.is_ok() {}
+        all.circle.release().await;
+        assert!(queue(&all.server).await.iter().all(|kv| kv.create_revision() != held.create_revision()));
     })
     .await;
 }

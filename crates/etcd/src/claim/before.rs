@@ -9,10 +9,6 @@
 //!   not shared. The claim is kept out at least until that one ends, or becomes shared. So nothing else has to be seen;
 //! * *if it was the first of the queue* when the claim was answered, nothing else keeps the claim out: its end is a
 //!   grant, whatever ended it, and no request is sent;
-//! * *a release may name its successor*: the transaction that deletes an entry that held, and excluded all others, writes the key of
-//!   another again, as it is. Nothing else deletes one key and writes another of a queue. So if the waiter's key was written
-//!   at the revision at which the entry before it was deleted, that entry held, and everything before it was gone by then:
-//!   that is a grant too. Whom a release names is a guess of its client: the one behind it the last time;
 //! * *otherwise its end proves nothing*: it may have left from the middle. Then the claim is sent again. The answer of a
 //!   claim is the proof, and it names the next entry to watch;
 //! * *the mirrors of both keys stand before they are believed.* One that has not seen the entry come yet cannot say that it has gone:
@@ -63,31 +59,20 @@ pub(crate) enum News {
 impl Before {
     /// What is new for a waiter of this mode, whose key was created then.
     pub(crate) fn news(&self, mode: Mode, created: i64) -> News {
-        let written = {
+        {
             let own = self.own.lock();
-            match own.key(created) {
-                Some(key) => key.revision,
-                None if own.knows(created) => return News::Gone,
-                None => return News::None,
+            if own.key(created).is_none() {
+                return if own.knows(created) { News::Gone } else { News::None };
             }
-        };
+        }
         let other = self.other.lock();
         let still = other.key(self.created).map(|key| key.value.0);
         match still {
             Some(other) if admit(&[other], mode) != Admission::In => News::None,
             None if !other.knows(self.created) => News::None,
             _ if self.first => News::Granted,
-            // It is the deletion of that entry, and of no earlier one: `written` is not before this waiter's key was created.
-            None if other.deleted.is_some_and(|(_, at)| at == written) => News::Granted,
             _ => News::ClaimAgain,
         }
-    }
-
-    /// Whether the claim's key was named when it was used the last time: so it will be again. The two events of one
-    /// revision come in any order.
-    pub(crate) fn expects_to_be_named(&self) -> bool {
-        let own = self.own.lock();
-        own.deleted.is_some_and(|(created, _)| own.rewritten == Some(created))
     }
 }
 

@@ -10,6 +10,9 @@ use crate::client::mirrors::SharedMirror;
 use crate::client::session::Session;
 use crate::entry::Seen;
 
+/// The folder in which its session's entries of one queue are named.
+pub(crate) type Turns = Arc<SharedMirror<Seen>>;
+
 #[derive(Clone, Debug)]
 pub(crate) struct OwnClaim {
     pub(crate) id: ClaimId,
@@ -31,6 +34,8 @@ pub(crate) struct OwnClaim {
     pub(crate) last_used: Moment,
     /// It lapses without being renewed (`release_after`), and has ended by then.
     pub(crate) lapses_at: Option<Moment>,
+    /// Where it is named, if its entry takes turns.
+    pub(crate) turns: Option<Turns>,
     /// What is watched for it, while it waits.
     pub(crate) watched: Option<Watched>,
 }
@@ -43,8 +48,10 @@ pub(crate) enum Watched {
         /// So that the mirror is kept.
         _mirror: Arc<SharedMirror<Seen>>,
     },
-    /// One entry before it.
-    Before(Before),
+    /// One entry before it; and where its next claim is named, if that may take turns.
+    Before { before: Before, _turns: Option<Turns> },
+    /// Nothing else than whether it is named.
+    Turn,
 }
 
 impl OwnClaim {
@@ -62,6 +69,7 @@ impl OwnClaim {
             releasing: false,
             last_used: Moment::now(),
             lapses_at: None,
+            turns: None,
             watched: None,
         }
     }
@@ -95,7 +103,7 @@ impl OwnClaim {
     /// Its key has this create_revision; 0 if there is none (any more).
     pub(crate) fn set_created(&mut self, created: i64) {
         if self.created != created {
-            (self.created, self.ahead, self.granted) = (created, None, false);
+            (self.created, self.ahead, self.granted, self.turns) = (created, None, false, None);
         }
     }
 }

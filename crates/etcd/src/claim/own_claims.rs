@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leasehold_core::Name;
 use leasehold_core::seam::{Claim, ClaimId, Moment};
 
-use crate::claim::own::OwnClaim;
+use crate::claim::own::{OwnClaim, Turns};
 use crate::claim::slots::Slots;
 use crate::client::leased_key::LeasedKey;
 use crate::client::session::Session;
@@ -91,11 +91,12 @@ impl OwnClaims {
     }
 
     /// This was answered.
-    pub(crate) fn answered(&mut self, name: &Name, own: &OwnClaim, doubt: bool, created: i64) {
+    pub(crate) fn answered(&mut self, name: &Name, own: &OwnClaim, doubt: bool, created: i64, turns: Option<Turns>) {
         if let Some(own) = self.same(name, own) {
             own.doubt = doubt;
             if created != 0 {
                 own.set_created(created);
+                own.turns = turns;
             }
         }
     }

@@ -8,7 +8,6 @@ use leasehold_core::support::locked;
 use leasehold_core::{ErrorKind, Loss};
 
 use crate::claim::own_claims::OwnClaims;
-use crate::claim::successors::Successors;
 use crate::client::cluster::Cluster;
 use crate::client::mirrors::Mirrors;
 use crate::client::session::Session;
@@ -31,7 +30,6 @@ pub(crate) struct Shared {
     /// Of the names for which a claim waits or that are observed, and always of the evictions.
     pub(crate) mirrors: Mirrors<Seen>,
     claims: Mutex<OwnClaims>,
-    pub(crate) successors: Successors,
     /// The renewals that are under way, by the sessions' leases.
     pub(crate) renewals: Arc<SingleFlight<i64, Arc<Verified>>>,
 }
@@ -41,8 +39,8 @@ impl Shared {
         let (keys, cluster) = (Keys { root: config.root.clone() }, Cluster::new(config));
         let mirrors = Mirrors::new(cluster.clone(), entry::participant, &keys.evictions());
         let (sessions, notifier) = (Sessions::new(cluster.clone()), Notifier::new());
-        let (claims, successors, renewals) = (Mutex::default(), Successors::default(), Arc::default());
-        Shared { keys, cluster, sessions, notifier, mirrors, claims, successors, renewals }
+        let (claims, renewals) = (Mutex::default(), Arc::default());
+        Shared { keys, cluster, sessions, notifier, mirrors, claims, renewals }
     }
 
     pub(crate) fn claims(&self) -> MutexGuard<'_, OwnClaims> {

@@ -13,6 +13,7 @@ use crate::claim::own::{OwnClaim, Watched};
 use crate::claim::shared::Shared;
 use crate::client::cluster::newest;
 use crate::client::watch::Range;
+use crate::entry::takes_turns;
 use crate::error::Failure;
 use crate::inspect::Read;
 
@@ -25,6 +26,10 @@ impl Shared {
     pub(crate) async fn watch_for(&self, claim: &Claim, own: &OwnClaim, found: &Found) -> Option<Watched> {
         let prefix = self.keys.prefix(&claim.name);
         let others = usize::try_from(found.read.count).unwrap_or(0);
+        // It came behind one that takes turns, too. Once it has waited, it watches by itself.
+        if found.mine.is_none() && found.turns && found.nearest.as_ref().is_some_and(|kv| takes_turns(&prefix, kv)) {
+            return Some(Watched::Turn);
+        }
         // Any of many may give back the permit that is missing.
         let permits = matches!(own.mode, Mode::Permits { .. });
         if !permits && found.who.is_none() && others > NEAR * self.claims().count(&claim.name) {
@@ -34,7 +39,8 @@ impl Shared {
             }
             if let Some(before) = nearest.ok().flatten().and_then(|nearest| self.before(&prefix, own, found, &nearest))
             {
-                return Some(Watched::Before(before));
+                let _turns = (own.mode == Mode::Exclusive).then(|| self.mirrors.follow(self.turns(own)));
+                return Some(Watched::Before { before, _turns });
             }
         }
         Some(Watched::Queue { _mirror: self.mirrors.follow(Range::Prefix(prefix)) })
@@ -87,10 +93,5 @@ impl Shared {
         {
             self.cluster.reopen();
         }
-    }
-
-    /// Whether the claim's key is mirrored by itself: it was used by a claim that stood far back, not long ago.
-    pub(crate) fn stood_far_back(&self, own: &OwnClaim) -> bool {
-        self.mirrors.get(&Range::Key(own.key.path.clone())).is_some()
     }
 }

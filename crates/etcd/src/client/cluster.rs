@@ -249,7 +249,7 @@ pub(crate) fn any_one() -> GetOptions {
 /// The newest of the keys that begin with what is read and were created before this revision.
 pub(crate) fn newest(before: i64) -> GetOptions {
     let newest = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Descend).with_limit(1);
-    newest.with_max_create_revision(before - 1).with_keys_only()
+    newest.with_max_create_revision(before - 1)
 }
 
 /// A key under a lease.

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use etcd_client::{Compare, CompareOp, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
 
 use crate::client::cluster::{Answer, Cluster, put};
 use crate::client::session::Session;
@@ -37,7 +37,8 @@ impl LeasedKey {
         put(self.session.lease, &self.path, value)
     }
 
-    fn delete(&self) -> TxnOp {
+    /// Deletes it.
+    pub(crate) fn delete(&self) -> TxnOp {
         TxnOp::delete(&*self.path, None)
     }
 
@@ -80,26 +81,5 @@ impl Cluster {
             answer.outcome?;
         }
         Ok(())
-    }
-
-    /// Removes a key that is in no doubt, and in the same transaction writes another again as it is, if that was created
-    /// later. Answers the create_revision of the other if it was written.
-    pub(crate) async fn remove_and_rewrite(
-        &self,
-        key: &LeasedKey,
-        created: i64,
-        other: &str,
-    ) -> Result<Option<i64>, Failure> {
-        let later = Compare::create_revision(other, CompareOp::Greater, created);
-        let as_it_is = PutOptions::new().with_ignore_value().with_ignore_lease().with_prev_key();
-        let both = [key.delete(), TxnOp::put(other, "", Some(as_it_is))];
-        let alone = Txn::new().when([key.was_created(created)]).and_then([key.delete()]);
-        let txn = Txn::new().when([key.was_created(created), later]).and_then(both).or_else([TxnOp::txn(alone)]);
-        let answer = self.txn(txn).await.outcome?;
-        let previous = |op: TxnOpResponse| match op {
-            TxnOpResponse::Put(put) => put.prev_key().map(KeyValue::create_revision),
-            _ => None,
-        };
-        Ok(answer.op_responses().into_iter().find_map(previous))
     }
 }

@@ -26,10 +26,6 @@ pub(crate) struct Mirror<V> {
     pub(crate) revision: i64,
     /// By create_revision.
     pub(crate) keys: Vec<Key<V>>,
-    /// The last key that was deleted: its create_revision, 0 if it was not known, and when that happened.
-    pub(crate) deleted: Option<(i64, i64)>,
-    /// The create_revision of the last key that was written again.
-    pub(crate) rewritten: Option<i64>,
     /// See [`Mirror::misses_events`].
     outdated: Option<(i64, Moment)>,
     /// See [`Mirror::take_removed`].
@@ -67,8 +63,7 @@ pub(crate) struct Event<V> {
 impl<V> Default for Mirror<V> {
     fn default() -> Mirror<V> {
         let (early, keys) = (Vec::new(), Vec::new());
-        let (deleted, rewritten, outdated, removed, head) = (None, None, None, None, None);
-        Mirror { read_at: None, early, revision: 0, keys, deleted, rewritten, outdated, removed, head }
+        Mirror { read_at: None, early, revision: 0, keys, outdated: None, removed: None, head: None }
     }
 }
 
@@ -137,16 +132,10 @@ impl<V> Mirror<V> {
         let at = |(created, _): &(i64, V)| self.keys.binary_search_by_key(created, |known| known.created).ok();
         let known = put.as_ref().and_then(at);
         match (put, known) {
-            (Some((created, value)), Some(at)) => {
-                (self.keys[at].revision, self.keys[at].value) = (revision, value);
-                self.rewritten = Some(created);
-            }
+            (Some((_, value)), Some(at)) => (self.keys[at].revision, self.keys[at].value) = (revision, value),
             (put, _) => {
                 let over = self.keys.iter().position(|known| known.name == key).map(|at| self.keys.remove(at).created);
                 self.removed.iter_mut().for_each(|removed| removed.extend(over));
-                if put.is_none() {
-                    self.deleted = Some((over.unwrap_or(0), revision));
-                }
                 let ahead = i64::try_from(self.keys.len()).ok();
                 self.keys.extend(put.map(|(created, value)| Key { name: key, created, revision, ahead, value }));
             }

@@ -139,7 +139,10 @@ impl<V> Mirrors<V> {
         let mut left = READS;
         loop {
             let turn = self.reading.acquire().await;
-            let options = if let Range::Prefix(_) = mirror.range { oldest(0) } else { GetOptions::new() };
+            let options = match mirror.range {
+                Range::Prefix(_) | Range::Turns(_) => oldest(0),
+                Range::Key(_) | Range::End(_) => GetOptions::new(),
+            };
             let read = self.cluster.get(&**mirror.range.text(), options).await;
             drop(turn);
             left -= 1;

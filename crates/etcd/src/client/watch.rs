@@ -30,13 +30,15 @@ pub(crate) enum Range {
     Key(Arc<str>),
     /// The deletions of this key.
     End(Arc<str>),
+    /// All keys that begin with this, but not their deletions.
+    Turns(Arc<str>),
 }
 
 impl Range {
     /// The prefix, or the key.
     pub(crate) fn text(&self) -> &Arc<str> {
         match self {
-            Range::Prefix(text) | Range::Key(text) | Range::End(text) => text,
+            Range::Prefix(text) | Range::Key(text) | Range::End(text) | Range::Turns(text) => text,
         }
     }
 
@@ -46,6 +48,7 @@ impl Range {
             Range::Prefix(_) => options.with_prefix(),
             Range::Key(_) => options,
             Range::End(_) => options.with_filters([WatchFilterType::NoPut]),
+            Range::Turns(_) => options.with_prefix().with_filters([WatchFilterType::NoDelete]),
         })
     }
 }

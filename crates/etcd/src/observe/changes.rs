@@ -46,16 +46,23 @@ impl Changes {
         own.set_created(0);
     }
 
+    /// Those that are named.
+    pub(crate) fn of_turns<'a>(own: impl Iterator<Item = &'a mut OwnClaim>) -> Changes {
+        let mut changes = Changes::default();
+        own.filter(|own| !own.granted && !own.releasing && own.is_named()).for_each(|own| changes.grant(own));
+        changes
+    }
+
     /// What is known by the entries before our claims. `patient`: what is expected may still come.
     pub(crate) fn of_before<'a>(own: impl Iterator<Item = &'a mut OwnClaim>, patient: bool) -> Changes {
         let mut changes = Changes::default();
         for own in own.filter(|own| own.created != 0 && !own.granted && !own.releasing) {
-            let Some(Watched::Before(before)) = &own.watched else { continue };
+            let Some(Watched::Before { before, .. }) = &own.watched else { continue };
             match before.news(own.mode, own.created) {
                 News::None => {}
                 News::Granted => changes.grant(own),
                 News::Gone => changes.lose(own),
-                News::ClaimAgain if patient && before.expects_to_be_named() => changes.soon.push(own.id),
+                News::ClaimAgain if patient && own.turns.is_some() => changes.soon.push(own.id),
                 News::ClaimAgain => {
                     own.watched = None;
                     changes.again.push(own.id);

@@ -8,6 +8,7 @@ mod etcd;
 mod queue;
 mod redis;
 mod redlock;
+mod turns;
 mod zookeeper;
 
 use std::fmt::Debug;
@@ -20,6 +21,7 @@ use etcd::Etcd;
 use queue::Queue;
 use redis::Redis;
 use redlock::Redlock;
+use turns::Turns;
 use zookeeper::Zookeeper;
 
 // The promises, as the models name them.
@@ -206,4 +208,25 @@ fn queue_needs_its_rules() {
     ] {
         breaks(&format!("queue, {rule:?}"), queue(Some(rule)), promise);
     }
+}
+
+fn turns(without: Option<turns::Rule>) -> Turns {
+    Turns { clients: 3, plain: 0, claims: 1, deletions: 1, repeats: 1, without }
+}
+
+#[test]
+fn an_etcd_queue_is_handed_on() {
+    holds("turns", turns(None));
+    holds("turns, keys used again", Turns { clients: 2, claims: 2, ..turns(None) });
+    holds("turns, beside one that takes none", Turns { clients: 4, plain: 1, deletions: 0, repeats: 0, ..turns(None) });
+    holds("turns, a longer line", Turns { clients: 4, deletions: 0, repeats: 0, ..turns(None) });
+}
+
+#[test]
+fn an_etcd_queue_needs_its_rules() {
+    use turns::Rule::*;
+    breaks("turns, NamesTheNumber", Turns { claims: 2, ..turns(Some(NamesTheNumber)) }, ONE_HOLDER);
+    breaks("turns, OneTransaction", Turns { clients: 4, ..turns(Some(OneTransaction)) }, KEPT);
+    breaks("turns, LineHasNoGaps", Turns { clients: 4, plain: 1, ..turns(Some(LineHasNoGaps)) }, KEPT);
+    breaks("turns, NamesTheFirst", turns(Some(NamesTheFirst)), ONE_HOLDER);
 }

@@ -42,15 +42,6 @@ fn a_deletion_after_the_entry_came_is_its_own() {
     assert_eq!(before.news(Exclusive, 13), News::None, "that was an earlier one");
     before.other.lock().take_in(deleted(14));
     assert_eq!(before.news(Exclusive, 13), News::Granted);
-    // The same of one that was not the first: its release names the waiter, or not.
-    for (written, then) in [(14, News::Granted), (15, News::ClaimAgain)] {
-        let before = Before { created: 12, other: read(None), ..waiter(false) };
-        before.own.lock().take_in(put(13, 13, Exclusive));
-        before.own.lock().take_in(put(written, 13, Exclusive));
-        assert_eq!(before.news(Exclusive, 13), News::None);
-        before.other.lock().take_in(deleted(14));
-        assert_eq!(before.news(Exclusive, 13), then);
-    }
 }
 
 #[test]
@@ -125,57 +116,4 @@ fn after_a_stream_that_broke_nothing_is_believed_before_both_were_read_anew() {
     assert_eq!(before.news(Exclusive, 9), News::None);
     before.own.lock().read(16, std::iter::empty());
     assert_eq!(before.news(Exclusive, 9), News::Gone);
-}
-
-#[test]
-fn a_release_that_names_the_waiter_is_a_grant() {
-    let before = waiter(false);
-    // Both at one revision, in any order.
-    before.own.lock().take_in(put(11, 9, Exclusive));
-    assert_eq!(before.news(Exclusive, 9), News::None);
-    before.other.lock().take_in(deleted(11));
-    assert_eq!(before.news(Exclusive, 9), News::Granted);
-    let before = waiter(false);
-    before.other.lock().take_in(deleted(11));
-    before.other.lock().take_in(put(12, 12, Exclusive));
-    assert_eq!(before.news(Exclusive, 9), News::ClaimAgain);
-    before.own.lock().take_in(put(11, 9, Exclusive));
-    assert_eq!(before.news(Exclusive, 9), News::Granted);
-}
-
-#[test]
-fn a_key_that_was_written_at_another_revision_was_not_named() {
-    for written in [10, 12] {
-        let before = waiter(false);
-        before.own.lock().take_in(put(written, 9, Exclusive));
-        before.other.lock().take_in(deleted(11));
-        assert_eq!(before.news(Exclusive, 9), News::ClaimAgain, "named by the release of another, or given a label");
-    }
-    // What was deleted with it is an earlier entry of that key.
-    let before = waiter(false);
-    before.other.lock().take_in(deleted(11));
-    before.other.lock().take_in(put(12, 12, Exclusive));
-    before.own.lock().take_in(deleted(11));
-    before.own.lock().take_in(put(14, 14, Exclusive));
-    before.own.lock().take_in(put(11 + 4, 14, Exclusive));
-    let before = Before { created: 12, ..before };
-    assert_eq!(before.news(Exclusive, 14), News::None);
-    before.other.lock().take_in(deleted(16));
-    assert_eq!(before.news(Exclusive, 14), News::ClaimAgain);
-}
-
-#[test]
-fn who_was_named_the_last_time_is_named_again() {
-    let before = waiter(false);
-    assert!(!before.expects_to_be_named());
-    for (named, expects) in [(true, true), (false, false), (true, true)] {
-        let created = before.own.lock().keys[0].created;
-        let at = before.own.lock().revision;
-        if named {
-            before.own.lock().take_in(put(at + 1, created, Exclusive));
-        }
-        before.own.lock().take_in(deleted(at + 2));
-        before.own.lock().take_in(put(at + 3, at + 3, Exclusive));
-        assert_eq!(before.expects_to_be_named(), expects);
-    }
 }

@@ -101,7 +101,6 @@ impl World {
                     }
                 }
             }
-            15 if self.open && random.bool() => self.releases(random),
             6 => {
                 // The first of the queue gets another label, or becomes shared.
                 let Some((created, (key, mode))) = self.live.first_key_value().map(|(c, e)| (*c, *e)) else { return };
@@ -143,17 +142,6 @@ impl World {
         if let Some((key, _)) = self.live.remove(&created) {
             self.happens(key, None);
         }
-    }
-
-    /// A holder that excludes all others names an entry behind it, whichever.
-    fn releases(&mut self, random: &mut fastrand::Rng) {
-        let Some((created, (_, Exclusive))) = self.live.first_key_value().map(|(c, e)| (*c, *e)) else { return };
-        self.revision += 1;
-        let at = random.usize(1..3);
-        if let Some((other, (key, mode))) = self.live.iter().nth(at).map(|(c, e)| (*c, *e)) {
-            self.happens(key, Some((other, mode)));
-        }
-        self.dies(created);
     }
 
     /// A claim that was sent is executed, or its answer arrives.
