@@ -28,19 +28,26 @@ fn calls(stage: &Stage, program: &[&str]) -> Vec<String> {
     trace.lines().filter(is_call).map(String::from).collect()
 }
 
-/// Counts those of a run that has nothing to wait for, once its file is there; and later, when many runs have written to its log.
-/// Of several runs: one that a busy machine makes slow has a thread, and one in four writes the log back.
+/// How many there are at most, on any machine. Fewer are better: lower it then.
+const CALLS: usize = 335;
+
+/// Counts those of a run that has nothing to wait for, once its file is there. Of many runs: two of three read what those before have
+/// written to the log, or write it back, and one that a busy machine makes slow has a thread.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_makes_few_system_calls() {
     let stage = support::sqlite().await;
-    let run = || code(&mut stage.leasehold(["run", "job", "--", "true"]));
-    assert_eq!(run(), Some(0));
-    for (runs, most) in [(0, 350), (15, 370)] {
-        (0..runs).for_each(|_| assert_eq!(run(), Some(0)));
-        let fewest = (0..6).map(|_| calls(&stage, &["true"])).min_by_key(Vec::len).unwrap();
-        let all = fewest.len();
-        assert!(all <= most, "{all} system calls, more than {most}:\n{}", fewest.join("\n"));
+    assert_eq!(code(&mut stage.leasehold(["run", "job", "--", "true"])), Some(0));
+    let mut fewest: Vec<String> = Vec::new();
+    for _ in 0..40 {
+        let run = calls(&stage, &["true"]);
+        if run.len() <= CALLS {
+            return;
+        }
+        if fewest.is_empty() || run.len() < fewest.len() {
+            fewest = run;
+        }
     }
+    panic!("{} system calls, more than {CALLS}:\n{}", fewest.len(), fewest.join("\n"));
 }
 
 /// A forked process has one thread, and what another thread has locked is never unlocked in it: so none is started before.
