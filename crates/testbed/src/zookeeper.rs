@@ -1,6 +1,12 @@
 //! Private ZooKeeper servers.
 
-use std::{collections::BTreeMap, ops::Deref, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    ops::Deref,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use tokio::{
@@ -31,8 +37,11 @@ pub struct ZooKeeperOptions {
     pub sync_limit: u32,
     /// More lines for `zoo.cfg`.
     pub extra: Vec<String>,
-    /// Where it serves TLS beside, for a single server: an ensemble's members would share the port.
+    /// Where it serves TLS beside. The members of an ensemble show copies of this certificate, each at a port of its own:
+    /// [`ZooKeeper::tls_addr`].
     pub tls: Option<TlsPort>,
+    /// Accounts for SASL with DIGEST-MD5, each a user and a password. The server is restarted for others.
+    pub accounts: Vec<(String, String)>,
     /// Whether the members of an ensemble talk to each other through proxies, so that one can be isolated:
     /// [`ZooKeeperEnsemble::isolate`](crate::ZooKeeperEnsemble::isolate). A single server has no use for it.
     pub peer_proxies: bool,
@@ -49,6 +58,7 @@ impl Default for ZooKeeperOptions {
             sync_limit: 25,
             extra: Vec::new(),
             tls: None,
+            accounts: Vec::new(),
             peer_proxies: false,
         }
     }
@@ -58,6 +68,7 @@ impl Default for ZooKeeperOptions {
 #[derive(Debug)]
 pub struct ZooKeeper {
     server: Server,
+    tls: Option<String>,
 }
 
 impl ZooKeeper {
@@ -74,6 +85,18 @@ impl ZooKeeper {
             zookeeper.until_ready().await.map(|()| zookeeper)
         })
         .await
+    }
+
+    /// Where clients connect over TLS, if it serves that: `host:port`.
+    #[must_use]
+    pub fn tls_addr(&self) -> Option<&str> {
+        self.tls.as_deref()
+    }
+
+    /// Replaces the accounts for SASL. The server reads them when it is started again.
+    pub fn set_accounts(&self, accounts: &[(String, String)]) -> Result<()> {
+        let folder = self.data().parent().unwrap_or(Path::new("/"));
+        fs::write(folder.join(JAAS), jaas(accounts)).map_err(Error::io("writing the accounts"))
     }
 
     /// Sends a four-letter word, such as `srvr` or `cons`, and returns the answer.
@@ -155,28 +178,49 @@ impl ZooKeeper {
         if let Some(tls) = &options.tls {
             lines.extend(tls.zookeeper()?);
         }
+        let mut args: Vec<String> = JAVA.map(str::to_owned).into();
+        if !options.accounts.is_empty() {
+            let accounts = folder.path().join(JAAS);
+            fs::write(&accounts, jaas(&options.accounts)).map_err(Error::io("writing the accounts"))?;
+            args.push(format!("-Djava.security.auth.login.config={}", accounts.display()));
+            lines.push("authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider".into());
+        }
         lines.extend(options.extra.iter().cloned());
-        std::fs::write(&config, lines.join("\n")).map_err(Error::io("writing zoo.cfg"))?;
+        fs::write(&config, lines.join("\n")).map_err(Error::io("writing zoo.cfg"))?;
         let jar = Program::ZooKeeperJar.find()?;
-        let args = vec![
-            "-Xmx256m".into(),
-            "-XX:+UseSerialGC".into(),
-            "-XX:TieredStopAtLevel=1".into(),
-            "-Dzookeeper.extendedTypesEnabled=true".into(),
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn".into(),
+        args.extend([
             "-cp".into(),
-            // The manifest of Debian's jar forgets a part of Netty.
-            [&jar, &jar.with_file_name("slf4j-simple.jar"), &jar.with_file_name("netty-codec.jar")]
+            // The manifest of Debian's jar names a path for the rest of ZooKeeper, and forgets a part of Netty.
+            ["zookeeper-jute.jar", "zookeeper.jar", "slf4j-simple.jar", "netty-codec.jar"]
+                .map(|name| if name == "zookeeper.jar" { jar.clone() } else { jar.with_file_name(name) })
                 .map(|jar| jar.display().to_string())
                 .join(":"),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain".into(),
             config.display().to_string(),
-        ];
-        let probe = Box::new(Serves { data: data.clone(), tls: options.tls.as_ref().map(TlsPort::addr) });
+        ]);
+        let tls = options.tls.as_ref().map(TlsPort::addr);
+        let probe = Box::new(Serves { data: data.clone(), tls: tls.clone() });
         let launch =
             Launch { name: "zookeeper", program: Program::Java.find()?, args, port, folder, data, seed, probe };
-        Ok(Self { server: Server::launch(launch)? })
+        Ok(Self { server: Server::launch(launch)?, tls })
     }
+}
+
+/// What a server that lives for one test is started with.
+const JAVA: [&str; 5] = [
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dzookeeper.extendedTypesEnabled=true",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+];
+
+/// The file with the accounts for SASL.
+const JAAS: &str = "jaas.conf";
+
+fn jaas(accounts: &[(String, String)]) -> String {
+    let users: Vec<String> = accounts.iter().map(|(user, password)| format!("user_{user}=\"{password}\"")).collect();
+    format!("Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required {}; }};", users.join(" "))
 }
 
 impl Deref for ZooKeeper {

@@ -11,6 +11,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use crate::{
+    certificates::TlsPort,
     cluster::Cluster,
     error::Result,
     links::Links,
@@ -69,7 +70,9 @@ impl ZooKeeperEnsemble {
         for index in 0..count {
             let [port] = ports::free()?;
             let view: Vec<String> = (0..count).map(|to| line(&links, &ports, index, to)).collect();
-            members.push(ZooKeeper::launch(options, port, Some((index + 1, &view)))?);
+            let tls = options.tls.as_ref().map(TlsPort::at_another_port).transpose()?;
+            let options = ZooKeeperOptions { tls, ..options.clone() };
+            members.push(ZooKeeper::launch(&options, port, Some((index + 1, &view)))?);
         }
         let ensemble = Self::new(members, links);
         ensemble.until_ready().await.map(|()| ensemble)
