@@ -33,7 +33,7 @@
 //! # Features
 //!
 //! Each store is a feature: `memory` (default), `redis`, `redlock`, `etcd`, `zookeeper`, `sqlite`. A feature adds a store and its
-//! URL scheme, and changes nothing else. `tls` adds TLS to those of them that have it (it needs a C compiler to build). `sqlite` builds everywhere and works on Linux: elsewhere [`connect`] returns
+//! URL scheme, and changes nothing else. `tls` adds TLS to those of them that have it (it needs a C compiler to build), `sasl` accounts of ZooKeeper's servers. `sqlite` builds everywhere and works on Linux: elsewhere [`connect`] returns
 //! [`Unsupported`](ErrorKind::Unsupported). `etcd` needs `protoc` to build (Debian: `protobuf-compiler`).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

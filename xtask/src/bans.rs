@@ -21,8 +21,8 @@ const FILE: &[&str] = &["sqlite"];
 /// What anything that talks to a network is built on.
 const NETWORK: [&str; 7] = ["mio", "socket2", "h2", "hyper", "rustls", "native-tls", "openssl"];
 
-/// What only the feature `tls` may bring.
-const TLS: [&str; 4] = ["leasehold-tls", "rustls", "aws-lc-rs", "ring"];
+/// What only the features `tls` and `sasl` may bring.
+const OPTIONAL: [&str; 6] = ["leasehold-tls", "rustls", "aws-lc-rs", "ring", "rsasl", "md5"];
 
 /// The other crypto provider: of a program with two, rustls chooses none.
 const OTHER_PROVIDER: &str = "ring";
@@ -42,7 +42,7 @@ pub(crate) fn bans() -> Outcome {
     let command = dependencies("leasehold-cli", "full")?;
     let not_in_it = FOR_TESTS.into_iter().chain([OTHER_PROVIDER]).map(String::from);
     refuse("leasehold-cli", "full", not_in_it, &command)?;
-    let all = format!("tls,{}", STORES.join(","));
+    let all = format!("tls,sasl,{}", STORES.join(","));
     refuse("leasehold", &all, [OTHER_PROVIDER.to_owned()].into_iter(), &dependencies("leasehold", &all)?)?;
     println!("bans: nobody depends on a store, or on its client, who should not, and the command on nothing of tests");
     Ok(())
@@ -57,8 +57,8 @@ fn check(package: &str, features: &str) -> Outcome {
     let with_network = package == "leasehold-testbed" || CLIENTS.iter().any(|(who, _)| owns(who) && *who != FILE);
     let network = NETWORK.iter().filter(|_| !with_network);
     // It makes certificates.
-    let tls = TLS.iter().filter(|_| package != "leasehold-testbed");
-    let banned = foreign.chain(network).chain(tls).map(|name| (*name).to_owned());
+    let optional = OPTIONAL.iter().filter(|_| package != "leasehold-testbed");
+    let banned = foreign.chain(network).chain(optional).map(|name| (*name).to_owned());
     refuse(package, features, others.chain(banned), &tree)
 }
 

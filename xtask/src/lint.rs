@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The features of the facade that must build alone.
-const FEATURES: [&str; 12] = [
+const FEATURES: [&str; 13] = [
     "",
     "memory",
     "redis",
@@ -23,6 +23,7 @@ const FEATURES: [&str; 12] = [
     "redlock,tls",
     "etcd,tls",
     "zookeeper,tls",
+    "zookeeper,sasl",
 ];
 
 /// Programs that have our SQLite store and sqlx, of which a program can link only one SQLite.

@@ -29,7 +29,7 @@ pub(crate) const SLICES: &[(&str, &str, &[&str])] = &[
     ("leasehold-redlock", "conformance_tls", SLICE),
     ("leasehold-etcd", "conformance_tls", SLICE),
     ("leasehold-etcd", "conformance_cluster", SLICE),
-    ("leasehold-zookeeper", "conformance_tls", SLICE),
+    ("leasehold-zookeeper", "conformance_sasl", SLICE),
     ("leasehold-zookeeper", "conformance_ensemble", SLICE),
 ];
 const SLICE: &[&str] = &[

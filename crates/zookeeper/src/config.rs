@@ -1,6 +1,9 @@
 //! Where the servers are, and how the store uses them: from a URL, or from parts.
 
+mod acls;
 mod connector;
+#[cfg(feature = "sasl")]
+mod sasl;
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +13,7 @@ use leasehold_core::{Error, ErrorKind, Result};
 #[cfg(feature = "tls")]
 use leasehold_tls::Tls;
 use uuid::Uuid;
-use zookeeper_client::{Acls, Client, Connector, CreateMode, CreateOptions};
+use zookeeper_client::{Acl, Acls, Client, Connector};
 
 /// ZooKeeper's own port.
 const DEFAULT_PORT: u16 = 2181;
@@ -40,21 +43,24 @@ pub struct Config {
     /// The connector has TLS of its own.
     secure: bool,
     credentials: Option<Credentials>,
+    #[cfg(feature = "sasl")]
+    sasl: Option<Credentials>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
-    private: bool,
+    acls: Vec<Acl>,
 }
 
 impl Config {
-    /// Reads `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?timeout=milliseconds]`.
+    /// Reads `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?timeout=milliseconds&sasl=digest-md5]`.
     ///
     /// The path, percent-decoded, is the [`root`](Config::root). The credentials are of the scheme *digest*, and the nodes are
     /// [`private`](Config::private). `zookeepers://` is the same over TLS, at port 2281 unless another one is given, and needs the
-    /// feature `tls`. Its words are `ca`, `cert` and `key`, as `Tls` has them; there is no `server_name`.
+    /// feature `tls`. Its words are `ca`, `cert` and `key`, as `Tls` has them; there is no `server_name`. With `sasl=digest-md5`, which
+    /// needs the feature `sasl`, the credentials are for SASL.
     ///
     /// # Errors
-    /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and [`Unsupported`](ErrorKind::Unsupported) is `zookeepers://`
-    /// without the feature, or with `server_name`. Neither shows a credential.
+    /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and [`Unsupported`](ErrorKind::Unsupported) is `zookeepers://` or
+    /// `sasl` without the feature, or `server_name`. Neither shows a credential.
     pub fn from_url(url: &str) -> Result<Config> {
         let mut address = Address::parse_tls(url, "zookeeper", DEFAULT_PORT, TLS_PORT)?;
         let timeout = address.timeout()?;
@@ -65,6 +71,17 @@ impl Config {
             let what = "TLS needs the feature \"tls\", which is off in this build";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
+        let sasl = match address.take("sasl").as_deref() {
+            None => false,
+            Some("digest-md5") if cfg!(feature = "sasl") => true,
+            Some("digest-md5") => {
+                let what = "SASL needs the feature \"sasl\", which is off in this build";
+                return Err(Error::new(ErrorKind::Unsupported, what));
+            }
+            Some(_) => {
+                return Err(Error::new(ErrorKind::Invalid, "the store's URL: sasl: it is digest-md5, or left out"));
+            }
+        };
         address.done()?;
         let hosts: Vec<String> = address.hosts.iter().map(Host::to_string).collect();
         let mut config = Config::new(&hosts.join(",")).timeout(timeout);
@@ -75,11 +92,15 @@ impl Config {
         if !address.path.is_empty() {
             config = config.root(&format!("/{}", address.path));
         }
-        match (&address.user, &address.password) {
-            (Some(user), Some(password)) => {
+        let invalid = |what| Err(Error::new(ErrorKind::Invalid, what));
+        match (address.user, address.password, sasl) {
+            (Some(user), Some(password), false) => {
                 config.auth("digest", format!("{user}:{password}").as_bytes()).private().checked()
             }
-            (None, Some(_)) => Err(Error::new(ErrorKind::Invalid, "ZooKeeper knows no password without a user")),
+            #[cfg(feature = "sasl")]
+            (Some(user), Some(password), true) => config.sasl(&user, &password).private().checked(),
+            (None, Some(_), _) => invalid("ZooKeeper knows no password without a user"),
+            (_, None, true) => invalid("the store's URL: sasl: it needs a user and a password"),
             _ => config.checked(),
         }
     }
@@ -94,9 +115,11 @@ impl Config {
             timeout: Duration::from_secs(1),
             secure: false,
             credentials: None,
+            #[cfg(feature = "sasl")]
+            sasl: None,
             #[cfg(feature = "tls")]
             tls: None,
-            private: false,
+            acls: Acls::anyone_all().to_vec(),
         }
     }
 
@@ -135,6 +158,8 @@ impl Config {
     /// What connects, as the credentials are now.
     pub(crate) async fn authenticated(&self) -> Result<Connector> {
         let connector = self.connector.clone();
+        #[cfg(feature = "sasl")]
+        let connector = self.with_sasl(connector).await?;
         let Some(credentials) = &self.credentials else { return Ok(connector) };
         let (user, password) = credentials.ask().await?;
         Ok(connector.with_auth("digest", format!("{user}:{password}").as_bytes()))
@@ -145,16 +170,6 @@ impl Config {
     #[must_use]
     pub fn root(mut self, path: &str) -> Config {
         path.clone_into(&mut self.root);
-        self
-    }
-
-    /// Creates all nodes from the root on for the credentials of the connection alone (ACL *auth: all*): no other client can
-    /// remove or even see a lock. Without it every client that reaches ZooKeeper can, as with Curator's and kazoo's defaults. All
-    /// users of a lock then need the same credentials. Nodes that exist keep their access rights: under a root that is open to
-    /// others, they see the locks' names, and can create a lock's node before its first user does, and control it.
-    #[must_use]
-    pub fn private(mut self) -> Config {
-        self.private = true;
         self
     }
 
@@ -171,6 +186,7 @@ impl Config {
         let hosts = self.servers.split(',').map(|host| self.host(host));
         self.servers = hosts.collect::<Result<Vec<_>>>()?.join(",");
         self.check_connector()?;
+        self.check_acls()?;
         let good = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(char::is_control);
         let parts: Vec<&str> = self.root.split('/').collect();
         match parts[..] {
@@ -211,11 +227,6 @@ impl Config {
         let first = Uuid::new_v4().as_u128() as usize % count.max(1);
         self.servers.split(',').cycle().skip(first).take(count)
     }
-
-    /// How nodes of this kind are created.
-    pub(crate) fn create_options(&self, mode: CreateMode) -> CreateOptions<'static> {
-        mode.with_acls(if self.private { Acls::creator_all() } else { Acls::anyone_all() })
-    }
 }
 
 impl fmt::Debug for Config {
@@ -242,7 +253,8 @@ mod tests {
     fn reads_what_the_url_says() {
         let config = Config::from_url("zookeeper://a,b.c:1,[::1]:7/prod/lo%20cks?timeout=250").unwrap();
         assert_eq!(config.servers, "a:2181,b.c:1,[::1]:7");
-        assert_eq!((&*config.root, config.timeout.as_millis(), config.private), ("/prod/lo cks", 250, false));
+        assert_eq!((&*config.root, config.timeout.as_millis()), ("/prod/lo cks", 250));
+        assert_eq!(config.acls, *Acls::anyone_all());
         for bare in ["zookeeper://a", "zookeeper://a/", "zookeeper://[::1]/"] {
             assert_eq!(Config::from_url(bare).unwrap().root, "/leasehold");
         }
@@ -262,6 +274,7 @@ mod tests {
             ("zookeeper://:s3cret@a", "user"),
             ("zookeeper://tcp+tls://a", "host"),
             ("zookeeper://a?ca=/ca.pem", "ca"),
+            ("zookeeper://me:s3cret@a?sasl=s3cret", "sasl"),
         ] {
             assert!(refused(bad).contains(part), "{bad}");
         }
@@ -309,7 +322,7 @@ mod tests {
     fn credentials_are_never_shown() {
         assert!(!format!("{:?}", Config::new("me:s3cret@a,b")).contains("s3cret"));
         let config = Config::from_url("zookeeper://us%3Aer:s3cret@a/b").unwrap();
-        assert!(config.private);
+        assert_eq!(config.acls, *Acls::creator_all());
         assert!(!format!("{config:?} {:?}", config.connector).contains("s3cret"));
         for url in ["zookeeper://user:s3cret@:1", "zookeeper://user:s3cret@a?x=1", "zookeeper://user:s3cret@a/b//c"] {
             assert!(!refused(url).contains("s3cret"), "{url}");

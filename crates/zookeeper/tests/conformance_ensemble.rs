@@ -1,4 +1,5 @@
-//! The suite against three private ZooKeeper servers, as an account of the scheme *digest*.
+//! The suite against three private ZooKeeper servers, over TLS where both sides show a certificate, with credentials of the scheme
+//! *digest*.
 
 #![allow(dead_code, unreachable_pub, reason = "a part is for the other suites")]
 

@@ -54,7 +54,6 @@ async fn reconnect<T: SessionHandler>(session: &Session<T>) -> Result<(), Loss> 
             Ok(()) if session.has_ended() => return Err(Loss::Gone),
             Ok(()) => return Ok(()),
             Err(ZkError::SessionExpired) => return Err(Loss::Expired),
-            Err(ZkError::AuthFailed) => return Err(Loss::Gone),
             Err(e) => tracing::debug!(error = %e, "no connection to ZooKeeper"),
         }
         if session.state().liveness.has_surely_expired(Moment::now()) {

@@ -39,6 +39,10 @@ impl Config {
                 "a connector with TLS (with_tls) and servers of tcp+tls:// are given together, all of them",
             );
         }
+        #[cfg(feature = "sasl")]
+        if self.sasl.is_some() && connector.contains("sasl: Some") {
+            return invalid("the connector has SASL of its own, beside `sasl`");
+        }
         #[cfg(feature = "tls")]
         if self.secure && self.tls.is_some() {
             return invalid("the connector has TLS of its own, beside `tls`");

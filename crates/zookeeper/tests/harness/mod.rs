@@ -1,5 +1,5 @@
-//! The powers of the suite over a private ZooKeeper server, reached as it is or over TLS, over three servers and as an account, and over
-//! a server of somebody else. The other tool is the client crate's own lock, which is Curator's recipe.
+//! The powers of the suite over a private ZooKeeper server, reached as it is or as an account by SASL, over three servers by TLS and as
+//! an account, and over a server of somebody else. The other tool is the client crate's own lock, which is Curator's recipe.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a harness that cannot do its part has failed")]
 
@@ -20,6 +20,8 @@ use leasehold_core::{Error, ErrorKind, Fenced, Result};
 use leasehold_testbed::{Certificates, Proxy, TlsPort, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions};
 use leasehold_zookeeper::ZooKeeper;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+#[cfg(feature = "sasl")]
+use zookeeper_client::SaslOptions;
 use zookeeper_client::{
     Acls, Client, CreateMode, Error as ZkError, LockOptions, LockPrefix, MultiWriteError, OwnedLockClient,
 };
@@ -31,15 +33,16 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// Servers of ours, or an external one.
 pub enum World {
     Private(Box<Server>),
-    /// The clients of the store come over TLS.
-    Secure(Box<Server>, Box<TlsPort>, Box<Certificates>),
-    /// Three that are one store. Clients have an account, and nobody else may touch their nodes.
-    Three(Box<ZooKeeperEnsemble>),
+    /// Clients have an account of the server's, and nobody else may touch their nodes.
+    Account(Box<Server>),
+    /// Three that are one store. Its clients come over TLS with certificates, and with credentials: nobody else may touch their nodes.
+    Three(Box<ZooKeeperEnsemble>, Box<Certificates>),
     External(String),
 }
 
-/// Who the clients of [`World::Three`] are.
-const ACCOUNT: &str = "me:s3cret";
+/// Who the clients are, if they are anybody.
+const USER: &str = "me";
+const PASSWORD: &str = "s3cret";
 
 /// The node of a lock, as the store's documentation says it; the suite's names need no more than this.
 fn node(full_name: &str) -> String {
@@ -51,37 +54,42 @@ impl World {
         Arc::new(World::Private(Box::new(Server::start().await.expect("a private ZooKeeper"))))
     }
 
-    pub async fn secure_one() -> Arc<dyn Harness> {
-        let certificates = Certificates::new().expect("a CA");
-        certificates.issue("client").expect("a client's certificate");
-        let port = TlsPort::new(&certificates).expect("a port").mutual();
-        let options = ZooKeeperOptions { tls: Some(port.clone()), ..ZooKeeperOptions::default() };
-        let server = Server::start_with(&options).await.expect("a private ZooKeeper");
-        Arc::new(World::Secure(Box::new(server), Box::new(port), Box::new(certificates)))
+    pub async fn account() -> Arc<dyn Harness> {
+        let accounts = vec![(USER.to_owned(), PASSWORD.to_owned())];
+        let options = ZooKeeperOptions { accounts, ..ZooKeeperOptions::default() };
+        Arc::new(World::Account(Box::new(Server::start_with(&options).await.expect("a private ZooKeeper"))))
     }
 
     pub async fn three() -> Arc<dyn Harness> {
-        Arc::new(World::Three(Box::new(Server::ensemble(3).await.expect("three ZooKeepers"))))
+        let certificates = Certificates::new().expect("a CA");
+        certificates.issue("client").expect("a client's certificate");
+        let port = TlsPort::new(&certificates).expect("a port").mutual();
+        let options = ZooKeeperOptions { tls: Some(port), ..ZooKeeperOptions::default() };
+        let ensemble = Server::ensemble_with(3, &options).await.expect("three ZooKeepers");
+        Arc::new(World::Three(Box::new(ensemble), Box::new(certificates)))
     }
 
     /// Where clients of the store connect, by way of this address if it is another one.
     fn url(&self, by: Option<&str>) -> String {
         match self {
             World::Private(server) => format!("zookeeper://{}", by.unwrap_or(server.addr())),
-            World::Secure(_, port, certificates) => {
-                let (at, folder) = (port.addr(), certificates.ca().parent().expect("a folder").display());
-                let files = format!("ca={folder}/ca.pem&cert={folder}/client.pem&key={folder}/client.key");
-                format!("zookeepers://{}?{files}", by.unwrap_or(&at))
+            World::Account(server) => {
+                format!("zookeeper://{USER}:{PASSWORD}@{}?sasl=digest-md5", by.unwrap_or(server.addr()))
             }
-            World::Three(ensemble) => format!("zookeeper://{ACCOUNT}@{}", by.unwrap_or(&ensemble.connect_string())),
+            World::Three(ensemble, certificates) => {
+                let all: Vec<&str> = ensemble.members().iter().filter_map(|member| member.tls_addr()).collect();
+                let (all, folder) = (all.join(","), certificates.ca().parent().expect("a folder").display());
+                let files = format!("ca={folder}/ca.pem&cert={folder}/client.pem&key={folder}/client.key");
+                format!("zookeepers://{USER}:{PASSWORD}@{}?{files}", by.unwrap_or(&all))
+            }
             World::External(url) => url.clone(),
         }
     }
 
     fn servers(&self) -> &[Server] {
         match self {
-            World::Private(server) | World::Secure(server, ..) => std::slice::from_ref(server),
-            World::Three(ensemble) => ensemble.members(),
+            World::Private(server) | World::Account(server) => std::slice::from_ref(server),
+            World::Three(ensemble, _) => ensemble.members(),
             World::External(_) => unreachable!("not among the capabilities"),
         }
     }
@@ -89,13 +97,13 @@ impl World {
     /// A client that sees all that was done before.
     async fn raw(&self) -> Client {
         let addrs: Vec<&str> = self.servers().iter().map(|server| server.addr()).collect();
-        let raw = match self {
-            World::Three(_) => {
-                Client::connector().with_auth("digest", ACCOUNT.as_bytes()).connect(&addrs.join(",")).await
-            }
-            _ => Client::connect(&addrs.join(",")).await,
+        let connector = match self {
+            #[cfg(feature = "sasl")]
+            World::Account(_) => Client::connector().with_sasl(SaslOptions::digest_md5(USER, PASSWORD)),
+            World::Three(..) => Client::connector().with_auth("digest", format!("{USER}:{PASSWORD}").as_bytes()),
+            _ => Client::connector(),
         };
-        let raw = raw.expect("a bare client");
+        let raw = connector.connect(&addrs.join(",")).await.expect("a bare client");
         raw.sync("/").await.expect("an answer");
         raw
     }
@@ -114,8 +122,8 @@ impl World {
 impl Harness for World {
     fn store_name(&self) -> &'static str {
         match self {
-            World::Secure(..) => "zookeeper, TLS",
-            World::Three(_) => "zookeeper ×3, digest",
+            World::Account(_) => "zookeeper, SASL",
+            World::Three(..) => "zookeeper ×3, TLS, digest",
             _ => "zookeeper",
         }
     }
@@ -141,7 +149,7 @@ impl Harness for World {
         let able = [AnotherTool, DeleteHolder, Fence, Footprint, Junk, Link, Private, PushedWake, Requests, Restart];
         let able = [&able[..], &[Contents, Heap]].concat();
         let capabilities = match self {
-            World::Private(_) | World::Secure(..) | World::Three(_) => {
+            World::Private(_) | World::Account(_) | World::Three(..) => {
                 Capabilities::new(&able, "transaction numbers restart with the data, as its guarantees say")
             }
             World::External(_) => {
@@ -155,17 +163,15 @@ impl Harness for World {
 
     async fn private(&self) -> Arc<dyn Harness> {
         match self {
-            World::Secure(..) => World::secure_one().await,
-            World::Three(_) => World::three().await,
+            World::Account(_) => World::account().await,
+            World::Three(..) => World::three().await,
             _ => World::private_one().await,
         }
     }
 
     async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
-        let to = match self {
-            World::Secure(_, port, _) => port.addr(),
-            _ => self.servers()[0].addr().to_owned(),
-        };
+        let server = &self.servers()[0];
+        let to = server.tls_addr().unwrap_or(server.addr()).to_owned();
         let proxy = Proxy::to(to).await.expect("a proxy");
         let client = connected(&self.url(Some(proxy.addr()))).await;
         (Arc::new(client), Arc::new(proxy))

@@ -1,4 +1,4 @@
-//! The suite against a private ZooKeeper server over TLS, where both sides show a certificate.
+//! The suite against a private ZooKeeper server, as an account of the server's by SASL with DIGEST-MD5.
 
 #![allow(dead_code, unreachable_pub, reason = "a part is for the other suites")]
 
@@ -9,5 +9,5 @@ use std::process::ExitCode;
 use harness::World;
 
 fn main() -> ExitCode {
-    leasehold_conformance::main(World::secure_one)
+    leasehold_conformance::main(World::account)
 }
