@@ -9,7 +9,7 @@ use std::{
 use crate::run::{self, Outcome};
 
 /// A file that must be there and the Debian package that brings it. A name without a folder is a program in `PATH`.
-const NEEDED: [(&str, &str); 13] = [
+const NEEDED: [(&str, &str); 14] = [
     ("redis-server", "redis-server"),
     ("redis-sentinel", "redis-sentinel"),
     ("etcd", "etcd-server"),
@@ -22,6 +22,7 @@ const NEEDED: [(&str, &str); 13] = [
     (KAZOO, "python3-kazoo"),
     ("tmux", "tmux"),
     ("strace", "strace"),
+    ("openssl", "openssl"),
     ("unshare", "util-linux"),
 ];
 

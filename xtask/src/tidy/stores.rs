@@ -13,8 +13,8 @@ const STORES: [(&str, usize); 7] = [
     ("redis", 1342),
     ("redis-client", 1979),
     ("redlock", 1131),
-    ("etcd", 2718),
-    ("zookeeper", 2214),
+    ("etcd", 2757),
+    ("zookeeper", 2300),
 ];
 /// The files of a store, and folders of the same names. Who has read one store knows where to look in all others. What
 /// knows no lock is in `client`.
