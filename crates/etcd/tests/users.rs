@@ -170,12 +170,21 @@ async fn a_waiter_is_notified_after_a_reconnect_with_a_stale_token() {
     .await;
 }
 
-/// Its token runs out while it holds, and its server is restarted.
+/// Its token runs out while it holds, and its server is restarted, which forgets tokens that are not signed.
 #[tokio::test]
 async fn a_hold_outlives_its_signed_tokens_and_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    outlives_its_tokens_and_a_restart(jwt(folder.path(), "2s").await).await;
+}
+
+#[tokio::test]
+async fn a_hold_outlives_its_simple_tokens_and_a_restart() {
+    outlives_its_tokens_and_a_restart("--auth-token-ttl=1".into()).await;
+}
+
+async fn outlives_its_tokens_and_a_restart(tokens: String) {
     within(90, async {
-        let folder = tempfile::tempdir().unwrap();
-        let (server, _root) = guarded(vec![jwt(folder.path(), "2s").await]).await;
+        let (server, _root) = guarded(vec![tokens]).await;
         let store = Store::new(mine(server.addr()).await).ttl(Duration::from_secs(5));
         let guard = store.lock("a").acquire().await.unwrap();
         let waiter = tokio::spawn(store.lock("a").acquire());

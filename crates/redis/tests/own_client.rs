@@ -130,9 +130,13 @@ async fn refused(config: &Config, now: &Arc<Mutex<Said>>) {
     }
 }
 
+/// The rights that the documentation names, for the names `x` and `y`, with what a Cluster needs.
+const RIGHTS: &str = "on >s3cret-0 resetkeys ~x* ~{x* ~y* ~{y* ~{}:f ~{}:f:* resetchannels &leasehold:* \
+    -@all +@scripting +@read +@write +@pubsub +@connection +time +info +config|get +cluster|slots";
+
 /// The user's password is changed again and again, and connections end: no hold and no waiter is lost by that.
 async fn rotate(servers: &[&Server], config: Config) {
-    change(servers, "on >s3cret-0 ~* &leasehold:* +@all").await;
+    change(servers, RIGHTS).await;
     let now = Arc::new(Mutex::new(Said::Password(0)));
     let config = asking(config, &now);
     let store = Store::new(Redis::with_config(config.clone()).await.unwrap());

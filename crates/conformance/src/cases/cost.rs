@@ -5,14 +5,14 @@ use std::time::Duration;
 use leasehold_core::seam::Moment;
 use leasehold_core::{Lock, Store};
 
-use crate::context::{LONG, TestContext, within};
+use crate::context::{LONG, TestContext, give_back, within};
 
 /// How a task takes the name, in its nth turn.
 type Take = fn(&Store, usize) -> Lock;
 
 async fn cycles(store: &Store, take: Take, n: usize) {
     for i in 0..n {
-        take(store, i).ttl(LONG).acquire().await.unwrap().release().await.unwrap();
+        give_back(take(store, i).ttl(LONG).acquire().await.unwrap()).await;
     }
 }
 
