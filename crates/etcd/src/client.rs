@@ -3,10 +3,12 @@
 //! `cluster` sends each request to one endpoint after the other and answers in bounded time, `sessions` keeps one `session` (a
 //! lease) for each TTL, `keep_alive` is its stream of keep-alives, `liveness` verifies that a session and its keys live,
 //! `leased_key` creates keys under a session and surely removes them, `mirror` is a copy of the keys of a prefix, `mirrors` keeps
-//! such copies true by the one stream of `watch`, `single_flight` does once what many tasks want done, `secure` is TLS.
+//! such copies true by the one stream of `watch`, `single_flight` does once what many tasks want done, `secure` is TLS, `checks` is what
+//! a member is asked at the start.
 //!
 //! Re-exports the crate [`etcd_client`] in the version that this store uses: its types are in public signatures.
 
+mod checks;
 pub(crate) mod cluster;
 mod keep_alive;
 pub(crate) mod leased_key;

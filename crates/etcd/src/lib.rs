@@ -95,7 +95,8 @@ impl Etcd {
     }
 
     /// Connects as the configuration says: all endpoints are tried, from one at random on, and none is waited for while another was not
-    /// asked.
+    /// asked. The one that is connected to is asked for its version and its alarms: what they mean for locks are
+    /// [`Guarantees::warnings`].
     ///
     /// # Errors
     ///
@@ -207,6 +208,7 @@ impl Backend for Etcd {
                  3.4.30 and 3.5.12 may revoke live leases when a stopped leader wakes (etcd#15247): the holder learns it at \
                  its next renewal.",
             )
+            .warnings(self.0.cluster.warnings.get().cloned().unwrap_or_default())
     }
 
     fn observe(&self, name: &Name) -> Subscription {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use etcd_client::{Client, ConnectOptions, Permission};
+use etcd_client::{AlarmAction, AlarmType, Client, ConnectOptions, Permission};
 use leasehold_core::seam::{Backend, LeaseRef, Renewal};
 use leasehold_core::{Error, ErrorKind, Store};
 use leasehold_etcd::Etcd;
@@ -233,6 +233,25 @@ async fn a_hold_ends_in_time_if_its_password_is_changed() {
             assert!(next.fencing_token() > before);
             next.release().await.unwrap();
         }
+    })
+    .await;
+}
+
+/// Whoever may use the locks is told, and nobody needs more rights for that.
+#[tokio::test]
+async fn what_a_member_says_of_itself_is_a_warning() {
+    within(60, async {
+        let (server, mut root) = guarded(Vec::new()).await;
+        let version = root.status().await.unwrap().version().to_owned();
+        let warned = async || Store::new(mine(server.addr()).await).guarantees().warnings;
+        // Debian 12 has 3.4.23. A newer one in its place has nothing to warn of.
+        let old = ["3.4.1", "3.4.2", "3.5.0", "3.5.1"].iter().any(|old| version.starts_with(old));
+        let found = warned().await;
+        assert_eq!(found.len(), usize::from(old), "etcd {version}: {found:?}");
+        assert!(found.iter().all(|text| text.contains(&version) && text.contains("15247")), "{found:?}");
+        root.alarm(AlarmAction::Activate, AlarmType::Nospace, None).await.unwrap();
+        let full = warned().await;
+        assert!(full.len() == found.len() + 1 && full.iter().any(|text| text.contains("NOSPACE")), "{full:?}");
     })
     .await;
 }

@@ -16,8 +16,7 @@ pub(crate) struct Server {
 
 /// Asks the servers of this URL, and adds what the store has found out itself. What cannot be found out is a note.
 pub(crate) async fn inspect(url: &str, guarantees: &Guarantees) -> Server {
-    let findings = guarantees.warnings.iter().map(|text| warning("settings", text)).collect();
-    let mut server = Server { version: None, findings };
+    let mut server = Server::default();
     match url.split_once("://").map_or("", |(scheme, _)| scheme) {
         "etcd" => drop(server.ask_each(url, "etcd", 2379, etcd).await),
         "zookeeper" => {
@@ -41,6 +40,10 @@ pub(crate) async fn inspect(url: &str, guarantees: &Guarantees) -> Server {
         }
         _ => {}
     }
+    // What a server was asked for here is not said again by the store.
+    let is_new = |text: &&String| server.findings.iter().all(|finding| finding.text != **text);
+    let told: Vec<Finding> = guarantees.warnings.iter().filter(is_new).map(|text| warning("settings", text)).collect();
+    server.findings.splice(0..0, told);
     server
 }
 

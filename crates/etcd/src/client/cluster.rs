@@ -7,7 +7,7 @@ mod connect;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use etcd_client::{
@@ -42,6 +42,8 @@ pub(crate) struct Cluster {
     active: AtomicUsize,
     /// Notifies the streams that they are to be opened anew; whether the client was closed.
     pub(crate) reopened: watch::Sender<bool>,
+    /// What the member that was connected to first says of itself.
+    pub(crate) warnings: OnceLock<Vec<String>>,
 }
 
 #[derive(Default)]
@@ -81,6 +83,7 @@ impl Cluster {
             active: AtomicUsize::new(fastrand::usize(..config.endpoints.len())),
             config,
             reopened: watch::Sender::new(false),
+            warnings: OnceLock::new(),
         })
     }
 

@@ -29,6 +29,7 @@ impl Cluster {
         match timeout(CONNECT, race(each, step, is_final)).await.unwrap_or(Err(None)) {
             Ok(at) => {
                 self.active.store(at, Relaxed);
+                self.check().await;
                 Ok(())
             }
             Err(failure) => {
