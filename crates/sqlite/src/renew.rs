@@ -6,14 +6,19 @@ use std::collections::hash_map::Entry;
 use leasehold_core::seam::{ClaimId, LeaseRef, Moment, Renewal};
 use leasehold_core::support::fault;
 use leasehold_core::{Loss, Name, Result};
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{CachedStatement, OptionalExtension, Row, params};
 
 use crate::claim::Outlook;
 use crate::claim::queue::{Mine, Queues, Session};
 use crate::client::fifo::Address;
 use crate::client::time::{nanos, now, wall};
 use crate::client::worker::Client;
+use crate::entry::{Id, validity};
 use crate::error;
+
+/// The lease of a place of ours that still holds by this token: what a renewal needs of it, and most renewals find.
+const LEASE: &str = "SELECT s.ttl, s.until FROM place p JOIN session s ON s.id = p.session
+    WHERE p.name = ?1 AND p.seq = ?2 AND p.claim = ?3 AND p.token = ?4 AND s.fifo = ?5 AND s.until > ?6";
 
 impl Client {
     pub(crate) fn renew(&mut self, leases: &[LeaseRef], deadline: Moment) -> Result<Vec<Renewal>> {
@@ -62,7 +67,14 @@ impl Queues<'_> {
     /// What has become of these places, and what the waiters among them depend on.
     pub(crate) fn renewals(&self, leases: &[LeaseRef]) -> rusqlite::Result<Vec<(Renewal, Option<Outlook>)>> {
         let (mut heads, mut seen) = (HashMap::new(), Vec::with_capacity(leases.len()));
-        for LeaseRef { claim, token, .. } in leases {
+        // Once for all: to look a statement up takes as long as to run this one.
+        let mut lease_of = self.tx.prepare_cached(LEASE)?;
+        for lease in leases {
+            if let Some(renewed) = self.renewed(lease, &mut lease_of)? {
+                seen.push((renewed, None));
+                continue;
+            }
+            let LeaseRef { claim, token, .. } = lease;
             let mine = self.find(claim)?.filter(|mine| mine.until > self.now);
             let Some(mine) = mine else {
                 seen.push((Renewal::Lost(Loss::Gone), None));
@@ -84,6 +96,17 @@ impl Queues<'_> {
             });
         }
         Ok(seen)
+    }
+
+    /// The answer for a hold that is as it was.
+    fn renewed(&self, lease: &LeaseRef, lease_of: &mut CachedStatement<'_>) -> rusqlite::Result<Option<Renewal>> {
+        let LeaseRef { claim, token: Some(token), .. } = lease else { return Ok(None) };
+        let Some(mine) = self.own.places.get(&claim.id) else { return Ok(None) };
+        let Ok(token) = i64::try_from(token.get()) else { return Ok(None) };
+        let id = Id::from(claim.id);
+        let found = params![mine.name.as_str(), mine.seq, id, token, self.own.address.fifo, self.now];
+        let lease = lease_of.query_row(found, |row| Ok(validity(row.get(0)?, row.get(1)?))).optional()?;
+        Ok(lease.map(Renewal::Renewed))
     }
 
     /// This client's session of this TTL, made if there is none, and extended unless it is nearly whole.
