@@ -15,8 +15,9 @@ use crate::error::again;
 /// How many keys the calls have that travel together: a flight of these takes the server a few milliseconds, so that answers come
 /// all the time. One call may have keys of many names.
 const FLIGHT: usize = 250;
-/// The space that most calls need, so that it is allocated once.
+/// The space that most calls need, so that it is allocated once: in arguments, and in bytes. And what one needs for each of many keys.
 const SPACE: (usize, usize) = (20, 512);
+const EACH: (usize, usize) = (2, 160);
 
 /// What scripts of both stores begin with, once they need it: the server's clock.
 pub const CLOCK: &str = include_str!("clock.lua");
@@ -54,7 +55,7 @@ pub struct Call {
 impl Call {
     /// With so many keys, which come next.
     pub fn of(script: &'static Script, keys: usize) -> Call {
-        let mut command = Cmd::with_capacity(SPACE.0, SPACE.1);
+        let mut command = Cmd::with_capacity(SPACE.0.max(keys * EACH.0 + 5), SPACE.1.max(keys * EACH.1));
         command.arg("EVALSHA").arg(&script.hash).arg(keys);
         Call { script, command, keys, over: None }
     }

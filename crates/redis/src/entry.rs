@@ -13,12 +13,6 @@ pub(crate) fn ttl(claim: &Claim) -> Duration {
     granted_ttl(claim.ttl, MIN_TTL)
 }
 
-/// A mode as the scripts know it: `kind n of`.
-pub(crate) fn permits(mode: Mode) -> String {
-    let (kind, n, of) = mode.parts();
-    format!("{kind} {n} {of}")
-}
-
 /// Reads `token since kind n of label`; a waiter has token 0.
 pub(crate) fn read(mut fields: Fields<'_>) -> Result<Participant> {
     let (token, since) = (fields.token()?, SystemTime::UNIX_EPOCH + fields.millis()?);
@@ -42,7 +36,8 @@ mod tests {
             let since = entry.since.unwrap().duration_since(UNIX_EPOCH).unwrap().as_millis();
             let (token, label) =
                 (entry.token.map_or(0, leasehold_core::FencingToken::get), entry.label.clone().unwrap_or_default());
-            let written = format!("{token} {since} {} {label}", permits(entry.mode.unwrap()));
+            let (kind, n, of) = entry.mode.unwrap().parts();
+            let written = format!("{token} {since} {kind} {n} {of} {label}");
             assert_eq!(read(Fields::of(&written)).unwrap(), entry);
         });
     }

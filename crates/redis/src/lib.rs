@@ -161,6 +161,11 @@ impl Backend for Redis {
         Ok(self.renew(leases).await)
     }
 
+    /// Whole scripts.
+    fn renew_batch(&self) -> usize {
+        3 * AT_ONCE
+    }
+
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
         self.release(claim).await
     }

@@ -15,44 +15,46 @@ impl Redis {
             Nodes::One(connection) => connection,
             Nodes::Many(cluster) => return self.renew_each(cluster, leases).await,
         };
+        // A script has leases of one length.
+        let mut all: Vec<(usize, &LeaseRef)> = leases.iter().enumerate().collect();
+        all.sort_by_key(|(_, lease)| lease.claim.ttl);
+        let alike = all.chunk_by(|(_, one), (_, other)| one.claim.ttl == other.claim.ttl);
+        let some: Vec<_> = alike.flat_map(|alike| alike.chunks(AT_ONCE)).collect();
         let mut renewals = Vec::with_capacity(leases.len());
-        for (some, answer) in leases.chunks(AT_ONCE).zip(self.renew_in(connection, AT_ONCE, leases).await) {
+        for (some, answer) in some.iter().zip(self.renew_in(connection, &some).await) {
             match answer {
-                Ok(some) => renewals.extend(some),
+                Ok(answers) => renewals.extend(some.iter().map(|(i, _)| *i).zip(answers)),
                 // No answer, or none in time. What is refused for all, because of one key, may be done for each.
                 Err(e) if matches!(e.kind(), ErrorKind::Ambiguous | ErrorKind::Unavailable | ErrorKind::Closed) => {
-                    renewals.extend(some.iter().map(|_| Renewal::Unknown(again(&e))));
+                    renewals.extend(some.iter().map(|(i, _)| (*i, Renewal::Unknown(again(&e)))));
                 }
                 Err(_) => {
-                    let each = self.renew_in(connection, 1, some).await.into_iter();
+                    let each: Vec<_> = some.chunks(1).collect();
+                    let answers = self.renew_in(connection, &each).await.into_iter();
                     let one = |answer: Result<Vec<Renewal>>| answer.unwrap_or_else(|e| vec![Renewal::Unknown(e)]);
-                    renewals.extend(each.flat_map(one));
+                    renewals.extend(some.iter().map(|(i, _)| *i).zip(answers.flat_map(one)));
                 }
             }
         }
-        renewals
+        renewals.sort_unstable_by_key(|(i, _)| *i);
+        renewals.into_iter().map(|(_, renewal)| renewal).collect()
     }
 
-    /// Renews so many with each script. Answers for each script what became of its leases.
-    async fn renew_in(
-        &self,
-        connection: &Connection,
-        at_once: usize,
-        leases: &[LeaseRef],
-    ) -> Vec<Result<Vec<Renewal>>> {
+    /// Renews these, which are alike in length, by a script each. Answers for each script what became of its leases.
+    async fn renew_in(&self, connection: &Connection, scripts: &[&[(usize, &LeaseRef)]]) -> Vec<Result<Vec<Renewal>>> {
         let sent = Moment::now();
-        let call = |some: &[LeaseRef]| {
-            let call = self.on_all(&RENEW, some.iter().map(|lease| &lease.claim.name));
-            let one = |call: Call, lease: &LeaseRef| {
-                call.arg(start(lease)).arg(entry::ttl(&lease.claim).as_millis()).arg(attempt(sent))
-            };
-            some.iter().fold(call, one)
+        let call = |some: &&[(usize, &LeaseRef)]| {
+            let ttl = some.first().map_or(0, |(_, lease)| entry::ttl(&lease.claim).as_millis());
+            let call = self.on_all(&RENEW, some.iter().map(|(_, lease)| &lease.claim.name));
+            some.iter().fold(call.arg(ttl).arg(attempt(sent)), |call, (_, lease)| start(call, lease))
         };
-        let calls: Vec<Call> = leases.chunks(at_once).map(call).collect();
+        let calls: Vec<Call> = scripts.iter().map(call).collect();
         let answers = run_all(connection, &calls).await;
-        let renewals = leases.chunks(at_once).zip(answers).map(|(some, answer)| match answer {
+        let renewals = scripts.iter().zip(answers).map(|(some, answer)| match answer {
             Ok(Value::Array(answers)) if answers.len() == some.len() => {
-                let renewal = |(lease, answer)| self.renewal(lease, answer, sent).unwrap_or_else(Renewal::Unknown);
+                let renewal = |((_, lease), answer): (&(usize, &LeaseRef), &Value)| {
+                    self.renewal(lease, answer, sent).unwrap_or_else(Renewal::Unknown)
+                };
                 Ok(some.iter().zip(&answers).map(renewal).collect())
             }
             answer => Err(answer.err().unwrap_or_else(|| junk("the answer to renewals"))),
@@ -67,7 +69,7 @@ impl Redis {
         let lock = |lease: &LeaseRef| self.names.lock(&lease.claim.name);
         let extend = |lease: &LeaseRef| {
             let (lock, ttl) = (lock(lease), entry::ttl(&lease.claim).as_millis());
-            (slot_of(&lock), Call::of(&EXTEND, 1).arg(lock).arg(start(lease)).arg(ttl))
+            (slot_of(&lock), start(Call::of(&EXTEND, 1).arg(&lock), lease).arg(ttl))
         };
         let renew = |lease: &LeaseRef| {
             let (claim, token) = (&lease.claim, lease.token.map_or(0, FencingToken::get));
@@ -121,8 +123,9 @@ impl Redis {
     }
 }
 
-/// What an exclusive hold's record has behind its flag.
-fn start(LeaseRef { claim, token, .. }: &LeaseRef) -> String {
-    let (token, ttl) = (token.map_or(0, FencingToken::get), entry::ttl(claim).as_millis());
-    format!("{} {token} {} {ttl} ", claim.id, entry::permits(claim.mode))
+/// Tells what an exclusive hold's record has behind its flag.
+fn start(call: Call, LeaseRef { claim, token, .. }: &LeaseRef) -> Call {
+    let (token, (kind, n, of)) = (token.map_or(0, FencingToken::get), claim.mode.parts());
+    let ttl = entry::ttl(claim).as_millis();
+    call.arg(format_args!("{} {token} {kind} {n} {of} {ttl} ", claim.id))
 }

@@ -10,8 +10,8 @@ use std::{
 const STORES: [(&str, usize); 7] = [
     ("memory", 462),
     ("sqlite", 2540),
-    ("redis", 1342),
-    ("redis-client", 1979),
+    ("redis", 1343),
+    ("redis-client", 1980),
     ("redlock", 1131),
     ("etcd", 2757),
     ("zookeeper", 2300),

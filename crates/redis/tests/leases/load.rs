@@ -210,6 +210,36 @@ async fn a_hundred_holds_are_renewed_by_one_script() {
     .await;
 }
 
+/// One script has leases of one length; each answer is for the lease that was asked about.
+#[tokio::test]
+async fn leases_of_two_lengths_are_each_renewed_for_their_own() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let mut leases = Vec::new();
+        for n in 0..30 {
+            let ttl = if n % 2 == 0 { TTL } else { TTL * 3 };
+            let claim = claim(&format!("x/{n}"), WaitPolicy::Fair, ttl, "");
+            let token = granted(&store, &claim).await.token;
+            leases.push(lease(&claim, Some(token)));
+            server.command(&["PEXPIRE", &format!("x/{n}"), "5000"]).await.unwrap();
+        }
+        server.command(&["DEL", "x/7"]).await.unwrap();
+        let answers = store.renew(&leases).await.unwrap();
+        for (n, (lease, answer)) in leases.iter().zip(&answers).enumerate() {
+            match answer {
+                Renewal::Lost(Loss::Gone) if n == 7 => continue,
+                Renewal::Renewed(validity) if n != 7 => assert_eq!(validity.ttl(), lease.claim.ttl, "{n}"),
+                _ => panic!("{n}: {answer:?}"),
+            }
+            let left = number(&server, &["PTTL", &format!("x/{n}")]).await;
+            let left = Duration::from_millis(left.unsigned_abs());
+            assert!(left <= lease.claim.ttl && left > lease.claim.ttl - TTL / 2, "{n}: {left:?}");
+        }
+    })
+    .await;
+}
+
 /// The server refuses a request for many if it refuses it for one of their keys. That one is alone with it.
 #[tokio::test]
 async fn one_refused_key_takes_no_other_hold_along() {
