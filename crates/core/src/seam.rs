@@ -17,7 +17,7 @@ pub(crate) mod token;
 pub use admission::{Admission, admit, holding, same_permits};
 pub use async_trait::async_trait;
 pub use backend::Backend;
-pub use claim::{Claim, ClaimId, LeaseRef, Mode, Place, WaitPolicy};
+pub use claim::{Claim, ClaimId, ClaimRef, LeaseRef, Mode, Place, WaitPolicy};
 pub use clock::{Clock, Moment, VirtualClock};
 pub use grant::{Claimed, ClaimedAll, Grant, Renewal, Validity, Waiting};
 pub use notifier::{Notifier, Subscription};

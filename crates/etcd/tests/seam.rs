@@ -77,7 +77,8 @@ async fn one_request_renews_all_that_is_held_and_waited_for() {
         assert_eq!(requests_since(&server, &before).await, counts(&[("Txn", 1)]));
         // What the store does not have is lost, and only that.
         let gone = LeaseRef::new(Arc::new(fair("gone")), leases[0].place.clone(), Some(FencingToken::new(1)));
-        let stale = LeaseRef::new(leases[1].claim.clone(), leases[1].place.clone(), Some(FencingToken::new(256)));
+        let stale =
+            LeaseRef::new(Arc::new((*leases[1].claim).clone()), leases[1].place.clone(), Some(FencingToken::new(256)));
         let answers = renewals(&etcd, &[gone, stale, leases[0].clone()]).await;
         assert!(matches!(answers[..], [Renewal::Lost(Loss::Gone), Renewal::Lost(Loss::Gone), Renewal::Renewed(_)]));
     })

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::seam::claim::{Claim, LeaseRef, Mode, Place, WaitPolicy};
+use crate::seam::claim::{Claim, ClaimRef, HasClaim, LeaseRef, Mode, Place, WaitPolicy};
 use crate::seam::clock::{Clock, Moment};
 use crate::seam::grant::{Grant, Validity};
 use crate::seam::loss::Loss;
@@ -226,7 +226,7 @@ impl ClaimState {
 
     /// The claim with which to ask for this hold again, with its mode and label of now. If the hold is gone, the claim leaves no
     /// place in the queue.
-    pub(crate) fn again(&self) -> Claim {
+    pub(crate) fn again(self: &Arc<ClaimState>) -> Claim {
         Claim { policy: WaitPolicy::Try, ..(*self.now()).clone() }
     }
 
@@ -275,17 +275,20 @@ impl ClaimState {
     }
 
     /// The claim as it is now.
-    pub(crate) fn now(&self) -> Arc<Claim> {
+    pub(crate) fn now(self: &Arc<ClaimState>) -> ClaimRef {
         self.as_of(&locked(&self.state))
     }
 
-    /// One that its holder has not changed is copied: a copy for each request is cheaper than one that is kept for each hold.
-    fn as_of(&self, state: &State) -> Arc<Claim> {
-        state.now.clone().unwrap_or_else(|| Arc::new(self.claim.clone()))
+    /// One that its holder has not changed is the one that is here: it is not copied for each request.
+    fn as_of(self: &Arc<ClaimState>, state: &State) -> ClaimRef {
+        ClaimRef(match &state.now {
+            Some(now) => now.clone(),
+            None => self.clone(),
+        })
     }
 
     /// What matters for its renewal, whether it is lost by then, and if not what to ask the store to renew: the claim as it is now.
-    pub(crate) fn to_renew(&self, now: Moment) -> (Seen, bool, Option<LeaseRef>) {
+    pub(crate) fn to_renew(self: &Arc<ClaimState>, now: Moment) -> (Seen, bool, Option<LeaseRef>) {
         let state = locked(&self.state);
         let seen = state.seen(self.claim.ttl);
         let lost = seen.loss_by(now).is_some();
@@ -299,6 +302,12 @@ impl ClaimState {
         let mut state = locked(&self.state);
         let notified = std::mem::take(&mut state.notified);
         if state.grant.is_some() { Some(Woken::Granted) } else { notified.then_some(Woken::Again) }
+    }
+}
+
+impl HasClaim for ClaimState {
+    fn claim(&self) -> &Claim {
+        &self.claim
     }
 }
 

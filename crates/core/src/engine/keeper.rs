@@ -119,7 +119,7 @@ impl Keeper {
     }
 
     /// One attempt to let a hold end at that moment without us.
-    pub(crate) async fn ask_to_lapse(&self, state: &ClaimState, at: Moment) -> Result<()> {
+    pub(crate) async fn ask_to_lapse(&self, state: &Arc<ClaimState>, at: Moment) -> Result<()> {
         let (claim, place) = (state.now(), state.place());
         self.backend.release_after(&claim, place.as_ref(), at.since(self.clock.now())).await
     }

@@ -4,6 +4,7 @@
 //! the store recognizes the claim, whatever became of the first answer.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -199,7 +200,7 @@ impl Place {
 pub struct LeaseRef {
     /// The claim that took the place, as it is now: with the mode after a downgrade, with the label
     /// after a proclamation.
-    pub claim: Arc<Claim>,
+    pub claim: ClaimRef,
     /// The place.
     pub place: Place,
     /// The token of the grant; `None` while the claim waits.
@@ -209,7 +210,36 @@ pub struct LeaseRef {
 impl LeaseRef {
     /// The lease of this claim at this place.
     pub fn new(claim: Arc<Claim>, place: Place, token: Option<FencingToken>) -> LeaseRef {
-        LeaseRef { claim, place, token }
+        LeaseRef { claim: ClaimRef(claim), place, token }
+    }
+}
+
+/// A claim that is shared. It dereferences to the claim; a clone of it is the same one, and not a copy.
+#[derive(Clone)]
+pub struct ClaimRef(pub(crate) Arc<dyn HasClaim>);
+
+/// What has a claim in it, so that it need not be copied out for each renewal.
+pub(crate) trait HasClaim: Send + Sync {
+    fn claim(&self) -> &Claim;
+}
+
+impl HasClaim for Claim {
+    fn claim(&self) -> &Claim {
+        self
+    }
+}
+
+impl Deref for ClaimRef {
+    type Target = Claim;
+
+    fn deref(&self) -> &Claim {
+        self.0.claim()
+    }
+}
+
+impl fmt::Debug for ClaimRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
     }
 }
 

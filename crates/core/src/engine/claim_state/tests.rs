@@ -6,10 +6,10 @@ use crate::seam::clock::VirtualClock;
 
 const TTL: Duration = Duration::from_secs(10);
 
-fn state() -> (VirtualClock, ClaimState) {
+fn state() -> (VirtualClock, Arc<ClaimState>) {
     let time = VirtualClock::new();
     let claim = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, TTL, "me");
-    let state = ClaimState::new(claim, time.clock());
+    let state = Arc::new(ClaimState::new(claim, time.clock()));
     (time, state)
 }
 
