@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use smol_str::SmolStr;
+
 use crate::api::options::Options;
 use crate::engine::client::Client;
 use crate::engine::local_queue::LocalQueues;
@@ -16,13 +18,13 @@ pub(crate) struct Scope {
     pub(crate) client: Arc<Client>,
     pub(crate) local_queues: Arc<LocalQueues>,
     pub(crate) defaults: Options,
-    namespace: Arc<str>,
+    namespace: SmolStr,
 }
 
 impl Scope {
     pub(crate) fn new(client: Client) -> Scope {
         let (client, local_queues) = (Arc::new(client), Arc::default());
-        Scope { client, local_queues, defaults: Options::default(), namespace: "".into() }
+        Scope { client, local_queues, defaults: Options::default(), namespace: SmolStr::default() }
     }
 
     /// From now on every name is inside of `prefix/` too.

@@ -6,7 +6,8 @@
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Write as _};
-use std::sync::Arc;
+
+use smol_str::{SmolStr, SmolStrBuilder, format_smolstr};
 
 use crate::seam::error::{Error, ErrorKind, Result};
 
@@ -32,7 +33,7 @@ pub const MAX_NAME_BYTES: usize = 512;
 /// assert_ne!(Name::of(["a/b", "c"]), Name::of(["a", "b/c"]));
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(Arc<str>);
+pub struct Name(SmolStr);
 
 impl Name {
     /// A name with this text, as it is.
@@ -46,7 +47,7 @@ impl Name {
     /// assert_ne!(Name::new("orders/42"), Name::new("Orders/42"));
     /// ```
     pub fn new(name: impl AsRef<str>) -> Name {
-        Name(name.as_ref().into())
+        Name(SmolStr::new(name))
     }
 
     /// A name of several parts, joined by `/`. A `/` or `%` inside of a part is percent-encoded, so
@@ -61,14 +62,14 @@ impl Name {
     /// assert_eq!(name.as_str(), "eu/orders/a%2Fb");
     /// ```
     pub fn of<P: Display>(parts: impl IntoIterator<Item = P>) -> Name {
-        let mut joined = Parts(String::new());
+        let mut joined = Parts(SmolStrBuilder::new());
         for (i, part) in parts.into_iter().enumerate() {
             if i > 0 {
                 joined.0.push('/');
             }
             let _ = write!(joined, "{part}");
         }
-        Name(joined.0.into())
+        Name(joined.0.finish())
     }
 
     /// The name as text.
@@ -78,7 +79,7 @@ impl Name {
 
     /// This name inside a namespace, as the store sees it.
     pub(crate) fn within(&self, namespace: &str) -> Name {
-        if namespace.is_empty() { self.clone() } else { Name(format!("{namespace}/{self}").into()) }
+        if namespace.is_empty() { self.clone() } else { Name(format_smolstr!("{namespace}/{self}")) }
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -96,7 +97,7 @@ impl Name {
 }
 
 /// Escapes what separates parts while a part is written.
-struct Parts(String);
+struct Parts(SmolStrBuilder);
 
 impl fmt::Write for Parts {
     fn write_str(&mut self, s: &str) -> fmt::Result {
