@@ -16,7 +16,7 @@ use etcd_client::{
 };
 use leasehold_core::ErrorKind::{Ambiguous, Unavailable};
 use leasehold_core::seam::Moment;
-use leasehold_core::support::locked;
+use leasehold_core::support::{locked, race};
 use leasehold_core::{Error, Result};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -27,7 +27,7 @@ use crate::error::Failure;
 
 /// How many endpoints one call asks at most, so that it ends in bounded time.
 pub(crate) const ATTEMPTS: u32 = 3;
-/// After so many requests in a row without an answer the connection itself is taken for dead.
+/// After so many requests in a row without an answer the connection itself is taken for dead, if there is time.
 const TIMEOUTS: u32 = 2;
 /// After time-outs the time limit of an endpoint is doubled up to so many times: it may be far away.
 const DOUBLINGS: u32 = 2;
@@ -170,9 +170,53 @@ impl Cluster {
         F: Future<Output = Result<T, ClientError>>,
     {
         let mut left = self.attempts();
-        let (began, longest, mut doubt, mut renewed) = (Moment::now(), limit.saturating_mul(ATTEMPTS), false, false);
+        let (began, longest, mut doubt) = (Moment::now(), limit.saturating_mul(ATTEMPTS), false);
         loop {
-            let (at, sent) = (self.active(), Moment::now());
+            let outcome = self.attempt(self.active(), limit, TIMEOUTS, &request).await;
+            doubt |= outcome.as_ref().is_err_and(|failure| failure.kind == Ambiguous);
+            left -= 1;
+            let failed = outcome.as_ref().is_err_and(Failure::is_of_this_endpoint);
+            if !failed || left == 0 || Moment::now().since(began) >= longest {
+                let outcome =
+                    outcome.map_err(|failure| if doubt { failure.instead_of(Unavailable, Ambiguous) } else { failure });
+                return Answer { outcome, doubt };
+            }
+        }
+    }
+
+    /// The same for what changes nothing, or only extends a lease, and is wanted soon: no endpoint is waited for longer than `step` while
+    /// another was not asked. `request` is told which one it asks.
+    pub(crate) async fn ask_soon<T, F>(
+        &self,
+        limit: Duration,
+        step: Duration,
+        request: impl Fn(usize, Client) -> F,
+    ) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
+        let (first, all, request) = (self.active(), self.endpoints.len(), &request);
+        let attempt = |at| async move { self.attempt(at, limit, 1, &|client| request(at, client)).await };
+        let each = (0..self.attempts()).map(|i| Box::pin(attempt((first + i) % all)));
+        let raced = race(each, step, |failure: &Failure| !failure.is_of_this_endpoint()).await;
+        let none = || Failure::new(Unavailable, "there is no endpoint");
+        raced.map_err(|failure| failure.unwrap_or_else(none).of_a_read())
+    }
+
+    /// Sends a request to this endpoint. After `timeouts` in a row without an answer the connection itself is taken for dead.
+    async fn attempt<T, F>(
+        &self,
+        at: usize,
+        limit: Duration,
+        timeouts: u32,
+        request: &impl Fn(Client) -> F,
+    ) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
+        let mut renewed = false;
+        loop {
+            let sent = Moment::now();
             let time_limit = limit * (1 << locked(&self.endpoints[at].state).doublings);
             let mut number = 0;
             let attempt = async {
@@ -194,15 +238,8 @@ impl Cluster {
                 // The client crate would go on with the files as they were.
                 self.forget(at, number);
             }
-            doubt |= outcome.as_ref().is_err_and(|failure| failure.kind == Ambiguous);
-            left -= 1;
-            let failed = outcome.as_ref().is_err_and(Failure::is_of_this_endpoint);
-            self.judge(at, failed, took);
-            if !failed || left == 0 || Moment::now().since(began) >= longest {
-                let outcome =
-                    outcome.map_err(|failure| if doubt { failure.instead_of(Unavailable, Ambiguous) } else { failure });
-                return Answer { outcome, doubt };
-            }
+            self.judge(at, outcome.as_ref().is_err_and(Failure::is_of_this_endpoint), took, timeouts);
+            return outcome;
         }
     }
 
@@ -218,8 +255,8 @@ impl Cluster {
     }
 
     /// After a failure the next endpoint is in use; a connection that does not answer is given up. `took`: how long the answer
-    /// took, if there was one.
-    fn judge(&self, at: usize, failed: bool, took: Option<Duration>) {
+    /// took, if there was one. `timeouts`: so many in a row are enough to give it up.
+    fn judge(&self, at: usize, failed: bool, took: Option<Duration>, timeouts: u32) {
         let mut state = locked(&self.endpoints[at].state);
         state.timeouts = if took.is_none() { state.timeouts + 1 } else { 0 };
         match took {
@@ -227,7 +264,7 @@ impl Cluster {
             Some(took) if took < self.config.timeout / 2 => state.doublings = 0,
             Some(_) => {}
         }
-        let dead = state.timeouts >= TIMEOUTS;
+        let dead = state.timeouts >= timeouts;
         if dead {
             (state.client, state.timeouts) = (None, 0);
         }

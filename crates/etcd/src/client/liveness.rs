@@ -101,15 +101,14 @@ impl Cluster {
         (all, leader_changed)
     }
 
-    /// One keep-alive. An attempt takes at most a sixth of the TTL, so that the next endpoint is asked in time.
+    /// One keep-alive. An attempt takes at most a sixth of the TTL, so that a second one comes in time.
     async fn keep_alive(&self, session: &Session) -> Result<KeepAlive, Failure> {
-        let request = |client: Client| async move {
-            let active = self.active();
-            let mut kept = locked(&session.keep_alives).take().filter(|stream| stream.endpoint == active);
+        let request = |at, client: Client| async move {
+            let mut kept = locked(&session.keep_alives).take_if(|stream| stream.endpoint == at);
             loop {
                 let (known, mut stream) = match kept.take() {
                     Some(stream) => (true, stream),
-                    None => (false, KeepAlives::open(&client, active, session.lease).await?),
+                    None => (false, KeepAlives::open(&client, at, session.lease).await?),
                 };
                 match stream.send().await {
                     Ok(answer) => {
@@ -122,7 +121,18 @@ impl Cluster {
                 }
             }
         };
-        self.ask(LONGEST.min(session.ttl / 6), request).await.outcome.map_err(Failure::of_a_read)
+        let limit = LONGEST.min(session.ttl / 6);
+        self.ask_soon(limit, limit / 2, request).await
+    }
+
+    /// A transaction that only reads, for a renewal.
+    async fn look(&self, session: &Session, txn: Txn) -> Result<TxnResponse, Failure> {
+        let request = |_, client: Client| {
+            let txn = txn.clone();
+            async move { client.kv_client().max_decoding_message_size(usize::MAX).txn(txn).await }
+        };
+        let limit = self.config.timeout.min(session.ttl / 3);
+        self.ask_soon(limit, limit.min(session.ttl / 6) / 2, request).await
     }
 
     /// Ends the lease, and all that is under it, unless it has ended.
@@ -140,13 +150,12 @@ impl Cluster {
         let all = keys.iter().map(|(key, created)| key.was_created(*created));
         let read = TxnOp::get(&*session.key, Some(GetOptions::new().with_count_only()));
         let together = Txn::new().when(all.collect::<Vec<_>>()).and_then([read]);
-        let answer = self.txn(together).await.outcome.map_err(Failure::of_a_read)?;
+        let answer = self.look(session, together).await?;
         if answer.succeeded() {
             return Ok((term(&answer), vec![true; keys.len()]));
         }
         let reads = keys.iter().map(|(key, _)| TxnOp::get(&*key.path, Some(GetOptions::new().with_keys_only())));
-        let answer = self.txn(Txn::new().and_then(reads.collect::<Vec<_>>())).await.outcome;
-        let answer = answer.map_err(Failure::of_a_read)?;
+        let answer = self.look(session, Txn::new().and_then(reads.collect::<Vec<_>>())).await?;
         let there = answer.op_responses().into_iter().zip(keys).map(|(read, (_, created))| match read {
             TxnOpResponse::Get(read) => read.kvs().iter().any(|kv| kv.create_revision() == *created),
             _ => false,
