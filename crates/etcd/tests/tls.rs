@@ -1,4 +1,4 @@
-//! TLS: what makes a connection, and what must not. Each refusal is a typed error in time that names the server and what to do.
+//! TLS: the cases of every store, and what is etcd's own.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 #![allow(clippy::large_futures, reason = "a test is one future")]
@@ -6,114 +6,68 @@
 use std::fs;
 use std::time::Duration;
 
-use leasehold_core::{ErrorKind, Store};
+use leasehold_core::{ErrorKind, Result, Store};
 use leasehold_etcd::{Config, Etcd, Tls};
 use leasehold_testbed as testbed;
-use leasehold_testbed::seam::{TTL, bounded, sleep, within};
-use leasehold_testbed::{Certificates, EtcdOptions, KeyFiles, Proxy, TlsPort};
+use leasehold_testbed::seam::{bounded, sleep};
+use leasehold_testbed::tls_cases::{TlsStore, shown, works};
+use leasehold_testbed::{Certificates, EtcdOptions, KeyFiles, Proxy, TlsPort, tls_cases};
 
-/// A server with a TLS port that shows these files.
-async fn serving(certificates: &Certificates, files: KeyFiles, mutual: bool) -> (testbed::Etcd, TlsPort) {
-    let port = TlsPort { files, mutual, ..TlsPort::new(certificates).unwrap() };
-    let options = EtcdOptions { tls: Some(port.clone()), ..EtcdOptions::default() };
-    (testbed::Etcd::start_with(&options).await.unwrap(), port)
+/// A server with a TLS port.
+struct Secure(testbed::Etcd, TlsPort);
+
+impl TlsStore for Secure {
+    const SCHEME: &'static str = "etcd";
+    const USER: &'static str = "";
+    const PATH: &'static str = "/test";
+
+    async fn start(port: &TlsPort) -> Secure {
+        let options = EtcdOptions { tls: Some(port.clone()), ..EtcdOptions::default() };
+        Secure(testbed::Etcd::start_with(&options).await.unwrap(), port.clone())
+    }
+
+    fn addrs(&self) -> (Vec<String>, Vec<String>) {
+        (vec![self.0.addr().into()], vec![self.1.addr()])
+    }
+
+    async fn connect(url: &str) -> Result<Store> {
+        Etcd::connect(url).await.map(Store::new)
+    }
+
+    async fn nothing_is_left(&self) {
+        assert_eq!((self.0.key_count().await.unwrap(), self.0.lease_count().await.unwrap()), (0, 0));
+    }
 }
 
-/// The words of a URL.
+tls_cases!(Secure);
+
 fn ca(certificates: &Certificates) -> String {
     format!("ca={}", certificates.ca().display())
-}
-
-fn shown(files: &KeyFiles) -> String {
-    format!("cert={}&key={}", files.certificate.display(), files.key.display())
 }
 
 fn url(at: &str, words: &str) -> String {
     format!("etcds://{at}/test?{words}")
 }
 
-/// It is refused so, within three seconds and a time-out (on a machine that has time), and says this; nothing is left in the store.
-async fn refused(server: &testbed::Etcd, url: &str, kind: ErrorKind, words: &[&str]) {
-    let error = within(10, Etcd::connect(url)).await.unwrap_err();
-    assert_eq!(error.kind(), kind, "{url}: {error}");
-    let text = format!("{error} {error:?}");
-    for word in words {
-        assert!(text.contains(word), "{url}: {text}");
-    }
-    assert!(!text.contains("s3cret") && !text.contains("PRIVATE KEY"), "{text}");
-    assert_eq!((server.key_count().await.unwrap(), server.lease_count().await.unwrap()), (0, 0));
-}
-
-async fn works(store: Etcd) {
-    let store = Store::new(store);
-    let guard = store.lock("orders/42").ttl(TTL).acquire().await.unwrap();
-    guard.confirm().await.unwrap();
-    guard.release().await.unwrap();
-    store.close(Duration::from_secs(1)).await.unwrap();
-}
-
 #[tokio::test]
-async fn a_private_ca_a_name_and_a_client_certificate() {
+async fn a_configuration_a_name_that_the_user_knows_and_one_of_several() {
     bounded(async {
         let authority = Certificates::new().unwrap();
-        let (_server, port) = serving(&authority, authority.issue("server").unwrap(), true).await;
+        let Secure(_server, port) = Secure::start(&TlsPort::new(&authority).unwrap().mutual()).await;
         let client = authority.issue("client").unwrap();
-        let words = format!("{}&{}", ca(&authority), shown(&client));
-        works(Etcd::connect(&url(&port.addr(), &words)).await.unwrap()).await;
-        works(Etcd::connect(&url(&format!("localhost:{}", port.port), &words)).await.unwrap()).await;
-        // The same as a configuration. A plain endpoint in it is a mistake, and is not connected to.
+        // A plain endpoint in it is a mistake, and is not connected to.
         let tls = Tls::new().ca_file(authority.ca()).client_files(&client.certificate, &client.key);
         let config = |scheme| Config::new([format!("{scheme}://{}", port.addr())]).tls(tls.clone());
-        works(Etcd::with_config(config("https")).await.unwrap()).await;
+        works(Store::new(Etcd::with_config(config("https")).await.unwrap())).await;
         let error = Etcd::with_config(config("http")).await.unwrap_err();
         assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("https://"), "{error}");
-        // A certificate for another name, which the user knows.
-        let (_other, at) = serving(&authority, authority.issue_for("db", &["db.internal"]).unwrap(), false).await;
+        let files = authority.issue_for("db", &["db.internal"]).unwrap();
+        let Secure(_other, at) = Secure::start(&TlsPort { files, ..TlsPort::new(&authority).unwrap() }).await;
         let named = format!("{}&server_name=db.internal", ca(&authority));
-        works(Etcd::connect(&url(&at.addr(), &named)).await.unwrap()).await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_server_that_is_not_trusted_is_refused() {
-    bounded(async {
-        use ErrorKind::{Denied, Unavailable};
-        let (authority, stranger) = (Certificates::new().unwrap(), Certificates::new().unwrap());
-        let (server, port) = serving(&authority, authority.issue("server").unwrap(), false).await;
-        let (at, trust) = (port.addr(), ca(&authority));
-        refused(&server, &url(&at, &ca(&stranger)), Denied, &[&at, "not signed by the CA", "`ca`"]).await;
-        refused(&server, &url(&at, ""), Denied, &[&at, "this system trusts", "`ca`"]).await;
-        let words = format!("{trust}&server_name=db.internal");
-        refused(&server, &url(&at, &words), Denied, &[&at, "not for db.internal", "localhost", "`server_name`"]).await;
-        // TLS where there is none, and none where there is TLS.
-        let plain = server.addr().to_owned();
-        refused(&server, &url(&plain, &trust), Unavailable, &[&plain, "TLS port"]).await;
-        refused(&server, &format!("etcd://{at}"), Unavailable, &["etcds://"]).await;
-        let (late, port) = serving(&authority, authority.issue_expired("late").unwrap(), false).await;
-        refused(&late, &url(&port.addr(), &trust), Denied, &[&port.addr(), "expired"]).await;
+        works(Store::new(Etcd::connect(&url(&at.addr(), &named)).await.unwrap())).await;
         // One of several that can be used is enough.
-        works(Etcd::connect(&url(&format!("{},{at}", port.addr()), &trust)).await.unwrap()).await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_client_that_is_not_trusted_is_refused() {
-    bounded(async {
-        use ErrorKind::{Denied, Invalid};
-        let (authority, stranger) = (Certificates::new().unwrap(), Certificates::new().unwrap());
-        let (server, port) = serving(&authority, authority.issue("server").unwrap(), true).await;
-        let (at, trust) = (port.addr(), ca(&authority));
-        refused(&server, &url(&at, &trust), Denied, &[&at, "demands a client certificate", "`cert`"]).await;
-        for files in [stranger.issue("client").unwrap(), authority.issue_expired("late").unwrap()] {
-            let words = format!("{trust}&{}", shown(&files));
-            refused(&server, &url(&at, &words), Denied, &[&at, "refused the client's certificate"]).await;
-        }
-        let [one, two] = ["one", "two"].map(|name| authority.issue(name).unwrap());
-        let half = KeyFiles { certificate: one.certificate.clone(), key: two.key.clone() };
-        refused(&server, &url(&at, &format!("{trust}&{}", shown(&half))), Invalid, &["do not fit together"]).await;
-        refused(&server, &url(&at, "ca=/missing.pem"), Invalid, &["/missing.pem"]).await;
+        let words = format!("{}{}", ca(&authority), shown(&client));
+        works(Store::new(Etcd::connect(&url(&format!("{},{}", at.addr(), port.addr()), &words)).await.unwrap())).await;
     })
     .await;
 }
@@ -123,10 +77,10 @@ async fn a_client_that_is_not_trusted_is_refused() {
 async fn files_are_read_anew_for_each_connection() {
     bounded(async {
         let (authority, stranger) = (Certificates::new().unwrap(), Certificates::new().unwrap());
-        let (_server, port) = serving(&authority, authority.issue("server").unwrap(), true).await;
+        let Secure(_server, port) = Secure::start(&TlsPort::new(&authority).unwrap().mutual()).await;
         let client = authority.issue("client").unwrap();
         let proxy = Proxy::to(port.addr()).await.unwrap();
-        let words = format!("{}&{}", ca(&authority), shown(&client));
+        let words = format!("{}{}", ca(&authority), shown(&client));
         let store = Store::new(Etcd::connect(&url(proxy.addr(), &words)).await.unwrap());
         let guard = store.lock("x").ttl(Duration::from_secs(60)).acquire().await.unwrap();
         let read = |files: &KeyFiles| [&files.certificate, &files.key].map(|path| fs::read(path).unwrap());

@@ -1,4 +1,4 @@
-//! TLS: what makes a connection, and what must not. Each refusal is a typed error in time that names the server and what to do.
+//! TLS: the cases of every store, and what is Redis' own.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -8,124 +8,76 @@ use std::fs;
 use std::time::Duration;
 
 use leasehold_core::seam::Backend;
-use leasehold_core::{ErrorKind, Store};
+use leasehold_core::{ErrorKind, Result, Store};
 use leasehold_redis::client::IntoConnectionInfo;
 use leasehold_redis::{Config, Redis, Tls};
-use leasehold_testbed::{Certificates, KeyFiles, Proxy, RedisCluster, RedisClusterOptions, RedisOptions, TlsPort};
+use leasehold_testbed::tls_cases::{TlsStore, shown, works};
+use leasehold_testbed::{Certificates, Proxy, RedisCluster, RedisClusterOptions, RedisOptions, TlsPort, tls_cases};
 use support::*;
 
-/// A server with a TLS port that shows these files.
-async fn serving(certificates: &Certificates, files: KeyFiles, mutual: bool) -> (Server, TlsPort) {
-    let port = TlsPort { files, mutual, ..TlsPort::new(certificates).unwrap() };
-    let options = RedisOptions { extra: port.redis(), password: Some("s3cret".into()), ..RedisOptions::default() };
-    (Server::start_with(&options).await.unwrap(), port)
+/// A server with a TLS port.
+struct Secure(Server, TlsPort);
+
+impl TlsStore for Secure {
+    const SCHEME: &'static str = "redis";
+    const USER: &'static str = ":s3cret@";
+    const PATH: &'static str = "";
+
+    async fn start(port: &TlsPort) -> Secure {
+        let options = RedisOptions { extra: port.redis(), password: Some("s3cret".into()), ..RedisOptions::default() };
+        Secure(Server::start_with(&options).await.unwrap(), port.clone())
+    }
+
+    fn addrs(&self) -> (Vec<String>, Vec<String>) {
+        (vec![self.0.addr().into()], vec![self.1.addr()])
+    }
+
+    async fn connect(url: &str) -> Result<Store> {
+        Redis::connect(url).await.map(Store::new)
+    }
+
+    async fn nothing_is_left(&self) {
+        // The testbed's own connection is the one that asks.
+        until(async || self.0.info("clients").await.unwrap().contains("connected_clients:1\r")).await;
+    }
 }
 
-/// The words of a URL.
+tls_cases!(Secure);
+
 fn ca(certificates: &Certificates) -> String {
     format!("ca={}", certificates.ca().display())
-}
-
-fn shown(files: &KeyFiles) -> String {
-    format!("cert={}&key={}", files.certificate.display(), files.key.display())
 }
 
 fn url(at: &str, words: &str) -> String {
     format!("rediss://:s3cret@{at}?timeout=4000&{words}")
 }
 
-/// It is refused so, within the limits, and says this; nothing stays connected.
-async fn refused(server: &Server, url: &str, kind: ErrorKind, words: &[&str]) {
-    let error = within(30, Redis::connect(url)).await.unwrap_err();
-    assert_eq!(error.kind(), kind, "{url}: {error}");
-    let text = format!("{error} {error:?}");
-    for word in words {
-        assert!(text.contains(word), "{url}: {text}");
-    }
-    assert!(!text.contains("s3cret") && !text.contains("PRIVATE KEY"), "{text}");
-    // The testbed's own connection is the one that asks.
-    while connections(server).await > 1 {
-        sleep(5).await;
-    }
-}
-
-async fn connections(server: &Server) -> u64 {
-    let info = server.info("clients").await.unwrap();
-    let line = info.lines().find_map(|line| line.strip_prefix("connected_clients:")).unwrap();
-    line.trim().parse().unwrap()
-}
-
-async fn works(store: Redis) {
-    let store = Store::new(store);
-    let guard = store.lock("orders/42").ttl(TTL).acquire().await.unwrap();
-    guard.confirm().await.unwrap();
-    guard.release().await.unwrap();
-    store.close(Duration::from_secs(1)).await.unwrap();
-}
-
 #[tokio::test]
-async fn a_private_ca_a_name_and_a_client_certificate() {
+async fn a_configuration_and_a_name_that_the_user_knows() {
     bounded(async {
         let authority = Certificates::new().unwrap();
-        let (server, port) = serving(&authority, authority.issue("server").unwrap(), true).await;
+        let Secure(_server, port) = Secure::start(&TlsPort::new(&authority).unwrap().mutual()).await;
         let client = authority.issue("client").unwrap();
-        let words = format!("{}&{}", ca(&authority), shown(&client));
-        works(Redis::connect(&url(&port.addr(), &words)).await.unwrap()).await;
-        let by_name = format!("localhost:{}", port.port);
-        works(Redis::connect(&url(&by_name, &words)).await.unwrap()).await;
-        // The same as a configuration, beside replicas of which none is wanted.
         let info = format!("redis://:s3cret@{}", port.addr()).into_connection_info().unwrap();
         let tls = Tls::new().ca_file(authority.ca()).client_files(&client.certificate, &client.key);
+        // Beside replicas of which none is wanted.
         let config = Config::new(info).tls(tls).min_replicas(0, TTL);
         let debug = format!("{config:?}");
         assert!(debug.contains("ca.pem") && !debug.contains("s3cret"), "{debug}");
-        works(Redis::with_config(config).await.unwrap()).await;
-        // A certificate for another name, which the user knows.
-        let (other, at) = serving(&authority, authority.issue_for("db", &["db.internal"]).unwrap(), false).await;
-        let named = format!("{}&server_name=db.internal", ca(&authority));
-        works(Redis::connect(&url(&at.addr(), &named)).await.unwrap()).await;
-        drop((server, other));
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_server_that_is_not_trusted_is_refused() {
-    bounded(async {
-        use ErrorKind::{Denied, Unavailable};
-        let (authority, stranger) = (Certificates::new().unwrap(), Certificates::new().unwrap());
-        let (server, port) = serving(&authority, authority.issue("server").unwrap(), false).await;
-        let at = port.addr();
-        refused(&server, &url(&at, &ca(&stranger)), Denied, &[&at, "not signed by the CA", "`ca`"]).await;
-        refused(&server, &url(&at, ""), Denied, &[&at, "this system trusts", "`ca`"]).await;
-        let words = format!("{}&server_name=db.internal", ca(&authority));
-        refused(&server, &url(&at, &words), Denied, &[&at, "not for db.internal", "localhost", "`server_name`"]).await;
-        // TLS where there is none, and none where there is TLS.
-        let plain = server.addr().to_owned();
-        refused(&server, &url(&plain, &ca(&authority)), Unavailable, &[&plain, "TLS port"]).await;
-        refused(&server, &format!("redis://:s3cret@{at}?timeout=4000"), Unavailable, &[&at, "rediss://"]).await;
-        let (late, port) = serving(&authority, authority.issue_expired("late").unwrap(), false).await;
-        refused(&late, &url(&port.addr(), &ca(&authority)), Denied, &[&port.addr(), "expired"]).await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_client_that_is_not_trusted_is_refused() {
-    bounded(async {
-        use ErrorKind::Denied;
-        let (authority, stranger) = (Certificates::new().unwrap(), Certificates::new().unwrap());
-        let (server, port) = serving(&authority, authority.issue("server").unwrap(), true).await;
-        let (at, trust) = (port.addr(), ca(&authority));
-        refused(&server, &url(&at, &trust), Denied, &[&at, "demands a client certificate", "`cert`"]).await;
-        for files in [stranger.issue("client").unwrap(), authority.issue_expired("late").unwrap()] {
-            let words = format!("{trust}&{}", shown(&files));
-            refused(&server, &url(&at, &words), Denied, &[&at, "refused the client's certificate"]).await;
-        }
+        works(Store::new(Redis::with_config(config).await.unwrap())).await;
         // The password is still asked for.
-        let words = format!("{trust}&{}", shown(&authority.issue("client").unwrap()));
-        let wrong = url(&at, &words).replace("s3cret", "wr0ng");
-        refused(&server, &wrong, Denied, &[&at, "credentials"]).await;
+        let words = format!("{}{}", ca(&authority), shown(&client));
+        let error = Redis::connect(&url(&port.addr(), &words).replace("s3cret", "wr0ng")).await.unwrap_err();
+        let text = format!("{error} {error:?}");
+        assert!(
+            error.kind() == ErrorKind::Denied && text.contains(&port.addr()) && text.contains("credentials"),
+            "{text}"
+        );
+        assert!(!text.contains("wr0ng"), "{text}");
+        let files = authority.issue_for("db", &["db.internal"]).unwrap();
+        let Secure(_other, at) = Secure::start(&TlsPort { files, ..TlsPort::new(&authority).unwrap() }).await;
+        let named = format!("{}&server_name=db.internal", ca(&authority));
+        works(Store::new(Redis::connect(&url(&at.addr(), &named)).await.unwrap())).await;
     })
     .await;
 }
@@ -133,31 +85,19 @@ async fn a_client_that_is_not_trusted_is_refused() {
 #[tokio::test]
 async fn files_that_are_of_no_use_are_named() {
     bounded(async {
-        use ErrorKind::Invalid;
         let authority = Certificates::new().unwrap();
-        let (server, port) = serving(&authority, authority.issue("server").unwrap(), false).await;
         let folder = authority.ca().parent().unwrap().to_owned();
-        let [one, two] = ["one", "two"].map(|name| authority.issue(name).unwrap());
-        let junk = folder.join("junk.pem");
-        fs::write(&junk, "-----BEGIN CERTIFICATE-----\ns3cret\n").unwrap();
-        let (junk, missing) = (junk.display(), folder.join("missing.pem").display().to_string());
-        let half = KeyFiles { certificate: one.certificate.clone(), key: two.key.clone() };
-        let swapped = KeyFiles { certificate: one.key.clone(), key: one.certificate.clone() };
-        let no_key = KeyFiles { certificate: one.certificate.clone(), key: one.certificate.clone() };
+        let one = authority.issue("one").unwrap();
         for (words, says) in [
-            (format!("ca={missing}"), &*missing),
-            (format!("ca={junk}"), "junk.pem"),
             (format!("ca={}", folder.display()), "no file"),
             ("ca=/dev/zero".into(), "no file"),
             (format!("ca={}", one.key.display()), "no certificate in"),
-            (format!("cert={}", one.certificate.display()), "cert without key"),
-            (format!("key={}", one.key.display()), "key without cert"),
-            (shown(&half), "do not fit together"),
-            (shown(&swapped), "no certificate in"),
-            (shown(&no_key), "no private key in"),
+            (format!("cert={}&key={}", one.key.display(), one.certificate.display()), "no certificate in"),
+            (format!("cert={0}&key={0}", one.certificate.display()), "no private key in"),
             (format!("{}&server_name=a%20b", ca(&authority)), "server_name"),
         ] {
-            refused(&server, &url(&port.addr(), &words), Invalid, &[says]).await;
+            let error = Redis::connect(&url("127.0.0.1:1", &words)).await.unwrap_err();
+            assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(says), "{words}: {error}");
         }
     })
     .await;
@@ -168,10 +108,10 @@ async fn files_that_are_of_no_use_are_named() {
 async fn files_are_read_anew_for_each_connection() {
     bounded(async {
         let (authority, stranger) = (Certificates::new().unwrap(), Certificates::new().unwrap());
-        let (server, port) = serving(&authority, authority.issue("server").unwrap(), true).await;
+        let Secure(_server, port) = Secure::start(&TlsPort::new(&authority).unwrap().mutual()).await;
         let client = authority.issue("client").unwrap();
         let proxy = Proxy::to(&port.addr()).await.unwrap();
-        let words = format!("{}&{}", ca(&authority), shown(&client));
+        let words = format!("{}{}", ca(&authority), shown(&client));
         let store = Store::new(Redis::connect(&url(proxy.addr(), &words)).await.unwrap());
         let lock = store.lock("x").ttl(Duration::from_secs(60));
         let guard = lock.acquire().await.unwrap();
@@ -212,7 +152,6 @@ async fn files_are_read_anew_for_each_connection() {
             sleep(5).await;
         }
         guard.release().await.unwrap();
-        drop(server);
     })
     .await;
 }
@@ -232,7 +171,7 @@ async fn sentinels_and_the_server_that_they_name_are_reached_over_tls() {
         }
         let sentinel = Server::start_sentinel(&lines).await.unwrap();
         let by = |scheme: &str, at: &str, words: &str| format!("{scheme}://:s3cret@{at}/main?timeout=4000&{words}");
-        works(Redis::connect(&by("rediss+sentinel", &own.addr(), &ca(&certificates))).await.unwrap()).await;
+        works(Store::new(Redis::connect(&by("rediss+sentinel", &own.addr(), &ca(&certificates))).await.unwrap())).await;
         // None of them falls back to plain text, and none trusts another CA.
         let stranger = Certificates::new().unwrap();
         for (url, kind) in [
@@ -256,7 +195,7 @@ async fn a_cluster_is_reached_by_tls_at_each_of_its_nodes() {
         let options = RedisClusterOptions { replicas: 0, tls, ..RedisClusterOptions::default() };
         let cluster = RedisCluster::start(&options).await.unwrap();
         let url = format!("{}?timeout=4000&{}", cluster.url(), ca(&certificates));
-        works(Redis::connect(&url).await.unwrap()).await;
+        works(Store::new(Redis::connect(&url).await.unwrap())).await;
         let store = Redis::connect(&url).await.unwrap();
         let claims: Vec<_> = (0..12).map(|n| fair(&format!("held/{n}"))).collect();
         for claim in &claims {

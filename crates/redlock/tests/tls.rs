@@ -1,5 +1,4 @@
-//! TLS to every node: which servers and certificates make a Redlock, and which do not. What one connection may meet is tested by
-//! `leasehold-redis`, whose connections these are.
+//! TLS to every node: the cases of every store, and which servers make a Redlock.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -8,71 +7,69 @@ use std::time::Duration;
 use leasehold_core::{ErrorKind, Result, Store};
 use leasehold_redlock::client::IntoConnectionInfo;
 use leasehold_redlock::{Config, Redlock, Tls};
-use leasehold_testbed::seam::{TTL, bounded};
-use leasehold_testbed::{Certificates, Redis, RedisOptions, TlsPort};
+use leasehold_testbed::seam::{bounded, until};
+use leasehold_testbed::tls_cases::{TlsStore, works};
+use leasehold_testbed::{Certificates, Redis, RedisOptions, TlsPort, tls_cases};
 
-/// Nodes of which this one shows a certificate that has run out.
-async fn nodes(authority: &Certificates, expired: Option<usize>) -> Vec<(Redis, TlsPort)> {
-    let mut nodes = Vec::new();
-    for nth in 0..3 {
-        let mut port = TlsPort::new(authority).unwrap();
-        if expired == Some(nth) {
-            port.files = authority.issue_expired("late").unwrap();
+/// Three nodes, each with a TLS port.
+struct Secure(Vec<(Redis, TlsPort)>);
+
+async fn node(port: TlsPort) -> (Redis, TlsPort) {
+    let options = RedisOptions { extra: port.redis(), password: Some("s3cret".into()), ..RedisOptions::default() };
+    (Redis::start_with(&options).await.unwrap(), port)
+}
+
+impl TlsStore for Secure {
+    const SCHEME: &'static str = "redlock";
+    const USER: &'static str = ":s3cret@";
+    const PATH: &'static str = "";
+
+    async fn start(port: &TlsPort) -> Secure {
+        let mut nodes = vec![node(port.clone()).await];
+        for _ in 0..2 {
+            nodes.push(node(port.at_another_port().unwrap()).await);
         }
-        let options = RedisOptions { extra: port.redis(), ..RedisOptions::default() };
-        nodes.push((Redis::start_with(&options).await.unwrap(), port));
+        Secure(nodes)
     }
-    nodes
-}
 
-fn url(scheme: &str, nodes: &[(Redis, TlsPort)], words: &str) -> String {
-    let hosts: Vec<String> = nodes.iter().map(|(_, port)| port.addr()).collect();
-    format!("{scheme}://{}?timeout=2000&{words}", hosts.join(","))
-}
+    fn addrs(&self) -> (Vec<String>, Vec<String>) {
+        self.0.iter().map(|(node, port)| (node.addr().to_owned(), port.addr())).unzip()
+    }
 
-fn refused(made: Result<Redlock>, kind: ErrorKind, words: &[&str]) {
-    let error = made.unwrap_err();
-    let text = error.to_string();
-    assert_eq!(error.kind(), kind, "{text}");
-    assert!(words.iter().all(|word| text.contains(word)), "{text}");
-}
+    async fn connect(url: &str) -> Result<Store> {
+        Redlock::connect(url).await.map(Store::new)
+    }
 
-#[tokio::test]
-async fn every_node_is_reached_over_tls_or_not_at_all() {
-    bounded(async {
-        let (authority, stranger) = (Certificates::new().unwrap(), Certificates::new().unwrap());
-        let nodes = nodes(&authority, None).await;
-        let trust = |authority: &Certificates| format!("ca={}", authority.ca().display());
-        let infos = nodes.iter().map(|(_, port)| format!("redis://{}", port.addr()).into_connection_info().unwrap());
-        let config = Config::new(infos.collect()).timeout(Duration::from_secs(2));
-        for made in [
-            Redlock::connect(&url("redlocks", &nodes, &trust(&authority))).await,
-            Redlock::with_config(config.tls(Tls::new().ca_file(authority.ca()))).await,
-        ] {
-            let store = Store::new(made.unwrap());
-            let guard = store.lock("orders/42").ttl(TTL).acquire().await.unwrap();
-            guard.confirm().await.unwrap();
-            guard.release().await.unwrap();
+    async fn nothing_is_left(&self) {
+        for (node, _) in &self.0 {
+            // The testbed's own connection is the one that asks.
+            until(async || node.info("clients").await.unwrap().contains("connected_clients:1\r")).await;
         }
-        let first = nodes[0].1.addr();
-        let made = Redlock::connect(&url("redlocks", &nodes, &trust(&stranger))).await;
-        refused(made, ErrorKind::Denied, &[&first, "not signed by the CA"]);
-        let made = Redlock::connect(&url("redlock", &nodes, "prefix=")).await;
-        refused(made, ErrorKind::Unavailable, &[&first, "redlocks://"]);
-        let made = Redlock::connect(&url("redlock", &nodes, &trust(&authority))).await;
-        refused(made, ErrorKind::Invalid, &["ca is for TLS"]);
-    })
-    .await;
+    }
 }
 
-/// A node that is away is done without. One whose certificate is refused is a mistake that does not go away.
+tls_cases!(Secure);
+
+/// As a configuration. A node that is away is done without. One whose certificate is refused is a mistake that does not go away.
 #[tokio::test]
 async fn a_node_whose_certificate_ran_out_is_named() {
     bounded(async {
         let authority = Certificates::new().unwrap();
-        let nodes = nodes(&authority, Some(1)).await;
-        let made = Redlock::connect(&url("redlocks", &nodes, &format!("ca={}", authority.ca().display()))).await;
-        refused(made, ErrorKind::Denied, &[&nodes[1].1.addr(), "has expired"]);
+        let Secure(mut nodes) = Secure::start(&TlsPort::new(&authority).unwrap()).await;
+        let made = async |nodes: &[(Redis, TlsPort)]| {
+            let infos = nodes
+                .iter()
+                .map(|(_, port)| format!("redis://:s3cret@{}", port.addr()).into_connection_info().unwrap());
+            let config = Config::new(infos.collect()).timeout(Duration::from_secs(2));
+            Redlock::with_config(config.tls(Tls::new().ca_file(authority.ca()))).await
+        };
+        works(Store::new(made(&nodes).await.unwrap())).await;
+        let late = TlsPort { files: authority.issue_expired("late").unwrap(), ..TlsPort::new(&authority).unwrap() };
+        nodes[1] = node(late).await;
+        let error = made(&nodes).await.unwrap_err();
+        let text = error.to_string();
+        assert!(error.kind() == ErrorKind::Denied && text.contains("has expired"), "{text}");
+        assert!(text.contains(&nodes[1].1.addr()), "{text}");
     })
     .await;
 }

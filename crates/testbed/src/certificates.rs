@@ -113,7 +113,7 @@ impl TlsPort {
     }
 
     /// The same at another free port, with files of its own: those of the certificate `server-port`.
-    pub(crate) fn at_another_port(&self) -> Result<Self> {
+    pub fn at_another_port(&self) -> Result<Self> {
         let [port] = ports::free()?;
         let own = |file: &Path, ending: &str| {
             let to = file.with_file_name(format!("server-{port}.{ending}"));

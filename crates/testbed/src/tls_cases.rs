@@ -1,0 +1,247 @@
+//! What every store does about TLS: the same cases by the same names. Each refusal is a typed error in time that names the server and what
+//! to do, shows no secret, and leaves nothing behind.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests are tests")]
+#![allow(missing_docs, reason = "each case says by its name what it judges")]
+
+use std::{env, fs, process::Command};
+
+use leasehold_core::{
+    ErrorKind::{self, Denied, Invalid, Unavailable},
+    Result, Store,
+};
+use rustls::{
+    Error as TlsError,
+    crypto::{CryptoProvider, GetRandomFailed, KeyProvider, SecureRandom, WebPkiSupportedAlgorithms},
+    pki_types::PrivateKeyDer,
+    sign::SigningKey,
+};
+
+use crate::{
+    Certificates, KeyFiles, TlsPort,
+    seam::{TTL, within},
+};
+
+/// The servers of one store, each with a plain port and a TLS port.
+#[allow(async_fn_in_trait, reason = "a test waits for them where it is")]
+pub trait TlsStore: Sized {
+    /// The scheme without TLS; with it, an `s` follows.
+    const SCHEME: &'static str;
+    /// What stands before the hosts in a URL: a password must be `s3cret`.
+    const USER: &'static str;
+    /// What stands behind them.
+    const PATH: &'static str;
+
+    /// Starts them, with TLS at this port and the next free ones.
+    async fn start(port: &TlsPort) -> Self;
+
+    /// Their plain ports, and their TLS ports: `host:port`.
+    fn addrs(&self) -> (Vec<String>, Vec<String>);
+
+    async fn connect(url: &str) -> Result<Store>;
+
+    /// Waits until no client is connected, or fails if anything of one is left.
+    async fn nothing_is_left(&self);
+}
+
+/// Servers with a certificate, and who has signed it.
+struct World<S> {
+    authority: Certificates,
+    stranger: Certificates,
+    store: S,
+}
+
+impl<S: TlsStore> World<S> {
+    async fn start(mutual: bool, files: impl FnOnce(&Certificates) -> KeyFiles) -> Self {
+        let (authority, stranger) = (Certificates::new().unwrap(), Certificates::new().unwrap());
+        let port = TlsPort { files: files(&authority), mutual, ..TlsPort::new(&authority).unwrap() };
+        Self { store: S::start(&port).await, authority, stranger }
+    }
+
+    async fn plain_clients() -> Self {
+        Self::start(false, |authority| authority.issue("server").unwrap()).await
+    }
+
+    async fn mutual() -> Self {
+        Self::start(true, |authority| authority.issue("server").unwrap()).await
+    }
+
+    fn ca(&self) -> String {
+        ca(&self.authority)
+    }
+
+    fn url(&self, words: &str) -> String {
+        url::<S>("s", &self.store.addrs().1, words)
+    }
+
+    async fn works(&self, words: &str) {
+        works(S::connect(&self.url(words)).await.unwrap()).await;
+    }
+
+    /// It is refused so at the TLS ports, and the first of them is named unless the mistake is in the words.
+    async fn refused(&self, words: &str, kind: ErrorKind, says: &[&str]) {
+        let at = if kind == Invalid { String::new() } else { self.store.addrs().1[0].clone() };
+        self.refused_at(&self.url(words), kind, &[says, &[&*at]].concat()).await;
+    }
+
+    async fn refused_at(&self, url: &str, kind: ErrorKind, says: &[&str]) {
+        // Some seconds, on a machine that has time.
+        let error = within(30, S::connect(url)).await.unwrap_err();
+        let text = format!("{error} {error:?}");
+        assert_eq!(error.kind(), kind, "{url}: {text}");
+        assert!(says.iter().all(|word| text.contains(word)), "{url}: {text} lacks one of {says:?}");
+        assert!(!text.contains("s3cret") && !text.contains("PRIVATE KEY"), "{text}");
+        self.store.nothing_is_left().await;
+    }
+}
+
+fn url<S: TlsStore>(secure: &str, hosts: &[String], words: &str) -> String {
+    format!("{}{secure}://{}{}{}?timeout=4000{words}", S::SCHEME, S::USER, hosts.join(","), S::PATH)
+}
+
+fn ca(authority: &Certificates) -> String {
+    format!("&ca={}", authority.ca().display())
+}
+
+/// The words for a client's certificate.
+#[must_use]
+pub fn shown(files: &KeyFiles) -> String {
+    format!("&cert={}&key={}", files.certificate.display(), files.key.display())
+}
+
+/// A lock is taken, confirmed and given back, and the store closed.
+pub async fn works(store: Store) {
+    let guard = store.lock("orders/42").ttl(TTL).acquire().await.unwrap();
+    guard.confirm().await.unwrap();
+    guard.release().await.unwrap();
+    store.close(std::time::Duration::from_secs(1)).await.unwrap();
+}
+
+pub async fn a_private_ca_and_a_client_certificate<S: TlsStore>() {
+    let world = World::<S>::mutual().await;
+    world.works(&format!("{}{}", world.ca(), shown(&world.authority.issue("client").unwrap()))).await;
+}
+
+pub async fn a_wrong_ca<S: TlsStore>() {
+    let world = World::<S>::plain_clients().await;
+    world.refused(&ca(&world.stranger), Denied, &["not signed by the CA", "`ca`"]).await;
+    world.refused("", Denied, &["this system trusts", "`ca`"]).await;
+    world.works(&world.ca()).await;
+}
+
+pub async fn a_wrong_host_name<S: TlsStore>() {
+    let world = World::<S>::start(false, |authority| authority.issue_for("db", &["db.internal"]).unwrap()).await;
+    world.refused(&world.ca(), Denied, &["not for 127.0.0.1", "db.internal"]).await;
+}
+
+pub async fn an_expired_certificate<S: TlsStore>() {
+    let world = World::<S>::start(false, |authority| authority.issue_expired("late").unwrap()).await;
+    world.refused(&world.ca(), Denied, &["expired"]).await;
+}
+
+pub async fn a_plain_server_behind_a_tls_url<S: TlsStore>() {
+    let world = World::<S>::plain_clients().await;
+    let plain = world.store.addrs().0;
+    let words = [plain[0].as_str(), "TLS port"];
+    world.refused_at(&url::<S>("s", &plain, &world.ca()), Unavailable, &words).await;
+}
+
+pub async fn a_tls_server_behind_a_plain_url<S: TlsStore>() {
+    let world = World::<S>::plain_clients().await;
+    let (secure, scheme) = (world.store.addrs().1, format!("{}s://", S::SCHEME));
+    let words = [secure[0].as_str(), scheme.as_str()];
+    world.refused_at(&url::<S>("", &secure, ""), Unavailable, &words).await;
+    // Nor are the words of TLS taken for nothing.
+    world.refused_at(&url::<S>("", &secure, &world.ca()), Invalid, &["ca"]).await;
+}
+
+pub async fn half_a_key_pair<S: TlsStore>() {
+    let world = World::<S>::plain_clients().await;
+    let [one, two] = ["one", "two"].map(|name| world.authority.issue(name).unwrap());
+    let folder = world.authority.ca().parent().unwrap();
+    let (junk, missing) = (folder.join("junk.pem"), folder.join("missing.pem"));
+    fs::write(&junk, "-----BEGIN CERTIFICATE-----\ns3cret\n").unwrap();
+    let pair = |certificate: &KeyFiles, key: &KeyFiles| {
+        shown(&KeyFiles { certificate: certificate.certificate.clone(), key: key.key.clone() })
+    };
+    for (words, says) in [
+        (format!("&cert={}", one.certificate.display()), "cert without key"),
+        (format!("&key={}", one.key.display()), "key without cert"),
+        (pair(&one, &two), "do not fit together"),
+        (format!("&ca={}", missing.display()), "missing.pem"),
+        (format!("&ca={}", junk.display()), "junk.pem"),
+    ] {
+        world.refused(&words, Invalid, &[says]).await;
+    }
+}
+
+pub async fn no_client_certificate<S: TlsStore>() {
+    let world = World::<S>::mutual().await;
+    world.refused(&world.ca(), Denied, &["demands a client certificate", "`cert`"]).await;
+    for files in [world.stranger.issue("client").unwrap(), world.authority.issue_expired("late").unwrap()] {
+        let words = format!("{}{}", world.ca(), shown(&files));
+        world.refused(&words, Denied, &["refused the client's certificate"]).await;
+    }
+}
+
+/// The program has installed a provider for its own purposes, which knows no cipher. In a process of its own: there is one for all.
+pub async fn a_provider_of_no_use<S: TlsStore>() {
+    const CHILD: &str = "LEASEHOLD_PROVIDER_OF_NO_USE";
+    if env::var_os(CHILD).is_none() {
+        let words = ["--exact", "a_provider_of_no_use", "--nocapture"];
+        let mut child = Command::new(env::current_exe().unwrap());
+        let output = child.args(words).env(CHILD, "1").output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+        return;
+    }
+    useless().install_default().unwrap();
+    let world = World::<S>::plain_clients().await;
+    world.refused(&world.ca(), Invalid, &["CryptoProvider", "of no use"]).await;
+}
+
+fn useless() -> CryptoProvider {
+    CryptoProvider {
+        cipher_suites: Vec::new(),
+        kx_groups: Vec::new(),
+        signature_verification_algorithms: WebPkiSupportedAlgorithms { all: &[], mapping: &[] },
+        secure_random: &Useless,
+        key_provider: &Useless,
+    }
+}
+
+#[derive(Debug)]
+struct Useless;
+
+impl SecureRandom for Useless {
+    fn fill(&self, _: &mut [u8]) -> std::result::Result<(), GetRandomFailed> {
+        Err(GetRandomFailed)
+    }
+}
+
+impl KeyProvider for Useless {
+    fn load_private_key(
+        &self,
+        _: PrivateKeyDer<'static>,
+    ) -> std::result::Result<std::sync::Arc<dyn SigningKey>, TlsError> {
+        Err(TlsError::General("none".into()))
+    }
+}
+
+/// One test for each case, for the servers of this type.
+#[macro_export]
+macro_rules! tls_cases {
+    ($store:ty) => {
+        $crate::tls_cases! { $store:
+            a_private_ca_and_a_client_certificate a_wrong_ca a_wrong_host_name an_expired_certificate
+            a_plain_server_behind_a_tls_url a_tls_server_behind_a_plain_url half_a_key_pair no_client_certificate
+            a_provider_of_no_use
+        }
+    };
+    ($store:ty: $($case:ident)*) => { $(
+        #[tokio::test]
+        async fn $case() {
+            $crate::seam::bounded($crate::tls_cases::$case::<$store>()).await;
+        }
+    )* };
+}
