@@ -4,8 +4,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "tests")]
 
-#[path = "support/seen.rs"]
-mod seen;
 mod support;
 
 use std::env;
@@ -15,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use leasehold_core::{ErrorKind, Store};
 use leasehold_redis::Redis;
+use leasehold_testbed::seen::{Seen, told};
 use leasehold_testbed::{RedisCluster, RedisClusterOptions};
-use seen::{Seen, told};
 use support::*;
 
 /// Long enough for a failover of a node that is taken for dead after the lesser patience.

@@ -4,8 +4,6 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests")]
 
-#[path = "support/seen.rs"]
-mod seen;
 mod support;
 
 use std::sync::Arc;
@@ -14,8 +12,8 @@ use std::time::Duration;
 
 use leasehold_core::{Guard, Store};
 use leasehold_redis::Redis;
+use leasehold_testbed::seen::{Seen, told};
 use leasehold_testbed::{RedisSentinel, SentinelOptions};
-use seen::{Seen, told};
 use support::{bounded, clock, sleep};
 
 /// Longer than it takes to notice a dead master, to put another in its place, and to connect to that.

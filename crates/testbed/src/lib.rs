@@ -6,7 +6,7 @@
 //! - [`EtcdCluster`] and [`ZooKeeperEnsemble`] are several that belong together: what can be done to them is at [`Cluster`].
 //! - [`Proxy`] stands between a client and a server and cuts, holds, delays or loses what passes.
 //! - [`Certificates`] are those of a private CA, and [`TlsPort`] is how a server serves TLS.
-//! - [`seam`] has what the tests of every store need to talk to the seam.
+//! - [`seam`] has what the tests of every store need to talk to the seam, and [`seen`] what is seen of a lock under faults.
 //! - [`tls_cases`] are what every store does about TLS.
 //! - [`external_url`] names a server of the developer to use in place of a private one.
 //!
@@ -26,6 +26,7 @@ mod process;
 mod proxy;
 mod resp;
 pub mod seam;
+pub mod seen;
 mod server;
 pub mod tls_cases;
 

@@ -1,0 +1,206 @@
+//! What is seen of a lock that many take in turn under faults: whether guards overlap, whether tokens rise, and how long nobody got it.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests are tests")]
+#![allow(missing_docs, reason = "each does what its name says, and fails the test if it cannot")]
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold_core::{Guard, Held, Store};
+use tokio::{task::JoinHandle, time::timeout};
+
+use crate::seam::sleep;
+
+/// So long nobody waits, whatever happens.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// How many tasks of each client take the lock.
+const TASKS: usize = 3;
+
+/// What the lock protects, which refuses a token below one that it has seen; and what its users have seen.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// The guards that may be valid now.
+    held: Mutex<Vec<Held>>,
+    grants: Mutex<Vec<Instant>>,
+    granted: AtomicU64,
+    written: AtomicU64,
+    /// Guards that said that they are valid while another one did.
+    pub overlaps: AtomicU64,
+    /// Grants with a token that is no greater than one of before.
+    pub stale: AtomicU64,
+    /// Writes with a token below that of another write.
+    pub refused: AtomicU64,
+}
+
+impl Seen {
+    /// The greatest token so far: a grant that is asked for from now on has a greater one.
+    pub fn floor(&self) -> u64 {
+        self.granted.load(Ordering::SeqCst)
+    }
+
+    /// A guard that was asked for when this was the floor.
+    pub fn granted(&self, guard: &Guard, floor: u64) {
+        let token = guard.fencing_token().get();
+        assert!(token > floor, "token {token}, and {floor} had been granted before it was asked for");
+        let mut held = self.held.lock().unwrap();
+        held.retain(Held::is_valid);
+        if guard.is_valid() {
+            self.overlaps.fetch_add(held.len() as u64, Ordering::SeqCst);
+            held.push(guard.view());
+        }
+        self.stale.fetch_add(u64::from(self.granted.fetch_max(token, Ordering::SeqCst) >= token), Ordering::SeqCst);
+        self.grants.lock().unwrap().push(clock());
+    }
+
+    /// Writes with the guard's token, which the resource may refuse.
+    pub fn write(&self, guard: &Guard) {
+        let token = guard.fencing_token().get();
+        let refused = self.written.fetch_max(token, Ordering::SeqCst) > token;
+        self.refused.fetch_add(u64::from(refused), Ordering::SeqCst);
+    }
+
+    /// How many grants there were.
+    pub fn grants(&self) -> usize {
+        self.grants.lock().unwrap().len()
+    }
+
+    /// The first grant after this instant.
+    pub fn next(&self, since: Instant) -> Option<Duration> {
+        let grants = self.grants.lock().unwrap();
+        grants.iter().find(|at| **at > since).map(|at| at.duration_since(since))
+    }
+
+    /// For how long nobody was granted the lock after this instant.
+    pub fn longest_wait(&self, since: Instant) -> Duration {
+        let grants = self.grants.lock().unwrap();
+        let times = grants.iter().copied().filter(|at| *at > since);
+        let mut before = since;
+        let waits = times.map(|at| at.duration_since(std::mem::replace(&mut before, at)));
+        waits.max().unwrap_or_default()
+    }
+}
+
+/// A thread that looks at the clock all the time: for how long it was not let, on a machine that has no time.
+#[derive(Debug)]
+struct Stalls(Arc<AtomicU64>);
+
+impl Stalls {
+    fn watch() -> Stalls {
+        let longest = Arc::new(AtomicU64::new(0));
+        let watched = Arc::downgrade(&longest);
+        thread::spawn(move || {
+            let mut last = clock();
+            while let Some(longest) = watched.upgrade() {
+                thread::sleep(Duration::from_millis(10));
+                let stood = u64::try_from(last.elapsed().as_millis()).unwrap_or(u64::MAX);
+                longest.fetch_max(stood, Ordering::SeqCst);
+                last = clock();
+            }
+        });
+        Stalls(longest)
+    }
+}
+
+/// Tasks of several clients that take a lock in turn until it is ended.
+#[derive(Debug)]
+pub struct Turns {
+    pub seen: Arc<Seen>,
+    stalls: Stalls,
+    ends: Arc<AtomicBool>,
+    tasks: Vec<JoinHandle<Duration>>,
+}
+
+impl Turns {
+    pub fn of(stores: &[Store]) -> Turns {
+        let (seen, ends) = (Arc::new(Seen::default()), Arc::new(AtomicBool::new(false)));
+        let each = stores.iter().flat_map(|store| [store; TASKS]);
+        let tasks = each.map(|store| tokio::spawn(take_turns(store.clone(), seen.clone(), ends.clone()))).collect();
+        Turns { seen, stalls: Stalls::watch(), ends, tasks }
+    }
+
+    /// The hold, if it is still valid, or else another one. It may be lost only if nobody was served for long: on a machine without time
+    /// the servers stand still, and renew nothing.
+    pub async fn check(&self, held: Guard, store: &Store, lease: Duration) -> Guard {
+        if held.is_valid() {
+            return held;
+        }
+        let stood = self.stalls.0.load(Ordering::SeqCst);
+        let unserved = clock().checked_sub(lease * 3).map_or(Duration::ZERO, |since| self.seen.longest_wait(since));
+        let what = format!(
+            "{:?}; ms: nobody was served for {}, no thread ran for {stood}",
+            held.check(),
+            unserved.as_millis()
+        );
+        assert!(unserved > lease / 2, "{what}");
+        println!("{what}");
+        timeout(PATIENCE, acquired(store, held.name().as_str())).await.unwrap()
+    }
+
+    /// Waits until it has been granted so many times more.
+    pub async fn go_on(&self, times: usize) {
+        let before = self.seen.grants();
+        while self.seen.grants() < before + times {
+            sleep(5).await;
+        }
+    }
+
+    /// Ends it once each task has had its turn, and fails if two have held, or one has written after a later one. Says how often it was
+    /// granted.
+    pub async fn end(self) -> usize {
+        self.ends.store(true, Ordering::SeqCst);
+        let mut longest = Vec::new();
+        for task in self.tasks {
+            longest.push(task.await.unwrap().as_millis());
+        }
+        let stood = self.stalls.0.load(Ordering::SeqCst);
+        println!("ms that each task waited at most: {longest:?}; that no thread ran: {stood}");
+        let seen = [&self.seen.overlaps, &self.seen.stale, &self.seen.refused].map(|all| all.load(Ordering::SeqCst));
+        assert_eq!(seen, [0; 3], "overlaps, tokens that fell, writes that were refused");
+        self.seen.grants()
+    }
+}
+
+/// Takes the lock again and again, whatever outages there are. Answers for how long it had to wait at most.
+async fn take_turns(store: Store, seen: Arc<Seen>, ends: Arc<AtomicBool>) -> Duration {
+    let mut longest = Duration::ZERO;
+    while !ends.load(Ordering::SeqCst) || longest.is_zero() {
+        let (floor, asked) = (seen.floor(), clock());
+        let guard = timeout(PATIENCE, acquired(&store, "x")).await.unwrap();
+        longest = longest.max(asked.elapsed());
+        seen.granted(&guard, floor);
+        sleep(2).await;
+        seen.write(&guard);
+        // What is not answered is released in the background.
+        let _ = guard.release().await;
+    }
+    longest
+}
+
+async fn acquired(store: &Store, name: &str) -> Guard {
+    loop {
+        match store.lock(name).acquire().await {
+            Ok(guard) => return guard,
+            Err(e) => assert!(e.is_retryable(), "{e:?}"),
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "how long something takes")]
+pub fn clock() -> Instant {
+    Instant::now()
+}
+
+/// Prints how long faults of this kind kept everybody waiting.
+pub fn told(what: &str, mut waits: Vec<Duration>) {
+    waits.sort();
+    let Some(last) = waits.len().checked_sub(1) else { return };
+    let at = |part: usize| waits[(last * part).div_ceil(100)].as_millis();
+    let (least, half, most, all) = (at(0), at(50), at(90), last + 1);
+    println!("{what}: {all} faults; ms without a grant: least {least}, half {half}, p90 {most}, most {}", at(100));
+}
