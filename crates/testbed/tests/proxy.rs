@@ -307,3 +307,25 @@ async fn freeze_is_a_black_hole_for_the_connections_that_there_are() {
     proxy.heal().await;
     assert_eq!(client.reply().await.unwrap(), "kept");
 }
+
+/// Each client keeps what it has until it is closed. One that was taken while all were being cut had missed that: it was never cut, and
+/// whoever had ordered it waited for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_comes_as_all_are_cut_is_cut_too() {
+    let echo = Echo::start().await;
+    let proxy = Proxy::to(&echo.addr).await.unwrap();
+    for _ in 0..4 {
+        let addr = proxy.addr().to_owned();
+        tokio::spawn(async move {
+            loop {
+                if let Ok(stream) = TcpStream::connect(&addr).await {
+                    let _ = Client(BufReader::new(stream)).read().await;
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    for nth in 0..1000 {
+        assert!(timeout(SOON, proxy.disconnect()).await.is_ok(), "the {nth}th time");
+    }
+}

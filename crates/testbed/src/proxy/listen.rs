@@ -13,7 +13,10 @@ use tokio::{
     time,
 };
 
-use super::{connection, control::Shared};
+use super::{
+    connection,
+    control::{Control, Shared},
+};
 
 /// How long to wait before a port is asked for again that another program has at the moment.
 const AGAIN: Duration = Duration::from_millis(5);
@@ -24,7 +27,8 @@ pub(super) async fn accept(listener: StdListener, addr: SocketAddr, shared: Arc<
     let mut connections = JoinSet::new();
     let mut listener = TcpListener::from_std(listener).ok();
     loop {
-        let cut = control.borrow_and_update().cut;
+        // A connection that comes as all are being closed is of those.
+        let Control { cut, generation, .. } = *control.borrow_and_update();
         if cut {
             listener = None;
         } else if listener.is_none() {
@@ -40,7 +44,6 @@ pub(super) async fn accept(listener: StdListener, addr: SocketAddr, shared: Arc<
                 Ok((client, _)) => {
                     let nth = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
                     let open = connection::Open::count(&shared);
-                    let generation = shared.control.borrow().generation;
                     connections.spawn(connection::serve(client, (nth, generation), open));
                 }
                 Err(_) => time::sleep(AGAIN).await,
