@@ -1,8 +1,10 @@
 //! Whether there is an order in which the acquisitions of a lock could have happened one at a time: linearizability, with leases.
 //!
 //! The [`Checker`](crate::Checker) judges each promise by a rule of its own. This judges all of them at once, by what a lock is: an
-//! object on which one thing happens after the other. It is a second opinion on short histories, as the time that it takes may grow
-//! with all orders there are.
+//! object on which one thing happens after the other. It is a second opinion, and on short histories only, as the time that it takes
+//! may grow with all orders there are. So a lock's history is cut into *pieces* where nobody holds, waits or is being answered. What
+//! may be left of before then, as its release was not confirmed, may be there at any moment of the next pieces, until the store has
+//! settled.
 //!
 //! A lock with leases is not linearizable by itself: that a lease ends is nobody's operation. So what counts is this:
 //!
@@ -15,38 +17,48 @@
 //!
 //! At a grant nobody holds who excludes it, permits are enough, and its token is greater than those of the grants before it that it
 //! excludes; a hold that its owner enters again has one token. A try is refused only while somebody holds who excludes it, or while another
-//! acquire is under way, whose place in the queue may be in its way.
+//! acquire is under way, whose place in the queue may be in its way, or beside faults: a request that comes late may be in its way, too.
 //!
-//! What happened to a lock after a fault that breaks exclusion is not judged.
+//! What happens to a lock beside a fault that breaks exclusion is not judged, until the store has settled after it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod pieces;
 
-use crate::event::{Breaks, Event, Mode, What};
+use std::{borrow::Borrow, collections::HashSet};
 
-/// Steps of one lock, at most. A history with more of them is not short.
+use self::pieces::{Acquisition, Piece, read};
+use crate::event::{Event, Mode};
+
+/// Steps of one piece, at most. One with more of them is not short.
 const MOST: usize = 128;
 /// Sets of steps that are looked at, at most: so a search takes some seconds and megabytes, whatever is in the history.
 const SETS: usize = 300_000;
 
-/// How many locks of a history have such an order.
+/// How many pieces of a history have such an order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ordered {
-    /// Locks that have one.
-    pub locks: usize,
+    /// Pieces that have one.
+    pub pieces: usize,
     /// Their steps together.
     pub steps: usize,
-    /// Locks whose histories are too long to be judged, or have too many orders.
+    /// Pieces that are too long to be judged, or have too many orders.
     pub too_long: usize,
+    /// Pieces beside a fault that breaks exclusion.
+    pub excused: usize,
 }
 
 /// There is no order in which this lock's acquisitions could have happened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{lock}: its acquisitions cannot have happened one after the other; up to {reached} of {steps} steps can")]
+#[error(
+    "{lock}, from {from}: its acquisitions cannot have happened one after the other; up to {reached} of {steps} steps can"
+)]
 #[non_exhaustive]
 pub struct Disorder {
     /// The lock's name.
     pub lock: String,
-    /// How many steps its history has.
+    /// When the piece begins, in nanoseconds.
+    pub from: u64,
+    /// How many steps it has.
     pub steps: usize,
     /// The most that can be put in an order.
     pub reached: usize,
@@ -56,114 +68,30 @@ pub struct Disorder {
 ///
 /// # Errors
 ///
-/// The first lock, by its name, that has no such order.
-pub fn order<'a>(events: impl IntoIterator<Item = &'a Event>) -> Result<Ordered, Disorder> {
+/// The first piece of the first lock, by its name, that has no such order.
+pub fn order(events: impl IntoIterator<Item: Borrow<Event>>) -> Result<Ordered, Disorder> {
     let mut ordered = Ordered::default();
-    for (lock, acquisitions) in read(events) {
-        let steps = steps(&acquisitions);
-        if steps.len() > MOST {
-            ordered.too_long += 1;
-            continue;
-        }
-        let found = Search::new(&acquisitions, &steps).run();
-        if found.map_err(|reached| Disorder { lock, steps: steps.len(), reached })? {
-            ordered.locks += 1;
-            ordered.steps += steps.len();
-        } else {
-            ordered.too_long += 1;
+    for (lock, pieces) in read(events) {
+        let mut floor = Floor::default();
+        for Piece { acquisitions, from, excused, anew } in pieces {
+            if anew {
+                floor = Floor::default();
+            }
+            let steps = steps(&acquisitions);
+            let judged = !excused && steps.len() <= MOST;
+            let found = if judged { Search::new(&acquisitions, &steps, &floor).run() } else { Ok(false) };
+            let lock = lock.clone();
+            match found.map_err(|reached| Disorder { lock, from, steps: steps.len(), reached })? {
+                true => (ordered.pieces, ordered.steps) = (ordered.pieces + 1, ordered.steps + steps.len()),
+                false if excused => ordered.excused += 1,
+                false => ordered.too_long += 1,
+            }
+            if !excused {
+                floor.raise(&acquisitions);
+            }
         }
     }
     Ok(ordered)
-}
-
-/// One acquisition, as the history tells it.
-#[derive(Clone, Debug)]
-struct Acquisition {
-    mode: Mode,
-    owner: Option<u64>,
-    invoked: u64,
-    granted: Option<(u64, u64)>,
-    refused: Option<u64>,
-    /// It has returned, and took nothing.
-    failed: Option<u64>,
-    /// Until when its guard has said that it is valid.
-    valid: u64,
-    downgraded: Option<u64>,
-    released: Option<u64>,
-    confirmed: Option<u64>,
-    lost: Option<u64>,
-}
-
-/// The acquisitions of each lock, up to the first fault that breaks exclusion there.
-fn read<'a>(events: impl IntoIterator<Item = &'a Event>) -> BTreeMap<String, Vec<Acquisition>> {
-    let (mut locks, mut at) = (BTreeMap::<String, Vec<Acquisition>>::new(), HashMap::new());
-    let (mut broken, mut all_broken) = (HashSet::new(), false);
-    for Event { t, what, .. } in events {
-        let t = *t;
-        match what {
-            What::Invoke { op, lock, mode, owner, .. } if !all_broken && !broken.contains(lock) => {
-                let all = locks.entry(lock.clone()).or_default();
-                at.insert(*op, (lock.clone(), all.len()));
-                all.push(Acquisition::new(*mode, *owner, t));
-                continue;
-            }
-            What::Fault { breaks, lock, .. } if *breaks != Breaks::Nothing => match lock {
-                Some(lock) => drop(broken.insert(lock.clone())),
-                None => all_broken = true,
-            },
-            _ => {}
-        }
-        let known = |op| at.get(&op).filter(|(lock, _)| !all_broken && !broken.contains(lock));
-        let Some((lock, nth)) = of(what).and_then(known) else { continue };
-        if let Some(it) = locks.get_mut(lock).and_then(|all| all.get_mut(*nth)) {
-            it.learn(t, what);
-        }
-    }
-    locks
-}
-
-/// Which acquisition an event is about.
-fn of(what: &What) -> Option<u64> {
-    match what {
-        What::Ok { op, .. } | What::Fail { op, .. } | What::Use { op, .. } | What::Downgrade { op } => Some(*op),
-        What::Release { op, .. } | What::Released { op } | What::Lost { op, .. } => Some(*op),
-        _ => None,
-    }
-}
-
-impl Acquisition {
-    fn new(mode: Mode, owner: Option<u64>, invoked: u64) -> Acquisition {
-        let (granted, refused, failed, downgraded) = (None, None, None, None);
-        let (released, confirmed, lost, valid) = (None, None, None, 0);
-        Acquisition { mode, owner, invoked, granted, refused, failed, valid, downgraded, released, confirmed, lost }
-    }
-
-    fn learn(&mut self, t: u64, what: &What) {
-        match *what {
-            What::Ok { tok, valid, .. } => (self.granted, self.valid) = (Some((t, tok)), valid),
-            What::Fail { busy, .. } => {
-                self.failed = Some(t);
-                self.refused = busy.then_some(t);
-            }
-            What::Use { valid, .. } => self.valid = self.valid.max(valid),
-            What::Downgrade { .. } => self.downgraded = Some(t),
-            What::Release { .. } => self.released = Some(t),
-            What::Released { .. } => self.confirmed = Some(t),
-            What::Lost { .. } => self.lost = Some(t),
-            _ => {}
-        }
-    }
-
-    /// From when on the store may have ended the hold.
-    fn may_end(&self) -> u64 {
-        let said = if self.granted.is_some() { self.valid } else { self.invoked };
-        [self.released, self.lost].into_iter().flatten().fold(said, u64::min)
-    }
-
-    /// Until when it was under way.
-    fn returned(&self) -> u64 {
-        self.granted.map(|(t, _)| t).or(self.failed).unwrap_or(u64::MAX)
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,7 +123,8 @@ fn steps(all: &[Acquisition]) -> Vec<Step> {
                 steps.push(Step { kind: Kind::Refusal, of, from: it.invoked, by: Some(t) });
             }
         } else if it.failed.is_none() {
-            steps.push(Step { kind: Kind::Grant, of, from: it.invoked, by: it.granted.map(|(t, _)| t) });
+            let granted = it.granted.filter(|_| !it.is_left).map(|(t, _)| t);
+            steps.push(Step { kind: Kind::Grant, of, from: it.invoked, by: granted });
             steps.extend(it.downgraded.map(|from| Step { kind: Kind::Downgrade, of, from, by: None }));
             steps.push(Step { kind: Kind::End, of, from: it.may_end(), by: it.confirmed });
         }
@@ -210,6 +139,27 @@ struct Search<'a> {
     steps: &'a [Step],
     /// Of each acquisition.
     bits: Vec<Bits>,
+    floor: &'a Floor,
+}
+
+/// The greatest tokens of the pieces before, of each mode.
+#[derive(Default)]
+struct Floor(Vec<(Mode, u64)>);
+
+impl Floor {
+    fn raise(&mut self, all: &[Acquisition]) {
+        for (mode, token) in all.iter().filter_map(|it| Some((it.mode, it.granted?.1))) {
+            match self.0.iter_mut().find(|(known, _)| *known == mode) {
+                Some((_, greatest)) => *greatest = token.max(*greatest),
+                None => self.0.push((mode, token)),
+            }
+        }
+    }
+
+    fn is_below(&self, it: &Acquisition) -> bool {
+        let Some((_, token)) = it.granted else { return true };
+        it.is_left || self.0.iter().all(|(mode, greatest)| !mode.excludes(it.mode) || *greatest < token)
+    }
 }
 
 /// In a set of steps: its grant, its downgrade, its end; 0 if it has none.
@@ -221,7 +171,7 @@ struct Bits {
 }
 
 impl<'a> Search<'a> {
-    fn new(acquisitions: &'a [Acquisition], steps: &'a [Step]) -> Search<'a> {
+    fn new(acquisitions: &'a [Acquisition], steps: &'a [Step], floor: &'a Floor) -> Search<'a> {
         let mut bits = vec![Bits::default(); acquisitions.len()];
         for (nth, step) in steps.iter().enumerate() {
             let bits = &mut bits[step.of];
@@ -232,7 +182,7 @@ impl<'a> Search<'a> {
                 Kind::Refusal => {}
             }
         }
-        Search { acquisitions, steps, bits }
+        Search { acquisitions, steps, bits, floor }
     }
 
     /// Whether there is an order; `false` if that takes too long to say. `Err`: the most steps that can have happened.
@@ -302,6 +252,9 @@ impl<'a> Search<'a> {
     }
 
     fn token_rises(&self, done: u128, of: usize) -> bool {
+        if !self.floor.is_below(&self.acquisitions[of]) {
+            return false;
+        }
         let (Some((_, token)), mode) = (self.acquisitions[of].granted, self.acquisitions[of].mode) else { return true };
         let token_of = |other: usize| self.acquisitions[other].granted.map(|(_, token)| token);
         let reenters = self.holders(done).any(|(it, _)| self.has_one_owner(it, of) && token_of(it) == Some(token));

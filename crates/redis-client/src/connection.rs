@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use leasehold_core::seam::Subscription;
-use leasehold_core::support::{fault, locked};
+use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Name, Result};
 use redis::{Cmd, Pipeline, RedisResult, Value};
 use scopeguard::{ScopeGuard, guard};
@@ -120,7 +120,7 @@ impl Connection {
 
     /// Sends one request, over the connection of this number or not at all.
     pub(crate) async fn send_one(&self, over: Option<u64>, request: &Cmd) -> Result<Value> {
-        let wire = self.wire_of(over.filter(|_| !fault("any-wire")))?;
+        let wire = self.wire_of(over)?;
         let mut connection = wire.connection.clone();
         let asked = pin!(connection.send_packed_command(request));
         self.answered(&wire, asked, slice::from_ref).await

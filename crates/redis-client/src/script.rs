@@ -156,5 +156,5 @@ async fn fly<C: Borrow<Call>>(connection: &Connection, calls: &[C]) -> Result<Ve
 }
 
 fn unknown(answer: &Value) -> bool {
-    !fault("no-script") && matches!(answer, Value::ServerError(e) if e.kind() == Some(ServerErrorKind::NoScript))
+    matches!(answer, Value::ServerError(e) if e.kind() == Some(ServerErrorKind::NoScript))
 }

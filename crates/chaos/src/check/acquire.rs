@@ -59,7 +59,9 @@ impl Checker {
         let hold = Hold { p, owner, mode, tok, granted, valid, overtaken: None, downgraded: false, forfeit };
         let lock = &mut self.locks[at];
         let mut found: Vec<_> = waits::passed(lock, &hold, &waiter).into_iter().collect();
-        found.extend(tokens::granted(lock, &hold, waiter.floor));
+        if !self.faults.disorders(waiter.asked) {
+            found.extend(tokens::granted(lock, &hold, waiter.floor));
+        }
         lock.holds.insert(op, hold);
         self.ops.insert(op, at);
         found.extend(exclusion::granted(&mut self.locks[at], op, t));
@@ -99,16 +101,21 @@ impl Checker {
         let Some((at, waiter)) = self.returned(op, event) else { return self.found(ended::nothing(event)) };
         self.report.figures.refusals += 1;
         let lock = &mut self.locks[at];
-        // Its place is withdrawn.
-        lock.busy_until(event.t.saturating_add(self.limits.wake));
+        lock.withdrawn(waiter.policy, event.t, self.limits.wake);
         let found = if busy { waits::refused(lock, &waiter, event) } else { None };
         self.found_some(found);
     }
 
     pub(super) fn unknown(&mut self, op: u64, event: &Event) {
-        let Some((at, _)) = self.returned(op, event) else { return self.found(ended::nothing(event)) };
+        let Some((at, waiter)) = self.returned(op, event) else { return self.found(ended::nothing(event)) };
         self.report.figures.unknown += 1;
-        self.locks[at].busy_until(event.t.saturating_add(self.limits.settle));
+        let lock = &mut self.locks[at];
+        if self.faults.quiet_since() < event.t {
+            // Nothing was lost: its caller has left.
+            lock.withdrawn(waiter.policy, event.t, self.limits.wake);
+        } else {
+            lock.busy_until(event.t.saturating_add(self.limits.settle));
+        }
     }
 
     pub(super) fn used(&mut self, op: u64, valid: u64, event: &Event) {

@@ -12,6 +12,8 @@ pub(super) struct Faults {
     /// When the last one ended under which exclusion is not promised, of all locks and of single ones.
     forfeited: u64,
     forfeited_of: BTreeMap<String, u64>,
+    /// The same of faults after which tokens may begin anew, for whichever lock.
+    disordered: u64,
 }
 
 impl Faults {
@@ -23,6 +25,9 @@ impl Faults {
     pub(super) fn end(&mut self, id: u64, t: u64, settle: u64) -> Option<(Breaks, Option<String>)> {
         let (breaks, lock) = self.active.remove(&id)?;
         self.quiet_since = self.quiet_since.max(t.saturating_add(settle));
+        if breaks == Breaks::Order {
+            self.disordered = t;
+        }
         if breaks >= Breaks::Exclusion {
             match &lock {
                 Some(lock) => drop(self.forfeited_of.insert(lock.clone(), t)),
@@ -48,6 +53,11 @@ impl Faults {
         }
         let ended = [Some(&self.forfeited), self.forfeited_of.get(lock)].into_iter().flatten();
         ended.filter(|until| t <= **until).map(|until| until.saturating_add(lease)).max().unwrap_or_default()
+    }
+
+    /// Whether the token of what was asked for at `t` may have no place among the others: tokens begin anew.
+    pub(super) fn disorders(&self, t: u64) -> bool {
+        self.disordered > 0 && t <= self.disordered || self.active.values().any(|(breaks, _)| *breaks == Breaks::Order)
     }
 
     /// Whether there is none but one.

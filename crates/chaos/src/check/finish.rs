@@ -5,10 +5,10 @@ use super::{
     ended::{self, End},
     late::{self, Late},
     lock::{Hold, Lock},
-    tokens,
+    tokens, waits,
 };
 use crate::{
-    event::{Breaks, Event},
+    event::{Breaks, Event, Policy},
     report::Violation,
     rules::Rule,
 };
@@ -91,6 +91,7 @@ impl Checker {
 
     pub(super) fn fault(&mut self, id: u64, kind: &str, breaks: Breaks, lock: Option<&String>) {
         *self.report.figures.faults.entry(kind.to_owned()).or_default() += 1;
+        self.still_stuck();
         self.faults.begin(id, breaks, lock.cloned());
         for known in &mut self.locks {
             known.orphaned = known.orphaned.map(|(died, _)| (died, false));
@@ -112,6 +113,19 @@ impl Checker {
         }
         if breaks == Breaks::Order {
             self.concerned(lock.as_ref()).for_each(tokens::begin_anew);
+        }
+    }
+
+    /// From here on waiters may have to wait: who should have been served before then is judged now.
+    fn still_stuck(&mut self) {
+        let (t, limit, quiet) = (self.now, self.limits.wake, self.faults.quiet_since());
+        for lock in &self.locks {
+            let due = waits::due_since(lock, self.limits.settle, quiet);
+            let waiters = || lock.waiting.values().filter(|waiter| waiter.policy != Policy::Try);
+            let (Some(due), Some(waiter)) = (due, waiters().min_by_key(|waiter| waiter.invoked.t)) else { continue };
+            let events = vec![waiter.invoked.clone()];
+            let violation = lock.violation(Rule::Stuck, "not granted although it was free".into(), events);
+            self.lateness.add(Late { p: waiter.p, due, t, limit, is_loss: false, violation });
         }
     }
 

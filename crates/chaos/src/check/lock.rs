@@ -50,13 +50,16 @@ pub(super) struct Lock {
     pub(super) waiting: BTreeMap<u64, Waiter>,
     /// Releases that have not returned: of which process, and since when.
     pub(super) releasing: BTreeMap<u64, (u64, u64)>,
-    /// Since when the last release is confirmed.
+    /// Since when the last release is confirmed, or the last waiter gone.
     pub(super) released: u64,
     /// Until when the store may keep what clients left without an answer.
     pub(super) busy_until: u64,
+    /// Until when places of those who ask no more may be seen: they are being withdrawn.
+    pub(super) withdrawn_by: u64,
     pub(super) tokens: Tokens,
-    /// The greatest token that the resource has seen.
+    /// The greatest token that the resource has seen since tokens began anew, and before.
     pub(super) seen: Option<(u64, Event)>,
+    pub(super) ever_seen: u64,
     /// What each observer saw last.
     pub(super) observers: BTreeMap<u64, (u64, Event)>,
     /// Since when the process of its holder is dead, while others wait, and whether no other fault has been there since.
@@ -72,9 +75,19 @@ impl Lock {
         self.busy_until = self.busy_until.max(t);
     }
 
+    /// Who asked for it does so no more, and has withdrawn what it had in the queue, or does that now, within `wake`. One that waited
+    /// may have been in the way of others up to now.
+    pub(super) fn withdrawn(&mut self, policy: Policy, t: u64, wake: u64) {
+        self.withdrawn_by = self.withdrawn_by.max(t.saturating_add(wake));
+        if policy != Policy::Try {
+            self.released = self.released.max(t);
+        }
+    }
+
     /// Nobody uses it, and nothing of anybody can be left in the store.
     pub(super) fn is_unused(&self, t: u64) -> bool {
-        self.holds.is_empty() && self.waiting.is_empty() && self.releasing.is_empty() && self.busy_until < t
+        let nobody = self.holds.is_empty() && self.waiting.is_empty() && self.releasing.is_empty();
+        nobody && self.busy_until.max(self.withdrawn_by) < t
     }
 
     /// Since when the store must have it free, if it keeps what has not ended for `settle`.

@@ -142,8 +142,10 @@ impl Checker {
             What::Reject { lock, tok, .. } => self.written(lock, *tok, false, event),
             What::Observed { op, lock, tok } => {
                 let at = self.lock(lock);
-                let found = tokens::observed(&mut self.locks[at], *op, *tok, event);
-                self.found_some(found);
+                if !self.faults.disorders(self.now) {
+                    let found = tokens::observed(&mut self.locks[at], *op, *tok, event);
+                    self.found_some(found);
+                }
             }
             What::Fault { id, kind, breaks, lock } => self.fault(*id, kind, *breaks, lock.as_ref()),
             What::Healed { id } => self.healed(*id, event),

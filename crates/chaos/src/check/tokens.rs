@@ -93,12 +93,14 @@ pub(super) fn accepted(lock: &mut Lock, tok: u64, event: &Event) -> Option<Viola
         return Some(lock.violation(Rule::StaleWrite, text, vec![earlier, event.clone()]));
     }
     lock.seen = Some((tok, event.clone()));
+    lock.ever_seen = lock.ever_seen.max(tok);
     None
 }
 
 /// The resource has refused a write.
 pub(super) fn rejected(lock: &Lock, tok: u64, event: &Event) -> Option<Violation> {
-    let stale = lock.seen.as_ref().is_some_and(|(seen, _)| tok < *seen);
+    // The resource may know nothing of a new beginning.
+    let stale = tok < lock.ever_seen;
     let events = lock.seen.iter().map(|(_, earlier)| earlier.clone()).chain([event.clone()]).collect();
     let text = format!("a write with token {tok} was refused though no greater one was seen");
     (!stale).then(|| lock.violation(Rule::FreshWrite, text, events))

@@ -1,9 +1,9 @@
 //! How each fault is made, and ended.
 
-use std::{fs, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use leasehold_testbed::{Etcd, Proxy, Redis};
+use leasehold_testbed::{Etcd, Proxy, Redis, Server};
 use serde_json::Value;
 use tokio::time::timeout;
 use zookeeper_client::{Client, Error};
@@ -75,8 +75,28 @@ impl Nemesis<'_> {
             Fault::Partition => self.partition(which, length).await,
             Fault::FailOver => drop(timeout(FAILED_OVER, self.servers.fail_over(self.any_lock())).await),
             Fault::MoveSlot => self.servers.move_slot(self.any_lock()).await,
+            Fault::FillMemory => {
+                // Less than it has already. It is told until it has answered.
+                for most in ["1", "0"] {
+                    let redis = self.servers.of_redis()[which];
+                    while redis.command(&["CONFIG", "SET", "maxmemory", most]).await.is_err() {
+                        tokio::time::sleep(AGAIN).await;
+                    }
+                    tokio::time::sleep(length).await;
+                }
+            }
+            Fault::Restore => self.restore(server).await,
             _ => server.restart_without_data().await.unwrap(),
         }
+    }
+
+    /// The first time what it has is saved. After that this is what it has again.
+    async fn restore(&self, server: &Server) {
+        server.kill().await.unwrap();
+        let saved = server.data().with_extension("saved");
+        let [from, to] = if saved.exists() { [&saved, server.data()] } else { [server.data(), &saved] };
+        copy(from, to).unwrap();
+        while server.start_again().await.is_err() {}
     }
 
     /// A member and a client reach each other and nobody else.
@@ -237,6 +257,24 @@ async fn sure(servers: &[Redis], words: &[&str]) -> bool {
         }
     }
     true
+}
+
+/// What is in one folder takes the place of what is in the other.
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    if to.exists() {
+        fs::remove_dir_all(to)?;
+    }
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
 }
 
 /// The name of a lock as stores write it where `/` separates.

@@ -19,6 +19,7 @@ use tokio::{
 };
 
 use super::{
+    idlers,
     kind::{self, Kind, NAIVE_FROM, nanos},
     lodgers::Lodgers,
     looks,
@@ -44,15 +45,16 @@ pub(crate) struct Plan {
     pub(crate) own_thread: bool,
     /// Other runtimes use the same store, and end.
     pub(crate) lodgers: bool,
-    /// It is two clients of the store.
-    pub(crate) relays: bool,
+    /// It is some other clients of the store, too, which pass a lock on: one for each of these URLs.
+    pub(crate) relays: Vec<String>,
 }
 
 /// How many numbers each of its runtimes has, and each other client beside it.
 const LODGER: u64 = 1_000_000;
-/// How long a client is looked at that does nothing any more, and how much of a processor's time it may take meanwhile, in
-/// milliseconds.
-const IDLE: (Duration, u64) = (Duration::from_secs(2), 200);
+/// How long a client is looked at that does nothing any more, and how much of a processor's time it may take meanwhile.
+const IDLE: (Duration, u64) = (Duration::from_secs(2), MOST);
+/// How many milliseconds of a processor's time it takes to do nothing, at most.
+pub(super) const MOST: u64 = 200;
 
 /// What the tasks of a client share.
 pub(crate) struct Client {
@@ -162,16 +164,23 @@ async fn run(
     let client = Rc::new(Client::new(plan.clone(), store.clone(), record, draining.clone()));
     tasks.extend(start(&client));
     let mut stores = vec![store];
-    if plan.relays
-        && let Some(store) = connect(&plan, &draining).await
-    {
+    let mut relays = Vec::new();
+    for (nth, url) in (1..).zip(plan.relays.clone()) {
+        let plan = Plan { url, ..plan.clone() };
+        let Some(store) = connect(&plan, &draining).await else { break };
         stores.push(store.clone());
         let record = Record::new(&plan.folder, plan.p);
-        let beside = Rc::new(Client::new(plan, store, record, draining).lodger(1));
-        tasks.push(tokio::task::spawn_local(work::relay([client.clone(), beside])));
+        relays.push(Rc::new(Client::new(plan, store, record, draining.clone()).lodger(nth)));
     }
+    if !relays.is_empty() {
+        tasks.push(tokio::task::spawn_local(work::relay(relays)));
+    }
+    let idler = plan.lodgers.then(|| std::thread::spawn(move || idlers::idle(&plan, &draining)));
     for task in tasks {
         task.await.unwrap();
+    }
+    if let Some(idler) = idler {
+        tokio::task::spawn_blocking(|| idler.join()).await.unwrap().unwrap();
     }
     if let Some(lodgers) = lodgers {
         let last = tokio::task::spawn_blocking(|| lodgers.thread.join()).await.unwrap().unwrap();

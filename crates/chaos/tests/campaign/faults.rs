@@ -32,6 +32,10 @@ pub(crate) enum Fault {
     /// A lock's slot moves to another node.
     MoveSlot,
     LoseData,
+    /// What a server had some time ago takes the place of what it has.
+    Restore,
+    /// A server takes no more data.
+    FillMemory,
     DeleteKeys,
     Evict,
     ForgetScripts,
@@ -87,6 +91,7 @@ const MEMBERS: &[Fault] = &[
 ];
 const RELEASES: &[Fault] = &[Fault::LostAnswer(Moment::Release), Fault::LateRequest(Moment::Release)];
 const BY_HAND: &[Fault] = &[Fault::Evict, Fault::DeleteKeys, Fault::DeleteKeys];
+const LOSSES: &[Fault] = &[Fault::LoseData, Fault::Restore];
 const SCRIPTS: &[Fault] = &[Fault::ForgetScripts, Fault::CloseSubscriptions];
 
 /// Those of a store.
@@ -94,31 +99,42 @@ pub(crate) fn faults(kind: Kind) -> Vec<Fault> {
     let groups: &[&[Fault]] = match kind {
         Kind::Memory => &[&[Fault::PauseClient, Fault::PauseClient, Fault::BlockRuntime]],
         Kind::Sqlite => &[CLIENTS, &[Fault::DeleteFiles, Fault::Evict]],
-        Kind::Redis => &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, SCRIPTS, &[Fault::LoseData]],
-        Kind::Redlock => &[CLIENTS, LINKS, SERVERS, RELEASES, SCRIPTS, &[Fault::Evict, Fault::ClockAhead]],
-        Kind::Etcd => &[CLIENTS, LINKS, SERVERS, BY_HAND, &[Fault::Compact]],
+        Kind::Redis => &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, SCRIPTS, LOSSES, &[Fault::FillMemory]],
+        Kind::Redlock => {
+            &[CLIENTS, LINKS, SERVERS, RELEASES, SCRIPTS, LOSSES, &[Fault::Evict, Fault::ClockAhead, Fault::FillMemory]]
+        }
+        Kind::Etcd => &[CLIENTS, LINKS, SERVERS, BY_HAND, LOSSES, &[Fault::Compact]],
         Kind::EtcdCluster => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, &[Fault::Compact]],
-        Kind::ZooKeeper => &[CLIENTS, LINKS, SERVERS, BY_HAND],
+        Kind::ZooKeeper => &[CLIENTS, LINKS, SERVERS, BY_HAND, LOSSES],
         Kind::Ensemble => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND],
         // A server that is started again has the part that it began with: sentinels would not set that right soon.
-        Kind::Sentinel => &[CLIENTS, SCRIPTS, &[Fault::PauseServer, Fault::Evict, Fault::FailOver, Fault::FailOver]],
-        Kind::Cluster => &[CLIENTS, SERVERS, SCRIPTS, &[Fault::Evict, Fault::FailOver, Fault::MoveSlot]],
+        Kind::Sentinel => &[
+            CLIENTS,
+            SCRIPTS,
+            &[Fault::PauseServer, Fault::Evict, Fault::FailOver, Fault::FailOver, Fault::FillMemory],
+        ],
+        Kind::Cluster => {
+            &[CLIENTS, SERVERS, SCRIPTS, &[Fault::Evict, Fault::FailOver, Fault::MoveSlot, Fault::FillMemory]]
+        }
     };
     groups.concat()
 }
 
 impl Fault {
     /// What is not promised under it. The stores' pages say so.
-    pub(crate) fn breaks(self) -> Breaks {
+    pub(crate) fn breaks(self, kind: Kind) -> Breaks {
         match self {
-            Fault::DeleteKeys | Fault::Evict | Fault::LoseData | Fault::FailOver => Breaks::Exclusion,
+            // The server's clock is in Redis' tokens.
+            Fault::LoseData | Fault::Restore if kind != Kind::Redis => Breaks::Order,
+            Fault::DeleteKeys | Fault::Evict | Fault::LoseData | Fault::Restore | Fault::FailOver => Breaks::Exclusion,
             _ => Breaks::Nothing,
         }
     }
 
     pub(crate) fn target(self) -> Target {
         match self {
-            Fault::PauseServer | Fault::RestartServer | Fault::LoseData | Fault::Isolate => Target::Server,
+            Fault::PauseServer | Fault::RestartServer | Fault::Isolate => Target::Server,
+            Fault::LoseData | Fault::Restore | Fault::FillMemory => Target::Server,
             Fault::PauseLeader | Fault::KillLeader | Fault::Partition | Fault::FailOver | Fault::MoveSlot => {
                 Target::Leader
             }

@@ -1,6 +1,9 @@
 //! The stores of a campaign, and what is different about each.
 
-use std::{sync::OnceLock, time::Duration};
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use leasehold_chaos::Limits;
 use serde::{Deserialize, Serialize};
@@ -9,16 +12,18 @@ use serde::{Deserialize, Serialize};
 pub(crate) const NAIVE_FROM: u64 = 1_000_000;
 
 /// How many times as long as usual leases are.
-static TIMES: OnceLock<u32> = OnceLock::new();
+static TIMES: AtomicU32 = AtomicU32::new(1);
+/// How long leases are, at least, in the last part of a long campaign.
+const LONG: Duration = Duration::from_secs(8);
 
 /// From here on leases are so many times as long. What a claim leaves behind blocks others for a lease, and shows only if that is longer
 /// than a busy machine may take to serve a waiter.
 pub(crate) fn lengthen(times: u32) {
-    let _ = TIMES.set(times);
+    TIMES.store(times, Ordering::Relaxed);
 }
 
 pub(crate) fn times() -> u32 {
-    *TIMES.get_or_init(|| 1)
+    TIMES.load(Ordering::Relaxed)
 }
 
 /// A store, with servers of the campaign's own.
@@ -67,16 +72,24 @@ impl Kind {
 
     /// Short, so that much happens; not much longer than the shortest that the store takes.
     pub(crate) fn ttl(self) -> Duration {
-        times()
-            * Duration::from_millis(match self {
-                Kind::Memory => 300,
-                Kind::Sqlite => 400,
-                Kind::Redis => 500,
-                Kind::Redlock => 700,
-                Kind::Etcd | Kind::EtcdCluster => 2000,
-                Kind::ZooKeeper | Kind::Ensemble => 1200,
-                Kind::Sentinel | Kind::Cluster => 1000,
-            })
+        times() * self.shortest()
+    }
+
+    fn shortest(self) -> Duration {
+        Duration::from_millis(match self {
+            Kind::Memory => 300,
+            Kind::Sqlite => 400,
+            Kind::Redis => 500,
+            Kind::Redlock => 700,
+            Kind::Etcd | Kind::EtcdCluster => 2000,
+            Kind::ZooKeeper | Kind::Ensemble => 1200,
+            Kind::Sentinel | Kind::Cluster => 1000,
+        })
+    }
+
+    /// How many times as long leases must be so that what is left behind shows.
+    pub(crate) fn many(self) -> u32 {
+        LONG.div_duration_f64(self.shortest()).ceil() as u32
     }
 
     /// How long after a death, or after the end of a fault, the store may keep what a client has left: twice the lease,

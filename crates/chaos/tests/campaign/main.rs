@@ -6,7 +6,7 @@
 //!
 //! - `run` is one campaign; `kind` what is different about the stores; `servers`, `clients` what runs; `nemesis` when what breaks.
 //! - `faults` is which there are, `breaking` with `handovers` how each is made; `prove` keeps the numbers, and writes the page of them.
-//! - `client` with `lodgers`, `work` with `held`, `using`, `both` and `looks`, and `resource` are what the other processes do: they
+//! - `client` with `lodgers` and `idlers`, `work` with `held`, `using`, `both` and `looks`, and `resource` are what the other processes do: they
 //!   are this program, started again.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::print_stderr, reason = "a program of tests")]
@@ -18,6 +18,7 @@ mod clients;
 mod faults;
 mod handovers;
 mod held;
+mod idlers;
 mod kind;
 mod lodgers;
 mod looks;
@@ -73,37 +74,43 @@ fn slice(kind: Kind) -> Result<(), Failed> {
     if verdict.passed { Ok(()) } else { Err(verdict.text.into()) }
 }
 
-/// What a longer run is told: `--seconds`, `--seed`, `--store`, and how many times as long its leases are: `--leases`.
+/// What a longer run is told: `--seconds`, `--seed`, `--store`, and how many times as long its leases are: `--leases`. Otherwise they are
+/// long in its last third.
 struct Options {
     time: Duration,
     seed: u64,
     kinds: Vec<Kind>,
+    leases: Option<u32>,
 }
 
 impl Options {
     fn of(words: &[&str]) -> Options {
         let value = |key: &str| words.windows(2).find(|pair| pair[0] == key).map(|pair| pair[1]);
         let time = Duration::from_secs(value("--seconds").map_or(60, |seconds| seconds.parse().unwrap()));
+        let leases = value("--leases").map(|times| times.parse().unwrap());
         let seed = value("--seed").map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap());
         let store = value("--store");
-        kind::lengthen(value("--leases").map_or(1, |times| times.parse().unwrap()));
         let kinds = Kind::ALL.into_iter().filter(|kind| store.is_none_or(|name| name == kind.name())).collect();
-        Options { time, seed, kinds }
+        Options { time, seed, kinds, leases }
     }
 }
 
 /// Runs one store after the other, and keeps the numbers for the page if it is `to_prove`.
 fn long(words: &[&str], to_prove: bool) -> ExitCode {
-    let Options { time, seed, kinds } = Options::of(words);
+    let Options { time, seed, kinds, leases } = Options::of(words);
     let mut code = if kinds.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     for kind in kinds {
-        let verdict = campaign(kind, seed, time);
-        println!("{}\n", verdict.text);
-        if to_prove {
-            prove::keep(kind, seed, &verdict);
-        }
-        if !verdict.passed {
-            code = ExitCode::FAILURE;
+        let parts = leases.map_or(vec![(1, time * 2 / 3), (kind.many(), time / 3)], |leases| vec![(leases, time)]);
+        for (leases, time) in parts {
+            kind::lengthen(leases);
+            let verdict = campaign(kind, seed, time);
+            println!("{}\n", verdict.text);
+            if to_prove {
+                prove::keep(kind, seed, &verdict);
+            }
+            if !verdict.passed {
+                code = ExitCode::FAILURE;
+            }
         }
     }
     code
@@ -112,8 +119,9 @@ fn long(words: &[&str], to_prove: bool) -> ExitCode {
 fn check(folder: &Path) -> ExitCode {
     let (report, control) = run::check(folder);
     run::draw(folder, &report);
-    println!("{report}\ncontrol: {} violations", control.count);
-    if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let ordered = run::ordered(folder).map(run::of_order);
+    println!("{report}\ncontrol: {} violations\norder: {ordered:?}", control.count);
+    if report.is_clean() && ordered.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn campaign(kind: Kind, seed: u64, time: Duration) -> Verdict {

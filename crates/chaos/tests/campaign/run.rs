@@ -7,13 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold_chaos::{Checker, Event, History, Invariant, Report, What, timeline};
+use leasehold_chaos::{Checker, Disorder, Event, History, Invariant, Ordered, Report, What, order, timeline};
+use leasehold_testbed::Proxy;
 
 use super::{
     client::Plan,
     clients::{Resource, Slot},
     kind::{self, Kind, NAIVE_FROM},
-    nemesis::Nemesis,
+    nemesis::{LONG, Nemesis},
     recorder::Record,
     servers::Servers,
     work::NAIVE,
@@ -51,7 +52,7 @@ pub(crate) async fn run(kind: Kind, seed: u64, time: Duration, folder: &Path) ->
     let seconds = now().duration_since(begin).as_secs();
     let (overlaps, stale) = (control.of(Invariant::I1), control.of(Invariant::I2));
     let outcome = Outcome { report, overlaps, stale, seconds };
-    let (text, passed) = verdict(kind, seed, folder, &outcome, troubles);
+    let (text, passed) = verdict(kind, seed, folder, &outcome, troubles, time >= LONG);
     if passed {
         fs::remove_dir_all(folder).unwrap();
     }
@@ -120,10 +121,17 @@ async fn slot(
     folder: &Path,
 ) -> Slot {
     let proxies = servers.proxies().await;
+    let by = |proxies: &[Proxy]| servers.url(proxies.iter().map(|proxy| proxy.addr().to_owned()));
+    // A client of each member alone, where each of them is the store: or two of the same.
+    let relays = match kind {
+        _ if n != 2 || naive => Vec::new(),
+        Kind::EtcdCluster | Kind::Ensemble => proxies.chunks(1).map(by).collect(),
+        _ => vec![by(&proxies), by(&proxies)],
+    };
     let plan = Plan {
         p: Slot::first(n, naive),
         kind,
-        url: servers.url(proxies.iter().map(|proxy| proxy.addr().to_owned())),
+        url: by(&proxies),
         folder: folder.into(),
         resource: resource.address.clone(),
         seed: seed.wrapping_mul(31).wrapping_add(n + if naive { 100 } else { 0 }),
@@ -133,7 +141,7 @@ async fn slot(
         // One of them blocks no renewal even if its runtime is blocked.
         own_thread: n == 1 && !naive,
         lodgers: n == 0 && !naive,
-        relays: n == 2 && !naive,
+        relays,
     };
     Slot::start(plan, proxies)
 }
@@ -153,6 +161,12 @@ pub(crate) fn check(folder: &Path) -> (Report, Report) {
         }
     }
     (clients.finish(), naive.finish())
+}
+
+/// The second opinion: whether what happened to each lock has an order.
+pub(crate) fn ordered(folder: &Path) -> Result<Ordered, Disorder> {
+    let events = History::in_folder(folder).unwrap().map(Result::unwrap);
+    order(events.filter(|event| belongs(event) != Some(true)))
 }
 
 /// Draws the first violations, a page for each.
@@ -175,7 +189,14 @@ fn belongs(event: &Event) -> Option<bool> {
     }
 }
 
-fn verdict(kind: Kind, seed: u64, folder: &Path, outcome: &Outcome, mut troubles: Vec<String>) -> (String, bool) {
+fn verdict(
+    kind: Kind,
+    seed: u64,
+    folder: &Path,
+    outcome: &Outcome,
+    mut troubles: Vec<String>,
+    is_long: bool,
+) -> (String, bool) {
     let Outcome { report, overlaps, stale, seconds } = outcome;
     troubles.extend(complaints(folder));
     if !report.is_clean() {
@@ -190,6 +211,11 @@ fn verdict(kind: Kind, seed: u64, folder: &Path, outcome: &Outcome, mut troubles
     let mut text = format!("{}: seed {seed}, {seconds} s\n{report}", kind.name());
     // A string takes everything.
     let _ = write!(text, "\ncontrol: {overlaps} overlaps and {stale} stale writes of naive clients");
+    match ordered(folder) {
+        Ok(ordered) => drop(write!(text, "\norder: {}", of_order(ordered))),
+        Err(none) if is_long => troubles.push(format!("no order: {none}")),
+        Err(none) => drop(write!(text, "\nno order: {none}")),
+    }
     for trouble in &troubles {
         let _ = write!(text, "\nFAILED: {trouble}");
     }
@@ -198,6 +224,13 @@ fn verdict(kind: Kind, seed: u64, folder: &Path, outcome: &Outcome, mut troubles
         let _ = write!(text, "\nkept: {folder}; again: cargo xtask chaos --store {name} --seed {seed}");
     }
     (text, troubles.is_empty())
+}
+
+pub(crate) fn of_order(ordered: Ordered) -> String {
+    let Ordered { pieces, steps, too_long, excused, .. } = ordered;
+    format!(
+        "{pieces} pieces of locks have one ({steps} steps), {too_long} are too long, {excused} beside faults that break exclusion"
+    )
 }
 
 /// What processes wrote to their logs and should not have.

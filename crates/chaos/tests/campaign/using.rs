@@ -11,7 +11,7 @@ use super::{
     kind::nanos,
     recorder::now,
     resource::{Connection, Write1},
-    work::{Ask, CATALOG, unexpected},
+    work::{Ask, CATALOG, KEPT, unexpected},
 };
 
 /// How long a lock is held.
@@ -28,6 +28,9 @@ impl Length {
         }
         if ask.is_brief() {
             return Length::Uses(1);
+        }
+        if ask.lock == KEPT {
+            return Length::Until(now() + nanos(3 * client.ttl() + client.up_to(3 * client.ttl())));
         }
         // Mostly for a moment, sometimes for longer than a lease.
         let long = match client.random(|random| random.u8(0..24)) {
@@ -66,7 +69,7 @@ pub(super) async fn hold(client: &Client, ask: &Ask, held: &Held, resource: &mut
         if ask.lock == CATALOG && ask.mode == Mode::Exclusive && client.random(|random| random.u8(0..4) == 0) {
             return downgrade(client, ask, held).await;
         }
-        if length.is_over() {
+        if length.is_over() || ask.lock == KEPT && client.drains() {
             return;
         }
         tokio::time::sleep(client.up_to(client.ttl() / 20) + Duration::from_millis(2)).await;

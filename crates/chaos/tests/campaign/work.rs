@@ -24,12 +24,14 @@ pub(super) const LEADER: &str = "leader";
 const COUNTER: &str = "counter";
 /// Rarely used, for a moment, and by tries only: so nobody is in the way of most of them.
 const SPARE: &str = "spare";
-/// Of two clients of one process alone.
+/// Held for several leases, and asked for by tries only: so nobody waits, and nobody but the store tells its holder what becomes of it.
+pub(crate) const KEPT: &str = "kept";
+/// Of clients of one process alone, one for each member of a store that has several.
 const RELAY: &str = "relay";
 /// The lock of naive clients.
 pub(crate) const NAIVE: &str = "naive";
 /// All of the others.
-pub(crate) const LOCKS: [&str; 7] = [ORDERS, ORDERS_1, CATALOG, SLOTS, LEADER, COUNTER, SPARE];
+pub(crate) const LOCKS: [&str; 8] = [ORDERS, ORDERS_1, CATALOG, SLOTS, LEADER, COUNTER, SPARE, KEPT];
 
 /// What is asked for.
 pub(super) struct Ask {
@@ -68,8 +70,8 @@ async fn once(client: &Rc<Client>, ask: &Ask, resource: &mut Connection) {
     end(client, ask, held, resource).await;
 }
 
-/// Two clients of one process in turn: each tries for what the other one has released. Nobody else uses this lock.
-pub(crate) async fn relay(clients: [Rc<Client>; 2]) {
+/// Clients of one process in turn: each tries for what another one has released. Nobody else uses this lock.
+pub(crate) async fn relay(clients: Vec<Rc<Client>>) {
     let mut resource = Connection::to(&clients[0].plan.resource);
     for client in clients.iter().cycle().take_while(|client| !client.drains()) {
         once(client, &Ask::simple(client, RELAY, Policy::Try), &mut resource).await;
@@ -108,7 +110,7 @@ fn ask(client: &Client) -> Ask {
             _ => Mode::Exclusive,
         };
         let policy = match random.u8(0..4) {
-            _ if lock == SPARE => Policy::Try,
+            _ if matches!(lock, SPARE | KEPT) => Policy::Try,
             0 => Policy::Try,
             _ if lock == COUNTER || !complete => Policy::Fast,
             _ => Policy::Fair,
@@ -128,7 +130,8 @@ async fn acquire(client: &Client, ask: &Ask) -> Option<Held> {
     client.record.at(begin, What::Invoke { op, lock, mode, policy, deadline, owner });
     // Callers leave at any moment.
     let leaves = client.random(|random| random.u8(0..8) == 0) && !client.plan.naive && !ask.is_brief();
-    let patience = if leaves { client.up_to(client.ttl()) } else { Duration::from_secs(60) };
+    let soon = client.ttl() / client.random(|random| random.u32(1..16));
+    let patience = if leaves { client.up_to(soon) } else { Duration::from_secs(60) };
     match tokio::time::timeout(patience, send(client, ask)).await {
         Ok(Ok(held)) => {
             let t = now();

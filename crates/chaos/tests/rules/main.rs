@@ -91,6 +91,14 @@ const LEGAL: &[(&str, &str)] = &[
         "10 asks 1 x, 11 granted 1 9, 12 releases 1, 13 accepts 9, 20 fault order, 30 healed, 40 holds 2 x, 42 accepts 2, 50 releases 2, 60 ends",
     ),
     (
+        "tokens begin anew, and the resource knows nothing of it",
+        "10 asks 1 x, 11 granted 1 9, 12 releases 1, 13 accepts 9, 20 fault order, 25 holds 2 x, 27 rejects 2, 30 releases 2, 40 healed, 50 holds 3 x, 52 rejects 3, 60 releases 3, 70 ends",
+    ),
+    (
+        "who has left is in the way for a moment",
+        "10 holds 1 x, 20 asks 2 x, 25 asks 3 x, 30 releases 1, 200 leaves 2, 440 granted 3, 450 releases 3, 5000 ends",
+    ),
+    (
         "nobody is served while there is a fault",
         "10 holds 1 x, 20 asks 2 x, 25 fault nothing, 30 releases 1, 60000 ends",
     ),
@@ -146,6 +154,14 @@ const FURTHER: &[(Rule, &str)] = &[
         "10 holds 1 x, 20 fault exclusion, 30 healed, 40 holds 2 x, 9500 uses 2, 10031 uses 1, 10040 uses 1, 10050 releases 1, 10060 releases 2, 10070 ends",
     ),
     (Rule::Forgotten, "10 holds 1 x, 20 asks 2 x, 25 fault nothing, 30 releases 1, 40 healed, 12291 ends"),
+    (
+        Rule::Stuck,
+        "10 holds 1 x, 20 asks 2 x, 25 asks 3 x, 30 releases 1, 200 leaves 2, 460 granted 3, 470 releases 3, 5000 ends",
+    ),
+    (
+        Rule::Stuck,
+        "10 holds 1 x, 20 asks 2 x, 30 releases 1, 400 fault nothing, 410 healed, 420 granted 2, 430 releases 2, 5000 ends",
+    ),
     (Rule::Stuck, "10 holds 1 x, 20 asks 2 x, 30 drops 1, 12291 granted 2, 12300 releases 2, 15000 ends"),
     (Rule::LateLoss, "10 holds 1 x, 2000 loses 1, 2001 stalled 1 900, 6000 ends"),
     (Rule::LateLoss, "10 holds 1 x, 2000 loses 1, 2001 stalled 2 980, 6000 ends"),

@@ -41,6 +41,7 @@ fn events(sentence: &str) -> Vec<Event> {
         "finds-over" => vec![What::Ok { op, tok: op, valid: ms * MS }],
         "busy" => vec![What::Fail { op, busy: true }],
         "times-out" => vec![What::Fail { op, busy: false }],
+        "leaves" => vec![What::Info { op }],
         "uses" => vec![What::Use { op, valid }],
         "downgrades" => vec![What::Downgrade { op }],
         "calls-release" => vec![What::Release { op, dropped: false }],

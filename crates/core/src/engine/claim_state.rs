@@ -114,7 +114,7 @@ impl ClaimState {
     /// named another one could prove a place in the queue, and not the hold.
     pub(crate) fn wait_at(&self, place: Place) {
         let mut state = locked(&self.state);
-        if state.grant.is_none() {
+        if state.grant.is_none() || fault("place-is-hold") {
             state.place = Some(place);
         }
     }
