@@ -5,6 +5,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_core::seam::{Backend, WaitPolicy};
 use leasehold_core::{ErrorKind, Store};
@@ -74,13 +75,13 @@ async fn no_event_repeats_what_a_request_said() {
         // Events of a server that takes claims and then refuses all; the id is read from its own key.
         let server = server().await;
         let store = Store::new(client(&server).await);
-        let guard = store.lock("x").ttl(std::time::Duration::from_secs(1)).acquire().await.unwrap();
+        let guard = store.lock("x").ttl(Duration::from_secs(1)).acquire().await.unwrap();
         let id = held_by(&server, "x").await;
         server.command(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]).await.unwrap();
         guard.lost().await;
         let echo = RedisEcho::start("LOADING", true).await.unwrap();
         let refusing = Store::new(Redis::connect(&format!("redis://:{CANARY}@{}", echo.addr())).await.unwrap());
-        refusing.lock("x").acquire_timeout(std::time::Duration::from_millis(300)).await.unwrap_err();
+        refusing.lock("x").acquire_timeout(Duration::from_millis(300)).await.unwrap_err();
         let words = std::fs::read_to_string(events.path()).unwrap();
         assert!(words.contains("renewal") || words.contains("lost"), "nothing was told: {words}");
         assert!(!words.contains(CANARY) && !words.contains(&id), "{words}");
@@ -166,6 +167,37 @@ async fn a_password_is_rotated_while_a_lock_is_held() {
         until(Some(ErrorKind::Denied)).await;
         user(">0ld").await;
         until(None).await;
+    })
+    .await;
+}
+
+/// A right that is revoked in the middle of a hold: whoever asks is told, the hold ends in time, and its lock is free once the right is back.
+#[tokio::test]
+async fn a_hold_ends_in_time_if_its_rights_are_revoked() {
+    bounded(async {
+        let server = server().await;
+        let user = async |words: &str| {
+            let set: Vec<&str> = ["ACL", "SETUSER", "app"].into_iter().chain(words.split(' ')).collect();
+            server.command(&set).await.unwrap();
+        };
+        user("on >s3cret ~* &leasehold:* +@scripting +@read +@write +@pubsub +@connection +time").await;
+        let url = format!("redis://app:s3cret@{}?timeout=5000", server.addr());
+        let store = Store::new(Redis::connect(&url).await.unwrap()).ttl(Duration::from_secs(3));
+        let held = store.lock("x").acquire().await.unwrap();
+        user("-@write").await;
+        for denied in [store.lock("y").try_acquire().await.map(drop), held.confirm().await] {
+            let denied = denied.unwrap_err();
+            assert!(
+                denied.kind() == ErrorKind::Denied && !format!("{denied} {denied:?}").contains("s3cret"),
+                "{denied:?}"
+            );
+        }
+        within(10, held.lost()).await;
+        assert!(!held.is_valid());
+        user("+@write").await;
+        let next = store.lock("x").acquire().await.unwrap();
+        assert!(next.fencing_token() > held.fencing_token());
+        next.release().await.unwrap();
     })
     .await;
 }
