@@ -7,6 +7,7 @@ mod faults;
 pub(crate) mod own_keys;
 mod race;
 pub(crate) mod setters;
+mod simulation;
 mod sync;
 pub(crate) mod system;
 pub(crate) mod thread;
@@ -16,4 +17,9 @@ pub use credentials::Credentials;
 #[doc(hidden)]
 pub use faults::fault;
 pub use race::race;
+#[doc(hidden)]
+pub use simulation::Machine;
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub use simulation::simulate;
 pub use sync::locked;

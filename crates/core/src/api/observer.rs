@@ -84,6 +84,7 @@ impl Observer {
                 }
             }
             tokio::select! {
+                biased;
                 () = holder_changed(&mut self.holder_changes, &self.full_name) => {}
                 () = client.clock.sleep(poll_interval) => {}
             }

@@ -195,6 +195,7 @@ impl<'a> Acquisition<'a> {
             drop(self.client.register_this_runtime());
             let until = poll_at.into_iter().chain(deadline).min().unwrap_or(now);
             tokio::select! {
+                biased;
                 () = changed => {}
                 () = self.client.clock.coarse_sleep_until(until) => {}
             }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use crate::seam::claim::ClaimId;
 use crate::seam::clock::Moment;
 use crate::seam::error::{Error, ErrorKind, Result};
+use crate::support::system;
 
 /// So many at a time: 256 bytes are what Linux gives without an interruption.
 const STOCK: usize = 16;
@@ -36,7 +37,7 @@ impl ClaimIds {
                 let text = "the operating system gives no random numbers";
                 Error::new(ErrorKind::Unavailable, text).with_source(e.to_string())
             };
-            getrandom::fill(self.stock.as_flattened_mut()).map_err(none)?;
+            system::random(self.stock.as_flattened_mut()).map_err(none)?;
             (self.left, self.drawn) = (STOCK, Some(now));
         }
         self.left -= 1;

@@ -65,6 +65,7 @@ impl InFlight {
                 };
                 there.spawn_on(request, &home);
                 tokio::select! {
+                    biased;
                     _ = begun => {}
                     () = clock.sleep(STALL) => return None,
                 }

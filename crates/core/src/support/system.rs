@@ -1,12 +1,25 @@
-//! What the operating system is asked: the time, on a clock that counts suspend, and the machine's name.
+//! What the operating system is asked: the time, on a clock that counts suspend, random numbers, and the machine's name.
 //!
-//! The two questions differ between operating systems, and nothing else in core does. So the
-//! conditional code is here, and only here.
+//! The questions differ between operating systems, and nothing else in core does. So the conditional
+//! code is here, and only here. A simulated machine answers in their place.
 
-/// Nanoseconds on the clock that counts suspend: `CLOCK_BOOTTIME` on Linux, elsewhere `CLOCK_MONOTONIC`, which counts it on
-/// macOS.
-#[cfg(unix)]
+use crate::support::simulation::simulated;
+
+/// Nanoseconds on the clock that counts suspend.
 pub(crate) fn nanos() -> u64 {
+    simulated().map_or_else(clock, |machine| (machine.nanos)())
+}
+
+/// Random numbers that nobody can guess.
+pub(crate) fn random(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
+    let Some(machine) = simulated() else { return getrandom::fill(bytes) };
+    (machine.random)(bytes);
+    Ok(())
+}
+
+/// `CLOCK_BOOTTIME` on Linux, elsewhere `CLOCK_MONOTONIC`, which counts suspend on macOS.
+#[cfg(unix)]
+fn clock() -> u64 {
     use rustix::time::{ClockId, clock_gettime};
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let id = ClockId::Boottime;
@@ -16,11 +29,11 @@ pub(crate) fn nanos() -> u64 {
     (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64)
 }
 
-/// Nanoseconds on the performance counter, which goes on during suspend on Windows. The zero is one day before the first
+/// The performance counter, which goes on during suspend on Windows. The zero is one day before the first
 /// call: a moment shortly before that call can be named, too.
 #[cfg(windows)]
 #[allow(clippy::disallowed_methods, reason = "on Windows it does not stop during suspend")]
-pub(crate) fn nanos() -> u64 {
+fn clock() -> u64 {
     use std::sync::LazyLock;
     use std::time::{Duration, Instant};
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);

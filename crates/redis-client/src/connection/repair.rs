@@ -39,10 +39,12 @@ async fn repair(link: Arc<Link>) {
         loop {
             // Where the server has just moved to is tried at once, in place of what is tried meanwhile.
             tokio::select! {
+                biased;
                 () = sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)) => pause = (pause * 2).min(PAUSES.1),
                 () = link.relocated.notified() => {}
             }
             tokio::select! {
+                biased;
                 made = link.connect() => match made {
                     Ok(()) => break,
                     Err(e) => link.set(State::Down(e)),

@@ -73,6 +73,7 @@ async fn stand_by(here: Member) {
 async fn called_or_late(called: impl Future<Output = ()>, clock: &Clock, late: Option<Moment>) {
     match late {
         Some(at) => tokio::select! {
+            biased;
             () = called => {}
             () = clock.coarse_sleep_until(at) => {}
         },

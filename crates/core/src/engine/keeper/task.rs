@@ -89,14 +89,15 @@ pub(super) async fn run(running: Running) {
         if plan.stop {
             return;
         }
+        // Whatever comes first, the next turn plans anew. In this order none keeps those below it waiting for long: only answers to what
+        // was planned come before them.
         tokio::select! {
-            () = running.wake.notified() => {}
+            biased;
             Ok(()) = renew_now.changed() => {
                 // The store has a new connection, so what was in flight on the old one may be late; or its server goes by
                 // other terms.
                 locked(&keeper.registry).renew_holds_now(keeper.clock.now());
             }
-            () = until(&keeper.clock, plan.next, plan.watching) => {}
             Some(result) = batches.next() => {
                 let (batch, answer) = &result;
                 // When one becomes late, it makes room for another that passes it.
@@ -105,6 +106,8 @@ pub(super) async fn run(running: Running) {
                 batches.extend(late.map(|batch| batch.answer(&keeper.clock)));
             }
             Some(id) = works.next() => keeper.finished(id),
+            () = until(&keeper.clock, plan.next, plan.watching) => {}
+            () = running.wake.notified() => {}
         }
     }
     // What is in flight here is still worth something, unless this task is needed again.
@@ -113,6 +116,7 @@ pub(super) async fn run(running: Running) {
     tokio::pin!(needed);
     loop {
         tokio::select! {
+            biased;
             result = batches.next() => match result {
                 Some(result) => {
                     let late = keeper.take_result(result, !batches.is_empty());
