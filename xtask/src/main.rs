@@ -13,6 +13,7 @@ mod lint;
 mod matrix;
 mod run;
 mod setup;
+mod sim;
 mod suites;
 mod test;
 mod tidy;
@@ -26,7 +27,7 @@ use run::Outcome;
 /// A chore's name, what it does, and how.
 type Chore = (&'static str, &'static str, fn() -> Outcome);
 
-const CHORES: [Chore; 17] = [
+const CHORES: [Chore; 18] = [
     ("setup", "installs the servers and tools that tests need, by apt-get", setup::setup),
     ("tidy", "checks the rules of the project that no compiler checks", tidy::tidy),
     (
@@ -38,6 +39,7 @@ const CHORES: [Chore; 17] = [
     ("bench", "measures beside raw commands: --quick, --peers, --store STORE, --row ROW", bench::bench),
     ("chaos", "runs clients under faults and judges them: --store STORE, --seconds N, --seed S", chaos::chaos),
     ("prove", "the same for long, and writes docs/reliability.md: --store STORE, --seconds N", chaos::prove),
+    ("sim", "runs the real code in simulated worlds: --seeds N, --seed S, --steps and --faults of one", sim::sim),
     ("ci", "lint and test", || lint::lint().and_then(|()| test::test())),
     ("msrv", "builds everything with the oldest Rust", jobs::msrv),
     ("portable", "tests what works on every system, on this one", jobs::portable),

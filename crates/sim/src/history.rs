@@ -1,0 +1,80 @@
+//! What the processes of a world see, in memory.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use leasehold_chaos::{Event, What};
+use leasehold_core::support::locked;
+
+use crate::machine::now_nanos;
+
+/// The history that all processes write, and what no history may have.
+#[derive(Clone, Default)]
+pub(crate) struct History(Arc<Mutex<(Vec<Event>, Vec<String>)>>);
+
+impl History {
+    pub(crate) fn record(&self, t: u64, p: u64, what: What) {
+        locked(&self.0).0.push(Event::new(t, p, what));
+    }
+
+    /// Something that no fault explains.
+    pub(crate) fn unexpected(&self, what: String) {
+        locked(&self.0).1.push(what);
+    }
+
+    /// All events in the order of time, and what no fault explains.
+    pub(crate) fn take(&self) -> (Vec<Event>, Vec<String>) {
+        let (mut events, unexpected) = std::mem::take(&mut *locked(&self.0));
+        // Within an instant each process keeps its order.
+        events.sort_by_key(|event| event.t);
+        (events, unexpected)
+    }
+}
+
+/// Where one process writes. What is killed writes nothing more.
+#[derive(Clone)]
+pub(crate) struct Record {
+    pub(crate) history: History,
+    pub(crate) p: u64,
+    pub(crate) killed: Arc<AtomicBool>,
+}
+
+impl Record {
+    pub(crate) fn at(&self, t: u64, what: What) {
+        if !self.killed.load(Ordering::Relaxed) {
+            self.history.record(t, self.p, what);
+        }
+    }
+
+    pub(crate) fn now(&self, what: What) {
+        self.at(now_nanos(), what);
+    }
+}
+
+/// What the locks protect: it refuses a token that is smaller than one that it has seen.
+#[derive(Clone)]
+pub(crate) struct Resource {
+    history: History,
+    seen: Arc<Mutex<BTreeMap<&'static str, u64>>>,
+}
+
+impl Resource {
+    /// The number of its process.
+    const P: u64 = 1_000_000;
+
+    pub(crate) fn new(history: History) -> Resource {
+        Resource { history, seen: Arc::default() }
+    }
+
+    pub(crate) fn write(&self, op: u64, lock: &'static str, tok: u64) -> bool {
+        let mut seen = locked(&self.seen);
+        let least = seen.entry(lock).or_default();
+        let accepted = tok >= *least;
+        *least = tok.max(*least);
+        let name = lock.to_owned();
+        let what = if accepted { What::Accept { op, lock: name, tok } } else { What::Reject { op, lock: name, tok } };
+        self.history.record(now_nanos(), Resource::P, what);
+        accepted
+    }
+}

@@ -1,0 +1,95 @@
+//! The time and the random numbers that the code under test reads, in the place of the operating system's.
+//!
+//! A runtime of a simulated process has tokio's paused clock: its time is that of its timers, and passes only while it is driven. What runs
+//! outside of a runtime, such as a server, reads the time of the world.
+
+use std::cell::{Cell, RefCell};
+
+use leasehold_core::support::{Machine, simulate};
+use tokio::time::Instant;
+
+thread_local! {
+    /// The time of the world.
+    static NOW: Cell<u64> = const { Cell::new(0) };
+    /// While a runtime is driven: an instant of its clock, and what time that was.
+    static CLOCK: Cell<Option<(Instant, u64)>> = const { Cell::new(None) };
+    /// The latest time that the process has read, which may be in another one of its runtimes.
+    static READ: Cell<u64> = const { Cell::new(0) };
+    /// How often it was read in this turn, and whether that was too often.
+    static READS: Cell<u32> = const { Cell::new(0) };
+    static SPINS: Cell<bool> = const { Cell::new(false) };
+    static RANDOM: RefCell<fastrand::Rng> = const { RefCell::new(fastrand::Rng::with_seed(0)) };
+}
+
+/// So often the clock is read in one turn of a runtime only by what runs in a circle.
+const MOST_READS: u32 = 100_000;
+
+/// This thread is on the simulated machine as long as it lives.
+pub(crate) struct Simulated;
+
+impl Simulated {
+    pub(crate) fn with_seed(seed: u64, now: u64) -> Simulated {
+        RANDOM.replace(fastrand::Rng::with_seed(seed));
+        // What asks for no seed.
+        fastrand::seed(seed);
+        SPINS.set(false);
+        outside(now);
+        simulate(Some(Machine { nanos: now_nanos, random }));
+        Simulated
+    }
+}
+
+impl Drop for Simulated {
+    fn drop(&mut self) {
+        simulate(None);
+    }
+}
+
+/// From here on no runtime is driven, and this is the time.
+pub(crate) fn outside(now: u64) {
+    CLOCK.set(None);
+    READ.set(0);
+    READS.set(0);
+    NOW.set(now);
+}
+
+/// From here on a runtime is driven, of whose clock this instant was at this time, and of a process that has read this time.
+pub(crate) fn inside(clock: (Instant, u64), read: u64) {
+    CLOCK.set(Some(clock));
+    READ.set(read);
+    READS.set(0);
+}
+
+/// Now, as the code under test sees it. Within a process it never goes back.
+pub(crate) fn now_nanos() -> u64 {
+    let now = match CLOCK.get() {
+        Some((instant, at)) => at + u64::try_from(instant.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        None => NOW.get(),
+    };
+    READ.set(READ.get().max(now));
+    READS.set(READS.get() + 1);
+    if READS.get() > MOST_READS {
+        SPINS.set(true);
+        READS.set(0);
+        // Nothing else ends a task that never yields.
+        #[expect(clippy::panic, reason = "the task ends, and the world says why")]
+        {
+            panic!("a task runs in a circle");
+        }
+    }
+    READ.get()
+}
+
+/// Whether a task ran in a circle.
+pub(crate) fn has_spun() -> bool {
+    SPINS.get()
+}
+
+/// The latest time that was read in this process: after its runtime was driven, that one's clock says nothing.
+pub(crate) fn read() -> u64 {
+    READ.get()
+}
+
+fn random(bytes: &mut [u8]) {
+    RANDOM.with_borrow_mut(|random| random.fill(bytes));
+}

@@ -1,0 +1,146 @@
+//! A process of a world: one or two runtimes, each with a clock of its own that is driven turn by turn.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, advance, sleep_until};
+
+use crate::machine::{inside, outside, read};
+use crate::network::Job;
+
+/// One process.
+pub(crate) struct Process {
+    pub(crate) runtimes: Vec<Driven>,
+    /// The latest time that it has read.
+    read: u64,
+    pub(crate) killed: Arc<AtomicBool>,
+}
+
+/// One of its runtimes.
+pub(crate) struct Driven {
+    /// `None`: it has ended.
+    runtime: Option<Runtime>,
+    clock: (Instant, u64),
+    /// Until when it has been driven.
+    until: u64,
+    /// It stands still until then.
+    pub(crate) paused_until: u64,
+    pub(crate) inbox: Vec<Job>,
+    pub(crate) tasks: Vec<JoinHandle<()>>,
+}
+
+impl Process {
+    pub(crate) fn new(runtimes: usize, now: u64) -> Process {
+        let killed = Arc::default();
+        Process { runtimes: (0..runtimes).map(|_| Driven::new(now)).collect(), read: now, killed }
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.killed.load(Ordering::Relaxed)
+    }
+
+    /// Which runtime takes in what arrives.
+    pub(crate) fn reader(&mut self) -> Option<&mut Driven> {
+        self.runtimes.iter_mut().find(|it| it.runtime.is_some())
+    }
+
+    /// Runs everything that is ready from `now` to `end`, unless it stands still. Says which runtimes have stood still, and how long.
+    pub(crate) fn drive(&mut self, now: u64, end: u64) -> Vec<(usize, u64)> {
+        let mut stalls = Vec::new();
+        for (nth, it) in self.runtimes.iter_mut().enumerate() {
+            if it.runtime.is_none() || it.paused_until > now {
+                continue;
+            }
+            let stalled = now - it.until;
+            if stalled > 0 {
+                stalls.push((nth, stalled));
+            }
+            inside(it.clock, self.read);
+            it.drive(stalled, end);
+            self.read = read();
+            outside(end);
+        }
+        stalls
+    }
+
+    /// Spawns what `make` makes in this runtime.
+    pub(crate) fn spawn(&mut self, nth: usize, work: impl Future<Output = ()> + Send + 'static, is_awaited: bool) {
+        let it = &mut self.runtimes[nth];
+        if let Some(runtime) = &it.runtime {
+            let task = runtime.spawn(work);
+            if is_awaited {
+                it.tasks.push(task);
+            }
+        }
+    }
+
+    /// For how long this runtime has stood still.
+    pub(crate) fn stalled(&self, nth: usize, now: u64) -> u64 {
+        now - self.runtimes[nth].until
+    }
+
+    /// Ends a runtime, with all its tasks.
+    pub(crate) fn end_runtime(&mut self, nth: usize, now: u64) {
+        let it = &mut self.runtimes[nth];
+        let runtime = it.runtime.take();
+        outside(now.max(self.read));
+        drop((runtime, std::mem::take(&mut it.tasks)));
+        let inbox = std::mem::take(&mut it.inbox);
+        if let Some(other) = self.reader() {
+            other.inbox.extend(inbox);
+        }
+        outside(now);
+    }
+
+    pub(crate) fn kill(&mut self, now: u64) {
+        self.killed.store(true, Ordering::Relaxed);
+        (0..self.runtimes.len()).for_each(|nth| self.end_runtime(nth, now));
+    }
+
+    /// Whether all its tasks have ended.
+    pub(crate) fn is_done(&self) -> bool {
+        self.runtimes.iter().all(|it| it.tasks.iter().all(JoinHandle::is_finished))
+    }
+
+    /// What its tasks have died of.
+    pub(crate) fn panics(&mut self) -> Vec<String> {
+        let tasks = self.runtimes.iter_mut().flat_map(|it| std::mem::take(&mut it.tasks));
+        tasks
+            .filter(JoinHandle::is_finished)
+            .filter_map(|task| task.now_or_never()?.err())
+            .map(|e| e.to_string())
+            .collect()
+    }
+}
+
+impl Driven {
+    fn new(now: u64) -> Driven {
+        #[expect(clippy::expect_used, reason = "there is no simulation without it")]
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+        let clock = {
+            let _inside = runtime.enter();
+            (Instant::now(), now)
+        };
+        let (inbox, tasks) = Default::default();
+        Driven { runtime: Some(runtime), clock, until: now, paused_until: 0, inbox, tasks }
+    }
+
+    fn drive(&mut self, stalled: u64, end: u64) {
+        let Some(runtime) = &self.runtime else { return };
+        let (inbox, instant) =
+            (std::mem::take(&mut self.inbox), self.clock.0 + Duration::from_nanos(end - self.clock.1));
+        runtime.block_on(async {
+            if stalled > 0 {
+                // All its timers are late at once.
+                advance(Duration::from_nanos(stalled)).await;
+            }
+            inbox.into_iter().for_each(|job| job());
+            sleep_until(instant).await;
+        });
+        self.until = end;
+    }
+}

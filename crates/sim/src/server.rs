@@ -1,0 +1,194 @@
+//! A store in its simplest form, as a server: queues with leases by its own clock. It says of each grant which request extended it.
+
+use std::collections::BTreeMap;
+
+use leasehold_core::seam::{
+    Claim, ClaimId, Claimed, Grant, LeaseRef, Mode, Moment, Notifier, Place, Renewal, Validity, WaitPolicy, Waiting,
+    holding, same_permits,
+};
+use leasehold_core::{FencingToken, LockQueue, Loss, Name, Participant, Result};
+
+/// Who is told of something: the process that has this number, over its notifier.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) process: usize,
+    pub(crate) notifier: Notifier,
+}
+
+/// What is said to a client without its asking.
+pub(crate) type Push = (Client, Box<dyn FnOnce(&Notifier) + Send>);
+
+#[derive(Default)]
+pub(crate) struct Server {
+    queues: BTreeMap<Name, Vec<Entry>>,
+    tokens: u64,
+    pub(crate) observers: Vec<(u64, Name, Client)>,
+    /// What is still to be said.
+    pub(crate) pushes: Vec<Push>,
+}
+
+struct Entry {
+    claim: Claim,
+    client: Client,
+    /// The latest send of a request that has extended it, by its client's clock.
+    sent: Moment,
+    deadline: Moment,
+    token: Option<(u64, u32)>,
+}
+
+impl Entry {
+    fn extend(&mut self, sent: Moment, now: Moment) {
+        self.sent = self.sent.max(sent);
+        self.deadline = self.deadline.max(now + self.claim.ttl);
+    }
+
+    /// The request that was sent last has extended it by as much, or one that was executed after it.
+    fn validity(&self) -> Validity {
+        Validity::since(self.sent, self.claim.ttl)
+    }
+
+    fn grant(&self) -> Option<Grant> {
+        let (token, turns) = self.token?;
+        Some(Grant::new(place(self.claim.id), FencingToken::new(token), self.validity()).turns(turns))
+    }
+
+    fn shown(&self) -> Participant {
+        let mut shown = Participant::new(&*self.claim.label).mode(self.claim.mode);
+        shown.token = self.token.map(|(token, _)| FencingToken::new(token));
+        shown
+    }
+}
+
+fn place(id: ClaimId) -> Place {
+    Place::new(id.to_string())
+}
+
+impl Server {
+    /// Works on a queue, and grants what is to be granted before and after.
+    fn with<T>(
+        &mut self,
+        name: &Name,
+        asks: Option<ClaimId>,
+        now: Moment,
+        work: impl FnOnce(&mut Vec<Entry>) -> T,
+    ) -> T {
+        let before = self.leaders(name);
+        self.admit(name, asks, now);
+        let outcome = work(self.queues.entry(name.clone()).or_default());
+        self.admit(name, asks, now);
+        if before != self.leaders(name) {
+            for (_, observed, client) in self.observers.iter().filter(|observer| observer.1 == *name) {
+                let name = observed.clone();
+                self.pushes.push((client.clone(), Box::new(move |notifier| notifier.holder_changed(&name))));
+            }
+        }
+        outcome
+    }
+
+    fn leaders(&self, name: &Name) -> Vec<Option<(u64, u32)>> {
+        self.queues.get(name).into_iter().flatten().filter(|entry| entry.token.is_some()).map(|it| it.token).collect()
+    }
+
+    fn admit(&mut self, name: &Name, asks: Option<ClaimId>, now: Moment) {
+        let Some(queue) = self.queues.get_mut(name) else { return };
+        queue.retain(|entry| entry.deadline > now);
+        let modes: Vec<Mode> = queue.iter().map(|entry| entry.claim.mode).collect();
+        for entry in queue.iter_mut().take(holding(&modes)).filter(|entry| entry.token.is_none()) {
+            entry.token = Some((self.tokens + 1, entry.claim.turns()));
+            self.tokens += u64::from(entry.claim.turns());
+            let (id, grant) = (entry.claim.id, entry.grant());
+            if let Some(grant) = grant.filter(|_| asks != Some(id)) {
+                self.pushes.push((entry.client.clone(), Box::new(move |notifier| notifier.granted(id, grant))));
+            }
+        }
+        if queue.is_empty() {
+            self.queues.remove(name);
+        }
+    }
+
+    pub(crate) fn claim(&mut self, claim: &Claim, client: &Client, sent: Moment, now: Moment) -> Result<Claimed> {
+        let known = |queue: &[Entry]| queue.iter().position(|entry| entry.claim.id == claim.id);
+        self.with(&claim.name, Some(claim.id), now, |queue| -> Result<()> {
+            if known(queue).is_none() {
+                same_permits(queue.iter().map(|entry| &entry.claim.mode), claim.mode)?;
+                let (claim, client) = (claim.clone(), client.clone());
+                queue.push(Entry { deadline: now + claim.ttl, claim, client, sent, token: None });
+            }
+            Ok(())
+        })?;
+        let tries = claim.policy == WaitPolicy::Try;
+        self.with(&claim.name, Some(claim.id), now, |queue| {
+            let contention =
+                |queue: &[Entry]| LockQueue::new(queue.iter().map(Entry::shown).collect(), Vec::new()).contention();
+            let Some(at) = known(queue) else { return Ok(Claimed::Busy(contention(queue))) };
+            let entry = &mut queue[at];
+            entry.extend(sent, now);
+            entry.claim.label = claim.label.clone();
+            if let Some(grant) = entry.grant() {
+                if claim.mode == Mode::Shared && entry.claim.mode == Mode::Exclusive {
+                    entry.claim.mode = Mode::Shared;
+                }
+                return Ok(Claimed::Granted(grant));
+            }
+            if tries {
+                queue.remove(at);
+                return Ok(Claimed::Busy(contention(queue)));
+            }
+            let free = queue.iter().filter(|entry| entry.token.is_some()).map(|entry| entry.deadline).min();
+            let retry_after = free.map_or(claim.ttl, |at| at.since(now)) + std::time::Duration::from_millis(1);
+            Ok(Claimed::Waiting(Waiting::new(place(claim.id), contention(queue)).retry_after(retry_after)))
+        })
+    }
+
+    pub(crate) fn renew(&mut self, lease: &LeaseRef, sent: Moment, now: Moment) -> Renewal {
+        let id = lease.claim.id;
+        self.with(&lease.claim.name, None, now, |queue| {
+            let Some(entry) = queue.iter_mut().find(|entry| entry.claim.id == id) else {
+                return Renewal::Lost(Loss::Gone);
+            };
+            if lease.token.is_some() && entry.token.is_none() {
+                return Renewal::Lost(Loss::Gone);
+            }
+            entry.extend(sent, now);
+            match entry.grant() {
+                Some(grant) if lease.token != Some(grant.token) => Renewal::Granted(grant),
+                _ => Renewal::Renewed(entry.validity()),
+            }
+        })
+    }
+
+    pub(crate) fn release(&mut self, name: &Name, id: ClaimId, now: Moment) {
+        self.with(name, None, now, |queue| queue.retain(|entry| entry.claim.id != id));
+    }
+
+    pub(crate) fn inspect(&mut self, name: &Name, now: Moment) -> LockQueue {
+        self.with(name, None, now, |queue| {
+            let (holders, waiters) = queue.iter().map(Entry::shown).partition(|shown| shown.token.is_some());
+            LockQueue::new(holders, waiters)
+        })
+    }
+
+    /// Ends the holds of a lock, and says so to their clients, or not.
+    pub(crate) fn evict(&mut self, name: &Name, says_so: bool, now: Moment) {
+        let evicted = self.with(name, None, now, |queue| {
+            let (gone, left): (Vec<_>, Vec<_>) = std::mem::take(queue).into_iter().partition(|it| it.token.is_some());
+            *queue = left;
+            gone
+        });
+        for Entry { claim, client, .. } in evicted.into_iter().filter(|_| says_so) {
+            self.pushes.push((client, Box::new(move |notifier| notifier.lost(claim.id, Loss::Evicted))));
+        }
+    }
+
+    /// Forgets everything but the tokens.
+    pub(crate) fn wipe(&mut self) {
+        self.queues.clear();
+    }
+
+    /// How many holders and waiters there are.
+    pub(crate) fn entries(&mut self, now: Moment) -> usize {
+        let names: Vec<Name> = self.queues.keys().cloned().collect();
+        names.iter().for_each(|name| self.admit(name, None, now));
+        self.queues.values().map(Vec::len).sum()
+    }
+}

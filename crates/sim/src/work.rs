@@ -1,0 +1,305 @@
+//! What the tasks of a process do: acquire in every way, hold, use, and end in every way.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_chaos::{Mode, Policy, What};
+use leasehold_core::{Error, ErrorKind, Fenced, Guard, Leadership, Lock, Loss, Lost, Owner, Result, Store};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use crate::history::{Record, Resource};
+use crate::machine::now_nanos;
+use crate::network::{End, Network};
+use crate::plan::{Ask, Do, LEADER, Request, Step, Way};
+
+/// How long a writer waits for the resource.
+const WRITE: Duration = Duration::from_millis(100);
+
+/// What the tasks of one runtime share.
+pub(crate) struct Worker {
+    pub(crate) process: usize,
+    pub(crate) store: Store,
+    pub(crate) owner: Owner,
+    pub(crate) record: Record,
+    pub(crate) network: Network,
+    pub(crate) resource: Resource,
+    pub(crate) unit: Duration,
+}
+
+/// Does one step after the other.
+pub(crate) async fn work(worker: Arc<Worker>, steps: Vec<Step>) {
+    for step in steps {
+        sleep(step.pause).await;
+        match &step.what {
+            Do::Lock(ask) => worker.once(step.nth as u64 + 1, ask).await,
+            Do::Look(lock) => worker.look(lock).await,
+        }
+    }
+}
+
+/// Watches the election, and notes who leads.
+pub(crate) async fn observe(worker: Arc<Worker>, op: u64) {
+    let election = worker.store.election(LEADER);
+    loop {
+        let Ok(mut observer) = election.observe().await else {
+            sleep(worker.unit / 4).await;
+            continue;
+        };
+        loop {
+            if let Some(leader) = observer.current() {
+                worker.record.now(What::Observed { op, lock: LEADER.into(), tok: leader.token.get() });
+            }
+            if observer.changed().await.is_err() {
+                break;
+            }
+        }
+    }
+}
+
+/// What is held.
+enum Held {
+    Guard(Guard),
+    Leadership(Leadership),
+}
+
+/// Calls the method of both.
+macro_rules! both {
+    ($held:expr, $it:ident => $call:expr) => {
+        match $held {
+            Held::Guard($it) => $call,
+            Held::Leadership($it) => $call,
+        }
+    };
+}
+
+impl Held {
+    fn token(&self) -> u64 {
+        both!(self, it => it.fencing_token().get())
+    }
+
+    fn left(&self) -> u64 {
+        both!(self, it => it.remaining().as_nanos() as u64)
+    }
+
+    fn lost(&self) -> Lost {
+        both!(self, it => it.lost())
+    }
+
+    async fn confirm(&self) -> Result<()> {
+        both!(self, it => it.confirm().await)
+    }
+
+    /// By what claim it holds: turns of one, and re-entries, have one place in the store.
+    fn claim(&self, process: usize) -> Option<u64> {
+        let mut number = DefaultHasher::new();
+        (process, both!(self, it => it.place())?.as_str()).hash(&mut number);
+        Some(number.finish())
+    }
+}
+
+/// An acquisition whose end is not noted yet. It ends with its task, if not before.
+struct Open<'a> {
+    op: u64,
+    record: &'a Record,
+    holds: bool,
+    noted: bool,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let op = self.op;
+        if !self.noted {
+            self.record.now(if self.holds { What::Release { op, dropped: true } } else { What::Info { op } });
+        }
+    }
+}
+
+impl Worker {
+    async fn look(&self, lock: &str) {
+        let Ok(queue) = self.store.lock(lock).inspect().await else { return };
+        let t = now_nanos();
+        let ops = queue.waiters.iter().filter_map(|it| it.label.as_deref()?.strip_prefix("op-")?.parse().ok());
+        ops.for_each(|op| self.record.at(t, What::Queued { op }));
+    }
+
+    async fn once(&self, op: u64, ask: &Ask) {
+        // Dropped after `open`, which notes its end.
+        let held;
+        let mut open = Open { op, record: &self.record, holds: false, noted: false };
+        match self.acquire(&mut open, ask).await {
+            Some(granted) => held = granted,
+            None => return,
+        }
+        let (lost, record) = (held.lost(), self.record.clone());
+        tokio::spawn(async move {
+            let loss = lost.await;
+            if loss != Loss::Released {
+                record.now(What::Lost { op, why: format!("{loss:?}") });
+            }
+        });
+        self.hold(op, ask, &held).await;
+        if held.left() == 0 && ask.writes {
+            // A write that was on its way when the lock was lost.
+            sleep(ask.holds).await;
+            self.write(op, ask, held.token()).await;
+        }
+        if !ask.drops {
+            open.noted = true;
+            self.record.now(What::Release { op, dropped: false });
+            let released = match held {
+                Held::Guard(guard) => guard.release().await,
+                Held::Leadership(leads) => leads.resign().await,
+            };
+            self.note(released.is_ok(), op, released.err().as_ref());
+        }
+    }
+
+    fn note(&self, released: bool, op: u64, error: Option<&Error>) {
+        if let Some(error) = error.filter(|error| !error.is_retryable() && error.loss().is_none()) {
+            self.unexpected(op, error);
+        }
+        self.record.now(if released { What::Released { op } } else { What::Unreleased { op } });
+    }
+
+    async fn acquire(&self, open: &mut Open<'_>, ask: &Ask) -> Option<Held> {
+        let (op, begin) = (open.op, now_nanos());
+        let deadline = ask.limit.map(|limit| begin + limit.as_nanos() as u64);
+        let owner = ask.owned.then_some(self.process as u64);
+        let (lock, mode, policy) = (ask.lock.to_owned(), ask.mode, ask.policy);
+        self.record.at(begin, What::Invoke { op, lock, mode, policy, deadline, owner });
+        let answer = timeout(ask.leaves.unwrap_or(Duration::from_secs(3600)), self.send(op, ask)).await;
+        let t = now_nanos();
+        let held = match answer {
+            // The caller leaves.
+            Err(_) => return None,
+            Ok(Err(error)) => {
+                self.record.at(t, self.refusal(op, &error));
+                open.noted = true;
+                return None;
+            }
+            Ok(Ok(held)) => held,
+        };
+        let left = held.left();
+        // A guard whose validity has ended meanwhile claims nothing.
+        if left == 0 {
+            return None;
+        }
+        if let Some(claim) = held.claim(self.process) {
+            self.record.at(t, What::Under { op, claim });
+        }
+        self.record.at(t, What::Ok { op, tok: held.token(), valid: t + left });
+        open.holds = true;
+        Some(held)
+    }
+
+    /// The call of the library. Its label is the number of the acquisition, so that it is known in the queue.
+    async fn send(&self, op: u64, ask: &Ask) -> Result<Held> {
+        let label = format!("op-{op}");
+        if ask.mode == Mode::Leader {
+            let election = self.store.election(ask.lock);
+            let leads = match (ask.policy, ask.limit) {
+                (Policy::Try, _) => election.try_campaign(label),
+                (_, Some(limit)) => election.campaign_timeout(label, limit),
+                (_, None) => election.campaign(label),
+            };
+            return leads.await.map(Held::Leadership);
+        }
+        let lock: Lock = match ask.mode {
+            Mode::Shared => self.store.rw_lock(ask.lock).read(),
+            Mode::Permits { n, of } => self.store.semaphore(ask.lock, of).permits(n),
+            _ => self.store.lock(ask.lock),
+        };
+        let lock = lock.label(label);
+        let lock = if ask.owned { lock.owner(&self.owner) } else { lock };
+        let lock = if ask.policy == Policy::Fast { lock.fast() } else { lock };
+        let guard = match (ask.policy, ask.limit) {
+            (Policy::Try, _) => lock.try_acquire(),
+            (_, Some(limit)) => lock.acquire_timeout(limit),
+            (_, None) => lock.acquire(),
+        };
+        guard.await.map(Held::Guard)
+    }
+
+    /// Uses what it holds for a while, as long as it is told that it holds.
+    async fn hold(&self, op: u64, ask: &Ask, held: &Held) {
+        let end = now_nanos() + ask.holds.as_nanos() as u64;
+        let (mut writes, mut confirms) = (ask.writes, ask.confirms);
+        while self.says_valid(op, held) {
+            // A writer that is refused goes on without: it may be the holder all the same, by what the library says.
+            writes = writes && self.write(op, ask, held.token()).await;
+            if std::mem::take(&mut confirms) {
+                let confirmed = self.meanwhile(op, held, Box::pin(held.confirm())).await;
+                confirmed.err().iter().for_each(|error| self.expect(op, error));
+            }
+            if let Held::Guard(guard) = held
+                && ask.downgrades
+            {
+                self.record.now(What::Downgrade { op });
+                return drop(self.meanwhile(op, held, Box::pin(guard.downgrade())).await);
+            }
+            let now = now_nanos();
+            if now >= end {
+                return;
+            }
+            sleep((self.unit / 20).min(Duration::from_nanos(end - now))).await;
+        }
+    }
+
+    fn refusal(&self, op: u64, error: &Error) -> What {
+        match error.kind() {
+            ErrorKind::Contended => What::Fail { op, busy: true },
+            ErrorKind::TimedOut | ErrorKind::Unavailable => What::Fail { op, busy: false },
+            ErrorKind::Ambiguous => What::Info { op },
+            _ => {
+                self.unexpected(op, error);
+                What::Info { op }
+            }
+        }
+    }
+
+    fn expect(&self, op: u64, error: &Error) {
+        use ErrorKind::{Ambiguous, Lost, TimedOut, Unavailable};
+        if !matches!(error.kind(), Lost | TimedOut | Unavailable | Ambiguous) {
+            self.unexpected(op, error);
+        }
+    }
+
+    /// An error that no fault explains.
+    fn unexpected(&self, op: u64, error: &Error) {
+        self.record.history.unexpected(format!("op {op}: {error:?}"));
+    }
+
+    /// Notes until when it is valid, if it is.
+    fn says_valid(&self, op: u64, held: &Held) -> bool {
+        let (t, left) = (now_nanos(), held.left());
+        if left > 0 {
+            self.record.at(t, What::Use { op, valid: t + left });
+        }
+        left > 0
+    }
+
+    /// Waits for an answer about what it holds, and says meanwhile until when that is valid.
+    async fn meanwhile<T>(&self, op: u64, held: &Held, mut asked: impl Future<Output = T> + Unpin) -> T {
+        loop {
+            if let Ok(answer) = timeout(self.unit / 20, &mut asked).await {
+                return answer;
+            }
+            self.says_valid(op, held);
+        }
+    }
+
+    /// Writes with this token. Returns whether it was accepted, or is not known.
+    async fn write(&self, op: u64, ask: &Ask, token: u64) -> bool {
+        let (answer, answered) = oneshot::channel();
+        let (network, resource, process, lock) = (self.network.clone(), self.resource.clone(), self.process, ask.lock);
+        let there = move || {
+            let accepted = resource.write(op, lock, token);
+            let back = Box::new(move || _ = answer.send(accepted));
+            drop(network.send(process, Way::Back, End::Process(process), Request::Write, back));
+        };
+        let sent = self.network.send(self.process, Way::There, End::Resource, Request::Write, Box::new(there));
+        sent.is_err() || !matches!(timeout(WRITE, answered).await, Ok(Ok(false)))
+    }
+}

@@ -1,0 +1,53 @@
+//! A slice of the worlds: nothing is wrong in them, one seed is one history, and faults that are put back are found and made small.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests that say what they saw")]
+
+use std::process::Command;
+
+use leasehold_sim::{Part, run};
+
+/// The program that runs worlds; what it is told, and which faults are put back.
+fn worlds(words: &[&str], faults: &str) -> (bool, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold-sim"));
+    let output = command.args(words).env("LEASEHOLD_FAULTS", faults).output().unwrap();
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn nothing_is_wrong_in_fifty_worlds() {
+    let (good, said) = worlds(&["--seeds", "50"], "");
+    println!("{said}");
+    assert!(good, "{said}");
+}
+
+#[test]
+fn one_seed_is_one_history() {
+    for seed in 0..10 {
+        let (one, two) = (run(seed, &Part::default()), run(seed, &Part::default()));
+        assert_eq!(one.lines(), two.lines(), "seed {seed}");
+    }
+}
+
+/// A part of a world has the steps and the faults that are named, and no others.
+#[test]
+fn a_part_of_a_world_is_a_world() {
+    let part = Part { steps: Some(vec![0]), faults: Some(Vec::new()) };
+    let outcome = run(1, &part);
+    assert!(outcome.wrong.is_empty() && outcome.figures.faults.is_empty(), "{:?}", outcome.wrong);
+    assert!(outcome.lines().len() < run(1, &Part::default()).lines().len());
+}
+
+/// Faults of earlier versions, and how many worlds it takes at most to find each.
+#[cfg(feature = "faults")]
+#[test]
+fn faults_that_are_put_back_are_found() {
+    for (fault, seeds) in [("C1", "100"), ("no-withdrawal", "200")] {
+        let (good, said) = worlds(&["--seeds", seeds], fault);
+        assert!(!good && said.contains("to see it again:"), "{fault}: {said}");
+        // The last line repeats it, and what it finds is as small as it can be.
+        let words: Vec<&str> =
+            said.lines().last().unwrap().split_whitespace().skip_while(|word| *word != "--seed").collect();
+        let (good, again) = worlds(&words, fault);
+        assert!(!good && again.lines().last() == said.lines().last(), "{fault}: {said}\n{again}");
+    }
+}
