@@ -11,7 +11,7 @@ const STORES: [(&str, usize); 7] = [
     ("memory", 462),
     ("sqlite", 2540),
     ("redis", 1343),
-    ("redis-client", 1980),
+    ("redis-client", 1982),
     ("redlock", 1131),
     ("etcd", 2796),
     ("zookeeper", 2300),
