@@ -99,6 +99,11 @@ impl Measured {
     pub fn ratio(&self, metric: Metric, other: &Measured) -> Option<Spread> {
         ratios(&self.samples, &other.samples).remove(&metric)
     }
+
+    /// A figure without what another one counts of it, in the same rounds.
+    pub fn without(&self, metric: Metric, part: Metric) -> Option<Spread> {
+        Spread::of(self.samples.iter().filter_map(|sample| Some(sample.get(&metric)? - sample.get(&part)?)))
+    }
 }
 
 /// So many rounds of all, each begun by another contender. One that fails is out, and keeps nobody from the rest.

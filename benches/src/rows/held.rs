@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Mutex;
 
+use crate::meter::Meter;
 use crate::metric::Metric;
 use crate::plan::Plan;
 use crate::rounds::Contender;
@@ -56,11 +57,11 @@ impl Row for Held {
         let standing = Arc::new(Mutex::new(None));
         let curve = plan.holders().iter().map(|&count| {
             let (store, standing) = (store.clone(), standing.clone());
-            let work = move |meter| {
+            let work = move |meter: Meter| {
                 let (store, standing) = (store.clone(), standing.clone());
                 async move {
                     let mut standing = standing.lock().await;
-                    Holds::stand(&mut standing, &store, count, ttl).await?;
+                    Holds::stand(&mut standing, meter.server(), &store, count, ttl).await?;
                     held(standing.as_ref().ok_or("none")?, meter).await
                 }
             };
