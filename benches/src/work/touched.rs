@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use crate::meter::{Done, Meter, Sample};
 use crate::metric::Metric;
 use crate::subject::{Result, Subject};
+use crate::work::flat::some_may_fail;
 
 /// So many at a time.
 const AT_ONCE: usize = 64;
@@ -31,9 +32,11 @@ pub async fn touched<S: Subject>(client: S, count: usize, waits: bool, meter: Me
     let first = NEXT.fetch_add(count, Ordering::Relaxed);
     let mut sample = meter
         .around(async {
+            let failed = AtomicUsize::new(0);
             let names = stream::iter(first..first + count).map(|i| {
                 let client = client.clone();
-                async move { client.cycle(&format!("touched {i}")).await }
+                let failed = &failed;
+                async move { some_may_fail(client.cycle(&format!("touched {i}")).await, failed, count) }
             });
             names.buffer_unordered(AT_ONCE).try_collect::<()>().await?;
             Ok(Done { operations: count as f64, ..Done::default() })
