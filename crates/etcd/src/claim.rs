@@ -285,7 +285,7 @@ impl Shared {
         if watched.is_none() && !own.granted {
             return Ok(None);
         }
-        own.watched = watched.filter(|_| !own.granted);
+        own.watched = watched.filter(|_| !own.granted).map(Box::new);
         self.report_turns(&mut claims, &claim.name);
         self.report_before(&mut claims, &claim.name, |own| own.id == claim.id);
         self.report_queue(&mut claims, &claim.name, Some(claim.id));

@@ -37,7 +37,7 @@ pub(crate) struct OwnClaim {
     /// Where it is named, if its entry takes turns.
     pub(crate) turns: Option<Turns>,
     /// What is watched for it, while it waits.
-    pub(crate) watched: Option<Watched>,
+    pub(crate) watched: Option<Box<Watched>>,
 }
 
 /// What is watched for a claim that waits.

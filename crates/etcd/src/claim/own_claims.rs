@@ -19,10 +19,7 @@ pub(crate) struct OwnClaims(HashMap<Name, OfName>);
 #[derive(Default, Debug)]
 struct OfName {
     /// In the order of their ids.
-    #[allow(
-        clippy::vec_box,
-        reason = "most names have one, and a list has room for four; of many, few bytes are moved"
-    )]
+    #[allow(clippy::vec_box, reason = "of many, few bytes are moved")]
     all: Vec<Box<OwnClaim>>,
     slots: Slots,
 }
@@ -73,6 +70,9 @@ impl OwnClaims {
         let slot = claims.slots.take();
         let key = LeasedKey::new(session.clone(), names::place(prefix, session.lease, slot));
         let new = OwnClaim::new(claim, Arc::new(key), slot);
+        if claims.all.is_empty() {
+            claims.all.reserve_exact(1);
+        }
         claims.all.insert(at, Box::new(new.clone()));
         new
     }

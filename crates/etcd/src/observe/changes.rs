@@ -57,7 +57,7 @@ impl Changes {
     pub(crate) fn of_before<'a>(own: impl Iterator<Item = &'a mut OwnClaim>, patient: bool) -> Changes {
         let mut changes = Changes::default();
         for own in own.filter(|own| own.created != 0 && !own.granted && !own.releasing) {
-            let Some(Watched::Before { before, .. }) = &own.watched else { continue };
+            let Some(Watched::Before { before, .. }) = own.watched.as_deref() else { continue };
             match before.news(own.mode, own.created) {
                 News::None => {}
                 News::Granted => changes.grant(own),
