@@ -54,15 +54,16 @@ impl Row for Idle {
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {
         let store = leasehold::connect(server.url()).await?;
-        let crowd = |waiters: usize, ttl: Duration| {
+        let crowd = |waiters: usize, ttl: Duration, window: Duration| {
             let store = store.clone();
-            let work = move |meter| idle(store.clone(), waiters, ttl, meter);
+            let work = move |meter| idle(store.clone(), waiters, (ttl, window), meter);
             Contender::new(format!("leasehold: {waiters} waiters"), work).sends(SENDS).size(waiters)
         };
-        let mut crowds: Vec<Contender> = plan.idlers().iter().map(|&waiters| crowd(waiters, ttl(plan))).collect();
-        // What a goal is about, also in the short run: with leases as long as in the other.
+        let mut crowds: Vec<Contender> =
+            plan.idlers().iter().map(|&waiters| crowd(waiters, ttl(plan), ttl(plan) / 3)).collect();
+        // What a goal is about, also in the short run: with leases as long as in the other. What is read once in a lease is in the window.
         if plan.quick && matches!(**server, Server::ZooKeeper(_)) {
-            crowds.push(crowd(1000, leasehold::DEFAULT_TTL));
+            crowds.push(crowd(1000, leasehold::DEFAULT_TTL, leasehold::DEFAULT_TTL));
         }
         Ok(crowds)
     }

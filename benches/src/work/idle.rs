@@ -14,9 +14,9 @@ use crate::subject::Result;
 /// Between looks at how many stand in line.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// What they cost while nothing happens, in each second of a third of their lease: in that time each place is renewed once.
-pub async fn idle(store: Store, waiters: usize, ttl: Duration, meter: Meter) -> Result<Sample> {
-    let (lock, window) = (store.lock("idle").ttl(ttl), ttl / 3);
+/// What they cost while nothing happens, in each second of the window: in a third of their lease each place is renewed once.
+pub async fn idle(store: Store, waiters: usize, (ttl, window): (Duration, Duration), meter: Meter) -> Result<Sample> {
+    let lock = store.lock("idle").ttl(ttl);
     let guard = lock.acquire().await?;
     let (heap, begin, mut tasks) = (live_heap(), Moment::now(), JoinSet::new());
     for _ in 0..waiters {

@@ -92,7 +92,7 @@ async fn idle_waiters_cost_as_much_as_their_own_nodes_and_their_predecessors() {
                 "{clients} clients: {each:.0} bytes of a waiter and {of_a_client:.1} requests of a client in a lease"
             );
             // A listing is 12,000 bytes here, and was read by each waiter in each lease.
-            assert!(each < 1000.0, "{each} bytes of a waiter in a lease");
+            assert!(each < 500.0, "{each} bytes of a waiter in a lease");
             // Twice a keep-alive and a ping (sessions of the default lease, too), and the renewals.
             assert!(of_a_client < 50.0, "{of_a_client} requests of a client in a lease");
             assert!(tasks.iter().all(|task| !task.is_finished()));

@@ -125,6 +125,10 @@ impl Claims {
     pub(crate) fn track(&mut self, entry: &Node, claim: &Claim, lease: Duration, now: Moment) -> bool {
         let has_room = self.bytes + entry.bytes() <= ROOM;
         if has_room {
+            if self.tracked.is_empty() {
+                // What comes to be now needs no comparison for a lease.
+                self.last_verified = Some(now);
+            }
             self.bytes += entry.bytes();
             let (entry, stored) = (entry.clone(), (claim.mode, claim.label.clone()));
             let tracked = Tracked { entry, last_used: now, verified: now, lease, stored, held: false, wait: None };

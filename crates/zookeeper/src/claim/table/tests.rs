@@ -49,7 +49,7 @@ fn who_holds_is_verified_at_each_renewal_and_who_waits_once_in_a_lease() {
     let mut claims = Claims::default();
     let (id, entry) = claimed(&mut claims, 30);
     let due = |claims: &Claims| [40, 60, 80, 100].map(|s| claims.due(LEASE, at(s)));
-    assert_eq!(due(&claims), [Due::All; 4], "never yet");
+    assert_eq!(due(&claims), [Due::None, Due::None, Due::All, Due::All], "it came at 30");
     claims.last_verified = Some(at(40));
     assert_eq!(due(&claims), [Due::None, Due::None, Due::None, Due::All]);
     claims.with_entry(id, &entry).unwrap().held = true;
