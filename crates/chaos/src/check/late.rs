@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::report::Violation;
 
-/// How long a judgement waits for news of stalls.
-const WAITS: u64 = 2_000_000_000;
+/// How long a judgement waits for news of stalls: a starved process may stand still for seconds before it comes to tell of one.
+const WAITS: u64 = 10_000_000_000;
 /// How many stalls of a process are remembered.
 const STALLS: usize = 512;
 

@@ -69,7 +69,7 @@ pub(super) async fn hold(client: &Client, ask: &Ask, held: &Held, resource: &mut
         if ask.lock == CATALOG && ask.mode == Mode::Exclusive && client.random(|random| random.u8(0..4) == 0) {
             return downgrade(client, ask, held).await;
         }
-        if length.is_over() || ask.lock == KEPT && client.drains() {
+        if length.is_over() || !naive && client.drains() {
             return;
         }
         tokio::time::sleep(client.up_to(client.ttl() / 20) + Duration::from_millis(2)).await;
