@@ -66,27 +66,42 @@ impl Server {
         address: &Address,
         one: impl AsyncFn(&Address, &Host) -> Option<(String, Vec<Finding>)>,
     ) {
+        let mut answers = Vec::new();
         for host in &address.hosts {
             match one(address, host).await {
-                Some((version, findings)) => self.add(version, findings),
+                Some((version, findings)) => answers.push((host.to_string(), version, findings)),
                 None => {
                     let text = format!("{host} did not say which version it is: nothing is known of its settings.");
                     self.findings.push(note("version", text));
                 }
             }
         }
+        self.add(&answers);
     }
 
-    /// Members of one cluster are often alike: what is said twice is said once.
-    fn add(&mut self, version: String, findings: Vec<Finding>) {
-        match &mut self.version {
-            Some(seen) if !seen.split(", ").any(|one| one == version) => *seen += &format!(", {version}"),
-            Some(_) => {}
-            none => *none = Some(version),
+    /// What all of them say is said once; what differs is said of each.
+    fn add(&mut self, answers: &[(String, String, Vec<Finding>)]) {
+        let mut versions: Vec<&str> = answers.iter().map(|(_, version, _)| version.as_str()).collect();
+        versions.sort_unstable();
+        versions.dedup();
+        self.version = (!versions.is_empty()).then(|| versions.join(", "));
+        if versions.len() > 1 {
+            let each: Vec<String> = answers.iter().map(|(host, version, _)| format!("{host} {version}")).collect();
+            let text = format!(
+                "The servers are of different versions: {}. What a version is warned of weakens the promises of all.",
+                each.join(", ")
+            );
+            self.findings.push(note("version", text));
         }
-        for finding in findings {
-            if !self.findings.contains(&finding) {
-                self.findings.push(finding);
+        for (host, _, findings) in answers {
+            for finding in findings {
+                let of_all = answers.iter().all(|(.., others)| others.contains(finding));
+                let named = of_all || finding.text.contains(host);
+                let text = if named { finding.text.clone() } else { format!("{host}: {}", finding.text) };
+                let finding = Finding { text, ..finding.clone() };
+                if !self.findings.contains(&finding) {
+                    self.findings.push(finding);
+                }
             }
         }
     }
@@ -129,6 +144,23 @@ mod tests {
     use leasehold_testbed::ZooKeeper;
 
     use super::*;
+
+    #[test]
+    fn what_differs_is_said_of_each_member() {
+        let [both, one] = ["keeps no file", "evicts keys"].map(|text| warning("data", text));
+        let answer = |host: &str, version: &str, findings: &[&Finding]| {
+            (host.to_owned(), version.to_owned(), findings.iter().copied().cloned().collect())
+        };
+        let mut server = Server::default();
+        server.add(&[answer("a:1", "7.0", &[&both]), answer("b:2", "6.2", &[&both, &one])]);
+        assert_eq!(server.version.as_deref(), Some("6.2, 7.0"));
+        let texts: Vec<&str> = server.findings.iter().map(|finding| finding.text.as_str()).collect();
+        assert!(texts[0].contains("a:1 7.0, b:2 6.2"), "{texts:?}");
+        assert_eq!(texts[1..], ["keeps no file", "b:2: evicts keys"]);
+        let mut alike = Server::default();
+        alike.add(&[answer("a:1", "7.0", &[&one]), answer("b:2", "7.0", &[&one])]);
+        assert_eq!(alike.findings.len(), 1, "{:?}", alike.findings);
+    }
 
     async fn differing(url: &str) -> Vec<Finding> {
         let found = inspect(url, &Guarantees::none("zookeeper")).await.findings;
