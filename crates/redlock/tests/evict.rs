@@ -60,7 +60,8 @@ async fn an_eviction_by_a_token_that_only_a_late_node_says_ends_no_hold() {
             for before in [FencingToken::new(token.get() - 1), own] {
                 assert!(!operator.evict(&claim.name, before).await.unwrap(), "{mode:?}");
             }
-            assert!(matches!(renewed(&store, &claim, token).await, Renewal::Renewed(_)), "{mode:?}");
+            let renewal = renewed(&store, &claim, token).await;
+            assert!(matches!(renewal, Renewal::Renewed(_)), "{mode:?}: {renewal:?}");
             assert!(operator.evict(&claim.name, token).await.unwrap());
             assert!(matches!(renewed(&store, &claim, token).await, Renewal::Lost(_)), "{mode:?}");
         }

@@ -97,22 +97,25 @@ pub async fn entry(node: &Redis, claim: &Claim) -> String {
 }
 
 /// Renews it, until every node has it by one token from one request: a node that granted late has another one until then, and no
-/// request that would write it is under way afterwards.
+/// request that would write it is under way afterwards. A request that a node did not get is followed by another one.
 pub async fn agree(store: &Redlock, nodes: &[Redis], claim: &Claim, token: FencingToken) {
-    while !matches!(renewed(store, claim, token).await, Renewal::Renewed(_)) {
-        sleep(10).await;
-    }
     loop {
-        let mut said = Vec::new();
-        for node in nodes {
-            let entry = entry(node, claim).await;
-            let words: Vec<_> = entry.split(' ').map(str::to_owned).collect();
-            said.push((words.get(2).cloned(), words.get(6).cloned()));
+        if !matches!(renewed(store, claim, token).await, Renewal::Renewed(_)) {
+            sleep(10).await;
+            continue;
         }
-        if said.iter().all(|one| *one == said[0]) {
-            return;
+        for _ in 0..100 {
+            let mut said = Vec::new();
+            for node in nodes {
+                let entry = entry(node, claim).await;
+                let words: Vec<_> = entry.split(' ').map(str::to_owned).collect();
+                said.push(words.get(2).cloned().zip(words.get(6).cloned()));
+            }
+            if said.iter().all(|one| one.is_some() && *one == said[0]) {
+                return;
+            }
+            sleep(10).await;
         }
-        sleep(10).await;
     }
 }
 
