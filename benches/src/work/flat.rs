@@ -48,7 +48,7 @@ pub async fn flat<S: Subject>(client: S, cycles: Cycles, meter: Meter) -> Result
         })
         .await?;
     // An answer that nobody needs is memory until it has come: Redlock waits for a majority.
-    let mut waits = 0..50;
+    let mut waits = 0..5;
     while live_heap() > heap && waits.next().is_some() {
         sleep(Duration::from_millis(20)).await;
     }
