@@ -77,7 +77,7 @@ async fn an_eviction_raises_every_counter_and_outlives_its_use_nowhere() {
         let (store, operator) = (client(&nodes).await, client(&nodes).await);
         let claim = fast("x");
         let token = granted(&store, &claim).await.token;
-        until_held_on(&nodes, &claim, 3).await;
+        agree(&store, &nodes, &claim, token).await;
         let far = u64::MAX.to_string();
         for node in &nodes {
             node.command(&["ZADD", "{x}:re", "1", "1", &far, "2"]).await.unwrap();
@@ -138,7 +138,7 @@ async fn an_eviction_that_failed_half_way_may_be_repeated() {
         let (store, (operator, links)) = (client(&nodes).await, through(&nodes).await);
         let claim = fast("x");
         let token = granted(&store, &claim).await.token;
-        until_held_on(&nodes, &claim, 3).await;
+        agree(&store, &nodes, &claim, token).await;
         let traps = [&links[0], &links[1]].map(|link| link.hold_matching("\r\nbar\r\n"));
         let error = operator.evict(&claim.name, token).await.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous), "{error}");
