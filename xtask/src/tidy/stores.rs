@@ -10,7 +10,7 @@ use std::{
 const STORES: [(&str, usize); 7] = [
     ("memory", 462),
     ("sqlite", 2540),
-    ("redis", 1343),
+    ("redis", 1344),
     ("redis-client", 1982),
     ("redlock", 1131),
     ("etcd", 2796),

@@ -101,7 +101,9 @@ local function commit()
     if holder.flag ~= '.' then holder.flag = observed and '*' or waiters > 0 and '+' or '-' end
     call('SET', LOCK, text_of(holder), 'PX', math.max(1, holder.deadline - now))
   elseif changed and kind then
-    local left = math.max(1, call('ZREVRANGE', SHARERS, 0, 0, 'WITHSCORES')[2] - now)
+    -- A score that was changed by hand may be more than a lease, or no whole number: that would stop the script here.
+    local last = call('ZREVRANGE', SHARERS, 0, 0, 'WITHSCORES')[2]
+    local left = math.max(1, math.floor(math.min(last - now, 9e12)))
     call('SET', LOCK, '=' .. kind .. ' ' .. taken .. ' ' .. of, 'PX', left)
     call('PEXPIRE', SHARERS, left)
     call('PEXPIRE', RECORDS, left)
