@@ -35,7 +35,8 @@
 //! Each node keeps the greatest token that it gave out. The client proposes its clock in microseconds; a node answers
 //! `max(greatest + 1, proposal)`, and the greatest answer is the token `T`. If fewer than a majority answered `T`, it is
 //! written back, **only where the claim still holds**, until a majority that holds the claim knows at least `T`; else the
-//! claim fails. So a grant takes one round trip if the nodes agree, which is the usual case, and two if not.
+//! claim fails. So a grant takes one round trip if the nodes agree, and two if not. A proposal leads the clocks by a tenth of a
+//! second, so they agree on a free lock if they get the claim within that time.
 //!
 //! *Proof* that a later conflicting grant has a greater token, while nodes keep their data. Let `G` be granted with `T`, and
 //! `G'` later with `T'`. The majority that knew `T` while it held `G`, and the majority that granted `G'`, share a node. A
@@ -53,8 +54,8 @@
 //! * **A node that loses data may break it.** A restart without persistence, an eviction, a failover to a replica: two
 //!   majorities may then share only the node that forgot, and two may hold at once. Run the nodes with `appendfsync always`
 //!   and `maxmemory-policy noeviction`, or keep a node that lost its data away for the longest TTL. In that case tokens
-//!   still rise if the time between the two grants is longer than the clocks of clients and nodes differ, and by some
-//!   milliseconds: so far tokens may run ahead of the clocks, as proposals lead them and each attempt takes a block of
+//!   still rise if the time between the two grants is longer than the clocks of clients and nodes differ, and by a tenth of
+//!   a second: so far tokens may run ahead of the clocks, as proposals lead them and each attempt takes a block of
 //!   numbers. With the same clock reading, two may even draw the same token.
 //! * **Leases are measured by each node's wall clock.** A clock that is stepped forward ends leases early, there.
 //! * **No order.** Nodes that hand over would hand to different waiters, and none would get a majority. So

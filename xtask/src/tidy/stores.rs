@@ -12,7 +12,7 @@ const STORES: [(&str, usize); 7] = [
     ("sqlite", 2540),
     ("redis", 1344),
     ("redis-client", 1982),
-    ("redlock", 1131),
+    ("redlock", 1132),
     ("etcd", 2796),
     ("zookeeper", 2300),
 ];

@@ -16,6 +16,9 @@ pub(crate) static NODE: LazyLock<Script> =
 
 /// How far a node's clock may lead our proposals.
 const MOST_AHEAD: i64 = 60_000_000;
+/// How many microseconds a request may be under way until nodes that are as far as one another answer differently. Nobody waits for them
+/// to pass: it is only a number.
+const LEAD: u64 = 100_000;
 
 /// The independent servers.
 #[derive(Debug)]
@@ -160,10 +163,11 @@ impl Nodes {
         self.0.iter().map(|node| &*node.connection)
     }
 
-    /// A number that every node will most likely take as it is: the leading clock's, so that a majority answers the same.
+    /// A number that every node will most likely take as it is, so that a majority answers the same: what the leading clock will say when the
+    /// last of them has got it.
     pub(crate) fn proposal(&self) -> u64 {
         let ahead = self.0.iter().map(|node| node.ahead.load(Ordering::Relaxed)).max().unwrap_or_default();
-        wall().saturating_add_signed(ahead.clamp(0, MOST_AHEAD)).saturating_add(1000)
+        wall().saturating_add_signed(ahead.clamp(0, MOST_AHEAD)).saturating_add(LEAD)
     }
 
     /// The node's clock said so just now.
