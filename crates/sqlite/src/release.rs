@@ -14,7 +14,6 @@ use crate::entry::{Entry, Id};
 
 /// How many places one transaction removes at most.
 const PART: usize = 500;
-const REMOVE_KNOWN: &str = gone!("DELETE FROM place WHERE name = ?1 AND seq = ?2 AND claim = ?3");
 
 impl Client {
     pub(crate) fn release(&mut self, claim: &Claim, deadline: Moment) -> Result<()> {
@@ -40,7 +39,7 @@ impl Queues<'_> {
         if self.give_back(name, claim, seq)? {
             return Ok(());
         }
-        self.remove(REMOVE_KNOWN, params![name, seq, Id::from(claim)]).map(drop)
+        self.remove_known(name, seq, claim)
     }
 
     /// Gives a hold a session of its own, which ends that long from now, and is neither renewed nor ended with us.

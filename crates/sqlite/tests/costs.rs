@@ -6,6 +6,7 @@ mod support;
 
 use std::alloc::System;
 use std::fs;
+use std::pin::pin;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ const CYCLES: usize = 100;
 const TTL: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {
-    let roles: &[Role] = &[("cycle", cycle), ("after_an_idle_lease", after_an_idle_lease)];
+    let roles: &[Role] =
+        &[("cycle", cycle), ("after_an_idle_lease", after_an_idle_lease), ("beside_a_writer", beside_a_writer)];
     let tests: &[Test] = &[
         ("cycle/allocates_little", allocates_little),
         ("cycle/writes_three_pages_in_two_transactions", writes_three_pages),
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         ("cycle/asks_the_system_little_and_no_other_thread", asks_the_system_little),
         ("cycle/beside_a_hold_leaves_the_runtime_alone", leaves_the_runtime_alone),
         ("claim/after_an_idle_lease_reads_only_its_own", reads_only_its_own),
+        ("claim/beside_a_writer_asks_for_no_name", asks_for_no_name),
         ("waiters/are_not_all_counted_by_each_that_joins", not_all_waiters_are_counted),
         ("readers/cost_the_same_however_many_they_are", readers_cost_the_same),
     ];
@@ -49,19 +52,25 @@ async fn cycles(lock: &Lock, n: usize) {
 }
 
 fn allocates_little() {
-    let place = Place::new();
-    run_alone(async {
-        let lock = store(place.path()).await.lock("a").ttl(TTL);
-        let mut least = usize::MAX;
-        for _ in 0..CYCLES {
-            let region = Region::new(ALLOCATOR);
-            cycles(&lock, 1).await;
-            // A table that grows, or what a task in the background does, is not the cycle's.
-            least = least.min(region.change().allocations + region.change().reallocations);
+    let mut least = usize::MAX;
+    // A client whose request a busy machine made slow asks its thread for a while.
+    for _ in 0..20 {
+        let place = Place::new();
+        run_alone(async {
+            let lock = store(place.path()).await.lock("a").ttl(TTL);
+            for _ in 0..CYCLES {
+                let region = Region::new(ALLOCATOR);
+                cycles(&lock, 1).await;
+                // A table that grows, or what a task in the background does, is not the cycle's.
+                least = least.min(region.change().allocations + region.change().reallocations);
+            }
+        });
+        if least <= ALLOCATIONS {
+            break;
         }
-        println!("{least} allocations for each cycle");
-        assert!(least <= ALLOCATIONS, "{least} allocations");
-    });
+    }
+    println!("{least} allocations for each cycle");
+    assert!(least <= ALLOCATIONS, "{least} allocations");
 }
 
 /// Frames and commits in the log, as SQLite's *WAL-mode File Format* has them.
@@ -188,6 +197,34 @@ fn after_an_idle_lease(words: &[String]) {
     });
 }
 
+/// A claim that meets another writer, and is left to the thread, between two marks in the trace.
+fn beside_a_writer(words: &[String]) {
+    let [locks, _] = words else { unreachable!() };
+    run_alone(async {
+        let lock = store(locks).await.lock("a").ttl(TTL);
+        cycles(&lock, 2).await;
+        let writer = Connection::open(locks).unwrap();
+        writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let mut work = pin!(cycles(&lock, 1));
+        let _ = fs::metadata("/mark");
+        tokio::select! {
+            biased;
+            () = &mut work => panic!("done beside a writer"),
+            () = std::future::ready(()) => {}
+        }
+        let _ = fs::metadata("/mark");
+        writer.execute_batch("COMMIT").unwrap();
+        work.await;
+        say("done");
+    });
+}
+
+/// Who the writer is was looked up among all locks of the machine for a text that nobody saw, in each hand-over between busy clients.
+fn asks_for_no_name() {
+    let [opened] = calls_of("beside_a_writer", &Place::new(), "", ["openat"]);
+    assert_eq!(opened, 0, "files were opened");
+}
+
 /// Not the places of all others: they would wait meanwhile.
 fn reads_only_its_own() {
     let place = Place::new();
@@ -250,7 +287,7 @@ fn not_all_waiters_are_counted() {
             let Claimed::Waiting(waiting) = client.claim(&claim(WaitPolicy::Fair)).await.unwrap() else {
                 panic!("held")
             };
-            assert_eq!(waiting.who.waiters, (others < 256).then_some(others), "{waiting:?}");
+            assert_eq!(waiting.who.waiters, (others < 64).then_some(others), "{waiting:?}");
         }
         let Claimed::Busy(who) = client.claim(&claim(WaitPolicy::Try)).await.unwrap() else { panic!("held") };
         assert_eq!(who.waiters, Some(300));

@@ -12,13 +12,13 @@ use crate::entry::{Id, place, token, validity};
 
 /// Draws a token, if nobody is in the queue and nobody observes it, and if our session is as we have written it last: others may
 /// have ended it, and an older copy of the file has an older one.
-const DRAW: &str = "UPDATE meta SET token = ?1 WHERE rowid = 1
+pub(super) const DRAW: &str = "UPDATE meta SET token = ?1 WHERE rowid = 1
     AND EXISTS (SELECT 1 FROM session WHERE id = ?2 AND until = ?3)
     AND NOT EXISTS (SELECT 1 FROM place WHERE name = ?4)
     AND NOT EXISTS (SELECT 1 FROM observer WHERE name = ?4)";
 
 /// Gives back a place, if nobody else is in the queue and nobody observes it.
-const GIVE_BACK: &str = "DELETE FROM place WHERE name = ?1 AND seq = ?2 AND claim = ?3 AND session > 0
+pub(super) const GIVE_BACK: &str = "DELETE FROM place WHERE name = ?1 AND seq = ?2 AND claim = ?3 AND session > 0
     AND NOT EXISTS (SELECT 1 FROM place WHERE name = ?1 AND seq <> ?2)
     AND NOT EXISTS (SELECT 1 FROM observer WHERE name = ?1)";
 

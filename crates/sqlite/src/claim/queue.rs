@@ -15,7 +15,14 @@ use crate::client::words::Word;
 use crate::entry::{Entry, Id, entries};
 
 /// So many others in its queue are counted for one that waits.
-const COUNTED: i64 = 256;
+const COUNTED: i64 = 64;
+
+/// Removes the place of this number.
+const REMOVE: &str = "DELETE FROM place WHERE name = ?1 AND seq = ?2";
+/// What [`gone`] answers, of a place that is there.
+const KNOWN: &str = "SELECT token IS NOT NULL, token IS NOT NULL AND mode = 'shared' FROM place
+    WHERE name = ?1 AND seq = ?2 AND claim = ?3";
+const HAS_ONE_ENDED: &str = "SELECT EXISTS (SELECT 1 FROM session WHERE until <= ?1)";
 
 /// A write transaction.
 pub(crate) struct Queues<'a> {
@@ -81,7 +88,8 @@ pub(crate) struct Message {
     pub(crate) word: Word,
 }
 
-/// What a deletion answers for [`Queues::remove`]: the name, whether it was held, and whether by a reader.
+/// What a deletion answers for [`Queues::remove`]: the name, whether it was held, and whether by a reader. What it answers goes through
+/// a table of its own, which costs as much as the rest of a release: a place whose number is known is [read](Queues::remove_known) first.
 macro_rules! gone {
     ($deletion:literal) => {
         concat!($deletion, " RETURNING name, token IS NOT NULL, token IS NOT NULL AND mode = 'shared'")
@@ -149,12 +157,10 @@ impl<'a> Queues<'a> {
 
     /// Removes the dead entries of one queue, and grants to each waiter that is admitted now.
     pub(crate) fn admit_waiters(&mut self, name: &str) -> rusqlite::Result<Head> {
-        let waiters = "DELETE FROM place INDEXED BY waiting
-                       WHERE name = ?2 AND session IN (SELECT id FROM session WHERE until <= ?1) AND token IS NULL";
-        self.execute(waiters, params![self.now, name])?;
+        self.remove_ended_waiters(name)?;
         let mut head = self.head(name)?;
         for dead in head.dead.drain(..) {
-            self.execute("DELETE FROM place WHERE name = ?1 AND seq = ?2", params![name, dead])?;
+            self.execute(REMOVE, params![name, dead])?;
             self.changed.insert(name.to_owned());
         }
         let may_grant = self.may_grant();
@@ -168,6 +174,16 @@ impl<'a> Queues<'a> {
             self.changed.insert(name.to_owned());
         }
         Ok(head)
+    }
+
+    /// Most of the time none has ended: the deletion makes two tables of its own, and is costly even where it finds nothing.
+    fn remove_ended_waiters(&self, name: &str) -> rusqlite::Result<()> {
+        if self.tx.prepare_cached(HAS_ONE_ENDED)?.query_row([self.now], |row| row.get(0))? {
+            let waiters = "DELETE FROM place INDEXED BY waiting
+                           WHERE name = ?2 AND session IN (SELECT id FROM session WHERE until <= ?1) AND token IS NULL";
+            self.execute(waiters, params![self.now, name])?;
+        }
+        Ok(())
     }
 
     /// Not while leases may live in files that these have replaced.
@@ -238,15 +254,28 @@ impl<'a> Queues<'a> {
         let gone = deletion.query_map(which, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         let gone = gone.collect::<rusqlite::Result<Vec<(String, bool, bool)>>>()?;
         let removed = gone.len();
-        for (name, held, shared) in gone {
-            if !(shared && self.is_shared_on(&name)?) {
-                self.admit_waiters(&name)?;
-            }
-            if held {
-                self.changed.insert(name);
-            }
-        }
+        gone.into_iter().try_for_each(|(name, held, shared)| self.removed(name, held, shared))?;
         Ok(removed)
+    }
+
+    /// The same for one place whose number is known.
+    pub(crate) fn remove_known(&mut self, name: &str, seq: i64, claim: ClaimId) -> rusqlite::Result<()> {
+        let known = params![name, seq, Id::from(claim)];
+        let known = self.tx.prepare_cached(KNOWN)?.query_row(known, |row| Ok((row.get(0)?, row.get(1)?)));
+        let Some((held, shared)) = known.optional()? else { return Ok(()) };
+        self.execute(REMOVE, params![name, seq])?;
+        self.removed(name.to_owned(), held, shared)
+    }
+
+    /// Who waited for a place that is removed is admitted.
+    fn removed(&mut self, name: String, held: bool, shared: bool) -> rusqlite::Result<()> {
+        if !(shared && self.is_shared_on(&name)?) {
+            self.admit_waiters(&name)?;
+        }
+        if held {
+            self.changed.insert(name);
+        }
+        Ok(())
     }
 
     /// Whether readers hold this lock, so that a reader that leaves lets in nobody: whoever waits does not fit beside them. Without a
@@ -271,5 +300,28 @@ impl<'a> Queues<'a> {
         let waiters: i64 = self.tx.prepare_cached(waiters)?.query_row(params![name, limit], |row| row.get(0))?;
         let who = head.holders.first().map_or_else(Contention::unknown, |first| Contention::from(&first.shown()));
         Ok(if waiters < limit { who.waiters((waiters - own).max(0) as usize) } else { who })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claim::free::{DRAW, GIVE_BACK};
+
+    #[test]
+    fn what_each_hand_over_executes_makes_no_table_of_its_own() {
+        let file = Connection::open_in_memory().unwrap();
+        file.execute_batch(include_str!("../schema.sql")).unwrap();
+        let steps = |statement: &str| {
+            let mut explain = file.prepare(&format!("EXPLAIN {statement}")).unwrap();
+            let steps = explain.raw_query().mapped(|row| row.get(1)).collect::<rusqlite::Result<Vec<String>>>();
+            steps.unwrap()
+        };
+        let first = entries!("WHERE p.name = ?1 ORDER BY p.seq");
+        for statement in [REMOVE, KNOWN, HAS_ONE_ENDED, DRAW, GIVE_BACK, first] {
+            assert!(!steps(statement).contains(&"OpenEphemeral".to_owned()), "{statement}");
+        }
+        let answers = gone!("DELETE FROM place WHERE name = ?1 AND seq = ?2");
+        assert!(steps(answers).contains(&"OpenEphemeral".to_owned()), "the name of that step is another one");
     }
 }

@@ -260,8 +260,9 @@ impl Client {
                 Ok(Attempt::Full(_)) => {}
                 Ok(Attempt::WentBack) => self.file.replace(deadline)?,
                 // Nothing that is true of replaced files matters, nor what has become of a commit in them.
+                Ok(Attempt::NotBegun(e)) if self.file.is_whole() => return Err(error::of(&e, &self.file.path)),
                 Err(e) if self.file.is_whole() => return Err(e),
-                Ok(Attempt::Replaced) | Err(_) => self.reopen()?,
+                Ok(Attempt::Replaced | Attempt::NotBegun(_)) | Err(_) => self.reopen()?,
             }
             wait_until(deadline);
         }
@@ -283,7 +284,11 @@ impl Client {
     ) -> Result<Attempt<T>> {
         let of = |e| error::of(&e, &self.file.path);
         self.has_left = false;
-        let _tx = self.file.begin().map_err(of)?;
+        // Who does not wait for others has no use for a text that names them: all locks of the machine are read for it.
+        let _tx = match self.file.begin() {
+            Ok(tx) => tx,
+            Err(e) => return Ok(Attempt::NotBegun(e)),
+        };
         // Before the check of the files: a client that replaces them later begins to wait for our leases after they began, and with
         // tokens that are greater.
         let began = (now(), wall());
@@ -326,4 +331,6 @@ pub(crate) enum Attempt<T> {
     WentBack,
     /// It would have to grow.
     Full(Error),
+    /// Another one is under way, or the file cannot be used.
+    NotBegun(rusqlite::Error),
 }
