@@ -17,9 +17,11 @@ pub use credentials::Credentials;
 #[doc(hidden)]
 pub use faults::fault;
 pub use race::race;
-#[doc(hidden)]
-pub use simulation::Machine;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub use simulation::simulate;
+#[doc(hidden)]
+pub use simulation::{Machine, Stream, dial};
 pub use sync::locked;
+#[doc(hidden)]
+pub use system::wall;

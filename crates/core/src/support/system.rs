@@ -3,11 +3,20 @@
 //! The questions differ between operating systems, and nothing else in core does. So the conditional
 //! code is here, and only here. A simulated machine answers in their place.
 
+use std::time::SystemTime;
+
 use crate::support::simulation::simulated;
 
 /// Nanoseconds on the clock that counts suspend.
 pub(crate) fn nanos() -> u64 {
     simulated().map_or_else(clock, |machine| (machine.nanos)())
+}
+
+/// Microseconds since 1970, on the wall clock: it may step, so nothing is judged by it.
+#[must_use]
+pub fn wall() -> u64 {
+    let real = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
+    simulated().map_or_else(real, |machine| (machine.wall)())
 }
 
 /// Random numbers that nobody can guess.

@@ -298,6 +298,7 @@ pub(super) async fn keep(members: Arc<Members>, changed: impl Fn()) {
     let mut pause = PAUSES.0;
     loop {
         tokio::select! {
+            biased;
             () = members.due.notified() => {}
             () = async { while !members.is_broken() { sleep(GLANCE).await } } => {}
         }

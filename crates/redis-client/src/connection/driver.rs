@@ -13,6 +13,7 @@ use std::task::Poll;
 
 use futures_util::future::select_ok;
 use futures_util::task::AtomicWaker;
+use leasehold_core::support::dial;
 use redis::aio::{AsyncStream, MultiplexedConnection};
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::SockRef;
@@ -40,7 +41,10 @@ pub(super) async fn open(
 ) -> RedisResult<(MultiplexedConnection, Option<AbortHandle>)> {
     let info = client.get_connection_info();
     let stream: Box<dyn AsyncStream + Send + Unpin> = match info.addr() {
-        ConnectionAddr::Tcp(host, port) => Box::new(connect(host, *port, info.tcp_settings()).await?),
+        ConnectionAddr::Tcp(host, port) => match dial(host, *port) {
+            Some(simulated) => Box::new(simulated?),
+            None => Box::new(connect(host, *port, info.tcp_settings()).await?),
+        },
         ConnectionAddr::Unix(path) => Box::new(UnixStream::connect(path).await?),
         _ => return Ok((client.get_multiplexed_async_connection_with_config(&config).await?, None)),
     };

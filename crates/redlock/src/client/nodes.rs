@@ -3,10 +3,11 @@
 use std::future::{Future, ready};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use leasehold_core::support::wall;
 use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_redis_client::{CLOCK, Call, Connection, Inbox, Script, Server, run_all, warnings};
 use redis::{Value, pipe};
@@ -188,9 +189,4 @@ impl Nodes {
         let each: Vec<String> = failed.iter().map(|(_, e)| e.to_string()).collect();
         Error::new(kind, format!("{} of {} nodes failed: {}", failed.len(), self.len(), each.join("; ")))
     }
-}
-
-/// Microseconds of this machine's wall clock: only ever proposed, nothing is judged by it.
-fn wall() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros() as u64
 }
