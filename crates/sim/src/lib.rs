@@ -1,26 +1,33 @@
 //! Deterministic simulation: the real code of core, in simulated time and over a simulated network, all of it decided by a seed.
 //!
-//! A *world* is a server, a network, some processes and a fenced resource. A process is the real library in one or two tokio runtimes,
+//! A *world* is a server, or some, a network, some processes and a fenced resource. A process is the real library in one or two tokio runtimes,
 //! which are driven turn by turn: they can be paused, blocked, ended and killed, and nothing else happens meanwhile. What the processes
 //! see is a history, which the checker of `leasehold-chaos` judges. One seed is one history, byte for byte.
 //!
 //! - `plan` is what a seed decides; `world` runs it; `shrink` makes one that fails small.
-//! - `machine` is the time and the random numbers; `process` the runtimes; `network` what arrives when.
-//! - `work` with `history` is what processes do and see; `server` with `remote` a store in its simplest form.
+//! - `machine` is the time and the random numbers; `process` the runtimes; `network` what arrives when, `stream` connections over it.
+//! - `work` with `history` is what processes do and see.
+//! - `kind` says which stores there are, `store` what is so of each, `servers` what a world asks of theirs: `simple`, `redis`.
 
 mod history;
+mod kind;
 mod machine;
 mod network;
 mod plan;
 mod process;
-mod remote;
-mod server;
+mod redis;
+mod servers;
 mod shrink;
+mod simple;
+mod store;
+mod stream;
 mod work;
 mod world;
 
 use leasehold_chaos::{Checker, Event, Figures, order};
 
+pub use crate::redis::MiniRedis;
+pub use kind::Kind;
 pub use plan::Part;
 pub use shrink::{Small, shrink};
 
@@ -43,10 +50,10 @@ impl Outcome {
     }
 }
 
-/// Runs the world of a seed, or a part of it, and judges what was seen there.
+/// Runs the world of a store and a seed, or a part of it, and judges what was seen there.
 #[must_use]
-pub fn run(seed: u64, part: &Part) -> Outcome {
-    let seen = world::run(seed, part);
+pub fn run(kind: Kind, seed: u64, part: &Part) -> Outcome {
+    let seen = world::run(kind, seed, part);
     let mut checker = Checker::default();
     seen.events.iter().for_each(|event| checker.event(event));
     let report = checker.finish();

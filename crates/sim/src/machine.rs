@@ -1,11 +1,12 @@
-//! The time and the random numbers that the code under test reads, in the place of the operating system's.
+//! What the code under test asks, in the place of the operating system: the time, random numbers, and connections to servers.
 //!
 //! A runtime of a simulated process has tokio's paused clock: its time is that of its timers, and passes only while it is driven. What runs
 //! outside of a runtime, such as a server, reads the time of the world.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 
-use leasehold_core::support::{Machine, simulate};
+use leasehold_core::support::{Machine, Stream, simulate};
 use tokio::time::Instant;
 
 thread_local! {
@@ -18,11 +19,21 @@ thread_local! {
     /// How often it was read in this turn, and whether that was too often.
     static READS: Cell<u32> = const { Cell::new(0) };
     static SPINS: Cell<bool> = const { Cell::new(false) };
+    /// Which process is driven.
+    static PROCESS: Cell<usize> = const { Cell::new(0) };
+    /// How a process reaches the server of a host's name.
+    static DIAL: RefCell<Option<Dial>> = const { RefCell::new(None) };
     static RANDOM: RefCell<fastrand::Rng> = const { RefCell::new(fastrand::Rng::with_seed(0)) };
 }
 
 /// So often the clock is read in one turn of a runtime only by what runs in a circle.
 const MOST_READS: u32 = 100_000;
+
+/// When the world's time was 0, in microseconds since 1970.
+const EPOCH: u64 = 1_795_000_000_000_000;
+
+/// How a process reaches the server of a host's name.
+pub(crate) type Dial = Box<dyn Fn(usize, &str) -> io::Result<Box<dyn Stream>>>;
 
 /// This thread is on the simulated machine as long as it lives.
 pub(crate) struct Simulated;
@@ -34,7 +45,7 @@ impl Simulated {
         fastrand::seed(seed);
         SPINS.set(false);
         outside(now);
-        simulate(Some(Machine { nanos: now_nanos, random }));
+        simulate(Some(Machine { nanos: now_nanos, wall, random, dial }));
         Simulated
     }
 }
@@ -42,7 +53,27 @@ impl Simulated {
 impl Drop for Simulated {
     fn drop(&mut self) {
         simulate(None);
+        DIAL.take();
     }
+}
+
+/// From here on processes reach servers by this.
+pub(crate) fn dial_by(dial: Dial) {
+    DIAL.replace(Some(dial));
+}
+
+fn dial(host: &str, _port: u16) -> io::Result<Box<dyn Stream>> {
+    let nobody = || Err(io::Error::new(io::ErrorKind::NotFound, format!("no server is called {host}")));
+    DIAL.with_borrow(|dial| dial.as_ref().map_or_else(nobody, |dial| dial(PROCESS.get(), host)))
+}
+
+/// The wall clock of this time.
+pub(crate) fn wall_of(nanos: u64) -> u64 {
+    EPOCH + nanos / 1000
+}
+
+fn wall() -> u64 {
+    wall_of(now_nanos())
 }
 
 /// From here on no runtime is driven, and this is the time.
@@ -53,8 +84,9 @@ pub(crate) fn outside(now: u64) {
     NOW.set(now);
 }
 
-/// From here on a runtime is driven, of whose clock this instant was at this time, and of a process that has read this time.
-pub(crate) fn inside(clock: (Instant, u64), read: u64) {
+/// From here on a runtime of this process is driven, of whose clock this instant was at this time. The process has read this time.
+pub(crate) fn inside(process: usize, clock: (Instant, u64), read: u64) {
+    PROCESS.set(process);
     CLOCK.set(Some(clock));
     READ.set(read);
     READS.set(0);

@@ -1,6 +1,6 @@
 //! Runs the worlds of many seeds, or of one. `cargo xtask sim` calls it.
 //!
-//! `--seed S --seeds N`: so many, from this one on. `--seconds T`: no more are begun after that time. `--steps 1,2 --faults 3`: only these steps and
+//! `--store simple`: which store. `--seed S --seeds N`: so many, from this one on. `--seconds T`: no more are begun after that time. `--steps 1,2 --faults 3`: only these steps and
 //! faults of each world; `--steps none` leaves out all. `--history`: prints what was seen.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that talks to its user")]
@@ -13,10 +13,11 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use leasehold_chaos::Figures;
-use leasehold_sim::{Outcome, Part, run, shrink};
+use leasehold_sim::{Kind, Outcome, Part, run, shrink};
 
 /// What it is told.
 struct Options {
+    kind: Kind,
     seed: u64,
     seeds: u64,
     time: Duration,
@@ -24,9 +25,16 @@ struct Options {
     history: bool,
 }
 
+impl Default for Options {
+    fn default() -> Options {
+        let (kind, part) = (Kind::Simple, Part::default());
+        Options { kind, seed: 0, seeds: 1000, time: Duration::MAX, part, history: false }
+    }
+}
+
 impl Options {
     fn of(words: &[String]) -> Result<Options, String> {
-        let mut options = Options { seed: 0, seeds: 1000, time: Duration::MAX, part: Part::default(), history: false };
+        let mut options = Options::default();
         let mut words = words.iter();
         while let Some(word) = words.next() {
             if word == "--history" {
@@ -36,7 +44,7 @@ impl Options {
             let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
             let number = || value.parse::<u64>().map_err(|e| format!("{word} {value}: {e}"));
             match &**word {
-                "--store" if value == "simple" => {}
+                "--store" => options.kind = Kind::named(value).ok_or_else(|| format!("no store is called {value}"))?,
                 "--seed" => options.seed = number()?,
                 "--seeds" => options.seeds = number()?,
                 "--seconds" => options.time = Duration::from_secs(number()?),
@@ -73,7 +81,7 @@ fn main() -> ExitCode {
                 return;
             }
             let seed = options.seed.wrapping_add(nth);
-            let outcome = run(seed, &options.part);
+            let outcome = run(options.kind, seed, &options.part);
             if options.history {
                 outcome.lines().iter().for_each(|line| println!("{line}"));
             }
@@ -98,13 +106,13 @@ fn main() -> ExitCode {
 /// Says what is wrong with a seed, and how to see it again in its smallest form.
 fn tell(options: &Options, seed: u64, outcome: Outcome, at: Duration) {
     println!("\nseed {seed} fails, found after {:.1} s:\n{}", at.as_secs_f64(), outcome.wrong.join("\n"));
-    let small = shrink(seed, &options.part, outcome);
+    let small = shrink(options.kind, seed, &options.part, outcome);
     println!("\nthe smallest part of it that fails, after {} tries:", small.tries);
     small.outcome.lines().iter().for_each(|line| println!("    {line}"));
-    println!("{}\n\nto see it again:\n    {}", small.outcome.wrong.join("\n"), replay(seed, &small.part));
+    println!("{}\n\nto see it again:\n    {}", small.outcome.wrong.join("\n"), replay(options.kind, seed, &small.part));
 }
 
-fn replay(seed: u64, part: &Part) -> String {
+fn replay(kind: Kind, seed: u64, part: &Part) -> String {
     let list = |name: &str, part: &Option<Vec<usize>>| match part.as_deref() {
         None => String::new(),
         Some([]) => format!(" --{name} none"),
@@ -114,7 +122,8 @@ fn replay(seed: u64, part: &Part) -> String {
     let faults =
         std::env::var("LEASEHOLD_FAULTS").map(|names| format!("LEASEHOLD_FAULTS={names} ")).unwrap_or_default();
     let (steps, made) = (list("steps", &part.steps), list("faults", &part.faults));
-    format!("{faults}cargo xtask sim --store simple --seed {seed} --seeds 1{steps}{made}")
+    let store = kind.name();
+    format!("{faults}cargo xtask sim --store {store} --seed {seed} --seeds 1{steps}{made}")
 }
 
 /// What happened in all worlds together.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use leasehold_chaos::{Mode, Policy};
 
+use crate::kind::{Kind, Own};
+
 pub(crate) const MS: u64 = 1_000_000;
 
 /// The locks: two whose names begin alike, one of each other primitive, and one that tasks of a process pass on.
@@ -67,6 +69,20 @@ pub(crate) enum Do {
     Look(&'static str),
 }
 
+impl Step {
+    /// Without what only complete stores have: an order, and permits.
+    fn simplify(&mut self) {
+        if let Do::Lock(ask) = &mut self.what {
+            if matches!(ask.mode, Mode::Permits { .. }) {
+                (ask.lock, ask.mode) = (LOCKS[0], Mode::Exclusive);
+            }
+            if ask.policy == Policy::Fair {
+                ask.policy = Policy::Fast;
+            }
+        }
+    }
+}
+
 /// An acquisition, and what becomes of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
@@ -101,24 +117,26 @@ pub(crate) enum Wrong {
     Kill(usize),
     /// A runtime of the process ends.
     EndRuntime(usize, usize),
-    /// What does not pass, and whether that is noticed.
-    Cut(usize, Way, bool),
-    Slow(usize, u64),
+    /// What does not pass to this server (`None`: to all) or back, and whether that is noticed.
+    Cut(usize, Option<usize>, Way, bool),
+    Slow(usize, Option<usize>, u64),
     /// The next of these messages is lost, or late by so much.
-    Aim(usize, Request, Way, Option<u64>),
+    Aim(usize, Option<usize>, Request, Way, Option<u64>),
     /// So many of ten thousand messages of all are lost.
     Lossy(u32),
     /// The connection is closed, and made again.
-    Close(usize),
-    PauseServer,
+    Close(usize, Option<usize>),
+    PauseServer(usize),
     /// All connections are closed.
-    RestartServer,
-    /// All data are gone.
-    Wipe,
+    RestartServer(usize),
+    /// All data of a server are gone.
+    Wipe(usize),
     /// The holders of a lock are evicted.
     Evict(&'static str),
     /// What there is of a lock is deleted, and nobody is told.
     Delete(&'static str),
+    /// What only servers of this kind have.
+    Own(usize, Own),
 }
 
 /// Which way.
@@ -147,8 +165,8 @@ pub(crate) enum Request {
 }
 
 impl Plan {
-    /// That of this seed, or a part of it.
-    pub(crate) fn of(seed: u64, part: &Part) -> Plan {
+    /// That of this seed for a store, or a part of it. What a seed decides on several stores is the same on all.
+    pub(crate) fn of(kind: Kind, seed: u64, part: &Part) -> Plan {
         let mut random = fastrand::Rng::with_seed(seed);
         let tick = MS * [1, 2, 5][random.usize(0..3)];
         let unit = Duration::from_millis(random.u64(200..600));
@@ -158,8 +176,12 @@ impl Plan {
         let air = Air { least: tick, more };
         let processes: Vec<usize> = (0..random.usize(2..=4)).map(|_| if random.u8(..3) == 0 { 2 } else { 1 }).collect();
         let locks = random.usize(1..=LOCKS.len());
-        let steps = steps(&mut random, &processes, unit, locks);
-        let faults = faults(&mut random, &processes, unit);
+        let mut steps = steps(&mut random, &processes, unit, locks);
+        if !kind.is_complete() {
+            steps.iter_mut().for_each(Step::simplify);
+        }
+        let mut faults = faults(&mut random, &processes, unit);
+        adapt(kind, &mut fastrand::Rng::with_seed(!seed), &mut faults, unit);
         let mut plan = Plan { tick, unit, ttl, air, processes, steps, faults };
         let left = |part: &Option<Vec<usize>>, nth| part.as_ref().is_none_or(|part| part.contains(&nth));
         plan.steps.retain(|step| left(&part.steps, step.nth));
@@ -243,17 +265,42 @@ fn wrong(random: &mut fastrand::Rng, process: usize, runtimes: usize, unit: u64)
         2 => Wrong::Pause(process, Some(random.usize(..runtimes))),
         3 => Wrong::Kill(process),
         4 if runtimes > 1 => Wrong::EndRuntime(process, random.usize(..runtimes)),
-        4 | 5 => Wrong::Cut(process, [Way::Both, way(random)][random.usize(..2)], random.bool()),
-        6 => Wrong::Slow(process, random.u64(2..50)),
+        4 | 5 => Wrong::Cut(process, None, [Way::Both, way(random)][random.usize(..2)], random.bool()),
+        6 => Wrong::Slow(process, None, random.u64(2..50)),
         7..11 => {
             let late = random.bool().then(|| random.u64(..2 * unit));
-            Wrong::Aim(process, requests[random.usize(..requests.len())], way(random), late)
+            Wrong::Aim(process, None, requests[random.usize(..requests.len())], way(random), late)
         }
-        11 => Wrong::Close(process),
-        12 => Wrong::PauseServer,
-        13 => [Wrong::RestartServer, Wrong::Wipe][random.usize(..2)].clone(),
+        11 => Wrong::Close(process, None),
+        12 => Wrong::PauseServer(0),
+        13 => [Wrong::RestartServer(0), Wrong::Wipe(0)][random.usize(..2)].clone(),
         14 => Wrong::Lossy([30, 300, 2000][random.usize(..3)]),
         15 => Wrong::Evict(LOCKS[random.usize(..LOCKS.len())]),
         _ => Wrong::Delete(LOCKS[random.usize(..LOCKS.len())]),
+    }
+}
+
+/// Makes faults to one of several servers, and adds those that only this store has.
+fn adapt(kind: Kind, random: &mut fastrand::Rng, faults: &mut Vec<Fault>, unit: Duration) {
+    let (servers, own, unit) = (kind.servers(), kind.own(), unit.as_nanos() as u64);
+    for fault in faults.iter_mut() {
+        // Links fail to all servers or to one.
+        let some = (servers > 1 && random.bool()).then(|| random.usize(..servers));
+        let one = random.usize(..servers);
+        match &mut fault.what {
+            Wrong::Cut(_, to, ..) | Wrong::Slow(_, to, _) | Wrong::Aim(_, to, ..) | Wrong::Close(_, to) => *to = some,
+            Wrong::PauseServer(it) | Wrong::RestartServer(it) | Wrong::Wipe(it) => *it = one,
+            _ => {}
+        }
+    }
+    let more = if own.is_empty() || faults.is_empty() { 0 } else { random.usize(0..=2) };
+    for _ in 0..more {
+        let (at, lasts) = (random.u64(..6 * unit), random.u64(..5 * unit / 2));
+        let mut what = own[random.usize(..own.len())];
+        if let Own::ClockStep(by) = &mut what {
+            *by = [random.i64(-3_600_000..0), random.i64(0..3_600_000)][random.usize(..2)] * MS as i64;
+        }
+        let what = Wrong::Own(random.usize(..servers), what);
+        faults.push(Fault { nth: faults.len(), at, lasts, what });
     }
 }

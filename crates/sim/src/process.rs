@@ -14,6 +14,7 @@ use crate::network::Job;
 
 /// One process.
 pub(crate) struct Process {
+    nth: usize,
     pub(crate) runtimes: Vec<Driven>,
     /// The latest time that it has read.
     read: u64,
@@ -34,9 +35,9 @@ pub(crate) struct Driven {
 }
 
 impl Process {
-    pub(crate) fn new(runtimes: usize, now: u64) -> Process {
+    pub(crate) fn new(nth: usize, runtimes: usize, now: u64) -> Process {
         let killed = Arc::default();
-        Process { runtimes: (0..runtimes).map(|_| Driven::new(now)).collect(), read: now, killed }
+        Process { nth, runtimes: (0..runtimes).map(|_| Driven::new(now)).collect(), read: now, killed }
     }
 
     pub(crate) fn is_alive(&self) -> bool {
@@ -59,7 +60,7 @@ impl Process {
             if stalled > 0 {
                 stalls.push((nth, stalled));
             }
-            inside(it.clock, self.read);
+            inside(self.nth, it.clock, self.read);
             it.drive(stalled, end);
             self.read = read();
             outside(end);

@@ -1,7 +1,7 @@
 //! Makes a world that fails small: fewer faults, fewer steps and so fewer processes, as long as it still fails.
 
 use crate::plan::{Part, Plan};
-use crate::{Outcome, run};
+use crate::{Kind, Outcome, run};
 
 /// A seed's world, or the smallest part of it that was found to fail.
 #[derive(Clone, Debug)]
@@ -16,15 +16,15 @@ pub struct Small {
 
 /// Makes a part of a world that fails as small as leaving out steps and faults makes it.
 #[must_use]
-pub fn shrink(seed: u64, part: &Part, outcome: Outcome) -> Small {
-    let plan = Plan::of(seed, part);
+pub fn shrink(kind: Kind, seed: u64, part: &Part, outcome: Outcome) -> Small {
+    let plan = Plan::of(kind, seed, part);
     let mut faults: Vec<usize> = plan.faults.iter().map(|fault| fault.nth).collect();
     let mut steps: Vec<usize> = plan.steps.iter().map(|step| step.nth).collect();
     let mut small = Small { part: part.clone(), outcome, tries: 0 };
     loop {
         let before = faults.len() + steps.len();
-        faults = small.fewer(seed, &faults, |faults| Part { faults: Some(faults), steps: Some(steps.clone()) });
-        steps = small.fewer(seed, &steps, |steps| Part { faults: Some(faults.clone()), steps: Some(steps) });
+        faults = small.fewer((kind, seed), &faults, |faults| Part { faults: Some(faults), steps: Some(steps.clone()) });
+        steps = small.fewer((kind, seed), &steps, |steps| Part { faults: Some(faults.clone()), steps: Some(steps) });
         if faults.len() + steps.len() == before {
             return small;
         }
@@ -33,7 +33,7 @@ pub fn shrink(seed: u64, part: &Part, outcome: Outcome) -> Small {
 
 impl Small {
     /// Leaves out ever smaller runs of these numbers, as long as the rest fails.
-    fn fewer(&mut self, seed: u64, all: &[usize], part: impl Fn(Vec<usize>) -> Part) -> Vec<usize> {
+    fn fewer(&mut self, (kind, seed): (Kind, u64), all: &[usize], part: impl Fn(Vec<usize>) -> Part) -> Vec<usize> {
         let mut left = all.to_vec();
         let mut many = left.len().div_ceil(2);
         while many > 0 && !left.is_empty() {
@@ -43,7 +43,7 @@ impl Small {
                 without.drain(at..(at + many).min(left.len()));
                 let tried = part(without.clone());
                 self.tries += 1;
-                let outcome = run(seed, &tried);
+                let outcome = run(kind, seed, &tried);
                 if outcome.wrong.is_empty() {
                     at += many;
                 } else {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_chaos::{Mode, Policy, What};
+use leasehold_core::seam::Backend;
 use leasehold_core::{Error, ErrorKind, Fenced, Guard, Leadership, Lock, Loss, Lost, Owner, Result, Store};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -55,6 +56,15 @@ pub(crate) async fn observe(worker: Arc<Worker>, op: u64) {
                 break;
             }
         }
+    }
+}
+
+/// Ends what holds this lock.
+pub(crate) async fn evict(backend: Arc<dyn Backend>, lock: &'static str) {
+    let name = lock.into();
+    let Ok(queue) = backend.inspect(&name).await else { return };
+    for holder in queue.holders.iter().filter_map(|holder| holder.token) {
+        let _ = backend.evict(&name, holder).await;
     }
 }
 
@@ -297,9 +307,9 @@ impl Worker {
         let there = move || {
             let accepted = resource.write(op, lock, token);
             let back = Box::new(move || _ = answer.send(accepted));
-            drop(network.send(process, Way::Back, End::Process(process), Request::Write, back));
+            drop(network.send((process, 0), Way::Back, End::Process(process), Request::Write, back));
         };
-        let sent = self.network.send(self.process, Way::There, End::Resource, Request::Write, Box::new(there));
+        let sent = self.network.send((self.process, 0), Way::There, End::Resource, Request::Write, Box::new(there));
         sent.is_err() || !matches!(timeout(WRITE, answered).await, Ok(Ok(false)))
     }
 }

@@ -1,24 +1,27 @@
 //! A world: processes, a network, a server and faults, turn by turn, from its beginning to its end.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_chaos::{Breaks, Event, Limits, What};
-use leasehold_core::seam::Moment;
+use leasehold_chaos::{Event, What};
+use leasehold_core::seam::Backend;
 use leasehold_core::support::locked;
 use leasehold_core::{Owner, Store};
 
 use crate::history::{History, Record, Resource};
+use crate::kind::{Kind, Own};
 use crate::machine::{Simulated, has_spun, outside};
 use crate::network::{End, Network};
 use crate::plan::{Fault, MS, Part, Plan, Wrong};
 use crate::process::Process;
-use crate::remote::{Remote, push};
-use crate::server::Server;
-use crate::work::{Worker, observe, work};
+use crate::servers::Servers;
+use crate::work::{Worker, evict, observe, work};
 
 /// When it begins.
 const BEGIN: u64 = 3_600_000 * MS;
+/// How long clients may take to connect, before the first fault.
+const CONNECTING: u64 = 10_000 * MS;
 /// How long everybody may take to come to an end.
 const LONGEST: u64 = 40_000 * MS;
 /// How long a closing store may take.
@@ -33,44 +36,41 @@ pub(crate) struct Seen {
 }
 
 pub(crate) struct World {
+    kind: Kind,
     plan: Plan,
     now: u64,
+    /// Since when all have been connected.
+    begun: u64,
     network: Network,
-    server: Arc<Mutex<Server>>,
-    server_until: u64,
+    servers: Box<dyn Servers>,
+    /// Until when each server stands still.
+    still_until: Vec<u64>,
     history: History,
-    processes: Vec<(Process, Store)>,
+    processes: Vec<Process>,
+    stores: Vec<Store>,
+    /// Who evicts, if servers do not.
+    operator: Option<(usize, Arc<dyn Backend>)>,
     /// Which faults are there, and those to come.
     active: Vec<Fault>,
     coming: Vec<Fault>,
 }
 
 /// Runs the world of this seed.
-pub(crate) fn run(seed: u64, part: &Part) -> Seen {
-    let plan = Plan::of(seed, part);
+pub(crate) fn run(kind: Kind, seed: u64, part: &Part) -> Seen {
+    let plan = Plan::of(kind, seed, part);
     let _simulated = Simulated::with_seed(seed, BEGIN);
-    let mut world = World::new(seed, plan);
+    let mut world = World::new(kind, seed, plan);
     world.begin(seed);
     world.live();
     world.end();
     let (events, mut unexpected) = world.history.take();
-    unexpected.extend(world.processes.iter_mut().flat_map(|(process, _)| process.panics()));
+    unexpected.extend(world.processes.iter_mut().flat_map(Process::panics));
+    world.processes.clear();
+    world.network.end();
     if has_spun() {
         unexpected.push("a task ran in a circle, without an end".to_owned());
     }
     Seen { events, unexpected }
-}
-
-fn limits(plan: &Plan) -> Limits {
-    let ttl = plan.ttl.as_nanos() as u64;
-    let mut limits = Limits::default();
-    // Where every message arrives, nothing has to wait for the end of a lease.
-    let waits = if plan.faults.is_empty() { 0 } else { ttl };
-    limits.wake = 3 * waits / 2 + 500 * MS;
-    limits.settle = 2 * waits + if plan.faults.is_empty() { 500 * MS } else { 2_000 * MS };
-    limits.late = 60 * MS;
-    limits.lease = ttl + 500 * MS;
-    limits
 }
 
 /// The number of a runtime of a process in the history.
@@ -79,28 +79,50 @@ fn number(process: usize, runtime: usize) -> u64 {
 }
 
 impl World {
-    fn new(seed: u64, plan: Plan) -> World {
-        let network = Network::new(seed, plan.air.clone(), plan.processes.len());
+    fn new(kind: Kind, seed: u64, plan: Plan) -> World {
+        let (many, servers) = (plan.processes.len(), kind.servers());
+        // One more for who evicts.
+        let network = Network::new(seed, plan.air.clone(), many + 1, servers);
         let mut coming = plan.faults.clone();
         coming.sort_by_key(|fault| (fault.at, fault.nth));
-        let (server, history) = (Arc::default(), History::default());
-        let (processes, active) = (Vec::new(), Vec::new());
-        World { plan, now: BEGIN, network, server, server_until: 0, history, processes, active, coming }
+        let (still_until, servers) = (vec![0; servers], kind.start(&network, &plan));
+        let (history, processes, stores, active) = Default::default();
+        let (now, operator) = (BEGIN, None);
+        // Until all have connected, no fault is due.
+        let begun = u64::MAX / 2;
+        World {
+            kind,
+            plan,
+            now,
+            begun,
+            network,
+            servers,
+            still_until,
+            history,
+            processes,
+            stores,
+            operator,
+            active,
+            coming,
+        }
     }
 
     /// Starts the processes that have something to do, and their tasks.
     fn begin(&mut self, seed: u64) {
-        let (store, limits) = ("simple".to_owned(), limits(&self.plan));
+        let (store, limits) = (self.kind.name().to_owned(), self.kind.limits(&self.plan));
         self.history.record(BEGIN, 0, What::Begin { store, seed, limits });
+        let mut backends = self.connect();
+        if self.servers.has_operator() {
+            self.operator = backends.pop().map(|backend| (self.plan.processes.len(), backend));
+        }
+        self.begun = self.now;
         let resource = Resource::new(self.history.clone());
-        for nth in 0..self.plan.processes.len() {
-            let remote = Remote::new(self.network.clone(), self.server.clone(), nth);
-            let store = Store::with_random_seed(remote, seed ^ nth as u64).ttl(self.plan.ttl);
-            let mut process = Process::new(self.plan.processes[nth], self.now);
+        for (nth, backend) in backends.into_iter().enumerate() {
+            let store = Store::with_random_seed(backend, seed ^ nth as u64).ttl(self.plan.ttl);
             let owner = Owner::new();
             let workers: Vec<Arc<Worker>> = (0..self.plan.processes[nth])
                 .map(|runtime| {
-                    let record = self.record(&process, number(nth, runtime));
+                    let record = self.record(&self.processes[nth], number(nth, runtime));
                     let (store, owner, network) = (store.clone(), owner.clone(), self.network.clone());
                     let (resource, unit) = (resource.clone(), self.plan.unit);
                     Arc::new(Worker { process: nth, store, owner, record, network, resource, unit })
@@ -113,13 +135,35 @@ impl World {
                 }
                 let steps: Vec<_> = mine.filter(|step| step.task == task).cloned().collect();
                 let runtime = task % workers.len();
-                process.spawn(runtime, work(workers[runtime].clone(), steps), true);
+                self.processes[nth].spawn(runtime, work(workers[runtime].clone(), steps), true);
             }
-            if self.plan.steps.iter().any(|step| step.process == nth) {
-                process.spawn(0, observe(workers[0].clone(), OBSERVERS + nth as u64), false);
+            if self.kind.observes() && self.plan.steps.iter().any(|step| step.process == nth) {
+                self.processes[nth].spawn(0, observe(workers[0].clone(), OBSERVERS + nth as u64), false);
             }
-            self.processes.push((process, store));
+            self.stores.push(store);
         }
+    }
+
+    /// Makes all processes, and a client in each.
+    fn connect(&mut self) -> Vec<Arc<dyn Backend>> {
+        let runtimes = self.plan.processes.iter().copied().chain(self.servers.has_operator().then_some(1));
+        let connected: Arc<Mutex<BTreeMap<usize, Arc<dyn Backend>>>> = Arc::default();
+        for (nth, runtimes) in runtimes.collect::<Vec<_>>().into_iter().enumerate() {
+            let mut process = Process::new(nth, runtimes, self.now);
+            let (connects, connected, history) = (self.servers.connect(nth), connected.clone(), self.history.clone());
+            let connect = async move {
+                match connects.await {
+                    Ok(backend) => _ = locked(&connected).insert(nth, backend),
+                    Err(error) => history.unexpected(format!("process {nth} does not connect: {error:?}")),
+                }
+            };
+            process.spawn(0, connect, true);
+            self.processes.push(process);
+        }
+        while !self.is_done() && self.now < BEGIN + CONNECTING {
+            self.turn();
+        }
+        std::mem::take(&mut *locked(&connected)).into_values().collect()
     }
 
     fn record(&self, process: &Process, p: u64) -> Record {
@@ -139,12 +183,12 @@ impl World {
     }
 
     fn is_done(&self) -> bool {
-        self.processes.iter().all(|(process, _)| process.is_done())
+        self.processes.iter().all(Process::is_done)
     }
 
     /// Closes the stores, and waits until all leases have run out.
     fn end(&mut self) {
-        for (process, store) in &mut self.processes {
+        for (process, store) in self.processes.iter_mut().zip(&self.stores) {
             let store = store.clone();
             let runtime = process.runtimes.len() - 1;
             // What was dropped is released in the background; what that cannot do the leases do.
@@ -159,7 +203,7 @@ impl World {
             self.turn();
         }
         outside(self.now);
-        let left = locked(&self.server).entries(Moment::from_nanos(self.now)) as u64;
+        let left = self.servers.left(self.now);
         self.history.record(self.now, 0, What::Kv { name: "entries".into(), left, allowed: 0 });
         self.history.record(self.now, 0, What::End);
     }
@@ -168,19 +212,19 @@ impl World {
     fn turn(&mut self) {
         outside(self.now);
         self.break_and_heal();
-        let server_reads = self.server_until <= self.now;
-        for (end, job) in self.network.arrived(self.now, |end| end != End::Server || server_reads) {
+        let reads = |end| !matches!(end, End::Server(nth) if self.still_until[nth] > self.now);
+        for (end, job) in self.network.arrived(self.now, reads) {
             match end {
                 End::Process(nth) => {
-                    if let Some(runtime) = self.processes[nth].0.reader() {
+                    if let Some(runtime) = self.processes[nth].reader() {
                         runtime.inbox.push(job);
                     }
                 }
-                End::Server | End::Resource => job(),
+                End::Server(_) | End::Resource | End::Socket(_) => job(),
             }
         }
         let end = self.now + self.plan.tick;
-        for (nth, (process, _)) in self.processes.iter_mut().enumerate() {
+        for (nth, process) in self.processes.iter_mut().enumerate() {
             let runtimes = process.runtimes.len();
             for (_, ns) in process.drive(self.now, end) {
                 (0..runtimes).for_each(|it| self.history.record(self.now, number(nth, it), What::Stall { ns }));
@@ -191,15 +235,19 @@ impl World {
 
     /// Makes the faults that are due, and ends those that have lasted.
     fn break_and_heal(&mut self) {
-        let is_over = |fault: &Fault| BEGIN + fault.at + fault.lasts <= self.now;
+        // An eviction lasts until it is done.
+        let is_evicted = self.operator.as_ref().is_none_or(|(nth, _)| self.processes[*nth].is_done());
+        let is_over = |fault: &Fault| {
+            self.begun + fault.at + fault.lasts <= self.now && (is_evicted || !matches!(fault.what, Wrong::Evict(_)))
+        };
         for fault in split(&mut self.active, is_over) {
             self.heal(&fault);
             self.history.record(self.now, 0, What::Healed { id: fault.nth as u64 });
         }
-        let is_due = |fault: &Fault| BEGIN + fault.at <= self.now;
+        let is_due = |fault: &Fault| self.begun + fault.at <= self.now;
         for fault in split(&mut self.coming, is_due) {
-            let (kind, breaks, lock) = fault.what.told();
-            let lock = lock.map(str::to_owned);
+            let (kind, breaks) = (format!("{:?}", fault.what), self.kind.breaks(&self.plan, &fault.what));
+            let lock = fault.what.lock().map(str::to_owned);
             self.history.record(self.now, 0, What::Fault { id: fault.nth as u64, kind, breaks, lock });
             self.make(&fault);
             self.active.push(fault);
@@ -207,10 +255,10 @@ impl World {
     }
 
     fn make(&mut self, fault: &Fault) {
-        let (until, now) = (self.now + fault.lasts, Moment::from_nanos(self.now));
+        let until = self.now + fault.lasts;
         match fault.what {
             Wrong::Pause(process, which) => {
-                for (nth, runtime) in self.processes[process].0.runtimes.iter_mut().enumerate() {
+                for (nth, runtime) in self.processes[process].runtimes.iter_mut().enumerate() {
                     if which.is_none_or(|which| which == nth) {
                         runtime.paused_until = runtime.paused_until.max(until);
                     }
@@ -218,39 +266,37 @@ impl World {
             }
             Wrong::Kill(process) => self.kill(process),
             Wrong::EndRuntime(process, which) => self.end_runtime(process, which),
-            Wrong::Cut(process, way, is_noticed) => self.network.cut(process, Some((way, is_noticed))),
-            Wrong::Slow(process, times) => self.network.slow(process, times),
-            Wrong::Aim(process, kind, way, late) => self.network.aim(process, kind, way, late),
+            Wrong::Cut(process, to, way, is_noticed) => self.network.cut(process, to, Some((way, is_noticed))),
+            Wrong::Slow(process, to, times) => self.network.slow(process, to, times),
+            Wrong::Aim(process, to, kind, way, late) => self.network.aim(process, to, kind, way, late),
             Wrong::Lossy(many) => self.network.lose(many),
-            Wrong::Close(process) => self.network.close(process),
-            Wrong::PauseServer => self.server_until = self.server_until.max(until),
-            Wrong::RestartServer => self.close_all(),
-            Wrong::Wipe => {
-                locked(&self.server).wipe();
-                self.close_all();
+            Wrong::Close(process, to) => {
+                self.network.close(|pair| pair.0 == process && to.is_none_or(|to| to == pair.1));
             }
-            Wrong::Evict(lock) => locked(&self.server).evict(&lock.into(), true, now),
-            Wrong::Delete(lock) => locked(&self.server).evict(&lock.into(), false, now),
+            Wrong::PauseServer(nth) => self.still_until[nth] = self.still_until[nth].max(until),
+            Wrong::RestartServer(nth) | Wrong::Wipe(nth) => self.network.close(|pair| pair.1 == nth),
+            Wrong::Evict(_) | Wrong::Delete(_) | Wrong::Own(..) => {}
         }
-        push(&self.network, &self.server);
+        self.servers.make(&fault.what, self.now);
+        if let (Wrong::Evict(lock), Some((nth, backend))) = (&fault.what, &self.operator) {
+            self.processes[*nth].spawn(0, evict(backend.clone(), lock), true);
+        }
     }
 
     fn heal(&self, fault: &Fault) {
         match fault.what {
-            Wrong::Cut(process, ..) => self.network.cut(process, None),
-            Wrong::Slow(process, _) => self.network.slow(process, 1),
+            Wrong::Cut(process, ..) => self.network.cut(process, None, None),
+            Wrong::Slow(process, ..) => self.network.slow(process, None, 1),
             Wrong::Lossy(_) => self.network.lose(0),
             Wrong::Aim(process, ..) => self.network.miss(process),
+            Wrong::Own(nth, Own::Restore) => self.network.close(|pair| pair.1 == nth),
             _ => {}
         }
-    }
-
-    fn close_all(&self) {
-        (0..self.processes.len()).for_each(|process| self.network.close(process));
+        self.servers.heal(&fault.what, self.now);
     }
 
     fn end_runtime(&mut self, nth: usize, which: usize) {
-        let process = &mut self.processes[nth].0;
+        let process = &mut self.processes[nth];
         // What its tasks have not said by now is late because they stood still.
         let ns = process.stalled(which, self.now);
         self.history.record(self.now, number(nth, which), What::Stall { ns });
@@ -258,7 +304,7 @@ impl World {
     }
 
     fn kill(&mut self, nth: usize) {
-        let process = &mut self.processes[nth].0;
+        let process = &mut self.processes[nth];
         if process.is_alive() {
             for runtime in 0..process.runtimes.len() {
                 self.history.record(self.now, 0, What::Killed { target: number(nth, runtime) });
@@ -270,13 +316,11 @@ impl World {
 }
 
 impl Wrong {
-    /// Its kind, what is not promised under it, and the lock that it is about.
-    fn told(&self) -> (String, Breaks, Option<&'static str>) {
-        let text = format!("{self:?}");
+    /// The lock that it is about.
+    fn lock(&self) -> Option<&'static str> {
         match self {
-            Wrong::Wipe => (text, Breaks::Exclusion, None),
-            Wrong::Evict(lock) | Wrong::Delete(lock) => (text, Breaks::Exclusion, Some(lock)),
-            _ => (text, Breaks::Nothing, None),
+            Wrong::Evict(lock) | Wrong::Delete(lock) => Some(lock),
+            _ => None,
         }
     }
 }

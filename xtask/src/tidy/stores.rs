@@ -11,7 +11,7 @@ const STORES: [(&str, usize); 7] = [
     ("memory", 462),
     ("sqlite", 2563),
     ("redis", 1344),
-    ("redis-client", 1982),
+    ("redis-client", 1987),
     ("redlock", 1132),
     ("etcd", 2796),
     ("zookeeper", 2300),

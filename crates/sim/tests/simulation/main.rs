@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use leasehold_sim::{Part, run};
+use leasehold_sim::{Kind, Part, run};
 
 /// The program that runs worlds; what it is told, and which faults are put back.
 fn worlds(words: &[&str], faults: &str) -> (bool, String) {
@@ -14,17 +14,21 @@ fn worlds(words: &[&str], faults: &str) -> (bool, String) {
 }
 
 #[test]
-fn nothing_is_wrong_in_fifty_worlds() {
-    let (good, said) = worlds(&["--seeds", "50"], "");
-    println!("{said}");
-    assert!(good, "{said}");
+fn nothing_is_wrong_in_some_worlds() {
+    for (store, seeds) in [("simple", "40"), ("redis", "15"), ("redlock", "6")] {
+        let (good, said) = worlds(&["--store", store, "--seeds", seeds], "");
+        println!("{store}: {said}");
+        assert!(good, "{store}: {said}");
+    }
 }
 
 #[test]
 fn one_seed_is_one_history() {
-    for seed in 0..10 {
-        let (one, two) = (run(seed, &Part::default()), run(seed, &Part::default()));
-        assert_eq!(one.lines(), two.lines(), "seed {seed}");
+    for kind in [Kind::Simple, Kind::Redis, Kind::Redlock] {
+        for seed in 0..3 {
+            let (one, two) = (run(kind, seed, &Part::default()), run(kind, seed, &Part::default()));
+            assert_eq!(one.lines(), two.lines(), "{} {seed}", kind.name());
+        }
     }
 }
 
@@ -32,9 +36,9 @@ fn one_seed_is_one_history() {
 #[test]
 fn a_part_of_a_world_is_a_world() {
     let part = Part { steps: Some(vec![0]), faults: Some(Vec::new()) };
-    let outcome = run(1, &part);
+    let outcome = run(Kind::Simple, 1, &part);
     assert!(outcome.wrong.is_empty() && outcome.figures.faults.is_empty(), "{:?}", outcome.wrong);
-    assert!(outcome.lines().len() < run(1, &Part::default()).lines().len());
+    assert!(outcome.lines().len() < run(Kind::Simple, 1, &Part::default()).lines().len());
 }
 
 /// Faults of earlier versions, and how many worlds it takes at most to find each.

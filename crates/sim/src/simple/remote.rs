@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::network::{Closed, End, Network};
 use crate::plan::{Request, Way};
-use crate::server::{Client, Server};
+use crate::simple::server::{Client, Server};
 
 /// How long it waits for an answer.
 const TIMEOUT: Duration = Duration::from_millis(400);
@@ -32,7 +32,7 @@ impl Remote {
     pub(crate) fn new(network: Network, server: Arc<Mutex<Server>>, process: usize) -> Remote {
         let client = Client { process, notifier: Notifier::new() };
         let notifier = client.notifier.clone();
-        network.when_closed(process, move || {
+        network.when_closed((process, 0), move || {
             notifier.interrupted(Moment::now());
             notifier.notify_all();
         });
@@ -53,9 +53,9 @@ impl Remote {
             push(&network, &server);
             // A link that is closed meanwhile loses it.
             let back = Box::new(move || drop(answer.send(it)));
-            drop(network.send(process, Way::Back, End::Process(process), kind, back));
+            drop(network.send((process, 0), Way::Back, End::Process(process), kind, back));
         };
-        let sent = self.network.send(process, Way::There, End::Server, kind, Box::new(there));
+        let sent = self.network.send((process, 0), Way::There, End::Server(0), kind, Box::new(there));
         sent.map_err(|Closed| Error::new(ErrorKind::Unavailable, "the connection is closed"))?;
         let ambiguous = |why: &str| Error::new(ErrorKind::Ambiguous, why.to_owned());
         let answer = timeout(TIMEOUT, answered).await.map_err(|_| ambiguous("no answer in time"))?;
@@ -69,7 +69,7 @@ pub(crate) fn push(network: &Network, server: &Mutex<Server>) {
     for (Client { process, notifier }, push) in pushes {
         let job = Box::new(move || push(&notifier));
         // Who is not there is not told.
-        drop(network.send(process, Way::Back, End::Process(process), Request::Push, job));
+        drop(network.send((process, 0), Way::Back, End::Process(process), Request::Push, job));
     }
 }
 

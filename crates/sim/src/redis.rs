@@ -1,0 +1,192 @@
+//! The Redis store and the Redlock store, over servers in memory that run their scripts.
+
+mod collections;
+mod commands;
+mod data;
+mod reply;
+mod script;
+mod server;
+mod state;
+mod texts;
+
+use std::sync::{Arc, Mutex};
+
+use futures_util::future::BoxFuture;
+use leasehold_core::Result;
+use leasehold_core::seam::Backend;
+use leasehold_core::support::{Stream, locked};
+
+use crate::kind::{Kind, Own};
+use crate::machine::{dial_by, now_nanos, wall_of};
+use crate::network::Network;
+use crate::plan::{Plan, Request, Wrong};
+use crate::redis::data::Data;
+pub use crate::redis::server::MiniRedis;
+use crate::servers::Servers;
+use crate::stream::Serve;
+
+/// How long a client waits for an answer, in milliseconds; and one who evicts.
+const TIMEOUT: [u64; 2] = [400, 60_000];
+
+/// The servers of a world.
+pub(crate) struct Redis {
+    nodes: Vec<Arc<Node>>,
+    url: String,
+    operator: usize,
+}
+
+/// One server.
+struct Node {
+    network: Network,
+    core: Mutex<Core>,
+    is_redlock: bool,
+    /// What only a renewal says of its lease.
+    lease: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Core {
+    server: MiniRedis,
+    is_down: bool,
+    /// What it will have again.
+    kept: Option<Data>,
+}
+
+impl Redis {
+    pub(crate) fn new(kind: Kind, network: &Network, plan: &Plan) -> Redis {
+        let is_redlock = kind != Kind::Redis;
+        let node = |_| Node {
+            network: network.clone(),
+            core: Mutex::default(),
+            is_redlock,
+            lease: format!(" {} \r\n", plan.ttl.as_millis()).into(),
+        };
+        let nodes: Vec<Arc<Node>> = (0..kind.servers()).map(|nth| Arc::new(node(nth))).collect();
+        let (dialed, network) = (nodes.clone(), network.clone());
+        dial_by(Box::new(move |process, host| {
+            let nth: usize = host.trim_start_matches('s').parse().unwrap_or_default();
+            if locked(&dialed[nth].core).is_down {
+                return Err(std::io::ErrorKind::ConnectionRefused.into());
+            }
+            let socket: Box<dyn Stream> = Box::new(network.connect((process, nth), &dialed[nth])?);
+            Ok(socket)
+        }));
+        let hosts: Vec<String> = (0..nodes.len()).map(|nth| format!("s{nth}")).collect();
+        let url = format!("{}://{}", if is_redlock { "redlock" } else { "redis" }, hosts.join(","));
+        Redis { nodes, url, operator: plan.processes.len() }
+    }
+}
+
+impl Servers for Redis {
+    fn connect(&self, process: usize) -> BoxFuture<'static, Result<Arc<dyn Backend>>> {
+        let timeout = TIMEOUT[usize::from(process == self.operator)];
+        let (url, is_redlock) = (format!("{}?timeout={timeout}", self.url), self.nodes[0].is_redlock);
+        Box::pin(async move {
+            let backend: Arc<dyn Backend> = if is_redlock {
+                Arc::new(leasehold_redlock::Redlock::connect(&url).await?)
+            } else {
+                Arc::new(leasehold_redis::Redis::connect(&url).await?)
+            };
+            Ok(backend)
+        })
+    }
+
+    fn make(&self, wrong: &Wrong, now: u64) {
+        match wrong {
+            Wrong::RestartServer(nth) | Wrong::Wipe(nth) => {
+                let core = &mut *locked(&self.nodes[*nth].core);
+                core.is_down = true;
+                core.server.restart();
+                if matches!(wrong, Wrong::Wipe(_)) {
+                    core.server.state.data.clear();
+                }
+            }
+            Wrong::Delete(lock) => self.nodes.iter().for_each(|node| node.delete(lock, now)),
+            Wrong::Own(nth, own) => {
+                let core = &mut *locked(&self.nodes[*nth].core);
+                match own {
+                    Own::Restore => core.kept = Some(core.server.state.data.clone()),
+                    Own::ClockStep(by) => core.server.step(by / 1000),
+                    Own::ForgetScripts => drop(core.server.by_hand(&["SCRIPT", "FLUSH"], wall_of(now))),
+                    Own::Full => core.server.state.full = true,
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn heal(&self, wrong: &Wrong, _now: u64) {
+        match wrong {
+            Wrong::RestartServer(nth) | Wrong::Wipe(nth) => locked(&self.nodes[*nth].core).is_down = false,
+            Wrong::Own(nth, Own::Full) => locked(&self.nodes[*nth].core).server.state.full = false,
+            Wrong::Own(nth, Own::Restore) => {
+                let core = &mut *locked(&self.nodes[*nth].core);
+                core.server.restart();
+                core.server.state.data = core.kept.take().unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+
+    fn has_operator(&self) -> bool {
+        true
+    }
+
+    fn left(&self, now: u64) -> u64 {
+        // A key lives by the server's clock: if that stepped back and nobody looks, for as much longer.
+        let nodes = self.nodes.iter().filter(|node| !locked(&node.core).server.has_stepped_back());
+        // Tokens of before outlive their locks, and who observes is known for some seconds.
+        let lasts = |key: &str| ["}:f", "}:rf", "}:re", "}:o"].iter().any(|end| key.ends_with(end));
+        let left = |node: &Arc<Node>| {
+            let keys = locked(&node.core).server.keys(wall_of(now));
+            keys.iter().filter(|(key, _)| !lasts(key)).count() as u64
+        };
+        nodes.map(left).sum()
+    }
+}
+
+impl Node {
+    /// Deletes what there is of a lock, but for its tokens.
+    fn delete(&self, lock: &str, now: u64) {
+        let core = &mut *locked(&self.core);
+        let of_it = |key: &String| *key == lock || key.starts_with(&format!("{{{lock}}}:")) && !key.ends_with(":rf");
+        let keys: Vec<String> = core.server.keys(wall_of(now)).into_iter().map(|(key, _)| key).filter(of_it).collect();
+        for key in keys {
+            drop(core.server.by_hand(&["DEL", &key], wall_of(now)));
+        }
+    }
+}
+
+impl Serve for Node {
+    fn opened(&self, connection: u64) {
+        locked(&self.core).server.opened(connection);
+    }
+
+    fn received(&self, connection: u64, bytes: &[u8]) {
+        let said = locked(&self.core).server.received(connection, bytes, wall_of(now_nanos()));
+        let kind = self.kind(bytes);
+        for (to, bytes) in said {
+            self.network.say(to, if to == connection { kind } else { Request::Push }, bytes);
+        }
+    }
+
+    fn closed(&self, connection: u64) {
+        locked(&self.core).server.closed(connection);
+    }
+
+    /// By what this request has and others do not.
+    fn kind(&self, bytes: &[u8]) -> Request {
+        let says = |what: &[u8]| bytes.windows(what.len()).any(|part| part == what);
+        let [claims, renews, releases]: [&[u8]; 3] = if self.is_redlock {
+            [b"\r\nclaim\r\n", b"\r\nrenew\r\n", b"\r\nrelease\r\n"]
+        } else {
+            [b"op-", &self.lease, b"\r\n$33\r\n-"]
+        };
+        match () {
+            () if says(renews) => Request::Renew,
+            () if says(releases) => Request::Release,
+            () if says(claims) => Request::Claim,
+            () => Request::Look,
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Scripts: the same Lua as in Redis, and what its `redis` offers.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::mem::take;
+
+use mlua::{Error, Function, Lua, MultiValue, Result, Table, Value};
+
+use crate::redis::commands::execute;
+use crate::redis::reply::{Reply, double};
+use crate::redis::state::State;
+
+thread_local! {
+    /// The scripts that this thread has compiled, by their hashes.
+    static ENGINE: RefCell<Option<Engine>> = const { RefCell::new(None) };
+    /// What the script that runs works on.
+    static STATE: RefCell<State> = RefCell::default();
+}
+
+struct Engine {
+    lua: Lua,
+    compiled: BTreeMap<String, Function>,
+}
+
+/// Runs a script. What it is called by makes no difference to what it does.
+pub(crate) fn run(state: &mut State, hash: &str, source: &[u8], keys: &[Vec<u8>], args: &[Vec<u8>]) -> Reply {
+    ENGINE.with_borrow_mut(|engine| {
+        let engine = match engine {
+            Some(engine) => engine,
+            none => match Engine::new() {
+                Ok(made) => none.insert(made),
+                Err(error) => return Reply::error(format!("ERR {error}")),
+            },
+        };
+        let function = match engine.function(hash, source) {
+            Ok(function) => function,
+            Err(error) => return Reply::error(format!("ERR Error compiling script (new function): {}", said(&error))),
+        };
+        state.wrote = false;
+        STATE.set(take(state));
+        let answer = engine.call(&function, keys, args);
+        *state = STATE.take();
+        answer.unwrap_or_else(|error| failed(&error, hash))
+    })
+}
+
+impl Engine {
+    fn new() -> Result<Engine> {
+        let lua = Lua::new();
+        let redis = lua.create_table()?;
+        redis.set("call", lua.create_function(call)?)?;
+        redis.set("pcall", lua.create_function(|lua, words| call(lua, words).or_else(|error| caught(lua, &error)))?)?;
+        lua.globals().set("redis", redis)?;
+        Ok(Engine { lua, compiled: BTreeMap::new() })
+    }
+
+    fn function(&mut self, hash: &str, source: &[u8]) -> Result<Function> {
+        if let Some(function) = self.compiled.get(hash) {
+            return Ok(function.clone());
+        }
+        let function = self.lua.load(source).set_name("@user_script").into_function()?;
+        self.compiled.insert(hash.to_owned(), function.clone());
+        Ok(function)
+    }
+
+    fn call(&self, function: &Function, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Result<Reply> {
+        for (name, words) in [("KEYS", keys), ("ARGV", args)] {
+            let words = words.iter().map(|word| self.lua.create_string(word)).collect::<Result<Vec<_>>>()?;
+            self.lua.globals().set(name, words)?;
+        }
+        from_lua(&function.call::<Value>(())?)
+    }
+}
+
+/// `redis.call`.
+#[expect(clippy::needless_pass_by_value, reason = "the signature of functions for Lua")]
+fn call(lua: &Lua, words: MultiValue) -> Result<Value> {
+    let word = |word: &Value| match word {
+        Value::String(text) => Ok(text.as_bytes().to_vec()),
+        Value::Integer(number) => Ok(number.to_string().into_bytes()),
+        Value::Number(number) => Ok(double(*number).into_bytes()),
+        _ => {
+            let what = "ERR Lua redis lib command arguments must be strings or integers";
+            Err(Error::RuntimeError(what.to_owned()))
+        }
+    };
+    let words = words.iter().map(word).collect::<Result<Vec<_>>>()?;
+    let answer = STATE.with_borrow_mut(|state| execute(state, &words, true));
+    to_lua(lua, &answer)
+}
+
+/// `redis.pcall` answers a table in the place of an error.
+fn caught(lua: &Lua, error: &Error) -> Result<Value> {
+    let table = lua.create_table()?;
+    table.set("err", said(error))?;
+    Ok(Value::Table(table))
+}
+
+/// The first line of an error, without what the library adds.
+fn said(error: &Error) -> String {
+    let text = match error {
+        Error::CallbackError { cause, .. } => return said(cause),
+        Error::RuntimeError(text) | Error::SyntaxError { message: text, .. } => text.clone(),
+        other => other.to_string(),
+    };
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+/// The error of a script: that of a command, or its own.
+fn failed(error: &Error, hash: &str) -> Reply {
+    let text = said(error);
+    let is_of_command = matches!(error, Error::CallbackError { .. });
+    let code = if is_of_command { "" } else { "ERR " };
+    Reply::error(format!("{code}{text} script: {hash}, on @user_script:1."))
+}
+
+fn to_lua(lua: &Lua, reply: &Reply) -> Result<Value> {
+    let list = |all: &mut dyn Iterator<Item = &Reply>| {
+        let table = lua.create_table()?;
+        for (nth, one) in all.enumerate() {
+            table.raw_set(nth + 1, to_lua(lua, one)?)?;
+        }
+        Ok(Value::Table(table))
+    };
+    match reply {
+        Reply::Error(text) => Err(Error::RuntimeError(text.clone())),
+        Reply::Status(text) => {
+            let table = lua.create_table()?;
+            table.raw_set("ok", text.as_str())?;
+            Ok(Value::Table(table))
+        }
+        Reply::Int(number) => Ok(Value::Number(*number as f64)),
+        Reply::Double(number) => Ok(Value::String(lua.create_string(double(*number))?)),
+        Reply::Bulk(bytes) => Ok(Value::String(lua.create_string(bytes)?)),
+        Reply::Verbatim(text) => Ok(Value::String(lua.create_string(text)?)),
+        Reply::Nil => Ok(Value::Boolean(false)),
+        Reply::Array(all) | Reply::Push(all) => list(&mut all.iter()),
+        Reply::Map(pairs) | Reply::Pairs(pairs) => list(&mut pairs.iter().flat_map(|(one, other)| [one, other])),
+    }
+}
+
+fn from_lua(value: &Value) -> Result<Reply> {
+    Ok(match value {
+        Value::String(text) => Reply::Bulk(text.as_bytes().to_vec()),
+        Value::Integer(number) => Reply::Int(*number),
+        Value::Number(number) => Reply::Int(*number as i64),
+        Value::Boolean(true) => Reply::Int(1),
+        Value::Table(table) => return from_table(table),
+        _ => Reply::Nil,
+    })
+}
+
+fn from_table(table: &Table) -> Result<Reply> {
+    for (name, reply) in [("err", Reply::Error as fn(String) -> Reply), ("ok", Reply::Status)] {
+        if let Value::String(text) = table.raw_get::<Value>(name)? {
+            return Ok(reply(text.to_string_lossy()));
+        }
+    }
+    // Up to the first that is nil.
+    let mut all = Vec::new();
+    loop {
+        match table.raw_get::<Value>(all.len() + 1)? {
+            Value::Nil => return Ok(Reply::Array(all)),
+            one => all.push(from_lua(&one)?),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! A store in its simplest form: what is simulated is core.
+
+mod remote;
+mod server;
+
+use std::future::ready;
+use std::sync::{Arc, Mutex};
+
+use futures_util::future::BoxFuture;
+use leasehold_core::Result;
+use leasehold_core::seam::{Backend, Moment};
+use leasehold_core::support::locked;
+
+use crate::network::Network;
+use crate::plan::Wrong;
+use crate::servers::Servers;
+use crate::simple::remote::{Remote, push};
+use crate::simple::server::Server;
+
+/// Its only server.
+pub(crate) struct Simple {
+    network: Network,
+    server: Arc<Mutex<Server>>,
+}
+
+impl Simple {
+    pub(crate) fn new(network: Network) -> Simple {
+        Simple { network, server: Arc::default() }
+    }
+}
+
+impl Servers for Simple {
+    fn connect(&self, process: usize) -> BoxFuture<'static, Result<Arc<dyn Backend>>> {
+        let remote: Arc<dyn Backend> = Arc::new(Remote::new(self.network.clone(), self.server.clone(), process));
+        Box::pin(ready(Ok(remote)))
+    }
+
+    fn make(&self, wrong: &Wrong, now: u64) {
+        let now = Moment::from_nanos(now);
+        match wrong {
+            Wrong::Wipe(_) => locked(&self.server).wipe(),
+            Wrong::Evict(lock) => locked(&self.server).evict(&(*lock).into(), true, now),
+            Wrong::Delete(lock) => locked(&self.server).evict(&(*lock).into(), false, now),
+            _ => {}
+        }
+        push(&self.network, &self.server);
+    }
+
+    fn left(&self, now: u64) -> u64 {
+        locked(&self.server).entries(Moment::from_nanos(now)) as u64
+    }
+}

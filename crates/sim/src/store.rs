@@ -1,0 +1,47 @@
+//! What a store's servers are, what is not promised of it under a fault, and how late it may be.
+
+use leasehold_chaos::{Breaks, Limits};
+
+use crate::kind::{Kind, Own};
+use crate::network::Network;
+use crate::plan::{MS, Plan, Wrong};
+use crate::redis::Redis;
+use crate::servers::Servers;
+use crate::simple::Simple;
+
+impl Kind {
+    /// Its servers, and how they are reached.
+    pub(crate) fn start(self, network: &Network, plan: &Plan) -> Box<dyn Servers> {
+        match self {
+            Kind::Redis | Kind::Redlock | Kind::Redlock5 => Box::new(Redis::new(self, network, plan)),
+            Kind::Simple => Box::new(Simple::new(network.clone())),
+        }
+    }
+
+    /// What is not promised under a fault. The stores' pages say so.
+    pub(crate) fn breaks(self, plan: &Plan, wrong: &Wrong) -> Breaks {
+        let steps = plan.faults.iter().any(|fault| matches!(fault.what, Wrong::Own(_, Own::ClockStep(_))));
+        match wrong {
+            // Tokens are not below a server's clock. Redlock's may be ahead of it.
+            Wrong::Wipe(_) | Wrong::Own(_, Own::Restore) if steps || !self.is_complete() => Breaks::Order,
+            Wrong::Wipe(_) | Wrong::Evict(_) | Wrong::Delete(_) => Breaks::Exclusion,
+            Wrong::Own(_, Own::Restore | Own::ClockStep(_)) => Breaks::Exclusion,
+            _ => Breaks::Nothing,
+        }
+    }
+
+    /// How late things may be.
+    pub(crate) fn limits(self, plan: &Plan) -> Limits {
+        let ttl = plan.ttl.as_nanos() as u64;
+        let mut limits = Limits::default();
+        // Where every message arrives, nothing has to wait for the end of a lease.
+        let waits = if plan.faults.is_empty() { 0 } else { ttl };
+        // After a fault the clients of servers are slow to connect again.
+        let connects = if self == Kind::Simple || plan.faults.is_empty() { 0 } else { 1_500 * MS };
+        limits.wake = 3 * waits / 2 + 500 * MS + connects;
+        limits.settle = 2 * waits + if plan.faults.is_empty() { 500 * MS } else { 2_000 * MS };
+        limits.late = 60 * MS;
+        limits.lease = ttl + 500 * MS;
+        limits
+    }
+}
