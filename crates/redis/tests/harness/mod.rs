@@ -108,8 +108,8 @@ impl Harness for World {
 
     fn capabilities(&self) -> Capabilities {
         use Need::{
-            AnotherTool, Contents, DeleteHolder, Fence, Footprint, Heap, Junk, Link, Private, PushedWake, Requests,
-            Restart, Wipe,
+            AnotherTool, AtomicMulti, Contents, DeleteHolder, Fence, Footprint, Heap, Junk, Link, Private, PushedWake,
+            Requests, Restart, Wipe,
         };
         let all =
             [Private, Link, Fence, DeleteHolder, AnotherTool, Junk, Restart, Wipe, Footprint, Requests, PushedWake];
@@ -117,8 +117,10 @@ impl Harness for World {
             World::Private(_) | World::Secure(..) | World::Sentinel(_) => {
                 Capabilities::new(&[&all[..], &[Contents, Heap]].concat(), "")
             }
-            World::External(_) => {
-                Capabilities::new(&[PushedWake], "the server of LEASEHOLD_REDIS_URL is not ours to disturb")
+            World::External(url) => {
+                let able = Capabilities::new(&[PushedWake], "the server of LEASEHOLD_REDIS_URL is not ours to disturb");
+                let cluster = url.split_once("://").is_some_and(|(scheme, _)| scheme.ends_with("+cluster"));
+                if cluster { able.lacks(&[AtomicMulti], "names are in different slots") } else { able }
             }
         }
     }

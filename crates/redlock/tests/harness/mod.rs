@@ -15,6 +15,38 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 const NODES: usize = 3;
 
+/// Nodes of somebody else, by their URL.
+pub struct External(pub String);
+
+#[async_trait]
+impl Harness for External {
+    fn store_name(&self) -> &'static str {
+        "redlock"
+    }
+
+    async fn client(&self) -> Arc<dyn Backend> {
+        Arc::new(Redlock::connect(&self.0).await.expect("a client"))
+    }
+
+    fn ttl(&self) -> Duration {
+        TTL
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        able(&[Need::PushedWake], "the nodes of LEASEHOLD_REDLOCK_URL are not ours to disturb")
+    }
+}
+
+/// With one second, a machine with many times more work than cores loses leases that nothing is wrong with.
+const TTL: Duration = Duration::from_secs(2);
+
+fn able(needs: &[Need], why: &'static str) -> Capabilities {
+    Capabilities::new(needs, why)
+        .lacks(&[Need::Fair], "the nodes share no order")
+        .lacks(&[Need::Permits], "no majority counts permits")
+        .lacks(&[Need::AtomicMulti], "a majority of the nodes agrees on one name at a time")
+}
+
 /// Counts what the suite and the clients allocate.
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -91,20 +123,15 @@ impl Harness for World {
     }
 
     fn ttl(&self) -> Duration {
-        // With one second, a machine with many times more work than cores loses leases that nothing is wrong with.
-        Duration::from_secs(2)
+        TTL
     }
 
     fn capabilities(&self) -> Capabilities {
         use Need::{AnotherTool, DeleteHolder, Footprint, Heap, Junk, Link, Private, PushedWake, Requests, Restart};
-        let able = [Private, Link, DeleteHolder, AnotherTool, Junk, Restart, Footprint, Heap, Requests, PushedWake];
-        Capabilities::new(
-            &able,
+        able(
+            &[Private, Link, DeleteHolder, AnotherTool, Junk, Restart, Footprint, Heap, Requests, PushedWake],
             "tokens rise only as long as the nodes keep their data, and the last one of each name stays for two hours",
         )
-        .lacks(&[Need::Fair], "the nodes share no order")
-        .lacks(&[Need::Permits], "no majority counts permits")
-        .lacks(&[Need::AtomicMulti], "a majority of the nodes agrees on one name at a time")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
