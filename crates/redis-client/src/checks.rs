@@ -4,10 +4,12 @@ use redis::{Value, from_redis_value_ref};
 
 use crate::connection::Connection;
 
-/// Reasons why this server may forget a lock that is held, as sentences for its operator.
+/// Reasons why this server may forget a lock that is held, or another one in its place, as sentences for its operator.
 pub async fn warnings(connection: &Connection) -> Vec<String> {
     let mut questions = redis::pipe();
-    questions.cmd("INFO").arg("memory").cmd("INFO").arg("persistence");
+    for section in ["memory", "persistence", "replication"] {
+        questions.cmd("INFO").arg(section);
+    }
     for setting in ["save", "appendfsync"] {
         questions.cmd("CONFIG").arg("GET").arg(setting);
     }
@@ -23,11 +25,11 @@ pub async fn warnings(connection: &Connection) -> Vec<String> {
             other => known += &text(other),
         }
     }
-    judged(&known).map(str::to_owned).collect()
+    judged(&known, connection.has_sentinels()).map(str::to_owned).collect()
 }
 
-/// What these facts mean, one in each line.
-fn judged(known: &str) -> impl Iterator<Item = &'static str> {
+/// What these facts mean, one in each line. Sentinels are to put another server in the place of this one.
+fn judged(known: &str, has_sentinels: bool) -> impl Iterator<Item = &'static str> {
     let fact = |key: &str| known.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
     let mut warnings = Vec::new();
     match (fact("maxmemory"), fact("maxmemory_policy")) {
@@ -46,12 +48,22 @@ fn judged(known: &str) -> impl Iterator<Item = &'static str> {
         (Some(_), Some(_)) => warnings.push(SNAPSHOTS),
         _ => warnings.push(DISK_UNKNOWN),
     }
+    match (fact("connected_slaves"), fact("min_slaves_good_slaves")) {
+        (Some("0"), _) if has_sentinels => warnings.push(NO_REPLICA),
+        (Some("0"), _) => {}
+        // It says how many of them are good only if it stops without them.
+        (Some(_), Some(_)) => warnings.push(LAGS),
+        (Some(_), None) => warnings.extend([LAGS, GOES_ON]),
+        // That it may not be asked is said above.
+        (None, _) => {}
+    }
     warnings.into_iter()
 }
 
 const EVICTS: &str = "its maxmemory-policy may delete locks that are held: locks have a TTL, so every policy but noeviction \
 can choose them (set maxmemory-policy noeviction)";
-const MEMORY_UNKNOWN: &str = "whether it may evict locks is not known: this user may not ask (INFO)";
+const MEMORY_UNKNOWN: &str =
+    "whether it may evict locks, and whether replicas follow it, is not known: this user may not ask (INFO)";
 const KEEPS_NOTHING: &str =
     "it keeps nothing on disk: after a restart every lock that was held is free (set appendonly yes)";
 const SNAPSHOTS: &str =
@@ -61,6 +73,11 @@ const EVERY_SECOND: &str = "it writes to the disk once a second: after a crash o
 const LATE: &str = "it leaves it to the system when to write to the disk: after a crash of its machine locks of the last half minute \
 are free (set appendfsync always)";
 const FSYNC_UNKNOWN: &str = "how soon it writes locks to the disk is not known: this user may not ask (CONFIG GET)";
+const NO_REPLICA: &str = "no replica follows it: if it is lost, its sentinels have nothing to put in its place";
+const LAGS: &str = "replicas follow it and may lack its last grants: once one of them is promoted, two clients may hold a lock, and \
+only the fencing token tells them apart";
+const GOES_ON: &str = "its min-replicas-to-write is 0: cut off from its replicas it goes on granting locks beside the one that is \
+promoted in its place (set min-replicas-to-write 1 or more, which stops it after min-replicas-max-lag)";
 const DISK_UNKNOWN: &str = "whether it keeps locks on disk is not known: this user may not ask (INFO, CONFIG GET)";
 
 #[cfg(test)]
@@ -72,9 +89,10 @@ mod tests {
     #[test]
     fn whatever_a_server_says_of_itself_is_judged() {
         fuzz_text(include_str!("../corpus/facts"), |facts| {
-            let found: Vec<&str> = judged(facts).collect();
-            assert!(found.len() <= 2, "{found:?}");
+            let found: Vec<&str> = judged(facts, true).collect();
+            assert!(found.len() <= 4, "{found:?}");
         });
+        let judged = |facts| judged(facts, false);
         assert_eq!(judged("maxmemory:0\r\naof_enabled:1\nappendfsync:always").count(), 0);
         for (facts, warnings) in [
             ("", [MEMORY_UNKNOWN, DISK_UNKNOWN]),
@@ -90,5 +108,20 @@ mod tests {
             judged("maxmemory:9\nmaxmemory_policy:noeviction\naof_enabled:0").collect::<Vec<_>>(),
             [DISK_UNKNOWN]
         );
+    }
+    #[test]
+    fn replicas_are_judged_by_what_may_become_of_them() {
+        const KEPT: &str = "maxmemory:0\naof_enabled:1\nappendfsync:always\n";
+        for (facts, alone, with_sentinels) in [
+            ("connected_slaves:0", &[][..], &[NO_REPLICA][..]),
+            ("connected_slaves:0\nmin_slaves_good_slaves:0", &[], &[NO_REPLICA]),
+            ("connected_slaves:2\r\nmin_slaves_good_slaves:2\r\n", &[LAGS], &[LAGS]),
+            ("connected_slaves:2", &[LAGS, GOES_ON], &[LAGS, GOES_ON]),
+            ("", &[], &[]),
+        ] {
+            let facts = [KEPT, facts].concat();
+            assert_eq!(judged(&facts, false).collect::<Vec<_>>(), alone, "{facts}");
+            assert_eq!(judged(&facts, true).collect::<Vec<_>>(), with_sentinels, "{facts}");
+        }
     }
 }

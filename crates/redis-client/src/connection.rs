@@ -91,6 +91,11 @@ impl Connection {
         &self.link.address
     }
 
+    /// Whether sentinels say where the server is.
+    pub(crate) fn has_sentinels(&self) -> bool {
+        self.link.home.moves()
+    }
+
     /// The number of the connection that is used now.
     pub fn nth(&self) -> Result<u64> {
         self.wire().map(|wire| wire.nth)

@@ -85,7 +85,7 @@ pub struct Redis {
 
 impl Redis {
     /// Connects to `redis://[:password@|user:password@]host[:port][/db]`, and asks the server a few questions: whether it
-    /// may forget a lock that is held, by an eviction policy or for want of persistence. The answers are
+    /// may forget a lock that is held, by an eviction policy, for want of persistence, or as a replica takes its place. The answers are
     /// [`Guarantees::warnings`], and events. After a `?`, joined by `&`, may stand:
     ///
     /// * `timeout=ms` limits each request and each step of connecting (default 1000).

@@ -32,6 +32,9 @@ async fn warned(url: &str) -> Vec<&'static str> {
         "on disk is not known",
         "once a second",
         "leaves it to the system",
+        "no replica follows",
+        "replicas follow it",
+        "min-replicas-to-write is 0",
     ];
     let known = |warning: &String| words.into_iter().find(|word| warning.contains(word)).unwrap();
     store.guarantees().warnings.iter().map(known).collect()
@@ -63,6 +66,27 @@ async fn a_server_that_may_forget_locks_is_warned_of() {
         assert_eq!(warned(&url).await, ["may evict", "on disk is not known"]);
         kept.command(&["ACL", "SETUSER", "app", "+info", "+config|get"]).await.unwrap();
         assert_eq!(warned(&url).await, [""; 0]);
+    })
+    .await;
+}
+
+/// Also without sentinels: whoever sets up replicas means to promote one of them.
+#[tokio::test]
+async fn replicas_that_may_lack_grants_are_warned_of() {
+    bounded(async {
+        let server = set_up(&[], true).await;
+        let sentinel = format!("sentinel monitor locks 127.0.0.1 {} 1\n", server.port());
+        let sentinel = Server::start_sentinel(&sentinel).await.unwrap();
+        let by_sentinel = format!("redis+sentinel://{}/locks", sentinel.addr());
+        assert_eq!(warned(&by_sentinel).await, ["no replica follows"]);
+        let replica = set_up(&["--replicaof", "127.0.0.1", &server.port().to_string()], true).await;
+        until(async || server.info("replication").await.unwrap().contains("state=online")).await;
+        for url in [server.url(), by_sentinel] {
+            assert_eq!(warned(&url).await, ["replicas follow it", "min-replicas-to-write is 0"]);
+        }
+        server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await.unwrap();
+        assert_eq!(warned(&server.url()).await, ["replicas follow it"]);
+        drop(replica);
     })
     .await;
 }

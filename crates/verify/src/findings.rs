@@ -78,19 +78,12 @@ pub(crate) fn zookeeper_version(srvr: &str) -> Option<String> {
     line.split(['-', ',']).next().map(str::to_owned)
 }
 
-/// A Redis with this `INFO`. What its settings mean for what it keeps, the store itself finds out.
+/// A Redis with this `INFO`. What its settings and its replicas mean for locks, the store itself finds out.
 #[cfg(feature = "redis")]
 pub(crate) fn of_redis(info: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     if info_field(info, "role") == Some("slave") {
         findings.push(warning("role", "This is a replica: it does not take locks, and what it shows may be old."));
-    }
-    if let Some(replicas) = info_field(info, "connected_slaves").filter(|n| *n != "0") {
-        let text = format!(
-            "{replicas} replicas follow asynchronously: after a failover to one that lacks the latest grants two clients may hold \
-             at once, and only the fencing token tells them apart."
-        );
-        findings.push(warning("failover", text));
     }
     findings
 }
@@ -155,9 +148,7 @@ mod tests {
     #[test]
     fn a_redis_is_judged_by_what_it_says() {
         let abouts = |info: &str| of_redis(info).iter().map(|f| (f.severity, f.about)).collect::<Vec<_>>();
-        assert_eq!(abouts("role:master\r\nconnected_slaves:0\r\n"), []);
-        let replicated = [(Severity::Warning, "failover")];
-        assert_eq!(abouts("role_before:slave\r\nrole:master\r\nconnected_slaves:2"), replicated);
+        assert_eq!(abouts("role_before:slave\r\nrole:master\r\nconnected_slaves:2"), []);
         assert_eq!(abouts("role:slave\r\n"), [(Severity::Warning, "role")]);
         let replica = |info: &str| of_replica("h:1", info).iter().map(|f| f.about).collect::<Vec<_>>();
         let good =
