@@ -6,20 +6,17 @@
 
 mod support;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold_core::{Guard, Store};
 use leasehold_redis::Redis;
-use leasehold_testbed::seen::{Seen, told};
+use leasehold_testbed::seen::{PATIENCE, Turns, acquired, told};
 use leasehold_testbed::{RedisSentinel, SentinelOptions};
 use support::{bounded, clock, sleep};
 
 /// Longer than it takes to notice a dead master, to put another in its place, and to connect to that.
 const LEASE: Duration = Duration::from_secs(8);
-/// A busy machine brings about failovers by itself, one after the other.
-const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Gives the lock back. What the old master does not answer is released in the background, and what the new one lacks is lost.
 async fn give_back(guard: Guard) {
@@ -35,32 +32,6 @@ async fn client(all: &RedisSentinel, words: &str) -> Store {
             Err(e) => assert!(e.is_retryable(), "{e:?}"),
         }
     }
-}
-
-/// The lock, whatever outages there are: each acquire bears one that is shorter than a lease.
-async fn patient(store: &Store, name: &str) -> Guard {
-    loop {
-        match store.lock(name).acquire().await {
-            Ok(guard) => return guard,
-            Err(e) => assert!(e.is_retryable(), "{e:?}"),
-        }
-    }
-}
-
-/// Takes the lock again and again. Answers for how long it had to wait at most.
-async fn work(store: Store, seen: Arc<Seen>, ends: Arc<AtomicBool>) -> Duration {
-    let mut longest = Duration::ZERO;
-    while !ends.load(Ordering::SeqCst) || longest.is_zero() {
-        let (floor, asked) = (seen.floor(), clock());
-        let guard = tokio::time::timeout(PATIENCE, patient(&store, "x")).await.unwrap();
-        longest = longest.max(asked.elapsed());
-        seen.granted(&guard, floor);
-        sleep(2).await;
-        seen.write(&guard);
-        // What is not answered is released in the background.
-        let _ = guard.release().await;
-    }
-    longest
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -102,33 +73,23 @@ async fn a_failover_is_followed_while_some_hold_and_others_wait() {
     let options = SentinelOptions { down_after: Duration::from_secs(1), ..SentinelOptions::default() };
     let all = RedisSentinel::start_with(&options).await.unwrap();
     let stores = [client(&all, "").await, client(&all, "").await, client(&all, "?min_replicas=1").await];
-    let (seen, ends) = (Arc::new(Seen::default()), Arc::new(AtomicBool::new(false)));
-    let workers: Vec<_> =
-        (0..9).map(|n| tokio::spawn(work(stores[n % 3].clone(), seen.clone(), ends.clone()))).collect();
+    let turns = Turns::of(&stores);
     let failovers = std::env::var("LEASEHOLD_FAILOVERS").map_or(3, |n| n.parse().unwrap());
     let mut waits = Vec::new();
     for n in 0..failovers {
         let fault = [Fault::Ordered, Fault::Killed, Fault::Paused][n % 3];
         // It is held all the while, by a hold that is replicated: it is kept, or its holder is told.
-        let held = patient(&stores[0], "held").await;
+        let held = acquired(&stores[0], "held").await;
         sleep(200).await;
         let began = clock();
         fail_over(&all, fault).await;
         check_hold(&stores[1], held).await;
-        let turns = seen.grants();
-        while seen.grants() < turns + 20 {
-            sleep(20).await;
-        }
-        let wait = seen.longest_wait(began);
+        turns.go_on(20).await;
+        let wait = turns.seen.longest_wait(began);
         println!("{fault:?}: nobody was granted the lock for {} ms", wait.as_millis());
         waits.push((fault, wait));
     }
-    ends.store(true, Ordering::SeqCst);
-    let mut longest = Vec::new();
-    for worker in workers {
-        longest.push(worker.await.unwrap().as_millis());
-    }
-    println!("ms that each task waited at most: {longest:?}");
+    let seen = turns.finish().await;
     for fault in [Fault::Ordered, Fault::Killed, Fault::Paused] {
         told(&format!("{fault:?}"), waits.iter().filter(|(of, _)| *of == fault).map(|(_, wait)| *wait).collect());
     }
@@ -144,7 +105,7 @@ async fn a_master_that_was_replaced_is_left_although_it_goes_on() {
     bounded(async {
         let all = RedisSentinel::start_with(&SentinelOptions::default()).await.unwrap();
         let store = client(&all, "").await;
-        give_back(patient(&store, "x").await).await;
+        give_back(acquired(&store, "x").await).await;
         // Nobody makes a replica of it: it answers as the master that it was.
         let [old, ..] = all.servers() else { panic!("a master") };
         old.command(&["ACL", "SETUSER", "default", "-replicaof", "-slaveof"]).await.unwrap();
@@ -156,7 +117,7 @@ async fn a_master_that_was_replaced_is_left_although_it_goes_on() {
             }
         };
         loop {
-            let guard = patient(&store, "x").await;
+            let guard = acquired(&store, "x").await;
             let there = new.command(&["EXISTS", "x"]).await.unwrap().integer();
             give_back(guard).await;
             if there == Some(1) {
@@ -186,7 +147,7 @@ async fn check_hold(other: &Store, held: Guard) {
         drop(beside);
         give_back(held).await;
     }
-    let next = tokio::time::timeout(PATIENCE, patient(other, "held")).await.unwrap();
+    let next = tokio::time::timeout(PATIENCE, acquired(other, "held")).await.unwrap();
     assert!(next.fencing_token() > token);
     give_back(next).await;
 }

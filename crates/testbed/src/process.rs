@@ -1,7 +1,7 @@
 //! A child process that ends with the test, and the signals it can be sent.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -14,6 +14,14 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// How often a state that the system does not announce is looked at.
 const GLANCE: Duration = Duration::from_millis(2);
+
+/// How much processor time a process was given, in the system's ticks; 0 where that is not known.
+pub(crate) fn ticks_of(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name in brackets may have blanks. Behind it the first word is the state, and the 12th and 13th are user's and system's time.
+    let words = stat.rsplit_once(") ").map_or("", |(_, words)| words).split(' ');
+    words.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+}
 
 /// A running child process. Dropping it kills it.
 #[derive(Debug)]

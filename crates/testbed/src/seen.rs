@@ -18,7 +18,7 @@ use tokio::{task::JoinHandle, time::timeout};
 use crate::seam::sleep;
 
 /// So long nobody waits, whatever happens.
-const PATIENCE: Duration = Duration::from_secs(180);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 /// How many tasks of each client take the lock.
 const TASKS: usize = 3;
 
@@ -113,7 +113,7 @@ pub struct Turns {
     pub seen: Arc<Seen>,
     stalls: Stalls,
     ends: Arc<AtomicBool>,
-    tasks: Vec<JoinHandle<Duration>>,
+    tasks: Vec<JoinHandle<[Duration; 2]>>,
 }
 
 impl Turns {
@@ -150,39 +150,50 @@ impl Turns {
         }
     }
 
-    /// Ends it once each task has had its turn, and fails if two have held, or one has written after a later one. Says how often it was
-    /// granted.
-    pub async fn end(self) -> usize {
+    /// Ends it once each task has had its turn. Answers what was seen, where two may have held.
+    pub async fn finish(self) -> Arc<Seen> {
         self.ends.store(true, Ordering::SeqCst);
-        let mut longest = Vec::new();
+        let (mut first, mut longest) = (Vec::new(), Vec::new());
         for task in self.tasks {
-            longest.push(task.await.unwrap().as_millis());
+            let waits = task.await.unwrap().map(|wait| wait.as_millis());
+            first.push(waits[0]);
+            longest.push(waits[1]);
         }
         let stood = self.stalls.0.load(Ordering::SeqCst);
-        println!("ms that each task waited at most: {longest:?}; that no thread ran: {stood}");
-        let seen = [&self.seen.overlaps, &self.seen.stale, &self.seen.refused].map(|all| all.load(Ordering::SeqCst));
-        assert_eq!(seen, [0; 3], "overlaps, tokens that fell, writes that were refused");
-        self.seen.grants()
+        println!(
+            "ms that each task waited for its first turn: {first:?}; for another at most: {longest:?}; that no thread ran: {stood}"
+        );
+        self.seen
+    }
+
+    /// The same, and fails if two have held, or one has written after a later one. Says how often it was granted.
+    pub async fn end(self) -> usize {
+        let seen = self.finish().await;
+        let faults = [&seen.overlaps, &seen.stale, &seen.refused].map(|all| all.load(Ordering::SeqCst));
+        assert_eq!(faults, [0; 3], "overlaps, tokens that fell, writes that were refused");
+        seen.grants()
     }
 }
 
-/// Takes the lock again and again, whatever outages there are. Answers for how long it had to wait at most.
-async fn take_turns(store: Store, seen: Arc<Seen>, ends: Arc<AtomicBool>) -> Duration {
-    let mut longest = Duration::ZERO;
-    while !ends.load(Ordering::SeqCst) || longest.is_zero() {
+/// Takes the lock again and again, whatever outages there are. Answers for how long it had to wait for its first turn, and then at most.
+async fn take_turns(store: Store, seen: Arc<Seen>, ends: Arc<AtomicBool>) -> [Duration; 2] {
+    let mut waits = [Duration::ZERO; 2];
+    while !ends.load(Ordering::SeqCst) || waits[0].is_zero() {
         let (floor, asked) = (seen.floor(), clock());
         let guard = timeout(PATIENCE, acquired(&store, "x")).await.unwrap();
-        longest = longest.max(asked.elapsed());
+        let longest = &mut waits[usize::from(!waits[0].is_zero())];
+        *longest = asked.elapsed().max(*longest);
         seen.granted(&guard, floor);
         sleep(2).await;
         seen.write(&guard);
         // What is not answered is released in the background.
         let _ = guard.release().await;
     }
-    longest
+    waits
 }
 
-async fn acquired(store: &Store, name: &str) -> Guard {
+/// The lock, whatever outages there are.
+pub async fn acquired(store: &Store, name: &str) -> Guard {
     loop {
         match store.lock(name).acquire().await {
             Ok(guard) => return guard,

@@ -15,10 +15,13 @@ use tempfile::TempDir;
 use crate::{
     error::{Error, Result},
     process::{self, Process},
+    seen::clock,
 };
 
-/// How long a server may take to get ready. A JVM on a busy machine takes seconds.
+/// How long a server may take to get ready; and once more as long, so often, if it was given processor time meanwhile: a JVM takes
+/// seconds, and minutes where the machine has none left.
 const READY_WITHIN: Duration = Duration::from_secs(60);
+const PERIODS: u64 = 4;
 /// How long one question to a server may take: it may be another program's, or stopped.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const GLANCE: Duration = Duration::from_millis(5);
@@ -186,29 +189,26 @@ impl Server {
 
     /// Waits until the server answers as the one that was started here.
     pub(crate) async fn until_ready(&self) -> Result<()> {
-        let mut last = String::from("not asked");
-        let ready = async {
-            loop {
-                let pid = match self.pid() {
-                    Some(pid) if self.is_running() => pid,
-                    _ => return Err(Error::Ended { server: self.to_string(), log: self.log_tail() }),
-                };
-                match tokio::time::timeout(ANSWER_WITHIN, self.launch.probe.ask(&self.addr, pid)).await {
-                    Ok(Ok(())) => return Ok(()),
-                    Ok(Err(error)) => last = error.to_string(),
-                    Err(_) => last = "no answer".into(),
+        let (mut used, mut periods, mut since) = (0, 1, clock());
+        loop {
+            let pid = match self.pid() {
+                Some(pid) if self.is_running() => pid,
+                _ => return Err(Error::Ended { server: self.to_string(), log: self.log_tail() }),
+            };
+            let last = match tokio::time::timeout(ANSWER_WITHIN, self.launch.probe.ask(&self.addr, pid)).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "no answer".into(),
+            };
+            if since.elapsed() > READY_WITHIN {
+                let before = std::mem::replace(&mut used, process::ticks_of(pid));
+                if used <= before || periods == PERIODS {
+                    let seconds = READY_WITHIN.as_secs() * periods;
+                    return Err(Error::NotReady { server: self.to_string(), seconds, last, log: self.log_tail() });
                 }
-                tokio::time::sleep(GLANCE).await;
+                (periods, since) = (periods + 1, clock());
             }
-        };
-        match tokio::time::timeout(READY_WITHIN, ready).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(Error::NotReady {
-                server: self.to_string(),
-                seconds: READY_WITHIN.as_secs(),
-                last,
-                log: self.log_tail(),
-            }),
+            tokio::time::sleep(GLANCE).await;
         }
     }
 
