@@ -19,10 +19,13 @@ pub(crate) struct Binary {
     folder: PathBuf,
 }
 
-/// Builds all of them, with all features.
-pub(crate) fn build() -> Result<Vec<Binary>, String> {
-    let mut command = cargo(&["test", "--workspace", "--all-features", "--lib", "--bins", "--tests"]);
-    command.args(["--no-run", "--message-format=json-render-diagnostics"]);
+/// Builds all of them with all features, or only these, each as the names of its package and its target.
+pub(crate) fn build(only: &[(String, String)]) -> Result<Vec<Binary>, String> {
+    let mut command = cargo(&["test", "--all-features", "--no-run", "--message-format=json-render-diagnostics"]);
+    match only {
+        [] => command.args(["--workspace", "--lib", "--bins", "--tests"]),
+        _ => command.args(only.iter().flat_map(|(package, target)| ["-p", package, "--test", target])),
+    };
     println!("$ {}", shown(&command));
     let binaries: Vec<Binary> = output(command)?.lines().filter_map(parse).collect();
     if binaries.is_empty() { Err("cargo built no test".into()) } else { Ok(binaries) }

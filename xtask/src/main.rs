@@ -35,7 +35,7 @@ const CHORES: [Chore; 18] = [
         "checks format, tidy, bans of dependencies, clippy, rustdoc, each feature and each library alone",
         lint::lint,
     ),
-    ("test", "builds all tests at once, runs several side by side, and counts; --all: no slices", test::test),
+    ("test", "builds all tests, runs several side by side, and counts: --all, --suite PACKAGE/TARGET", test::test),
     ("bench", "measures beside raw commands: --quick, --peers, --store STORE, --row ROW", bench::bench),
     ("chaos", "runs clients under faults and judges them: --store STORE, --seconds N, --seed S", chaos::chaos),
     ("prove", "the same for long, and writes docs/reliability.md: --store STORE, --seconds N", chaos::prove),

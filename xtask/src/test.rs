@@ -46,23 +46,47 @@ struct Report {
 }
 
 /// Prepares the machine and runs everything, also after a failure, so that one run tells all there is to know. Of some suites it is
-/// a slice, unless it is called with `--all`.
+/// a slice, unless it is called with `--all`. `--suite PACKAGE/TARGET`, which may stand several times, runs those alone.
 pub(crate) fn test() -> Outcome {
+    let only = chosen(env::args().skip(2))?;
     setup::setup()?;
-    let (alone, mut together): (Vec<Binary>, Vec<Binary>) = binaries::build()?
+    let is_chosen = |binary: &Binary| match &only[..] {
+        [] => binary.package != "leasehold" || !IN_PLAIN.contains(&&*binary.target),
+        _ => only.iter().any(|(package, target)| *package == binary.package && *target == binary.target),
+    };
+    let (alone, mut together): (Vec<Binary>, Vec<Binary>) = binaries::build(&only)?
         .into_iter()
-        .filter(|binary| binary.package != "leasehold" || !IN_PLAIN.contains(&&*binary.target))
+        .filter(is_chosen)
         .partition(|binary| ALONE.contains(&(&*binary.package, &*binary.target)));
     together.sort_by_key(|binary| LONG.iter().position(|long| *long == binary.target).unwrap_or(LONG.len()));
     // Runs of cargo wait for each other: they stand in one row.
-    let cargos = BY_CARGO.iter().map(by_cargo).chain(EXAMPLES.iter().map(example)).collect();
+    let is_all = only.is_empty();
+    let cargos = BY_CARGO.iter().map(by_cargo).chain(EXAMPLES.iter().map(example)).filter(|_| is_all).collect();
     let rows = [cargos].into_iter().chain(together.iter().map(|binary| vec![suite(binary)]));
     let mut run = Run::default();
     run.side_by_side(rows.collect());
-    let last = alone.iter().map(suite).chain(BY_CARGO_LAST.iter().map(by_cargo));
+    let last = alone.iter().map(suite).chain(BY_CARGO_LAST.iter().map(by_cargo).filter(|_| is_all));
     run.side_by_side(VecDeque::from([last.collect()]));
     let matrix = run.matrix.judge();
     summarize(&run.reports).and(matrix)
+}
+
+/// The suites that are named behind `--suite`, each as the names of its package and its target.
+fn chosen(mut words: impl Iterator<Item = String>) -> Result<Vec<(String, String)>, String> {
+    let mut chosen = Vec::new();
+    while let Some(word) = words.next() {
+        match &*word {
+            "--all" => {}
+            "--suite" => {
+                let name = words.next().unwrap_or_default();
+                let parts = name.split_once('/').filter(|(package, target)| !package.is_empty() && !target.is_empty());
+                let (package, target) = parts.ok_or_else(|| format!("--suite PACKAGE/TARGET, not {name:?}"))?;
+                chosen.push((package.to_owned(), target.to_owned()));
+            }
+            other => return Err(format!("it knows --all and --suite PACKAGE/TARGET, not {other:?}")),
+        }
+    }
+    Ok(chosen)
 }
 
 fn suite(binary: &Binary) -> Suite {
@@ -195,6 +219,17 @@ fn summarize(reports: &[Report]) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn suites_are_named_by_package_and_target() {
+        let chosen = |words: &str| chosen(words.split_whitespace().map(str::to_owned));
+        assert_eq!(chosen("--all"), Ok(Vec::new()));
+        let two = chosen("--suite a/x --all --suite b/y").unwrap();
+        assert_eq!(two, [("a", "x"), ("b", "y")].map(|(package, target)| (package.to_owned(), target.to_owned())));
+        for wrong in ["--suite", "--suite a", "--suite /x", "--suite a/", "a/x", "--al"] {
+            assert!(chosen(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn results_add_up() {
