@@ -94,6 +94,11 @@ impl Cluster {
         self.members.unserved()
     }
 
+    /// Which server serves this slot now.
+    pub fn server(&self, slot: u16) -> Result<Arc<str>> {
+        self.members.owner(slot)?.connection.server()
+    }
+
     /// Runs a script where this slot is served. `call` makes it for each connection that it is tried over.
     pub async fn run(&self, slot: u16, mut call: impl FnMut(&Connection) -> Result<Call>) -> Result<Value> {
         let mut once = None;

@@ -68,6 +68,7 @@ impl Connection {
             repair_due: Notify::new(),
             heard: Mutex::default(),
             relocated: Notify::new(),
+            led_to: Mutex::default(),
             useful: AtomicBool::new(true),
             made: AtomicU64::new(0),
             observed: Mutex::default(),
@@ -99,6 +100,12 @@ impl Connection {
     /// The number of the connection that is used now.
     pub fn nth(&self) -> Result<u64> {
         self.wire().map(|wire| wire.nth)
+    }
+
+    /// Which server the connection leads to now. Another one has another text, also at the same address: after a restart, or behind a
+    /// name. A user who may not ask it (`INFO`) sees that by its address alone.
+    pub fn server(&self) -> Result<Arc<str>> {
+        self.wire().map(|wire| wire.server.clone())
     }
 
     /// Where the connection of this number leads, if it is still used.

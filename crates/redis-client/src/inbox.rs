@@ -1,8 +1,11 @@
 //! Where a client's pushes arrive: one channel, on every server. What scripts publish there becomes a notification.
 
+use std::sync::Arc;
+
 use leasehold_core::seam::{ClaimId, Grant, Moment, Notifier, Place, Validity};
 use leasehold_core::support::fault;
 use leasehold_core::{Loss, Result};
+use tokio::sync::Notify;
 
 use crate::error::junk;
 use crate::record::Fields;
@@ -14,6 +17,8 @@ pub struct Inbox {
     pub channel: String,
     /// What is notified.
     pub notifier: Notifier,
+    /// Another server may be in the place of one, which has not done all that the old one answered.
+    pub replaced: Arc<Notify>,
     asks: bool,
 }
 
@@ -21,7 +26,12 @@ impl Inbox {
     /// With a channel of its own. Where it `asks`, a push that says *granted* makes its waiter claim again.
     pub fn new(asks: bool) -> Inbox {
         // No blank: records carry it.
-        Inbox { channel: format!("leasehold:{}", ClaimId::fresh()), notifier: Notifier::new(), asks }
+        Inbox {
+            channel: format!("leasehold:{}", ClaimId::fresh()),
+            notifier: Notifier::new(),
+            replaced: Arc::default(),
+            asks,
+        }
     }
 
     /// The place of a claim: its id, this client, and the lock's key.

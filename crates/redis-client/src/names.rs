@@ -5,7 +5,7 @@ use leasehold_core::{Error, ErrorKind, Name, Result};
 
 /// Makes keys. Injective, since in a lock's key `%`, `{` and `}` of the name are percent-encoded: two names never share a
 /// lock, and no lock's key looks like `{lock}:x`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Names {
     prefix: String,
     /// What the keys beside the lock end with, of this kind of store only, so that two kinds never read each other's. The first of

@@ -91,7 +91,7 @@ impl Redis {
     /// With the option `min_replicas` a grant over this connection counts once the replicas have it.
     async fn acknowledged(&self, over: u64, replicas: Option<u64>) -> Result<()> {
         let (Some(asked), Some(nth)) = (&self.replicas, replicas) else { return Ok(()) };
-        let Nodes::One(connection) = &self.nodes else { return Ok(()) };
+        let Nodes::One(connection) = &*self.nodes else { return Ok(()) };
         let written_at = connection.leads_to(over).map_err(|e| Error::new(ErrorKind::Ambiguous, e.to_string()))?;
         asked.acknowledge(nth, &written_at).await
     }

@@ -15,6 +15,7 @@ mod renew;
 mod scripts;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{
@@ -28,6 +29,7 @@ use crate::client::nodes::Nodes;
 use crate::client::replicas::Replicas;
 pub use crate::config::Config;
 pub use crate::fence::{StillHolds, write_fenced};
+use crate::release::repeat::Releases;
 #[cfg(feature = "tls")]
 pub use leasehold_tls::Tls;
 
@@ -67,7 +69,8 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// have it; what it adds is a block of tokens, for tasks of one process that pass the lock on among themselves.
 ///
 /// **Rights.** An ACL user needs `+@scripting +@read +@write +@pubsub +@connection +time`, the channels `&leasehold:*`, and
-/// its keys as `~prefix*`, `~{prefix*` and `~{}:f`; for its warnings `+info +config|get`, and for replicas `+wait`.
+/// its keys as `~prefix*`, `~{prefix*` and `~{}:f`; for its warnings, and to see that a server was replaced, `+info +config|get`, and for
+/// replicas `+wait`.
 ///
 /// **In a Cluster** there is a connection to each primary, and a fence for each slot, `{}:f:n`: a user needs `~{}:f:*` instead of `~{}:f`, and
 /// `+cluster|slots`. Several names are taken one after the other. What a slot that moves and a primary that dies mean for locks is on
@@ -75,12 +78,13 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 ///
 /// [`WaitPolicy::Fast`]: leasehold_core::seam::WaitPolicy::Fast
 pub struct Redis {
-    nodes: Nodes,
+    nodes: Arc<Nodes>,
     replicas: Option<Replicas>,
     warnings: Vec<String>,
     names: Names,
     inbox: Inbox,
     clock: ServerClock,
+    releases: Releases,
 }
 
 impl Redis {
@@ -118,10 +122,12 @@ impl Redis {
         let names = Names::new(&config.prefix, &BESIDE)?;
         let inbox = Inbox::new(config.min_replicas.is_some());
         let (nodes, warnings) = Nodes::connect(&config, &inbox).await?;
+        let nodes = Arc::new(nodes);
         let replicas = Replicas::open(&config).await?;
+        let releases = Redis::releases(&nodes, &names, &inbox);
         // While two servers may both be masters, only tokens that are nowhere behind the clock are in the order of their grants.
         let clock = ServerClock::guessed_if(config.server.sentinels.is_none() && config.cluster.is_none());
-        Ok(Redis { nodes, replicas, warnings, names, inbox, clock })
+        Ok(Redis { nodes, replicas, warnings, names, inbox, clock, releases })
     }
 
     /// Connects to the server of a ready client, with its credentials and its TLS: a `redis::Client` has no connection of its
@@ -189,7 +195,7 @@ impl Backend for Redis {
     }
 
     fn guarantees(&self) -> Guarantees {
-        let is_one = matches!(self.nodes, Nodes::One(_));
+        let is_one = matches!(*self.nodes, Nodes::One(_));
         Guarantees::none("redis")
             .fencing(Fencing::SurvivesDataLoss)
             .fairness(Fairness::Strict)

@@ -1,28 +1,39 @@
 //! `release` and `release_after`.
 
+pub(crate) mod repeat;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{Claim, ClaimId};
 use leasehold_core::{Name, Result};
-use leasehold_redis_client::{Call, Connection, granted_ttl};
+use leasehold_redis_client::{Call, Connection, Inbox, Names, granted_ttl};
 
 use crate::Redis;
-use crate::scripts::{RELEASE, RELEASE_AFTER};
+use crate::client::nodes::Nodes;
+use crate::release::repeat::Releases;
+use crate::scripts::{RELEASE, RELEASE_AFTER, on};
 
 impl Redis {
+    pub(crate) fn releases(nodes: &Arc<Nodes>, names: &Names, inbox: &Inbox) -> Releases {
+        Releases::new(nodes, names, &inbox.replaced, release_call)
+    }
+
     pub(crate) async fn release(&self, claim: &Claim) -> Result<()> {
-        self.run(&claim.name, |_| Ok(self.release_call(&claim.name, claim.id))).await.map(drop)
+        let mut server = None;
+        let call = |to: &Connection| {
+            server = Some(to.server()?);
+            Ok(release_call(&self.nodes, &self.names.lock(&claim.name), claim.id))
+        };
+        self.run(&claim.name, call).await?;
+        server.into_iter().for_each(|server| self.releases.remember(claim, server));
+        Ok(())
     }
 
     /// Goes on admitting the waiters, as the release of an unknown claim does. The next request for the name would do it too.
     pub(crate) async fn admit(&self, name: &Name) {
         let nobody = ClaimId::fresh();
-        let _ = self.run(name, |_| Ok(self.release_call(name, nobody))).await;
-    }
-
-    /// It is told what the record begins with where it is all that there is.
-    fn release_call(&self, name: &Name, id: ClaimId) -> Call {
-        self.on(&RELEASE, name).arg(format_args!("-{id}"))
+        let _ = self.run(name, |_| Ok(release_call(&self.nodes, &self.names.lock(name), nobody))).await;
     }
 
     pub(crate) async fn release_after(&self, claim: &Claim, rest: Duration) -> Result<()> {
@@ -30,4 +41,9 @@ impl Redis {
         let call = |_: &Connection| Ok(self.call(&RELEASE_AFTER, claim).arg(rest.as_millis()));
         self.run(&claim.name, call).await.map(drop)
     }
+}
+
+/// It is told what the record begins with where it is all that there is.
+fn release_call(nodes: &Nodes, lock: &str, id: ClaimId) -> Call {
+    on(nodes, &RELEASE, lock).arg(format_args!("-{id}"))
 }

@@ -11,7 +11,7 @@ use crate::{AT_ONCE, Redis, entry};
 
 impl Redis {
     pub(crate) async fn renew(&self, leases: &[LeaseRef]) -> Vec<Renewal> {
-        let connection = match &self.nodes {
+        let connection = match &*self.nodes {
             Nodes::One(connection) => connection,
             Nodes::Many(cluster) => return self.renew_each(cluster, leases).await,
         };

@@ -107,13 +107,7 @@ impl Redis {
     /// In a Cluster there is a third key, which never exists. While its slot is moved, a node refuses a script of several keys unless
     /// all are there, before it runs: without that it could stop in its midst, at the first key that has moved.
     pub(crate) fn on(&self, script: &'static Script, name: &Name) -> Call {
-        let lock = self.names.lock(name);
-        match &self.nodes {
-            Nodes::One(_) => Call::of(script, 2).arg(lock).arg(FENCE),
-            Nodes::Many(_) => {
-                Call::of(script, 3).arg(&lock).arg(fence_of(slot_of(&lock))).arg(format_args!("{{{lock}}}:-"))
-            }
-        }
+        on(&self.nodes, script, &self.names.lock(name))
     }
 
     /// The same for several names of one database.
@@ -125,6 +119,14 @@ impl Redis {
         let names = names.into_iter();
         let call = Call::of(script, names.len() + 1);
         names.fold(call, |call, name| call.arg(self.names.lock(name))).arg(FENCE)
+    }
+}
+
+/// The start of every call for a lock.
+pub(crate) fn on(nodes: &Nodes, script: &'static Script, lock: &str) -> Call {
+    match nodes {
+        Nodes::One(_) => Call::of(script, 2).arg(lock).arg(FENCE),
+        Nodes::Many(_) => Call::of(script, 3).arg(lock).arg(fence_of(slot_of(lock))).arg(format_args!("{{{lock}}}:-")),
     }
 }
 

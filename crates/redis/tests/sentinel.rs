@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claimed};
+use leasehold_core::seam::{Backend, Claimed, WaitPolicy};
 use leasehold_core::{Error, ErrorKind, Store};
 use leasehold_redis::client::{ConnectionAddr, IntoConnectionInfo};
 use leasehold_redis::{Config, Redis};
@@ -134,9 +134,13 @@ impl Lone {
 /// A server that stays a master, whatever sentinels want, and by which they learn nothing of each other.
 async fn master() -> Server {
     let server = server().await;
+    stays_master(&server).await;
+    server
+}
+
+async fn stays_master(server: &Server) {
     let rules = ["resetchannels", "&leasehold:*", "-replicaof", "-slaveof"];
     server.command(&[&["ACL", "SETUSER", "default"], &rules[..]].concat()).await.unwrap();
-    server
 }
 
 fn by(all: &[&Lone]) -> String {
@@ -311,6 +315,32 @@ async fn tokens_rise_where_the_last_ones_are_missing() {
             assert!(granted(&store, &next).await.token.get() > token, "{n}");
             surely_released(&store, &next).await;
         }
+    })
+    .await;
+}
+
+/// The old master answers it after its replica was promoted, and before the client hears of that.
+#[tokio::test]
+async fn a_release_that_only_the_old_master_saw_is_sent_again() {
+    bounded(async {
+        let (old, new) = (master().await, server().await);
+        new.command(&["REPLICAOF", "127.0.0.1", &old.port().to_string()]).await.unwrap();
+        let lone = Lone::start(old.port(), 1).await;
+        let (mine, other) =
+            (Redis::connect(&by(&[&lone])).await.unwrap(), Redis::connect(&by(&[&lone])).await.unwrap());
+        lone.until_heard_by(2).await;
+        let long = || claim("x", WaitPolicy::Fair, Duration::from_secs(600), "long");
+        let (given, next) = (long(), long());
+        granted(&mine, &given).await;
+        until(async || number(&new, &["EXISTS", "x"]).await == 1).await;
+        new.command(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
+        stays_master(&new).await;
+        surely_released(&mine, &given).await;
+        assert_eq!([number(&old, &["EXISTS", "x"]).await, number(&new, &["EXISTS", "x"]).await], [0, 1]);
+        lone.tell(&new, 2).await;
+        // Until the other client hears of it, the old master grants.
+        let is_next = async || text(&new, &["GET", "x"]).await.is_some_and(|x| x.contains(&next.id.to_string()));
+        within(30, until(async || other.claim(&next).await.is_ok() && is_next().await)).await;
     })
     .await;
 }

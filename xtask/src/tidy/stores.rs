@@ -10,8 +10,8 @@ use std::{
 const STORES: [(&str, usize); 7] = [
     ("memory", 462),
     ("sqlite", 2563),
-    ("redis", 1344),
-    ("redis-client", 1987),
+    ("redis", 1498),
+    ("redis-client", 2035),
     ("redlock", 1132),
     ("etcd", 2796),
     ("zookeeper", 2300),

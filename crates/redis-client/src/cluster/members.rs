@@ -306,6 +306,7 @@ pub(super) async fn keep(members: Arc<Members>, changed: impl Fn()) {
         pause = if matches!(news, Ok(true)) { PAUSES.0 } else { (pause * 2).min(PAUSES.1) };
         // Also where one of the nodes refuses us: the map is new.
         changed();
+        members.inbox.replaced.notify_one();
         members.rounds.send_modify(|rounds| *rounds += 1);
         sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
     }

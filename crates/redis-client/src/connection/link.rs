@@ -46,6 +46,8 @@ pub(super) struct Link {
     /// Where sentinels have said that the server is, and that this is news.
     pub(super) heard: Mutex<At>,
     pub(super) relocated: Notify,
+    /// Which server the last connection led to.
+    pub(super) led_to: Mutex<Option<Arc<str>>>,
     /// The server did something for us since the last repair.
     pub(super) useful: AtomicBool,
     /// How many connections were made.
@@ -68,6 +70,8 @@ pub(super) struct Wire {
     pub(super) nth: u64,
     /// Where it leads.
     pub(super) at: At,
+    /// Which server that is: another one has another text, also at the same address.
+    pub(super) server: Arc<str>,
     under_way: UnderWay,
     /// How many requests it answered.
     answered: AtomicU64,
@@ -200,9 +204,9 @@ impl Link {
             .set_push_sender(on_push);
         let under_way = UnderWay::default();
         let (connection, task) = self.open(&peer, config, under_way.clone()).await?;
-        let (answered, subscribed) = Default::default();
-        let wire = Wire { connection, task, nth, at, under_way, answered, subscribed };
-        tokio::try_join!(self.check_mode(&peer, &wire), self.subscribe(&wire))?;
+        let (server, answered, subscribed) = Default::default();
+        let mut wire = Wire { connection, task, nth, at, server, under_way, answered, subscribed };
+        (wire.server, ()) = tokio::try_join!(self.check_mode(&peer, &wire), self.subscribe(&wire))?;
         Ok(wire)
     }
 
@@ -222,12 +226,21 @@ impl Link {
         opened.map_err(|e| peer.explain_plain(&e))
     }
 
-    /// Refuses servers that hold no locks, or not all. One that sentinels name, too late or too early, has to be a master.
-    async fn check_mode(&self, peer: &Peer, wire: &Wire) -> Result<()> {
-        let mut connection = self.limited(wire);
-        let answer = connection.send_packed_command(&redis::cmd("HELLO")).await;
-        let Value::Map(facts) = answer.map_err(|e| peer.explain(&e))? else { return Ok(()) };
+    /// Refuses servers that hold no locks, or not all. One that sentinels name, too late or too early, has to be a master. Says which
+    /// server it is: by the number that it gave itself at its start, or else by its address.
+    async fn check_mode(&self, peer: &Peer, wire: &Wire) -> Result<Arc<str>> {
+        let (mut connection, mut questions) = (self.limited(wire), redis::pipe());
+        questions.cmd("HELLO").cmd("INFO").arg("server");
+        let answers = connection.send_packed_commands(&questions, 0, 2).await.map_err(|e| peer.explain(&e))?;
+        let mut answers = answers.into_iter();
+        let (mode, info) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
         let text = |value: &Value| from_redis_value_ref::<String>(value).unwrap_or_default();
+        // A user who may not ask gets a refusal, which has no text.
+        let server = text(&info)
+            .lines()
+            .find_map(|line| line.strip_prefix("run_id:"))
+            .map_or_else(|| Arc::from(wire.at.address.as_str()), Arc::from);
+        let Value::Map(facts) = mode.extract_error().map_err(|e| peer.explain(&e))? else { return Ok(server) };
         let fact = |name| facts.iter().find(|(fact, _)| text(fact) == name).map(|(_, fact)| text(fact));
         if let Some(e) = fact("mode").and_then(|mode| of_mode(&mode, self.cluster)) {
             return Err(peer.at(&e));
@@ -237,7 +250,7 @@ impl Link {
                 let what = "the sentinels name it as the master, and it is a replica: is a failover under way?";
                 Err(peer.at(&Error::new(ErrorKind::Unavailable, what)))
             }
-            _ => Ok(()),
+            _ => Ok(server),
         }
     }
 

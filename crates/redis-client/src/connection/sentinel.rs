@@ -225,7 +225,12 @@ impl Link {
         let mut state = self.state_mut();
         self.still_there(&wire.at)?;
         if !matches!(*state, State::Closed) {
+            let server = wire.server.clone();
             *state = State::Up(Arc::new(wire));
+            let before = locked(&self.led_to).replace(server.clone());
+            if before.is_some_and(|before| before != server) {
+                self.inbox.replaced.notify_one();
+            }
         }
         Ok(())
     }

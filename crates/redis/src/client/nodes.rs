@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::Subscription;
 use leasehold_core::{Error, ErrorKind, Name, Result};
-use leasehold_redis_client::{Call, Cluster, Connection, Inbox, Names, slot_of, walk, warnings};
+use leasehold_redis_client::{Call, Cluster, Connection, Inbox, Names, run_all, slot_of, walk, warnings};
 use redis::Value;
 
 use crate::config::Config;
@@ -55,6 +56,28 @@ impl Nodes {
             Nodes::One(connection) => call(connection)?.run(connection).await,
             // Boxed: it is larger, and its space would be that of each call.
             Nodes::Many(cluster) => Box::pin(cluster.run(slot_of(&lock()), call)).await,
+        }
+    }
+
+    /// Runs these calls, each where its lock is.
+    pub(crate) async fn run_all(&self, calls: Vec<(Call, String)>) -> Vec<Result<Value>> {
+        match self {
+            Nodes::One(connection) => {
+                let calls: Vec<Call> = calls.into_iter().map(|(call, _)| call).collect();
+                run_all(connection, &calls).await
+            }
+            Nodes::Many(cluster) => {
+                let calls: Vec<_> = calls.into_iter().map(|(call, lock)| (slot_of(&lock), call)).collect();
+                cluster.run_all(&calls).await
+            }
+        }
+    }
+
+    /// Which server this lock is at now.
+    pub(crate) fn server_of(&self, lock: &str) -> Result<Arc<str>> {
+        match self {
+            Nodes::One(connection) => connection.server(),
+            Nodes::Many(cluster) => cluster.server(slot_of(lock)),
         }
     }
 
