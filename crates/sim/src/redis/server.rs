@@ -25,6 +25,8 @@ pub struct MiniRedis {
     stepped_back: bool,
     /// How many scripts were run for clients.
     calls: u64,
+    /// How often it began anew.
+    restarts: u64,
 }
 
 impl std::fmt::Debug for MiniRedis {
@@ -99,6 +101,7 @@ impl MiniRedis {
 
     /// It begins anew: all clients are gone, and it knows no script. Its data it keeps.
     pub fn restart(&mut self) {
+        self.restarts += 1;
         self.connections.clear();
         self.scripts.clear();
         self.state.subscribers.clear();
@@ -164,10 +167,10 @@ impl MiniRedis {
                 let asked = facts.iter().filter(|(name, _)| words[2..].iter().any(|word| word == name.as_bytes()));
                 Reply::Map(asked.map(|(name, value)| (Reply::bulk(name), Reply::bulk(value))).collect())
             }
-            ("info", _) => Reply::Verbatim(
-                "# Memory\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n# Persistence\r\naof_enabled:1\r\n"
-                    .to_owned(),
-            ),
+            ("info", _) => Reply::Verbatim(format!(
+                "# Server\r\nrun_id:{:040}\r\n# Memory\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n# Persistence\r\naof_enabled:1\r\n",
+                self.restarts
+            )),
             ("pubsub", "numsub") => {
                 let many = |channel: &Vec<u8>| self.state.subscribers.get(channel).map_or(0, BTreeSet::len);
                 let each = words[2..].iter().flat_map(|it| [Reply::bulk(it), Reply::Int(many(it) as i64)]);
