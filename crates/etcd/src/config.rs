@@ -40,6 +40,8 @@ pub struct Config {
     credentials: Option<Credentials>,
     /// What is used in place of clients of our own. It knows its endpoints.
     pub(crate) client: Option<Client>,
+    #[cfg(feature = "simulation")]
+    reached_by: Option<fn(&str) -> Client>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
     /// How long one request to one endpoint may take.
@@ -91,6 +93,8 @@ impl Config {
             options: None,
             credentials: None,
             client: None,
+            #[cfg(feature = "simulation")]
+            reached_by: None,
             #[cfg(feature = "tls")]
             tls: None,
             timeout: REQUEST,
@@ -122,6 +126,15 @@ impl Config {
     #[must_use]
     pub fn namespace(mut self, namespace: &str) -> Config {
         self.root = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+        self
+    }
+
+    /// How a simulation reaches each endpoint.
+    #[cfg(feature = "simulation")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn reached_by(mut self, reach: fn(&str) -> Client) -> Config {
+        self.reached_by = Some(reach);
         self
     }
 
@@ -175,6 +188,10 @@ impl Config {
         if let Some(client) = &self.client {
             client.refresh_token().await?;
             return Ok(client.clone());
+        }
+        #[cfg(feature = "simulation")]
+        if let Some(reach) = self.reached_by {
+            return Ok(reach(endpoint));
         }
         let options = self.connect_options(connect_timeout).await?;
         Ok(Client::connect([endpoint], Some(options)).await?)

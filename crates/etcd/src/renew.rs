@@ -4,7 +4,7 @@
 //! to its end on a network where it takes longer than core waits for one attempt. But not for one that has been under way for
 //! as long as holds go without a renewal: it may be in a runtime that is driven no more.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -20,7 +20,7 @@ impl Shared {
     /// A grant holds since its session's last verified renewal, and no longer than a TTL after its claim was last asked for or
     /// renewed; and as long as its own key is there, which each renewal verifies.
     pub(crate) async fn renew(self: &Arc<Self>, leases: &[LeaseRef]) -> Vec<Renewal> {
-        let (now, mut sessions) = (Moment::now(), HashMap::new());
+        let (now, mut sessions) = (Moment::now(), BTreeMap::new());
         {
             let mut claims = self.claims();
             for LeaseRef { claim, .. } in leases {
@@ -32,7 +32,7 @@ impl Shared {
         }
         let renewals =
             sessions.into_iter().map(|(lease, session)| async move { (lease, self.renew_session(session).await) });
-        let renewed: HashMap<i64, Arc<Verified>> = join_all(renewals).await.into_iter().collect();
+        let renewed: BTreeMap<i64, Arc<Verified>> = join_all(renewals).await.into_iter().collect();
         self.release_unused();
         let mut claims = self.claims();
         let renewal = |LeaseRef { claim, token, .. }: &LeaseRef| {

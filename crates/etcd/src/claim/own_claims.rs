@@ -1,6 +1,8 @@
 //! This client's own claims, by name. Nothing here waits.
 
 use std::collections::HashMap;
+#[cfg(feature = "simulation")]
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
 use leasehold_core::Name;
@@ -12,8 +14,14 @@ use crate::client::leased_key::LeasedKey;
 use crate::client::session::Session;
 use crate::names;
 
+/// In a simulation one seed is one history, so the order of the names is always the same.
+#[cfg(feature = "simulation")]
+type Hash = BuildHasherDefault<DefaultHasher>;
+#[cfg(not(feature = "simulation"))]
+type Hash = std::hash::RandomState;
+
 #[derive(Default, Debug)]
-pub(crate) struct OwnClaims(HashMap<Name, OfName>);
+pub(crate) struct OwnClaims(HashMap<Name, OfName, Hash>);
 
 /// The own claims of one name.
 #[derive(Default, Debug)]

@@ -3,7 +3,7 @@
 //! A mirror is kept as long as it is followed, and a while longer. What happened before its watch stands is read once it
 //! does. After any doubt the stream is opened anew, and all mirrors begin anew with it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub(crate) struct Mirrors<V> {
 
 struct Table<V> {
     /// The stream has them, and their followers.
-    mirrors: HashMap<Range, Weak<SharedMirror<V>>>,
+    mirrors: BTreeMap<Range, Weak<SharedMirror<V>>>,
     /// Those that are still to be watched.
     pending: Vec<Arc<SharedMirror<V>>>,
     /// With more mirrors than these, those that are followed no more are given up.
@@ -62,7 +62,7 @@ impl<V> Mirrors<V> {
     /// Nothing is watched before [`Mirrors::run`].
     pub(crate) fn new(cluster: Arc<Cluster>, value_of: fn(&str, &KeyValue) -> V, always: &str) -> Mirrors<V> {
         let always = Arc::new(SharedMirror::new(Range::Prefix(always.into()), Mirror::of_new_keys()));
-        let table = Table { mirrors: HashMap::new(), pending: Vec::new(), most: SPARE };
+        let table = Table { mirrors: BTreeMap::new(), pending: Vec::new(), most: SPARE };
         Mirrors {
             cluster,
             value_of,
@@ -112,6 +112,8 @@ impl<V> Mirrors<V> {
         let (mut reads, mut clean_up) = (FuturesUnordered::new(), interval(CLEAN_UP));
         loop {
             tokio::select! {
+                // First what has happened: whoever asks for more can wait for it.
+                biased;
                 next = watch.next() => {
                     let (mirror, message) = next?;
                     mirror.take_in(&message, self.value_of);

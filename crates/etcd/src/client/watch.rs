@@ -4,7 +4,7 @@
 //! to be read once the watch stands, which its first message says. After any doubt the whole stream ends, and another one is
 //! to be opened.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const FIRST: i64 = 1;
 pub(crate) type Broken = Box<dyn std::error::Error + Send + Sync>;
 
 /// What one watch is about.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Range {
     /// All keys that begin with this.
     Prefix(Arc<str>),
@@ -61,7 +61,7 @@ pub(crate) struct Watch<T> {
     reopened: Receiver<bool>,
     limit: Duration,
     /// By the numbers of the watches.
-    tags: HashMap<i64, T>,
+    tags: BTreeMap<i64, T>,
     next: i64,
 }
 
@@ -78,7 +78,7 @@ impl Cluster {
         let (sender, stream) = self.ask(2 * limit, open).await.outcome.map_err(Error::from)?.split();
         let reopened = self.reopened.subscribe();
         self.open()?;
-        Ok(Watch { sender, stream, reopened, limit, tags: HashMap::from([(FIRST, tag)]), next: FIRST + 1 })
+        Ok(Watch { sender, stream, reopened, limit, tags: BTreeMap::from([(FIRST, tag)]), next: FIRST + 1 })
     }
 }
 
@@ -93,7 +93,8 @@ impl<T: Clone> Watch<T> {
 
     /// Ends all other watches.
     pub(crate) async fn retain(&mut self, keep: impl Fn(&T) -> bool) -> Result<(), Broken> {
-        let over: Vec<i64> = self.tags.extract_if(|_, tag| !keep(tag)).map(|(id, _)| id).collect();
+        let over: Vec<i64> = self.tags.iter().filter(|(_, tag)| !keep(tag)).map(|(id, _)| *id).collect();
+        over.iter().for_each(|id| drop(self.tags.remove(id)));
         for id in over {
             timeout(self.limit, self.sender.cancel(id)).await??;
         }
