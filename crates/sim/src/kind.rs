@@ -11,6 +11,10 @@ pub enum Kind {
     Redlock,
     /// Redlock, on five.
     Redlock5,
+    /// etcd, of one member.
+    Etcd,
+    /// etcd, of three.
+    Etcd3,
 }
 
 /// Faults of servers that not every store has.
@@ -24,11 +28,17 @@ pub(crate) enum Own {
     ForgetScripts,
     /// It has no room for more data.
     Full,
+    /// There is none of them that leads.
+    NoLeader,
+    /// Another one leads, and the one of before has not heard of it.
+    FormerLeader,
+    /// What was before is kept no more.
+    Compact,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 4] = [Kind::Simple, Kind::Redis, Kind::Redlock, Kind::Redlock5];
+    pub const ALL: [Kind; 6] = [Kind::Simple, Kind::Redis, Kind::Redlock, Kind::Redlock5, Kind::Etcd, Kind::Etcd3];
 
     /// Its name.
     #[must_use]
@@ -38,6 +48,8 @@ impl Kind {
             Kind::Redis => "redis",
             Kind::Redlock => "redlock",
             Kind::Redlock5 => "redlock-5",
+            Kind::Etcd => "etcd",
+            Kind::Etcd3 => "etcd-3",
         }
     }
 
@@ -50,8 +62,8 @@ impl Kind {
     /// How many servers there are.
     pub(crate) fn servers(self) -> usize {
         match self {
-            Kind::Simple | Kind::Redis => 1,
-            Kind::Redlock => 3,
+            Kind::Simple | Kind::Redis | Kind::Etcd => 1,
+            Kind::Redlock | Kind::Etcd3 => 3,
             Kind::Redlock5 => 5,
         }
     }
@@ -59,6 +71,16 @@ impl Kind {
     /// Whether there are semaphores and fair waiters.
     pub(crate) fn is_complete(self) -> bool {
         !matches!(self, Kind::Redlock | Kind::Redlock5)
+    }
+
+    /// Whether it is etcd, whose leases are whole seconds, and two at least.
+    pub(crate) fn is_etcd(self) -> bool {
+        matches!(self, Kind::Etcd | Kind::Etcd3)
+    }
+
+    /// How many times as long everything takes: by its leases.
+    pub(crate) fn scale(self) -> u32 {
+        if self.is_etcd() { 5 } else { 1 }
     }
 
     /// Whether leaders are observed.
@@ -73,6 +95,8 @@ impl Kind {
             Kind::Redis | Kind::Redlock | Kind::Redlock5 => {
                 &[Own::Restore, Own::ClockStep(0), Own::ForgetScripts, Own::ForgetScripts, Own::Full]
             }
+            Kind::Etcd => &[Own::Compact],
+            Kind::Etcd3 => &[Own::NoLeader, Own::FormerLeader, Own::FormerLeader, Own::Compact],
         }
     }
 }

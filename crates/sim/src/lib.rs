@@ -9,6 +9,7 @@
 //! - `work` with `history` is what processes do and see.
 //! - `kind` says which stores there are, `store` what is so of each, `servers` what a world asks of theirs: `simple`, `redis`.
 
+pub mod etcd;
 mod history;
 mod kind;
 mod machine;

@@ -168,15 +168,21 @@ impl Plan {
     /// That of this seed for a store, or a part of it. What a seed decides on several stores is the same on all.
     pub(crate) fn of(kind: Kind, seed: u64, part: &Part) -> Plan {
         let mut random = fastrand::Rng::with_seed(seed);
-        let tick = MS * [1, 2, 5][random.usize(0..3)];
-        let unit = Duration::from_millis(random.u64(200..600));
+        let scale = u64::from(kind.scale());
+        let tick = scale * MS * [1, 2, 5][random.usize(0..3)];
+        let unit = Duration::from_millis(random.u64(200..600)) * kind.scale();
         // What somebody leaves behind is in the way of others for a lease, and shows only if that is long.
         let ttl = unit * [1, 1, 1, 10][random.usize(0..4)];
+        let ttl = if kind.is_etcd() { whole(ttl) } else { ttl };
         let more = [1, 4, 15][random.usize(0..3)] * MS;
         let air = Air { least: tick, more };
         let processes: Vec<usize> = (0..random.usize(2..=4)).map(|_| if random.u8(..3) == 0 { 2 } else { 1 }).collect();
         let locks = random.usize(1..=LOCKS.len());
-        let mut steps = steps(&mut random, &processes, unit, locks);
+        // In a long queue, in which each client has little, a release of etcd names its successor.
+        let crowd = kind.is_etcd() && seed.is_multiple_of(4);
+        let processes = if crowd { vec![1; random.usize(12..=18)] } else { processes };
+        let mut steps = steps(&mut random, &processes, unit, if crowd { 1 } else { locks });
+        steps.retain(|step| !crowd || step.task < 2);
         if !kind.is_complete() {
             steps.iter_mut().for_each(Step::simplify);
         }
@@ -188,6 +194,11 @@ impl Plan {
         plan.faults.retain(|fault| left(&part.faults, fault.nth));
         plan
     }
+}
+
+/// Whole seconds, two at least.
+fn whole(ttl: Duration) -> Duration {
+    Duration::from_secs((ttl + Duration::from_millis(999)).as_secs().max(2))
 }
 
 /// The steps of all tasks. The fewer locks, the more they meet.
@@ -290,6 +301,8 @@ fn adapt(kind: Kind, random: &mut fastrand::Rng, faults: &mut Vec<Fault>, unit: 
         match &mut fault.what {
             Wrong::Cut(_, to, ..) | Wrong::Slow(_, to, _) | Wrong::Aim(_, to, ..) | Wrong::Close(_, to) => *to = some,
             Wrong::PauseServer(it) | Wrong::RestartServer(it) | Wrong::Wipe(it) => *it = one,
+            // The runtime in which a client was connected has to live as long as it does.
+            Wrong::EndRuntime(_, which) if kind.is_etcd() => *which = 1,
             _ => {}
         }
     }

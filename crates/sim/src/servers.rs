@@ -19,6 +19,9 @@ pub(crate) trait Servers {
     /// Ends it.
     fn heal(&self, _wrong: &Wrong, _now: u64) {}
 
+    /// What servers do by themselves.
+    fn tick(&self, _now: u64) {}
+
     /// Whether a client of nobody evicts; else `make` does.
     fn has_operator(&self) -> bool {
         false

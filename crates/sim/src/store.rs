@@ -2,6 +2,7 @@
 
 use leasehold_chaos::{Breaks, Limits};
 
+use crate::etcd::world::Cluster;
 use crate::kind::{Kind, Own};
 use crate::network::Network;
 use crate::plan::{MS, Plan, Wrong};
@@ -15,11 +16,16 @@ impl Kind {
         match self {
             Kind::Redis | Kind::Redlock | Kind::Redlock5 => Box::new(Redis::new(self, network, plan)),
             Kind::Simple => Box::new(Simple::new(network.clone())),
+            Kind::Etcd | Kind::Etcd3 => Box::new(Cluster::new(plan.unit.as_nanos() as u64, self.servers(), network)),
         }
     }
 
     /// What is not promised under a fault. The stores' pages say so.
     pub(crate) fn breaks(self, plan: &Plan, wrong: &Wrong) -> Breaks {
+        if self.is_etcd() && matches!(wrong, Wrong::Wipe(_)) {
+            // A member that is away.
+            return Breaks::Nothing;
+        }
         let steps = plan.faults.iter().any(|fault| matches!(fault.what, Wrong::Own(_, Own::ClockStep(_))));
         match wrong {
             // Tokens are not below a server's clock. Redlock's may be ahead of it.
@@ -40,8 +46,17 @@ impl Kind {
         let connects = if self == Kind::Simple || plan.faults.is_empty() { 0 } else { 1_500 * MS };
         limits.wake = 3 * waits / 2 + 500 * MS + connects;
         limits.settle = 2 * waits + if plan.faults.is_empty() { 500 * MS } else { 2_000 * MS };
-        limits.late = 60 * MS;
+        limits.late = 60 * MS * u64::from(self.scale());
         limits.lease = ttl + 500 * MS;
+        if self.is_etcd() {
+            limits.wake += 500 * MS;
+            limits.lease += 500 * MS;
+        }
+        if self.is_etcd() && !plan.faults.is_empty() {
+            // A new leader adds an election to each lease, which ends half a second late. A stream that is dead is known to be after seven.
+            limits.wake += 10_000 * MS;
+            limits.settle += 11_500 * MS;
+        }
         limits
     }
 }

@@ -236,5 +236,10 @@ impl AsyncWrite for Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         drop(self.network.write(self.connection, Way::There, Request::Look, None));
+        // What is on its way to the server arrives all the same.
+        let streams = &mut self.network.inner().streams.all;
+        if streams.get(&self.connection).is_some_and(|stream| stream.held.is_empty()) {
+            streams.remove(&self.connection);
+        }
     }
 }

@@ -172,7 +172,7 @@ impl World {
 
     /// Until everybody is done, and no fault is left.
     fn live(&mut self) {
-        let end = BEGIN + LONGEST;
+        let end = BEGIN + LONGEST * u64::from(self.kind.scale());
         let is_over = |world: &World| world.is_done() && world.coming.is_empty() && world.active.is_empty();
         while self.now < end && !is_over(self) && !has_spun() {
             self.turn();
@@ -212,6 +212,7 @@ impl World {
     fn turn(&mut self) {
         outside(self.now);
         self.break_and_heal();
+        self.servers.tick(self.now);
         let reads = |end| !matches!(end, End::Server(nth) if self.still_until[nth] > self.now);
         for (end, job) in self.network.arrived(self.now, reads) {
             match end {

@@ -1,0 +1,34 @@
+//! What a message is about, as the store uses it: so that a fault can be aimed at one.
+
+use prost::Message;
+
+use crate::etcd::messages::{Request, TxnRequest};
+
+/// What a message is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum About {
+    Claim,
+    Renew,
+    Release,
+    #[default]
+    Look,
+    Watch,
+}
+
+/// What a message of a call with this path is about, as the store uses them.
+pub(crate) fn about(path: &str, message: &[u8]) -> About {
+    let writes = |is: fn(&Request) -> bool| {
+        let txn = TxnRequest::decode(message).unwrap_or_default();
+        txn.then.iter().any(|op| op.request.as_ref().is_some_and(is))
+    };
+    match path.rsplit('/').next().unwrap_or_default() {
+        "Watch" => About::Watch,
+        "LeaseKeepAlive" => About::Renew,
+        "LeaseGrant" => About::Claim,
+        "LeaseRevoke" | "DeleteRange" => About::Release,
+        "Txn" if writes(|it| matches!(it, Request::Delete(_) | Request::Txn(_))) => About::Release,
+        "Txn" if writes(|it| matches!(it, Request::Put(_))) => About::Claim,
+        "Txn" => About::Renew,
+        _ => About::Look,
+    }
+}

@@ -1,0 +1,148 @@
+//! The server in memory as it is, in real time and without a network: so it is compared with a real one, and used by the suite.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use etcd_client::{Client, Error};
+use leasehold_core::seam::Moment;
+use leasehold_core::support::{Stream, locked};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::etcd::channel::channel;
+use crate::etcd::server::Etcd;
+
+/// How often it looks for leases that are over.
+const TICK: Duration = Duration::from_millis(20);
+/// How much a connection carries before its sender waits.
+const ROOM: usize = 1 << 20;
+
+/// An etcd server in memory, which answers at once.
+#[derive(Clone)]
+pub struct Direct(Arc<Inner>);
+
+impl std::fmt::Debug for Direct {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Direct")
+    }
+}
+
+struct Inner {
+    server: Mutex<Etcd>,
+    to: Mutex<BTreeMap<u64, UnboundedSender<Vec<u8>>>>,
+    made: AtomicU64,
+    /// All connections that are there end when this changes.
+    restarts: watch::Sender<u64>,
+}
+
+/// The way of a client to it.
+#[derive(Clone, Default, Debug)]
+pub struct Way(Arc<watch::Sender<Passes>>);
+
+/// What passes.
+#[derive(Clone, Copy, Default, Debug)]
+struct Passes {
+    holds_requests: bool,
+    holds_replies: bool,
+    refuses: bool,
+}
+
+impl Way {
+    /// Whether requests are held back, whether replies are, and whether connections are ended and refused.
+    pub fn set(&self, holds_requests: bool, holds_replies: bool, refuses: bool) {
+        self.0.send_replace(Passes { holds_requests, holds_replies, refuses });
+    }
+}
+
+impl Direct {
+    /// Starts one, whose leases are looked after in this runtime.
+    #[must_use]
+    pub fn start() -> Direct {
+        let (server, to, made) = (Mutex::new(Etcd::new(7)), Mutex::default(), AtomicU64::default());
+        let direct = Direct(Arc::new(Inner { server, to, made, restarts: watch::Sender::new(0) }));
+        let weak = Arc::downgrade(&direct.0);
+        tokio::spawn(async move {
+            while let Some(inner) = weak.upgrade() {
+                Direct(inner).with(|server, now| server.tick(now));
+                sleep(TICK).await;
+            }
+        });
+        direct
+    }
+
+    /// A client of it.
+    ///
+    /// # Errors
+    ///
+    /// Those of `etcd-client`.
+    pub async fn client(&self, way: &Way) -> Result<Client, Error> {
+        let (direct, way) = (self.clone(), way.clone());
+        Client::from_channel(channel(Arc::new(move || direct.dial(&way))), None).await
+    }
+
+    /// How many keys and leases it has.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        locked(&self.0.server).entries() as u64
+    }
+
+    /// All connections are closed.
+    pub fn restart(&self) {
+        self.0.restarts.send_modify(|restarts| *restarts += 1);
+    }
+
+    fn with(&self, work: impl FnOnce(&mut Etcd, u64)) {
+        let mut server = locked(&self.0.server);
+        work(&mut server, Moment::now().as_nanos());
+        // In the order in which it was said.
+        let to = locked(&self.0.to);
+        for (connection, _, bytes) in std::mem::take(&mut server.outbox) {
+            to.get(&connection).map(|to| to.send(bytes));
+        }
+    }
+
+    fn dial(&self, way: &Way) -> io::Result<Box<dyn Stream>> {
+        if way.0.borrow().refuses {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let (client, server) = duplex(ROOM);
+        let connection = self.0.made.fetch_add(1, SeqCst) + 1;
+        let (to, mut replies) = unbounded_channel::<Vec<u8>>();
+        locked(&self.0.to).insert(connection, to);
+        self.with(|etcd, _| etcd.opened(connection, 0));
+        let direct = self.clone();
+        let (mut restarts, mut passes) = (self.0.restarts.subscribe(), way.0.subscribe());
+        tokio::spawn(async move {
+            let (mut from, mut into) = split(server);
+            let mut bytes = vec![0; 64 * 1024];
+            loop {
+                let Passes { holds_requests, holds_replies, refuses } = *passes.borrow_and_update();
+                if refuses {
+                    break;
+                }
+                tokio::select! {
+                    read = from.read(&mut bytes), if !holds_requests => match read {
+                        Ok(many @ 1..) => direct.with(|etcd, now| etcd.received(connection, &bytes[..many], now)),
+                        _ => break,
+                    },
+                    Some(reply) = replies.recv(), if !holds_replies => {
+                        if into.write_all(&reply).await.is_err() {
+                            break;
+                        }
+                    }
+                    _ = restarts.changed() => break,
+                    Ok(()) = passes.changed() => {}
+                    else => break,
+                }
+            }
+            locked(&direct.0.to).remove(&connection);
+            direct.with(|etcd, _| etcd.closed(connection));
+        });
+        Ok(Box::new(client))
+    }
+}
