@@ -171,3 +171,34 @@ async fn credentials_that_are_asked_for_are_rotated_without_a_restart() {
     })
     .await;
 }
+
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn its_tls_is_used() {
+    use etcd_client::{Certificate, Identity, TlsOptions};
+    use leasehold_testbed::{Certificates, EtcdOptions, TlsPort};
+
+    let read = |path: &std::path::Path| std::fs::read(path).unwrap();
+    within(90, async {
+        let authority = Certificates::new().unwrap();
+        let port = TlsPort::new(&authority).unwrap().mutual();
+        let options = EtcdOptions { tls: Some(port.clone()), ..EtcdOptions::default() };
+        let _server = testbed::Etcd::start_with(&options).await.unwrap();
+        let files = authority.issue("client").unwrap();
+        let of = |ca: &std::path::Path| {
+            let identity = Identity::from_pem(read(&files.certificate), read(&files.key));
+            let tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(ca))).identity(identity);
+            let options = ConnectOptions::new().with_tls(tls).with_connect_timeout(Duration::from_secs(3));
+            Client::connect([format!("https://{}", port.addr())], Some(options))
+        };
+        let client = of(authority.ca()).await.unwrap();
+        let store = Store::new(Etcd::with_client(client).await.unwrap());
+        store.lock("a").acquire().await.unwrap().release().await.unwrap();
+        // Its own connecting may fail, or the store says so at once.
+        if let Ok(client) = of(Certificates::new().unwrap().ca()).await {
+            let error = Etcd::with_client(client).await.unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unavailable), "{error:?}");
+        }
+    })
+    .await;
+}

@@ -28,6 +28,17 @@ pub async fn until<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) {
     }
 }
 
+/// A client, however long a busy machine takes to let it in.
+pub async fn connected<T, F: Future<Output = leasehold_core::Result<T>>>(connect: impl Fn() -> F) -> T {
+    loop {
+        match connect().await {
+            Ok(client) => return client,
+            Err(e) => assert!(e.is_retryable(), "a client: {e:?}"),
+        }
+        sleep(10).await;
+    }
+}
+
 pub async fn sleep(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;
 }

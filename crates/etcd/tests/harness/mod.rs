@@ -17,6 +17,7 @@ use leasehold_conformance::{Budget, Capabilities, Harness, Link, Need};
 use leasehold_core::seam::{Backend, async_trait};
 use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_etcd::Etcd as EtcdStore;
+use leasehold_testbed::seam::connected;
 use leasehold_testbed::{Certificates, Etcd, EtcdCluster, EtcdOptions, Proxy, TlsPort};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
@@ -148,7 +149,8 @@ impl Harness for World {
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
-        Arc::new(EtcdStore::connect(&self.url(None)).await.expect("a client"))
+        let url = self.url(None);
+        Arc::new(connected(|| EtcdStore::connect(&url)).await)
     }
 
     fn ttl(&self) -> Duration {
@@ -189,12 +191,14 @@ impl Harness for World {
     async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
         let to = self.server().tls_addr().unwrap_or(self.server().addr());
         let proxy = Proxy::to(to).await.expect("a proxy");
-        let client = EtcdStore::connect(&self.url(Some(proxy.addr()))).await.expect("a client");
+        let url = self.url(Some(proxy.addr()));
+        let client = connected(|| EtcdStore::connect(&url)).await;
         (Arc::new(client), Arc::new(proxy))
     }
 
     async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
-        let locks = EtcdStore::connect(&self.url(None)).await.expect("a client");
+        let url = self.url(None);
+        let locks = connected(|| EtcdStore::connect(&url)).await;
         let (locks, data, written) = (Arc::new(locks), self.servers().raw().await, AtomicU64::new(0));
         (locks.clone(), Arc::new(Fenced { locks, data, written }))
     }

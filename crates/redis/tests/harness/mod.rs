@@ -14,6 +14,7 @@ use leasehold_core::{Fenced, Result};
 use leasehold_redis::Redis as RedisStore;
 use leasehold_redis::client::Client;
 use leasehold_redis::client::aio::MultiplexedConnection;
+use leasehold_testbed::seam::connected;
 use leasehold_testbed::{Certificates, Proxy, Redis, RedisOptions, RedisSentinel, SentinelOptions, TlsPort};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
@@ -98,7 +99,8 @@ impl Harness for World {
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
-        Arc::new(RedisStore::connect(&self.url(None)).await.expect("a client"))
+        let url = self.url(None);
+        Arc::new(connected(|| RedisStore::connect(&url)).await)
     }
 
     fn ttl(&self) -> Duration {
@@ -145,13 +147,15 @@ impl Harness for World {
             by = format!("by-{}", proxy.port());
             all.watch_too(&by, proxy.port()).await.expect("sentinels");
         }
-        let client = RedisStore::connect(&self.url(Some(&by))).await.expect("a client");
+        let url = self.url(Some(&by));
+        let client = connected(|| RedisStore::connect(&url)).await;
         (Arc::new(client), Arc::new(proxy))
     }
 
     async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
         static ROWS: AtomicU64 = AtomicU64::new(0);
-        let locks = Arc::new(RedisStore::connect(&self.url(None)).await.expect("a client"));
+        let url = self.url(None);
+        let locks = Arc::new(connected(|| RedisStore::connect(&url)).await);
         let client = Client::open(self.server().url()).expect("a URL");
         let connection = client.get_multiplexed_async_connection().await.expect("a connection");
         let row = format!("row/{}", ROWS.fetch_add(1, Ordering::Relaxed));

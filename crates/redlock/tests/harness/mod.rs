@@ -10,6 +10,7 @@ use leasehold_conformance::harness::ForeignHold;
 use leasehold_conformance::{Budget, Capabilities, Harness, Link, Need};
 use leasehold_core::seam::{Backend, async_trait};
 use leasehold_redlock::Redlock;
+use leasehold_testbed::seam::connected;
 use leasehold_testbed::{Certificates, Proxy, Redis, RedisOptions, Reply, TlsPort};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
@@ -25,7 +26,7 @@ impl Harness for External {
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
-        Arc::new(Redlock::connect(&self.0).await.expect("a client"))
+        Arc::new(connected(|| Redlock::connect(&self.0)).await)
     }
 
     fn ttl(&self) -> Duration {
@@ -99,7 +100,7 @@ impl World {
             }
             None => return connect(addrs.iter().map(String::as_str)).await,
         };
-        Redlock::connect(&url).await.expect("a client")
+        connected(|| Redlock::connect(&url)).await
     }
 
     /// The same on every node.
@@ -219,7 +220,8 @@ impl Harness for World {
 
 async fn connect(addrs: impl Iterator<Item = &str>) -> Redlock {
     let addrs: Vec<&str> = addrs.collect();
-    Redlock::connect(&format!("redlock://{}?timeout=1000", addrs.join(","))).await.expect("a client")
+    let url = format!("redlock://{}?timeout=1000", addrs.join(","));
+    connected(|| Redlock::connect(&url)).await
 }
 
 struct Foreign(World, String);
