@@ -27,7 +27,7 @@ impl Config {
         // A file has no host: the one grammar of URLs wants one.
         let address = Address::parse(&format!("sqlite://localhost{path}"), "sqlite", 1)?;
         address.done()?;
-        if address.path.is_empty() || path.ends_with('/') {
+        if address.path.is_empty() || address.path.ends_with('/') || path.ends_with('/') {
             return invalid("the path names a directory, not a file");
         }
         if address.path.contains('\0') {
@@ -76,6 +76,7 @@ mod tests {
             ("sqlite://../x.db", "absolute"),
             ("sqlite:///", "directory"),
             ("sqlite:///x/", "directory"),
+            ("sqlite:///x%2F", "directory"),
             ("sqlite:///x.db?mode=ro", "mode"),
             ("sqlite:///x.db#y", "fragment"),
             ("sqlite:///x%", "path"),
