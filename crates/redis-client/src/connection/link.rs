@@ -82,7 +82,7 @@ pub(super) struct Wire {
 impl Wire {
     /// One more request, until this is dropped.
     pub(super) fn under_way(&self) -> impl Drop + '_ {
-        self.under_way.count.fetch_add(1, Ordering::Relaxed);
+        self.under_way.come();
         guard(&self.under_way.count, |count| {
             count.fetch_sub(1, Ordering::Relaxed);
         })
