@@ -11,7 +11,7 @@ const STORES: [(&str, usize); 7] = [
     ("memory", 462),
     ("sqlite", 2563),
     ("redis", 1498),
-    ("redis-client", 2035),
+    ("redis-client", 2046),
     ("redlock", 1132),
     ("etcd", 2819),
     ("zookeeper", 2300),
