@@ -186,15 +186,15 @@ async fn dead_readers_and_deleted_locks_leave_no_trace() {
     .await;
 }
 
-/// As after a step back of an hour on every node.
+/// As after a step back of an hour on every node, of a hold with a lease of half a second.
 async fn step_back(nodes: &[Redis], claim: &Claim) {
     let (lock, id) = (claim.name.as_str(), claim.id.to_string());
     let [hold, shares] = ["rh", "rs"].map(|key| format!("{{{lock}}}:{key}"));
     for node in nodes {
         let entry = entry(node, claim).await;
-        let (deadline, rest) = entry.split_once(' ').unwrap();
+        let [deadline, _, rest] = entry.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{entry:?}") };
         let later = (deadline.parse::<u64>().unwrap() + HOUR).to_string();
-        node.command(&["HSET", &hold, &id, &format!("{later} {rest}")]).await.unwrap();
+        node.command(&["HSET", &hold, &id, &format!("{later} 500 {rest}")]).await.unwrap();
         if claim.mode == Mode::Shared {
             node.command(&["ZADD", &shares, "XX", &later, &id]).await.unwrap();
         }
@@ -211,12 +211,13 @@ async fn a_clock_that_stepped_back_lengthens_no_lease() {
         let store = client(&nodes).await;
         for mode in [Mode::Exclusive, Mode::Shared] {
             let name = format!("x/{mode:?}");
-            let dead = [claim(&name, mode, WaitPolicy::Fast, ms(500)), claim(&name, mode, WaitPolicy::Fast, ms(400))];
+            let dead = [0; 2].map(|_| claim(&name, mode, WaitPolicy::Fast, TTL));
             let dead = &dead[..if mode == Mode::Shared { 2 } else { 1 }];
             for claim in dead {
                 granted(&store, claim).await;
             }
             for claim in dead {
+                // While its lease lasts on every node.
                 until_known(&nodes, claim).await;
                 step_back(&nodes, claim).await;
             }
