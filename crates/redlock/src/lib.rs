@@ -45,9 +45,14 @@
 //! Writing back to nodes that do not hold the claim breaks the proof at its second step, and there are short runs in which
 //! the tokens then fall; this crate's tests search all runs of a small model for one.
 //!
-//! A node forgets a greatest token only two hours after its own clock has passed it, and a node without one starts from its
-//! clock: so tokens also rise for names that were idle. A proposal is cut to a minute above the node's clock, so that one
-//! client whose clock is years ahead does not drive the tokens of all.
+//! A node forgets the greatest token of a name seconds after its own clock has passed it, and a name without one starts from
+//! the clock: so tokens also rise for names that were idle. For a clock that steps back, the node keeps a bound of all tokens of
+//! all names, for two hours after its clock has passed it. It knows the tokens of names in a hash that goes as a whole, so it
+//! sees that it has forgotten some; and where its clock is not past them, a name without a greatest token starts from the bound.
+//! So tokens rise through every step back of up to two hours, however long the lock was idle. (One fence for all names, as on one
+//! Redis, would differ from node to node as requests of several clients pass one another, and most tokens would be written back.)
+//! A proposal is cut to a minute above the node's clock, so that one client whose clock is years ahead does not drive the
+//! tokens of all.
 //!
 //! # What it cannot promise
 //!
@@ -73,12 +78,13 @@
 //! **The lock is the key**, on each node: what `SET name value NX PX ttl` makes. So every Redlock client that locks this way
 //! (redsync, node-redlock, redlock-py, rslock) excludes us and is excluded. It is waited for, reported as foreign, and polled
 //! every quarter of a second. In a name `%`, `{` and `}` are percent-encoded. What else is kept lies beside it, in keys
-//! that begin with `{name}:r`; all expire by themselves, and after a release only the greatest token stays, for two hours,
-//! and after an eviction its token for two TTLs.
+//! that begin with `{name}:r`; all expire by themselves, and after a release none stays, after an eviction its token for two TTLs.
+//! Each node has three more keys, for all names: `{prefix}:rt` and `{prefix}:ro`, the greatest tokens of the last names, which go
+//! within six seconds after the last claim; and `{prefix}:rb`, the bound, which stays for two hours.
 //! While readers hold it, the value is `leasehold:shared`.
 //!
 //! An ACL user needs on each node `+@scripting +@read +@write +@pubsub +@connection +time`, the channels `&leasehold:*`, and its
-//! keys twice: `~prefix*` and `~{prefix*`; for its warnings `+info +config|get`.
+//! keys twice: `~prefix*` and `~{prefix*`, and `~{prefix}:r*` where these are for some names only; for its warnings `+info +config|get`.
 
 mod claim;
 pub mod client;
@@ -110,7 +116,7 @@ use crate::entry::{Held, ttl};
 pub use leasehold_tls::Tls;
 
 /// What the keys beside a lock end with.
-const BESIDE: [&str; 6] = ["rq", "rh", "rf", "rw", "rs", "re"];
+const BESIDE: [&str; 5] = ["rq", "rh", "rw", "rs", "re"];
 /// The shortest lease; a shorter one is granted as this.
 const MIN_TTL: Duration = Duration::from_millis(200);
 
@@ -124,6 +130,8 @@ pub struct Redlock(Arc<Shared>);
 struct Shared {
     nodes: Nodes,
     names: Arc<Names>,
+    /// The key of the nodes' last tokens.
+    tokens: String,
     inbox: Inbox,
     warnings: Vec<String>,
     holds: Mutex<HashMap<ClaimId, Held>>,
@@ -153,11 +161,12 @@ impl Redlock {
     pub async fn with_config(config: Config) -> Result<Redlock> {
         config::check(&config.nodes)?;
         let names = Arc::new(Names::new(&config.prefix, &BESIDE)?);
+        let tokens = format!("{{{}}}:rt", config.prefix);
         let inbox = Inbox::new(false);
         let nodes = Nodes::connect(config.nodes, config.timeout, &inbox).await?;
         let warnings = nodes.warnings().await;
         let (holds, attempts) = (Mutex::default(), AtomicU64::new(1));
-        Ok(Redlock(Arc::new(Shared { nodes, names, inbox, warnings, holds, attempts })))
+        Ok(Redlock(Arc::new(Shared { nodes, names, tokens, inbox, warnings, holds, attempts })))
     }
 
     /// Connects to the servers of ready clients, with their credentials and their TLS: a `redis::Client` has no connection of its
@@ -179,7 +188,7 @@ impl Shared {
 
     /// The keys of a name.
     fn on(&self, name: &Name) -> Call {
-        Call::of(&NODE, 1).arg(self.names.lock(name))
+        Call::of(&NODE, 2).arg(self.names.lock(name)).arg(&self.tokens)
     }
 
     /// This hold, if it is one of ours.

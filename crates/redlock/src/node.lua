@@ -1,22 +1,24 @@
 -- What one of the independent servers does for a claim, in one step. It knows nothing of the others.
 -- ARGV: verb, id, ttl, mode, turns, channel, label, attempt, and what the verb takes.
 --
--- KEYS: the lock. The other keys are named after it.
+-- KEYS: the lock, and {prefix}:rt. The other keys of the lock are named after it.
 --
 --       the lock       string, the holder's claim id (`SET name id NX PX ttl`, as every Redlock client does it), or SHARED
 --       {lock}:rq      sorted set, waiters: ids by when they came
 --       {lock}:rh      hash, holders:  id -> entry
---       {lock}:rf      string, the greatest token given out or written back here
 --       {lock}:rw      hash, waiters:  id -> entry;  `next` -> deadline id mode
 --       {lock}:rs      sorted set, readers: ids by deadline
 --       {lock}:re      sorted set, tokens of holds that other servers have evicted, by until when it matters
+--       {prefix}:rt    hash, the last tokens of names: lock -> the greatest given out or written back here; '' -> bound older floor
+--       {prefix}:ro    hash, the one before it, with tokens up to `older`
+--       {prefix}:rb    string, the bound: no token here is greater, of any name
 -- An entry: deadline ttl token turns since joined attempt notified mode channel label. Modes: x exclusive, s shared. An attempt is
 -- the number of the last request that took or kept the hold: a release that was sent before it and comes late ends nothing.
 -- `notified` is CLOSED for a hold that ends by itself. What a request costs does not grow with the number of readers.
-local LOCK = KEYS[1]
-local beside = '{' .. LOCK .. '}:r'
-local QUEUE, HOLDERS, FENCE, WAITERS, SHARERS, EVICTED =
-  beside .. 'q', beside .. 'h', beside .. 'f', beside .. 'w', beside .. 's', beside .. 'e'
+local LOCK, TOKENS = unpack(KEYS)
+local beside, of_all = '{' .. LOCK .. '}:r', string.sub(TOKENS, 1, -2)
+local QUEUE, HOLDERS, WAITERS, SHARERS, EVICTED = beside .. 'q', beside .. 'h', beside .. 'w', beside .. 's', beside .. 'e'
+local OLDER, BOUND = of_all .. 'o', of_all .. 'b'
 local call = redis.call
 local verb, id, ttl, mode, turns, channel, label, attempt = unpack(ARGV)
 
@@ -33,12 +35,58 @@ local LOOKED_AT = 16
 -- How many dead readers one request removes.
 local DEAD = 100
 
--- Remembers the greatest token that was given out. A token is never below the clock, so the last one matters only after the
--- clock stepped back. It is kept for two hours past its own value: tokens rise through every step back of up to two hours,
--- however long the lock was idle.
+-- For how many microseconds of tokens one hash serves, and for how many milliseconds it stays when the clock has passed them.
+local AGE, SPARE = 2000000, 3000
+-- For how many seconds the bound stays when the clock has passed it: so far back may the clock step.
+local KEPT = 7200
+
+-- Last tokens. Once the clock has passed the last token of a name, the name may be forgotten, as the clock gives greater ones: until it
+-- steps back. A name alone that is gone looks as one that never was. So many names are in one hash, which goes with all of them, and
+-- that it is gone is seen: then new tokens are above all that it had, by the bound. While the clock goes on, it is greater than those,
+-- and nodes agree on what a client proposes. `floor` bounds the tokens of hashes that went before.
+local bound, older, floor, anew
+
+-- The last token of this name here; or a number that none which was forgotten exceeds.
+local function last_token()
+  local found = redis.pcall('HMGET', TOKENS, '', LOCK)
+  bound, older, floor = string.match(found[1] or '', '^(%d+) (%d+) (%d+)$')
+  local last = bound and tonumber(found[2])
+  if bound then
+    bound, older, floor = tonumber(bound), tonumber(older), tonumber(floor)
+  else
+    bound = tonumber(redis.pcall('GET', BOUND))
+    bound = bound and bound < 9e15 and bound or 0
+    older, floor, anew = 0, bound, true
+  end
+  if not last and micros < older then
+    found = redis.pcall('HMGET', OLDER, '', LOCK)
+    last = found[1] and tonumber(found[2])
+    if not found[1] then floor = math.max(floor, older) end
+  end
+  return last or math.max(micros, floor)
+end
+
+-- Remembers the greatest token that was given out, after `last_token`. Where it exceeds the bound, the next hash begins, unless tokens of
+-- the one before are still ahead of the clock: up to those that it will never pass.
 local function remember(upto)
-  local ahead = math.ceil((upto - micros) / 1000000)
-  call('SET', FENCE, int(upto), 'EX', ahead > 0 and 7200 + ahead or '7200')
+  if not anew and upto <= bound then
+    call('HSET', TOKENS, LOCK, int(upto))
+    return
+  end
+  local last_bound = bound
+  bound = math.max(bound, upto + AGE)
+  local ahead = math.max(0, math.ceil((bound - micros) / 1000000))
+  -- First of all: a server whose memory is full refuses it, and nothing has changed.
+  call('SET', BOUND, int(bound), 'EX', KEPT + ahead)
+  if anew then
+    call('UNLINK', TOKENS)
+  elseif micros >= older or older - micros > KEPT * 1000000 then
+    call('UNLINK', OLDER)
+    call('RENAME', TOKENS, OLDER)
+    floor, older = math.max(floor, older), last_bound
+  end
+  call('HSET', TOKENS, '', table.concat({ int(bound), int(older), int(floor) }, ' '), LOCK, int(upto))
+  call('PEXPIRE', TOKENS, ahead * 1000 + SPARE)
 end
 
 -- Tells the observers of the lock that its holder, or its label, has changed.
@@ -48,7 +96,7 @@ end
 
 -- The fast path of a claim: the lock is free, and nobody waits. Fewer commands, and nothing of the rest is even defined.
 if verb == 'claim' and mode == 'x' and call('EXISTS', LOCK, HOLDERS, QUEUE, WAITERS) == 0 then
-  local token = math.max((tonumber(call('GET', FENCE)) or micros) + 1, math.min(ARGV[9], micros + AHEAD))
+  local token = math.max(last_token() + 1, math.min(ARGV[9], micros + AHEAD))
   remember(token + turns - 1)
   call('SET', LOCK, id, 'PX', ttl)
   call('HSET', HOLDERS, id, table.concat({ now + ttl, ttl, int(token), turns, now, now, attempt, 0, mode, channel, label }, ' '))
@@ -181,10 +229,10 @@ local function extend(h)
   put(h)
 end
 
--- Gives the hold this token, and the block that it begins.
-local function number(h, token)
+-- Gives the hold this token, and the block that it begins, after the last one of all.
+local function number(h, token, last)
   h.token, h.turns = token, turns
-  remember(math.max(tonumber(call('GET', FENCE)) or 0, token + turns - 1))
+  remember(math.max(last, token + turns - 1))
 end
 
 local function end_hold(who)
@@ -274,8 +322,8 @@ if verb == 'claim' then
   if value == SHARED and mode == 's' and in_turn then in_turn = not passes_writer(h.joined) end
   if not closed and (mine or admits(mode) and in_turn) then
     if h.token == 0 then
-      local greatest = tonumber(call('GET', FENCE)) or micros
-      number(h, math.max(greatest + 1, math.min(ARGV[9], micros + AHEAD)))
+      local last = last_token()
+      number(h, math.max(last + 1, math.min(ARGV[9], micros + AHEAD)), last)
       leave(id)
       notify_observers()
     end
@@ -314,7 +362,7 @@ if verb == 'renew' then
     if ARGV[10] ~= 'top' or not admits(mode) or reserved() then return 'gone' end
     answer, h = 'topped', new_entry()
   end
-  if h.token ~= token then number(h, token) end
+  if h.token ~= token then number(h, token, last_token()) end
   local shares = h.mode == 'x' and mode == 's'
   if shares then h.mode = 's' end
   if attempt - h.attempt > 0 then

@@ -37,7 +37,7 @@ if verb == 'bar' then
       answer = 'ended'
     end
   end
-  remember(math.max(tonumber(call('GET', FENCE)) or 0, token + its_turns - 1))
+  remember(math.max(last_token(), token + its_turns - 1))
   call('ZREMRANGEBYSCORE', EVICTED, '-inf', now)
   call('ZADD', EVICTED, now + 2 * lease, int(token))
   outlive(EVICTED, 2 * lease)

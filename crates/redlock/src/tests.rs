@@ -1,6 +1,8 @@
 //! A small model of the token's rule, searched to its end: three nodes, two clients, one attempt each, every order of
 //! deliveries, losses and early decisions.
 
+mod last_tokens;
+
 use std::collections::HashSet;
 
 const NODES: usize = 3;

@@ -8,11 +8,7 @@ use common::*;
 use leasehold_core::seam::{Backend, Mode, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, FencingToken};
 use leasehold_redis_client::CLOCK;
-use leasehold_testbed::{Redis, Reply, Trap};
-
-async fn counter(node: &Redis) -> u64 {
-    node.command(&["GET", "{x}:rf"]).await.unwrap().text().unwrap().parse().unwrap()
-}
+use leasehold_testbed::{Reply, Trap};
 
 /// A node has granted with a token of its own, which the client has not written over yet, and requests come late.
 #[tokio::test]
@@ -82,10 +78,10 @@ async fn an_eviction_raises_every_counter_and_outlives_its_use_nowhere() {
         for node in &nodes {
             node.command(&["ZADD", "{x}:re", "1", "1", &far, "2"]).await.unwrap();
         }
-        nodes[2].command(&["DEL", "x", "{x}:rh", "{x}:rf"]).await.unwrap();
+        nodes[2].command(&["DEL", "x", "{x}:rh", "{}:rt", "{}:ro", "{}:rb"]).await.unwrap();
         assert!(operator.evict(&claim.name, token).await.unwrap());
         for node in &nodes {
-            assert!(counter(node).await >= token.get() + 63);
+            assert!(bound(node).await >= token.get() + 63);
             let Reply::Array(known) = node.command(&["ZRANGE", "{x}:re", "0", "-1"]).await.unwrap() else {
                 panic!("no list")
             };
@@ -117,8 +113,10 @@ async fn a_late_renewal_changes_no_later_hold() {
             node.command(&["ZADD", "{x}:re", &u32::MAX.to_string().repeat(2), &old]).await.unwrap();
             for what in ["renew", "top"] {
                 for token in [&old, "7"] {
-                    let words =
-                        ["EVAL", &script, "1", "x", "renew", &id, "500", "x", "64", "nobody", "", "1", token, what];
+                    let words = [
+                        "EVAL", &script, "2", "x", "{}:rt", "renew", &id, "500", "x", "64", "nobody", "", "1", token,
+                        what,
+                    ];
                     assert_eq!(node.command(&words).await.unwrap().text().unwrap(), "gone");
                 }
             }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+#[path = "tokens/clock.rs"]
+mod clock;
 mod common;
 
 use std::sync::Arc;
@@ -22,8 +24,9 @@ async fn hold(store: &Redlock) -> u64 {
     token
 }
 
-async fn counter(node: &Redis) -> u64 {
-    node.command(&["GET", "{x}:rf"]).await.unwrap().text().unwrap().parse().unwrap()
+/// The last token of a name that a node has in the hash of now.
+async fn last(node: &Redis, name: &str) -> u64 {
+    node.command(&["HGET", "{}:rt", name]).await.unwrap().text().unwrap().parse().unwrap()
 }
 
 #[tokio::test]
@@ -66,13 +69,13 @@ async fn a_token_is_written_back_to_a_majority() {
         let (two, others) = through(&nodes).await;
         // The middle node has seen a far greater token.
         let far = hold(&one).await + 10_000_000;
-        nodes[1].command(&["SET", "{x}:rf", &far.to_string()]).await.unwrap();
+        has_given(&nodes[1], "x", far).await;
         // The first grant is on the nodes 0 and 1, and node 0 answers with less.
         links[2].cut().await;
         let claim = fast("x");
         let first = soon(&one, &claim).await.token.get();
         assert_eq!(first, far + 1);
-        assert_eq!(counter(&nodes[0]).await, far + 64, "written back to the block's end");
+        assert_eq!(last(&nodes[0], "x").await, far + 64, "written back to the block's end");
         one.release(&claim, None).await.unwrap();
         // The second is on the nodes 0 and 2: only node 0 knows.
         others[1].cut().await;
@@ -116,9 +119,7 @@ async fn one_clock_far_ahead_does_not_drive_the_tokens() {
         let year = call(before + 365 * 86_400_000_000);
         let script = [CLOCK, include_str!("../src/node.lua")].concat();
         let id = "0123456789abcdef0123456789abcdef";
-        let keys = ["x", "{x}:rq", "{x}:rh", "{x}:rf", "{x}:rw", "{x}:rs", "{x}:re"];
-        let mut words = vec!["EVAL", &script, "7"];
-        words.extend(keys);
+        let mut words = vec!["EVAL", &script, "2", "x", "{}:rt"];
         words.extend(["claim", id, "500", "x", "1", "nobody", "", "1", &year, "0"]);
         let answer = nodes[0].command(&words).await.unwrap().text().unwrap();
         let token: u64 = answer.rsplit(' ').next().unwrap().parse().unwrap();
@@ -127,25 +128,103 @@ async fn one_clock_far_ahead_does_not_drive_the_tokens() {
     .await;
 }
 
-/// The counter lives longer than its own value is ahead: once it has expired, the node's clock, from which a missing counter
-/// counts, is above it.
+/// What a node knows of tokens lives longer than these are ahead: once it has expired, the node's clock is above them.
 #[tokio::test]
-async fn a_counter_outlives_its_own_value() {
+async fn last_tokens_outlive_their_own_values() {
     bounded(async {
         let nodes = nodes(3).await;
         let store = client(&nodes).await;
         let before = hold(&store).await;
         for node in &nodes {
-            node.command(&["DEL", "{x}:rf"]).await.unwrap();
+            node.command(&["DEL", "{}:rt", "{}:ro", "{}:rb"]).await.unwrap();
         }
         assert!(hold(&store).await > before + 63);
-        let ahead = before + 50_000_000;
-        nodes[0].command(&["SET", "{x}:rf", &ahead.to_string()]).await.unwrap();
+        has_given(&nodes[0], "x", before + 50_000_000).await;
         let claim = fast("x");
         granted(&store, &claim).await;
         until_held_on(&nodes, &claim, 3).await;
-        let left = nodes[0].command(&["PTTL", "{x}:rf"]).await.unwrap().integer().unwrap();
-        assert!(left > 7_200_000 + 40_000, "{left}");
+        let left = async |key| nodes[0].command(&["PTTL", key]).await.unwrap().integer().unwrap();
+        assert!(left("{}:rb").await > 7_200_000 + 40_000);
+        assert!(left("{}:rt").await > 40_000);
+    })
+    .await;
+}
+
+/// Whatever names were used, a node has three keys of its own afterwards, of which the bound alone stays for longer than seconds.
+#[tokio::test]
+async fn no_name_leaves_a_key() {
+    const SECONDS: i64 = 6;
+    bounded(async {
+        let nodes = nodes(3).await;
+        let store = client(&nodes).await;
+        for n in 0..100 {
+            let claim = fast(&format!("x/{n}"));
+            granted(&store, &claim).await;
+            store.release(&claim, None).await.unwrap();
+        }
+        until_clean(&nodes.iter().collect::<Vec<_>>()).await;
+        for node in &nodes {
+            for (key, most) in [("{}:rt", SECONDS), ("{}:ro", SECONDS), ("{}:rb", 7200 + SECONDS)] {
+                let left = node.command(&["PTTL", key]).await.unwrap().integer().unwrap();
+                // -2: it has gone already. It never stays for ever, which is -1.
+                assert!(left != -1 && left <= most * 1000, "{key}: {left}");
+            }
+            assert!(bound(node).await > 0);
+        }
+    })
+    .await;
+}
+
+/// Long idle names, as after a step back of all clocks by an hour: the nodes have forgotten their last tokens, but not how great
+/// they were.
+#[tokio::test]
+async fn tokens_of_idle_names_rise_when_clocks_have_stepped_back() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let store = client(&nodes).await;
+        let later = hold(&store).await + 3_600_000_000;
+        for node in &nodes {
+            node.command(&["DEL", "{}:rt", "{}:ro"]).await.unwrap();
+            node.command(&["SET", "{}:rb", &later.to_string(), "EX", "10800"]).await.unwrap();
+        }
+        let mut before = later;
+        for _ in 0..3 {
+            let token = hold(&store).await;
+            assert!(token > before, "{token} after {before}");
+            before = token + 63;
+        }
+        // Another name is no slower to get there: it may have been the one that had the greatest token.
+        let claim = fast("y");
+        assert!(granted(&store, &claim).await.token.get() > later);
+    })
+    .await;
+}
+
+/// What was changed by hand is none of what a node knows of tokens; it stops no claim, and no token falls by it.
+#[tokio::test]
+async fn junk_in_the_place_of_last_tokens_is_replaced() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let store = client(&nodes).await;
+        let mut before = hold(&store).await + 63;
+        let kinds: [&[&str]; 4] = [
+            &["SET", "{}:rt", "junk"],
+            &["SET", "{}:ro", "junk"],
+            &["HSET", "{}:rt", "", "junk", "x", "junk"],
+            &["RPUSH", "{}:rb", "junk"],
+        ];
+        for junk in kinds {
+            for node in &nodes {
+                // A key of another type in its place; else what there is has this besides.
+                if junk[0] != "HSET" {
+                    node.command(&["DEL", junk[1]]).await.unwrap();
+                }
+                node.command(junk).await.unwrap();
+            }
+            let token = hold(&store).await;
+            assert!(token > before, "{junk:?}: {token} after {before}");
+            before = token + 63;
+        }
     })
     .await;
 }

@@ -163,7 +163,7 @@ async fn only_what_a_majority_says_is_seen() {
             // What only one node has is on no list.
             let stray = format!("list/stray {i}");
             nodes[i % 3].command(&["SET", &stray, "other", "PX", "60000"]).await.unwrap();
-            nodes[i % 3].command(&["SET", &format!("{{{stray}}}:rf"), "1", "PX", "60000"]).await.unwrap();
+            nodes[i % 3].command(&["SET", &format!("{{{stray}}}:re"), "1", "PX", "60000"]).await.unwrap();
         }
         let (mut seen, mut after) = (Vec::new(), None);
         loop {
@@ -225,7 +225,7 @@ async fn split_votes_end() {
     .await;
 }
 
-/// A node's tokens are further than all clocks, so that nodes agree however late they get a claim.
+/// A node's tokens are further than all clocks, so that nodes agree however late they get a claim; and no hash of them is full.
 #[tokio::test]
 async fn an_uncontended_cycle_is_fourteen_calls_on_each_node() {
     const CYCLES: u64 = 20;
@@ -233,7 +233,8 @@ async fn an_uncontended_cycle_is_fourteen_calls_on_each_node() {
         let nodes = Redis::start_many(3).await.unwrap();
         let store = client(&nodes).await;
         for node in &nodes {
-            node.command(&["SET", "{x}:rf", "7000000000000000"]).await.unwrap();
+            has_given(node, "x", 7_000_000_000_000_000).await;
+            node.command(&["HSET", "{}:rt", "", "8000000000000000 0 0"]).await.unwrap();
         }
         let mut counted = 0;
         while counted < CYCLES {

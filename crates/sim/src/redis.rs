@@ -137,7 +137,7 @@ impl Servers for Redis {
         // A key lives by the server's clock: if that stepped back and nobody looks, for as much longer.
         let nodes = self.nodes.iter().filter(|node| !locked(&node.core).server.has_stepped_back());
         // Tokens of before outlive their locks, and who observes is known for some seconds.
-        let lasts = |key: &str| ["}:f", "}:rf", "}:re", "}:o"].iter().any(|end| key.ends_with(end));
+        let lasts = |key: &str| ["}:f", "}:rt", "}:ro", "}:rb", "}:re", "}:o"].iter().any(|end| key.ends_with(end));
         let left = |node: &Arc<Node>| {
             let keys = locked(&node.core).server.keys(wall_of(now));
             keys.iter().filter(|(key, _)| !lasts(key)).count() as u64
@@ -150,7 +150,7 @@ impl Node {
     /// Deletes what there is of a lock, but for its tokens.
     fn delete(&self, lock: &str, now: u64) {
         let core = &mut *locked(&self.core);
-        let of_it = |key: &String| *key == lock || key.starts_with(&format!("{{{lock}}}:")) && !key.ends_with(":rf");
+        let of_it = |key: &String| *key == lock || key.starts_with(&format!("{{{lock}}}:"));
         let keys: Vec<String> = core.server.keys(wall_of(now)).into_iter().map(|(key, _)| key).filter(of_it).collect();
         for key in keys {
             drop(core.server.by_hand(&["DEL", &key], wall_of(now)));

@@ -12,7 +12,7 @@ const STORES: [(&str, usize); 7] = [
     ("sqlite", 2563),
     ("redis", 1498),
     ("redis-client", 2046),
-    ("redlock", 1132),
+    ("redlock", 1170),
     ("etcd", 2819),
     ("zookeeper", 2300),
 ];

@@ -17,12 +17,20 @@ use super::{
     work::LOCKS,
 };
 
-/// The greatest tokens of locks on one node, as grants leave them while its clock is ten seconds ahead. None gets smaller.
+/// The last tokens of locks on one node, as grants leave them while its clock is ten seconds ahead. None gets smaller.
 const AHEAD: &str = "local t = redis.call('TIME')
     local ahead = t[1] * 1000000 + t[2] + 10000000
-    for _, fence in ipairs(KEYS) do
-        if (tonumber(redis.call('GET', fence)) or 0) < ahead then
-            redis.call('SET', fence, string.format('%.0f', ahead), 'EX', 7210)
+    local mark = redis.call('HGET', '{}:rt', '')
+    local bound, rest = string.match(mark or '', '^(%d+) (.*)$')
+    if tonumber(bound or 0) < ahead then
+        bound = string.format('%.0f', ahead)
+        redis.call('SET', '{}:rb', bound, 'EX', 7210)
+        redis.call('HSET', '{}:rt', '', bound .. ' ' .. (rest or '0 0'))
+        redis.call('PEXPIRE', '{}:rt', 13000)
+    end
+    for _, lock in ipairs(KEYS) do
+        if (tonumber(redis.call('HGET', '{}:rt', lock)) or 0) < ahead then
+            redis.call('HSET', '{}:rt', lock, string.format('%.0f', ahead))
         end
     end";
 /// How long a failover may take until all servers have their new parts.
@@ -192,11 +200,11 @@ impl Nemesis<'_> {
 
     /// Tells one server of Redis what makes the fault. One that is down or does not answer is left alone.
     async fn tell_a_server(&self, fault: Fault) {
-        let (fences, number) = (LOCKS.map(|lock| format!("{{{lock}}}:rf")), LOCKS.len().to_string());
+        let number = LOCKS.len().to_string();
         let words: Vec<&str> = match fault {
             Fault::ForgetScripts => vec!["SCRIPT", "FLUSH"],
             Fault::CloseSubscriptions => vec!["CLIENT", "KILL", "TYPE", "pubsub"],
-            _ => ["EVAL", AHEAD, &number].into_iter().chain(fences.iter().map(String::as_str)).collect(),
+            _ => ["EVAL", AHEAD, &number].into_iter().chain(LOCKS).collect(),
         };
         let server = self.random.borrow_mut().choice(self.servers.of_redis());
         if let Some(server) = server {

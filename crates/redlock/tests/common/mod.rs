@@ -119,10 +119,23 @@ pub async fn agree(store: &Redlock, nodes: &[Redis], claim: &Claim, token: Fenci
     }
 }
 
-/// The keys of a node that are not the last tokens of idle names.
+/// The keys of a node that are not those of all names.
 pub async fn traces(node: &Redis) -> Vec<String> {
     let all = node.keys("*").await.unwrap();
-    all.into_iter().filter(|key| !key.ends_with("}:rf")).collect()
+    all.into_iter().filter(|key| !key.starts_with("{}:r")).collect()
+}
+
+/// No token of a node is greater, of any name.
+pub async fn bound(node: &Redis) -> u64 {
+    node.command(&["GET", "{}:rb"]).await.unwrap().text().unwrap().parse().unwrap()
+}
+
+/// As if this node had given out, or had been told, that token of a name.
+pub async fn has_given(node: &Redis, name: &str, token: u64) {
+    let token = token.to_string();
+    node.command(&["SET", "{}:rb", &token]).await.unwrap();
+    node.command(&["HSET", "{}:rt", "", &format!("{token} 0 0"), name, &token]).await.unwrap();
+    node.command(&["PERSIST", "{}:rt"]).await.unwrap();
 }
 
 /// Waits until nothing is left on these nodes.

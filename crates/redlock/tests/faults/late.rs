@@ -68,8 +68,8 @@ async fn a_late_release_of_an_earlier_attempt_ends_nothing() {
         trap.done().await;
         // The server may have heard first that its sender has left: the same release once more, as it would arrive.
         let (script, sent) = ([CLOCK, include_str!("../../src/node.lua")].concat(), first.to_string());
-        let keys = ["x", "{x}:rq", "{x}:rh", "{x}:rf", "{x}:rw", "{x}:rs", "{x}:re"];
-        let late = [&["EVAL", &script, "7"], &keys[..], &["release", &id, "2000", "x", "1", "nobody", "", &sent, "0"]]
+        let keys = ["x", "{}:rt"];
+        let late = [&["EVAL", &script, "2"], &keys[..], &["release", &id, "2000", "x", "1", "nobody", "", &sent, "0"]]
             .concat();
         nodes[2].command(&late).await.unwrap();
         assert_eq!(held_on(&nodes, &claim).await, 3);

@@ -128,10 +128,12 @@ impl Harness for World {
     }
 
     fn capabilities(&self) -> Capabilities {
-        use Need::{AnotherTool, DeleteHolder, Footprint, Heap, Junk, Link, Private, PushedWake, Requests, Restart};
+        use Need::{
+            AnotherTool, Contents, DeleteHolder, Footprint, Heap, Junk, Link, Private, PushedWake, Requests, Restart,
+        };
         able(
-            &[Private, Link, DeleteHolder, AnotherTool, Junk, Restart, Footprint, Heap, Requests, PushedWake],
-            "tokens rise only as long as the nodes keep their data, and the last one of each name stays for two hours",
+            &[Private, Link, DeleteHolder, AnotherTool, Junk, Restart, Footprint, Contents, Heap, Requests, PushedWake],
+            "tokens rise only as long as the nodes keep their data",
         )
     }
 
@@ -204,12 +206,21 @@ impl Harness for World {
         lasting
     }
 
+    /// Keys, and the names in the hashes of last tokens.
     async fn contents(&self) -> u64 {
         let mut contents = 0;
         for node in &*self.0 {
             contents += node.dbsize().await.expect("DBSIZE");
+            for hash in ["{}:rt", "{}:ro"] {
+                let names = node.command(&["HLEN", hash]).await.expect("HLEN").integer();
+                contents += names.and_then(|names| u64::try_from(names).ok()).unwrap_or_default();
+            }
         }
         contents
+    }
+
+    fn forgets_within(&self, _names: usize) -> Duration {
+        Duration::from_secs(6)
     }
 
     fn heap(&self) -> usize {

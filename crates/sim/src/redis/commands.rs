@@ -7,7 +7,7 @@ use crate::redis::{collections, texts};
 /// What is known of a command: how many words it has (less than 0: at least so many), whether it writes, and whether it needs room.
 type Known = (&'static str, isize, bool, bool);
 
-const KNOWN: [Known; 38] = [
+const KNOWN: [Known; 39] = [
     ("ping", -1, false, false),
     ("echo", 2, false, false),
     ("time", 1, false, false),
@@ -26,6 +26,7 @@ const KNOWN: [Known; 38] = [
     ("mget", -2, false, false),
     ("del", -2, true, false),
     ("unlink", -2, true, false),
+    ("rename", 3, true, false),
     ("exists", -2, false, false),
     ("type", 2, false, false),
     ("pexpire", -3, true, false),
@@ -76,7 +77,7 @@ pub(crate) fn execute(state: &mut State, words: &[Vec<u8>], in_script: bool) -> 
     let answer = match name {
         "get" | "set" | "setrange" | "strlen" | "incr" | "incrby" | "mget" => texts::execute(state, name, args),
         "ping" | "echo" | "time" | "publish" | "dbsize" | "keys" | "scan" | "flushall" | "flushdb" | "del"
-        | "unlink" | "exists" | "type" | "pexpire" | "expire" | "pttl" => of_keys(state, name, args),
+        | "unlink" | "rename" | "exists" | "type" | "pexpire" | "expire" | "pttl" => of_keys(state, name, args),
         _ => collections::execute(state, name, args),
     };
     answer.unwrap_or_else(|error| error)
@@ -103,6 +104,8 @@ fn of_keys(state: &mut State, name: &str, args: &[Vec<u8>]) -> Result<Reply, Rep
             Reply::ok()
         }
         "del" | "unlink" => count(args, |key| state.data.remove(key, now)),
+        "rename" if state.data.rename(&args[0], &args[1], now) => Reply::ok(),
+        "rename" => return Err(Reply::error("ERR no such key")),
         "exists" => count(args, |key| state.data.get(key, now).is_some()),
         "type" => Reply::Status(state.data.get(&args[0], now).map_or("none", |value| value.kind()).to_owned()),
         "pexpire" | "expire" => {

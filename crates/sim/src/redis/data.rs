@@ -142,6 +142,13 @@ impl Data {
         self.keys.get(key).map(|entry| &entry.value)
     }
 
+    /// Gives a key another name, in the place of what is there. Says whether there is such a key.
+    pub(crate) fn rename(&mut self, from: &[u8], to: &[u8], now: i64) -> bool {
+        self.expire(from, now);
+        let entry = self.keys.remove(from);
+        entry.map(|entry| self.keys.insert(to.to_vec(), entry)).is_some()
+    }
+
     typed!(text, change_text, Text, Vec<u8>);
     typed!(hash, change_hash, Hash, BTreeMap<Vec<u8>, Vec<u8>>);
     typed!(sorted, change_sorted, Sorted, Sorted);
