@@ -44,15 +44,25 @@ impl Faults {
 
     /// Until when what was asked for at `t` may hold this lock beside another holder, if it outlives its end by `lease`. 0: it may not.
     pub(super) fn forfeits(&self, lock: &str, t: u64, lease: u64) -> u64 {
-        let now = self
-            .active
-            .values()
-            .any(|(breaks, of)| *breaks >= Breaks::Exclusion && of.as_ref().is_none_or(|of| of == lock));
-        if now {
+        if self.breaks(lock) {
             return u64::MAX;
         }
         let ended = [Some(&self.forfeited), self.forfeited_of.get(lock)].into_iter().flatten();
         ended.filter(|until| t <= **until).map(|until| until.saturating_add(lease)).max().unwrap_or_default()
+    }
+
+    /// Whether two may hold this lock now, if what was there outlives its end by `lease`.
+    pub(super) fn doubles(&self, lock: &str, now: u64, lease: u64) -> bool {
+        let mut ended = [Some(&self.forfeited), self.forfeited_of.get(lock)].into_iter().flatten();
+        self.breaks(lock) || ended.any(|t| *t > 0 && now <= t.saturating_add(lease))
+    }
+
+    /// Whether there is a fault now under which two may hold this lock.
+    fn breaks(&self, lock: &str) -> bool {
+        let breaks = |(breaks, of): &(Breaks, Option<String>)| {
+            *breaks >= Breaks::Exclusion && of.as_ref().is_none_or(|of| of == lock)
+        };
+        self.active.values().any(breaks)
     }
 
     /// Whether the token of what was asked for at `t` may have no place among the others: tokens begin anew.

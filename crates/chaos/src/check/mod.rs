@@ -142,7 +142,10 @@ impl Checker {
             What::Reject { lock, tok, .. } => self.written(lock, *tok, false, event),
             What::Observed { op, lock, tok } => {
                 let at = self.lock(lock);
-                if !self.faults.disorders(self.now) {
+                // Where two may lead, each may be seen: also one of before, where old data are there again.
+                if self.faults.doubles(lock, t, self.limits.lease) {
+                    self.locks[at].observers.remove(op);
+                } else if !self.faults.disorders(self.now) {
                     let found = tokens::observed(&mut self.locks[at], *op, *tok, event);
                     self.found_some(found);
                 }

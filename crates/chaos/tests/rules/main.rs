@@ -87,6 +87,10 @@ const LEGAL: &[(&str, &str)] = &[
         "10 holds 1 x, 20 fault exclusion, 30 healed, 40 holds 2 x, 50 uses 1, 60 releases 1, 70 releases 2, 80 ends",
     ),
     (
+        "an older leader is seen where old data are there again",
+        "10 observes 1 5, 20 fault exclusion, 30 healed, 35 observes 1 4, 40 ends",
+    ),
+    (
         "lost tokens",
         "10 asks 1 x, 11 granted 1 9, 12 releases 1, 13 accepts 9, 20 fault order, 30 healed, 40 holds 2 x, 42 accepts 2, 50 releases 2, 60 ends",
     ),
@@ -133,6 +137,7 @@ const LEGAL: &[(&str, &str)] = &[
 
 /// The same stories, each a little further than its excuse goes.
 const FURTHER: &[(Rule, &str)] = &[
+    (Rule::ObservedOrder, "10 fault exclusion, 30 healed, 60000 observes 1 5, 60001 observes 1 4, 60002 ends"),
     (Rule::Overlap, "10 holds 1 x, 1009 holds 2 x, 1012 loses 1, 1020 releases 2, 1100 ends"),
     (Rule::Overlap, "10 holds 1 x owner=1, 20 holds 2 x owner=2, 30 releases 1, 40 releases 2, 50 ends"),
     (
