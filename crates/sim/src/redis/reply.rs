@@ -88,8 +88,9 @@ impl Reply {
 
 /// A number as Redis writes scores and what Lua passes to a command: `%.17g`.
 pub(crate) fn double(number: f64) -> String {
-    if number.is_infinite() {
-        return if number > 0.0 { "inf" } else { "-inf" }.to_owned();
+    if !number.is_finite() {
+        let sign = if number.is_sign_negative() { "-" } else { "" };
+        return format!("{sign}{}", if number.is_nan() { "nan" } else { "inf" });
     }
     if number == number.trunc() && number.abs() < 1e17 {
         let sign = if number == 0.0 && number.is_sign_negative() { "-" } else { "" };

@@ -77,7 +77,8 @@ impl Engine {
 fn call(lua: &Lua, words: MultiValue) -> Result<Value> {
     let word = |word: &Value| match word {
         Value::String(text) => Ok(text.as_bytes().to_vec()),
-        Value::Integer(number) => Ok(number.to_string().into_bytes()),
+        // Whole or not, all numbers of Lua are of one kind.
+        Value::Integer(number) => Ok(double(*number as f64).into_bytes()),
         Value::Number(number) => Ok(double(*number).into_bytes()),
         _ => {
             let what = "ERR Lua redis lib command arguments must be strings or integers";
