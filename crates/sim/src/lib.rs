@@ -6,9 +6,10 @@
 //!
 //! - `plan` is what a seed decides; `world` runs it; `shrink` makes one that fails small.
 //! - `machine` is the time and the random numbers; `process` the runtimes; `network` what arrives when, `stream` connections over it.
-//! - `work` with `history` is what processes do and see.
+//! - `work` with `both` and `history` is what processes do and see.
 //! - `kind` says which stores there are, `store` what is so of each, `servers` what a world asks of theirs: `simple`, `redis`.
 
+mod both;
 pub mod etcd;
 mod history;
 mod kind;

@@ -65,6 +65,8 @@ pub(crate) struct Step {
 #[derive(Clone, Debug)]
 pub(crate) enum Do {
     Lock(Ask),
+    /// Two locks at once: for how long it waits, unless it only tries, and how long it holds them.
+    Both(Option<Duration>, Duration),
     /// Reads the queue of a lock.
     Look(&'static str),
 }
@@ -98,6 +100,8 @@ pub(crate) struct Ask {
     pub(crate) writes: bool,
     pub(crate) confirms: bool,
     pub(crate) downgrades: bool,
+    /// The longest that it may hold.
+    pub(crate) most: Option<Duration>,
     pub(crate) drops: bool,
 }
 
@@ -183,9 +187,7 @@ impl Plan {
         let processes = if crowd { vec![1; random.usize(12..=18)] } else { processes };
         let mut steps = steps(&mut random, &processes, unit, if crowd { 1 } else { locks });
         steps.retain(|step| !crowd || step.task < 2);
-        if !kind.is_complete() {
-            steps.iter_mut().for_each(Step::simplify);
-        }
+        vary(kind, &mut fastrand::Rng::with_seed(seed.rotate_left(32)), &mut steps, unit);
         let mut faults = faults(&mut random, &processes, unit);
         adapt(kind, &mut fastrand::Rng::with_seed(!seed), &mut faults, unit);
         let mut plan = Plan { tick, unit, ttl, air, processes, steps, faults };
@@ -251,8 +253,28 @@ fn ask(random: &mut fastrand::Rng, lock: &'static str, unit: Duration) -> Ask {
         holds: up_to(long),
         writes: writes && mode.is_exclusive(),
         confirms,
+        most: None,
         downgrades: downgrades && (lock, mode) == ("catalog", Mode::Exclusive),
         drops,
+    }
+}
+
+/// What only some stores have, and what incomplete ones do not.
+fn vary(kind: Kind, random: &mut fastrand::Rng, steps: &mut [Step], unit: Duration) {
+    let is_redis = matches!(kind, Kind::Redis | Kind::Redlock | Kind::Redlock5);
+    for step in steps {
+        if !kind.is_complete() {
+            step.simplify();
+        }
+        let up_to = |random: &mut fastrand::Rng, times: f64| unit.mul_f64(times * random.f64());
+        match &mut step.what {
+            what if is_redis && random.u8(..12) == 0 => {
+                let limit = random.bool().then(|| up_to(random, 2.0));
+                *what = Do::Both(limit, up_to(random, 0.3));
+            }
+            Do::Lock(ask) if is_redis && random.u8(..8) == 0 => ask.most = Some(up_to(random, 2.0)),
+            _ => {}
+        }
     }
 }
 

@@ -44,15 +44,22 @@ impl Small {
                 let tried = part(without.clone());
                 self.tries += 1;
                 let outcome = run(kind, seed, &tried);
-                if outcome.wrong.is_empty() {
-                    at += many;
-                } else {
+                // Something else that is wrong would lead away from this.
+                if rule(&outcome) == rule(&self.outcome) {
                     (self.part, self.outcome) = (tried, outcome);
                     left = without;
+                } else {
+                    at += many;
                 }
             }
             many = if many == 1 { 0 } else { many.div_ceil(2) };
         }
         left
     }
+}
+
+/// What is wrong first, without what it is about; `None`: nothing is.
+fn rule(outcome: &Outcome) -> Option<&str> {
+    let first = outcome.wrong.first()?;
+    first.split(')').next()
 }

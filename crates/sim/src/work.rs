@@ -35,6 +35,7 @@ pub(crate) async fn work(worker: Arc<Worker>, steps: Vec<Step>) {
         sleep(step.pause).await;
         match &step.what {
             Do::Lock(ask) => worker.once(step.nth as u64 + 1, ask).await,
+            Do::Both(limit, holds) => worker.both(step.nth as u64 + 1, *limit, *holds).await,
             Do::Look(lock) => worker.look(lock).await,
         }
     }
@@ -110,11 +111,11 @@ impl Held {
 }
 
 /// An acquisition whose end is not noted yet. It ends with its task, if not before.
-struct Open<'a> {
-    op: u64,
-    record: &'a Record,
-    holds: bool,
-    noted: bool,
+pub(crate) struct Open<'a> {
+    pub(crate) op: u64,
+    pub(crate) record: &'a Record,
+    pub(crate) holds: bool,
+    pub(crate) noted: bool,
 }
 
 impl Drop for Open<'_> {
@@ -153,7 +154,7 @@ impl Worker {
         if held.left() == 0 && ask.writes {
             // A write that was on its way when the lock was lost.
             sleep(ask.holds).await;
-            self.write(op, ask, held.token()).await;
+            self.write(op, ask.lock, held.token()).await;
         }
         if !ask.drops {
             open.noted = true;
@@ -222,6 +223,7 @@ impl Worker {
             _ => self.store.lock(ask.lock),
         };
         let lock = lock.label(label);
+        let lock = if let Some(most) = ask.most { lock.max_hold(most) } else { lock };
         let lock = if ask.owned { lock.owner(&self.owner) } else { lock };
         let lock = if ask.policy == Policy::Fast { lock.fast() } else { lock };
         let guard = match (ask.policy, ask.limit) {
@@ -238,7 +240,7 @@ impl Worker {
         let (mut writes, mut confirms) = (ask.writes, ask.confirms);
         while self.says_valid(op, held) {
             // A writer that is refused goes on without: it may be the holder all the same, by what the library says.
-            writes = writes && self.write(op, ask, held.token()).await;
+            writes = writes && self.write(op, ask.lock, held.token()).await;
             if std::mem::take(&mut confirms) {
                 let confirmed = self.meanwhile(op, held, Box::pin(held.confirm())).await;
                 confirmed.err().iter().for_each(|error| self.expect(op, error));
@@ -277,7 +279,7 @@ impl Worker {
     }
 
     /// An error that no fault explains.
-    fn unexpected(&self, op: u64, error: &Error) {
+    pub(crate) fn unexpected(&self, op: u64, error: &Error) {
         self.record.history.unexpected(format!("op {op}: {error:?}"));
     }
 
@@ -301,9 +303,9 @@ impl Worker {
     }
 
     /// Writes with this token. Returns whether it was accepted, or is not known.
-    async fn write(&self, op: u64, ask: &Ask, token: u64) -> bool {
+    pub(crate) async fn write(&self, op: u64, lock: &'static str, token: u64) -> bool {
         let (answer, answered) = oneshot::channel();
-        let (network, resource, process, lock) = (self.network.clone(), self.resource.clone(), self.process, ask.lock);
+        let (network, resource, process) = (self.network.clone(), self.resource.clone(), self.process);
         let there = move || {
             let accepted = resource.write(op, lock, token);
             let back = Box::new(move || _ = answer.send(accepted));

@@ -45,12 +45,14 @@ fn a_part_of_a_world_is_a_world() {
 #[cfg(feature = "faults")]
 #[test]
 fn faults_that_are_put_back_are_found() {
-    for (fault, seeds) in [("C1", "100"), ("no-withdrawal", "200")] {
-        let (good, said) = worlds(&["--seeds", seeds], fault);
+    for (store, fault, seeds) in
+        [("simple", "C1", "100"), ("simple", "no-withdrawal", "200"), ("redis", "counter", "50")]
+    {
+        let (good, said) = worlds(&["--store", store, "--seeds", seeds], fault);
         assert!(!good && said.contains("to see it again:"), "{fault}: {said}");
         // The last line repeats it, and what it finds is as small as it can be.
         let words: Vec<&str> =
-            said.lines().last().unwrap().split_whitespace().skip_while(|word| *word != "--seed").collect();
+            said.lines().last().unwrap().split_whitespace().skip_while(|word| *word != "--store").collect();
         let (good, again) = worlds(&words, fault);
         assert!(!good && again.lines().last() == said.lines().last(), "{fault}: {said}\n{again}");
     }
