@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use leasehold_chaos::{Mode, Policy, What};
-use leasehold_core::{ErrorKind, Guard, Loss, MultiGuard};
+use leasehold_core::{ErrorKind, Fenced, Guard, Loss, MultiGuard};
 use tokio::time::sleep;
 
 use crate::machine::now_nanos;
 use crate::plan::{LOCKS, MS};
-use crate::work::{Open, Worker};
+use crate::work::{Open, Worker, claim};
 
 /// Which two.
 const NAMES: [&str; 2] = [LOCKS[0], LOCKS[1]];
@@ -54,6 +54,9 @@ impl Worker {
         }
         for (op, guard) in ops.into_iter().zip(guards(&held)) {
             let (tok, left) = (guard.fencing_token().get(), guard.remaining().as_nanos() as u64);
+            if let Some(place) = guard.place() {
+                self.record.at(t, What::Under { op, claim: claim(self.process, place.as_str()) });
+            }
             self.record.at(t, What::Ok { op, tok, valid: t + left.max(1) });
             let (lost, record) = (guard.lost(), self.record.clone());
             tokio::spawn(async move {

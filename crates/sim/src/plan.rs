@@ -269,7 +269,8 @@ fn vary(kind: Kind, random: &mut fastrand::Rng, steps: &mut [Step], unit: Durati
         let up_to = |random: &mut fastrand::Rng, times: f64| unit.mul_f64(times * random.f64());
         match &mut step.what {
             what if is_redis && random.u8(..12) == 0 => {
-                let limit = random.bool().then(|| up_to(random, 2.0));
+                // Nobody is told that it has one of both meanwhile: whoever waits for that one would seem to be forgotten.
+                let limit = random.bool().then(|| up_to(random, 2.0).min(Duration::from_millis(100)));
                 *what = Do::Both(limit, up_to(random, 0.3));
             }
             Do::Lock(ask) if is_redis && random.u8(..8) == 0 => ask.most = Some(up_to(random, 2.0)),

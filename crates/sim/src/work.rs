@@ -104,10 +104,15 @@ impl Held {
 
     /// By what claim it holds: turns of one, and re-entries, have one place in the store.
     fn claim(&self, process: usize) -> Option<u64> {
-        let mut number = DefaultHasher::new();
-        (process, both!(self, it => it.place())?.as_str()).hash(&mut number);
-        Some(number.finish())
+        both!(self, it => it.place()).map(|place| claim(process, place.as_str()))
     }
+}
+
+/// The number of a claim of a process.
+pub(crate) fn claim(process: usize, place: &str) -> u64 {
+    let mut number = DefaultHasher::new();
+    (process, place).hash(&mut number);
+    number.finish()
 }
 
 /// An acquisition whose end is not noted yet. It ends with its task, if not before.
