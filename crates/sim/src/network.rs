@@ -139,6 +139,11 @@ impl Network {
         due.iter().filter_map(|at| under_way.remove(at)).map(|(end, _, job)| (end, job)).collect()
     }
 
+    /// When the last message that is under way arrives, or 0.
+    pub(crate) fn latest(&self) -> u64 {
+        self.inner().under_way.last_key_value().map_or(0, |((due, _), _)| *due)
+    }
+
     /// Changes a link; with `None`, all of this process.
     fn links(&self, process: usize, server: Option<usize>, change: impl Fn(&mut Link)) {
         let of = |pair: &Pair| pair.0 == process && server.is_none_or(|server| server == pair.1);
