@@ -90,11 +90,12 @@ impl Shared {
 
     /// `may_be_left`: an earlier transaction of this call may have left something, whatever comes of the later ones.
     async fn try_together(self: &Arc<Self>, claims: &[Claim], may_be_left: &mut bool) -> Result<Outcome> {
-        let mut seen = 0;
+        let (mut seen, mut new) = (0, false);
         'again: for _ in 0..TRIES {
             self.cluster.open()?;
             let owns = self.register(claims).await?;
             let Some(session) = owns.first().map(OwnClaim::session) else { return Ok(Ok(Vec::new())) };
+            new |= owns.iter().any(|own| own.created == 0);
             let entered = self.enter(claims, &owns, seen).await;
             let (revision, found) = match self.under(session, entered) {
                 Err(failure) if failure.kind == ErrorKind::Lost => continue,
@@ -130,6 +131,9 @@ impl Shared {
                     Some(claimed) => all.push(claimed),
                     None => continue 'again,
                 }
+            }
+            if new && all.iter().any(|claimed| matches!(claimed, Claimed::Waiting(_))) {
+                self.renew_early(session);
             }
             return Ok(Ok(all));
         }

@@ -57,6 +57,18 @@ impl Shared {
         leases.iter().map(renewal).collect()
     }
 
+    /// Renews a session for a place that is new in it, unless it was renewed a moment ago: core renews a place first when nearly half of
+    /// a TTL has passed since its claim, and counts on the rest of the lease for that.
+    pub(crate) fn renew_early(self: &Arc<Self>, session: &Arc<Session>) {
+        if session.age() > session.ttl / 4 {
+            let (shared, session) = (self.clone(), session.clone());
+            tokio::spawn(async move {
+                shared.renew_session(session).await;
+                shared.release_unused();
+            });
+        }
+    }
+
     /// The renewal of this session that is under way, or a new one.
     async fn renew_session(self: &Arc<Self>, session: Arc<Session>) -> Arc<Verified> {
         let (lease, age) = (session.lease, session.ttl / 3);

@@ -109,6 +109,35 @@ async fn what_is_abandoned_ends_although_others_come() {
     .await;
 }
 
+/// Core renews a place when nearly half of a TTL has passed since its claim: the session may not be half over when that begins.
+#[tokio::test]
+async fn a_place_in_a_session_that_is_half_over_has_a_lease_of_its_own_length() {
+    within(60, async {
+        let server = server().await;
+        let (etcd, rival) = (client(server.addr()).await, client(server.addr()).await);
+        let ttl = Duration::from_secs(10);
+        let first = claim("a", WaitPolicy::Fair, ttl);
+        granted(etcd.claim(&first).await);
+        release(&etcd, &first).await;
+        granted(rival.claim(&fair("b")).await);
+        tokio::time::sleep(ttl * 2 / 5).await;
+        let waiter = claim("b", WaitPolicy::Fair, ttl);
+        let place = waiting(etcd.claim(&waiter).await).place;
+        let raw = raw(&server).await;
+        let key = raw.kv_client().get(place.as_str(), None).await.unwrap().kvs()[0].clone();
+        // What is left of it falls until it ends, unless it is renewed.
+        loop {
+            let lease = raw.lease_client().time_to_live(key.lease(), None).await.unwrap();
+            assert!(lease.ttl() > 0, "the session ended before it was renewed");
+            if lease.ttl() >= 8 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn claiming_again_keeps_the_token_and_stores_the_label() {
     within(30, async {

@@ -49,7 +49,12 @@ impl Session {
 
     /// At least half of its lease is left.
     pub(crate) fn is_young(&self) -> bool {
-        Moment::now().since(self.verified_at()) <= self.ttl / 2
+        self.age() <= self.ttl / 2
+    }
+
+    /// For how long it has not been verified.
+    pub(crate) fn age(&self) -> Duration {
+        Moment::now().since(self.verified_at())
     }
 
     /// No key is created under it from here on: its own key is about to be written, or its lease is no more.
