@@ -121,7 +121,9 @@ impl MultiLock {
         self.start(Wait::Try)
     }
 
-    /// Waits for all names together, at most for `wait`.
+    /// Waits for all names together, at most for `wait`. Each name is asked for once more at the end, as in
+    /// [`Lock::acquire_timeout`](crate::Lock::acquire_timeout): if the store does not answer, that takes up to 40 ms longer for each,
+    /// and as long for the step of all names.
     ///
     /// # Errors
     ///
