@@ -87,11 +87,25 @@ async fn an_embedded_file_and_a_majority_are_judged_by_what_they_promise() {
     assert_eq!(warnings(&redlock), ["settings"; 3], "each master keeps nothing on disk");
     for node in &masters {
         assert!(redlock.findings.iter().any(|finding| finding.text.contains(node.addr())), "{:?}", redlock.findings);
-        assert_eq!(node.dbsize().await.unwrap(), 0, "{:?}", node.keys("*").await);
+        keeps_only_the_bound_of_tokens(node).await;
     }
     // It keeps no queue: the cases of order are not judged, and not failed.
     let order = |v: &Verification| v.promises.iter().find(|p| p.id == "P6").map(|p| (p.passed, p.not_judged)).unwrap();
     assert!(order(&redlock).1 > order(&sqlite).1, "{:?} {:?}", order(&redlock), order(&sqlite));
+}
+
+/// The last tokens of names go within six seconds, and a hold whose release the node did not answer ends with its lease. The bound of
+/// all tokens knows no name.
+async fn keeps_only_the_bound_of_tokens(node: &Redis) {
+    let mut left = Vec::new();
+    for _ in 0..300 {
+        left = node.keys("*").await.unwrap();
+        if left == ["{}:rb"] {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("{} is left with {left:?}", node.addr());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
