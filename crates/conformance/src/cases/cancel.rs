@@ -181,12 +181,14 @@ pub(crate) async fn a_guard_frees_by_drop(ctx: TestContext) {
 
 /// Many guards dropped at once are all free soon (rlock's bug).
 pub(crate) async fn many_guards_at_once(ctx: TestContext) {
-    let store = ctx.store().await;
+    // So long that none is lost on a busy machine, and none comes free by its end.
+    let store = ctx.store().await.ttl(LONG);
     let mut guards = Vec::new();
     for i in 0..200 {
         guards.push(store.lock(("many", i)).acquire().await.unwrap());
     }
-    assert!(guards.iter().all(|guard| guard.is_valid()));
+    let lost: Vec<_> = guards.iter().filter_map(|guard| guard.check().err()).collect();
+    assert!(lost.is_empty(), "{} of 200 were lost: {lost:?}", lost.len());
     drop(guards);
     within(ctx.ttl() + Duration::from_secs(20), "200 locks to come free", async {
         for i in 0..200 {
