@@ -138,7 +138,8 @@ impl Harness for World {
     }
 
     fn counters(&self) -> usize {
-        200
+        // Each client shakes hands with TLS, and three servers share the machine with it.
+        if matches!(self, World::Three(..)) { 40 } else { 200 }
     }
 
     fn capabilities(&self) -> Capabilities {
