@@ -170,8 +170,6 @@ impl Hold {
         Lost::new(async move {
             loop {
                 let changed = hold.state.changed.notified();
-                tokio::pin!(changed);
-                changed.as_mut().enable();
                 if let Some(loss) = hold.loss() {
                     return loss;
                 }

@@ -179,8 +179,6 @@ impl<'a> Acquisition<'a> {
                 return woken;
             }
             let changed = self.state.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
             // A change before this is seen here, one after it ends the wait.
             if let Some(woken) = self.take_change() {
                 return woken;

@@ -50,8 +50,6 @@ async fn stand_by(here: Member) {
     let standby = here.standby.clone();
     loop {
         let called = standby.called.notified();
-        tokio::pin!(called);
-        called.as_mut().enable();
         let Some(keeper) = here.keeper.upgrade() else { return };
         if let Some(running) = keeper.take_over() {
             standby.found();
@@ -103,8 +101,6 @@ impl Keeper {
     pub(super) async fn needs_a_runner(&self) {
         loop {
             let called = self.standby.called.notified();
-            tokio::pin!(called);
-            called.as_mut().enable();
             if !locked(&self.registry).is_run(self.clock.now(), STALL) {
                 return;
             }
