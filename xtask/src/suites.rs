@@ -4,7 +4,17 @@
 /// Something that cargo builds in a way of its own, and runs: a heading, and the words after `cargo`.
 pub(crate) const BY_CARGO: &[(&str, &[&str])] = &[
     ("what a plain `cargo test` runs", &["test", "--no-fail-fast"]),
+    ("schedules of core", SCHEDULES),
     ("documentation tests", &["test", "--no-fail-fast", "--workspace", "--all-features", "--doc"]),
+];
+
+/// Built apart, so that what all others are built of is not built anew.
+const SCHEDULES: &[&str] = &[
+    "test",
+    "--config=build.rustflags=['--cfg=shuttle', '-Dwarnings']",
+    "--target-dir=target/shuttle",
+    "--package=leasehold-core",
+    "--test=schedules",
 ];
 
 /// The same, at the very end: it builds another `leasehold` in the place of the one that other suites start.

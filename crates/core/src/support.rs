@@ -8,7 +8,7 @@ pub(crate) mod own_keys;
 mod race;
 pub(crate) mod setters;
 mod simulation;
-mod sync;
+pub(crate) mod sync;
 pub(crate) mod system;
 pub(crate) mod thread;
 

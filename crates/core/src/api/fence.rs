@@ -3,12 +3,11 @@
 //! A token protects only if the resource compares it. Most resources do that in their own language,
 //! such as a `WHERE` clause. For a value in memory, this is the comparison.
 
-use std::sync::Mutex;
-
 use crate::api::lease::Fenced;
 use crate::seam::error::{Error, ErrorKind};
 use crate::seam::token::FencingToken;
 use crate::support::locked;
+use crate::support::sync::Mutex;
 
 /// A value that refuses writers with a stale fencing token.
 ///

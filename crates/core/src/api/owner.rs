@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::api::guard::Guard;
 use crate::api::lock::Lock;
@@ -16,6 +16,7 @@ use crate::seam::contention::Contention;
 use crate::seam::error::{Error, ErrorKind, Result};
 use crate::seam::name::Name;
 use crate::support::locked;
+use crate::support::sync::Mutex;
 
 /// The identity by which a hold is re-entered.
 ///

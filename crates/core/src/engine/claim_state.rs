@@ -14,11 +14,8 @@
 //! An answer counts from before its request was sent, whenever it arrives. So late answers are no
 //! danger and need not be thrown away.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::sync::Notify;
 
 use crate::seam::claim::{Claim, ClaimRef, HasClaim, LeaseRef, Mode, Place, WaitPolicy};
 use crate::seam::clock::{Clock, Moment};
@@ -26,6 +23,8 @@ use crate::seam::grant::{Grant, Validity};
 use crate::seam::loss::Loss;
 use crate::seam::notifier::{Listener, Notification};
 use crate::seam::token::FencingToken;
+use crate::support::sync::atomic::{AtomicU64, Ordering};
+use crate::support::sync::{Mutex, Notify};
 use crate::support::{fault, locked};
 use state::State;
 pub(crate) use state::{Granted, Seen};

@@ -8,8 +8,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -27,6 +26,8 @@ use crate::seam::error::{Error, ErrorKind, Result};
 use crate::seam::guarantees::Guarantees;
 use crate::seam::notifier::Notifier;
 use crate::support::locked;
+use crate::support::sync::Mutex;
+use crate::support::sync::atomic::{AtomicBool, Ordering};
 use crate::support::thread::OwnThread;
 
 /// How long core waits for a verb that has no lease to bound it.

@@ -14,7 +14,6 @@
 //! second an outage, and callers treat them differently.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -22,6 +21,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::seam::clock::{Clock, Moment};
 use crate::seam::contention::Contention;
 use crate::seam::error::{Error, ErrorKind, Result};
+use crate::support::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// So many at once. With 100 ms to the store and back that is 1,280 a second.
 const WIDTH: usize = 128;

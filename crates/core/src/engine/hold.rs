@@ -5,7 +5,7 @@
 //! true. What they look at is the claim's state, which knows also when a turn ended: the claim of a
 //! [`fast`](crate::Lock::fast) lock goes on when the turn is over.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use crate::engine::claim_state::ClaimState;
 use crate::engine::client::Client;
@@ -19,6 +19,7 @@ use crate::seam::loss::Loss;
 use crate::seam::name::Name;
 use crate::seam::token::FencingToken;
 use crate::support::locked;
+use crate::support::sync::Mutex;
 
 /// One turn of one granted claim, to look at.
 #[derive(Clone)]

@@ -14,11 +14,10 @@
 //! code of other authors: the state changes first, and what is to be notified or dropped is returned to
 //! the caller.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::engine::claim_state::ClaimState;
 use crate::engine::events;
@@ -29,6 +28,8 @@ use crate::seam::error::Result;
 use crate::seam::loss::Loss;
 use crate::seam::notifier::Notifier;
 use crate::support::locked;
+use crate::support::sync::atomic::{AtomicU64, Ordering};
+use crate::support::sync::{Mutex, Notify};
 use kept::{Kept, NEVER};
 use registry::Registry;
 use standby::Standby;

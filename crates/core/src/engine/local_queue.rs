@@ -20,7 +20,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -37,6 +37,7 @@ use crate::seam::error::{Error, Result};
 use crate::seam::name::Name;
 use crate::seam::token::FencingToken;
 use crate::support::locked;
+use crate::support::sync::Mutex;
 
 /// So many turns a claim reserves at most: with more the store's part of a turn is no longer to be seen.
 const MOST_TURNS: u32 = 1024;

@@ -11,12 +11,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Add;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use crate::support::locked;
+use crate::support::sync::Mutex;
 use crate::support::system;
 
 /// Tokio's timers run on CLOCK_MONOTONIC, which stops while the machine is suspended. Sleeping in slices bounds how

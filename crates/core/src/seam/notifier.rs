@@ -5,8 +5,7 @@
 //! wrong, and the conformance suite has a case for each.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use tokio::sync::{broadcast, watch};
 
@@ -17,6 +16,8 @@ use crate::seam::loss::Loss;
 use crate::seam::name::Name;
 use crate::support::locked;
 use crate::support::own_keys::OwnMap;
+use crate::support::sync::atomic::{AtomicU64, Ordering};
+use crate::support::sync::{Mutex, MutexGuard};
 
 /// The registry through which a store notifies core.
 ///

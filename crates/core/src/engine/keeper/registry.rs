@@ -16,8 +16,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
 use super::agenda::Agenda;
 use super::kept::{Batch, BatchItem, Kept, NEVER, Renewing};
 use super::width::Width;
@@ -26,6 +24,7 @@ use crate::engine::claim_state::{ClaimState, Seen};
 use crate::seam::clock::Moment;
 use crate::seam::loss::Loss;
 use crate::support::own_keys::OwnMap;
+use crate::support::sync::Notify;
 
 /// How soon the task looks again after something was kept, if nothing comes up before: then it wakes no more until it is
 /// called.

@@ -8,13 +8,13 @@
 //! For a moment two may run, when the first was merely slow. That is harmless: renewals are
 //! idempotent.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tokio::runtime::Id;
-use tokio::sync::Notify;
 
 use crate::support::locked;
 use crate::support::own_keys::OwnSet;
+use crate::support::sync::{Mutex, Notify};
 
 /// The runtimes on standby for a keeper `K`.
 pub(super) struct Standby<K> {

@@ -10,13 +10,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::{Handle, Id};
-use tokio::sync::Notify;
 
 use super::Keeper;
 use super::registry::Registry;
 use super::standby::Standby;
 use super::task::{Running, run};
 use crate::seam::clock::{Clock, Moment};
+use crate::support::sync::{Notify, spawn};
 use crate::support::{fault, locked};
 
 /// How late the keeper may be for its own plan before another runtime goes on. A runtime that is merely busy gets that far
@@ -41,7 +41,7 @@ impl Keeper {
     pub(crate) fn register_runtime(self: &Arc<Keeper>, runtime: &Handle) {
         if self.standby.come(runtime.id()) {
             let (keeper, standby) = (Arc::downgrade(self), self.standby.clone());
-            runtime.spawn(stand_by(Member { keeper, standby, runtime: runtime.id() }));
+            spawn(runtime, stand_by(Member { keeper, standby, runtime: runtime.id() }));
         }
     }
 }

@@ -8,7 +8,6 @@ use std::future::pending;
 use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::Notify;
 
 use super::Keeper;
 use super::batch::RenewalBatch;
@@ -19,6 +18,7 @@ use crate::engine::events;
 use crate::engine::release::Release;
 use crate::seam::clock::{Clock, Moment};
 use crate::seam::loss::Loss;
+use crate::support::sync::Notify;
 use crate::support::{fault, locked};
 
 /// The keeper's task runs as long as this lives; a runtime that shuts down drops it.
