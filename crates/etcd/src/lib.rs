@@ -117,14 +117,29 @@ impl Etcd {
     /// connected by a URL fails over sooner: what such a client should be built with is at [`Config::with_client`], which has a namespace
     /// and a time-out, too.
     ///
-    /// ```no_run
-    /// # async fn example() -> leasehold_core::Result<()> {
-    /// use leasehold_etcd::client::Client;
+    #[cfg_attr(feature = "tls", doc = "```")]
+    #[cfg_attr(not(feature = "tls"), doc = "```ignore")]
+    /// # use leasehold_testbed::{Certificates, Etcd as Server, EtcdOptions, TlsPort};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let authority = Certificates::new()?;
+    /// # let port = TlsPort::new(&authority)?.mutual();
+    /// # let server = Server::start_with(&EtcdOptions { tls: Some(port.clone()), ..EtcdOptions::default() }).await?;
+    /// # let (url, files) = (format!("https://{}", port.addr()), authority.issue("client")?);
+    /// # let (ca, certificate, key) =
+    /// #     (std::fs::read(authority.ca())?, std::fs::read(files.certificate)?, std::fs::read(files.key)?);
+    /// use leasehold_core::Store;
+    /// use leasehold_etcd::Etcd;
+    /// use leasehold_etcd::client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
     ///
-    /// let client = Client::connect(["http://10.0.0.1:2379"], None).await.unwrap();
-    /// let store = leasehold_core::Store::new(leasehold_etcd::Etcd::with_client(client).await?);
+    /// // The program's own, with its TLS.
+    /// let tls = TlsOptions::new().ca_certificate(Certificate::from_pem(ca)).identity(Identity::from_pem(certificate, key));
+    /// let client = Client::connect([url], Some(ConnectOptions::new().with_tls(tls))).await?;
+    ///
+    /// let store = Store::new(Etcd::with_client(client).await?);
     /// let guard = store.lock("orders/42").acquire().await?;
-    /// # drop(guard); Ok(()) }
+    /// guard.release().await?;
+    /// # Ok(()) }
     /// ```
     ///
     /// [`client`] is the crate `etcd-client` in the version that this store uses; a client of another version of it does not fit.

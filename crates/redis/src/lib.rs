@@ -133,13 +133,29 @@ impl Redis {
     /// Connects to the server of a ready client, with its credentials and its TLS: a `redis::Client` has no connection of its
     /// own. For options, give its `get_connection_info` to [`Config::new`]. The errors are those of [`connect`](Redis::connect).
     ///
-    /// ```no_run
-    /// # async fn example(client: leasehold_redis::client::Client) -> leasehold_core::Result<()> {
-    /// # use leasehold_core::Store;
-    /// # use leasehold_redis::Redis;
+    #[cfg_attr(feature = "tls", doc = "```")]
+    #[cfg_attr(not(feature = "tls"), doc = "```ignore")]
+    /// # use leasehold_testbed::{Certificates, Redis as Server, RedisOptions, TlsPort};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let authority = Certificates::new()?;
+    /// # let port = TlsPort::new(&authority)?.mutual();
+    /// # let options = RedisOptions { extra: port.redis(), password: Some("secret".into()), ..RedisOptions::default() };
+    /// # let server = Server::start_with(&options).await?;
+    /// # let (url, files) = (format!("rediss://:secret@{}", port.addr()), authority.issue("client")?);
+    /// # let (ca, client_cert, client_key) =
+    /// #     (std::fs::read(authority.ca())?, std::fs::read(files.certificate)?, std::fs::read(files.key)?);
+    /// use leasehold_core::Store;
+    /// use leasehold_redis::Redis;
+    /// use leasehold_redis::client::{Client, ClientTlsConfig, TlsCertificates};
+    ///
+    /// // The program's own, with its credentials and its TLS.
+    /// let client_tls = Some(ClientTlsConfig { client_cert, client_key });
+    /// let client = Client::build_with_tls(url, TlsCertificates { client_tls, root_cert: Some(ca) })?;
+    ///
     /// let store = Store::new(Redis::with_client(&client).await?);
     /// let guard = store.lock("orders/42").acquire().await?;
-    /// # drop(guard);
+    /// guard.release().await?;
     /// # Ok(()) }
     /// ```
     pub async fn with_client(client: &client::Client) -> Result<Redis> {

@@ -97,14 +97,30 @@ impl ZooKeeper {
     /// Connects as the program does, with the credentials, the TLS and the SASL of its connector: see [`Config::with_connector`]. The
     /// errors are those of [`connect`](ZooKeeper::connect).
     ///
-    /// ```no_run
-    /// # async fn example() -> leasehold_core::Result<()> {
-    /// use leasehold_zookeeper::{ZooKeeper, zookeeper_client::Client};
+    #[cfg_attr(feature = "tls", doc = "```")]
+    #[cfg_attr(not(feature = "tls"), doc = "```ignore")]
+    /// # use leasehold_testbed::{Certificates, TlsPort, ZooKeeper as Server, ZooKeeperOptions};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let authority = Certificates::new()?;
+    /// # let port = TlsPort::new(&authority)?.mutual();
+    /// # let options = ZooKeeperOptions { tls: Some(port.clone()), ..ZooKeeperOptions::default() };
+    /// # let server = Server::start_with(&options).await?;
+    /// # let (servers, files) = (format!("tcp+tls://{}", port.addr()), authority.issue("client")?);
+    /// # let read = std::fs::read_to_string::<&std::path::Path>;
+    /// # let (ca, certificate, key) = (read(authority.ca())?, read(&files.certificate)?, read(&files.key)?);
+    /// use leasehold_core::Store;
+    /// use leasehold_zookeeper::ZooKeeper;
+    /// use leasehold_zookeeper::zookeeper_client::{Client, TlsOptions};
     ///
-    /// let connector = Client::connector().with_auth("digest", b"me:secret");
-    /// let store = leasehold_core::Store::new(ZooKeeper::with_connector("zk1,zk2,zk3", connector).await?);
+    /// // The program's own, with its TLS and its credentials.
+    /// let tls = TlsOptions::new().with_pem_ca(&ca)?.with_pem_identity(&certificate, &key)?;
+    /// let connector = Client::connector().with_tls(tls).with_auth("digest", b"me:secret");
+    ///
+    /// let store = Store::new(ZooKeeper::with_connector(&servers, connector).await?);
     /// let guard = store.lock("orders/42").acquire().await?;
-    /// # drop(guard); Ok(()) }
+    /// guard.release().await?;
+    /// # Ok(()) }
     /// ```
     ///
     /// [`zookeeper_client`] is that crate in the version that this store uses; a connector of another version of it does not fit.
