@@ -3,22 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold::redis::client::{RedisResult, cmd};
-use leasehold::support::{Address, Host};
+use leasehold::support::Host;
 
 use crate::findings::{self, Finding, info_field, note, warning};
 use crate::redis::connect;
-
-/// The members, each to be asked, and what is known without that.
-pub(crate) async fn of(url: &str, scheme: &str) -> (Option<Address>, Vec<Finding>) {
-    match scheme {
-        "redis+sentinel" => behind_sentinels(url).await,
-        _ => (of_cluster(url).await, Vec::new()),
-    }
-}
+use crate::tcp::Servers;
 
 /// Its version, and what its `INFO` means: for one that takes locks, or may be promoted.
-pub(crate) async fn inspect(address: &Address, host: &Host) -> Option<(String, Vec<Finding>)> {
-    let mut connection = connect(address, host).await?;
+pub(crate) async fn inspect(servers: &Servers, host: &Host) -> Option<(String, Vec<Finding>)> {
+    let mut connection = connect(servers, host).await?;
     let info: String = cmd("INFO").query_async(&mut connection).await.ok()?;
     let version = info_field(&info, "redis_version").unwrap_or("unknown").to_owned();
     if info_field(&info, "role") == Some("slave") {
@@ -29,16 +22,18 @@ pub(crate) async fn inspect(address: &Address, host: &Host) -> Option<(String, V
 
 type Facts = BTreeMap<String, String>;
 
-async fn behind_sentinels(url: &str) -> (Option<Address>, Vec<Finding>) {
-    let parse = || Address::parse(url, "redis+sentinel", 26379);
-    let (Ok(mut servers), Ok(mut sentinels)) = (parse(), parse()) else { return (None, Vec::new()) };
-    (sentinels.user, sentinels.password) = (servers.take("sentinel_user"), servers.take("sentinel_password"));
-    let (name, db) = servers.path.split_once('/').unwrap_or((&servers.path, ""));
+/// The servers of a master, each to be asked, and what its sentinels say.
+pub(crate) async fn behind_sentinels(url: &str) -> (Option<Servers>, Vec<Finding>) {
+    let parse = || Servers::of(url, "redis+sentinel", 26379, 26379);
+    let (Some(mut servers), Some(mut asked)) = (parse().await, parse().await) else { return (None, Vec::new()) };
+    let (address, sentinels) = (&mut servers.address, &mut asked.address);
+    (sentinels.user, sentinels.password) = (address.take("sentinel_user"), address.take("sentinel_password"));
+    let (name, db) = address.path.split_once('/').unwrap_or((&address.path, ""));
     let (name, db) = (name.to_owned(), db.to_owned());
-    (sentinels.path, servers.path) = (String::new(), db);
+    (sentinels.path, address.path) = (String::new(), db);
     let (mut findings, mut masters, mut members, mut known) = (Vec::new(), BTreeSet::new(), BTreeSet::new(), 0);
-    for host in &sentinels.hosts {
-        let Some((master, replicas)) = ask_sentinel(&sentinels, host, &name).await else {
+    for host in &asked.address.hosts {
+        let Some((master, replicas)) = ask_sentinel(&asked, host, &name).await else {
             let text = format!("The sentinel {host} did not say where the master is.");
             findings.push(note("sentinels", text));
             continue;
@@ -56,7 +51,7 @@ async fn behind_sentinels(url: &str) -> (Option<Address>, Vec<Finding>) {
         );
         findings.push(warning("sentinels", text));
     }
-    let named = sentinels.hosts.len();
+    let named = asked.address.hosts.len();
     if known > named {
         let text = format!(
             "The URL names {named} of {known} sentinels: a client asks these only, and hears of a failover from no other."
@@ -69,12 +64,12 @@ async fn behind_sentinels(url: &str) -> (Option<Address>, Vec<Finding>) {
         );
         findings.push(note("sentinels", text));
     }
-    servers.hosts = members.iter().filter_map(|member| Host::parse(member, 6379).ok()).collect();
-    ((!servers.hosts.is_empty()).then_some(servers), findings)
+    servers.address.hosts = members.iter().filter_map(|member| Host::parse(member, 6379).ok()).collect();
+    ((!servers.address.hosts.is_empty()).then_some(servers), findings)
 }
 
 /// What a sentinel says of the master and of its replicas.
-async fn ask_sentinel(sentinels: &Address, host: &Host, name: &str) -> Option<(Facts, Vec<Facts>)> {
+async fn ask_sentinel(sentinels: &Servers, host: &Host, name: &str) -> Option<(Facts, Vec<Facts>)> {
     let mut connection = connect(sentinels, host).await?;
     let master = cmd("SENTINEL").arg("MASTER").arg(name).query_async(&mut connection).await.ok()?;
     let replicas = cmd("SENTINEL").arg("REPLICAS").arg(name).query_async(&mut connection).await.ok()?;
@@ -87,20 +82,20 @@ fn at(facts: &Facts) -> Option<String> {
 }
 
 /// All nodes that one of those in the URL knows.
-async fn of_cluster(url: &str) -> Option<Address> {
-    let mut address = Address::parse(url, "redis+cluster", 6379).ok()?;
+pub(crate) async fn of_cluster(url: &str) -> Option<Servers> {
+    let mut servers = Servers::of(url, "redis+cluster", 6379, 6379).await?;
     let mut nodes = BTreeSet::new();
-    for host in &address.hosts {
-        let Some(mut connection) = connect(&address, host).await else { continue };
+    for host in &servers.address.hosts {
+        let Some(mut connection) = connect(&servers, host).await else { continue };
         // Unlike CLUSTER SLOTS it also names replicas that have not got the data yet.
         let answer: RedisResult<String> = cmd("CLUSTER").arg("NODES").query_async(&mut connection).await;
         nodes.extend(answer.unwrap_or_default().lines().filter_map(node));
         break;
     }
     if !nodes.is_empty() {
-        address.hosts = nodes.iter().filter_map(|node| Host::parse(node, 6379).ok()).collect();
+        servers.address.hosts = nodes.iter().filter_map(|node| Host::parse(node, 6379).ok()).collect();
     }
-    Some(address)
+    Some(servers)
 }
 
 /// The address in a line of `CLUSTER NODES`, `id address:port@bus,name flags …`, unless it has none.
@@ -115,6 +110,8 @@ fn node(line: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(feature = "tls")]
+    use leasehold_testbed::{Certificates, TlsPort};
     use leasehold_testbed::{RedisCluster, RedisClusterOptions, RedisSentinel, SentinelOptions};
 
     use crate::findings::Finding;
@@ -160,6 +157,17 @@ mod tests {
         assert!(!says(&findings, &["min-replicas-to-write"]), "{findings:?}");
         assert!(says(&findings, &[all.servers()[1].addr(), "noeviction"]), "{findings:?}");
         assert!(!findings.iter().any(|finding| finding.text.contains("s3ntinel")));
+    }
+
+    #[cfg(feature = "tls")]
+    #[tokio::test]
+    async fn nodes_of_a_cluster_behind_tls_are_asked_too() {
+        let authority = Certificates::new().unwrap();
+        let tls = Some(TlsPort::new(&authority).unwrap());
+        let cluster =
+            RedisCluster::start(&RedisClusterOptions { tls, ..RedisClusterOptions::default() }).await.unwrap();
+        let findings = found(&format!("{}?ca={}", cluster.url(), authority.ca().display())).await;
+        assert!(findings.iter().filter(|finding| finding.text.contains("append-only")).count() >= 3, "{findings:?}");
     }
 
     #[tokio::test]

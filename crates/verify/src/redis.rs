@@ -3,19 +3,18 @@
 use std::time::Duration;
 
 use leasehold::redis::client::aio::MultiplexedConnection;
-use leasehold::redis::client::{
-    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, cmd,
-};
-use leasehold::support::{Address, Host};
+use leasehold::redis::client::{AsyncConnectionConfig, RedisConnectionInfo, RedisResult, cmd};
+use leasehold::support::Host;
 
 use crate::findings::{self, Finding};
+use crate::tcp::Servers;
 
 /// Of connecting, and of each answer: the client crate's own limits, a second and half of one, are short for a busy server.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Its version, and what its `INFO` means.
-pub(crate) async fn inspect(address: &Address, host: &Host) -> Option<(String, Vec<Finding>)> {
-    let mut connection = connect(address, host).await?;
+pub(crate) async fn inspect(servers: &Servers, host: &Host) -> Option<(String, Vec<Finding>)> {
+    let mut connection = connect(servers, host).await?;
     let info: String = cmd("INFO").query_async(&mut connection).await.ok()?;
     let version = findings::info_field(&info, "redis_version").unwrap_or("unknown").to_owned();
     Some((version, findings::of_redis(&info)))
@@ -23,9 +22,9 @@ pub(crate) async fn inspect(address: &Address, host: &Host) -> Option<(String, V
 
 /// Removes every key that has this text in it, from each server of the URL.
 pub(crate) async fn sweep(url: &str, scheme: &str, part: &str) {
-    let Ok(address) = Address::parse(url, scheme, 6379) else { return };
-    for host in &address.hosts {
-        if let Some(mut connection) = connect(&address, host).await {
+    let Some(servers) = Servers::of(url, scheme, 6379, 6379).await else { return };
+    for host in &servers.address.hosts {
+        if let Some(mut connection) = connect(&servers, host).await {
             let _ = tokio::time::timeout(TIMEOUT * 10, sweep_one(&mut connection, part)).await;
         }
     }
@@ -47,7 +46,9 @@ async fn sweep_one(connection: &mut MultiplexedConnection, part: &str) -> RedisR
     }
 }
 
-pub(crate) async fn connect(address: &Address, host: &Host) -> Option<MultiplexedConnection> {
+/// By a connection of its kind, as the user of the URL.
+pub(crate) async fn connect(servers: &Servers, host: &Host) -> Option<MultiplexedConnection> {
+    let address = &servers.address;
     let mut settings = RedisConnectionInfo::default().set_db(address.path.parse().unwrap_or_default());
     if let Some(user) = &address.user {
         settings = settings.set_username(user);
@@ -55,9 +56,13 @@ pub(crate) async fn connect(address: &Address, host: &Host) -> Option<Multiplexe
     if let Some(password) = &address.password {
         settings = settings.set_password(password);
     }
-    let info = ConnectionAddr::Tcp(host.name.clone(), host.port).into_connection_info().ok()?;
-    let client = Client::open(info.set_redis_settings(settings)).ok()?;
-    let limits = AsyncConnectionConfig::new().set_connection_timeout(Some(TIMEOUT)).set_response_timeout(Some(TIMEOUT));
-    let connecting = client.get_multiplexed_async_connection_with_config(&limits);
-    tokio::time::timeout(TIMEOUT, connecting).await.ok()?.ok()
+    let limits = AsyncConnectionConfig::new().set_response_timeout(Some(TIMEOUT));
+    let connecting = async {
+        let stream = servers.connect(host).await?;
+        let opening = MultiplexedConnection::new_with_config(&settings, stream, limits);
+        let (connection, driver) = opening.await.ok()?;
+        tokio::spawn(driver);
+        Some(connection)
+    };
+    tokio::time::timeout(TIMEOUT, connecting).await.ok()?
 }

@@ -144,9 +144,11 @@ async fn remove(url: &str, client: &dyn Backend, store: &Store, root: &str) -> u
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
     #[cfg(feature = "redis")]
-    if let Some((scheme @ ("redis" | "redlock"), _)) = url.split_once("://") {
-        // What stays of every name for two hours (on Redlock, its last token) is of no use here.
-        crate::redis::sweep(url, scheme, root).await;
+    // What stays of every name for two hours (on Redlock, its last token) is of no use here.
+    match url.split_once("://").map_or("", |(scheme, _)| scheme) {
+        "redis" | "rediss" => crate::redis::sweep(url, "redis", root).await,
+        "redlock" | "redlocks" => crate::redis::sweep(url, "redlock", root).await,
+        _ => {}
     }
     #[cfg(not(feature = "redis"))]
     let _ = url;

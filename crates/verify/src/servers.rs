@@ -1,11 +1,11 @@
 //! What each kind of server says of itself, asked beside the store's own client.
 
 use leasehold::Guarantees;
-use leasehold::support::{Address, Host};
+use leasehold::support::Host;
 
 use crate::findings::{self, Finding, note, warning};
 use crate::sessions;
-use crate::tcp::ask;
+use crate::tcp::Servers;
 
 /// What was found out.
 #[derive(Debug, Default)]
@@ -18,25 +18,31 @@ pub(crate) struct Server {
 pub(crate) async fn inspect(url: &str, guarantees: &Guarantees) -> Server {
     let mut server = Server::default();
     match url.split_once("://").map_or("", |(scheme, _)| scheme) {
-        "etcd" => drop(server.ask_each(url, "etcd", 2379, etcd).await),
-        "zookeeper" => {
-            let hosts = server.ask_each(url, "zookeeper", 2181, zookeeper).await;
-            server.findings.extend(session_limits(&hosts).await);
-        }
-        #[cfg(feature = "redis")]
-        scheme @ ("redis" | "redlock") => drop(server.ask_each(url, scheme, 6379, crate::redis::inspect).await),
-        #[cfg(feature = "redis")]
-        scheme @ ("redis+sentinel" | "redis+cluster") => {
-            let (members, findings) = crate::members::of(url, scheme).await;
-            server.findings.extend(findings);
-            if let Some(members) = members {
-                server.ask_all(&members, crate::members::inspect).await;
+        "etcd" | "etcds" => server.ask_all(Servers::of(url, "etcd", 2379, 2379).await.as_ref(), etcd).await,
+        "zookeeper" | "zookeepers" => {
+            let servers = Servers::of(url, "zookeeper", 2181, 2281).await;
+            server.ask_all(servers.as_ref(), zookeeper).await;
+            if let Some(servers) = servers {
+                server.findings.extend(session_limits(&servers).await);
             }
         }
-        // Beside the store's client only plain text is spoken here.
-        "rediss" | "rediss+sentinel" | "rediss+cluster" | "redlocks" | "etcds" | "zookeepers" => {
-            let text = "The servers are not asked for their versions and settings over TLS: nothing is known of them.";
-            server.findings.push(note("version", text));
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" => {
+            server.ask_all(Servers::of(url, "redis", 6379, 6379).await.as_ref(), crate::redis::inspect).await;
+        }
+        #[cfg(feature = "redis")]
+        "redlock" | "redlocks" => {
+            server.ask_all(Servers::of(url, "redlock", 6379, 6379).await.as_ref(), crate::redis::inspect).await;
+        }
+        #[cfg(feature = "redis")]
+        "redis+sentinel" | "rediss+sentinel" => {
+            let (members, findings) = crate::members::behind_sentinels(url).await;
+            server.findings.extend(findings);
+            server.ask_all(members.as_ref(), crate::members::inspect).await;
+        }
+        #[cfg(feature = "redis")]
+        "redis+cluster" | "rediss+cluster" => {
+            server.ask_all(crate::members::of_cluster(url).await.as_ref(), crate::members::inspect).await;
         }
         _ => {}
     }
@@ -48,27 +54,19 @@ pub(crate) async fn inspect(url: &str, guarantees: &Guarantees) -> Server {
 }
 
 impl Server {
-    /// Asks each server of a URL, and returns them.
-    async fn ask_each(
-        &mut self,
-        url: &str,
-        scheme: &str,
-        port: u16,
-        one: impl AsyncFn(&Address, &Host) -> Option<(String, Vec<Finding>)>,
-    ) -> Vec<Host> {
-        let Ok(address) = Address::parse(url, scheme, port) else { return Vec::new() };
-        self.ask_all(&address, one).await;
-        address.hosts
-    }
-
+    /// Asks each of them, if it is known where they are and how they are reached.
     async fn ask_all(
         &mut self,
-        address: &Address,
-        one: impl AsyncFn(&Address, &Host) -> Option<(String, Vec<Finding>)>,
+        servers: Option<&Servers>,
+        one: impl AsyncFn(&Servers, &Host) -> Option<(String, Vec<Finding>)>,
     ) {
+        let Some(servers) = servers else {
+            let text = "The servers were not asked for their versions and settings: nothing is known of them.";
+            return self.findings.push(note("version", text));
+        };
         let mut answers = Vec::new();
-        for host in &address.hosts {
-            match one(address, host).await {
+        for host in &servers.address.hosts {
+            match one(servers, host).await {
                 Some((version, findings)) => answers.push((host.to_string(), version, findings)),
                 None => {
                     let text = format!("{host} did not say which version it is: nothing is known of its settings.");
@@ -107,25 +105,26 @@ impl Server {
     }
 }
 
-async fn etcd(_: &Address, host: &Host) -> Option<(String, Vec<Finding>)> {
+async fn etcd(servers: &Servers, host: &Host) -> Option<(String, Vec<Finding>)> {
     let question = format!("GET /version HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", host.name);
-    let answer = ask(host, &question).await?;
+    let answer = servers.ask(host, &question).await?;
     let json = &answer[answer.find('{')?..=answer.rfind('}')?];
     let version = serde_json::from_str::<serde_json::Value>(json).ok()?.get("etcdserver")?.as_str()?.to_owned();
     let findings = findings::of_etcd(&version);
     Some((version, findings))
 }
 
-async fn zookeeper(_: &Address, host: &Host) -> Option<(String, Vec<Finding>)> {
-    let answer = ask(host, "srvr").await?;
+async fn zookeeper(servers: &Servers, host: &Host) -> Option<(String, Vec<Finding>)> {
+    let answer = servers.ask(host, "srvr").await?;
     Some((findings::zookeeper_version(&answer)?, findings::of_zookeeper(&answer)))
 }
 
 /// Whether the members of an ensemble allow the same sessions.
-async fn session_limits(hosts: &[Host]) -> Vec<Finding> {
+async fn session_limits(servers: &Servers) -> Vec<Finding> {
     let (mut members, mut findings) = (Vec::new(), Vec::new());
+    let hosts = &servers.address.hosts;
     for host in hosts {
-        match sessions::limits(host).await {
+        match sessions::limits(servers, host).await {
             Some(limits) => members.push((host.to_string(), limits)),
             None if hosts.len() > 1 => {
                 let text =
@@ -142,6 +141,8 @@ async fn session_limits(hosts: &[Host]) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use leasehold_testbed::ZooKeeper;
+    #[cfg(feature = "tls")]
+    use leasehold_testbed::{Certificates, Etcd, EtcdOptions, Redis, RedisOptions, TlsPort, ZooKeeperOptions};
 
     use super::*;
 
@@ -160,6 +161,40 @@ mod tests {
         let mut alike = Server::default();
         alike.add(&[answer("a:1", "7.0", &[&one]), answer("b:2", "7.0", &[&one])]);
         assert_eq!(alike.findings.len(), 1, "{:?}", alike.findings);
+    }
+
+    /// Over TLS they are asked as over plain text, with the certificate that the URL names.
+    #[cfg(feature = "tls")]
+    #[tokio::test]
+    async fn servers_behind_tls_say_their_versions() {
+        let authority = Certificates::new().unwrap();
+        let port = || TlsPort::new(&authority).unwrap().mutual();
+        let client = authority.issue("client").unwrap();
+        let (ca, certificate, key) = (authority.ca().display(), client.certificate.display(), client.key.display());
+        let url = |scheme: &str, at: &str| format!("{scheme}://{at}?ca={ca}&cert={certificate}&key={key}");
+        let (of_etcd, of_zookeeper, of_redis) = (port(), port(), port());
+        let tls = Some(of_etcd.clone());
+        let _etcd = Etcd::start_with(&EtcdOptions { tls, ..EtcdOptions::default() }).await.unwrap();
+        let tls = Some(of_zookeeper.clone());
+        let _zookeeper = ZooKeeper::start_with(&ZooKeeperOptions { tls, ..ZooKeeperOptions::default() }).await.unwrap();
+        let (extra, password) = (of_redis.redis(), Some("s3cret".into()));
+        let _redis = Redis::start_with(&RedisOptions { extra, password, ..RedisOptions::default() }).await.unwrap();
+        let masked = |addr: String| format!(":s3cret@{addr}");
+        for url in [
+            url("etcds", &of_etcd.addr()),
+            url("zookeepers", &of_zookeeper.addr()),
+            url("rediss", &masked(of_redis.addr())),
+            url("redlocks", &masked(of_redis.addr())),
+        ] {
+            let found = inspect(&url, &Guarantees::none("")).await;
+            assert!(found.version.is_some_and(|version| version.contains('.')), "{url}: {:?}", found.findings);
+            assert!(found.findings.iter().all(|finding| finding.about != "session limits"), "{:?}", found.findings);
+        }
+        // Nobody is asked in plain text in its place.
+        let stranger = Certificates::new().unwrap();
+        let found =
+            inspect(&format!("etcds://{}?ca={}", of_etcd.addr(), stranger.ca().display()), &Guarantees::none("")).await;
+        assert!(found.version.is_none() && found.findings.len() == 1, "{:?}", found.findings);
     }
 
     async fn differing(url: &str) -> Vec<Finding> {

@@ -5,10 +5,10 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use leasehold::support::Host;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Result};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ErrorKind, Result};
 
 use crate::findings::{Finding, warning};
+use crate::tcp::Servers;
 
 /// A new session is written to the disks of most servers: a busy ensemble takes seconds.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -20,19 +20,19 @@ const CLOSE: [u8; 12] = [0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5];
 pub(crate) type Limits = RangeInclusive<i32>;
 
 /// This server's shortest and longest session; `None` if it does not take any.
-pub(crate) async fn limits(host: &Host) -> Option<Limits> {
-    let both = async { Ok(agreed(host, 1).await?..=agreed(host, i32::MAX).await?) };
+pub(crate) async fn limits(servers: &Servers, host: &Host) -> Option<Limits> {
+    let both = async { Ok(agreed(servers, host, 1).await?..=agreed(servers, host, i32::MAX).await?) };
     tokio::time::timeout(TIMEOUT, both).await.ok().and_then(Result::ok).filter(|limits| *limits.start() > 0)
 }
 
 /// The timeout of a new session that asks for this one. The session is closed.
-async fn agreed(host: &Host, timeout: i32) -> Result<i32> {
-    let mut stream = TcpStream::connect((host.name.as_str(), host.port)).await?;
+async fn agreed(servers: &Servers, host: &Host, timeout: i32) -> Result<i32> {
+    let mut stream = servers.connect(host).await.ok_or(ErrorKind::NotConnected)?;
     stream.write_all(&connect_request(timeout)).await?;
     let (_length, _version) = (stream.read_i32().await?, stream.read_i32().await?);
     let agreed = stream.read_i32().await?;
     stream.write_all(&CLOSE).await?;
-    stream.read_to_end(&mut Vec::new()).await?; // until it is closed there, too
+    let _ = stream.read_to_end(&mut Vec::new()).await; // until it is closed there, too
     Ok(agreed)
 }
 

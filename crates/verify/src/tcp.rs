@@ -1,23 +1,74 @@
-//! One question to one server over plain TCP, answered until it closes: `GET /version`, or a four-letter word.
+//! The servers of a URL, reached as it says, in plain text or by TLS, beside the store's own client. And one question to one of them,
+//! answered until it closes: `GET /version`, or a four-letter word.
 
 use std::time::Duration;
 
-use leasehold::support::Host;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use leasehold::support::{Address, Host};
+#[cfg(feature = "tls")]
+use leasehold_tls::{Client, Tls};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// No answer is longer, and none takes longer.
 const MOST: u64 = 64 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the server answers before it closes, if it does.
-pub(crate) async fn ask(host: &Host, question: &str) -> Option<String> {
-    let asking = async {
-        let mut stream = TcpStream::connect((host.name.as_str(), host.port)).await.ok()?;
-        stream.write_all(question.as_bytes()).await.ok()?;
-        let mut answer = Vec::new();
-        stream.take(MOST).read_to_end(&mut answer).await.ok()?;
-        Some(String::from_utf8_lossy(&answer).into_owned())
-    };
-    tokio::time::timeout(TIMEOUT, asking).await.ok().flatten().filter(|answer| !answer.is_empty())
+/// A connection of either kind.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// The servers of a URL, and how they are reached.
+pub(crate) struct Servers {
+    pub(crate) address: Address,
+    #[cfg(feature = "tls")]
+    tls: Option<Client>,
+}
+
+impl Servers {
+    /// Reads a URL of this scheme, with an `s` behind its first word or without.
+    pub(crate) async fn of(url: &str, scheme: &str, port: u16, tls_port: u16) -> Option<Servers> {
+        let (kind, rest) = url.split_once("://")?;
+        // `rediss+sentinel` is read as `redis+sentinels`.
+        let tls = scheme.split_once('+').is_some_and(|(first, how)| kind == format!("{first}s+{how}"));
+        let url = if tls { format!("{scheme}s://{rest}") } else { url.to_owned() };
+        Servers::reached(Address::parse_tls(&url, scheme, port, tls_port).ok()?).await
+    }
+
+    #[cfg(feature = "tls")]
+    async fn reached(mut address: Address) -> Option<Servers> {
+        let tls = match Tls::from_address(&mut address).ok()? {
+            Some(tls) => Some(tls.client().await.ok()?),
+            None => None,
+        };
+        Some(Servers { address, tls })
+    }
+
+    #[cfg(not(feature = "tls"))]
+    async fn reached(address: Address) -> Option<Servers> {
+        (!address.tls).then_some(Servers { address })
+    }
+
+    /// A connection, over which nothing was sent yet.
+    pub(crate) async fn connect(&self, host: &Host) -> Option<Box<dyn Stream>> {
+        let tcp = TcpStream::connect((host.name.as_str(), host.port)).await.ok()?;
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return Some(Box::new(tls.secure(&host.name, host.port, tcp).await.ok()?));
+        }
+        Some(Box::new(tcp))
+    }
+
+    /// What the server answers before it closes, if it does.
+    pub(crate) async fn ask(&self, host: &Host, question: &str) -> Option<String> {
+        let asking = async {
+            let mut stream = self.connect(host).await?;
+            stream.write_all(question.as_bytes()).await.ok()?;
+            let mut answer = Vec::new();
+            // Over TLS some close without saying so: what came before counts.
+            let _ = stream.take(MOST).read_to_end(&mut answer).await;
+            Some(String::from_utf8_lossy(&answer).into_owned())
+        };
+        tokio::time::timeout(TIMEOUT, asking).await.ok().flatten().filter(|answer| !answer.is_empty())
+    }
 }
