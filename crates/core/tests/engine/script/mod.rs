@@ -9,8 +9,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::seam::{
-    Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Notifier, Place, Renewal, Subscription, VirtualClock,
-    async_trait,
+    Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, LeaseRef, Notifier, Place, Renewal, Subscription,
+    VirtualClock, async_trait,
 };
 use leasehold_core::{Fairness, FencingToken, Guarantees, LockQueue, Name, Result, Store};
 use tokio::runtime::{Builder, Runtime};
@@ -180,6 +180,12 @@ impl Script {
         Store::with_random_seed(Watched(self), 1).ttl(TTL)
     }
 
+    /// S6: an id ends with its release, which a store may send again to a server that has not seen it.
+    fn never_released(&self, ids: &[ClaimId]) {
+        let is_end = |call: &Call| matches!(call, Call::Release(id, _) | Call::Lapse(id, _) if ids.contains(id));
+        assert_eq!(self.log.count(is_end), 0, "a claim is sent after its release");
+    }
+
     fn write(&self, call: Call) {
         self.log.0.send_modify(|all| all.push((self.clock.now(), call)));
     }
@@ -204,6 +210,7 @@ impl fmt::Debug for Watched {
 impl Backend for Watched {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
         let n = self.0.log.claims();
+        self.0.never_released(&[claim.id]);
         self.0.write(Call::Claim(claim.id));
         let answer = (self.0.claim)(claim.clone(), n).await;
         self.0.write(Call::Answered(claim.id));
@@ -212,7 +219,9 @@ impl Backend for Watched {
 
     async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
         let n = self.0.log.joint_claims().len();
-        self.0.write(Call::ClaimAll(claims.iter().map(|claim| claim.id).collect()));
+        let ids: Vec<ClaimId> = claims.iter().map(|claim| claim.id).collect();
+        self.0.never_released(&ids);
+        self.0.write(Call::ClaimAll(ids));
         let Some(hook) = &self.0.claim_all else { panic!("asked for what it does not give") };
         let answer = hook(claims.to_vec(), n).await;
         self.0.write(Call::AnsweredAll);
