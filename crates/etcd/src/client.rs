@@ -4,7 +4,7 @@
 //! lease) for each TTL, `keep_alive` is its stream of keep-alives, `liveness` verifies that a session and its keys live,
 //! `leased_key` creates keys under a session and surely removes them, `mirror` is a copy of the keys of a prefix, `mirrors` keeps
 //! such copies true by the one stream of `watch`, `single_flight` does once what many tasks want done, `secure` is TLS, `checks` is what
-//! a member is asked at the start.
+//! a member is asked at the start, and `members` which others there are.
 //!
 //! Re-exports the crate [`etcd_client`] in the version that this store uses: its types are in public signatures.
 
@@ -13,6 +13,7 @@ pub(crate) mod cluster;
 mod keep_alive;
 pub(crate) mod leased_key;
 mod liveness;
+mod members;
 pub(crate) mod mirror;
 pub(crate) mod mirrors;
 #[cfg(feature = "tls")]

@@ -46,13 +46,17 @@ pub struct Config {
     pub(crate) tls: Option<Tls>,
     /// How long one request to one endpoint may take.
     pub(crate) timeout: Duration,
+    /// Whether the members are asked for.
+    pub(crate) discover: bool,
+    /// The cluster that all endpoints have to belong to, if it is known.
+    pub(crate) cluster: Option<u64>,
 }
 
 impl Config {
-    /// Reads `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms]`.
+    /// Reads `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms&discover=true]`.
     ///
     /// The port is 2379 unless given, the user and the password are percent-encoded, and `timeout` is from 10 to 60000. `etcds://` is
-    /// the same over TLS, and needs the feature `tls`. Its words are `ca`, `cert`, `key` and `server_name`, as `Tls` has them.
+    /// the same over TLS, and needs the feature `tls`. `discover` is [`Config::discover`]. The words of TLS are `ca`, `cert`, `key` and `server_name`, as `Tls` has them.
     ///
     /// # Errors
     ///
@@ -68,6 +72,11 @@ impl Config {
             let what = "TLS needs the feature \"tls\", which is off in this build";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
+        let discover = match address.take("discover").as_deref() {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(_) => return Err(invalid("discover is true or false")),
+        };
         address.done()?;
         let options = match (&address.user, &address.password) {
             (Some(user), Some(password)) => {
@@ -78,7 +87,7 @@ impl Config {
         };
         let scheme = if address.tls { "https" } else { "http" };
         let config = Config::new(address.hosts.iter().map(|host| format!("{scheme}://{host}")));
-        let config = config.namespace(&address.path).timeout(timeout).options(options);
+        let config = config.namespace(&address.path).timeout(timeout).options(options).discover(discover);
         #[cfg(feature = "tls")]
         let config = Config { tls, ..config };
         config.check().map(|()| config)
@@ -98,6 +107,8 @@ impl Config {
             #[cfg(feature = "tls")]
             tls: None,
             timeout: REQUEST,
+            discover: false,
+            cluster: None,
         }
     }
 
@@ -222,13 +233,15 @@ impl Config {
         if self.tls.is_some() {
             return true;
         }
-        self.options.is_some() || self.credentials.is_some()
+        self.options.is_some() || self.credentials.is_some() || self.discover
     }
 
     /// Whether something was configured wrongly.
     pub(crate) fn check(&self) -> Result<()> {
         if self.client.is_some() && self.is_about_connections() {
-            return Err(invalid("a client of etcd-client has its own options, credentials and TLS: give them to it"));
+            return Err(invalid(
+                "a client of etcd-client has its own options, endpoints, credentials and TLS: give them to it",
+            ));
         }
         if self.endpoints.is_empty() {
             return Err(invalid("etcd needs at least one endpoint"));
@@ -296,6 +309,7 @@ mod tests {
             "etcd://h/%zz",
             "etcd://h?timeout=0",
             "etcd://h?timeout=soon",
+            "etcd://h?discover=secret",
             "etcd://h?retries=secret",
             "etcd://secret@h",
             "etcd://me:secret%f@h",

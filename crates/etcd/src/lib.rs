@@ -85,7 +85,7 @@ const AT_ONCE: usize = 100;
 pub struct Etcd(Arc<Shared>);
 
 impl Etcd {
-    /// Connects to `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms]`: see [`Config::from_url`].
+    /// Connects to `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms&discover=true]`: see [`Config::from_url`].
     ///
     /// # Errors
     ///
@@ -106,6 +106,7 @@ impl Etcd {
     /// `Invalid` also for a file that is missing or wrong, and `Denied` if a server's certificate is refused, or ours.
     pub async fn with_config(config: Config) -> Result<Etcd> {
         config.check()?;
+        let config = Box::pin(config.discovered()).await?;
         let shared = Arc::new(Shared::new(config));
         Box::pin(shared.cluster.connect()).await?;
         tokio::spawn(shared.clone().watch());

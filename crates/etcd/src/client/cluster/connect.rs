@@ -92,7 +92,11 @@ impl Cluster {
                 }
                 // The task that began it has left by then.
                 let late = |_| Failure::new(Ambiguous, "no answer in time");
-                let client = timeout(limit * 2, config.connect(&url, limit)).await.map_err(late)??;
+                let connecting = async {
+                    let client = config.connect(&url, limit).await?;
+                    config.check_cluster(&client).await.map(|()| client)
+                };
+                let client = timeout(limit * 2, connecting).await.map_err(late)??;
                 let mut state = locked(&endpoint.state);
                 if let Some(known) = &state.client {
                     // Another was begun meanwhile, and came first.
