@@ -10,7 +10,7 @@ use std::{
 const STORES: [(&str, usize); 7] = [
     ("memory", 462),
     ("sqlite", 2563),
-    ("redis", 1498),
+    ("redis", 1500),
     ("redis-client", 2046),
     ("redlock", 1170),
     ("etcd", 2897),
