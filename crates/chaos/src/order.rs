@@ -17,7 +17,7 @@
 //!
 //! At a grant nobody holds who excludes it, permits are enough, and its token is greater than those of the grants before it that it
 //! excludes; a hold that its owner enters again has one token. A try is refused only while somebody holds who excludes it, or while another
-//! acquire is under way, whose place in the queue may be in its way, or beside faults: a request that comes late may be in its way, too.
+//! acquire is under way, or its withdrawal, whose place in the queue may be in its way, or beside faults: a request that comes late may be in its way, too.
 //!
 //! What happens to a lock beside a fault that breaks exclusion is not judged, until the store has settled after it.
 

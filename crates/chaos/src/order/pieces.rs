@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
 };
 
-use crate::event::{Breaks, Event, Limits, Mode, What};
+use crate::event::{Breaks, Event, Limits, Mode, Policy, What};
 
 /// One acquisition, as the history tells it.
 #[derive(Clone, Debug)]
@@ -18,6 +18,10 @@ pub(super) struct Acquisition {
     pub(super) refused: Option<u64>,
     /// It has returned, and took nothing.
     pub(super) failed: Option<u64>,
+    /// Until when what it had in the queue may still be there. A request that was given up may have been granted before its withdrawal
+    /// arrived.
+    withdrawn: Option<u64>,
+    policy: Policy,
     /// Until when its guard has said that it is valid.
     valid: u64,
     pub(super) downgraded: Option<u64>,
@@ -33,8 +37,8 @@ pub(super) struct Acquisition {
 }
 
 impl Acquisition {
-    fn new(p: u64, mode: Mode, owner: Option<u64>, invoked: u64) -> Acquisition {
-        let (granted, refused, failed, downgraded) = (None, None, None, None);
+    fn new(p: u64, (mode, policy): (Mode, Policy), owner: Option<u64>, invoked: u64) -> Acquisition {
+        let (granted, refused, failed, downgraded, withdrawn) = (None, None, None, None, None);
         let (released, confirmed, lost, left) = (None, None, None, None);
         let (valid, is_left, is_calm) = (0, false, false);
         Acquisition {
@@ -45,6 +49,8 @@ impl Acquisition {
             granted,
             refused,
             failed,
+            withdrawn,
+            policy,
             valid,
             downgraded,
             released,
@@ -56,12 +62,13 @@ impl Acquisition {
         }
     }
 
-    fn learn(&mut self, t: u64, what: &What) {
+    fn learn(&mut self, t: u64, what: &What, limits: &Limits) {
         match *what {
             What::Ok { tok, valid, .. } => (self.granted, self.valid) = (Some((t, tok)), valid),
             What::Fail { busy, .. } => {
                 self.failed = Some(t);
                 self.refused = Some(t).filter(|_| busy && self.is_calm);
+                self.withdrawn = (self.policy != Policy::Try).then(|| t.saturating_add(limits.wake));
             }
             What::Use { valid, .. } => self.valid = self.valid.max(valid),
             What::Downgrade { .. } => self.downgraded = Some(t),
@@ -82,9 +89,9 @@ impl Acquisition {
         [self.released, self.lost].into_iter().flatten().fold(said, u64::min)
     }
 
-    /// Until when it was under way.
+    /// Until when it was under way, or its withdrawal.
     pub(super) fn returned(&self) -> u64 {
-        self.granted.map(|(t, _)| t).or(self.failed).unwrap_or(u64::MAX)
+        self.granted.map(|(t, _)| t).or(self.withdrawn).or(self.failed).unwrap_or(u64::MAX)
     }
 
     /// When its client was done with it.
@@ -102,7 +109,7 @@ impl Acquisition {
     /// When nothing of it is in the store any more.
     fn gone(&self, settle: u64) -> u64 {
         let left = self.left.map(|left| left.saturating_add(settle));
-        self.failed.or(self.confirmed).or(left).unwrap_or(u64::MAX)
+        self.withdrawn.or(self.failed).or(self.confirmed).or(left).unwrap_or(u64::MAX)
     }
 }
 
@@ -128,19 +135,19 @@ struct Broken {
 pub(super) fn read(events: impl IntoIterator<Item: Borrow<Event>>) -> BTreeMap<String, Vec<Piece>> {
     let (mut locks, mut at) = (BTreeMap::<String, Vec<Acquisition>>::new(), HashMap::new());
     let (mut broken, mut killed) = (HashMap::new(), HashSet::new());
-    let (mut settle, mut active, mut calm_since) = (Limits::default().settle, HashSet::new(), 0);
+    let (mut said, mut active, mut calm_since) = (Limits::default(), HashSet::new(), 0);
     for event in events {
         let Event { t, p, what } = event.borrow();
         if killed.contains(p) {
             continue;
         }
         match what {
-            What::Begin { limits, .. } => settle = limits.settle,
-            What::Invoke { op, lock, mode, owner, .. } => {
+            What::Begin { limits, .. } => said = *limits,
+            What::Invoke { op, lock, mode, policy, owner, .. } => {
                 let all = locks.entry(lock.clone()).or_default();
                 at.insert(*op, (lock.clone(), all.len()));
                 let is_calm = active.is_empty() && calm_since < *t;
-                all.push(Acquisition { is_calm, ..Acquisition::new(*p, *mode, *owner, *t) });
+                all.push(Acquisition { is_calm, ..Acquisition::new(*p, (*mode, *policy), *owner, *t) });
             }
             What::Fault { id, breaks, lock, .. } => {
                 active.insert(*id);
@@ -150,8 +157,8 @@ pub(super) fn read(events: impl IntoIterator<Item: Borrow<Event>>) -> BTreeMap<S
             }
             What::Healed { id } => {
                 active.remove(id);
-                calm_since = t.saturating_add(settle);
-                broken.get_mut(id).into_iter().for_each(|it| it.to = t.saturating_add(settle));
+                calm_since = t.saturating_add(said.settle);
+                broken.get_mut(id).into_iter().for_each(|it| it.to = t.saturating_add(said.settle));
             }
             What::Killed { target } => {
                 killed.insert(*target);
@@ -162,14 +169,14 @@ pub(super) fn read(events: impl IntoIterator<Item: Borrow<Event>>) -> BTreeMap<S
             _ => {
                 let known = of(what).and_then(|op| at.get(&op));
                 let it = known.and_then(|(lock, nth)| locks.get_mut(lock)?.get_mut(*nth));
-                it.into_iter().for_each(|it| it.learn(*t, what));
+                it.into_iter().for_each(|it| it.learn(*t, what, &said));
             }
         }
     }
     let broken: Vec<Broken> = broken.into_values().collect();
     let cut = |(lock, all)| {
         let of_it = broken.iter().filter(|it| it.lock.as_ref().is_none_or(|of| *of == lock)).collect::<Vec<_>>();
-        let pieces = cut(all, &of_it, settle);
+        let pieces = cut(all, &of_it, said.settle);
         (lock, pieces)
     };
     locks.into_iter().map(cut).collect()

@@ -127,6 +127,18 @@ fn what_came_before_is_not_undone() {
     assert!(left.ask(20, 2, Exclusive).refuse(21, 2).ask(30, 3, Exclusive).get(31, 3, 200).has_order());
 }
 
+/// What timed out may have been granted before its withdrawal arrives, and that takes no longer than to wake somebody.
+#[test]
+fn a_withdrawal_that_is_under_way_is_in_the_way() {
+    let left =
+        |ms| Story::default().ask(10, 1, Exclusive).say(30, What::Fail { op: 1, busy: false }).ask(ms, 2, Exclusive);
+    assert!(left(30).refuse(40, 2).has_order(), "as it leaves");
+    assert!(left(60).refuse(70, 2).has_order(), "a moment later");
+    assert!(!left(281).refuse(290, 2).has_order(), "long ago");
+    let got = left(60).refuse(70, 2).ask(80, 3, Exclusive).get(81, 3, 200);
+    assert!(got.has_order() && !left(60).get(70, 2, 200).ask(80, 3, Exclusive).get(90, 3, 200).has_order());
+}
+
 #[test]
 fn readers_share_and_permits_are_counted() {
     let readers = || Story::default().ask(10, 1, Shared).get(11, 1, 100).ask(12, 2, Shared).get(13, 2, 100);
