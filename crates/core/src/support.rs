@@ -16,6 +16,8 @@ pub use address::{Address, Host, escape, unescape};
 pub use credentials::Credentials;
 #[doc(hidden)]
 pub use faults::fault;
+#[doc(hidden)]
+pub use own_keys::OwnMap;
 pub use race::race;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
@@ -24,4 +26,4 @@ pub use simulation::simulate;
 pub use simulation::{Machine, Stream, dial};
 pub use sync::locked;
 #[doc(hidden)]
-pub use system::wall;
+pub use system::{uuid, wall};

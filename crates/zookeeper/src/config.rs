@@ -8,11 +8,10 @@ mod sasl;
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_core::support::{Address, Credentials, Host};
+use leasehold_core::support::{Address, Credentials, Host, uuid};
 use leasehold_core::{Error, ErrorKind, Result};
 #[cfg(feature = "tls")]
 use leasehold_tls::Tls;
-use uuid::Uuid;
 use zookeeper_client::{Acl, Acls, Client, Connector};
 
 /// ZooKeeper's own port.
@@ -224,7 +223,7 @@ impl Config {
     /// Each server once, beginning with a random one.
     pub(crate) fn each_server(&self) -> impl Iterator<Item = &str> {
         let count = self.servers.split(',').count();
-        let first = Uuid::new_v4().as_u128() as usize % count.max(1);
+        let first = uuid().as_u128() as usize % count.max(1);
         self.servers.split(',').cycle().skip(first).take(count)
     }
 }

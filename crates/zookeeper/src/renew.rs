@@ -1,6 +1,6 @@
 //! Renewing: whether what was claimed is still there. Nothing here extends a lease: keep-alives do.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::error::{Answer, reading};
 
 /// See [`Backend::renew`](leasehold_core::seam::Backend::renew). One request for each session.
 pub(crate) async fn renew(sessions: &Sessions<Claims>, leases: &[LeaseRef]) -> Vec<Renewal> {
-    let mut live: HashMap<Duration, Option<Arc<Session>>> = HashMap::new();
+    let mut live: BTreeMap<Duration, Option<Arc<Session>>> = BTreeMap::new();
     for Claim { ttl, .. } in leases.iter().map(|lease| &*lease.claim) {
         live.entry(*ttl).or_insert_with(|| sessions.live(*ttl));
     }
@@ -23,7 +23,7 @@ pub(crate) async fn renew(sessions: &Sessions<Claims>, leases: &[LeaseRef]) -> V
     let verified = live.iter().filter_map(|(ttl, session)| Some((*ttl, session.as_ref()?)));
     let verified =
         join_all(verified.map(async |(ttl, session)| (ttl, (session, verify_when_due(session).await.err()))));
-    let (verified, now): (HashMap<Duration, _>, _) = (verified.await.into_iter().collect(), Moment::now());
+    let (verified, now): (BTreeMap<Duration, _>, _) = (verified.await.into_iter().collect(), Moment::now());
     let renewal = |lease: &LeaseRef| {
         let Some((session, failed)) = verified.get(&lease.claim.ttl) else { return Renewal::Lost(Loss::Expired) };
         let mut claims = session.handler();

@@ -8,11 +8,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use uuid::{Builder, Uuid};
-
 use crate::seam::name::Name;
 use crate::seam::token::FencingToken;
-use crate::support::system::random;
+use crate::support::system::uuid;
 
 /// So many turns a claim has at least, if it is `Fast`, and so many it takes however long they are.
 pub(crate) const TURNS: u32 = 64;
@@ -81,9 +79,7 @@ pub struct ClaimId(u128);
 impl ClaimId {
     /// A new id from the random source of the operating system.
     pub fn fresh() -> ClaimId {
-        let mut bytes = [0; 16];
-        let drawn = random(&mut bytes).map(|()| Builder::from_random_bytes(bytes).into_uuid());
-        ClaimId(drawn.unwrap_or_else(|_| Uuid::new_v4()).as_u128())
+        ClaimId(uuid().as_u128())
     }
 
     pub(crate) const fn of_random(word: u128) -> ClaimId {

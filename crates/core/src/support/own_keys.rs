@@ -1,17 +1,18 @@
 //! A fast hash for keys that this crate makes itself.
 //!
 //! The hash of the standard library withstands keys that an attacker chooses. Ids of claims and numbers
-//! of runtimes are chosen by nobody: ids are random, the others are counted.
+//! of runtimes are chosen by nobody: ids are random, the others are counted. And it has an order of its own in each process.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map whose keys are ours.
-pub(crate) type OwnMap<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<OwnKey>>;
+pub type OwnMap<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<OwnKey>>;
 /// A set whose keys are ours.
 pub(crate) type OwnSet<K> = std::collections::HashSet<K, BuildHasherDefault<OwnKey>>;
 
-#[derive(Default)]
-pub(crate) struct OwnKey(u64);
+/// Their hash.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OwnKey(u64);
 
 impl Hasher for OwnKey {
     fn finish(&self) -> u64 {

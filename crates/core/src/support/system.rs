@@ -5,6 +5,8 @@
 
 use std::time::SystemTime;
 
+use uuid::{Builder, Uuid};
+
 use crate::support::simulation::simulated;
 
 /// Nanoseconds on the clock that counts suspend.
@@ -17,6 +19,12 @@ pub(crate) fn nanos() -> u64 {
 pub fn wall() -> u64 {
     let real = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
     simulated().map_or_else(real, |machine| (machine.wall)())
+}
+
+/// A random UUID, by the random source of the operating system.
+pub fn uuid() -> Uuid {
+    let mut bytes = [0; 16];
+    random(&mut bytes).map_or_else(|_| Uuid::new_v4(), |()| Builder::from_random_bytes(bytes).into_uuid())
 }
 
 /// Random numbers that nobody can guess.

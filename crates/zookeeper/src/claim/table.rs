@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place, Validity};
+use leasehold_core::support::OwnMap;
 use leasehold_core::{Contention, Loss};
 use tokio::task::JoinSet;
 
@@ -28,9 +29,9 @@ const FULL_LOOK: u32 = 8;
 
 #[derive(Default)]
 pub(crate) struct Claims {
-    pub(crate) tracked: HashMap<ClaimId, Box<Tracked>>,
+    pub(crate) tracked: OwnMap<ClaimId, Box<Tracked>>,
     /// What is no longer wanted, until ZooKeeper has answered that it is removed.
-    pub(crate) abandoned: HashMap<ClaimId, Vec<Node>>,
+    pub(crate) abandoned: OwnMap<ClaimId, Vec<Node>>,
     /// What the paths of all these entries take of a packet.
     bytes: usize,
     /// When the entries were last compared with the session's nodes.

@@ -95,6 +95,7 @@ async fn serve<T: SessionHandler>(session: &Session<T>, mut closed: Closed, watc
         let tend = tended + session.state().liveness.timeout / 4;
         let due = session.state().liveness.next(last);
         tokio::select! {
+            biased;
             _ = closed.changed() => return,
             () = clock.sleep_until(due.min(tend)) => {
                 let now = Moment::now();

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use uuid::Uuid;
+use leasehold_core::support::uuid;
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWriteResult};
 
 use crate::client::connection::Client;
@@ -32,7 +32,7 @@ impl Node {
     /// A node under this parent, not created yet, with `ending` before its number. Its name, in the form of Curator's recipes, is
     /// never used again: a request for this node affects no other node, of whatever session.
     pub(crate) fn new(parent: &str, ending: &str) -> Node {
-        let path = format!("{parent}/_c_{}-{ending}", Uuid::new_v4()).into();
+        let path = format!("{parent}/_c_{}-{ending}", uuid()).into();
         Node { path, parent: parent.len() as u32, is_first: false, created: None }
     }
 

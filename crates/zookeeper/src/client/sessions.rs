@@ -1,6 +1,6 @@
 //! The sessions of one client: one for each TTL in use, opened when it is needed.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,7 +24,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// Which leases a session serves. Which session serves a TTL never changes while that session lives: no exact one is opened for a
 /// TTL that a shared one serves.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Ttl {
     Exact(Duration),
     Shared(Duration),
@@ -35,7 +35,7 @@ pub(crate) struct Sessions<T: SessionHandler> {
     config: Arc<Config>,
     /// Notified when the sessions' watches may have missed something, and by the sessions' handlers.
     pub(crate) notifier: Notifier,
-    open: Mutex<HashMap<Ttl, Arc<Session<T>>>>,
+    open: Mutex<BTreeMap<Ttl, Arc<Session<T>>>>,
     /// One session is opened at a time. Closed with the client.
     opening: Semaphore,
 }
@@ -131,7 +131,7 @@ impl Ttl {
     }
 
     /// That of a new session for leases of `ttl`.
-    fn of_new_session<S>(ttl: Duration, open: &HashMap<Ttl, S>) -> Ttl {
+    fn of_new_session<S>(ttl: Duration, open: &BTreeMap<Ttl, S>) -> Ttl {
         let [exact, shared] = Ttl::serving(ttl);
         let exact_ones = open.keys().filter(|ttl| matches!(ttl, Ttl::Exact(_))).count();
         if exact_ones < EXACT { exact } else { shared }
@@ -163,7 +163,7 @@ mod tests {
     /// Programs compute TTLs, such as the time that is left to a deadline: each of them is different then.
     #[test]
     fn any_number_of_ttls_needs_few_sessions_and_no_more_memory() {
-        let mut open = HashMap::new();
+        let mut open = BTreeMap::new();
         for ttl in (3_000..103_000).map(Duration::from_millis) {
             if Ttl::serving(ttl).iter().all(|ttl| !open.contains_key(ttl)) {
                 open.insert(Ttl::of_new_session(ttl, &open), ());
@@ -176,12 +176,12 @@ mod tests {
     #[test]
     fn a_ttl_keeps_its_session_also_when_others_end() {
         let seconds = Duration::from_secs;
-        let mut open: HashMap<Ttl, u64> = (10..).take(EXACT).map(|s| (Ttl::Exact(seconds(s)), s)).collect();
+        let mut open: BTreeMap<Ttl, u64> = (10..).take(EXACT).map(|s| (Ttl::Exact(seconds(s)), s)).collect();
         assert_eq!(Ttl::of_new_session(seconds(3), &open), Ttl::Shared(seconds(4)));
         open.insert(Ttl::Shared(seconds(4)), 4);
         open.retain(|_, session| *session == 4);
         let serving =
-            |s: u64, open: &HashMap<Ttl, u64>| Ttl::serving(seconds(s)).iter().find_map(|ttl| open.get(ttl).copied());
+            |s: u64, open: &BTreeMap<Ttl, u64>| Ttl::serving(seconds(s)).iter().find_map(|ttl| open.get(ttl).copied());
         assert_eq!((serving(3, &open), serving(4, &open), serving(5, &open)), (Some(4), Some(4), None));
         assert_eq!(Ttl::of_new_session(seconds(5), &open), Ttl::Exact(seconds(5)), "there is room again");
     }
