@@ -15,6 +15,10 @@ pub enum Kind {
     Etcd,
     /// etcd, of three.
     Etcd3,
+    /// ZooKeeper, one server.
+    ZooKeeper,
+    /// ZooKeeper, three.
+    ZooKeeper3,
 }
 
 /// Faults of servers that not every store has.
@@ -34,11 +38,26 @@ pub(crate) enum Own {
     FormerLeader,
     /// What was before is kept no more.
     Compact,
+    /// A member hears nothing of the others, nor they of it.
+    Alone,
+    /// A member agrees to shorter sessions, and has closed all connections.
+    Shorter,
+    /// A session is closed by somebody else.
+    Expire,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 6] = [Kind::Simple, Kind::Redis, Kind::Redlock, Kind::Redlock5, Kind::Etcd, Kind::Etcd3];
+    pub const ALL: [Kind; 8] = [
+        Kind::Simple,
+        Kind::Redis,
+        Kind::Redlock,
+        Kind::Redlock5,
+        Kind::Etcd,
+        Kind::Etcd3,
+        Kind::ZooKeeper,
+        Kind::ZooKeeper3,
+    ];
 
     /// Its name.
     #[must_use]
@@ -50,6 +69,8 @@ impl Kind {
             Kind::Redlock5 => "redlock-5",
             Kind::Etcd => "etcd",
             Kind::Etcd3 => "etcd-3",
+            Kind::ZooKeeper => "zookeeper",
+            Kind::ZooKeeper3 => "zookeeper-3",
         }
     }
 
@@ -62,8 +83,8 @@ impl Kind {
     /// How many servers there are.
     pub(crate) fn servers(self) -> usize {
         match self {
-            Kind::Simple | Kind::Redis | Kind::Etcd => 1,
-            Kind::Redlock | Kind::Etcd3 => 3,
+            Kind::Simple | Kind::Redis | Kind::Etcd | Kind::ZooKeeper => 1,
+            Kind::Redlock | Kind::Etcd3 | Kind::ZooKeeper3 => 3,
             Kind::Redlock5 => 5,
         }
     }
@@ -78,9 +99,19 @@ impl Kind {
         matches!(self, Kind::Etcd | Kind::Etcd3)
     }
 
+    /// Whether it is ZooKeeper, whose leases are sessions.
+    pub(crate) fn is_zookeeper(self) -> bool {
+        matches!(self, Kind::ZooKeeper | Kind::ZooKeeper3)
+    }
+
+    /// Whether what is promised goes by rounds of several requests, and leases by a server that is slow to end them.
+    pub(crate) fn is_slow(self) -> bool {
+        self.is_etcd() || self.is_zookeeper()
+    }
+
     /// How many times as long everything takes: by its leases.
     pub(crate) fn scale(self) -> u32 {
-        if self.is_etcd() { 5 } else { 1 }
+        if self.is_slow() { 5 } else { 1 }
     }
 
     /// Whether leaders are observed.
@@ -97,6 +128,8 @@ impl Kind {
             }
             Kind::Etcd => &[Own::Compact],
             Kind::Etcd3 => &[Own::NoLeader, Own::FormerLeader, Own::FormerLeader, Own::Compact],
+            Kind::ZooKeeper => &[Own::Shorter, Own::Shorter, Own::Expire],
+            Kind::ZooKeeper3 => &[Own::NoLeader, Own::Alone, Own::Alone, Own::Shorter, Own::Shorter, Own::Expire],
         }
     }
 }

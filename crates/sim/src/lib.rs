@@ -7,7 +7,7 @@
 //! - `plan` is what a seed decides; `world` runs it; `shrink` makes one that fails small.
 //! - `machine` is the time and the random numbers; `process` the runtimes; `network` what arrives when, `stream` connections over it.
 //! - `work` with `both` and `history` is what processes do and see.
-//! - `kind` says which stores there are, `store` what is so of each, `servers` what a world asks of theirs: `simple`, `redis`.
+//! - `kind` says which stores there are, `store` what is so of each, `servers` what a world asks of theirs: `simple`, `redis`, `etcd`, `zookeeper`.
 
 mod both;
 pub mod etcd;
@@ -25,6 +25,7 @@ mod store;
 mod stream;
 mod work;
 mod world;
+pub mod zookeeper;
 
 use leasehold_chaos::{Checker, Event, Figures, order};
 

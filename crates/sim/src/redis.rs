@@ -109,7 +109,7 @@ impl Servers for Redis {
                     Own::ClockStep(by) => core.server.step(by / 1000),
                     Own::ForgetScripts => drop(core.server.by_hand(&["SCRIPT", "FLUSH"], wall_of(now))),
                     Own::Full => core.server.state.full = true,
-                    Own::NoLeader | Own::FormerLeader | Own::Compact => {}
+                    _ => {}
                 }
             }
             _ => {}

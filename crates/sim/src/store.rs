@@ -9,6 +9,7 @@ use crate::plan::{MS, Plan, Wrong};
 use crate::redis::Redis;
 use crate::servers::Servers;
 use crate::simple::Simple;
+use crate::zookeeper::world::Servers as ZooKeeper;
 
 impl Kind {
     /// Its servers, and how they are reached.
@@ -16,22 +17,26 @@ impl Kind {
         match self {
             Kind::Redis | Kind::Redlock | Kind::Redlock5 => Box::new(Redis::new(self, network, plan)),
             Kind::Simple => Box::new(Simple::new(network.clone())),
+            Kind::ZooKeeper | Kind::ZooKeeper3 => Box::new(ZooKeeper::new(self, network, plan)),
             Kind::Etcd | Kind::Etcd3 => Box::new(Cluster::new(plan.unit.as_nanos() as u64, self.servers(), network)),
         }
     }
 
     /// What is not promised under a fault. The stores' pages say so.
     pub(crate) fn breaks(self, plan: &Plan, wrong: &Wrong) -> Breaks {
-        if self.is_etcd() && matches!(wrong, Wrong::Wipe(_)) {
+        if (self.is_etcd() || self == Kind::ZooKeeper3) && matches!(wrong, Wrong::Wipe(_)) {
             // A member that is away.
             return Breaks::Nothing;
         }
         let steps = plan.faults.iter().any(|fault| matches!(fault.what, Wrong::Own(_, Own::ClockStep(_))));
         match wrong {
             // Tokens are not below a server's clock. Redlock's may be ahead of it.
-            Wrong::Wipe(_) | Wrong::Own(_, Own::Restore) if steps || !self.is_complete() => Breaks::Order,
+            // ZooKeeper's are the numbers of its transactions.
+            Wrong::Wipe(_) | Wrong::Own(_, Own::Restore) if steps || !self.is_complete() || self.is_zookeeper() => {
+                Breaks::Order
+            }
             Wrong::Wipe(_) | Wrong::Evict(_) | Wrong::Delete(_) => Breaks::Exclusion,
-            Wrong::Own(_, Own::Restore | Own::ClockStep(_)) => Breaks::Exclusion,
+            Wrong::Own(_, Own::Restore | Own::ClockStep(_) | Own::Expire) => Breaks::Exclusion,
             _ => Breaks::Nothing,
         }
     }
@@ -48,9 +53,13 @@ impl Kind {
         limits.settle = 2 * waits + if plan.faults.is_empty() { 500 * MS } else { 2_000 * MS };
         limits.late = 60 * MS * u64::from(self.scale());
         limits.lease = ttl + 500 * MS;
-        if self.is_etcd() {
+        if self.is_slow() {
             limits.wake += 500 * MS;
             limits.lease += 500 * MS;
+        }
+        if self.is_zookeeper() && !plan.faults.is_empty() {
+            // A new leader gives each session its whole time again, and one ends up to two ticks late.
+            (limits.wake, limits.settle) = (limits.wake + 2 * ttl, limits.settle + 2 * ttl);
         }
         if self.is_etcd() && !plan.faults.is_empty() {
             // A new leader adds an election to each lease, which ends half a second late. A stream that is dead is known to be after seven.

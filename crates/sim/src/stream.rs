@@ -103,6 +103,11 @@ impl Network {
         drop(self.write(connection, Way::Back, kind, Some(bytes)));
     }
 
+    /// A server closes a connection, after what it has said on it.
+    pub(crate) fn hang_up(&self, connection: u64) {
+        drop(self.write(connection, Way::Back, Request::Look, None));
+    }
+
     /// Sends a piece, in its order.
     fn write(&self, connection: u64, way: Way, kind: Request, piece: Piece) -> io::Result<()> {
         let is_aimed_at = {
@@ -190,7 +195,12 @@ impl Inner {
             self.put(due, End::Server(pair.1), pair, Box::new(job));
         } else {
             let socket = stream.socket.clone();
-            let job = move || receive(&socket, |it| it.bytes.extend(piece.unwrap_or_default()));
+            let job = move || {
+                receive(&socket, |it| match piece {
+                    Some(bytes) => it.bytes.extend(bytes),
+                    None => it.end = it.end.or(Some(None)),
+                });
+            };
             self.put(due, End::Socket(pair.0), pair, Box::new(job));
         }
     }

@@ -15,7 +15,8 @@ fn worlds(words: &[&str], faults: &str) -> (bool, String) {
 
 #[test]
 fn nothing_is_wrong_in_some_worlds() {
-    for (store, seeds) in [("simple", "40"), ("redis", "15"), ("redlock", "6"), ("etcd", "4"), ("etcd-3", "6")] {
+    let of_each = [("simple", "40"), ("redis", "15"), ("redlock", "6"), ("etcd", "4"), ("etcd-3", "6")];
+    for (store, seeds) in of_each.into_iter().chain([("zookeeper", "8"), ("zookeeper-3", "8")]) {
         let (good, said) = worlds(&["--store", store, "--seeds", seeds], "");
         println!("{store}: {said}");
         assert!(good, "{store}: {said}");
@@ -24,8 +25,8 @@ fn nothing_is_wrong_in_some_worlds() {
 
 #[test]
 fn one_seed_is_one_history() {
-    for kind in [Kind::Simple, Kind::Redis, Kind::Redlock, Kind::Etcd3] {
-        for seed in 0..3 {
+    for kind in [Kind::Simple, Kind::Redis, Kind::Redlock, Kind::Etcd3, Kind::ZooKeeper3] {
+        for seed in 0..4 {
             let (one, two) = (run(kind, seed, &Part::default()), run(kind, seed, &Part::default()));
             assert_eq!(one.lines(), two.lines(), "{} {seed}", kind.name());
         }

@@ -1,0 +1,122 @@
+//! Servers with one log: what the leader has committed, and how far each member is.
+
+use super::read::Watches;
+use super::tree::{At, Change, Tree};
+
+/// In which time a member may be behind the leader, in nanoseconds: mostly by little.
+const BEHIND: [u64; 4] = [0, 5_000_000, 50_000_000, 300_000_000];
+
+/// A transaction, and when it was committed.
+#[derive(Clone, Debug)]
+struct Entry {
+    at: At,
+    committed: u64,
+    changes: Vec<Change>,
+}
+
+/// One server of an ensemble.
+#[derive(Debug, Default)]
+pub(crate) struct Member {
+    pub(crate) tree: Tree,
+    pub(crate) watches: Watches,
+    /// How many transactions it has applied, and the last one.
+    applied: usize,
+    pub(crate) zxid: i64,
+    /// By how much it is behind now.
+    behind: u64,
+    /// Since when it hears nothing of the leader.
+    pub(crate) cut: Option<u64>,
+    /// It answers nobody.
+    pub(crate) is_down: bool,
+}
+
+/// Several servers, or one.
+#[derive(Debug)]
+pub(crate) struct Ensemble {
+    /// All that was committed.
+    pub(crate) tree: Tree,
+    zxid: i64,
+    log: Vec<Entry>,
+    pub(crate) members: Vec<Member>,
+    pub(crate) leader: usize,
+    random: fastrand::Rng,
+}
+
+/// What a member has to say to its clients, as it has applied something.
+#[derive(Debug)]
+pub(crate) enum Said {
+    /// An event, to a connection.
+    Event(u64, Vec<u8>),
+    /// A session is over.
+    Ended(i64),
+}
+
+impl Ensemble {
+    pub(crate) fn new(seed: u64, members: usize) -> Ensemble {
+        let random = fastrand::Rng::with_seed(seed);
+        let members = (0..members).map(|_| Member::default()).collect();
+        Ensemble { tree: Tree::default(), zxid: 0, log: Vec::new(), members, leader: 0, random }
+    }
+
+    /// The next transaction, also if it comes to nothing.
+    pub(crate) fn next(&mut self, now: u64) -> At {
+        self.zxid += 1;
+        At { zxid: self.zxid, time: (now / 1_000_000) as i64 }
+    }
+
+    /// A transaction that is applied to the tree is committed.
+    pub(crate) fn commit(&mut self, at: At, changes: Vec<Change>, now: u64) {
+        self.log.push(Entry { at, committed: now, changes });
+        if self.members.len() > 1 {
+            let member = self.random.usize(..self.members.len());
+            self.members[member].behind = BEHIND[self.random.usize(..BEHIND.len())];
+        }
+    }
+
+    /// A transaction of the leader's own.
+    pub(crate) fn execute(&mut self, changes: Vec<Change>, now: u64) {
+        let at = self.next(now);
+        changes.iter().for_each(|change| drop(self.tree.apply(change, at)));
+        self.commit(at, changes, now);
+    }
+
+    /// A member applies what has reached it; all that was committed, if it has asked for that.
+    pub(crate) fn catch_up(&mut self, member: usize, all: bool, now: u64) -> Vec<Said> {
+        let is_leader = member == self.leader;
+        let it = &mut self.members[member];
+        let mut said = Vec::new();
+        if it.cut.is_some() {
+            return said;
+        }
+        while let Some(entry) = self.log.get(it.applied) {
+            if !(all || is_leader || entry.committed + it.behind <= now) {
+                break;
+            }
+            it.applied += 1;
+            it.zxid = entry.at.zxid;
+            for change in &entry.changes {
+                for (event, path) in it.tree.apply(change, entry.at) {
+                    said.extend(it.watches.tell(event, &path).into_iter().map(|(to, packet)| Said::Event(to, packet)));
+                }
+                if let Change::End { session } = change {
+                    said.push(Said::Ended(*session));
+                }
+            }
+        }
+        said
+    }
+
+    /// What it will have again.
+    pub(crate) fn kept(&self) -> (Tree, i64) {
+        (self.tree.clone(), self.zxid)
+    }
+
+    /// All members begin with this.
+    pub(crate) fn restore(&mut self, (tree, zxid): (Tree, i64)) {
+        self.log.clear();
+        for member in &mut self.members {
+            (member.tree, member.zxid, member.applied, member.watches) = (tree.clone(), zxid, 0, Watches::default());
+        }
+        (self.tree, self.zxid) = (tree, zxid);
+    }
+}

@@ -1,0 +1,123 @@
+//! Sessions, as the leader counts their time: in ticks, and by what members tell it of those that they have heard of.
+
+use std::collections::BTreeMap;
+
+/// What a client knows a session by: as long as a real one's, and as unlike any other's.
+pub(crate) type Password = [u8; 16];
+
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    pub(crate) password: Password,
+    /// In nanoseconds, as it was agreed to last.
+    pub(crate) timeout: u64,
+    /// Where it is connected.
+    pub(crate) member: usize,
+    expires: u64,
+}
+
+/// All sessions.
+#[derive(Clone, Debug)]
+pub(crate) struct Sessions {
+    all: BTreeMap<i64, Session>,
+    made: i64,
+    /// Of the leader, in nanoseconds.
+    tick: u64,
+    /// What each member has heard of since it told the leader, and when it does that again.
+    heard: Vec<BTreeMap<i64, u64>>,
+    reports: u64,
+}
+
+impl Sessions {
+    pub(crate) fn new(tick: u64, members: usize) -> Sessions {
+        Sessions { all: BTreeMap::new(), made: 0, tick, heard: vec![BTreeMap::new(); members], reports: 0 }
+    }
+
+    pub(crate) fn tick(&self) -> u64 {
+        self.tick
+    }
+
+    /// A new one, at this member.
+    pub(crate) fn open(&mut self, member: usize, timeout: u64, now: u64) -> (i64, Password) {
+        self.made += 1;
+        let id = (member as i64 + 1) << 56 | self.made;
+        let mut password = [0x5a; 16];
+        password[..8].copy_from_slice(&id.to_be_bytes());
+        let expires = self.end(timeout, now);
+        self.all.insert(id, Session { password, timeout, member, expires });
+        (id, password)
+    }
+
+    pub(crate) fn get(&self, id: i64) -> Option<&Session> {
+        self.all.get(&id)
+    }
+
+    pub(crate) fn ids(&self) -> Vec<i64> {
+        self.all.keys().copied().collect()
+    }
+
+    /// It is connected here from now on, if it lives and this is its password.
+    pub(crate) fn reopen(&mut self, id: i64, password: &[u8], (member, timeout): (usize, u64), now: u64) -> bool {
+        let expires = self.end(timeout, now);
+        let Some(it) = self.all.get_mut(&id).filter(|it| it.password == password) else { return false };
+        (it.member, it.timeout, it.expires) = (member, timeout, expires);
+        true
+    }
+
+    pub(crate) fn close(&mut self, id: i64) {
+        self.all.remove(&id);
+        self.heard.iter_mut().for_each(|heard| _ = heard.remove(&id));
+    }
+
+    /// A member has heard of a session; the leader hears of it at once only from itself.
+    pub(crate) fn hear(&mut self, id: i64, timeout: u64, member: usize, leader: usize, now: u64) {
+        if member == leader {
+            self.touch(id, timeout, now);
+        } else {
+            self.heard[member].insert(id, timeout);
+        }
+    }
+
+    fn touch(&mut self, id: i64, timeout: u64, now: u64) {
+        let expires = self.end(timeout, now);
+        if let Some(it) = self.all.get_mut(&id) {
+            it.expires = expires;
+        }
+    }
+
+    /// The tick after the timeout.
+    fn end(&self, timeout: u64, now: u64) -> u64 {
+        ((now + timeout) / self.tick + 1) * self.tick
+    }
+
+    /// Each half tick members that reach the leader tell it of whom they have heard.
+    pub(crate) fn report(&mut self, reaches: impl Fn(usize) -> bool, now: u64) {
+        if self.reports > now {
+            return;
+        }
+        self.reports = now + self.tick / 2;
+        for member in (0..self.heard.len()).filter(|member| reaches(*member)) {
+            for (id, timeout) in std::mem::take(&mut self.heard[member]) {
+                self.touch(id, timeout, now);
+            }
+        }
+    }
+
+    /// What a member has not told is lost.
+    pub(crate) fn forget(&mut self, member: usize) {
+        self.heard[member].clear();
+    }
+
+    /// Those whose time is over.
+    pub(crate) fn over(&self, now: u64) -> Vec<i64> {
+        self.all.iter().filter(|(_, it)| it.expires <= now).map(|(id, _)| *id).collect()
+    }
+
+    /// A new leader gives each its whole time.
+    pub(crate) fn promote(&mut self, now: u64) {
+        let ends: Vec<_> = self.all.iter().map(|(id, it)| (*id, self.end(it.timeout, now))).collect();
+        for (id, expires) in ends {
+            self.all.entry(id).and_modify(|it| it.expires = expires);
+        }
+        (0..self.heard.len()).for_each(|member| self.forget(member));
+    }
+}
