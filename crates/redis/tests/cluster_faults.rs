@@ -194,7 +194,15 @@ async fn primaries_die_under_load() {
             let node = &world.cluster.nodes()[owner];
             node.kill().await.unwrap();
             let fault = clock();
-            gaps.push(world.gap(name, fault).await);
+            let promoted = async {
+                while world.cluster.owner(slot).await.map_or(true, |now| now == owner) {
+                    sleep(20).await;
+                }
+                fault.elapsed()
+            };
+            let (gap, promoted) = tokio::join!(world.gap(name, fault), promoted);
+            println!("{} ms without a grant; after {} a replica was promoted", gap.as_millis(), promoted.as_millis());
+            gaps.push(gap);
             node.start_again().await.unwrap();
             world.cluster.until_ok().await.unwrap();
         }
