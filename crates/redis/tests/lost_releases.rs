@@ -4,11 +4,13 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Claim, Claimed, WaitPolicy};
-use leasehold_redis::Redis;
-use leasehold_testbed::{RedisCluster, RedisClusterOptions};
+use leasehold_core::support::Host;
+use leasehold_redis::{Config, Redis};
+use leasehold_testbed::{Proxy, RedisCluster, RedisClusterOptions};
 use support::*;
 
 /// No lease of it ends within a test.
@@ -84,13 +86,17 @@ async fn not_to_the_server_that_answered_them() {
     .await;
 }
 
-/// The replica of a primary that has lost its link, and is told to take over.
-#[tokio::test]
-async fn to_a_replica_that_is_promoted_in_a_cluster() {
-    within(240, async {
+/// A Cluster, the primary of `x`, its replica, and another name in the slots of that primary.
+struct Pair {
+    cluster: RedisCluster,
+    old: Arc<Server>,
+    new: Arc<Server>,
+    beside: String,
+}
+
+impl Pair {
+    async fn start() -> Pair {
         let cluster = RedisCluster::start(&RedisClusterOptions::default()).await.unwrap();
-        let url = format!("{}?timeout=10000", cluster.url());
-        let (mine, other) = (Redis::connect(&url).await.unwrap(), Redis::connect(&url).await.unwrap());
         let owner = async |name: &str| cluster.owner(cluster.slot(name).await.unwrap()).await.unwrap();
         let at = owner("x").await;
         let old = cluster.nodes()[at].clone();
@@ -101,27 +107,76 @@ async fn to_a_replica_that_is_promoted_in_a_cluster() {
                 new = Some(node.clone());
             }
         }
-        let new = new.unwrap();
         let mut beside = 0;
         while owner(&format!("kept/{beside}")).await != at {
             beside += 1;
         }
-        let (given, kept) = (long("x"), long(&format!("kept/{beside}")));
+        Pair { cluster, old, new: new.unwrap(), beside: format!("kept/{beside}") }
+    }
+
+    fn url(&self) -> String {
+        format!("{}?timeout=10000", self.cluster.url())
+    }
+
+    /// Takes both, and releases `x` when its replica hears of nothing any more. The other one is answered.
+    async fn released_unheard(&self, mine: &Redis) -> Claim {
+        let (given, kept) = (long("x"), long(&self.beside));
         for claim in [&given, &kept] {
-            granted(&mine, claim).await;
+            granted(mine, claim).await;
         }
-        until(async || new.dbsize().await.unwrap() == old.dbsize().await.unwrap()).await;
-        old.command(&["ACL", "SETUSER", "default", "-psync", "-sync"]).await.unwrap();
-        old.command(&["CLIENT", "KILL", "TYPE", "replica"]).await.unwrap();
-        surely_released(&mine, &given).await;
-        let keys = new.keys("*").await.unwrap();
+        until(async || self.new.dbsize().await.unwrap() == self.old.dbsize().await.unwrap()).await;
+        self.old.command(&["ACL", "SETUSER", "default", "-psync", "-sync"]).await.unwrap();
+        self.old.command(&["CLIENT", "KILL", "TYPE", "replica"]).await.unwrap();
+        surely_released(mine, &given).await;
+        let keys = self.new.keys("*").await.unwrap();
         assert!(keys.contains(&"x".to_owned()), "the replica has heard of it: {keys:?}");
-        new.command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await.unwrap();
+        kept
+    }
+
+    async fn take_over(&self) {
+        self.new.command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await.unwrap();
+    }
+
+    async fn is_at_the_new_one(&self, claim: &Claim) -> bool {
+        text(&self.new, &["GET", "x"]).await.is_some_and(|x| x.contains(&claim.id.to_string()))
+    }
+}
+
+/// The replica of a primary that has lost its link, and is told to take over.
+#[tokio::test]
+async fn to_a_replica_that_is_promoted_in_a_cluster() {
+    within(240, async {
+        let pair = Pair::start().await;
+        let (mine, other) = (Redis::connect(&pair.url()).await.unwrap(), Redis::connect(&pair.url()).await.unwrap());
+        let kept = pair.released_unheard(&mine).await;
+        pair.take_over().await;
         // Both hear of it when they ask for anything there, such as a renewal; until then the old primary grants.
         let next = long("x");
-        let is_next = async || text(&new, &["GET", "x"]).await.is_some_and(|x| x.contains(&next.id.to_string()));
-        until(async || mine.claim(&kept).await.is_ok() && other.claim(&next).await.is_ok() && is_next().await).await;
-        assert_eq!(held_by(&new, kept.name.as_str()).await, kept.id.to_string());
+        let asks = async || mine.claim(&kept).await.is_ok() && other.claim(&next).await.is_ok();
+        until(async || asks().await && pair.is_at_the_new_one(&next).await).await;
+        assert_eq!(held_by(&pair.new, kept.name.as_str()).await, kept.id.to_string());
+    })
+    .await;
+}
+
+/// The client hears of it before it can reach it, and asks nothing after that.
+#[tokio::test]
+async fn to_a_replica_that_is_promoted_and_cannot_be_reached_yet() {
+    within(240, async {
+        let pair = Pair::start().await;
+        let proxy = Proxy::to(pair.new.addr()).await.unwrap();
+        let host = |addr: &str| Host::parse(addr, 6379).unwrap();
+        let (new, through) = (host(pair.new.addr()), host(proxy.addr()));
+        let config = Config::from_url(&pair.url().replace("10000", "1000")).unwrap();
+        let config = config.reach(move |at| if *at == new { through.clone() } else { at.clone() });
+        let (mine, other) = (Redis::with_config(config).await.unwrap(), Redis::connect(&pair.url()).await.unwrap());
+        let kept = pair.released_unheard(&mine).await;
+        proxy.hold();
+        pair.take_over().await;
+        until(async || mine.claim(&kept).await.is_err_and(|e| e.to_string().contains(proxy.addr()))).await;
+        proxy.heal().await;
+        let next = long("x");
+        until(async || other.claim(&next).await.is_ok() && pair.is_at_the_new_one(&next).await).await;
     })
     .await;
 }

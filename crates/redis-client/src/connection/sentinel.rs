@@ -228,7 +228,8 @@ impl Link {
             let server = wire.server.clone();
             *state = State::Up(Arc::new(wire));
             let before = locked(&self.led_to).replace(server.clone());
-            if before.is_some_and(|before| before != server) {
+            // The first one, too: a node of a Cluster may be heard of before it is reached.
+            if before.is_none_or(|before| before != server) {
                 self.inbox.replaced.notify_one();
             }
         }
