@@ -6,6 +6,8 @@ use leasehold_chaos::{Mode, Policy};
 
 use crate::kind::{Kind, Own};
 
+mod deleted;
+
 pub(crate) const MS: u64 = 1_000_000;
 
 /// The locks: two whose names begin alike, one of each other primitive, and one that tasks of a process pass on.
@@ -190,6 +192,9 @@ impl Plan {
         vary(kind, &mut fastrand::Rng::with_seed(seed.rotate_left(32)), &mut steps, unit);
         let mut faults = faults(&mut random, &processes, unit);
         adapt(kind, &mut fastrand::Rng::with_seed(!seed), &mut faults, unit);
+        if kind.is_etcd() {
+            deleted::outlast(&mut fastrand::Rng::with_seed(seed.rotate_left(16)), &mut faults, &mut steps, ttl);
+        }
         let mut plan = Plan { tick, unit, ttl, air, processes, steps, faults };
         let left = |part: &Option<Vec<usize>>, nth| part.as_ref().is_none_or(|part| part.contains(&nth));
         plan.steps.retain(|step| left(&part.steps, step.nth));
