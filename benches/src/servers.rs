@@ -138,6 +138,11 @@ impl Server {
                 let mut keys = 0;
                 for node in nodes {
                     keys += node.dbsize().await?;
+                    // In Redlock's layout names live in these, too.
+                    for hash in ["{}:rt", "{}:ro"] {
+                        let names = node.command(&["HLEN", hash]).await?.integer();
+                        keys += names.and_then(|names| u64::try_from(names).ok()).unwrap_or_default();
+                    }
                 }
                 keys
             }
