@@ -18,7 +18,6 @@ const SCHEDULES: &[&str] = &[
     "--config=build.rustflags=['--cfg=shuttle', '-Dwarnings']",
     "--target-dir=target/shuttle",
     "--package=leasehold-core",
-    "--features=simulation",
     "--test=schedules",
 ];
 

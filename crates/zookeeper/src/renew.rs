@@ -47,12 +47,13 @@ async fn verify_when_due(session: &Session) -> Answer<()> {
     verify(session, if session.client().is_err() { Due::All } else { due }, Loss::Gone).await
 }
 
-/// Compares all claims' entries with the session's nodes.
+/// Compares all claims' entries with the session's nodes, also if there are none.
 pub(crate) async fn verify_entries(session: &Session, loss: Loss) -> Answer<()> {
     verify(session, Due::All, loss).await
 }
 
-/// Compares these claims' entries with the session's nodes, and notifies those that are gone. One request for all.
+/// Compares these claims' entries with the session's nodes, and notifies those that are gone; what of all nodes is no claim's is abandoned. One
+/// request for all.
 ///
 /// One server alone answers, which may lag behind. But it answered a keep-alive on the same connection before, and what it reads
 /// after that is no older: each node in its answer existed at some moment since that keep-alive was sent.
@@ -65,11 +66,11 @@ async fn verify(session: &Session, due: Due, loss: Loss) -> Answer<()> {
             claims.tracked.iter().filter(|(_, tracked)| due == Due::All || due == Due::Holds && tracked.held);
         compared.filter_map(|(id, tracked)| Some((*id, path(tracked)?))).collect()
     };
-    if known.is_empty() {
+    if known.is_empty() && due != Due::All {
         return Ok(());
     }
     let (asked, last_answered) = (Moment::now(), session.state().liveness.last_answered);
-    let nodes = match due {
+    let mut nodes = match due {
         Due::All => session.nodes().await?,
         _ => session.nodes_at(known.iter().map(|(_, path)| &**path)).await?,
     };
@@ -79,7 +80,7 @@ async fn verify(session: &Session, due: Due, loss: Loss) -> Answer<()> {
         claims.last_verified = Some(asked);
     }
     for (id, path) in known {
-        if !nodes.contains(&*path) && !fault("nodes-unseen") {
+        if !nodes.remove(&*path) && !fault("nodes-unseen") {
             missing.insert(id, path);
         } else if let Some(tracked) = claims.tracked.get_mut(&id)
             && tracked.entry.created().is_some_and(|(now, _)| *now == path)
@@ -87,6 +88,7 @@ async fn verify(session: &Session, due: Due, loss: Loss) -> Answer<()> {
             tracked.verified(last_answered);
         }
     }
+    claims.abandon_strays(nodes);
     drop(claims);
     if !missing.is_empty() {
         lose(session, loss, |id, tracked| {

@@ -220,6 +220,22 @@ impl Claims {
         }
     }
 
+    /// Abandons those of these nodes of the session that no claim has: the server has old data again, and in them what was removed since.
+    /// A claim's entry is known here before it is sent, and no name is used again, so nobody comes to hold by such a node.
+    pub(crate) fn abandon_strays(&mut self, nodes: impl IntoIterator<Item = String>) {
+        let mut strays: Vec<Node> = nodes.into_iter().filter_map(|path| Node::at(&path)).collect();
+        if strays.is_empty() {
+            return;
+        }
+        let known = self.tracked.values().map(|tracked| &tracked.entry).chain(self.abandoned.values().flatten());
+        let known: HashSet<&str> = known.map(Node::unique).collect();
+        strays.retain(|stray| !known.contains(stray.unique()));
+        if !strays.is_empty() {
+            self.bytes += strays.iter().map(Node::bytes).sum::<usize>();
+            self.abandoned.insert(ClaimId::fresh(), strays);
+        }
+    }
+
     /// Abandons what was not claimed or renewed for a whole lease.
     pub(crate) fn abandon_unused(&mut self, now: Moment) {
         for (id, tracked) in self.tracked.extract_if(|_, tracked| tracked.last_used + tracked.lease <= now) {

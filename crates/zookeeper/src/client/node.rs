@@ -36,6 +36,18 @@ impl Node {
         Node { path, parent: parent.len() as u32, is_first: false, created: None }
     }
 
+    /// The node at this path, if that is named as [`new`](Node::new) names nodes. By which transaction it was created is not known.
+    pub(crate) fn at(path: &str) -> Option<Node> {
+        let (parent, name) = path.rsplit_once('/')?;
+        let is_ours = name.starts_with("_c_") && path.is_char_boundary(parent.len() + UNIQUE);
+        is_ours.then(|| Node { path: path.into(), parent: parent.len() as u32, is_first: false, created: Some(0) })
+    }
+
+    /// How its path begins, and that of no other node.
+    pub(crate) fn unique(&self) -> &str {
+        &self.path[..self.parent as usize + UNIQUE]
+    }
+
     /// Its path, and the transaction that created it; `None` until ZooKeeper has answered.
     pub(crate) fn created(&self) -> Option<(&Arc<str>, i64)> {
         Some((&self.path, self.created?))
@@ -59,8 +71,7 @@ impl Node {
 
     /// Whether the other is this one.
     pub(crate) fn is_same(&self, other: &Node) -> bool {
-        let unique = |node: &Node| node.parent as usize + UNIQUE;
-        self.path[..unique(self)] == other.path[..unique(other)]
+        self.unique() == other.unique()
     }
 
     /// Whether this is its name.
@@ -153,5 +164,10 @@ mod tests {
         assert!(created.name().ends_with("-lock-0000000007") && created.parent() == "/a");
         assert!(created.is_same(&one) && one.is(created.name()) && !one.is(other.name()));
         assert!((0..2).contains(&(one.bytes() - created.bytes())));
+        let found = Node::at(&created.path).unwrap();
+        assert!(found.is_same(&one) && found.parent() == "/a" && found.bytes() == created.bytes());
+        for other in ["/a/.leasehold/1-notify", "/a/_c_0-lock-0000000007", "/_c_a/x", "_c_", ""] {
+            assert!(Node::at(other).is_none(), "{other}");
+        }
     }
 }

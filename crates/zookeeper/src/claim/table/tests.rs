@@ -214,3 +214,28 @@ fn a_session_takes_as_many_entries_as_a_packet_can_name() {
     claims.removed(id, &node, false);
     assert!(claims.track(&node, &claim(), LEASE, at(0)));
 }
+
+/// Whatever the server has: who waits, who leaves, and whose creation was not answered keep their nodes.
+#[test]
+fn nodes_that_no_claim_has_are_abandoned_and_no_others() {
+    let mut claims = Claims::default();
+    let (_, waits) = created(&mut claims, 1);
+    let (id, leaves) = created(&mut claims, 2);
+    claims.abandon(id);
+    let (_, unanswered) = claimed(&mut claims, 30);
+    let stray = Node::new("/a", "lock-").as_created(4, 7);
+    let nodes = [&waits, &leaves, &unanswered.as_created(3, 7), &stray].map(|node| path(node).to_string());
+    let others = ["/.leasehold/0000000000000001-notify", "/a/lock-0000000005"].map(str::to_owned);
+    let bytes = claims.bytes;
+    for _ in 0..2 {
+        claims.abandon_strays(nodes.iter().chain(&others).cloned());
+        let abandoned: Vec<&Node> = claims.abandoned.values().flatten().collect();
+        assert!(
+            abandoned.len() == 2 && [&leaves, &stray].iter().all(|it| abandoned.iter().any(|left| left.is_same(it)))
+        );
+        assert_eq!(claims.bytes, bytes + stray.bytes());
+    }
+    let ids: Vec<ClaimId> = claims.abandoned.keys().copied().collect();
+    ids.into_iter().for_each(|id| drop(claims.removed(id, &stray, false)));
+    assert_eq!((claims.bytes, claims.abandoned.len(), claims.tracked.len()), (bytes, 1, 2));
+}

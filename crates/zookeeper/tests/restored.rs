@@ -1,0 +1,64 @@
+//! The server has old data again, and sessions that were in them live on.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use leasehold_core::seam::{Backend, Claimed, LeaseRef, Renewal};
+
+/// Longer than a server takes to start, also on a busy machine: a server that starts gives each session its whole time again.
+const TTL: Duration = Duration::from_secs(30);
+
+/// Copies the data of a server that does not run.
+fn copy(from: &Path, to: &Path) {
+    std::fs::remove_dir_all(to).unwrap_or_default();
+    std::fs::create_dir_all(to).unwrap();
+    for file in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(file.file_name());
+        if file.file_type().unwrap().is_dir() {
+            copy(&file.path(), &to);
+        } else {
+            std::fs::copy(file.path(), to).unwrap();
+        }
+    }
+}
+
+/// The entry of a lock that was released since then is there again, and would be as long as its client's session: for ever, if that client goes
+/// on. What is still held stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_released_before_is_released_again() {
+    limited(async {
+        let server = server().await;
+        let client = client(&server).await;
+        let (held, released) = (fair("held", TTL), fair("released", TTL));
+        let grants = [granted(&client, &held).await, granted(&client, &released).await];
+        let lease = [LeaseRef::new(Arc::new(held), grants[0].place.clone(), Some(grants[0].token))];
+        let renewed = async || client.renew(&lease).await.unwrap().remove(0);
+        server.kill().await.unwrap();
+        let saved = server.data().with_extension("saved");
+        copy(server.data(), &saved);
+        server.start_again().await.unwrap();
+        until(|| async { client.release(&released, Some(&grants[1].place)).await.is_ok() }).await;
+        until(|| async { client.inspect(&released.name).await.is_ok_and(|queue| queue.holders.is_empty()) }).await;
+        assert!(!matches!(renewed().await, Renewal::Lost(_)));
+        server.kill().await.unwrap();
+        copy(&saved, server.data());
+        server.start_again().await.unwrap();
+        let next = crate::client(&server).await;
+        assert_eq!(next.inspect(&released.name).await.unwrap().holders.len(), 1, "it is there again");
+        let waits = fair("released", TTL);
+        until(|| async {
+            let renewed = renewed().await;
+            assert!(!matches!(renewed, Renewal::Lost(_)), "the session has ended: {renewed:?}");
+            matches!(next.claim(&waits).await, Ok(Claimed::Granted(_)))
+        })
+        .await;
+        until(|| async { matches!(renewed().await, Renewal::Renewed(_)) }).await;
+    })
+    .await;
+}
