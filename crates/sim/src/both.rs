@@ -77,14 +77,21 @@ impl Worker {
     }
 
     async fn use_both(&self, ops: [u64; 2], held: &MultiGuard, until: u64) {
+        let says = |op, guard: &Guard| {
+            let (t, left) = (now_nanos(), guard.remaining().as_nanos() as u64);
+            if left > 0 {
+                self.record.at(t, What::Use { op, valid: t + left });
+            }
+            left
+        };
+        let both = || ops.into_iter().zip(guards(held)).map(|(op, guard)| says(op, guard)).min().unwrap_or_default();
         while now_nanos() < until {
             for ((op, lock), guard) in ops.into_iter().zip(NAMES).zip(guards(held)) {
-                let (t, left) = (now_nanos(), guard.remaining().as_nanos() as u64);
-                if left == 0 {
+                if says(op, guard) == 0 {
                     return;
                 }
-                self.record.at(t, What::Use { op, valid: t + left });
-                if !self.write(op, lock, guard.fencing_token().get()).await {
+                let left = held.remaining().as_nanos() as u64;
+                if !self.meanwhile(left, both, self.write(op, lock, guard.fencing_token().get())).await {
                     return;
                 }
             }

@@ -1,6 +1,7 @@
 //! What the tasks of a process do: acquire in every way, hold, use, and end in every way.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ use crate::plan::{Ask, Do, LEADER, Request, Step, Way};
 
 /// How long a writer waits for the resource.
 const WRITE: Duration = Duration::from_millis(100);
+
+/// So shortly before its end it is asked once more what holds.
+const BEFORE: Duration = Duration::from_millis(2);
 
 /// What the tasks of one runtime share.
 pub(crate) struct Worker {
@@ -243,18 +247,19 @@ impl Worker {
     async fn hold(&self, op: u64, ask: &Ask, held: &Held) {
         let end = now_nanos() + ask.holds.as_nanos() as u64;
         let (mut writes, mut confirms) = (ask.writes, ask.confirms);
-        while self.says_valid(op, held) {
+        while self.says_valid(op, held) > 0 {
             // A writer that is refused goes on without: it may be the holder all the same, by what the library says.
-            writes = writes && self.write(op, ask.lock, held.token()).await;
+            let says = || self.says_valid(op, held);
+            writes = writes && self.meanwhile(held.left(), says, self.write(op, ask.lock, held.token())).await;
             if std::mem::take(&mut confirms) {
-                let confirmed = self.meanwhile(op, held, Box::pin(held.confirm())).await;
+                let confirmed = self.meanwhile(held.left(), says, held.confirm()).await;
                 confirmed.err().iter().for_each(|error| self.expect(op, error));
             }
             if let Held::Guard(guard) = held
                 && ask.downgrades
             {
                 self.record.now(What::Downgrade { op });
-                return drop(self.meanwhile(op, held, Box::pin(guard.downgrade())).await);
+                return drop(self.meanwhile(held.left(), says, guard.downgrade()).await);
             }
             let now = now_nanos();
             if now >= end {
@@ -288,23 +293,31 @@ impl Worker {
         self.record.history.unexpected(format!("op {op}: {error:?}"));
     }
 
-    /// Notes until when it is valid, if it is.
-    fn says_valid(&self, op: u64, held: &Held) -> bool {
+    /// Notes until when it is valid, if it is. Returns for how long.
+    fn says_valid(&self, op: u64, held: &Held) -> u64 {
         let (t, left) = (now_nanos(), held.left());
         if left > 0 {
             self.record.at(t, What::Use { op, valid: t + left });
         }
-        left > 0
+        left
     }
 
-    /// Waits for an answer about what it holds, and says meanwhile until when that is valid.
-    async fn meanwhile<T>(&self, op: u64, held: &Held, mut asked: impl Future<Output = T> + Unpin) -> T {
-        loop {
-            if let Ok(answer) = timeout(self.unit / 20, &mut asked).await {
+    /// Waits for an answer about what it holds, which is valid for so long. Says meanwhile until when that is valid, each time shortly before
+    /// it ends: who asks after its end is told of the loss by asking.
+    pub(crate) async fn meanwhile<T>(
+        &self,
+        mut left: u64,
+        says: impl Fn() -> u64,
+        asked: impl Future<Output = T>,
+    ) -> T {
+        let (mut asked, before) = (pin!(asked), BEFORE.as_nanos() as u64);
+        while left > before {
+            if let Ok(answer) = timeout(Duration::from_nanos(left - before), &mut asked).await {
                 return answer;
             }
-            self.says_valid(op, held);
+            left = says();
         }
+        asked.await
     }
 
     /// Writes with this token. Returns whether it was accepted, or is not known.
