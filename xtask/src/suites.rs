@@ -18,6 +18,7 @@ const SCHEDULES: &[&str] = &[
     "--config=build.rustflags=['--cfg=shuttle', '-Dwarnings']",
     "--target-dir=target/shuttle",
     "--package=leasehold-core",
+    "--features=simulation",
     "--test=schedules",
 ];
 

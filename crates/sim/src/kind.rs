@@ -128,8 +128,10 @@ impl Kind {
             }
             Kind::Etcd => &[Own::Compact],
             Kind::Etcd3 => &[Own::NoLeader, Own::FormerLeader, Own::FormerLeader, Own::Compact],
-            Kind::ZooKeeper => &[Own::Shorter, Own::Shorter, Own::Expire],
-            Kind::ZooKeeper3 => &[Own::NoLeader, Own::Alone, Own::Alone, Own::Shorter, Own::Shorter, Own::Expire],
+            Kind::ZooKeeper => &[Own::Shorter, Own::Shorter, Own::Expire, Own::Restore],
+            Kind::ZooKeeper3 => {
+                &[Own::NoLeader, Own::Alone, Own::Alone, Own::Shorter, Own::Shorter, Own::Expire, Own::Restore]
+            }
         }
     }
 }

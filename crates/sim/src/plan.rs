@@ -192,7 +192,7 @@ impl Plan {
         vary(kind, &mut fastrand::Rng::with_seed(seed.rotate_left(32)), &mut steps, unit);
         let mut faults = faults(&mut random, &processes, unit);
         adapt(kind, &mut fastrand::Rng::with_seed(!seed), &mut faults, unit);
-        if kind.is_etcd() {
+        if kind.is_slow() {
             deleted::outlast(&mut fastrand::Rng::with_seed(seed.rotate_left(16)), &mut faults, &mut steps, ttl);
         }
         let mut plan = Plan { tick, unit, ttl, air, processes, steps, faults };

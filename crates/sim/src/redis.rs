@@ -177,7 +177,7 @@ impl Serve for Node {
 
     /// By what this request has and others do not.
     fn kind(&self, bytes: &[u8]) -> Request {
-        let says = |what: &[u8]| bytes.windows(what.len()).any(|part| part == what);
+        let says = |what: &[u8]| bytes.windows(what.len()).any(|part| part[0] == what[0] && part == what);
         let [claims, renews, releases]: [&[u8]; 3] = if self.is_redlock {
             [b"\r\nclaim\r\n", b"\r\nrenew\r\n", b"\r\nrelease\r\n"]
         } else {

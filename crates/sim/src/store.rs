@@ -57,6 +57,10 @@ impl Kind {
             limits.wake += 500 * MS;
             limits.lease += 500 * MS;
         }
+        if self.is_zookeeper() {
+            // The first claim of a TTL opens a session, and the first of all makes the folders: a dozen rounds of up to 0.3 s, most much shorter.
+            limits.wake += 1_000 * MS;
+        }
         if self.is_zookeeper() && !plan.faults.is_empty() {
             // A new leader gives each session its whole time again, and one ends up to two ticks late.
             (limits.wake, limits.settle) = (limits.wake + 2 * ttl, limits.settle + 2 * ttl);

@@ -32,6 +32,12 @@ impl Sessions {
         Sessions { all: BTreeMap::new(), made: 0, tick, heard: vec![BTreeMap::new(); members], reports: 0 }
     }
 
+    /// There are these again, in the place of those of now. No number is given twice: a real server begins to count by the time.
+    pub(crate) fn restore(&mut self, kept: Sessions) {
+        let made = self.made.max(kept.made);
+        *self = Sessions { made, ..kept };
+    }
+
     pub(crate) fn tick(&self) -> u64 {
         self.tick
     }

@@ -91,7 +91,7 @@ impl crate::servers::Servers for Servers {
                 all.sessions.forget(*nth);
                 if matches!(wrong, Wrong::Wipe(_)) && self.members.len() == 1 {
                     all.ensemble.restore((Tree::default(), 0));
-                    all.sessions = Sessions::new(self.ttl / 4, 1);
+                    all.sessions.restore(Sessions::new(self.ttl / 4, 1));
                 }
             }
             Wrong::Delete(lock) => {
@@ -146,9 +146,11 @@ impl crate::servers::Servers for Servers {
             Wrong::Own(nth, Own::Shorter) => self.all().limits[*nth].1 = 60_000 * MS,
             Wrong::Own(_, Own::Restore) => {
                 if let Some((tree, zxid, sessions)) = locked(&self.kept).take() {
+                    // All members begin with it.
+                    self.close(0..self.members.len(), false);
                     let all = &mut *self.all();
                     all.ensemble.restore((tree, zxid));
-                    all.sessions = sessions;
+                    all.sessions.restore(sessions);
                     all.sessions.promote(now);
                 }
             }
