@@ -25,11 +25,13 @@ pub async fn warnings(connection: &Connection) -> Vec<String> {
             other => known += &text(other),
         }
     }
-    judged(&known, connection.has_sentinels()).map(str::to_owned).collect()
+    let in_cluster = connection.is_in_cluster().then_some(UNSERVED);
+    let alone = if connection.has_sentinels() { Some(NO_REPLICA) } else { in_cluster };
+    judged(&known, alone).map(str::to_owned).collect()
 }
 
-/// What these facts mean, one in each line. Sentinels are to put another server in the place of this one.
-fn judged(known: &str, has_sentinels: bool) -> impl Iterator<Item = &'static str> {
+/// What these facts mean, one in each line. `alone`: what it means that no replica follows it, where one is to come into its place.
+fn judged(known: &str, alone: Option<&'static str>) -> impl Iterator<Item = &'static str> {
     let fact = |key: &str| known.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
     let mut warnings = Vec::new();
     match (fact("maxmemory"), fact("maxmemory_policy")) {
@@ -49,8 +51,7 @@ fn judged(known: &str, has_sentinels: bool) -> impl Iterator<Item = &'static str
         _ => warnings.push(DISK_UNKNOWN),
     }
     match (fact("connected_slaves"), fact("min_slaves_good_slaves")) {
-        (Some("0"), _) if has_sentinels => warnings.push(NO_REPLICA),
-        (Some("0"), _) => {}
+        (Some("0"), _) => warnings.extend(alone),
         // It says how many of them are good only if it stops without them.
         (Some(_), Some(_)) => warnings.push(LAGS),
         (Some(_), None) => warnings.extend([LAGS, GOES_ON]),
@@ -74,6 +75,7 @@ const LATE: &str = "it leaves it to the system when to write to the disk: after 
 are free (set appendfsync always)";
 const FSYNC_UNKNOWN: &str = "how soon it writes locks to the disk is not known: this user may not ask (CONFIG GET)";
 const NO_REPLICA: &str = "no replica follows it: if it is lost, its sentinels have nothing to put in its place";
+const UNSERVED: &str = "no replica follows it: if it is lost, no node serves its slots";
 const LAGS: &str = "replicas follow it and may lack its last grants: once one of them is promoted, two clients may hold a lock, and \
 only the fencing token tells them apart";
 const GOES_ON: &str = "its min-replicas-to-write is 0: cut off from its replicas it goes on granting locks beside the one that is \
@@ -89,10 +91,10 @@ mod tests {
     #[test]
     fn whatever_a_server_says_of_itself_is_judged() {
         fuzz_text(include_str!("../corpus/facts"), |facts| {
-            let found: Vec<&str> = judged(facts, true).collect();
+            let found: Vec<&str> = judged(facts, Some(UNSERVED)).collect();
             assert!(found.len() <= 4, "{found:?}");
         });
-        let judged = |facts| judged(facts, false);
+        let judged = |facts| judged(facts, None);
         assert_eq!(judged("maxmemory:0\r\naof_enabled:1\nappendfsync:always").count(), 0);
         for (facts, warnings) in [
             ("", [MEMORY_UNKNOWN, DISK_UNKNOWN]),
@@ -120,8 +122,8 @@ mod tests {
             ("", &[], &[]),
         ] {
             let facts = [KEPT, facts].concat();
-            assert_eq!(judged(&facts, false).collect::<Vec<_>>(), alone, "{facts}");
-            assert_eq!(judged(&facts, true).collect::<Vec<_>>(), with_sentinels, "{facts}");
+            assert_eq!(judged(&facts, None).collect::<Vec<_>>(), alone, "{facts}");
+            assert_eq!(judged(&facts, Some(NO_REPLICA)).collect::<Vec<_>>(), with_sentinels, "{facts}");
         }
     }
 }

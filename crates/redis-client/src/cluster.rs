@@ -1,9 +1,10 @@
 //! A Redis Cluster: one connection to each primary, and each request to the node that serves its slot.
 //!
-//! `slots` knows keys and answers; `members` keeps the map. Here a request follows the nodes' redirections: it was not executed where it
-//! was refused, so it is sent again as it is.
+//! `slots` knows keys and answers; `members` keeps the map; `shards` hears those notices that not all nodes carry. Here a request follows the
+//! nodes' redirections: it was not executed where it was refused, so it is sent again as it is.
 
 mod members;
+mod shards;
 mod slots;
 
 use std::fmt;
@@ -22,6 +23,7 @@ use tokio::time::sleep;
 
 pub use crate::cluster::members::Reach;
 use crate::cluster::members::{Members, Node, keep};
+use crate::cluster::shards::Shards;
 use crate::cluster::slots::redirected;
 pub use crate::cluster::slots::{fence_of, slot_of};
 use crate::connection::Connection;
@@ -39,6 +41,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub struct Cluster {
     members: Arc<Members>,
     observed: Arc<Mutex<Vec<Arc<Observed>>>>,
+    shards: Arc<Shards>,
     task: Mutex<AbortHandle>,
 }
 
@@ -79,9 +82,9 @@ impl Cluster {
     ) -> Result<Cluster> {
         let members = Arc::new(Members::new(seeds, timeout, inbox, reach));
         members.refresh().await?;
-        let observed = Arc::default();
-        let task = Mutex::new(spawn(&Handle::current(), &members, &observed));
-        Ok(Cluster { members, observed, task })
+        let (observed, shards) = (Arc::default(), Arc::new(Shards::new(inbox)));
+        let task = Mutex::new(spawn(&Handle::current(), &members, &observed, &shards));
+        Ok(Cluster { members, observed, shards, task })
     }
 
     /// The connections to all primaries.
@@ -177,6 +180,16 @@ impl Cluster {
         }
     }
 
+    /// The channel for notices to claims in this slot, if not all nodes have to carry them.
+    pub fn channel(&self, slot: u16) -> Option<String> {
+        self.shards.channel(slot)
+    }
+
+    /// A claim waits in this slot.
+    pub fn waits(&self, slot: u16) {
+        self.shards.want(slot);
+    }
+
     /// Whether this name is observed.
     pub fn observes(&self, name: &Name) -> bool {
         locked(&self.observed).iter().any(|observed| observed.name == *name)
@@ -208,20 +221,28 @@ impl Cluster {
             && !self.members.is_closed()
             && let Ok(runtime) = Handle::try_current()
         {
-            *task = spawn(&runtime, &self.members, &self.observed);
+            *task = spawn(&runtime, &self.members, &self.observed, &self.shards);
         }
         self.members.doubt();
     }
 }
 
-/// The task that keeps the map.
-fn spawn(runtime: &Handle, members: &Arc<Members>, observed: &Arc<Mutex<Vec<Arc<Observed>>>>) -> AbortHandle {
-    let (members, observed) = (members.clone(), observed.clone());
-    let moved = {
-        let members = members.clone();
-        move || locked(&observed).iter().for_each(|observed| observed.listen(&members))
+/// The task that keeps the map, and hears notices.
+fn spawn(
+    runtime: &Handle,
+    members: &Arc<Members>,
+    observed: &Arc<Mutex<Vec<Arc<Observed>>>>,
+    shards: &Arc<Shards>,
+) -> AbortHandle {
+    let (members, observed, shards) = (members.clone(), observed.clone(), shards.clone());
+    let both = async move {
+        let moved = || {
+            locked(&observed).iter().for_each(|observed| observed.listen(&members));
+            shards.moved();
+        };
+        tokio::join!(keep(members.clone(), moved), shards::keep(&members, &shards));
     };
-    runtime.spawn(keep(members, moved)).abort_handle()
+    runtime.spawn(both).abort_handle()
 }
 
 fn is_elsewhere(answer: &Value) -> bool {

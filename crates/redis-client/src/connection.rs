@@ -24,10 +24,12 @@ use std::time::Duration;
 use leasehold_core::seam::Subscription;
 use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Name, Result};
-use redis::{Cmd, Pipeline, RedisResult, Value};
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Pipeline, PushInfo, RedisResult, Value};
 use scopeguard::{ScopeGuard, guard};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
@@ -87,6 +89,11 @@ impl Connection {
         made
     }
 
+    /// Another connection to the same server, on which it says what is published.
+    pub(crate) async fn listener(&self) -> Result<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
+        self.link.listener().await
+    }
+
     /// The server's address, for people.
     pub fn address(&self) -> &str {
         &self.link.address
@@ -95,6 +102,11 @@ impl Connection {
     /// Whether sentinels say where the server is.
     pub(crate) fn has_sentinels(&self) -> bool {
         self.link.home.moves()
+    }
+
+    /// Whether the server is a node of a Cluster.
+    pub(crate) fn is_in_cluster(&self) -> bool {
+        self.link.cluster
     }
 
     /// The number of the connection that is used now.

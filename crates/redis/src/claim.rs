@@ -37,6 +37,7 @@ impl Redis {
             ("differ", Mode::Permits { of, .. }) => Err(Error::permits_differ(fields.value()?, of)),
             ("waiting", _) => {
                 let ahead = Ahead::of(fields)?;
+                self.nodes.waits(|| self.names.lock(&claim.name));
                 let retry_after = retry_after(&ahead, entry::ttl(claim));
                 Ok(Claimed::Waiting(Waiting::new(self.place(claim), ahead.who).retry_after(retry_after)))
             }
@@ -78,7 +79,8 @@ impl Redis {
     fn with_options(&self, call: Call, claim: &Claim, sent: Moment, nth: u64) -> Call {
         let (turns, ttl, (kind, n, of)) = (claim.turns(), entry::ttl(claim).as_millis(), claim.mode.parts());
         let (attempt, guess) = (attempt(sent), self.clock.guess(nth, sent));
-        let (since, channel, label) = (guess / 1000, &self.inbox.channel, &claim.label);
+        let channel = self.nodes.channel(|| self.names.lock(&claim.name), &self.inbox);
+        let (since, label) = (guess / 1000, &claim.label);
         let record = format_args!("{kind} {n} {of} {ttl} {turns} {attempt} {since} {channel} {label}");
         call.over(nth).arg(ttl).arg(turns).arg(guess).arg(record)
     }

@@ -10,8 +10,8 @@ use std::{
 const STORES: [(&str, usize); 7] = [
     ("memory", 462),
     ("sqlite", 2563),
-    ("redis", 1500),
-    ("redis-client", 2046),
+    ("redis", 1522),
+    ("redis-client", 2292),
     ("redlock", 1170),
     ("etcd", 2897),
     ("zookeeper", 2321),

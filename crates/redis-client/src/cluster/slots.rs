@@ -13,9 +13,13 @@ pub(super) const SLOTS: usize = 16_384;
 /// What the fence of each slot begins with. `{}` is no hash tag, so the whole key is hashed.
 const FENCE: &str = "{}:f:";
 
-/// For each slot the number that makes its fence.
-static FENCES: LazyLock<Vec<u32>> = LazyLock::new(|| {
-    let (mut numbers, mut missing, start) = (vec![u32::MAX; SLOTS], SLOTS, crc(0, FENCE.as_bytes()));
+/// For each slot the number that makes its fence, and the one that is itself in it.
+static FENCES: LazyLock<Vec<u32>> = LazyLock::new(|| numbers(FENCE));
+static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| numbers(""));
+
+/// For each slot the least number that makes a key of it behind this text.
+fn numbers(text: &str) -> Vec<u32> {
+    let (mut numbers, mut missing, start) = (vec![u32::MAX; SLOTS], SLOTS, crc(0, text.as_bytes()));
     for number in 0.. {
         let slot = usize::from(crc(start, number.to_string().as_bytes())) % SLOTS;
         if numbers[slot] == u32::MAX {
@@ -26,7 +30,7 @@ static FENCES: LazyLock<Vec<u32>> = LazyLock::new(|| {
         }
     }
     numbers
-});
+}
 
 /// The slot of a key without `{`, as locks are.
 pub fn slot_of(key: &str) -> u16 {
@@ -36,6 +40,11 @@ pub fn slot_of(key: &str) -> u16 {
 /// The key of a slot's fence, in that slot.
 pub fn fence_of(slot: u16) -> String {
     format!("{FENCE}{}", FENCES[usize::from(slot) % SLOTS])
+}
+
+/// A hash tag of this slot.
+pub(super) fn tag_of(slot: u16) -> u32 {
+    TAGS[usize::from(slot) % SLOTS]
 }
 
 /// CRC16 as Redis Cluster computes it (XMODEM), continued from `crc`.
@@ -119,9 +128,9 @@ mod tests {
     }
 
     #[test]
-    fn each_slot_has_a_fence_in_it() {
+    fn each_slot_has_a_fence_and_a_tag() {
         for slot in 0..SLOTS as u16 {
-            assert_eq!(slot_of(&fence_of(slot)), slot);
+            assert_eq!((slot_of(&fence_of(slot)), slot_of(&tag_of(slot).to_string())), (slot, slot));
         }
     }
 

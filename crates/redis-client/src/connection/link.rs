@@ -13,6 +13,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError, Value, from_redis_value_ref};
 use scopeguard::guard;
 use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
@@ -208,6 +209,15 @@ impl Link {
         let mut wire = Wire { connection, task, nth, at, server, under_way, answered, subscribed };
         (wire.server, ()) = tokio::try_join!(self.check_mode(&peer, &wire), self.subscribe(&wire))?;
         Ok(wire)
+    }
+
+    /// A connection with the limit of a request, and what is pushed on it.
+    pub(super) async fn listener(&self) -> Result<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
+        let (pushed, pushes) = unbounded_channel();
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.timeout)).set_push_sender(pushed);
+        let (peer, _) = self.locate().await?;
+        let (connection, _) = self.open(&peer, config, UnderWay::default()).await?;
+        Ok((connection, pushes))
     }
 
     /// Makes a connection, and shows its credentials.

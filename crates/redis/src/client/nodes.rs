@@ -1,5 +1,6 @@
 //! The servers behind a store: one, or the nodes of a Cluster. What verbs do is the same on both.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -78,6 +79,22 @@ impl Nodes {
         match self {
             Nodes::One(connection) => connection.server(),
             Nodes::Many(cluster) => cluster.server(slot_of(lock)),
+        }
+    }
+
+    /// The channel in which a claim of this lock is told that it is granted.
+    pub(crate) fn channel<'a>(&self, lock: impl FnOnce() -> String, inbox: &'a Inbox) -> Cow<'a, str> {
+        let own = Cow::Borrowed(&*inbox.channel);
+        match self {
+            Nodes::One(_) => own,
+            Nodes::Many(cluster) => cluster.channel(slot_of(&lock())).map_or(own, Cow::Owned),
+        }
+    }
+
+    /// A claim of this lock waits.
+    pub(crate) fn waits(&self, lock: impl FnOnce() -> String) {
+        if let Nodes::Many(cluster) = self {
+            cluster.waits(slot_of(&lock()));
         }
     }
 

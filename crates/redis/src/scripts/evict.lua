@@ -14,7 +14,7 @@ end
 for _, e in ipairs(holding()) do
   if e.token <= token and token < e.token + e.turns then
     drop(e)
-    call('PUBLISH', e.channel, 'evicted ' .. e.id)
+    call('PUBLISH', own(e.channel), 'evicted ' .. e.id)
     evicted = true
   end
 end

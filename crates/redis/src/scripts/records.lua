@@ -29,9 +29,17 @@ local function number(e)
   call('SET', FENCE, int(last), 'EX', 7200 + math.max(0, math.ceil((last - micros) / 1000000)))
 end
 
--- Tells a waiter that it holds, or that it should ask again.
-local function notify(e)
-  call('PUBLISH', e.channel, e.token == 0 and 'again ' .. e.id or
-    table.concat({ 'granted', e.id, int(e.token), e.turns, e.attempt, e.ttl, LOCK }, ' '))
+-- The client's own channel, which each server knows. A channel may also be `own:{tag}`, of the lock's slot in a Cluster.
+local function own(channel)
+  return string.match(channel, '^(.*):{') or channel
 end
 
+-- Tells a waiter that it holds, or that it should ask again: in a channel of the slot, which the slot's nodes carry alone. Unless nobody
+-- hears that here: a node that has just been promoted is not known to all, and some servers and users have no such channels.
+local function notify(e)
+  local text = e.token == 0 and 'again ' .. e.id or
+    table.concat({ 'granted', e.id, int(e.token), e.turns, e.attempt, e.ttl, LOCK }, ' ')
+  local channel = own(e.channel)
+  local heard = channel ~= e.channel and redis.pcall('SPUBLISH', e.channel, text)
+  if not heard or heard == 0 or type(heard) == 'table' then call('PUBLISH', channel, text) end
+end
