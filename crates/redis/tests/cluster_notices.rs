@@ -257,6 +257,25 @@ async fn connections_that_end_again_and_again_are_made_ever_more_rarely() {
     .await;
 }
 
+/// With the rights that the store's page says, and no other.
+#[tokio::test]
+async fn the_rights_that_are_documented_are_enough() {
+    within(120, async {
+        let mut world = World::start(0).await;
+        let rights = "+@scripting +@read +@write +@pubsub +@connection +time +info +config|get +cluster|slots \
+                      &leasehold:* ~x* ~{x* ~{}:f:*";
+        let user: Vec<&str> = ["ACL", "SETUSER", "app", "on", ">secret"].into_iter().chain(rights.split(' ')).collect();
+        world.on_all(&user).await;
+        let url = world.cluster.url().replace("://", "://app:secret@");
+        for store in &mut world.stores {
+            *store = Store::new(Redis::connect(&format!("{url}?timeout=10000")).await.unwrap()).ttl(LONG);
+        }
+        let guard = world.heard().await;
+        release(world.costs(guard, 4, [0, 0]).await).await;
+    })
+    .await;
+}
+
 /// As on a server before Redis 7: who may not hear them is told in its own channel, by whoever may not publish in another.
 #[tokio::test]
 async fn who_has_no_such_channels_is_told_in_its_own() {
