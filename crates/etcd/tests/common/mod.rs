@@ -143,7 +143,8 @@ impl Circle {
     }
 
     fn acquire(&mut self, i: usize) -> AbortHandle {
-        let acquire = self.stores[i].lock("a").fair().acquire();
+        // So long that no session is renewed, and no waiter asks again by itself, however slow the machine is.
+        let acquire = self.stores[i].lock("a").ttl(Duration::from_secs(3600)).fair().acquire();
         self.waiting.spawn(async move { (i, acquire.await.unwrap()) })
     }
 
