@@ -27,6 +27,16 @@ async fn store(cluster: &RedisCluster) -> Store {
     Store::new(Redis::connect(&format!("{}?timeout=2000", cluster.url())).await.unwrap())
 }
 
+/// A client, whatever outages there are.
+async fn connected(url: &str) -> Redis {
+    loop {
+        match Redis::connect(url).await {
+            Ok(redis) => return redis,
+            Err(e) => assert!(e.is_retryable(), "{e:?}"),
+        }
+    }
+}
+
 /// So many names of each node.
 async fn names(cluster: &RedisCluster, each: usize) -> [Vec<String>; 3] {
     let mut names = [const { Vec::new() }; 3];
@@ -178,7 +188,7 @@ async fn nodes_are_reached_by_the_names_that_the_cluster_gives_them() {
             let cluster = cluster(20, &words).await;
             // One is enough to find the others.
             let url = cluster.nodes()[1].url().replace("redis://", "redis+cluster://");
-            let store = Store::new(Redis::connect(&format!("{url}?timeout=8000")).await.unwrap());
+            let store = Store::new(connected(&format!("{url}?timeout=8000")).await);
             let names = names(&cluster, 1).await.concat();
             let mut held = Vec::new();
             for name in &names {

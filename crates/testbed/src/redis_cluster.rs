@@ -222,7 +222,8 @@ impl RedisCluster {
         let keys: Vec<String> = keys.iter().filter_map(Reply::text).collect();
         let port = self.ports[to].to_string();
         for key in &keys {
-            from.command(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await?;
+            // It waits for the disk of the other one. A move that was cut off may have left the key in both.
+            from.command(&["MIGRATE", "127.0.0.1", &port, key, "0", "60000", "REPLACE"]).await?;
         }
         Ok(keys.len())
     }

@@ -26,7 +26,7 @@ fn of(e: ZkError, unanswered: ErrorKind) -> Error {
         }
         ZkError::NoHosts | ZkError::Timeout => (
             ErrorKind::Unavailable,
-            "no ZooKeeper server can be reached; or each wants TLS (zookeepers://), or its maxClientCnxns of this host is used up",
+            "no ZooKeeper server can be reached; or each wants TLS (zookeepers://), or refuses the credentials, or its maxClientCnxns is used up",
         ),
         ZkError::NotReadOnly => (ErrorKind::Unavailable, "the ZooKeeper server has no quorum and only reads"),
         ZkError::Throttled => (ErrorKind::Unavailable, "the ZooKeeper server is overloaded"),
