@@ -1,0 +1,119 @@
+//! One database, as a URL names it: its hosts, its user, its TLS.
+
+use leasehold_core::Result;
+use leasehold_core::support::{Address, Credentials, Host};
+#[cfg(not(feature = "tls"))]
+use leasehold_core::{Error, ErrorKind};
+#[cfg(feature = "tls")]
+use leasehold_tls::Tls;
+
+use super::invalid;
+
+/// A database, and as whom it is used.
+#[derive(Clone, Default)]
+pub(crate) struct Server {
+    /// Tried in this order until one is no standby.
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) database: String,
+    user: Option<String>,
+    password: Option<String>,
+    pub(super) credentials: Option<Credentials>,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<Tls>,
+}
+
+impl Server {
+    pub(super) fn read(mut address: Address) -> Result<Server> {
+        match address.take("target_session_attrs").as_deref() {
+            None | Some("read-write" | "primary") => {}
+            Some(_) => return Err(invalid("target_session_attrs is read-write: locks are written")),
+        }
+        let files = ["sslrootcert", "sslcert", "sslkey"].map(|word| address.take(word));
+        let secure = match address.take("sslmode").as_deref() {
+            None | Some("disable") => false,
+            Some("verify-full") => true,
+            Some("allow" | "prefer" | "require" | "verify-ca") => {
+                return Err(invalid("sslmode is verify-full or disable: a server that is not verified may be any"));
+            }
+            Some(_) => return Err(invalid("sslmode is verify-full or disable")),
+        };
+        if !secure && files.iter().any(Option::is_some) {
+            return Err(invalid("sslrootcert, sslcert and sslkey are for sslmode=verify-full"));
+        }
+        #[cfg(not(feature = "tls"))]
+        if secure {
+            let what = "TLS needs the feature \"tls\", which is off in this build";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        address.done()?;
+        if address.path.is_empty() || address.path.contains(['/', '\0']) {
+            return Err(invalid("behind the hosts stands the name of one database"));
+        }
+        let has_nul = |text: &Option<String>| text.as_ref().is_some_and(|text| text.contains('\0'));
+        if has_nul(&address.user) || has_nul(&address.password) {
+            return Err(invalid("neither a user nor a password may contain NUL"));
+        }
+        Ok(Server {
+            hosts: address.hosts,
+            database: address.path,
+            user: address.user,
+            password: address.password,
+            credentials: None,
+            #[cfg(feature = "tls")]
+            tls: if secure { Some(tls_of(files)?) } else { None },
+        })
+    }
+
+    /// The same database, reached elsewhere.
+    pub(super) fn beside(&self, place: &str) -> Result<Server> {
+        let mut there = if place.contains("://") {
+            Server::read(address_of(place)?)?
+        } else {
+            let hosts = place.split(',').map(|host| Host::parse(host, PORT)).collect::<Result<_>>()?;
+            Server { hosts, ..self.clone() }
+        };
+        if there.user.is_none() {
+            (there.user, there.password) = (self.user.clone(), self.password.clone());
+        }
+        #[cfg(feature = "tls")]
+        if there.tls.is_none() {
+            there.tls.clone_from(&self.tls);
+        }
+        Ok(there)
+    }
+
+    /// As whom to connect now.
+    pub(crate) async fn user(&self) -> Result<(String, Option<String>)> {
+        if let Some(credentials) = &self.credentials {
+            return credentials.ask().await.map(|(user, password)| (user, Some(password)));
+        }
+        let user =
+            self.user.clone().ok_or_else(|| invalid("a user is missing: postgres://user:password@host/database"));
+        user.map(|user| (user, self.password.clone()))
+    }
+}
+
+/// PostgreSQL's.
+const PORT: u16 = 5432;
+
+/// The URL, taken apart.
+pub(super) fn address_of(url: &str) -> Result<Address> {
+    let scheme = if url.starts_with("postgresql:") { "postgresql" } else { "postgres" };
+    Address::parse(url, scheme, PORT)
+}
+
+#[cfg(feature = "tls")]
+fn tls_of([ca, cert, key]: [Option<String>; 3]) -> Result<Tls> {
+    if [&ca, &cert, &key].into_iter().flatten().any(String::is_empty) {
+        return Err(invalid("sslrootcert, sslcert and sslkey are paths of files"));
+    }
+    let tls = match ca.as_deref() {
+        None | Some("system") => Tls::new(),
+        Some(file) => Tls::new().ca_file(file),
+    };
+    match (cert, key) {
+        (Some(cert), Some(key)) => Ok(tls.client_files(cert, key)),
+        (None, None) => Ok(tls),
+        _ => Err(invalid("a client certificate needs both, sslcert and sslkey")),
+    }
+}
