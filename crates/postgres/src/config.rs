@@ -5,13 +5,14 @@ mod server;
 use std::fmt;
 use std::time::Duration;
 
+use leasehold_core::Result;
 use leasehold_core::support::{Credentials, Host};
-use leasehold_core::{Error, ErrorKind, Result};
 #[cfg(feature = "tls")]
 use leasehold_tls::Tls;
 
 pub(crate) use self::server::Server;
-use self::server::address_of;
+use self::server::{address_of, invalid};
+use crate::scripts::{SCHEMA, check_schema};
 
 /// The limit of one request.
 const REQUEST: Duration = Duration::from_secs(1);
@@ -72,7 +73,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](ErrorKind::Invalid) for a URL that is not like this, and [`Unsupported`](ErrorKind::Unsupported) for TLS without the
+    /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for a URL that is not like this, and [`Unsupported`](ErrorKind::Unsupported) for TLS without the
     /// feature. Neither shows the credentials.
     pub fn from_url(url: &str) -> Result<Config> {
         let mut address = address_of(url)?;
@@ -120,7 +121,7 @@ impl Config {
     /// replaces those of the URL, also for the bell.
     ///
     /// PostgreSQL asks for them once in each connection. The function may take as long as connecting may; what it fails with is
-    /// [`Unavailable`](ErrorKind::Unavailable) unless it is `Invalid` or `Denied`.
+    /// [`Unavailable`](leasehold_core::ErrorKind::Unavailable) unless it is `Invalid` or `Denied`.
     ///
     /// ```
     /// use leasehold_core::{Error, ErrorKind};
@@ -168,22 +169,12 @@ impl Default for Config {
         Config {
             server: Server::default(),
             bells: Bells::Same,
-            schema: crate::scripts::SCHEMA.to_owned(),
+            schema: SCHEMA.to_owned(),
             timeout: REQUEST,
             connections: CONNECTIONS,
             install: true,
         }
     }
-}
-
-/// Names that need no quotes, so that they can be written into every statement.
-pub(crate) fn check_schema(name: &str) -> Result<()> {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    let begins = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
-    if begins && name.len() <= 63 && name.chars().all(plain) && !name.starts_with("pg_") {
-        return Ok(());
-    }
-    Err(invalid("schema is lower-case letters, digits and _, at most 63, and begins neither with a digit nor with pg_"))
 }
 
 /// Shows no credentials.
@@ -194,12 +185,9 @@ impl fmt::Debug for Config {
     }
 }
 
-fn invalid(what: &str) -> Error {
-    Error::new(ErrorKind::Invalid, format!("the store's URL: {what}"))
-}
-
 #[cfg(test)]
 mod tests {
+    use leasehold_core::ErrorKind;
     use leasehold_fuzz::fuzz_urls;
 
     use super::*;

@@ -1,8 +1,6 @@
 //! The SQL that is installed: tables, and the functions that the verbs call.
 
-use leasehold_core::Result;
-
-use crate::config::check_schema;
+use leasehold_core::{Error, ErrorKind, Result};
 
 /// The schema unless another is named.
 pub(crate) const SCHEMA: &str = "leasehold";
@@ -30,4 +28,15 @@ pub fn held(schema: &str) -> Result<String> {
 pub fn migration(schema: &str) -> Result<String> {
     check_schema(schema)?;
     Ok(String::new())
+}
+
+/// Names that need no quotes, so that they can be written into every statement.
+pub(crate) fn check_schema(name: &str) -> Result<()> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let begins = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
+    if begins && name.len() <= 63 && name.chars().all(plain) && !name.starts_with("pg_") {
+        return Ok(());
+    }
+    let what = "schema is lower-case letters, digits and _, at most 63, and begins neither with a digit nor with pg_";
+    Err(Error::new(ErrorKind::Invalid, what))
 }

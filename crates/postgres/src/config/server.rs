@@ -1,13 +1,9 @@
 //! One database, as a URL names it: its hosts, its user, its TLS.
 
-use leasehold_core::Result;
 use leasehold_core::support::{Address, Credentials, Host};
-#[cfg(not(feature = "tls"))]
-use leasehold_core::{Error, ErrorKind};
+use leasehold_core::{Error, ErrorKind, Result};
 #[cfg(feature = "tls")]
 use leasehold_tls::Tls;
-
-use super::invalid;
 
 /// A database, and as whom it is used.
 #[derive(Clone, Default)]
@@ -116,4 +112,8 @@ fn tls_of([ca, cert, key]: [Option<String>; 3]) -> Result<Tls> {
         (None, None) => Ok(tls),
         _ => Err(invalid("a client certificate needs both, sslcert and sslkey")),
     }
+}
+
+pub(super) fn invalid(what: &str) -> Error {
+    Error::new(ErrorKind::Invalid, format!("the store's URL: {what}"))
 }
