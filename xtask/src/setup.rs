@@ -1,7 +1,7 @@
 //! What the tests need on the machine, and how it gets there.
 
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -9,13 +9,15 @@ use std::{
 use crate::run::{self, Outcome};
 
 /// A file that must be there and the Debian package that brings it. A name without a folder is a program in `PATH`.
-const NEEDED: [(&str, &str); 14] = [
+const NEEDED: [(&str, &str); 16] = [
     ("redis-server", "redis-server"),
     ("redis-sentinel", "redis-sentinel"),
     ("etcd", "etcd-server"),
     ("etcdctl", "etcd-client"),
     ("/usr/share/java/zookeeper.jar", "zookeeper"),
     ("java", "default-jre-headless"),
+    (POSTGRES, "postgresql"),
+    ("/usr/sbin/pgbouncer", "pgbouncer"),
     ("protoc", "protobuf-compiler"),
     (WELL_KNOWN_TYPES, "libprotobuf-dev"),
     (REDIS_PY, "python3-redis"),
@@ -25,6 +27,9 @@ const NEEDED: [(&str, &str); 14] = [
     ("openssl", "openssl"),
     ("unshare", "util-linux"),
 ];
+
+/// Has a folder for each version, with the programs in its `bin`.
+const POSTGRES: &str = "/usr/lib/postgresql";
 
 /// What `protoc` imports from the `include` folder beside its own. Its package only recommends the one that brings it.
 const WELL_KNOWN_TYPES: &str = "include/google/protobuf/descriptor.proto";
@@ -65,10 +70,16 @@ fn missing() -> Vec<&'static str> {
     let missing = NEEDED.into_iter().filter(|(file, _)| match *file {
         "protoc" => protoc().is_none(),
         WELL_KNOWN_TYPES => !protoc().is_some_and(|protoc| has_well_known_types(&protoc)),
+        POSTGRES => !["postgres", "initdb", "pg_basebackup"].into_iter().all(of_any_postgres),
         REDIS_PY | KAZOO if env::var_os("LEASEHOLD_PYTHON").is_some() => false,
         file => !Path::new(file).is_file() && which::which(file).is_err(),
     });
     missing.map(|(_, package)| package).collect()
+}
+
+fn of_any_postgres(program: &str) -> bool {
+    let versions = fs::read_dir(POSTGRES).into_iter().flatten().flatten();
+    versions.into_iter().any(|version| version.path().join("bin").join(program).is_file())
 }
 
 fn has_well_known_types(protoc: &Path) -> bool {

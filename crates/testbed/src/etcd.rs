@@ -9,6 +9,7 @@ use crate::{
     error::{Error, Result},
     find::Program,
     http, ports,
+    process::Manner,
     server::{self, Launch, Probe, Server},
 };
 
@@ -198,7 +199,17 @@ impl Member {
         args.extend(options.extra.iter().cloned());
         let probe = Box::new(HasLeader { name: self.name.clone() });
         let (program, port) = (Program::Etcd.find()?, self.client);
-        let launch = Launch { name: "etcd", program, args, port, folder, data, seed: Vec::new(), probe };
+        let launch = Launch {
+            name: "etcd",
+            program,
+            args,
+            port,
+            folder,
+            data,
+            seed: Vec::new(),
+            probe,
+            manner: Manner::default(),
+        };
         let tls = self.tls.as_ref().map(TlsPort::addr);
         Ok(Etcd { server: Server::launch(launch)?, tls, root: OnceLock::new() })
     }

@@ -1,7 +1,7 @@
 //! Where the servers are: an environment variable, then `PATH`, then where Debian puts them.
 
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
 };
 
@@ -23,6 +23,14 @@ pub enum Program {
     Java,
     /// `zookeeper.jar`; its manifest names the other jars it needs.
     ZooKeeperJar,
+    /// `postgres`, in the folder of the newest version.
+    Postgres,
+    /// `initdb`, which makes its data.
+    Initdb,
+    /// `pg_basebackup`, which copies them for a standby.
+    PgBasebackup,
+    /// `pgbouncer`.
+    PgBouncer,
 }
 
 impl Program {
@@ -34,6 +42,10 @@ impl Program {
             Self::Etcd => ("etcd", "etcd-server", "LEASEHOLD_ETCD"),
             Self::Java => ("java", "default-jre-headless", "LEASEHOLD_JAVA"),
             Self::ZooKeeperJar => ("zookeeper.jar", "zookeeper", "LEASEHOLD_ZOOKEEPER_JAR"),
+            Self::Postgres => ("postgres", "postgresql", "LEASEHOLD_POSTGRES"),
+            Self::Initdb => ("initdb", "postgresql", "LEASEHOLD_INITDB"),
+            Self::PgBasebackup => ("pg_basebackup", "postgresql-client", "LEASEHOLD_PG_BASEBACKUP"),
+            Self::PgBouncer => ("pgbouncer", "pgbouncer", "LEASEHOLD_PGBOUNCER"),
         }
     }
 
@@ -55,6 +67,9 @@ impl Program {
             Self::Java => {
                 in_path(program).or_else(|| which(Path::new(&env::var_os("JAVA_HOME")?).join("bin/java")).ok())
             }
+            Self::Postgres | Self::Initdb | Self::PgBasebackup => {
+                of_newest_postgres(program).or_else(|| in_path(program))
+            }
             _ => in_path(program),
         };
         found.ok_or(Error::Missing { program, package, variable })
@@ -64,6 +79,14 @@ impl Program {
 /// In `PATH`, or where Debian puts servers if `PATH` lacks that.
 fn in_path(program: &str) -> Option<PathBuf> {
     which(program).or_else(|_| which_in(program, Some("/usr/bin:/usr/sbin:/usr/local/bin"), "/")).ok()
+}
+
+/// Debian has a folder for each version, and none of them is in `PATH`.
+fn of_newest_postgres(program: &str) -> Option<PathBuf> {
+    let version = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
+    let versions = fs::read_dir("/usr/lib/postgresql").ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let with = versions.filter(|folder| folder.join("bin").join(program).is_file());
+    Some(with.max_by_key(version)?.join("bin").join(program))
 }
 
 /// The address of the server to test against in place of a private one, when this variable (`LEASEHOLD_REDIS_URL` and its
@@ -81,9 +104,17 @@ mod tests {
 
     #[test]
     fn every_program_names_its_package() {
-        for program in
-            [Program::RedisServer, Program::RedisSentinel, Program::Etcd, Program::Java, Program::ZooKeeperJar]
-        {
+        for program in [
+            Program::RedisServer,
+            Program::RedisSentinel,
+            Program::Etcd,
+            Program::Java,
+            Program::ZooKeeperJar,
+            Program::Postgres,
+            Program::Initdb,
+            Program::PgBasebackup,
+            Program::PgBouncer,
+        ] {
             let (name, package, variable) = program.facts();
             assert!(!name.is_empty() && !package.is_empty() && variable.starts_with("LEASEHOLD_"));
         }

@@ -1,6 +1,6 @@
 //! Real servers of a test's own, and a proxy that breaks their connections on purpose.
 //!
-//! - [`Redis`], [`Etcd`] and [`ZooKeeper`] start private servers on free loopback ports, with their data in a temporary
+//! - [`Redis`], [`Etcd`], [`ZooKeeper`], [`Postgres`] and [`PgBouncer`] start private servers on free loopback ports, with their data in a temporary
 //!   folder. What can be done to every one of them (kill, pause, restart with or without data) is at [`Server`].
 //! - [`RedisCluster`] is several Redis servers that share the keys, and moves slots between them.
 //! - [`EtcdCluster`] and [`ZooKeeperEnsemble`] are several that belong together: what can be done to them is at [`Cluster`].
@@ -40,6 +40,11 @@ mod etcd_users;
 mod zookeeper;
 mod zookeeper_ensemble;
 
+mod pgbouncer;
+mod postgres;
+mod postgres_data;
+mod postgres_wire;
+
 mod redis;
 mod redis_cluster;
 mod redis_echo;
@@ -51,6 +56,8 @@ pub use error::{Error, Result};
 pub use etcd::{Etcd, EtcdOptions};
 pub use etcd_cluster::EtcdCluster;
 pub use find::{Program, external_url};
+pub use pgbouncer::{PgBouncer, PgBouncerOptions};
+pub use postgres::{Postgres, PostgresOptions};
 pub use proxy::{Proxy, Trap};
 pub use redis::{Redis, RedisOptions};
 pub use redis_cluster::{RedisCluster, RedisClusterOptions};

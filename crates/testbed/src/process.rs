@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{LazyLock, mpsc},
@@ -10,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// How often a state that the system does not announce is looked at.
@@ -23,33 +25,72 @@ pub(crate) fn ticks_of(pid: u32) -> u64 {
     words.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
 }
 
+/// A user of the system, and the group to run in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct User {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// How a process wants to be run and ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// As whom it runs, if not as we do.
+    pub(crate) user: Option<User>,
+    /// What asks it to end.
+    pub(crate) end: Signal,
+    /// Whether it works in processes that it starts: they are stopped and killed with it.
+    pub(crate) children: bool,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Self { user: None, end: Signal::TERM, children: false }
+    }
+}
+
 /// A running child process. Dropping it kills it.
 #[derive(Debug)]
-pub(crate) struct Process(Option<Child>);
+pub(crate) struct Process {
+    child: Option<Child>,
+    manner: Manner,
+}
 
 impl Process {
     /// Starts `program`, its output appended to `log`.
-    pub(crate) fn spawn(program: &Path, args: &[String], log: &Path) -> io::Result<Self> {
+    pub(crate) fn spawn(program: &Path, args: &[String], log: &Path, manner: Manner) -> io::Result<Self> {
         let mut command = bound_to_us(program);
+        if let Some(User { uid, gid }) = manner.user {
+            command.uid(uid).gid(gid);
+        }
         let output = File::options().create(true).append(true).open(log)?;
         command.args(args).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         if let Some(folder) = log.parent() {
             command.current_dir(folder);
         }
-        spawn_from_lasting_thread(command).map(|child| Self(Some(child)))
+        spawn_from_lasting_thread(command).map(|child| Self { child: Some(child), manner })
     }
 
     pub(crate) fn id(&self) -> Option<u32> {
-        self.0.as_ref().map(Child::id)
+        self.child.as_ref().map(Child::id)
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
-        self.0.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+        self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
-        let pid = self.0.as_ref().map(Pid::from_child).ok_or(io::ErrorKind::NotFound)?;
+        let pid = self.child.as_ref().map(Pid::from_child).ok_or(io::ErrorKind::NotFound)?;
         Ok(kill_process(pid, signal)?)
+    }
+
+    /// Signals the processes that it works in, and says which they are.
+    pub(crate) fn signal_children(&self, signal: Signal) -> io::Result<Vec<u32>> {
+        let children = if self.manner.children { self.id().map(children_of).unwrap_or_default() } else { Vec::new() };
+        for &child in &children {
+            signal_if_there(child, signal)?;
+        }
+        Ok(children)
     }
 
     /// Asks it to end, and kills it when it has not after `grace`.
@@ -57,8 +98,9 @@ impl Process {
         if self.has_ended() {
             return Ok(());
         }
+        self.signal_children(Signal::CONT)?;
         self.signal(Signal::CONT)?;
-        self.signal(Signal::TERM)?;
+        self.signal(self.manner.end)?;
         let ended = async {
             while !self.has_ended() {
                 tokio::time::sleep(GLANCE).await;
@@ -71,24 +113,66 @@ impl Process {
 
     /// Kills it and waits until it is gone.
     pub(crate) async fn kill(mut self) -> io::Result<()> {
-        let child = self.0.take();
-        let gone = tokio::task::spawn_blocking(move || child.map_or(Ok(()), end));
+        let (child, children) = (self.child.take(), self.manner.children);
+        let gone = tokio::task::spawn_blocking(move || child.map_or(Ok(()), |child| end(child, children)));
         gone.await.map_err(io::Error::other)?
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if let Some(child) = self.0.take() {
+        if let Some(child) = self.child.take() {
             // A process that is gone already is what was wanted.
-            let _ = end(child);
+            let _ = end(child, self.manner.children);
         }
     }
 }
 
-fn end(mut child: Child) -> io::Result<()> {
+fn end(mut child: Child, with_children: bool) -> io::Result<()> {
+    let mut children = Vec::new();
+    if with_children && matches!(child.try_wait(), Ok(None)) {
+        // While it stands still it starts no more of them.
+        let pid = Pid::from_child(&child);
+        kill_process(pid, Signal::STOP)?;
+        waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
+        children = children_of(child.id());
+    }
     child.kill()?;
-    child.wait().map(drop)
+    child.wait()?;
+    for &pid in &children {
+        signal_if_there(pid, Signal::KILL)?;
+    }
+    while children.iter().any(|&pid| state_of(pid).is_some_and(|state| state != 'Z')) {
+        thread::sleep(GLANCE);
+    }
+    Ok(())
+}
+
+/// The processes that the first thread of a process has started.
+fn children_of(pid: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+fn signal_if_there(pid: u32, signal: Signal) -> io::Result<()> {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(()) };
+    match kill_process(pid, signal) {
+        Err(Errno::SRCH) => Ok(()),
+        outcome => Ok(outcome?),
+    }
+}
+
+/// The letter by which the system says what a process does; none if it is gone.
+fn state_of(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Waits until processes that need not be ours stand still, or are gone.
+pub(crate) async fn until_all_stopped(pids: &[u32]) {
+    while pids.iter().any(|&pid| state_of(pid).is_some_and(|state| !matches!(state, 'T' | 'Z'))) {
+        tokio::time::sleep(GLANCE).await;
+    }
 }
 
 /// Waits until every thread of a stopped process stands still: the signal alone only asks for it, and the kernel reports the

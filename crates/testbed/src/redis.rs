@@ -8,6 +8,7 @@ use crate::{
     error::{Error, Result},
     find::Program,
     ports,
+    process::Manner,
     resp::{Connection, Reply},
     server::{self, Launch, Probe, Server},
 };
@@ -141,7 +142,17 @@ impl Redis {
         args.extend(options.extra.iter().cloned());
         let probe = Box::new(Answers { password: options.password.clone() });
         let program = Program::RedisServer.find()?;
-        let launch = Launch { name: "redis-server", program, args, port, folder, data, seed: Vec::new(), probe };
+        let launch = Launch {
+            name: "redis-server",
+            program,
+            args,
+            port,
+            folder,
+            data,
+            seed: Vec::new(),
+            probe,
+            manner: Manner::default(),
+        };
         Ok(Self { server: Server::launch(launch)?, password: options.password.clone() })
     }
 
@@ -166,7 +177,7 @@ impl Redis {
         let args = vec![data.join("sentinel.conf").display().to_string()];
         let probe = Box::new(Answers { password: password.clone() });
         let (name, program, seed) = ("redis-sentinel", Program::RedisSentinel.find()?, vec![("sentinel.conf", text)]);
-        let launch = Launch { name, program, args, port, folder, data, seed, probe };
+        let launch = Launch { name, program, args, port, folder, data, seed, probe, manner: Manner::default() };
         Ok(Self { server: Server::launch(launch)?, password })
     }
 }

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::{
     error::{Error, Result},
-    process::{self, Process},
+    process::{self, Manner, Process},
     seen::clock,
 };
 
@@ -30,10 +30,18 @@ const LOG_LINES: usize = 30;
 /// How many choices of ports are tried.
 const ATTEMPTS: usize = 5;
 
-/// How a server is asked whether it is ready, and whether it is the one that was started.
+/// How a server is asked whether it is ready, and whether it is the one that was started; and what it needs of us.
 #[async_trait]
 pub(crate) trait Probe: std::fmt::Debug + Send + Sync {
     async fn ask(&self, addr: &str, pid: u32) -> Result<()>;
+
+    /// Called before each start, with the folder of its data.
+    fn prepare(&self, _data: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    /// Removes what it has left in the system, beside its folder, when it was killed.
+    fn clean_up(&self, _data: &Path) {}
 
     /// Whether it leads its cluster, if it can be a member of one.
     async fn leads(&self, _addr: &str) -> Result<bool> {
@@ -66,6 +74,7 @@ pub(crate) struct Launch {
     /// Files that belong into `data` from the start.
     pub(crate) seed: Vec<(&'static str, String)>,
     pub(crate) probe: Box<dyn Probe>,
+    pub(crate) manner: Manner,
 }
 
 /// One private server process. It is killed, and its data removed, when this is dropped.
@@ -112,7 +121,7 @@ impl Server {
         self.process().as_mut().is_some_and(|process| !process.has_ended())
     }
 
-    /// Ends the server as its operator would (SIGTERM), and kills it when it takes longer than 5 s.
+    /// Ends the server as its operator would (SIGTERM; PostgreSQL by SIGINT), and kills it when it takes longer than 5 s.
     ///
     /// A server that is not running stays so. [`Server::start_again`] brings it back.
     pub async fn stop(&self) -> Result<()> {
@@ -160,11 +169,15 @@ impl Server {
     pub async fn pause(&self) -> Result<()> {
         self.signal(Signal::STOP)?;
         let Some(pid) = self.pid() else { return Ok(()) };
-        process::until_stopped(pid).await.map_err(self.doing("pausing"))
+        process::until_stopped(pid).await.map_err(self.doing("pausing"))?;
+        // It makes no more of them now.
+        process::until_all_stopped(&self.signal_children(Signal::STOP)?).await;
+        Ok(())
     }
 
     /// Lets a paused process go on (SIGCONT).
     pub fn resume(&self) -> Result<()> {
+        self.signal_children(Signal::CONT)?;
         self.signal(Signal::CONT)
     }
 
@@ -213,14 +226,16 @@ impl Server {
     }
 
     fn spawn(&self) -> Result<()> {
-        let Launch { program, args, .. } = &self.launch;
-        let process = Process::spawn(program, args, &self.log()).map_err(self.doing("starting"))?;
+        let Launch { program, args, probe, data, manner, .. } = &self.launch;
+        probe.prepare(data)?;
+        let process = Process::spawn(program, args, &self.log(), *manner).map_err(self.doing("starting"))?;
         *self.process() = Some(process);
         Ok(())
     }
 
     fn empty_data(&self) -> Result<()> {
         let data = &self.launch.data;
+        self.launch.probe.clean_up(data);
         let emptied = match fs::remove_dir_all(data) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => fs::create_dir_all(data),
@@ -235,6 +250,13 @@ impl Server {
     fn signal(&self, signal: Signal) -> Result<()> {
         match self.process().as_ref() {
             Some(process) => process.signal(signal).map_err(self.doing("signalling")),
+            None => Err(Error::NotRunning(self.to_string())),
+        }
+    }
+
+    fn signal_children(&self, signal: Signal) -> Result<Vec<u32>> {
+        match self.process().as_ref() {
+            Some(process) => process.signal_children(signal).map_err(self.doing("signalling children of")),
             None => Err(Error::NotRunning(self.to_string())),
         }
     }
@@ -266,6 +288,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         // Before the folder goes, so that the server does not write into a folder that is being removed.
         drop(self.take());
+        self.launch.probe.clean_up(&self.launch.data);
     }
 }
 

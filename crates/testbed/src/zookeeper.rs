@@ -19,6 +19,7 @@ use crate::{
     error::{Error, Result},
     find::Program,
     ports,
+    process::Manner,
     server::{self, Launch, Probe, Server},
 };
 
@@ -200,8 +201,17 @@ impl ZooKeeper {
         ]);
         let tls = options.tls.as_ref().map(TlsPort::addr);
         let probe = Box::new(Serves { data: data.clone(), tls: tls.clone() });
-        let launch =
-            Launch { name: "zookeeper", program: Program::Java.find()?, args, port, folder, data, seed, probe };
+        let launch = Launch {
+            name: "zookeeper",
+            program: Program::Java.find()?,
+            args,
+            port,
+            folder,
+            data,
+            seed,
+            probe,
+            manner: Manner::default(),
+        };
         Ok(Self { server: Server::launch(launch)?, tls })
     }
 }
