@@ -44,6 +44,8 @@ pub(crate) const SLICES: &[(&str, &str, &[&str])] = &[
     ("leasehold-redlock", "conformance_tls", SLICE),
     ("leasehold-etcd", "conformance_tls", SLICE),
     ("leasehold-etcd", "conformance_cluster", SLICE),
+    ("leasehold-postgres", "conformance_bells", SLICE),
+    ("leasehold-postgres", "conformance_pooled", SLICE),
     ("leasehold-zookeeper", "conformance_sasl", SLICE),
     ("leasehold-zookeeper", "conformance_ensemble", SLICE),
 ];

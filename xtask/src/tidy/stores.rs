@@ -7,7 +7,7 @@ use std::{
 
 /// How many lines of code each store, and what lies below it, may take, tests not counted. About 600 is the aim: a change that
 /// raises one says why.
-const STORES: [(&str, usize); 7] = [
+const STORES: [(&str, usize); 8] = [
     ("memory", 462),
     ("sqlite", 2563),
     ("redis", 1522),
@@ -15,6 +15,7 @@ const STORES: [(&str, usize); 7] = [
     ("redlock", 1170),
     ("etcd", 2897),
     ("zookeeper", 2321),
+    ("postgres", 2300),
 ];
 /// The files of a store, and folders of the same names. Who has read one store knows where to look in all others. What
 /// knows no lock is in `client`.

@@ -1,0 +1,95 @@
+//! `claim`, and `claim_all` for several names in one step.
+
+pub(crate) mod shared;
+
+use std::time::Duration;
+
+use leasehold_core::ErrorKind::Unavailable;
+use leasehold_core::seam::{Claim, Claimed, ClaimedAll, Mode, Moment, Waiting};
+use leasehold_core::{Error, Result};
+use tokio_postgres::Row;
+
+use self::shared::Shared;
+use crate::client::request::Request;
+use crate::entry::{self, Granted, contention, get, ids, place, stamp};
+use crate::error::{Failure, junk};
+
+/// How often the first waiter polls where nobody is rung: at first, and after it has waited for long.
+const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
+
+impl Shared {
+    pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+        let sent = Moment::now();
+        let request = entry::claim(Request::new(&self.statements.claim), claim, sent, self.channel());
+        let rows = self.call(request.int(self.patience())).await?;
+        let row = rows.first().ok_or_else(|| junk("the answer to a claim"))?;
+        self.ring(row)?;
+        match (get(row, "what")?, claim.mode) {
+            ("granted", _) => Ok(Claimed::Granted(granted(row)?.grant(&self.client))),
+            ("waiting", _) => {
+                let waiting = Waiting::new(place(&self.client, get(row, "a_seq")?), contention(row)?);
+                Ok(Claimed::Waiting(waiting.retry_after(self.retry_after(row)?)))
+            }
+            ("busy", _) => Ok(Claimed::Busy(contention(row)?)),
+            ("differ", Mode::Permits { of, .. }) => {
+                let theirs = u32::try_from(get::<i64>(row, "theirs")?).map_err(|_| junk("permits"))?;
+                Err(Error::permits_differ(theirs, of))
+            }
+            ("ended", _) => Err(Failure::new(Unavailable, PINNED).into()),
+            _ => Err(junk("the answer to a claim")),
+        }
+    }
+
+    /// When to ask again without a notification: when the first hold in the way may have ended. Where nobody is rung, sooner: the first in
+    /// the line all the time, and those behind it the less often the farther they are.
+    fn retry_after(&self, row: &Row) -> Result<Duration> {
+        let number =
+            |column| get::<Option<i64>>(row, column).map(|n| u64::try_from(n.unwrap_or_default()).unwrap_or(1));
+        let (nap, ahead, waited) = (number("nap")?, number("ahead")?, number("waited")?);
+        let nap = Duration::from_millis(nap.max(1));
+        if self.is_rung() {
+            return Ok(nap);
+        }
+        let poll = Duration::from_millis(waited / 8).clamp(POLL.0, POLL.1);
+        let poll = poll.saturating_mul(u32::try_from(ahead.saturating_add(1)).unwrap_or(u32::MAX));
+        Ok(nap.min(poll.mul_f64(0.75 + fastrand::f64() / 2.0)))
+    }
+
+    /// Claims all of these, which differ in their names and ids only, or none.
+    pub(crate) async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
+        let Some(first) = claims.first() else { return Ok(ClaimedAll::Granted(Vec::new())) };
+        let sent = Moment::now();
+        let request = Request::new(&self.statements.claim_all)
+            .texts(claims.iter().map(|claim| claim.name.to_string()).collect())
+            .texts(ids(claims.iter().map(|claim| claim.id)))
+            .int(entry::turns(first))
+            .number(entry::ttl(first))
+            .bytes(first.label.as_bytes())
+            .number(stamp(sent))
+            .text(self.channel())
+            .int(self.patience());
+        let rows = self.call(request).await?;
+        let last = rows.last().ok_or_else(|| junk("the answer to several claims"))?;
+        self.ring(last)?;
+        if get::<&str>(last, "what")? == "busy" {
+            let nth = usize::try_from(get::<i32>(last, "nr")?).unwrap_or_default();
+            return Ok(ClaimedAll::Busy(nth.saturating_sub(1), contention(last)?));
+        }
+        let grants = rows
+            .iter()
+            .map(|row| granted(row).map(|granted| granted.grant(&self.client)))
+            .collect::<Result<Vec<_>>>()?;
+        if grants.len() == claims.len() {
+            Ok(ClaimedAll::Granted(grants))
+        } else {
+            Err(junk("the answer to several claims"))
+        }
+    }
+}
+
+fn granted(row: &Row) -> Result<Granted> {
+    Granted::of(row)?.ok_or_else(|| junk("a grant without a token"))
+}
+
+/// What is said of a hold that a user's transaction keeps.
+pub(crate) const PINNED: &str = "a transaction that is open keeps this hold until it ends";

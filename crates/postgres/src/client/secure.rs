@@ -1,0 +1,98 @@
+//! A connection over TLS: the client crate asks the server for it, and what is shown and verified is ours.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use futures_util::future::BoxFuture;
+use leasehold_core::support::{Host, locked};
+use leasehold_core::{Error, Result};
+use leasehold_tls::{Client as TlsClient, Tls};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
+use tokio_postgres::{Client, Config as Settings, Connection};
+use tokio_rustls::client::TlsStream as Rustls;
+
+use crate::error::Failure;
+
+/// Connects over TLS, or not at all. The files are read now.
+pub(super) async fn connect(
+    tls: &Tls,
+    host: &Host,
+    tcp: TcpStream,
+    settings: &Settings,
+) -> Result<(Client, Connection<TcpStream, Secure>)> {
+    let client = tls.client().await?;
+    let why = Arc::new(Mutex::new(None));
+    let connector = Connector { client: client.clone(), host: host.clone(), why: why.clone() };
+    match settings.connect_raw(tcp, connector).await {
+        Ok(connected) => Ok(connected),
+        Err(e) => {
+            if let Some(why) = locked(&why).take() {
+                return Err(why);
+            }
+            let failure = Failure::of_connecting(&e);
+            // A server that refuses our certificate says so after the handshake.
+            Err(failure.into())
+        }
+    }
+}
+
+/// Completes the handshake, and keeps why it failed.
+struct Connector {
+    client: TlsClient,
+    host: Host,
+    why: Arc<Mutex<Option<Error>>>,
+}
+
+impl TlsConnect<TcpStream> for Connector {
+    type Stream = Secure;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Secure>>;
+
+    fn connect(self, tcp: TcpStream) -> Self::Future {
+        Box::pin(async move {
+            let Connector { client, host, why } = self;
+            client.secure(&host.name, host.port, tcp).await.map(Secure).map_err(|e| {
+                *locked(&why) = Some(e);
+                io::Error::other("the TLS handshake failed")
+            })
+        })
+    }
+}
+
+/// An encrypted stream.
+pub(super) struct Secure(Rustls<TcpStream>);
+
+impl TlsStream for Secure {
+    /// The server is verified by its certificate already.
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+impl AsyncRead for Secure {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Secure {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, buffer)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,154 @@
+//! What is stored of a claim, and how it is read.
+
+use std::time::{Duration, SystemTime};
+
+use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place, Validity, WaitPolicy};
+use leasehold_core::{Contention, FencingToken, Participant, Result};
+use tokio_postgres::Row;
+use tokio_postgres::types::FromSql;
+
+use crate::client::request::Request;
+use crate::error::junk;
+
+/// The shortest lease.
+pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
+
+/// The lease of a claim as the server counts it: in whole milliseconds, rounded up.
+pub(crate) fn ttl(claim: &Claim) -> i64 {
+    let ttl = claim.ttl.max(MIN_TTL);
+    millis(ttl + Duration::from_nanos(999_999))
+}
+
+/// In milliseconds, a thousand years at most.
+pub(crate) fn millis(d: Duration) -> i64 {
+    const MOST: i64 = 1_000 * 366 * 86_400_000;
+    i64::try_from(d.as_millis()).unwrap_or(MOST).min(MOST)
+}
+
+/// An instant of our clock, for the server to keep.
+pub(crate) fn stamp(at: Moment) -> i64 {
+    i64::try_from(at.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// The mode as it is stored.
+pub(crate) fn mode(mode: Mode) -> (i16, i64, i64) {
+    let number = match mode {
+        Mode::Exclusive => 0,
+        Mode::Shared => 1,
+        Mode::Permits { .. } => 2,
+    };
+    let (_, n, of) = mode.parts();
+    (number, n.into(), of.into())
+}
+
+/// The parameters of `claim_1` that say what a claim is.
+pub(crate) fn claim(request: Request, claim: &Claim, sent: Moment, channel: &str) -> Request {
+    let (mode, n, of) = mode(claim.mode);
+    request
+        .text(claim.name.as_str())
+        .text(&claim.id.to_string())
+        .small(mode)
+        .number(n)
+        .number(of)
+        .int(turns(claim))
+        .flag(claim.policy != WaitPolicy::Try)
+        .number(ttl(claim))
+        .bytes(claim.label.as_bytes())
+        .number(stamp(sent))
+        .text(channel)
+}
+
+/// How many tokens a grant of it reserves.
+pub(crate) fn turns(claim: &Claim) -> i32 {
+    i32::try_from(claim.turns()).unwrap_or(i32::MAX)
+}
+
+/// A column.
+pub(crate) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: &str) -> Result<T> {
+    row.try_get(column).map_err(|_| junk(column))
+}
+
+/// What grants say, in rows and in notifications.
+pub(crate) struct Granted {
+    pub(crate) seq: i64,
+    pub(crate) token: i64,
+    pub(crate) turns: i32,
+    pub(crate) sent: i64,
+    pub(crate) ttl: i64,
+}
+
+impl Granted {
+    /// The columns `a_…`; `None` if it is no hold.
+    pub(crate) fn of(row: &Row) -> Result<Option<Granted>> {
+        let Some(token) = get::<Option<i64>>(row, "a_token")? else { return Ok(None) };
+        let (seq, turns) = (get(row, "a_seq")?, get(row, "a_turns")?);
+        Ok(Some(Granted { seq, token, turns, sent: get(row, "a_sent")?, ttl: get(row, "a_ttl")? }))
+    }
+
+    /// `seq token turns sent ttl`.
+    pub(crate) fn parse(words: &str) -> Option<Granted> {
+        let numbers: Vec<i64> = words.split(' ').map(|word| word.parse().ok()).collect::<Option<_>>()?;
+        let [seq, token, turns, sent, ttl] = numbers[..] else { return None };
+        Some(Granted { seq, token, turns: turns.try_into().ok()?, sent, ttl })
+    }
+
+    /// Of a place of this client.
+    pub(crate) fn grant(&self, client: &str) -> Grant {
+        let turns = u32::try_from(self.turns).unwrap_or(1);
+        let token = FencingToken::new(u64::try_from(self.token).unwrap_or_default());
+        Grant::new(place(client, self.seq), token, validity(self.sent, self.ttl)).turns(turns)
+    }
+}
+
+/// Where a claim is: its number in the line. It is one of this client's.
+pub(crate) fn place(client: &str, seq: i64) -> Place {
+    Place::new(format!("{client} {seq}"))
+}
+
+/// Whether it is one of this client's.
+pub(crate) fn is_own(place: &Place, client: &str) -> bool {
+    place.as_str().strip_prefix(client).is_some_and(|rest| rest.starts_with(' '))
+}
+
+/// From the request on that set the end of the lease.
+pub(crate) fn validity(sent: i64, ttl: i64) -> Validity {
+    let since = Moment::from_nanos(u64::try_from(sent).unwrap_or_default());
+    Validity::since(since, Duration::from_millis(u64::try_from(ttl).unwrap_or_default()))
+}
+
+/// The columns `who_…` and `waiters`: the first holder.
+pub(crate) fn contention(row: &Row) -> Result<Contention> {
+    let label: Option<&[u8]> = get(row, "who_label")?;
+    let mut who = label.map_or_else(Contention::unknown, |label| Contention::by(String::from_utf8_lossy(label)));
+    let number = |value: Option<i64>| value.map(|value| u64::try_from(value).unwrap_or_default());
+    who.token = number(get(row, "who_token")?).map(FencingToken::new);
+    who.held_for = number(get(row, "who_for")?).map(Duration::from_millis);
+    who.waiters = get::<Option<i32>>(row, "waiters")?.map(|n| usize::try_from(n).unwrap_or_default());
+    Ok(who)
+}
+
+/// A row of `inspect_1`.
+pub(crate) fn participant(row: &Row) -> Result<Participant> {
+    let unknown = || junk("a mode");
+    let number = |column| u32::try_from(get::<i64>(row, column)?).map_err(|_| unknown());
+    let kind = match get::<i16>(row, "mode")? {
+        0 => "exclusive",
+        1 => "shared",
+        2 => "permits",
+        _ => return Err(unknown()),
+    };
+    let mode = Mode::from_parts(kind, number("n")?, number("of")?).ok_or_else(unknown)?;
+    let since = Duration::from_millis(u64::try_from(get::<i64>(row, "since")?).unwrap_or_default());
+    let label = String::from_utf8_lossy(get(row, "label")?).into_owned();
+    let entry = Participant::new(label).mode(mode).since(SystemTime::UNIX_EPOCH + since);
+    let token: Option<i64> = get(row, "token")?;
+    Ok(match token.map(u64::try_from) {
+        Some(Ok(token)) => entry.token(FencingToken::new(token)),
+        _ => entry,
+    })
+}
+
+/// The ids of claims, for an array.
+pub(crate) fn ids(claims: impl Iterator<Item = ClaimId>) -> Vec<String> {
+    claims.map(|id| id.to_string()).collect()
+}

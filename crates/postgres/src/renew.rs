@@ -1,0 +1,59 @@
+//! `renew`.
+
+use leasehold_core::ErrorKind::Unavailable;
+use leasehold_core::seam::{LeaseRef, Moment, Renewal};
+use leasehold_core::{FencingToken, Loss, Result};
+
+use crate::claim::shared::Shared;
+use crate::client::request::Request;
+use crate::entry::{self, Granted, get, ids, stamp, validity};
+use crate::error::{Failure, junk};
+
+/// How many places one request renews.
+const AT_ONCE: usize = 1_000;
+
+impl Shared {
+    pub(crate) async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
+        let mut renewals = Vec::with_capacity(leases.len());
+        for some in leases.chunks(AT_ONCE) {
+            let mut answers = self.renew_some(&some.iter().collect::<Vec<_>>()).await?;
+            // A verb was at their rows, and has ended by now.
+            let busy: Vec<usize> = (0..answers.len()).filter(|i| answers[*i].is_none()).collect();
+            if !busy.is_empty() {
+                let again: Vec<_> = busy.iter().map(|i| &some[*i]).collect();
+                // What is known of the others stays known.
+                let known = self.renew_some(&again).await.unwrap_or_default();
+                busy.into_iter().zip(known).for_each(|(i, answer)| answers[i] = answer);
+            }
+            let unknown = || Renewal::Unknown(Failure::new(Unavailable, "another request is at this place").into());
+            renewals.extend(answers.into_iter().map(|answer| answer.unwrap_or_else(unknown)));
+        }
+        Ok(renewals)
+    }
+
+    /// One request; `None` for a place that somebody else is at.
+    async fn renew_some(&self, leases: &[&LeaseRef]) -> Result<Vec<Option<Renewal>>> {
+        let sent = Moment::now();
+        let request = Request::new(&self.statements.renew)
+            .texts(ids(leases.iter().map(|lease| lease.claim.id)))
+            .numbers(leases.iter().map(|lease| lease.token.map_or(0, FencingToken::as_i64)).collect())
+            .numbers(leases.iter().map(|lease| entry::ttl(&lease.claim)).collect())
+            .number(stamp(sent))
+            .int(self.patience());
+        let rows = self.call_by(&self.renewals, request).await?;
+        if rows.len() != leases.len() {
+            return Err(junk("the answer to renewals"));
+        }
+        let answers = leases.iter().zip(&rows).map(|(lease, row)| {
+            Ok(match get::<i32>(row, "state")? {
+                0 => Some(Renewal::Lost(Loss::Gone)),
+                1 => Some(match (Granted::of(row)?, lease.token) {
+                    (Some(granted), None) => Renewal::Granted(granted.grant(&self.client)),
+                    _ => Renewal::Renewed(validity(get(row, "a_sent")?, get(row, "a_ttl")?)),
+                }),
+                _ => None,
+            })
+        });
+        answers.collect()
+    }
+}

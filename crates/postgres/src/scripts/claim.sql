@@ -1,0 +1,212 @@
+-- Takes or keeps a place, in one step. Answers `granted`; `waiting` and, to one that does not queue, `busy`, with the first holder, how many
+-- wait beside this claim, how far ahead the first of them is, and in how many milliseconds to ask again; `differ` if the line has another
+-- number of permits; `ended` if its own former hold is pinned.
+CREATE OR REPLACE FUNCTION leasehold.claim_1(
+    p_name text, p_claim uuid, p_mode smallint, p_n bigint, p_of bigint, p_turns integer, p_queue boolean,
+    p_ttl bigint, p_label bytea, p_sent bigint, p_client text, p_patience integer,
+    OUT what text, OUT a_seq bigint, OUT a_token bigint, OUT a_turns integer, OUT a_sent bigint, OUT a_ttl bigint,
+    OUT who_label bytea, OUT who_token bigint, OUT who_for bigint, OUT waiters integer, OUT ahead bigint, OUT nap bigint, OUT waited bigint,
+    OUT theirs bigint, OUT channels text[], OUT payloads text[]
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = leasehold, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    l lines;
+    p place;
+    s record;
+    ms CONSTANT interval := '1 millisecond';
+    now timestamptz;
+    changed boolean := false;
+    rung text[] := '{}';
+    rings text[] := '{}';
+BEGIN
+    PERFORM enter_1(p_patience);
+    channels := '{}'; payloads := '{}';
+    IF NOT p_queue AND NOT EXISTS (SELECT FROM place t WHERE t.claim = p_claim) THEN
+        -- A live holder at the head is seen without a lock, and nothing is written.
+        SELECT * INTO l FROM lines t WHERE t.name = p_name;
+        SELECT * INTO p FROM place t WHERE t.name = p_name AND t.seq >= l.head ORDER BY t.seq LIMIT 1;
+        now := clock_timestamp();
+        IF FOUND AND p.token IS NOT NULL AND p.until > now AND p.until <= now + p.ttl * ms AND (p_mode = 0 OR p.mode <> p_mode)
+            AND NOT (p_mode = 2 AND EXISTS (
+                SELECT FROM place t WHERE t.name = p_name AND t.seq > p.seq AND t.mode = 2 AND t.of <> p_of
+            ))
+        THEN
+            what := 'busy'; who_label := p.label; who_token := p.token;
+            who_for := extract(epoch FROM now - p.since) * 1000;
+            waiters := l.size - CASE WHEN p.mode = 0 THEN 1 ELSE (
+                SELECT count(*) FROM place t WHERE t.name = p_name AND t.seq >= p.seq AND t.token IS NOT NULL
+            ) END;
+            RETURN;
+        END IF;
+    END IF;
+
+    l := lock_1(p_name, true);
+    now := clock_timestamp();
+    SELECT * INTO s FROM settle_1(p_name, p_claim, now, l.head, l.size, l.token);
+    SELECT * INTO p FROM place t WHERE t.claim = p_claim;
+    IF FOUND AND p.name <> p_name THEN
+        RAISE EXCEPTION 'one claim has two names' USING ERRCODE = '23505';
+    ELSIF FOUND AND p.until <= now THEN
+        IF remove_1(p_name, p.seq) THEN
+            s.l_size := s.l_size - 1;
+            p := NULL;
+            changed := s.changed; rung := s.channels; rings := s.payloads;
+            SELECT * INTO s FROM settle_1(p_name, p_claim, now, s.l_head, s.l_size, s.l_token);
+        ELSE
+            what := 'ended';
+        END IF;
+    END IF;
+
+    IF what IS NULL AND p.seq IS NOT NULL AND p.parted THEN
+        what := 'busy';
+    ELSIF what IS NULL AND p.seq IS NOT NULL THEN
+        IF now + p_ttl * ms >= p.until THEN
+            p.until := now + p_ttl * ms; p.ttl := p_ttl; p.sent := p_sent;
+        END IF;
+        IF p_sent >= p.said THEN
+            changed := changed OR p.token IS NOT NULL AND p.label <> p_label;
+            p.said := p_sent; p.label := p_label; p.client := p_client;
+        END IF;
+        IF p.token IS NOT NULL AND p.mode = 0 AND p_mode = 1 THEN
+            p.mode := p_mode; p.n := p_n; p.of := p_of;
+            changed := true;
+        END IF;
+        UPDATE place t SET until = p.until, ttl = p.ttl, sent = p.sent, said = p.said, label = p.label, client = p.client,
+            mode = p.mode, n = p.n, of = p.of WHERE t.name = p_name AND t.seq = p.seq;
+        what := CASE WHEN p.token IS NULL THEN 'waiting' ELSE 'granted' END;
+        changed := changed OR s.changed; rung := rung || s.channels; rings := rings || s.payloads;
+        -- Those behind a hold that is shared now, and the end of this one's own lease.
+        SELECT * INTO s FROM settle_1(p_name, p_claim, now, s.l_head, s.l_size, s.l_token);
+    ELSIF what IS NULL THEN
+        IF p_mode = 2 THEN
+            SELECT t.of INTO theirs FROM place t
+                WHERE t.name = p_name AND t.seq >= s.l_head AND t.mode = 2 AND (t.until > now OR t.token IS NOT NULL)
+                ORDER BY t.seq LIMIT 1;
+        END IF;
+        IF theirs <> p_of THEN
+            what := 'differ';
+        ELSIF s.waits IS NULL AND (s.kind IS NULL OR s.kind = p_mode AND (
+            p_mode = 1 OR p_mode = 2 AND s.taken + p_n <= least(s.room, p_of)
+        )) THEN
+            what := 'granted';
+            p.token := greatest(s.l_token + 1, (extract(epoch FROM now) * 1000000)::bigint);
+            s.l_token := p.token + p_turns - 1;
+            changed := true;
+        ELSE
+            what := CASE WHEN p_queue THEN 'waiting' ELSE 'busy' END;
+        END IF;
+        IF what IN ('granted', 'waiting') THEN
+            l.seq := l.seq + 1;
+            p.seq := l.seq; p.turns := p_turns; p.sent := p_sent; p.ttl := p_ttl;
+            s.l_size := s.l_size + 1;
+            INSERT INTO place (name, seq, claim, mode, n, of, turns, token, client, label, since, ttl, until, sent, said) VALUES (
+                p_name, p.seq, p_claim, p_mode, p_n, p_of, p_turns, p.token, p_client, p_label, now, p_ttl, now + p_ttl * ms,
+                p_sent, p_sent
+            );
+            IF what = 'waiting' THEN
+                s.waits := coalesce(s.waits, p.seq);
+            END IF;
+        END IF;
+    END IF;
+
+    UPDATE lines t SET seq = l.seq, head = s.l_head, size = s.l_size, token = s.l_token, used = now WHERE t.name = p_name;
+    channels := rung || s.channels; payloads := rings || s.payloads;
+    IF changed OR s.changed THEN
+        SELECT r.channels, r.payloads INTO channels, payloads FROM stir_1(p_name, channels, payloads) r;
+    END IF;
+    a_seq := p.seq;
+    IF what = 'granted' THEN
+        a_token := p.token; a_turns := p.turns; a_sent := p.sent; a_ttl := p.ttl;
+    ELSE
+        who_label := s.who_label; who_token := s.who_token;
+        who_for := extract(epoch FROM now - s.who_since) * 1000;
+        waiters := greatest(0, s.l_size - s.holders - CASE WHEN what = 'waiting' THEN 1 ELSE 0 END);
+        ahead := greatest(0, p.seq - coalesce(s.waits, p.seq));
+        waited := extract(epoch FROM now - coalesce(p.since, now)) * 1000;
+        nap := ceil(extract(epoch FROM s.ends - now) * 1000) + least(1000, ahead * 20);
+    END IF;
+END $$;
+
+-- Takes all of these names, exclusively, or changes nothing. Answers a row for each in the order of the question, all `granted`; or one row,
+-- `busy`, with the number of the first that is not free.
+CREATE OR REPLACE FUNCTION leasehold.claim_all_1(
+    p_names text[], p_claims uuid[], p_turns integer, p_ttl bigint, p_label bytea, p_sent bigint, p_client text, p_patience integer
+) RETURNS TABLE (
+    what text, nr integer, a_seq bigint, a_token bigint, a_turns integer, a_sent bigint, a_ttl bigint,
+    who_label bytea, who_token bigint, who_for bigint, waiters integer, channels text[], payloads text[]
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = leasehold, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    l lines;
+    p place;
+    s record;
+    i integer;
+    ms CONSTANT interval := '1 millisecond';
+    now timestamptz;
+    none CONSTANT text[] := '{}';
+    rung text[] := '{}';
+    rings text[] := '{}';
+BEGIN
+    PERFORM enter_1(p_patience);
+    -- Without a lock at first: who is refused writes nothing.
+    now := clock_timestamp();
+    FOR i IN SELECT a.nr::integer FROM unnest(p_names) WITH ORDINALITY a(name, nr) LOOP
+        SELECT * INTO l FROM lines t WHERE t.name = p_names[i];
+        SELECT * INTO p FROM place t WHERE t.name = p_names[i] AND t.seq >= l.head ORDER BY t.seq LIMIT 1;
+        IF FOUND AND p.claim <> p_claims[i] AND p.token IS NOT NULL AND p.until > now AND p.until <= now + p.ttl * ms THEN
+            RETURN QUERY SELECT 'busy', i, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint,
+                p.label, p.token, (extract(epoch FROM now - p.since) * 1000)::bigint, NULL::integer, none, none;
+            RETURN;
+        END IF;
+    END LOOP;
+    FOR i IN SELECT a.nr::integer FROM unnest(p_names) WITH ORDINALITY a(name, nr) ORDER BY a.name COLLATE "C" LOOP
+        PERFORM lock_1(p_names[i], true);
+    END LOOP;
+    now := clock_timestamp();
+    FOR i IN 1 .. cardinality(p_names) LOOP
+        SELECT * INTO l FROM lines t WHERE t.name = p_names[i];
+        IF l.seq = 0 THEN
+            l.token := greatest(l.token, coalesce((SELECT t.floor FROM meta t WHERE t.one), 0));
+        END IF;
+        SELECT * INTO s FROM settle_1(p_names[i], p_claims[i], now, l.head, l.size, l.token);
+        UPDATE lines t SET head = s.l_head, size = s.l_size, token = s.l_token, used = now WHERE t.name = p_names[i];
+        rung := rung || s.channels; rings := rings || s.payloads;
+        IF s.changed THEN
+            SELECT r.channels, r.payloads INTO rung, rings FROM stir_1(p_names[i], rung, rings) r;
+        END IF;
+        IF s.holders > 0 OR s.waits IS NOT NULL THEN
+            SELECT * INTO p FROM place t WHERE t.claim = p_claims[i] AND t.name = p_names[i];
+            IF NOT FOUND OR p.token IS NULL OR p.until <= now OR p.parted THEN
+                RETURN QUERY SELECT 'busy', i, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint,
+                    s.who_label, s.who_token, (extract(epoch FROM now - s.who_since) * 1000)::bigint,
+                    greatest(0, s.l_size - s.holders), rung, rings;
+                RETURN;
+            END IF;
+        END IF;
+    END LOOP;
+    FOR i IN 1 .. cardinality(p_names) LOOP
+        SELECT * INTO p FROM place t WHERE t.claim = p_claims[i];
+        IF FOUND AND p.name <> p_names[i] THEN
+            RAISE EXCEPTION 'one claim has two names' USING ERRCODE = '23505';
+        ELSIF FOUND THEN
+            IF now + p_ttl * ms >= p.until THEN
+                p.until := now + p_ttl * ms; p.ttl := p_ttl; p.sent := p_sent;
+                UPDATE place t SET until = p.until, ttl = p.ttl, sent = p.sent WHERE t.name = p.name AND t.seq = p.seq;
+            END IF;
+        ELSE
+            SELECT * INTO l FROM lines t WHERE t.name = p_names[i];
+            p.seq := l.seq + 1; p.turns := p_turns; p.ttl := p_ttl; p.sent := p_sent;
+            p.token := greatest(l.token + 1, (extract(epoch FROM now) * 1000000)::bigint);
+            INSERT INTO place (name, seq, claim, mode, n, of, turns, token, client, label, since, ttl, until, sent, said) VALUES (
+                p_names[i], p.seq, p_claims[i], 0, 1, 1, p_turns, p.token, p_client, p_label, now, p_ttl, now + p_ttl * ms,
+                p_sent, p_sent
+            );
+            UPDATE lines t SET seq = p.seq, size = l.size + 1, token = p.token + p_turns - 1 WHERE t.name = p_names[i];
+            SELECT r.channels, r.payloads INTO rung, rings FROM stir_1(p_names[i], rung, rings) r;
+        END IF;
+        what := 'granted'; nr := i; a_seq := p.seq; a_token := p.token; a_turns := p.turns; a_sent := p.sent; a_ttl := p.ttl;
+        channels := none; payloads := none;
+        IF i = cardinality(p_names) THEN
+            channels := rung; payloads := rings;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;

@@ -1,0 +1,131 @@
+-- What the verbs share. These functions are not for clients: they run with the rights of the verb that calls them.
+
+-- What each verb begins with. A snapshot older than the wait for a lock would show the line as it was; an acknowledged grant must survive
+-- a crash; and `statement_timeout` does not cover what a commit waits for.
+CREATE OR REPLACE FUNCTION leasehold.enter_1(p_patience integer) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'leasehold needs READ COMMITTED' USING ERRCODE = '25001';
+    END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    PERFORM set_config('lock_timeout', p_patience::text, true);
+END $$;
+
+-- Locks the line of this name. A new one begins above the floor, which is read once no sweep can raise it for this name.
+CREATE OR REPLACE FUNCTION leasehold.lock_1(p_name text, p_create boolean) RETURNS lines LANGUAGE plpgsql AS $$
+DECLARE
+    l lines;
+BEGIN
+    LOOP
+        SELECT * INTO l FROM lines t WHERE t.name = p_name FOR UPDATE;
+        EXIT WHEN FOUND OR NOT p_create;
+        INSERT INTO lines AS t VALUES (p_name, 0, 1, 0, 0, clock_timestamp()) ON CONFLICT DO NOTHING RETURNING * INTO l;
+        IF FOUND THEN
+            l.token := coalesce((SELECT t.floor FROM meta t WHERE t.one), 0);
+            EXIT;
+        END IF;
+    END LOOP;
+    RETURN l;
+END $$;
+
+-- Removes a place. Where a renewal is at it, that is waited for; where a transaction of a user's pins it (`held`), it is over from now on,
+-- and stays until that transaction ends: the answer is false.
+CREATE OR REPLACE FUNCTION leasehold.remove_1(p_name text, p_seq bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM place t WHERE t.name = p_name AND t.seq = p_seq FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        UPDATE place t SET until = '-infinity' WHERE t.name = p_name AND t.seq = p_seq;
+        PERFORM 1 FROM place t WHERE t.name = p_name AND t.seq = p_seq FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            RETURN false;
+        END IF;
+    END IF;
+    DELETE FROM place t WHERE t.name = p_name AND t.seq = p_seq;
+    RETURN true;
+END $$;
+
+-- How a claim is written in notifications.
+CREATE OR REPLACE FUNCTION leasehold.hex_1(p_claim uuid) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT replace(p_claim::text, '-', '') $$;
+
+-- Under the lock of the line: removes the dead at its head, and grants to whom it is the turn of, in order, until one has to wait. A place
+-- that is past its end, and locked by somebody else, counts as alive: its renewal is under way, or a user's transaction pins it.
+-- Answers what the line is now, and who holds: how many, of which mode, how much of how much is taken, the first of them, when the
+-- first of their leases ends; the first that waits; whether a holder changed; and what is to be rung.
+CREATE OR REPLACE FUNCTION leasehold.settle_1(
+    p_name text, p_quiet uuid, p_now timestamptz,
+    INOUT l_head bigint, INOUT l_size integer, INOUT l_token bigint,
+    OUT holders integer, OUT kind smallint, OUT taken bigint, OUT room bigint,
+    OUT who_label bytea, OUT who_token bigint, OUT who_since timestamptz,
+    OUT ends timestamptz, OUT waits bigint, OUT changed boolean, OUT channels text[], OUT payloads text[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    p place;
+    ms CONSTANT interval := '1 millisecond';
+    beyond bigint := l_head;
+    first bigint;
+BEGIN
+    holders := 0; taken := 0; changed := false; channels := '{}'; payloads := '{}';
+    FOR p IN SELECT * FROM place t WHERE t.name = p_name AND t.seq >= l_head ORDER BY t.seq LOOP
+        beyond := p.seq + 1;
+        IF p.mode NOT BETWEEN 0 AND 2 THEN
+            RAISE EXCEPTION 'a place has an unknown mode' USING ERRCODE = 'XX001';
+        ELSIF p.until <= p_now THEN
+            PERFORM 1 FROM place t WHERE t.name = p_name AND t.seq = p.seq AND t.until <= p_now FOR UPDATE SKIP LOCKED;
+            IF FOUND THEN
+                DELETE FROM place t WHERE t.name = p_name AND t.seq = p.seq;
+                l_size := l_size - 1;
+                changed := changed OR p.token IS NOT NULL;
+                CONTINUE;
+            END IF;
+        ELSIF p.until > p_now + p.ttl * ms THEN
+            -- The clock has stepped back.
+            PERFORM 1 FROM place t WHERE t.name = p_name AND t.seq = p.seq FOR NO KEY UPDATE SKIP LOCKED;
+            IF FOUND THEN
+                p.until := p_now + p.ttl * ms;
+                UPDATE place t SET until = p.until WHERE t.name = p_name AND t.seq = p.seq;
+            END IF;
+        END IF;
+        first := coalesce(first, p.seq);
+        IF p.token IS NULL AND NOT (kind IS NULL OR kind = p.mode AND (
+            p.mode = 1 OR p.mode = 2 AND taken + p.n <= least(room, p.of)
+        )) THEN
+            waits := p.seq;
+            EXIT;
+        END IF;
+        IF p.token IS NULL THEN
+            p.token := greatest(l_token + 1, (extract(epoch FROM p_now) * 1000000)::bigint);
+            p.since := p_now;
+            l_token := p.token + p.turns - 1;
+            UPDATE place t SET token = p.token, since = p.since WHERE t.name = p_name AND t.seq = p.seq;
+            changed := true;
+            IF p.client <> '' AND p.claim IS DISTINCT FROM p_quiet THEN
+                channels := channels || p.client;
+                payloads := payloads || format('granted %s %s %s %s %s %s', hex_1(p.claim), p.seq, p.token, p.turns, p.sent, p.ttl);
+            END IF;
+        END IF;
+        IF holders = 0 THEN
+            who_label := p.label; who_token := p.token; who_since := p.since;
+        END IF;
+        holders := holders + 1; kind := p.mode; taken := taken + p.n; room := least(room, p.of);
+        ends := least(ends, CASE WHEN p.until <= p_now THEN p_now + 50 * ms ELSE p.until + 5 * ms END);
+    END LOOP;
+    l_head := coalesce(first, beyond);
+    IF waits IS NULL THEN
+        -- All were seen, whatever was deleted by hand.
+        l_size := holders;
+    END IF;
+END $$;
+
+-- What is rung to the observers of this name.
+CREATE OR REPLACE FUNCTION leasehold.stir_1(p_name text, INOUT channels text[], INOUT payloads text[]) LANGUAGE plpgsql AS $$
+DECLARE
+    c text;
+BEGIN
+    FOR c IN SELECT o.client FROM observer o WHERE o.name = p_name AND o.until > clock_timestamp() LOOP
+        channels := channels || c;
+        payloads := payloads || ('stirred ' || p_name);
+    END LOOP;
+END $$;

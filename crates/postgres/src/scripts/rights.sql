@@ -1,0 +1,4 @@
+-- Functions are everybody's unless this is said.
+REVOKE ALL ON SCHEMA leasehold FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA leasehold FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA leasehold FROM PUBLIC;

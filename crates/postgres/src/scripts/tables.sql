@@ -1,0 +1,63 @@
+-- Everything that the store keeps. Columns are only ever added: clients of several versions use one schema.
+-- It may have been made by somebody with more rights.
+DO $$ BEGIN
+    IF to_regnamespace('leasehold') IS NULL THEN
+        CREATE SCHEMA leasehold;
+    END IF;
+END $$;
+SET LOCAL search_path = leasehold, pg_temp;
+
+-- One row for each name in use. `seq`: the last place given. `head`: no place stands below it, so that a search begins there and not
+-- among what was deleted. `size`: how many places there are. `token`: the last one given. Half of a minute after its last use a row
+-- without places is swept away, and its token goes into the floor.
+CREATE TABLE IF NOT EXISTS leasehold.lines (
+    name text COLLATE "C" PRIMARY KEY,
+    seq bigint NOT NULL,
+    head bigint NOT NULL,
+    size integer NOT NULL,
+    token bigint NOT NULL,
+    used timestamptz NOT NULL
+) WITH (fillfactor = 25, autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off);
+
+-- The places of each name in their order: holders, which have a token, and waiters. `mode`: 0 exclusive, 1 shared, 2 permits, of which
+-- it takes `n` of `of`. `client`: its channel, '' for none. `sent`: the client's clock when it sent the request that set `until`; `said`:
+-- the same of the request that set `label`. `parted`: it ends at `until`, whatever comes. `until`, `token`, `mode`, `label` and `sent` are
+-- in no index: so a renewal is a HOT update, and passes a transaction that has the row FOR KEY SHARE.
+CREATE TABLE IF NOT EXISTS leasehold.place (
+    name text COLLATE "C" NOT NULL,
+    seq bigint NOT NULL,
+    claim uuid NOT NULL UNIQUE,
+    mode smallint NOT NULL,
+    n bigint NOT NULL,
+    of bigint NOT NULL,
+    turns integer NOT NULL,
+    token bigint,
+    client text COLLATE "C" NOT NULL,
+    label bytea NOT NULL,
+    since timestamptz NOT NULL,
+    ttl bigint NOT NULL,
+    until timestamptz NOT NULL,
+    sent bigint NOT NULL,
+    said bigint NOT NULL,
+    parted boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (name, seq)
+) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off);
+
+-- Which clients are notified when the holder of a name, or its label, changes.
+CREATE TABLE IF NOT EXISTS leasehold.observer (
+    name text COLLATE "C" NOT NULL,
+    client text COLLATE "C" NOT NULL,
+    until timestamptz NOT NULL,
+    PRIMARY KEY (name, client)
+);
+
+-- One row. `floor`: the greatest token of the names that were swept away. `swept`: when the last sweep began.
+CREATE TABLE IF NOT EXISTS leasehold.meta (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    floor bigint NOT NULL DEFAULT 0,
+    swept timestamptz NOT NULL DEFAULT '-infinity'
+);
+INSERT INTO leasehold.meta DEFAULT VALUES ON CONFLICT DO NOTHING;
+
+-- The latest version of the verbs that is installed.
+CREATE OR REPLACE FUNCTION leasehold.protocol() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 1';

@@ -1,0 +1,226 @@
+-- Renews the places of these claims, granted with these tokens (0: waiting when last seen). It waits for no row, so nothing waits for it in a
+-- circle. Answers for each: 1 renewed, as it is now; 0 gone; 2 somebody is at that row, ask once more.
+CREATE OR REPLACE FUNCTION leasehold.renew_1(p_claims uuid[], p_tokens bigint[], p_ttls bigint[], p_sent bigint, p_patience integer)
+RETURNS TABLE (nr bigint, state integer, a_seq bigint, a_token bigint, a_turns integer, a_sent bigint, a_ttl bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = leasehold, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    ms CONSTANT interval := '1 millisecond';
+    now timestamptz;
+    locked uuid[];
+BEGIN
+    PERFORM enter_1(p_patience);
+    now := clock_timestamp();
+    SELECT array_agg(r.claim) INTO locked FROM (
+        SELECT t.claim FROM unnest(p_claims, p_tokens) a(claim, token) JOIN place t ON t.claim = a.claim
+        WHERE t.until > now AND NOT t.parted AND (a.token = 0 OR t.token = a.token)
+        FOR NO KEY UPDATE OF t SKIP LOCKED
+    ) r;
+    UPDATE place t SET
+        until = greatest(t.until, now + a.ttl * ms),
+        ttl = CASE WHEN now + a.ttl * ms >= t.until THEN a.ttl ELSE t.ttl END,
+        sent = CASE WHEN now + a.ttl * ms >= t.until THEN p_sent ELSE t.sent END
+    FROM unnest(p_claims, p_ttls) a(claim, ttl) WHERE t.claim = a.claim AND t.claim = ANY (locked);
+    RETURN QUERY SELECT a.nr,
+        CASE
+            WHEN t.claim = ANY (locked) THEN 1
+            WHEN t.until > now AND NOT t.parted AND (a.token = 0 OR t.token = a.token) THEN 2
+            ELSE 0
+        END, t.seq, t.token, t.turns, t.sent, t.ttl
+        FROM unnest(p_claims, p_tokens) WITH ORDINALITY a(claim, token, nr) LEFT JOIN place t ON t.claim = a.claim ORDER BY a.nr;
+END $$;
+
+-- Withdraws a claim. Answers `done`; `none` if there was none; `pinned` if a user's transaction keeps it until its end.
+CREATE OR REPLACE FUNCTION leasehold.release_1(
+    p_name text, p_claim uuid, p_patience integer, OUT what text, OUT channels text[], OUT payloads text[]
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = leasehold, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    l lines;
+    p place;
+    s record;
+    now timestamptz;
+    changed boolean := false;
+BEGIN
+    PERFORM enter_1(p_patience);
+    channels := '{}'; payloads := '{}'; what := 'none';
+    l := lock_1(p_name, false);
+    SELECT * INTO p FROM place t WHERE t.claim = p_claim AND t.name = p_name;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    now := clock_timestamp();
+    IF remove_1(p_name, p.seq) THEN
+        what := 'done';
+        l.size := l.size - 1;
+        changed := p.token IS NOT NULL;
+    ELSE
+        what := 'pinned';
+    END IF;
+    SELECT * INTO s FROM settle_1(p_name, NULL, now, l.head, l.size, l.token);
+    UPDATE lines t SET head = s.l_head, size = s.l_size, token = s.l_token, used = now WHERE t.name = p_name;
+    channels := s.channels; payloads := s.payloads;
+    IF changed OR s.changed THEN
+        SELECT r.channels, r.payloads INTO channels, payloads FROM stir_1(p_name, channels, payloads) r;
+    END IF;
+END $$;
+
+-- Lets a hold end by itself, so many milliseconds from now. Nothing extends it. A waiter is withdrawn.
+CREATE OR REPLACE FUNCTION leasehold.release_after_1(
+    p_name text, p_claim uuid, p_rest bigint, p_patience integer, OUT what text, OUT channels text[], OUT payloads text[]
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = leasehold, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    p place;
+    ms CONSTANT interval := '1 millisecond';
+    now timestamptz;
+BEGIN
+    PERFORM enter_1(p_patience);
+    channels := '{}'; payloads := '{}'; what := 'none';
+    PERFORM lock_1(p_name, false);
+    SELECT * INTO p FROM place t WHERE t.claim = p_claim AND t.name = p_name;
+    IF NOT FOUND THEN
+        RETURN;
+    ELSIF p.token IS NULL THEN
+        SELECT r.what, r.channels, r.payloads INTO what, channels, payloads FROM release_1(p_name, p_claim, p_patience) r;
+        RETURN;
+    END IF;
+    now := clock_timestamp();
+    UPDATE place t SET until = CASE WHEN t.parted THEN least(t.until, now + p_rest * ms) ELSE now + p_rest * ms END,
+        ttl = p_rest, parted = true
+        WHERE t.name = p_name AND t.seq = p.seq AND t.until > now;
+    what := 'done';
+    -- The next waits for another end than it knew.
+    SELECT t.claim, t.client INTO p.claim, p.client FROM place t
+        WHERE t.name = p_name AND t.seq > p.seq AND t.token IS NULL AND t.until > now ORDER BY t.seq LIMIT 1;
+    IF FOUND AND p.client <> '' THEN
+        channels := ARRAY[p.client]; payloads := ARRAY['again ' || hex_1(p.claim)];
+    END IF;
+END $$;
+
+-- Ends the hold with this token, of whichever of its turns. Answers whether there was one. One that a user's transaction pins is over, and
+-- in the way until that transaction ends.
+CREATE OR REPLACE FUNCTION leasehold.evict_1(
+    p_name text, p_token bigint, p_patience integer, OUT what text, OUT channels text[], OUT payloads text[]
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = leasehold, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    l lines;
+    p place;
+    s record;
+    now timestamptz;
+BEGIN
+    PERFORM enter_1(p_patience);
+    channels := '{}'; payloads := '{}'; what := 'none';
+    l := lock_1(p_name, false);
+    now := clock_timestamp();
+    SELECT * INTO p FROM place t WHERE t.name = p_name AND t.seq >= l.head AND t.token <= p_token AND p_token < t.token + t.turns
+        AND t.until > now LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    what := 'done';
+    IF remove_1(p_name, p.seq) THEN
+        l.size := l.size - 1;
+    END IF;
+    SELECT * INTO s FROM settle_1(p_name, NULL, now, l.head, l.size, l.token);
+    UPDATE lines t SET head = s.l_head, size = s.l_size, token = s.l_token, used = now WHERE t.name = p_name;
+    channels := s.channels; payloads := s.payloads;
+    IF p.client <> '' THEN
+        channels := p.client || channels; payloads := ('evicted ' || hex_1(p.claim)) || payloads;
+    END IF;
+    SELECT r.channels, r.payloads INTO channels, payloads FROM stir_1(p_name, channels, payloads) r;
+END $$;
+
+-- The live places of a name in their order.
+CREATE OR REPLACE FUNCTION leasehold.inspect_1(p_name text)
+RETURNS TABLE (mode smallint, n bigint, of bigint, token bigint, label bytea, since bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = leasehold, pg_temp SET enable_seqscan = off SET jit = off AS $$
+    SELECT t.mode, t.n, t.of, t.token, t.label, (extract(epoch FROM t.since) * 1000)::bigint FROM place t
+    WHERE t.name = p_name AND t.until > clock_timestamp()
+        AND t.seq >= coalesce((SELECT l.head FROM lines l WHERE l.name = p_name), 0)
+    ORDER BY t.seq
+$$;
+
+-- The names with this beginning that are held or waited for, in the order of their bytes, after `p_after`.
+CREATE OR REPLACE FUNCTION leasehold.list_1(p_prefix text, p_after text, p_limit bigint) RETURNS SETOF text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = leasehold, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    found_one text;
+    beyond text := p_after;
+    now CONSTANT timestamptz := clock_timestamp();
+BEGIN
+    FOR i IN 1 .. p_limit LOOP
+        SELECT t.name INTO found_one FROM place t
+            WHERE t.name >= p_prefix COLLATE "C" AND (beyond IS NULL OR t.name > beyond COLLATE "C") AND t.until > now
+            ORDER BY t.name, t.seq LIMIT 1;
+        EXIT WHEN NOT FOUND OR NOT starts_with(found_one, p_prefix);
+        RETURN NEXT found_one;
+        beyond := found_one;
+    END LOOP;
+END $$;
+
+-- From now on, and for so many milliseconds, this client is rung when the holder of a name changes; 0: no longer.
+CREATE OR REPLACE FUNCTION leasehold.observe_1(p_name text, p_client text, p_for bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = leasehold, pg_temp SET jit = off AS $$
+BEGIN
+    IF p_for = 0 THEN
+        DELETE FROM observer o WHERE o.name = p_name AND o.client = p_client;
+    ELSE
+        INSERT INTO observer AS o VALUES (p_name, p_client, clock_timestamp() + p_for * interval '1 millisecond')
+            ON CONFLICT (name, client) DO UPDATE SET until = excluded.until;
+    END IF;
+END $$;
+
+-- Removes what nobody uses: a part of it, and whether there is more. One client does it at a time, each `p_pause` milliseconds at most.
+CREATE OR REPLACE FUNCTION leasehold.sweep_1(p_pause bigint, p_most integer) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = leasehold, pg_temp SET jit = off AS $$
+DECLARE
+    now CONSTANT timestamptz := clock_timestamp();
+    ms CONSTANT interval := '1 millisecond';
+    old text[];
+    top bigint;
+    n text;
+    l lines;
+    s record;
+BEGIN
+    PERFORM enter_1(1000);
+    INSERT INTO meta DEFAULT VALUES ON CONFLICT DO NOTHING;
+    PERFORM 1 FROM meta t WHERE t.one AND (t.swept < now - p_pause * ms OR t.swept > now) FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    -- Places of clients that have ended, in lines that nobody uses.
+    FOR n IN SELECT t.name FROM lines t WHERE t.size > 0 AND t.used < now - interval '10 minutes' AND NOT EXISTS (
+            SELECT FROM place p WHERE p.name = t.name AND p.until > now
+        ) LIMIT 100 LOOP
+        SELECT * INTO l FROM lines t WHERE t.name = n FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            SELECT * INTO s FROM settle_1(n, NULL, now, l.head, l.size, l.token);
+            UPDATE lines t SET head = s.l_head, size = s.l_size, token = s.l_token WHERE t.name = n;
+        END IF;
+    END LOOP;
+    SELECT array_agg(r.name), max(r.token) INTO old, top FROM (
+        SELECT t.name, t.token FROM lines t WHERE t.size = 0 AND (t.used < now - p_pause * ms OR t.used > now + interval '1 hour')
+        LIMIT p_most FOR UPDATE SKIP LOCKED
+    ) r;
+    UPDATE meta t SET floor = greatest(t.floor, top), swept = CASE WHEN cardinality(old) = p_most THEN t.swept ELSE now END;
+    DELETE FROM lines t WHERE t.name = ANY (old);
+    DELETE FROM observer o WHERE o.until < now;
+    RETURN coalesce(cardinality(old) = p_most, false);
+END $$;
+
+-- For a transaction of the user's own: this hold stands, and no other is granted before that transaction has ended. Else the error LH001,
+-- which ends the transaction. One that does nothing for longer than a lease is ended by the server.
+CREATE OR REPLACE FUNCTION leasehold.held(p_name text, p_token bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = leasehold, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    lease bigint;
+BEGIN
+    SELECT t.ttl INTO lease FROM place t
+        WHERE t.name = p_name AND t.seq >= coalesce((SELECT l.head FROM lines l WHERE l.name = p_name), 0)
+        AND t.token <= p_token AND p_token < t.token + t.turns AND t.until > clock_timestamp() AND NOT t.parted
+        FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the lock is no longer held' USING ERRCODE = 'LH001';
+    END IF;
+    IF current_setting('idle_in_transaction_session_timeout') IN ('0', '0ms') THEN
+        PERFORM set_config('idle_in_transaction_session_timeout', lease::text, true);
+    END IF;
+END $$;

@@ -1,0 +1,13 @@
+//! The suite against a private PostgreSQL server.
+
+#![allow(dead_code, unreachable_pub, reason = "a part is for the other suites")]
+
+mod harness;
+
+use std::process::ExitCode;
+
+use harness::World;
+
+fn main() -> ExitCode {
+    leasehold_conformance::main(World::direct)
+}

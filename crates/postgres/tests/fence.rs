@@ -1,0 +1,214 @@
+//! The fence in the user's own transaction, with tokio-postgres: at every isolation, in savepoints, and when its program stops.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Renewal, WaitPolicy};
+use leasehold_core::{ErrorKind, Fenced, Store};
+use leasehold_postgres::client::{Client, IsolationLevel, Transaction};
+use leasehold_postgres::{HELD, LOST, Postgres};
+use support::*;
+
+/// Executes the condition.
+async fn held(tx: &Transaction<'_>, token: i64) -> Result<u64, leasehold_postgres::client::Error> {
+    tx.execute(HELD, &[&"a", &token]).await
+}
+
+/// A hold, its token, and a program beside it.
+async fn world(ttl: Duration) -> (Server, Postgres, Claim, i64, Client) {
+    let server = server().await;
+    let store = client(&server).await;
+    let program = program(&server).await;
+    program.batch_execute("CREATE SCHEMA app; CREATE TABLE app.orders (state text)").await.unwrap();
+    let claim = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, ttl, "first");
+    let token = granted(&store, &claim).await.token.as_i64();
+    (server, store, claim, token, program)
+}
+
+async fn orders(server: &Server) -> u64 {
+    server.number("SELECT count(*) FROM app.orders").await.unwrap()
+}
+
+#[tokio::test]
+async fn a_late_transaction_is_refused_and_writes_nothing() {
+    bounded(async {
+        let (server, store, claim, token, mut program) = world(Duration::from_millis(200)).await;
+        let next = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, TTL, "next");
+        until(async || matches!(store.claim(&next).await, Ok(Claimed::Granted(_)))).await;
+        let tx = program.transaction().await.unwrap();
+        tx.execute("INSERT INTO app.orders VALUES ('late')", &[]).await.unwrap();
+        assert_eq!(state(held(&tx, token).await), LOST);
+        // It is aborted, whether its program has looked or not.
+        assert_eq!(state(tx.execute("INSERT INTO app.orders VALUES ('late')", &[]).await), "25P02");
+        tx.commit().await.unwrap();
+        assert_eq!(orders(&server).await, 0);
+        assert!(matches!(renewed(&store, &claim, None).await, Renewal::Lost(_)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nobody_is_granted_while_the_transaction_is_open() {
+    bounded(async {
+        let (server, store, claim, token, mut program) = world(Duration::from_millis(500)).await;
+        let other = client(&server).await;
+        let next = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, TTL, "next");
+        let tx = program.transaction().await.unwrap();
+        held(&tx, token).await.unwrap();
+        // A renewal passes.
+        assert!(matches!(renewed(&store, &claim, None).await, Renewal::Renewed(_) | Renewal::Granted(_)));
+        waiting(&other, &next).await;
+        // A release is to be asked again, and is none the less the end of the hold.
+        let released = store.release(&claim, None).await.unwrap_err();
+        assert!(
+            released.kind() == ErrorKind::Unavailable && released.to_string().contains("transaction"),
+            "{released}"
+        );
+        waiting(&other, &next).await;
+        assert!(matches!(renewed(&store, &claim, None).await, Renewal::Lost(_)));
+        tx.execute("INSERT INTO app.orders VALUES ('in time')", &[]).await.unwrap();
+        tx.commit().await.unwrap();
+        // The next sees what was written.
+        store.release(&claim, None).await.unwrap();
+        let grant = granted(&other, &next).await;
+        assert!(grant.token.as_i64() > token);
+        assert_eq!(orders(&server).await, 1);
+        let tx = program.transaction().await.unwrap();
+        assert_eq!(state(held(&tx, token).await), LOST);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_program_that_stops_inside_keeps_others_out_for_a_lease_and_not_longer() {
+    bounded(async {
+        let (server, store, _, token, mut program) = world(Duration::from_secs(1)).await;
+        let next = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, TTL, "next");
+        let tx = program.transaction().await.unwrap();
+        tx.execute("INSERT INTO app.orders VALUES ('late')", &[]).await.unwrap();
+        held(&tx, token).await.unwrap();
+        // Nothing of it runs any more, and nobody renews. The server ends it: nothing else does.
+        until(async || matches!(store.claim(&next).await, Ok(Claimed::Granted(_)))).await;
+        assert!(tx.commit().await.is_err());
+        assert_eq!(orders(&server).await, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_evicted_holder_finishes_what_it_began_and_begins_nothing() {
+    bounded(async {
+        let (server, store, _, token, mut program) = world(TTL).await;
+        let next = claim("a", WaitPolicy::Fair);
+        let tx = program.transaction().await.unwrap();
+        held(&tx, token).await.unwrap();
+        assert!(store.evict(&"a".into(), leasehold_core::FencingToken::new(token as u64)).await.unwrap());
+        waiting(&store, &next).await;
+        assert_eq!(state(held(&tx, token).await), LOST);
+        drop(tx);
+        until(async || matches!(store.claim(&next).await, Ok(Claimed::Granted(_)))).await;
+        assert_eq!(orders(&server).await, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_isolation_serves() {
+    bounded(async {
+        let (server, store, claim, token, mut program) = world(TTL).await;
+        let mut written = 0;
+        for level in [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead, IsolationLevel::Serializable] {
+            let tx = program.build_transaction().isolation_level(level).start().await.unwrap();
+            // Its snapshot is taken, and the hold is renewed after that.
+            tx.query("SELECT * FROM app.orders", &[]).await.unwrap();
+            assert!(matches!(renewed(&store, &claim, None).await, Renewal::Renewed(_) | Renewal::Granted(_)));
+            held(&tx, token).await.unwrap();
+            assert!(matches!(renewed(&store, &claim, None).await, Renewal::Renewed(_) | Renewal::Granted(_)));
+            tx.execute("INSERT INTO app.orders VALUES ('x')", &[]).await.unwrap();
+            tx.commit().await.unwrap();
+            written += 1;
+            assert_eq!(orders(&server).await, written);
+        }
+        // A snapshot from before the grant knows of no such hold.
+        let tx = program.build_transaction().isolation_level(IsolationLevel::RepeatableRead).start().await.unwrap();
+        tx.query("SELECT * FROM app.orders", &[]).await.unwrap();
+        store.release(&claim, None).await.unwrap();
+        let later = granted(&store, &self::claim("a", WaitPolicy::Try)).await.token.as_i64();
+        assert_eq!(state(held(&tx, later).await), LOST);
+        drop(tx);
+        // One from before the release cannot be served any more.
+        let tx = program.build_transaction().isolation_level(IsolationLevel::RepeatableRead).start().await.unwrap();
+        tx.query("SELECT * FROM app.orders", &[]).await.unwrap();
+        assert!(store.evict(&"a".into(), leasehold_core::FencingToken::new(later as u64)).await.unwrap());
+        assert_eq!(state(held(&tx, later).await), "40001");
+    })
+    .await;
+}
+
+/// What its documentation warns of.
+#[tokio::test]
+async fn a_savepoint_that_is_rolled_back_gives_it_up() {
+    bounded(async {
+        let (_server, store, claim, token, mut program) = world(TTL).await;
+        let mut tx = program.transaction().await.unwrap();
+        let savepoint = tx.transaction().await.unwrap();
+        held(&savepoint, token).await.unwrap();
+        assert_eq!(store.release(&claim, None).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        savepoint.rollback().await.unwrap();
+        store.release(&claim, None).await.unwrap();
+        granted(&store, &self::claim("a", WaitPolicy::Try)).await;
+        // Outside of it, it is kept.
+        assert_eq!(state(held(&tx, token).await), LOST);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_prepared_transaction_keeps_others_out_until_it_is_resolved() {
+    bounded(async {
+        let server = Server::start_with(&options().set("max_prepared_transactions", "4")).await.unwrap();
+        let store = client(&server).await;
+        let mut program = program(&server).await;
+        let mine = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, Duration::from_millis(300), "first");
+        let next = claim("a", WaitPolicy::Fair);
+        let token = granted(&store, &mine).await.token.as_i64();
+        let tx = program.transaction().await.unwrap();
+        held(&tx, token).await.unwrap();
+        tx.batch_execute("PREPARE TRANSACTION 'kept'").await.unwrap();
+        drop(tx);
+        until(async || {
+            matches!(renewed(&store, &mine, None).await, Renewal::Lost(_)) || store.release(&mine, None).await.is_err()
+        })
+        .await;
+        waiting(&store, &next).await;
+        program.batch_execute("COMMIT PREPARED 'kept'").await.unwrap();
+        until(async || matches!(store.claim(&next).await, Ok(Claimed::Granted(_)))).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_guard_says_its_parameters_and_a_hold_that_has_ended_none() {
+    bounded(async {
+        let server = server().await;
+        let locks = std::sync::Arc::new(client(&server).await);
+        let store = Store::new(locks.clone()).namespace("prod");
+        let mut program = program(&server).await;
+        let guard = store.lock("a").acquire().await.unwrap();
+        let still_holds = locks.still_holds(&guard).unwrap();
+        let (name, token) = still_holds.params();
+        assert_eq!((still_holds.sql(), name), (HELD, guard.full_name().as_str()));
+        let tx = program.transaction().await.unwrap();
+        tx.execute(still_holds.sql(), &[&name, &token]).await.unwrap();
+        tx.commit().await.unwrap();
+        let view = guard.view();
+        guard.release().await.unwrap();
+        assert_eq!(kind(locks.still_holds(&view)), ErrorKind::Lost);
+        let tx = program.transaction().await.unwrap();
+        assert_eq!(state(tx.execute(HELD, &[&name, &token]).await), LOST);
+    })
+    .await;
+}
